@@ -64,9 +64,9 @@ setup(
     package_dir={"cnnbench": "cnnbench", **MAPPED},
     package_data={
         "cnnbench": ["py.typed"],
-        "cnnbench.charts": ["*.css"],
+        "cnnbench.base.charts": ["*.css"],
         "cnnbench.configs": ["*.yaml"],
-        "cnnbench.report": ["html/*"],
+        "cnnbench.judge.report": ["html/*"],
     },
     install_requires=[
         TENSORFLOW,

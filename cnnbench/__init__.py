@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from cnnbench.version import __version__
 
 if TYPE_CHECKING:
-    from cnnbench.driver.benchmark_cnn import BenchmarkCNN
     from cnnbench.flags import Params
     from cnnbench.records.run import RunRecord
+    from cnnbench.run.driver.benchmark_cnn import BenchmarkCNN
 
 __all__ = ["BenchmarkCNN", "Params", "RunRecord", "__version__"]
 
@@ -47,7 +47,7 @@ if not (Path(__file__).parent / "models").is_dir():
     sys.meta_path.insert(0, _Checkout)
 
 _HOME = {
-    "BenchmarkCNN": "cnnbench.driver.benchmark_cnn",
+    "BenchmarkCNN": "cnnbench.run.driver.benchmark_cnn",
     "Params": "cnnbench.flags",
     "RunRecord": "cnnbench.records.run",
 }

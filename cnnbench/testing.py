@@ -19,20 +19,20 @@ from typing import ClassVar, Literal, TextIO, TypeAlias
 
 import pytest
 
-from cnnbench.ab.flags import check, names, refuse
-from cnnbench.ab.side import Side, SideFlags, measuring
-from cnnbench.compare import METRICS, Comparison, Policy, compare_records, load_records
-from cnnbench.compare.comparability import check_facts
+from cnnbench.base.stats.descriptive import median
+from cnnbench.base.text.progress import Reporter
+from cnnbench.campaigns.ab.flags import check, names, refuse
+from cnnbench.campaigns.ab.side import Side, SideFlags, measuring
+from cnnbench.campaigns.processes.campaign import Campaign
+from cnnbench.campaigns.processes.outcome import headline
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags.declare import words
-from cnnbench.processes.campaign import Campaign
-from cnnbench.processes.outcome import headline
+from cnnbench.judge.compare import METRICS, Comparison, Policy, compare_records, load_records
+from cnnbench.judge.compare.comparability import check_facts
+from cnnbench.judge.report.renderers import render
 from cnnbench.records.codec import Document
 from cnnbench.records.files import write_whole
 from cnnbench.records.run import RunRecord
-from cnnbench.report.renderers import render
-from cnnbench.stats.descriptive import median
-from cnnbench.text.progress import Reporter
 
 _LOG_LINES = 15
 _LABEL = 60

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from cnnbench import plugins
+from cnnbench.base import plugins
 from cnnbench.errors import BenchmarkError, UsageError
 from cnnbench.models.model import Model
 

@@ -6,7 +6,7 @@ import abc
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from cnnbench import plugins
+from cnnbench.base import plugins
 from cnnbench.errors import UsageError
 from cnnbench.models.elements import IMAGE_CLASSIFICATION, Element, named_size
 from cnnbench.models.network import Network, T

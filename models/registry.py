@@ -6,7 +6,7 @@ import difflib
 import importlib
 from collections.abc import Callable
 
-from cnnbench import plugins
+from cnnbench.base import plugins
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.models.guard import guarded
 from cnnbench.models.model import Model

@@ -141,8 +141,8 @@ class CheckpointWriter:
         self._step = 0
 
     def _built(self) -> Any:
-        from cnnbench.driver.benchmark_cnn import BenchmarkCNN
         from cnnbench.flags import Params
+        from cnnbench.run.driver.benchmark_cnn import BenchmarkCNN
 
         flags: dict[str, Any] = {
             "model": "trivial",
@@ -162,7 +162,7 @@ class CheckpointWriter:
             report(number)
 
     def _restore(self) -> None:
-        from cnnbench.driver import checkpoint_folder
+        from cnnbench.run.driver import checkpoint_folder
 
         built = self._built()
         checkpoint_folder.clean(str(self._folder))

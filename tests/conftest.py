@@ -23,7 +23,7 @@ os.environ.pop("COLUMNS", None)  # which tables would be fitted to
 import pytest
 import tensorflow as tf
 
-from cnnbench import plugins
+from cnnbench.base import plugins
 from cnnbench.data import synthetic
 from cnnbench.flags import Params
 from cnnbench.flags.groups.allreduce import AllReduceParams
@@ -253,7 +253,7 @@ import sys
 from cnnbench.cli import main
 status = main(sys.argv[1:])
 slow = {"tensorflow", "keras", "numpy", "pandas", "scipy", "matplotlib", "jinja2"}
-slow.add("cnnbench.report.sections")
+slow.add("cnnbench.judge.report.sections")
 print("\\nloaded", *slow & {*sys.modules, *(name.partition(".")[0] for name in sys.modules)})
 sys.exit(status)
 """

@@ -66,7 +66,7 @@ def touched(recipe: str) -> int:
 OPTIONAL = {
     "cnnbench/flags/checks.py",
     "cnnbench/flags/ineffective.py",
-    "cnnbench/metrics/comparable_facts.py",
+    "cnnbench/judge/metrics/comparable_facts.py",
 }
 
 

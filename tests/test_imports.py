@@ -7,8 +7,8 @@ import sys
 
 CODE = """
 import sys
-import cnnbench.data, cnnbench.driver.learning_rate, cnnbench.models as models
-import cnnbench.runtime.devices
+import cnnbench.data, cnnbench.run.driver.learning_rate, cnnbench.models as models
+import cnnbench.base.jobs.devices
 from cnnbench.variable_mgr import VariableMgrSpec, all_reduce, create, names
 from cnnbench.variable_mgr.all_reduce import limits
 

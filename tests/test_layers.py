@@ -4,41 +4,46 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 
-LAYERS = (
-    ("errors", "reading", "version"),
-    ("text", "stats", "interrupts"),
-    ("plugins",),
-    ("charts",),
-    ("models", "runtime"),
-    ("variable_mgr", "data", "cluster"),
+WINGS = (
+    ("errors", "version"),
+    ("base",),
+    ("models", "variable_mgr"),
     ("records",),
     ("machine",),
+    ("data",),
     ("flags",),
-    ("step", "metrics"),
-    ("observe",),
-    ("driver", "compare", "allreduce", "predict"),
-    ("report", "processes", "roofline"),
-    ("launch",),
-    ("history", "ab", "sweep"),
-    ("bisect", "strategies"),
+    ("run", "judge"),
+    ("lab",),
+    ("campaigns",),
     ("testing",),
-    ("pytest_plugin", "commands"),
-    ("cli", "schemas"),
+    ("cli", "pytest_plugin"),
     ("__main__",),
 )
-"""From the bottom up. Packages of one layer do not know each other."""
+"""From the bottom up. Wings of one layer do not know each other."""
 
-STILL = {}
-"""Arrows that still point up or sideways; each is to go, none to come."""
+INSIDE = {
+    "base": (
+        ("interrupts", "lock", "reading", "stats", "text"),
+        ("charts", "jobs", "plugins", "scratch"),
+    ),
+    "run": (("runtime",), ("cluster", "observe", "step"), ("driver",)),
+    "judge": (("metrics",), ("compare",), ("report",), ("history",)),
+    "lab": (("allreduce", "predict", "roofline"),),
+    "campaigns": (("processes",), ("launch",), ("ab", "sweep"), ("bisect", "strategies")),
+    "cli": (("commands",), ("schemas", "__init__")),
+}
+"""The same for the packages and modules of a wing that consists of packages."""
 
-RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
+NEEDS_NO_TENSORFLOW = ("base", "judge", "records", "machine", "flags", "campaigns")
+"""Wings of which no module imports TensorFlow, lazily or not."""
 
 
-def _modules():
+def _modules() -> Iterator[tuple[str, Path]]:
     for top in ("cnnbench", "models", "variable_mgr"):
         for path in sorted((ROOT / top).rglob("*.py")):
             parts = path.relative_to(ROOT).with_suffix("").parts
@@ -47,11 +52,12 @@ def _modules():
 
 
 MODULES = dict(_modules())
+TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
 
 
-def _imports(name, path):
+def _imports(tree: ast.Module) -> Iterator[str]:
     """Modules of ours that a module imports anywhere in its text."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in MODULES)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -61,18 +67,40 @@ def _imports(name, path):
                     yield inner if inner in MODULES else node.module
 
 
-GRAPH = {name: set(_imports(name, path)) - {name} for name, path in MODULES.items()}
+GRAPH = {name: set(_imports(tree)) - {name} for name, tree in TREES.items()}
 
 
-def _package(name):
-    return name.split(".")[1] if "." in name else "cnnbench"
+def _place(name: str) -> tuple[str, str]:
+    """The wing of a module, and its package or module in a wing that consists of packages."""
+    wing, *rest = [*name.split(".")[1:], "__init__"]
+    return wing, rest[0] if wing in INSIDE else ""
 
 
-def _circles(graph):
+PLACES = {name: _place(name) for name in MODULES if name != "cnnbench"}
+
+
+def _ranks() -> dict[tuple[str, str], tuple[int, int]]:
+    """Layer among all wings, and layer within the wing."""
+    ranks = {}
+    for outer, wings in enumerate(WINGS):
+        for wing in wings:
+            ranks[wing, ""] = ranks[wing, "__init__"] = (outer, len(INSIDE.get(wing, ())))
+            for inner, names in enumerate(INSIDE.get(wing, ())):
+                ranks.update({(wing, name): (outer, inner) for name in names})
+    return ranks
+
+
+RANKS = _ranks()
+
+
+def _circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
     """Groups of nodes that reach each other (Tarjan)."""
-    index, low, stack, found = {}, {}, [], []
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found = []
 
-    def visit(node):
+    def visit(node: str) -> None:
         index[node] = low[node] = len(index)
         stack.append(node)
         for other in graph.get(node, ()):
@@ -93,35 +121,68 @@ def _circles(graph):
     return found
 
 
-def test_every_package_has_a_layer():
-    assert {_package(name) for name in MODULES} - {"cnnbench"} == set(RANK)
+def test_every_package_has_a_layer() -> None:
+    listed = {wing for layer in WINGS for wing in layer}
+    assert {wing for wing, _ in PLACES.values()} == listed
+    for wing, layers in INSIDE.items():
+        inside = {inner for found, inner in PLACES.values() if found == wing}
+        assert inside - {"__init__"} == {name for layer in layers for name in layer} - {"__init__"}
 
 
-def test_arrows_point_down():
+def test_ten_packages_explain_the_program() -> None:
+    folders = [path for path in (ROOT / "cnnbench").iterdir() if (path / "__init__.py").exists()]
+    assert len(folders) <= 10
+
+
+def test_arrows_point_down() -> None:
     upward = sorted(
         (name, other)
-        for name, others in GRAPH.items()
-        for other in others
-        if (a := _package(name)) != (b := _package(other))
-        and "cnnbench" not in (a, b)
-        and (a, b) not in STILL
-        and RANK[a] <= RANK[b]
+        for name, place in PLACES.items()
+        for other in GRAPH[name] - {"cnnbench"}
+        if place != PLACES[other] and RANKS[place] <= RANKS[PLACES[other]]
     )
     assert upward == []
 
 
-def test_no_module_imports_itself_by_way_of_others():
+def test_wings_of_one_layer_do_not_know_each_other() -> None:
+    sideways = sorted(
+        (name, other)
+        for name, (wing, _) in PLACES.items()
+        for other in GRAPH[name] - {"cnnbench"}
+        if wing != PLACES[other][0] and RANKS[wing, ""][0] == RANKS[PLACES[other][0], ""][0]
+    )
+    assert sideways == []
+
+
+def test_tensorflow_is_imported_in_few_wings() -> None:
+    users = {
+        name
+        for name, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for imported in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+        )
+        if imported.split(".")[0] in ("tensorflow", "keras")
+    }
+    assert {name for name in users if name.split(".")[1] in NEEDS_NO_TENSORFLOW} == set()
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
     # The root's lazy attributes (cnnbench.BenchmarkCNN) are for users, and nobody inside.
     inner = {name: others - {"cnnbench"} for name, others in GRAPH.items() if name != "cnnbench"}
     assert _circles(inner) == []
 
 
-def test_no_package_imports_itself_by_way_of_others():
+def test_no_package_imports_itself_by_way_of_others() -> None:
     packages = defaultdict(set)
-    for name, others in GRAPH.items():
-        packages[_package(name)] |= {_package(other) for other in others} - {_package(name)}
-    assert _circles({name: others for name, others in packages.items() if name != "cnnbench"}) == []
+    for name, place in PLACES.items():
+        home = ".".join(place)
+        packages[home] |= {".".join(PLACES[o]) for o in GRAPH[name] - {"cnnbench"}} - {home}
+    assert _circles(packages) == []
 
 
-def test_a_circle_is_found():
+def test_a_circle_is_found() -> None:
     assert _circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from cnnbench import cli
-from cnnbench.driver.training import Training
 from cnnbench.errors import exhausted
+from cnnbench.run.driver.training import Training
 
 RECORDS = Path(__file__).parent / "frozen" / "runs"
 
@@ -127,7 +127,7 @@ def test_what_the_system_has_no_more_of(
     def fail(*_: object) -> int:
         raise error
 
-    monkeypatch.setattr("cnnbench.commands.models.main", fail)
+    monkeypatch.setattr("cnnbench.cli.commands.models.main", fail)
     assert cli.main(["models"]) == 4
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"cnnbench: error: {words}")

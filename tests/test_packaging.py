@@ -151,7 +151,7 @@ def test_wheel_holds_every_source_file(wheel_names):
             assert f"{inside}/{source.relative_to(ROOT / folder)}" in wheel_names
     for suite in (ROOT / "configs").glob("*.yaml"):
         assert f"cnnbench/configs/{suite.name}" in wheel_names
-    for name in ("charts/theme.css", *(f"report/html/{n}" for n in PAGE_FILES)):
+    for name in ("base/charts/theme.css", *(f"judge/report/html/{n}" for n in PAGE_FILES)):
         assert f"cnnbench/{name}" in wheel_names
     assert "cnnbench/py.typed" in wheel_names
 
@@ -160,7 +160,7 @@ def test_suites_are_found_in_what_is_installed(wheel, tmp_path):
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")
     code = (
-        "import cnnbench.sweep.document as s; "
+        "import cnnbench.campaigns.sweep.document as s; "
         "print(s.find_suite('smoke')); print(*s.shipped_suites())"
     )
     done = _python(tmp_path, "-c", f"import sys; sys.path.insert(0, 'site'); {code}")

@@ -16,10 +16,10 @@ from forked import Forked, cnnbench
 from oracle import PLUGIN, RATE, STEPS, expected_losses, slopes
 from worker_runs import filled, labels_read, outcome, poisoned, processes, run_in_workers
 
-from cnnbench.cluster.ports import ReservedPorts
+from cnnbench.base.jobs.ports import ReservedPorts
 from cnnbench.data import synthetic
-from cnnbench.predict.formulas import traffic
-from cnnbench.predict.workload import Tensor
+from cnnbench.lab.predict.formulas import traffic
+from cnnbench.lab.predict.workload import Tensor
 from cnnbench.records.run import RunRecord
 
 PLUGINS = Path(PLUGIN).parent

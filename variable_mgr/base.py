@@ -21,7 +21,7 @@ _T = TypeVar("_T")
 
 
 class OptimizerLike(Protocol):
-    """What managers ask of an optimizer; `cnnbench.step.optimizers.Optimizer` satisfies it."""
+    """What managers ask of an optimizer; `cnnbench.run.step.optimizers.Optimizer` satisfies it."""
 
     def apply_gradients(
         self, pairs: Sequence[tuple[tf.Tensor, tf.Variable]], learning_rate: tf.Tensor

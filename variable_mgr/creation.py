@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from cnnbench import plugins
+from cnnbench.base import plugins
 from cnnbench.errors import BenchmarkError, FlagError, UsageError
 from cnnbench.variable_mgr import registry
 from cnnbench.variable_mgr.modes import Mode, Processes

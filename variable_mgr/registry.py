@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from cnnbench import plugins
+from cnnbench.base import plugins
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.variable_mgr.modes import BUILT_IN, Mode
 

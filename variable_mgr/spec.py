@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from cnnbench.base.jobs.devices import Chooser, GreedyByBytes, RoundRobin, cpu_of
+from cnnbench.base.jobs.job import Job
 from cnnbench.errors import FlagError
-from cnnbench.runtime.devices import Chooser, GreedyByBytes, RoundRobin, cpu_of
-from cnnbench.runtime.job import Job
 from cnnbench.variable_mgr import registry
 from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
 from cnnbench.variable_mgr.modes import Mode

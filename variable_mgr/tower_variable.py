@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 
-from cnnbench.runtime.devices import cpu_of
+from cnnbench.base.jobs.devices import cpu_of
 
 _tower: ContextVar[int | None] = ContextVar("cnnbench_tower", default=None)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cnnbench import plugins
+from cnnbench.base import plugins
 from cnnbench.data.findings import Findings
 from cnnbench.errors import BenchmarkError, DataError, FlagError, UsageError
 from cnnbench.models import registry

@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from cnnbench.base.lock import FolderLock
 from cnnbench.data.folder import UNFINISHED, reason
 from cnnbench.errors import DataError, UsageError, first_line
-from cnnbench.runtime.lock import FolderLock
 
 V = TypeVar("V")
 

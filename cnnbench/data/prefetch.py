@@ -13,13 +13,13 @@ from typing import Any
 
 import tensorflow as tf
 
+from cnnbench.base.jobs.devices import is_cpu
+from cnnbench.data.copies import copied_to
 from cnnbench.data.findings import Skipped
 from cnnbench.data.pipeline import Pipeline, Stage
 from cnnbench.data.source import InputSource, TowerBatch
 from cnnbench.data.spec import InputSpec
 from cnnbench.errors import DataError
-from cnnbench.runtime.copies import copied_to
-from cnnbench.runtime.devices import is_cpu
 
 Step = tuple[TowerBatch, ...]
 Copying = tuple["TowerBatch | Future[TowerBatch]", ...]

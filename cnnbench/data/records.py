@@ -17,7 +17,7 @@ from cnnbench.data.pipeline import Pipeline, Stage, prepared, with_threads
 from cnnbench.data.position import positions_of
 from cnnbench.data.spec import InputSpec
 from cnnbench.errors import DataError, first_line
-from cnnbench.runtime.tensorflow import available_cores
+from cnnbench.machine.cpu import available_cores
 
 _CYCLE_LENGTH = 10
 _FILE_SHIFT = 2**40  # more records than any file holds

@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
+from cnnbench.base.jobs.job import Job
+from cnnbench.base.text import labels
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags.cluster import coordinated, job_of
 from cnnbench.flags.declare import specs_of
@@ -14,8 +16,6 @@ from cnnbench.flags.groups.strategies import CROSS_DEVICE, DISTRIBUTION, Strateg
 from cnnbench.flags.groups.variable_update import BUCKET_BYTES
 from cnnbench.flags.params import FLAGS, Params
 from cnnbench.records.outputs import refuse_shared
-from cnnbench.runtime.job import Job
-from cnnbench.text import labels
 from cnnbench.variable_mgr import registry
 from cnnbench.variable_mgr.aggregation.spec import MOST_PACKS
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext, groups_of

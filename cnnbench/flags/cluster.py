@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 
-from cnnbench.cluster.resolve import Place, mpi_ranks, resolve
+from cnnbench.base.jobs.job import LOCAL, WORKER, Job, Task, split_hosts
+from cnnbench.base.jobs.resolve import Place, mpi_ranks, resolve
 from cnnbench.errors import FlagError
 from cnnbench.flags.declare import FlagSpec, specs_of
 from cnnbench.flags.groups.output import OutputParams
 from cnnbench.flags.params import FLAGS, Params
-from cnnbench.runtime.job import LOCAL, WORKER, Job, Task, split_hosts
 from cnnbench.variable_mgr.modes import Processes
 
 ADDRESSES = ("job_name", "task_index", "worker_hosts", "ps_hosts", "controller_host")
@@ -29,7 +29,7 @@ _OWN = {
 
 
 def agreed_facts(params: object, specs: Iterable[FlagSpec] = FLAGS) -> dict[str, str]:
-    """What all processes of a job must have alike, for `cnnbench.cluster.handshake.meet`.
+    """What all processes of a job must have alike, for `cnnbench.run.cluster.handshake.meet`.
 
     Args:
       params: validated.
@@ -91,7 +91,7 @@ def settled(
     if params.cluster not in ("slurm", "mpi"):
         return params
     # Not for --help and refused flags, which answer at once.
-    from cnnbench.cluster.rendezvous import exchange
+    from cnnbench.base.jobs.rendezvous import exchange
 
     place = resolve(params.cluster, params.cluster_ps, environ)
     if params.device != "cpu" and not params.gpu_indices:
@@ -160,7 +160,7 @@ def spared(params: Params) -> Callable[[Task, str], bool]:
     may_stand_still = not coordinated(params)
 
     def spares(task: Task, state: str) -> bool:
-        from cnnbench.cluster.probe import REFUSED  # late: refused flags load no sockets
+        from cnnbench.base.jobs.probe import REFUSED  # late: refused flags load no sockets
 
         worker = alone and task.job == WORKER and task != chief
         return worker and (may_stand_still or state == REFUSED)

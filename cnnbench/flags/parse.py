@@ -12,7 +12,8 @@ from typing import Any
 
 from absl import flags
 
-from cnnbench.cluster.resolve import mpi_ranks
+from cnnbench.base.jobs.resolve import mpi_ranks
+from cnnbench.base.reading import read_file
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags.checks import check_each, check_fp16, validate
 from cnnbench.flags.cluster import ADDRESSES, located
@@ -20,7 +21,6 @@ from cnnbench.flags.declare import FlagSpec
 from cnnbench.flags.ineffective import unused_notices
 from cnnbench.flags.params import FLAGS, Params
 from cnnbench.flags.retired import OBSOLETE, RENAMED, obsolete_notices, renamed_notices
-from cnnbench.reading import read_file
 
 _FLAG_FILE = "flagfile"
 _MOST_NESTED, _MOST_MIB = 64, 16

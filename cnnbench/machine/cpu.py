@@ -18,6 +18,14 @@ _ISA = (
 )
 
 
+def available_cores() -> int:
+    """Processors in the affinity mask, or of the machine where the system has no masks."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on every platform
+        return os.cpu_count() or 1
+
+
 def identity(host: Host) -> Facts:
     """Name and kind of the machine, and its operating system."""
     return {

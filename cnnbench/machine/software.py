@@ -16,7 +16,9 @@ from typing import Any
 from cnnbench import version as own
 from cnnbench.machine import git
 from cnnbench.machine.host import FactGroup, Facts, Host
-from cnnbench.runtime.tensorflow import XLA_CACHE
+
+XLA_CACHE = "--tf_xla_persistent_cache_directory="
+"""Of TF_XLA_FLAGS: the folder of --xla_cache_dir."""
 
 _TENSORFLOW_PACKAGES = (
     "tensorflow",

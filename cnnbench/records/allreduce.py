@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from cnnbench.base.stats.descriptive import median, p99
 from cnnbench.records.codec import ABSENT, OPTIONAL, TIME, Document, Json, encode, one_of, started
 from cnnbench.records.place import SweepPlace
 from cnnbench.records.run import STATUSES, Conditions, ErrorInfo, check_status, is_amount
 from cnnbench.records.subject import Subject
-from cnnbench.stats.descriptive import median, p99
 from cnnbench.variable_mgr.aggregation.spec import Packing
 
 

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cnnbench.base.reading import read_file
+from cnnbench.base.text.table import natural_key
 from cnnbench.errors import UsageError
-from cnnbench.reading import read_file
 from cnnbench.records.codec import from_text
 from cnnbench.records.run import RunRecord
-from cnnbench.text.table import natural_key
 
 if TYPE_CHECKING:
     from cnnbench.records.allreduce import AllReduceRecord

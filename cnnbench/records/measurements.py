@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime, timezone
 from typing import Any
 
+from cnnbench.base.text.labels import labels_of
 from cnnbench.errors import text_of
 from cnnbench.records.cluster import Cluster, TaskAddress, WorkerShare
 from cnnbench.records.codec import encode
@@ -30,7 +31,6 @@ from cnnbench.records.run import (
 from cnnbench.records.subject import Subject
 from cnnbench.records.target import Target
 from cnnbench.records.turns import TurnTaking
-from cnnbench.text.labels import labels_of
 
 
 def _now() -> str:

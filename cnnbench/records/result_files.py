@@ -18,11 +18,11 @@ from contextlib import contextmanager
 from itertools import takewhile
 from typing import Protocol
 
+from cnnbench.base.lock import NO_LOCKS
 from cnnbench.errors import BenchmarkError, FlagError, UsageError
 from cnnbench.records.codec import IMPLIED_KIND, Json, encode
 from cnnbench.records.files import resolve_output, sync_folder, write_all, write_whole
 from cnnbench.records.outputs import Output, check_outputs
-from cnnbench.runtime.lock import NO_LOCKS
 
 _JSON, _CSV = "result_json", "result_csv"
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, fields
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from cnnbench.base.stats import descriptive
 from cnnbench.records.cluster import Cluster
 from cnnbench.records.codec import (
     ABSENT,
@@ -32,7 +33,6 @@ from cnnbench.records.place import AbPlace, SweepPlace
 from cnnbench.records.subject import Subject
 from cnnbench.records.target import Target
 from cnnbench.records.turns import TurnTaking
-from cnnbench.stats import descriptive
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -302,7 +302,7 @@ class Summary:
     Attributes:
       images_per_sec: global batch over mean step time.
       images_per_sec_median: global batch over median step time, what reports and comparisons use.
-      images_per_sec_uncertainty, images_per_sec_jitter: see `cnnbench.stats.descriptive`.
+      images_per_sec_uncertainty, images_per_sec_jitter: see `cnnbench.base.stats.descriptive`.
       total_images_per_sec: images of the timed loop over its whole wall time.
       achieved_flops_per_sec: images_per_sec times FLOPs per image, of the forward
         pass in forward-only runs, else of training.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cnnbench.base.stats.steady_state import SteadyState, steady_state
 from cnnbench.records.run import RunRecord
-from cnnbench.stats.steady_state import SteadyState, steady_state
 
 
 @dataclass(frozen=True, slots=True)

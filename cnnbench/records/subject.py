@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cnnbench.base.text.labels import labels_of
 from cnnbench.records.codec import encode
-from cnnbench.text.labels import labels_of
 
 _SIDE = "side"
 

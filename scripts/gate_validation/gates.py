@@ -18,8 +18,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from cnnbench.ab.sequential import InterimAnalysis, interim_analyses
-from cnnbench.compare import Verdict
+from cnnbench.campaigns.ab.sequential import InterimAnalysis, interim_analyses
+from cnnbench.judge.compare import Verdict
 from gate_validation.pool import BASES, SLOWED, Process
 from gate_validation.rules import POLICY, judge_disturbed_pairs, judge_pairs
 

@@ -18,17 +18,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cnnbench.ab.side import Side, measuring
-from cnnbench.ab.turns import TURN_SECONDS
-from cnnbench.compare import METRICS
-from cnnbench.compare.cpu_time import turn_means
+from cnnbench.base.stats.descriptive import median
+from cnnbench.campaigns.ab.side import Side, measuring
+from cnnbench.campaigns.ab.turns import TURN_SECONDS
+from cnnbench.campaigns.processes.campaign import measure
+from cnnbench.campaigns.processes.ended import Ended
+from cnnbench.campaigns.processes.outcome import Measuring
+from cnnbench.judge.compare import METRICS
+from cnnbench.judge.compare.cpu_time import turn_means
+from cnnbench.judge.metrics.registry import CPU_TIME
 from cnnbench.machine.host import Host
 from cnnbench.machine.sampling import CounterChanges, take
-from cnnbench.metrics.registry import CPU_TIME
-from cnnbench.processes.campaign import measure
-from cnnbench.processes.ended import Ended
-from cnnbench.processes.outcome import Measuring
-from cnnbench.stats.descriptive import median
 from gate_validation import slowed_plugin
 
 BASES = ("base 1", "base 2")

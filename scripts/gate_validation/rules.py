@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cnnbench.ab.futility import SMALLEST_CHANCE, chance
-from cnnbench.ab.sequential import InterimAnalysis, interim_analyses
-from cnnbench.compare import Case, Policy, Verdict, judge, judge_all
-from cnnbench.compare.cpu_time import difference_of_turns, shared, together
-from cnnbench.metrics.registry import CPU_TIME
+from cnnbench.campaigns.ab.futility import SMALLEST_CHANCE, chance
+from cnnbench.campaigns.ab.sequential import InterimAnalysis, interim_analyses
+from cnnbench.judge.compare import Case, Policy, Verdict, judge, judge_all
+from cnnbench.judge.compare.cpu_time import difference_of_turns, shared, together
+from cnnbench.judge.metrics.registry import CPU_TIME
 from gate_validation.pool import Process
 
 Series = NDArray[np.float64]

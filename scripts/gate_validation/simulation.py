@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import beta, binom
 
-from cnnbench.compare import Verdict, judge
-from cnnbench.text.numbers import percent
+from cnnbench.base.text.numbers import percent
+from cnnbench.judge.compare import Verdict, judge
 from gate_validation.rules import LIMIT, POLICY, RULES, Generator, Rule, Series
 
 QUIET = 0.013

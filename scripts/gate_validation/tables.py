@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from cnnbench.compare import Verdict, aa_spread
-from cnnbench.stats.descriptive import median
-from cnnbench.stats.rank_tests import paired_shift, standard_deviation
-from cnnbench.text.numbers import percent
+from cnnbench.base.stats.descriptive import median
+from cnnbench.base.stats.rank_tests import paired_shift, standard_deviation
+from cnnbench.base.text.numbers import percent
+from cnnbench.judge.compare import Verdict, aa_spread
 from gate_validation.gates import WAITS, Gates, Round
 from gate_validation.pool import BASES, SLOWED
 from gate_validation.rules import LIMIT, MEASURED_LIMIT, POLICY

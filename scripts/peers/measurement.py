@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TextIO, TypeAlias, TypeVar
 
-from cnnbench.interrupts import LONGEST_WAIT_SECONDS
+from cnnbench.base.interrupts import LONGEST_WAIT_SECONDS
 from cnnbench.machine.host import Host
 from cnnbench.machine.sampling import CounterChanges, take
 from peers.process import ProcessError

@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from cnnbench.text.numbers import binary, number, percent
-from cnnbench.text.table import aligned
+from cnnbench.base.text.numbers import binary, number, percent
+from cnnbench.base.text.table import aligned
 from peers.demands import Finding
 from peers.measurement import OK, Measurement, Reading
 from peers.options import SCENARIOS

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from cnnbench.base.lock import FolderLock
 from cnnbench.data import make_imagenet as module
 from cnnbench.data import output
 from cnnbench.data.image_folder import ImageClass, ImageFile, ImageFolder, scan
@@ -13,7 +14,6 @@ from cnnbench.data.imagenet_files import find_files
 from cnnbench.data.imagenet_records import ENCODED, examine
 from cnnbench.data.make_imagenet import make_imagenet, rgb_jpeg
 from cnnbench.errors import DataError, FlagError, UsageError
-from cnnbench.runtime.lock import FolderLock
 
 
 def examples(directory, subset):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cnnbench.cluster import rendezvous
+from cnnbench.base.jobs import rendezvous
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.flags.cluster import agreed_facts, job_of, located, settled

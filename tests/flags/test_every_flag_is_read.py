@@ -14,8 +14,8 @@ PACKAGES = ("cnnbench", "models", "variable_mgr")
 NOT_READERS = (
     ROOT / "cnnbench" / "flags",
     ROOT / "cnnbench" / "records" / "tables.py",
-    ROOT / "cnnbench" / "allreduce",
-    ROOT / "cnnbench" / "commands" / "allreduce.py",
+    ROOT / "cnnbench" / "lab" / "allreduce",
+    ROOT / "cnnbench" / "cli" / "commands" / "allreduce.py",
 )
 # It makes the job out of its flags.
 CLUSTER = ROOT / "cnnbench" / "flags" / "cluster.py"
@@ -53,7 +53,7 @@ def _read_anywhere():
             holders = {"params", "_params", "flags"}
             if path.is_relative_to(ROOT / "cnnbench" / "data"):
                 holders |= {"spec", "_spec"}
-            if path == ROOT / "cnnbench" / "runtime" / "tensorflow.py":
+            if path == ROOT / "cnnbench" / "run" / "runtime" / "tensorflow.py":
                 holders |= {"settings"}
             names |= _read_in(path.read_text(encoding="utf-8"), holders)
     return names

@@ -85,11 +85,11 @@ def text_of(data: bytes) -> str:
 def flags(generator: random.Random, folder: Path) -> None:
     """Sets of flags, plausible and absurd, as far as a run checks them without TensorFlow."""
     del folder
-    from cnnbench.driver.learning_rate import make_schedule
-    from cnnbench.driver.memory import estimate
-    from cnnbench.driver.plan import make_plan
     from cnnbench.flags import FLAGS, parse_args
     from cnnbench.models import registry
+    from cnnbench.run.driver.learning_rate import make_schedule
+    from cnnbench.run.driver.memory import estimate
+    from cnnbench.run.driver.plan import make_plan
 
     def value(spec: Any) -> str:
         if spec.name == "model" and generator.random() < 0.8:
@@ -264,9 +264,9 @@ def records(generator: random.Random, folder: Path) -> None:
 
 def suites(generator: random.Random, folder: Path) -> None:
     """Suites: those that come with cnnbench, with lines and words exchanged."""
-    from cnnbench.sweep.document import load
-    from cnnbench.sweep.planning import make_plan
-    from cnnbench.sweep.schema import check
+    from cnnbench.campaigns.sweep.document import load
+    from cnnbench.campaigns.sweep.planning import make_plan
+    from cnnbench.campaigns.sweep.schema import check
 
     sources = sorted((ROOT / "configs").glob("*.yaml"))
     lines = generator.choice(sources).read_text().splitlines()[:60]
@@ -304,7 +304,7 @@ def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 def run_records(generator: random.Random, folder: Path) -> None:
     """Documents of runs with values exchanged: what is read must be summarised and judged."""
-    from cnnbench.compare.configuration import Configuration
+    from cnnbench.judge.compare.configuration import Configuration
     from cnnbench.records.load import load_records
     from cnnbench.records.tables import RUNS, run_row
 
@@ -377,7 +377,7 @@ _ERRORS = (
 
 def plug_ins(generator: random.Random, folder: Path) -> None:
     """Plug-in files with every kind of mistake."""
-    from cnnbench import plugins
+    from cnnbench.base import plugins
     from cnnbench.models import registry
 
     registry.datasets()
@@ -405,8 +405,8 @@ def plug_ins(generator: random.Random, folder: Path) -> None:
     try:
 
         def run() -> None:
-            from cnnbench.driver.plan import make_plan
             from cnnbench.flags import Params
+            from cnnbench.run.driver.plan import make_plan
 
             registry.load_plugin(str(path))
             name = "fuzzed" if "fuzzed" in registry.model_names("imagenet") else "trivial"

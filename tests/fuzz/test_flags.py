@@ -10,11 +10,11 @@ import time
 
 import pytest
 
-from cnnbench.driver.learning_rate import make_schedule
-from cnnbench.driver.plan import make_plan
 from cnnbench.errors import UsageError
 from cnnbench.flags import parse_args
 from cnnbench.flags.params import FLAGS
+from cnnbench.run.driver.learning_rate import make_schedule
+from cnnbench.run.driver.plan import make_plan
 
 BASE = ("--model=trivial", "--data_name=cifar10", "--device=cpu")
 VALUES = {

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cnnbench.driver.benchmark_cnn import BenchmarkCNN
-from cnnbench.driver.build import BuiltRun
 from cnnbench.flags import Params
+from cnnbench.run.driver.benchmark_cnn import BenchmarkCNN
+from cnnbench.run.driver.build import BuiltRun
 
 PLUGINS = Path(__file__).parents[1] / "plugins"
 RATE = 0.0625

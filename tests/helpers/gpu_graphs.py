@@ -28,11 +28,11 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import kernels
 from tensorflow.python.ops import resource_variable_ops
 
-from cnnbench.driver.build import BuiltRun, assemble
-from cnnbench.driver.console import Console
-from cnnbench.driver.plan import make_plan
 from cnnbench.flags import Params, validate
-from cnnbench.runtime.tensorflow import Devices
+from cnnbench.run.driver.build import BuiltRun, assemble
+from cnnbench.run.driver.console import Console
+from cnnbench.run.driver.plan import make_plan
+from cnnbench.run.runtime.tensorflow import Devices
 from cnnbench.variable_mgr import base
 from cnnbench.variable_mgr.strategies import make
 

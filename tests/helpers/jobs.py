@@ -11,9 +11,9 @@ from typing import Any
 
 from forked import Forked, cnnbench
 
-from cnnbench.cluster.ports import ReservedPorts
-from cnnbench.launch.tasks import Layout
-from cnnbench.runtime.job import Job
+from cnnbench.base.jobs.job import Job
+from cnnbench.base.jobs.ports import ReservedPorts
+from cnnbench.campaigns.launch.tasks import Layout
 
 SECONDS = 150.0
 """In which every job of a test ends; most take ten."""

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
-from cnnbench.cluster.ports import ReservedPorts
+from cnnbench.base.jobs.ports import ReservedPorts
 
 WORKERS, PS = 4, 2
 
@@ -26,7 +26,7 @@ def counts_of(cases):
       cases: flags, with the number of "workers" and of "ps" beside them.
 
     Returns:
-      For each case "graph", messages and bytes as `cnnbench.observe.traffic` counts them,
+      For each case "graph", messages and bytes as `cnnbench.run.observe.traffic` counts them,
       "sends", the messages in TensorFlow's graphs of the devices, "signals", those that only
       order operations, and "gradients", elements.
     """
@@ -59,12 +59,12 @@ def _sends(folder):
 
 
 def _counted(flags, workers, ps):
-    from cnnbench.driver.build import assemble
-    from cnnbench.driver.console import Console
-    from cnnbench.driver.plan import make_plan
     from cnnbench.flags import Params, validate
-    from cnnbench.observe.graphs import writing_partitions
-    from cnnbench.observe.traffic import traffic
+    from cnnbench.run.driver.build import assemble
+    from cnnbench.run.driver.console import Console
+    from cnnbench.run.driver.plan import make_plan
+    from cnnbench.run.observe.graphs import writing_partitions
+    from cnnbench.run.observe.traffic import traffic
 
     params = Params.from_dict(
         {

@@ -15,7 +15,7 @@ from unittest import mock
 
 from forked import Forked, cnnbench
 
-from cnnbench.cluster.ports import ReservedPorts
+from cnnbench.base.jobs.ports import ReservedPorts
 
 # Labels of these rows of the global batch are what poison_plugin.py calls INFINITY.
 POISONED_ROWS = (2, 3)
@@ -165,7 +165,7 @@ def outcome(flags):
 
 def bent():
     """A check of copies that finds one element changed once the timed steps have begun."""
-    from cnnbench.driver.replica_check import ReplicaCheck
+    from cnnbench.run.driver.replica_check import ReplicaCheck
 
     check = ReplicaCheck._check
 
@@ -184,9 +184,9 @@ def late():
 
     If that never happens, it arrives after the first step, or after the evaluation.
     """
-    from cnnbench.driver import scenarios
-    from cnnbench.driver.evaluation import Evaluator
-    from cnnbench.step.train_step import TrainStep
+    from cnnbench.run.driver import scenarios
+    from cnnbench.run.driver.evaluation import Evaluator
+    from cnnbench.run.step.train_step import TrainStep
     from cnnbench.variable_mgr import tower_variable
 
     peers, releases = [], []
@@ -243,11 +243,11 @@ def stalled(devices):
 
 def main(task, hosts, worker, ps=""):
     """One worker, or with ps tasks the chief; its runs share the connection of the first."""
-    from cnnbench.cluster import chief
     from cnnbench.data import synthetic
-    from cnnbench.driver.membership import Membership
-    from cnnbench.driver.replica_check import ReplicaCheck
     from cnnbench.machine import facts
+    from cnnbench.run.cluster import chief
+    from cnnbench.run.driver.membership import Membership
+    from cnnbench.run.driver.replica_check import ReplicaCheck
 
     ended = []
     end, Membership.end = Membership.end, lambda self, *how: ended.append(self)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from cnnbench import BenchmarkCNN, Params, RunRecord
+from cnnbench.base.text.progress import Messages
 from cnnbench.machine import watch
 from cnnbench.machine.energy import Counter
 from cnnbench.machine.sampling import Counters
-from cnnbench.text.progress import Messages
 
 TINY = {
     "model": "lenet",

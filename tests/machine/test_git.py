@@ -9,9 +9,9 @@ import subprocess
 
 import pytest
 
-from cnnbench.ab.checkout import worktree
-from cnnbench.bisect.commits import History, ends_of, repository_of
-from cnnbench.history.series import order_of_commits
+from cnnbench.campaigns.ab.checkout import worktree
+from cnnbench.campaigns.bisect.commits import History, ends_of, repository_of
+from cnnbench.judge.history.series import order_of_commits
 from cnnbench.machine.git import GitError, git, state
 from cnnbench.machine.repository import of_folder, of_work
 

@@ -9,12 +9,12 @@ import pytest
 import tensorflow as tf
 
 from cnnbench import BenchmarkCNN
-from cnnbench.driver.plan import make_plan
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.models import declare, get_model
 from cnnbench.models.graph import forward
 from cnnbench.models.nasnet import Cell, NasNet, NasNetCifar10, Size
+from cnnbench.run.driver.plan import make_plan
 
 
 def small_init(self):

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cnnbench.driver.benchmark_cnn import BenchmarkCNN
 from cnnbench.flags import Params
 from cnnbench.models.cpu_matmul import few_rows_matmul, transposed_rows_pay
+from cnnbench.run.driver.benchmark_cnn import BenchmarkCNN
 
 
 def normal(*shape, seed, dtype=tf.float32):

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from cnnbench.base.text.markdown import with_table
 from cnnbench.models import document, load_plugin, model_names
-from cnnbench.text.markdown import with_table
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "models.md"
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "tiny_plugin.py"

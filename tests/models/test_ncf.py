@@ -10,10 +10,10 @@ import tensorflow as tf
 from sklearn.metrics import ndcg_score, top_k_accuracy_score
 
 from cnnbench import BenchmarkCNN, Params
-from cnnbench.driver.console import Console
 from cnnbench.models import declare, get_model
 from cnnbench.models.graph import forward
 from cnnbench.models.ncf import NeuMF, ranks_of_rated
+from cnnbench.run.driver.console import Console
 
 
 @pytest.fixture

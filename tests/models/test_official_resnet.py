@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cnnbench.driver.learning_rate import make_schedule
 from cnnbench.flags import Params
 from cnnbench.models import declare, get_model
 from cnnbench.models.graph import forward
+from cnnbench.run.driver.learning_rate import make_schedule
 
 SIZE = 40  # odd and even extents below it: 20, 10, 5, 3, 2
 

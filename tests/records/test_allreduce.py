@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from cnnbench.base.stats.descriptive import nearest_rank
 from cnnbench.records.allreduce import (
     AllReduceRecord,
     Copying,
@@ -13,7 +14,6 @@ from cnnbench.records.allreduce import (
 )
 from cnnbench.records.run import ErrorInfo
 from cnnbench.records.tables import REDUCTIONS, allreduce_row
-from cnnbench.stats.descriptive import nearest_rank
 from cnnbench.variable_mgr.aggregation.spec import Packing
 
 

@@ -3,9 +3,9 @@ import os
 
 import pytest
 
-from cnnbench import schemas
-from cnnbench.compare import load_records
+from cnnbench.cli import schemas
 from cnnbench.errors import UsageError
+from cnnbench.judge.compare import load_records
 from cnnbench.records import load as loading
 
 

@@ -8,11 +8,11 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from cnnbench.base.stats.steady_state import steady_state
 from cnnbench.errors import BenchmarkError
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.run import Batch, Evaluation, RunRecord
 from cnnbench.records.steady_state import run_steady_state
-from cnnbench.stats.steady_state import steady_state
 
 
 def start(**config):

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cnnbench.charts import Axis, Row, Rows
-from cnnbench.charts.draw import FORMATS, render
+from cnnbench.base.charts import Axis, Row, Rows
+from cnnbench.base.charts.draw import FORMATS, render
 from cnnbench.errors import FlagError
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.outputs import KINDS, Output, check_outputs, is_replaceable
@@ -17,18 +17,18 @@ from cnnbench.records.tables import REDUCTIONS, RUNS
 
 TESTS = Path(__file__).parents[1]
 GOLDEN = {
-    "table of comparison": "report/renderers/golden/table.txt",
-    "markdown": "report/renderers/golden/comment.md",
-    "junit": "report/renderers/golden/junit.xml",
-    "github": "report/renderers/golden/annotations.txt",
-    "comparison": "report/renderers/golden/comparison.json",
-    "bencher": "report/exports/golden/bencher.json",
-    "github-action-benchmark": "report/exports/golden/github-action-benchmark.json",
-    "mlflow": "report/exports/golden/mlflow.json",
-    "openmetrics": "report/exports/golden/openmetrics.txt",
-    ".md": "report/golden/report.md",
-    "table of history": "history/golden/table.txt",
-    "history": "history/golden/history.json",
+    "table of comparison": "judge/report/renderers/golden/table.txt",
+    "markdown": "judge/report/renderers/golden/comment.md",
+    "junit": "judge/report/renderers/golden/junit.xml",
+    "github": "judge/report/renderers/golden/annotations.txt",
+    "comparison": "judge/report/renderers/golden/comparison.json",
+    "bencher": "judge/report/exports/golden/bencher.json",
+    "github-action-benchmark": "judge/report/exports/golden/github-action-benchmark.json",
+    "mlflow": "judge/report/exports/golden/mlflow.json",
+    "openmetrics": "judge/report/exports/golden/openmetrics.txt",
+    ".md": "judge/report/golden/report.md",
+    "table of history": "judge/history/golden/table.txt",
+    "history": "judge/history/golden/history.json",
     "allreduce": "frozen/allreduce.json",
 }
 SAME = ({"html", ".html"}, {"csv", ".csv"}, {"markdown", ".md"})

@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 
 from cnnbench.errors import BenchmarkError, FlagError, UsageError
-from cnnbench.metrics.registry import HISTORY
+from cnnbench.judge.metrics.registry import HISTORY
 from cnnbench.records import result_files
 from cnnbench.records.load import load_run
 from cnnbench.records.measurements import Measurements

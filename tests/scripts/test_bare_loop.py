@@ -6,8 +6,8 @@ import json
 
 from peers.children import bare_loop
 
-from cnnbench.driver.benchmark_cnn import BenchmarkCNN
-from cnnbench.step.train_step import TrainStep
+from cnnbench.run.driver.benchmark_cnn import BenchmarkCNN
+from cnnbench.run.step.train_step import TrainStep
 
 STEPS, WARMUP = 6, 2
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cnnbench.cluster.resolve import resolve
+from cnnbench.base.jobs.job import Task
+from cnnbench.base.jobs.resolve import resolve
 from cnnbench.flags import parse_args
-from cnnbench.runtime.job import Task
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 SLURM = SCRIPTS / "slurm.sbatch"
@@ -33,7 +33,7 @@ for task in 0 1 2 3; do SLURM_PROCID=$task SLURM_LOCALID=$((task % 2)) "$@" || e
 """
 CNNBENCH = f"""#!{sys.executable}
 import json, os, sys
-from cnnbench.cluster.resolve import resolve
+from cnnbench.base.jobs.resolve import resolve
 flags = dict(word[2:].split("=") for word in sys.argv[1:])
 place = resolve(flags["cluster"], int(flags["cluster_ps"]), os.environ)
 print(json.dumps([str(place.task), place.worker_hosts, place.ps_hosts, flags]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from cnnbench.runtime.tensorflow import NEWEST_TESTED, OLDEST
+from cnnbench.run.runtime.tensorflow import NEWEST_TESTED, OLDEST
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "scripts" / "Dockerfile").read_text(encoding="utf-8")

@@ -141,8 +141,8 @@ def test_no_expression_is_written_into_a_script():
 
 
 def test_flags_in_the_documents_exist():
-    from cnnbench.commands.ab import AbSideFlags, MeasuringFlags
-    from cnnbench.commands.judging import JudgingFlags
+    from cnnbench.cli.commands.ab import AbSideFlags, MeasuringFlags
+    from cnnbench.cli.commands.judging import JudgingFlags
     from cnnbench.flags import FLAGS
     from cnnbench.flags.declare import specs_of
 

@@ -22,8 +22,8 @@ from gate_validation.pool import BASES, SLOWED, SUBJECTS, Pool, PoolError, Proce
 from gate_validation.rules import LIMIT, RULES, judge_pairs
 from gate_validation.simulation import NOISES
 
-from cnnbench.ab.sequential import InterimAnalysis, interim_analyses
-from cnnbench.compare import Verdict
+from cnnbench.campaigns.ab.sequential import InterimAnalysis, interim_analyses
+from cnnbench.judge.compare import Verdict
 
 SEQUENTIAL, EIGHT = RULES[0], RULES[1]
 PLAN = {"flags": ["--model=x"], "seed": 1}

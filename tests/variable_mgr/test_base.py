@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from cnnbench.errors import FlagError
-from cnnbench.step.optimizers import Adam, GradientDescent, Momentum
+from cnnbench.run.step.optimizers import Adam, GradientDescent, Momentum
 from cnnbench.variable_mgr import VariableMgrSpec, create, registry
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.modes import Copies

@@ -14,7 +14,7 @@ from covering import covering_pairs
 from towers import columns_of
 
 from cnnbench.models.spec import Initializer, VariableSpec
-from cnnbench.step.optimizers import Adam, GradientDescent, Momentum, RMSProp
+from cnnbench.run.step.optimizers import Adam, GradientDescent, Momentum, RMSProp
 from cnnbench.variable_mgr import names
 from cnnbench.variable_mgr.gradients import Column
 

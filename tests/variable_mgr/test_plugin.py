@@ -10,11 +10,11 @@ import local_sgd
 import pytest
 
 from cnnbench import BenchmarkCNN, Params
+from cnnbench.campaigns.strategies.plan import make_plan
 from cnnbench.cli import main
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import parse_args, parse_flags, validate
 from cnnbench.flags.params import FLAGS
-from cnnbench.strategies.plan import make_plan
 from cnnbench.variable_mgr import VariableMgrSpec, create, load_plugin, names, registry
 
 OWN = (f"--variable_mgr_plugin={local_sgd.PLUGIN}", f"--variable_update={local_sgd.MODE}")

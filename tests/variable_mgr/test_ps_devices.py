@@ -12,7 +12,7 @@ from bowls import create_slots, one_step
 
 from cnnbench.errors import FlagError
 from cnnbench.models.spec import Initializer, VariableSpec
-from cnnbench.step.optimizers import Momentum
+from cnnbench.run.step.optimizers import Momentum
 from cnnbench.variable_mgr import VariableMgrSpec
 
 MODES = ("parameter_server", "distributed_replicated")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from cnnbench.base.text.markdown import with_table
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import Params, validate
-from cnnbench.text.markdown import with_table
 from cnnbench.variable_mgr import (
     Mode,
     Processes,

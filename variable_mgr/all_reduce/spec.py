@@ -15,8 +15,8 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
+from cnnbench.base.text.numbers import parse_bytes
 from cnnbench.errors import FlagError
-from cnnbench.text.numbers import parse_bytes
 
 FLAG = "all_reduce_spec"
 _FORM = "algorithm[:limit:algorithm]..., as in pscpu:32K:xring#2"

@@ -8,8 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from cnnbench.base.jobs.job import Job
 from cnnbench.errors import BenchmarkError, UsageError, first_line
-from cnnbench.runtime.job import Job
 from cnnbench.variable_mgr.all_reduce.context import is_gpu, process_of
 from cnnbench.variable_mgr.strategies.spec import COLLECTIVE, CrossDeviceSpec, refuse_towers
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from cnnbench.runtime.job import Job
+from cnnbench.base.jobs.job import Job
 from cnnbench.variable_mgr.all_reduce.context import is_gpu
 from cnnbench.variable_mgr.gradients import Column
 from cnnbench.variable_mgr.strategies import make

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cnnbench.base.jobs.job import Job
 from cnnbench.errors import FlagError
-from cnnbench.runtime.job import Job
 from cnnbench.variable_mgr.all_reduce.context import is_gpu
 
 CROSS_DEVICE_OPS = ("auto", "reduction_to_one_device", "hierarchical_copy", "nccl", "ring")

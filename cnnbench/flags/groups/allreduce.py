@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from cnnbench.base.text.numbers import parse_bytes
 from cnnbench.errors import FlagError
 from cnnbench.flags.declare import FlagSpec, flag, flag_of, specs_of, words
 from cnnbench.flags.groups.cluster import ClusterParams
@@ -16,7 +17,6 @@ from cnnbench.flags.groups.run import RunParams
 from cnnbench.flags.groups.runtime import RuntimeParams
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
 from cnnbench.models.registry import all_names, datasets
-from cnnbench.text.numbers import parse_bytes
 from cnnbench.variable_mgr.aggregation.spec import MOST_PACKS, Packing
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec, names, parse_all_reduce_spec
 

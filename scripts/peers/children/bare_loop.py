@@ -17,8 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cnnbench.commands import run
-from cnnbench.driver.benchmark_cnn import BenchmarkCNN
+from cnnbench.cli.commands import run
+from cnnbench.run.driver.benchmark_cnn import BenchmarkCNN
 
 WARMUP = 50
 

@@ -53,7 +53,7 @@ def _step(args: Any) -> Any:
     import tensorflow as tf
 
     from cnnbench.data.synthetic import synthetic_rows
-    from cnnbench.driver.plan import make_plan
+    from cnnbench.run.driver.plan import make_plan
     from cnnbench.variable_mgr.base import initial_value
 
     workers = args.workers

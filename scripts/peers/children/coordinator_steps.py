@@ -96,7 +96,7 @@ def make_schedule(args: argparse.Namespace, strategy: Any) -> Callable[[], Any]:
     import tensorflow as tf
 
     from cnnbench.data.synthetic import synthetic_rows
-    from cnnbench.driver.plan import make_plan
+    from cnnbench.run.driver.plan import make_plan
     from cnnbench.variable_mgr.base import initial_value
 
     plan = make_plan(network(args.model))

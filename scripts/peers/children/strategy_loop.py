@@ -85,7 +85,7 @@ def make_step(
     import tensorflow as tf
 
     from cnnbench.data.synthetic import synthetic_rows
-    from cnnbench.driver.plan import make_plan
+    from cnnbench.run.driver.plan import make_plan
     from cnnbench.variable_mgr.base import initial_value
 
     plan = make_plan(network(args.model))

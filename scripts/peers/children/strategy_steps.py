@@ -19,7 +19,7 @@ def main() -> int:
     """Entry point."""
     args = parse(MODELS, STRATEGIES)
     count = 1 if args.strategy == "one_device_strategy" else DEVICES
-    from cnnbench.runtime.tensorflow import Settings, configure
+    from cnnbench.run.runtime.tensorflow import Settings, configure
 
     # Threads and devices as those of a run of cnnbench.
     devices = configure(Settings.of(network(args.model, count))).towers

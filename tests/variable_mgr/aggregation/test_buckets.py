@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 from towers import ByTower
 
-from cnnbench.predict.workload import Tensor, joined
+from cnnbench.lab.predict.workload import Tensor, joined
 from cnnbench.variable_mgr.aggregation.pipeline import Buckets
 from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.sizes import buckets_of

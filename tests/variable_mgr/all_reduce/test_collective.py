@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cnnbench.runtime.devices import device_string
+from cnnbench.base.jobs.devices import device_string
 from cnnbench.variable_mgr.all_reduce import ReduceContext, create
 from cnnbench.variable_mgr.all_reduce.algorithms import collective
 from cnnbench.variable_mgr.all_reduce.algorithms.collective import IN_FLIGHT, group_key

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from cnnbench.runtime.devices import device_string
+from cnnbench.base.jobs.devices import device_string
 from cnnbench.variable_mgr.all_reduce import ReduceContext
 from cnnbench.variable_mgr.all_reduce.context import (
     check_partition,

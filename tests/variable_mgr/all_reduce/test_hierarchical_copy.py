@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cnnbench.runtime.devices import device_string
+from cnnbench.base.jobs.devices import device_string
 from cnnbench.variable_mgr.all_reduce import ReduceContext, create
 
 GPUS = tuple(device_string("localhost", 0, "gpu", i) for i in range(8))

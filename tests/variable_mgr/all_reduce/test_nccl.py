@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
+from cnnbench.base.jobs.devices import device_string
 from cnnbench.errors import FlagError
-from cnnbench.runtime.devices import device_string
 from cnnbench.variable_mgr.all_reduce import ReduceContext, create, single
 from cnnbench.variable_mgr.all_reduce.algorithms import nccl
 from cnnbench.variable_mgr.all_reduce.reducer import Reducer

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from cnnbench.base.jobs.devices import device_string
 from cnnbench.errors import FlagError
-from cnnbench.runtime.devices import device_string
 from cnnbench.variable_mgr.all_reduce import ReduceContext, names, parse_all_reduce_spec, registry
 from cnnbench.variable_mgr.all_reduce.context import groups_of
 from cnnbench.variable_mgr.all_reduce.reducer import Reducer, TwoLevel

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from cnnbench.base.jobs.devices import device_string
+from cnnbench.base.jobs.job import Job
 from cnnbench.errors import FlagError, UsageError
-from cnnbench.runtime.devices import device_string
-from cnnbench.runtime.job import Job
 from cnnbench.variable_mgr.strategies import make
 from cnnbench.variable_mgr.strategies.spec import CrossDeviceSpec
 

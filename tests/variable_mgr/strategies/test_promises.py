@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from cnnbench.models.batch_norm import Moments
 from cnnbench.models.spec import Initializer, VariableSpec
-from cnnbench.step.batch_norm_stats import share_moving_averages, update_moving_averages
-from cnnbench.step.optimizers import Momentum
+from cnnbench.run.step.batch_norm_stats import share_moving_averages, update_moving_averages
+from cnnbench.run.step.optimizers import Momentum
 from cnnbench.variable_mgr import towers
 from cnnbench.variable_mgr.gradients import Column
 from cnnbench.variable_mgr.tower_variable import tower_context

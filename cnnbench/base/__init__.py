@@ -1,0 +1,1 @@
+"""What all parts use: text, statistics, charts, files, plug-ins, the processes of a job."""

@@ -1,0 +1,173 @@
+"""Charts as data: what is shown. `cnnbench.base.charts.draw` draws them with matplotlib."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+__all__ = ["HIGHER", "LOWER", "Axis", "Chart", "Event", "Lines", "Row", "Rows", "Series"]
+
+HIGHER = "higher is better"
+LOWER = "lower is better"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axis:
+    """An axis.
+
+    Attributes:
+      label: the quantity with its unit.
+      format: of its ticks: "number", "bytes" (binary units) or "percent" (of shares).
+      log: whether it is logarithmic.
+      base: of the logarithm's ticks.
+      zero: a linear axis begins at 0.
+      better: `HIGHER`, `LOWER` or "".
+      ticks: values of the ticks; chosen if empty.
+      tick_texts: texts of the ticks, if not the values.
+      limit: values above are drawn as arrows at the axis' end; None for no limit.
+      least_span: the axis covers at least this share of the values' middle.
+    """
+
+    label: str
+    format: str = "number"
+    log: bool = False
+    base: int = 10
+    zero: bool = False
+    better: str = ""
+    ticks: tuple[float, ...] = ()
+    tick_texts: tuple[str, ...] = ()
+    limit: float | None = None
+    least_span: float = 0.0
+
+    @property
+    def caption(self) -> str:
+        """The label with the direction."""
+        return f"{self.label} ({self.better})" if self.better else self.label
+
+    @property
+    def short_caption(self) -> str:
+        """The same in fewer letters."""
+        return (
+            f"{self.label}, {'↑' if self.better == HIGHER else '↓'} better"
+            if self.better
+            else self.label
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """Several values of one thing: single ones as dots, or all of them as a box.
+
+    Attributes:
+      label: above the row.
+      values: (value, hint), a dot each.
+      centre: their median.
+      low, high: ends of its interval, or of a box's whiskers; None if there are none.
+      box: first and third quartile; None for none.
+      hint: shown on hover over a box.
+      text: written at the end of the row.
+      style: index of colour and mark, if the row is a series of another chart too.
+      tone: of a verdict on it, "good", "bad" or "unsure", which then gives the colour; "" for none.
+    """
+
+    label: str
+    values: tuple[tuple[float, str], ...] = ()
+    centre: float | None = None
+    low: float | None = None
+    high: float | None = None
+    box: tuple[float, float] | None = None
+    hint: str = ""
+    text: str = ""
+    style: int | None = None
+    tone: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Values of several things on one scale.
+
+    Attributes:
+      title: of the chart.
+      x: the axis.
+      rows: top to bottom.
+      limit: a value marked with a line; None for none.
+      limit_label: name of that value.
+      note: legend of the marks.
+    """
+
+    title: str
+    x: Axis
+    rows: tuple[Row, ...]
+    limit: float | None = None
+    limit_label: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """A curve.
+
+    Attributes:
+      name: in the legend.
+      points: (x, y), in order of x.
+      hints: one per point, shown on hover; "" for none.
+      marks: whether all points have marks; else only the last one.
+      line: whether points are joined.
+      reference: a dashed line without a colour of its own.
+      spans: (low, high) of each point's interval, or None.
+      style: index of colour, dashes and mark; if None its place in the chart.
+    """
+
+    name: str
+    points: tuple[tuple[float, float], ...]
+    hints: tuple[str, ...] = ()
+    marks: bool = True
+    line: bool = True
+    reference: bool = False
+    spans: tuple[tuple[float, float] | None, ...] = ()
+    style: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """A vertical line at a place of the x axis.
+
+    Attributes:
+      x: the place.
+      label: shown on hover.
+      mark: a word or two beside the line.
+      gain: whether it is for the better.
+    """
+
+    x: float
+    label: str
+    mark: str = ""
+    gain: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lines:
+    """Curves over a common axis.
+
+    Attributes:
+      title: of the chart.
+      x, y: the axes.
+      series: the curves.
+      shaded: (from, to, label) of a grey part of the x axis; None for none.
+      events: vertical lines.
+      note: below the legend.
+      labels: of the points of the first series along x. Pages draw a chart that has them as wide
+        as there is room, and zoom into it.
+    """
+
+    title: str
+    x: Axis
+    y: Axis
+    series: tuple[Series, ...]
+    shaded: tuple[float, float, str] | None = None
+    events: tuple[Event, ...] = ()
+    note: str = ""
+    labels: tuple[str, ...] = ()
+
+
+Chart: TypeAlias = Rows | Lines

@@ -1,0 +1,319 @@
+"""Who takes part in a run: every task of the job, this process among them; no TensorFlow.
+
+A run in one process is a job of one task. In a cluster each process is one task; it has this
+same description but for `task`, and everything that depends on how many towers there are, or
+where, asks it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from cnnbench.base.jobs.devices import device_string
+from cnnbench.errors import FlagError
+
+LOCAL = "localhost"
+WORKER = "worker"
+PS = "ps"
+CONTROLLER = "controller"
+
+# ParameterServerStrategy takes no other name for the process that coordinates.
+_NAME_IN_TENSORFLOW = {CONTROLLER: "chief"}
+
+DEVICE_KINDS = ("cpu", "gpu")
+
+_ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[^\s:,/\[\]]+):(?P<port>[0-9]{1,5})")
+_LARGEST_PORT = 65535
+
+
+@dataclass(frozen=True, order=True)
+class Task:
+    """One process of a job; its text is "worker:1"."""
+
+    job: str
+    index: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.job}:{self.index}"
+
+    def device(self, kind: str, index: int = 0) -> str:
+        """Full name of one of its devices; `kind` is "cpu" or "gpu"."""
+        return device_string(self.tensorflow_job, self.index, kind, index)
+
+    @property
+    def tensorflow_job(self) -> str:
+        """What TensorFlow calls its job."""
+        return _NAME_IN_TENSORFLOW.get(self.job, self.job)
+
+    @classmethod
+    def of_tensorflow(cls, job: str, index: int) -> Task:
+        """The task that TensorFlow knows under the name of a job."""
+        names = {name: ours for ours, name in _NAME_IN_TENSORFLOW.items()}
+        return cls(names.get(job, job), index)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """All tasks, towers and devices of a run.
+
+    Towers are numbered over the job: worker 0 has the first `towers_per_worker`, worker 1 the
+    next. Tower i of a worker is on its device i, or as `device_order` says. The idea of one value
+    that knows every device is that of TF-slim's model_deploy.
+
+    Attributes:
+      task: this process.
+      worker_hosts, ps_hosts: host:port of each task; none in a run of one process.
+      controller_host: host:port of a process that drives the workers and has no towers itself;
+        None where worker 0 does that.
+      client_per_worker: whether every worker builds and runs the step of its own towers
+        (collectives join them). Otherwise one process, the chief, builds the step of all
+        towers and runs it on the others, which serve.
+      towers_per_worker: towers of each worker.
+      device: "cpu" or "gpu", the kind of the towers' devices.
+      device_order: number of the device of each tower of a worker; 0, 1, 2, ... if empty.
+
+    Raises:
+      FlagError: for addresses that are malformed or given twice, for a task that is none of
+        the job's, and for values out of range.
+    """
+
+    task: Task = Task(LOCAL)
+    worker_hosts: tuple[str, ...] = ()
+    ps_hosts: tuple[str, ...] = ()
+    controller_host: str | None = None
+    client_per_worker: bool = False
+    towers_per_worker: int = 1
+    device: str = "gpu"
+    device_order: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.towers_per_worker < 1:
+            raise FlagError("num_gpus", self.towers_per_worker, "the number must be at least 1")
+        if sorted(self.device_order or range(self.towers_per_worker)) != list(
+            range(self.towers_per_worker)
+        ):
+            raise ValueError(f"order {self.device_order} of {self.towers_per_worker} devices")
+        _check_choice("device", self.device, DEVICE_KINDS)
+        if self.in_cluster:
+            self._check_addresses()
+        self._check_task()
+
+    def _check_addresses(self) -> None:
+        if not self.worker_hosts:
+            raise FlagError("worker_hosts", "", "a job of several processes needs its workers")
+        addresses = [address for task in self.tasks for address in [self.address(task)]]
+        for task, address in zip(self.tasks, addresses, strict=True):
+            found = _ADDRESS.fullmatch(address)
+            if found is None or not 1 <= int(found["port"]) <= _LARGEST_PORT:
+                reason = f"{address!r} is no host:port"
+                raise FlagError(_flag_of(task), self._hosts_text(task.job), reason)
+        for task in self.tasks:
+            if Counter(addresses)[self.address(task)] > 1:
+                reason = f"{self.address(task)} is given to two tasks"
+                raise FlagError(_flag_of(task), self._hosts_text(task.job), reason)
+
+    def _check_task(self) -> None:
+        job, index = self.task.job, self.task.index
+        if not self.in_cluster:
+            if self.task != Task(LOCAL):
+                reason = f"needs --{_flag_of(self.task)}, the addresses of that job"
+                raise FlagError("job_name", job, reason)
+            return
+        mine = self.addresses_of(job)
+        if not mine:
+            there = ", ".join(dict.fromkeys(task.job for task in self.tasks))
+            raise FlagError("job_name", job, f"the job has none; it has {there}")
+        if not 0 <= index < len(mine):
+            raise FlagError(
+                "task_index", index, f"--{_flag_of(self.task)} has tasks 0 to {len(mine) - 1}"
+            )
+
+    # Tasks.
+
+    @property
+    def in_cluster(self) -> bool:
+        """Whether the job has addresses, also that of a single worker."""
+        return bool(self.worker_hosts or self.ps_hosts or self.controller_host)
+
+    @property
+    def workers(self) -> tuple[Task, ...]:
+        """The tasks with towers; the process itself where there is no cluster."""
+        if not self.in_cluster:
+            return (self.task,)
+        return tuple(Task(WORKER, index) for index in range(len(self.worker_hosts)))
+
+    @property
+    def ps(self) -> tuple[Task, ...]:
+        """The tasks that hold variables."""
+        return tuple(Task(PS, index) for index in range(len(self.ps_hosts)))
+
+    @cached_property
+    def tasks(self) -> tuple[Task, ...]:
+        """All of them: the controller if there is one, workers, ps tasks."""
+        controller = (Task(CONTROLLER),) if self.controller_host else ()
+        return (*controller, *self.workers, *self.ps)
+
+    @property
+    def chief(self) -> Task:
+        """The task that prints, saves and decides: the controller, or worker 0."""
+        return self.tasks[0]
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process is the chief; true of a run in one process."""
+        return self.task == self.chief
+
+    @property
+    def serves(self) -> bool:
+        """Whether this process runs no step of its own, but lends its devices to the chief."""
+        if self.client_per_worker and self.in_cluster:
+            return self.task.job != WORKER
+        return not self.is_chief
+
+    @property
+    def peers(self) -> tuple[Task, ...]:
+        """All tasks but this one."""
+        return tuple(task for task in self.tasks if task != self.task)
+
+    def addresses_of(self, job: str) -> tuple[str, ...]:
+        """host:port of every task of a job, by index; empty for a job that is not there."""
+        controller = (self.controller_host,) if self.controller_host else ()
+        return {WORKER: self.worker_hosts, PS: self.ps_hosts, CONTROLLER: controller}.get(job, ())
+
+    def address(self, task: Task) -> str:
+        """host:port of a task of a cluster."""
+        return self.addresses_of(task.job)[task.index]
+
+    @property
+    def hosts_by_job(self) -> dict[str, list[str]]:
+        """What `tf.train.ClusterSpec` takes."""
+        jobs = dict.fromkeys((task.tensorflow_job, task.job) for task in self.tasks)
+        if not self.in_cluster:
+            return {}
+        return {name: list(self.addresses_of(job)) for name, job in jobs}
+
+    @property
+    def machines(self) -> int:
+        """How many machines have towers, going by the host names of their addresses."""
+        return len({host_and_port(address)[0] for address in self.worker_hosts}) or 1
+
+    @property
+    def addresses_by_task(self) -> dict[str, str]:
+        """host:port by the name of the task, the chief first; empty without a cluster."""
+        return {str(task): self.address(task) for task in self.tasks} if self.in_cluster else {}
+
+    def _hosts_text(self, job: str) -> str:
+        return ",".join(self.addresses_of(job))
+
+    # Towers.
+
+    @property
+    def num_workers(self) -> int:
+        """Tasks with towers."""
+        return len(self.workers)
+
+    @property
+    def num_towers(self) -> int:
+        """Towers of the whole job."""
+        return self.num_workers * self.towers_per_worker
+
+    @property
+    def own_towers(self) -> range:
+        """Numbers of the towers whose step this process builds; none for one that serves."""
+        if self.serves:
+            return range(0)
+        if not self.client_per_worker:
+            return range(self.num_towers)
+        first = self.task.index * self.towers_per_worker
+        return range(first, first + self.towers_per_worker)
+
+    @property
+    def own_workers(self) -> tuple[Task, ...]:
+        """The tasks whose towers are `own_towers`."""
+        return tuple(dict.fromkeys(map(self.worker_of, self.own_towers)))
+
+    def worker_of(self, tower: int) -> Task:
+        """The task that has a tower.
+
+        Raises:
+          ValueError: for a tower that does not exist.
+        """
+        if not 0 <= tower < self.num_towers:
+            raise ValueError(f"tower {tower}: there are {self.num_towers} towers, from 0")
+        return self.workers[tower // self.towers_per_worker]
+
+    def tower_device(self, tower: int) -> str:
+        """Full device name of a tower, such as "/job:worker/replica:0/task:1/device:GPU:0".
+
+        Raises:
+          ValueError: for a tower that does not exist.
+        """
+        number = tower % self.towers_per_worker
+        if self.device_order:
+            number = self.device_order[number]
+        return self.worker_of(tower).device(self.device, number)
+
+    @property
+    def tower_devices(self) -> tuple[str, ...]:
+        """The devices of all towers of the job."""
+        return tuple(self.tower_device(tower) for tower in range(self.num_towers))
+
+    @property
+    def own_tower_devices(self) -> tuple[str, ...]:
+        """The devices of `own_towers`."""
+        return tuple(self.tower_device(tower) for tower in self.own_towers)
+
+    def on(self, device: str, order: Sequence[int] = ()) -> Job:
+        """The same job with its towers on other devices.
+
+        Args:
+          device: "cpu" or "gpu".
+          order: see `device_order`.
+        """
+        return dataclasses.replace(self, device=device, device_order=tuple(order))
+
+    # CPUs.
+
+    @property
+    def cpu_device(self) -> str:
+        """The first CPU of this process."""
+        return self.task.device("cpu")
+
+    @property
+    def cpu_devices(self) -> tuple[str, ...]:
+        """The first CPU of every task with towers."""
+        return tuple(task.device("cpu") for task in self.workers)
+
+    @property
+    def ps_devices(self) -> tuple[str, ...]:
+        """The first CPU of every ps task, which hold the variables."""
+        return tuple(task.device("cpu") for task in self.ps)
+
+    def input_device(self, tower: int) -> str:
+        """Where the batches of a tower are made: the CPU of its worker."""
+        return self.worker_of(tower).device("cpu")
+
+
+def split_hosts(text: str | None) -> tuple[str, ...]:
+    """The addresses of a flag such as --worker_hosts: comma-separated, spaces ignored."""
+    return tuple(part.strip() for part in text.split(",")) if text else ()
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """The parts of an address of a job; an IPv6 host loses its brackets."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def _flag_of(task: Task) -> str:
+    return "controller_host" if task.job == CONTROLLER else f"{task.job}_hosts"
+
+
+def _check_choice(flag: str, value: str, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise FlagError(flag, value, f"must be one of {', '.join(choices)}")

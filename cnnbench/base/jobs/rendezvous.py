@@ -1,0 +1,168 @@
+"""Processes that know only their ranks learn the addresses of all; no TensorFlow.
+
+By MPI itself where mpi4py is installed. Otherwise rank 0 listens on an address that all have
+been told, collects everybody's address and sends all of them the list. As in the handshake,
+nothing is authenticated, and lines are bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+
+from cnnbench.base.jobs import loop
+from cnnbench.base.jobs.job import host_and_port
+from cnnbench.base.jobs.ports import ReservedPorts
+from cnnbench.base.jobs.resolve import Ranks
+from cnnbench.base.text.escape import one_line
+from cnnbench.errors import BenchmarkError, FlagError
+
+_GREETING = "cnnbench rendezvous"
+_LONGEST_LINE = 1 << 22
+_RETRY_SECONDS = 0.1
+_REPORT_SECONDS = 5.0
+
+_held: list[ReservedPorts] = []
+
+
+def exchange(
+    ranks: Ranks, rendezvous: str | None, timeout: float, tell: Callable[[str], None]
+) -> tuple[str, ...]:
+    """The addresses of all processes, by rank; takes a port for this one until it ends.
+
+    Args:
+      ranks: of this process.
+      rendezvous: host:port that rank 0 listens on; None for mpi4py if it is installed, or a
+        port that follows from the job if all processes are on this machine.
+      timeout: seconds.
+      tell: prints a line about who is missing, called every few seconds.
+
+    Raises:
+      FlagError: --rendezvous is needed, or malformed.
+      BenchmarkError: somebody has not come in time, or the port is in use.
+    """
+    _held.append(ReservedPorts(1))
+    (port,) = _held[-1].numbers
+    one_machine = ranks.local_size == ranks.size
+    if rendezvous is None and find_spec("mpi4py") is not None:
+        return _by_mpi(f"{'localhost' if one_machine else socket.gethostname()}:{port}")
+    if rendezvous is None and not one_machine:
+        reason = "is needed on several machines where mpi4py is not installed: host:port of rank 0"
+        raise FlagError("rendezvous", "", reason)
+    meeting = _Rendezvous(ranks, rendezvous or f"localhost:{ranks.port}", port, tell)
+    return loop.run(meeting.run(timeout))
+
+
+def _by_mpi(address: str) -> tuple[str, ...]:
+    from mpi4py import MPI
+
+    return tuple(map(str, MPI.COMM_WORLD.allgather(address)))
+
+
+class _Rendezvous:
+    """One process's part."""
+
+    def __init__(self, ranks: Ranks, place: str, port: int, tell: Callable[[str], None]) -> None:
+        self._ranks = ranks
+        self._place = place
+        self._port = port
+        self._tell = tell
+        self._found: dict[int, str] = {}
+        self._writers: list[asyncio.StreamWriter] = []
+        self._all = asyncio.Event()
+
+    async def run(self, timeout: float) -> tuple[str, ...]:
+        report = asyncio.create_task(self._report())
+        try:
+            work = self._serve() if self._ranks.rank == 0 else self._ask()
+            return await asyncio.wait_for(work, timeout)
+        except asyncio.TimeoutError:
+            message = f"rank {self._ranks.rank} waited {timeout:g} s for {self._missing()}"
+            raise BenchmarkError(message) from None
+        finally:
+            report.cancel()
+
+    async def _serve(self) -> tuple[str, ...]:
+        host, port = host_and_port(self._place)
+        try:
+            server = await asyncio.start_server(
+                self._take, host, port, limit=_LONGEST_LINE, reuse_address=True
+            )
+        except OSError as error:
+            reason = f"rank 0 cannot listen there: {error.strerror or error}; give --rendezvous"
+            raise BenchmarkError(f"{self._place}: {one_line(reason)}") from error
+        self._found[0] = f"{self._host(self._place)}:{self._port}"
+        try:
+            if self._ranks.size > 1:
+                await self._all.wait()
+            hosts = [self._found[rank] for rank in range(self._ranks.size)]
+            for writer in self._writers:
+                writer.write(json.dumps({_GREETING: 1, "hosts": hosts}).encode() + b"\n")
+                await writer.drain()
+                writer.close()
+        finally:
+            server.close()
+        return tuple(hosts)
+
+    async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Notes the address of a process; programs that do not belong here are left alone."""
+        try:
+            card = json.loads(await asyncio.wait_for(reader.readline(), 10))
+            rank, port = int(card["rank"]), int(card["port"])
+            size, job = int(card["size"]), str(card[_GREETING])
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, asyncio.TimeoutError):
+            writer.close()
+            return
+        if (size, job) != (self._ranks.size, self._name()) or not 0 < rank < size:
+            writer.close()
+            return
+        # The host as the others can reach it too: where this call came from.
+        peer = writer.get_extra_info("peername")[0]
+        self._found[rank] = f"{self._host(peer)}:{port}"
+        self._writers.append(writer)
+        if len(self._found) == self._ranks.size:
+            self._all.set()
+
+    async def _ask(self) -> tuple[str, ...]:
+        host, port = host_and_port(self._place)
+        card = {_GREETING: self._name(), "rank": self._ranks.rank, "size": self._ranks.size}
+        while True:
+            try:
+                reader, writer = await asyncio.open_connection(host, port, limit=_LONGEST_LINE)
+                try:
+                    writer.write(json.dumps({**card, "port": self._port}).encode() + b"\n")
+                    answer = json.loads(await reader.readline())
+                    if _GREETING in answer:
+                        return tuple(map(str, answer["hosts"]))
+                finally:
+                    writer.close()
+            except (OSError, ValueError, KeyError, TypeError):
+                pass  # rank 0 is not there yet
+            await asyncio.sleep(_RETRY_SECONDS)
+
+    def _name(self) -> str:
+        return f"{self._ranks.launcher} {self._ranks.size}"
+
+    def _host(self, address: str) -> str:
+        """The host of an address that the job uses."""
+        if self._ranks.local_size == self._ranks.size:
+            return "localhost"
+        host = host_and_port(address)[0] if address == self._place else address
+        host = host.removeprefix("::ffff:")
+        return f"[{host}]" if ":" in host else host
+
+    async def _report(self) -> None:
+        started = time.monotonic()
+        while True:
+            await asyncio.sleep(_REPORT_SECONDS)
+            self._tell(f"waiting for {self._missing()} ({time.monotonic() - started:.0f} s)")
+
+    def _missing(self) -> str:
+        if self._ranks.rank:
+            return f"rank 0 at {self._place} (--rendezvous)"
+        missing = [str(rank) for rank in range(self._ranks.size) if rank not in self._found]
+        return f"ranks {','.join(missing[:20])} at {self._place} (--rendezvous)"

@@ -1,0 +1,350 @@
+"""Who this process is and who the others are, from the environment; standard library only.
+
+``tf_config``: TF_CONFIG, as TensorFlow's strategies read it. ``slurm``: the variables that srun
+gives its tasks. ``kubernetes``: a StatefulSet or an Indexed Job behind a headless service, as in
+scripts/kubernetes.yaml. ``mpi``: the rank only; the addresses are exchanged when the run begins
+(`cnnbench.base.jobs.rendezvous`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import re
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cnnbench.base.jobs.job import CONTROLLER, PS, WORKER, Task
+from cnnbench.errors import FlagError, UsageError
+
+_MOST_TASKS = 65536
+_LONGEST_VALUE = 100
+_KUBERNETES_PORT = 2222
+
+Environment = Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A process of a job.
+
+    Attributes:
+      task: who it is.
+      worker_hosts, ps_hosts: host:port of each task.
+      controller_host: host:port, or None.
+      local_rank: its number among the processes of the job on its machine; None if unknown.
+    """
+
+    task: Task
+    worker_hosts: tuple[str, ...]
+    ps_hosts: tuple[str, ...] = ()
+    controller_host: str | None = None
+    local_rank: int | None = None
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """What a launcher of numbered processes says.
+
+    Attributes:
+      launcher: its name.
+      rank, size: number of this process, and how many there are.
+      local_rank, local_size: the same on this machine; None if unknown.
+      job: tells jobs apart.
+    """
+
+    launcher: str
+    rank: int
+    size: int
+    local_rank: int | None
+    local_size: int | None
+    job: str
+
+    @property
+    def port(self) -> int:
+        """A port that differs between most jobs, below those of outgoing connections."""
+        return 10000 + zlib.crc32(self.job.encode()) % 20000
+
+
+def resolve(cluster: str, ps: int, environ: Environment) -> Place:
+    """The place of this process in a job.
+
+    Args:
+      cluster: value of --cluster: tf_config, slurm, kubernetes or mpi.
+      ps: how many of the processes, the last ones, are parameter servers; TF_CONFIG says so
+        itself.
+      environ: environment variables.
+
+    Returns:
+      With --cluster=mpi, the addresses only tell the ranks.
+
+    Raises:
+      UsageError: names the variable that is missing or malformed, or the flag.
+    """
+    return _RESOLVERS[cluster](ps, environ)
+
+
+def mpi_ranks(environ: Environment) -> Ranks | None:
+    """What mpirun of Open MPI, MPICH or MVAPICH, or srun, says about this process.
+
+    The numbers on this machine may come from another row than rank and size, which has the same
+    rank and size: under ``srun --mpi=pmi2`` PMI_RANK is set, and SLURM_LOCALID alone tells them.
+    A row with another rank or size is that of another process, such as the one that Hydra starts
+    by srun on every node.
+
+    Returns:
+      None without any launcher.
+
+    Raises:
+      UsageError: a variable is malformed.
+    """
+    said = {
+        launcher: (environ[names[0]], environ[names[1]])
+        for launcher, names in _RANK_VARIABLES.items()
+        if names[0] in environ and names[1] in environ
+    }
+    if not said:
+        return None
+    launcher = next(iter(said))
+    first = _RANK_VARIABLES[launcher]
+    rank, size = _whole(environ, first[0]), _whole(environ, first[1])
+    if rank >= size:
+        raise _bad(environ, first[0], f"{first[1]} is {size}")
+    same = [_RANK_VARIABLES[one] for one in said if said[one] == said[launcher]]
+    local_rank = next((_whole(environ, row[2]) for row in same if environ.get(row[2])), None)
+    local_size = next((_on_node(environ, row[3]) for row in same if environ.get(row[3])), None)
+    if size == 1:
+        local_rank, local_size = local_rank or 0, 1
+    job = next((environ[name] for name in _JOB_VARIABLES if environ.get(name)), None)
+    # The processes of one machine have the same parent.
+    return Ranks(launcher, rank, size, local_rank, local_size, job or str(os.getppid()))
+
+
+# Rank, size, and both on this machine. Slurm's come last: mpirun within an allocation sets both.
+_RANK_VARIABLES = {
+    "Open MPI": tuple(
+        f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
+    ),
+    "MVAPICH": tuple(
+        f"MV2_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
+    ),
+    "MPICH": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    # Not SLURM_NTASKS_PER_NODE: it is what was asked for, if it was.
+    "Slurm": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
+}
+_JOB_VARIABLES = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_PORT", "SLURM_JOB_ID")
+
+
+def _on_node(environ: Environment, name: str) -> int | None:
+    """Of a count for this node, or Slurm's counts of all nodes: that of this node, if known."""
+    counts = _tasks_per_node(environ, name)
+    node = 0 if len(counts) == 1 else _whole(environ, "SLURM_NODEID", str(len(counts)))
+    return counts[node] if node < len(counts) else None
+
+
+def _from_mpi(ps: int, environ: Environment) -> Place:
+    ranks = mpi_ranks(environ)
+    if ranks is None:
+        names = ", ".join(names[0] for names in _RANK_VARIABLES.values())
+        raise UsageError(f"--cluster=mpi: none of {names} is set; start cnnbench by mpirun or srun")
+    hosts = [f"rank-{rank}:{rank + 1}" for rank in range(ranks.size)]
+    return _numbered(ranks.rank, hosts, ps, ranks.local_rank)
+
+
+def _from_tf_config(ps: int, environ: Environment) -> Place:
+    text = _text(environ, "TF_CONFIG")
+    if ps:
+        raise FlagError("cluster_ps", ps, "TF_CONFIG says itself who is a parameter server")
+
+    def bad(reason: str) -> UsageError:
+        return _bad(environ, "TF_CONFIG", reason)
+
+    try:
+        config = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise bad(f"is no JSON: {error}") from None
+    cluster, me = (config.get(key) if isinstance(config, dict) else None for key in _TF_CONFIG)
+    if not isinstance(cluster, dict) or not isinstance(me, dict):
+        raise bad('needs the keys "cluster" and "task", an object each')
+    hosts = {str(job): _tf_hosts(value, str(job), bad) for job, value in cluster.items()}
+    job, index = me.get("type"), me.get("index", 0)
+    if isinstance(index, str) and index.isdigit():
+        index = int(index)
+    if not isinstance(job, str) or type(index) is not int:
+        raise bad('task needs a "type", a string, and an "index", a number')
+    unknown = sorted(({job} | hosts.keys()) - _TF_JOBS)
+    if unknown:
+        raise bad(f"{unknown[0]!r} is no job; there are {', '.join(sorted(_TF_JOBS))}")
+    if not 0 <= index < len(hosts.get(job, ())):
+        raise bad(f"cluster has no task {job}:{index}")
+    return _tf_place(hosts, job, index, bad)
+
+
+_TF_CONFIG = ("cluster", "task")
+_TF_CHIEFS = ("chief", "master")
+_TF_JOBS = {WORKER, PS, CONTROLLER, *_TF_CHIEFS}
+
+
+def _tf_hosts(value: Any, job: str, bad: Callable[[str], UsageError]) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(host, str) for host in value):
+        raise bad(f"cluster.{job} must be a list of host:port")
+    return value
+
+
+def _tf_place(
+    hosts: dict[str, list[str]], job: str, index: int, bad: Callable[[str], UsageError]
+) -> Place:
+    """A chief is the first worker, or beside parameter servers the controller."""
+    chiefs = [host for name in _TF_CHIEFS for host in hosts.get(name, [])]
+    controllers = hosts.get(CONTROLLER, [])
+    workers, servers = hosts.get(WORKER, []), hosts.get(PS, [])
+    if len(chiefs) + len(controllers) > 1:
+        raise bad("cluster has more than one chief")
+    if servers:
+        controllers = controllers + chiefs
+        job = CONTROLLER if job in _TF_CHIEFS else job
+    else:
+        index += len(chiefs) if job == WORKER else 0
+        workers = chiefs + workers
+        job = WORKER if job in _TF_CHIEFS else job
+    return Place(
+        task=Task(job, index),
+        worker_hosts=tuple(workers),
+        ps_hosts=tuple(servers),
+        controller_host=controllers[0] if controllers else None,
+    )
+
+
+def _from_slurm(ps: int, environ: Environment) -> Place:
+    rank, size = _whole(environ, "SLURM_PROCID"), _whole(environ, "SLURM_NTASKS")
+    local = _whole(environ, "SLURM_LOCALID")
+    step = "SLURM_STEP_NODELIST" in environ
+    list_name = "SLURM_STEP_NODELIST" if step else "SLURM_JOB_NODELIST"
+    counts_name = "SLURM_STEP_TASKS_PER_NODE" if step else "SLURM_TASKS_PER_NODE"
+    nodes = expand_nodes(environ, list_name)
+    counts = _tasks_per_node(environ, counts_name)
+    if len(counts) != len(nodes):
+        raise _bad(environ, counts_name, f"{list_name} has {len(nodes)} nodes")
+    if sum(counts) != size:
+        raise _bad(environ, counts_name, f"SLURM_NTASKS is {size}")
+    places = [(node, i) for node, count in zip(nodes, counts, strict=True) for i in range(count)]
+    if rank >= size or places[rank][1] != local:
+        reason = f"is not task {local} of its node by blocks; use srun --distribution=block"
+        raise _bad(environ, "SLURM_PROCID", reason)
+    job = f"{environ.get('SLURM_JOB_ID', '')}.{environ.get('SLURM_STEP_ID', '')}"
+    first = Ranks("Slurm", rank, size, local, counts[0], job).port
+    return _numbered(rank, [f"{node}:{first + i}" for node, i in places], ps, local)
+
+
+def expand_nodes(environ: Environment, name: str) -> list[str]:
+    """The nodes of a list as Slurm writes it, such as "n[001-003,007],gpu1".
+
+    Args:
+      environ: environment variables.
+      name: of the variable.
+
+    Raises:
+      UsageError: it is not set or malformed.
+    """
+    text = _text(environ, name)
+    nodes: list[str] = []
+    if not re.fullmatch(r"(?:[^\[\],\s]+|\[[^\[\]\s]+\]|,(?!$))+", text) or text.startswith(","):
+        raise _bad(environ, name, "is no list of nodes such as n[01-04],m7")
+    # Commas within brackets do not separate nodes.
+    for part in re.findall(r"(?:[^\[\],]|\[[^\]]*\])+", text):
+        pieces = re.split(r"\[([^\]]*)\]", part)
+        choices = [
+            _numbers(piece, environ, name) if i % 2 else [piece] for i, piece in enumerate(pieces)
+        ]
+        if math.prod(map(len, choices)) + len(nodes) > _MOST_TASKS:
+            raise _bad(environ, name, f"has more than {_MOST_TASKS} nodes")
+        nodes += ("".join(words) for words in itertools.product(*choices))
+    return nodes
+
+
+def _numbers(text: str, environ: Environment, name: str) -> list[str]:
+    """Of "1-3,07": the numbers with their leading zeros."""
+    found: list[str] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
+        low, high = match.groups(match[1]) if match else ("1", "0")
+        if not 0 <= int(high) - int(low) < _MOST_TASKS:
+            raise _bad(environ, name, f"[{text}] is no list of numbers such as 01-04,7")
+        found += (f"{number:0{len(low)}d}" for number in range(int(low), int(high) + 1))
+    return found
+
+
+def _tasks_per_node(environ: Environment, name: str) -> list[int]:
+    """Of "2(x3),1": 2, 2, 2, 1."""
+    text = _text(environ, name)
+    counts: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d{1,5})(?:\(x(\d{1,5})\))?", part)
+        if match is None:
+            raise _bad(environ, name, "is no list of numbers such as 2(x3),1")
+        counts += [int(match[1])] * int(match[2] or 1)
+    return counts
+
+
+def _from_kubernetes(ps: int, environ: Environment) -> Place:
+    pod = re.fullmatch(r"(.+)-(\d{1,5})", _text(environ, "HOSTNAME"))
+    if pod is None:
+        reason = "is no NAME-NUMBER, as pods of a StatefulSet or an Indexed Job are called"
+        raise _bad(environ, "HOSTNAME", reason)
+    name, index = pod[1], int(pod[2])
+    service = _text(environ, "CNNBENCH_SERVICE")
+    size = _whole(environ, "CNNBENCH_PROCESSES")
+    port = _whole(environ, "CNNBENCH_PORT", str(_KUBERNETES_PORT))
+    if not 1 <= size <= _MOST_TASKS:
+        raise _bad(environ, "CNNBENCH_PROCESSES", f"must be from 1 to {_MOST_TASKS}")
+    if index >= size:
+        raise _bad(environ, "HOSTNAME", f"CNNBENCH_PROCESSES is {size}")
+    return _numbered(index, [f"{name}-{i}.{service}:{port}" for i in range(size)], ps, None)
+
+
+def _numbered(rank: int, hosts: list[str], ps: int, local_rank: int | None) -> Place:
+    """The first processes are workers, the last ones parameter servers."""
+    workers = len(hosts) - ps
+    if workers < 1:
+        reason = f"there are {len(hosts)} processes, and one must be a worker"
+        raise FlagError("cluster_ps", ps, reason)
+    return Place(
+        task=Task(WORKER, rank) if rank < workers else Task(PS, rank - workers),
+        worker_hosts=tuple(hosts[:workers]),
+        ps_hosts=tuple(hosts[workers:]),
+        local_rank=local_rank,
+    )
+
+
+_RESOLVERS: dict[str, Callable[[int, Environment], Place]] = {
+    "tf_config": _from_tf_config,
+    "slurm": _from_slurm,
+    "kubernetes": _from_kubernetes,
+    "mpi": _from_mpi,
+}
+
+
+def _text(environ: Environment, name: str) -> str:
+    text = environ.get(name, "").strip()
+    if not text:
+        raise UsageError(f"the environment variable {name} is not set; see --cluster")
+    return text
+
+
+def _whole(environ: Environment, name: str, otherwise: str | None = None) -> int:
+    text = environ.get(name) or otherwise
+    if text is None:
+        text = _text(environ, name)
+    if not re.fullmatch(r"\d{1,9}", text.strip()):
+        raise _bad(environ, name, "must be a whole number")
+    return int(text)
+
+
+def _bad(environ: Environment, name: str, reason: str) -> UsageError:
+    value = environ[name]
+    short = value if len(value) <= _LONGEST_VALUE else f"{value[:_LONGEST_VALUE]}..."
+    return UsageError(f"the environment variable {name}={short}: {reason}")

@@ -1,0 +1,143 @@
+"""Change points of the level of a noisy series: penalised least absolute deviations.
+
+The series is cut into segments so that the sum of the absolute deviations from the
+segments' medians, plus a penalty for each segment, is smallest. Optimal partitioning
+(Jackson et al., "An algorithm for optimal partitioning of data on an interval", IEEE
+Signal Processing Letters 12, 2005) finds the best cut of all. Absolute deviations in
+place of squares keep outliers and heavy tails from being taken for levels
+(Bardet and Dion, "Robust semi-parametric multiple change-points detection", Signal
+Processing 156, 2019); with segments of at least five values, one or two outliers in a
+row never make one.
+
+Times of neighbouring steps are correlated, and correlated noise drifts, which a penalty
+made for independent values takes for changes. So the penalty grows with the first-order
+autocorrelation, estimated as Chakar, Lebarbier, Lévy-Leduc and Robin do ("A robust
+approach for estimating change-points in the mean of an AR(1) process", Bernoulli 23,
+2017): from the spread of the differences at lag one and two, which changes of level
+hardly touch. The spread is the median absolute deviation here.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import insort
+from collections.abc import Sequence
+from itertools import pairwise
+
+from cnnbench.base.stats.descriptive import MAD_TO_SIGMA, median_absolute_deviation
+
+MIN_SEGMENT = 5
+"""Values in the shortest segment: the median of five ignores two outliers."""
+
+_PENALTY = 2.0
+_LARGEST_AUTOCORRELATION = 0.8
+
+
+def change_points(
+    values: Sequence[float], min_spread: float = 0.0, min_segment: int = MIN_SEGMENT
+) -> tuple[int, ...]:
+    """The indices at which a new level begins, ascending; empty if there is one level.
+
+    Takes time in proportion to the square of the number of values (200: 10 ms).
+
+    Args:
+      values: the series, finite.
+      min_spread: standard deviation of the noise, at least; what is smaller than that
+        is no change however quiet the series is.
+      min_segment: values in the shortest segment; a smaller number detects changes earlier,
+        and takes fewer consecutive outliers for a level.
+    """
+    if len(values) < max(3, 2 * min_segment):
+        return ()
+    return _partition(values, penalty(values, min_spread), min_segment)
+
+
+def penalty(values: Sequence[float], min_spread: float = 0.0) -> float:
+    """What a segment must save in absolute deviations, in units of the values.
+
+    Under Gaussian noise of standard deviation s a needless cut saves about 0.63 s, more
+    often than by chance once the best of n places is taken: hence the logarithm (as in
+    Schwarz's criterion). Correlation makes it more by (1 + r) / (1 - r), with the r of
+    the signs of the deviations, 2/pi * arcsin of that of the values.
+
+    Args:
+      values: the series, at least three finite values.
+      min_spread: standard deviation of the noise, at least, in units of the values.
+    """
+    spread, correlation = noise(values)
+    signs = 2 / math.pi * math.asin(correlation)
+    scale = max(spread * (1 + signs) / (1 - signs), min_spread)
+    return _PENALTY * scale * math.log(len(values))
+
+
+def noise(values: Sequence[float]) -> tuple[float, float]:
+    """Standard deviation and first-order autocorrelation of the noise around the levels.
+
+    The correlation is a ratio of two robust variances less 1. Its median is right (of 60 values
+    0.00, 0.28 and 0.61 where it is 0, 0.3 and 0.6, in 600 draws each), but it scatters much
+    (standard deviation 0.43 at 60 white values, 0.13 at 500), and what comes out negative counts
+    as 0. So its mean is too high for white noise: 0.24, 0.19, 0.10 and 0.05 of 20, 60, 200 and
+    500 values, and the penalty with it. It stays like that on purpose: what helps white noise
+    hurts where there is correlation. Of a history's 60 points with a correlation of 0.3, 1.2 %
+    have a false step; with that mean subtracted it is 2.2 %, for 9 to 12 % more of the steps
+    found. Half-series jackknife (Quenouille, "Notes on bias in estimation", Biometrika 43, 1956)
+    makes it 2.0 % and finds no more.
+
+    Args:
+      values: at least three; their levels may change, if not at most places.
+    """
+    first = _spread([b - a for a, b in pairwise(values)])
+    second = _spread([b - a for a, b in zip(values, values[2:], strict=False)])
+    if not first:
+        return second / math.sqrt(2), 0.0
+    twice = _spread(
+        [c - 2 * b + a for a, b, c in zip(values, values[1:], values[2:], strict=False)]
+    )
+    if twice < first:
+        # Noise makes second differences the larger ones, by 2 (3 - r) (1 - r) to 2 (1 - r) in
+        # the variance. So these are steps that become ever faster, or slower, which second
+        # differences leave out.
+        return twice / math.sqrt(6), 0.0
+    # The variances of the differences are 2 s^2 (1 - r) and 2 s^2 (1 - r^2).
+    correlation = min(max((second / first) ** 2 - 1, 0.0), _LARGEST_AUTOCORRELATION)
+    return first / math.sqrt(2 * (1 - correlation)), correlation
+
+
+def _spread(differences: Sequence[float]) -> float:
+    """Robust standard deviation; around the median, so that a trend is not taken for noise."""
+    return MAD_TO_SIGMA * median_absolute_deviation(differences)
+
+
+def _partition(values: Sequence[float], penalty: float, min_segment: int) -> tuple[int, ...]:
+    count = len(values)
+    best = [math.inf] * (count + 1)
+    best[0] = -penalty
+    origin = [0] * (count + 1)
+    # By the start of the last segment, as all of them grow by a value at a time.
+    for start in range(count - min_segment + 1):
+        if best[start] == math.inf:
+            continue
+        base = best[start] + penalty
+        cost = 0.0
+        ordered: list[float] = []
+        for stop in range(start + 1, count + 1):
+            value = values[stop - 1]
+            size = stop - start - 1
+            if size:
+                # The sum of deviations grows by the distance to the median, or, of an
+                # even number of values, to the interval of all medians.
+                low, high = ordered[(size - 1) // 2], ordered[size // 2]
+                if value < low:
+                    cost += low - value
+                elif value > high:
+                    cost += value - high
+            insort(ordered, value)
+            if size + 1 >= min_segment and base + cost < best[stop]:
+                best[stop] = base + cost
+                origin[stop] = start
+    found = []
+    stop = origin[count]
+    while stop:
+        found.append(stop)
+        stop = origin[stop]
+    return tuple(reversed(found))

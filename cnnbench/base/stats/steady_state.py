@@ -1,0 +1,174 @@
+"""Detects whether, and from which step on, a series of step times is steady.
+
+The method is that of Barrett, Bolz-Tereick, Killick, Mount and Tratt, "Virtual Machine
+Warmup Blows Hot and Cold" (OOPSLA 2017): cut the series where its level changes, call the
+levels at its end that are alike the steady state, unless these are too small a part of the
+series. As in Traini, Cortellessa, Di Pompeo and Tucci,
+"Towards effective assessment of steady state performance in Java software: are we there
+yet?" (Empirical Software Engineering 28, 2023), alike means within 5 %. Levels are
+medians, and the cuts are made by `cnnbench.base.stats.changepoints`, which takes outliers and
+correlation into account.
+
+Why not another method: a fixed number of steps does not fit all runs (in 24 runs of one
+small network, load by others decided between step 0, step 94 and never); similar adjacent
+windows, as in pyperf, occur by chance in any noise and say nothing about the end of a
+series; the run-sequence, lag and autocorrelation plots of Kalibera and Jones ("Rigorous
+benchmarking in reasonable time", ISMM 2013) need visual inspection.
+
+It does not detect changes of less than 5 %, nor a change in the noise alone.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from cnnbench.base.stats.changepoints import MIN_SEGMENT, change_points
+from cnnbench.base.stats.descriptive import MAD_TO_SIGMA, median, median_absolute_deviation
+
+TOLERANCE = 0.05
+"""Relative difference below which levels are alike."""
+
+MIN_SHARE = 0.25
+"""Share of the series that must be steady, as in Barrett et al. (500 of 2000)."""
+
+MIN_STEADY = 2 * MIN_SEGMENT
+"""Steps that must be steady, however short the series is."""
+
+MIN_STEPS = 2 * MIN_STEADY
+"""Steps of the shortest series that is classified."""
+
+_RESOLUTION = 150
+_LEAST_NOISE = 0.002
+_OUTLIER_SIGMAS = 5.0
+
+
+class Shape(enum.Enum):
+    """Classification of a series, in the terms of Barrett et al."""
+
+    FLAT = "flat"
+    WARM_UP = "warm-up"
+    SLOWDOWN = "slowdown"
+    NOT_STEADY = "no steady state"
+    TOO_SHORT = "too short"
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Steps `start` to `stop` - 1 of the series and their median time in seconds."""
+
+    start: int
+    stop: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class SteadyState:
+    """The steady state of a series.
+
+    Attributes:
+      start: index of the first step of the steady state; None if it was not reached, or
+        if the series is too short.
+      shape: FLAT: steady from its first step; WARM_UP: slower before; SLOWDOWN: faster at
+        some time before; NOT_STEADY; TOO_SHORT.
+      levels: of the series, in order; consecutive ones may be alike.
+      steps: length of the series.
+    """
+
+    start: int | None
+    shape: Shape
+    levels: tuple[Level, ...]
+    steps: int
+
+    @property
+    def reached(self) -> bool:
+        """Whether the series ends in a steady state."""
+        return self.start is not None
+
+
+def steady_state(seconds: Sequence[float]) -> SteadyState:
+    """Finds the steady state of a series.
+
+    Of more than 150 steps the medians of batches are searched first, and then the steps
+    around the beginning of the steady state; that bounds the time (10 ms).
+
+    Args:
+      seconds: time of each step, oldest first. A value that is not positive and finite is
+        unknown: it is ignored, and keeps its index.
+
+    Returns:
+      The steady state; it begins with a step whose time is known.
+    """
+    known = [i for i, value in enumerate(seconds) if math.isfinite(value) and value > 0]
+    values = [seconds[i] for i in known]
+    if len(values) < MIN_STEPS:
+        return SteadyState(None, Shape.TOO_SHORT, (), len(seconds))
+    levels = _levels(values, 0, len(values))
+    last = levels[-1].seconds
+    start = _beginning(levels, last)
+    if start is not None:
+        start = _skip_outliers(values, _refine(values, start, last), last)
+    shown = tuple(Level(known[one.start], known[one.stop - 1] + 1, one.seconds) for one in levels)
+    if start is None or len(values) - start < max(MIN_STEADY, MIN_SHARE * len(values)):
+        return SteadyState(None, Shape.NOT_STEADY, shown, len(seconds))
+    return SteadyState(known[start], _shape(levels, start, last), shown, len(seconds))
+
+
+def _levels(values: Sequence[float], first: int, end: int) -> list[Level]:
+    """The levels of a part of the series."""
+    size = math.ceil((end - first) / _RESOLUTION)
+    edges = [*range(first, end - size + 1, size), end]
+    medians = [median(values[a:b]) for a, b in pairwise(edges)]
+    cuts = change_points(medians, _LEAST_NOISE * median(medians))
+    starts = [edges[cut] for cut in (0, *cuts)]
+    return [Level(a, b, median(values[a:b])) for a, b in pairwise([*starts, end])]
+
+
+def _beginning(levels: Sequence[Level], last: float) -> int | None:
+    """Start of the first of the levels at the end that are alike; None if the last is not."""
+    start = None
+    for level in reversed(levels):
+        if not _alike(level.seconds, last):
+            break
+        start = level.start
+    return start
+
+
+def _refine(values: Sequence[float], start: int, last: float) -> int:
+    """The exact first step, where the series was searched in batches."""
+    size = math.ceil(len(values) / _RESOLUTION)
+    while size > 1:
+        first = max(0, start - MIN_SEGMENT * size)
+        end = min(len(values), start + MIN_SEGMENT * size)
+        found = _beginning(_levels(values, first, end), last)
+        if found is None:
+            break
+        start, size = found, math.ceil((end - first) / _RESOLUTION)
+    return start
+
+
+def _skip_outliers(values: Sequence[float], start: int, last: float) -> int:
+    """The first step of the steady state that is not an outlier.
+
+    A single slow first step, which compiles, is too short for a level of its own.
+    """
+    noise = MAD_TO_SIGMA * median_absolute_deviation(values[start:])
+    reach = max(TOLERANCE * last, _OUTLIER_SIGMAS * noise)
+    while start < len(values) and abs(values[start] - last) > reach:
+        start += 1
+    return start
+
+
+def _shape(levels: Sequence[Level], start: int, last: float) -> Shape:
+    if start == 0:
+        return Shape.FLAT
+    before = [level.seconds for level in levels if level.stop <= start]
+    faster = any(seconds < last and not _alike(seconds, last) for seconds in before)
+    return Shape.SLOWDOWN if faster else Shape.WARM_UP
+
+
+def _alike(seconds: float, last: float) -> bool:
+    return abs(seconds - last) <= TOLERANCE * last

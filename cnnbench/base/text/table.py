@@ -1,0 +1,215 @@
+"""Tables of plain text, for terminals, files and pipes alike, and the order of names in them."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import os
+import re
+import sys
+import textwrap
+from collections.abc import Iterable, Sequence
+
+from cnnbench.base.text.escape import spreadsheet
+from cnnbench.base.text.terminal import is_terminal
+
+GAP = "  "
+_USUAL, _NARROWEST, _NARROWEST_TEXT = 100, 40, 12
+_MORE = "  "
+# Names of layers and configurations are broken behind these marks.
+_PART = re.compile(r"\s*[^\s/_,;=]+[/_,;=]*|\s*[/_,;=]+|\s+")
+_NUMBER = re.compile(r"(\d+(?:\.\d+)?)")
+
+
+def aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> list[str]:
+    """Lines with columns of equal width, two spaces apart, without trailing spaces.
+
+    Args:
+      rows: cells, the header among them; all of one length.
+      left: numbers of the columns that are aligned to the left, negative ones counted from the
+        end; all others, as numbers are, to the right.
+    """
+    if not rows:
+        return []
+    columns = len(rows[0])
+    to_left = {index % columns for index in left}
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        GAP.join(
+            cell.ljust(width) if index in to_left else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def columns() -> int:
+    """Characters in a line: of COLUMNS, else of the terminal that is written to, else 100."""
+    given = os.environ.get("COLUMNS", "")
+    if given.isascii() and given.isdigit() and int(given):
+        return max(int(given), _NARROWEST)
+    if is_terminal(sys.stdout):
+        with contextlib.suppress(OSError, ValueError):
+            return max(os.get_terminal_size(sys.stdout.fileno()).columns, _NARROWEST)
+    return _USUAL
+
+
+def wrapped(text: str, indent: str = "", more: str | None = None) -> list[str]:
+    """A sentence in lines of `columns`; words, such as paths, are not broken.
+
+    Args:
+      text: one line.
+      indent: before the first line.
+      more: before the others; the same if None.
+    """
+    return textwrap.wrap(
+        text,
+        columns(),
+        initial_indent=indent,
+        subsequent_indent=indent if more is None else more,
+        break_long_words=False,
+        break_on_hyphens=False,
+    ) or [indent.rstrip()]
+
+
+def fitted(
+    rows: Sequence[Sequence[str]],
+    left: Sequence[int] = (0,),
+    spare: Sequence[int] = (),
+    indent: int = 0,
+    *,
+    has_head: bool = True,
+) -> list[str]:
+    """`aligned`, in lines that are no longer than `columns`; see `fitted_rows`."""
+    found = fitted_rows(rows, left, spare, indent, has_head=has_head)
+    return [line for lines in found for line in lines]
+
+
+def fitted_rows(
+    rows: Sequence[Sequence[str]],
+    left: Sequence[int] = (0,),
+    spare: Sequence[int] = (),
+    indent: int = 0,
+    *,
+    has_head: bool = True,
+) -> list[list[str]]:
+    """The lines of each row of a table that is no wider than `columns`, as far as possible.
+
+    A table that is too wide has its heads broken into several lines, then loses columns, which a
+    last line names, then has its texts broken.
+
+    Args:
+      rows: as of `aligned`.
+      left: as of `aligned`.
+      spare: numbers of columns that can be left out, the first one first.
+      indent: characters before every line, which the caller adds.
+      has_head: whether the first row is the head.
+    """
+    if not rows:
+        return []
+    room = columns() - indent
+    shown = list(range(len(rows[0])))
+    to_left = {index % len(shown) for index in left}
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+
+    def excess() -> int:
+        return sum(widths[index] + len(GAP) for index in shown) - len(GAP) - room
+
+    if excess() > 0 and has_head:
+        for index in shown:
+            body = max((len(row[index]) for row in rows[1:]), default=0)
+            widths[index] = max(body, *map(len, rows[0][index].split()), 1)
+    for index in spare:
+        if excess() > 0:
+            shown.remove(index)
+    texts = [index for index in shown if index in to_left]
+    while excess() > 0 and texts:
+        widest = max(texts, key=lambda index: widths[index])
+        if widths[widest] <= _NARROWEST_TEXT:
+            break
+        widths[widest] -= 1
+    for index in shown:  # what is left is for the heads
+        longer = len(rows[0][index]) - widths[index]
+        if has_head and 0 < longer <= -excess():
+            widths[index] += longer
+    lines = [
+        _row_lines(row, shown, widths, to_left, has_head and place == 0)
+        for place, row in enumerate(rows)
+    ]
+    missing = [rows[0][index] for index in range(len(rows[0])) if index not in shown]
+    if missing:
+        lines.append(wrapped(f"not in {columns()} columns: {', '.join(missing)}"))
+    return lines
+
+
+def parts(rows: Sequence[Sequence[str]], indent: int = 0) -> list[list[list[str]]]:
+    """The columns of a table with many numbers in tables that fit, the first column in each.
+
+    Args:
+      rows: as of `aligned`, the head first.
+      indent: as of `fitted_rows`.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    groups: list[list[int]] = [[0]]
+    for index in range(1, len(widths)):
+        used = sum(widths[one] + len(GAP) for one in groups[-1])
+        if len(groups[-1]) > 1 and used + widths[index] > columns() - indent:
+            groups.append([0])
+        groups[-1].append(index)
+    return [[[row[index] for index in group] for row in rows] for group in groups]
+
+
+def _row_lines(
+    row: Sequence[str], shown: Sequence[int], widths: Sequence[int], to_left: set[int], head: bool
+) -> list[str]:
+    """The lines of one row; heads stand on the last one."""
+    cells = [_broken(row[index], widths[index], head) for index in shown]
+    height = max(map(len, cells))
+    filled = [
+        [*[""] * (height - len(cell)), *cell] if head else [*cell, *[""] * (height - len(cell))]
+        for cell in cells
+    ]
+    return [
+        GAP.join(
+            part.ljust(widths[index]) if index in to_left else part.rjust(widths[index])
+            for index, part in zip(shown, parts, strict=True)
+        ).rstrip()
+        for parts in zip(*filled, strict=True)
+    ]
+
+
+def _broken(text: str, width: int, head: bool) -> list[str]:
+    """A cell in lines of that width; those of a body after the first are indented."""
+    found, line = [], ""
+    more = "" if head else _MORE
+    for part in _PART.findall(text):
+        while len((line + part).rstrip()) > width:
+            if line.strip():
+                found.append(line.rstrip())
+                line = more
+                part = part.lstrip()
+            else:
+                cut = width - len(line)
+                found.append(line + part[:cut])
+                line, part = more, part[cut:]
+        line += part
+    return [*found, line.rstrip()] if line.strip() or not found else found
+
+
+def csv_text(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """A file with a line per row, all digits; no text in it is a formula."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(header)
+    for row in rows:
+        writer.writerow(spreadsheet(cell) if isinstance(cell, str) else cell for cell in row)
+    return file.getvalue()
+
+
+def natural_key(name: str) -> list[tuple[int, float, str]]:
+    """A sort key for names: resnet20 before resnet110, and numbers before letters."""
+    return [
+        (0, float(part), "") if index % 2 else (1, 0.0, part)
+        for index, part in enumerate(_NUMBER.split(name))
+    ]

@@ -1,0 +1,1 @@
+"""Many processes: pairs, suites, bisections, modes, jobs."""

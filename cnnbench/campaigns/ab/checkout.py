@@ -1,0 +1,92 @@
+"""Temporary worktrees of the revisions that are measured."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from cnnbench.campaigns.ab import keeper
+from cnnbench.errors import BenchmarkError, FlagError
+from cnnbench.machine.git import GitError, command, git
+from cnnbench.run.runtime.native import uninterrupted
+
+
+@contextlib.contextmanager
+def checked_out(flag: str, text: str) -> Iterator[Path]:
+    """A folder with the code of a checkout.
+
+    Args:
+      flag: name of the flag that named it, for the error.
+      text: a folder, or a revision of the repository that the working directory is in; the
+        worktree of a revision is removed afterwards.
+
+    Raises:
+      FlagError: it is neither.
+      BenchmarkError: git cannot make the worktree.
+    """
+    if os.path.isdir(text):
+        yield Path(text).resolve()
+        return
+    commit = commit_of(text)
+    if commit is None:
+        raise FlagError(
+            flag, text, "is neither a folder nor a revision of the repository you are in"
+        )
+    with worktree(commit) as folder:
+        yield folder
+
+
+@contextlib.contextmanager
+def worktree(commit: str, repository: str | Path = ".") -> Iterator[Path]:
+    """A temporary worktree of a commit; gone afterwards, also when this process is killed.
+
+    Args:
+      commit: its hash.
+      repository: a folder in it.
+
+    Raises:
+      BenchmarkError: git cannot make it.
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-I", keeper.__file__, commit, *command(repository)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        try:
+            answer = json.loads(process.stdout.readline())
+        except ValueError:
+            raise BenchmarkError(f"git worktree add {commit}: was not finished") from None
+        if answer["error"]:
+            raise BenchmarkError(f"git worktree add {commit}: {answer['error']}")
+        yield Path(answer["folder"])
+    finally:
+        # Not left to the context of the process, which after Ctrl-C would not wait for it.
+        with uninterrupted():
+            process.stdin.close()
+            process.stdout.close()
+            process.wait()
+
+
+def commit_of(text: str, repository: str | Path = ".") -> str | None:
+    """The commit that a revision names; None if it names none.
+
+    Args:
+      text: such as a branch, a tag or the beginning of a hash.
+      repository: a folder in it.
+    """
+    if not text or text.startswith("-"):  # git would take it for an option
+        return None
+    try:
+        return git("rev-parse", "--verify", "--quiet", f"{text}^{{commit}}", folder=repository)
+    except GitError:
+        return None

@@ -1,0 +1,117 @@
+"""What an experiment measures, and how its pairs are judged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from cnnbench.campaigns.ab.flags import side_differences
+from cnnbench.campaigns.ab.results import SIDES
+from cnnbench.campaigns.ab.saved import compare_pairs
+from cnnbench.campaigns.ab.sequential import InterimAnalysis
+from cnnbench.campaigns.ab.side import Side, SideFlags
+from cnnbench.judge.compare import DEFAULT_METRICS, Comparison, Policy
+from cnnbench.records.codec import encode
+from cnnbench.records.run import RunRecord
+from cnnbench.records.subject import Subject
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """What is measured and how it is judged.
+
+    Attributes:
+      a, b: the sides; A is BASE, B is NEW.
+      analyses: the interim analyses, by number of pairs; the last one ends the experiment.
+      stop_early: whether a clear interim analysis ends it, too, or one after which the pairs
+        that are left have hardly a chance of a verdict.
+      seed: of the order within pairs.
+      burn_in: processes of each side before the first pair that do not count.
+      cool_down: seconds between processes.
+      timeout: seconds for each process.
+      turn_seconds: length of the turns in which the processes of a pair step, both alive; 0:
+        one process after the other.
+      timed_seconds: of the timed steps of each process; their number is chosen after the burn-in.
+        0: it is left to the flags.
+      disturbed_seconds: the same where other programs used the CPUs during the burn-in.
+      policy: the constants; its alpha is that of all interim analyses together.
+      metrics: to judge; the first decides.
+      allow_different: facts that may differ besides those in which the sides differ.
+      allow_changed_work: a network or batch of another size is no regression.
+      aa: A/A runs, to estimate the noise from.
+      resolved: flags of the sides by name, for records of processes that leave none.
+      subjects: what each side measures, by name; of an A/A measurement both the same.
+    """
+
+    a: Side
+    b: Side
+    analyses: tuple[InterimAnalysis, ...]
+    stop_early: bool = True
+    seed: int
+    burn_in: int = 1
+    cool_down: float = 0.0
+    timeout: float
+    turn_seconds: float = 0.0
+    timed_seconds: float = 0.0
+    disturbed_seconds: float = 0.0
+    policy: Policy = field(default_factory=Policy)
+    metrics: tuple[str, ...] = DEFAULT_METRICS
+    allow_different: tuple[str, ...] = ()
+    allow_changed_work: bool = False
+    aa: tuple[RunRecord, ...] | None = None
+    resolved: Mapping[str, SideFlags] = field(default_factory=dict)
+    subjects: Mapping[str, Subject] = field(default_factory=dict)
+
+    @property
+    def pairs(self) -> int:
+        """At most."""
+        return self.analyses[-1].pairs
+
+    def sides(self) -> dict[str, Side]:
+        """By name."""
+        return dict(zip(SIDES, (self.a, self.b), strict=True))
+
+    @property
+    def allowed(self) -> tuple[str, ...]:
+        """All facts that may differ."""
+        return tuple(self.facts["allowed"])
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        """What its journal says of it, as JSON values; by them its pairs are judged."""
+        sides = {
+            name: {
+                "description": side.description(),
+                "flags": side.flags,
+                "python": side.python,
+                "checkout": side.checkout,
+                "revision": side.revision,
+                # Without their values, which may be secrets.
+                "variables": tuple(side.variables),
+            }
+            for name, side in self.sides().items()
+        }
+        return {
+            "sides": sides,
+            "seed": self.seed,
+            "looks": [vars(analysis) for analysis in self.analyses],
+            "burn_in": self.burn_in,
+            "cool_down": self.cool_down,
+            "timeout": self.timeout,
+            "turn_seconds": self.turn_seconds,
+            "timed_seconds": self.timed_seconds,
+            "disturbed_seconds": self.disturbed_seconds,
+            "allowed": (*side_differences(self.a, self.b), *self.allow_different),
+            "metrics": self.metrics,
+            "policy": encode(self.policy),
+            "allow_changed_work": self.allow_changed_work,
+            "baseline_aa": self.aa is not None,
+        }
+
+    def compare(
+        self, base: Iterable[RunRecord], new: Iterable[RunRecord], alpha: float
+    ) -> Comparison:
+        """Judges pairs; see `compare_pairs`."""
+        return compare_pairs(base, new, self.facts, alpha, self.aa)

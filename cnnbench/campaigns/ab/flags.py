@@ -1,0 +1,169 @@
+"""Flags of sides: checked and resolved before the first process, and compared.
+
+They are resolved in a child process with the working directory and variables of the side, so
+that relative paths and imports of plug-ins are the side's, and no plug-in is loaded here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from absl import flags as absl_flags
+
+from cnnbench.campaigns.ab.side import Side, SideFlags, ask
+from cnnbench.campaigns.processes.commands import resolve_run
+from cnnbench.errors import DataError, FlagError, UsageError
+from cnnbench.flags import FLAGS, parse_args
+from cnnbench.run.driver.duration import Work
+from cnnbench.run.driver.plan import make_plan
+
+_ASK = "from cnnbench.campaigns.ab.flags import print_answer; print_answer(sys.argv[1:])"
+# For a plug-in whose import never returns.
+_SECONDS = 120.0
+_TUPLES = ("explicit_flags", "notices")
+
+_SWITCHES = {f"no{spec.name}": spec.name for spec in FLAGS if spec.kind == "boolean"}
+
+# Another interpreter has other packages.
+_OF_PYTHON = ("tensorflow",)
+
+
+def words(side: Side) -> list[str]:
+    """The flags of a side as they are written, with flag files read."""
+    with _working_in(side.checkout):
+        try:
+            # As if options could follow arguments, so that none is overlooked.
+            return list(
+                absl_flags.FlagValues().read_flags_from_files(list(side.flags), force_gnu=True)
+            )
+        except (absl_flags.Error, OSError, ValueError):
+            return list(side.flags)  # the parser will report it
+
+
+def refuse(side: Side, names: Sequence[str], reason: str) -> None:
+    """Refuses flags by name, whatever cnnbench they are for, those in flag files too.
+
+    Args:
+      side: whose flags.
+      names: the flags to refuse, without dashes.
+      reason: completes the sentence that begins with flag and value.
+
+    Raises:
+      FlagError: one of them is given.
+    """
+    for name, value in _named(side):
+        if name in names:
+            raise FlagError(name, value, reason)
+
+
+def names(side: Side) -> frozenset[str]:
+    """Names of the flags that are given, as they are written, those in flag files too."""
+    return frozenset(name for name, _ in _named(side))
+
+
+def check(side: Side) -> SideFlags:
+    """Resolves and checks the flags of a side.
+
+    Returns:
+      What they resolve to, as far as this cnnbench knows them if the side has another one.
+
+    Raises:
+      UsageError: they cannot be run: wrong flags, unknown models, plug-ins or data; not for
+        another cnnbench, which may know more.
+    """
+    try:
+        done = ask(side, _ASK, *side.flags, ours=True, seconds=_SECONDS)
+        answer = json.loads(done.stdout.splitlines()[-1])
+        error = answer["error"]
+        found = SideFlags(
+            config=dict(answer["config"]),
+            work=None if answer["work"] is None else Work(**answer["work"]),
+            no_turns=answer["no_turns"],
+            **{name: tuple(map(str, answer[name])) for name in _TUPLES},
+        )
+    except (OSError, subprocess.TimeoutExpired, ValueError, LookupError, TypeError):
+        # A plug-in that ends its process, or prints after the answer; the run will report it.
+        return SideFlags()
+    if not side.is_this_cnnbench:
+        return replace(found, notices=())
+    if error is not None:
+        raise UsageError(str(error))
+    return found
+
+
+def print_answer(flags: Sequence[str]) -> None:
+    """Prints the resolved flags of a run: the child process of `check`."""
+    from cnnbench.campaigns.ab.turns import obstacle
+
+    answer: dict[str, object] = {"error": None, "no_turns": None, "config": {}, "work": None}
+    answer.update(dict.fromkeys(_TUPLES, ()))
+    try:
+        resolved = resolve_run(flags)
+        answer["config"] = resolved.config
+        answer.update({name: getattr(resolved, name) for name in _TUPLES})
+        answer["work"] = resolved.work and vars(resolved.work)
+        params = parse_args(flags).params
+        answer["no_turns"] = obstacle(params, make_plan(params))
+    except (UsageError, DataError) as error:
+        answer["error"] = str(error)
+    print("\n" + json.dumps(answer))
+
+
+def side_differences(a: Side, b: Side) -> tuple[str, ...]:
+    """Names and groups of facts, as --allow_different takes them, in which the sides differ.
+
+    Args:
+      a, b: the sides; flag files are read.
+    """
+    flags = [dict(_values(words(side))) for side in (a, b)]
+    names = dict.fromkeys(name for side in flags for name in side)
+    found = [name for name in names if flags[0].get(name) != flags[1].get(name)]
+    variables = {*a.variables.items()} ^ {*b.variables.items()}
+    found += [f"env_{name}" for name in sorted({name for name, _ in variables})]
+    if a.python != b.python:
+        found += _OF_PYTHON
+    return tuple(found)
+
+
+def _values(flags: Sequence[str]) -> Iterable[tuple[str, str]]:
+    """Flags by name, whatever version of cnnbench they are of; a later one counts."""
+    waiting = ""
+    for word in (*flags, "-"):
+        if not word.startswith("-"):
+            yield waiting, word
+            waiting = ""
+            continue
+        if waiting:
+            off = waiting in _SWITCHES
+            yield _SWITCHES.get(waiting, waiting), "false" if off else "true"
+        name, equals, value = word.lstrip("-").partition("=")
+        waiting = "" if equals else name
+        if equals:
+            yield name, value
+
+
+def _named(side: Side) -> Iterator[tuple[str, str]]:
+    """Names of flags, and the text after an equals sign."""
+    for word in words(side):
+        if word.startswith("-"):
+            name, _, value = word.lstrip("-").partition("=")
+            yield name, value
+
+
+@contextlib.contextmanager
+def _working_in(folder: Path | None) -> Iterator[None]:
+    if folder is None:
+        yield
+        return
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)

@@ -1,0 +1,162 @@
+"""Runs the pairs of an experiment until its verdict is clear."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cnnbench.base.text.numbers import percent
+from cnnbench.campaigns.ab.futility import SMALLEST_CHANCE, chance
+from cnnbench.campaigns.ab.pairs import PairFailedError, Pairs
+from cnnbench.campaigns.ab.sequential import InterimAnalysis
+from cnnbench.judge.compare import Case, Comparison, Entry, Verdict
+from cnnbench.judge.metrics.registry import CPU_TIME
+
+_CLEAR = (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME)
+# More pairs cannot change these.
+_HOPELESS = (
+    Verdict.FAILED,
+    Verdict.CHANGED_WORK,
+    Verdict.NOT_COMPARABLE,
+    Verdict.MISSING,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """How an experiment ended.
+
+    Attributes:
+      comparison: of all complete pairs.
+      alpha: the level it was judged at.
+      failure: the error, or "".
+      lost: whether the error is that processes were ended from outside too often.
+      interrupted: whether a signal ended it.
+    """
+
+    comparison: Comparison
+    alpha: float
+    failure: str = ""
+    lost: bool = False
+    interrupted: bool = False
+
+
+class Session:
+    """One experiment.
+
+    Args:
+      pairs: of the experiment; those that its folder holds already are not measured again.
+    """
+
+    def __init__(self, pairs: Pairs) -> None:
+        self._pairs = pairs
+        self._experiment = pairs.experiment
+        self._journal = pairs.results.journal
+
+    def run(self) -> Finding:
+        """Measures and judges, also after an interrupt or a failure.
+
+        Raises:
+          BenchmarkError: results cannot be written, or no process can be started.
+        """
+        self._journal.add("ab", **self._experiment.facts)
+        failure, lost, interrupted = "", False, False
+        alpha = self._experiment.analyses[0].alpha
+        try:
+            for number in range(1, self._experiment.burn_in + 1):
+                self._pairs.measure(number, burn_in=True)
+            alpha = self._measure()
+        except PairFailedError as error:
+            failure, lost = str(error), error.lost
+        except KeyboardInterrupt:
+            interrupted = True
+        pairs = len(self._pairs.records["a"])
+        if failure or interrupted:
+            alpha = next((k.alpha for k in self._experiment.analyses if k.pairs >= pairs), alpha)
+        comparison = self._compare(alpha)
+        self._journal.add(
+            "end",
+            pairs=pairs,
+            alpha=alpha,
+            verdicts=[entry.main.verdict.value for entry in comparison.entries],
+            failure=failure,
+            interrupted=interrupted,
+        )
+        return Finding(
+            comparison=comparison,
+            alpha=alpha,
+            failure=failure,
+            lost=lost,
+            interrupted=interrupted,
+        )
+
+    def _measure(self) -> float:
+        """Runs pairs up to the interim analysis that ends it; returns the level of that."""
+        analyses = {one.pairs: one for one in self._experiment.analyses}
+        first = max(1, self._pairs.earlier)
+        for pair in range(first, self._experiment.pairs + 1):
+            if pair > self._pairs.earlier:
+                self._pairs.measure(pair)
+            if pair == first and self._is_hopeless():
+                break
+            analysis = analyses.get(pair)
+            if analysis is not None and self._ends(analysis):
+                return analysis.alpha
+        return self._experiment.analyses[-1].alpha
+
+    def _is_hopeless(self) -> bool:
+        """Whether the pairs so far, the first as a rule, show that there will be no verdict."""
+        comparison = self._compare(self._experiment.analyses[0].alpha)
+        return any(entry.main.verdict in _HOPELESS for entry in comparison.entries)
+
+    def _ends(self, analysis: InterimAnalysis) -> bool:
+        """Whether an interim analysis ends the experiment: clear, the last, or without hope."""
+        comparison = self._compare(analysis.alpha)
+        results = [entry.main for entry in comparison.entries]
+        verdicts = [result.verdict.value for result in results]
+        last = analysis.pairs == self._experiment.pairs
+        clear = self._experiment.stop_early and all(r.verdict in _CLEAR for r in results)
+        chance = (
+            None
+            if last or clear or not self._experiment.stop_early
+            else self._chance(comparison.entries)
+        )
+        look = {**vars(analysis), "verdicts": verdicts}
+        self._journal.add("look", **look, **({} if chance is None else {"chance": chance}))
+        futile = chance is not None and chance < SMALLEST_CHANCE
+        if not last:
+            verdict = "; ".join(f"{result.word}: {result.judgement.reason}" for result in results)
+            after = "enough" if clear else "going on"
+            if futile:
+                after = f"stopped: {self._experiment.pairs} pairs would hardly give a verdict "
+                after += f"(chance below {percent(SMALLEST_CHANCE, 0)})"
+            self._pairs.campaign.reporter.notice(f"after {analysis.pairs} pairs {verdict}; {after}")
+        return clear or last or futile
+
+    def _chance(self, entries: Sequence[Entry]) -> float:
+        """The smallest chance of a clear verdict that an entry without one has."""
+        pairs = len(self._pairs.records["a"])
+        left = [one for one in self._experiment.analyses if one.pairs > pairs]
+        policy = self._experiment.policy
+        chances = []
+        for entry in entries:
+            # CPU time can decide, too, where it was judged beside the throughput.
+            measures = [entry.main, *(one for one in entry.results if one.metric is CPU_TIME)]
+            cases = [
+                Case(
+                    base=one.base,
+                    new=one.new,
+                    metric=one.metric,
+                    paired=True,
+                    noise=one.judgement.noise,
+                )
+                for one in measures
+                if one.judgement.p is not None
+            ]
+            if entry.main.verdict is Verdict.INCONCLUSIVE and cases:
+                chances.append(max(chance(case, left, policy) for case in cases))
+        return min(chances, default=1.0)
+
+    def _compare(self, alpha: float) -> Comparison:
+        records = self._pairs.records
+        return self._experiment.compare(records["a"], records["b"], alpha)

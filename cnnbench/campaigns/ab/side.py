@@ -1,0 +1,176 @@
+"""One side of an experiment: its code and flags, and how a process of it is run."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import cnnbench
+from cnnbench.campaigns.processes.outcome import Measuring, blank_record
+from cnnbench.records.run import RunRecord
+from cnnbench.run.driver.duration import Work
+
+if TYPE_CHECKING:
+    from cnnbench.campaigns.processes.commands import Resolved
+
+# The working directory is kept off the path: what lies there must not shadow a package.
+_LAUNCH = (
+    "import sys; root = sys.argv.pop(1); "
+    "sys.path[:] = [path for path in (root, *sys.path) if path]; "
+)
+_RUN = "from cnnbench.cli import entry_point; entry_point()"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """What is started.
+
+    Attributes:
+      flags: of ``cnnbench run``, common ones included.
+      own: the flags that are this side's own.
+      python: an interpreter, absolute; the one that runs this if None.
+      checkout: folder that the process works in; if it is a checkout of cnnbench, its code
+        is what runs.
+      revision: how the user named the checkout.
+      variables: environment variables, added to those of this process.
+    """
+
+    flags: tuple[str, ...] = ()
+    own: tuple[str, ...] = ()
+    python: str | None = None
+    checkout: Path | None = None
+    revision: str | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_this_cnnbench(self) -> bool:
+        """Whether the code that runs is that of this process, so that flags can be checked."""
+        return self.python is None and not self._holds_cnnbench()
+
+    def command(self, record: Path) -> tuple[str, ...]:
+        """Program and arguments of a process that writes its record to a file."""
+        python = self.python or sys.executable
+        flags = (*self.flags, f"--result_json={record}")
+        return (python, "-c", launcher(_RUN), self.root, "run", *flags)
+
+    def description(self) -> str:
+        """What is this side's own, in a line, without values of variables."""
+        parts = [shlex.join(self.own)] if self.own else []
+        parts += [f"python {self.python}"] if self.python else []
+        parts += [f"checkout {self.revision or self.checkout}"] if self.checkout else []
+        parts += [f"variable {name}" for name in self.variables]
+        return ", ".join(parts) or "nothing of its own"
+
+    @property
+    def root(self) -> str:
+        """The folder that cnnbench is to be imported from; "" for what is installed."""
+        if self._holds_cnnbench():
+            return str(self.checkout)
+        return "" if self.python is not None else own_checkout()
+
+    def _holds_cnnbench(self) -> bool:
+        return self.checkout is not None and (self.checkout / "cnnbench" / "__init__.py").is_file()
+
+
+def launcher(code: str) -> str:
+    """Code for ``python -c`` whose first argument is the folder to import cnnbench from.
+
+    Args:
+      code: what follows; sees the other arguments as sys.argv has them.
+    """
+    return _LAUNCH + code
+
+
+def own_checkout() -> str:
+    """The checkout that this process runs cnnbench from; "" if it is installed."""
+    package = Path(os.path.abspath(cnnbench.__file__)).parent
+    return "" if (package / "models").is_dir() else str(package.parent)
+
+
+def ask(
+    side: Side, code: str, *arguments: str, ours: bool, seconds: float
+) -> subprocess.CompletedProcess[bytes]:
+    """Runs code in the folder and with the variables of a side, and waits for its end.
+
+    Args:
+      side: see `Side`.
+      code: sees the arguments from sys.argv[1] on.
+      arguments: of the code.
+      ours: whether it imports this cnnbench, in place of the side's.
+      seconds: until it is killed.
+
+    Returns:
+      How it ended, with its output.
+
+    Raises:
+      OSError: it cannot be started.
+      subprocess.TimeoutExpired: it did not end.
+    """
+    python, root = (None, own_checkout()) if ours else (side.python, side.root)
+    return subprocess.run(
+        [python or sys.executable, "-c", launcher(code), root, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, **side.variables},
+        cwd=side.checkout,
+        timeout=seconds,
+        check=False,
+    )
+
+
+@dataclass(frozen=True)
+class SideFlags:
+    """The resolved flags of a side; empty where they are unknown.
+
+    Attributes:
+      config: every parameter, as JSON values.
+      explicit_flags: names of the flags that were given.
+      notices: what the run would print about them.
+      work: what the run computes.
+      no_turns: why the run cannot step in turn with another one; None if it can.
+    """
+
+    config: Mapping[str, Any] = field(default_factory=dict)
+    explicit_flags: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
+    work: Work | None = None
+    no_turns: str | None = None
+
+
+def measuring(
+    side: Side,
+    record: Path,
+    log: Path,
+    *,
+    facts: Mapping[str, Any] | None = None,
+    like: RunRecord | SideFlags | Resolved | None = None,
+) -> Measuring:
+    """A process of a side that is to be run.
+
+    Args:
+      side: what to start.
+      record: file that the process writes.
+      log: takes its output and errors.
+      facts: about this machine, for the record of a process that leaves none.
+      like: holds the resolved flags, for the same: an earlier run of the side, or
+        what `cnnbench.campaigns.ab.flags.check` found.
+    """
+    resolved = SideFlags() if like is None else like
+    command = ("cnnbench", "run", *side.flags)
+    return Measuring(
+        words=side.command(record.absolute()),
+        log=log,
+        environment=side.variables,
+        folder=side.checkout,
+        record=record,
+        blank=blank_record(
+            RunRecord.kind, command, resolved.config, resolved.explicit_flags, facts or {}
+        ),
+    )

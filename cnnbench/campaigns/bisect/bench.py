@@ -1,0 +1,301 @@
+"""Measures a commit against GOOD: worktree, build, pairs, verdict."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from cnnbench.base.text.numbers import duration
+from cnnbench.base.text.progress import Reporter
+from cnnbench.campaigns.ab.checkout import worktree
+from cnnbench.campaigns.ab.experiment import Experiment
+from cnnbench.campaigns.ab.flags import check
+from cnnbench.campaigns.ab.pairs import Pairs
+from cnnbench.campaigns.ab.results import PairsFolder
+from cnnbench.campaigns.ab.sequential import InterimAnalysis, interim_analyses
+from cnnbench.campaigns.ab.session import Finding, Session
+from cnnbench.campaigns.ab.side import Side, SideFlags
+from cnnbench.campaigns.ab.turns import turn_seconds
+from cnnbench.campaigns.bisect.rules import (
+    answer_to_changed_work,
+    answer_to_slower,
+    entry_of,
+    half_of,
+    is_about_work,
+)
+from cnnbench.campaigns.bisect.search import BAD, SKIP, Step
+from cnnbench.campaigns.processes.campaign import Campaign
+from cnnbench.campaigns.processes.child import Command, execute
+from cnnbench.campaigns.processes.outcome import last_log_line
+from cnnbench.errors import BenchmarkError, FlagError, UsageError
+from cnnbench.judge.compare import Policy, Verdict, processes_needed
+from cnnbench.machine import repository
+from cnnbench.records.subject import Subject
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What is the same at every step.
+
+    Attributes:
+      repository: a folder in it.
+      good: hash of the commit that all others are measured against.
+      flags: of the run.
+      python: interpreter of the processes; this one if None.
+      build: shell command that prepares a worktree; None for none.
+      pairs: at most, as long as the answer is clear.
+      most_pairs: at most where it is not.
+      burn_in, timeout, seed: as of `Experiment`.
+      pairing: how the processes of a pair share their time, see `turn_seconds`.
+      policy: of the verdict on GOOD and BAD.
+    """
+
+    repository: Path
+    good: str
+    flags: tuple[str, ...]
+    python: str | None
+    build: str | None
+    pairs: int
+    most_pairs: int
+    burn_in: int
+    timeout: float
+    seed: int
+    pairing: str
+    policy: Policy
+
+
+class _Unusable(Exception):
+    """A commit that does not build; the message says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Prepared:
+    """A worktree that is ready.
+
+    Attributes:
+      side: of experiments.
+      flags: as they are resolved there.
+      subject: the commit.
+    """
+
+    side: Side
+    flags: SideFlags
+    subject: Subject
+
+
+class Bench:
+    """Measures commits; holds GOOD's worktree while its context lasts.
+
+    Args:
+      setting: what is the same at every step.
+      results: folder of the bisection.
+      reporter: progress.
+      facts: about this machine.
+    """
+
+    def __init__(
+        self, setting: Setting, results: Path, reporter: Reporter, facts: Mapping[str, Any]
+    ) -> None:
+        self._setting = setting
+        self._results = results
+        self._reporter = reporter
+        self._facts = facts
+        self._stack = contextlib.ExitStack()
+        self._seconds: float | None = None
+        self._good: _Prepared | None = None
+
+    def __enter__(self) -> Bench:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Removes GOOD's worktree."""
+        self._stack.close()
+
+    def prepare(self) -> None:
+        """Makes GOOD's worktree, before anything is measured.
+
+        Raises:
+          UsageError: the flags cannot be run there.
+          BenchmarkError: it does not build.
+        """
+        good = self._setting.good
+        try:
+            self._good = self._stack.enter_context(self._prepared(good, "a"))
+        except _Unusable as error:
+            raise BenchmarkError(f"GOOD ({good[:12]}) {error}") from None
+
+    @property
+    def seconds_per_pair(self) -> float | None:
+        """Of the last step, or a first guess; None if nothing is known."""
+        if self._seconds is not None or self._good is None or self._good.flags.work is None:
+            return self._seconds
+        guess = self._good.flags.work.seconds(self._facts)
+        return None if guess is None else 2 * guess
+
+    def measure(
+        self, number: int, commit: str, found: Step | None = None, again: bool = False
+    ) -> Step:
+        """Measures a commit against GOOD, which `prepare` has made ready.
+
+        Args:
+          number: of the step, counted from 0.
+          commit: its hash.
+          found: how BAD compares with GOOD; None for that step itself.
+          again: whether it was undecided before, and more pairs are asked for.
+
+        Raises:
+          FlagError: GOOD and BAD cannot step in turn, which is asked for.
+          KeyboardInterrupt: what was measured is kept for the next attempt.
+          BenchmarkError: GOOD failed, or results cannot be written.
+        """
+        started = time.monotonic()
+        with contextlib.ExitStack() as stack:
+            try:
+                prepared = stack.enter_context(self._prepared(commit, "b"))
+                experiment = self._experiment(number, prepared, found)
+            except (_Unusable, UsageError) as error:
+                if found is None and isinstance(error, FlagError) and error.flag == "pairing":
+                    raise
+                verdict = Verdict.FAILED.value
+                step = Step(commit=commit, answer=SKIP, verdict=verdict, reason=str(error))
+            else:
+                step = self._compared(experiment, commit, found, again)
+        return replace(step, seconds=round(time.monotonic() - started, 3))
+
+    @contextlib.contextmanager
+    def _prepared(self, commit: str, name: str) -> Iterator[_Prepared]:
+        setting = self._setting
+        with worktree(commit, setting.repository) as folder:
+            # Before the build, which may write to files that git knows.
+            subject = replace(repository.of_folder(folder), side=name)
+            if setting.build is not None:
+                self._build(setting.build, commit, folder)
+            side = Side(
+                flags=setting.flags, python=setting.python, checkout=folder, revision=commit[:12]
+            )
+            yield _Prepared(side=side, flags=check(side), subject=subject)
+
+    def _build(self, command: str, commit: str, folder: Path) -> None:
+        log = self._results / f"build-{commit[:12]}.log"
+        build = Command(words=("/bin/sh", "-c", command), log=log, folder=folder)
+        done = execute(build, self._setting.timeout)
+        if done.timed_out:
+            raise _Unusable(f"does not build: takes more than {duration(done.seconds)}")
+        if done.code != 0:
+            raise _Unusable(f"does not build: exit status {done.code}; {last_log_line(log)}")
+
+    def _compared(
+        self, experiment: Experiment, commit: str, found: Step | None, again: bool
+    ) -> Step:
+        setting = self._setting
+        name = commit[:12]
+        looks_at_work = is_about_work(found)
+        finding = self._run(experiment, name)
+        step = self._answered(finding, commit, looks_at_work)
+        if step.verdict == Verdict.INCONCLUSIVE.value and step.answer == SKIP:
+            more = self._with_more_pairs(experiment, finding, again)
+            if more is not None:
+                self._reporter.notice(f"undecided: going on, with up to {more.pairs} pairs")
+                finding = self._run(more, name)
+                step = self._answered(finding, commit, looks_at_work)
+        if found is None and step.verdict == Verdict.CHANGED_WORK.value:
+            step = replace(step, answer=BAD)  # which commit brought it is what is looked for
+        return replace(step, most_pairs=setting.most_pairs, results=name)
+
+    def _experiment(self, number: int, new: _Prepared, found: Step | None) -> Experiment:
+        """The first pairs of a step.
+
+        Raises:
+          FlagError: the sides cannot step in turn, which is asked for.
+        """
+        assert self._good is not None
+        setting, good = self._setting, self._good
+        analyses, policy = interim_analyses(setting.pairs, setting.policy.alpha), setting.policy
+        if is_about_work(found):
+            analyses = (InterimAnalysis(1, policy.alpha),)
+        elif found is not None and found.change is not None:
+            policy = half_of(found.change, policy)
+        sides = {"a": good.side, "b": new.side}
+        resolved = {"a": good.flags, "b": new.flags}
+        return Experiment(
+            a=good.side,
+            b=new.side,
+            analyses=analyses,
+            seed=setting.seed + number,
+            burn_in=0 if is_about_work(found) else setting.burn_in,
+            timeout=setting.timeout,
+            turn_seconds=turn_seconds(setting.pairing, sides, resolved, self._reporter),
+            policy=policy,
+            metrics=("throughput",),
+            resolved=resolved,
+            subjects={"a": good.subject, "b": new.subject},
+        )
+
+    def _with_more_pairs(
+        self, experiment: Experiment, finding: Finding, again: bool
+    ) -> Experiment | None:
+        """The experiment with as many pairs as may be.
+
+        None where they would not be enough, unless somebody asks again in spite of that.
+        """
+        entry = entry_of(finding.comparison)
+        if entry is None:
+            return None
+        most, needed = self._setting.most_pairs, entry.main.judgement.needed
+        if needed is None:  # too few for any verdict, or nothing that more of them would change
+            fewest = processes_needed(experiment.policy, paired=True)
+            needed = fewest if len(entry.base) < fewest else most + 1
+        if needed > most and not again:
+            return None
+        later = interim_analyses(most, self._setting.policy.alpha)
+        left = tuple(one for one in later if one.pairs > len(entry.base))
+        return replace(experiment, analyses=left, burn_in=0) if left else None
+
+    def _run(self, experiment: Experiment, name: str) -> Finding:
+        """Measures; pairs that are there already count.
+
+        Raises:
+          KeyboardInterrupt: a signal ended it.
+          BenchmarkError: GOOD failed.
+        """
+        with PairsFolder(self._results / name, resume=True) as results:
+            pairs = Pairs(experiment, results, Campaign(self._reporter, self._facts))
+            finding = Session(pairs).run()
+        if finding.interrupted:
+            raise KeyboardInterrupt
+        self._seconds = pairs.seconds_per_pair or self._seconds
+        base = [one for entry in finding.comparison.entries for one in entry.base]
+        if any(one.status != "ok" for one in base):
+            raise BenchmarkError(f"GOOD ({self._setting.good[:12]}) fails: {finding.failure}")
+        return finding
+
+    def _answered(self, finding: Finding, commit: str, looks_at_work: bool) -> Step:
+        comparison = finding.comparison
+        if looks_at_work:
+            answer = answer_to_changed_work(comparison)
+        else:
+            usual = self._setting.policy.replace(alpha=finding.alpha)
+            answer = answer_to_slower(comparison, usual)
+        entry = entry_of(comparison)
+        if entry is None:
+            reason = finding.failure or "its runs have another configuration than those of GOOD"
+            verdict = Verdict.NOT_COMPARABLE.value
+            return Step(commit=commit, answer=SKIP, verdict=verdict, reason=reason)
+        judgement = entry.main.judgement
+        return Step(
+            commit=commit,
+            answer=answer,
+            verdict=entry.main.verdict.value,
+            reason=finding.failure or judgement.reason,
+            change=judgement.change,
+            low=judgement.low,
+            high=judgement.high,
+            confidence=1 - finding.alpha,
+            pairs=min(len(entry.base), len(entry.new)),
+            needed=judgement.needed,
+            lost=finding.lost,
+        )

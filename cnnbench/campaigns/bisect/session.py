@@ -1,0 +1,179 @@
+"""Goes from step to step: GOOD against BAD, then the commits between."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cnnbench.base.text.numbers import count, duration, percent
+from cnnbench.base.text.progress import Reporter
+from cnnbench.campaigns.ab.sequential import FIRST
+from cnnbench.campaigns.bisect.bench import Bench, Setting
+from cnnbench.campaigns.bisect.commits import History
+from cnnbench.campaigns.bisect.journal import BisectFolder
+from cnnbench.campaigns.bisect.rules import is_about_work
+from cnnbench.campaigns.bisect.search import BAD, SKIP, Search, Step
+from cnnbench.judge.metrics.policy import Verdict
+from cnnbench.judge.metrics.registry import THROUGHPUT
+
+# Changes from here on are told in whole per cent.
+_LARGE = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a bisection ended.
+
+    Attributes:
+      steps: all of them; the first is GOOD against BAD.
+      suspects: the commits that may be the first bad one, the oldest first; none if GOOD and BAD
+        do not differ.
+    """
+
+    steps: tuple[Step, ...]
+    suspects: tuple[str, ...]
+
+    @property
+    def differ(self) -> Step:
+        """How BAD compares with GOOD."""
+        return self.steps[0]
+
+    def of(self, commit: str) -> Step | None:
+        """The step that measured a commit."""
+        return next((step for step in self.steps if step.commit == commit), None)
+
+    @property
+    def without_answer(self) -> tuple[Step, ...]:
+        """The steps that leave the question open."""
+        if not self.suspects:
+            return self.steps[:1]
+        found = (self.of(commit) for commit in self.suspects)
+        return tuple(step for step in found if step is not None and step.answer == SKIP)
+
+
+class Bisection:
+    """One bisection.
+
+    Args:
+      setting: what is the same at every step.
+      bad: hash of BAD.
+      history: of the repository.
+      bench: measures.
+      folder: takes the answers; those that it holds already are not asked again.
+      reporter: progress.
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        bad: str,
+        history: History,
+        bench: Bench,
+        folder: BisectFolder,
+        reporter: Reporter,
+    ) -> None:
+        self._setting = setting
+        self._bad = bad
+        self._history = history
+        self._bench = bench
+        self._folder = folder
+        self._reporter = reporter
+        self._search = Search(history, setting.good, bad)
+        self._is_prepared = False
+
+    def run(self) -> Outcome:
+        """Measures until nothing more can be found out.
+
+        Raises:
+          UsageError: the flags cannot be run on GOOD.
+          BenchmarkError: GOOD fails.
+          KeyboardInterrupt: answers and whole pairs are kept.
+        """
+        known = {commit: step for commit, step in self._folder.steps.items() if self._holds(step)}
+        if known:
+            self._reporter.notice(f"{count(len(known), 'step is', 'steps are')} done already")
+        done: list[Step] = []
+        while (commit := self._due(done)) is not None:
+            step = known.get(commit) or self._measure(commit, done)
+            if done:
+                self._search.add(step)
+            done.append(step)
+        suspects = self._search.suspects if _is_bad(done) else ()
+        ordered = self._history.ordered(suspects, self._setting.good, self._bad)
+        return Outcome(steps=tuple(done), suspects=ordered)
+
+    def _holds(self, step: Step) -> bool:
+        """Whether an answer of before counts; not one that more pairs, or others, may change."""
+        return not (step.lost or (step.undecided and step.most_pairs < self._setting.most_pairs))
+
+    def _due(self, done: Sequence[Step]) -> str | None:
+        """The commit to measure; None at the end."""
+        if not done:
+            return self._bad
+        return self._search.next() if _is_bad(done) else None
+
+    def _measure(self, commit: str, done: Sequence[Step]) -> Step:
+        if not self._is_prepared:
+            self._bench.prepare()
+            self._is_prepared = True
+        left = self._search.steps_left
+        differ = done[0] if done else None
+        what = f"step {len(done)} of about {len(done) + left - 1}" if done else "GOOD against BAD"
+        self._reporter.notice(self._outlook(left + (differ is None), differ))
+        self._reporter.notice(f"{what}: {commit[:12]} {self._history.describe(commit).subject}")
+        before = self._folder.steps.get(commit)
+        again = before is not None and before.undecided
+        step = self._bench.measure(len(done), commit, differ, again)
+        if differ is not None or step.verdict != Verdict.FAILED.value:
+            self._folder.add(step)
+        self._reporter.notice(f"{commit[:12]} is {word(step, differ or step)}")
+        return step
+
+    def _outlook(self, steps: int, differ: Step | None) -> str:
+        """How many steps are left, and how long they take."""
+        number = len(self._search.suspects)
+        text = f"{count(number, 'commit', 'commits')} may have done it: about "
+        text += f"{count(steps, 'step', 'steps')} of "
+        least, most = min(FIRST, self._setting.pairs), self._setting.pairs
+        burn_in = self._setting.burn_in
+        if differ is not None and is_about_work(differ):
+            least, most, burn_in = 1, 1, 0
+        text += count(least, "pair", "pairs") if least == most else f"{least} to {most} pairs"
+        per_pair = self._bench.seconds_per_pair
+        if per_pair is None:
+            return text
+        times = [duration(steps * (pairs + burn_in) * per_pair) for pairs in (least, most)]
+        basis = "a first guess" if differ is None else "as the last one took"
+        return f"{text}, {' to '.join(dict.fromkeys(times))}, {basis}"
+
+
+def word(step: Step, differ: Step) -> str:
+    """An answer in words.
+
+    Args:
+      step: that gave it.
+      differ: how BAD compares with GOOD.
+    """
+    if step.answer == SKIP:
+        return f"{'undecided' if step.undecided else 'skipped'}: {step.reason}"
+    if is_about_work(differ):
+        return "bad: other work to do" if step.answer == BAD else "good: the same work to do"
+    return f"{step.answer}: {_speed(step)}"
+
+
+def _speed(step: Step) -> str:
+    """The change of images/sec, as "37 % slower (15 to 61 %)" or "+0.3 % (-1.0 to +1.6 %)"."""
+    change, low, high = step.change, step.low, step.high
+    if change is None or low is None or high is None:
+        return f"{step.verdict}, {step.reason}"
+    if low <= 0 <= high:
+        return f"{THROUGHPUT.change_text(change)} ({THROUGHPUT.range_text(low, high)})"
+    digits = 0 if abs(change) >= _LARGE else 1
+    ends = sorted((abs(low), abs(high)))
+    least, most = (percent(end, digits) for end in ends)
+    direction = "slower" if change < 0 else "faster"
+    return f"{percent(abs(change), digits)} {direction} ({least.removesuffix(' %')} to {most})"
+
+
+def _is_bad(done: Sequence[Step]) -> bool:
+    return done[0].answer == BAD

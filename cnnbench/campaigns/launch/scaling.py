@@ -1,0 +1,238 @@
+"""How a job scales: images per second over the number of workers, beside the cost model.
+
+Weak scaling: every worker has the same batch. What a step takes without any exchange is
+measured by one process whose towers do not exchange gradients, on the processors that one
+process of the largest job has.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from statistics import median
+
+from cnnbench.base.charts import HIGHER, Axis, Lines, Series
+from cnnbench.base.text.numbers import number, percent
+from cnnbench.base.text.table import fitted
+from cnnbench.errors import BenchmarkError
+from cnnbench.flags import Params
+from cnnbench.flags.groups.allreduce import model_gradients
+from cnnbench.judge.metrics.registry import throughput
+from cnnbench.lab.predict.interconnect import Interconnect
+from cnnbench.lab.predict.links import Link
+from cnnbench.lab.predict.workload import NotPredictedError, gradient_tensors
+from cnnbench.records.run import RunRecord
+from cnnbench.run.driver.plan import make_plan
+from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, parse_all_reduce_spec
+from cnnbench.variable_mgr.modes import Processes, Reduction
+
+_ITEMSIZE = 4
+_FREE = Link("memory", 0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalingPoint:
+    """One number of workers; the fields are the columns of the CSV file.
+
+    Attributes:
+      workers, towers: of the job.
+      images_per_sec: of the job at the median step; the median over the runs.
+      step_seconds: the median step.
+      compute_seconds: a step without exchange, on the same processors.
+      efficiency: images per second over those of as many workers that exchange nothing.
+      communication: share of the step that is not computing.
+      predicted_images_per_sec, predicted_efficiency: by the cost model; None without a link,
+        and where it does not know the reduction.
+      efficiency_low, efficiency_high: of the slowest run of the job beside the fastest without
+        exchange, and of the fastest beside the slowest; None with one run of each.
+    """
+
+    workers: int
+    towers: int
+    images_per_sec: float
+    step_seconds: float
+    compute_seconds: float
+    efficiency: float
+    communication: float
+    predicted_images_per_sec: float | None = None
+    predicted_efficiency: float | None = None
+    efficiency_low: float | None = None
+    efficiency_high: float | None = None
+
+
+def points(
+    alone: Sequence[RunRecord],
+    jobs: Mapping[int, Sequence[RunRecord]],
+    *,
+    towers: int,
+    shared: bool,
+    predicted: Mapping[int, float] | None = None,
+) -> list[ScalingPoint]:
+    """The table.
+
+    Args:
+      alone: runs of one process without exchange, with the towers of one worker.
+      jobs: runs by number of workers.
+      towers: of each worker.
+      shared: whether all processes run on the same processors, so that the computation of n
+        workers takes n times as long as that of one.
+      predicted: seconds of the exchange by number of workers.
+
+    Raises:
+      BenchmarkError: a run has no steps.
+    """
+    computed = [_step_seconds(record) for record in alone]
+    computing = median(computed)
+    found = []
+    for workers, records in jobs.items():
+        step = median(map(_step_seconds, records))
+        speeds = [throughput(record) or 0.0 for record in records]
+        speed = median(speeds)
+        compute = computing * workers if shared else computing
+        images = speed * step  # of a step of the whole job
+        exchange = (predicted or {}).get(workers)
+        ideal = images / computing
+        forecast = None if exchange is None else images / (compute + exchange)
+        scatters = len(records) > 1 or len(alone) > 1
+        found.append(
+            ScalingPoint(
+                workers=workers,
+                towers=workers * towers,
+                images_per_sec=speed,
+                step_seconds=step,
+                compute_seconds=compute,
+                efficiency=speed / ideal,
+                communication=max(0.0, 1 - compute / step),
+                predicted_images_per_sec=forecast,
+                predicted_efficiency=None if forecast is None else forecast / ideal,
+                efficiency_low=min(speeds) * min(computed) / images if scatters else None,
+                efficiency_high=max(speeds) * max(computed) / images if scatters else None,
+            )
+        )
+    return found
+
+
+def exchange_seconds(
+    params: Params, link: Link, ps: int, counts: Sequence[int]
+) -> tuple[dict[int, float], str]:
+    """What the cost model says about the exchange of gradients.
+
+    Args:
+      params: of the chief.
+      link: between processes.
+      ps: parameter servers.
+      counts: numbers of workers.
+
+    Returns:
+      Seconds by number of workers; and why some are missing, or "".
+    """
+    _, shapes = model_gradients(params.model, params.data_name, params.model_plugin)
+    tensors = gradient_tensors(shapes, _ITEMSIZE)
+    towers, packing = params.num_gpus, make_plan(params).aggregation
+    model = Interconnect(link)
+    if towers > 1:  # within a process they share memory
+        model = Interconnect(_FREE, link, towers)
+    found: dict[int, float] = {}
+    reason = ""
+    for workers in counts:
+        try:
+            devices = workers * towers
+            spec = _spec(params, min(ps, devices))
+            found[workers] = model.seconds(spec, tensors, devices, packing)
+        except NotPredictedError as error:
+            reason = str(error)
+    return found, reason
+
+
+def _spec(params: Params, ps: int) -> AllReduceSpec:
+    """What the mode does, as the algorithm of that traffic."""
+    mode = params.update_mode
+    if mode.processes is Processes.CLIENT_PER_WORKER:
+        return parse_all_reduce_spec("collective")
+    if mode.reduction is Reduction.ALL_REDUCE and params.all_reduce_spec is not None:
+        return params.all_reduce_spec
+    # Gradients go to the servers, and new values come back.
+    return parse_all_reduce_spec(f"pscpu#{ps}" if ps > 1 else "pscpu")
+
+
+def table(found: Sequence[ScalingPoint]) -> list[str]:
+    """Lines for people."""
+    head = (
+        *(
+            "workers",
+            "towers",
+            "median images/sec",
+            "median step ms",
+            "efficiency",
+            "of single runs",
+        ),
+        "communication",
+        *("predicted images/sec", "predicted efficiency"),
+    )
+    rows = [
+        (
+            str(point.workers),
+            str(point.towers),
+            number(point.images_per_sec),
+            number(point.step_seconds * 1e3),
+            percent(point.efficiency),
+            _range(point),
+            percent(point.communication),
+            number(point.predicted_images_per_sec),
+            percent(point.predicted_efficiency),
+        )
+        for point in found
+    ]
+    return fitted([head, *rows], left=())
+
+
+def _range(point: ScalingPoint) -> str:
+    if point.efficiency_low is None:
+        return "-"
+    return f"{percent(point.efficiency_low)} to {percent(point.efficiency_high)}"
+
+
+def to_csv(found: Sequence[ScalingPoint]) -> str:
+    """A row per number of workers, after a header; unknown values are empty."""
+    buffer = io.StringIO()
+    writer = csv.DictWriter(
+        buffer, [field.name for field in fields(ScalingPoint)], lineterminator="\n"
+    )
+    writer.writeheader()
+    writer.writerows(vars(point) for point in found)
+    return buffer.getvalue()
+
+
+def chart(found: Sequence[ScalingPoint], title: str) -> Lines:
+    """Images per second over workers: measured, predicted, and without exchange."""
+    first = found[0]
+    ideal = first.images_per_sec / first.efficiency / first.workers
+    curves = (
+        ("measured", [(point.workers, point.images_per_sec) for point in found]),
+        ("cost model", [(p.workers, p.predicted_images_per_sec) for p in found]),
+        ("no exchange", [(point.workers, ideal * point.workers) for point in found]),
+    )
+    series = tuple(
+        Series(
+            name=name,
+            points=tuple((float(x), y) for x, y in curve if y is not None),
+            marks=name == "measured",
+            reference=name == "no exchange",
+        )
+        for name, curve in curves
+        if any(y is not None for _, y in curve)
+    )
+    return Lines(
+        title=title,
+        x=Axis(label="workers", log=True, base=2),
+        y=Axis(label="median images/sec", zero=True, better=HIGHER),
+        series=series,
+    )
+
+
+def _step_seconds(record: RunRecord) -> float:
+    if not record.step_seconds:
+        raise BenchmarkError(f"run {record.run_id} has no steps: it ended as {record.status}")
+    return median(record.step_seconds)

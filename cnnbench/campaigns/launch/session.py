@@ -1,0 +1,260 @@
+"""Runs all processes of a job on this machine and ends them together."""
+
+from __future__ import annotations
+
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from cnnbench.base.jobs.job import Job, Task
+from cnnbench.base.jobs.probe import REFUSED
+from cnnbench.base.text.escape import one_line
+from cnnbench.base.text.messages import error_line
+from cnnbench.campaigns.launch.tasks import log_of, on_cores
+from cnnbench.campaigns.processes.child import Child, Command, start
+from cnnbench.campaigns.processes.ended import Ended
+from cnnbench.errors import BenchmarkError, ExitCode
+
+_LOOK_SECONDS = 0.1
+_LONGEST_PART = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patience:
+    """Seconds that processes get.
+
+    Attributes:
+      after_success: to the others, when the chief has succeeded.
+      after_failure: to the others, when the chief has failed.
+      after_loss: to the chief, when another has failed: it names that one by itself and writes
+        the record.
+      after_signal: between SIGTERM and SIGKILL.
+    """
+
+    after_success: float = 30.0
+    after_failure: float = 10.0
+    after_loss: float = 45.0
+    after_signal: float = 4.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """What is started.
+
+    Attributes:
+      job: its tasks, as the chief sees them.
+      command: program and arguments of each process.
+      variables: environment variables of each.
+      logs: folder for a log per process.
+      cores: processors for each process, in the order of the tasks; None for all of them.
+      prints: whether the chief's standard output is that of this process; else it is logged.
+      spares: whether the others go on when a task is gone; see `Watchdog`.
+    """
+
+    job: Job
+    command: Callable[[Job], Sequence[str]]
+    variables: Callable[[Job], Mapping[str, str]]
+    logs: Path
+    cores: Sequence[set[int]] | None = None
+    prints: bool = True
+    spares: Callable[[Task, str], bool] = lambda task, state: False
+
+
+@dataclass
+class _Process:
+    """A process of the job."""
+
+    task: Task
+    child: Child
+    tail: _Tail
+    ended: Ended | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.ended is not None and self.ended.code == 0
+
+
+class Session:
+    """One job.
+
+    The chief's standard output is that of this process, byte for byte. All else that is
+    printed goes into the log of its process and, with the name of its task before each line,
+    to `show`.
+    """
+
+    def __init__(
+        self, launch: Launch, show: Callable[[str], None], patience: Patience | None = None
+    ) -> None:
+        """Starts nothing.
+
+        Args:
+          launch: what to run.
+          show: takes a line of the merged view.
+          patience: time limits.
+        """
+        self._launch = launch
+        self._show = show
+        self._patience = patience or Patience()
+        self._processes: list[_Process] = []
+        self._stopped = False
+
+    def run(self) -> int:
+        """Runs the job to its end; no process of it is left when this returns or raises.
+
+        Returns:
+          The exit code of the chief if it has failed by itself; 4 for any other failure.
+
+        Raises:
+          KeyboardInterrupt: the chief has had time to write its record.
+          BenchmarkError: a log cannot be written, or no process can be started.
+        """
+        with ExitStack() as stack:
+            stack.callback(self._show_news)  # the last lines, when all are gone
+            try:
+                self._start(stack)
+                self._wait()
+            except KeyboardInterrupt:
+                self._stop()
+                raise
+        return self._outcome()
+
+    def _start(self, stack: ExitStack) -> None:
+        job = self._launch.job
+        cores = self._launch.cores or (None,) * len(job.tasks)
+        with suppress(AttributeError, OSError, ValueError):
+            sys.stdout.flush()
+        for task, own in zip(job.tasks, cores, strict=False):
+            seen = replace(job, task=task)
+            log = log_of(self._launch.logs, task)
+            with on_cores(own):
+                command = Command(
+                    words=self._launch.command(seen),
+                    log=log,
+                    environment=self._launch.variables(seen),
+                )
+                shown = self._launch.prints and task == job.chief
+                child = start(command, stdout=_stdout() if shown else None)
+            stack.enter_context(child)
+            self._processes.append(_Process(task, child, _Tail(log, f"[{task}] ")))
+
+    def _wait(self) -> None:
+        """Until all have ended, or have had the time that the ends of others leave them."""
+        deadline: float | None = None
+        while running := self._running(self._processes):
+            self._look(running)
+            limit = self._limit()
+            if limit is None:
+                continue
+            latest = time.monotonic() + limit
+            deadline = latest if deadline is None else min(deadline, latest)
+            if time.monotonic() >= deadline:
+                self._stop()
+                return
+
+    def _limit(self) -> float | None:
+        """Seconds from now that the ends so far leave to the others."""
+        chief = self._processes[0]
+        if chief.ok:
+            return self._patience.after_success
+        if chief.ended is not None:
+            return self._patience.after_failure
+        lost = [one for one in self._processes if one.ended is not None and not one.ok]
+        if any(not self._spared(process) for process in lost):
+            return self._patience.after_loss
+        return None
+
+    def _spared(self, process: _Process) -> bool:
+        """Whether the others go on without it."""
+        return self._launch.spares(process.task, REFUSED)
+
+    def _stop(self) -> None:
+        """Ends what still runs: the chief first, whose record tells why."""
+        self._stopped = True
+        with suppress(KeyboardInterrupt):  # a second one: no more time for anybody
+            for part in (self._processes[:1], self._processes):
+                for process in self._running(part):
+                    process.child.terminate()
+                deadline = time.monotonic() + self._patience.after_signal
+                while (left := self._running(part)) and time.monotonic() < deadline:
+                    self._look(left)
+
+    @staticmethod
+    def _running(processes: Sequence[_Process]) -> list[_Process]:
+        return [process for process in processes if process.ended is None]
+
+    def _look(self, running: Sequence[_Process]) -> None:
+        """Waits a moment, notes who has ended, and shows what has been printed."""
+        by_child = {process.child: process for process in running}
+        ended, _, _ = select.select(list(by_child), [], [], _LOOK_SECONDS)
+        for child in ended:
+            by_child[child].ended = child.wait(_LOOK_SECONDS)
+        self._show_news()
+
+    def _show_news(self) -> None:
+        for process in self._processes:
+            for line in process.tail.lines(ended=process.ended is not None):
+                self._show(line)
+
+    def _outcome(self) -> int:
+        for process in self._processes:
+            if not process.ok:
+                log = log_of(self._launch.logs, process.task)
+                self._show(error_line(f"{process.task} {_ended(process.ended)}; {log}"))
+        chief = self._processes[0].ended
+        if not self._stopped and chief is not None and (chief.code or 0) > 0:
+            return int(chief.code or 0)
+        ok = all(one.ok or self._spared(one) for one in self._processes[1:])
+        return int(ExitCode.OK if self._processes[0].ok and ok else ExitCode.FAILED)
+
+
+class _Tail:
+    """What is added to a log, line by line."""
+
+    def __init__(self, path: Path, prefix: str) -> None:
+        self._path = path
+        self._prefix = prefix
+        self._at = 0
+
+    def lines(self, ended: bool) -> list[str]:
+        """New lines with their prefix; the last one may lack its end if nothing will follow."""
+        try:
+            with open(self._path, "rb") as file:
+                file.seek(self._at)
+                data = file.read(_LONGEST_PART)
+        except OSError as error:
+            raise BenchmarkError(f"{self._path}: {error.strerror or error}") from error
+        if not ended and len(data) < _LONGEST_PART:
+            data = data[: data.rfind(b"\n") + 1]
+        self._at += len(data)
+        return [
+            self._prefix + one_line(line.rpartition("\r")[2])
+            for line in data.decode(errors="replace").replace("\r\n", "\n").split("\n")
+            if line.strip()
+        ]
+
+
+def _stdout() -> int | None:
+    """The descriptor of standard output; None if it is closed."""
+    try:
+        return sys.stdout.fileno()
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def _ended(ended: Ended | None) -> str:
+    if ended is None:
+        return "did not end and was killed"
+    if ended.error is not None:
+        return f"was not started: {ended.error}"
+    if ended.code is None:
+        return "was killed together with its guard"
+    if ended.code < 0:
+        with suppress(ValueError):
+            return f"was ended by {signal.Signals(-ended.code).name}"
+        return f"was ended by signal {-ended.code}"
+    return f"ended with exit status {ended.code}"

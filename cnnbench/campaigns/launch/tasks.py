@@ -1,0 +1,250 @@
+"""From a number of workers to the command of each process."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from cnnbench.base.jobs.job import CONTROLLER, PS, WORKER, Job, Task
+from cnnbench.base.jobs.ports import LOWEST
+from cnnbench.errors import FlagError
+from cnnbench.flags import FLAGS, Params, parse_args, parse_flags
+from cnnbench.flags.cluster import job_of
+from cnnbench.flags.declare import specs_of
+from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS, params_of
+from cnnbench.flags.groups.cluster import ClusterParams
+from cnnbench.flags.groups.variable_update import VariableUpdateParams
+from cnnbench.flags.retired import OBSOLETE
+from cnnbench.lab.allreduce import plan as allreduce
+from cnnbench.machine.gpu import share_of_gpus
+from cnnbench.machine.host import Host
+from cnnbench.run.driver.plan import make_plan
+from cnnbench.variable_mgr.modes import BUILT_IN, Processes
+
+# What only this command can know, or what would contradict it.
+_OF_JOBS = (ClusterParams, VariableUpdateParams)
+_RESERVED = {
+    **dict.fromkeys(
+        ("job_name", "task_index", "worker_hosts", "ps_hosts", "controller_host"),
+        "is set by launch for every process",
+    ),
+    "cluster": "launch gives every process its flags",
+    "cluster_ps": "launch has --ps for this",
+    "rendezvous": "launch gives every process its flags",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """How many processes of which kind.
+
+    Attributes:
+      workers: with towers.
+      ps: parameter servers.
+      controller: whether a process of its own drives the workers.
+    """
+
+    workers: int = 1
+    ps: int = 0
+    controller: bool = False
+
+    @property
+    def size(self) -> int:
+        """Number of processes."""
+        return self.workers + self.ps + self.controller
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """How the command line of launch says it."""
+        given = {"workers": self.workers, "ps": self.ps, "controller": str(self.controller).lower()}
+        return tuple(f"--{name}={value}" for name, value in given.items())
+
+    def with_coordinator(self, flags: Sequence[str]) -> Layout:
+        """The same with a controller, if the mode of these flags of each process needs one."""
+        command, own = command_of(flags)
+        if command != "run":
+            return self
+        mode = parse_flags(own, (*FLAGS, *OBSOLETE)).get("variable_update")
+        needed = any(one.processes is Processes.COORDINATOR for one in BUILT_IN if one.name == mode)
+        return replace(self, controller=self.controller or needed)
+
+    def job(self, ports: Sequence[int]) -> Job:
+        """The job on these ports of this machine, as its chief sees it.
+
+        Args:
+          ports: one for each process.
+        """
+        hosts = tuple(f"localhost:{port}" for port in ports)
+        return Job(
+            task=Task(CONTROLLER if self.controller else WORKER),
+            worker_hosts=hosts[: self.workers],
+            ps_hosts=hosts[self.workers : self.workers + self.ps],
+            controller_host=hosts[-1] if self.controller else None,
+        )
+
+    def job_to_check(self) -> Job:
+        """The job on some ports, which are the same each time, to check flags with."""
+        return self.job(range(LOWEST, LOWEST + self.size))
+
+
+def check(layout: Layout, flags: Sequence[str], towers: int | None) -> Params:
+    """Refuses what the processes would refuse when they plan, before any is started.
+
+    Args:
+      layout: of the job.
+      flags: of every process.
+      towers: value of --towers.
+
+    Returns:
+      The parameters of the chief.
+
+    Raises:
+      UsageError: flags that cannot be run, or that launch sets itself; names those of launch
+        where a process would name what it has been given for them.
+      BenchmarkError: data that cannot be used.
+    """
+    command, flags = command_of(flags)
+    reduces = command == "allreduce"
+    given = parse_flags(flags, ALLREDUCE_FLAGS if reduces else (*FLAGS, *OBSOLETE))
+    for name, reason in _RESERVED.items():
+        if name in given:
+            raise FlagError(name, given[name], reason)
+    if layout.ps and reduces:
+        raise FlagError("ps", layout.ps, "cnnbench allreduce has no use for them")
+    if towers is not None and given.get("num_gpus", towers) not in (towers, (towers,)):
+        raise FlagError("num_gpus", given["num_gpus"], f"contradicts --towers={towers}")
+    job = layout.job_to_check()
+    with _as_given(layout, towers):
+        parsed = [
+            _params(command, task_flags(replace(job, task=task), flags, towers))
+            for task in {task.job: task for task in reversed(job.tasks)}.values()
+        ]
+    return parsed[-1]
+
+
+@contextlib.contextmanager
+def _as_given(layout: Layout, towers: int | None) -> Iterator[None]:
+    """Names flags of launch in refusals, in place of those that it gives to a process."""
+    given: dict[str, tuple[str, object]] = {
+        "worker_hosts": ("workers", layout.workers),
+        "ps_hosts": ("ps", layout.ps),
+        "controller_host": ("controller", str(layout.controller).lower()),
+    }
+    if towers is not None:
+        given["num_gpus"] = ("towers", towers)
+    try:
+        yield
+    except FlagError as error:
+        name, value = given.get(error.flag, (error.flag, error.value))
+        reason = error.reason.replace("--job_name", "launch")
+        for flag, (own, _) in given.items():
+            reason = reason.replace(f"--{flag}", f"--{own}")
+        raise FlagError(name, value, reason) from error
+
+
+def command_of(words: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """The command of every process and its flags: `cnnbench run`, unless they name another one.
+
+    Args:
+      words: what stands behind --.
+    """
+    if words[:1] == ["allreduce"] or words[:1] == ("allreduce",):
+        return words[0], words[1:]
+    return "run", words
+
+
+def _params(command: str, flags: Sequence[str]) -> Params:
+    """The parameters of one process, or those of a run on its devices."""
+    if command == "run":
+        params = parse_args(flags).params
+        if job_of(params).task.job != PS or params.data_dir is None:  # a ps task needs no data
+            make_plan(params)
+        return params
+    given = parse_flags(flags, ALLREDUCE_FLAGS)
+    return allreduce.make_plan(params_of(given), tuple(given)).run
+
+
+def task_flags(job: Job, flags: Sequence[str], towers: int | None) -> tuple[str, ...]:
+    """The flags of one process.
+
+    Args:
+      job: as this process sees it.
+      flags: of every process.
+      towers: of each worker; as `flags` have it if None.
+    """
+    hosts = {f"{name}_hosts": ",".join(job.addresses_of(name)) for name in ("worker", "ps")}
+    own = {**hosts, "controller_host": job.controller_host or "", "job_name": job.task.job}
+    own["task_index"] = str(job.task.index)
+    own["num_gpus"] = "" if towers is None else str(towers)
+    return (*flags, *(f"--{name}={value}" for name, value in own.items() if value))
+
+
+def flags_alone(flags: Sequence[str], towers: int) -> tuple[str, ...]:
+    """The flags of a run in one process whose towers exchange nothing.
+
+    Args:
+      flags: of every process of a job.
+      towers: of each worker.
+    """
+    specs = {spec.name: spec for spec in (*FLAGS, *OBSOLETE)}
+    of_jobs = {spec.name for group in _OF_JOBS for spec in specs_of(group)} | {"num_gpus"}
+    kept = {
+        name: value
+        for name, value in parse_flags(flags, specs.values()).items()
+        if name not in of_jobs and value is not None
+    }
+    words = (f"--{name}={specs[name].text(value)}" for name, value in kept.items())
+    return (*words, "--variable_update=independent", f"--num_gpus={towers}")
+
+
+def gpu_variables(job: Job, params: Params) -> dict[str, str]:
+    """Environment variables that give a process GPUs of its own.
+
+    Args:
+      job: as this process sees it.
+      params: of the chief.
+    """
+    if params.device == "cpu" or params.gpu_indices or job.task.job != WORKER:
+        return {}
+    share = share_of_gpus(Host(), job.task.index, params.num_gpus)
+    everybody = share_of_gpus(Host(), job.num_workers - 1, params.num_gpus)
+    return {"CUDA_VISIBLE_DEVICES": share} if share and everybody else {}
+
+
+def shares_of_cores(tasks: int) -> list[set[int]]:
+    """The processors of this process, divided among tasks: neighbours stay together.
+
+    Args:
+      tasks: how many.
+
+    Raises:
+      FlagError: there are fewer processors than tasks.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < tasks:
+        raise FlagError(
+            "affinity", "true", f"{len(cores)} processors cannot be divided among {tasks} processes"
+        )
+    edges = [len(cores) * i // tasks for i in range(tasks + 1)]
+    return [set(cores[a:b]) for a, b in itertools.pairwise(edges)]
+
+
+@contextlib.contextmanager
+def on_cores(cores: set[int] | None) -> Iterator[None]:
+    """What is started within runs on these processors only; on all of this process if None."""
+    before = os.sched_getaffinity(0)
+    try:
+        if cores is not None:
+            os.sched_setaffinity(0, cores)
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def log_of(folder: Path, task: Task) -> Path:
+    """The file that takes what a process prints."""
+    return folder / f"{task.job}-{task.index}.log"

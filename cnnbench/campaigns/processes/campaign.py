@@ -1,0 +1,165 @@
+"""Processes that measure, one after the other: run, judged and reported.
+
+What `ab`, `bisect`, `strategies`, `sweep` and the pytest fixture have in common. Which process is
+next, and what becomes of its record, is theirs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from cnnbench.base.text.progress import Reporter
+from cnnbench.campaigns.processes.child import GRACE_SECONDS, execute
+from cnnbench.campaigns.processes.ended import Ended
+from cnnbench.campaigns.processes.outcome import Measuring, judge
+from cnnbench.campaigns.processes.turns import execute_in_turn
+
+
+def measure(
+    commands: Sequence[Measuring],
+    timeout: float,
+    grace: float = GRACE_SECONDS,
+    turn_seconds: float = 0.0,
+) -> list[Ended]:
+    """Runs processes to their ends; never raises for what they do.
+
+    Args:
+      commands: of the processes.
+      timeout: seconds until a process and all its children are ended, its waits left out.
+      grace: seconds between SIGTERM and SIGKILL.
+      turn_seconds: length of the turns in which they step, all alive; 0: one after the other.
+
+    Raises:
+      KeyboardInterrupt: the processes have been ended.
+      BenchmarkError: a log cannot be written, or no process can be started.
+    """
+    if not turn_seconds:
+        return [judge(one, execute(one, timeout, grace)) for one in commands]
+    begun = time.monotonic()
+    ended = execute_in_turn(commands, timeout, turn_seconds, grace)
+    share = (time.monotonic() - begun) / len(commands)
+    return [replace(judge(*one), seconds=share) for one in zip(commands, ended, strict=True)]
+
+
+class Durations:
+    """Seconds that processes took, by what they measured, to estimate the time left."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[Hashable, list[float]] = {}
+        self._now: list[float] = []
+
+    def add(self, key: Hashable, seconds: float, past: bool = False) -> None:
+        """Adds one duration.
+
+        Args:
+          key: equal for processes that take equally long.
+          seconds: wall time.
+          past: whether it is from an earlier campaign, maybe of other processes.
+        """
+        self._by_key.setdefault(key, []).append(seconds)
+        if not past:
+            self._now.append(seconds)
+
+    def of(self, key: Hashable) -> float | None:
+        """The mean duration; None without any."""
+        known = self._by_key.get(key)
+        return sum(known) / len(known) if known else None
+
+    def left(self, waiting: Iterable[Hashable]) -> float | None:
+        """Estimated seconds for processes of these keys; None if there is no estimate.
+
+        A key without a duration of its own takes the mean of this campaign's.
+        """
+        total = 0.0
+        for key in waiting:
+            known = self._by_key.get(key) or self._now
+            if not known:
+                return None
+            total += sum(known) / len(known)
+        return total
+
+
+class Campaign:
+    """The processes of one command.
+
+    Attributes:
+      reporter: progress.
+      facts: about this machine, for the records of processes that leave none.
+      durations: of the processes.
+      cool_down: seconds between processes.
+
+    Args:
+      reporter, facts: see above.
+      grace: seconds between SIGTERM and SIGKILL.
+    """
+
+    def __init__(
+        self,
+        reporter: Reporter,
+        facts: Mapping[str, Any] | None = None,
+        grace: float = GRACE_SECONDS,
+    ) -> None:
+        self.reporter = reporter
+        self.facts = facts or {}
+        self.durations = Durations()
+        self.cool_down = 0.0
+        self._grace = grace
+        self._done = 0
+        self._total = 0
+        self._waiting: list[Hashable] = []
+        self._dropped: set[Hashable] = set()
+
+    def expect(self, keys: Iterable[Hashable], done: int = 0) -> None:
+        """Announces what is to be run.
+
+        Args:
+          keys: see `Durations`; in the order of what will be run.
+          done: how much of it was done before.
+        """
+        self._waiting += keys
+        self._done += done
+        self._total = self._done + len(self._waiting)
+
+    def drop(self, *keys: Hashable) -> None:
+        """Announces that what is still to come of these keys will not be run."""
+        self._dropped.update(keys)
+
+    def expects(self, key: Hashable) -> bool:
+        """Whether what is still to come of a key will be run."""
+        return key not in self._dropped
+
+    def begin(self, label: str) -> None:
+        """Rests, if that is asked for, and shows what is about to run."""
+        while not self.expects(self._waiting[0]):
+            del self._waiting[0]
+            self._done += 1
+        if self._done and self.cool_down:
+            time.sleep(self.cool_down)
+        self.reporter.started(self._done + 1, self._total, label, self._left())
+
+    def run(
+        self, commands: Sequence[Measuring], timeout: float, turn_seconds: float = 0.0
+    ) -> list[Ended]:
+        """See `measure`."""
+        return measure(commands, timeout, self._grace, turn_seconds)
+
+    def end(self, label: str, told: str, seconds: float) -> None:
+        """Reports the first of what was still to be run as done.
+
+        Args:
+          label: its name.
+          told: its main result, or its error.
+          seconds: it took.
+        """
+        self.durations.add(self._waiting.pop(0), seconds)
+        self._done += 1
+        self.reporter.ended(self._done, self._total, label, told, seconds, self._left())
+
+    def _left(self) -> float | None:
+        """Seconds that all that is still to be run will take; None if unknown."""
+        waiting = [key for key in self._waiting if self.expects(key)]
+        seconds = self.durations.left(waiting)
+        return None if seconds is None else seconds + len(waiting) * self.cool_down

@@ -1,0 +1,232 @@
+"""Child processes: started, waited for with a hard time-out; they die with their parent."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cnnbench.base.interrupts import LONGEST_WAIT_SECONDS
+from cnnbench.campaigns.processes import guard
+from cnnbench.campaigns.processes.ended import Ended
+from cnnbench.errors import BenchmarkError
+from cnnbench.machine.cpu import cgroup_folders
+from cnnbench.machine.host import Host
+from cnnbench.run.runtime.supervisor import GUARDED
+
+GRACE_SECONDS = 10.0
+"""Between SIGTERM, on which a child writes what it has measured, and SIGKILL."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """A process to be run.
+
+    Attributes:
+      words: program and arguments.
+      log: takes standard output and standard error; replaced.
+      environment: variables added to those of this process.
+      folder: working directory; that of this process if None.
+    """
+
+    words: Sequence[str]
+    log: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+    folder: Path | None = None
+
+
+def program() -> tuple[str, ...]:
+    """How to start this very cnnbench once more."""
+    script = Path(sys.argv[0])
+    if script.name == "cnnbench" and script.is_file():
+        # With -m a checkout in the working directory would come before what is installed.
+        return (sys.executable, str(script.resolve()))
+    return (sys.executable, "-m", "cnnbench")
+
+
+def execute(command: Command, timeout: float, grace: float = GRACE_SECONDS) -> Ended:
+    """Runs a command in a process group of its own to its end.
+
+    Args:
+      command: to be run.
+      timeout: seconds until the group gets SIGTERM.
+      grace: seconds from there to SIGKILL.
+
+    Raises:
+      KeyboardInterrupt: after the child has had SIGTERM and its grace.
+      BenchmarkError: the log cannot be written, or no process can be started.
+    """
+    with start(command) as child:
+        try:
+            return child.wait(timeout) or child.stop(grace)
+        except KeyboardInterrupt:
+            child.stop(grace)
+            raise
+
+
+def start(command: Command, *, stdout: int | None = None, inherited: int | None = None) -> Child:
+    """Starts a command in a process group of its own.
+
+    All of the group is gone when the context of the child has been left; when this process is
+    killed instead, the guard ends the group.
+
+    Args:
+      command: to be run.
+      stdout: descriptor that takes standard output in place of the log.
+      inherited: a descriptor that the command gets under the same number.
+
+    Raises:
+      BenchmarkError: the log cannot be written, or no process can be started.
+    """
+    kills = oom_kills()
+    ours, theirs = socket.socketpair()
+    started = time.monotonic()
+    try:
+        with theirs, open(command.log, "wb") as output:
+            passed = [theirs.fileno(), *([] if inherited is None else [inherited])]
+            numbers = ",".join(map(str, passed))
+            leader = subprocess.Popen(
+                [sys.executable, "-I", guard.__file__, numbers, *command.words],
+                stdin=subprocess.DEVNULL,
+                stdout=output if stdout is None else stdout,
+                stderr=output,
+                pass_fds=passed,
+                start_new_session=True,
+                env={**os.environ, **command.environment, GUARDED: "1"},
+                cwd=command.folder,
+            )
+    except BaseException as error:
+        ours.close()
+        if isinstance(error, OSError):
+            message = f"{error.filename or command.words[0]}: {error.strerror or error}"
+            raise BenchmarkError(message) from error
+        raise
+    return Child(leader, ours, started, kills)
+
+
+class Child:
+    """A running command; `start` makes it, and leaving its context ends it."""
+
+    def __init__(
+        self, leader: subprocess.Popen[bytes], link: socket.socket, started: float, kills: int
+    ) -> None:
+        self._leader = leader
+        self._link = link
+        self._started = started
+        self._kills = kills
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Kills the whole group. Its leader has not been waited for: the number is still its."""
+        with self._link:
+            self._signal(signal.SIGKILL)
+            self._leader.wait()
+
+    def fileno(self) -> int:
+        """Readable, for `select`, when it has ended."""
+        return self._link.fileno()
+
+    def wait(self, seconds: float) -> Ended | None:
+        """How it ended; None if it still runs after these seconds.
+
+        To be called until it returns something, and not again.
+        """
+        report = _receive(self._link, seconds)
+        return None if report is None else self._ended(report, timed_out=False)
+
+    def terminate(self) -> None:
+        """Sends SIGTERM to the group."""
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Sends SIGKILL to the group."""
+        self._signal(signal.SIGKILL)
+
+    def stop(self, grace: float) -> Ended:
+        """Ends it with SIGTERM; what has not ended after the grace is killed on leaving.
+
+        Args:
+          grace: seconds.
+        """
+        self.terminate()
+        return self.leave(grace)
+
+    def leave(self, grace: float) -> Ended:
+        """How it ended after `terminate`; a second SIGTERM might meet it while it writes.
+
+        Args:
+          grace: seconds.
+        """
+        return self._ended(_receive(self._link, grace) or b"", timed_out=True)
+
+    def _ended(self, report: bytes, timed_out: bool) -> Ended:
+        facts = json.loads(report) if report else {}
+        return Ended(
+            code=_exit_code(facts, timed_out),
+            seconds=time.monotonic() - self._started,
+            timed_out=timed_out,
+            max_rss_bytes=facts.get("max_rss_bytes"),
+            oom_kills=oom_kills() - self._kills,
+            error=facts.get("error"),
+        )
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._leader.pid, number)
+
+
+def _receive(link: socket.socket, seconds: float) -> bytes | None:
+    """The guard's line; b"" if it is dead, None if time is up."""
+    deadline = time.monotonic() + seconds
+    data = b""
+    while not data.endswith(b"\n"):
+        link.settimeout(min(max(deadline - time.monotonic(), 0.001), LONGEST_WAIT_SECONDS))
+        try:
+            part = link.recv(4096)
+        except TimeoutError:
+            if time.monotonic() >= deadline:
+                return None
+            continue
+        except ConnectionError:
+            return b""
+        if not part:
+            return b""
+        data += part
+    return data
+
+
+def _exit_code(facts: dict[str, int], timed_out: bool) -> int | None:
+    if "status" in facts:
+        return os.waitstatus_to_exitcode(facts["status"])
+    return -signal.SIGKILL if timed_out else None
+
+
+def oom_kills(host: Host | None = None) -> int:
+    """Cumulative OOM-kill counter of this control group or, without one, of the machine.
+
+    Args:
+      host: where to read; this machine if None.
+
+    Returns:
+      A count of which only differences are meaningful; 0 if unavailable.
+    """
+    host = Host() if host is None else host
+    # Version 2 and version 1 of control groups.
+    names = ("memory.events", "memory.oom_control")
+    counters = [f"{folder}/{n}" for folder in cgroup_folders(host, "memory") for n in names]
+    for counter in (*counters, "proc/vmstat"):
+        found = re.search(r"^oom_kill (\d+)$", host.text(counter) or "", re.MULTILINE)
+        if found is not None:
+            return int(found.group(1))
+    return 0

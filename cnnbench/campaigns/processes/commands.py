@@ -1,0 +1,236 @@
+"""Parses, checks and resolves the flags of child commands without running them.
+
+Also the keys of runs: equal for runs that a resumed sweep need not repeat.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from cnnbench.errors import FlagError
+from cnnbench.flags import FLAGS, Params, parse_args, parse_flags
+from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS, AllReduceParams, params_of
+from cnnbench.flags.retired import OBSOLETE
+from cnnbench.lab.allreduce import plan as allreduce_plan
+from cnnbench.records.codec import encode
+from cnnbench.run.driver.duration import Work, work_of
+from cnnbench.run.driver.memory import BatchLimits, batch_limits
+from cnnbench.run.driver.plan import make_plan
+from cnnbench.variable_mgr.all_reduce.registry import names
+
+# The sweep names the result files; how progress is shown does not change what is measured.
+_RESERVED = ("result_json", "result_csv")
+_RECORD = "--result_json=record.json"
+_NOT_IDENTITY = (*_RESERVED, "progress", "display_perf_ewma")
+_PLUGINS = ("model_plugin", "dataset_plugin", "variable_mgr_plugin")
+_PATHS = ("data_dir", "train_dir", *_PLUGINS)
+
+KEY_LENGTH = 12
+
+# Facts that change what is measured. The load, free memory and the like change from minute
+# to minute, and the commit is covered by the sources themselves.
+_FACTS = (
+    "hostname",
+    "architecture",
+    "cpu_model",
+    "logical_cpus",
+    "usable_cpus",
+    "cpu_affinity",
+    "cgroup_cpu_limit",
+    "cgroup_memory_limit_bytes",
+    "gpu_names",
+    "gpu_driver",
+    "python_version",
+    "tensorflow_package",
+    "tensorflow_version",
+    "numpy_version",
+    "cnnbench_version",
+)
+
+OTHER_COMMANDS = ("campaigns/", "judge/", "lab/predict/")
+"""Folders of cnnbench that no measuring process imports."""
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """The resolved flags of one run.
+
+    Attributes:
+      config: every parameter as JSON values, for the record of a run that left none.
+      explicit_flags: names of the flags that were given.
+      notices: what the command would print about them.
+      identity: the parameters whose change makes it another run.
+      batch_size: images per step and device; 0 of all-reduces.
+      batch_limits: what the memory lets expect of other batch sizes; None where that is unknown.
+      rows: configurations that one process measures, each with a verdict of its own.
+      work: what it computes; None of all-reduces.
+    """
+
+    config: dict[str, Any]
+    explicit_flags: tuple[str, ...]
+    notices: tuple[str, ...]
+    identity: dict[str, Any]
+    batch_size: int
+    batch_limits: BatchLimits | None = None
+    rows: int = 1
+    work: Work | None = None
+
+
+@cache
+def flag_kinds(command: str) -> Mapping[str, str]:
+    """The kind of value (see `FlagSpec`) of every flag of a command, by name."""
+    specs = ALLREDUCE_FLAGS if command == "allreduce" else (*FLAGS, *OBSOLETE)
+    return {spec.name: spec.kind for spec in specs}
+
+
+def resolve(command: str, flags: Sequence[str]) -> Resolved:
+    """Parses and checks flags as the command of a sweep will; loads no TensorFlow.
+
+    Args:
+      command: "run" or "allreduce".
+      flags: as on its command line.
+
+    Raises:
+      UsageError: it cannot be run: wrong flags, unknown models.
+      DataError: data that cannot be used.
+    """
+    if command == "allreduce":
+        return _resolve_allreduce(flags)
+    params = parse_args(flags).params
+    _refuse_results(params)
+    if params.train_dir is not None and not (params.eval or params.forward_only):
+        raise FlagError(
+            "train_dir",
+            params.train_dir,
+            "cannot be used for training in a sweep: the second process would resume the "
+            "training of the first; leave it out, or evaluate with --eval",
+        )
+    return resolve_run(flags)
+
+
+def resolve_run(flags: Sequence[str]) -> Resolved:
+    """Resolves the flags of a run whose record the caller keeps; see `resolve`.
+
+    Raises:
+      UsageError: it cannot be run: wrong flags, unknown models.
+      DataError: data that cannot be used.
+    """
+    # With the flag the run will get: notices depend on whether there is a record.
+    parsed = parse_args((*flags, _RECORD))
+    params = parsed.params
+    plan = make_plan(params)
+    config = _plain(plan.resolved(params))
+    return Resolved(
+        config=config,
+        explicit_flags=parsed.explicit_flags,
+        notices=parsed.notices,
+        identity=_identity(config),
+        batch_size=plan.batch_per_device,
+        batch_limits=batch_limits(params, plan),
+        work=work_of(params, plan),
+    )
+
+
+def environment_identity(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts about a machine and its software whose change makes it another run.
+
+    Args:
+      facts: see `cnnbench.machine.facts.collect`.
+    """
+    return {
+        **{name: facts[name] for name in _FACTS if name in facts},
+        **{name: value for name, value in facts.items() if name.startswith("env_")},
+        "sources": source_digest(),
+    }
+
+
+def digest_key(parts: Mapping[str, Any]) -> str:
+    """A digest: equal parts, equal key.
+
+    Args:
+      parts: values with a JSON form; their order does not matter.
+    """
+    text = json.dumps(parts, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:KEY_LENGTH]
+
+
+@cache
+def source_digest() -> str:
+    """Digest of the Python files that a run may execute, wherever they are installed.
+
+    More precise than a commit: a modified checkout is another program, and a commit that
+    changes documentation only is not.
+    """
+    digest = hashlib.sha256()
+    for package in ("cnnbench", "cnnbench.models", "cnnbench.variable_mgr"):
+        spec = find_spec(package)
+        folders = [] if spec is None else list(spec.submodule_search_locations or [])
+        for folder in map(Path, folders):
+            for file in sorted(folder.rglob("*.py")):
+                inner = file.relative_to(folder).as_posix()
+                if package == "cnnbench" and inner.startswith(OTHER_COMMANDS):
+                    continue
+                digest.update(f"{package}/{inner}\0".encode())
+                digest.update(file.read_bytes())
+    return digest.hexdigest()[:KEY_LENGTH]
+
+
+def _resolve_allreduce(flags: Sequence[str]) -> Resolved:
+    _refuse_results(params_of(parse_flags(flags, ALLREDUCE_FLAGS)))
+    given = parse_flags((*flags, _RECORD), ALLREDUCE_FLAGS)
+    params = params_of(given)
+    plan = allreduce_plan.make_plan(params, tuple(given))
+    config = _plain(params.as_dict())
+    config["sizes"] = [workload.name for workload in plan.workloads]
+    return Resolved(
+        config=config,
+        explicit_flags=tuple(given),
+        notices=(),
+        identity=_identity(config),
+        batch_size=0,
+        rows=_rows(plan),
+    )
+
+
+def _rows(plan: allreduce_plan.AllReducePlan) -> int:
+    """About how many reductions a process measures: all algorithms count, if none is named."""
+    cases = len(plan.specs or names()) * len(plan.packings) + len(plan.peers)
+    return cases * len(plan.workloads) * sum(count > 1 for count in plan.counts)
+
+
+def _identity(config: Mapping[str, Any]) -> dict[str, Any]:
+    identity = {name: value for name, value in config.items() if name not in _NOT_IDENTITY}
+    for name in _PATHS:
+        if identity.get(name):
+            identity[name] = os.path.abspath(identity[name])
+    for name in _PLUGINS:
+        if identity.get(name):
+            identity[f"{name} digest"] = _file_digest(identity[name])
+    return identity
+
+
+def _file_digest(path: str) -> str | None:
+    """None if it cannot be read."""
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:KEY_LENGTH]
+    except OSError:
+        return None
+
+
+def _refuse_results(params: Params | AllReduceParams) -> None:
+    for name in _RESERVED:
+        value = getattr(params, name)
+        if value is not None:
+            raise FlagError(name, value, "is set by the sweep; see --results")
+
+
+def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: encode(value) for name, value in config.items()}

@@ -1,0 +1,242 @@
+"""The record of a process that has ended: its own if that is sound, else one with the error."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from cnnbench.base.text.escape import plain
+from cnnbench.base.text.numbers import number
+from cnnbench.campaigns.processes.child import Command
+from cnnbench.campaigns.processes.ended import Ended
+from cnnbench.judge.metrics.registry import throughput
+from cnnbench.records.allreduce import AllReduceRecord
+from cnnbench.records.codec import encode, from_text
+from cnnbench.records.load import record_of
+from cnnbench.records.run import ErrorInfo, RunRecord
+
+Record: TypeAlias = RunRecord | AllReduceRecord
+
+_TAIL_BYTES = 8192
+_MESSAGE_LENGTH = 500
+
+# What counts as out of memory; any other error is a defect that a smaller batch does not cure.
+_OOM_TYPES = ("ResourceExhaustedError", "MemoryError", "OutOfMemoryError")
+_OOM_MESSAGE = re.compile(
+    r"^out of memory: |\bCUDA_ERROR_OUT_OF_MEMORY\b|\bCUDNN_STATUS_ALLOC_FAILED\b"
+    r"|\bCUBLAS_STATUS_ALLOC_FAILED\b"
+)
+_OOM_ABORT = "std::bad_alloc"
+
+# Sent by the kernel, a scheduler or a person. Others come from the process's own code, as SIGSEGV.
+_SENT_FROM_OUTSIDE = (
+    signal.SIGKILL,
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measuring(Command):
+    """A process that writes a record.
+
+    Attributes:
+      record: the file.
+      blank: the record of a process that leaves none, but for the error; see `blank_record`.
+    """
+
+    record: Path
+    blank: Record
+
+
+def blank_record(
+    kind: str,
+    command: Sequence[str],
+    config: Mapping[str, Any],
+    explicit_flags: Sequence[str],
+    facts: Mapping[str, Any],
+) -> Record:
+    """The record of a process that is about to start and has measured nothing yet.
+
+    Args:
+      kind: "run" or "allreduce".
+      command: argv.
+      config: every parameter as JSON values; empty where they are unknown.
+      explicit_flags: names of the flags that were given.
+      facts: about this machine.
+    """
+    make = RunRecord if kind == RunRecord.kind else AllReduceRecord
+    return make(
+        run_id=uuid.uuid4().hex,
+        started_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        status="interrupted",
+        command=tuple(command),
+        config=config,
+        explicit_flags=tuple(explicit_flags),
+        environment=facts,
+    )
+
+
+def judge(command: Measuring, ended: Ended) -> Ended:
+    """A process that has ended, with its record; never raises for what the process did.
+
+    Args:
+      command: that was executed.
+      ended: how it ended.
+    """
+    document, defect, unusable = _read(command)
+    problem = _problem(ended, document, defect, _tail(command.log))
+    if problem is None:
+        assert document is not None
+        return replace(ended, status="ok", document=document)
+    status, error = problem
+    if document is None:
+        document = replace(command.blank, status="failed", error=error).to_dict()
+    elif document["status"] != "failed" or ended.timed_out:
+        document = {**document, "status": "failed", "error": encode(error)}
+    return replace(
+        ended,
+        status=status,
+        # An exception without a message is reported by its type.
+        message=plain(error.message) or plain(error.type) or "unknown error",
+        lost=_lost(status, ended),
+        document=document,
+        unusable=unusable,
+    )
+
+
+def is_out_of_memory(error: ErrorInfo) -> bool:
+    """Whether the error of a record is a lack of memory, as the driver reports it."""
+    return error.type in _OOM_TYPES or _OOM_MESSAGE.search(error.message) is not None
+
+
+def read(path: Path) -> Record | None:
+    """The record in a file; None if there is no sound one."""
+    try:
+        return record_of(json.loads(path.read_bytes()))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def bus_bandwidth(record: AllReduceRecord) -> float | None:
+    """Bytes per second of the fastest point, as nccl-tests counts them."""
+    rates = [point.bus_bandwidth for point in record.points]
+    return max((rate for rate in rates if rate is not None), default=None)
+
+
+def headline(record: Record) -> str:
+    """The main result of an ok run, for its progress line."""
+    if isinstance(record, AllReduceRecord):
+        rate = bus_bandwidth(record)
+        return "ok" if rate is None else f"ok up to {number(rate / 1e9)} GB/s"
+    speed = throughput(record)
+    return "ok" if speed is None else f"ok {number(speed)} images/sec"
+
+
+def last_log_line(log: Path) -> str:
+    """The last thing that a process said, in words for an error."""
+    return _last_line(_tail(log))
+
+
+def _problem(
+    ended: Ended, document: Mapping[str, Any] | None, defect: str | None, tail: str
+) -> tuple[str, ErrorInfo] | None:
+    """Status and error of a run that is not ok."""
+    if ended.timed_out:
+        text = f"killed after {ended.seconds:.0f} s; {_last_line(tail)}"
+        return "timed_out", _error("TimedOut", text)
+    if ended.error is not None:
+        return "failed", _error("NotStarted", ended.error)
+    if ended.code is None:
+        text = f"the process and its guard were killed; {_last_line(tail)}"
+        return "killed", _error("Killed", text)
+    if ended.code < 0:
+        return _signalled(-ended.code, ended.oom_kills, tail)
+    if document is not None and document["status"] == "failed":
+        error = ErrorInfo(**{k: str(document["error"][k]) for k in ("type", "message")})
+        return ("out_of_memory" if is_out_of_memory(error) else "failed"), error
+    if document is not None and document["status"] == "interrupted":
+        return "killed", _error("Interrupted", "interrupted by an external signal")
+    if ended.code != 0:
+        text = f"exit status {ended.code}; {_last_line(tail)}"
+        return "failed", _error("ExitStatus", text)
+    if defect is not None:
+        return "failed", _error("UnusableRecord", defect)
+    return None
+
+
+def _lost(status: str, ended: Ended) -> str:
+    """See `Ended`; of a process that is not ok."""
+    if ended.timed_out:
+        return "ended by its time-out"
+    if ended.code is None:
+        return "killed with its guard" if status == "killed" else ""
+    if ended.code >= 0:
+        return "interrupted by a signal" if status == "killed" else ""
+    if -ended.code not in _SENT_FROM_OUTSIDE:
+        return ""
+    name = signal.Signals(-ended.code).name
+    by = f"the OOM killer ({name})" if status == "out_of_memory" else name
+    return f"{'killed' if name == 'SIGKILL' else 'ended'} by {by}"
+
+
+def _signalled(code: int, oom_kills: int, tail: str) -> tuple[str, ErrorInfo]:
+    try:
+        name = signal.Signals(code).name
+    except ValueError:
+        name = f"signal {code}"
+    if code == signal.SIGKILL and oom_kills > 0:
+        text = "out of memory: ended by the kernel's OOM killer (SIGKILL)"
+        return "out_of_memory", _error("OutOfMemory", text)
+    if code == signal.SIGABRT and _OOM_ABORT in tail:
+        text = f"out of memory: {name}, {_OOM_ABORT}"
+        return "out_of_memory", _error("OutOfMemory", text)
+    return "killed", _error("Killed", f"ended by {name}; {_last_line(tail)}")
+
+
+def _read(command: Measuring) -> tuple[dict[str, Any] | None, str | None, bytes | None]:
+    """The child's record; or why there is none, and what it wrote instead."""
+    try:
+        data = command.record.read_bytes()
+    except FileNotFoundError:
+        return None, "no record was written", None
+    except OSError as error:
+        return None, f"the record cannot be read: {error.strerror}", None
+    try:
+        document = from_text(data)
+        record = record_of(document)
+        if record.kind != command.blank.kind:
+            raise ValueError(f"of the kind {record.kind!r}")
+    except RecursionError:
+        return None, "not a valid record: nested too deeply", data
+    except ValueError as error:
+        return None, f"not a valid record: {error}", data
+    return document, None, None
+
+
+def _error(kind: str, message: str) -> ErrorInfo:
+    return ErrorInfo(type=kind, message=" ".join(message.split())[:_MESSAGE_LENGTH])
+
+
+def _tail(log: Path) -> str:
+    try:
+        with open(log, "rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - _TAIL_BYTES))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _last_line(tail: str) -> str:
+    lines = [line.strip() for line in tail.splitlines() if line.strip()]
+    return f"last log line: {lines[-1]}" if lines else "no output"

@@ -1,0 +1,183 @@
+"""The results directory of a command that starts processes: records, logs, journal, lock."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from cnnbench.base.lock import FILE, hold
+from cnnbench.base.text.terminal import print_warning
+from cnnbench.errors import BenchmarkError, FlagError
+from cnnbench.records.codec import TIME, to_text
+from cnnbench.records.files import sync_folder, write_all, write_whole
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+JOURNAL = "journal.jsonl"
+LOGS = "logs"
+
+
+class ResultsFolder:
+    """A results directory, kept for one process until its context is left.
+
+    Attributes:
+      folder: its path.
+      journal: what happened.
+
+    Args:
+      folder: value of --results; made if it is not there.
+      journal: name of the journal.
+      timespec: see `Journal`.
+      folders: names of folders to make in it.
+      used: whether it may hold results of before.
+      hint: what can be done about those, besides naming another folder; ends in "or ".
+
+    Raises:
+      FlagError: it cannot be used, another process holds it, or it is not empty.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        journal: str = JOURNAL,
+        timespec: str = "seconds",
+        folders: Sequence[str] = (),
+        used: bool = False,
+        hint: str = "",
+    ) -> None:
+        self.folder = Path(folder)
+        self.journal = Journal(self.folder / journal, timespec)
+        with contextlib.ExitStack() as stack:
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(hold("results", str(folder), print_warning))
+                if not used and set(os.listdir(folder)) - {FILE}:
+                    reason = f"is not empty; {hint}name another folder"
+                    raise FlagError("results", str(folder), reason)
+                for name in folders:
+                    (self.folder / name).mkdir(exist_ok=True)
+            except OSError as error:
+                reason = f"cannot be used: {error.strerror}"
+                raise FlagError("results", str(folder), reason) from None
+            self._lock = stack.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Lets another process have the directory."""
+        self._lock.close()
+
+    def log(self, name: str) -> Path:
+        """Where the output of a process goes."""
+        return self.folder / LOGS / f"{name}.log"
+
+    def keep(self, document: Mapping[str, Any], target: Path) -> None:
+        """Writes a record, whole or not at all.
+
+        Args:
+          document: the record as JSON values.
+          target: its file.
+
+        Raises:
+          BenchmarkError: it cannot be written.
+        """
+        self.write(target, to_text(document).encode("ascii"))
+
+    def write(self, target: Path, data: bytes) -> None:
+        """Writes a file whole or not at all; it survives a kill and a power cut."""
+        via = self._via(target)
+        with writing(target):
+            write_whole(via, data)
+            if via != target:
+                os.replace(via, target)
+                sync_folder(target.parent)
+
+    def _via(self, target: Path) -> Path:
+        """Where the content of a file is put together, on the same file system."""
+        return target
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Reports a file of a results directory that takes no more, such as on a full disk.
+
+    Raises:
+      BenchmarkError: in place of OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        message = f"{path}: cannot be written: {error.strerror or error}"
+        raise BenchmarkError(message) from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class JournalEvent:
+    """A line of a journal; what else is known of the event are further keys.
+
+    Attributes:
+      event: what happened.
+      time: when, ISO 8601, UTC.
+    """
+
+    more_keys: ClassVar[bool] = True
+
+    event: str
+    time: str = field(metadata=TIME)
+
+
+class Journal:
+    """Events, one JSON object per line, oldest first; append-only.
+
+    A kill can tear the last line only; such a line is skipped when reading, and never joined
+    with the next one when writing.
+
+    Args:
+      path: the file; made with the first event.
+      timespec: precision of the times, see `datetime.isoformat`.
+    """
+
+    def __init__(self, path: Path, timespec: str = "seconds") -> None:
+        self._path = path
+        self._timespec = timespec
+
+    def read(self) -> Iterator[dict[str, Any]]:
+        """The events so far; none if there is no file."""
+        try:
+            data = self._path.read_bytes()
+        except OSError:
+            return
+        for line in data.splitlines():
+            with contextlib.suppress(ValueError):
+                event = json.loads(line)
+                if isinstance(event, dict):
+                    yield event
+
+    def add(self, event: str, **facts: Any) -> None:
+        """Appends an event, with the time.
+
+        Raises:
+          BenchmarkError: such as a full disk.
+        """
+        now = datetime.now(timezone.utc).isoformat(timespec=self._timespec)
+        known = vars(JournalEvent(event=event, time=now))
+        line = json.dumps({**known, **facts}, default=str) + "\n"
+        with writing(self._path):
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+            try:
+                size = os.lseek(descriptor, 0, os.SEEK_END)
+                if size and os.pread(descriptor, 1, size - 1) != b"\n":
+                    line = "\n" + line
+                write_all(descriptor, line.encode("ascii"))
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)

@@ -1,0 +1,173 @@
+"""Which modes are measured with which flags, and which of them must train alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from cnnbench.campaigns.processes.commands import Resolved, resolve_run
+from cnnbench.campaigns.sweep.runner import NOT_IN_TRIALS
+from cnnbench.errors import DataError, FlagError, UsageError
+from cnnbench.flags import FLAGS
+from cnnbench.flags.checks import LOOKING
+from cnnbench.flags.retired import OBSOLETE
+from cnnbench.variable_mgr import registry
+from cnnbench.variable_mgr.modes import DEFAULT, Mode
+
+ONE_TOWER = "one_tower"
+"""The case that the modes are compared with."""
+
+_OTHERWISE = "trains otherwise than the modes without it; compare it with cnnbench ab"
+_NOT_FOR_WEIGHTS = (
+    *(*NOT_IN_TRIALS, *LOOKING, "init_learning_rate", "piecewise_learning_rate_schedule"),
+    *("learning_rate_schedule", "num_epochs_per_decay", "learning_rate_decay_factor"),
+    *("minimum_learning_rate", "num_learning_rate_warmup_epochs", "resnet_base_lr"),
+)
+# Modes add gradients in different orders. A network that learns at its usual rate amplifies such
+# rounding a hundredfold and more in each step; at this one it does not.
+_RATE_FOR_WEIGHTS = 1e-6
+_OF_THE_COMMAND = {
+    "variable_update": "is what the command varies; choose with --modes",
+    "result_json": "is set by the command; see --results",
+    "result_csv": "is set by the command; see --results and --format=csv",
+    "train_dir": "is set by the command: every process keeps its own checkpoint",
+    "export_dir": "cannot go with strategies: every process would write there",
+    "eval": "cannot go with strategies, which trains",
+    "forward_only": "cannot go with strategies, which trains",
+    "input_only": "cannot go with strategies, which trains",
+    "check_replica_consistency": "is set by the command where weights are compared",
+    "staged_vars": _OTHERWISE,
+}
+
+
+@dataclass(frozen=True)
+class StrategyCase:
+    """One row of the table.
+
+    Attributes:
+      name: the mode, or `ONE_TOWER`.
+      flags: of ``cnnbench run``, without those of files.
+      resolved: the same, resolved.
+      apart: why its weights are not compared; "" if they are.
+      weights_flags: of the process that trains the weights to compare; empty for none.
+    """
+
+    name: str
+    flags: tuple[str, ...]
+    resolved: Resolved
+    apart: str = ""
+    weights_flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class StrategiesPlan:
+    """What is measured.
+
+    Attributes:
+      one_tower: what the modes are compared with.
+      modes: in the order of the table.
+      notices: lines to print before the first run.
+    """
+
+    one_tower: StrategyCase
+    modes: tuple[StrategyCase, ...]
+    notices: tuple[str, ...]
+
+    @property
+    def cases(self) -> tuple[StrategyCase, ...]:
+        """All of them, one tower first."""
+        return (self.one_tower, *self.modes)
+
+
+def make_plan(
+    given: Mapping[str, object],
+    modes: Sequence[str] | None,
+    *,
+    on_gpu: bool,
+    weights_steps: int = 0,
+) -> StrategiesPlan:
+    """Checks the flags of every mode; loads no TensorFlow.
+
+    Args:
+      given: values of the flags of all runs, by name.
+      modes: those to measure; None for all that work with these flags in one process.
+      on_gpu: whether devices are GPUs. Towers on a CPU share its cores, so that one tower with all
+        their images is as fast as they can be. On GPUs it has the images of one device.
+      weights_steps: after which weights are compared; 0 not to compare any.
+
+    Raises:
+      UsageError: they cannot be run: wrong flags, unknown models.
+      DataError: data that cannot be used.
+    """
+    _refuse(given)
+    if given.get(registry.PLUGIN_FLAG):
+        registry.load_plugin(str(given[registry.PLUGIN_FLAG]))
+    texts = {name: _text(name, value) for name, value in given.items()}
+    if not on_gpu and texts.get("device", "auto") == "auto":
+        texts["device"] = "cpu"  # so that what needs GPUs is left out, and does not fail
+    first = _resolved({**texts, "variable_update": DEFAULT})
+    towers = int(first.config["num_gpus"])
+    if towers < 2:
+        raise FlagError("num_gpus", towers, "must be at least 2: one device has nothing to reduce")
+    alone = {**texts, "variable_update": DEFAULT, "num_gpus": "1"}
+    alone["batch_size"] = str(first.batch_size * (1 if on_gpu else towers))
+    if texts.get("gpu_indices"):
+        alone["gpu_indices"] = texts["gpu_indices"].split(",")[0]
+    cases, notices = [], []
+    there_are = registry.names()
+    for name in dict.fromkeys(there_are if modes is None else modes):
+        if name not in there_are:
+            raise FlagError("modes", name, f"must be some of {', '.join(there_are)}")
+        mode = registry.find(name)
+        flags = {**mode.needs, **texts, "variable_update": name}
+        try:
+            cases.append(_case(mode, flags, weights_steps))
+        except UsageError as error:
+            if modes is not None:
+                raise
+            notices.append(f"{name} is left out: {error}")
+    return StrategiesPlan(
+        StrategyCase(ONE_TOWER, _words(alone), _resolved(alone), "it sees all images as one batch"),
+        tuple(cases),
+        (*notices, *dict.fromkeys(f"{c.name}: {n}" for c in cases for n in c.resolved.notices)),
+    )
+
+
+def _case(mode: Mode, flags: Mapping[str, str], weights_steps: int) -> StrategyCase:
+    apart = mode.apart or ("" if mode.in_sync else "its towers train apart")
+    few = {name: text for name, text in flags.items() if name not in _NOT_FOR_WEIGHTS}
+    few["num_batches"] = str(weights_steps)
+    few["num_warmup_batches"] = "0"
+    few["init_learning_rate"] = str(_RATE_FOR_WEIGHTS)
+    few["check_replica_consistency"] = "1"
+    compared = weights_steps and not apart
+    return StrategyCase(
+        mode.name, _words(flags), _resolved(flags), apart, _words(few) if compared else ()
+    )
+
+
+def _refuse(given: Mapping[str, object]) -> None:
+    """Refuses flags that the command sets, and those with which modes train differently."""
+    for name, reason in _OF_THE_COMMAND.items():
+        if given.get(name):
+            raise FlagError(name, _text(name, given[name]), reason)
+    if given.get("variable_consistency", "strong") != "strong":
+        raise FlagError("variable_consistency", given["variable_consistency"], _OTHERWISE)
+
+
+def _resolved(flags: Mapping[str, str]) -> Resolved:
+    try:
+        return resolve_run(_words(flags))
+    except DataError as error:
+        raise UsageError(str(error)) from None
+
+
+def _words(flags: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(f"--{name}={text}" for name, text in flags.items())
+
+
+_SPECS = {spec.name: spec for spec in (*OBSOLETE, *FLAGS)}
+
+
+def _text(name: str, value: object) -> str:
+    return "" if value is None else _SPECS[name].text(value)

@@ -1,0 +1,173 @@
+"""Runs all cases in turn, a fresh process for each, and keeps their records."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cnnbench.campaigns.ab.side import Side, measuring
+from cnnbench.campaigns.processes.campaign import Campaign
+from cnnbench.campaigns.processes.ended import Ended
+from cnnbench.campaigns.processes.outcome import headline
+from cnnbench.campaigns.processes.results_dir import LOGS, ResultsFolder
+from cnnbench.campaigns.strategies.plan import StrategiesPlan, StrategyCase
+from cnnbench.records.run import RunRecord
+
+_CHECKPOINTS = "checkpoints"
+
+
+@dataclass
+class CaseRuns:
+    """The processes of one case.
+
+    Attributes:
+      case: the case.
+      rounds: the processes of the rounds, by number, from 1.
+      weights: the process that trained the weights to compare; None if there was none.
+      checkpoint: folder with these weights; None if there are none.
+    """
+
+    case: StrategyCase
+    rounds: dict[int, Ended] = field(default_factory=dict)
+    weights: Ended | None = None
+    checkpoint: Path | None = None
+
+    @property
+    def records(self) -> dict[int, RunRecord]:
+        """Of the rounds that went well, by number."""
+        return {at: one.record for at, one in self.rounds.items() if one.status == "ok"}
+
+    @property
+    def problem(self) -> str:
+        """Why a process failed, after which none of the case has run; else ""."""
+        ended = [one for one in (self.weights, *self.rounds.values()) if one is not None]
+        return next((one.message for one in ended if one.status != "ok"), "")
+
+
+class StrategiesFolder(ResultsFolder):
+    """A results directory: DIR/MODE has a record per round.
+
+    Args:
+      folder: new or empty.
+      plan: what is measured.
+
+    Raises:
+      FlagError: it cannot be used.
+    """
+
+    def __init__(self, folder: str, plan: StrategiesPlan) -> None:
+        names = (one.name for one in plan.cases)
+        super().__init__(folder, folders=(*names, _CHECKPOINTS, LOGS))
+        self.checkpoints = self.folder / _CHECKPOINTS
+
+    def __exit__(self, *error: object) -> None:
+        """Removes the weights, which nobody needs once they are compared."""
+        shutil.rmtree(self.checkpoints, ignore_errors=True)
+        super().__exit__(*error)
+
+
+class Session:
+    """One run of the command.
+
+    Args:
+      plan: what to measure.
+      results: takes the records.
+      campaign: runs the processes.
+      rounds: processes of each case.
+      seed: of the order within rounds.
+      timeout: seconds for each process.
+      python: an interpreter; the one that runs this if None.
+    """
+
+    def __init__(
+        self,
+        plan: StrategiesPlan,
+        results: StrategiesFolder,
+        campaign: Campaign,
+        *,
+        rounds: int,
+        seed: int,
+        timeout: float,
+        python: str | None = None,
+    ) -> None:
+        self._results = results
+        self._campaign = campaign
+        self._rounds = rounds
+        self._coins = random.Random(seed)
+        self._timeout = timeout
+        self._python = python
+        self._cases = tuple(CaseRuns(case) for case in plan.cases)
+
+    def run(self) -> tuple[CaseRuns, ...]:
+        """Trains the weights to compare, then runs every case once per round, in random order.
+
+        A case that fails is not run again.
+
+        Returns:
+          The processes per case, in the order of the plan.
+
+        Raises:
+          KeyboardInterrupt: the process is gone; earlier records are in the folder.
+          BenchmarkError: results cannot be written, or no process can be started.
+        """
+        training = [one for one in self._cases if one.case.weights_flags]
+        due = [(one, number) for number in range(1, self._rounds + 1) for one in self._shuffled()]
+        self._campaign.expect(f"{one.case.name} weights" for one in training)
+        self._campaign.expect(one.case.name for one, _ in due)
+        for one in training:
+            self._train(one)
+        for one, number in due:
+            if not one.problem:
+                self._measure(one, number)
+        return self._cases
+
+    def _shuffled(self) -> list[CaseRuns]:
+        cases = list(self._cases)
+        self._coins.shuffle(cases)
+        return cases
+
+    def _train(self, runs: CaseRuns) -> None:
+        """The process whose weights are compared; its record is kept if it fails."""
+        folder = self._results.checkpoints / runs.case.name
+        flags = (*runs.case.weights_flags, f"--train_dir={folder}")
+        runs.weights = self._process(runs, "weights", flags, lambda record: "ok")
+        if runs.problem:
+            self._keep(runs, "weights", runs.weights)
+        else:
+            runs.checkpoint = folder
+
+    def _measure(self, runs: CaseRuns, number: int) -> None:
+        ended = self._process(runs, f"r{number}", runs.case.flags, headline)
+        self._keep(runs, f"r{number}", ended)
+        runs.rounds[number] = ended
+
+    def _process(
+        self,
+        runs: CaseRuns,
+        stem: str,
+        flags: tuple[str, ...],
+        said: Callable[[RunRecord], str],
+    ) -> Ended:
+        name = f"{runs.case.name}-{stem}"
+        self._campaign.begin(name)
+        pending = self._results.folder / runs.case.name / f"{name}.part"
+        command = measuring(
+            Side(flags=flags, python=self._python),
+            pending,
+            self._results.log(name),
+            facts=self._campaign.facts,
+            like=runs.case.resolved,
+        )
+        (ended,) = self._campaign.run([command], self._timeout)
+        pending.unlink(missing_ok=True)
+        if ended.status != "ok":
+            self._campaign.drop(runs.case.name)
+        self._campaign.end(name, ended.message or said(ended.record), ended.seconds)
+        return ended
+
+    def _keep(self, runs: CaseRuns, stem: str, ended: Ended) -> None:
+        target = self._results.folder / runs.case.name / f"{stem}.json"
+        self._results.keep(ended.document, target)

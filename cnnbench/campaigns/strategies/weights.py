@@ -1,0 +1,78 @@
+"""Whether modes have trained alike: the weights in their checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cnnbench.campaigns.strategies.session import CaseRuns
+from cnnbench.errors import BenchmarkError
+from cnnbench.run.driver import checkpoint_folder
+from cnnbench.run.driver.checkpoints import stored_variables
+
+
+@dataclass(frozen=True)
+class WeightDistance:
+    """How far the weights of a mode are from those of the reference.
+
+    Attributes:
+      value: the largest over the variables: the largest difference of two elements, as a share of
+        the largest element of the reference; 0 if all bits are equal, NaN if some are no numbers.
+      variable: for which it is that large; "" if all are equal.
+    """
+
+    value: float
+    variable: str = ""
+
+    def within(self, tolerance: float) -> bool:
+        """Whether it is small enough for rounding to explain it."""
+        return self.value <= tolerance  # NaN is not
+
+
+def distances(results: Sequence[CaseRuns]) -> dict[str, WeightDistance]:
+    """The distances of all modes that should train alike from the first of them.
+
+    Args:
+      results: with checkpoints of equally many steps on the same data.
+
+    Returns:
+      By name of the mode, the reference first; empty if there are fewer than two to compare.
+
+    Raises:
+      BenchmarkError: a checkpoint cannot be read, or is of another network.
+    """
+    compared = [one for one in results if one.checkpoint is not None and not one.case.apart]
+    if len(compared) < 2:
+        return {}
+    values = {one.case.name: _read(one) for one in compared}
+    reference = next(iter(values.values()))
+    return {name: _distance(reference, found) for name, found in values.items()}
+
+
+def _read(result: CaseRuns) -> dict[str, np.ndarray]:
+    path = checkpoint_folder.latest(str(result.checkpoint))
+    if path is None:
+        raise BenchmarkError(f"{result.case.name} has left no checkpoint")
+    return stored_variables(path)
+
+
+def _distance(reference: dict[str, np.ndarray], found: dict[str, np.ndarray]) -> WeightDistance:
+    if reference.keys() != found.keys():
+        name = min(reference.keys() ^ found.keys())
+        raise BenchmarkError(f"only some modes have the variable {name}")
+    largest = WeightDistance(0.0)
+    for name, expected in reference.items():
+        if expected.tobytes() == found[name].tobytes():
+            continue
+        a, b = (np.asarray(array, np.float64) for array in (expected, found[name]))
+        size = float(np.max(np.abs(a)))
+        with np.errstate(invalid="ignore"):
+            gap = float(np.max(np.abs(a - b)))
+        value = gap / size if size else gap
+        if not value <= largest.value:
+            largest = WeightDistance(value, name)
+        if np.isnan(value):
+            break
+    return largest

@@ -1,0 +1,167 @@
+"""Finds the file of a suite and reads it as a tree whose every node knows its line.
+
+Scalars keep their text: a flag's value is what was written, not what YAML 1.1 makes of
+it (``1e-3`` a string, ``012`` ten, ``1:30`` ninety, ``on`` true).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass, field
+from importlib import resources
+
+import yaml
+
+from cnnbench.base.reading import read_file
+from cnnbench.errors import UsageError
+
+_MOST_MIB = 1  # which takes seconds to parse
+# Deeper than any suite; a list that contains itself has no end.
+_MAX_DEPTH = 12
+
+_TAGS = {
+    "tag:yaml.org,2002:bool": "boolean",
+    "tag:yaml.org,2002:null": "null",
+    "tag:yaml.org,2002:int": "integer",
+    "tag:yaml.org,2002:float": "number",
+    "tag:yaml.org,2002:str": "string",
+    "tag:yaml.org,2002:timestamp": "string",
+    "tag:yaml.org,2002:merge": "string",
+    "tag:yaml.org,2002:value": "string",
+}
+_TRUE = ("y", "yes", "true", "on")
+
+
+@dataclass(frozen=True)
+class Node:
+    """A value and where it stands.
+
+    Attributes:
+      file: as given, for messages.
+      line: counted from 1.
+      kind: mapping, list, or the scalar kinds boolean, integer, number, string, null.
+      text: of a scalar, as written.
+      items: of a list.
+      fields: of a mapping, in order: key, its line, value.
+    """
+
+    file: str
+    line: int
+    kind: str
+    text: str = ""
+    items: tuple[Node, ...] = ()
+    fields: tuple[tuple[str, int, Node], ...] = field(default=(), repr=False)
+
+    @property
+    def is_true(self) -> bool:
+        """What YAML 1.1 makes of a boolean."""
+        return self.text.lower() in _TRUE
+
+    def error(self, message: str, line: int | None = None) -> UsageError:
+        """An error about this node, to raise: ``file:line: message``.
+
+        Args:
+          message: what is wrong and what would be valid.
+          line: counted from 1; that of the node if None.
+        """
+        return UsageError(f"{self.file}:{self.line if line is None else line}: {message}")
+
+
+def shipped_suites() -> tuple[str, ...]:
+    """Names of the shipped suites, sorted."""
+    files = resources.files("cnnbench.configs").iterdir()
+    return tuple(sorted(f.name.removesuffix(".yaml") for f in files if f.name.endswith(".yaml")))
+
+
+def find_suite(text: str) -> str:
+    """The path of a suite.
+
+    Args:
+      text: a path, or the name of a shipped suite; a file of that name comes first.
+
+    Raises:
+      UsageError: neither; lists the names.
+    """
+    if os.path.isfile(text):
+        return text
+    if text in shipped_suites():
+        path = str(resources.files("cnnbench.configs").joinpath(f"{text}.yaml"))
+        with contextlib.suppress(OSError):  # the working directory may be gone
+            relative = os.path.relpath(path)
+            return path if relative.startswith("..") else relative
+        return path
+    shipped = ", ".join(shipped_suites())
+    if text.endswith((".yaml", ".yml")) or os.sep in text:
+        raise UsageError(f"{text}: no such file; shipped suites are {shipped}")
+    raise UsageError(f"no suite {text!r}; there are {shipped}, or name a YAML file")
+
+
+def load(path: str) -> Node:
+    """The root of the one document in a file.
+
+    Args:
+      path: of the file; messages name it this way.
+
+    Raises:
+      UsageError: unreadable, not YAML, empty, several documents, a key twice, an
+        unknown tag, nested too deeply; names file and line.
+    """
+    try:
+        # Bytes, so that the loader finds out the encoding.
+        data = read_file(path, _MOST_MIB)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}") from error
+    try:
+        root = yaml.compose(data, Loader=yaml.SafeLoader)
+    except RecursionError:
+        raise UsageError(f"{path}: nested too deeply") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = 1 if mark is None else mark.line + 1
+        raise UsageError(f"{path}:{line}: not YAML: {error.problem or error.context}") from error
+    except yaml.YAMLError as error:
+        raise UsageError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+    if root is None:
+        raise UsageError(f"{path}: is empty")
+    return _Converter(path).convert(root, 0)
+
+
+class _Converter:
+    def __init__(self, path: str) -> None:
+        self._path = path
+        # An alias is the node itself once more. Converted once, it costs nothing to repeat.
+        self._done: dict[int, Node] = {}
+
+    def convert(self, node: yaml.Node, depth: int) -> Node:
+        if depth > _MAX_DEPTH:
+            raise UsageError(f"{self._path}:{_line(node)}: nested too deeply")
+        if id(node) not in self._done:
+            self._done[id(node)] = self._convert(node, depth)
+        return self._done[id(node)]
+
+    def _convert(self, node: yaml.Node, depth: int) -> Node:
+        line = _line(node)
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node, line)
+        if isinstance(node, yaml.SequenceNode):
+            items = tuple(self.convert(item, depth + 1) for item in node.value)
+            return Node(self._path, line, "list", items=items)
+        fields: list[tuple[str, int, Node]] = []
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise UsageError(f"{self._path}:{_line(key)}: a key must be a word")
+            if any(key.value == name for name, _, _ in fields):
+                raise UsageError(f'{self._path}:{_line(key)}: the key "{key.value}" is there twice')
+            fields.append((key.value, _line(key), self.convert(value, depth + 1)))
+        return Node(self._path, line, "mapping", fields=tuple(fields))
+
+    def _scalar(self, node: yaml.ScalarNode, line: int) -> Node:
+        kind = _TAGS.get(node.tag)
+        if kind is None:
+            raise UsageError(f"{self._path}:{line}: the tag {node.tag} is not known")
+        return Node(self._path, line, kind, text=str(node.value))
+
+
+def _line(node: yaml.Node) -> int:
+    return int(node.start_mark.line) + 1

@@ -1,0 +1,454 @@
+"""From a suite to the cases to run and their order; all flags are checked beforehand.
+
+An entry is expanded to configurations, named sets of flags; a configuration whose flags have
+been resolved is a case.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import random
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from cnnbench.base.text.labels import labels_of
+from cnnbench.campaigns.launch.tasks import Layout, check, task_flags
+from cnnbench.campaigns.processes.commands import (
+    Resolved,
+    digest_key,
+    environment_identity,
+    flag_kinds,
+    resolve,
+)
+from cnnbench.campaigns.sweep.document import Node
+from cnnbench.campaigns.sweep.schema import Bound, FlagNodes, Search, Suite, SuiteEntry, unknown_key
+from cnnbench.errors import DataError, FlagError, UsageError
+from cnnbench.judge.compare.power import processes_to_decide
+from cnnbench.records.subject import Subject
+
+MAX_CONFIGURATIONS = 10_000
+
+_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
+
+
+@dataclass(frozen=True)
+class FlagSet:
+    """One set of flags.
+
+    Attributes:
+      entry: it comes from.
+      name: of the entry, then the flags that vary, as in
+        "resnet50 num_gpus=2 precision=bf16".
+      flags: texts by flag name; a list flag's with commas.
+      nodes: their places in the file.
+      varied: names of those that the matrix or an inclusion sets.
+    """
+
+    entry: SuiteEntry
+    name: str
+    flags: Mapping[str, str]
+    nodes: FlagNodes
+    varied: tuple[str, ...]
+
+
+class MissingVariable(Exception):
+    """A flag names an environment variable without a value."""
+
+    def __init__(self, node: Node, name: str, lack: str) -> None:
+        super().__init__(f"{name} {lack}")
+        self.node = node
+        self.name = name
+
+
+def expand(
+    entry: SuiteEntry, environ: Mapping[str, str] | None = None
+) -> tuple[tuple[FlagSet, ...], str | None]:
+    """The configurations of an entry.
+
+    Args:
+      entry: of a checked suite.
+      environ: for ${NAME} and ${NAME:-otherwise} in values; of this process if None.
+
+    Returns:
+      The matrix in order, less what is excluded, then the included ones; and what is missing
+      where an optional entry has none, as in "DATA is not set".
+
+    Raises:
+      UsageError: an exclusion that excludes nothing, two equal configurations, far too
+        many, or an environment variable that is not set or empty.
+    """
+    variables = os.environ if environ is None else environ
+    try:
+        found = _expand(entry, variables)
+    except MissingVariable as missing:
+        if entry.optional:
+            return (), str(missing)
+        raise missing.node.error(
+            f"${{{missing.name}}}: the environment variable {missing}"
+        ) from None
+    return found, None
+
+
+def _expand(entry: SuiteEntry, environ: Mapping[str, str]) -> tuple[FlagSet, ...]:
+    count = math.prod(len(axis) for axis in entry.axes) + len(entry.include)
+    if count > MAX_CONFIGURATIONS:
+        raise entry.node.error(
+            f"{entry.name}: its matrix has {count} configurations; {MAX_CONFIGURATIONS} is the most"
+        )
+    only_included = bool(entry.include) and not entry.axes
+    products = [] if only_included else list(itertools.product(*entry.axes))
+    made = [_configuration(entry, sets, environ) for sets in products]
+    made = _exclude(entry, made, environ)
+    made += [_configuration(entry, (flags,), environ) for flags in entry.include]
+    seen: dict[str, FlagSet] = {}
+    for configuration in made:
+        if configuration.name in seen:
+            line = max(node.line for node in (entry.node, *configuration.nodes.values()))
+            raise entry.node.error(f"{configuration.name}: is there twice", line)
+        seen[configuration.name] = configuration
+    if not made:
+        raise entry.node.error(f"{entry.name}: everything is excluded")
+    return tuple(made)
+
+
+def _configuration(
+    entry: SuiteEntry, sets: tuple[FlagNodes, ...], environ: Mapping[str, str]
+) -> FlagSet:
+    nodes = dict(entry.flags)
+    own: dict[str, str] = {}
+    for flags in sets:
+        for name, node in flags.items():
+            nodes[name] = node
+            own[name] = _value(entry, name, node, environ) or ""
+    values = {name: _value(entry, name, node, environ) for name, node in nodes.items()}
+    texts = {name: text for name, text in values.items() if text is not None}
+    label = " ".join([entry.name, *(f"{name}={_short(text)}" for name, text in own.items())])
+    return FlagSet(entry, label, texts, nodes, tuple(own))
+
+
+def _exclude(entry: SuiteEntry, made: list[FlagSet], environ: Mapping[str, str]) -> list[FlagSet]:
+    kept = made
+    named = {name for configuration in made for name in configuration.nodes}
+    for rule in entry.exclude:
+        values = {
+            name: [_value(entry, name, item, environ) for item in node.items or (node,)]
+            for name, _, node in rule.fields
+        }
+        # Null means "not given", but a flag that no configuration has is a typing error.
+        rest = [c for c in kept if not (values.keys() <= named and _matches(values, c))]
+        if len(rest) == len(kept):
+            raise rule.error("excludes nothing: no configuration has these flags together")
+        kept = rest
+    return kept
+
+
+def _matches(rule: Mapping[str, Sequence[str | None]], configuration: FlagSet) -> bool:
+    return all(configuration.flags.get(name) in values for name, values in rule.items())
+
+
+def _value(entry: SuiteEntry, name: str, node: Node, environ: Mapping[str, str]) -> str | None:
+    """The value of a flag as a command line has it; None if it is not given."""
+    if node.kind == "null":
+        return None
+    if node.kind == "list":
+        return ",".join("".join(_substituted(item, environ)) for item in node.items)
+    # Of a switch every spelling of YAML's will do; of other flags "on" and "no" are values.
+    if node.kind == "boolean" and flag_kinds(entry.command).get(name) == "boolean":
+        return "true" if node.is_true else "false"
+    return "".join(_substituted(node, environ))
+
+
+def _substituted(node: Node, environ: Mapping[str, str]) -> Iterator[str]:
+    end = 0
+    for match in _VARIABLE.finditer(node.text):
+        yield node.text[end : match.start()]
+        end = match.end()
+        name, otherwise = match.groups()
+        value = environ.get(name) or otherwise
+        if value is None:
+            raise MissingVariable(node, name, "is empty" if name in environ else "is not set")
+        yield value
+    yield node.text[end:]
+
+
+def _short(text: str) -> str:
+    """A value in a name: of a path its last part. (nccl/xring is no path.)"""
+    if text.startswith(("/", "./", "../", "~")):
+        text = os.path.basename(text.rstrip("/"))
+    return " ".join(text.split())
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """Settings of the command line that replace those of every entry, and which of them run.
+
+    Attributes:
+      flags: texts by name, for every configuration whose command knows the flag.
+      repeats, timeout: replace the entries' own unless None.
+      search: search for the largest batch size in every configuration.
+      filter: a regular expression; only configurations whose name contains a match are run, and
+        looked at: flags for this machine may not suit the others.
+    """
+
+    flags: Mapping[str, str] = field(default_factory=dict)
+    repeats: int | None = None
+    timeout: float | None = None
+    search: bool = False
+    filter: str | None = None
+
+
+@dataclass(frozen=True)
+class SweepCase:
+    """One configuration, ready to run.
+
+    Attributes:
+      name: for people; unique in the suite.
+      command: sub-command of cnnbench.
+      flags: its arguments.
+      resolved: the resolved flags.
+      key: equal for equal configurations in equal environments.
+      repeats: processes.
+      is_auto: whether their number follows from that of the configurations.
+      timeout: seconds per process.
+      launch: the processes of a job; None for a run in one process.
+      search: how to find the batch size; None to take the flags' own.
+    """
+
+    name: str
+    command: str
+    flags: tuple[str, ...]
+    resolved: Resolved
+    key: str
+    repeats: int
+    timeout: float
+    bounds: tuple[Bound, ...]
+    search: Search | None
+    launch: Layout | None = None
+    is_auto: bool = False
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """The cases of a sweep.
+
+    Attributes:
+      suite: name.
+      cases: in the order of the file.
+      notices: lines to print before the first run.
+      environment: facts about machine and software that are part of the cases' keys, and the
+        revision that is measured.
+      subject: what is measured.
+    """
+
+    suite: str
+    cases: tuple[SweepCase, ...]
+    notices: tuple[str, ...]
+    environment: Mapping[str, Any]
+    subject: Subject = field(default_factory=Subject)
+
+
+def make_plan(
+    suite: Suite,
+    facts: Mapping[str, Any],
+    overrides: Overrides | None = None,
+    subject: Subject | None = None,
+) -> SweepPlan:
+    """Expands all entries and checks every flag of every configuration.
+
+    Args:
+      suite: checked.
+      facts: about this machine; part of the cases' keys.
+      overrides: from the command line.
+      subject: the repository that is worked in; its revision is part of the keys too.
+
+    Raises:
+      UsageError: names file, line, flag and what would be valid.
+      FlagError: the filter is no regular expression, or nothing matches it.
+    """
+    overrides = overrides or Overrides()
+    subject = (subject or Subject()).labelled(labels_of(overrides.flags)) or Subject()
+    state = {"revision": subject.revision, "dirty": subject.dirty}
+    known = {name: value for name, value in state.items() if value is not None}
+    environment = {**environment_identity(facts), **known}
+    configurations: list[FlagSet] = []
+    notices: list[str] = []
+    for entry in suite.entries:
+        expanded, unset = expand(entry)
+        if unset is not None:
+            notices.append(f"{entry.name}: left out, because {unset}")
+        configurations += expanded
+    if not configurations:
+        raise UsageError(f"{suite.file}: no entry is left to run; {'; '.join(notices)}")
+    cases: dict[str, SweepCase] = {}
+    for configuration in _chosen(configurations, overrides.filter):
+        case = _case(configuration, environment, overrides, notices)
+        if case.key in cases:
+            raise configuration.entry.node.error(
+                f'"{case.name}" runs the same as "{cases[case.key].name}"; '
+                "their records could not be distinguished"
+            )
+        cases[case.key] = case
+    listed = tuple(dict.fromkeys(notices))
+    return SweepPlan(suite.name, _repeated(cases.values()), listed, environment, subject)
+
+
+def _chosen(configurations: Sequence[FlagSet], pattern: str | None) -> list[FlagSet]:
+    """Those that `Overrides.filter` chooses."""
+    if pattern is None:
+        return list(configurations)
+    try:
+        expression = re.compile(pattern)
+    except re.error as error:
+        raise FlagError("filter", pattern, f"is not a regular expression: {error}") from None
+    chosen = [one for one in configurations if expression.search(one.name)]
+    if not chosen:
+        names = ", ".join(f'"{one.name}"' for one in configurations[:5])
+        more = f" and {len(configurations) - 5} more" if len(configurations) > 5 else ""
+        raise FlagError("filter", pattern, f"matches none of {names}{more}")
+    return chosen
+
+
+def family(cases: Iterable[SweepCase], command: str) -> int:
+    """How many configurations `cnnbench compare` will judge together.
+
+    Args:
+      cases: of a plan.
+      command: "run" or "allreduce"; each is a family of its own.
+    """
+    return sum(case.resolved.rows for case in cases if case.command == command)
+
+
+def _repeated(cases: Iterable[SweepCase]) -> tuple[SweepCase, ...]:
+    """The cases, where that is automatic with as many processes as their verdicts need."""
+    listed = tuple(cases)
+    needed = {
+        command: processes_to_decide(family(listed, command))
+        for command in {case.command for case in listed if case.is_auto}
+    }
+    return tuple(
+        replace(case, repeats=needed[case.command]) if case.is_auto else case for case in listed
+    )
+
+
+@dataclass(frozen=True)
+class Item:
+    """One process, or the search for the batch size of a case.
+
+    Attributes:
+      case: of the plan.
+      repeat: counted from 1; 0 for the search for its batch size.
+    """
+
+    case: SweepCase
+    repeat: int
+
+    @property
+    def label(self) -> str:
+        """Shown in progress lines."""
+        if self.repeat == 0:
+            return f"{self.case.name}: largest batch"
+        if self.case.repeats == 1:
+            return self.case.name
+        return f"{self.case.name} #{self.repeat}"
+
+    @property
+    def duration_key(self) -> tuple[str, bool]:
+        """Of what takes equally long: the case, and whether it is the search."""
+        return self.case.key, self.repeat == 0
+
+
+def ordered(cases: Sequence[SweepCase], seed: int) -> tuple[Item, ...]:
+    """Searches first, then round r of all cases before round r + 1, each shuffled.
+
+    Args:
+      cases: to run.
+      seed: the same seed gives the same order of the same cases.
+    """
+    generator = random.Random(seed)
+    rounds = max((case.repeats for case in cases), default=0)
+    items = []
+    for repeat in range(rounds + 1):
+        due = [
+            Item(case, repeat)
+            for case in cases
+            if (repeat and repeat <= case.repeats) or (not repeat and case.search is not None)
+        ]
+        generator.shuffle(due)
+        items += due
+    return tuple(items)
+
+
+def _case(
+    configuration: FlagSet,
+    environment: Mapping[str, Any],
+    overrides: Overrides,
+    notices: list[str],
+) -> SweepCase:
+    entry = configuration.entry
+    known = flag_kinds(entry.command)
+    for name, node in configuration.nodes.items():
+        if name not in known:
+            raise node.error(unknown_key(name, known))
+    for name, text in overrides.flags.items():
+        if name in configuration.varied:
+            reason = f'is what "{entry.name}" varies; choose with --filter'
+            raise FlagError(name, text, reason)
+    for_all = {name: text for name, text in overrides.flags.items() if name in known}
+    texts = {**configuration.flags, **for_all}
+    flags = tuple(f"--{name}={text}" for name, text in texts.items())
+    only_of_runs = {
+        "bounds": entry.bounds,
+        "max_batch_search": entry.search,
+        "launch": entry.launch,
+    }
+    if entry.command != "run" and any(only_of_runs.values()):
+        name = next(name for name, value in only_of_runs.items() if value)
+        raise entry.node.error(f"{entry.name}: {name} needs command: run")
+    resolved = _resolve(configuration, flags)
+    notices += [f"{configuration.name}: {notice}" for notice in resolved.notices]
+    search = entry.search
+    if overrides.search and search is None and entry.command == "run":
+        search = Search()
+    if search is not None and resolved.batch_size > search.limit:
+        raise entry.node.error(
+            f"{configuration.name}: max_batch_search ends at {search.limit}, below the "
+            f"batch size it starts with, {resolved.batch_size}"
+        )
+    parts = {
+        "command": entry.command,
+        "config": resolved.identity,
+        "search": None if search is None else vars(search),
+        "environment": environment,
+    }
+    return SweepCase(
+        name=configuration.name,
+        command=entry.command,
+        flags=flags,
+        resolved=resolved,
+        key=digest_key(parts),
+        repeats=overrides.repeats or entry.repeats or 1,
+        timeout=overrides.timeout or entry.timeout,
+        bounds=tuple(entry.bounds.values()),
+        search=search,
+        launch=entry.launch,
+        is_auto=overrides.repeats is None and entry.repeats is None,
+    )
+
+
+def _resolve(configuration: FlagSet, flags: Sequence[str]) -> Resolved:
+    """The resolved flags; an error names the line of the flag it is about."""
+    entry = configuration.entry
+    try:
+        if entry.launch is None:
+            return resolve(entry.command, flags)
+        check(entry.launch, flags, None)
+        return resolve(entry.command, task_flags(entry.launch.job_to_check(), flags, None))
+    except FlagError as error:
+        node = configuration.nodes.get(error.flag, entry.node)
+        raise node.error(f"{configuration.name}: {error}") from None
+    except (UsageError, DataError) as error:
+        raise entry.node.error(f"{configuration.name}: {error}") from None

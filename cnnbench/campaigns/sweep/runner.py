@@ -1,0 +1,359 @@
+"""Runs the items of a sweep one after the other; every result is written durably at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cnnbench.campaigns.processes.campaign import Campaign
+from cnnbench.campaigns.processes.ended import Ended
+from cnnbench.campaigns.processes.outcome import Measuring, blank_record, headline, read
+from cnnbench.campaigns.sweep.durations import outlook
+from cnnbench.campaigns.sweep.planning import Item, SweepPlan, ordered
+from cnnbench.campaigns.sweep.schema import Search
+from cnnbench.campaigns.sweep.store import Store
+from cnnbench.records.codec import encode
+from cnnbench.records.load import record_of
+from cnnbench.records.place import SweepPlace
+from cnnbench.records.subject import with_subject
+
+NOT_IN_TRIALS = (
+    "num_batches",
+    "num_epochs",
+    "num_warmup_batches",
+    "warmup",
+    "max_warmup_batches",
+    "eval_during_training_every_n_steps",
+    "eval_during_training_every_n_epochs",
+    "eval_during_training_at_specified_steps",
+    "eval_during_training_at_specified_epochs",
+    "stop_at",
+    "stop_at_top_1_accuracy",
+)
+"""Flags that a process of few steps, such as a trial of a batch size, replaces or leaves out."""
+
+
+@dataclass(frozen=True)
+class SweepRun:
+    """A process of this sweep or of the one that is resumed.
+
+    Attributes:
+      item: of the plan.
+      path: of its record.
+      ended: how; of one that was resumed nothing but its status.
+    """
+
+    item: Item
+    path: Path
+    ended: Ended
+
+
+class _SearchFailed(Exception):
+    """A trial failed for another reason than memory."""
+
+    def __init__(self, ended: Ended) -> None:
+        super().__init__(ended.message)
+        self.ended = ended
+
+
+def arguments(item: Item, batch_size: int | None = None) -> tuple[str, ...]:
+    """Command and flags of an item, without the file of its record.
+
+    Args:
+      item: what to run.
+      batch_size: replaces that of the flags.
+    """
+    case = item.case
+    flags = list(case.flags)
+    if item.repeat == 0:
+        assert case.search is not None
+        flags = [f for f in flags if f[2:].partition("=")[0] not in NOT_IN_TRIALS]
+        flags += [f"--num_batches={case.search.num_batches}", "--num_warmup_batches=1"]
+    if batch_size is not None:
+        flags = [f for f in flags if not f.startswith("--batch_size=")]
+        flags.append(f"--batch_size={batch_size}")
+    if case.launch is not None:
+        return ("launch", *case.launch.flags, "--", *flags)
+    return (case.command, *flags)
+
+
+class Sweep:
+    """One sweep.
+
+    Args:
+      plan: what to run.
+      store: where results go.
+      campaign: runs the processes.
+      seed: of the order.
+      resume: whether runs with a sound record in the store are done.
+      program: what is started, before command and flags.
+    """
+
+    def __init__(
+        self,
+        plan: SweepPlan,
+        store: Store,
+        campaign: Campaign,
+        *,
+        seed: int,
+        resume: bool = False,
+        program: Sequence[str] = (),
+    ) -> None:
+        self._plan = plan
+        self._store = store
+        self._journal = store.journal
+        self._campaign = campaign
+        self._reporter = campaign.reporter
+        self._seed = seed
+        self._resume = resume
+        self._program = tuple(program)
+        self._batches: dict[str, int] = {}
+        self._trials: dict[tuple[str, int], bool] = {}
+        self._started = 0.0
+        self._runs: list[SweepRun] = []
+
+    def run(self) -> tuple[SweepRun, ...]:
+        """Runs everything that is not done.
+
+        Returns:
+          The results, of earlier sweeps too when resuming, in the order of the plan.
+
+        Raises:
+          KeyboardInterrupt: the child is gone; what it did is not recorded.
+          BenchmarkError: results cannot be written.
+        """
+        self._remember()
+        items = ordered(self._plan.cases, self._seed)
+        todo = [item for item in items if not self._is_done(item)]
+        if len(todo) < len(items):
+            self._reporter.notice(f"{len(items) - len(todo)} of {len(items)} runs are done already")
+        if todo:
+            campaign = self._campaign
+            self._reporter.notice(outlook(todo, campaign.durations, campaign.facts))
+        self._journal.add(
+            "sweep",
+            suite=self._plan.suite,
+            stamp=self._store.stamp,
+            seed=self._seed,
+            resumed=self._resume,
+            cases=len(self._plan.cases),
+            runs=len(todo),
+            environment=self._plan.environment,
+        )
+        self._campaign.expect((item.duration_key for item in todo), len(items) - len(todo))
+        for item in todo:
+            if self._campaign.expects(item.duration_key):
+                self._one(item)
+        self._journal.add("finished", suite=self._plan.suite)
+        rank = {case.key: index for index, case in enumerate(self._plan.cases)}
+        return tuple(sorted(self._runs, key=lambda r: (rank[r.item.case.key], r.item.repeat)))
+
+    def _remember(self) -> None:
+        """Takes durations, and when resuming also trials of batch sizes, from the journal."""
+        for event in self._journal.read():
+            key, seconds = event.get("key"), event.get("seconds")
+            if event.get("event") in ("end", "searched") and isinstance(seconds, int | float):
+                searched = event["event"] == "searched"
+                self._campaign.durations.add((str(key), searched), float(seconds), past=True)
+            if not self._resume:
+                continue
+            batch = event.get("batch_size")
+            if event.get("event") == "trial" and isinstance(batch, int):
+                self._trials[str(key), batch] = event.get("fits") is True
+            if event.get("event") == "searched" and isinstance(batch, int):
+                self._batches[str(key)] = batch
+        last = self._store.last_sweep(self._plan.suite)
+        if self._resume and last is not None:
+            self._continue(last)
+
+    def _continue(self, last: Mapping[str, Any]) -> None:
+        """Continues the previous sweep; warns if its results may not count."""
+        if isinstance(last.get("stamp"), str):
+            self._store.stamp = last["stamp"]
+        then, now = last.get("environment"), self._plan.environment
+        if isinstance(then, dict) and then != now:
+            names = sorted(n for n in {*then, *now} if then.get(n) != now.get(n))
+            self._reporter.warning(
+                f"{', '.join(names)} changed since the last sweep; earlier results do not count"
+            )
+
+    def _is_done(self, item: Item) -> bool:
+        """Whether an earlier sweep has done it; its result is taken over."""
+        if not self._resume:
+            return False
+        case = item.case
+        if item.repeat == 0:
+            return case.key in self._batches
+        for path in reversed(self._store.find(case.key, item.repeat)):
+            record = read(path)
+            if record is not None and record.status == "ok":
+                self._runs.append(SweepRun(item, path, Ended(0, 0.0, status="ok")))
+                return True
+        return False
+
+    def _one(self, item: Item) -> None:
+        self._campaign.begin(item.label)
+        self._started = time.monotonic()
+        told = self._measure(item) if item.repeat else self._search(item)
+        self._campaign.end(item.label, told, self._seconds)
+
+    @property
+    def _seconds(self) -> float:
+        """Since the current item was begun."""
+        return time.monotonic() - self._started
+
+    def _measure(self, item: Item) -> str:
+        target = self._target(item)
+        ended = self._attempt(item, self._batches.get(item.case.key), target.with_suffix(".log"))
+        return self._commit(ended, item, target)
+
+    def _search(self, item: Item) -> str:
+        """Finds the case's batch size, or fails the case."""
+        case = item.case
+        assert case.search is not None
+        first = Item(case, 1)
+        target = self._target(first)
+
+        def attempt(batch: int) -> Ended:
+            return self._attempt(item, batch, target.with_suffix(f".batch{batch}.log"))
+
+        limits = case.resolved.batch_limits
+
+        def fits(batch: int) -> bool:
+            if limits is not None and batch >= limits.refused:
+                return False  # the run would say the same
+            known = self._trials.get((case.key, batch))
+            if known is not None:
+                return known
+            ended = attempt(batch)
+            if ended.status not in ("ok", "out_of_memory"):
+                raise _SearchFailed(ended)
+            fitted = ended.status == "ok"
+            self._trials[case.key, batch] = fitted
+            self._journal.add("trial", key=case.key, batch_size=batch, fits=fitted)
+            return fitted
+
+        try:
+            start = limits.fitting if limits is not None else 0
+            found = largest_batch(start or case.resolved.batch_size, case.search, fits)
+        except _SearchFailed as failure:
+            return self._give_up(failure.ended, first, target)
+        if not found:
+            found = case.search.multiple_of
+            ended = attempt(found)
+            if ended.status != "ok":  # else memory that was taken is free again
+                return self._give_up(ended, first, target)
+        self._batches[case.key] = found
+        self._journal.add("searched", key=case.key, batch_size=found, seconds=self._seconds)
+        at_limit = found + case.search.multiple_of > case.search.limit
+        return f"{found} per device{', the limit of the search' if at_limit else ''}"
+
+    def _give_up(self, ended: Ended, first: Item, target: Path) -> str:
+        self._campaign.drop((first.case.key, False))
+        return self._commit(ended, first, target)
+
+    def _attempt(self, item: Item, batch_size: int | None, log: Path) -> Ended:
+        """Runs one process of a batch size; None for that of the flags."""
+        case, record = item.case, self._store.attempt()
+        words = (*arguments(item, batch_size), f"--result_json={record}")
+        self._journal.add("start", key=case.key, repeat=item.repeat, log=log.name)
+        command = Measuring(
+            words=(*self._program, *words),
+            log=log,
+            record=record,
+            blank=blank_record(
+                case.command,
+                ("cnnbench", *words),
+                case.resolved.config,
+                case.resolved.explicit_flags,
+                self._campaign.facts,
+            ),
+        )
+        try:
+            (ended,) = self._campaign.run([command], case.timeout)
+        finally:
+            record.unlink(missing_ok=True)
+        return ended
+
+    def _commit(self, ended: Ended, item: Item, target: Path) -> str:
+        """Keeps the record of a process; returns its main result, or its error."""
+        if ended.unusable is not None:
+            self._store.write(target.with_suffix(".unusable"), ended.unusable)
+        self._store.keep(self._annotated(ended.document, item, target), target)
+        self._journal.add(
+            "end",
+            key=item.case.key,
+            repeat=item.repeat,
+            case=item.case.name,
+            status=ended.status,
+            seconds=round(self._seconds, 3),
+            record=target.name,
+            message=ended.message,
+            max_rss_bytes=ended.max_rss_bytes,
+        )
+        self._runs.append(SweepRun(item, target, ended))
+        if ended.status == "ok":
+            return headline(record_of(ended.document))
+        return f"{ended.status.replace('_', ' ')}: {ended.message}"
+
+    def _annotated(self, document: Mapping[str, Any], item: Item, target: Path) -> dict[str, Any]:
+        """The record, with the sweep it belongs to, under its final name."""
+        case = item.case
+        searched = case.search is not None
+        place = SweepPlace(
+            suite=self._plan.suite,
+            case=case.name,
+            key=case.key,
+            repeat=item.repeat,
+            seed=self._seed,
+            requested_batch_size=case.resolved.batch_size if searched else None,
+        )
+        flag = "--result_json="
+        command = [
+            f"{flag}{target}" if word.startswith(flag) else word for word in document["command"]
+        ]
+        config = {**document["config"], "result_json": str(target)}
+        made = {**document, "command": command, "config": config, "sweep": encode(place)}
+        # A plug-in that the suite names may be of a repository of its own.
+        own = (document.get("subject") or {}).get("repository")
+        if own not in (None, self._plan.subject.repository):
+            return made
+        return with_subject(made, self._plan.subject)
+
+    def _target(self, item: Item) -> Path:
+        """Where the record goes: over a failed one of the same run when resuming."""
+        key, repeat = item.case.key, item.repeat
+        failed = self._store.find(key, repeat) if self._resume else []
+        label = f"{self._plan.suite}-{item.case.name}"
+        return failed[-1] if failed else self._store.path(label, key, repeat)
+
+
+def largest_batch(start: int, search: Search, fits: Callable[[int], bool]) -> int:
+    """The largest batch size that fits: doubles, then bisects.
+
+    A batch is assumed to fit if a larger one does.
+
+    Args:
+      start: batch size per device to try first, brought to a multiple.
+      search: limit and multiple.
+      fits: tries a batch size in a process of its own; an exception ends the search.
+
+    Returns:
+      A multiple, within the limit; 0 if none fits.
+    """
+    unit, most = search.multiple_of, search.limit // search.multiple_of
+    good, bad = 0, max(1, min(start // unit, most))
+    while fits(bad * unit):
+        if bad == most:
+            return most * unit
+        good, bad = bad, min(2 * bad, most)
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        if fits(middle * unit):
+            good = middle
+        else:
+            bad = middle
+    return good * unit

@@ -1,0 +1,402 @@
+"""The keys of a suite file: dataclasses whose fields declare how each key is read.
+
+Defaults are merged into the entries here. Values of flags are checked later, by the flags' own
+declarations (see planning.py).
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import Field, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from cnnbench.campaigns.launch.tasks import Layout
+from cnnbench.campaigns.sweep.document import Node
+from cnnbench.judge.metrics.registry import BOUNDS
+
+COMMANDS = ("run", "allreduce")
+DEFAULT_TIMEOUT = 3600.0
+MAX_REPEATS = 1000
+AUTO = "auto"
+"""The value of repeats that stands for as many as a verdict needs."""
+
+MAX_PROCESSES = 256
+
+_NAME = re.compile(r"[\w][\w.+-]*")
+
+Reader = Callable[[Node, str], Any]
+"""Takes the value of a key and the key's name for messages; raises UsageError."""
+
+FlagNodes = Mapping[str, Node]
+"""Flags by name: a scalar, a list (of a list flag), or null for "not given"."""
+
+
+def _scalar(
+    kind: str,
+    parse: Callable[[str], Any],
+    valid: Callable[[Any], object] = lambda value: True,
+    limits: str = "",
+    kinds: tuple[str, ...] = ("integer", "number", "string"),
+) -> Reader:
+    """A reader of scalars.
+
+    Args:
+      kind: of the value, for messages.
+      parse: of the text; raises ValueError.
+      valid: whether a value is allowed.
+      limits: what is allowed, for messages.
+      kinds: of nodes that are taken.
+    """
+
+    def read(node: Node, what: str) -> Any:
+        try:
+            value = parse(node.text) if node.kind in kinds else None
+        except ValueError:
+            value = None
+        if value is None:
+            raise node.error(f"{what} must be {kind}, not {_shown(node)}")
+        if not valid(value):
+            raise node.error(f"{what}: {node.text!r} must be {limits}")
+        return value
+
+    return read
+
+
+def _whole(most: int) -> Reader:
+    return _scalar("a whole number", int, lambda n: 1 <= n <= most, f"from 1 to {most}")
+
+
+def _words(valid: Callable[[str], object] = lambda text: True, limits: str = "") -> Reader:
+    kinds = ("string", "integer", "number", "boolean", "null")
+    return _scalar("text", lambda text: " ".join(text.split()), valid, limits, kinds)
+
+
+def _repeats(node: Node, what: str) -> int | None:
+    if node.kind == "string" and node.text == AUTO:
+        return None
+    kind = f"a whole number or {AUTO}"
+    limits = f"from 1 to {MAX_REPEATS}, or {AUTO}"
+    read = _scalar(kind, int, lambda n: 1 <= n <= MAX_REPEATS, limits)
+    return int(read(node, what))
+
+
+_number = _scalar("a number", float, math.isfinite, "finite")
+_seconds = _scalar("a number", float, lambda s: 0 < s < math.inf, "greater than 0 (seconds)")
+_text = _words()
+_name = _words(_NAME.fullmatch, "letters, digits and any of . _ + -")
+_command = _words(COMMANDS.__contains__, f"one of {', '.join(COMMANDS)}")
+
+
+def _boolean(node: Node, what: str) -> bool:
+    if node.kind != "boolean":
+        raise node.error(f"{what} must be true or false, not {_shown(node)}")
+    return node.is_true
+
+
+def _list(node: Node, what: str) -> tuple[Node, ...]:
+    if node.kind != "list":
+        raise node.error(f"{what} must be a list, not {_shown(node)}")
+    return node.items
+
+
+def _filled_list(node: Node, what: str) -> tuple[Node, ...]:
+    items = _list(node, what)
+    if not items:
+        raise node.error(f"{what}: at least one item is needed")
+    return items
+
+
+def _mapping(node: Node, what: str, known: Iterable[str] | None = None) -> dict[str, Node]:
+    """The values of a mapping by key; only known keys unless known is None."""
+    if node.kind != "mapping":
+        raise node.error(f"{what} must be a mapping (key: value), not {_shown(node)}")
+    names = None if known is None else tuple(known)
+    for key, line, _ in node.fields:
+        if names is not None and key not in names:
+            raise node.error(unknown_key(key, names), line)
+    return {key: value for key, _, value in node.fields}
+
+
+def _flags(node: Node, what: str) -> FlagNodes:
+    flags = _mapping(node, what)
+    for name, value in flags.items():
+        if value.kind == "mapping":
+            raise value.error(f"{name}: must be one value, or a list")
+        if value.kind == "list" and any(item.kind in ("mapping", "list") for item in value.items):
+            raise value.error(f"{name}: items of a list flag must be single values")
+    return flags
+
+
+def _includes(node: Node, what: str) -> tuple[FlagNodes, ...]:
+    return tuple(_flags(item, f"an item of {what}") for item in _list(node, what))
+
+
+def _excludes(node: Node, what: str) -> tuple[Node, ...]:
+    for item in _list(node, what):
+        if not _mapping(item, f"an item of {what}"):
+            raise item.error(f"an item of {what} must name a flag")
+    return node.items
+
+
+def _axes(node: Node, what: str) -> tuple[tuple[FlagNodes, ...], ...]:
+    axes = []
+    owners: dict[str, tuple[str, int]] = {}
+    for axis, values in _mapping(node, what).items():
+        sets = _axis(axis, values, f"{what}.{axis}")
+        for name, value in ((name, flags[name]) for flags in sets for name in flags):
+            owner, line = owners.setdefault(name, (axis, value.line))
+            if owner != axis:
+                raise value.error(
+                    f"{what}.{axis}: sets {name}, which {what}.{owner} sets in line {line}; "
+                    "one of them would have no effect"
+                )
+        axes.append(sets)
+    return tuple(axes)
+
+
+def _axis(name: str, node: Node, what: str) -> tuple[FlagNodes, ...]:
+    items = _filled_list(node, what)
+    sets = [item for item in items if item.kind == "mapping"]
+    if not sets:
+        return tuple({name: item} for item in items)
+    if len(sets) < len(items):
+        raise sets[0].error(f"{what}: values and sets of flags cannot be mixed")
+    return tuple(_flags(item, f"an item of {what}") for item in items)
+
+
+def _bounds(node: Node, what: str) -> dict[str, Bound]:
+    bounds = {}
+    for metric, limits in _mapping(node, what, BOUNDS).items():
+        of = f"{what}.{metric}"
+        bound = Bound(metric=metric, line=limits.line, **_decode(Bound, limits, of))
+        low, high = bound.minimum, bound.maximum
+        if low is None and high is None:
+            raise limits.error(f"{of}: needs min, max or both")
+        if low is not None and high is not None and low > high:
+            raise limits.error(f"{of}: min {low:g} is above max {high:g}")
+        bounds[metric] = bound
+    return bounds
+
+
+def _search(node: Node, what: str) -> Search | None:
+    if node.kind != "mapping":
+        return Search() if _boolean(node, what) else None
+    search = Search(**_decode(Search, node, what))
+    if search.limit < search.multiple_of:
+        raise node.error(f"{what}: limit {search.limit} is below multiple_of {search.multiple_of}")
+    return search
+
+
+def _launch(node: Node, what: str) -> Layout:
+    layout = Layout(**_decode(_LaunchKeys, node, what))
+    if layout.workers + layout.ps > MAX_PROCESSES:
+        raise node.error(f"{what}: more than {MAX_PROCESSES} processes")
+    return layout
+
+
+def _on_cpu(node: Node, what: str) -> OnCpu:
+    return OnCpu(**_decode(OnCpu, node, what))
+
+
+def _settings(node: Node, what: str) -> dict[str, Any]:
+    return _decode(EntrySettings, node, what)
+
+
+def _key(read: Reader, default: Any = None, name: str = "") -> Any:
+    """A field that is a key of the file.
+
+    Args:
+      read: of its value.
+      default: without the key.
+      name: of the key; that of the field if empty.
+    """
+    return field(default=default, metadata={"read": read, "name": name})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bound:
+    """Limits of a metric of a configuration, and the line that sets them."""
+
+    metric: str
+    line: int
+    minimum: float | None = _key(_number, name="min")
+    maximum: float | None = _key(_number, name="max")
+
+
+@dataclass(frozen=True)
+class Search:
+    """The search for the largest batch size per device.
+
+    Attributes:
+      limit: largest to try.
+      multiple_of: only multiples of this are tried.
+      num_batches: steps of a trial, after one warm-up step.
+    """
+
+    limit: int = _key(_whole(2**31 - 1), 65536)
+    multiple_of: int = _key(_whole(2**31 - 1), 1)
+    num_batches: int = _key(_whole(2**31 - 1), 10)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnCpu:
+    """What brings a suite that is sized for GPUs down to a machine without one.
+
+    Attributes:
+      flags: of every run.
+      filter: which configurations are left; all of them if empty.
+    """
+
+    flags: FlagNodes = _key(_flags)  # noqa: RUF009
+    filter: str = _key(_text, "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _LaunchKeys:
+    """The fields of `Layout` as keys."""
+
+    workers: int = _key(_whole(MAX_PROCESSES), 1)
+    ps: int = _key(_whole(MAX_PROCESSES), 0)
+    controller: bool = _key(_boolean, False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntrySettings:
+    """The keys that defaults and entries share.
+
+    Attributes:
+      flags: of every configuration of the entry.
+      repeats: processes per configuration; None for as many as a verdict needs.
+      timeout: seconds that a process may take.
+      launch: the processes of a job; None for a run in one process.
+      bounds: by metric.
+    """
+
+    command: str = _key(_command, "run")
+    flags: FlagNodes = _key(_flags)  # noqa: RUF009
+    repeats: int | None = _key(_repeats)
+    timeout: float = _key(_seconds, DEFAULT_TIMEOUT)
+    launch: Layout | None = _key(_launch)  # noqa: RUF009
+    bounds: Mapping[str, Bound] = _key(_bounds)
+    search: Search | None = _key(_search, name="max_batch_search")  # noqa: RUF009
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteEntry(EntrySettings):
+    """One entry of a suite, defaults merged in.
+
+    Attributes:
+      node: its place in the file.
+      axes: of the matrix; every item of an axis is a set of flags.
+      include: sets of flags that make a configuration each, beside the matrix.
+      exclude: flags and the texts (one or several) that a configuration must not have together.
+      optional: skipped when its flags name environment variables that are not set.
+    """
+
+    node: Node
+    name: str = _key(_name, "")
+    axes: tuple[tuple[FlagNodes, ...], ...] = _key(_axes, (), "matrix")
+    include: tuple[FlagNodes, ...] = _key(_includes, ())
+    exclude: tuple[Node, ...] = _key(_excludes, ())
+    optional: bool = _key(_boolean, False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suite:
+    """A checked suite; `defaults` are merged into the entries.
+
+    Attributes:
+      on_cpu: None of suites that suit any machine.
+    """
+
+    file: str
+    name: str = _key(_name)
+    description: str = _key(_text, "")
+    on_cpu: OnCpu | None = _key(_on_cpu)  # noqa: RUF009
+    defaults: Mapping[str, Any] = _key(_settings)
+    entries: tuple[SuiteEntry, ...] = _key(_filled_list)
+
+
+def check(root: Node) -> Suite:
+    """The suite in a document.
+
+    Raises:
+      UsageError: names file, line and key, and what would be valid.
+    """
+    given = {"name": Path(root.file).stem, "defaults": {}, **_decode(Suite, root, "a suite")}
+    if "entries" not in given:
+        raise root.error('a suite needs the key "entries", a list')
+    entries: dict[str, SuiteEntry] = {}
+    for node in given.pop("entries"):
+        entry = _entry(given["defaults"], node)
+        if entry.name in entries:
+            first = entries[entry.name].node.line
+            raise node.error(f'a second entry "{entry.name}"; the first is in line {first}')
+        entries[entry.name] = entry
+    return Suite(file=root.file, entries=tuple(entries.values()), **given)
+
+
+def _entry(defaults: Mapping[str, Any], node: Node) -> SuiteEntry:
+    given = _decode(SuiteEntry, node, "an entry")
+    if "name" not in given:
+        raise node.error('an entry needs the key "name"')
+    base = dict(defaults)
+    if given.get("command", base.get("command", "run")) != base.get("command", "run"):
+        # Flags, metrics and searches of one command mean nothing to another.
+        for name in ("flags", "bounds", "search", "launch"):
+            base.pop(name, None)
+    for name in ("flags", "bounds"):
+        # By name: what an entry does not set keeps its default.
+        given[name] = {**base.get(name, {}), **given.get(name, {})}
+    return SuiteEntry(node=node, **{**base, **given})
+
+
+def _decode(declared: type, node: Node, what: str) -> dict[str, Any]:
+    """The values of the keys in a mapping, by field of a dataclass.
+
+    Args:
+      declared: the dataclass; its fields made by `_key` are the known keys.
+      node: the mapping.
+      what: it is, for messages.
+
+    Raises:
+      UsageError: it is no mapping, has unknown keys, or a value is refused by its reader.
+    """
+    by_key = keys_of(declared)
+    return {
+        by_key[key].name: by_key[key].metadata["read"](value, key)
+        for key, value in _mapping(node, what, by_key).items()
+    }
+
+
+def keys_of(declared: type) -> dict[str, Field[Any]]:
+    """The fields of a dataclass that are keys of the file, by key."""
+    return {f.metadata["name"] or f.name: f for f in fields(declared) if f.metadata}
+
+
+def unknown_key(key: str, known: Iterable[str]) -> str:
+    """The message for an unknown key: the nearest known one, or all if they are few.
+
+    Args:
+      key: as written.
+      known: the valid keys.
+    """
+    names = tuple(known)
+    close = difflib.get_close_matches(key, names, n=1)
+    if close:
+        return f'unknown key "{key}"; did you mean "{close[0]}"?'
+    few = f"; there are {', '.join(names)}" if len(names) <= 20 else ""
+    return f'unknown key "{key}"{few}'
+
+
+def _shown(node: Node) -> str:
+    return {
+        "mapping": "a mapping",
+        "list": "a list",
+        "boolean": "true" if node.is_true else "false",
+        "null": "nothing",
+    }.get(node.kind, repr(node.text))

@@ -1,0 +1,83 @@
+"""The results directory of sweeps: one record per run, a log beside each, a journal.
+
+The records alone determine what is done: their names hold key and repeat. A child writes to
+a file below ``.sweep``; its record gets its final name only after the child has ended and its
+record has been checked, so that the output of an orphaned process is never read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from cnnbench.campaigns.processes.results_dir import ResultsFolder
+
+JOURNAL = "sweep.jsonl"
+_PRIVATE = ".sweep"
+_NAME_LENGTH = 120
+_NAME = re.compile(r"(?P<label>.+)\.(?P<key>[0-9a-f]{12})\.r(?P<repeat>\d+)\.(?P<stamp>[\dTZ]{22})")
+
+
+class Store(ResultsFolder):
+    """A results directory, held by one sweep at a time.
+
+    Args:
+      folder: made if it is not there.
+
+    Raises:
+      FlagError: it cannot be made or written, or another process holds it.
+    """
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(folder, journal=JOURNAL, folders=(_PRIVATE,), used=True)
+        self._private = self.folder / _PRIVATE
+        self.stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S%fZ")
+        # What earlier sweeps did not finish.
+        for path in (*self._private.glob("*.part"), *self._private.glob(".*.tmp")):
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+    def find(self, key: str, repeat: int) -> list[Path]:
+        """Records of a run, oldest first; sound or not.
+
+        Args:
+          key: of its case.
+          repeat: counted from 1.
+        """
+        found = []
+        for path in self.folder.glob(f"*.{key}.r{repeat}.*.json"):
+            match = _NAME.fullmatch(path.stem)
+            if match is not None:
+                found.append((match["stamp"], path))
+        return [path for _, path in sorted(found)]
+
+    def path(self, label: str, key: str, repeat: int) -> Path:
+        """Where a new record of a run goes.
+
+        Args:
+          label: suite and name of the case, for people who look at the directory.
+          key, repeat: as of `find`.
+        """
+        label = re.sub(r"[^A-Za-z0-9_.=+-]+", "-", label)[:_NAME_LENGTH].strip("-.") or "run"
+        return self.folder / f"{label}.{key}.r{repeat}.{self.stamp}.json"
+
+    def attempt(self) -> Path:
+        """A new path for a child to write its record to."""
+        return self._private / f"{os.getpid()}-{secrets.token_hex(6)}.part"
+
+    def _via(self, target: Path) -> Path:
+        # Our own folder: what a kill leaves half written is removed from there.
+        return self.attempt()
+
+    def last_sweep(self, suite: str) -> dict[str, Any] | None:
+        """The event with which the newest sweep of a suite began."""
+        found = None
+        for event in self.journal.read():
+            if event.get("event") == "sweep" and event.get("suite") == suite:
+                found = event
+        return found

@@ -1,0 +1,274 @@
+"""Results of a sweep: a row per configuration, computed from the records."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from cnnbench.base.stats.descriptive import median
+from cnnbench.base.stats.rank_tests import standard_deviation
+from cnnbench.base.text.numbers import NONE, number, percent
+from cnnbench.base.text.table import fitted, natural_key, wrapped
+from cnnbench.campaigns.processes.outcome import bus_bandwidth, read
+from cnnbench.campaigns.sweep.planning import SweepCase, family
+from cnnbench.campaigns.sweep.runner import SweepRun
+from cnnbench.campaigns.sweep.schema import Bound
+from cnnbench.errors import ExitCode
+from cnnbench.judge.compare.configuration import Configuration, labels
+from cnnbench.judge.compare.power import processes_to_find
+from cnnbench.judge.metrics.registry import BOUNDS, throughput
+from cnnbench.records.allreduce import AllReduceRecord
+from cnnbench.records.run import RunRecord
+
+_NUMBERS = (1, 2, 3, 4)  # columns aligned to the right
+_REPORTED = 7
+
+FOUND = -0.2
+"""The change of throughput that a sweep should be able to show in every configuration."""
+
+_MANY = 50
+"""More processes than these are no advice."""
+
+HELD, VIOLATED, UNKNOWN = "ok", "violated", "unknown"
+
+
+@dataclass(frozen=True)
+class BoundVerdict:
+    """Whether a metric's median over the processes lies within its bound.
+
+    Attributes:
+      bound: what it must lie within.
+      value: the median; None if no run measured it.
+      word: HELD, VIOLATED or UNKNOWN.
+    """
+
+    bound: Bound
+    value: float | None
+    word: str
+
+    def __str__(self) -> str:
+        if self.value is None:
+            return f"{self.bound.metric} {self.word}"
+        text = f"{self.bound.metric} {number(self.value)}"
+        low, high = self.bound.minimum, self.bound.maximum
+        if low is not None and self.value < low:
+            return f"{text} below {number(low)}"
+        if high is not None and self.value > high:
+            return f"{text} above {number(high)}"
+        return f"{text} {self.word}"
+
+
+@dataclass(frozen=True)
+class SummaryRow:
+    """One configuration.
+
+    Attributes:
+      throughputs: images/sec, one per process that went well.
+      bandwidths: bytes/sec of the fastest all-reduce, one per process that went well.
+      batch_size: per device; None where unknown or of mixed sizes.
+      ok, failed: processes.
+      problems: of those that failed: label, message, log.
+      verdicts: one per bound.
+      reported: what compare and report call it; "" of all-reduces, of which every row has a name.
+    """
+
+    name: str
+    throughputs: tuple[float, ...]
+    bandwidths: tuple[float, ...]
+    batch_size: int | None
+    ok: int
+    failed: int
+    problems: tuple[str, ...]
+    verdicts: tuple[BoundVerdict, ...]
+    reported: str = ""
+
+    @property
+    def throughput(self) -> float | None:
+        """Median over the processes."""
+        return median(self.throughputs) if self.throughputs else None
+
+    @property
+    def bandwidth(self) -> float | None:
+        """Median over the processes."""
+        return median(self.bandwidths) if self.bandwidths else None
+
+    @property
+    def spread(self) -> float | None:
+        """Largest less smallest, as a share of the median; None for fewer than two."""
+        values = self.throughputs or self.bandwidths
+        if len(values) < 2:
+            return None
+        return (max(values) - min(values)) / median(values)
+
+
+def summarise(cases: Sequence[SweepCase], results: Iterable[SweepRun]) -> tuple[SummaryRow, ...]:
+    """The rows, by name as people count.
+
+    Args:
+      cases: of the plan.
+      results: the newest of each run.
+    """
+    by_key: dict[str, list[SweepRun]] = {case.key: [] for case in cases}
+    for result in results:
+        by_key[result.item.case.key].append(result)
+    good = {
+        case.key: [read(one.path) for one in by_key[case.key] if one.ended.status == "ok"]
+        for case in cases
+    }
+    names = _names(good)
+    rows = [_row(case, by_key[case.key], good[case.key], names[case.key]) for case in cases]
+    return tuple(sorted(rows, key=lambda row: natural_key(row.name)))
+
+
+def _names(good: Mapping[str, Sequence[RunRecord | AllReduceRecord | None]]) -> dict[str, str]:
+    """What compare and report call the runs of each case, by its key."""
+    found = {
+        key: next((Configuration.of(one) for one in those if isinstance(one, RunRecord)), None)
+        for key, those in good.items()
+    }
+    titles = labels(one for one in found.values() if one is not None)
+    return {key: "" if one is None else titles[one.key] for key, one in found.items()}
+
+
+def exit_code(rows: Iterable[SummaryRow]) -> ExitCode:
+    """The exit code of a sweep.
+
+    As of ``cnnbench compare``: REGRESSION if a bound is violated, whatever else there is; else
+    FAILED if a run failed; else INCONCLUSIVE if a bound could not be judged; else OK.
+    """
+    listed = list(rows)
+    words = {verdict.word for row in listed for verdict in row.verdicts}
+    if VIOLATED in words:
+        return ExitCode.REGRESSION
+    if any(row.failed for row in listed):
+        return ExitCode.FAILED
+    return ExitCode.INCONCLUSIVE if UNKNOWN in words else ExitCode.OK
+
+
+def table(rows: Sequence[SummaryRow]) -> list[str]:
+    """The rows as lines of text, then what failed."""
+    titles = (
+        *("configuration", "batch", "median images/sec", "median bus GB/s", "spread", "runs"),
+        "bounds",
+        "in reports",
+    )
+    cells = [titles, *(_cells(row) for row in rows)]
+    without = {
+        *(() if any(row.throughputs for row in rows) else (1, 2)),
+        *(() if any(row.bandwidths for row in rows) else (3,)),
+        *(() if any(row.verdicts for row in rows) else (6,)),
+        *(() if any(row.reported for row in rows) else (_REPORTED,)),
+    }
+    # Columns without values are left out, but one of the measured values is always there.
+    if {1, 2, 3} <= without:
+        without -= {1, 2}
+    columns = [index for index in range(len(titles)) if index not in without]
+    left = [at for at, index in enumerate(columns) if index not in _NUMBERS]
+    # A second name for the configuration, in a narrow terminal left out.
+    spare = [columns.index(_REPORTED)] if _REPORTED in columns else []
+    lines = fitted([[line[index] for index in columns] for line in cells], left, spare)
+    for problem in (problem for row in rows for problem in row.problems):
+        lines += wrapped(f"failed: {problem}", more="      ")
+    return lines
+
+
+def advice(
+    rows: Iterable[SummaryRow], cases: Sequence[SweepCase], command: Callable[[int], str]
+) -> str:
+    """Whether `cnnbench compare` would find a large change in every configuration of runs.
+
+    Args:
+      rows: of the sweep.
+      cases: of its plan.
+      command: the command line that brings each configuration to so many processes.
+
+    Returns:
+      One line; "" where there are fewer than two processes of each.
+    """
+    measured = [row for row in rows if len(row.throughputs) > 1]
+    if not measured:
+        return ""
+    scatters = {row.name: _scatter(row) for row in measured}
+    name = max(scatters, key=lambda one: scatters[one])
+    among = family(cases, RunRecord.kind)
+    needed = processes_to_find(FOUND, scatters[name], among)
+    fewest = min(len(row.throughputs) for row in measured)
+    text = f"like processes scatter by at most {percent(math.expm1(scatters[name]))} ({name})"
+    change = f"a change of {percent(FOUND, 0)} in every configuration"
+    if fewest >= needed:
+        return f"{text}: {fewest} of each side find {change}"
+    text += f": to find {change}, a comparison needs about {needed} of each side, "
+    text += f"{needed - fewest} more than now"
+    if needed > _MANY:
+        return f"{text}; use a quieter machine"
+    return f"{text}; a quieter machine, or {command(needed)}"
+
+
+def _cells(row: SummaryRow) -> tuple[str, ...]:
+    runs = f"{row.ok} ok" + (f", {row.failed} failed" if row.failed else "")
+    bad = [str(verdict) for verdict in row.verdicts if verdict.word != HELD]
+    bounds = "; ".join(bad) if bad else HELD if row.verdicts else ""
+    return (
+        row.name,
+        NONE if row.batch_size is None else str(row.batch_size),
+        number(row.throughput),
+        NONE if row.bandwidth is None else number(row.bandwidth / 1e9),
+        percent(row.spread),
+        runs,
+        bounds,
+        row.reported,
+    )
+
+
+def _row(
+    case: SweepCase,
+    results: Sequence[SweepRun],
+    good: Sequence[RunRecord | AllReduceRecord | None],
+    reported: str,
+) -> SummaryRow:
+    """The row of a case.
+
+    Args:
+      case: of the plan.
+      results: the newest of each run.
+      good: the records of those that went well; None of one that is gone.
+      reported: see `SummaryRow`.
+    """
+    records = [record for record in good if isinstance(record, RunRecord)]
+    rates = [bus_bandwidth(record) for record in good if isinstance(record, AllReduceRecord)]
+    bad = [result for result in results if result.ended.status != "ok"]
+    lost = good.count(None)
+    speeds = [throughput(record) for record in records]
+    sizes = {record.batch.per_device for record in records if record.batch is not None}
+    return SummaryRow(
+        name=case.name,
+        throughputs=tuple(speed for speed in speeds if speed is not None),
+        bandwidths=tuple(rate for rate in rates if rate is not None),
+        batch_size=sizes.pop() if len(sizes) == 1 else None,
+        ok=len(good) - lost,
+        failed=len(bad) + lost,
+        problems=tuple(
+            f"{case.name} #{one.item.repeat}: {one.ended.message} ({one.path.with_suffix('.log')})"
+            for one in bad
+        ),
+        verdicts=tuple(_verdict(bound, records) for bound in case.bounds),
+        reported=reported,
+    )
+
+
+def _verdict(bound: Bound, records: Sequence[RunRecord]) -> BoundVerdict:
+    found = [BOUNDS[bound.metric].value(record) for record in records]
+    values = sorted(value for value in found if value is not None)
+    if not values:
+        return BoundVerdict(bound, None, UNKNOWN)
+    value = median(values)
+    low = bound.minimum is None or value >= bound.minimum
+    high = bound.maximum is None or value <= bound.maximum
+    # A NaN is within no bound.
+    return BoundVerdict(bound, value, HELD if low and high else VIOLATED)
+
+
+def _scatter(row: SummaryRow) -> float:
+    """Standard deviation of the logarithms of its processes' speeds."""
+    return standard_deviation([math.log(speed) for speed in row.throughputs])

@@ -1,0 +1,167 @@
+"""The command line: chooses a command and turns its outcome into an exit code."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import NoReturn, cast
+
+from cnnbench.base import plugins
+from cnnbench.base.interrupts import restored
+from cnnbench.base.text.terminal import StandardStream, print_error, print_result, standard_streams
+from cnnbench.cli.commands import COMMANDS
+from cnnbench.errors import BenchmarkError, ExitCode, UsageError, exhausted, text_of
+from cnnbench.run.runtime import early_import, supervisor
+
+DEFAULT_COMMAND = "run"
+
+# What a shell reports for a program ended by SIGPIPE: `cnnbench models | head -1`.
+BROKEN_PIPE = 141
+
+# Their exit code 1 is a verdict; NumPy's OpenBLAS ends a process with it where memory is short.
+_JUDGING = ("ab", "bisect", "compare", "history", "report", "sweep")
+
+_EVERYTHING = "helpfull"
+_HELP_FLAGS = ("help", _EVERYTHING, "helpshort", "h")
+
+
+def entry_point() -> NoReturn:
+    """The console script."""
+    _open_closed_streams()
+    plugins.watch(supervisor.watched)  # which forks: first
+    plugins.watch(early_import.watch)
+    with supervisor.offered():
+        code = main(sys.argv[1:])
+    membership = sys.modules.get("cnnbench.run.driver.membership")
+    if membership is not None and membership.connected:
+        from cnnbench.run.cluster.chief import leave
+
+        leave(code)
+    supervisor.announce(code)
+    sys.exit(code)
+
+
+def _open_closed_streams() -> None:
+    """Connects standard streams that are closed (``2>&-``) to the null device.
+
+    Otherwise the next file to be opened, such as a record, would get the number of one, and what
+    native libraries print.
+    """
+    for descriptor, mode, name in ((0, "r", "stdin"), (1, "w", "stdout"), (2, "w", "stderr")):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            # The lowest number that is free, which is this one.
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - stays open
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs one command.
+
+    Args:
+      argv: arguments without the program's name.
+
+    Returns:
+      The exit code: see `cnnbench.errors.ExitCode`. An error is one line on stderr; only an
+      unexpected one also prints its traceback. A command that has succeeded but for its
+      standard output, which is lost, has failed.
+    """
+    with standard_streams() as stdout:
+        status = _outcome(argv)
+        unwritten = 0 if stdout is None else _flushed(stdout)
+        return status or unwritten
+
+
+def _flushed(stdout: StandardStream) -> int:
+    """Exit code of a command that has succeeded, by what has become of its standard output."""
+    before = stdout.lost
+    stdout.flush()
+    if isinstance(stdout.lost, BrokenPipeError):
+        return 0 if before else BROKEN_PIPE  # it was known to what wrote before
+    return int(ExitCode.OK if stdout.lost is None else ExitCode.FAILED)
+
+
+def _outcome(argv: Sequence[str]) -> int:
+    try:
+        with restored():
+            return int(_dispatch(argv))
+    except UsageError as error:
+        return _fail(text_of(error), ExitCode.USAGE)
+    except BenchmarkError as error:
+        return _fail(text_of(error), ExitCode.FAILED)
+    except KeyboardInterrupt:
+        return _fail("interrupted", ExitCode.INTERRUPTED)
+    except BrokenPipeError:
+        return BROKEN_PIPE
+    except SystemExit as error:
+        return _fail(f"a plug-in ended the program (SystemExit {error.code})", ExitCode.FAILED)
+    except BaseException as error:  # else Python would exit with 1, the code of a verdict
+        reason = exhausted(error)
+        if not reason:
+            traceback.print_exc()
+        return _fail(reason or f"{type(error).__name__}: {text_of(error)}", ExitCode.FAILED)
+
+
+def _dispatch(argv: Sequence[str]) -> int:
+    if argv and argv[0] in ("--version", "-version"):
+        from cnnbench.version import __version__
+
+        print_result(f"cnnbench {__version__}")
+        return ExitCode.OK
+    command, arguments = _split(argv)
+    asks_for_help = any(_is_help(argument) for argument in arguments)
+    if command == DEFAULT_COMMAND and asks_for_help:
+        print_result(_help(argv))
+        return ExitCode.OK
+    module = import_module(f"cnnbench.cli.commands.{command}")
+    if asks_for_help:
+        from cnnbench.flags.help import command_help
+
+        print_result(command_help(*module.HELP))
+        return ExitCode.OK
+    if command in _JUDGING:
+        supervisor.watched(supervisor.NUMPY)
+    return cast("Callable[[Sequence[str]], int]", module.main)(arguments)
+
+
+def _split(argv: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """The command and its arguments."""
+    if not argv or argv[0].startswith("-"):
+        return DEFAULT_COMMAND, argv
+    command, arguments = argv[0], argv[1:]
+    if command == "help":
+        return _split(arguments[:1])[0], ("--help",)
+    if command not in COMMANDS:
+        close = difflib.get_close_matches(command, COMMANDS, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(COMMANDS)}"
+        raise UsageError(f"unknown command {command!r}; {hint}")
+    return command, arguments
+
+
+def _is_help(argument: str) -> bool:
+    return argument.startswith("-") and argument.lstrip("-") in _HELP_FLAGS
+
+
+def _help(argv: Sequence[str]) -> str:
+    """The help that does not belong to another command than run."""
+    from cnnbench.flags.help import overview, run_help
+    from cnnbench.variable_mgr import registry
+
+    for word, after in itertools.zip_longest(argv, argv[1:], fillvalue=""):
+        name, equals, path = word.lstrip("-").partition("=")
+        if word.startswith("-") and name == registry.PLUGIN_FLAG:
+            registry.load_plugin(path if equals else after)  # its modes are choices of a flag
+    if any(_is_help(word) and word.lstrip("-") == _EVERYTHING for word in argv):
+        return run_help(obsolete=True)
+    names = [word for word in argv[:2] if word != "help"]
+    return run_help() if names[:1] == [DEFAULT_COMMAND] else overview(COMMANDS)
+
+
+def _fail(message: str, code: ExitCode) -> int:
+    print_error(" ".join(message.split()))
+    return int(code)

@@ -1,0 +1,104 @@
+"""The sub-commands of ``cnnbench``, one module each, imported when chosen."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import signal
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from cnnbench.base.interrupts import interrupt
+from cnnbench.base.text.terminal import print_notice, print_result, print_warning
+from cnnbench.run.runtime.supervisor import heed_once
+
+if TYPE_CHECKING:
+    from cnnbench.judge.compare import Skipped
+    from cnnbench.judge.report.exports.figures import Figure
+
+COMMANDS: dict[str, str] = {
+    "run": "measure training, evaluation or inference (may be left out)",
+    "models": "list the models with their sizes",
+    "data": "make and check data sets",
+    "allreduce": "measure and check reductions between devices by themselves",
+    "compare": "judge two sets of run records: faster, slower, same or unknown",
+    "ab": "measure two sides in turn and judge the second against the first",
+    "bisect": "find the commit that made a run slower",
+    "roofline": "show where the time of a step goes, layer by layer",
+    "strategies": "measure the modes of --variable_update side by side",
+    "sweep": "run a suite of configurations, each run in a process of its own",
+    "launch": "run all processes of a job on this machine",
+    "report": "write results as one HTML page, Markdown or a table",
+    "history": "follow a metric over commits and find where it took a step",
+    "completion": "print the completion of this command line for bash or zsh",
+    "env": "show the machine and software a record would name",
+}
+"""Name and one line of help. The module is cnnbench.cli.commands.<name>; it has main(argv) -> int
+and, but for run, HELP: the arguments of cnnbench.flags.help.command_help. For the completion of
+shells it may have completions() -> words: arguments to propose besides files."""
+
+
+def warn_of_skipped(skipped: Iterable[Skipped]) -> None:
+    """Names files that gave no record on stderr: ``cnnbench: warning: skipped ...``."""
+    for one in skipped:
+        print_warning(f"skipped {one}")
+
+
+def split_at_dashes(argv: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """The arguments before ``--`` and those after it."""
+    if "--" not in argv:
+        return argv, ()
+    at = list(argv).index("--")
+    return argv[:at], argv[at + 1 :]
+
+
+def write_output(path: str | None, text: str) -> None:
+    """Writes the result of a command to the file of --output, or prints it if there is none.
+
+    Args:
+      path: as `resolve_output` has accepted it.
+      text: the result.
+
+    Raises:
+      BenchmarkError: the file cannot be written.
+    """
+    if path is None:
+        with contextlib.suppress(BrokenPipeError):  # a reader of the first lines had enough
+            print_result(text)
+        return
+    from cnnbench.records.files import write_text
+
+    write_text("output", path, text)
+
+
+def exported(figures: Sequence[Figure], format: str) -> str:
+    """Values in the format of another program; what it has no place for is said on stderr.
+
+    Args:
+      figures: of one command.
+      format: one of `cnnbench.judge.report.exports.FORMATS`.
+    """
+    from cnnbench.judge.report.exports import render
+
+    found = render(figures, format)
+    if found.left_out:
+        print_notice(f"--format={format}: {found.left_out}")
+    return found.text
+
+
+def seed_or_random(seed: int | None) -> int:
+    """The seed that was given, else a random one."""
+    return random.SystemRandom().randrange(2**31) if seed is None else seed
+
+
+def interrupt_on_signals() -> None:
+    """Lets SIGTERM and SIGHUP end a command as Ctrl-C does: what was measured is kept.
+
+    A job manager sends the first, a terminal that is closed the second; nohup has the second
+    ignored, shells have SIGINT ignored in the background, and so they stay.
+    """
+    signal.signal(signal.SIGTERM, interrupt)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, interrupt)
+    heed_once()

@@ -1,0 +1,128 @@
+"""``cnnbench allreduce``: reductions between devices, measured and checked by themselves."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from cnnbench.base.text.progress import Messages, Progress
+from cnnbench.base.text.terminal import LineWriter
+from cnnbench.cli.commands import interrupt_on_signals
+from cnnbench.cli.commands.run import lend
+from cnnbench.errors import BenchmarkError, ExitCode, FlagError
+from cnnbench.flags import parse_flags
+from cnnbench.flags.cluster import agreed_facts
+from cnnbench.flags.declare import specs_of
+from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS, ALLREDUCE_GROUPS, params_of
+from cnnbench.flags.groups.predict import PREDICT_FLAGS
+from cnnbench.run.runtime.supervisor import supervised
+
+if TYPE_CHECKING:
+    from cnnbench.run.driver.membership import Membership
+
+# What --predict takes of the flags for measuring.
+_PREDICTED_FROM = (
+    "model",
+    "data_name",
+    "model_plugin",
+    "dtype",
+    "wire_dtype",
+    "all_reduce_spec",
+    "all_reduce_group_size",
+    "gradient_repacking",
+    "agg_small_grads_max_bytes",
+    "agg_small_grads_max_group",
+    "result_json",
+    "result_csv",
+)
+
+_ABOUT = """\
+Usage: cnnbench allreduce [FLAGS]
+
+Reduces tensors between devices, checks every sum, and prints a row for each size, number
+of devices, algorithm and packing: median and p99 time of one reduction (the longest, of fewer
+than 100 calls), bandwidths as nccl-tests defines them, wrong elements, and the share of what
+copying memory would allow; then the fastest of each size.
+docs/all_reduce_benchmark.md explains every column. Exit code 4 if any sum is wrong or any
+row fails.
+
+  cnnbench allreduce --device=cpu --num_gpus=2,4 --sizes=64K:16M:x4
+  cnnbench allreduce --model=resnet50 --all_reduce_spec=copy,xring#2,pscpu:32K:xring \\
+      --gradient_repacking=0,8 --result_json=allreduce.json
+  cnnbench launch --workers=2 -- allreduce --num_gpus=1 --sizes=64K:16M:x4
+  cnnbench allreduce --predict --model=resnet50 --link=roce100 --devices=8..1024
+"""
+
+
+_FLAGS = [(title, specs_of(group)) for title, group in ALLREDUCE_GROUPS]
+HELP = (_ABOUT, [*_FLAGS, ("Instead of measuring", PREDICT_FLAGS)])
+
+
+def _predict(given: Mapping[str, Any]) -> int:
+    taken = {*_PREDICTED_FROM, *(spec.name for spec in PREDICT_FLAGS)}
+    for spec in ALLREDUCE_FLAGS:
+        if spec.name in given and spec.name not in taken:
+            raise FlagError(
+                spec.name,
+                spec.text(given[spec.name]),
+                "is for measuring; --predict measures nothing",
+            )
+    from cnnbench.lab.predict import command
+
+    return command.main(given)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Measures all-reduces.
+
+    Returns:
+      The exit code of a run in which every sum was right; every other way out is an
+      exception that cnnbench.cli turns into a line and an exit code.
+    """
+    given = parse_flags(argv, (*ALLREDUCE_FLAGS, *PREDICT_FLAGS))
+    params = params_of(given)
+    if given.get("predict"):
+        return _predict(given)
+    for spec in PREDICT_FLAGS:
+        if spec.name in given and spec.name != "predict":
+            raise FlagError(spec.name, spec.text(given[spec.name]), "is for --predict; add that")
+    progress = Progress(sys.stderr, params.progress)
+    interrupt_on_signals()
+    from cnnbench.lab.allreduce.plan import make_plan
+    from cnnbench.lab.allreduce.session import AllReduceBench
+
+    messages = Messages(sys.stderr, progress)
+    plan, facts = make_plan(params, tuple(given)), {}
+    if plan.job.in_cluster:
+        facts = agreed_facts(params, ALLREDUCE_FLAGS)
+    if plan.job.serves:
+        return lend(plan.job, plan.run, facts, messages)
+    connection: Membership | None = None
+    if plan.job.in_cluster:
+        from cnnbench.run.driver.membership import Membership
+
+        def lost(message: str) -> None:
+            bench.lost(BenchmarkError(message))
+            messages.error(message)
+
+        connection = Membership(plan.job, plan.run, messages.notice, lost, facts)
+    if not plan.job.is_chief:
+        # One process speaks and writes; what ends a worker is printed by it.
+        params = dataclasses.replace(params, result_json=None, result_csv=None)
+        progress = Progress.silent()
+    bench = AllReduceBench(
+        params,
+        LineWriter(sys.stdout if plan.job.is_chief else io.StringIO(), progress.clear),
+        command=["cnnbench", "allreduce", *argv],
+        explicit_flags=tuple(given),
+        messages=messages if plan.job.is_chief else Messages.silent(),
+        progress=progress,
+        plan=plan,
+        connection=connection,
+    )
+    supervised(bench.lost)
+    bench.run()
+    return ExitCode.OK

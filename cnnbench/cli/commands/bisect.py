@@ -1,0 +1,245 @@
+"""``cnnbench bisect``: which commit made it slower?"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cnnbench.base.text.terminal import LineWriter
+from cnnbench.cli.commands import interrupt_on_signals, seed_or_random, sides, split_at_dashes
+from cnnbench.cli.commands.ab import MeasuringFlags
+from cnnbench.cli.commands.judging import JudgingFlags, policy_of
+from cnnbench.errors import ExitCode, UsageError
+from cnnbench.flags.declare import flag, flag_of, specs_of
+
+if TYPE_CHECKING:
+    from cnnbench.base.text.progress import Reporter
+    from cnnbench.campaigns.bisect.bench import Setting
+    from cnnbench.campaigns.bisect.commits import History
+    from cnnbench.campaigns.bisect.search import Step
+    from cnnbench.campaigns.bisect.session import Outcome
+
+_ABOUT = """\
+Usage: cnnbench bisect GOOD BAD [FLAGS] -- FLAGS OF cnnbench run
+
+Finds the commit between two revisions of a git repository that made a run slower. Measures GOOD
+against BAD, then half of the commits between after half, each against GOOD in pairs of fresh
+processes as cnnbench ab does, in temporary worktrees (docs/bisect.md). Commits that do not build
+or whose run fails are skipped. The repository holds cnnbench itself, or a plug-in that the flags
+name by its path in the repository:
+
+  cnnbench bisect v1.4 main -- --model_plugin=bench/nets.py --model=ours --num_batches=50
+  cnnbench bisect v1.4 main --resume -- --model_plugin=bench/nets.py --model=ours --num_batches=50
+"""
+
+_EXIT_CODES = """\
+Exit codes: 0 the commit was found; 3 GOOD and BAD do not differ or that is undecided, or skipped
+commits hide which of several it is (the command that goes on is printed where there is one);
+4 GOOD or BAD fails; 2 wrong use; 130 interrupted (go on with --resume).
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepositoryFlags:
+    """What is measured."""
+
+    repository: str = flag(".", "A folder in the git repository.", path="folder")
+    first_parent: bool = flag(
+        False, "Do not look into what was merged: a merge counts as one commit."
+    )
+    build: str | None = flag(
+        None,
+        "Shell command that is run in every worktree before it is measured; where it fails, the "
+        "commit is skipped.",
+    )
+    python: str | None = flag(
+        None,
+        "Interpreter of the processes that has cnnbench and what the repository needs.",
+        path="file",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepFlags:
+    """How each step is measured."""
+
+    pairs: int = flag_of(
+        MeasuringFlags, "pairs", help="Pairs per commit at most, where the answer is clear by then."
+    )
+    most_pairs: int = flag_of(
+        MeasuringFlags,
+        "pairs",
+        default=32,
+        help="Pairs per commit at most where it is not; what is not clear then is skipped.",
+    )
+    burn_in: int = flag_of(MeasuringFlags, "burn_in")
+    timeout: float = flag_of(
+        MeasuringFlags, "timeout", help="Seconds for each process, and for --build."
+    )
+    pairing: str = flag_of(MeasuringFlags, "pairing")
+    seed: int | None = flag_of(MeasuringFlags, "seed")
+    threshold: float | None = flag_of(JudgingFlags, "threshold")
+    alpha: float | None = flag_of(
+        JudgingFlags, "alpha", help="Two-sided level of each step; 0.04 if not given."
+    )
+    results: str = flag("bisect", "Where records and the journal go.", path="folder")
+    resume: bool = flag(
+        False, "Go on with the bisection in --results; answers and whole pairs are kept."
+    )
+
+
+_FLAGS = (
+    ("What is measured", specs_of(RepositoryFlags)),
+    ("How each step is measured", specs_of(StepFlags)),
+)
+HELP = (_ABOUT, _FLAGS, _EXIT_CODES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BisectFlags(RepositoryFlags, StepFlags):
+    """Flags of the command."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs a bisection.
+
+    Raises:
+      UsageError: wrong use; nothing has been measured.
+      BenchmarkError: GOOD fails, or results can no longer be written.
+      KeyboardInterrupt: what was measured is on disk.
+    """
+    words, flags = split_at_dashes(argv)
+    specs = [spec for _, those in _FLAGS for spec in those]
+    given, ends = sides.parse(words, specs, "bisect GOOD BAD", "")
+    options = BisectFlags(**given)
+    if len(ends) != 2:
+        raise UsageError(f"cnnbench bisect takes two revisions, GOOD and BAD, not {len(ends)}")
+    interrupt_on_signals()
+    # Imported late: --help and wrong flags need none of it.
+    from cnnbench.base.text.progress import Reporter
+    from cnnbench.campaigns.bisect.commits import History, ends_of, repository_of
+
+    repository = repository_of(options.repository)
+    good, bad = ends_of(*ends, repository)
+    history = History(repository, options.first_parent)
+    reporter = Reporter(sys.stderr)
+    setting = _setting(options, good, flags, repository)
+    try:
+        outcome = _run(setting, bad, history, options, reporter)
+    except KeyboardInterrupt:
+        reporter.notice(f"to go on: {shlex.join(_again(argv))}")
+        raise
+    return _report(outcome, setting, history, reporter, argv)
+
+
+def _setting(options: BisectFlags, good: str, flags: Sequence[str], repository: Path) -> Setting:
+    from cnnbench.campaigns.ab.flags import refuse
+    from cnnbench.campaigns.ab.side import Side
+    from cnnbench.campaigns.bisect.bench import Setting
+
+    python = options.python
+    if python is not None:
+        python = sides.interpreter("python", python)
+    run = tuple(flags[1:] if flags[:1] == ("run",) else flags)
+    refuse(Side(flags=run), sides.RESERVED, "cannot go with bisect; it keeps all records")
+    return Setting(
+        repository=repository,
+        good=good,
+        flags=run,
+        python=python,
+        build=options.build,
+        pairs=options.pairs,
+        most_pairs=max(options.pairs, options.most_pairs),
+        burn_in=options.burn_in,
+        timeout=options.timeout,
+        seed=seed_or_random(options.seed),
+        pairing=options.pairing,
+        policy=policy_of(options.threshold, options.alpha),
+    )
+
+
+def _run(
+    setting: Setting, bad: str, history: History, options: BisectFlags, reporter: Reporter
+) -> Outcome:
+    from cnnbench.campaigns.bisect.bench import Bench
+    from cnnbench.campaigns.bisect.journal import BisectFolder
+    from cnnbench.campaigns.bisect.session import Bisection
+    from cnnbench.campaigns.processes.commands import environment_identity
+    from cnnbench.machine import facts
+
+    found = facts.collect()
+    # The sources of this cnnbench may change: those of the sides are what is measured.
+    machine = {k: v for k, v in environment_identity(found).items() if k != "sources"}
+    question = {
+        "GOOD": setting.good,
+        "BAD": bad,
+        "flags": setting.flags,
+        "python": setting.python,
+        "build": setting.build,
+        "first_parent": options.first_parent,
+        "threshold": setting.policy.threshold,
+        "alpha": setting.policy.alpha,
+        "machine or software": machine,
+    }
+    with BisectFolder(options.results, question, resume=options.resume) as folder:
+        with Bench(setting, folder.folder, reporter, found) as bench:
+            return Bisection(setting, bad, history, bench, folder, reporter).run()
+
+
+def _report(
+    outcome: Outcome,
+    setting: Setting,
+    history: History,
+    reporter: Reporter,
+    argv: Sequence[str],
+) -> int:
+    from cnnbench.campaigns.bisect.text import lines, no_difference
+    from cnnbench.judge.metrics.policy import Verdict
+
+    LineWriter(sys.stdout).lines(lines(outcome, setting, history))
+    differ = outcome.differ
+    if len(outcome.suspects) == 1:
+        return ExitCode.OK
+    failed = not outcome.suspects and differ.verdict == Verdict.FAILED.value
+    if failed:
+        reporter.error(f"BAD ({differ.commit[:12]}) fails: {differ.reason}")
+    elif not outcome.suspects:
+        reporter.notice(no_difference(differ))
+    for line in _advice(outcome.without_answer, setting, argv):
+        reporter.notice(line)
+    return ExitCode.FAILED if failed else ExitCode.INCONCLUSIVE
+
+
+def _advice(steps: Sequence[Step], setting: Setting, argv: Sequence[str]) -> Iterator[str]:
+    """The command that goes on where a bisection has found nothing, if one can.
+
+    Args:
+      steps: those that leave the question open.
+      setting: of all steps.
+      argv: the command line.
+    """
+    from cnnbench.campaigns.ab.sequential import STEP, pairs_to_settle
+
+    undecided = [pairs_to_settle(step.needed or 0, step.pairs) for step in steps if step.undecided]
+    if not undecided:
+        if any(step.lost for step in steps):
+            yield f"to go on: {shlex.join(_again(argv))}"
+        return
+    pairs = max(*undecided, setting.most_pairs + STEP)
+    if pairs > sides.MOST_PAIRS:
+        disturbs = "find what disturbs the machine first: cnnbench env --check"
+        yield f"to settle it: some {pairs:,} pairs; {disturbs}"
+    else:
+        yield f"to go on, with more pairs: {shlex.join(_again(argv, pairs))}"
+
+
+def _again(argv: Sequence[str], most_pairs: int | None = None) -> list[str]:
+    """The command line that goes on with a bisection; None: with as many pairs."""
+    more = [] if most_pairs is None else [f"--most_pairs={most_pairs}"]
+    names = () if most_pairs is None else ("most_pairs",)
+    words, flags = split_at_dashes(sides.without(argv, names, ("resume",)))
+    return ["cnnbench", "bisect", *words, *more, "--resume", "--", *flags]

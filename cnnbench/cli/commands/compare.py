@@ -1,0 +1,105 @@
+"""``cnnbench compare BASE NEW``: did it get slower?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from cnnbench.base.text.terminal import print_notice
+from cnnbench.cli.commands import warn_of_skipped
+from cnnbench.cli.commands.judging import JUDGING, JudgingFlags, load
+from cnnbench.errors import UsageError
+from cnnbench.flags import parse_command
+from cnnbench.flags.declare import flag, specs_of
+
+if TYPE_CHECKING:
+    from cnnbench.judge.compare import Comparison
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareFlags(JudgingFlags):
+    """Flags of the command."""
+
+    paired: bool | None = flag(
+        None,
+        "Compare run by run: pairs as cnnbench ab made them; of other records the i-th of BASE "
+        "with the i-th of NEW, by start. Not given: in pairs where the records name them.",
+    )
+
+
+_SPECS = (*JUDGING, *specs_of(CompareFlags))
+
+_ABOUT = """\
+Usage: cnnbench compare BASE NEW [FLAGS]
+
+Compares saved records, configuration by configuration, one value per process. BASE and NEW
+are each a record (--result_json), a folder with all *.json below it, or a quoted pattern. Runs
+are judged by their throughput; of all-reduces (cnnbench allreduce) every row of the table is a
+configuration of its own, judged by its bus bandwidth. docs/compare.md explains the verdicts:
+faster, slower, same, inconclusive, changed work, not comparable, missing, failed. At least 4
+runs per side are needed; alternate between the sides when measuring (cnnbench ab does).
+"""
+
+_EXIT_CODES = """\
+Exit codes: 0 no regression; 1 a regression or changed work, whatever else there is; 4 a run
+failed; 3 the question is open: inconclusive, not comparable, missing on one side, or a faulty
+file was skipped; 2 wrong use.
+"""
+
+
+HELP = (_ABOUT, [("Flags", _SPECS)], _EXIT_CODES)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Compares and prints.
+
+    Returns:
+      The exit code that the help explains.
+
+    Raises:
+      UsageError: wrong arguments, or a side without records.
+    """
+    given, arguments = parse_command(argv, _SPECS)
+    if len(arguments) != 2:
+        raise UsageError(
+            f"cnnbench compare takes two arguments, BASE and NEW, not {len(arguments)}; "
+            "quote patterns, so that the shell leaves them alone"
+        )
+    options = CompareFlags(**given)
+    options.check(arguments)
+    comparison = _compare(arguments, options)
+    warn_of_skipped(comparison.skipped)
+    from cnnbench.cli.commands.settling import with_next_step
+
+    comparison, commands = with_next_step(comparison)
+    options.write(comparison)
+    for line in commands:
+        print_notice(line)
+    return comparison.exit_code
+
+
+def _compare(sides: Sequence[str], options: CompareFlags) -> Comparison:
+    from cnnbench.judge.compare import compare_records
+    from cnnbench.judge.compare.comparability import check_facts
+    from cnnbench.judge.compare.reductions import measurements
+
+    base, new = (load(path) for path in sides)
+    aa = options.load_aa()
+    if options.allowed:
+        check_facts(options.allowed, chain(*measurements(base.everything, new.everything)))
+    skipped = (*base.skipped, *new.skipped, *(() if aa is None else aa.skipped))
+    return compare_records(
+        base.everything,
+        new.everything,
+        options.policy,
+        metrics=options.metric_names,
+        allow_different=options.allowed,
+        aa=None if aa is None else aa.everything,
+        paired=options.paired,
+        allow_changed_work=options.allow_changed_work,
+        base_label=sides[0],
+        new_label=sides[1],
+        skipped=tuple({one.path: one for one in skipped}.values()),
+    )

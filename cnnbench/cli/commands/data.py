@@ -1,0 +1,262 @@
+"""``cnnbench data``: makes data sets and checks them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cnnbench.base.text.terminal import LineWriter
+from cnnbench.data.dataset import Dataset, detect, find_dataset, load_plugin
+from cnnbench.data.image_folder import scan
+from cnnbench.errors import BenchmarkError, DataError, ExitCode, FlagError, UsageError
+from cnnbench.flags import parse_command
+from cnnbench.flags.declare import flag, flag_of, specs_of
+from cnnbench.flags.groups.data import DataParams
+from cnnbench.models.registry import datasets
+from cnnbench.run.runtime.native import filtered_stderr
+
+_ABOUT = """\
+Usage: cnnbench data make-imagenet DIR OUT [FLAGS]
+       cnnbench data make-coco SOURCE OUT [FLAGS]
+       cnnbench data make-librispeech SOURCE OUT [FLAGS]
+       cnnbench data make-ratings SOURCE OUT [FLAGS]
+       cnnbench data check DIR [FLAGS]
+
+make-imagenet turns DIR/CLASS/*.jpg|jpeg|png, or DIR/train/CLASS/* and DIR/validation/CLASS/*,
+into TFRecord files in OUT with the keys of ImageNet, and writes labels.txt. Classes are numbered
+from 1 in order of their folders' names; 0 is the background. PNGs, and grey or CMYK JPEGs, become
+RGB JPEGs of quality 100.
+
+make-coco turns SOURCE/annotations/instances_train2017.json and instances_val2017.json (or another
+year) with the images in SOURCE/train2017 and SOURCE/val2017 into TFRecord files, and writes
+coco-labels.txt. Classes are numbered from 1 in order of COCO's own numbers.
+
+make-librispeech turns the folders train-* and test-clean of SOURCE, as published but with the audio
+converted from FLAC to WAV, into TFRecord files.
+
+make-ratings turns MovieLens' ratings.dat or ratings.csv, or the folder with it, into pairs of user
+and item. The last item that a user rated is held back for validation, with others to tell it from.
+
+check reads every record of a data set: checksums, keys, labels, images. It prints statistics, and a
+line per defect that names file and record.
+"""
+
+_EXIT_CODES = """\
+Exit codes: 0 done; 4 an image that cannot be read, or defects; 2 wrong use.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MakeImagenetFlags:
+    """Flags of make-imagenet."""
+
+    train_shards: int = flag(8, "Training files.", minimum=1)
+    validation_shards: int = flag(2, "Validation files.", minimum=1)
+    validation_fraction: float = flag(
+        0.1,
+        "Share of every class set aside for validation, unless DIR/validation exists.",
+        minimum=0,
+        below=1,
+    )
+    seed: int = flag(1234, "Seed of the split and the order.")
+    labels: str | None = flag(
+        None,
+        "File with the class folders in order of their labels, one per line, each optionally "
+        "followed by the class in words; a first line background is label 0.",
+        path="file",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MakeCocoFlags:
+    """Flags of make-coco."""
+
+    train_shards: int = flag(64, "Training files.", minimum=1)
+    validation_shards: int = flag(8, "Validation files.", minimum=1)
+    seed: int = flag(1234, "Seed of the order.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MakeLibrispeechFlags:
+    """Flags of make-librispeech."""
+
+    train_shards: int = flag(64, "Training files.", minimum=1)
+    validation_shards: int = flag(8, "Validation files.", minimum=1)
+    validation: str = flag("test-clean", "Folder of SOURCE for validation.")
+    seed: int = flag(1234, "Seed of the order.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MakeRatingsFlags:
+    """Flags of make-ratings."""
+
+    negatives: int = flag(
+        99,
+        "Different items drawn for each user, in validation, to tell the last one from; at most "
+        "what the user with most ratings has not rated.",
+        minimum=1,
+    )
+    min_ratings: int = flag(20, "Users with fewer ratings are left out.", minimum=2)
+    seed: int = flag(1234, "Seed of the draws.", minimum=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckFlags:
+    """Flags of check."""
+
+    data_name: str | None = flag(
+        None, "Data set; found out from the files if not given.", known=datasets
+    )
+    dataset_plugin: str | None = flag_of(DataParams, "dataset_plugin")
+    num_classes: int | None = flag(
+        None, "Labels must be below; what the data set says if not given.", minimum=1
+    )
+
+
+_FLAGS = (
+    ("Flags of make-imagenet", specs_of(MakeImagenetFlags)),
+    ("Flags of make-coco", specs_of(MakeCocoFlags)),
+    ("Flags of make-librispeech", specs_of(MakeLibrispeechFlags)),
+    ("Flags of make-ratings", specs_of(MakeRatingsFlags)),
+    ("Flags of check", specs_of(CheckFlags)),
+)
+HELP = (_ABOUT, _FLAGS, _EXIT_CODES)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs one of the actions.
+
+    Raises:
+      UsageError: wrong arguments.
+      DataError: an image that cannot be read, or defects in a checked data set.
+    """
+    name, rest = (argv[0], argv[1:]) if argv else ("", ())
+    if name not in _ACTIONS:
+        *others, last = _ACTIONS
+        raise UsageError(f"cnnbench data takes {', '.join(others)} or {last}, not {name!r}")
+    flags, places, kind, act = _ACTIONS[name]
+    given, arguments = parse_command(rest, specs_of(flags))
+    if len(arguments) != len(places):
+        raise UsageError(
+            f"cnnbench data {name} takes {' and '.join(places)}, not {len(arguments)} arguments"
+        )
+    return act(*map(kind, arguments), flags(**given))
+
+
+def _make_imagenet(folder: Path, out: Path, options: MakeImagenetFlags) -> int:
+    labels = None if options.labels is None else Path(options.labels)
+    found = scan(folder, labels, options.validation_fraction, options.seed)
+    shards = {"train": options.train_shards, "validation": options.validation_shards}
+    with _tensorflow():
+        from cnnbench.data.make_imagenet import make_imagenet
+
+        made = make_imagenet(found, out, shards)
+    line = f"{out}: {made.images['train']} training and {made.images['validation']} "
+    line += f"validation images of {made.classes} classes, {made.reencoded} of them re-encoded"
+    if found.ignored:
+        line += f"; ignored: {len(found.ignored)}, the first {found.ignored[0]}"
+    LineWriter(sys.stdout).lines([line])
+    return ExitCode.OK
+
+
+def _make_coco(source: Path, out: Path, options: MakeCocoFlags) -> int:
+    shards = {"train": options.train_shards, "validation": options.validation_shards}
+    with _tensorflow():
+        from cnnbench.data.make_coco import make_coco, read_annotations
+
+        found = read_annotations(source)
+        make_coco(found, out, shards, options.seed)
+    counts = {name: len(found.subsets.get(name, ())) for name in shards}
+    line = f"{out}: {counts['train']} training and {counts['validation']} validation images with "
+    line += f"{len(found.classes)} classes; left out: {found.without_boxes} training images "
+    line += f"without a box, {found.empty_boxes} boxes without an area"
+    LineWriter(sys.stdout).lines([line])
+    return ExitCode.OK
+
+
+def _make_librispeech(source: Path, out: Path, options: MakeLibrispeechFlags) -> int:
+    shards = {"train": options.train_shards, "validation": options.validation_shards}
+    with _tensorflow():
+        from cnnbench.data.make_librispeech import make_librispeech, read_transcripts
+
+        found = read_transcripts(source, options.validation)
+        make_librispeech(found, out, shards, options.seed)
+    counts = {name: len(found.get(name, ())) for name in shards}
+    line = f"{out}: {counts['train']} training and {counts['validation']} validation utterances"
+    LineWriter(sys.stdout).lines([line])
+    return ExitCode.OK
+
+
+def _make_ratings(source: Path, out: Path, options: MakeRatingsFlags) -> int:
+    from cnnbench.data.make_ratings import make_ratings
+
+    made = make_ratings(source, out, options.negatives, options.min_ratings, options.seed)
+    line = f"{out}: {made.ratings} ratings of {made.items} items by {made.users} users"
+    LineWriter(sys.stdout).lines([f"{line}; {made.left_out} users left out"])
+    return ExitCode.OK
+
+
+def _check(folder: str, options: CheckFlags) -> int:
+    if options.dataset_plugin:
+        load_plugin(options.dataset_plugin)
+    dataset = _dataset_of(folder, options.data_name)
+    with _tensorflow():
+        from cnnbench.data.check import check
+
+        reports = check(folder, dataset, options.num_classes or dataset.num_classes)
+    defects = [defect for report in reports for defect in report.found.defects]
+    lines = [f"{folder}: {dataset.name}"]
+    lines += [line for report in reports for line in report.lines()]
+    lines += [f"defect: {defect}" for defect in defects]
+    LineWriter(sys.stdout).lines(lines)
+    if defects:
+        noun = "defect" if len(defects) == 1 else "defects"
+        raise DataError(f"{len(defects)} {noun}, the first: {defects[0]}")
+    return ExitCode.OK
+
+
+def _dataset_of(folder: str, data_name: str | None) -> Dataset:
+    """The data set asked for, or the one whose files are there; its files are there in any case."""
+    named = find_dataset(data_name, None) if data_name else None
+    try:
+        dataset = named or detect(folder)
+        dataset.subsets_in(folder)
+    except FlagError as error:
+        raise UsageError(f"{folder}: {error.reason}") from error
+    return dataset
+
+
+def _tensorflow() -> contextlib.AbstractContextManager[None]:
+    """A block in which TensorFlow works on the host only, with standard error held back.
+
+    The errors of this command name file and record, so messages of native libraries are
+    printed only after an unexpected exception.
+    """
+    if "tensorflow" not in sys.modules:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    return filtered_stderr(
+        lambda text, error: (
+            ""
+            if error is None or isinstance(error, (UsageError, BenchmarkError, KeyboardInterrupt))
+            else text
+        )
+    )
+
+
+_ACTIONS: dict[str, tuple[type, tuple[str, ...], type, Callable[..., int]]] = {
+    "make-imagenet": (MakeImagenetFlags, ("DIR", "OUT"), Path, _make_imagenet),
+    "make-coco": (MakeCocoFlags, ("SOURCE", "OUT"), Path, _make_coco),
+    "make-librispeech": (MakeLibrispeechFlags, ("SOURCE", "OUT"), Path, _make_librispeech),
+    "make-ratings": (MakeRatingsFlags, ("SOURCE", "OUT"), Path, _make_ratings),
+    "check": (CheckFlags, ("DIR",), str, _check),
+}
+"""By name: the flags, the names of the arguments and their type, and what runs."""
+
+
+def completions() -> tuple[str, ...]:
+    """What may stand as the first argument."""
+    return tuple(_ACTIONS)

@@ -1,0 +1,210 @@
+"""``cnnbench env``: what a record would say about this machine, and whether to measure on it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from cnnbench.base.text.terminal import LineWriter, print_result
+from cnnbench.errors import ExitCode, UsageError
+from cnnbench.flags import parse_args, parse_command
+from cnnbench.flags.declare import flag, specs_of
+from cnnbench.machine.checks import Condition, parse_quiet
+from cnnbench.records.codec import ABSENT, encode
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvFlags:
+    """Flags of the command."""
+
+    json: bool = flag(
+        False, 'Print one JSON document: {"facts": {...}}, with --check also "conditions".'
+    )
+    tensorflow: bool = flag(
+        False, "Load TensorFlow too, which takes seconds, for the facts about its build."
+    )
+    check: bool = flag(
+        False,
+        "Watch the machine and print what would distort a measurement now, for a run with the "
+        "flags after --, and what to do about it; docs/conditions.md explains what is checked.",
+    )
+    seconds: float = flag(1.0, "With --check: how long to watch.", minimum=0.2, maximum=600)
+    quiet_conditions: str = flag(
+        "", "With --check: conditions to leave out, such as load,steal, or all."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundCondition(Condition):
+    """A condition that may spoil results.
+
+    Attributes:
+      silenced: by --quiet_conditions.
+    """
+
+    silenced: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundConditions:
+    """What ``cnnbench env --check`` saw.
+
+    Attributes:
+      measured: quantities of the time it watched, by name.
+      found: conditions.
+    """
+
+    measured: Mapping[str, Any]
+    found: tuple[FoundCondition, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvDocument:
+    """What ``cnnbench env --json`` prints.
+
+    Attributes:
+      facts: about machine and software, as in the environment of a record.
+      conditions: with --check; else absent.
+    """
+
+    facts: Mapping[str, Any]
+    conditions: FoundConditions | None = field(default=None, metadata=ABSENT)
+
+
+_SPECS = specs_of(EnvFlags)
+
+_ABOUT = """\
+Usage: cnnbench env [--json] [--tensorflow]
+       cnnbench env --check [--seconds=X] [--quiet_conditions=NAME,...] [-- FLAGS OF A RUN]
+
+Prints the facts about machine and software that go into a run record, by their names there.
+Unknown facts are left out.
+"""
+
+_EXIT_CODES = """\
+Exit codes: 0 nothing found; 3 with --check, conditions that would distort a measurement now;
+2 wrong use.
+"""
+
+
+HELP = (_ABOUT, [("Flags", _SPECS)], _EXIT_CODES)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Prints the facts of this machine, or checks its conditions.
+
+    Returns:
+      The exit code that the help explains.
+
+    Raises:
+      UsageError: wrong arguments.
+    """
+    given, run_flags = parse_command(argv, _SPECS)
+    flags = EnvFlags(**given)
+    quiet = parse_quiet(flags.quiet_conditions)
+    if not flags.check:
+        _refuse_without_check(given, run_flags)
+    if flags.tensorflow:
+        _load_tensorflow()
+    if flags.check:
+        return _check(flags, quiet, run_flags)
+    from cnnbench.machine import facts as environment
+
+    sections = environment.collect_by_section()
+    if flags.json:
+        facts = {name: fact for one in sections.values() for name, fact in one.items()}
+        print_result(json.dumps(encode(EnvDocument(facts=facts)), indent=2))
+    else:
+        print_result("\n".join(_lines(sections)))
+    return ExitCode.OK
+
+
+def _refuse_without_check(given: Mapping[str, Any], run_flags: Sequence[str]) -> None:
+    for name in ("seconds", "quiet_conditions"):
+        if name in given:
+            raise UsageError(f"--{name} goes with --check")
+    if run_flags:
+        raise UsageError(
+            f"stray argument {run_flags[0]!r}: flags of a run go with --check, after --"
+        )
+
+
+def _load_tensorflow() -> None:
+    from cnnbench.run.runtime import tensorflow as runtime
+    from cnnbench.run.runtime.native import without_info_lines
+
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # as a run sets it
+    with without_info_lines():
+        tf = runtime.load_tensorflow()
+        tf.config.list_physical_devices("GPU")
+
+
+def _check(flags: EnvFlags, quiet: frozenset[str], run_flags: Sequence[str]) -> int:
+    from cnnbench.machine import facts as environment
+    from cnnbench.machine.checks import RunFlags
+    from cnnbench.machine.gpu import driver_loaded
+    from cnnbench.machine.watch import Watch
+    from cnnbench.run.driver.plan import make_plan
+
+    params = parse_args(run_flags).params
+    make_plan(params)  # refuses what a run would refuse
+    host = environment.Host()
+    on_gpu = params.device == "gpu" or (params.device == "auto" and driver_loaded(host))
+    facts = environment.collect(host)
+    watch = Watch(host, gpus=on_gpu)
+    time.sleep(flags.seconds)
+    found = watch.before(
+        facts,
+        RunFlags(
+            on_gpu=on_gpu,
+            num_devices=params.num_gpus,
+            intra_threads=params.num_intra_threads or 0,
+            intra_threads_given=bool(params.num_intra_threads),
+            batch_size=params.batch_size,
+            gpu_indices=params.gpu_indices,
+        ),
+    )
+    bad = [condition for condition in found if condition.id not in quiet]
+    if flags.json:
+        record = watch.record()
+        seen = {} if record is None else record.before
+        conditions = FoundConditions(
+            measured=seen,
+            found=tuple(FoundCondition(**vars(one), silenced=one.id in quiet) for one in found),
+        )
+        document = EnvDocument(facts=facts, conditions=conditions)
+        lines = [json.dumps(encode(document), indent=2)]
+    else:
+        lines = [f"{one.id}: {one.text}; {one.advice}" for one in bad]
+        lines.append(_verdict(len(bad), len(found) - len(bad)))
+    LineWriter(sys.stdout).lines(lines)
+    return ExitCode.INCONCLUSIVE if bad else ExitCode.OK
+
+
+def _verdict(bad: int, silenced: int) -> str:
+    text = f"{bad} condition(s) that would distort a measurement" if bad else "nothing found"
+    return f"{text} ({silenced} silenced)" if silenced else text
+
+
+def _lines(sections: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    lines: list[str] = []
+    width = max((len(name) for facts in sections.values() for name in facts), default=0)
+    for title, facts in sections.items():
+        lines += ["", title] if lines else [title]
+        lines += [f"  {name:<{width}}  {_text(name, fact)}" for name, fact in sorted(facts.items())]
+    return lines
+
+
+def _text(name: str, value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    if isinstance(value, int) and name.endswith("_bytes"):
+        return f"{value / 2**30:.1f} GiB"
+    return str(value)

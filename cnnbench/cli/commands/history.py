@@ -1,0 +1,246 @@
+"""``cnnbench history DIR``: how a metric developed, and where it took a step."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cnnbench.base.text.numbers import count
+from cnnbench.base.text.terminal import print_notice
+from cnnbench.cli.commands import exported, warn_of_skipped, write_output
+from cnnbench.errors import ExitCode, FlagError, UsageError
+from cnnbench.flags import parse_command
+from cnnbench.flags.declare import flag, specs_of
+from cnnbench.judge.metrics.registry import HISTORY
+from cnnbench.judge.report.exports import FORMATS as EXPORTS
+from cnnbench.models.registry import all_names
+from cnnbench.records.files import write_bytes
+from cnnbench.records.outputs import Output, check_outputs
+
+if TYPE_CHECKING:
+    from cnnbench.judge.history import Contents, Metric, Trend
+
+_ABOUT = """\
+Usage: cnnbench history DIR [FLAGS]
+
+Follows a metric over the records in DIR and all below it: a series per configuration and
+machine, a point per commit, the median of its processes. Finds the steps between levels and
+names the last commit before and the first after each. docs/history.md explains how.
+"""
+
+# Nothing that ends an attribute of HTML or a link of Markdown.
+_COMMIT_URL = re.compile(r"https?://[\w.~:/?#@!$&*+,;=%{}-]+")
+
+_EXIT_CODES = """\
+Exit codes: 0 done, whatever was found; 1 with --fail_on=step, a step for the worse stands; 3 a
+faulty file was skipped; 2 wrong use; 4 a file or standard output could not be written.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryFlags:
+    """Flags of the command."""
+
+    metric: str = flag(
+        "throughput", "What to follow; the last four are of all-reduces.", choices=tuple(HISTORY)
+    )
+    by: str = flag(
+        "commit",
+        "What a point is: commit (--result_label=commit=..., else that of the repository that was "
+        "measured, else cnnbench's own, else the day), day, run, or a label or fact of records.",
+    )
+    model: str = flag(
+        "",
+        "Only this network, or all-reduces of its gradients, or a pattern such as resnet*.",
+        known=all_names,
+    )
+    configuration: str = flag("", "Only configurations with this in their names, or a pattern.")
+    machine: str = flag(
+        "", "Only machines with this in their own or their host's name, or a pattern."
+    )
+    since: str | None = flag(None, "Only runs from this day or time on, UTC.")
+    git: str | None = flag(
+        None, "Order commits as the repository in this folder does, not by time.", path="folder"
+    )
+    threshold: float | None = flag(
+        None,
+        "Smallest step that counts, in per cent (points, for accuracies); if not given 3, for "
+        "memory 5, for start-up 20, for accuracies 0.5.",
+        minimum=0.0,
+        below=1000.0,
+    )
+    last: int = flag(20, "Points listed per series, 0 for all.", minimum=0)
+    format: str = flag("table", "What to print.", choices=("table", "csv", "json", *EXPORTS))
+    output: str | None = flag(None, "Write that to this file.", path="file")
+    plot: str | None = flag(
+        None,
+        "Draw the series into this file: .html, a page in itself, .svg, .png or .pdf; or the page "
+        "without its charts as .md.",
+        path="file",
+    )
+    commit_url: str = flag(
+        "",
+        "Address of a commit with {commit} in its place, such as "
+        "https://github.com/OWNER/REPO/commit/{commit}: points of a page lead to it.",
+    )
+    fail_on: str = flag(
+        "nothing",
+        "Exit with code 1 if there is a step for the worse that stands (step), or never.",
+        choices=("nothing", "step"),
+    )
+
+
+HELP = (_ABOUT, [("Flags", specs_of(HistoryFlags))], _EXIT_CODES)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Lists, and draws.
+
+    Raises:
+      UsageError: wrong arguments, or nothing to follow.
+      BenchmarkError: a file cannot be written.
+    """
+    given, arguments = parse_command(argv, specs_of(HistoryFlags))
+    options = HistoryFlags(**given)
+    if len(arguments) != 1:
+        raise UsageError(f"cnnbench history takes one directory of records, not {len(arguments)}")
+    since = _since(options.since)
+    _check_outputs(options, arguments[0])
+    from cnnbench.judge.history import METRICS, contents
+
+    folder = Path(arguments[0])
+    if not os.path.isdir(folder):
+        raise UsageError(f"{folder}: no such directory")
+    metric = METRICS[options.metric]
+    order = _order(options.git)
+    found = contents(folder)
+    if not any(one.defect for one in found.skipped):
+        _check_kinds(folder, found, metric)
+    defects = [one for one in found.skipped if one.defect]
+    warn_of_skipped(defects)
+    trends = _trends(options, found, metric, since, order)
+    _write(options, trends, metric, found)
+    setbacks = sum(len(one.setbacks) for one in trends)
+    if setbacks and options.fail_on == "step":
+        steps = count(setbacks, "step for the worse stands", "steps for the worse stand")
+        print_notice(f"--fail_on=step: {steps}")
+        return ExitCode.REGRESSION
+    return ExitCode.INCONCLUSIVE if defects else ExitCode.OK
+
+
+def _check_kinds(folder: Path, found: Contents, metric: Metric) -> None:
+    """Refuses a metric that nothing here can have."""
+    there = {entry.kind for entry in found.entries}
+    if there.intersection(metric.kinds):
+        return
+    if "run" in metric.kinds:
+        hint = "cnnbench run --result_json=FILE writes them"
+        if there:
+            hint = "--metric=bus_bandwidth follows the all-reduces that there are"
+        raise UsageError(f"{folder}: no run records; {hint}")
+    hint = "cnnbench allreduce --result_json=FILE writes them"
+    raise UsageError(f"{folder}: no all-reduce measurements with {metric.name}; {hint}")
+
+
+def _since(text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        found = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        raise FlagError("since", text, "must be a day or time, as in 2026-11-20") from None
+    return found if found.tzinfo else found.replace(tzinfo=timezone.utc)
+
+
+def _check_outputs(options: HistoryFlags, folder: str) -> None:
+    _check_commit_url(options)
+    kind = {"table": "table of history", "json": "history"}.get(options.format, options.format)
+    outputs = [Output("output", options.output, kind)]
+    if options.plot is not None:
+        from cnnbench.judge.history import page
+
+        outputs.append(Output("plot", options.plot, suffixes=page.SUFFIXES))
+    check_outputs(outputs, [folder])
+
+
+def _check_commit_url(options: HistoryFlags) -> None:
+    given = options.commit_url
+    if not given:
+        return
+    if not _COMMIT_URL.fullmatch(given) or "{commit}" not in given:
+        example = "https://github.com/OWNER/REPO/commit/{commit}"
+        raise FlagError("commit_url", given, f"must be an address with {{commit}}, as in {example}")
+    from cnnbench.judge.history.page import DOCUMENTS
+
+    if Path(options.plot or "").suffix.lower() not in DOCUMENTS:
+        raise FlagError("commit_url", given, f"needs --plot=FILE with {' or '.join(DOCUMENTS)}")
+
+
+def _order(repository: str | None) -> dict[str, int] | None:
+    if repository is None:
+        return None
+    from cnnbench.judge.history.series import order_of_commits
+
+    return order_of_commits(repository)
+
+
+def _trends(
+    options: HistoryFlags,
+    found: Contents,
+    metric: Metric,
+    since: datetime | None,
+    order: dict[str, int] | None,
+) -> list[Trend]:
+    from cnnbench.judge.history import Selection, all_series, trend
+
+    wanted = {name: getattr(options, name) for name in ("model", "configuration", "machine")}
+    selection = Selection(**wanted, since=since)
+    series = all_series(found.entries, metric, by=options.by, selection=selection, order=order)
+    if not series:
+        given = {name: value for name, value in (*wanted.items(), ("since", since)) if value}
+        _refuse_selection(options, given, found, metric)
+    scale = 1 / 100 if metric.relative or metric.unit == "share" else 1.0
+    threshold = None if options.threshold is None else options.threshold * scale
+    return [trend(one, metric, threshold) for one in series]
+
+
+def _refuse_selection(
+    options: HistoryFlags, given: Mapping[str, Any], found: Contents, metric: Metric
+) -> None:
+    """Names the flag that leaves nothing over, or all if only together they do."""
+    from cnnbench.judge.history import Selection, all_series
+
+    there = sum(entry.kind in metric.kinds for entry in found.entries)
+    if not there:
+        return
+    nothing = f"none of {there} {'runs' if 'run' in metric.kinds else 'all-reduces'} is of it"
+    for name, value in given.items():
+        if not all_series(found.entries, metric, selection=Selection(**{name: value})):
+            raise FlagError(name, getattr(options, name), nothing)
+    words = " ".join(f"--{name}={getattr(options, name)}" for name in given)
+    raise UsageError(f"{words}: {nothing}")
+
+
+def _write(options: HistoryFlags, trends: Sequence[Trend], metric: Metric, found: Contents) -> None:
+    from cnnbench.judge.history import document, formats
+    from cnnbench.judge.history.figures import figures
+
+    if options.format == "table":
+        text = formats.table_text(trends, metric, options.last)
+    elif options.format == "csv":
+        text = formats.csv_text(trends, metric)
+    elif options.format == "json":
+        text = document.json_text(trends, metric, found.skipped)
+    else:
+        text = exported(figures(trends, metric), options.format)
+    write_output(options.output, text)
+    if options.plot is not None:
+        from cnnbench.judge.history import page
+
+        content = page.render(options.plot, trends, metric, options.commit_url)
+        write_bytes("plot", options.plot, content)

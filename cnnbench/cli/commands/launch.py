@@ -1,0 +1,287 @@
+"""``cnnbench launch``: all processes of a job on this machine."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cnnbench.base.text.terminal import LineWriter, print_notice, print_result, print_warning
+from cnnbench.cli.commands import interrupt_on_signals, split_at_dashes
+from cnnbench.errors import BenchmarkError, ExitCode, FlagError, UsageError
+from cnnbench.flags import Params, parse_command
+from cnnbench.flags.declare import flag, specs_of
+
+if TYPE_CHECKING:
+    from cnnbench.base.jobs.job import Job
+    from cnnbench.campaigns.launch.tasks import Layout
+    from cnnbench.records.run import RunRecord
+
+_A_DAY = 86400.0
+
+_ABOUT = """\
+Usage: cnnbench launch [FLAGS] -- [allreduce] FLAGS OF EVERY PROCESS
+
+Starts all processes of a job on this machine, each on a free port and with its --job_name and
+--task_index, and ends when they do (docs/cluster.md). The chief's standard output is that of
+this command; what the others print is on standard error, with their names before each line.
+
+  cnnbench launch --workers=2 --ps=1 -- --model=resnet50 --variable_update=parameter_server
+  cnnbench launch --workers=2 --towers=2 -- --model=resnet50 --variable_update=collective_all_reduce
+  cnnbench launch --workers=2 --towers=1 -- allreduce --sizes=64K:16M:x4
+  cnnbench launch --scaling=1,2,4 --link=tcp25 --plot=scaling.svg -- --model=resnet50
+"""
+
+_EXIT_CODES = """\
+Exit codes: that of the chief; 4 if another process failed; 2 wrong use, before any process is
+started; 130 interrupted: the chief's record holds what was measured.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchFlags:
+    """Flags of the command."""
+
+    workers: int = flag(1, "Processes with towers.", minimum=1, maximum=256)
+    ps: int = flag(0, "Parameter servers.", minimum=0, maximum=256)
+    towers: int | None = flag(
+        None, "Towers of each worker: its --num_gpus.", minimum=1, maximum=1024
+    )
+    controller: bool = flag(False, "Start a process that drives the workers.")
+    affinity: bool = flag(False, "Divide the processors among the processes.")
+    log_dir: str | None = flag(
+        None,
+        "Folder for a log per process; one that is removed after a success if not given.",
+        path="folder",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalingFlags(LaunchFlags):
+    """Flags of --scaling."""
+
+    scaling: tuple[int, ...] = flag(
+        (),
+        "Numbers of workers, comma-separated: run a job of each, and one process without "
+        "exchange, and print how speed grows.",
+        minimum=1,
+        maximum=256,
+    )
+    repeats: int = flag(
+        1,
+        "Runs of each, in turn; from 2 on the table has the range of the efficiency.",
+        minimum=1,
+        maximum=1000,
+    )
+    results: str = flag("scaling", "Folder for records and logs.", path="folder")
+    link: str | None = flag(
+        None,
+        "Link between the processes, to predict the same by the cost model, as of cnnbench "
+        "allreduce --predict: a preset such as tcp25, or alpha=SECONDS,bandwidth=BYTES_PER_SECOND.",
+    )
+    output: str | None = flag(None, "Write the table to this .csv file.", path="file")
+    plot: str | None = flag(None, "Draw it into this .svg, .png or .pdf file.", path="file")
+
+
+HELP = (
+    _ABOUT,
+    [("Flags", specs_of(LaunchFlags)), ("Scaling", specs_of(ScalingFlags))],
+    _EXIT_CODES,
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs a job, or one for each number of workers.
+
+    Raises:
+      UsageError: wrong flags; nothing has been started.
+      KeyboardInterrupt: all processes are gone.
+      BenchmarkError: no process can be started, or a file can no longer be written.
+    """
+    words, flags = split_at_dashes(argv)
+    given, arguments = parse_command(words, (*specs_of(LaunchFlags), *specs_of(ScalingFlags)))
+    options = ScalingFlags(**given)
+    if arguments:
+        raise UsageError(
+            f"launch takes no argument {arguments[0]!r}; flags of the processes stand behind --"
+        )
+    if options.scaling and flags[:1] == ["allreduce"]:
+        counts = ",".join(map(str, options.scaling))
+        raise FlagError("scaling", counts, "compares runs; for allreduce give --workers")
+    if options.scaling:
+        return _scale(options, given, flags)
+    for name in (spec.name for spec in specs_of(ScalingFlags) if spec.name in given):
+        raise FlagError(name, given[name], "needs --scaling")
+    # Imported late: --help and wrong flags need none of it.
+    from cnnbench.campaigns.launch.tasks import Layout, check, shares_of_cores
+
+    layout = Layout(workers=options.workers, ps=options.ps, controller=options.controller)
+    layout = layout.with_coordinator(flags)
+    params = check(layout, flags, options.towers)
+    cores = shares_of_cores(layout.size) if options.affinity else None
+    command = task_words(flags, options.towers)
+    if options.log_dir is not None:
+        from cnnbench.base.lock import LOGS, hold
+        from cnnbench.records.files import prove_folder
+
+        prove_folder("log_dir", options.log_dir)
+        interrupt_on_signals()
+        with hold("log_dir", options.log_dir, print_warning, file=LOGS):
+            return _run(layout, params, command, Path(options.log_dir), cores)
+    from cnnbench.base.scratch import Scratch
+
+    interrupt_on_signals()
+    with Scratch("launch") as scratch:
+        scratch.kept = True  # what a job that fails has printed
+        status = _run(layout, params, command, scratch.path, cores)
+        scratch.kept = status != 0
+    return status
+
+
+def task_words(flags: Sequence[str], towers: int | None) -> Callable[[Job], Sequence[str]]:
+    """Command and flags of each process.
+
+    Args:
+      flags: of every process.
+      towers: value of --towers.
+    """
+    from cnnbench.campaigns.launch.tasks import command_of, task_flags
+    from cnnbench.campaigns.processes.child import program
+
+    command, own = command_of(flags)
+    return lambda job: (*program(), command, *task_flags(job, own, towers))
+
+
+def _run(
+    layout: Layout,
+    params: Params,
+    command: Callable[[Job], Sequence[str]],
+    logs: Path,
+    cores: Sequence[set[int]] | None,
+    prints: bool = True,
+) -> int:
+    from cnnbench.base.jobs.ports import ReservedPorts
+    from cnnbench.campaigns.launch.session import Launch, Session
+    from cnnbench.campaigns.launch.tasks import gpu_variables
+    from cnnbench.flags.cluster import spared
+
+    show = LineWriter(sys.stderr)
+    with ReservedPorts(layout.size) as ports:
+        launch = Launch(
+            job=layout.job(ports.numbers),
+            command=command,
+            variables=lambda job: gpu_variables(job, params),
+            logs=logs,
+            cores=cores,
+            prints=prints,
+            spares=spared(params),
+        )
+        return Session(launch, lambda line: show.lines([line])).run()
+
+
+def _scale(options: ScalingFlags, given: Mapping[str, Any], flags: Sequence[str]) -> int:
+    from cnnbench.campaigns.launch import scaling
+    from cnnbench.campaigns.launch.tasks import Layout, check, shares_of_cores
+    from cnnbench.campaigns.processes.results_dir import ResultsFolder
+    from cnnbench.lab.predict.links import parse_link
+    from cnnbench.machine.cpu import available_cores
+    from cnnbench.records.files import prove_folder, write_bytes, write_text
+    from cnnbench.records.outputs import Output, check_outputs
+
+    for name in ("workers", "affinity", "log_dir"):
+        if name in given:
+            raise FlagError(name, given[name], "has no meaning with --scaling")
+    counts = tuple(sorted(set(options.scaling)))
+    any_layout = Layout(ps=options.ps, controller=options.controller).with_coordinator(flags)
+    layouts = {n: replace(any_layout, workers=n) for n in counts}
+    params = {n: check(layout, flags, options.towers) for n, layout in layouts.items()}
+    largest, any_params = layouts[counts[-1]].size, params[counts[-1]]
+    link = None if options.link is None else parse_link("link", options.link)
+    for name in ("result_json", "train_dir"):
+        if (value := getattr(any_params, name)) is not None:
+            raise FlagError(name, value, "cannot be used by several jobs; see --results")
+    prove_folder("results", options.results)
+    check_outputs(
+        [
+            Output("output", options.output, suffixes=(".csv",)),
+            Output("plot", options.plot, suffixes=(".svg", ".png", ".pdf")),
+        ]
+    )
+    shared = available_cores() < largest
+    if shared:
+        print_notice(
+            f"{largest} processes share {available_cores()} processors: the computation of n "
+            "workers is taken to be n times that of one"
+        )
+    predicted: dict[int, float] = {}
+    reason = "needs --link"
+    if link is not None:
+        predicted, reason = scaling.exchange_seconds(any_params, link, options.ps, counts)
+    if reason:
+        print_notice(f"no prediction: {reason}")
+    if options.repeats == 1:
+        print_notice(
+            "--repeats=1: single runs scatter, so that efficiencies may come out above 100 %; "
+            "--repeats=5 shows their ranges"
+        )
+    cores = None if shared else shares_of_cores(largest)
+    with ResultsFolder(options.results, used=True):
+        records = _measure(options, layouts, params, flags, cores)
+    points = scaling.points(
+        records.pop(0),
+        records,
+        towers=any_params.num_gpus,
+        shared=shared,
+        predicted=predicted,
+    )
+    if options.output is not None:
+        write_text("output", options.output, scaling.to_csv(points))
+    if options.plot is not None:
+        from cnnbench.base.charts.draw import render
+
+        label = f"Scaling of {any_params.model}, {any_params.variable_update}"
+        picture = render([scaling.chart(points, label)], Path(options.plot).suffix[1:], label)
+        write_bytes("plot", options.plot, picture)
+    print_result("\n".join(scaling.table(points)))
+    return ExitCode.OK
+
+
+def _measure(
+    options: ScalingFlags,
+    layouts: Mapping[int, Layout],
+    params: Mapping[int, Params],
+    flags: Sequence[str],
+    cores: Sequence[set[int]] | None,
+) -> dict[int, list[RunRecord]]:
+    """Records by number of workers, 0 for one process that exchanges nothing."""
+    from cnnbench.campaigns.launch.tasks import flags_alone, on_cores
+    from cnnbench.campaigns.processes.child import Command, execute, program
+    from cnnbench.campaigns.processes.outcome import read
+    from cnnbench.records.run import RunRecord
+
+    interrupt_on_signals()
+    alone = (*program(), "run", *flags_alone(flags, next(iter(params.values())).num_gpus))
+    records: dict[int, list[RunRecord]] = {n: [] for n in (0, *layouts)}
+    for repeat in range(1, options.repeats + 1):
+        # In turn, so that a machine that becomes slower does so for all.
+        for count in records:
+            name = f"workers-{count}-{repeat}" if count else f"alone-{repeat}"
+            logs = Path(options.results) / name
+            logs.mkdir(exist_ok=True)
+            record = logs.with_suffix(".json").absolute()
+            record.unlink(missing_ok=True)
+            print_notice(f"{name} of {options.repeats}")
+            if count:
+                of_tasks = task_words((*flags, f"--result_json={record}"), options.towers)
+                _run(layouts[count], params[count], of_tasks, logs, cores, prints=False)
+            else:
+                words = (*alone, f"--result_json={record}")
+                with on_cores(cores[0] if cores else None):
+                    execute(Command(words=words, log=logs / "alone.log"), _A_DAY)
+            found = read(record)
+            if not isinstance(found, RunRecord) or found.status != "ok":
+                raise BenchmarkError(f"{name} failed; its logs are in {logs}")
+            records[count].append(found)
+    return records

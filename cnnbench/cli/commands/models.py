@@ -1,0 +1,173 @@
+"""``cnnbench models``: the networks and how big they are, without TensorFlow."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING
+
+from cnnbench.base.text.table import csv_text, fitted, natural_key
+from cnnbench.base.text.terminal import print_result, print_warning
+from cnnbench.errors import ExitCode, UsageError
+from cnnbench.flags import FLAGS, parse_flags
+from cnnbench.flags.declare import flag, specs_of
+from cnnbench.records.codec import encode
+
+if TYPE_CHECKING:
+    from cnnbench.data.dataset import Dataset
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelsFlags:
+    """Flags of the command alone."""
+
+    format: str = flag(
+        "table",
+        "What to print; csv and json have all digits.",
+        choices=("table", "csv", "json"),
+    )
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A model, by the names that a run record has for its figures."""
+
+    dataset: str
+    model: str
+    input_shape: str
+    batch_size: int
+    parameters: int
+    trainable_parameters: int
+    statistics: int
+    forward_flops_per_image: int
+    training_flops_per_image: int
+    memory_bytes_per_image: int
+
+
+@dataclass(frozen=True)
+class ModelsDocument:
+    """What ``cnnbench models`` lists."""
+
+    models: tuple[Listed, ...]
+
+
+(_FORMAT,) = specs_of(ModelsFlags)
+_FLAGS = (
+    *(spec for spec in FLAGS if spec.name in ("data_name", "dataset_plugin", "model_plugin")),
+    _FORMAT,
+)
+_HEADS = (
+    "model",
+    "image",
+    "batch/device",
+    "parameters",
+    "GFLOPs forward",
+    "GFLOPs training",
+    "MiB",
+)
+
+_ABOUT = """\
+Usage: cnnbench models [--data_name=NAME] [--dataset_plugin=FILE] [--model_plugin=FILE]
+                       [--format=table|csv|json]
+
+Lists the models by data set: image size in pixels, default batch size per device, trainable
+parameters, GFLOPs per image (1 multiply-add = 2 FLOPs) forward and for a training step, and
+the memory that a training step takes for each image of the batch, in float32, as estimated.
+"""
+
+
+HELP = (_ABOUT, [("Flags", _FLAGS)])
+
+
+def main(argv: Sequence[str]) -> int:
+    """Prints the models of each data set.
+
+    Raises:
+      UsageError: a wrong flag, an unknown data set, or a plug-in that cannot be loaded.
+    """
+    given = parse_flags(argv, _FLAGS)
+    form = given.get("format", _FORMAT.default)
+    _FORMAT.check(form)
+    from cnnbench.data.dataset import find_dataset, load_plugin
+    from cnnbench.models import registry
+
+    if given.get("dataset_plugin"):
+        load_plugin(given["dataset_plugin"])
+    if given.get("model_plugin"):
+        registry.load_plugin(given["model_plugin"])
+    names = registry.datasets()
+    if given.get("data_name"):
+        names = (find_dataset(given["data_name"], None).name,)
+    models = list(_listed(names))
+    text = {"table": _table, "csv": _csv, "json": _json}[form]
+    print_result(text(models))
+    return ExitCode.OK
+
+
+def _listed(names: Sequence[str]) -> Iterator[Listed]:
+    from cnnbench.data.dataset import find_dataset
+
+    for name in names:
+        try:
+            dataset = find_dataset(name, None)
+        except UsageError:
+            print_warning(f"models for {name} are left out: there is no data set of that name")
+            continue
+        yield from _models(dataset)
+
+
+def _models(dataset: Dataset) -> Iterator[Listed]:
+    from cnnbench.models import registry
+    from cnnbench.models.declare import declare
+    from cnnbench.models.memory import bytes_per_image
+
+    for name in sorted(registry.model_names(dataset.name), key=natural_key):
+        try:
+            model = registry.get_model(name, dataset.name)
+            spec = declare(model, dataset.num_classes)
+        except Exception as error:  # a defective plug-in must not hide the other models
+            print_warning(f"model {name} is left out: {' '.join(str(error).split())}")
+            continue
+        yield Listed(
+            dataset.name,
+            name,
+            spec.input_shape,
+            model.batch_size,
+            spec.parameters,
+            spec.trainable_parameters,
+            spec.statistics,
+            spec.forward_flops_per_image,
+            spec.training_flops_per_image,
+            bytes_per_image(model, spec),
+        )
+
+
+def _table(models: Sequence[Listed]) -> str:
+    blocks = []
+    for dataset, group in itertools.groupby(models, lambda one: one.dataset):
+        lines = fitted([_HEADS, *map(_row, group)], indent=2)
+        blocks.append(f"{dataset}:\n" + "".join(f"  {line}\n" for line in lines) + "\n")
+    return "".join(blocks)
+
+
+def _row(one: Listed) -> tuple[str, ...]:
+    return (
+        one.model,
+        one.input_shape,
+        str(one.batch_size),
+        f"{one.trainable_parameters:,}",
+        f"{one.forward_flops_per_image / 1e9:.3f}",
+        f"{one.training_flops_per_image / 1e9:.3f}",
+        f"{one.memory_bytes_per_image / 2**20:.2f}",
+    )
+
+
+def _csv(models: Sequence[Listed]) -> str:
+    header = [field.name for field in fields(Listed)]
+    return csv_text(header, (asdict(one).values() for one in models))
+
+
+def _json(models: Sequence[Listed]) -> str:
+    return json.dumps(encode(ModelsDocument(tuple(models))), indent=1) + "\n"

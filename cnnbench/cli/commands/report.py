@@ -1,0 +1,164 @@
+"""``cnnbench report RECORDS...``: results that people can read."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cnnbench.base.text.terminal import LineWriter
+from cnnbench.cli.commands import warn_of_skipped, write_output
+from cnnbench.cli.commands.judging import JudgingFlags
+from cnnbench.errors import ExitCode, FlagError, UsageError
+from cnnbench.flags import parse_command
+from cnnbench.flags.declare import flag, flag_of, specs_of
+
+if TYPE_CHECKING:
+    from cnnbench.judge.compare import Comparison
+    from cnnbench.judge.report import Results
+    from cnnbench.records.load import Loaded
+
+_ABOUT = """\
+Usage: cnnbench report RECORDS... [FLAGS]
+
+Writes a report on run records (--result_json) and all-reduce measurements: one HTML file that
+needs nothing else, Markdown, or a CSV table. RECORDS are files, folders with all *.json below
+them, or quoted patterns. docs/report.md explains the values.
+"""
+
+_EXIT_CODES = """\
+Exit codes: 0 the report is written, whatever its verdicts (cnnbench compare is the gate); 3 it is,
+but a faulty file was skipped; 2 wrong use; 4 it could not be written.
+"""
+
+_FORMATS = ("html", "markdown", "csv")
+_TABLES = ("configurations", "runs", "allreduce", "comparison")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportFlags:
+    """Flags of the command."""
+
+    output: str | None = flag(
+        None,
+        "Where the report goes; if not given report.html, or stdout for other formats.",
+        path="file",
+    )
+    format: str = flag("html", "What to write.", choices=_FORMATS)
+    table: str = flag("configurations", "Table of the CSV file.", choices=_TABLES)
+    title: str = flag("", "Title of the page; the models if empty.")
+    baseline: str | None = flag(
+        None, "Records to compare with, as cnnbench compare does.", path="file"
+    )
+    threshold: float | None = flag_of(JudgingFlags, "threshold")
+    allow_different: str = flag_of(JudgingFlags, "allow_different")
+
+
+HELP = (_ABOUT, [("Flags", specs_of(ReportFlags))], _EXIT_CODES)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Writes a report.
+
+    Raises:
+      UsageError: wrong arguments, or no records.
+      BenchmarkError: the file cannot be written.
+    """
+    given, arguments = parse_command(argv, specs_of(ReportFlags))
+    options = ReportFlags(**given)
+    _check(options, given)
+    if not arguments:
+        raise UsageError(
+            "cnnbench report takes run records: files, folders or quoted patterns; "
+            "cnnbench run --result_json=FILE writes one"
+        )
+    from cnnbench.records.outputs import Output, check_outputs
+
+    output = options.output
+    if output is None and options.format == "html":
+        output = "report.html"
+    check_outputs([Output("output", output, options.format)], (*arguments, options.baseline))
+    loaded = _load(arguments)
+    results = _gather(options, loaded, arguments)
+    text = _text(options, results)
+    write_output(output, text)
+    if output is not None:
+        LineWriter(sys.stdout).lines([f"wrote {output}"])
+    return ExitCode.INCONCLUSIVE if _faults(results) else ExitCode.OK
+
+
+def _check(options: ReportFlags, given: dict[str, object]) -> None:
+    if options.format != "csv" and "table" in given:
+        raise FlagError("table", options.table, "is for --format=csv")
+    if options.baseline is None:
+        for name in ("threshold", "allow_different"):
+            if name in given:
+                raise FlagError(name, given[name], "needs --baseline")
+
+
+def _load(paths: Sequence[str]) -> Loaded:
+    from cnnbench.judge.report import load
+    from cnnbench.records.load import PathError
+
+    loaded = load(paths)
+    if not loaded.everything and not loaded.defects:
+        raise PathError(", ".join(paths), "neither run records nor all-reduce measurements")
+    return loaded
+
+
+def _gather(options: ReportFlags, loaded: Loaded, paths: Sequence[str]) -> Results:
+    from cnnbench.judge.compare.comparability import check_facts
+    from cnnbench.judge.compare.reductions import measurements
+    from cnnbench.judge.report import gather
+    from cnnbench.records.load import PathError
+
+    if options.baseline is None:
+        found = _experiment(paths)
+        if found is None and options.table == "comparison":
+            raise FlagError(
+                "table", "comparison", "needs --baseline, or the results of cnnbench ab"
+            )
+        return gather(loaded, comparison=found)
+    try:
+        baseline = _load([options.baseline])
+    except PathError as error:
+        raise FlagError("baseline", error.path, error.reason) from None
+    judging = JudgingFlags(threshold=options.threshold, allow_different=options.allow_different)
+    if judging.allowed:
+        check_facts(judging.allowed, chain(*measurements(baseline.everything, loaded.everything)))
+    return gather(
+        loaded,
+        baseline,
+        policy=judging.policy,
+        allow_different=judging.allowed,
+        labels=(options.baseline, " ".join(paths)),
+    )
+
+
+def _experiment(paths: Sequence[str]) -> Comparison | None:
+    """The verdict of the experiment whose results folder is the only path, or None."""
+    from cnnbench.campaigns.ab.saved import results_below, verdict
+
+    folder = results_below(Path(paths[0])) if len(paths) == 1 else None
+    return None if folder is None else verdict(folder)
+
+
+def _text(options: ReportFlags, results: Results) -> str:
+    if options.format == "csv":
+        from cnnbench.judge.report.tables import csv
+
+        return csv(results, options.table)
+    from cnnbench.judge.report import build, render
+
+    return render(build(results, options.title), options.format)
+
+
+def _faults(results: Results) -> bool:
+    """Names what was skipped on stderr; whether any of it was faulty."""
+    comparison = results.comparison
+    skipped = (*results.skipped, *(() if comparison is None else comparison.skipped))
+    warn_of_skipped(skipped)
+    return any(one.defect for one in skipped)

@@ -1,0 +1,160 @@
+"""``cnnbench roofline MODEL [FLAGS]``: where the time of a step goes, against the machine."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cnnbench.base.text.numbers import count
+from cnnbench.base.text.terminal import print_result, print_warning
+from cnnbench.cli.commands import interrupt_on_signals
+from cnnbench.errors import ExitCode, FlagError, UsageError
+from cnnbench.flags import FLAGS, Params, parse_command, validate
+from cnnbench.flags.declare import flag, specs_of
+
+if TYPE_CHECKING:
+    from cnnbench.lab.roofline.rows import Roofline
+
+_ABOUT = """\
+Usage: cnnbench roofline MODEL [--rows=N] [--csv=FILE] [--json=FILE] [--plot=FILE] [FLAGS OF A RUN]
+
+Prints where the time of a step goes: for every layer, forward, gradient of its input and gradient
+of its kernel, the time, FLOPs and bytes moved, and what the machine would need at its own rates of
+matrix products and of copying memory; the rows with the most time to win first, those at the
+bound by their time, then sums by kind of operation (docs/roofline.md).
+
+  cnnbench roofline resnet50 --batch_size=8
+  cnnbench roofline resnet50 --batch_size=8 --precision=bf16 --plot=roofline.svg
+  cnnbench roofline resnet50 --forward_only --csv=layers.csv
+"""
+
+_EXIT_CODES = """\
+All flags of cnnbench run are taken too, but those of several processes, --eval and --input_only.
+--num_batches steps (10 if not given) are profiled after --num_warmup_batches (5 if not given), and
+as many are timed without a profiler; times are means over the faster half of them.
+
+Exit codes: 0 done; 2 wrong use; 4 the run failed; 130 interrupted.
+"""
+
+_SUFFIXES = (".svg", ".png", ".pdf")
+_REFUSED = (
+    *("eval", "input_only", "num_epochs", "job_name", "worker_hosts", "ps_hosts"),
+    *("controller_host", "cluster"),
+)
+_STEPS, _WARM_UP = 10, 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class RooflineFlags:
+    """Flags of the command."""
+
+    rows: int = flag(25, "Rows to print, 0 for all; files have all of them.", minimum=0)
+    csv: str | None = flag(None, "Write the rows to this file, all digits.", path="file")
+    json: str | None = flag(
+        None, "Write rows, sums, rates and parameters to this file.", path="file"
+    )
+    plot: str | None = flag(
+        None, "Draw them under the roof into this file: .svg, .png or .pdf.", path="file"
+    )
+
+
+_SPECS = specs_of(RooflineFlags)
+HELP = (_ABOUT, [("Flags", _SPECS)], _EXIT_CODES)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Measures a roofline.
+
+    Returns:
+      0; every other way out is an exception.
+
+    Raises:
+      UsageError: wrong flags; nothing has been run.
+      BenchmarkError: the run failed, or a file cannot be written.
+    """
+    given, names = parse_command(argv, (*_SPECS, *FLAGS))
+    own = {spec.name for spec in _SPECS}
+    options = RooflineFlags(**{name: value for name, value in given.items() if name in own})
+    flags = {name: value for name, value in given.items() if name not in own}
+    params = _params(flags, names)
+    _check_outputs(options)
+    # Imported late: --help and wrong flags need none of it.
+    from cnnbench.base.text.progress import Messages, Progress
+    from cnnbench.lab.roofline.session import RooflineRun, with_profiled_steps
+
+    progress = Progress(sys.stderr, params.progress)
+    run = RooflineRun(
+        with_profiled_steps(params, params.num_batches or _STEPS, _WARM_UP),
+        command=("cnnbench", "roofline", *argv),
+        explicit_flags=tuple(flags),
+        messages=Messages(sys.stderr, progress),
+        progress=progress,
+    )
+    interrupt_on_signals()
+    roofline = run.run()
+    plan = run.benchmark.plan
+    if (roofline.total.share_of_bound or 0.0) > 1:
+        print_warning(
+            "the step is faster than the bound: the machine's rates were measured while "
+            "it had other work to do; measure again on a quiet machine"
+        )
+    mode = "forward only" if params.forward_only else "training"
+    images = count(plan.batch_per_device, "image", "images")
+    devices = count(params.num_gpus, "device", "devices")
+    title = f"{plan.model.name}, {mode}, {params.precision}, {images} on {devices}"
+    _write(options, roofline, title, plan.resolved(params))
+    return ExitCode.OK
+
+
+def _params(flags: dict[str, Any], names: Sequence[str]) -> Params:
+    """The parameters of the run, checked.
+
+    Raises:
+      UsageError: no model, several ones, or a flag that cannot be used.
+    """
+    named = [*names, *([flags["model"]] if "model" in flags else [])]
+    if len(named) != 1:
+        found = f"not {', '.join(named)}" if named else "such as cnnbench roofline resnet50"
+        raise UsageError(f"name one model, {found}")
+    for name in _REFUSED:
+        if name in flags:
+            raise FlagError(name, flags[name], "not here: steps of one process are profiled")
+    if flags.get("precision") == "int8":
+        raise FlagError("precision", "int8", "not here: rates are measured in fp32, fp16, bf16")
+    if flags.get("warmup") == "auto":
+        raise FlagError("warmup", "auto", "not here: its last steps are profiled; give a number")
+    params = Params(**{**flags, "model": named[0]})
+    validate(params)
+    return params
+
+
+def _check_outputs(options: RooflineFlags) -> None:
+    from cnnbench.records.outputs import Output, check_outputs
+
+    check_outputs(
+        [
+            Output("csv", options.csv, "csv"),
+            Output("json", options.json, "json of roofline"),
+            Output("plot", options.plot, suffixes=_SUFFIXES),
+        ]
+    )
+
+
+def _write(options: RooflineFlags, roofline: Roofline, title: str, config: dict[str, Any]) -> None:
+    from cnnbench.lab.roofline import output
+    from cnnbench.records.files import write_bytes, write_text
+
+    if options.csv is not None:
+        write_text("csv", options.csv, output.to_csv(roofline))
+    if options.json is not None:
+        write_text("json", options.json, output.to_json(roofline, config))
+    if options.plot is not None:
+        from cnnbench.base.charts.draw import render
+
+        suffix = Path(options.plot).suffix.lower()[1:]
+        drawn = output.chart(roofline, title)
+        write_bytes("plot", options.plot, render([drawn], suffix, f"roofline of {title}"))
+    print_result(output.table(roofline, f"roofline of {title}", options.rows))

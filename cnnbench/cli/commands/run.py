@@ -1,0 +1,117 @@
+"""``cnnbench [run] FLAGS``: one benchmark run."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Mapping, Sequence
+
+from cnnbench.base.jobs.job import PS, Job
+from cnnbench.base.text.numbers import duration
+from cnnbench.base.text.progress import Messages, Progress
+from cnnbench.base.text.terminal import is_terminal
+from cnnbench.cli.commands import interrupt_on_signals
+from cnnbench.errors import BenchmarkError, ExitCode
+from cnnbench.flags import Params, parse_args
+from cnnbench.flags.cluster import agreed_facts, job_of, settled, spared
+from cnnbench.run.driver.console import Console
+from cnnbench.run.runtime.supervisor import supervised
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs what the flags say.
+
+    Args:
+      argv: the flags, without the name of the command.
+
+    Returns:
+      The exit code of a run that has succeeded; every other way out is an exception
+      that cnnbench.cli turns into a line and an exit code.
+    """
+    parsed = parse_args(argv)
+    progress = Progress(sys.stderr, parsed.params.progress)
+    messages = Messages(sys.stderr, progress)
+    for notice in parsed.notices:
+        messages.notice(notice)
+    if not argv and is_terminal(sys.stderr):
+        messages.notice(_without_flags(parsed.params))
+    interrupt_on_signals()
+    params = settled(parsed.params, os.environ, messages.notice)
+    job = job_of(params)
+    if job.serves:
+        if job.task.job != PS or params.data_dir is None:  # a ps task needs no data
+            from cnnbench.run.driver.plan import make_plan
+
+            make_plan(params)  # which refuses what the chief refuses
+        return lend(job, params, agreed_facts(params), messages)
+    # Imported late: parsing and refusing flags must not wait for it.
+    from cnnbench.run.driver.benchmark_cnn import BenchmarkCNN
+
+    benchmark = BenchmarkCNN(
+        params,
+        command=["cnnbench", *argv],
+        explicit_flags=parsed.explicit_flags,
+        console=Console(sys.stdout, progress.clear),
+        messages=messages,
+        progress=progress,
+    )
+    supervised(benchmark.lost)
+    benchmark.run()
+    return ExitCode.OK
+
+
+# Of a rough estimate: loading TensorFlow, then FLOP/s of a core and bytes of input per second.
+_START_SECONDS, _CORE_FLOPS, _INPUT_BYTES = 10.0, 2e10, 5e8
+
+
+def _without_flags(params: Params) -> str:
+    """What a command line without any flag runs, and about how long that takes on a CPU."""
+    from cnnbench.run.driver.plan import make_plan
+
+    plan = make_plan(params)
+    images = plan.global_batch * (plan.warmup + plan.num_batches)
+    shapes = [[n for n in one.shape if isinstance(n, int)] for one in plan.examples]
+    size = sum(4 * math.prod(shape) for shape in shapes)
+    cores = os.cpu_count() or 1
+    seconds = _START_SECONDS + images * size / _INPUT_BYTES
+    seconds += images * plan.spec.training_flops_per_image / (_CORE_FLOPS * cores)
+    return (
+        f"no flags: trains {plan.model.name} on synthetic {plan.dataset.name}, {plan.warmup} "
+        f"warm-up and {plan.num_batches} timed steps of {plan.global_batch} images; about "
+        f"{duration(seconds)} on CPUs with nothing else to do, less on a GPU. cnnbench run "
+        "--help lists the flags, cnnbench models the networks; Ctrl-C ends it"
+    )
+
+
+def lend(job: Job, params: Params, facts: Mapping[str, str], messages: Messages) -> int:
+    """Lends this process to the chief of its job; nothing goes to standard output.
+
+    Args:
+      job: this process serves.
+      params: of the run.
+      facts: what all processes must have alike.
+      messages: where notices go.
+
+    Returns:
+      0; every other way out is an exception.
+    """
+    from cnnbench.run.cluster.serve import serve
+    from cnnbench.run.runtime.tensorflow import Settings
+
+    name = str(job.task)
+    how = serve(
+        job,
+        Settings.of(params),
+        facts,
+        params.cluster_timeout,
+        lambda line: messages.notice(f"{name}: {line}"),
+        lambda line: messages.error(f"{name}: {line}"),
+        spared(params),
+        params.stall_timeout,
+    )
+    if how.code == ExitCode.INTERRUPTED:
+        raise KeyboardInterrupt
+    if how.code != ExitCode.OK:
+        raise BenchmarkError(f"{name}: {job.chief} failed: {how.reason}")
+    return ExitCode.OK

@@ -1,0 +1,109 @@
+"""What would settle an inconclusive comparison: how many pairs, and the command for them."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+
+from cnnbench.base.text import labels
+from cnnbench.campaigns.ab.sequential import pairs_to_settle
+from cnnbench.cli.commands.sides import MOST_PAIRS, RESERVED
+from cnnbench.flags import FLAGS
+from cnnbench.judge.compare import Comparison, Entry, processes_needed
+from cnnbench.judge.compare.answer import too_noisy, undecided
+from cnnbench.judge.metrics.measurement import Measurement, Reduction
+
+_MOST_LINES = 3
+_SPECS = {spec.name: spec for spec in FLAGS}
+_LEFT_OUT = (*RESERVED, labels.FLAG)
+
+
+def settling_pairs(comparison: Comparison, entry: Entry) -> int:
+    """Pairs of an experiment that would settle a configuration.
+
+    Args:
+      comparison: that left it open.
+      entry: one of its inconclusive configurations.
+
+    Returns:
+      0 where more pairs would not help, or cannot be measured by `cnnbench ab`.
+    """
+    result = entry.main
+    needed, measured = result.judgement.needed, min(len(result.base), len(result.new))
+    if isinstance(entry.base[0], Reduction) or too_noisy(result):
+        return 0
+    if needed is None:
+        enough = processes_needed(
+            comparison.policy, len(comparison.entries), comparison.paired, result.metric
+        )
+        if not 0 < measured < enough:
+            return 0
+        needed = enough
+    pairs = pairs_to_settle(needed, measured)
+    return pairs if pairs <= MOST_PAIRS else 0
+
+
+def with_next_step(comparison: Comparison) -> tuple[Comparison, list[str]]:
+    """A comparison of saved records with its next step, and lines with the commands.
+
+    The next step is that of the configuration which the advice is about. The lines have the first
+    few configurations that an experiment would settle.
+
+    Args:
+      comparison: of saved records.
+    """
+    commands = {
+        entry.name: _command(entry, comparison, pairs)
+        for entry in undecided(comparison)
+        if (pairs := settling_pairs(comparison, entry))
+    }
+    several = len(comparison.entries) > 1
+    lines = [
+        f"to settle {name if several else 'it'}: {command}" for name, command in commands.items()
+    ]
+    if len(lines) > _MOST_LINES:
+        more = f"and {len(lines) - _MOST_LINES} more, with their own flags in the same way"
+        lines[_MOST_LINES:] = [more]
+    first = [entry.name for entry in undecided(comparison)[:1]]
+    next_step = "".join(commands.get(name, "") for name in first)
+    return replace(comparison, next_step=next_step), lines
+
+
+def _command(entry: Entry, comparison: Comparison, pairs: int) -> str:
+    base, new = (_flags(side[-1]) for side in (entry.base, entry.new))
+    common = [word for word in base if word in new]
+    own = [
+        f"--{name}={shlex.join(word for word in words if word not in common)}"
+        for name, words in (("a", base), ("b", new))
+        if set(words) - set(common)
+    ]
+    sides = [*_checkouts(entry), *own]
+    if sides:
+        return shlex.join(["cnnbench", "ab", f"--pairs={pairs}", *sides, "--", *common])
+    # What makes the sides differ is not in the records: more of each, by whoever knows it.
+    run = shlex.join(["cnnbench", *common])
+    base_file, new_file = (
+        f"{shlex.quote(label)}/more-$i.json"
+        for label in (comparison.base_label, comparison.new_label)
+    )
+    more = pairs - min(len(entry.main.base), len(entry.main.new))
+    loop = f"for i in $(seq {more}); do {run} --result_json={new_file}; done"
+    return f"{loop}  # and in turn with these as many of the other side, to {base_file}"
+
+
+def _flags(measurement: Measurement) -> list[str]:
+    """The flags that a process was given, but for those that say where its results go."""
+    return [
+        f"--{name}={_SPECS[name].text(measurement.config[name])}"
+        for name in measurement.explicit_flags
+        if name in _SPECS and name not in _LEFT_OUT and measurement.config.get(name) is not None
+    ]
+
+
+def _checkouts(entry: Entry) -> list[str]:
+    """The revisions of both sides, where these are what was measured."""
+    subjects = [side[-1].subject for side in (entry.base, entry.new)]
+    found = [one.revision for one in subjects if one is not None and not one.dirty]
+    if len(found) < 2 or None in found or found[0] == found[1]:
+        return []
+    return [f"--{name}_checkout={revision}" for name, revision in zip("ab", found, strict=True)]

@@ -1,0 +1,176 @@
+"""``cnnbench strategies``: the modes of --variable_update side by side."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cnnbench.cli.commands import interrupt_on_signals, seed_or_random, write_output
+from cnnbench.errors import ExitCode
+from cnnbench.flags import FLAGS, parse_flags
+from cnnbench.flags.declare import flag, specs_of
+from cnnbench.flags.retired import OBSOLETE
+
+if TYPE_CHECKING:
+    from cnnbench.base.text.progress import Reporter
+    from cnnbench.campaigns.strategies.plan import StrategiesPlan
+
+_ABOUT = """\
+Usage: cnnbench strategies --model=NAME --num_gpus=N [FLAGS] [FLAGS OF A RUN]
+
+Measures the modes of --variable_update side by side: every mode, and one device alone, once per
+round in random order, each time in a fresh process. Prints a row for each: images/sec, overhead
+against one device, memory, start-up, numbers of variables and operations; and confirms from
+checkpoints that the modes train the same weights (docs/strategies.md).
+
+  cnnbench strategies --model=resnet50 --num_gpus=2
+  cnnbench strategies --model=lenet --num_gpus=4 --modes=parameter_server,replicated --rounds=6
+"""
+
+_EXIT_CODES = """\
+All flags of cnnbench run are taken too, for every process.
+
+Exit codes: 0 done; 4 a process failed, or modes that should train alike do not (the table is
+printed all the same); 2 wrong use; 130 interrupted: what was measured is in --results.
+"""
+
+_TOLERANCE, _TOLERANCE_16_BITS = 1e-4, 0.02
+_SUFFIXES = (".svg", ".png", ".pdf")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrategiesFlags:
+    """Flags of the command."""
+
+    modes: str = flag(
+        "",
+        "Modes of --variable_update to measure, with commas; if not given, all that work in one "
+        "process with the flags given.",
+    )
+    rounds: int = flag(
+        3,
+        "Processes of each mode; from 6 on the table has 95 % intervals.",
+        minimum=1,
+        maximum=1000,
+    )
+    weights_steps: int = flag(
+        3,
+        "Steps after which weights and optimizer slots are compared, in a process of its own for "
+        "each mode, at a learning rate of 1e-6; 0 compares none.",
+        minimum=0,
+    )
+    weights_tolerance: float | None = flag(
+        None,
+        "Largest difference of weights that are called equal, as a share of a variable's largest "
+        "value; if not given 1e-4, with a 16-bit --precision 0.02.",
+        minimum=0,
+    )
+    timeout: float = flag(1800.0, "Seconds for each process.", above=0)
+    seed: int | None = flag(None, "Of the order within rounds; random if not given.", minimum=0)
+    results: str | None = flag(
+        None,
+        "Where records go: DIR/MODE/rROUND.json; strategies-DATE-TIME if not given.",
+        path="folder",
+    )
+    format: str = flag("table", "What to print.", choices=("table", "csv", "json"))
+    output: str | None = flag(None, "Write that to this file.", path="file")
+    plot: str | None = flag(
+        None, "Draw images/sec into this file: .svg, .png or .pdf.", path="file"
+    )
+
+
+_SPECS = specs_of(StrategiesFlags)
+HELP = (_ABOUT, [("Flags", _SPECS)], _EXIT_CODES)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Measures the modes.
+
+    Returns:
+      The exit code that the help explains.
+
+    Raises:
+      UsageError: wrong flags; nothing has been run.
+      KeyboardInterrupt: records of what was done are on disk.
+      BenchmarkError: results can no longer be written.
+    """
+    given = parse_flags(argv, (*_SPECS, *FLAGS, *OBSOLETE))
+    own = {spec.name for spec in _SPECS}
+    options = StrategiesFlags(**{name: value for name, value in given.items() if name in own})
+    for spec in _SPECS:  # choices too
+        spec.check(getattr(options, spec.name))
+    _check_outputs(options)
+    of_runs = {name: value for name, value in given.items() if name not in own}
+    # Imported late: --help and wrong flags need none of it.
+    from cnnbench.base.text.progress import Reporter
+    from cnnbench.campaigns.strategies.plan import make_plan
+    from cnnbench.machine import facts as environment
+
+    facts = environment.collect()
+    on_gpu = bool(facts.get("gpu_names")) and of_runs.get("device") != "cpu"
+    modes = [mode.strip() for mode in options.modes.split(",")] if options.modes else None
+    plan = make_plan(of_runs, modes, on_gpu=on_gpu, weights_steps=options.weights_steps)
+    return _run(plan, options, facts, Reporter(sys.stderr))
+
+
+def _check_outputs(options: StrategiesFlags) -> None:
+    from cnnbench.records.outputs import Output, check_outputs
+
+    kind = options.format if options.format == "csv" else f"{options.format} of strategies"
+    plot = Output("plot", options.plot, suffixes=_SUFFIXES)
+    check_outputs([Output("output", options.output, kind), plot])
+
+
+def _run(
+    plan: StrategiesPlan, options: StrategiesFlags, facts: Mapping[str, Any], reporter: Reporter
+) -> int:
+    from cnnbench.campaigns.processes.campaign import Campaign
+    from cnnbench.campaigns.strategies import table
+    from cnnbench.campaigns.strategies.session import Session, StrategiesFolder
+    from cnnbench.run.runtime.native import without_info_lines
+
+    seed = seed_or_random(options.seed)
+    tolerance = options.weights_tolerance
+    if tolerance is None:
+        precision = plan.modes[0].resolved.config["precision"]
+        tolerance = _TOLERANCE if precision == "fp32" else _TOLERANCE_16_BITS
+    name = options.results or f"strategies-{datetime.now():%Y%m%d-%H%M%S}"
+    with StrategiesFolder(name, plan) as folder:
+        for notice in plan.notices:
+            reporter.notice(notice)
+        reporter.notice(f"{len(plan.modes)} modes, seed {seed}, in {folder.folder}")
+        interrupt_on_signals()
+        session = Session(
+            plan,
+            folder,
+            Campaign(reporter, facts),
+            rounds=options.rounds,
+            seed=seed,
+            timeout=options.timeout,
+        )
+        results = session.run()
+        # TensorFlow, which reads checkpoints, is loaded when all has been measured.
+        with without_info_lines():
+            from cnnbench.campaigns.strategies.weights import distances
+        rows = table.rows(results, distances(results), tolerance)
+    if options.format == "table":
+        text = table.table_text(rows, plan, tolerance)
+    elif options.format == "csv":
+        text = table.to_csv(rows)
+    else:
+        text = table.json_text(rows, tolerance)
+    if options.plot is not None:
+        from cnnbench.base.charts.draw import render
+        from cnnbench.records.files import write_bytes
+
+        config = plan.modes[0].resolved.config
+        title = f"{config['model']} on {config['num_gpus']} devices"
+        drawn = table.chart(rows, results, title)
+        content = render([drawn], Path(options.plot).suffix.lower()[1:], title)
+        write_bytes("plot", options.plot, content)
+    write_output(options.output, text.removesuffix("\n") if options.output is None else text)
+    return ExitCode.FAILED if table.failed(rows) else ExitCode.OK

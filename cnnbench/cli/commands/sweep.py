@@ -1,0 +1,243 @@
+"""``cnnbench sweep CONFIG.yaml``: a suite of runs, each in a process of its own."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cnnbench.base.text.terminal import LineWriter, print_result
+from cnnbench.cli.commands import interrupt_on_signals, seed_or_random, split_at_dashes
+from cnnbench.errors import ExitCode, UsageError
+from cnnbench.flags import FLAGS, parse_command, parse_flags
+from cnnbench.flags.declare import flag, specs_of
+from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS
+from cnnbench.flags.retired import OBSOLETE
+
+if TYPE_CHECKING:
+    from cnnbench.base.text.progress import Reporter
+    from cnnbench.campaigns.sweep.planning import SweepPlan
+    from cnnbench.campaigns.sweep.schema import Suite
+
+_ABOUT = """\
+Usage: cnnbench sweep SUITE [FLAGS] [-- FLAGS OF EVERY RUN]
+
+Runs a suite, each run in a process of its own, in random order; writes one record per run into
+the results directory and prints a summary. SUITE is a YAML file (docs/sweep.md) or the name of
+a suite that comes with cnnbench: `cnnbench sweep` alone lists them. Flags behind -- are added
+to those of every run, as in: cnnbench sweep throughput -- --device=cpu --batch_size=4
+"""
+
+_EXIT_CODES = """\
+Exit codes: 0 all runs succeeded and all bounds hold; 1 a bound is violated, whatever else
+there is; 4 a run failed (it is recorded, the others went on); 3 a bound could not be judged;
+2 wrong use; 130 interrupted (go on with --resume).
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepFlags:
+    """Flags of the command."""
+
+    results: str = flag("results", "Where records, logs and the journal go.", path="folder")
+    resume: bool = flag(
+        False, "Leave out runs that have a sound record in --results; failed ones run again."
+    )
+    filter: str | None = flag(
+        None, "Only configurations whose name matches this regular expression."
+    )
+    repeats: int | None = flag(
+        None,
+        "Processes per configuration; the suite's if not given, which are by default as many as "
+        "verdicts need.",
+        minimum=1,
+        maximum=1000,
+    )
+    timeout: float | None = flag(
+        None, "Seconds for each process; the suite's if not given.", above=0
+    )
+    max_batch_search: bool = flag(
+        False, "Find the largest batch size that fits, in every configuration."
+    )
+    seed: int | None = flag(
+        None,
+        "Of the random order; random if not given, with --resume that of the sweep before.",
+        minimum=0,
+    )
+    list: bool = flag(False, "List the configurations and run nothing.")
+    dry_run: bool = flag(False, "List the runs with their commands and run nothing.")
+
+
+def completions() -> tuple[str, ...]:
+    """What may stand where a suite is named, besides a file."""
+    from cnnbench.campaigns.sweep.document import shipped_suites
+
+    return shipped_suites()
+
+
+HELP = (_ABOUT, [("Flags", specs_of(SweepFlags))], _EXIT_CODES)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs a suite.
+
+    Raises:
+      UsageError: wrong flags, or a suite that cannot be run; nothing has been run.
+      KeyboardInterrupt: what was done is on disk.
+      BenchmarkError: results can no longer be written.
+    """
+    words, behind = split_at_dashes(argv)
+    given, arguments = parse_command(words, specs_of(SweepFlags))
+    options = SweepFlags(**given)
+    for_all = _canonical(behind)
+    interrupt_on_signals()
+    # Imported late: --help and wrong flags need none of it.
+    from cnnbench.base.text.progress import Reporter
+    from cnnbench.campaigns.sweep.document import find_suite, load, shipped_suites
+    from cnnbench.campaigns.sweep.planning import Overrides, make_plan, ordered
+    from cnnbench.campaigns.sweep.schema import check
+
+    if len(arguments) != 1:
+        several = f"one suite, not {len(arguments)}" if arguments else "a suite"
+        raise UsageError(f"sweep takes {several}: {', '.join(shipped_suites())}, or a YAML file")
+    from cnnbench.machine import facts as environment
+    from cnnbench.machine import repository
+
+    facts = environment.collect()
+    overrides = Overrides(
+        for_all, options.repeats, options.timeout, options.max_batch_search, options.filter
+    )
+    suite = check(load(find_suite(arguments[0])))
+    plan = make_plan(suite, facts, overrides, repository.of_work(for_all))
+    reporter = Reporter(sys.stderr)
+    for notice in plan.notices:
+        reporter.notice(notice)
+    scaled = _scaled_to_cpus(suite, words, options, for_all)
+    if scaled:
+        reporter.notice(
+            f"{suite.name} is sized for GPUs, and this machine has none that can be used; "
+            f"scaled to its CPUs: {scaled}"
+        )
+    if options.list or options.dry_run:
+        from cnnbench.campaigns.processes.campaign import Durations
+        from cnnbench.campaigns.sweep.durations import outlook
+
+        items = ordered(plan.cases, 0)
+        reporter.notice(outlook(items, Durations(), facts))
+    if options.list:
+        print_result("\n".join(f"{case.name}  x{case.repeats}" for case in plan.cases))
+        return ExitCode.OK
+    if options.dry_run:
+        return _show(plan, options)
+    more = _with_more(arguments[0], options, behind)
+    return _run(plan, options, facts, reporter, for_all, more)
+
+
+def _scaled_to_cpus(
+    suite: Suite, words: Sequence[str], options: SweepFlags, for_all: Mapping[str, str]
+) -> str:
+    """The command line that a machine without a GPU is up to; "" where there is nothing to say.
+
+    Args:
+      suite: to be run.
+      words: of the command line, before the dashes.
+      options: these, parsed.
+      for_all: flags behind the dashes.
+    """
+    from cnnbench.machine.gpu import driver_loaded
+    from cnnbench.machine.host import Host
+
+    on_cpu = suite.on_cpu
+    if on_cpu is None or "device" in for_all or driver_loaded(Host()):
+        return ""
+    chosen = [f"--filter={on_cpu.filter}"] if on_cpu.filter and options.filter is None else []
+    flags = {**{name: node.text for name, node in on_cpu.flags.items()}, **for_all}
+    behind = [f"--{name}={text}" for name, text in flags.items()]
+    return shlex.join(["cnnbench", "sweep", *words, *chosen, "--", *behind])
+
+
+def _with_more(suite: str, options: SweepFlags, flags: Sequence[str]) -> Callable[[int], str]:
+    """The command line that adds processes to those of a sweep.
+
+    Args:
+      suite: as given.
+      options: of the sweep.
+      flags: behind the dashes.
+    """
+    chosen = [] if options.filter is None else [f"--filter={options.filter}"]
+    words = ["cnnbench", "sweep", suite, f"--results={options.results}", *chosen, "--resume"]
+    behind = ["--", *flags] if flags else []
+    return lambda repeats: shlex.join([*words, f"--repeats={repeats}", *behind])
+
+
+def _canonical(flags: Sequence[str]) -> dict[str, str]:
+    """Flags of runs and of all-reduces, by name."""
+    texts = {spec.name: spec for spec in (*ALLREDUCE_FLAGS, *FLAGS, *OBSOLETE)}
+    specs = tuple(texts.values())
+    given = parse_flags(flags, specs)
+    return {name: "" if value is None else texts[name].text(value) for name, value in given.items()}
+
+
+def _show(plan: SweepPlan, options: SweepFlags) -> int:
+    from cnnbench.campaigns.processes.child import program
+    from cnnbench.campaigns.sweep.planning import ordered
+    from cnnbench.campaigns.sweep.runner import arguments
+
+    lines = []
+    items = ordered(plan.cases, seed_or_random(options.seed))
+    for number, item in enumerate(items, start=1):
+        # Batch sizes that a search will find are not known yet.
+        command = shlex.join((*program(), *arguments(item)))
+        lines += [f"# {number} {item.label}, at most {item.case.timeout:g} s", command]
+    print_result("\n".join(lines))
+    return ExitCode.OK
+
+
+def _warn_of_change(plan: SweepPlan, reporter: Reporter, for_all: Mapping[str, str]) -> None:
+    """Reports where the repository is no longer what the records name."""
+    from cnnbench.machine import repository
+
+    then, now = plan.subject, repository.of_work(for_all)
+    known = then.dirty is not None  # else it is the user's label that names it
+    if known and (then.revision, then.dirty) != (now.revision, now.dirty):
+        reporter.warning(
+            "the working tree has changed during the sweep; records name "
+            f"{then.revision}{' with changes' if then.dirty else ''}, as it was at the beginning"
+        )
+
+
+def _run(
+    plan: SweepPlan,
+    options: SweepFlags,
+    facts: dict[str, Any],
+    reporter: Reporter,
+    for_all: Mapping[str, str],
+    with_more: Callable[[int], str],
+) -> int:
+    from cnnbench.campaigns.processes.campaign import Campaign
+    from cnnbench.campaigns.processes.child import program
+    from cnnbench.campaigns.sweep.runner import Sweep
+    from cnnbench.campaigns.sweep.store import Store
+    from cnnbench.campaigns.sweep.summary import advice, exit_code, summarise, table
+
+    with Store(options.results) as store:
+        seed = options.seed
+        if seed is None and options.resume:
+            seed = (store.last_sweep(plan.suite) or {}).get("seed")
+        sweep = Sweep(
+            plan,
+            store,
+            Campaign(reporter, facts),
+            seed=seed_or_random(seed),
+            resume=options.resume,
+            program=program(),
+        )
+        rows = summarise(plan.cases, sweep.run())
+        _warn_of_change(plan, reporter, for_all)
+    LineWriter(sys.stdout).lines(table(rows))
+    advised = advice(rows, plan.cases, with_more)
+    if advised:
+        reporter.notice(advised)
+    return exit_code(rows)

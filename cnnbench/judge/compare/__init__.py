@@ -1,0 +1,41 @@
+"""Comparing runs: the policy that `cnnbench compare`, `ab` and the reports share.
+
+Imports no TensorFlow. What others need of it:
+
+* `judge(base, new, policy, paired=False, noise=None) -> Judgement` on plain numbers, one per
+  process; `judge_all(cases, policy)` for a suite; `aa_spread(values, policy)` for the noise;
+* `load_records(paths) -> Loaded(records, skipped)` from files, folders and patterns;
+* `compare_records(base, new, policy) -> Comparison` with a verdict per configuration and
+  metric, and an exit code. `cnnbench.judge.report.renderers` writes it as text.
+"""
+
+from __future__ import annotations
+
+from cnnbench.judge.compare.compare import compare_records
+from cnnbench.judge.compare.estimate import Case, aa_spread
+from cnnbench.judge.compare.judge import Judgement, judge, judge_all, processes_needed
+from cnnbench.judge.compare.result import Comparison, Entry, Result
+from cnnbench.judge.metrics.policy import Policy, Verdict
+from cnnbench.judge.metrics.registry import DEFAULT_METRICS, METRICS, Metric
+from cnnbench.records.load import Loaded, Skipped, load_records
+
+__all__ = [
+    "DEFAULT_METRICS",
+    "METRICS",
+    "Case",
+    "Comparison",
+    "Entry",
+    "Judgement",
+    "Loaded",
+    "Metric",
+    "Policy",
+    "Result",
+    "Skipped",
+    "Verdict",
+    "aa_spread",
+    "compare_records",
+    "judge",
+    "judge_all",
+    "load_records",
+    "processes_needed",
+]

@@ -1,0 +1,231 @@
+"""Facts by which two sets of runs differ, and whether they forbid a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from cnnbench.errors import FlagError
+from cnnbench.flags import FLAGS
+from cnnbench.judge.compare.configuration import Configuration
+from cnnbench.judge.metrics.comparable_facts import (
+    FACTS,
+    FLAG,
+    FLAG_PLACE,
+    GROUPS,
+    PLACES,
+    Absent,
+    Fact,
+    Role,
+    allowed,
+    fact,
+)
+from cnnbench.judge.metrics.measurement import (
+    Measurement,
+    Reduction,
+    environment_facts,
+    fact_text,
+    readable_fact,
+    subject_facts,
+)
+from cnnbench.judge.metrics.origin import Origin, varying
+from cnnbench.judge.metrics.registry import Metric
+from cnnbench.records.run import RunRecord
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A fact that has more than one value over the runs of both sides.
+
+    Attributes:
+      fact: its name.
+      base, new: its values in the runs of each side, as text; "unknown" or "none" where a
+        run lacks it.
+      blocks: whether it forbids a verdict.
+      reason: why a difference of this fact does, or does not.
+    """
+
+    fact: str
+    base: tuple[str, ...]
+    new: tuple[str, ...]
+    blocks: bool
+    reason: str
+
+    @property
+    def lacks(self) -> bool:
+        """Whether a run may lack the fact."""
+        absent = {one.value for one in Absent}
+        return not absent.isdisjoint((*self.base, *self.new))
+
+    def __str__(self) -> str:
+        return unlike_text(self.fact, self.base, self.new)
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """The measurements of one configuration on one side, one per process."""
+
+    configuration: Configuration
+    records: tuple[Measurement, ...]
+
+    @property
+    def good(self) -> tuple[Measurement, ...]:
+        """Those that succeeded; all values are of these."""
+        return tuple(record for record in self.records if record.status == "ok")
+
+    def values(self, metric: Metric) -> tuple[float, ...]:
+        """One value per run, of those that succeeded and measured the metric."""
+        found = map(metric.value, self.good)
+        return tuple(value for value in found if value is not None)
+
+    def origins(self) -> dict[Origin, list[Measurement]]:
+        """The runs by their origin, in order of their first."""
+        found: dict[Origin, list[Measurement]] = {}
+        for record in self.records:
+            found.setdefault(Origin.of(record), []).append(record)
+        return found
+
+    def mixture(self) -> str | None:
+        """In what its runs differ so that they must not be pooled; None if in nothing."""
+        parts = varying(self.origins())
+        if not parts:
+            return None
+        return ", ".join(f"{name} is {' or '.join(texts)}" for name, texts in parts.items())
+
+    def facts(self) -> dict[str, frozenset[str]]:
+        """The values of every fact over the runs; one that a run lacks is added by name."""
+        seen: dict[str, list[str]] = {}
+        for record in self.records:
+            for name, value in _facts(record):
+                seen.setdefault(name, []).append(value)
+        found = {
+            name: frozenset(values)
+            | (frozenset() if len(values) == len(self.records) else {fact(name).absent.value})
+            for name, values in seen.items()
+        }
+        flags = {
+            name: frozenset([fact_text(value)])
+            for name, value in self.configuration.flags.items()
+            if name not in PLACES
+        }
+        return {**flags, **found}
+
+
+def differences(base: Group, new: Group, patterns: tuple[str, ...] = ()) -> tuple[Difference, ...]:
+    """The facts that differ, those that forbid a verdict first.
+
+    Args:
+      base, new: runs of one configuration, or of two that one wants to compare.
+      patterns: of the facts that may differ, see `cnnbench.judge.metrics.comparable_facts.expand`.
+    """
+    sides = (base.facts(), new.facts())
+    flags = {*base.configuration.flags, *new.configuration.flags}
+    unlike_flags = set(base.configuration.differing(new.configuration))
+    found = []
+    for name in dict.fromkeys((*sides[0], *sides[1])):
+        if name in unlike_flags:
+            rule = FLAG
+        elif name in PLACES:
+            rule = FLAG_PLACE
+        elif name in flags:
+            continue
+        else:
+            rule = fact(name)
+        absent = frozenset([rule.absent.value])
+        values = [side.get(name, absent) for side in sides]
+        one = _difference(name, rule, values, allowed(name, patterns))
+        if one is not None:
+            found.append(one)
+    given = {flag for one in (*base.records, *new.records) for flag in one.explicit_flags}
+    # Flags that were given before those that follow from them.
+    return tuple(sorted(found, key=lambda one: (not one.blocks, one.fact not in given)))
+
+
+def unlike_text(name: str, base: tuple[str, ...], new: tuple[str, ...]) -> str:
+    """A fact with its values on both sides: "cpu_model is A in BASE and B in NEW".
+
+    Args:
+      name: of the fact.
+      base, new: its values, as text.
+    """
+    before, after = (" or ".join(readable_fact(name, one) for one in side) for side in (base, new))
+    if base == new:
+        return f"{name} is {before} within each side"
+    return f"{name} is {before} in BASE and {after} in NEW"
+
+
+def known_facts(records: Iterable[Measurement]) -> frozenset[str]:
+    """Names of all facts of these measurements, flags included."""
+    return frozenset(name for record in records for name in (*record.config, *dict(_facts(record))))
+
+
+def check_facts(names: Iterable[str], measured: Iterable[Measurement]) -> None:
+    """Refuses unknown names of facts in --allow_different, which would allow nothing.
+
+    Args:
+      names: facts, groups of facts or patterns.
+      measured: whose facts are known beside those of the tables.
+
+    Raises:
+      FlagError: names one.
+    """
+    for name, close in unknown_facts(names, measured).items():
+        hint = f"did you mean {close}?" if close else "cnnbench env names the facts"
+        raise FlagError("allow_different", name, f"no such fact; {hint}")
+
+
+def unknown_facts(names: Iterable[str], measured: Iterable[Measurement]) -> dict[str, str]:
+    """Names that match no fact of these measurements, no flag and no group.
+
+    Args:
+      names: facts, groups of facts or patterns.
+      measured: whose facts are known beside those of the tables.
+
+    Returns:
+      The most similar known name, or "", by name.
+    """
+    flags = (spec.name for spec in FLAGS)
+    known = sorted({*FACTS, *GROUPS, *flags, *known_facts(measured)})
+    unknown = [name for name in names if not any(allowed(one, (name,)) for one in known)]
+    return {name: next(iter(get_close_matches(name, known, n=1)), "") for name in unknown}
+
+
+def _difference(
+    name: str, rule: Fact, values: Sequence[frozenset[str]], may_differ: bool
+) -> Difference | None:
+    both = values[0] | values[1]
+    if rule.role is Role.IGNORED or len(both) < 2:
+        return None
+    certain = len(both - {Absent.UNKNOWN.value}) > 1
+    if not certain and rule.role is not Role.BLOCKS:
+        return None
+    base, new = (tuple(sorted(side)) for side in values)
+    blocks = rule.role is Role.BLOCKS and certain and not may_differ
+    return Difference(name, base, new, blocks, rule.reason)
+
+
+def _facts(record: Measurement) -> Iterator[tuple[str, str]]:
+    """Facts that are no flags, and the places that flags name."""
+    if isinstance(record, Reduction):
+        yield from record.facts
+    else:
+        yield from _run_facts(record)
+    for name in PLACES:
+        if record.config.get(name):
+            yield name, str(record.config[name])
+
+
+def _run_facts(record: RunRecord) -> Iterator[tuple[str, str]]:
+    yield from environment_facts(record.environment)
+    yield from subject_facts(record.subject)
+    if record.model is not None:
+        yield "model_parameters", str(record.model.parameters)
+        yield "model_trainable_parameters", str(record.model.trainable_parameters)
+        yield "model_forward_flops", str(record.model.forward_flops_per_image)
+        yield "model_training_flops", str(record.model.training_flops_per_image)
+    if record.batch is not None:
+        yield "global_batch", str(record.batch.global_)
+    if record.placement is not None:
+        yield "num_workers", str(record.placement.num_workers)
+        yield "all_reduce", ",".join(record.placement.all_reduce) or "none"

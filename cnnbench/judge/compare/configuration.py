@@ -1,0 +1,163 @@
+"""Which measurements are repeats of one configuration, and the names of configurations.
+
+Which flags count is in `cnnbench.judge.metrics.comparable_facts`. What is not a flag, such as the
+machine, is for `cnnbench.judge.compare.comparability`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from cnnbench.judge.compare import reductions
+from cnnbench.judge.metrics.comparable_facts import counts, identity
+from cnnbench.judge.metrics.measurement import KINDS, RUN, Measurement
+from cnnbench.records.run import RunRecord
+from cnnbench.variable_mgr.modes import DEFAULT
+
+UNRESOLVED = (
+    "device",
+    "data_format",
+    "num_intra_threads",
+    "num_inter_threads",
+    "datasets_num_private_threads",
+)
+"""Flags that the record of a run holds as given, not as resolved, if it failed early."""
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """The flags that make a configuration.
+
+    Attributes:
+      flags: by name, as they enter the identity.
+      key: a hash of them, 12 hexadecimal digits.
+      resolved: whether all of them have their final values.
+      kind: of its measurements.
+      given: flags that the user gave; others may follow from them.
+    """
+
+    flags: Mapping[str, Any]
+    key: str
+    resolved: bool
+    kind: str = RUN
+    given: frozenset[str] = field(default=frozenset(), compare=False)
+
+    @classmethod
+    def of(cls, measurement: Measurement) -> Configuration:
+        """The configuration that a measurement repeats."""
+        kind = measurement.kind
+        flags: dict[str, Any] = {**_defaults(kind), **measurement.config}
+        if "precision" in flags:
+            flags.pop("use_fp16", None)  # the same by its old name
+        flags = {name: identity(name, flags[name]) for name in sorted(flags) if counts(name)}
+        resolved = not isinstance(measurement, RunRecord) or measurement.placement is not None
+        # Flags at their defaults are left out, so that a new flag changes no key.
+        text = [_not_default(flags, kind), resolved, *([] if kind == RUN else [kind])]
+        key = hashlib.sha256(json.dumps(text, sort_keys=True).encode()).hexdigest()[:12]
+        return cls(flags, key, resolved, kind, frozenset(measurement.explicit_flags))
+
+    def not_default(self) -> dict[str, Any]:
+        """The flags that are not at their defaults."""
+        return _not_default(self.flags, self.kind)
+
+    def differing(self, other: Configuration) -> tuple[str, ...]:
+        """Names of the flags by which two configurations of a kind differ."""
+        names = dict.fromkeys((*self.flags, *other.flags))
+        found = (name for name in names if self.flags.get(name) != other.flags.get(name))
+        if self.resolved and other.resolved:
+            return tuple(found)
+        return tuple(name for name in found if name not in UNRESOLVED)
+
+
+def label(configuration: Configuration, distinguishing: Iterable[str] = ()) -> str:
+    """A short name of a configuration.
+
+    Args:
+      configuration: to be named.
+      distinguishing: further flags to name with their values.
+    """
+    flags = configuration.flags
+    if configuration.kind == RUN:
+        parts = _run_label(flags)
+    else:
+        parts = reductions.label(configuration.kind, flags)
+    parts += [f"{name}={_shown(flags.get(name))}" for name in distinguishing]
+    return ", ".join(parts)
+
+
+def labels(configurations: Iterable[Configuration]) -> dict[str, str]:
+    """Unique names by key: flags are added where the usual parts are the same.
+
+    Those that the user gave, if they suffice: the number of epochs follows from that of
+    batches, and adds nothing to it.
+    """
+    alike: dict[str, list[Configuration]] = {}
+    for one in {one.key: one for one in configurations}.values():
+        alike.setdefault(label(one), []).append(one)
+    named: dict[str, str] = {}
+    for members in alike.values():
+        first = members[0]
+        varying = sorted({name for other in members[1:] for name in first.differing(other)})
+        given = frozenset[str]().union(*(one.given for one in members))
+        asked = [name for name in varying if name in given]
+        added = asked if _distinguish(asked, members) else varying
+        for one in members:
+            named[one.key] = label(one, added)
+    return named
+
+
+def _distinguish(names: Sequence[str], members: Sequence[Configuration]) -> bool:
+    """Whether no two configurations have the same values of these flags."""
+    values = {json.dumps([one.flags.get(name) for name in names]) for one in members}
+    return len(values) == len(members)
+
+
+def _run_label(flags: Mapping[str, Any]) -> list[str]:
+    parts = [str(flags.get("model"))]
+    if flags.get("data_name") not in (None, "imagenet"):
+        parts.append(str(flags["data_name"]))
+    parts.append(f"batch {flags.get('batch_size')}")
+    parts.append(f"{flags.get('num_gpus')} {flags.get('device')}")
+    if flags.get("variable_update") not in (None, DEFAULT) or flags.get("num_gpus") != 1:
+        parts.append(str(flags.get("variable_update")))
+    if flags.get("precision") != "fp32":
+        parts.append(str(flags.get("precision")))
+    return parts + [name for name in ("eval", "forward_only", "input_only") if flags.get(name)]
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return ",".join(map(_shown, value))
+    return "none" if value is None else str(value)
+
+
+@lru_cache(maxsize=len(KINDS))
+def _defaults(kind: str) -> Mapping[str, Any]:
+    """Defaults of all flags: the values in a record whose version had no such flag."""
+    if kind != RUN:
+        return reductions.defaults()
+    from cnnbench.flags import FLAGS
+    from cnnbench.flags.retired import OBSOLETE
+    from cnnbench.records.codec import encode
+
+    # Records of before hold flags that have become obsolete since.
+    return {spec.name: encode(spec.default) for spec in (*FLAGS, *OBSOLETE)}
+
+
+@lru_cache(maxsize=len(KINDS))
+def _default_identities(kind: str) -> dict[str, Any]:
+    return {name: identity(name, value) for name, value in _defaults(kind).items()}
+
+
+def _not_default(flags: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    usual = _default_identities(kind)
+    return {
+        name: value for name, value in flags.items() if name not in usual or usual[name] != value
+    }

@@ -1,0 +1,289 @@
+"""Statistics of the values of both sides: a shift, its interval and a p value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import NamedTuple
+
+from cnnbench.base.stats import rank_tests
+from cnnbench.base.stats.descriptive import median
+from cnnbench.judge.metrics.policy import Policy
+from cnnbench.judge.metrics.registry import THROUGHPUT, Metric
+
+# 0.75 - 0.745 is more than 0.005 in binary: limits are compared up to this share of them.
+_SLACK = 1e-9
+
+_ROUNDING = 1e-12
+
+# The chance of a verdict that `needed` asks for.
+_POWER = 0.8
+
+# With so many more, the change that was found is worth proving.
+_FEW_MORE = 50
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One metric of one configuration, to be judged.
+
+    Attributes:
+      base, new: one value per process.
+      metric: its rules.
+      paired: the i-th values of both sides belong together (interleaved runs).
+      noise: the A/A spread as `aa_spread` gives it; None if it was not measured.
+      differences: of pairs, new - base, as `scaled` values are, where more is known about them
+        than the two values; None: of the values.
+      share: of the level of its tests, where another metric of the same runs has the rest.
+    """
+
+    base: Sequence[float]
+    new: Sequence[float]
+    metric: Metric = THROUGHPUT
+    paired: bool = False
+    noise: float | None = None
+    differences: Sequence[float] | None = None
+    share: float = 1.0
+
+    @property
+    def fewest(self) -> int:
+        """Values of the smaller side."""
+        return min(len(self.base), len(self.new))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """The statistics of a case; changes are shares of the base, or differences.
+
+    Attributes:
+      change: the Hodges-Lehmann shift: -0.05 where new is 5 % lower than base.
+      low, high: its confidence interval; None if there are too few values for one.
+      p: of the two-sided test.
+      base_median, new_median: of the values.
+      floor: smallest change that counts: the metric's threshold or the A/A spread.
+      margin: widest change that may be called the same.
+      scatter: standard deviation of the pairs' differences, or within the sides; of
+        logarithms where changes are shares. None if there are too few values.
+      symmetric: whether a change of x and its opposite are x and -x (differences), or x
+        and 1 / (1 + x) - 1 (shares).
+    """
+
+    change: float
+    low: float | None
+    high: float | None
+    p: float
+    base_median: float
+    new_median: float
+    floor: float
+    margin: float
+    scatter: float | None
+    symmetric: bool
+
+    @property
+    def beyond_floor(self) -> bool:
+        """Whether the estimated change lies beyond the floor."""
+        return _exceeds(self._size(self.change), self.floor)
+
+    @property
+    def wholly_beyond_floor(self) -> bool:
+        """Whether the whole interval lies beyond the floor, all of it on one side."""
+        if self.low is None or self.high is None or (self.low < 0) != (self.high < 0):
+            return False
+        return _exceeds(min(self._size(self.low), self._size(self.high)), self.floor)
+
+    @property
+    def within_margin(self) -> bool:
+        """Whether the whole interval lies within what may be called the same."""
+        if self.low is None or self.high is None:
+            return False
+        return not _exceeds(max(self._size(self.low), self._size(self.high)), self.margin)
+
+    def _size(self, change: float) -> float:
+        """The change without its direction: -1/11 is as large as +1/10, which undoes it."""
+        if self.symmetric:
+            return abs(change)
+        return max(change, 1 / (1 + change) - 1) if change > -1 else math.inf
+
+
+def _exceeds(size: float, limit: float) -> bool:
+    return size > limit * (1 + _SLACK)
+
+
+def usable(value: float, metric: Metric) -> bool:
+    """Whether a number can be a value: finite, and positive where changes are shares.
+
+    Args:
+      value: in the metric's unit.
+      metric: of the value.
+    """
+    return math.isfinite(value) and (value > 0 or not metric.relative)
+
+
+def gather(case: Case, policy: Policy) -> Evidence:
+    """Tests a case.
+
+    Args:
+      case: at least one value per side, all of them usable; equal counts if paired.
+      policy: the constants.
+    """
+    metric = case.metric
+    confidence = 1 - case.share * policy.alpha
+    base = [scaled(value, metric) for value in case.base]
+    new = [scaled(value, metric) for value in case.new]
+    if case.paired:
+        differences = case.differences
+        if differences is None:
+            differences = [after - before for before, after in zip(base, new, strict=True)]
+        interval = rank_tests.paired_shift(differences, confidence)
+        p = rank_tests.signed_rank_p(differences)
+        scatter = _deviation(differences)
+    else:
+        interval = rank_tests.shift(base, new, confidence)
+        p = rank_tests.mann_whitney_p(base, new)
+        scatter = _pooled(base, new)
+    floor, margin = limits(case, policy)
+    return Evidence(
+        change=unscaled(interval.estimate, metric),
+        low=None if interval.low is None else unscaled(interval.low, metric),
+        high=None if interval.high is None else unscaled(interval.high, metric),
+        p=p,
+        base_median=median(case.base),
+        new_median=median(case.new),
+        floor=floor,
+        margin=margin,
+        # Logarithms of equal quotients differ in their last digits.
+        scatter=0.0 if scatter is not None and scatter < _ROUNDING else scatter,
+        symmetric=not metric.relative,
+    )
+
+
+def limits(case: Case, policy: Policy) -> tuple[float, float]:
+    """The floor, and the margin of the same: see `Evidence`.
+
+    Args:
+      case: at least one value of the base.
+      policy: the constants.
+    """
+    threshold = case.metric.smallest_change(policy, median(case.base))
+    floor = max(threshold, case.noise or 0.0)
+    limit = max(threshold, policy.same_limit) if case.metric.relative else threshold
+    return floor, min(floor, limit)
+
+
+class Needed(NamedTuple):
+    """What would settle a case that is inconclusive.
+
+    Attributes:
+      number: about how many pairs, or processes per side, altogether.
+      proves: whether so many prove a change as large as the one that was found; otherwise they
+        tell "same" from a change of twice the margin.
+    """
+
+    number: int
+    proves: bool
+
+
+def needed(case: Case, found: Evidence, alpha: float) -> Needed | None:
+    """About how many pairs, or processes per side, settle a case that is inconclusive.
+
+    So many that the verdict is "same" with a chance of 0.8 where nothing changed, and slower
+    or faster, with a larger one, where the change is twice the margin of the same; or fewer, if
+    with a few more than there are a change as large as the one found is beyond the floor with
+    that chance; what needs many more may as well be chance. By the normal approximation, with
+    the scatter that was measured; the rank tests need pi/3 times as many values as a t test
+    (Hodges and Lehmann, 1956).
+
+    Args:
+      case: pairs or processes.
+      found: their statistics.
+      alpha: two-sided level.
+
+    Returns:
+      None if there is no scatter, or nothing that could be called the same.
+    """
+    margin, scatter = _size(found.margin, case.metric), found.scatter
+    if not scatter or not margin:
+        return None
+    normal = NormalDist()
+    level = normal.inv_cdf(1 - alpha / 2)
+
+    def count(quantile: float, distance: float) -> int:
+        sides = 1 if case.paired else 2
+        return math.ceil(sides * math.pi / 3 * ((level + quantile) * scatter / distance) ** 2)
+
+    same = count(normal.inv_cdf((1 + _POWER) / 2), margin)
+    if found.beyond_floor:
+        beyond = abs(_size(found.change, case.metric)) - _size(found.floor, case.metric)
+        change = max(case.fewest + 1, count(normal.inv_cdf(_POWER), beyond))
+        if change < same and change <= case.fewest + _FEW_MORE:
+            return Needed(change, proves=True)
+    return Needed(same, proves=False)
+
+
+def _size(change: float, metric: Metric) -> float:
+    """A change on the scale of the tests."""
+    return scaled(1 + change, metric) if metric.relative else change
+
+
+def aa_spread(values: Sequence[float], policy: Policy, metric: Metric = THROUGHPUT) -> float:
+    """How far two processes of one configuration may lie apart by chance.
+
+    ``noise_factor`` standard deviations, of the logarithms where changes are shares. The
+    plain standard deviation: an outlier makes the gate more careful, the safe side.
+
+    Args:
+      values: one per process of an A/A measurement.
+      policy: holds the factor.
+      metric: what the values are.
+
+    Raises:
+      ValueError: fewer than two values, or one that cannot be.
+    """
+    if len(values) < 2 or not all(usable(value, metric) for value in values):
+        raise ValueError(f"A/A spread of {list(values)}: needs two or more usable values")
+    deviation = rank_tests.standard_deviation([scaled(value, metric) for value in values])
+    return unscaled(policy.noise_factor * deviation, metric)
+
+
+def _deviation(values: Sequence[float]) -> float | None:
+    return rank_tests.standard_deviation(values) if len(values) > 1 else None
+
+
+def _pooled(first: Sequence[float], second: Sequence[float]) -> float | None:
+    """Standard deviation within two samples, whose means may differ."""
+    freedom = len(first) + len(second) - 2
+    if freedom < 1:
+        return None
+    squares = [
+        (len(side) - 1) * rank_tests.standard_deviation(side) ** 2
+        for side in (first, second)
+        if len(side) > 1
+    ]
+    return math.sqrt(sum(squares) / freedom)
+
+
+def scaled(value: float, metric: Metric) -> float:
+    """A value as the tests take it: its logarithm where changes are shares.
+
+    Args:
+      value: usable.
+      metric: of the value.
+    """
+    return math.log(value) if metric.relative else value
+
+
+def unscaled(shift: float, metric: Metric) -> float:
+    """A difference of scaled values as changes are: a share of the base, or the difference.
+
+    Args:
+      shift: of values as `scaled` gives them.
+      metric: of the values.
+    """
+    if not metric.relative:
+        return shift
+    try:
+        return math.expm1(shift)
+    except OverflowError:
+        return math.inf

@@ -1,0 +1,336 @@
+"""Verdicts from plain numbers: the one place where cnnbench decides what is slower.
+
+`judge` takes one value per process of each side; `judge_all` does the same for the
+configurations of a suite together and pays for testing many of them (Holm, per metric).
+What records add, such as different machines or failed runs, comes before, in
+`cnnbench.judge.compare.compare`.
+
+The rules, on the logarithms of the values (on the values themselves for accuracies):
+
+* floor = max(threshold of the metric, measured A/A spread);
+* slower or faster: the test is significant after Holm and the whole confidence interval of
+  the Hodges-Lehmann shift lies beyond the floor;
+* same: the whole confidence interval lies within the floor, and within
+  `Policy.same_limit` where it is the A/A spread that makes the floor wider;
+* else inconclusive. Too few values, and values that are no numbers, never get that far.
+
+Swapping the sides, or inverting all values, mirrors the verdict.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from cnnbench.base.stats import rank_tests
+from cnnbench.base.text.numbers import count
+from cnnbench.judge.compare.estimate import Case, Evidence, Needed, gather, needed, unscaled, usable
+from cnnbench.judge.metrics.policy import Policy, Verdict
+from cnnbench.judge.metrics.registry import THROUGHPUT, Metric
+from cnnbench.records.codec import OPTIONAL
+
+_DEFAULT = Policy()
+
+_MANY = 50
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """A verdict with the numbers that led to it.
+
+    Attributes:
+      verdict: the outcome.
+      reason: why, in one sentence.
+      base_median, new_median: of the values; None if there is nothing to compute.
+      change: the Hodges-Lehmann shift as a share of the base (-0.05: new is 5 % lower),
+        or as a difference for accuracies; None if unknown.
+      low, high: ends of its confidence interval; None if there are too few values.
+      p: of the two-sided test; None if it was not done.
+      p_adjusted: after Holm over the configurations judged together, for the whole level.
+      floor: changes up to here do not count.
+      noise: the A/A spread; None if it was not measured.
+      scatter: standard deviation of the pairs' changes, or of the processes within the sides;
+        of logarithms where changes are shares. None if there are too few values.
+      needed: about how many pairs, or processes per side, would settle what is inconclusive
+        for its scatter; else None.
+      decided_by: the metric whose judgement this verdict is, if it is another one of the same
+        runs (`cnnbench.judge.compare.cpu_time`); None if it is its own.
+    """
+
+    verdict: Verdict
+    reason: str
+    base_median: float | None = None
+    new_median: float | None = None
+    change: float | None = None
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+    p_adjusted: float | None = None
+    floor: float | None = None
+    noise: float | None = None
+    scatter: float | None = field(default=None, metadata=OPTIONAL)
+    needed: int | None = field(default=None, metadata=OPTIONAL)
+    decided_by: str | None = field(default=None, metadata=OPTIONAL)
+
+
+def too_many(more: int) -> bool:
+    """Whether so many more pairs, or processes per side, are no advice."""
+    return more > _MANY
+
+
+def magnitude(judgement: Judgement, metric: Metric) -> str:
+    """A change without its sign, with the word for its direction: "13.2 % slower (10.1 to 16.0 %)".
+
+    Args:
+      judgement: whose change is known.
+      metric: that was judged.
+    """
+    assert judgement.change is not None
+    better = (judgement.change > 0) == metric.higher_is_better
+    text = f"{metric.change_text(abs(judgement.change), signed=False)} "
+    text += metric.better if better else metric.worse
+    if judgement.low is None or judgement.high is None:
+        return text
+    if judgement.low < 0 < judgement.high:
+        return f"{text} ({metric.range_text(judgement.low, judgement.high)})"
+    ends = sorted(abs(end) for end in (judgement.low, judgement.high))
+    low, high = (metric.change_text(end, signed=False) for end in ends)
+    return f"{text} ({low.rsplit(' ', 1)[0]} to {high})"
+
+
+def judge(
+    base: Sequence[float],
+    new: Sequence[float],
+    policy: Policy = _DEFAULT,
+    *,
+    paired: bool = False,
+    noise: float | None = None,
+    metric: Metric = THROUGHPUT,
+) -> Judgement:
+    """Judges one metric of one configuration.
+
+    Args:
+      base, new: one value per process, such as images per second of its median step.
+      policy: the constants.
+      paired: the i-th values of both sides belong together.
+      noise: A/A spread, see `cnnbench.judge.compare.aa_spread`; None if not measured.
+      metric: what the values are.
+
+    Returns:
+      A judgement for whatever is given: no values, NaN, constants, unequal counts.
+    """
+    case = Case(base=base, new=new, metric=metric, paired=paired, noise=noise)
+    return judge_all([case], policy)[0]
+
+
+def judge_all(cases: Sequence[Case], policy: Policy = _DEFAULT) -> list[Judgement]:
+    """Judges cases together: the tests of one metric are one family for Holm.
+
+    Args:
+      cases: metrics of configurations.
+      policy: the constants.
+
+    Returns:
+      A judgement per case, in their order.
+    """
+    judgements = [_unjudgeable(case, policy) for case in cases]
+    families: dict[str, dict[int, Evidence]] = {}
+    for index, case in enumerate(cases):
+        if judgements[index] is None:
+            families.setdefault(case.metric.name, {})[index] = gather(case, policy)
+    for family in families.values():
+        p_values = rank_tests.holm(
+            [_of_whole_level(found.p, cases[index].share) for index, found in family.items()]
+        )
+        for (index, found), p in zip(family.items(), p_values, strict=True):
+            judgements[index] = _judged(cases[index], found, p, len(family), policy)
+    return [judgement for judgement in judgements if judgement is not None]
+
+
+def processes_needed(
+    policy: Policy, configurations: int = 1, paired: bool = False, metric: Metric = THROUGHPUT
+) -> int:
+    """The fewest processes per side (or pairs) that can prove one change among so many.
+
+    Args:
+      policy: the constants.
+      configurations: how many are judged together.
+      paired: for pairs.
+      metric: what is judged.
+    """
+    needed = policy.min_processes
+    alpha = metric.alpha(policy)
+    while configurations * rank_tests.smallest_p(needed, needed, paired) > alpha:
+        needed += 1
+    return needed
+
+
+def _unjudgeable(case: Case, policy: Policy) -> Judgement | None:
+    """The judgement of a case that cannot be tested; None for one that can."""
+    sides = (("BASE", case.base), ("NEW", case.new))
+    name = case.metric.name
+    for side, values in sides:
+        bad = [value for value in values if not usable(value, case.metric)]
+        if bad:
+            of = f"{len(bad)} of {count(len(values), 'value', 'values')} of {name}"
+            reason = f"{of} in {side} cannot be used, the first is {bad[0]:.4g}"
+            return Judgement(verdict=Verdict.FAILED, reason=reason, noise=case.noise)
+    fewest, side = min((len(values), side) for side, values in sides)
+    if not fewest:
+        reason = f"{side} has no value of {name}"
+        return Judgement(verdict=Verdict.INCONCLUSIVE, reason=reason, noise=case.noise)
+    if fewest < policy.min_processes:
+        found = count(fewest, "process", "processes")
+        reason = f"{found} in {side}; a verdict needs at least {_needed(case, policy)}"
+    elif case.paired and len(case.base) != len(case.new):
+        reason = f"{len(case.base)} values in BASE and {len(case.new)} in NEW make no pairs"
+    else:
+        return None
+    # An estimate is worth showing even where nothing follows from it.
+    unpaired = Case(base=case.base, new=case.new, metric=case.metric, noise=case.noise)
+    return _judgement(unpaired, gather(unpaired, policy), Verdict.INCONCLUSIVE, reason)
+
+
+def _of_whole_level(p: float, share: float) -> float:
+    """A p to be held against the whole level, of a test that has a share of it."""
+    return min(1.0, p / share) if share else 1.0
+
+
+def _judged(case: Case, found: Evidence, p: float, family: int, policy: Policy) -> Judgement:
+    """The rules.
+
+    Args:
+      case: to be judged.
+      found: its statistics.
+      p: after Holm.
+      family: how many configurations are judged together.
+      policy: the constants.
+    """
+    metric, alpha = case.metric, case.metric.alpha(policy)
+    margin = metric.change_text(found.margin, signed=False)
+    chance = f"p = {p:.2g}" + (f" over {family} configurations" if family > 1 else "")
+    verdict, reason = Verdict.INCONCLUSIVE, ""
+    if p <= alpha and found.wholly_beyond_floor:
+        better = (found.change > 0) == metric.higher_is_better
+        verdict = Verdict.FASTER if better else Verdict.SLOWER
+        judgement = _judgement(case, found, verdict, "", p)
+        reason = f"{magnitude(judgement, metric)}, {chance}"
+    elif found.low is not None and found.high is not None and found.within_margin:
+        verdict = Verdict.SAME
+        reason = f"the change is {metric.range_text(found.low, found.high)}, less than {margin}"
+    elif found.low is None or found.high is None or _too_few(case, found, family, alpha):
+        counts = f"{len(case.base)} against {len(case.new)} processes"
+        among = f" among {family} configurations" if family > 1 else ""
+        reason = f"{f'{len(case.base)} pairs' if case.paired else counts} are too few to prove a "
+        reason += f"change{among}; at least {_needed(case, policy, family)} are needed"
+    else:
+        interval = metric.range_text(found.low, found.high)
+        reason = f"{metric.change_text(found.change)} ({interval}), {chance}: "
+        reason += _inconclusive(case, found, p <= alpha)
+        enough = needed(case, found, case.share * alpha / family)
+        reason += _outlook(case, found, enough)
+        return _judgement(
+            case, found, verdict, reason, p, None if enough is None else enough.number
+        )
+    return _judgement(case, found, verdict, reason, p)
+
+
+def _inconclusive(case: Case, found: Evidence, certain: bool) -> str:
+    """Why an interval gives no verdict.
+
+    Args:
+      case: that is undecided.
+      found: its statistics.
+      certain: whether the test is significant.
+    """
+    metric = case.metric
+    floor, margin = (
+        metric.change_text(limit, signed=False) for limit in (found.floor, found.margin)
+    )
+    word = metric.better if (found.change > 0) == metric.higher_is_better else metric.worse
+    if found.wholly_beyond_floor:
+        return f"{word} by more than {floor}, but not certainly so"
+    if certain and found.beyond_floor:
+        return f"{word}, but perhaps by less than {floor}"
+    if certain and found.floor > found.margin:
+        return f"{word}, but within the A/A spread of {floor}"
+    if certain:
+        return f"{word}, but perhaps by less than {margin}, perhaps by more"
+    return f"the change may be smaller or larger than {margin}"
+
+
+def _outlook(case: Case, found: Evidence, enough: Needed | None) -> str:
+    """The scatter, and how much more would give a verdict; "" where nothing scatters."""
+    metric = case.metric
+    if enough is None or found.scatter is None:
+        return ""
+    scatter = unscaled(found.scatter, metric)
+    name = "pairs" if case.paired else "processes"
+    text = f"; {name} differ by {metric.change_text(scatter, signed=False)}"
+    more = enough.number - case.fewest
+    if more <= 0:
+        margin = metric.change_text(found.margin, signed=False)
+        return (
+            f"{text}: as many are usually enough for changes of {margin}; this result is too close "
+            "to that"
+        )
+    if too_many(more):
+        return f"{text}: more {name} will not help"
+    one, many = ("pair", "pairs") if case.paired else ("process per side", "processes per side")
+    what = "would prove a change as large" if enough.proves else "settle it"
+    return f"{text}: about {more} more {one if more == 1 else many} {what}"
+
+
+def _too_few(case: Case, found: Evidence, family: int, alpha: float) -> bool:
+    """Whether even the clearest order of so many values would prove nothing, and is the case."""
+    best = rank_tests.smallest_p(len(case.base), len(case.new), case.paired)
+    return family * best > case.share * alpha and math.isclose(found.p, best)
+
+
+def _needed(case: Case, policy: Policy, family: int = 1) -> str:
+    needed = processes_needed(policy, family, case.paired, case.metric)
+    return f"{needed} pairs" if case.paired else f"{needed} on each side"
+
+
+def _judgement(
+    case: Case,
+    found: Evidence,
+    verdict: Verdict,
+    reason: str,
+    p_adjusted: float | None = None,
+    enough: int | None = None,
+) -> Judgement:
+    return Judgement(
+        verdict=verdict,
+        reason=reason + _medians_disagree(case, found),
+        base_median=found.base_median,
+        new_median=found.new_median,
+        change=found.change,
+        low=found.low,
+        high=found.high,
+        p=None if p_adjusted is None else found.p,
+        p_adjusted=p_adjusted,
+        floor=found.floor,
+        noise=case.noise,
+        scatter=found.scatter,
+        needed=enough,
+    )
+
+
+def _medians_disagree(case: Case, found: Evidence) -> str:
+    """Says which estimator a change is of, where the medians beside it say the opposite."""
+    medians = found.new_median - found.base_median
+    if not medians * found.change < 0:
+        return ""
+    metric = case.metric
+    texts = [
+        metric.change_text(medians / found.base_median if metric.relative else medians),
+        metric.change_text(found.change),
+    ]
+    if not all(any(digit in "123456789" for digit in text) for text in texts):
+        return ""  # nothing that a reader could see
+    of = "within pairs" if case.paired else "between processes of both sides"
+    return (
+        f" (the change is the median {of}, Hodges-Lehmann; that of the two medians is {texts[0]})"
+    )

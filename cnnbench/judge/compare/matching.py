@@ -1,0 +1,225 @@
+"""Which configuration of NEW belongs to which of BASE, and which runs of them are pairs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
+
+from cnnbench.judge.compare.comparability import Group
+from cnnbench.judge.compare.configuration import Configuration
+from cnnbench.judge.compare.reductions import OWN
+from cnnbench.judge.metrics.comparable_facts import allowed
+from cnnbench.judge.metrics.measurement import KINDS, RUN, Measurement
+from cnnbench.records.codec import started
+from cnnbench.records.run import RunRecord
+
+_Pairs: TypeAlias = list[tuple[Group, Group]]
+_Numbered: TypeAlias = dict[tuple[int, int], Measurement]
+
+_VARIANTS = ("model", "data_name", "eval", "forward_only", "input_only")
+"""Flags that runs must share to be variants of each other; of reductions it is `OWN`."""
+
+_MAX_DIFFERING = 5
+"""Configurations that differ by more flags have nothing to do with each other."""
+
+
+def groups(*sides: Iterable[Measurement]) -> list[list[Group]]:
+    """The configurations of every side, in order of their first run.
+
+    A run that failed so early that its record holds some flags unresolved joins the only
+    configuration of any side that agrees in the others.
+
+    Args:
+      *sides: the runs of each side.
+
+    Returns:
+      A list of groups per side; the runs of a group are in order of their start.
+    """
+    found = [
+        [(Configuration.of(one), one) for one in sorted(side, key=lambda o: started(o.started_at))]
+        for side in sides
+    ]
+    resolved = {one.key: one for side in found for one, _ in side if one.resolved}
+    return [_grouped(side, tuple(resolved.values())) for side in found]
+
+
+def match(
+    base: Sequence[Group], new: Sequence[Group], patterns: tuple[str, ...] = ()
+) -> list[tuple[Group | None, Group | None]]:
+    """Pairs of groups of a kind, None where the other side lacks the configuration.
+
+    First those of equal flags; then those that differ only in what may differ, if there is
+    one such on each side; then the nearest variants, so that their differences can be named.
+
+    Args:
+      base, new: configurations of each side.
+      patterns: of the facts that may differ.
+    """
+    pairs: list[tuple[Group | None, Group | None]] = []
+    for kind in KINDS:
+        left, right = ([o for o in side if o.configuration.kind == kind] for side in (base, new))
+        pairs += _matched(left, right, patterns)
+    return pairs
+
+
+def share_pairs(base: Group, new: Group) -> bool:
+    """Whether all runs name a pair of an experiment that both sides have in common.
+
+    Args:
+      base, new: runs of one configuration.
+    """
+    return _of_one_experiment(_by_pair(base), _by_pair(new))
+
+
+def sides_of_experiment(base: Sequence[object], new: Sequence[object]) -> bool:
+    """Whether all runs of BASE are of side A of an experiment, and those of NEW of side B."""
+    return all(
+        records and all(_place(one).get("side") == side for one in records)
+        for side, records in (("a", base), ("b", new))
+    )
+
+
+def in_pairs(base: Group, new: Group) -> tuple[Group, Group]:
+    """Both sides with the i-th run of one the partner of the i-th of the other.
+
+    If all runs name a pair of an experiment that both sides have in common, those without
+    their partner are left out. Else they are paired in order of their starts, as given.
+
+    Args:
+      base, new: runs of one configuration.
+    """
+    left, right = _by_pair(base), _by_pair(new)
+    if not _of_one_experiment(left, right):
+        return base, new
+    shared = [pair for pair in left if pair in right]
+    return (
+        Group(base.configuration, tuple(left[pair] for pair in shared)),
+        Group(new.configuration, tuple(right[pair] for pair in shared)),
+    )
+
+
+def _of_one_experiment(left: _Numbered, right: _Numbered) -> bool:
+    """Whether two sides, by pair, have an experiment in common."""
+    return not {seed for seed, _ in left}.isdisjoint(seed for seed, _ in right)
+
+
+def pair_of(record: object) -> tuple[int, int] | None:
+    """Seed of the experiment of `cnnbench ab` and number of the pair; None if it names none."""
+    place = _place(record)
+    seed, number = place.get("seed"), place.get("pair")
+    return (seed, number) if isinstance(seed, int) and isinstance(number, int) else None
+
+
+def _by_pair(group: Group) -> _Numbered:
+    """Runs by experiment and number of their pair; none unless each has a pair of its own."""
+    found = {}
+    for record in group.records:
+        pair = pair_of(record)
+        if pair is not None:
+            found[pair] = record
+    return found if len(found) == len(group.records) else {}
+
+
+def _place(record: object) -> Mapping[str, object]:
+    """Where `cnnbench ab` measured a run; empty for others."""
+    return record.ab or {} if isinstance(record, RunRecord) else {}
+
+
+def _grouped(
+    side: Sequence[tuple[Configuration, Measurement]], resolved: Sequence[Configuration]
+) -> list[Group]:
+    """The groups of a side; early failures are the last runs of those they belong to."""
+    members: dict[str, tuple[Configuration, list[Measurement]]] = {}
+    joined: dict[str, Configuration] = {}
+    for configuration, record in sorted(side, key=lambda pair: not pair[0].resolved):
+        if not configuration.resolved:
+            if configuration.key not in joined:
+                joined[configuration.key] = home(configuration, resolved)
+            configuration = joined[configuration.key]
+        members.setdefault(configuration.key, (configuration, []))[1].append(record)
+    return [Group(configuration, tuple(records)) for configuration, records in members.values()]
+
+
+def home(early: Configuration, resolved: Sequence[Configuration]) -> Configuration:
+    """The only configuration that an unresolved one agrees with, else itself.
+
+    Args:
+      early: of a run that failed before its flags were resolved.
+      resolved: the candidates.
+    """
+    agreeing = [one for one in resolved if one.kind == early.kind and not one.differing(early)]
+    return agreeing[0] if len(agreeing) == 1 else early
+
+
+def _matched(
+    left: Sequence[Group], right: Sequence[Group], patterns: tuple[str, ...]
+) -> list[tuple[Group | None, Group | None]]:
+    pairs = _equal(left, right)
+    pairs += _but_for(*_rest(left, right, pairs), patterns)
+    pairs += _nearest(*_rest(left, right, pairs))
+    alone, other = _rest(left, right, pairs)
+    return [*pairs, *((one, None) for one in alone), *((None, one) for one in other)]
+
+
+def _rest(
+    left: Sequence[Group], right: Sequence[Group], pairs: _Pairs
+) -> tuple[list[Group], list[Group]]:
+    """Groups in no pair."""
+    taken = {one for pair in pairs for one in pair}
+    return [one for one in left if one not in taken], [one for one in right if one not in taken]
+
+
+def _equal(left: Sequence[Group], right: Sequence[Group]) -> _Pairs:
+    twins = {one.configuration.key: one for one in right}
+    return [(one, twins[one.configuration.key]) for one in left if one.configuration.key in twins]
+
+
+def _but_for(left: Sequence[Group], right: Sequence[Group], patterns: tuple[str, ...]) -> _Pairs:
+    """Pairs of those that agree in all flags but the ones that may differ."""
+    if not patterns:
+        return []
+    sides = [_by_remainder(side, patterns) for side in (left, right)]
+    return [
+        (ones[0], others[0])
+        for remainder, ones in sides[0].items()
+        if len(ones) == 1 and len(others := sides[1].get(remainder, [])) == 1
+    ]
+
+
+def _by_remainder(side: Sequence[Group], patterns: tuple[str, ...]) -> dict[str, list[Group]]:
+    found: dict[str, list[Group]] = {}
+    for group in side:
+        flags = group.configuration.flags
+        kept = [(name, flags[name]) for name in sorted(flags) if not allowed(name, patterns)]
+        found.setdefault(json.dumps(kept), []).append(group)
+    return found
+
+
+def _nearest(left: Sequence[Group], right: Sequence[Group]) -> _Pairs:
+    """Pairs of variants, those with the fewest different flags first."""
+    if len(left) == len(right) == 1:
+        return [(left[0], right[0])]  # the only candidates
+    variants: dict[str, list[int]] = {}
+    for j, other in enumerate(right):
+        variants.setdefault(_variant(other), []).append(j)
+    distances = sorted(
+        (len(one.configuration.differing(right[j].configuration)), i, j)
+        for i, one in enumerate(left)
+        for j in variants.get(_variant(one), ())
+    )
+    pairs: _Pairs = []
+    taken: tuple[set[int], set[int]] = (set(), set())
+    for distance, i, j in distances:
+        if distance <= _MAX_DIFFERING and i not in taken[0] and j not in taken[1]:
+            pairs.append((left[i], right[j]))
+            taken[0].add(i)
+            taken[1].add(j)
+    return pairs
+
+
+def _variant(group: Group) -> str:
+    """The flags that variants of each other have in common."""
+    configuration = group.configuration
+    names = _VARIANTS if configuration.kind == RUN else OWN
+    return json.dumps([configuration.flags.get(name) for name in names])

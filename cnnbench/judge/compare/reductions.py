@@ -1,0 +1,298 @@
+"""All-reduce records as measurements: every row of one is a configuration of its own.
+
+A row is an algorithm, or a peer (another library's reduction), with its packing, tensors and
+number of devices, or all devices copying memory at once. It has one value per process, and
+does not depend on other rows: wrong sums of those, or a failure of the process after it, leave
+it as it is. Rows that a failed process did not reach have failed; which ones is known from
+processes with the same flags.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import lru_cache
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from cnnbench.base.stats.descriptive import median
+from cnnbench.judge.metrics.comparable_facts import allowed, counts
+from cnnbench.judge.metrics.measurement import (
+    ALLREDUCE,
+    BUILD,
+    COPY,
+    PEER,
+    Measurement,
+    Reduction,
+    environment_facts,
+    subject_facts,
+)
+from cnnbench.records.run import ErrorInfo, RunRecord
+
+if TYPE_CHECKING:
+    from cnnbench.records.allreduce import AllReduceRecord, Point
+    from cnnbench.variable_mgr.aggregation.spec import Packing
+
+_PACKING = (
+    *("gradient_repacking", "agg_small_grads_max_bytes", "agg_small_grads_max_group"),
+    *("wire_dtype", "allreduce_merge_scope", "variable_consistency"),
+)
+"""Flags of how tensors are packed."""
+
+_OF_ROWS = (
+    *("sizes", "model", "data_name", "model_plugin", "dtype", "all_reduce_spec", "peers"),
+    *("compact_gradient_transfer", *_PACKING),
+)
+"""Flags that list what is measured; each row has its own values of them."""
+
+_REDUNDANT = ("iterations", "verbose")
+"""Another name of num_batches, and what is only printed."""
+
+_POINT = ("workload", "dtype", "bytes", "tensors", "elements", "devices")
+
+OWN = ("all_reduce_spec", *_POINT, *_PACKING)
+"""What makes a row another reduction, not the same one under other circumstances."""
+
+
+def measurements(
+    *sides: Iterable[RunRecord | AllReduceRecord], patterns: tuple[str, ...] = ()
+) -> list[list[Measurement]]:
+    """The measurements of the processes of every side, in the order of their records.
+
+    Rows that a failed process lacks, and a process of any side with the same flags has, are
+    added as failed.
+
+    Args:
+      *sides: records.
+      patterns: of the flags that may differ, for a failed process of whose flags no other is.
+    """
+    listed = [tuple(side) for side in sides]
+    processes = [
+        [(one, reductions(one)) for one in side if not isinstance(one, RunRecord)]
+        for side in listed
+    ]
+    everything = list(chain.from_iterable(processes))
+    known = []
+    if any(record.status == "failed" for record, _ in everything):
+        known = [(may, _rows_by_flags(everything, may)) for may in ((), patterns)]
+    found: list[list[Measurement]] = []
+    for side, of_side in zip(listed, processes, strict=True):
+        measured: list[Measurement] = [one for one in side if isinstance(one, RunRecord)]
+        for record, rows in of_side:
+            measured += rows
+            if record.status == "failed":
+                alike = (of_flags[_flags_text(record, may)] for may, of_flags in known)
+                measured += not_reached(record, rows, next(filter(None, alike), {}))
+        found.append(measured)
+    return found
+
+
+def reductions(record: AllReduceRecord) -> list[Reduction]:
+    """The rows of a record, but for those of one device, on which nothing is reduced."""
+    empty = _empty(record)
+    in_turn = Counter((point.workload, point.devices) for point in record.rows)
+    build_only = bool(record.config.get("build_only"))
+    found: dict[str, Reduction] = {}
+    for kind, points in ((BUILD if build_only else ALLREDUCE, record.points), (PEER, record.peers)):
+        for point in points:
+            if point.devices > 1:
+                row = _row(kind, point, record, empty, in_turn[point.workload, point.devices])
+                # One value per process, even if a file repeats a row.
+                found.setdefault(_identity(row), row)
+    return [*found.values(), *_copies(record, empty)]
+
+
+def not_reached(
+    record: AllReduceRecord, rows: Sequence[Reduction], alike: Mapping[str, Reduction]
+) -> list[Reduction]:
+    """The rows that a failed process did not reach.
+
+    Args:
+      record: of the process.
+      rows: that it has.
+      alike: rows of processes with the same flags, by `_identity`.
+
+    Returns:
+      Rows without values. If none are known, and no row of the process has failed, one that
+      stands for the process.
+    """
+    had = {_identity(row) for row in rows}
+    missing = [row for text, row in alike.items() if text not in had and row.kind != COPY]
+    empty = _empty(record)
+    if not missing and not any(row.error is not None for row in rows):
+        asked = {name: record.config[name] for name in _OF_ROWS if name in record.config}
+        return [replace(empty, config={**empty.config, **asked})]
+    # The process may have failed before these were resolved.
+    late = () if record.placement is not None else ("device", "num_gpus")
+    flags = {name: value for name, value in empty.config.items() if name not in late}
+    return [replace(empty, kind=row.kind, config={**row.config, **flags}) for row in missing]
+
+
+@lru_cache(maxsize=1)
+def defaults() -> Mapping[str, Any]:
+    """Defaults of the flags that a row has."""
+    from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS
+    from cnnbench.records.codec import encode
+    from cnnbench.variable_mgr.aggregation.spec import Packing
+
+    flags = {
+        spec.name: encode(spec.default)
+        for spec in ALLREDUCE_FLAGS
+        if spec.name not in (*_OF_ROWS, *_REDUNDANT)
+    }
+    return {**flags, "model": None, **_packing_flags(Packing())}
+
+
+def label(kind: str, flags: Mapping[str, Any]) -> list[str]:
+    """A short name of a row, in parts.
+
+    Args:
+      kind: any but RUN.
+      flags: of its configuration.
+    """
+    device = f"{flags.get('devices')} {flags.get('device')}"
+    if kind == COPY:
+        return ["memory copy", f"{flags.get('bytes')} bytes", device]
+    if "workload" not in flags:  # a process that failed before its first row
+        sizes = flags.get("sizes")
+        of = ",".join(map(str, sizes)) if isinstance(sizes, list) else flags.get("model")
+        return [f"all-reduces of {of}", f"{flags.get('num_gpus')} {flags.get('device')}"]
+    name = f"all-reduce {flags['all_reduce_spec']}"
+    of = f"{flags['workload']} {'gradients' if flags.get('model') else 'bytes'}"
+    parts = [f"building {name}" if kind == BUILD else name, of, *_packing(flags)]
+    if flags["dtype"] != "float32":
+        parts.append(str(flags["dtype"]))
+    return [*parts, device, *(["peer"] if kind == PEER else [])]
+
+
+def _packing(flags: Mapping[str, Any]) -> list[str]:
+    from cnnbench.variable_mgr.aggregation.spec import Packing
+
+    values = {name: flags[name] for name in _PACKING}
+    wire = values.pop("wire_dtype")
+    packing = Packing(**values, compact_dtype=None if wire == "same" else wire)
+    return [] if packing == Packing() else [str(packing)]
+
+
+def _packing_flags(packing: Packing) -> dict[str, Any]:
+    """The flags of a packing; the group, which does not matter without a limit, as by default."""
+    flags = asdict(packing)
+    flags["wire_dtype"] = flags.pop("compact_dtype") or "same"
+    if not packing.agg_small_grads_max_bytes:
+        flags["agg_small_grads_max_group"] = type(packing)().agg_small_grads_max_group
+    return flags
+
+
+def _empty(record: AllReduceRecord) -> Reduction:
+    """A row without values, which failed as its process did; the other rows start from it."""
+    config = {
+        name: value
+        for name, value in record.config.items()
+        if name not in _OF_ROWS and name not in _REDUNDANT
+    }
+    # Thread pools are for all devices that the process made.
+    if record.placement is not None:
+        config["num_gpus"] = len(record.placement.devices)
+        config["device"] = record.placement.device
+    else:
+        asked = record.config.get("num_gpus")
+        config["num_gpus"] = max(asked) if isinstance(asked, list) and asked else asked
+    return Reduction(
+        kind=ALLREDUCE,
+        run_id=record.run_id,
+        started_at=record.started_at,
+        status="failed",
+        error=record.error,
+        config=config,
+        explicit_flags=record.explicit_flags,
+        environment=record.environment,
+        facts=(*environment_facts(record.environment), *subject_facts(record.subject)),
+        subject=record.subject,
+    )
+
+
+def _row(
+    kind: str, point: Point, record: AllReduceRecord, empty: Reduction, in_turn: int
+) -> Reduction:
+    config = {
+        **empty.config,
+        "model": point.workload if point.workload == record.config.get("model") else None,
+        "all_reduce_spec": point.spec,
+        **{name: getattr(point, name) for name in _POINT},
+        **_packing_flags(point.packing),
+    }
+    error = _error(point)
+    calls = record.config.get("num_batches")
+    cut = record.status != "ok" and isinstance(calls, int) and 0 < len(point.seconds) < calls
+    good = error is None
+    return replace(
+        empty,
+        kind=kind,
+        config=config,
+        facts=(*empty.facts, ("rows_in_turn", str(in_turn))),
+        status="failed" if not good else "interrupted" if cut else "ok",
+        error=error,
+        seconds=point.median if good else None,
+        bytes_per_sec=point.bus_bandwidth if good else None,
+        build_seconds=point.build_seconds if good else None,
+    )
+
+
+def _copies(record: AllReduceRecord, empty: Reduction) -> list[Reduction]:
+    """Copies by size; two workloads of as many bytes are copied alike."""
+    seconds: dict[tuple[int, int], list[float]] = {}
+    for copy in record.copies:
+        if copy.devices > 1 and copy.seconds:
+            seconds.setdefault((copy.bytes, copy.devices), []).extend(copy.seconds)
+    return [
+        replace(
+            empty,
+            kind=COPY,
+            status="ok",
+            error=None,
+            config={**empty.config, "bytes": size, "devices": devices},
+            seconds=median(times),
+            bytes_per_sec=size * devices / median(times),
+        )
+        for (size, devices), times in seconds.items()
+    ]
+
+
+def _error(point: Point) -> ErrorInfo | None:
+    if point.error is not None:
+        kind, colon, message = point.error.partition(": ")
+        if colon and kind.isidentifier():
+            return ErrorInfo(type=kind, message=message)
+        return ErrorInfo(type="Error", message=point.error)
+    if point.wrong:
+        message = f"{point.wrong} of {point.checked} elements are wrong"
+        return ErrorInfo(type="WrongSums", message=message)
+    return None
+
+
+def _identity(row: Reduction) -> str:
+    """Text that rows of the same reduction have in common."""
+    return json.dumps([row.kind, *(row.config.get(name) for name in (*OWN, "model"))])
+
+
+def _rows_by_flags(
+    processes: Iterable[tuple[AllReduceRecord, list[Reduction]]], may_differ: tuple[str, ...]
+) -> dict[str, dict[str, Reduction]]:
+    """The rows of all processes with the same flags, by `_flags_text` and `_identity`."""
+    found: dict[str, dict[str, Reduction]] = {}
+    for record, rows in processes:
+        known = found.setdefault(_flags_text(record, may_differ), {})
+        known.update((_identity(row), row) for row in rows)
+    return found
+
+
+def _flags_text(record: AllReduceRecord, may_differ: tuple[str, ...]) -> str:
+    """Text that processes with the same flags have in common; files and the like do not count."""
+    flags = {
+        name: value
+        for name, value in record.config.items()
+        if counts(name) and name not in _REDUNDANT and not allowed(name, may_differ)
+    }
+    return json.dumps(flags, sort_keys=True)

@@ -1,0 +1,213 @@
+"""The outcome of a comparison: a result per configuration and metric."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+
+from cnnbench.errors import ExitCode
+from cnnbench.judge.compare.comparability import Difference
+from cnnbench.judge.compare.configuration import Configuration
+from cnnbench.judge.compare.disturbance import measured_again
+from cnnbench.judge.compare.judge import Judgement
+from cnnbench.judge.metrics.measurement import CONTEXT, Measurement
+from cnnbench.judge.metrics.policy import Policy, Verdict
+from cnnbench.judge.metrics.registry import THROUGHPUT, Metric
+from cnnbench.records.load import Skipped
+
+SEVERITY = (
+    Verdict.SLOWER,
+    Verdict.CHANGED_WORK,
+    Verdict.FAILED,
+    Verdict.NOT_COMPARABLE,
+    Verdict.MISSING,
+    Verdict.INCONCLUSIVE,
+    Verdict.FASTER,
+    Verdict.SAME,
+)
+"""The worst first."""
+
+_NO_COMPARISON = (
+    Verdict.FAILED,
+    Verdict.MISSING,
+    Verdict.NOT_COMPARABLE,
+    Verdict.CHANGED_WORK,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """One metric of one configuration: the values of both sides and their judgement."""
+
+    metric: Metric
+    base: tuple[float, ...]
+    new: tuple[float, ...]
+    judgement: Judgement
+
+    @property
+    def verdict(self) -> Verdict:
+        """The outcome."""
+        return self.judgement.verdict
+
+    @property
+    def word(self) -> str:
+        """The outcome in the words of the metric."""
+        return self.metric.word(self.verdict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One configuration.
+
+    Attributes:
+      name: short and unique.
+      configuration: its flags; those of BASE where the two sides differ.
+      base, new: its measurements, one per process, in order of their start; empty where a
+        side lacks it.
+      results: by metric; the first is the one the comparison is about.
+      differences: facts that differ, those that forbid a verdict first.
+    """
+
+    name: str
+    configuration: Configuration
+    base: tuple[Measurement, ...]
+    new: tuple[Measurement, ...]
+    results: tuple[Result, ...]
+    differences: tuple[Difference, ...] = ()
+
+    @property
+    def main(self) -> Result:
+        """The result of the first metric."""
+        return self.results[0]
+
+    @property
+    def decides(self) -> bool:
+        """Whether it counts for the exit code; others are context, such as peers."""
+        return self.configuration.kind not in CONTEXT
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """The outcome of `compare_records`.
+
+    Attributes:
+      entries: the configurations, in order of their names, numbers in them by value.
+      policy: the constants.
+      metrics: what was judged, of all kinds of measurements.
+      paired: whether runs were compared pair by pair.
+      notes: remarks, one sentence each.
+      base_label, new_label: where the records came from.
+      names: of both sides in sentences.
+      next_step: the command that would settle what is inconclusive; "" if there is none.
+      skipped: files that gave no record.
+      allow_changed_work: whether a network or batch of another size is no regression.
+      ends_with: exit code of the command, where it is not that of the verdicts: an A/A
+        measurement, or one that was interrupted.
+    """
+
+    entries: tuple[Entry, ...]
+    policy: Policy
+    metrics: tuple[Metric, ...]
+    paired: bool = False
+    notes: tuple[str, ...] = ()
+    base_label: str = "BASE"
+    new_label: str = "NEW"
+    names: tuple[str, str] = ("BASE", "NEW")
+    next_step: str = ""
+    skipped: tuple[Skipped, ...] = ()
+    allow_changed_work: bool = False
+    ends_with: ExitCode | None = None
+
+    def is_regression(self, entry: Entry, result: Result) -> bool:
+        """Whether a result makes the exit code that of a regression.
+
+        Args:
+          entry: a configuration.
+          result: one of its results.
+        """
+        if not entry.decides:
+            return False
+        if result.verdict is Verdict.CHANGED_WORK:
+            return not self.allow_changed_work
+        return result.verdict is Verdict.SLOWER and (result is entry.main or result.metric.gates)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """Of the process: a regression first, then failures, then open questions.
+
+        Faulty files leave the question open too.
+        """
+        if self.ends_with is not None:
+            return self.ends_with
+        entries = [entry for entry in self.entries if entry.decides]
+        if any(self.is_regression(entry, one) for entry in entries for one in entry.results):
+            return ExitCode.REGRESSION
+        verdicts = {entry.main.verdict for entry in entries}
+        if Verdict.FAILED in verdicts:
+            return ExitCode.FAILED
+        open_questions = any(verdict.undecided for verdict in verdicts)
+        if open_questions or any(one.defect for one in self.skipped) or not entries:
+            return ExitCode.INCONCLUSIVE
+        return ExitCode.OK
+
+    @property
+    def repeated_pairs(self) -> int:
+        """How many pairs were measured again, since a process of theirs was ended from outside."""
+        return measured_again(run for one in self.entries for run in (*one.base, *one.new))[0]
+
+    @property
+    def leading(self) -> tuple[Metric, ...]:
+        """The metrics it is about: of every kind of measurement the first."""
+        about = {entry.main.metric.name for entry in self.entries if entry.decides}
+        return tuple(one for one in self.metrics if one.name in about) or self.metrics[:1]
+
+    def about(self, metric: Metric) -> list[tuple[Entry, Result]]:
+        """Entries that a leading metric decides about, with their results, the worst first."""
+        return [
+            (entry, entry.main)
+            for entry in self.by_severity()
+            if entry.decides and entry.main.metric is metric
+        ]
+
+    def by_severity(self) -> list[Entry]:
+        """Entries with the worst first; among like verdicts the largest change for the worse."""
+        return sorted(self.entries, key=_severity)
+
+    def counts(self, metric: Metric) -> Counter[Verdict]:
+        """How many configurations have which verdict, the worst first."""
+        found = Counter(
+            result.verdict
+            for entry in self.entries
+            for result in entry.results
+            if result.metric.name == metric.name
+        )
+        return Counter({verdict: found[verdict] for verdict in SEVERITY if found[verdict]})
+
+    def geometric_mean(self, metric: Metric = THROUGHPUT) -> tuple[float, int] | None:
+        """Mean change of a relative metric, and over how many configurations.
+
+        Only those enter that ran on both sides, may be compared and did not fail. None
+        if there are none.
+        """
+        changes = [
+            result.judgement.change
+            for entry in self.entries
+            for result in entry.results
+            if result.metric is metric
+            and result.verdict not in _NO_COMPARISON
+            and result.judgement.change is not None
+            and -1 < result.judgement.change < math.inf
+        ]
+        if not changes:
+            return None
+        return math.expm1(math.fsum(map(math.log1p, changes)) / len(changes)), len(changes)
+
+
+def _severity(entry: Entry) -> tuple[int, float]:
+    """Place among the entries; without a change last among those of a verdict."""
+    result = entry.main
+    change = result.judgement.change
+    if change is None:
+        return SEVERITY.index(result.verdict), math.inf
+    return SEVERITY.index(result.verdict), change if result.metric.higher_is_better else -change

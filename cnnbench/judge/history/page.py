@@ -1,0 +1,317 @@
+"""The history as a page or as a picture: a chart per series with its levels and steps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cnnbench.base.charts import HIGHER, LOWER, Axis, Event, Lines, Series
+from cnnbench.base.text.numbers import NONE, count, first_few, integer
+from cnnbench.judge.history import formats
+from cnnbench.judge.history.series import SeriesPoint
+from cnnbench.judge.history.steps import MIN_SERIES, Step, Trend
+from cnnbench.judge.metrics.registry import Metric
+from cnnbench.judge.report.document import (
+    Answer,
+    Block,
+    Cell,
+    Charts,
+    Column,
+    Report,
+    Text,
+    number,
+    numeric,
+    section,
+    table,
+)
+from cnnbench.version import __version__
+
+DOCUMENTS = {".html": "html", ".md": "markdown"}
+"""Formats of pages by their suffix; the other suffixes are pictures."""
+
+SUFFIXES = (*DOCUMENTS, ".svg", ".png", ".pdf")
+_TICKS = 6
+_DIGITS = 7
+_MOST_NAMED = 5
+_COMMIT = re.compile("[0-9a-f]{7,64}")
+_LEAST_SPAN = 0.1
+"""Of the value axis, as a share of the values, so that noise of 1 % does not fill the chart."""
+
+
+def render(path: str, trends: Sequence[Trend], metric: Metric, commit_url: str = "") -> bytes:
+    """The page or the picture.
+
+    Args:
+      path: its suffix, one of `SUFFIXES`, decides about the format.
+      trends: series with their steps.
+      metric: of the values.
+      commit_url: see `page`.
+
+    Returns:
+      The content of the file.
+    """
+    suffix = Path(path).suffix.lower()
+    if suffix in DOCUMENTS:
+        from cnnbench.judge.report.formats import render as write
+
+        text = write(page(trends, metric, commit_url), DOCUMENTS[suffix])
+        return text.encode("utf-8", "backslashreplace")
+    from cnnbench.base.charts import draw
+
+    charts = _charts(trends, metric)
+    return draw.render(charts, suffix.lstrip("."), f"history of {metric.name}")
+
+
+def page(trends: Sequence[Trend], metric: Metric, commit_url: str = "") -> Report:
+    """What stepped first, then a chart for each series, then all points.
+
+    Args:
+      trends: series with their steps.
+      metric: of the values.
+      commit_url: an address with {commit} in it, to which commits lead; "" for none.
+    """
+    points = [
+        _PagePoint(found, point, formats.mark_text(found, index, metric))
+        for found in trends
+        for index, point in enumerate(found.series.points)
+    ]
+    points += [_PagePoint(found, point) for found in trends for point in found.series.empty]
+    valued = sum(len(found.series.points) for found in trends)
+    # From the last point back, as they are looked for.
+    points.reverse()
+    return Report(
+        title=f"History of {metric.name}{_period(trends)}",
+        subtitle=f"Measured with cnnbench; page of version {__version__}",
+        answers=tuple(filter(None, (_verdict(trends, metric), _outliers(trends, metric)))),
+        highlights=(
+            ("series", count(len(trends), "configuration", "configurations and machines")),
+            ("points", integer(valued)),
+        ),
+        sections=(
+            section("steps", "Steps", *_steps(trends, metric, commit_url)),
+            section("series", "Series", Charts(charts=_charts(trends, metric))),
+            section(
+                "points", "Points", table(_point_columns(metric, commit_url), points), folded=True
+            ),
+        ),
+    )
+
+
+class _PagePoint(NamedTuple):
+    """A row of the table of points."""
+
+    trend: Trend
+    point: SeriesPoint
+    mark: str = ""
+
+
+def _period(trends: Sequence[Trend]) -> str:
+    """The days from the first point to the last one, for a title."""
+    starts = [one.started for found in trends for one in found.series.points]
+    if not starts:
+        return ""
+    days = dict.fromkeys(f"{one:%Y-%m-%d}" for one in (min(starts), max(starts)))
+    return f", {' to '.join(days)}"
+
+
+def _verdict(trends: Sequence[Trend], metric: Metric) -> Answer:
+    """Whether a step for the worse stands."""
+    worse = [(found, step) for found in trends for step in found.setbacks]
+    others = [(found, step) for found in trends for step in found.steps]
+    if worse:
+        steps = count(len(worse), "step for the worse stands", "steps for the worse stand")
+        return Answer(name="Steps", text=steps, tone="bad", details=_named(worse, metric))
+    if not any(found.enough for found in trends):
+        text = f"Too few points: steps are looked for from {MIN_SERIES} on"
+        return Answer(name="Steps", text=text, tone="unsure")
+    text = "No step for the worse stands"
+    return Answer(name="Steps", text=text, tone="good", details=_named(others, metric))
+
+
+def _named(steps: Sequence[tuple[Trend, Step]], metric: Metric) -> tuple[str, ...]:
+    texts = [
+        f"{found.series.configuration}: {formats.step_text(step, metric)}" for found, step in steps
+    ]
+    return _first(texts)
+
+
+def _outliers(trends: Sequence[Trend], metric: Metric) -> Answer | None:
+    """The points far off their level; None if there are none."""
+    texts = [
+        f"{found.series.configuration}: {metric.change_text(change)} at "
+        f"{found.series.points[index].short}, {formats.time_text(found.series.points[index])} UTC"
+        for found in trends
+        for index, change in found.outliers.items()
+    ]
+    if not texts:
+        return None
+    text = count(len(texts), "outlier", "outliers")
+    return Answer(name="Outliers", text=text, tone="unsure", details=_first(texts))
+
+
+def _first(texts: Sequence[str]) -> tuple[str, ...]:
+    more = len(texts) - _MOST_NAMED
+    return (*texts[:_MOST_NAMED], *([f"and {more} more"] if more > 0 else []))
+
+
+def _linked(point: SeriesPoint, commit_url: str) -> Cell:
+    """A point, which leads to its commit if it has one."""
+    link = commit_url.replace("{commit}", point.name) if _is_commit(point) else ""
+    return Cell(point.short, link=link)
+
+
+def _is_commit(point: SeriesPoint) -> bool:
+    return point.name == point.runs[0].commit and bool(_COMMIT.fullmatch(point.name))
+
+
+def _charts(trends: Sequence[Trend], metric: Metric) -> tuple[Lines, ...]:
+    return tuple(_chart(found, metric) for found in trends if found.series.points)
+
+
+def _chart(found: Trend, metric: Metric) -> Lines:
+    points = found.series.points
+    scale = 1 / 2**20 if metric.unit == "bytes" else 1.0
+    measured = Series(
+        name="median over a point's processes; the stroke is their range",
+        points=tuple((float(i), point.value * scale) for i, point in enumerate(points)),
+        # The mark of an outlier lies on top.
+        hints=tuple(
+            "" if i in found.outliers else _hint(point, metric) for i, point in enumerate(points)
+        ),
+        spans=tuple(
+            (min(point.values) * scale, max(point.values) * scale)
+            if len(point.values) > 1
+            else None
+            for point in points
+        ),
+    )
+    level = [
+        (float(place), one.value * scale)
+        for one in found.levels
+        for place in (one.start, one.stop - 1)
+    ]
+    share = metric.unit.startswith("share")
+    axis = _axis(points)
+    series = [measured, Series(name="level", points=tuple(level), reference=True)]
+    if found.outliers:
+        off = tuple((float(i), points[i].value * scale) for i in found.outliers)
+        series.append(
+            Series(
+                name="outlier",
+                points=off,
+                hints=tuple(
+                    f"{_hint(points[i], metric)}; outlier, {metric.change_text(change)}"
+                    for i, change in found.outliers.items()
+                ),
+                line=False,
+            )
+        )
+    return Lines(
+        title=f"{found.series.configuration} on {found.series.machine}",
+        x=axis,
+        y=Axis(
+            label=metric.title if not share else metric.name,
+            format="percent" if share else "number",
+            better=HIGHER if metric.higher_is_better else LOWER,
+            least_span=_LEAST_SPAN if metric.relative else 0.0,
+        ),
+        series=tuple(series),
+        labels=axis.tick_texts,
+        events=tuple(
+            Event(
+                x=step.index - 0.5,
+                label=formats.step_text(step, metric),
+                mark=_mark(step),
+                gain=not step.worse,
+            )
+            for step in found.steps
+        ),
+        note="; ".join(formats.step_text(step, metric) for step in found.steps)
+        or formats.outcome(found),
+    )
+
+
+def _axis(points: Sequence[SeriesPoint]) -> Axis:
+    """Points at even distances, with their commits or dates; those that fit are shown."""
+    ticks = tuple(float(place) for place in range(len(points)))
+    if all(map(_is_commit, points)):
+        commits = tuple(point.name[:_DIGITS] for point in points)
+        return Axis(label="commits in order", ticks=ticks, tick_texts=commits)
+    days = {point.started.date() for point in points}
+    form = "%m-%d %H:%M" if len(days) <= min(len(points), _TICKS) // 2 else "%Y-%m-%d"
+    texts = tuple(point.started.strftime(form) for point in points)
+    return Axis(label="points in order", ticks=ticks, tick_texts=texts)
+
+
+def _hint(point: SeriesPoint, metric: Metric) -> str:
+    values = count(len(point.values), "process", "processes")
+    value = metric.value_text(point.value)
+    return f"{point.short}, {formats.time_text(point)} UTC: {value}, {values}"
+
+
+def _steps(trends: Sequence[Trend], metric: Metric, commit_url: str) -> list[Block]:
+    """The table of all steps, and the series that are too short to have any."""
+    steps = [(found, step) for found in trends for step in found.steps]
+    few = [found.series.configuration for found in trends if not found.enough]
+    blocks: list[Block] = [
+        table(_step_columns(metric, commit_url), steps) or Text(text="No step was found.")
+    ]
+    if few:
+        text = f"Too few points for steps: {first_few(few, _MOST_NAMED)}."
+        blocks.append(Text(text=text, tone="unsure"))
+    return blocks
+
+
+def _mark(step: Step) -> str:
+    return "- worse" if step.worse else "+ better"
+
+
+def _likely(step: Step) -> str:
+    return "" if step.earliest is step.latest else f"{step.earliest.short} to {step.latest.short}"
+
+
+_CONFIGURATION: Column[Any] = Column("configuration", lambda row: row[0].series.configuration)
+_MACHINE: Column[Any] = Column("machine", lambda row: row[0].series.machine)
+
+
+def _step_columns(metric: Metric, commit_url: str) -> tuple[Column[tuple[Trend, Step]], ...]:
+    def linked(title: str, point: Callable[[Step], SeriesPoint]) -> Column[tuple[Trend, Step]]:
+        return Column(title, lambda row: _linked(point(row[1]), commit_url), "code steady")
+
+    return (
+        _CONFIGURATION,
+        Column("step", lambda row: Cell(_mark(row[1]), tone="bad" if row[1].worse else "good")),
+        numeric("change", lambda row: row[1].change, metric.change_text),
+        linked("last before", lambda step: step.last_good),
+        linked("first after", lambda step: step.first_bad),
+        Column("95 %: between", lambda row: _likely(row[1]), "code steady"),
+        Column("measured (UTC)", lambda row: formats.time_text(row[1].first_bad), "steady"),
+        Column("since", lambda row: "stands" if row[1].stands else "undone since"),
+        Column("changed there too", lambda row: formats.facts_text(row[1]), "prose"),
+        _MACHINE,
+    )
+
+
+def _point_columns(metric: Metric, commit_url: str) -> tuple[Column[_PagePoint], ...]:
+    def value(row: _PagePoint) -> Cell:
+        known = row.point.value if row.point.values else None
+        return number(known, metric.value_text(known, unit=False))
+
+    def mark(row: _PagePoint) -> Cell:
+        tones = {"-": "bad", "+": "good", "?": "unsure"}
+        return Cell(row.mark or NONE, tone=tones.get(row.mark[:1], ""))
+
+    return (
+        _CONFIGURATION,
+        Column("point", lambda row: _linked(row.point, commit_url), "code steady"),
+        Column(metric.title, value, "number"),
+        Column("mark", mark),
+        Column("started (UTC)", lambda row: formats.time_text(row[1]), "steady"),
+        Column("range", lambda row: formats.range_text(row[1].values, metric), "number"),
+        numeric("processes", lambda row: len(row[1].values), integer),
+        numeric("failed", lambda row: row[1].failed or None, integer),
+        Column("error", lambda row: row[1].runs[0].error if row[1].failed else "", "prose"),
+        _MACHINE,
+    )

@@ -1,0 +1,289 @@
+"""The steps of a series: place, size, and what else changed there.
+
+The points' medians are split by penalised least absolute deviations, the method by which a
+run's own steps are judged (`cnnbench.base.stats.changepoints`), with segments of at least two
+points. A point is one value, independent of its number of processes, because runs of one session
+are correlated. The logarithms of relative metrics are split, so that changes are shares. Levels
+that differ by less than the threshold are joined, the nearest first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from cnnbench.base.stats.changepoints import change_points, noise
+from cnnbench.base.stats.descriptive import median
+from cnnbench.judge.history.series import Series, SeriesPoint
+from cnnbench.judge.metrics.comparable_facts import Role, fact
+from cnnbench.judge.metrics.registry import Metric
+
+MIN_POINTS = 2
+"""Of a level, so that a single outlier never makes one."""
+
+MIN_SERIES = 6
+"""Fewer points do not suffice to estimate the noise."""
+
+_LEAST_NOISE = 0.002
+_CAUTION = 5.0
+_CREDIBILITY = 0.95
+_OUTLYING = 5.0
+"""Standard deviations from which on a point is an outlier."""
+
+_QUIET_FACTS = frozenset(("hostname", "git_commit", "git_dirty", "gpu_processes"))
+
+
+@dataclass(frozen=True)
+class Level:
+    """Points ``start`` to ``stop`` - 1 and their median."""
+
+    start: int
+    stop: int
+    value: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A change of level.
+
+    Attributes:
+      index: of the first point of the new level.
+      before, after: the levels.
+      change: of the level, as a share of before, or a difference.
+      worse: for the worse.
+      stands: whether the change persists in the last level.
+      last_good, first_bad: the points before and after it, also of a change for the better.
+      earliest, latest: the new level begins between these points with 95 % probability.
+      facts: what else changed there: (name, before, after).
+    """
+
+    index: int
+    before: Level
+    after: Level
+    change: float
+    worse: bool
+    stands: bool
+    last_good: SeriesPoint
+    first_bad: SeriesPoint
+    earliest: SeriesPoint
+    latest: SeriesPoint
+    facts: tuple[tuple[str, str, str], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trend:
+    """A series with its levels and steps.
+
+    Attributes:
+      series: the points.
+      levels: in order; one if there is no step, none if there is no point.
+      steps: between them.
+      enough: whether there are enough points to find steps.
+      outliers: points far off their level: the change by which, by their index.
+    """
+
+    series: Series
+    levels: tuple[Level, ...]
+    steps: tuple[Step, ...]
+    enough: bool
+    outliers: Mapping[int, float] = field(default_factory=dict)
+
+    @property
+    def setbacks(self) -> tuple[Step, ...]:
+        """The steps for the worse that stand."""
+        return tuple(step for step in self.steps if step.worse and step.stands)
+
+
+def trend(series: Series, metric: Metric, threshold: float | None = None) -> Trend:
+    """The levels of a series and the steps between them.
+
+    Args:
+      series: its points have values; relative metrics positive ones.
+      metric: of the values.
+      threshold: smallest change that counts; the metric's own if None.
+    """
+    values = [point.value for point in series.points]
+    least = metric.threshold if threshold is None else threshold
+    levels = find_levels(values, metric.relative, least)
+    scaled = _scaled(values, metric.relative)
+    steps = [
+        _step(series.points, scaled, levels, number, metric, least)
+        for number in range(1, len(levels))
+    ]
+    return Trend(
+        series=series,
+        levels=tuple(levels),
+        steps=tuple(steps),
+        enough=len(values) >= MIN_SERIES,
+        outliers=_outliers(values, scaled, levels, metric, least),
+    )
+
+
+def _outliers(
+    values: Sequence[float],
+    scaled: Sequence[float],
+    levels: Sequence[Level],
+    metric: Metric,
+    threshold: float,
+) -> dict[int, float]:
+    """Changes of points that lie off their level by more than the threshold and the noise.
+
+    The noise is 1.4826 times the median absolute deviation from the levels, the standard
+    deviation if it is normal.
+    """
+    if len(values) < MIN_SERIES:
+        return {}
+    level_of = {index: level for level in levels for index in range(level.start, level.stop)}
+    middles = {level: _middle(scaled, level.start, level.stop) for level in levels}
+    off = [abs(value - middles[level_of[index]]) for index, value in enumerate(scaled)]
+    noise = 1.4826 * median(off) * (1 + _CAUTION / (len(values) - 3))
+    changes = [_change(level_of[i].value, value, metric) for i, value in enumerate(values)]
+    return {
+        index: change
+        for index, change in enumerate(changes)
+        if abs(change) > threshold and off[index] > _OUTLYING * noise
+    }
+
+
+def find_levels(values: Sequence[float], relative: bool, threshold: float) -> list[Level]:
+    """The levels of some values, in order.
+
+    Args:
+      values: finite.
+      relative: changes are shares; all values must then be positive.
+      threshold: levels that differ by less are one.
+    """
+    if not values:
+        return []
+    scaled = _scaled(values, relative)
+    cuts = [0, *_cuts(scaled, _LEAST_NOISE if relative else 0.0), len(values)]
+    while len(cuts) > 2:
+        medians = [_middle(scaled, a, b) for a, b in pairwise(cuts)]
+        gaps = [abs(b - a) for a, b in pairwise(medians)]
+        smallest = min(range(len(gaps)), key=gaps.__getitem__)
+        if gaps[smallest] > (math.log1p(threshold) if relative else threshold):
+            break
+        del cuts[smallest + 1]
+    return [Level(a, b, _middle(values, a, b)) for a, b in pairwise(cuts)]
+
+
+def _cuts(scaled: Sequence[float], least: float) -> tuple[int, ...]:
+    count = len(scaled)
+    if count < MIN_SERIES:
+        return ()
+    # Few values give a poor estimate of the noise, often too low.
+    careful = noise(scaled)[0] * (1 + _CAUTION / (count - 3))
+    return change_points(scaled, max(careful, least), MIN_POINTS)
+
+
+def likely_starts(values: Sequence[float], first: int, cut: int, stop: int) -> tuple[int, int]:
+    """The interval of places at which a level begins, around the best cut.
+
+    From the posterior with a uniform prior and Laplace noise around the two medians, which is
+    proportional to exp(-deviations / scale).
+
+    Args:
+      values: the series.
+      first, cut, stop: the level before is values[first:cut], the one after values[cut:stop].
+
+    Returns:
+      The ends of the smallest range around the cut that holds 95 %.
+    """
+    before, after = _middle(values, first, cut), _middle(values, cut, stop)
+    deviations = [
+        abs(v - (before if i < cut else after)) for i, v in enumerate(values[first:stop], first)
+    ]
+    scale = max(
+        sum(deviations) / len(deviations), 1e-12 * max(map(abs, values[first:stop])), 1e-300
+    )
+    places = range(first + 1, stop)
+    costs = {first: 0.0}
+    # Moving the cut by one place moves one value from a level to the other.
+    for place in places:
+        value = values[place - 1]
+        costs[place] = costs[place - 1] + abs(value - before) - abs(value - after)
+    lowest = min(costs[place] for place in places)
+    weights = {place: math.exp(-(costs[place] - lowest) / scale) for place in places}
+    total = sum(weights.values())
+    low = high = cut
+    while sum(weights[place] for place in range(low, high + 1)) < _CREDIBILITY * total:
+        left = weights.get(low - 1, 0.0)
+        right = weights.get(high + 1, 0.0)
+        if left >= right and low - 1 in weights:
+            low -= 1
+        elif high + 1 in weights:
+            high += 1
+        else:
+            break
+    return low, high
+
+
+def _step(
+    points: Sequence[SeriesPoint],
+    scaled: Sequence[float],
+    levels: Sequence[Level],
+    number: int,
+    metric: Metric,
+    threshold: float,
+) -> Step:
+    before, after = levels[number - 1], levels[number]
+    last_good, first_bad = points[after.start - 1], points[after.start]
+    low, high = likely_starts(scaled, before.start, after.start, after.stop)
+    rose = after.value > before.value
+    now = _change(before.value, levels[-1].value, metric)
+    return Step(
+        index=after.start,
+        before=before,
+        after=after,
+        change=_change(before.value, after.value, metric),
+        worse=rose != metric.higher_is_better,
+        stands=abs(now) > threshold and (now > 0) == rose,
+        last_good=last_good,
+        first_bad=first_bad,
+        earliest=points[low],
+        latest=points[high],
+        facts=changed_facts(last_good, first_bad),
+    )
+
+
+def changed_facts(before: SeriesPoint, after: SeriesPoint) -> tuple[tuple[str, str, str], ...]:
+    """Facts that differ between two points, those that decide speed first.
+
+    Args:
+      before, after: the points.
+
+    Returns:
+      (name, text before, text after) of each; "unknown" where a point does not have it.
+    """
+    sides = (_facts(before), _facts(after))
+    names = [
+        name
+        for name in sorted({*sides[0], *sides[1]})
+        if name not in _QUIET_FACTS and sides[0].get(name) != sides[1].get(name)
+    ]
+    names.sort(key=lambda name: fact(name).role is not Role.BLOCKS)
+    return tuple(
+        (name, sides[0].get(name, "unknown"), sides[1].get(name, "unknown")) for name in names
+    )
+
+
+def _facts(point: SeriesPoint) -> Mapping[str, str]:
+    found: dict[str, set[str]] = {}
+    for run in point.runs:
+        for name, value in run.facts.items():
+            found.setdefault(name, set()).add(value)
+    return {name: " or ".join(sorted(values)) for name, values in found.items()}
+
+
+def _change(before: float, after: float, metric: Metric) -> float:
+    return after / before - 1 if metric.relative else after - before
+
+
+def _scaled(values: Sequence[float], relative: bool) -> list[float]:
+    return [math.log(value) for value in values] if relative else list(values)
+
+
+def _middle(values: Sequence[float], start: int, stop: int) -> float:
+    return median(values[start:stop])

@@ -1,0 +1,336 @@
+"""The metrics: one value per process each, with unit, direction and thresholds.
+
+One table, of which every command offers a part: `METRICS` is what ``cnnbench compare`` and
+``ab`` judge (--metrics), `BOUNDS` what bounds of sweeps limit, `HISTORY` what ``cnnbench
+history`` follows (--metric).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cnnbench.base.stats.descriptive import median
+from cnnbench.base.text.numbers import NONE, number, percent
+from cnnbench.judge.metrics.measurement import ALLREDUCE, BUILD, COPY, PEER, RUN, Reduction
+from cnnbench.judge.metrics.policy import Policy, Verdict
+from cnnbench.records.run import RunRecord
+
+_GIGA = 1e9
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric and its rules.
+
+    Attributes:
+      name: as commands offer it, unless `judged` has another name for it.
+      unit: of the values.
+      value: of a measurement of one of the kinds; None if it was not measured.
+      kinds: of measurements that have it, see `cnnbench.judge.metrics.measurement`.
+      higher_is_better: direction.
+      relative: changes are shares of the base, else differences.
+      threshold: smallest change that counts by default.
+      followed: whether history follows it.
+      bound: whether bounds of sweeps can be about it.
+      judged: kinds of measurements that compare judges by it, with the name in --metrics that
+        stands for it there.
+      constant: of `Policy`, compare's threshold.
+      better, worse: the words for FASTER and SLOWER.
+      gates: a change for the worse is a regression (exit code 1).
+      on_request: compare judges by it only where --metrics names it.
+      step: of a speed, "at the median step" or "at the mean step".
+    """
+
+    name: str
+    unit: str
+    value: Callable[[Any], float | None]
+    kinds: tuple[str, ...] = (RUN,)
+    higher_is_better: bool = True
+    relative: bool = True
+    threshold: float = Policy.threshold
+    followed: bool = False
+    bound: bool = False
+    judged: Mapping[str, str] = field(default_factory=dict)
+    constant: str = "threshold"
+    better: str = "faster"
+    worse: str = "slower"
+    gates: bool = False
+    on_request: bool = False
+    step: str = ""
+
+    def word(self, verdict: Verdict) -> str:
+        """The verdict in the words of this metric."""
+        if verdict is Verdict.FASTER:
+            return self.better
+        return self.worse if verdict is Verdict.SLOWER else verdict.value
+
+    @property
+    def unit_text(self) -> str:
+        """The unit that `value_text` writes."""
+        if self.unit == "bytes":
+            return "MiB"
+        return "%" if self._is_share else self.unit
+
+    @property
+    def title(self) -> str:
+        """Name and unit, as heads of tables and axes have them."""
+        return " ".join(filter(None, (f"{self.name}, {self.unit_text}", self.step)))
+
+    def value_text(self, value: float | None, unit: bool = True) -> str:
+        """A value for people.
+
+        Args:
+          value: None for `NONE`.
+          unit: whether to add `unit_text`.
+        """
+        if value is None:
+            return NONE
+        if self._is_share:
+            text = f"{100 * value:.2f}"
+        else:
+            text = number(value / 2**20 if self.unit == "bytes" else value)
+        return f"{text} {self.unit_text}" if unit else text
+
+    def change_text(self, change: float, signed: bool = True) -> str:
+        """A change in per cent; differences in percentage points or in the unit.
+
+        Args:
+          change: a share of the base, or a difference.
+          signed: whether an increase has a sign too.
+        """
+        if self.relative:
+            return percent(change, signed=signed)
+        if self._is_share:
+            return percent(change, 2, signed=signed).replace("%", "points")
+        return f"{'+' if signed and change >= 0 else ''}{number(change)} {self.unit}"
+
+    def range_text(self, low: float, high: float) -> str:
+        """A range of changes: "-1.0 to +2.0 %".
+
+        Args:
+          low, high: shares of the base, or differences.
+        """
+        return f"{self.change_text(low).rsplit(' ', 1)[0]} to {self.change_text(high)}"
+
+    @property
+    def _is_share(self) -> bool:
+        return self.unit.startswith("share") or self.unit == "top-1"
+
+    def smallest_change(self, policy: Policy, base: float) -> float:
+        """The smallest change that counts in a comparison.
+
+        Args:
+          policy: the constants.
+          base: median of the base, in `unit`.
+        """
+        constant: float = getattr(policy, self.constant)
+        if self.unit == "bytes" and base > 0:
+            return max(constant, policy.memory_bytes / base)
+        return constant
+
+    def alpha(self, policy: Policy) -> float:
+        """Two-sided level of its tests; speeds have one of their own."""
+        return policy.alpha if self.constant == "threshold" else policy.further_alpha
+
+
+def throughput(record: RunRecord) -> float | None:
+    """Images per second: global batch over the median step, or of an evaluation run.
+
+    The median, because steps of a process are autocorrelated and have outliers: it is
+    one value per process that a single slow step does not move.
+    """
+    if record.step_seconds:
+        if record.batch is None:
+            return None
+        return record.batch.global_ / median(record.step_seconds)
+    if record.config.get("eval") and record.evaluations:
+        return median(one.images_per_sec for one in record.evaluations)
+    return None
+
+
+def memory(record: RunRecord) -> float | None:
+    """Peak memory in bytes."""
+    peak = record.measured.peak_memory_bytes
+    return None if not peak else float(peak)
+
+
+def startup(record: RunRecord) -> float | None:
+    """Seconds from the import of TensorFlow to the end of the very first step."""
+    seconds = record.startup_seconds
+    if seconds.import_ is None or seconds.build is None or seconds.first_step is None:
+        return None
+    return seconds.import_ + seconds.build + seconds.first_step
+
+
+def accuracy(record: RunRecord) -> float | None:
+    """Top-1 accuracy of the last evaluation, 0 to 1."""
+    return record.evaluations[-1].top_1 if record.evaluations else None
+
+
+def _top_5(record: RunRecord) -> float | None:
+    return record.evaluations[-1].top_5 if record.evaluations else None
+
+
+def _step_seconds(record: RunRecord) -> float | None:
+    return median(record.step_seconds) if record.step_seconds else None
+
+
+def _final_loss(record: RunRecord) -> float | None:
+    return record.last_loss
+
+
+def _summary(name: str) -> Callable[[RunRecord], float | None]:
+    """A number of `cnnbench.records.run.Summary`."""
+
+    def value(record: RunRecord) -> float | None:
+        found = getattr(record.summary(), name)
+        return None if found is None else float(found)
+
+    return value
+
+
+def _bandwidth(row: Reduction) -> float | None:
+    """Bus bandwidth of a reduction in GB/s; of a copy what all devices write together."""
+    return None if row.bytes_per_sec is None else row.bytes_per_sec / _GIGA
+
+
+def _seconds(row: Reduction) -> float | None:
+    return row.seconds
+
+
+def _build_seconds(row: Reduction) -> float | None:
+    """Seconds to trace a reduction and to call it for the first time."""
+    return row.build_seconds
+
+
+def _metric(name: str, unit: str, value: Any = None, **rules: Any) -> Metric:
+    """A metric that history follows; without a value one of the summary of a run's record."""
+    return Metric(name, unit, value or _summary(name), followed=True, **rules)
+
+
+def _lower(name: str, unit: str, value: Any = None, **rules: Any) -> Metric:
+    """The same for less is better."""
+    return _metric(name, unit, value, higher_is_better=False, **rules)
+
+
+_OF_TIME: dict[str, Any] = {"constant": "startup_threshold", "better": "quicker", "worse": "longer"}
+
+THROUGHPUT = _metric(
+    "throughput",
+    "images/sec",
+    throughput,
+    bound=True,
+    judged={RUN: "throughput"},
+    gates=True,
+    step="at the median step",
+)
+BUS_BANDWIDTH = _metric(
+    "bus_bandwidth",
+    "GB/s",
+    _bandwidth,
+    kinds=(ALLREDUCE, PEER),
+    judged={ALLREDUCE: "throughput"},
+    gates=True,
+)
+
+CPU_TIME = _lower(
+    "cpu_time",
+    "s",
+    _summary("cpu_seconds_per_step"),
+    bound=True,
+    judged={RUN: "cpu_time"},
+    better="less",
+    worse="more",
+    on_request=True,
+)
+
+SPEEDS = (THROUGHPUT, BUS_BANDWIDTH)
+"""The metrics that decide about runs and all-reduces: their changes have a geometric mean."""
+
+ALL: tuple[Metric, ...] = (
+    THROUGHPUT,
+    Metric(
+        "memory",
+        "bytes",
+        memory,
+        higher_is_better=False,
+        judged={RUN: "memory"},
+        constant="memory_threshold",
+        better="less",
+        worse="more",
+        gates=True,
+    ),
+    # Disks and caches decide start-up; a red gate would be a matter of luck.
+    Metric(
+        "startup", "seconds", startup, higher_is_better=False, judged={RUN: "startup"}, **_OF_TIME
+    ),
+    Metric(
+        "accuracy",
+        "top-1",
+        accuracy,
+        relative=False,
+        judged={RUN: "accuracy"},
+        constant="accuracy_threshold",
+        better="better",
+        worse="worse",
+        gates=True,
+    ),
+    CPU_TIME,
+    _metric("images_per_cpu_second", "images/CPU second", bound=True),
+    _metric("images_per_sec", "images/sec", bound=True, step="at the mean step"),
+    _metric("total_images_per_sec", "images/sec", bound=True),
+    _lower("step_seconds", "s", _step_seconds, bound=True),
+    _metric("mfu", "share of the peak", bound=True),
+    _metric("achieved_flops_per_sec", "FLOP/s", bound=True),
+    _lower("peak_memory_bytes", "bytes", threshold=Policy.memory_threshold, bound=True),
+    _lower("startup_seconds", "s", startup, threshold=Policy.startup_threshold, bound=True),
+    _lower("joules_per_image", "J"),
+    _lower("images_per_sec_jitter", "images/sec", relative=False, threshold=0.0, bound=True),
+    _lower("input_wait_fraction", "share", relative=False, threshold=0.02, bound=True),
+    _metric("top_1", "share", accuracy, relative=False, threshold=0.005, bound=True),
+    _metric("top_5", "share", _top_5, relative=False, threshold=0.005, bound=True),
+    _lower("final_loss", "loss", _final_loss, relative=False, threshold=0.0, bound=True),
+    BUS_BANDWIDTH,
+    _lower("reduction_seconds", "s", _seconds, kinds=(ALLREDUCE, PEER)),
+    _lower(
+        "build_seconds",
+        "s",
+        _build_seconds,
+        kinds=(ALLREDUCE, BUILD, PEER),
+        threshold=Policy.startup_threshold,
+    ),
+    Metric(
+        "build",
+        "seconds",
+        _build_seconds,
+        kinds=(ALLREDUCE, BUILD),
+        higher_is_better=False,
+        judged={ALLREDUCE: "startup", BUILD: "startup"},
+        **_OF_TIME,
+    ),
+    Metric("peer_bandwidth", "GB/s", _bandwidth, kinds=(PEER,), judged={PEER: "throughput"}),
+    _metric("copy_bandwidth", "GB/s", _bandwidth, kinds=(COPY,), judged={COPY: "throughput"}),
+)
+"""All metrics, in the order in which commands list them. Those of the same value under two
+names (startup, startup_seconds) have them, and their units, from the commands' outputs."""
+
+METRICS: dict[str, Metric] = {
+    metric.judged[RUN]: metric for metric in ALL if metric.judged.get(RUN)
+}
+"""What --metrics of compare names, as it is for runs; for other kinds see `judged`."""
+
+DEFAULT_METRICS = tuple(name for name, metric in METRICS.items() if not metric.on_request)
+"""What compare judges unless --metrics says otherwise."""
+
+BOUNDS: dict[str, Metric] = {metric.name: metric for metric in ALL if metric.bound}
+"""What bounds of sweeps can be about, by name."""
+
+HISTORY: dict[str, Metric] = {metric.name: metric for metric in ALL if metric.followed}
+"""What --metric of history names."""
+
+
+def judged(kind: str) -> dict[str, Metric]:
+    """What compare judges measurements of a kind by, by the names of --metrics."""
+    return {metric.judged[kind]: metric for metric in ALL if kind in metric.judged}

@@ -1,0 +1,39 @@
+"""Reports on run records: one HTML file, Markdown, or tables for other programs.
+
+Imports no TensorFlow. `load` reads records, `gather` sorts them and compares them with a
+baseline, `build` makes the sections as data, and `render` formats them.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cnnbench.judge.report.document import Report
+    from cnnbench.judge.report.formats import FORMATS, render
+    from cnnbench.judge.report.results import Results, gather
+    from cnnbench.judge.report.sections import build
+    from cnnbench.records.load import load_records as load
+
+__all__ = ["FORMATS", "Report", "Results", "build", "gather", "load", "render"]
+
+_HOMES = {
+    "FORMATS": "formats",
+    "Report": "document",
+    "Results": "results",
+    "build": "sections",
+    "gather": "results",
+    "render": "formats",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a module when its name is used: `cnnbench compare` needs the renderers alone."""
+    if name == "load":
+        from cnnbench.records.load import load_records
+
+        return load_records
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

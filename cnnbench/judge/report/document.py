@@ -1,0 +1,253 @@
+"""The content of a report, independent of its format: sections of text, tables and charts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
+
+from cnnbench.base.charts import Chart
+from cnnbench.base.text import numbers
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A cell of a table.
+
+    Attributes:
+      text: shown; `numbers.NONE` for no value.
+      value: sort key; the text if None.
+      tone: "good", "bad", "unsure" or "".
+      link: an address of the web that the text leads to; "" for none.
+    """
+
+    text: str
+    value: float | None = None
+    tone: str = ""
+    link: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Column(Generic[T]):
+    """A column of a table whose rows are things of one type, such as configurations.
+
+    Attributes:
+      title: of the column, with the unit.
+      cell: the cell of a thing; a text stands for a cell with it, "" for no value.
+      kinds: names of CSS classes: "number" (aligned to the right), "code" (letters of one
+        width), "prose" (sentences, which need room), "steady" (never wrapped, such as times),
+        "command" (one line to be copied).
+      hint: shown on hover over the title.
+    """
+
+    title: str
+    cell: Callable[[T], Cell | str]
+    kinds: str = ""
+    hint: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A table; the first column names its rows.
+
+    Attributes:
+      columns: from left to right.
+      rows: a cell for each column.
+      title: above it, or "".
+      folded: whether only the title is shown at first.
+    """
+
+    kind: ClassVar[str] = "table"
+    columns: tuple[Column[Any], ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    title: str = ""
+    folded: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text:
+    """A paragraph."""
+
+    kind: ClassVar[str] = "text"
+    text: str
+    tone: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Charts:
+    """Charts beside each other, as many as fit.
+
+    Attributes:
+      charts: in order.
+      aside: whether they stand beside the blocks that follow, where there is room.
+    """
+
+    kind: ClassVar[str] = "charts"
+    charts: tuple[Chart, ...]
+    aside: bool = False
+
+
+Block: TypeAlias = Table | Text | Charts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """A part of a report.
+
+    Attributes:
+      key: short name in ASCII, for links.
+      title: heading.
+      blocks: in order.
+      folded: whether only the heading and `remark` are shown at first.
+    """
+
+    key: str
+    title: str
+    blocks: tuple[Block, ...]
+    folded: bool = False
+
+    @property
+    def remark(self) -> Text | None:
+        """The first paragraph with a tone, which also a folded section shows."""
+        toned = (one for one in self.blocks if isinstance(one, Text) and one.tone)
+        return next(toned, None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a reader wants to know first, with the tone of its verdict.
+
+    Attributes:
+      name: the question in a few words.
+      text: the answer.
+      tone: see `Cell`.
+      details: what it rests on, a line each.
+    """
+
+    name: str
+    text: str
+    tone: str = ""
+    details: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """A whole report.
+
+    Attributes:
+      title: of the page.
+      subtitle: one line below it.
+      answers: shown first.
+      highlights: (name, value), below them.
+      sections: in order.
+    """
+
+    title: str
+    subtitle: str
+    answers: tuple[Answer, ...] = ()
+    highlights: tuple[tuple[str, str], ...] = ()
+    sections: tuple[Section, ...] = ()
+
+
+def number(
+    value: float | None, text: str | Callable[[float], str] = numbers.number, tone: str = ""
+) -> Cell:
+    """A cell with a number.
+
+    Args:
+      value: None for none; the sort key.
+      text: of the value, or the function that formats it.
+      tone: see `Cell`.
+    """
+    if value is None:
+        return Cell(numbers.NONE)
+    return Cell(text if isinstance(text, str) else text(value), value, tone)
+
+
+def numeric(
+    title: str,
+    value: Callable[[T], float | None],
+    text: Callable[[float], str] = numbers.number,
+    scale: float = 1.0,
+    hint: str = "",
+) -> Column[T]:
+    """A column of numbers.
+
+    Args:
+      title: with the unit.
+      value: of a thing; None for none.
+      text: formats a value.
+      scale: factor of the values.
+      hint: see `Column`.
+    """
+
+    def cell(thing: T) -> Cell:
+        found = value(thing)
+        return number(None if found is None else found * scale, text)
+
+    return Column(title, cell, "number", hint)
+
+
+def interval(
+    title: str,
+    ends: Callable[[T], tuple[float, float] | None],
+    text: Callable[[float], str] = numbers.number,
+) -> Column[T]:
+    """A column of intervals, sorted by their width.
+
+    Args:
+      title: with the unit.
+      ends: of a thing; None for none.
+      text: formats an end.
+    """
+
+    def cell(thing: T) -> Cell:
+        found = ends(thing)
+        if found is None:
+            return number(None)
+        return Cell(f"{text(found[0])} to {text(found[1])}", found[1] - found[0])
+
+    return Column(title, cell, "number")
+
+
+def table(
+    columns: Sequence[Column[T]], things: Iterable[T], *, title: str = "", folded: bool = False
+) -> Table | None:
+    """A table without the columns that are empty in all rows; None if it has no rows.
+
+    Args:
+      columns: from left to right; the first one is always kept.
+      things: a row each.
+      title, folded: see `Table`.
+    """
+    rows = [[_cell(column.cell(thing)) for column in columns] for thing in things]
+    kept = [
+        index
+        for index in range(len(columns))
+        if index == 0 or any(row[index].text != numbers.NONE for row in rows)
+    ]
+    if not rows:
+        return None
+    return Table(
+        columns=tuple(columns[index] for index in kept),
+        rows=tuple(tuple(row[index] for index in kept) for row in rows),
+        title=title,
+        folded=folded,
+    )
+
+
+def _cell(content: Cell | str) -> Cell:
+    return content if isinstance(content, Cell) else Cell(content or numbers.NONE)
+
+
+def section(key: str, title: str, *blocks: Block | None, folded: bool = False) -> Section:
+    """A section of the blocks that there are; charts without any are left out.
+
+    Args:
+      key, title, folded: see `Section`.
+      *blocks: None for none.
+    """
+    kept = (b for b in blocks if b is not None and not (isinstance(b, Charts) and not b.charts))
+    return Section(key=key, title=title, blocks=tuple(kept), folded=folded)

@@ -1,0 +1,43 @@
+"""Values in the formats of other programs: trackers of benchmarks, monitoring, experiments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+if TYPE_CHECKING:
+    from cnnbench.judge.report.exports.figures import Figure
+
+FORMATS: dict[str, str] = {
+    "bencher": "cnnbench.judge.report.exports.bencher",
+    "github-action-benchmark": "cnnbench.judge.report.exports.github_action_benchmark",
+    "openmetrics": "cnnbench.judge.report.exports.openmetrics",
+    "mlflow": "cnnbench.judge.report.exports.mlflow",
+}
+"""Formats by name; a module with ``render(figures) -> Export`` each."""
+
+
+class Export(NamedTuple):
+    """What a format makes of some values.
+
+    Attributes:
+      text: the document, ending in a line break.
+      left_out: what the format has no place for, in a sentence; "" for nothing.
+    """
+
+    text: str
+    left_out: str = ""
+
+
+def render(figures: Sequence[Figure], format: str) -> Export:
+    """Some values as a document for another program.
+
+    Args:
+      figures: of one command.
+      format: one of `FORMATS`.
+
+    Raises:
+      KeyError: an unknown format.
+    """
+    return cast("Export", import_module(FORMATS[format]).render(figures))

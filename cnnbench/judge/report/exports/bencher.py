@@ -1,0 +1,39 @@
+"""Bencher Metric Format, for ``bencher run --adapter json`` (bencher.dev, as of Bencher 0.6.12).
+
+Source: https://bencher.dev/docs/reference/bencher-metric-format/ and its JSON Schema
+https://bencher.dev/bmf.json: an object of benchmarks, each an object of measures with ``value``
+and, where known, ``lower_value`` and ``upper_value``. A report is of one branch, commit and
+testbed, which are flags of `bencher` and no part of the format: only the newest subject is
+written. Measures carry their unit in their name, because Bencher would take "throughput" for its
+own measure of that name, in operations per second.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from cnnbench.judge.report.exports import Export
+from cnnbench.judge.report.exports.figures import Figure
+from cnnbench.judge.report.exports.subjects import newest
+
+_LONGEST = 1024
+"""Bytes of the name of a benchmark."""
+
+
+def render(figures: Sequence[Figure]) -> Export:
+    """The newest subject: a benchmark per configuration and machine."""
+    wanted, left_out = newest(figures)
+    benchmarks: dict[str, dict[str, dict[str, float]]] = {}
+    for figure in wanted:
+        name = figure.title.encode()[:_LONGEST].decode(errors="ignore")
+        measure = f"{figure.metric.name} ({figure.metric.unit})"
+        benchmarks.setdefault(name, {})[measure] = _metric(figure)
+    return Export(json.dumps(benchmarks, indent=1, allow_nan=False) + "\n", left_out)
+
+
+def _metric(figure: Figure) -> dict[str, float]:
+    interval = figure.sample.interval
+    if interval is None:
+        return {"value": figure.value}
+    return {"value": figure.value, "lower_value": interval[0], "upper_value": interval[1]}

@@ -1,0 +1,160 @@
+"""The values that are handed on to other programs: one metric of one subject each.
+
+A figure is of one configuration and one origin (side, repository, revision, TensorFlow, machine),
+so that nothing is pooled over subjects, whatever format it is written in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from cnnbench.base.text.escape import plain
+from cnnbench.base.text.labels import labels_of
+from cnnbench.judge.compare.comparability import Group
+from cnnbench.judge.compare.estimate import usable
+from cnnbench.judge.compare.judge import Judgement
+from cnnbench.judge.compare.result import Comparison, Entry
+from cnnbench.judge.metrics.measurement import Measurement
+from cnnbench.judge.metrics.origin import Origin, machine_names, titles
+from cnnbench.judge.metrics.registry import Metric
+from cnnbench.judge.report.results import Values
+from cnnbench.records.codec import started
+
+BASE, NEW = "base", "new"
+
+_OF_SUBJECT = ("commit", "repository")
+"""Labels of the user that the origin has already."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """One metric of one configuration and origin.
+
+    Attributes:
+      metric: what was measured.
+      sample: one value per process; at least one.
+      configuration: its name.
+      key: of the configuration, the same whatever else was measured.
+      flags: those that are not at their defaults.
+      origin: of all values.
+      machine: its name.
+      started: start of the first process, in UTC.
+      role: BASE or NEW of a comparison; "" elsewhere.
+      point: name of the point of a history: a commit, day, run or label; "" elsewhere.
+      detail: how the origin differs from those of other figures; "" if in nothing.
+      labels: of the user, that all processes share.
+      current: whether it is of the newest subject: NEW, or the last revision of a history.
+      judgement: of a comparison with the base; None where there is none.
+    """
+
+    metric: Metric
+    sample: Values
+    configuration: str
+    key: str
+    flags: Mapping[str, Any]
+    origin: Origin
+    machine: str
+    started: datetime
+    role: str = ""
+    point: str = ""
+    detail: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    current: bool = True
+    judgement: Judgement | None = None
+
+    @property
+    def value(self) -> float:
+        """The median of the processes, in `Metric.unit`."""
+        assert self.sample.median is not None
+        return self.sample.median
+
+    @property
+    def title(self) -> str:
+        """Configuration and machine, with what else tells it apart from others; one line.
+
+        Without role and revision, so that it stays the same from commit to commit.
+        """
+        parts = (f"{self.configuration} on {self.machine}", self.detail)
+        return plain(", ".join(filter(None, parts)))
+
+    def subject(self) -> dict[str, str]:
+        """What was measured, by name; only what is known."""
+        origin = self.origin
+        found = {
+            "configuration": self.configuration,
+            "configuration_key": self.key,
+            "role": self.role,
+            "point": "" if self.point == origin.revision else self.point,
+            "repository": origin.repository,
+            "revision": origin.revision,
+            "dirty": "" if origin.dirty is None else str(origin.dirty).lower(),
+            "side": origin.side,
+            "tensorflow_version": origin.tensorflow,
+            "machine": self.machine,
+        }
+        return {name: text for name, value in found.items() if (text := plain(value))}
+
+
+def shared_labels(each: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """Labels that all processes share, without those that the origin has.
+
+    Args:
+      each: the labels of every process; at least one.
+    """
+    first, *others = each
+    return {
+        name: value
+        for name, value in first.items()
+        if name not in _OF_SUBJECT and all(other.get(name) == value for other in others)
+    }
+
+
+def of_comparison(comparison: Comparison) -> list[Figure]:
+    """The values of both sides, by configuration and origin, with how the new ones were judged."""
+    everything = [
+        one for entry in comparison.entries for side in (entry.base, entry.new) for one in side
+    ]
+    machines = machine_names(map(Origin.of, everything))
+    return [
+        figure
+        for entry in comparison.entries
+        for role, records in ((BASE, entry.base), (NEW, entry.new))
+        for figure in _of_side(entry, role, records, machines)
+    ]
+
+
+def _of_side(
+    entry: Entry, role: str, records: tuple[Measurement, ...], machines: Mapping[Origin, str]
+) -> Iterable[Figure]:
+    """The figures of one side of a configuration; of several origins if it is a mixture."""
+    origins = Group(entry.configuration, records).origins()
+    details = titles(origins, without=("machine",))
+    for origin, members in origins.items():
+        good = [one for one in members if one.status == "ok"]
+        for result in entry.results:
+            values = _values(good, result.metric)
+            if not values:
+                continue
+            yield Figure(
+                metric=result.metric,
+                sample=Values(values),
+                configuration=entry.name,
+                key=entry.configuration.key,
+                flags=entry.configuration.not_default(),
+                origin=origin,
+                machine=machines[origin],
+                started=min(started(one.started_at) for one in good),
+                role=role,
+                detail=details[origin],
+                labels=shared_labels(labels_of(one.config) for one in good),
+                current=role == NEW,
+                judgement=result.judgement if role == NEW and len(origins) == 1 else None,
+            )
+
+
+def _values(records: Sequence[Measurement], metric: Metric) -> tuple[float, ...]:
+    found = map(metric.value, records)
+    return tuple(value for value in found if value is not None and usable(value, metric))

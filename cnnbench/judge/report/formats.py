@@ -1,0 +1,118 @@
+"""A report as one HTML page, or as Markdown without its charts."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from cnnbench.base.charts import draw
+from cnnbench.base.text.escape import markdown, plain
+from cnnbench.judge.report.document import Block, Cell, Charts, Report, Section, Table
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+_MARKS = {"good": "🟢 ", "bad": "🔴 ", "unsure": "🟡 "}
+
+
+def render(report: Report, format: str) -> str:
+    """The report as text, ending in a line break.
+
+    Args:
+      report: as `cnnbench.judge.report.build` makes it.
+      format: one of `FORMATS`.
+
+    Raises:
+      KeyError: an unknown format.
+    """
+    return FORMATS[format](report)
+
+
+def _html(report: Report) -> str:
+    """The report as one HTML document that loads nothing.
+
+    Its policy allows this style sheet and this script by their hashes and nothing else: no
+    other script or style, no resource from anywhere, no form, no frame.
+    """
+    style, script = draw.theme() + _file("style.css"), _file("script.js")
+    policy = (
+        f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    return _template().render(
+        report=report, policy=policy, style=style, script=script, svg=draw.svg, wide=draw.WIDE
+    )
+
+
+@functools.cache
+def _template() -> Template:
+    from jinja2 import Environment
+
+    environment = Environment(autoescape=True, finalize=_finalize, keep_trailing_newline=True)
+    return environment.from_string(_file("template.html"))
+
+
+def _finalize(value: Any) -> Any:
+    """Text of records without control characters and direction marks."""
+    return plain(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
+
+
+@functools.cache
+def _file(name: str) -> str:
+    return resources.files("cnnbench.judge.report").joinpath(f"html/{name}").read_text("utf-8")
+
+
+def _digest(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _markdown(report: Report) -> str:
+    lines = [f"# {markdown(report.title)}", "", f"{markdown(report.subtitle)}.", ""]
+    for one in report.answers:
+        lines.append(f"- {_MARKS.get(one.tone, '')}{markdown(one.name)}: {markdown(one.text)}")
+        lines += [f"  - {markdown(detail)}" for detail in one.details]
+    lines += [f"- {markdown(name)}: {markdown(value)}" for name, value in report.highlights]
+    for section in report.sections:
+        written = list(_section(section))
+        # A section of charts only is left out.
+        lines += ["", *written] if written[1:] else []
+    return "\n".join(lines) + "\n"
+
+
+def _section(section: Section) -> Iterable[str]:
+    yield f"## {markdown(section.title)}"
+    for block in section.blocks:
+        lines = list(_block(block))
+        if lines:
+            yield ""
+            yield from lines
+
+
+def _block(block: Block) -> Iterable[str]:
+    if isinstance(block, Table):
+        if block.title:
+            yield f"### {markdown(block.title)}"
+            yield ""
+        yield _row([markdown(column.title) for column in block.columns])
+        yield _row(["--:" if "number" in column.kinds else "---" for column in block.columns])
+        for row in block.rows:
+            yield _row(map(_cell, row))
+    elif not isinstance(block, Charts):
+        yield f"{_MARKS.get(block.tone, '')}{markdown(block.text)}"
+
+
+def _cell(cell: Cell) -> str:
+    text = f"{_MARKS.get(cell.tone, '')}{markdown(cell.text)}"
+    return f"[{text}]({cell.link})" if cell.link else text
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+FORMATS: Mapping[str, Callable[[Report], str]] = {"html": _html, "markdown": _markdown}
+"""Functions by the name of their format."""

@@ -1,0 +1,85 @@
+"""A comparison as workflow commands of GitHub Actions: annotations of a check.
+
+The commands are ``::level title=TITLE::MESSAGE``. GitHub undoes the escapes %25, %0D and
+%0A everywhere and %3A and %2C in properties (workflow commands for GitHub Actions, and
+``@actions/core``), and shows ten annotations of a level per step, hence the last one,
+which sums up the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cnnbench.base.text.escape import plain
+from cnnbench.judge.compare.answer import opening
+from cnnbench.judge.compare.result import Comparison, Entry, Result
+from cnnbench.judge.metrics.policy import Verdict
+
+_SHOWN = 10
+_LEVELS = ("error", "warning", "notice")
+
+
+def render(comparison: Comparison) -> str:
+    """One command per line: errors, then warnings, then notices."""
+    found: dict[str, list[tuple[str, str]]] = {level: [] for level in _LEVELS}
+    for entry in comparison.by_severity():
+        for result in entry.results:
+            level = _level(comparison, entry, result)
+            if level is not None:
+                found[level].append(
+                    (f"{entry.name}: {result.metric.name}", _message(entry, result))
+                )
+    for one in comparison.skipped:
+        if one.defect:
+            found["warning"].append(("file skipped", str(one)))
+    lines = [line for level, items in found.items() for line in _commands(level, items)]
+    told = "\n".join(map(plain, opening(comparison)))
+    lines.append(_command("notice", "cnnbench compare", told))
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _level(comparison: Comparison, entry: Entry, result: Result) -> str | None:
+    verdict = result.verdict
+    if not entry.decides:
+        known = (Verdict.FASTER, Verdict.SLOWER, Verdict.FAILED)
+        return "notice" if verdict in known else None
+    decides = result is entry.main
+    if verdict in (Verdict.SLOWER, Verdict.CHANGED_WORK):
+        return "error" if comparison.is_regression(entry, result) else "warning"
+    if verdict is Verdict.FAILED:
+        return "error"
+    if verdict.undecided:
+        return "warning" if decides else None
+    return "notice" if verdict is Verdict.FASTER else None
+
+
+def _message(entry: Entry, result: Result) -> str:
+    judgement = result.judgement
+    if result.verdict is Verdict.CHANGED_WORK:
+        return judgement.reason
+    values = ""
+    if judgement.base_median is not None and judgement.new_median is not None:
+        base = result.metric.value_text(judgement.base_median)
+        values = f" ({base} -> {result.metric.value_text(judgement.new_median)})"
+    return f"{result.word}{values}: {judgement.reason}"
+
+
+def _commands(level: str, items: list[tuple[str, str]]) -> Iterable[str]:
+    # Annotations are shown in logs too, where invisible characters could forge the rest.
+    items = [(plain(title), plain(message)) for title, message in items]
+    shown = items if len(items) <= _SHOWN else items[: _SHOWN - 1]
+    for title, message in shown:
+        yield _command(level, title, message)
+    if len(items) > len(shown):
+        rest = items[len(shown) :]
+        yield _command(level, f"{len(rest)} more", "\n".join(f"{t}: {m}" for t, m in rest))
+
+
+def _command(level: str, title: str, message: str) -> str:
+    return f"::{level} title={_escape(title, ':,')}::{_escape(message)}"
+
+
+def _escape(text: str, further: str = "") -> str:
+    for character in ("%", "\r", "\n", *further):
+        text = text.replace(character, f"%{ord(character):02X}")
+    return text

@@ -1,0 +1,190 @@
+"""A comparison as a JSON document, schema 1; described in docs/compare.md."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from cnnbench.judge.compare.answer import advice, answer
+from cnnbench.judge.compare.comparability import Difference
+from cnnbench.judge.compare.judge import Judgement
+from cnnbench.judge.compare.result import Comparison, Entry, Result
+from cnnbench.judge.metrics.measurement import KINDS, RUN
+from cnnbench.judge.metrics.policy import Policy, Verdict
+from cnnbench.judge.metrics.registry import BUS_BANDWIDTH, THROUGHPUT, Metric
+from cnnbench.records.codec import ABSENT, OPTIONAL, Document, one_of
+from cnnbench.records.load import Skipped
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeometricMean:
+    """The mean change of a metric.
+
+    Attributes:
+      metric: its name.
+      change: as a share of the base.
+      configurations: how many are in it.
+    """
+
+    metric: str
+    change: float
+    configurations: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultDocument(Judgement):
+    """One metric of one configuration.
+
+    Attributes:
+      metric: its name.
+      unit: of the values.
+      higher_is_better: direction.
+      relative: changes are shares of the base, else differences.
+      word: the verdict in the words of the metric.
+      base_values, new_values: one per process.
+    """
+
+    metric: str
+    unit: str
+    higher_is_better: bool
+    relative: bool
+    word: str
+    base_values: tuple[float, ...]
+    new_values: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntryDocument:
+    """One configuration.
+
+    Attributes:
+      name: short and unique.
+      key: a hash of the flags.
+      kind: of its measurements; absent for runs.
+      decides: whether it counts for the exit code; absent for runs, which do.
+      verdict: of the first metric.
+      flags: those that are not at their defaults.
+      base_runs, new_runs: run_ids.
+      results: one per metric.
+      differences: facts that differ.
+    """
+
+    name: str
+    key: str
+    kind: str | None = field(default=None, metadata={**ABSENT, **one_of(tuple(KINDS))})
+    decides: bool | None = field(default=None, metadata=ABSENT)
+    verdict: Verdict
+    flags: Mapping[str, Any]
+    base_runs: tuple[str, ...]
+    new_runs: tuple[str, ...]
+    results: tuple[ResultDocument, ...]
+    differences: tuple[Difference, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonDocument(Document):
+    """The outcome of ``cnnbench compare`` or ``ab``, schema 1.
+
+    Attributes:
+      exit_code: of the command.
+      answer: what was found, in one sentence or two.
+      advice: what would settle what is inconclusive; empty where nothing is needed.
+      next_step: the command for it; empty if there is none.
+      base, new: where the records came from.
+      paired: whether runs were compared pair by pair.
+      allow_changed_work: whether a network or batch of another size is no regression.
+      policy: the constants.
+      metrics: what was judged; the first is what it is about.
+      geometric_mean: of throughput; None without runs that can be compared.
+      bus_bandwidth_mean: the same of all-reduces; absent where there is none.
+      configurations: in order of their names, numbers in them by value.
+      repeated_pairs: that were measured again, since a process was ended from outside; absent if
+        there are none.
+      notes: sentences.
+      skipped: files that gave no record.
+    """
+
+    kind: ClassVar[str] = "comparison"
+    schema: ClassVar[int] = 1
+
+    exit_code: int
+    answer: str = field(metadata=OPTIONAL)
+    advice: str = field(metadata=OPTIONAL)
+    next_step: str = field(metadata=OPTIONAL)
+    base: str
+    new: str
+    paired: bool
+    allow_changed_work: bool = field(metadata=OPTIONAL)
+    policy: Policy
+    metrics: tuple[str, ...]
+    geometric_mean: GeometricMean | None
+    bus_bandwidth_mean: GeometricMean | None = field(metadata=ABSENT)
+    configurations: tuple[EntryDocument, ...]
+    repeated_pairs: int | None = field(default=None, metadata=ABSENT)
+    notes: tuple[str, ...]
+    skipped: tuple[Skipped, ...]
+
+
+def render(comparison: Comparison) -> str:
+    """The document, indented, valid for strict parsers."""
+    return json.dumps(document(comparison).to_dict(), indent=1, allow_nan=False) + "\n"
+
+
+def document(comparison: Comparison) -> ComparisonDocument:
+    """The content of the document."""
+    return ComparisonDocument(
+        exit_code=comparison.exit_code,
+        answer=answer(comparison),
+        advice=advice(comparison),
+        next_step=comparison.next_step,
+        base=comparison.base_label,
+        new=comparison.new_label,
+        paired=comparison.paired,
+        allow_changed_work=comparison.allow_changed_work,
+        policy=comparison.policy,
+        metrics=tuple(metric.name for metric in comparison.metrics),
+        geometric_mean=_mean(comparison, THROUGHPUT),
+        bus_bandwidth_mean=_mean(comparison, BUS_BANDWIDTH),
+        configurations=tuple(map(_entry, comparison.entries)),
+        repeated_pairs=comparison.repeated_pairs or None,
+        notes=comparison.notes,
+        skipped=comparison.skipped,
+    )
+
+
+def _mean(comparison: Comparison, metric: Metric) -> GeometricMean | None:
+    found = comparison.geometric_mean(metric)
+    if found is None:
+        return None
+    return GeometricMean(metric=metric.name, change=found[0], configurations=found[1])
+
+
+def _entry(entry: Entry) -> EntryDocument:
+    run = entry.configuration.kind == RUN
+    return EntryDocument(
+        name=entry.name,
+        key=entry.configuration.key,
+        kind=None if run else entry.configuration.kind,
+        decides=None if run else entry.decides,
+        verdict=entry.main.verdict,
+        flags=entry.configuration.not_default(),
+        base_runs=tuple(record.run_id for record in entry.base),
+        new_runs=tuple(record.run_id for record in entry.new),
+        results=tuple(map(_result, entry.results)),
+        differences=entry.differences,
+    )
+
+
+def _result(result: Result) -> ResultDocument:
+    return ResultDocument(
+        **vars(result.judgement),
+        metric=result.metric.name,
+        unit=result.metric.unit,
+        higher_is_better=result.metric.higher_is_better,
+        relative=result.metric.relative,
+        word=result.word,
+        base_values=result.base,
+        new_values=result.new,
+    )

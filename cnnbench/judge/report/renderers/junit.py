@@ -1,0 +1,89 @@
+"""A comparison as JUnit XML: a test case per configuration and metric."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree as xml
+
+from cnnbench.base.text.escape import plain
+from cnnbench.judge.compare.answer import opening
+from cnnbench.judge.compare.result import Comparison, Entry, Result
+from cnnbench.judge.metrics.policy import Verdict
+from cnnbench.judge.metrics.registry import Metric
+from cnnbench.judge.report.renderers import wording
+
+_SUITE = "cnnbench compare"
+
+
+def render(comparison: Comparison) -> str:
+    """The document: slower is a failure, failed an error, anything undecided is skipped."""
+    suites = xml.Element("testsuites", name=_SUITE)
+    for metric in comparison.metrics:
+        cases = [
+            (entry, result)
+            for entry in comparison.entries
+            for result in entry.results
+            if result.metric is metric
+        ]
+        if cases:
+            suites.append(_suite(comparison, metric, cases))
+    if len(suites):
+        xml.SubElement(suites[0], "system-out").text = "\n".join(map(plain, opening(comparison)))
+    if comparison.skipped:
+        suites.append(_files(comparison))
+    xml.indent(suites)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + xml.tostring(suites, "unicode") + "\n"
+
+
+def _suite(
+    comparison: Comparison, metric: Metric, cases: list[tuple[Entry, Result]]
+) -> xml.Element:
+    suite = xml.Element("testsuite", name=f"{_SUITE}: {metric.name}")
+    if comparison.repeated_pairs:
+        properties = xml.SubElement(suite, "properties")
+        value = str(comparison.repeated_pairs)
+        xml.SubElement(properties, "property", name="repeated_pairs", value=value)
+    for entry, result in cases:
+        case = _case(suite, f"cnnbench.{metric.name}", entry.name)
+        tag = _tag(comparison, entry, result)
+        if tag is not None:
+            message = plain(wording.explained(result))
+            xml.SubElement(case, tag, message=message, type=result.verdict.value)
+        xml.SubElement(case, "system-out").text = plain(_numbers(entry, result))
+    return _counted(suite)
+
+
+def _files(comparison: Comparison) -> xml.Element:
+    suite = xml.Element("testsuite", name=f"{_SUITE}: files")
+    for one in comparison.skipped:
+        case = _case(suite, "cnnbench.files", one.path)
+        xml.SubElement(case, "skipped", message=plain(one.reason))
+    return _counted(suite)
+
+
+def _case(suite: xml.Element, classname: str, name: str) -> xml.Element:
+    return xml.SubElement(suite, "testcase", classname=classname, name=plain(name), time="0")
+
+
+def _counted(suite: xml.Element) -> xml.Element:
+    suite.set("tests", str(len(suite.findall("testcase"))))
+    for tag, attribute in (("failure", "failures"), ("error", "errors"), ("skipped", "skipped")):
+        suite.set(attribute, str(len(suite.findall(f"testcase/{tag}"))))
+    return suite
+
+
+def _tag(comparison: Comparison, entry: Entry, result: Result) -> str | None:
+    if result.verdict in (Verdict.SLOWER, Verdict.CHANGED_WORK):
+        return "failure" if comparison.is_regression(entry, result) else None
+    if result.verdict is Verdict.FAILED:
+        return "error" if entry.decides else "skipped"
+    return "skipped" if result.verdict.undecided else None
+
+
+def _numbers(entry: Entry, result: Result) -> str:
+    judgement = result.judgement
+    base = result.metric.value_text(judgement.base_median)
+    new = result.metric.value_text(judgement.new_median)
+    return (
+        f"base {base}, new {new}, change {wording.change(result)} ({wording.interval(result)}), "
+        f"p {wording.p_value(result)}, runs {wording.runs(entry)}: {judgement.reason}"
+    )

@@ -1,0 +1,116 @@
+"""A comparison as Markdown for a pull request.
+
+Text from records and paths may hold anything, so it is written as code; see
+`cnnbench.base.text.escape`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cnnbench.base.text.escape import code, markdown
+from cnnbench.judge.compare.answer import advice, answer
+from cnnbench.judge.compare.result import Comparison, Result
+from cnnbench.judge.metrics.policy import Verdict
+from cnnbench.judge.report.renderers import wording
+
+LIMIT = 65_536
+"""Characters of the longest comment that GitHub accepts."""
+
+# Characters of all tables, and of what follows the reasons, which get the rest.
+_TABLES, _REMARKS = 32_000, 12_000
+
+_MOST_ANSWERS = 3
+"""Configurations with other work that are named before the tables; the reasons have all."""
+
+
+def render(comparison: Comparison) -> str:
+    """A heading, a table per metric that has rows, and the details folded away.
+
+    What does not fit into a comment on GitHub is left out from the end, and counted.
+    """
+    lines = [
+        f"### cnnbench: {wording.ending(comparison)}",
+        "",
+        *_opening(comparison),
+        "",
+        f"{code(comparison.base_label)} → {code(comparison.new_label)}: "
+        f"{wording.outcome(comparison)}.",
+        "",
+    ]
+    answers = [
+        f"- {wording.SIGNS[result.verdict].symbol} {code(entry.name)}: "
+        f"{markdown(result.judgement.reason)}"
+        for entry, result in wording.changed_work(comparison)[:_MOST_ANSWERS]
+    ]
+    lines += [*answers, ""] if answers else []
+    for metric, found in wording.tables(comparison):
+        if not found:
+            continue
+        rows = []
+        for entry, result in found:
+            verdict = f"{wording.SIGNS[result.verdict].symbol} {result.word}"
+            rows.append(_row((verdict, code(entry.name), *wording.cells(entry, result)[2:])))
+        rows = _fitting(rows, _TABLES - _size(lines), _row(("…", "{} more", *[""] * 6)))
+        head = _row(wording.head(comparison, metric))
+        lines += [head, "|---|---|--:|--:|--:|--:|--:|--:|", *rows, ""]
+    details = _details(comparison, LIMIT - _size(lines))
+    return "\n".join([*lines, *details]) + "\n"
+
+
+def _opening(comparison: Comparison) -> list[str]:
+    """The answer, and what to do."""
+    lines = [markdown(answer(comparison))]
+    if found := advice(comparison):
+        lines += ["", markdown(found)]
+    if comparison.next_step:
+        lines += ["", f"Next: {code(comparison.next_step)}"]
+    return lines
+
+
+def _details(comparison: Comparison, room: int) -> list[str]:
+    """Reasons, conditions, notes and skipped files in so many characters."""
+    reasons = [
+        f"- {code(entry.name)}: {_reason(result)}"
+        for _, rows in wording.tables(comparison)
+        for entry, result in rows
+        if result.verdict is not Verdict.SAME
+    ]
+    head = ["<details><summary>Why, and how it was judged</summary>", ""]
+    lines = [f"- {mean}" for mean in wording.mean_sentences(comparison)]
+    lines += [
+        f"- {metric.name}: {found}"
+        for metric in comparison.metrics
+        if metric not in comparison.leading and (found := wording.tally(comparison, metric))
+    ]
+    lines.append(f"- {wording.conditions(comparison)}")
+    lines += [f"- note: {code(note)}" for note in comparison.notes]
+    lines += [f"- also different: {code(mention)}" for mention in wording.mentions(comparison)]
+    lines += [f"- skipped: {code(str(one))}" for one in comparison.skipped]
+    remarks = _fitting(lines, _REMARKS, "- … and {} lines more")
+    reasons = _fitting(reasons, room - _size([*head, *remarks]) - 100, "- … and {} reasons more")
+    return [*head, *reasons, *remarks, "", "</details>"]
+
+
+def _reason(result: Result) -> str:
+    """Sentences of a test as they are; others quote records, and are code."""
+    if result.judgement.p is None:
+        return f"{result.word}: {code(result.judgement.reason)}"
+    return wording.explained(result)
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _size(lines: Sequence[str]) -> int:
+    return sum(len(line) + 1 for line in lines)
+
+
+def _fitting(lines: Sequence[str], room: int, more: str) -> list[str]:
+    """The lines that fit into so many characters, and `more` with the number of the others."""
+    for index, line in enumerate(lines):
+        room -= len(line) + 1
+        if room < 0:
+            return [*lines[:index], more.format(len(lines) - index)]
+    return list(lines)

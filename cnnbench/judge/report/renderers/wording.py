@@ -1,0 +1,243 @@
+"""Tables, words and numbers that all formats share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from cnnbench.base.text.numbers import NONE, count
+from cnnbench.judge.compare.comparability import unlike_text
+from cnnbench.judge.compare.result import Comparison, Entry, Result
+from cnnbench.judge.metrics.policy import Verdict
+from cnnbench.judge.metrics.registry import SPEEDS, Metric
+
+
+class Sign(NamedTuple):
+    """How a verdict is shown beside its word.
+
+    Attributes:
+      mark: an ASCII character, so that no meaning depends on a colour or a font.
+      symbol: for Markdown.
+      colour: ANSI code for terminals; "" for none.
+      tone: of a cell in a report.
+    """
+
+    mark: str
+    symbol: str
+    colour: str = ""
+    tone: str = ""
+
+
+SIGNS: dict[Verdict, Sign] = {
+    Verdict.FASTER: Sign("+", "🟢", "32", "good"),
+    Verdict.SLOWER: Sign("-", "🔴", "31;1", "bad"),
+    Verdict.SAME: Sign("=", "⚪"),
+    Verdict.INCONCLUSIVE: Sign("?", "🟡", "33", "unsure"),
+    Verdict.CHANGED_WORK: Sign("#", "🔵", "36", "unsure"),
+    Verdict.NOT_COMPARABLE: Sign("x", "🟡", "33", "unsure"),
+    Verdict.MISSING: Sign("o", "🟡", "33", "unsure"),
+    Verdict.FAILED: Sign("!", "🔴", "31;1", "bad"),
+}
+
+_ENDINGS = {
+    0: "no regression",
+    1: "a regression",
+    3: "undecided",
+    4: "the benchmark failed",
+    130: "interrupted",
+}
+
+_SPREAD = "as is what differs within the A/A spread"
+
+
+def ending(comparison: Comparison) -> str:
+    """What the exit code says."""
+    code = comparison.exit_code
+    if code == 0 and comparison.ends_with is not None and not _fine(comparison):
+        return "an A/A measurement, whatever the verdict"
+    if code == 1 and not any(
+        result.verdict is Verdict.SLOWER and comparison.is_regression(entry, result)
+        for entry in comparison.entries
+        for result in entry.results
+    ):
+        return Verdict.CHANGED_WORK.value
+    return _ENDINGS[code]
+
+
+def _fine(comparison: Comparison) -> bool:
+    return replace(comparison, ends_with=None).exit_code == 0
+
+
+def changed_work(comparison: Comparison) -> list[tuple[Entry, Result]]:
+    """Configurations that other work was measured of; the reason is the answer."""
+    return [
+        (entry, entry.main)
+        for entry in comparison.by_severity()
+        if entry.decides and entry.main.verdict is Verdict.CHANGED_WORK
+    ]
+
+
+def change(result: Result) -> str:
+    """The estimated change."""
+    found = result.judgement.change
+    return NONE if found is None else result.metric.change_text(found)
+
+
+def interval(result: Result) -> str:
+    """Its confidence interval."""
+    low, high = result.judgement.low, result.judgement.high
+    if low is None or high is None:
+        return NONE
+    return result.metric.range_text(low, high)
+
+
+def p_value(result: Result) -> str:
+    """The p value after Holm."""
+    found = result.judgement.p_adjusted
+    return NONE if found is None else f"{found:.2g}"
+
+
+def runs(entry: Entry) -> str:
+    """Processes of both sides."""
+    return f"{len(entry.base)}+{len(entry.new)}"
+
+
+def confidence(comparison: Comparison) -> str:
+    """Of the intervals, as in "96 %"."""
+    return f"{100 * comparison.policy.confidence:.4g} %"
+
+
+def verdict(result: Result) -> str:
+    """Mark and word, as in "- slower"."""
+    return f"{SIGNS[result.verdict].mark} {result.word}"
+
+
+def explained(result: Result) -> str:
+    """The word for a verdict with its reason; reasons of changes begin with their size and word."""
+    reason = result.judgement.reason
+    return reason if f" {result.word}" in reason[:40] else f"{result.word}: {reason}"
+
+
+def further_tables(comparison: Comparison) -> list[tuple[Metric, list[tuple[Entry, Result]]]]:
+    """Further metrics, and context, with the results that are not undecided nor the same."""
+    found: dict[str, tuple[Metric, list[tuple[Entry, Result]]]] = {}
+    for metric in comparison.metrics:
+        for entry in comparison.by_severity():
+            for result in entry.results:
+                if (
+                    result.metric is metric
+                    and result.verdict in (Verdict.FASTER, Verdict.SLOWER, Verdict.FAILED)
+                    and not (entry.decides and result is entry.main)
+                ):
+                    found.setdefault(metric.name, (metric, []))[1].append((entry, result))
+    return list(found.values())
+
+
+def tables(comparison: Comparison) -> list[tuple[Metric, list[tuple[Entry, Result]]]]:
+    """A table per metric, those that the comparison is about first; rows with the worst first."""
+    leading = [(metric, comparison.about(metric)) for metric in comparison.leading]
+    return leading + further_tables(comparison)
+
+
+def head(comparison: Comparison, metric: Metric) -> tuple[str, ...]:
+    """The heads of a table's columns; base and new are medians over processes.
+
+    Args:
+      comparison: what the table is about.
+      metric: of its rows.
+    """
+    interval = f"{confidence(comparison)} interval"
+    columns = ("configuration", "base", "new", "change", interval, "p", "runs")
+    return (f"{metric.name}, median {metric.unit_text}", *columns)
+
+
+def cells(entry: Entry, result: Result) -> tuple[str, ...]:
+    """A row below `head`; names are not escaped.
+
+    Args:
+      entry: the configuration.
+      result: one of its results.
+    """
+    judgement, metric = result.judgement, result.metric
+    return (
+        verdict(result),
+        entry.name,
+        metric.value_text(judgement.base_median, unit=False),
+        metric.value_text(judgement.new_median, unit=False),
+        change(result),
+        interval(result),
+        p_value(result),
+        runs(entry),
+    )
+
+
+def tally(comparison: Comparison, metric: Metric) -> str:
+    """How many configurations have which verdict, the worst first: "1 slower, 2 same".
+
+    Args:
+      comparison: of the configurations.
+      metric: that they were judged by.
+    """
+    found = comparison.counts(metric)
+    return ", ".join(f"{number} {metric.word(verdict)}" for verdict, number in found.items())
+
+
+def outcome(comparison: Comparison) -> str:
+    """The tally of each leading metric."""
+    tallies = {metric.name: tally(comparison, metric) for metric in comparison.leading}
+    if len(tallies) == 1:
+        return next(iter(tallies.values())) or "nothing was compared"
+    return "; ".join(f"{name} {found}" for name, found in tallies.items())
+
+
+def conditions(comparison: Comparison) -> str:
+    """How it was judged, in one sentence."""
+    text = "Compared in pairs" if comparison.paired else "Compared by one value per process"
+    for floors in dict.fromkeys(_floors(comparison, metric) for metric in comparison.leading):
+        text += floors and f"; changes under {floors} are ignored"
+    judged = [entry.main.judgement for entry in comparison.entries if entry.decides]
+    measured = any(one.noise is not None for one in judged)
+    return f"{text}, {_SPREAD}." if measured else f"{text}."
+
+
+def _floors(comparison: Comparison, metric: Metric) -> str:
+    """The floors of a leading metric, as in "3.0 to 5.0 %", or ""."""
+    judged = [result.judgement for _, result in comparison.about(metric)]
+    floors = [one.floor for one in judged if one.floor is not None]
+    if not floors:
+        return ""
+    ends = [metric.change_text(one, signed=False) for one in (min(floors), max(floors))]
+    return ends[0] if ends[0] == ends[1] else f"{ends[0].rsplit(' ', 1)[0]} to {ends[1]}"
+
+
+def mean_sentences(comparison: Comparison) -> Iterator[str]:
+    """Geometric means of speed of several configurations, one per kind that has a speed."""
+    for metric in SPEEDS:
+        found = comparison.geometric_mean(metric)
+        if found is not None:
+            mean, number = found
+            total = sum(entry.configuration.kind in metric.judged for entry in comparison.entries)
+            if number < 2:
+                continue  # its change once more, whatever its verdict
+            of = count(total, "configuration", "configurations")
+            of = of if number == total else f"{number} of {of}"
+            yield f"{metric.name} {metric.change_text(mean)} in the geometric mean of {of}"
+
+
+def mentions(comparison: Comparison) -> list[str]:
+    """Facts that differ without forbidding a verdict, over all configurations."""
+    values: dict[str, tuple[set[str], set[str]]] = {}
+    for entry in comparison.entries:
+        for one in entry.differences:
+            if not one.blocks:
+                base, new = values.setdefault(one.fact, (set(), set()))
+                base.update(one.base)
+                new.update(one.new)
+    # What was to be compared; of a checkout of cnnbench its commit is the same once more.
+    revision = values.get("subject_revision")
+    return [
+        unlike_text(fact, tuple(sorted(base)), tuple(sorted(new)))
+        for fact, (base, new) in values.items()
+        if not fact.startswith("subject_") and (fact != "git_commit" or (base, new) != revision)
+    ]

@@ -1,0 +1,339 @@
+"""The content of the records that a report is about, sorted and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import isfinite
+from typing import TypeAlias
+
+from cnnbench.base.stats.descriptive import median
+from cnnbench.base.stats.steady_state import Shape
+from cnnbench.base.text.table import natural_key
+from cnnbench.judge.compare import Comparison, Policy, compare_records
+from cnnbench.judge.compare.comparability import Group
+from cnnbench.judge.compare.configuration import Configuration, labels
+from cnnbench.judge.compare.matching import groups
+from cnnbench.judge.metrics.origin import Machine, Origin, titles
+from cnnbench.judge.metrics.registry import HISTORY
+from cnnbench.records.allreduce import AllReduceRecord
+from cnnbench.records.codec import started
+from cnnbench.records.load import Loaded, Skipped
+from cnnbench.records.run import RunRecord, share_of_peak
+from cnnbench.records.steady_state import RunSteadyState, run_steady_state
+
+CONFIDENCE = 0.95
+"""At least, of the intervals."""
+
+_PeakKey: TypeAlias = tuple[Machine, str]
+"""A machine and a number format."""
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """Values of one quantity, one per process.
+
+    Attributes:
+      values: in order of the processes' start.
+    """
+
+    values: tuple[float, ...]
+
+    @property
+    def median(self) -> float | None:
+        """Their median; None if there are none."""
+        return median(self.values) if self.values else None
+
+    @property
+    def range(self) -> tuple[float, float] | None:
+        """Smallest and largest; None if they are equal."""
+        ends = (min(self.values), max(self.values)) if self.values else (0.0, 0.0)
+        return ends if ends[0] < ends[1] else None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """A confidence interval of the median; None if there are too few values for one."""
+        return median_interval(self.values)
+
+    @property
+    def spread(self) -> float | None:
+        """Width of the range as a share of the median; None for fewer than two values."""
+        if len(self.values) < 2 or not self.median:
+            return None
+        return (max(self.values) - min(self.values)) / self.median
+
+
+def median_interval(
+    values: Iterable[float], confidence: float = CONFIDENCE
+) -> tuple[float, float] | None:
+    """The interval of order statistics that covers the median with this confidence.
+
+    It inverts the sign test, so it holds for every distribution (Hollander and Wolfe,
+    Nonparametric Statistical Methods, section 3.6). Six values are the fewest for 95 %.
+
+    Args:
+      values: independent ones.
+      confidence: at least so much.
+    """
+    ordered = sorted(values)
+    count = len(ordered)
+    # Integers of any size: binomial coefficients of 1,024 values are beyond doubles.
+    ways, tail, outside = 1, 1, 0
+    while outside < count and 2 * tail / 2**count <= 1 - confidence:
+        outside += 1
+        ways = ways * (count - outside + 1) // outside
+        tail += ways
+    return (ordered[outside - 1], ordered[count - outside]) if outside else None
+
+
+@dataclass(frozen=True, eq=False)
+class Configured:
+    """A configuration of one origin with all of its processes.
+
+    Attributes:
+      name: in a few words, unique.
+      group: its flags and records, in order of their start.
+      origin: of all of its records.
+      measured_peaks: FLOP/s that processes measured, of all configurations, by machine and
+        number format.
+    """
+
+    name: str
+    group: Group
+    origin: Origin
+    measured_peaks: Mapping[_PeakKey, Sequence[float]] = field(default_factory=dict, repr=False)
+    _samples: dict[str | Callable[[RunRecord], float | None], Values] = field(
+        default_factory=dict, repr=False
+    )
+
+    @property
+    def configuration(self) -> Configuration:
+        """The flags."""
+        return self.group.configuration
+
+    @cached_property
+    def records(self) -> tuple[RunRecord, ...]:
+        """All of its runs, failed ones too."""
+        return tuple(one for one in self.group.records if isinstance(one, RunRecord))
+
+    @cached_property
+    def good(self) -> tuple[RunRecord, ...]:
+        """Its runs that succeeded; all values are of these."""
+        return tuple(record for record in self.records if record.status == "ok")
+
+    def sample(self, value: str | Callable[[RunRecord], float | None]) -> Values:
+        """One finite value of each run that succeeded and has one.
+
+        Args:
+          value: of a run, or the name of a metric in `cnnbench.judge.metrics.registry.HISTORY`.
+        """
+        if value not in self._samples:
+            of = HISTORY[value].value if isinstance(value, str) else value
+            found = (of(record) for record in self.good)
+            self._samples[value] = Values(tuple(v for v in found if v is not None and isfinite(v)))
+        return self._samples[value]
+
+    def peaks(self, run: RunRecord) -> Sequence[float]:
+        """The peaks that processes measured on the machine of a run in its number format.
+
+        Args:
+          run: one of `records`.
+
+        Returns:
+          FLOP/s; empty if the run measured none.
+        """
+        return self.measured_peaks.get(_peak_key(run), ()) if _measured_peak(run) else ()
+
+    def peak(self, run: RunRecord) -> float | None:
+        """FLOP/s of all devices of a run; of measured ones the highest: neighbours only lower it.
+
+        Args:
+          run: one of `records`.
+        """
+        return max(self.peaks(run), default=run.summary().peak_flops_per_sec)
+
+    def mfu(self, run: RunRecord) -> float | None:
+        """The share of `peak` that a run reached; None where it would be above 1.
+
+        Args:
+          run: one of `records`.
+        """
+        return share_of_peak(run.summary().achieved_flops_per_sec, self.peak(run))
+
+    def is_above_peak(self, run: RunRecord) -> bool:
+        """Whether a run computed more than `peak` allows, so that it must be wrong."""
+        achieved, peak = run.summary().achieved_flops_per_sec, self.peak(run)
+        return bool(achieved and peak and achieved > peak)
+
+    @property
+    def throughput(self) -> Values:
+        """Images/sec, as `cnnbench compare` takes it."""
+        return self.sample("throughput")
+
+    @cached_property
+    def steady_states(self) -> tuple[RunSteadyState, ...]:
+        """Whether the steps of each run that has enough of them were steady."""
+        found = map(run_steady_state, self.good)
+        return tuple(state for state in found if state.series.shape is not Shape.TOO_SHORT)
+
+    def flag(self, name: str) -> object:
+        """The resolved value of a flag."""
+        return self.configuration.flags.get(name)
+
+    @property
+    def model(self) -> str:
+        """Name of the network."""
+        return str(self.flag("model"))
+
+    @property
+    def work(self) -> str:
+        """ "training", "inference" or "evaluation"; their speeds are not compared."""
+        if self.flag("forward_only"):
+            return "inference"
+        return "evaluation" if self.flag("eval") else "training"
+
+    @property
+    def network(self) -> str:
+        """Network and data set."""
+        data = self.flag("data_name")
+        return self.model if data in (None, "imagenet") else f"{self.model}, {data}"
+
+    @property
+    def family(self) -> str:
+        """Network, data set and work, a chart each."""
+        return self.network if self.work == "training" else f"{self.network}, {self.work}"
+
+    @property
+    def variant(self) -> str:
+        """The name without the network."""
+        return self.name.removeprefix(f"{self.network}, ")
+
+    @property
+    def devices(self) -> int | None:
+        """Devices of the whole job; None if no run got that far."""
+        placed = [one.placement for one in self.records if one.placement is not None]
+        return len(placed[0].devices) if placed else None
+
+    @property
+    def device(self) -> str:
+        """Kind of device."""
+        return str(self.flag("device"))
+
+
+def configurations(records: Iterable[RunRecord]) -> tuple[Configured, ...]:
+    """The configurations of some runs, in order of their names, numbers in them by value.
+
+    Each is there once for every origin that its runs have, A before B, else in order of their
+    first.
+    """
+    (found,) = groups(records)
+    names = labels(group.configuration for group in found)
+    peaks: dict[_PeakKey, list[float]] = {}
+    for group in found:
+        for run in group.records:
+            if isinstance(run, RunRecord) and (peak := _measured_peak(run)):
+                peaks.setdefault(_peak_key(run), []).append(peak)
+    configured = []
+    for group in sorted(found, key=lambda one: natural_key(names[one.configuration.key])):
+        origins = group.origins()
+        details = titles(origins)
+        for origin, runs in sorted(origins.items(), key=lambda found: found[0].side):
+            name = ", ".join(filter(None, (names[group.configuration.key], details[origin])))
+            of_one = Group(group.configuration, tuple(runs))
+            configured.append(Configured(name, of_one, origin, peaks))
+    return tuple(configured)
+
+
+def _measured_peak(run: RunRecord) -> float | None:
+    """FLOP/s, if the run measured them itself; given and published peaks are facts."""
+    source = run.measured.peak_flops_source or ""
+    return run.measured.peak_flops_per_sec if source.startswith("measured") else None
+
+
+def _peak_key(run: RunRecord) -> _PeakKey:
+    return Origin.of(run).machine, str(run.config.get("precision"))
+
+
+def by_family(configured: Iterable[Configured]) -> dict[str, list[Configured]]:
+    """Configurations by network, data set and work."""
+    found: dict[str, list[Configured]] = {}
+    for one in configured:
+        found.setdefault(one.family, []).append(one)
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Results:
+    """The subject of a report.
+
+    Attributes:
+      configured: the configurations with their runs.
+      allreduces: all-reduce measurements, by their start.
+      skipped: files that gave no record.
+      comparison: with the baseline; None if there is none.
+    """
+
+    configured: tuple[Configured, ...]
+    allreduces: tuple[AllReduceRecord, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
+    comparison: Comparison | None = None
+
+    @property
+    def runs(self) -> list[RunRecord]:
+        """All runs, by their start."""
+        found = [record for one in self.configured for record in one.records]
+        return sorted(found, key=lambda record: started(record.started_at))
+
+    @property
+    def processes(self) -> list[tuple[str, RunRecord | AllReduceRecord]]:
+        """Records with the names of their configurations: runs, then all-reduces."""
+        names = {record.run_id: one.name for one in self.configured for record in one.records}
+        return [
+            *((names[run.run_id], run) for run in self.runs),
+            *(("all-reduce", one) for one in self.allreduces),
+        ]
+
+
+def gather(
+    loaded: Loaded,
+    baseline: Loaded | None = None,
+    *,
+    policy: Policy | None = None,
+    allow_different: Sequence[str] = (),
+    labels: tuple[str, str] = ("BASE", "NEW"),
+    comparison: Comparison | None = None,
+) -> Results:
+    """Sorts records by configuration, and compares them with a baseline.
+
+    Args:
+      loaded: the subject of the report.
+      baseline: runs and reductions to compare with.
+      policy: of the comparison.
+      allow_different: facts that may differ.
+      labels: names of the baseline and of the records.
+      comparison: of an experiment that the records are of, in place of one with a baseline.
+    """
+    if baseline is not None:
+        # A baseline of runs has nothing to compare reductions with.
+        reduced = loaded.allreduces if baseline.allreduces else ()
+        comparison = compare_records(
+            baseline.everything,
+            (*loaded.records, *reduced),
+            policy or Policy(),
+            allow_different=allow_different,
+            base_label=labels[0],
+            new_label=labels[1],
+            skipped=baseline.skipped,
+        )
+    return Results(
+        configured=configurations(loaded.records),
+        allreduces=tuple(sorted(loaded.allreduces, key=lambda one: started(one.started_at))),
+        skipped=loaded.skipped,
+        comparison=comparison,
+    )
+
+
+def time_text(started_at: str) -> str:
+    """A start for people: UTC without its offset."""
+    return started(started_at).strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,132 @@
+"""The sections of a report, and the whole of it.
+
+A function returns None where the records have nothing for its section.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from cnnbench.base.text.numbers import count, counted, first_few, number
+from cnnbench.judge.metrics.measurement import fact_text
+from cnnbench.judge.report.document import Answer, Report, Section
+from cnnbench.judge.report.results import Results, time_text
+from cnnbench.judge.report.sections import (
+    allreduce,
+    baseline,
+    machine,
+    processes,
+    quantities,
+    scaling,
+    steps,
+)
+from cnnbench.version import __version__
+
+SECTIONS: tuple[Callable[[Results], Section | None], ...] = (
+    processes.failures,
+    baseline.baseline,
+    quantities.THROUGHPUT.section,
+    scaling.scaling,
+    quantities.HARDWARE.section,
+    quantities.MEMORY.section,
+    quantities.ACCURACY.section,
+    quantities.WARMUP.section,
+    steps.steps,
+    allreduce.allreduce,
+    machine.conditions,
+    machine.environment,
+    processes.commands,
+)
+"""In the order of a report."""
+
+_MACHINE = ("gpu_names", "cpu_model")
+_MOST = 3
+
+
+def build(results: Results, title: str = "") -> Report:
+    """Makes all sections that the records have something for.
+
+    Args:
+      results: the subject of the report.
+      title: of the page; one that names the models if empty.
+    """
+    sections = [found for make in SECTIONS if (found := make(results)) is not None]
+    answers = (baseline.verdict(results), _failed(results), machine.disturbances(results))
+    return Report(
+        title=title or _title(results),
+        subtitle=_subtitle(results),
+        answers=tuple(one for one in answers if one is not None) if results.processes else (),
+        highlights=tuple(_highlights(results)),
+        sections=tuple(sections),
+    )
+
+
+def _title(results: Results) -> str:
+    models = list(dict.fromkeys(one.model for one in results.configured))
+    if not models:
+        return "All-reduce of gradients" if results.allreduces else "No results"
+    return f"Speed of {first_few(models, _MOST, ', ')}"
+
+
+def _subtitle(results: Results) -> str:
+    starts = sorted(
+        [time_text(run.started_at) for run in results.runs]
+        + [time_text(one.started_at) for one in results.allreduces]
+    )
+    when = ""
+    if starts:
+        first, last = starts[0][:16], starts[-1][:16]
+        when = f", measured {first}" + (f" to {last}" if last != first else "") + " UTC"
+    return f"Measured with cnnbench; report of version {__version__}{when}"
+
+
+def _failed(results: Results) -> Answer | None:
+    """Processes without a result, and faulty files; None if there are none."""
+    bad = [run for _, run in results.processes if run.status != "ok"]
+    defects = [one for one in results.skipped if one.defect]
+    parts = []
+    if bad:
+        total = count(len(results.processes), "process", "processes")
+        parts.append(f"{len(bad)} of {total} without a result")
+    if defects:
+        parts.append(count(len(defects), "faulty file", "faulty files"))
+    if not parts:
+        return None
+    errors = dict.fromkeys(processes.error_text(run) for run in bad)
+    details = [first_few(list(errors), _MOST)] if errors else []
+    return Answer(name="Failed", text=", ".join(parts), tone="bad", details=tuple(details))
+
+
+def _highlights(results: Results) -> Iterable[tuple[str, str]]:
+    runs = results.runs
+    measured = []
+    if runs:
+        measured.append(count(len(results.configured), "configuration", "configurations"))
+        measured.append(count(len(runs), "process", "processes"))
+    if results.allreduces:
+        measured.append(count(len(results.allreduces), "all-reduce run", "all-reduce runs"))
+    if measured:
+        yield "measured", ", ".join(measured)
+    environments = [one.environment for _, one in results.processes]
+    machines = [values for name in _MACHINE if (values := _values(environments, name))]
+    if machines:
+        yield "machine", machines[0]
+    versions = _values(environments, "tensorflow_version")
+    if versions:
+        yield "TensorFlow", versions
+    for work in dict.fromkeys(one.work for one in results.configured):
+        alike = [one for one in results.configured if one.work == work]
+        known = [(speed, one.name) for one in alike if (speed := one.throughput.median)]
+        if known:
+            speed, name = max(known)
+            yield f"fastest {work}, median", f"{number(speed)} images/sec ({name})"
+    if results.skipped:
+        defects = sum(one.defect for one in results.skipped)
+        yield "skipped", f"{count(len(results.skipped), 'file', 'files')}, {defects} of them faulty"
+
+
+def _values(environments: list[Mapping[str, Any]], name: str) -> str:
+    found = (facts[name] for facts in environments if name in facts)
+    texts = (counted(one) if isinstance(one, list) else fact_text(one) for one in found)
+    return first_few([text for text in dict.fromkeys(texts) if text], _MOST)

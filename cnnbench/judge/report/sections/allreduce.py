@@ -1,0 +1,159 @@
+"""All-reduce measurements: bandwidth over size, and wrong sums."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TypeAlias
+
+from cnnbench.base.charts import HIGHER, Axis, Chart, Lines, Series
+from cnnbench.base.text import numbers
+from cnnbench.base.text.numbers import binary
+from cnnbench.judge.report.document import (
+    Cell,
+    Charts,
+    Column,
+    Section,
+    Text,
+    number,
+    numeric,
+    section,
+    table,
+)
+from cnnbench.judge.report.results import Results, time_text
+from cnnbench.records.allreduce import AllReduceRecord, Point
+
+_GIGA = 1e9
+
+
+def allreduce(results: Results) -> Section | None:
+    """Charts and a row per point, of all measurements."""
+    if not results.allreduces:
+        return None
+    several = len(results.allreduces) > 1
+    charts = tuple(c for record in results.allreduces for c in _charts(record, several))
+    rows = [(record, point) for record in results.allreduces for point in record.rows]
+    columns = (*_COLUMNS, _MEASURED) if several else _COLUMNS
+    text = (
+        "As nccl-tests counts them: algorithm bandwidth (algbw) is the bytes of all tensors of one "
+        "device over the median time of a reduction; bus bandwidth (busbw) is algbw · 2(n−1)/n on "
+        "n devices, comparable with the speed of a link. 1 GB is 10⁹ bytes. #wrong counts elements "
+        "with a wrong sum: a speed without it is no result. The copy bound is the time that the "
+        "machine needs to copy what must be moved; devices that share a memory may be faster."
+    )
+    wrong = sum(point.failed for _, point in rows)
+    message = f"{wrong} reductions failed or summed wrongly."
+    warning = Text(text=message, tone="bad") if wrong else None
+    blocks = (Text(text=text), warning, Charts(charts=charts), table(columns, rows))
+    return section("allreduce", "All-reduce", *blocks)
+
+
+def _charts(record: AllReduceRecord, several: bool) -> list[Chart]:
+    """Bus and algorithm bandwidth, for each number of devices, format and packing."""
+    kinds: dict[tuple[int, str, str], list[Point]] = {}
+    for point in record.rows:
+        if point.median is not None and not point.failed and point.devices > 1:
+            kinds.setdefault((point.devices, point.dtype, str(point.packing)), []).append(point)
+    charts: list[Chart] = []
+    for (devices, dtype, packing), points in kinds.items():
+        kind = "" if record.placement is None else f" {record.placement.device}"
+        title = f"{devices}{kind} devices, {dtype}"
+        title += "" if packing == "-" else f", {packing}"
+        title += f", {time_text(record.started_at)}" if several else ""
+        for name, unit in (("busbw", "bus"), ("algbw", "algorithm")):
+            charts.append(
+                Lines(
+                    title=f"{title}: {unit} bandwidth",
+                    x=Axis(
+                        label="bytes of all tensors of a device", format="bytes", log=True, base=4
+                    ),
+                    y=Axis(label=f"{name}, GB/s", log=True, better=HIGHER),
+                    series=(*_curves(points, name), *_bound(record, points, name)),
+                )
+            )
+    return charts
+
+
+def _curves(points: Sequence[Point], name: str) -> list[Series]:
+    specs: dict[str, dict[int, float]] = {}
+    for point in points:
+        # Of a size with several numbers of tensors, the fastest.
+        best = specs.setdefault(point.spec, {})
+        best[point.bytes] = max(_speed(point, name), best.get(point.bytes, 0.0))
+    return [
+        Series(
+            name=spec,
+            points=tuple((float(size), best[size]) for size in sorted(best)),
+            hints=tuple(
+                f"{spec}, {binary(size)}: {numbers.number(best[size])} GB/s"
+                for size in sorted(best)
+            ),
+        )
+        for spec, best in specs.items()
+    ]
+
+
+def _bound(record: AllReduceRecord, points: Sequence[Point], name: str) -> list[Series]:
+    bounds: dict[int, float] = {}
+    for point in points:
+        share = record.share_of_bound(point)
+        if share:
+            bounds[point.bytes] = _speed(point, name) / share
+    if len(bounds) < 2:
+        return []
+    line = tuple((float(size), bounds[size]) for size in sorted(bounds))
+    return [Series(name="bound: copying what must be moved", points=line, reference=True)]
+
+
+def _speed(point: Point, name: str) -> float:
+    """In GB/s."""
+    speed = point.bus_bandwidth if name == "busbw" else point.algorithm_bandwidth
+    return (speed or 0.0) / _GIGA
+
+
+_Row: TypeAlias = tuple[AllReduceRecord, Point]
+
+
+def _spec(row: _Row) -> str:
+    return f"{row[1].spec}{' (peer)' if row[1] in row[0].peers else ''}"
+
+
+def _wrong(row: _Row) -> Cell:
+    point = row[1]
+    text = f"{point.wrong:,}" if point.checked else "not checked"
+    return number(point.wrong, text, tone="bad" if point.wrong else "")
+
+
+def _workload(row: _Row) -> str:
+    """The tensors where the size alone does not name them."""
+    return "" if row[1].workload == str(row[1].bytes) else row[1].workload
+
+
+def _error(row: _Row) -> Cell:
+    return Cell(row[1].error or numbers.NONE, tone="bad" if row[1].error else "")
+
+
+_COLUMNS: tuple[Column[_Row], ...] = (
+    Column("algorithm", _spec),
+    Column("packing", lambda row: str(row[1].packing).removeprefix("-")),
+    Column("of", _workload),
+    numeric("size", lambda row: row[1].bytes, binary),
+    numeric("tensors", lambda row: row[1].tensors, numbers.integer),
+    Column("format", lambda row: row[1].dtype),
+    numeric("devices", lambda row: row[1].devices, numbers.integer),
+    numeric("median time, µs", lambda row: row[1].median, scale=1e6),
+    numeric("99 %, µs", lambda row: row[1].p99, scale=1e6),
+    numeric("longest, µs", lambda row: row[1].longest, scale=1e6),
+    numeric("algbw, GB/s", lambda row: row[1].algorithm_bandwidth, scale=1 / _GIGA),
+    numeric("busbw, GB/s", lambda row: row[1].bus_bandwidth, scale=1 / _GIGA),
+    numeric(
+        "of the copy bound",
+        lambda row: row[0].share_of_bound(row[1]),
+        partial(numbers.percent, digits=0),
+    ),
+    Column("#wrong", _wrong, "number"),
+    Column("error", _error),
+)
+_MEASURED: Column[_Row] = Column(
+    "measured (UTC)", lambda row: time_text(row[0].started_at), "steady"
+)

@@ -1,0 +1,366 @@
+"""Sections with one quantity: a row per configuration, a chart per network and data set.
+
+Throughput, use of the hardware, memory, accuracy and losses, start-up and warm-up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from cnnbench.base.charts import HIGHER, LOWER, Axis, Row, Rows
+from cnnbench.base.text import numbers
+from cnnbench.base.text.numbers import first_few, integer, percent
+from cnnbench.judge.report.document import (
+    Cell,
+    Charts,
+    Column,
+    Section,
+    Text,
+    interval,
+    number,
+    numeric,
+    section,
+    table,
+)
+from cnnbench.judge.report.results import CONFIDENCE, Configured, Results, Values, by_family
+from cnnbench.records.run import RunRecord
+
+_MIB = 2**20
+_MOST_NAMED = 5
+_NAME: Column[Configured] = Column("configuration", lambda one: one.name)
+_exact = partial(percent, digits=2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantity:
+    """A section about one value per run.
+
+    Attributes:
+      key, title: of the section.
+      text: its first paragraph.
+      values: of a configuration, drawn in the charts.
+      chart: the quantity in titles of charts.
+      axis: of the charts.
+      columns: of the table, behind the one with the configuration.
+      known: whether a configuration has anything for the section; None: values.
+      limit, limit_label: a value marked in the charts.
+      remarks: below the first paragraph.
+      folded: see `Section`.
+    """
+
+    key: str
+    title: str
+    text: str
+    values: Callable[[Configured], Values]
+    chart: str
+    axis: Axis
+    columns: tuple[Column[Configured], ...]
+    known: Callable[[Configured], bool] | None = None
+    limit: float | None = None
+    limit_label: str = ""
+    remarks: Callable[[Sequence[Configured]], Iterable[Text]] = lambda known: ()
+    folded: bool = False
+
+    def section(self, results: Results) -> Section | None:
+        """Remarks, a chart for each network and data set with values, and the table."""
+        known = [one for one in results.configured if (self.known or self._has_values)(one)]
+        if not known:
+            return None
+        charts = [
+            Rows(
+                title=f"{family}: {self.chart}",
+                x=self.axis,
+                rows=tuple(self._row(one) for one in members),
+                limit=self.limit,
+                limit_label=self.limit_label,
+                note="A dot is a process, the stroke the median, the band its "
+                f"{100 * CONFIDENCE:.0f} % interval (from 6 on).",
+            )
+            for family, members in by_family(filter(self._has_values, known)).items()
+        ]
+        return section(
+            self.key,
+            self.title,
+            Text(text=self.text),
+            *self.remarks(known),
+            Charts(charts=tuple(charts)),
+            table((_NAME, *self.columns), known),
+            folded=self.folded,
+        )
+
+    def _has_values(self, one: Configured) -> bool:
+        return bool(self.values(one).values)
+
+    def _row(self, one: Configured) -> Row:
+        found, label = self.values(one), one.variant
+        low, high = found.interval or (None, None)
+        formats: dict[str, Callable[[float | None], str]]
+        formats = {"percent": percent, "bytes": numbers.binary, "number": numbers.number}
+        text = formats[self.axis.format]
+        return Row(
+            label=label,
+            values=tuple(
+                (value, f"{label}, process {index}: {text(value)}")
+                for index, value in enumerate(found.values, start=1)
+            ),
+            centre=found.median,
+            low=low,
+            high=high,
+            text=text(found.median),
+        )
+
+
+def _median(
+    title: str,
+    value: str | Callable[[RunRecord], float | None],
+    text: Callable[[float], str] = numbers.number,
+    scale: float = 1.0,
+) -> Column[Configured]:
+    """A column of medians over processes; arguments as of `Configured.sample` and `numeric`."""
+    return numeric(title, lambda one: one.sample(value).median, text, scale)
+
+
+def _spread(
+    title: str,
+    ends: Callable[[Values], tuple[float, float] | None],
+    value: str,
+    text: Callable[[float], str] = numbers.number,
+) -> Column[Configured]:
+    """A column of intervals or ranges of a value."""
+    return interval(title, lambda one: ends(one.sample(value)), text)
+
+
+def _mode(one: Configured) -> str:
+    if one.work != "training":
+        return one.work
+    return next((r.placement.variable_update for r in one.good if r.placement is not None), "")
+
+
+def _images(run: RunRecord) -> float | None:
+    return None if run.batch is None else run.batch.global_
+
+
+THROUGHPUT = Quantity(
+    key="throughput",
+    title="Throughput",
+    text="One value per process: images per step over the median step time; for evaluating runs "
+    "the median of their evaluations. Images of all devices of the job together. The interval "
+    "is of the median over processes, and needs six of them; the range is from the slowest "
+    "process to the fastest, the spread its width as a share of the median.",
+    values=lambda one: one.throughput,
+    chart="throughput",
+    axis=Axis(label="images/sec at the median step", zero=True, better=HIGHER),
+    columns=(
+        _median("median images/sec", "throughput"),
+        _spread(f"{100 * CONFIDENCE:.0f} % interval", lambda found: found.interval, "throughput"),
+        _spread("range", lambda found: found.range, "throughput"),
+        numeric("spread", lambda one: one.throughput.spread, percent),
+        Column("mode", _mode),
+        Column(
+            "devices",
+            lambda one: number(one.devices or None, f"{one.devices} {one.device}"),
+            "number",
+        ),
+        _median("images per step", _images, integer),
+        _median("median step, ms", "step_seconds", scale=1000),
+        _median("waits for input", "input_wait_fraction", percent),
+        _median("input alone, images/s", lambda run: run.summary().input_images_per_sec),
+        numeric("processes", lambda one: len(one.good), integer),
+    ),
+)
+
+
+# Use of the hardware
+
+
+def _flops_per_image(run: RunRecord) -> float | None:
+    if run.model is None:
+        return None
+    if run.config.get("forward_only"):
+        return run.model.forward_flops_per_image
+    return run.model.training_flops_per_image
+
+
+def _parameters(run: RunRecord) -> float | None:
+    return None if run.model is None else run.model.parameters
+
+
+def _peak_source(one: Configured) -> str:
+    sources = set()
+    for run in one.good:
+        source, peaks = run.measured.peak_flops_source or "", one.peaks(run)
+        if len(peaks) > 1:
+            source = f"measured: {source.rpartition(' ')[2]}, the highest of {len(peaks)} processes"
+        sources.add(source)
+    return "; ".join(sorted(filter(None, sources)))
+
+
+def _doubtful_peaks(known: Sequence[Configured]) -> Iterable[Text]:
+    if not any(one.sample(one.peak).values for one in known):
+        message = "No run knows the peak of its devices; --peak_flops gives it."
+        yield Text(text=message, tone="unsure")
+    if any(one.is_above_peak(run) for one in known for run in one.good):
+        message = "Shares above 100 % are left out: all peaks of a machine were measured while it "
+        yield Text(text=f"{message}was busy, or --peak_flops is too low.", tone="unsure")
+
+
+HARDWARE = Quantity(
+    key="mfu",
+    title="Use of the hardware",
+    text="Model FLOP/s utilisation (MFU): two FLOPs per multiply-add of convolutions and affine "
+    "layers that training an image needs (inference: the forward pass), times images/sec at "
+    "the mean step, over the peak of all devices of the job. Where processes measured the peak, it "
+    "is the highest on that machine in that number format: one for all of them. Energy is that of "
+    "processors and GPUs over the timed loop, where counters can be read. CPU time is that of the "
+    "recording process, all its threads. Medians over processes.",
+    values=lambda one: one.sample(one.mfu),
+    chart="share of the peak",
+    axis=Axis(label="achieved over peak FLOP/s", format="percent", zero=True, better=HIGHER),
+    known=lambda one: bool(one.sample("achieved_flops_per_sec").values),
+    limit=1.0,
+    limit_label="limit: the peak of all devices",
+    remarks=_doubtful_peaks,
+    columns=(
+        numeric("MFU", lambda one: one.sample(one.mfu).median, percent),
+        _median("achieved, GFLOP/s", "achieved_flops_per_sec", scale=1e-9),
+        numeric("peak, GFLOP/s", lambda one: one.sample(one.peak).median, scale=1e-9),
+        _median("GFLOP per image", _flops_per_image, scale=1e-9),
+        _median("parameters", _parameters, integer),
+        _median("CPU time per step, ms", "cpu_time", scale=1000),
+        _median("images per CPU second", "images_per_cpu_second"),
+        _median("busy CPUs", lambda run: run.summary().busy_cpus),
+        _median("joules per image", "joules_per_image"),
+        Column("source of the peak", _peak_source, "prose"),
+    ),
+)
+
+
+# Memory
+
+
+def _mebibytes(size: float) -> str:
+    return numbers.number(size / _MIB)
+
+
+MEMORY = Quantity(
+    key="memory",
+    title="Memory",
+    text="Peak memory: of one device on GPUs, without what TensorFlow reserves in advance; of the "
+    "whole process on a CPU. Medians over processes.",
+    values=lambda one: one.sample("peak_memory_bytes"),
+    folded=True,
+    chart="peak memory",
+    axis=Axis(label="peak memory", format="bytes", zero=True, better=LOWER),
+    columns=(
+        _median("median peak memory, MiB", "peak_memory_bytes", _mebibytes),
+        _spread("range, MiB", lambda found: found.range, "peak_memory_bytes", _mebibytes),
+        Column("of", lambda one: "one device" if one.device == "gpu" else "the process"),
+        numeric("processes", lambda one: len(one.sample("peak_memory_bytes").values), integer),
+    ),
+)
+
+
+# Accuracy and losses
+
+
+def _trains(one: Configured) -> bool:
+    # A forward pass computes no loss and records zeros.
+    return not one.flag("forward_only") and any(record.losses for record in one.good)
+
+
+def _non_finite_losses(one: Configured) -> Cell:
+    broken = sum(not all(map(math.isfinite, record.losses)) for record in one.good)
+    text = f"not finite in {broken} of {len(one.good)}" if broken else numbers.NONE
+    return Cell(text, tone="bad" if broken else "")
+
+
+ACCURACY = Quantity(
+    key="accuracy",
+    title="Accuracy and losses",
+    text="Accuracy is that of the last evaluation, losses those of the first and last timed step; "
+    "medians over processes. Losses on synthetic images only show that training works at all.",
+    values=lambda one: one.sample("top_1"),
+    folded=True,
+    chart="top-1 accuracy",
+    axis=Axis(label="top-1 of the last evaluation", format="percent", zero=True, better=HIGHER),
+    known=lambda one: bool(one.sample("top_1").values) or _trains(one),
+    columns=(
+        _median("top-1", "top_1", _exact),
+        _spread("range", lambda found: found.range, "top_1", _exact),
+        _median("top-5", "top_5", _exact),
+        _median(
+            "median evaluation images/sec",
+            lambda run: run.evaluations[-1].images_per_sec if run.evaluations else None,
+        ),
+        _median("first loss", lambda run: run.losses[0] if run.losses else None),
+        _median("last loss", lambda run: run.losses[-1] if run.losses else None),
+        Column("losses", _non_finite_losses),
+    ),
+)
+
+
+# Start-up and warm-up
+
+
+def _is_unsteady(one: Configured) -> bool:
+    return any(state.unsteady_timed_steps != 0 for state in one.steady_states)
+
+
+def _warmup_steps(one: Configured) -> Cell:
+    counts = sorted({len(record.warmup_step_seconds) for record in one.good})
+    return number(counts[-1], " or ".join(map(str, counts)))
+
+
+def _steady_from(one: Configured) -> Cell:
+    starts = [
+        max(1, state.series.start - state.warmup_steps + 1)
+        for state in one.steady_states
+        if state.series.start is not None
+    ]
+    if not starts:
+        return number(None)
+    ends = dict.fromkeys((min(starts), max(starts)))
+    return number(max(starts), " to ".join(map(str, ends)))
+
+
+def _shapes(one: Configured) -> Cell:
+    shapes = Counter(state.series.shape.value for state in one.steady_states)
+    text = ", ".join(f"{count} {shape}" for shape, count in shapes.most_common())
+    return Cell(text or "too few steps to tell", tone="unsure" if _is_unsteady(one) else "")
+
+
+def _unsteady(known: Sequence[Configured]) -> Iterable[Text]:
+    names = [one.name for one in known if _is_unsteady(one)]
+    if names:
+        named = first_few(names, _MOST_NAMED)
+        message = "Not steady, or not from the first timed step on, in at least one process: "
+        advice = "More --num_warmup_batches or a quieter machine would help."
+        yield Text(text=f"{message}{named}. {advice}", tone="unsure")
+
+
+WARMUP = Quantity(
+    key="warmup",
+    title="Start-up and warm-up",
+    text="Start-up is the import of TensorFlow, the building of the run and its very first step, "
+    "medians over processes. Warm-up and timed steps together are tested for a steady state: "
+    "1 means that all timed steps were steady.",
+    values=lambda one: one.sample("startup_seconds"),
+    folded=True,
+    chart="start-up",
+    axis=Axis(label="seconds to the end of the first step", zero=True, better=LOWER),
+    known=lambda one: bool(one.sample("startup_seconds").values or one.steady_states),
+    remarks=_unsteady,
+    columns=(
+        _median("start-up, s", "startup_seconds"),
+        _median("import, s", lambda run: run.startup_seconds.import_),
+        _median("build, s", lambda run: run.startup_seconds.build),
+        _median("first step, s", lambda run: run.startup_seconds.first_step),
+        Column("warm-up steps", _warmup_steps, "number"),
+        Column("steady from timed step", _steady_from, "number"),
+        Column("steps in order", _shapes),
+    ),
+)

@@ -1,0 +1,184 @@
+"""Scaling: curves of configurations that differ only in the number of devices."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from cnnbench.base.charts import HIGHER, Axis, Lines, Series
+from cnnbench.base.text.numbers import integer, number, percent
+from cnnbench.flags.declare import specs_of
+from cnnbench.flags.groups.variable_update import VariableUpdateParams
+from cnnbench.judge.compare.configuration import labels
+from cnnbench.judge.report.document import Charts, Column, Section, Text, numeric, section, table
+from cnnbench.judge.report.results import Configured, Results, by_family
+
+_FOLLOWING = frozenset(
+    (
+        *("num_gpus", "gpu_indices", "num_epochs", "num_intra_threads", "num_inter_threads"),
+        *("datasets_num_private_threads", "per_gpu_thread_count", "worker_hosts", "ps_hosts"),
+    )
+)
+"""Flags that follow from the number of devices."""
+
+_AGGREGATION = frozenset(spec.name for spec in specs_of(VariableUpdateParams))
+"""Flags of the aggregation; a single device aggregates nothing."""
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """One configuration on several numbers of devices.
+
+    Attributes:
+      name: of the configuration without its devices.
+      members: by number of devices, ascending.
+      base: the reference of the efficiency: on one device if there is such a run.
+    """
+
+    name: str
+    members: tuple[Configured, ...]
+    base: Configured
+
+    def efficiency(self, one: Configured) -> float | None:
+        """Images/sec per device over that of the base."""
+        speed, reference = one.throughput.median, self.base.throughput.median
+        if not speed or not reference or not one.devices or not self.base.devices:
+            return None
+        return speed / one.devices / (reference / self.base.devices)
+
+
+def curves(configured: Sequence[Configured]) -> list[Curve]:
+    """The curves that can be drawn: at least two numbers of devices, counting the base."""
+    measured = [one for one in configured if one.throughput.values and one.devices]
+    singles = {_key(one, _AGGREGATION): one for one in measured if one.devices == 1}
+    found: dict[str, list[Configured]] = {}
+    for one in measured:
+        found.setdefault(_key(one), []).append(one)
+    drawn = []
+    for members in found.values():
+        members.sort(key=lambda one: one.devices or 0)
+        base = members[0]
+        if base.devices != 1:
+            # All modes are equal on one device.
+            base = singles.get(_key(base, _AGGREGATION), base)
+        if len({one.devices for one in (base, *members)}) > 1:
+            drawn.append(Curve(_name(members), tuple(members), base))
+    return drawn
+
+
+def scaling(results: Results) -> Section | None:
+    """Images/sec and efficiency over devices."""
+    drawn = curves(results.configured)
+    if not drawn:
+        return None
+    families = by_family([curve.members[0] for curve in drawn])
+    charts = [
+        chart
+        for family in families
+        for chart in _charts(family, [c for c in drawn if c.members[0].family == family])
+    ]
+    text = (
+        "Efficiency is images/sec per device over images/sec of one device in the same "
+        "configuration, medians over processes; where a mode was not run on one device, one "
+        "device in any mode, and where none was, the smallest number of devices. Batch sizes are "
+        "per device (weak scaling)."
+    )
+    logical = None
+    if any(one.device == "cpu" for curve in drawn for one in curve.members):
+        message = "CPU devices are logical: n of them share the cores of a machine, and cannot be "
+        message += "n times as fast. The cost of aggregation is what efficiency lacks below 1/n."
+        logical = Text(text=message, tone="unsure")
+    rows = [(curve, *point) for curve in drawn for point in _points(curve)]
+    charted = Charts(charts=tuple(charts))
+    return section("scaling", "Scaling", Text(text=text), logical, charted, table(_COLUMNS, rows))
+
+
+def _key(one: Configured, without: frozenset[str] = frozenset()) -> str:
+    ignored = _FOLLOWING | without
+    flags = one.configuration.flags
+    kept = [(name, flags[name]) for name in sorted(flags) if name not in ignored]
+    return json.dumps([kept, repr(one.origin)])
+
+
+def _name(members: Sequence[Configured]) -> str:
+    last = members[-1]
+    devices = f"{last.flag('num_gpus')} {last.device}"
+    named = labels(one.configuration for one in members)[last.configuration.key]
+    parts = [part for part in last.name.split(", ") if part != devices]
+    return ", ".join(parts) or named
+
+
+def _charts(family: str, drawn: Sequence[Curve]) -> list[Lines]:
+    """Speed and efficiency over devices."""
+    speeds, efficiencies = [], []
+    for curve in drawn:
+        name = curve.name.removeprefix(f"{curve.members[0].network}, ")
+        points = _points(curve)
+        speeds.append(
+            Series(
+                name=name,
+                points=tuple((devices, speed) for devices, speed, _ in points),
+                hints=tuple(f"{one.name}: {number(speed)} images/sec" for _, speed, one in points),
+                spans=tuple(one.throughput.interval for _, _, one in points),
+            )
+        )
+        shares = [(devices, curve.efficiency(one) or 0.0, one.name) for devices, _, one in points]
+        efficiencies.append(
+            Series(
+                name=name,
+                points=tuple((devices, share) for devices, share, _ in shares),
+                hints=tuple(f"{of}: {percent(share)}" for _, share, of in shares),
+            )
+        )
+    seen = {one.devices or 1 for curve in drawn for one in (curve.base, *curve.members)}
+    ticks = tuple(float(count) for count in sorted(seen))
+    devices = Axis(label="devices", log=True, base=2, ticks=ticks)
+    share = Axis(label="efficiency against one device", format="percent", zero=True, better=HIGHER)
+    return [
+        Lines(
+            title=f"{family}: median images/sec over devices",
+            x=devices,
+            y=Axis(label="median images/sec, all devices", zero=True, better=HIGHER),
+            series=(*speeds, *_linear(drawn)),
+        ),
+        Lines(
+            title=f"{family}: scaling efficiency", x=devices, y=share, series=tuple(efficiencies)
+        ),
+    ]
+
+
+def _linear(drawn: Sequence[Curve]) -> list[Series]:
+    """What linear scaling would be, if all curves have the same base."""
+    base = drawn[0].base
+    most = max(one.devices or 1 for curve in drawn for one in curve.members)
+    speed, devices = base.throughput.median or 0.0, base.devices or 1
+    if any(curve.base is not base for curve in drawn) or devices >= most:
+        return []
+    ends = ((float(devices), speed), (float(most), speed * most / devices))
+    return [Series(name="linear scaling", points=ends, reference=True)]
+
+
+def _points(curve: Curve) -> list[tuple[float, float, Configured]]:
+    members = curve.members
+    if curve.base is not members[0]:
+        members = (curve.base, *members)
+    return [
+        (float(one.devices), one.throughput.median, one)
+        for one in members
+        if one.devices and one.throughput.median is not None
+    ]
+
+
+_Point: TypeAlias = tuple[Curve, float, float, Configured]
+"""A curve, devices, images/sec and the configuration."""
+
+_COLUMNS: tuple[Column[_Point], ...] = (
+    Column("configuration", lambda one: one[0].name),
+    numeric("devices", lambda one: one[1], integer),
+    numeric("median images/sec", lambda one: one[2]),
+    numeric("median images/sec per device", lambda one: one[2] / one[1]),
+    numeric("efficiency", lambda one: one[0].efficiency(one[3]), percent),
+    Column("against", lambda one: one[0].base.name),
+)

@@ -1,0 +1,189 @@
+"""Step times: in order, and their distribution."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache, partial
+
+from cnnbench.base.charts import LOWER, Axis, Lines, Row, Rows, Series
+from cnnbench.base.stats.descriptive import FEWEST_FOR_P99, median
+from cnnbench.base.text.numbers import integer, number, percent
+from cnnbench.judge.report.document import Charts, Column, Section, Text, numeric, section, table
+from cnnbench.judge.report.results import Configured, Results, time_text
+from cnnbench.records.run import RunRecord
+
+_SHOWN = 8
+"""Processes in a chart; more hide each other."""
+
+_POINTS = 160
+"""Of a curve; longer series are drawn as medians and maxima of parts."""
+
+_HEADROOM = 1.6
+"""The axis ends at this multiple of the 95th percentile."""
+
+
+def steps(results: Results) -> Section | None:
+    """Series and distributions, a pair of charts per configuration."""
+    timed = [one for one in results.configured if any(r.step_seconds for r in one.good)]
+    if not timed:
+        return None
+    text = (
+        "Wall time of every step: on the left in order, warm-up on grey ground; on the right the "
+        "timed steps of each process: the box holds the middle half, the stroke is the median, "
+        "whiskers reach from the 1st to the 99th percentile, dots are beyond. Arrows at an edge "
+        "are steps beyond the axis."
+    )
+    charts = tuple(chart for one in timed for chart in (_series(one), _distribution(one)))
+    return section(
+        "steps",
+        "Step times",
+        Text(text=text),
+        Charts(charts=charts),
+        table(_COLUMNS, timed),
+        folded=True,
+    )
+
+
+def quantiles(values: Sequence[float], *shares: float) -> list[float]:
+    """The values at some shares of a sequence, between neighbours by proportion."""
+    import numpy
+
+    return [float(value) for value in numpy.quantile(values, shares)]
+
+
+def _chosen(one: Configured) -> list[tuple[int, RunRecord]]:
+    """Processes to show with their numbers: all, or some at even distances."""
+    timed = [(n, r) for n, r in enumerate(one.good, start=1) if r.step_seconds]
+    if len(timed) <= _SHOWN:
+        return timed
+    return [timed[round(i * (len(timed) - 1) / (_SHOWN - 1))] for i in range(_SHOWN)]
+
+
+def _limit(records: Sequence[RunRecord]) -> float:
+    """Milliseconds up to which the axis goes."""
+    return _HEADROOM * 1000 * max(quantiles(r.step_seconds, 0.95)[0] for r in records)
+
+
+def _series(one: Configured) -> Lines:
+    chosen = _chosen(one)
+    warmup = max(len(record.warmup_step_seconds) for _, record in chosen)
+    series = []
+    for process, record in chosen:
+        seconds = (*record.warmup_step_seconds, *record.step_seconds)
+        first = 1 - len(record.warmup_step_seconds)
+        points = _thinned([(first + i, 1000 * s) for i, s in enumerate(seconds)])
+        series.append(
+            Series(
+                name=f"process {process}, {time_text(record.started_at)} UTC",
+                points=points,
+                marks=False,
+            )
+        )
+    shown = len(chosen)
+    count = sum(bool(record.step_seconds) for record in one.good)
+    return Lines(
+        title=f"{one.name}: steps in order",
+        x=Axis(label="step; up to 0 warm-up"),
+        y=Axis(
+            label="step time, ms",
+            zero=True,
+            better=LOWER,
+            limit=_limit([record for _, record in chosen]),
+        ),
+        series=tuple(series),
+        shaded=(-warmup + 0.5, 0.5, "warm-up") if warmup else None,
+        note=f"{shown} of {count} processes are shown." if shown < count else "",
+    )
+
+
+def _thinned(points: list[tuple[int, float]]) -> tuple[tuple[float, float], ...]:
+    """At most so many points; of each part the median and, if it stands out, the maximum."""
+    size = math.ceil(len(points) / _POINTS)
+    if size == 1:
+        return tuple((float(x), y) for x, y in points)
+    kept: list[tuple[float, float]] = []
+    for start in range(0, len(points), size):
+        part = points[start : start + size]
+        middle = median(y for _, y in part)
+        kept.append((float(part[0][0]), middle))
+        x, highest = max(part, key=lambda point: point[1])
+        if highest > 1.2 * middle and x > part[0][0]:
+            kept.append((float(x), highest))
+    return tuple(kept)
+
+
+def _distribution(one: Configured) -> Rows:
+    chosen = _chosen(one)
+    limit = _limit([record for _, record in chosen])
+    rows = []
+    for index, (process, record) in enumerate(chosen):
+        times = [1000 * seconds for seconds in record.step_seconds]
+        low, first, middle, third, high = quantiles(times, 0.01, 0.25, 0.5, 0.75, 0.99)
+        beyond = [value for value in sorted(times) if value < low or value > high]
+        hint = f"median {number(middle)} ms, half of the steps between {number(first)} and "
+        hint += f"{number(third)} ms"
+        rows.append(
+            Row(
+                label=f"process {process}",
+                values=tuple((value, "") for value in (*beyond[:3], *beyond[3:][-12:])),
+                centre=middle,
+                low=low,
+                high=high,
+                box=(first, third),
+                hint=f"process {process}: {hint}",
+                style=index,
+            )
+        )
+    return Rows(
+        title=f"{one.name}: distribution",
+        x=Axis(label="time of a timed step, ms", zero=True, better=LOWER, limit=limit),
+        rows=tuple(rows),
+    )
+
+
+_P99 = "99 %, ms"
+_SHARES = {"median, ms": 0.5, "90 %, ms": 0.9, _P99: 0.99, "slowest, ms": 1.0}
+
+
+@lru_cache(maxsize=1)
+def _percentiles(one: Configured) -> dict[str, float]:
+    """Milliseconds over all timed steps of all processes, by titles of columns."""
+    steps = [1000 * seconds for record in one.good for seconds in record.step_seconds]
+    return dict(zip(_SHARES, quantiles(steps, *_SHARES.values()), strict=True))
+
+
+def _percentile(title: str, one: Configured) -> float | None:
+    if title == _P99 and sum(len(r.step_seconds) for r in one.good) < FEWEST_FOR_P99:
+        return None  # it would be the slowest
+    return _percentiles(one)[title]
+
+
+def _scatter(record: RunRecord) -> float | None:
+    if not record.step_seconds:
+        return None
+    first, middle, third = quantiles(record.step_seconds, 0.25, 0.5, 0.75)
+    return (third - first) / middle
+
+
+_COLUMNS: tuple[Column[Configured], ...] = (
+    Column("configuration", lambda one: one.name),
+    numeric(
+        "timed steps",
+        lambda one: sum(len(record.step_seconds) for record in one.good),
+        integer,
+    ),
+    *(numeric(title, partial(_percentile, title)) for title in _SHARES),
+    numeric(
+        "within a process",
+        lambda one: one.sample(_scatter).median,
+        percent,
+        hint="interquartile range over median",
+    ),
+    numeric(
+        "between processes",
+        lambda one: one.sample("step_seconds").spread,
+        percent,
+        hint="from the fastest process to the slowest, over the median",
+    ),
+)

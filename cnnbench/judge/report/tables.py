@@ -1,0 +1,188 @@
+"""The numbers of a report as tables for other programs, by way of pandas.
+
+Units are in the names of columns: seconds, bytes, images per second; shares are shares. What
+is not known is an empty cell. Text that a spreadsheet would take for a formula begins with an
+apostrophe.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from cnnbench.base.text.escape import spreadsheet
+from cnnbench.judge.metrics.registry import HISTORY
+from cnnbench.judge.report.results import Configured, Results
+from cnnbench.judge.report.sections.scaling import curves
+from cnnbench.records.steady_state import run_steady_state
+from cnnbench.records.tables import RUNS, allreduce_row, run_row
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+_FLAGS = (
+    *("model", "data_name", "device", "num_gpus", "variable_update", "all_reduce_spec"),
+    *("precision", "batch_size", "forward_only", "eval"),
+)
+_MEDIANS = {
+    "throughput_images_per_sec": "throughput",
+    "median_step_seconds": "step_seconds",
+    "scaling_efficiency": None,
+    "mfu": "mfu",
+    "peak_memory_bytes": "peak_memory_bytes",
+    "startup_seconds": "startup_seconds",
+    "top_1": "top_1",
+    "joules_per_image": "joules_per_image",
+    "cpu_seconds_per_step": "cpu_time",
+    "images_per_cpu_second": "images_per_cpu_second",
+    "input_wait_fraction": "input_wait_fraction",
+}
+"""Columns with the metric whose median over processes they hold; None: computed otherwise."""
+
+_SPREADING = ("throughput_images_per_sec", "peak_memory_bytes")
+"""Values with interval and range."""
+
+
+def configurations(results: Results) -> DataFrame:
+    """A row per configuration: medians over processes with their intervals and ranges."""
+    import pandas
+
+    efficiencies = {
+        one.name: curve.efficiency(one)
+        for curve in curves(results.configured)
+        for one in curve.members
+    }
+    rows = [
+        {**_facts(one), **_statistics(one), "scaling_efficiency": efficiencies.get(one.name)}
+        for one in results.configured
+    ]
+    return pandas.DataFrame(rows)
+
+
+def _statistics(one: Configured) -> dict[str, float | None]:
+    found: dict[str, float | None] = {}
+    for name, metric in _MEDIANS.items():
+        values = None if metric is None else one.sample(one.mfu if metric == "mfu" else metric)
+        found[name] = None if values is None else values.median
+        if values is not None and name in _SPREADING:
+            low, high = values.interval or (None, None)
+            found |= {f"{name}_low": low, f"{name}_high": high}
+            found[f"{name}_min"] = min(values.values, default=None)
+            found[f"{name}_max"] = max(values.values, default=None)
+    return found
+
+
+def _facts(one: Configured) -> dict[str, Any]:
+    batch = next((r.batch for r in one.records if r.batch is not None), None)
+    model = next((r.model for r in one.records if r.model is not None), None)
+    statuses = [record.status for record in one.records]
+    return {
+        "configuration": one.name,
+        "key": one.configuration.key,
+        "side": one.origin.side,
+        "repository": one.origin.repository,
+        "revision": one.origin.revision,
+        "dirty": one.origin.dirty,
+        "tensorflow_version": one.origin.tensorflow,
+        **{name: one.flag(name) for name in _FLAGS},
+        "devices": one.devices,
+        "images_per_step": None if batch is None else batch.global_,
+        "parameters": None if model is None else model.parameters,
+        "processes": len(one.good),
+        "failed": statuses.count("failed"),
+        "interrupted": statuses.count("interrupted"),
+    }
+
+
+def runs(results: Results) -> DataFrame:
+    """A row per process: the columns of --result_csv, and what the report adds."""
+    import pandas
+
+    names = {record.run_id: one.name for one in results.configured for record in one.records}
+    speed, step = HISTORY["throughput"].value, HISTORY["step_seconds"].value
+    rows = []
+    for record in results.runs:
+        steady = run_steady_state(record)
+        rows.append(
+            {
+                "configuration": names[record.run_id],
+                **RUNS.cells(run_row(record)),
+                "throughput_images_per_sec": speed(record),
+                "median_step_seconds": step(record),
+                "steady_state": steady.series.shape.value,
+                "unsteady_timed_steps": steady.unsteady_timed_steps,
+                "command": shlex.join(record.command),
+            }
+        )
+    return pandas.DataFrame(rows)
+
+
+def allreduce(results: Results) -> DataFrame:
+    """A row per reduction, with the columns of `cnnbench allreduce --result_csv`."""
+    import pandas
+
+    rows = [allreduce_row(record, point) for record in results.allreduces for point in record.rows]
+    return pandas.DataFrame([dict(row) for row in rows])
+
+
+def comparison(results: Results) -> DataFrame:
+    """A row per configuration and metric judged against the baseline."""
+    import pandas
+
+    entries = () if results.comparison is None else results.comparison.entries
+    names = ("base_median", "new_median", "change", "low", "high", "p", "p_adjusted", "floor")
+    rows = [
+        {
+            "configuration": entry.name,
+            "key": entry.configuration.key,
+            "metric": result.metric.name,
+            "unit": result.metric.unit,
+            "verdict": result.verdict.value,
+            "word": result.word,
+            **{name: getattr(result.judgement, name) for name in names},
+            "base_processes": len(entry.base),
+            "new_processes": len(entry.new),
+            "reason": result.judgement.reason,
+        }
+        for entry in entries
+        for result in entry.results
+    ]
+    return pandas.DataFrame(rows)
+
+
+TABLES: Mapping[str, Callable[[Results], DataFrame]] = {
+    "configurations": configurations,
+    "runs": runs,
+    "allreduce": allreduce,
+    "comparison": comparison,
+}
+"""Tables by name."""
+
+
+def frame(results: Results, table: str) -> DataFrame:
+    """A table as a pandas DataFrame.
+
+    Args:
+      results: the subject of the report.
+      table: name in `TABLES`.
+
+    Raises:
+      KeyError: an unknown table.
+    """
+    return TABLES[table](results)
+
+
+def csv(results: Results, table: str) -> str:
+    """A table as CSV with a header, in which no cell is a formula; arguments as of `frame`.
+
+    Raises:
+      KeyError: an unknown table.
+    """
+    return str(frame(results, table).map(_escaped).to_csv(index=False, lineterminator="\n"))
+
+
+def _escaped(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        value = ";".join(map(str, value))
+    return spreadsheet(value) if isinstance(value, str) else value

@@ -1,0 +1,1 @@
+"""Measurements and models of single parts: reductions, costs, layers of a step."""

@@ -1,0 +1,375 @@
+"""Reductions as TensorFlow runs them: traced, chained, synchronised, between buffers.
+
+Tensors and sums lie in staging areas, one per device, not in variables. An area hands out
+all its tensors in one operation and takes all sums in one, by reference. Reading and
+assigning a variable per tensor would cost as much as reducing small tensors does (a
+thousand tensors of 4 KiB on four devices: 21 ms against 1.2 ms, and minutes to build), and
+so hide what is to be measured. Both operations have side effects, so that TensorFlow's
+graph optimiser can neither drop an unread sum nor merge two reductions of the same tensors.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import tensorflow as tf
+
+from cnnbench.errors import FlagError, first_line
+from cnnbench.lab.allreduce import peers
+from cnnbench.lab.allreduce.cases import Case
+from cnnbench.lab.allreduce.data import Array, DataSet
+from cnnbench.variable_mgr.aggregation.pipeline import make_stages, run_through
+from cnnbench.variable_mgr.all_reduce import (
+    AllReduceSpec,
+    ReduceContext,
+    names,
+    registry,
+    single,
+)
+from cnnbench.variable_mgr.all_reduce.context import groups_of
+from cnnbench.variable_mgr.all_reduce.reducer import Reducer
+from cnnbench.variable_mgr.gradients import transposed
+
+# [device][index]
+DeviceTensors: TypeAlias = "list[list[tf.Tensor]]"
+
+# Takes the tensors of every device to as many sums for every device.
+Reduction: TypeAlias = "Callable[[DeviceTensors], DeviceTensors]"
+
+_numbers = itertools.count()
+
+
+class Buffers:
+    """Equal tensors on several devices, and room for as many sums on each.
+
+    Args:
+      devices: full device strings.
+      shapes: of the tensors of each device.
+      dtype: name of their dtype.
+      first: number of the first of the devices among all that reduce.
+    """
+
+    def __init__(
+        self,
+        devices: Sequence[str],
+        shapes: Sequence[tuple[int, ...]],
+        dtype: str,
+        first: int = 0,
+    ) -> None:
+        self._first = first
+        self.devices = tuple(devices)
+        self.shapes = tuple(shapes)
+        self.dtype = tf.as_dtype(dtype)
+        sizes = [math.prod(shape) for shape in self.shapes]
+        self._begins = tuple(itertools.accumulate(sizes, initial=0))[:-1]
+        number = next(_numbers)
+        self._inputs = [f"allreduce-{number}-in-{i}" for i in range(len(self.devices))]
+        self._sums = [f"allreduce-{number}-out-{i}" for i in range(len(self.devices))]
+
+    def load(self, data: DataSet) -> None:
+        """Puts the values of a data set into the tensors of every device."""
+        self._clear(self._inputs)
+        for number, device in enumerate(self.devices):
+            with tf.device(device):
+                values = [
+                    tf.constant(data.fill(self._first + number, begin, shape))
+                    for begin, shape in zip(self._begins, self.shapes, strict=True)
+                ]
+                tf.raw_ops.Stage(values=values, shared_name=self._inputs[number])
+        self._sizes(self._inputs)
+
+    def read(self) -> DeviceTensors:
+        """The tensors of every device, inside a traced function.
+
+        The sums that a device had before are freed first, as gradients that have been
+        applied are, so that what follows may use their memory.
+        """
+        tensors = []
+        for device, name, sums in zip(self.devices, self._inputs, self._sums, strict=True):
+            with tf.device(device):
+                clear = tf.raw_ops.StageClear(dtypes=self._dtypes, shared_name=sums)
+                with tf.control_dependencies([clear]):
+                    own = tf.raw_ops.StagePeek(index=0, dtypes=self._dtypes, shared_name=name)
+                for tensor, shape in zip(own, self.shapes, strict=True):
+                    tensor.set_shape(shape)
+                tensors.append(list(own))
+        return tensors
+
+    def write(self, sums: DeviceTensors, read: DeviceTensors) -> list[tf.Tensor]:
+        """Keeps the sums of every device, inside a traced function.
+
+        Args:
+          sums: for every device.
+          read: what `read` gave; a sum of nothing in it still comes after it.
+
+        Returns:
+          A scalar on each device that can be read when the device has its sums.
+        """
+        tokens = []
+        for device, name, own, before in zip(self.devices, self._sums, sums, read, strict=True):
+            with tf.device(device):
+                with tf.control_dependencies([before[0].op]):
+                    stage = tf.raw_ops.Stage(values=own, shared_name=name)
+                with tf.control_dependencies([stage]):
+                    # A GPU's operations are begun, not done, when what depends on them
+                    # begins. One that computes from a sum comes after it on the GPU.
+                    last = tf.reshape(own[-1], [-1])[:1]
+                    tokens.append(tf.reduce_sum(tf.cast(last, tf.float32)))
+        return tokens
+
+    def count_wrong(self, data: DataSet, added_in: str, cast: bool) -> int:
+        """How many elements of the sums that were kept last are wrong, over all devices.
+
+        Args:
+          data: what was reduced.
+          added_in: name of the dtype in which the sums were made.
+          cast: whether the values were rounded to that dtype first.
+        """
+        wrong = 0
+        sizes = self._sizes(self._sums)
+        for device, name, size in zip(self.devices, self._sums, sizes, strict=True):
+            if size != 1:
+                wrong += sum(math.prod(shape) for shape in self.shapes)
+                continue
+            with tf.device(device):
+                own = tf.raw_ops.StagePeek(index=0, dtypes=self._dtypes, shared_name=name)
+            for tensor, begin, shape in zip(own, self._begins, self.shapes, strict=True):
+                result: Array = tensor.numpy()
+                if result.shape != shape:
+                    wrong += math.prod(shape)
+                else:
+                    wrong += data.count_wrong(result, begin, added_in, cast)
+        return wrong
+
+    @property
+    def elements(self) -> int:
+        """Elements on all devices together."""
+        return len(self.devices) * sum(math.prod(shape) for shape in self.shapes)
+
+    def clear_sums(self) -> None:
+        """Forgets the sums, so that none of them can be taken for a later reduction's."""
+        self._clear(self._sums)
+
+    def close(self) -> None:
+        """Frees the memory."""
+        self._clear(self._inputs)
+        self._clear(self._sums)
+
+    @property
+    def _dtypes(self) -> list[tf.DType]:
+        return [self.dtype] * len(self.shapes)
+
+    def _clear(self, names: Sequence[str]) -> None:
+        for device, name in zip(self.devices, names, strict=True):
+            with tf.device(device):
+                tf.raw_ops.StageClear(dtypes=self._dtypes, shared_name=name)
+        self._sizes(names)
+
+    def _sizes(self, names: Sequence[str]) -> list[int]:
+        """How many lists of tensors are in each area, when all that was asked before is done.
+
+        An operation on another process has only been sent when it returns, and a function that
+        is called then may come before it; a value that comes back shows that it has run.
+        """
+        sizes = []
+        for device, name in zip(self.devices, names, strict=True):
+            with tf.device(device):
+                sizes.append(int(tf.raw_ops.StageSize(dtypes=self._dtypes, shared_name=name)))
+        return sizes
+
+
+class Program:
+    """A traced function that reduces the tensors of buffers, several times one after another.
+
+    Args:
+      buffers: hold the tensors, and the sums afterwards.
+      make_reduction: called once for each reduction in the chain, so that none can share
+        state or keys with another.
+      chain: reductions in one call. Each begins when the one before has put its sums on
+        every device.
+
+    Attributes:
+      trace_seconds: to trace the function.
+      first_call_seconds: of the first call, in which TensorFlow optimises and places the
+        graph; None before it.
+      operations: in the traced graph.
+    """
+
+    def __init__(
+        self, buffers: Buffers, make_reduction: Callable[[], Reduction], chain: int
+    ) -> None:
+        self.chain = chain
+        self.first_call_seconds: float | None = None
+        begin = time.perf_counter()
+        function = tf.function(lambda: _chained(buffers, make_reduction, chain), autograph=False)
+        self._call = function.get_concrete_function()
+        self.trace_seconds = time.perf_counter() - begin
+        self.operations = len(self._call.graph.get_operations())
+
+    def run(self) -> float:
+        """Calls the function, waits until every device has its sums.
+
+        Returns:
+          Seconds.
+        """
+        begin = time.perf_counter()
+        self._call().numpy()
+        seconds = time.perf_counter() - begin
+        if self.first_call_seconds is None:
+            self.first_call_seconds = seconds
+        return seconds
+
+    @property
+    def build_seconds(self) -> float | None:
+        """Tracing and first call together; None before the first call."""
+        if self.first_call_seconds is None:
+            return None
+        return self.trace_seconds + self.first_call_seconds
+
+
+def copy_all(tensors: DeviceTensors) -> DeviceTensors:
+    """No reduction: every device copies its tensors, all devices at once."""
+    copies = []
+    for own in tensors:
+        with tf.device(own[0].device):
+            copies.append([tf.raw_ops.DeepCopy(x=tensor) for tensor in own])
+    return copies
+
+
+def _chained(buffers: Buffers, make_reduction: Callable[[], Reduction], chain: int) -> tf.Tensor:
+    first = buffers.devices[0]
+    finished: list[tf.Operation] = []
+    for _ in range(chain):
+        with tf.control_dependencies(finished):
+            tensors = buffers.read()
+        tokens = buffers.write(make_reduction()(tensors), tensors)
+        with tf.device(first):
+            done = tf.add_n(tokens)
+        finished = [done.op]
+    return done
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """The devices that reduce together, and the options of algorithms.
+
+    Attributes:
+      devices: full device strings, in ring order.
+      cpu: the host's.
+      cpus: one of every process, where there are several.
+      own: those of `devices` whose tensors this process has, where every process has its own.
+      add_on_cpu: whether copying adds on the host.
+      network_topology: of hierarchical copies.
+      group_size: devices in a group of two-level algorithms, 0 for those of a process.
+      share_memory: see `ReduceContext`.
+      communication_hint: see `ReduceContext`.
+    """
+
+    devices: tuple[str, ...]
+    cpu: str
+    add_on_cpu: bool = False
+    network_topology: str = "dgx1"
+    group_size: int = 0
+    share_memory: bool = True
+    cpus: tuple[str, ...] = ()
+    own: tuple[str, ...] | None = None
+    communication_hint: str = "auto"
+
+    @property
+    def context(self) -> ReduceContext:
+        """The context of algorithms."""
+        return ReduceContext.of_towers(
+            self.devices,
+            self.cpu,
+            cpus=self.cpus,
+            own=self.own,
+            add_on_cpu=self.add_on_cpu,
+            network_topology=self.network_topology,
+            share_memory=self.share_memory,
+            communication_hint=self.communication_hint,
+        )
+
+    def reducer(self, spec: AllReduceSpec, merge_scope: int = 1) -> Reducer:
+        """What sums the tensors of these devices.
+
+        Args:
+          spec: algorithms.
+          merge_scope: consecutive tensors that share a name scope.
+
+        Raises:
+          FlagError: an algorithm cannot work with these devices; points into the spec.
+        """
+        groups = groups_of(self.devices, self.group_size)
+        return Reducer(spec, self.context, groups, merge_scope)
+
+
+def factory(case: Case, place: Place) -> Callable[[], Reduction]:
+    """Makes the reduction of a case, anew for every one in a chain.
+
+    Args:
+      case: what to reduce with.
+      place: the devices.
+
+    Raises:
+      FlagError: an algorithm cannot work with these devices.
+    """
+    if case.peer is not None:
+        # Made here, because a strategy is no part of a trace; it keeps nothing between uses.
+        reduction = peers.Peer(case.peer, place.devices)
+        return lambda: reduction
+    spec = case.spec or single("copy")
+    place.reducer(spec)
+    aggregation = case.aggregation()
+
+    def make() -> Reduction:
+        stages = make_stages(aggregation, place.context.own_devices, None)
+        reducer = place.reducer(spec, aggregation.allreduce_merge_scope)
+
+        def reduce(tensors: DeviceTensors) -> DeviceTensors:
+            return transposed(run_through(stages, transposed(tensors), reducer))
+
+        return reduce
+
+    return make
+
+
+def usable(place: Place) -> tuple[tuple[AllReduceSpec, ...], dict[str, str]]:
+    """The algorithms that work on these devices, and why the others do not."""
+    specs, reasons = [], {}
+    for name in names():
+        try:
+            registry.create(name, place.context)
+            if name == "collective" and len(groups_of(place.devices)) > 1:
+                raise ValueError("every worker runs it by itself, so it is measured alone")
+        except ValueError as error:
+            reasons[name] = first_line(error)
+        except Exception as error:  # a defective algorithm is no reason to measure none
+            reasons[name] = f"{type(error).__name__}: {first_line(error)}"
+        else:
+            specs.append(single(name))
+    return tuple(specs), reasons
+
+
+def check(specs: Sequence[AllReduceSpec] | None, peer_names: Sequence[str], place: Place) -> None:
+    """Refuses specs and peers that cannot work on these devices.
+
+    Args:
+      specs: None for all that work.
+      peer_names: of `peers.NAMES`.
+      place: the devices.
+
+    Raises:
+      FlagError: points into the spec, or names the peer.
+    """
+    for spec in specs or ():
+        place.reducer(spec)
+    for name in peer_names:
+        try:
+            peers.check(name, place.devices)
+        except ValueError as error:
+            raise FlagError("peers", name, first_line(error)) from error

@@ -1,0 +1,377 @@
+"""One run of `cnnbench allreduce`, from its flags to its record."""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, Protocol
+
+from cnnbench.base.interrupts import restored
+from cnnbench.base.text.labels import labels_of
+from cnnbench.base.text.progress import Messages, Progress
+from cnnbench.base.text.terminal import LineWriter
+from cnnbench.errors import BenchmarkError, ExitCode, UsageError, text_of
+from cnnbench.flags.groups.allreduce import AllReduceParams
+from cnnbench.lab.allreduce import table
+from cnnbench.lab.allreduce.plan import AllReducePlan, make_plan, unused_notices
+from cnnbench.machine import facts, repository
+from cnnbench.machine.checks import Condition, RunFlags, parse_quiet
+from cnnbench.machine.watch import Watch
+from cnnbench.records.allreduce import AllReduceRecord, Copying, Point, RingDevices
+from cnnbench.records.codec import encode
+from cnnbench.records.result_files import ResultFiles
+from cnnbench.records.run import ErrorInfo
+from cnnbench.records.tables import REDUCTIONS, allreduce_row
+from cnnbench.run.runtime import tensorflow as runtime
+from cnnbench.run.runtime.native import uninterrupted, without_info_lines
+from cnnbench.variable_mgr.all_reduce.context import groups_of
+
+if TYPE_CHECKING:
+    from cnnbench.base.jobs.job import Job
+    from cnnbench.lab.allreduce.program import Place
+    from cnnbench.lab.allreduce.size_bench import SizeBench
+    from cnnbench.variable_mgr.all_reduce import AllReduceSpec
+    from cnnbench.variable_mgr.worker_group import WorkerGroup
+
+
+class Connection(Protocol):
+    """What ties a process to the others of its job; see `cnnbench.run.driver.membership`."""
+
+    def settings(self, settings: runtime.Settings) -> runtime.Settings:
+        """Those of this process."""
+
+    def meet(self) -> None:
+        """Waits for all processes, before TensorFlow is loaded."""
+
+    def join(self, devices: runtime.Devices) -> runtime.Devices:
+        """Connects TensorFlow."""
+
+    def failure(self, error: BaseException) -> BenchmarkError | None:
+        """The error that names a lost process."""
+
+    def end(self, code: int, reason: str = "") -> None:
+        """Ends the processes that serve."""
+
+
+class AllReduceBench:
+    """Measures the cases of its flags.
+
+    Args:
+      params: every value checked by itself.
+      writer: takes the lines of the table.
+      command: argv for the record.
+      explicit_flags: names of the flags that were given.
+      messages: where notices go; silent by default.
+      progress: live progress; none by default.
+      plan: of the flags; made from them if None.
+      connection: to the other processes of a job; None for one process.
+
+    Raises:
+      FlagError: a parameter that cannot be used.
+    """
+
+    def __init__(
+        self,
+        params: AllReduceParams,
+        writer: LineWriter,
+        *,
+        command: Sequence[str] = (),
+        explicit_flags: Sequence[str] = (),
+        messages: Messages | None = None,
+        progress: Progress | None = None,
+        plan: AllReducePlan | None = None,
+        connection: Connection | None = None,
+    ) -> None:
+        self.params = params
+        self.plan = plan or make_plan(params, explicit_flags)
+        self._connection = connection
+        self._workers: WorkerGroup | None = None
+        self._writer = writer
+        self._command = tuple(command)
+        self._explicit = tuple(explicit_flags)
+        self._messages = messages or Messages.silent()
+        self._progress = progress or Progress.silent()
+        self._results = ResultFiles(
+            params.result_json, params.result_csv, REDUCTIONS, AllReduceRecord.kind
+        )
+        self._run_id = uuid.uuid4().hex
+        self._started_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        self._placement: RingDevices | None = None
+        self._environment: Mapping[str, Any] = {}
+        self._subject = repository.of_work(params.as_dict())
+        self._quiet = parse_quiet(params.quiet_conditions)
+        # From here on: the load by others is measured while TensorFlow is loaded.
+        self._watch = Watch(gpus=params.device != "cpu")
+        self._copies: list[Copying] = []
+        self._points: list[Point] = []
+        self._peers: list[Point] = []
+
+    def run(self) -> AllReduceRecord:
+        """Measures everything, prints the table and keeps the files up to date.
+
+        Returns:
+          The record.
+
+        Raises:
+          UsageError: found only now, such as too few GPUs; no file is written.
+          BenchmarkError: sums were wrong or a reduction failed; the files name them.
+          KeyboardInterrupt: the files hold what was measured.
+        """
+        for notice in unused_notices(self.plan, self._explicit):
+            self._messages.notice(notice)
+        continued = self._results.prepare()
+        if continued is not None:
+            self._messages.notice(continued)
+        code, reason = ExitCode.OK, ""
+        try:
+            return self._run()
+        except KeyboardInterrupt:
+            code, reason = ExitCode.INTERRUPTED, "interrupted"
+            raise
+        except Exception as error:
+            code, reason = ExitCode.FAILED, str(error)
+            raise
+        finally:
+            if self._connection is not None:
+                self._connection.end(code, reason)
+
+    def _run(self) -> AllReduceRecord:
+        try:
+            with restored():
+                places = self._start()
+                self._measure(places, self._specs(places))
+        except UsageError:
+            raise
+        except KeyboardInterrupt:
+            with uninterrupted():
+                self._results.write(self.record("interrupted"), list)
+            raise
+        except Exception as error:
+            lost = None if self._connection is None else self._connection.failure(error)
+            with uninterrupted():
+                self._results.write(self.record("failed", _info(lost or error)), list)
+            if lost is None:
+                raise
+            raise lost from error
+        if self._workers is not None:
+            self._workers.total(0)  # the chief is the last to be done
+        return self._finish()
+
+    def lost(self, error: BenchmarkError) -> None:
+        """Completes the record of a run whose process has ended without doing so.
+
+        Args:
+          error: how it ended.
+        """
+        written = self._results.holds(self._run_id)
+        so_far = AllReduceRecord.from_json(written) if written else self.record("interrupted")
+        if so_far.status == "interrupted":
+            failed = dataclasses.replace(so_far, status="failed", error=_info(error))
+            self._results.write(failed, list)
+
+    def record(self, status: str = "ok", error: ErrorInfo | None = None) -> AllReduceRecord:
+        """What has been measured so far.
+
+        Args:
+          status: "ok", "failed" or "interrupted".
+          error: why it failed; None if it did not.
+        """
+        config = {**self.params.as_dict(), "sizes": [w.name for w in self.plan.workloads]}
+        config["iters_per_step"] = self.plan.length.chain
+        config["num_batches"] = self.plan.length.rounds
+        return AllReduceRecord(
+            run_id=self._run_id,
+            started_at=self._started_at,
+            status=status,
+            error=error,
+            command=self._command,
+            config={name: encode(value) for name, value in config.items()},
+            explicit_flags=self._explicit,
+            placement=self._placement,
+            copies=tuple(self._copies),
+            points=tuple(self._points),
+            peers=tuple(self._peers),
+            environment=self._environment,
+            conditions=self._watch.record(),
+            subject=self._subject.labelled(labels_of(config)),
+        )
+
+    def _start(self) -> dict[int, Place]:
+        """Loads and configures TensorFlow; the place for every number of devices."""
+        settings = self.plan.settings
+        if self._connection is not None:
+            settings = self._connection.settings(settings)
+            self._connection.meet()
+        for warning in runtime.export_environment(settings):
+            self._messages.warning(warning)
+        with without_info_lines():
+            runtime.load_tensorflow()
+            devices = runtime.configure(settings, self.plan.job)
+            if self._connection is not None:
+                devices = self._connection.join(devices)
+            # The devices are made when the first operation runs.
+            self._environment = facts.collect()
+        for notice in devices.notices:
+            self._messages.notice(notice)
+        flags = RunFlags(
+            on_gpu=devices.kind == "gpu",
+            num_devices=len(devices.towers),
+            intra_threads=devices.intra_threads,
+            intra_threads_given=bool(self.params.num_intra_threads),
+            gpu_indices=self.params.gpu_indices,
+        )
+        self._warn(self._watch.before(self._environment, flags))
+        job = devices.job
+        self._placement = RingDevices(device=devices.kind, devices=job.tower_devices)
+        if job.client_per_worker and job.num_workers > 1:
+            from cnnbench.variable_mgr.worker_group import WorkerGroup
+
+            self._workers = WorkerGroup(job.cpu_devices, job.cpu_device)
+        return {count: self._place(job, count) for count in self.plan.counts}
+
+    def _place(self, job: Job, count: int) -> Place:
+        """The first so many devices of every worker."""
+        from cnnbench.lab.allreduce.program import Place
+
+        def first(devices: Sequence[str]) -> tuple[str, ...]:
+            each = job.towers_per_worker
+            return tuple(device for i, device in enumerate(devices) if i % each < count)
+
+        return Place(
+            devices=first(job.tower_devices),
+            own=None if self._workers is None else first(job.own_tower_devices),
+            cpus=job.cpu_devices if job.in_cluster else (),
+            cpu=job.cpu_device,
+            add_on_cpu=self.params.local_parameter_device == "cpu",
+            network_topology=self.params.network_topology,
+            group_size=self.params.all_reduce_group_size,
+            share_memory=self.params.all_reduce_share_memory,
+            communication_hint=self.params.communication_hint,
+        )
+
+    def _warn(self, found: Iterable[Condition]) -> None:
+        for condition in found:
+            if condition.id not in self._quiet:
+                self._messages.warning(str(condition))
+
+    def _specs(self, places: Mapping[int, Place]) -> dict[int, tuple[AllReduceSpec, ...]]:
+        """The specs to measure on each number of devices."""
+        from cnnbench.lab.allreduce.program import check, usable
+
+        for place in places.values():
+            check(self.plan.specs, self.plan.peers, place)
+        if self.plan.specs is not None:
+            self._lines(
+                f"# {spec} is {running} on {len(place.devices)} devices: there is no other level"
+                for spec in self.plan.specs
+                for place in places.values()
+                if (running := spec.running(groups_of(place.devices, place.group_size))) != spec
+            )
+            return dict.fromkeys(places, self.plan.specs)
+        found = {count: usable(place) for count, place in places.items()}
+        left_out: dict[tuple[str, str], list[str]] = {}
+        for count, (_, reasons) in found.items():
+            for name, reason in reasons.items():
+                devices = str(len(places[count].devices))
+                left_out.setdefault((name, reason), []).append(devices)
+        for (name, reason), counts in left_out.items():
+            self._lines([f"# left out on {' and '.join(counts)} devices: {name}: {reason}"])
+        return {count: specs for count, (specs, _) in found.items()}
+
+    def _measure(
+        self, places: Mapping[int, Place], specs: Mapping[int, tuple[AllReduceSpec, ...]]
+    ) -> None:
+        from cnnbench.lab.allreduce.size_bench import SizeBench, warm_up
+
+        cases = {count: self.plan.cases(specs[count]) for count in places}
+        names = [(str(case), str(case.packing)) for each in cases.values() for case in each]
+        length = self.plan.length
+        rows = table.RowFormat(names, length.build_only, length.rounds)
+        self._lines([*self._head(), "#", *rows.header()])
+        with without_info_lines():
+            warm_up(places[self.plan.counts[0]])
+        with self._watch:
+            for count, place in places.items():
+                for workload in self.plan.workloads:
+                    bench = SizeBench(
+                        place, workload, self.plan.dtype, cases[count], length, self._workers
+                    )
+                    try:
+                        bench.run(self._progress)
+                    finally:
+                        with uninterrupted():
+                            self._take(bench, rows)
+        self._warn(self._watch.during())
+
+    def _take(self, bench: SizeBench, rows: table.RowFormat) -> None:
+        """Prints and records what was measured on one size."""
+        copying, points = bench.copying, bench.points
+        if copying is not None:
+            self._copies.append(copying)
+            self._lines([table.copy_line(copying)])
+        elif bench.copy_error is not None:
+            self._lines([f"# memory copy: {bench.copy_error}"])
+        for point in points:
+            (self._peers if point.spec in self.plan.peers else self._points).append(point)
+        # Replaced by the next size, or by the end of the run.
+        record = self.record("interrupted")
+        for point in points:
+            self._report(point, record.share_of_bound(point), rows)
+        self._results.write(record, lambda: [allreduce_row(record, one) for one in points])
+
+    def _report(self, point: Point, share: float | None, rows: table.RowFormat) -> None:
+        lines = [rows.row(point, share)]
+        if point.error is not None:
+            lines.append(table.error_line(point))
+        if self.params.verbose and not self.plan.length.build_only:
+            lines.append(table.build_line(point))
+        self._lines(lines)
+        warning = table.implausible(point, share)
+        if warning is not None:
+            self._messages.warning(warning)
+
+    def _finish(self) -> AllReduceRecord:
+        """Prints the footer and completes the files."""
+        failed = [point for point in (*self._points, *self._peers) if point.failed]
+        error = BenchmarkError(_failure(failed)) if failed else None
+        record = self.record("ok") if error is None else self.record("failed", _info(error))
+        with uninterrupted():
+            self._results.write(record, list)
+        self._lines(table.footer(record))
+        if error is not None:
+            raise error
+        return record
+
+    def _head(self) -> list[str]:
+        version = self._environment.get("tensorflow_version", "unknown")
+        assert self._placement is not None
+        length = self.plan.length
+        how = (
+            f"{length.chain} reductions per call"
+            if length.build_only
+            else f"{length.rounds} calls of {length.chain} chained reductions after "
+            f"{length.warmup} warm-up calls, all rows of a size interleaved"
+        )
+        return [
+            f"# cnnbench allreduce, TensorFlow {version}, {self._started_at}",
+            f"# Devices: {' '.join(self._placement.devices)}",
+            f"# {how}",
+        ]
+
+    def _lines(self, lines: Iterable[str]) -> None:
+        self._writer.lines(list(lines))
+
+
+def _failure(failed: Sequence[Point]) -> str:
+    """One line about everything that failed."""
+    first = failed[0]
+    where = f"{first.spec} on {first.devices} devices, {first.bytes} bytes"
+    what = first.error or f"{first.wrong} of {first.checked} elements are wrong"
+    more = f"; {len(failed) - 1} more rows failed" if len(failed) > 1 else ""
+    return f"{where}: {what}{more}"
+
+
+def _info(error: Exception) -> ErrorInfo:
+    return ErrorInfo(type=type(error).__name__, message=text_of(error))

@@ -1,0 +1,239 @@
+"""All cases on the tensors of one size, measured side by side and checked."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from cnnbench.base.interrupts import restored
+from cnnbench.base.text.progress import Progress
+from cnnbench.errors import first_line
+from cnnbench.lab.allreduce.cases import Case, Workload
+from cnnbench.lab.allreduce.data import SETS, DataSet, make_data
+from cnnbench.lab.allreduce.plan import Length
+from cnnbench.lab.allreduce.program import Buffers, Place, Program, copy_all, factory
+from cnnbench.records.allreduce import Copying, Point
+from cnnbench.variable_mgr.sizes import DTYPE_BYTES
+from cnnbench.variable_mgr.worker_group import WorkerGroup
+
+_COPIED = "float32"
+
+
+@dataclass
+class _Trial:
+    """One case, or the memory copy, and its results so far."""
+
+    case: Case = field(default_factory=Case)
+    program: Program | None = None
+    seconds: list[float] = field(default_factory=list)
+    wrong: int = 0
+    checked: int = 0
+    error: str | None = None
+    trace_seconds: float | None = None
+    build_seconds: float | None = None
+    operations: int | None = None
+
+    @contextlib.contextmanager
+    def attempt(self) -> Iterator[None]:
+        """Records an error, so that the other cases can go on."""
+        try:
+            with restored():
+                yield
+        except Exception as error:  # an algorithm may raise anything
+            self.error = f"{type(error).__name__}: {first_line(error)}"
+            self.program = None
+
+
+class SizeBench:
+    """Measures every case on one workload.
+
+    In every round each case is called once, and a memory copy beside them, in a random
+    order, so that disturbances of the machine are shared by all.
+
+    Args:
+      place: the devices.
+      workload: their tensors.
+      dtype: name.
+      cases: what to measure.
+      length: how long to measure.
+      workers: the processes of a job in which each has devices of its own; None elsewhere.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        workload: Workload,
+        dtype: str,
+        cases: Sequence[Case],
+        length: Length,
+        workers: WorkerGroup | None = None,
+    ) -> None:
+        self._workers = workers
+        self._place = place
+        self._workload = workload
+        self._dtype = dtype
+        self._bytes = workload.elements * DTYPE_BYTES[dtype]
+        self._length = length
+        self._trials = [_Trial(case) for case in cases]
+        self._copy = _Trial()
+
+    def run(self, progress: Progress) -> None:
+        """Measures; results remain available after an interruption."""
+        buffers = self._make_buffers(self._workload.shapes, self._dtype)
+        copied = self._buffers_to_copy(buffers)
+        try:
+            self._measure(buffers, copied, progress)
+        finally:
+            progress.finish()
+            for trial in (*self._trials, self._copy):
+                trial.program = None
+            for each in {buffers, copied}:
+                each.close()
+            gc.collect()
+
+    @property
+    def points(self) -> list[Point]:
+        """A row for every case that was timed, or built, or failed."""
+        return [
+            self._point(trial)
+            for trial in self._trials
+            if trial.seconds or trial.error or (self._length.build_only and trial.build_seconds)
+        ]
+
+    @property
+    def copying(self) -> Copying | None:
+        """The memory copy; None before it was timed."""
+        if not self._copy.seconds:
+            return None
+        devices, seconds = len(self._place.devices), tuple(self._copy.seconds)
+        return Copying(bytes=self._bytes, devices=devices, seconds=seconds)
+
+    @property
+    def copy_error(self) -> str | None:
+        """Why there is no memory copy."""
+        return self._copy.error
+
+    def _measure(self, buffers: Buffers, copied: Buffers, progress: Progress) -> None:
+        integers, floats = (self._data(name) for name in SETS)
+        buffers.load(integers)
+        label = f"{self._workload.name} on {len(self._place.devices)} devices"
+        progress.start(f"{label}: building", len(self._trials))
+        for number, trial in enumerate(self._trials, start=1):
+            self._build(trial, buffers)
+            progress.update(number)
+        if self._length.build_only:
+            return
+        self._check(integers, buffers)
+        buffers.load(floats)
+        self._check(floats, buffers)
+        if copied is not buffers:
+            copied.load(floats if self._dtype == _COPIED else self._data("floats", _COPIED))
+        with self._attempt(self._copy):
+            self._copy.program = Program(copied, lambda: copy_all, self._length.chain)
+        progress.start(label, self._length.warmup + self._length.rounds)
+        self._time(progress)
+
+    def _build(self, trial: _Trial, buffers: Buffers) -> None:
+        with self._attempt(trial):
+            program = Program(buffers, factory(trial.case, self._place), self._length.chain)
+            trial.trace_seconds, trial.operations = program.trace_seconds, program.operations
+            program.run()
+            trial.build_seconds = program.build_seconds
+            trial.program = program
+
+    def _check(self, data: DataSet, buffers: Buffers) -> None:
+        for trial in self._trials:
+            if trial.program is None:
+                continue
+            packing = trial.case.packing
+            with self._attempt(trial):
+                # The first call reduces the tensors that were loaded before.
+                for _ in range(2 if packing.relaxed else 1):
+                    buffers.clear_sums()
+                    trial.program.run()
+                wire = packing.compact_dtype
+                wrong = buffers.count_wrong(data, wire or self._dtype, wire is not None)
+                trial.wrong += wrong if self._workers is None else int(self._workers.total(wrong))
+                trial.checked += self._workload.elements * len(self._place.devices)
+
+    def _time(self, progress: Progress) -> None:
+        order = [trial for trial in (*self._trials, self._copy) if trial.program is not None]
+        # The same in all processes.
+        where = self._place.devices
+        generator = random.Random(f"{self._length.seed} {self._workload.name} {where}")
+        with _no_garbage_collection():
+            for number in range(self._length.warmup + self._length.rounds):
+                generator.shuffle(order)
+                for trial in order:
+                    if trial.program is None:
+                        continue
+                    with self._attempt(trial):
+                        seconds = trial.program.run() / trial.program.chain
+                        if number >= self._length.warmup:
+                            trial.seconds.append(seconds)
+                progress.update(number + 1)
+
+    def _buffers_to_copy(self, buffers: Buffers) -> Buffers:
+        """One tensor of all bytes, because memory is copied fastest in one piece."""
+        if len(self._workload.shapes) == 1 and self._dtype == _COPIED:
+            return buffers
+        return self._make_buffers([(-(-self._bytes // DTYPE_BYTES[_COPIED]),)], _COPIED)
+
+    def _make_buffers(self, shapes: Sequence[tuple[int, ...]], dtype: str) -> Buffers:
+        own = self._place.context.own_devices
+        return Buffers(own, shapes, dtype, self._place.devices.index(own[0]))
+
+    @contextlib.contextmanager
+    def _attempt(self, trial: _Trial) -> Iterator[None]:
+        """Records an error; where workers wait for one another, none can go on after one."""
+        with trial.attempt() if self._workers is None else contextlib.nullcontext():
+            yield
+
+    def _data(self, name: str, dtype: str | None = None) -> DataSet:
+        wires = (trial.case.packing.compact_dtype for trial in self._trials)
+        added_in = [wire for wire in wires if wire is not None]
+        devices = len(self._place.devices)
+        return make_data(name, devices, dtype or self._dtype, added_in, self._length.seed)
+
+    def _point(self, trial: _Trial) -> Point:
+        return Point(
+            spec=str(trial.case),
+            packing=trial.case.packing,
+            workload=self._workload.name,
+            dtype=self._dtype,
+            bytes=self._bytes,
+            tensors=len(self._workload.shapes),
+            elements=self._workload.elements,
+            devices=len(self._place.devices),
+            seconds=tuple(trial.seconds),
+            wrong=trial.wrong,
+            checked=trial.checked,
+            error=trial.error,
+            trace_seconds=trial.trace_seconds,
+            build_seconds=trial.build_seconds,
+            operations=trial.operations,
+        )
+
+
+@contextlib.contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Keeps Python's collector, which takes long over traced graphs, out of the timed calls."""
+    gc.collect()
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def warm_up(place: Place) -> None:
+    """Traces and runs a copy, so that no case pays for what a process does only once."""
+    buffers = Buffers(place.context.own_devices, [(1,)], _COPIED)
+    buffers.load(make_data("integers", len(place.devices), _COPIED, (), 0))
+    Program(buffers, lambda: copy_all, 1).run()
+    buffers.close()

@@ -1,0 +1,207 @@
+"""The printed table, in the manner of nccl-tests: rows of data, all else behind a ``#``.
+
+docs/all_reduce_benchmark.md defines the columns; GB are 10**9 bytes. Rows are printed as they
+are measured and read by scripts: widths are fixed beforehand, and numbers have no separators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from cnnbench.base.stats.descriptive import FEWEST_FOR_P99
+from cnnbench.base.text.numbers import NONE
+from cnnbench.records.allreduce import AllReduceRecord, Copying, Point
+
+# No machine moves data twenty times as fast as it copies: such a time is not a reduction's.
+IMPLAUSIBLE_SHARE = 20.0
+
+_GIGA = 1e9
+_MICRO = 1e-6
+
+
+class _Column(NamedTuple):
+    """Title, unit, width (negative to align left) and the cell of a row and its share."""
+
+    title: str
+    unit: str
+    width: int
+    cell: Callable[[Point, float | None], object]
+
+    def text(self, cell: str) -> str:
+        return cell.rjust(self.width) if self.width > 0 else cell.ljust(-self.width)
+
+
+class RowFormat:
+    """Formats the rows of one run.
+
+    Args:
+      cases: the specs and packings that will come, as text, for the widths of columns.
+      build_only: whether rows show how long building took instead of reducing.
+      calls: timed per row; too few for a 99th percentile make the column "max".
+    """
+
+    def __init__(
+        self,
+        cases: Sequence[tuple[str, str]],
+        build_only: bool = False,
+        calls: int = FEWEST_FOR_P99,
+    ) -> None:
+        specs = max((len(spec) for spec, _ in cases), default=4)
+        packings = max((len(packing) for _, packing in cases), default=7)
+        self._columns = (
+            _Column("size", "(B)", 12, lambda p, s: p.bytes),
+            _Column("count", "(elements)", 12, lambda p, s: p.elements),
+            _Column("tensors", "", 7, lambda p, s: p.tensors),
+            _Column("dtype", "", 8, lambda p, s: p.dtype),
+            _Column("devices", "", 7, lambda p, s: p.devices),
+            _Column("spec", "", -max(specs, 4), lambda p, s: p.spec),
+            _Column("packing", "", -max(packings, 7), lambda p, s: p.packing),
+            *(_BUILD if build_only else _times(calls)),
+        )
+
+    def header(self) -> list[str]:
+        """Titles and units."""
+        return [
+            self._line("#", [column.title for column in self._columns]),
+            self._line("#", [column.unit for column in self._columns]),
+        ]
+
+    def row(self, point: Point, share: float | None) -> str:
+        """One row.
+
+        Args:
+          point: what was measured.
+          share: of the memory-copy bound; None if unknown.
+        """
+        return self._line(" ", [str(column.cell(point, share)) for column in self._columns])
+
+    def _line(self, mark: str, cells: Sequence[str]) -> str:
+        texts = (column.text(cell) for column, cell in zip(self._columns, cells, strict=True))
+        return f"{mark} {'  '.join(texts)}".rstrip()
+
+
+def copy_line(copy: Copying) -> str:
+    """The memory copy that bounds the rows of one size."""
+    return (
+        f"# memory copy: {copy.devices} devices at once write {copy.rate / _GIGA:.2f} GB/s "
+        f"({copy.bytes} B each); bound {copy.bound_seconds(copy.bytes, copy.devices) / _MICRO:.1f} "
+        "us"
+    )
+
+
+def build_line(point: Point) -> str:
+    """How long one row took to build."""
+    return (
+        f"# build: {point.spec} {point.packing}: traced in {_fixed(point.trace_seconds, 3)} s, "
+        f"built in {_fixed(point.build_seconds, 3)} s, {point.operations or 0} operations"
+    )
+
+
+def error_line(point: Point) -> str:
+    """Why a row has no times."""
+    return f"# {point.spec} {point.packing}: {point.error}"
+
+
+def footer(record: AllReduceRecord) -> list[str]:
+    """The fastest of each size, totals of all rows, and how to read the last column."""
+    wrong, checked = (sum(getattr(p, n) for p in record.rows) for n in ("wrong", "checked"))
+    errors = sum(p.error is not None for p in record.rows)
+    lines = fastest(record)
+    if checked:
+        lines.append(f"# Wrong values: {wrong} of {checked} {'FAILED' if wrong else 'OK'}")
+    if errors:
+        lines.append(f"# Rows with errors: {errors} FAILED")
+    if record.copies:
+        lines += [
+            "# of copy bound: the time in which all devices at once copy 2(n-1)/n x size each,",
+            "#   as measured in the same run, over the median time. Devices that share a memory",
+            "#   may pass 1: they can add and hand out sums with less traffic than such copies.",
+        ]
+    return lines
+
+
+def fastest(record: AllReduceRecord) -> list[str]:
+    """A line per size and number of devices of which several rows were timed.
+
+    Args:
+      record: of the run; reductions of other libraries count too.
+    """
+    alike: dict[tuple[object, ...], list[tuple[float, Point]]] = {}
+    for point in record.rows:
+        if point.median is not None and not point.failed:
+            place = (point.workload, point.bytes, point.dtype, point.devices)
+            alike.setdefault(place, []).append((point.median, point))
+    lines = []
+    for (_, size, _, devices), timed in alike.items():
+        if len(timed) < 2:
+            continue
+        (best, first), (second, next_one), *_ = sorted(timed, key=lambda one: one[0])
+        lines.append(
+            f"# Fastest of {size} B on {devices} devices: {_case(first)}, "
+            f"{_fixed(first.bus_bandwidth, 2, _GIGA)} GB/s busbw, {second / best:.2f} times as "
+            f"fast as the next, {_case(next_one)}"
+        )
+    return lines
+
+
+def _case(point: Point) -> str:
+    packing = str(point.packing)
+    return point.spec if packing == NONE else f"{point.spec} {packing}"
+
+
+def implausible(point: Point, share: float | None) -> str | None:
+    """A warning about a time that is too short for a reduction; None for others.
+
+    Args:
+      point: what was measured.
+      share: of the memory-copy bound; None if unknown.
+    """
+    if share is None or share <= IMPLAUSIBLE_SHARE:
+        return None
+    return (
+        f"{point.spec} {point.packing} on {point.bytes} bytes and {point.devices} devices: "
+        f"{share:.0f} times the memory-copy bound; not measured?"
+    )
+
+
+def _fixed(value: float | None, digits: int, unit: float = 1.0) -> str:
+    return NONE if value is None else f"{value / unit:.{digits}f}"
+
+
+def _wrong(point: Point) -> object:
+    if point.error is not None:
+        return "error"
+    return point.wrong if point.checked else NONE
+
+
+def _pieces(point: Point) -> int:
+    return point.devices * point.tensors
+
+
+def _per_piece(point: Point) -> str:
+    return _fixed(point.build_seconds, 1, _pieces(point) * _MICRO)
+
+
+_P99 = _Column("p99", "(us)", 11, lambda p, s: _fixed(p.p99, 1, _MICRO))
+_MAX = _Column("max", "(us)", 11, lambda p, s: _fixed(p.longest, 1, _MICRO))
+
+
+def _times(calls: int) -> tuple[_Column, ...]:
+    return (
+        _Column("time", "(us)", 11, lambda p, s: _fixed(p.median, 1, _MICRO)),
+        _P99 if calls >= FEWEST_FOR_P99 else _MAX,
+        _Column("algbw", "(GB/s)", 7, lambda p, s: _fixed(p.algorithm_bandwidth, 2, _GIGA)),
+        _Column("busbw", "(GB/s)", 7, lambda p, s: _fixed(p.bus_bandwidth, 2, _GIGA)),
+        _Column("#wrong", "", 6, lambda p, s: _wrong(p)),
+        _Column("of copy", "bound", 7, lambda p, s: _fixed(s, 3)),
+    )
+
+
+_BUILD = (
+    _Column("pieces", "(devices x tensors)", 19, lambda p, s: _pieces(p)),
+    _Column("operations", "", 10, lambda p, s: NONE if p.operations is None else p.operations),
+    _Column("trace", "(s)", 8, lambda p, s: _fixed(p.trace_seconds, 3)),
+    _Column("build", "(s)", 8, lambda p, s: _fixed(p.build_seconds, 3)),
+    _Column("build/piece", "(us)", 11, lambda p, s: _per_piece(p)),
+)

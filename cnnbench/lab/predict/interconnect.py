@@ -1,0 +1,180 @@
+"""The time of an all-reduce over given links, for specs and lists of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cnnbench.lab.predict.formulas import FORMULAS, Formula, Layout, Path, Phase, path_seconds
+from cnnbench.lab.predict.links import Link
+from cnnbench.lab.predict.workload import NotPredictedError, Tensor, sent, total_bytes
+from cnnbench.variable_mgr.aggregation.spec import Packing
+from cnnbench.variable_mgr.all_reduce.spec import AlgorithmSpec, AllReduceSpec
+
+
+@dataclass(frozen=True)
+class Interconnect:
+    """Devices with links of their own, or nodes of devices with a link per node.
+
+    Attributes:
+      link: between the devices of a node, or between all devices.
+      far_link: between nodes; None where every device has its own link to all others.
+      per_node: devices per node, with `far_link`.
+      launch: further seconds per reduction.
+    """
+
+    link: Link
+    far_link: Link | None = None
+    per_node: int = 1
+    launch: float = 0.0
+
+    def seconds(
+        self, spec: AllReduceSpec, tensors: Sequence[Tensor], devices: int, packing: Packing
+    ) -> float:
+        """Time to reduce the tensors.
+
+        Args:
+          spec: algorithms by size.
+          tensors: of one device, before packing.
+          devices: at least 1.
+          packing: what is done before and undone after.
+
+        Returns:
+          Seconds; 0 on one device.
+
+        Raises:
+          NotPredictedError: an algorithm is not known, or has no meaning on these devices.
+        """
+        if devices == 1:
+            return 0.0
+        phases = self.phases(spec, tensors, devices, packing)
+        return self.launch + path_seconds(phases, *self._links())
+
+    def phases(
+        self, spec: AllReduceSpec, tensors: Sequence[Tensor], devices: int, packing: Packing
+    ) -> Path:
+        """What follows each other on the busiest device, without launch.
+
+        Args:
+          spec, tensors, devices, packing: as of `seconds`.
+
+        Raises:
+          NotPredictedError: an algorithm is not known, or has no meaning on these devices.
+        """
+        phases: list[Phase] = []
+        if packing.joins:
+            # Joining copies; splitting gives views.
+            phases.append(Phase(copied=total_bytes(tensors)))
+        travelling = sent(packing, tensors)
+        for index, part in enumerate(spec.ranges):
+            mine = [tensor for tensor in travelling if spec.range_of(tensor.bytes) == index]
+            if mine:
+                phases += self._algorithm(part.algorithm, mine, devices)
+        return phases
+
+    def _algorithm(self, algorithm: AlgorithmSpec, tensors: Sequence[Tensor], devices: int) -> Path:
+        layout = Layout(devices, self.per_node if self.far_link is not None else 1)
+        if len(algorithm.levels) == 1:
+            return self._one_level(algorithm.levels[0], tensors, layout, algorithm.shards)
+        return self._two_levels(algorithm, tensors, layout)
+
+    def _one_level(self, name: str, tensors: Sequence[Tensor], layout: Layout, shards: int) -> Path:
+        formula = FORMULAS.get(name)
+        if formula is None:
+            raise NotPredictedError(f"there is no formula for {name}")
+        if shards > layout.devices:
+            raise NotPredictedError(f"{shards} shards need as many devices")
+        return _list_phases(formula, tensors, layout, shards, *self._links())
+
+    def _two_levels(
+        self, algorithm: AlgorithmSpec, tensors: Sequence[Tensor], layout: Layout
+    ) -> Path:
+        """Within nodes, then between one device per node, then back to all of the node."""
+        if self.far_link is None:
+            raise NotPredictedError(
+                f"{algorithm} has two levels; give --inter_link and --devices_per_node"
+            )
+        within, between = algorithm.levels
+        inside = Layout(layout.near, layout.near)
+        phases: list[Phase] = []
+        if inside.devices > 1:
+            phases += self._one_level(within, tensors, inside, 1)
+        if layout.nodes > 1:
+            phases += self._one_level(between, tensors, Layout(layout.nodes), algorithm.shards)
+            if inside.devices > 1:
+                phases += _list_phases(_SPREAD, tensors, inside, 1, *self._links())
+        return phases
+
+    def _links(self) -> tuple[Link, Link]:
+        return self.link, self.link if self.far_link is None else self.far_link
+
+
+def _list_phases(
+    formula: Formula,
+    tensors: Sequence[Tensor],
+    layout: Layout,
+    shards: int,
+    near: Link,
+    far: Link,
+) -> Path:
+    """The slowest tensor, and what the others occupy its device with."""
+    if layout.devices == 1:
+        return ()
+    roots = min(formula.roots(layout, shards), len(tensors))
+    loads: list[list[Phase]] = [[] for _ in range(roots)]
+    longest: Path = ()
+    instead: Path = ()
+    waiting = -1.0
+    for index, tensor in enumerate(tensors):
+        path = _faster(formula, tensor, layout, shards, near, far)
+        busy = path if formula.busy is None else formula.busy(tensor, layout, shards)
+        loads[index % roots] = _add(loads[index % roots], busy)
+        wait = path_seconds(path, near, far) - path_seconds(busy, near, far)
+        if wait > waiting:
+            longest, instead, waiting = path, busy, wait
+    _share_links(loads, max(1, formula.roots(layout, shards) * layout.near // layout.devices))
+    load = max(loads, key=lambda phases: path_seconds(phases, near, far))
+    if formula.busy is None:
+        return load
+    return [*_add(load, [phase.times(-1) for phase in instead]), *longest]
+
+
+def _faster(
+    formula: Formula, tensor: Tensor, layout: Layout, shards: int, near: Link, far: Link
+) -> Path:
+    paths = [path(tensor, layout, shards) for path in (formula.path, *formula.or_paths)]
+    return min(paths, key=lambda path: path_seconds(path, near, far))
+
+
+def _add(load: list[Phase], path: Path) -> list[Phase]:
+    """Adds phase by phase: the phases of one tensor meet the same phases of another."""
+    length = max(len(load), len(path))
+    padded = [[*phases, *[Phase()] * (length - len(phases))] for phases in (load, path)]
+    return [one + other for one, other in zip(*padded, strict=True)]
+
+
+def _share_links(loads: list[list[Phase]], per_node: int) -> None:
+    """Roots of one node send through one link: each waits for the bytes of all of them."""
+    if per_node == 1:
+        return
+    for start in range(0, len(loads), per_node):
+        node = loads[start : start + per_node]
+        for position in range(max(map(len, node))):
+            far_bytes = sum(load[position].far_bytes for load in node if position < len(load))
+            for load in node:
+                if position < len(load):
+                    more = far_bytes - load[position].far_bytes
+                    load[position] = load[position] + Phase(far_bytes=more)
+
+
+def _spread(tensor: Tensor, layout: Layout, shards: int) -> Path:
+    others = layout.devices - 1
+    return (Phase(near_messages=others, near_bytes=others * tensor.bytes),)
+
+
+_SPREAD = Formula(
+    _spread,
+    "the last step of two levels",
+    "(m-1)(alpha + s beta), on one of m devices of a node in turn",
+    roots=lambda layout, shards: layout.devices,
+)

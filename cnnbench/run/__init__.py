@@ -1,0 +1,1 @@
+"""One run: a graph of all towers is built, measured and recorded."""

@@ -1,0 +1,75 @@
+"""The process that drives a job: it connects, and checks that all devices are there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable
+
+from cnnbench.base.jobs.job import CONTROLLER, Job
+from cnnbench.base.jobs.probe import wait_up
+from cnnbench.errors import BenchmarkError, first_line
+from cnnbench.run.runtime import supervisor
+
+
+def connect(
+    job: Job,
+    timeout: float,
+    tell: Callable[[str], None],
+    by: Callable[[], object] | None = None,
+) -> Job:
+    """Connects TensorFlow with the servers of all other tasks.
+
+    Args:
+      job: this process is its chief, and TensorFlow is configured.
+      timeout: seconds to wait for the servers.
+      tell: prints a line about who is missing.
+      by: what connects TensorFlow, where a strategy does that itself.
+
+    Returns:
+      The job, with the kind of devices that the workers have where this process has none.
+
+    Raises:
+      BenchmarkError: a task is missing, or lacks devices.
+    """
+    import tensorflow as tf
+
+    wait_up(job, timeout, tell)
+
+    def join_servers() -> None:
+        spec = tf.train.ClusterSpec(job.hosts_by_job)
+        name, index = job.task.tensorflow_job, job.task.index
+        tf.config.experimental_connect_to_cluster(spec, job_name=name, task_index=index)
+
+    try:
+        (by or join_servers)()
+        found = {device.name for device in tf.config.list_logical_devices()}
+    except (tf.errors.OpError, RuntimeError) as error:
+        raise BenchmarkError(
+            f"{job.task} ({job.address(job.task)}) cannot connect to the job: {first_line(error)}; "
+            "is its port in use?"
+        ) from error
+    if job.task.job == CONTROLLER and job.on("gpu").tower_devices[0] in found:
+        job = job.on("gpu")
+    # TensorFlow would put what belongs to a missing device somewhere else, and say nothing.
+    missing = [device for device in (*job.tower_devices, *job.ps_devices) if device not in found]
+    if missing:
+        raise BenchmarkError(
+            f"{len(missing)} of the devices of the job are not there (first: {missing[0]}); "
+            "every worker needs --num_gpus of them"
+        )
+    return job
+
+
+def leave(code: int) -> None:
+    """Ends this process at once: TensorFlow's own clean-up would wait for processes that are gone.
+
+    Args:
+      code: exit code.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    supervisor.announce(code)
+    os._exit(code)

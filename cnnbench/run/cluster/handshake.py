@@ -1,0 +1,348 @@
+"""All processes of a job meet before any of them loads TensorFlow; standard library only.
+
+Loading is not begun meanwhile: an import cannot be cancelled, and a process that fails to meet the
+others ends at once.
+
+TensorFlow's own start waits for ever, without a word, for a process that is not there, and runs
+with processes that were given other flags. Here every process listens on its own address,
+calls all others on theirs, and goes on when it has reached and has been reached by every one.
+So each pair of addresses is known to work in both directions, in whatever order the processes
+start, and nobody needs the port any longer when `meet` returns: TensorFlow's server takes it. The
+connections with the chief stay open for `cnnbench.run.cluster.watchdog`.
+
+A call is three lines, each a JSON object of at most `LONGEST_LINE` bytes: who calls, with its
+facts; who answers, with its own; and that the answer has arrived. Nothing is authenticated, and
+nothing that comes in is executed or stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import json
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from cnnbench.base.jobs import loop
+from cnnbench.base.jobs.job import Job, Task, host_and_port
+from cnnbench.base.jobs.ports import unbound
+from cnnbench.base.text.escape import one_line
+from cnnbench.errors import BenchmarkError
+
+LONGEST_LINE = 1 << 20
+
+_GREETING = "cnnbench handshake"
+_REPORT_SECONDS = 5.0  # between two lines about who is missing
+_RETRY_SECONDS = 0.1
+_CALL_SECONDS = 10.0  # for one call, from either side
+_PORT_SECONDS = 5.0  # for a port that a process of an earlier run is about to free
+_FAREWELL_SECONDS = 2.0
+_MOST_NAMED = 8  # tasks, or flags, in one message
+_LONGEST_VALUE = 200
+
+
+@dataclass(frozen=True)
+class Met:
+    """What a meeting leaves open.
+
+    Attributes:
+      port: keeps the port from other programs until TensorFlow's server listens on it; it does not
+        listen itself.
+      lines: a connection with each other task at the chief, with the chief at the others.
+    """
+
+    port: socket.socket
+    lines: Mapping[Task, socket.socket]
+
+
+def meet(job: Job, facts: Mapping[str, str], timeout: float, tell: Callable[[str], None]) -> Met:
+    """Waits until every process of a job is there and has the same facts.
+
+    Args:
+      job: of several tasks.
+      facts: what all must agree on, as texts: versions, and flags under their names with two
+        dashes. The addresses of the job are added.
+      timeout: seconds to wait for the others.
+      tell: prints a line about who is missing, called every few seconds.
+
+    Raises:
+      BenchmarkError: the port of this task is in use, somebody has not come in time or has
+        given up, or has other facts. The message names the task and its address.
+    """
+    hosts = {f"--{name}_hosts": ",".join(job.addresses_of(name)) for name in ("worker", "ps")}
+    hosts["--controller_host"] = job.controller_host or ""
+    return loop.run(_Meeting(job, {**hosts, **facts}, tell).run(timeout))
+
+
+@dataclass(frozen=True)
+class _Card:
+    """What a process says of itself."""
+
+    task: str
+    nonce: str
+    facts: Mapping[str, str]
+    failed: str | None
+
+    @classmethod
+    def read(cls, line: bytes) -> _Card | None:
+        """None for what no process of ours has written."""
+        try:
+            values = json.loads(line)
+            if not isinstance(values, dict) or _GREETING not in values:
+                return None
+            facts, failed = values["facts"], values["failed"]
+            return cls(
+                task=str(values["task"]),
+                nonce=str(values["nonce"]),
+                facts={str(name): str(value) for name, value in facts.items()},
+                failed=None if failed is None else str(failed),
+            )
+        except (ValueError, KeyError, AttributeError, RecursionError):
+            return None
+
+    def line(self) -> bytes:
+        return json.dumps({_GREETING: 1, **vars(self)}).encode() + b"\n"
+
+
+class _Meeting:
+    """One process's view of who is there.
+
+    A process has a random number, its nonce. A peer has arrived when the process that
+    answers on its address is the one that has called here.
+    """
+
+    def __init__(self, job: Job, facts: Mapping[str, str], tell: Callable[[str], None]) -> None:
+        self._job = job
+        self._tell = tell
+        self._own = _Card(str(job.task), secrets.token_hex(8), facts, None)
+        self._by_name = {str(task): task for task in job.peers}
+        self._reached: dict[Task, str] = {}
+        self._called_by: dict[Task, str] = {}
+        self._trouble: dict[Task, str] = {}
+        self._lines: dict[Task, socket.socket] = {}
+        self._visits = 0
+
+    async def run(self, timeout: float) -> Met:
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        try:
+            listener, reserved = await self._listen()
+        except BenchmarkError as error:
+            await self._say_goodbye(str(error))
+            raise
+        server = await asyncio.start_server(self._visited, sock=listener, limit=LONGEST_LINE)
+        work = [asyncio.create_task(self._reach(peer)) for peer in self._job.peers]
+        work.append(asyncio.create_task(self._report()))
+        try:
+            self._check_arrivals()
+            done, _ = await asyncio.wait([self._over], timeout=timeout)
+            if not done:
+                message = f"waited {timeout:g} s (--cluster_timeout) for {self._missing()}"
+                self._fail(f"{self._job.task}: {message}")
+            self._over.result()
+        except BenchmarkError as error:
+            reserved.close()
+            for line in self._lines.values():
+                line.close()
+            await self._say_goodbye(str(error))
+            raise
+        finally:
+            for task in work:
+                task.cancel()
+            server.close()
+        return Met(reserved, self._lines)
+
+    # The own port.
+
+    async def _listen(self) -> tuple[socket.socket, socket.socket]:
+        """A socket that listens on the own port, and one that only keeps it."""
+        deadline = time.monotonic() + _PORT_SECONDS
+        while True:
+            try:
+                return _bind(self._address(self._job.task))
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE and time.monotonic() < deadline:
+                    await asyncio.sleep(_RETRY_SECONDS)
+                    continue
+                reason = error.strerror or error
+                if error.errno == errno.EADDRINUSE:
+                    reason = "the port is in use by another program"
+                raise BenchmarkError(f"{self._named(self._job.task)}: {reason}") from error
+
+    async def _visited(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answers a call, be it of a peer or of a program that does not belong here."""
+        self._visits += 1
+        try:
+            if self._visits <= 64 + 2 * len(self._by_name):
+                await asyncio.wait_for(self._answer(reader, writer), _CALL_SECONDS)
+        except (OSError, ValueError, asyncio.TimeoutError):
+            pass  # it calls again if it is one of ours
+        except asyncio.CancelledError:
+            pass  # the meeting is over; Python 3.11 would print a traceback
+        finally:
+            self._visits -= 1
+            writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        card = _Card.read(await reader.readline())
+        if card is None or card.nonce == self._own.nonce:
+            return
+        if card.failed is not None:
+            self._fail(f"{card.task} gave up: {card.failed}")
+            return
+        writer.write(self._own.line())
+        await writer.drain()
+        if self._agrees(card) and await reader.readline() and card.task in self._by_name:
+            peer = self._by_name[card.task]
+            self._called_by[peer] = card.nonce
+            if self._job.is_chief:
+                self._keep(peer, writer)
+            self._check_arrivals()
+
+    # The ports of the others.
+
+    async def _reach(self, peer: Task) -> None:
+        """Calls a peer until the process that answers is the one that has called here."""
+        while not self._has_arrived(peer):
+            if peer not in self._reached or peer in self._called_by:
+                trouble = await self._call(peer)
+                self._trouble[peer] = trouble or ""
+                self._check_arrivals()
+            await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _call(self, peer: Task) -> str | None:
+        """Calls a peer once; why it cannot be reached, or None."""
+        try:
+            card = await asyncio.wait_for(self._exchange(peer, self._own), _CALL_SECONDS)
+        except socket.gaierror:
+            return "unknown host"
+        except ConnectionRefusedError:
+            return "nobody listens there"
+        except asyncio.TimeoutError:
+            return "no answer"
+        except ValueError:
+            card = None
+        except OSError as error:
+            return (error.strerror or str(error)).lower()
+        if card is None:
+            return "another program answers there"
+        if not self._agrees(card):
+            return "disagrees"
+        if card.task != str(peer):
+            return f"answers as {card.task}"
+        self._reached[peer] = card.nonce
+        return None
+
+    async def _exchange(self, peer: Task, own: _Card) -> _Card | None:
+        host, port = host_and_port(self._address(peer))
+        reader, writer = await asyncio.open_connection(host, port, limit=LONGEST_LINE)
+        try:
+            writer.write(own.line())
+            card = _Card.read(await reader.readline())
+            if card is not None and _differences(self._own, card) == []:
+                writer.write(b"{}\n")
+                await writer.drain()
+                if peer == self._job.chief and card.task == str(peer):
+                    self._keep(peer, writer)
+            return card
+        finally:
+            writer.close()
+
+    def _keep(self, peer: Task, writer: asyncio.StreamWriter) -> None:
+        """Keeps the connection of a call that has succeeded, in place of an earlier one."""
+        if peer in self._lines:
+            self._lines[peer].close()
+        self._lines[peer] = writer.get_extra_info("socket").dup()
+
+    async def _say_goodbye(self, reason: str) -> None:
+        """Tells the others, so that they need not wait for a process that has given up."""
+        card = _Card(self._own.task, self._own.nonce, {}, reason)
+        calls = (self._exchange(peer, card) for peer in self._job.peers)
+        with contextlib.suppress(asyncio.TimeoutError):
+            both = asyncio.gather(*calls, return_exceptions=True)
+            await asyncio.wait_for(both, _FAREWELL_SECONDS)
+
+    # What is known.
+
+    def _agrees(self, card: _Card) -> bool:
+        found = _differences(self._own, card)
+        if found:
+            self._fail(f"the processes of the job disagree: {_listed(found)}")
+        return not found
+
+    def _has_arrived(self, peer: Task) -> bool:
+        return peer in self._reached and self._reached[peer] == self._called_by.get(peer)
+
+    def _check_arrivals(self) -> None:
+        if all(map(self._has_arrived, self._job.peers)) and not self._over.done():
+            self._over.set_result(None)
+
+    def _fail(self, message: str) -> None:
+        if not self._over.done():
+            self._over.set_exception(BenchmarkError(one_line(message)))
+
+    async def _report(self) -> None:
+        while True:
+            await asyncio.sleep(_REPORT_SECONDS)
+            self._tell(f"waiting for {self._missing()}")
+
+    def _missing(self) -> str:
+        peers = [peer for peer in self._job.peers if not self._has_arrived(peer)]
+        return _listed([f"{self._named(peer)}: {self._state(peer)}" for peer in peers])
+
+    def _state(self, peer: Task) -> str:
+        if self._trouble.get(peer):
+            return self._trouble[peer]
+        if peer not in self._reached:
+            return "no answer"
+        if peer in self._called_by:
+            return f"two processes say that they are {peer}"
+        return f"it has not reached this process at {self._address(self._job.task)}"
+
+    def _named(self, task: Task) -> str:
+        return f"{task} ({self._address(task)})"
+
+    def _address(self, task: Task) -> str:
+        return self._job.address(task)
+
+
+def _bind(address: str) -> tuple[socket.socket, socket.socket]:
+    """A listening socket and a silent one on the port of an address, on every interface.
+
+    TensorFlow's server ignores the host of its own address likewise. That both set
+    SO_REUSEADDR lets the server share the port with the silent one.
+    """
+    _, port = host_and_port(address)
+    with contextlib.ExitStack() as stack:
+        pair = [stack.enter_context(unbound()) for _ in range(2)]
+        for one in pair:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            one.bind(("", port))
+        pair[0].listen(128)
+        stack.pop_all()
+    return pair[0], pair[1]
+
+
+def _differences(own: _Card, other: _Card) -> list[str]:
+    """What two processes see differently, a phrase each."""
+    names: Iterable[str] = dict.fromkeys((*own.facts, *other.facts))
+    return [
+        f"{name} is {_value(own.facts.get(name))} at {own.task}, "
+        f"{_value(other.facts.get(name))} at {other.task}"
+        for name in names
+        if own.facts.get(name) != other.facts.get(name)
+    ]
+
+
+def _value(text: str | None) -> str:
+    if text is None:
+        return "unknown"
+    return (text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}...") or "''"
+
+
+def _listed(phrases: list[str]) -> str:
+    more = len(phrases) - _MOST_NAMED
+    return "; ".join((*phrases[:_MOST_NAMED], *([f"and {more} more"] if more > 0 else ())))

@@ -1,0 +1,118 @@
+"""A process of a job that lends its devices to the chief and runs nothing of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from cnnbench.base.jobs.job import WORKER, Job, Task
+from cnnbench.base.jobs.probe import OK, probe
+from cnnbench.errors import BenchmarkError, first_line
+from cnnbench.run.cluster.handshake import meet
+from cnnbench.run.cluster.watchdog import PATIENCE, Ending, Watchdog
+from cnnbench.run.runtime import tensorflow as runtime
+from cnnbench.run.runtime.native import without_info_lines
+
+_POLL_SECONDS = 0.1
+_LINGER_SECONDS = 10.0
+
+
+def serve(
+    job: Job,
+    settings: runtime.Settings,
+    facts: Mapping[str, str],
+    timeout: float,
+    tell: Callable[[str], None],
+    lost: Callable[[str], None],
+    spares: Callable[[Task, str], bool],
+    stall_timeout: float = 0.0,
+) -> Ending:
+    """Serves until the chief says how the run has ended.
+
+    TensorFlow is loaded; nothing is printed on standard output.
+
+    Args:
+      job: this process is one of its tasks, and not the chief.
+      settings: of the run; threads, devices and their number.
+      facts: see `handshake.meet`.
+      timeout: seconds to wait for the other processes.
+      tell: prints a line about the state of the process.
+      lost: see `Watchdog`; called before the process ends because another has.
+      spares, stall_timeout: see `Watchdog`.
+
+    Returns:
+      How the run ended.
+
+    Raises:
+      BenchmarkError: another process is missing or disagrees, or the port is in use.
+      FlagError: there are fewer devices than requested.
+    """
+    met = meet(job, facts, timeout, tell)
+    patience = max(timeout, PATIENCE)
+    watchdog = Watchdog(job, lost, patience=patience, spares=spares, stall_timeout=stall_timeout)
+    watchdog.start(met.lines)
+    try:
+        settings = settings_of(job, settings)
+        runtime.export_environment(settings)
+        with met.port, without_info_lines():
+            server = _start_server(job, settings)
+        watchdog.up()
+        tell(f"serving {job.chief} ({job.address(job.chief)})")
+        found = watchdog.wait()
+    except BaseException:
+        watchdog.end(None)
+        raise
+    watchdog.end(found)
+    if found.code == 0:
+        _outlast_chief(job)
+    del server
+    return found
+
+
+def _outlast_chief(job: Job) -> None:
+    """Waits until the chief has told all others and ended, or for some seconds.
+
+    TensorFlow fails the chief's operations on the others while one process is gone.
+    """
+    until = time.monotonic() + _LINGER_SECONDS
+    while time.monotonic() < until and probe(job.address(job.chief), 1.0) == OK:
+        time.sleep(_POLL_SECONDS)
+
+
+def settings_of(job: Job, settings: runtime.Settings) -> runtime.Settings:
+    """The settings of this process: one without towers has one CPU device, and no GPU."""
+    if job.task.job == WORKER or not job.in_cluster:
+        return settings
+    return dataclasses.replace(settings, device="cpu", num_gpus=1, gpu_indices="")
+
+
+def _start_server(job: Job, settings: runtime.Settings) -> Any:
+    """TensorFlow's server on the port of this task, with as many devices as it has towers."""
+    tf = runtime.load_tensorflow()
+    found = runtime.choose_devices(settings)
+    # The only public name of what the server takes: how many devices, threads, which GPUs.
+    config = tf.compat.v1.ConfigProto(
+        device_count={"CPU": len(found.order) if found.kind == "cpu" else 1},
+        intra_op_parallelism_threads=found.intra_threads,
+        inter_op_parallelism_threads=found.inter_threads,
+    )
+    if found.kind == "gpu":
+        config.gpu_options.visible_device_list = ",".join(map(str, found.visible))
+        config.gpu_options.allow_growth = bool(settings.allow_growth)
+    else:
+        config.device_count["GPU"] = 0
+    try:
+        return tf.distribute.Server(
+            tf.train.ClusterSpec(job.hosts_by_job),
+            job_name=job.task.tensorflow_job,
+            task_index=job.task.index,
+            protocol="grpc",
+            config=config,
+        )
+    except tf.errors.OpError as error:
+        address = job.address(job.task)
+        raise BenchmarkError(
+            f"{job.task} cannot serve on {address}: {first_line(error)}; is the port in use?"
+        ) from error

@@ -1,0 +1,388 @@
+"""Finds out that a process of the job is gone, stands still or is stuck; no TensorFlow.
+
+TensorFlow waits for ever for a process that was stopped, and its errors do not always name the
+one that is lost. So all processes keep a connection with the chief, along which both sides send
+messages. One that falls silent is asked on its gRPC port (`probe`): a process that was stopped
+does not answer there, but one whose interpreter is busy for long does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from cnnbench.base.jobs.job import Job, Task
+from cnnbench.base.jobs.probe import listed, named, not_ok, probe
+from cnnbench.base.text.escape import one_line
+from cnnbench.errors import ExitCode
+from cnnbench.run.runtime.activity import LONG, Progress, Standing, blamed
+
+PATIENCE = 600.0
+"""Seconds for a process to load TensorFlow and start its server."""
+
+PERIOD = 2.0
+"""Seconds between two messages of a task."""
+
+NOT_STARTED = "its server has not started"
+MUTE = "answers, but reports nothing"
+
+_CALLBACK_SECONDS = 10.0
+_RECENT_SECONDS = 30.0  # for which the end of a job is ascribed to a stop of this process
+_MOST_BYTES = 1 << 20  # of one message
+
+
+class Ending(NamedTuple):
+    """How a run ended: an exit code, and a reason if it is not 0."""
+
+    code: int
+    reason: str = ""
+
+
+@dataclass
+class _Peer:
+    """A task at the other end of a line.
+
+    Attributes:
+      line: None once it has closed.
+      heard: when the last message came, in seconds.
+      up: whether its server answers since a message has said so.
+      ended: whether it has said that it ends.
+      standing: of its loop; None of one that has none, or has said nothing yet.
+    """
+
+    line: socket.socket | None
+    heard: float
+    up: bool = False
+    ended: bool = False
+    standing: Standing | None = None
+    received: bytes = b""
+    unsent: bytes = b""
+
+    def suspect(self, since: float) -> bool:
+        """Whether its line has closed, or nothing has come since then."""
+        return self.line is None or (self.up and self.heard < since)
+
+
+class Watchdog:
+    """A daemon thread that ends this process when the job cannot go on.
+
+    Every task but the chief has one connection to the chief, its line, kept from the handshake.
+    Along it each side tells the other every `period` seconds that it is there and how far it has
+    come: 2 (n - 1) messages for n tasks. A task is suspect whose line has closed, or was silent for
+    `silence` seconds. A suspect is asked by `probe` every `period` seconds; `misses` answers in a
+    row that are wrong make a loss, so that a task which ends normally, a moment before this
+    process calls `end`, is none. The chief tells all others what it has found before it ends, so
+    that all name the same task. The others watch the chief alone; where it does not answer they
+    ask everybody, once for each miss, and name all that are lost.
+
+    The chief also compares how far all have come: `Progress` and `blamed` say which are stuck.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        lost: Callable[[str], None],
+        *,
+        patience: float = PATIENCE,
+        period: float = PERIOD,
+        silence: float = 6.0,
+        timeout: float = 5.0,
+        misses: int = 2,
+        leave: Callable[[int], object] = os._exit,
+        spares: Callable[[Task, str], bool] = lambda task, state: False,
+        look: Callable[[], Standing] | None = None,
+        stall_timeout: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+        ask: Callable[[str, float], str] = probe,
+    ) -> None:
+        """Starts nothing.
+
+        Args:
+          job: of one task or several.
+          lost: called once, in a thread of the watchdog, with a message that names the task,
+            while the main thread may be stuck in TensorFlow: writes the record and prints. It
+            has ten seconds.
+          patience: seconds for a task to start its server.
+          period: seconds between two messages of a task.
+          silence: seconds without a message that make a task suspect.
+          timeout: seconds for an answer of a suspect.
+          misses: how many in a row make a loss.
+          leave: ends the process with an exit code, without clean-up: `sys.exit` would wait
+            for the main thread.
+          spares: whether the others go on without a task in such a state, as `probe` names it;
+            its loss is only noted in `gone`.
+          look: see `Progress`; None for a process without a loop of its own.
+          stall_timeout: seconds, see `Progress`.
+          clock: seconds, monotonic.
+          ask: see `probe`.
+        """
+        self._job = job
+        self._lost = lost
+        self._patience, self._period = patience, period
+        self._silence, self._timeout = silence, timeout
+        self._misses = misses
+        self._leave = leave
+        self._spares = spares
+        self._stall_timeout = stall_timeout
+        self._progress = None if look is None else Progress(look, stall_timeout)
+        self._clock = clock
+        self._ask = ask
+        self.gone: dict[Task, str] = {}
+        self._peers: dict[Task, _Peer] = {}
+        self._selector = selectors.DefaultSelector()
+        self._up = False
+        self._own: Standing | None = None
+        self._missed: dict[Task, int] = {}
+        self._begun = self._ticked = self._gap = self._gap_end = 0.0
+        self._stopped = threading.Event()
+        self._once = threading.Lock()
+        self._changed = threading.Condition()
+        self._ending: Ending | None = None
+
+    def start(self, lines: Mapping[Task, socket.socket] | None = None) -> None:
+        """Begins to watch.
+
+        Args:
+          lines: the connections with the other tasks, see `handshake.meet`.
+        """
+        self.open(lines or {})
+        threading.Thread(target=self._run, name="watchdog", daemon=True).start()
+
+    def open(self, lines: Mapping[Task, socket.socket]) -> None:
+        """Takes the lines: `start` without the thread, which calls `tick` and `listen`."""
+        self._begun = self._ticked = self._clock()
+        for task, line in lines.items():
+            line.setblocking(False)
+            self._peers[task] = _Peer(line, self._begun)
+            self._selector.register(line, selectors.EVENT_READ, task)
+
+    def up(self, *, all_others: bool = False) -> None:
+        """To be called when TensorFlow's server of this process answers.
+
+        Args:
+          all_others: whether those of all others do. One that stops before it has said so itself
+            is a loss then, and is not waited for as one that still loads TensorFlow.
+        """
+        self._up = True
+        if all_others:
+            for peer in self._peers.values():
+                peer.up = True
+
+    def wait(self) -> Ending:
+        """Waits until the chief says how the run has ended."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ending is not None)
+        assert self._ending is not None
+        return self._ending
+
+    def end(self, how: Ending | None, seconds: float = 0.0) -> None:
+        """To be called when this process needs the others no more; they may end from now on.
+
+        Args:
+          how: is told to the others; with None they take the end of this process for a loss.
+          seconds: to wait for the others to say that they end, too.
+        """
+        self._stopped.set()
+        if how is None:
+            return
+        for peer in self._peers.values():
+            self._send(peer, {"end": how})
+        with self._changed:
+            self._changed.wait_for(self._all_ended, seconds)
+
+    def stood_still(self) -> float:
+        """For how many seconds this process was stopped, until half a minute ago at most; else 0.
+
+        Tells it at once, also before the watchdog's thread has run again.
+        """
+        now = self._clock()
+        if now - self._ticked >= self._longest_gap:
+            return now - self._ticked
+        return self._gap if now - self._gap_end < _RECENT_SECONDS else 0.0
+
+    def explanation(self) -> str:
+        """Why the others have ended if this process was stopped for so long; "" if it was not."""
+        seconds = self.stood_still()
+        if not seconds:
+            return ""
+        own = named(self._job, self._job.task)
+        return f"{own} stood still for {seconds:.0f} s, and the others ended without it"
+
+    def tick(self) -> None:
+        """Tells the others how far this process has come, and judges what is known of them."""
+        now = self._note_time()
+        if self._progress is not None:
+            self._own = self._progress.at(now)
+        for peer in self._peers.values():
+            beat = {"up": self._up, "standing": self._own}
+            self._send(peer, beat if not peer.unsent else None)
+        if not self._stopped.is_set():
+            self._find_lost(now)
+            self._find_stalled()
+
+    def listen(self, seconds: float) -> bool:
+        """Takes what the others say; returns early, and true, when a line has closed."""
+        ready = self._selector.select(seconds)
+        now = self._note_time()
+        closed = [self._receive(key.data, now) for key, _ in ready]
+        return any(closed)
+
+    def _run(self) -> None:
+        while not (self._stopped.is_set() and self._all_ended()):
+            self.tick()
+            until = self._clock() + self._period
+            while (left := until - self._clock()) > 0 and not self.listen(left):
+                pass
+        for peer in self._peers.values():
+            self._close(peer)
+        self._selector.close()
+
+    def _note_time(self) -> float:
+        now = self._clock()
+        gap = now - self._ticked
+        if gap >= self._longest_gap:
+            self._gap, self._gap_end = gap, now
+            # What happened meanwhile is not known yet.
+            self._begun += gap
+            for peer in self._peers.values():
+                peer.heard += gap
+            if self._progress is not None:
+                self._progress.forgive(gap)
+        self._ticked = now
+        return now
+
+    @property
+    def _longest_gap(self) -> float:
+        """Seconds between two signs of life of the own thread in which it has run all the time."""
+        return self._period + self._silence + self._timeout
+
+    # Lines.
+
+    def _send(self, peer: _Peer, message: object) -> None:
+        """Sends a message and what is left of those before; what cannot be sent now waits."""
+        with self._changed:
+            if message is not None:
+                peer.unsent += json.dumps(message).encode() + b"\n"
+            if peer.line is None or not peer.unsent:
+                return
+            with contextlib.suppress(OSError):  # full, or closed, which reading notices
+                peer.unsent = peer.unsent[peer.line.send(peer.unsent) :]
+
+    def _receive(self, task: Task, now: float) -> bool:
+        """Reads from a line; whether it has closed."""
+        peer = self._peers[task]
+        assert peer.line is not None
+        try:
+            data = peer.line.recv(_MOST_BYTES)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        *lines, peer.received = (peer.received + data).split(b"\n")
+        if not data or len(peer.received) > _MOST_BYTES:
+            self._close(peer)
+            return True
+        peer.heard = now
+        for line in lines:
+            with contextlib.suppress(ValueError, TypeError, AttributeError):
+                self._take(task, peer, json.loads(line))
+        return False
+
+    def _take(self, task: Task, peer: _Peer, message: dict[str, Any]) -> None:
+        if "lost" in message:
+            self._report(str(message["lost"]))
+        elif "end" in message:
+            code, reason = message["end"]
+            with self._changed:
+                peer.ended = True
+                if task == self._job.chief:
+                    self._ending = Ending(int(code), str(reason))
+                self._changed.notify_all()
+        else:
+            peer.up = peer.up or bool(message["up"])
+            standing = message["standing"]
+            peer.standing = None if standing is None else Standing.read(standing)
+
+    def _close(self, peer: _Peer) -> None:
+        with self._changed:
+            if peer.line is not None:
+                self._selector.unregister(peer.line)
+                peer.line.close()
+            peer.line = None
+            self._changed.notify_all()
+
+    def _all_ended(self) -> bool:
+        return all(
+            peer.ended or peer.line is None or task in self.gone
+            for task, peer in self._peers.items()
+        )
+
+    # Verdicts.
+
+    def _find_lost(self, now: float) -> None:
+        """Asks those that are suspect; ends the process if one is lost."""
+        watched = {t: p for t, p in self._peers.items() if not p.ended and t not in self.gone}
+        suspects = [task for task, peer in watched.items() if peer.suspect(now - self._silence)]
+        # Nobody tells what happened to the others if the chief is lost.
+        asked = self._job.peers if self._job.chief in suspects else tuple(suspects)
+        states = not_ok(self._job, asked, self._timeout, self._ask)
+        self._note_time()
+        self._missed = {task: self._missed.get(task, 0) + 1 for task in states}
+        lost = {task: states[task] for task, n in self._missed.items() if n >= self._misses}
+        if self._stall_timeout:
+            before = now - LONG * self._stall_timeout
+            mute = (task for task in suspects if watched[task].line and task not in states)
+            lost |= {task: MUTE for task in mute if watched[task].heard < before}
+        for task in [task for task, state in lost.items() if self._spares(task, state)]:
+            self.gone[task] = one_line(f"{self._job.address(task)}: {lost.pop(task)}")
+        if any(task in suspects for task in lost):
+            self._report(f"lost {listed(self._job, lost)}")
+        late = tuple(task for task, peer in watched.items() if peer.line and not peer.up)
+        if late and now - self._begun >= self._patience:
+            states = not_ok(self._job, late, self._timeout, self._ask)
+            missing = listed(self._job, {task: states.get(task, NOT_STARTED) for task in late})
+            self._report(f"waited {self._patience:g} s for {missing}")
+
+    def _find_stalled(self) -> None:
+        """Ends the process if all loops of the job stand still for too long."""
+        if self._own is None or not self._job.is_chief:
+            return
+        standings = {self._job.task: self._own}
+        standings |= {t: p.standing for t, p in self._peers.items() if p.standing is not None}
+        loops = self._job.num_workers if self._job.client_per_worker else 1
+        if len(standings) == loops and all(standing.stalled for standing in standings.values()):
+            self._report(_stalled_text(self._job, standings, self._stall_timeout))
+
+    def _report(self, message: str) -> None:
+        """Never returns, but where a test's `leave` does."""
+        if self._stopped.is_set() or not self._once.acquire(blocking=False):
+            return
+        message = self.explanation() or message
+        if self._job.is_chief:
+            for peer in self._peers.values():
+                self._send(peer, {"lost": message})
+        call = threading.Thread(target=self._call_back, args=(message,), daemon=True)
+        call.start()
+        call.join(_CALLBACK_SECONDS)
+        self._leave(int(ExitCode.FAILED))
+
+    def _call_back(self, message: str) -> None:
+        with contextlib.suppress(Exception):  # the process ends in any case
+            self._lost(one_line(message))
+
+
+def _stalled_text(job: Job, standings: Mapping[Task, Standing], limit: float) -> str:
+    """Names those that are stuck; with one loop for all towers, the worker it waits for."""
+    found = blamed(standings)
+    by_name = {str(task): task for task in job.tasks}
+    stuck = listed(job, {by_name.get(one.task, task): one for task, one in found.items()})
+    even = "; none is behind the others" if len(found) > 1 else ""
+    return f"stuck: {stuck}{even} (--stall_timeout={limit:g})"

@@ -1,0 +1,365 @@
+"""Runs the updates of workers that do not wait for one another, and times them.
+
+Every worker has a thread. What it runs next it takes from the loop, which hands out as many
+updates as were asked for, one number each; so a run has an exact number of updates, however they
+fall to the workers. Before a pause the loop hands out no more and waits for those under way:
+in a pause nothing changes the variables.
+
+The time of an update is the distance between its end and that of the one before, whichever
+workers made them, as their threads saw them. Its CPU time is that of this process, all workers'
+threads, over the same interval.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+from cnnbench.errors import BenchmarkError, first_line
+from cnnbench.run.driver.step_timer import StepTime
+from cnnbench.run.runtime.activity import Doing, time_limit
+
+Values = TypeVar("Values")
+
+_ASK_SECONDS = 1.0
+_JOIN_SECONDS = 10.0
+_SHORTEST = 1e-9  # two ends are two clock readings, but a clock may be coarse
+
+
+class _Outcome(NamedTuple):
+    """What a thread tells the loop: the values of an update, or why it will make no more."""
+
+    worker: str
+    end: StepTime
+    values: object = None
+    error: Exception | None = None
+
+
+class Stuck:
+    """Finds workers whose update does not end, by how often it is found under way.
+
+    So a time in which this whole process is stopped does not count.
+
+    Args:
+      limit: seconds, as of `time_limit`.
+      waits: for how many seconds workers have been waiting for input, by name.
+    """
+
+    def __init__(self, limit: float = 0.0, waits: Callable[[], Mapping[str, float]] = dict) -> None:
+        self._limit = limit
+        self.waits = waits
+        self._waited: dict[tuple[str, int], float] = {}
+        self._experienced: set[str] = set()
+        self._longest = 0.0
+
+    def look(self, under_way: Mapping[str, int], seconds: float) -> dict[str, float]:
+        """Those that are stuck.
+
+        Args:
+          under_way: number of the update of each worker that makes one.
+          seconds: since the last look.
+
+        Returns:
+          Seconds by name.
+        """
+        for (worker, number), waited in self._waited.items():
+            if under_way.get(worker) != number:
+                self._longest = max(self._longest, waited if worker in self._experienced else 0.0)
+                self._experienced.add(worker)
+        self._waited = {key: self._waited.get(key, 0.0) + seconds for key in under_way.items()}
+        return {
+            worker: waited
+            for (worker, _), waited in self._waited.items()
+            if waited > time_limit(self._limit, self._longest, worker in self._experienced)
+        }
+
+
+def _never(step: int) -> bool:
+    del step
+    return False
+
+
+class AsyncLoop(Generic[Values]):
+    """Hands updates to workers until there are enough; has the interface of `StepLoop`.
+
+    A worker whose update fails is lost: the others go on, and one of them makes that update
+    again. Errors of cnnbench itself (data that cannot be read) end the loop instead.
+
+    Args:
+      workers: by name, what runs one update, given its number from 1, and returns its values;
+        called in a thread of its own.
+      lost: told of each worker that is lost, in the thread that runs the loop.
+      gone: the workers that will never return from an update, such as those of processes that
+        stand still, with what is wrong with them; asked about once a second.
+      clock, cpu_clock: see `StepLoop`.
+      stuck: finds workers that will never return from an update though they answer; likewise.
+    """
+
+    def __init__(
+        self,
+        workers: Mapping[str, Callable[[int], Values]],
+        lost: Callable[[str, Exception], None],
+        gone: Callable[[], Mapping[str, str]] = dict,
+        clock: Callable[[], float] = time.perf_counter,
+        stuck: Stuck | None = None,
+        cpu_clock: Callable[[], float] = time.process_time,
+    ) -> None:
+        self._stuck = Stuck() if stuck is None else stuck
+        self._workers = dict(workers)
+        self._tell_lost = lost
+        self._gone = gone
+        self._asked = 0.0
+        self._clock = clock
+        self._cpu_clock = cpu_clock
+        self._errors: dict[str, Exception] = {}
+        self._outcomes: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()
+        self._changed = threading.Condition()
+        # Of the run under way; guarded by `_changed`.
+        self._running = 0  # number of the call of `run`; threads of an earlier one end
+        self._limit = self._next = 0
+        self._again: list[int] = []
+        self._under_way: dict[str, int] = {}
+        self._first: dict[str, int] = {}
+        self._pause_due: Callable[[int], bool] = _never
+        self._pauses: set[int] = set()
+        self._met = False
+
+    @property
+    def left(self) -> tuple[str, ...]:
+        """Names of the workers that are not lost."""
+        return tuple(name for name in self._workers if name not in self._errors)
+
+    def run(
+        self,
+        steps: int,
+        done: Callable[[int, StepTime, Values], None],
+        pause_due: Callable[[int], bool] = _never,
+        pause: Callable[[int], bool] = _never,
+    ) -> int:
+        """Runs `steps` updates.
+
+        In the first call every worker makes at least one, if there are enough: the first of a
+        worker is slow.
+
+        Args:
+          steps: how many.
+          done: called after each update, in order, with its number (from 1), its time and
+            its values.
+          pause_due: whether `pause` must be called after that many updates; called once for
+            each number, in order, from any thread.
+          pause: called with nothing under way, outside any update's time; True ends the loop.
+
+        Returns:
+          The number of updates made; fewer than `steps` when `pause` ended the loop.
+
+        Raises:
+          BenchmarkError: all workers are lost, or what cnnbench itself raised in one.
+        """
+        last = self._now()
+        threads = self._begin(steps, pause_due)
+        try:
+            for step in range(1, steps + 1):
+                outcome = self._next_outcome()
+                spent, last = outcome.end.since(last), outcome.end
+                spent = spent._replace(seconds=max(spent.seconds, _SHORTEST))
+                done(step, spent, outcome.values)  # type: ignore[arg-type]
+                if step in self._pauses:
+                    if pause(step):
+                        return step
+                    last = self._now()
+                    self._go_on(step, steps)
+            return steps
+        finally:
+            self._end(threads)
+
+    def _now(self) -> StepTime:
+        return StepTime(self._clock(), self._cpu_clock())
+
+    def _begin(self, steps: int, pause_due: Callable[[int], bool]) -> dict[str, threading.Thread]:
+        with self._changed:
+            self._running += 1
+            self._limit, self._next = steps, 1
+            self._again.clear()
+            self._under_way.clear()
+            self._pauses.clear()
+            self._pause_due = pause_due
+            if not self._met and steps >= len(self.left):
+                self._met = True
+                self._first = {name: number for number, name in enumerate(self.left, 1)}
+                self._next = len(self._first) + 1
+                self._find_pauses(1, len(self._first))
+        threads = {
+            name: threading.Thread(target=self._work, args=(name, self._running), daemon=True)
+            for name in self.left
+        }
+        for thread in threads.values():
+            thread.start()
+        return threads
+
+    def _find_pauses(self, first: int, last: int) -> None:
+        """Asks about these numbers; the loop stops at the first that is followed by a pause."""
+        for number in range(first, last + 1):
+            if self._pause_due(number):
+                self._pauses.add(number)
+                self._limit = min(self._limit, number)
+
+    def _go_on(self, step: int, steps: int) -> None:
+        with self._changed:
+            self._limit = min((number for number in self._pauses if number > step), default=steps)
+            self._changed.notify_all()
+
+    def _end(self, threads: Mapping[str, threading.Thread]) -> None:
+        with self._changed:
+            self._running += 1
+            self._changed.notify_all()
+        deadline = time.monotonic() + _JOIN_SECONDS
+        for worker, thread in threads.items():
+            # One that is lost may hang for ever.
+            if worker not in self._errors:
+                thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _work(self, worker: str, run: int) -> None:
+        work = self._workers[worker]
+        while True:
+            number = self._take(worker, run)
+            if number is None:
+                return
+            try:
+                values = work(number)
+            except Exception as error:
+                self._outcomes.put(_Outcome(worker, StepTime(0.0, 0.0), error=error))
+                return
+            with self._changed:
+                if self._running != run or self._under_way.pop(worker, None) != number:
+                    return  # given up meanwhile
+                self._outcomes.put(_Outcome(worker, self._now(), values))
+
+    def _take(self, worker: str, run: int) -> int | None:
+        """The number of the worker's next update; waits for one. None at the end."""
+        with self._changed:
+            while True:
+                if self._running != run or worker in self._errors:
+                    return None
+                number = self._available(worker)
+                if number is not None:
+                    self._under_way[worker] = number
+                    return number
+                self._changed.wait()
+
+    def _available(self, worker: str) -> int | None:
+        if self._first.get(worker, self._limit + 1) <= self._limit:
+            return self._first.pop(worker)
+        if self._again and self._again[0] <= self._limit:
+            return self._again.pop(0)
+        if self._next > self._limit:
+            return None
+        number = self._next
+        self._next += 1
+        self._find_pauses(number, number)
+        return number
+
+    def _next_outcome(self) -> _Outcome:
+        """The next update that is over; loses workers on the way."""
+        while True:
+            passed = time.monotonic() - self._asked
+            if passed >= _ASK_SECONDS:
+                self._asked += passed
+                for worker, why in self._gone().items():
+                    self._lose(worker, ConnectionError(why))
+                with self._changed:
+                    under_way = dict(self._under_way)
+                for worker, seconds in self._stuck.look(
+                    under_way, min(passed, 2 * _ASK_SECONDS)
+                ).items():
+                    self._is_stuck(worker, seconds)
+            try:
+                outcome = self._outcomes.get(timeout=_ASK_SECONDS)
+            except queue.Empty:
+                continue
+            if outcome.error is None:
+                return outcome
+            self._failed(outcome.worker, outcome.error)
+
+    def _is_stuck(self, worker: str, seconds: float) -> None:
+        """An update of a worker does not end."""
+        doing = Doing.INPUT if worker in self._stuck.waits() else Doing.STEP
+        reason = f"no progress for {seconds:.0f} s (--stall_timeout), waits for {doing.value}"
+        self._lose(worker, TimeoutError(reason))
+
+    def _failed(self, worker: str, error: Exception) -> None:
+        """An update of a worker has failed."""
+        if isinstance(error, BenchmarkError):
+            raise error
+        self._lose(worker, error)
+
+    def _lose(self, worker: str, error: Exception) -> None:
+        with self._changed:
+            if worker in self._errors:
+                return
+            self._errors[worker] = error
+            for number in (self._under_way.pop(worker, None), self._first.pop(worker, None)):
+                if number is not None:
+                    self._again = sorted([*self._again, number])
+            self._changed.notify_all()
+        if not self.left:
+            reasons = "; ".join(f"{name}: {first_line(why)}" for name, why in self._errors.items())
+            raise BenchmarkError(f"all workers are lost: {reasons}") from error
+        self._tell_lost(worker, error)
+
+
+class CoordinatedLoop(AsyncLoop[Values]):
+    """Hands updates to a coordinator, which has them made by whichever worker is free.
+
+    The coordinator takes back by itself what a worker has not done that is gone, and gives it to
+    another one: no update fails by that. Whatever else fails ends the loop.
+
+    Args:
+      slots: by name, what has one update made; as many are under way at once.
+      workers: names of the workers.
+      lost, gone, clock: see `AsyncLoop`; of workers.
+      stuck: likewise; of slots, but for who waits for input.
+    """
+
+    def __init__(
+        self,
+        slots: Mapping[str, Callable[[int], Values]],
+        workers: Sequence[str],
+        lost: Callable[[str, Exception], None],
+        gone: Callable[[], Mapping[str, str]] = dict,
+        clock: Callable[[], float] = time.perf_counter,
+        stuck: Stuck | None = None,
+    ) -> None:
+        super().__init__(slots, lost, gone, clock, stuck)
+        self._there = list(workers)
+
+    def _is_stuck(self, worker: str, seconds: float) -> None:
+        """Ends the loop: only TensorFlow knows which worker makes the update of a slot."""
+        waits = [name for name, waited in self._stuck.waits().items() if waited > seconds / 2]
+        named = ", ".join(waits) or f"one of {', '.join(self._there)}"
+        doing = Doing.INPUT if waits else Doing.STEP
+        reason = f"no progress for {seconds:.0f} s (--stall_timeout), waits for {doing.value}"
+        error = BenchmarkError(f"stuck: {named}: {reason}")
+        self._give_up(error)
+        raise error
+
+    def _failed(self, worker: str, error: Exception) -> None:
+        del worker  # the slot, which is to blame for nothing
+        self._give_up(error)
+        raise error
+
+    def _give_up(self, error: Exception) -> None:
+        """What is under way may never end, and nobody waits for it."""
+        with self._changed:
+            self._errors = dict.fromkeys(self._workers, error)
+
+    def _lose(self, worker: str, error: Exception) -> None:
+        if worker not in self._there:
+            return
+        self._there.remove(worker)
+        if not self._there:
+            self._give_up(error)
+            raise BenchmarkError(f"all workers are lost: {worker}: {first_line(error)}") from error
+        self._tell_lost(worker, error)

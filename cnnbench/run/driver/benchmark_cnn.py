@@ -1,0 +1,468 @@
+"""The driver: from parameters to a run record.
+
+`BenchmarkCNN(Params(model="resnet50", num_gpus=2)).run()` plans the run, has its
+TensorFlow parts built (build.py), runs the scenario the parameters ask for
+(scenarios.py), and returns the record of what was measured.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from cnnbench.base.interrupts import restored
+from cnnbench.base.text.progress import Messages, Progress
+from cnnbench.errors import (
+    BenchmarkError,
+    ExitCode,
+    FlagError,
+    OutOfMemoryError,
+    UsageError,
+    exhausted,
+    first_line,
+)
+from cnnbench.flags import Params, validate
+from cnnbench.flags.cluster import located, settled, without_outputs
+from cnnbench.machine import facts as environment
+from cnnbench.machine import repository
+from cnnbench.machine.checks import Condition, parse_quiet
+from cnnbench.machine.gpu import gpu_memory
+from cnnbench.machine.memory import main_memory
+from cnnbench.machine.watch import Watch
+from cnnbench.records.measurements import Measurements
+from cnnbench.records.result_files import ResultFiles
+from cnnbench.records.run import RunRecord
+from cnnbench.records.tables import RUNS, run_row
+from cnnbench.run.driver import memory
+from cnnbench.run.driver.console import Console
+from cnnbench.run.driver.describe import describe, describe_built, header, run_flags
+from cnnbench.run.driver.membership import Membership
+from cnnbench.run.driver.notices import (
+    input_lines,
+    loss_scaling_lines,
+    peak_warning,
+    skipped_lines,
+    skipped_records,
+    steady_state_notice,
+    summary_lines,
+    warm_up_warning,
+)
+from cnnbench.run.driver.plan import COMPUTE_DTYPES, Plan, make_plan
+from cnnbench.run.driver.target import target_notice
+from cnnbench.run.observe import outputs
+from cnnbench.run.runtime import early_import, peak_flops
+from cnnbench.run.runtime import tensorflow as runtime
+from cnnbench.run.runtime.activity import Activity, Doing, Standing
+from cnnbench.run.runtime.native import uninterrupted, without_info_lines
+from cnnbench.run.runtime.turns import Turns
+
+if TYPE_CHECKING:
+    from cnnbench.data.source import InputSource
+    from cnnbench.run.driver.build import BuiltRun
+    from cnnbench.run.driver.probes import Looks
+    from cnnbench.run.driver.scenarios import Run
+    from cnnbench.variable_mgr.worker_group import WorkerGroup
+
+
+class BenchmarkCNN:
+    """One run.
+
+    Args:
+      params: what to run.
+      command: argv for the record.
+      explicit_flags: names of the parameters that were given, for the record.
+      console: where the report goes; silent by default.
+      messages: where notices go; silent by default.
+      progress: live progress; none by default.
+      looks: more probes of warm-up steps than the parameters ask for.
+
+    Raises:
+      FlagError: a parameter that cannot be used.
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        *,
+        command: Sequence[str] = (),
+        explicit_flags: Sequence[str] = (),
+        console: Console | None = None,
+        messages: Messages | None = None,
+        progress: Progress | None = None,
+        looks: Looks | None = None,
+    ) -> None:
+        if params.cluster != "flags" and not params.worker_hosts:
+            # The command line has done this when it gets here.
+            tell = (messages or Messages.silent()).notice
+            params = located(params, os.environ)
+            validate(params)
+            params = settled(params, os.environ, tell)
+        validate(params)
+        self.params = params
+        self.plan: Plan = make_plan(params)
+        if self.plan.job.serves:
+            task = self.plan.job.task
+            raise FlagError("job_name", task.job, f"{task} serves; start it as a command, cnnbench")
+        self.record: RunRecord | None = None
+        self._looks = looks
+        self._settings = runtime.Settings.of(params)
+        self._console = console or Console.silent()
+        self._messages = messages or Messages.silent()
+        self._progress = progress or Progress.silent()
+        tell, self._tell_error = self._messages.notice, self._messages.error
+        if not self.plan.job.is_chief:
+            # One process speaks and writes; what ends a worker is printed by it.
+            params = self.params = without_outputs(params)
+            self._console, self._progress = Console.silent(), Progress.silent()
+            self._messages = Messages.silent()
+        self._workers: WorkerGroup | None = None
+        self._files = ResultFiles(params.result_json, params.result_csv, RUNS)
+        self._watch: Watch | None = None
+        self._turns = Turns()
+        self._activity = Activity()
+        self._membership = Membership(
+            self.plan.job, params, tell, self._lost_another, look=self._standing
+        )
+        self._sources: list[InputSource] = []
+        config = self.plan.resolved(params)
+        self._measurements = Measurements(
+            command=command,
+            config=config,
+            explicit_flags=explicit_flags,
+            subject=repository.of_work(config),
+        )
+        self._measurements.target = self.plan.target
+        if params.device == "cpu":
+            self._check_memory("cpu")
+
+    def run(self) -> RunRecord:
+        """Runs to the end and writes the result files that were asked for.
+
+        Returns:
+          The record; also in `self.record`, there even when this raises.
+
+        Raises:
+          UsageError: found only now, such as too few GPUs; no record is written.
+          BenchmarkError: the run failed; the record holds what was measured.
+          KeyboardInterrupt: likewise.
+        """
+        notice = self._files.prepare(outputs.files(self.params))
+        if notice is not None:
+            self._messages.notice(notice)
+        outputs.prepare_folders(self.params)
+        folder = self.params.train_dir
+        if folder is None or not self.plan.trains:
+            return self._run_to_its_end()
+        with outputs.hold_train_dir(folder, self._messages.warning):
+            return self._run_to_its_end()
+
+    def _run_to_its_end(self) -> RunRecord:
+        try:
+            with restored():
+                total = self._run()
+        except UsageError as error:
+            self._membership.end(ExitCode.FAILED, str(error))
+            raise
+        except KeyboardInterrupt:
+            self._membership.end(ExitCode.INTERRUPTED, "interrupted")
+            self._end("interrupted")
+            raise
+        except Exception as error:
+            own = self._membership.failure(error)
+            failure = own or _as_benchmark_error(error, self.params.xla_cache_dir)
+            self._membership.end(ExitCode.FAILED, str(failure or error))
+            self._end("failed", failure or error)
+            if failure is None or failure is error:
+                raise
+            raise failure from error
+        self._membership.end(ExitCode.OK)
+        record = self._end("ok")
+        for line in (*summary_lines(record.summary()), *input_lines(record)):
+            self._messages.notice(line)
+        self._judge_figures(record)
+        # The last line of a run that has succeeded, results written and all.
+        if total is not None:
+            self._console.footer(total)
+        return record
+
+    def lost(self, error: BenchmarkError) -> None:
+        """Writes the record of a run whose process has ended without one.
+
+        Args:
+          error: how it ended.
+        """
+        if self._files.holds(self._measurements.run_id) is None:
+            self._end("failed", error)
+
+    def build(self) -> BuiltRun:
+        """Loads TensorFlow, creates variables and input, and traces the step.
+
+        Raises:
+          FlagError: devices or data that are not there.
+          BenchmarkError: TensorFlow cannot be loaded.
+        """
+        devices = self._start()
+        from cnnbench.run.driver.build import assemble
+
+        start = time.perf_counter()
+        built = assemble(self.params, self.plan, devices, self._console)
+        self._workers = built.manager.workers
+        self._measurements.build_seconds = time.perf_counter() - start
+        self._sources = [s for s in (built.inputs, built.evaluation_inputs) if s is not None]
+        describe_built(self._measurements, built)
+        for notice in built.notices:
+            self._messages.notice(notice)
+        calibration = None if built.step is None else built.step.calibration
+        if calibration is not None:
+            share = f"{calibration.in_8_bits} of {calibration.convolutions} convolutions"
+            self._messages.notice(f"{share} compute in 8-bit integers, all other layers in fp32")
+        return built
+
+    def _start(self) -> runtime.Devices:
+        """Loads TensorFlow, describes the run and prints its header."""
+        self._turns = Turns.joined(os.environ)
+        self._watch = Watch(gpus=self.params.device != "cpu", starts_with_others=self._turns.taken)
+        settings = self._membership.settings(self._settings)
+        self._membership.meet()
+        start = time.perf_counter()
+        for warning in runtime.export_environment(settings):
+            self._messages.warning(warning)
+        with without_info_lines():
+            tf = runtime.load_tensorflow()
+            seconds = time.perf_counter() - start + early_import.seconds()
+            self._measurements.import_seconds = seconds
+            devices = self._membership.join(runtime.configure(settings, self.plan.job))
+        for notice in devices.notices:
+            self._messages.notice(notice)
+        if self.params.device != "cpu":
+            self._check_memory(devices.kind)
+        self._warn_of_gaps()
+        target = target_notice(self.params, self.plan.target)
+        if target is not None:
+            self._messages.notice(target)
+        if devices.kind == "gpu" and self.params.precision == "int8":
+            reason = (
+                "TensorFlow sees a GPU, and --precision=int8 has kernels for CPUs alone; say cpu"
+            )
+            raise FlagError("device", self.params.device, reason)
+        if devices.kind == "cpu" and self.params.precision == "fp16":
+            self._messages.warning(
+                "--precision=fp16 runs on a CPU without 16-bit arithmetic of that kind; "
+                "bf16 is about ten times faster there"
+            )
+        if devices.kind == "cpu" and self.params.update_mode.multi_worker_strategy:
+            self._messages.notice("MultiWorkerMirroredStrategy has one device per process on CPUs")
+        tf.random.set_seed(self.params.tf_random_seed)
+        # Before the run: afterwards the load would be our own.
+        self._measurements.environment = environment.collect()
+        describe(self._measurements, params=self.params, plan=self.plan, devices=devices)
+        self._console.header(header(self.params, self.plan, devices, tf.__version__))
+        runtime.reset_peak_memory(devices.kind)
+        return devices
+
+    def _run(self) -> float | None:
+        """Returns the images/sec of the last lines; None for runs that end without them."""
+        if self.params.input_only:
+            return self._run_input()
+        built = self.build()
+        from cnnbench.run.driver import scenarios
+
+        run = self._begin(built.devices)
+        try:
+            total = scenarios.train_or_evaluate(run, built)
+            self._note_peak_memory()
+            if self._files.wanted:
+                scenarios.measure_input_alone(run, built)
+        finally:
+            built.close()
+        if self._files.wanted:
+            self._measure_peak_flops(built)
+        if self._workers is not None:
+            self._workers.total(0)  # the chief is the last to be done
+        return total
+
+    def _run_input(self) -> float | None:
+        """A run of the input pipeline alone."""
+        devices = self._start()
+        from cnnbench.run.driver import scenarios
+        from cnnbench.run.driver.build import make_inputs
+
+        start = time.perf_counter()
+        with make_inputs(self.params, self.plan, devices, "train") as inputs:
+            self._measurements.build_seconds = time.perf_counter() - start
+            self._sources = [inputs]
+            return scenarios.measure_input(self._begin(devices), inputs)
+
+    def _begin(self, devices: runtime.Devices) -> Run:
+        """Warns of a machine that is not fit to measure on, before anything is measured."""
+        from cnnbench.run.driver.scenarios import Run
+
+        assert self._watch is not None
+        flags = run_flags(self.params, self.plan, devices)
+        self._warn(self._watch.before(self._measurements.environment, flags))
+        self._turns.wait()  # until the others have started
+        return Run(
+            self.params,
+            self.plan,
+            self._console,
+            self._messages,
+            self._progress,
+            self._measurements,
+            self._watch,
+            self._membership.gone,
+            self._looks,
+            self._turns,
+            self._activity,
+        )
+
+    def _check_memory(self, kind: str) -> None:
+        """Refuses what cannot fit, warns of what may not.
+
+        Args:
+          kind: of the devices, "cpu" or "gpu".
+
+        Raises:
+          FlagError: the main memory cannot do by far.
+        """
+        needed = memory.estimate(self.params, self.plan, kind)
+        self._measurements.estimated_memory_bytes = needed.total
+        there = main_memory() if kind == "cpu" else gpu_memory()
+        if there is not None:
+            warning = memory.check(needed, there, self.params, refuse=kind == "cpu")
+            if warning is not None:
+                self._messages.warning(warning)
+
+    def _warn_of_gaps(self) -> None:
+        """Warns of files that a data set lacks: a part of one can be measured, but not unawares."""
+        if self.params.data_dir is None:
+            return
+        used = {"train": not self.params.eval, "validation": self.plan.num_eval_batches > 0}
+        for subset in (name for name, is_used in used.items() if is_used):
+            gap = self.plan.dataset.gap(subset, self.params.data_dir)
+            if gap is not None:
+                self._messages.warning(gap)
+
+    def _warn(self, conditions: Sequence[Condition]) -> None:
+        quiet = parse_quiet(self.params.quiet_conditions)
+        for condition in conditions:
+            if condition.id not in quiet:
+                self._messages.warning(str(condition))
+
+    def _look_back(self) -> tuple[Condition, ...]:
+        """What happened on the machine during the timed loop, for the record too."""
+        if self._watch is None:
+            return ()
+        conditions, measurements = self._watch.during(), self._measurements
+        measurements.conditions = self._watch.record()
+        energy = self._watch.energy
+        # The pauses for evaluations are in it, and in no other figure of the loop.
+        if energy is not None and not self.plan.eval_steps:
+            measurements.cpu_energy_joules = energy.cpu_joules
+            measurements.gpu_energy_joules = energy.gpu_joules
+            measurements.energy_source = energy.source
+        return conditions
+
+    def _judge_figures(self, record: RunRecord) -> None:
+        for warning in (warm_up_warning(record), peak_warning(record)):
+            if warning is not None:
+                self._messages.warning(warning)
+        steady = steady_state_notice(record)
+        if steady is not None:
+            text, is_warning = steady
+            (self._messages.warning if is_warning else self._messages.notice)(text)
+
+    def _measure_peak_flops(self, built: BuiltRun) -> None:
+        """What the devices could do at most; takes seconds on a CPU."""
+        if self._measurements.lost_workers:
+            return  # TensorFlow takes no new function once a process is gone
+        if self.params.precision == "int8" and self.params.peak_flops is None:
+            return  # there is no product of 8-bit integers to measure it by
+        peak = peak_flops.peak(
+            built.devices.kind,
+            built.devices.towers,
+            COMPUTE_DTYPES[self.params.precision],
+            self.params.peak_flops,
+        )
+        if peak is not None:
+            job = built.devices.job
+            if built.devices.kind == "cpu":
+                parts = job.machines
+            else:
+                parts = job.num_workers if job.client_per_worker else 1
+            self._measurements.peak_flops_per_sec = peak.flops_per_sec * parts
+            self._measurements.peak_flops_source = peak.source
+
+    def _standing(self) -> Standing:
+        """How far the run has come, for the watchdog's thread."""
+        job, sources, doing = self.plan.job, self._sources, self._activity.doing
+        warm_up, timed = len(self._measurements.warmup_step_seconds), self._measurements.steps
+        last = f"step {timed}" if timed else f"warm-up step {warm_up}" if warm_up else "no step"
+        waiting = [shard for source in sources for shard in source.waiting()]
+        task = job.task
+        if doing is Doing.STEP and waiting:
+            doing = Doing.INPUT
+            task = task if job.client_per_worker else job.workers[waiting[0]]
+        batches = sum(source.batches for source in sources)
+        return Standing(str(task), warm_up + timed, last, doing, batches)
+
+    def _lost_another(self, message: str) -> None:
+        """For the watchdog, in a thread of its own: this process is about to be ended."""
+        error = BenchmarkError(message)
+        self._end("failed", error)
+        self._tell_error(message)
+
+    def _note_peak_memory(self) -> None:
+        """Once, before what is measured behind the run takes memory of its own."""
+        measurements = self._measurements
+        if measurements.placement is not None and measurements.peak_memory_bytes is None:
+            measurements.peak_memory_bytes = runtime.peak_memory(measurements.placement.device)
+
+    def _end(self, status: str, error: BaseException | None = None) -> RunRecord:
+        measurements = self._measurements
+        self._note_peak_memory()
+        conditions = self._look_back()
+        measurements.skipped_records = skipped_records(self._sources)
+        self.record = record = measurements.record(status, error)
+        if status == "ok":
+            self._warn(conditions)
+        for line in loss_scaling_lines(record):
+            self._messages.notice(line)
+        for line in skipped_lines(record):
+            self._messages.warning(line)
+        try:
+            with uninterrupted():
+                self._files.write(record, lambda: [run_row(record)])
+        except BenchmarkError as failure:
+            if status == "ok":
+                raise
+            # What ended the run matters more, and is on its way up.
+            self._messages.warning(str(failure))
+        return record
+
+
+def _as_benchmark_error(error: Exception, xla_cache_dir: str | None) -> BenchmarkError | None:
+    """One line for the failures of TensorFlow and the machine; None for a defect of ours."""
+    if isinstance(error, BenchmarkError):
+        return error
+    reason = exhausted(error)
+    if reason:
+        return (OutOfMemoryError if "memory" in reason else BenchmarkError)(reason)
+    if isinstance(error, OSError):
+        return BenchmarkError(f"{error.strerror or error}: {error.filename or 'a file'}")
+    tf: Any = sys.modules.get("tensorflow")
+    if not hasattr(tf, "errors"):
+        return None  # it could not be loaded
+    if isinstance(error, tf.errors.ResourceExhaustedError):
+        return OutOfMemoryError(
+            f"out of memory: lower --batch_size (it counts per device); {first_line(error)}"
+        )
+    torn = (tf.errors.OutOfRangeError, tf.errors.DataLossError)
+    if xla_cache_dir and isinstance(error, torn):
+        reason = f"a file there cannot be read, remove it: {first_line(error)}"
+        return BenchmarkError(f"--xla_cache_dir={xla_cache_dir}: {reason}")
+    if isinstance(error, tf.errors.OpError):
+        return BenchmarkError(f"TensorFlow: {type(error).__name__}: {first_line(error)}")
+    return None

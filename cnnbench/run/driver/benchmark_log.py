@@ -1,0 +1,110 @@
+"""The log of the official models of TensorFlow, which tf_cnn_benchmarks wrote through them.
+
+`benchmark_run.log` is one JSON object about the run, replaced at once; `metric.log` has a JSON
+object per line, added to what is there.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from cnnbench.records.files import write_text
+from cnnbench.records.run import Evaluation
+from cnnbench.run.driver.observer import Observer
+
+_RUN, _METRICS = "benchmark_run.log", "metric.log"
+_RATE = "examples per second"
+_TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
+
+
+class BenchmarkLog(Observer):
+    """Writes both files.
+
+    Args:
+      folder: made if it does not exist.
+      config: every parameter of the run, resolved, as plain JSON values.
+      facts: of machine and software, as in records; unknown ones are absent.
+      test_id: --benchmark_test_id.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        config: Mapping[str, Any],
+        facts: Mapping[str, Any],
+        test_id: str | None,
+    ) -> None:
+        self._folder = Path(folder)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        about = run_info(config, facts, test_id)
+        write_text("benchmark_log_dir", str(self._folder / _RUN), json.dumps(about) + "\n")
+
+    def displayed(self, global_step: int, images_per_sec: float) -> None:
+        """A row of the table."""
+        self._metric("current_examples_per_sec", images_per_sec, global_step, _RATE)
+
+    def evaluated(self, evaluation: Evaluation) -> None:
+        """Accuracies and rate of an evaluation."""
+        step = evaluation.global_step
+        found = {"top_1_accuracy": evaluation.top_1, "top_5_accuracy": evaluation.top_5}
+        for name, value in {**found, **evaluation.metrics}.items():
+            if value is not None:
+                self._metric(f"eval_{name}", value, step)
+        rate = evaluation.images_per_sec
+        self._metric("eval_average_examples_per_sec", rate, step, _RATE)
+
+    def ended(self, global_step: int, images_per_sec: float) -> None:
+        """The average of the timed loop."""
+        self._metric("average_examples_per_sec", images_per_sec, global_step, _RATE)
+
+    def _metric(self, name: str, value: float, step: int, unit: str | None = None) -> None:
+        line: dict[str, Any] = {
+            "name": name,
+            # JSON has no word for the others.
+            "value": value if math.isfinite(value) else str(value),
+            "unit": unit,
+            "global_step": step,
+            "timestamp": datetime.now(timezone.utc).strftime(_TIME),
+            "extras": [],
+        }
+        with (self._folder / _METRICS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def run_info(
+    config: Mapping[str, Any], facts: Mapping[str, Any], test_id: str | None
+) -> dict[str, Any]:
+    """What benchmark_run.log says; arguments as for `BenchmarkLog`."""
+    gpus = facts.get("gpu_names") or []
+    cpu = {"num_cores": facts.get("logical_cpus"), "cpu_info": facts.get("cpu_model")}
+    return {
+        "model_name": config["model"],
+        "dataset": {"name": config["data_name"]},
+        "test_id": test_id,
+        "run_date": datetime.now(timezone.utc).strftime(_TIME),
+        "tensorflow_version": {
+            "version": facts.get("tensorflow_version"),
+            "git_hash": facts.get("tensorflow_git_version"),
+        },
+        "machine_config": {
+            "cpu_info": {**cpu, "mhz_per_cpu": facts.get("cpu_max_mhz")},
+            "gpu_info": {"count": len(gpus), "model": gpus[0] if gpus else None},
+            "memory_total": facts.get("memory_bytes"),
+        },
+        "run_parameters": [_parameter(name, config[name]) for name in sorted(config)],
+    }
+
+
+def _parameter(name: str, value: Any) -> dict[str, Any]:
+    kinds: tuple[tuple[type, str], ...] = (
+        *((bool, "bool_value"), (int, "long_value"), (float, "float_value")),
+    )
+    for kind, key in kinds:
+        if isinstance(value, kind):
+            return {"name": name, key: value}
+    return {"name": name, "string_value": str(value)}

@@ -1,0 +1,157 @@
+"""The checkpoint files in a folder: which are complete, which to delete, what a kill left.
+
+A checkpoint of global step N is ``model.ckpt-N.index`` and its data files; TensorFlow moves the
+index to its place last. What is there is told from these files. The file ``checkpoint``, in which
+other programs look for the newest one, is written and never read: a run must not start over
+because that file is torn, stale or gone. No TensorFlow here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from cnnbench.errors import BenchmarkError
+from cnnbench.records.files import remove_abandoned, write_whole
+
+NAME = "model.ckpt"
+STATE = "checkpoint"
+_PART = re.compile(rf"{re.escape(NAME)}-(\d+)\.(?:index|data-(\d+)-of-(\d+))")
+_ANY_PART = re.compile(r".*\.(?:index|data-\d+-of-\d+)")
+_PREFIX = re.compile(r"ckpt-\d+$")
+_TABLE_END = 0xDB4775248B80FB57.to_bytes(8, "little")  # of LevelDB's format, in which an index is
+# A folder that TensorFlow writes in before it moves files, and a file of TensorFlow that waits to
+# take the place of `checkpoint`.
+_LEFTOVER = re.compile(rf"{re.escape(NAME)}-\d+_temp.*|{STATE}\.tmp.*")
+
+
+def is_prefix(path: str) -> bool:
+    """Whether a path names one checkpoint (``…/model.ckpt-120``) and not a folder of them."""
+    return _PREFIX.search(path) is not None
+
+
+def latest(path: str) -> str | None:
+    """Prefix of the newest complete checkpoint.
+
+    Args:
+      path: of a folder, or the prefix of one checkpoint.
+
+    Returns:
+      What TensorFlow takes to read it; None if there is nothing of any checkpoint.
+
+    Raises:
+      BenchmarkError: the folder cannot be read, or it holds parts of checkpoints only, or those
+        of another program.
+    """
+    if is_prefix(path):
+        return path if Path(f"{path}.index").exists() else None
+    found = _look_into(Path(path))
+    if found.complete:
+        return str(Path(path) / f"{NAME}-{found.complete[-1]}")
+    if found.parts:
+        raise BenchmarkError(
+            f"{path} holds no complete checkpoint {NAME}-*, but {found.parts[0]}; restore the "
+            "missing files or name another folder"
+        )
+    return None
+
+
+def holds(folder: str, step: int) -> bool:
+    """Whether a complete checkpoint of that step is there."""
+    return step in _look_into(Path(folder)).complete
+
+
+def tidy(folder: str, keep: int) -> None:
+    """To be called when a checkpoint has been written: brings the rest of the folder in line.
+
+    Deletes all complete checkpoints but the newest ones, torn ones before these, and what killed
+    runs left behind; writes the file ``checkpoint``.
+
+    Args:
+      folder: of the checkpoints.
+      keep: how many to keep; 0 keeps all.
+
+    Raises:
+      OSError: such as a full disk.
+    """
+    clean(folder)
+    found = _look_into(Path(folder))
+    kept = found.complete[-keep:]
+    for step in (*found.complete, *found.torn):
+        if step < kept[0]:
+            _delete(Path(folder), step)
+    lines = [f'model_checkpoint_path: "{NAME}-{kept[-1]}"']
+    lines += [f'all_model_checkpoint_paths: "{NAME}-{step}"' for step in kept]
+    write_whole(Path(folder) / STATE, ("\n".join(lines) + "\n").encode("ascii"))
+
+
+def clean(folder: str) -> None:
+    """Removes what runs that were killed while they saved left in a folder, and nothing else.
+
+    To be called by its only writer, see `cnnbench.base.lock`: what another one is saving looks
+    alike.
+    """
+    remove_abandoned(Path(folder))
+    with contextlib.suppress(FileNotFoundError):
+        for path in Path(folder).iterdir():
+            if _LEFTOVER.fullmatch(path.name):
+                if path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Steps of complete and of other checkpoints, ascending, and names of all parts of any."""
+
+    complete: list[int]
+    torn: list[int]
+    parts: list[str]
+
+
+def _look_into(folder: Path) -> _Found:
+    try:
+        names = sorted(path.name for path in folder.iterdir())
+    except FileNotFoundError:
+        return _Found([], [], [])
+    except OSError as error:
+        raise BenchmarkError(f"{folder} cannot be read: {error.strerror}") from error
+    indexed: set[int] = set()
+    data: dict[int, set[tuple[int, int]]] = {}
+    for match in filter(None, map(_PART.fullmatch, names)):
+        step = int(match[1])
+        if match[2] is None:
+            if _is_table(folder / match[0]):
+                indexed.add(step)
+        else:
+            data.setdefault(step, set()).add((int(match[2]), int(match[3])))
+    complete = {step for step in indexed if _is_whole(data.get(step, set()))}
+    torn = (indexed | data.keys()) - complete
+    return _Found(sorted(complete), sorted(torn), list(filter(_ANY_PART.fullmatch, names)))
+
+
+def _is_table(path: Path) -> bool:
+    """Whether an index is written to its end: TensorFlow writes it in its place, piece by piece."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        file.seek(-len(_TABLE_END), os.SEEK_END)
+        return file.read() == _TABLE_END
+    return False
+
+
+def _is_whole(files: set[tuple[int, int]]) -> bool:
+    """Whether every data file ``-i-of-n`` is there."""
+    return bool(files) and all(len(files) == count for _, count in files)
+
+
+def _delete(folder: Path, step: int) -> None:
+    # The index first: without it the rest is no checkpoint, whenever the process is killed.
+    (folder / f"{NAME}-{step}.index").unlink(missing_ok=True)
+    for path in folder.iterdir():
+        match = _PART.fullmatch(path.name)
+        if match is not None and int(match[1]) == step:
+            path.unlink(missing_ok=True)

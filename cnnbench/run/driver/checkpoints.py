@@ -1,0 +1,334 @@
+"""Checkpoints that every mode and tower count can read.
+
+A variable is stored once under its canonical name, whatever number of copies
+the manager keeps, and so are the optimizer's slots and an automatic loss scale, beside
+the name of the optimizer. The format is tf.train's; checkpoint_folder.py knows the files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from cnnbench.errors import BenchmarkError, first_line
+from cnnbench.run.driver import checkpoint_folder
+from cnnbench.variable_mgr import tower_variable
+from cnnbench.variable_mgr.base import VariableMgr
+from cnnbench.variable_mgr.tower_variable import TowerVariable
+
+_POLL_SECONDS = 0.02
+_GRACE_SECONDS = 1.0
+
+
+class Restored(NamedTuple):
+    """Result of restoring a checkpoint.
+
+    Attributes:
+      global_step: at which the checkpoint was saved.
+      examples: training examples of all steps before it.
+      notices: lines for the user.
+    """
+
+    global_step: int
+    examples: int
+    notices: tuple[str, ...]
+
+
+class Checkpoints:
+    """Saves and restores the variables of one manager.
+
+    Args:
+      manager: whose variables to store.
+      slots: the optimizer's slots by canonical name; empty when only evaluating.
+      max_to_keep: older files are deleted; 0 keeps all.
+      loss_scale: the state of the loss scale by name; empty where it has none.
+      host: full string of the CPU to which all values are copied before they are written; None
+        where variables are in one process. Otherwise each process would write the part that it
+        holds, by a function, of which TensorFlow takes none any more once a process is lost.
+      outlives_others: whether saving must work after another process was lost.
+      optimizer: value of --optimizer, of which the slots are; None when only evaluating.
+      global_batch: examples per step. Their number is stored, since the steps before a restored
+        checkpoint may have had another batch.
+    """
+
+    def __init__(
+        self,
+        manager: VariableMgr,
+        slots: Mapping[str, TowerVariable] | None = None,
+        max_to_keep: int = 5,
+        loss_scale: Mapping[str, tf.Variable] | None = None,
+        host: str | None = None,
+        outlives_others: bool = False,
+        optimizer: str | None = None,
+        global_batch: int = 0,
+    ) -> None:
+        self._manager = manager
+        self._variables = manager.savable_variables()
+        self._in_sync = manager.replicas_in_sync or len(manager.get_devices()) == 1
+        self._slots = dict(slots or {})
+        self._max_to_keep = max_to_keep
+        self._loss_scale = dict(loss_scale or {})
+        self._host = host
+        self._outlives_others = outlives_others
+        self._optimizer = optimizer
+        self._global_step = tf.Variable(0, dtype=tf.int64, trainable=False, name="global_step")
+        self._examples = tf.Variable(0, dtype=tf.int64, trainable=False, name="examples")
+        self._global_batch = global_batch
+        self._examples_before = 0  # those of step 0, had all steps the batch of this run
+
+    def save(self, directory: str, global_step: int) -> str:
+        """Writes `directory`/model.ckpt-<global_step>; returns its path prefix.
+
+        Raises:
+          BenchmarkError: it cannot be written.
+        """
+        self._global_step.assign(global_step)
+        self._examples.assign(self._examples_before + global_step * self._global_batch)
+        prefix = str(Path(directory) / f"{checkpoint_folder.NAME}-{global_step}")
+        try:
+            self._write(prefix, directory, global_step)
+            checkpoint_folder.tidy(directory, self._max_to_keep)
+        except (tf.errors.OpError, OSError) as error:
+            raise BenchmarkError(
+                f"no checkpoint could be written to {directory}: {first_line(error)}"
+            ) from error
+        return prefix
+
+    def _write(self, prefix: str, directory: str, global_step: int) -> None:
+        if not self._outlives_others:
+            self._checkpoint().write(prefix)
+            return
+        # TensorFlow ends a write by waiting for all processes, for ever if one is gone; the
+        # files are there by then.
+        checkpoint = self._checkpoint()
+        errors: list[tf.errors.OpError] = []
+
+        def write() -> None:
+            try:
+                checkpoint.write(prefix)
+            except tf.errors.OpError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=write, daemon=True)
+        thread.start()
+        while thread.is_alive() and not checkpoint_folder.holds(directory, global_step):
+            thread.join(_POLL_SECONDS)
+        thread.join(_GRACE_SECONDS)
+        if errors and not checkpoint_folder.holds(directory, global_step):
+            raise errors[0]
+
+    def restore(self, path: str) -> Restored:
+        """Restores all copies of every variable, and the slots where they were saved.
+
+        A checkpoint holds one copy of each variable, tower 0's. Towers that train
+        independently of each other therefore go on from equal weights.
+
+        Args:
+          path: prefix of a checkpoint, as `checkpoint_folder.latest` returns it.
+
+        Returns:
+          The global step it was saved at, and notices for the user.
+
+        Raises:
+          BenchmarkError: unreadable, or it does not fit the variables of this model.
+        """
+        stored = _Stored(path, "it was written for another --model or --data_name")
+        model = {_key("model", name): v.primary for name, v in self._variables.items()}
+        stored.check({**model, _GLOBAL_STEP: self._global_step})
+        slots = {_key("slots", name): slot.primary for name, slot in self._slots.items()}
+        scale = {_key("loss_scale", name): v for name, v in self._loss_scale.items()}
+        before = stored.optimizer() if self._optimizer else None
+        has_slots = before == self._optimizer and stored.has(slots)
+        has_scale = stored.has(scale)
+        stored.read_into(
+            {
+                _GLOBAL_STEP: self._global_step,
+                **model,
+                **(slots if has_slots else {}),
+                **(scale if has_scale else {}),
+            }
+        )
+        self._manager.after_restore(self._slots.values() if has_slots else ())
+        global_step = int(self._global_step.numpy())
+        # Checkpoints of earlier versions do not say how many examples.
+        self._examples.assign(global_step * self._global_batch)
+        if stored.has([_EXAMPLES]):
+            stored.read_into({_EXAMPLES: self._examples})
+        examples = int(self._examples.numpy())
+        self._examples_before = examples - global_step * self._global_batch
+        notices = []
+        if before != self._optimizer:
+            notices.append(
+                f"{path} was written with --optimizer={before}; the state of "
+                f"{self._optimizer} starts afresh"
+            )
+        elif not has_slots:
+            notices.append(f"{path} lacks some of the state of {before}, which starts afresh")
+        if not has_scale:
+            notices.append(f"{path} has no loss scale; --fp16_loss_scale is where it starts")
+        if not self._in_sync:
+            notices.append(f"{path} holds the weights of one tower; all towers start from them")
+        return Restored(global_step, examples, tuple(notices))
+
+    def _checkpoint(self) -> tf.train.Checkpoint:
+        parts = {
+            "model": {name: self._here(facade.primary) for name, facade in self._variables.items()},
+            "global_step": self._global_step,
+            "examples": self._examples,
+        }
+        if self._slots:
+            parts["slots"] = {name: self._here(slot.primary) for name, slot in self._slots.items()}
+        if self._loss_scale:
+            parts["loss_scale"] = self._loss_scale
+        if self._optimizer:
+            with tf.device(self._host or "CPU:0"):
+                parts["optimizer"] = tf.Variable(self._optimizer, trainable=False)
+        return tf.train.Checkpoint(**parts)
+
+    def _here(self, variable: tf.Variable) -> tf.Variable:
+        """A variable of the same value in the process that writes."""
+        if self._host in (None, variable.device):
+            return variable
+        value = tower_variable.read(variable)
+        with tf.device(self._host):
+            return tf.Variable(tf.identity(value), trainable=False)
+
+
+def restore_backbone(manager: VariableMgr, scope: str, path: str) -> int:
+    """Restores what lies in one scope of a model from a checkpoint of its backbone alone.
+
+    The checkpoint has the same names without the scope: that of a network for classification,
+    of which the backbone has the first layers.
+
+    Args:
+      manager: its variables have been created.
+      scope: of the backbone, see `Model.backbone`.
+      path: prefix of a checkpoint, as `checkpoint_folder.latest` returns it.
+
+    Returns:
+      How many variables were restored.
+
+    Raises:
+      BenchmarkError: unreadable, or it does not fit the layers of the backbone.
+    """
+    backbone = {
+        _key("model", name.removeprefix(f"{scope}/")): variable.primary
+        for name, variable in manager.savable_variables().items()
+        if name.startswith(f"{scope}/")
+    }
+    stored = _Stored(path, "it is not of a network with the layers of this backbone")
+    stored.check(backbone)
+    stored.read_into(backbone)
+    manager.after_restore()
+    return len(backbone)
+
+
+def stored_variables(path: str) -> dict[str, Any]:
+    """The variables and slots in a checkpoint as NumPy arrays by canonical name.
+
+    Args:
+      path: prefix of its files, as `checkpoint_folder.latest` returns it.
+
+    Raises:
+      BenchmarkError: it cannot be read.
+    """
+    return _Stored(path, "").variables()
+
+
+class _Stored:
+    """A checkpoint's tensors by key, read one by one so that their dtype may differ.
+
+    Args:
+      path: prefix of its files.
+      mismatch: what is the matter if variables are not there or have other shapes.
+
+    Raises:
+      BenchmarkError: it cannot be read.
+    """
+
+    def __init__(self, path: str, mismatch: str) -> None:
+        self._path = path
+        self._mismatch = mismatch
+        with self._readable():
+            self._reader = tf.train.load_checkpoint(path)
+            self._shapes = self._reader.get_variable_to_shape_map()
+
+    def has(self, variables: Iterable[str]) -> bool:
+        """Whether it holds all these keys."""
+        return all(key in self._shapes for key in variables)
+
+    def optimizer(self) -> str:
+        """The value of --optimizer with which it was written."""
+        if _OPTIMIZER in self._shapes:
+            with self._readable():
+                return str(self._reader.get_tensor(_OPTIMIZER).decode())
+        # Earlier versions stored no name, and had these four optimizers.
+        slots = {_name(key).rpartition("/")[2] for key in self._shapes if key.startswith("slots/")}
+        telling = {"mean_square": "rmsprop", "momentum": "momentum", "beta1_power": "adam"}
+        return next((name for slot, name in telling.items() if slot in slots), "sgd")
+
+    def check(self, variables: Mapping[str, tf.Variable]) -> None:
+        """Compares keys and shapes with what is to be restored.
+
+        Raises:
+          BenchmarkError: names the first variable that is not there or has another shape.
+        """
+        missing = [key for key in variables if key not in self._shapes]
+        if missing:
+            raise BenchmarkError(
+                f"checkpoint {self._path} lacks {len(missing)} of {len(variables)} variables "
+                f"(first: {_name(missing[0])}); {self._mismatch}"
+            )
+        for key, variable in variables.items():
+            if list(variable.shape) != self._shapes[key]:
+                raise BenchmarkError(
+                    f"checkpoint {self._path} holds {_name(key)} with the shape "
+                    f"{self._shapes[key]}, not {list(variable.shape)}; {self._mismatch}"
+                )
+
+    def read_into(self, variables: Mapping[str, tf.Variable]) -> None:
+        """Assigns what is stored under each key.
+
+        Raises:
+          BenchmarkError: a part of the file cannot be read.
+        """
+        with self._readable():
+            for key, variable in variables.items():
+                variable.assign(tf.cast(self._reader.get_tensor(key), variable.dtype))
+
+    def variables(self) -> dict[str, Any]:
+        """See `stored_variables`."""
+        keys = sorted(key for key in self._shapes if key.startswith(("model/", "slots/")))
+        with self._readable():
+            return {_name(key): self._reader.get_tensor(key) for key in keys}
+
+    @contextlib.contextmanager
+    def _readable(self) -> Iterator[None]:
+        try:
+            yield
+        except (tf.errors.OpError, ValueError, LookupError) as error:
+            # The reader reports a file that is too short as an IndexError.
+            reason = first_line(error)
+            raise BenchmarkError(f"checkpoint {self._path} cannot be read: {reason}") from error
+
+
+_ATTRIBUTE = "/.ATTRIBUTES/VARIABLE_VALUE"
+_GLOBAL_STEP = f"global_step{_ATTRIBUTE}"
+_OPTIMIZER = f"optimizer{_ATTRIBUTE}"
+_EXAMPLES = f"examples{_ATTRIBUTE}"
+
+
+def _key(part: str, name: str) -> str:
+    # tf.train escapes '/' inside the name of a child as '.S'.
+    return f"{part}/{name.replace('.', '..').replace('/', '.S')}{_ATTRIBUTE}"
+
+
+def _name(key: str) -> str:
+    """The canonical name, for messages."""
+    escaped = key.removesuffix(_ATTRIBUTE).removeprefix("model/").removeprefix("slots/")
+    return escaped.replace(".S", "/").replace("..", ".")

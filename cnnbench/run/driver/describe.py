@@ -1,0 +1,175 @@
+"""What a run is, for its record, its header and the checks of the machine."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from cnnbench.base.text.numbers import count
+from cnnbench.flags import Params
+from cnnbench.flags.checks import running_all_reduce, strategy_reduction
+from cnnbench.machine.checks import RunFlags
+from cnnbench.records.measurements import Measurements
+from cnnbench.records.run import Batch, ModelInfo, Placement
+from cnnbench.run.driver.console import HeaderInfo
+from cnnbench.run.driver.plan import Plan
+from cnnbench.run.runtime import tensorflow as runtime
+from cnnbench.variable_mgr.modes import Mode, Processes, Reduction
+
+if TYPE_CHECKING:
+    from cnnbench.run.driver.build import BuiltRun
+
+
+def describe(
+    measurements: Measurements, *, params: Params, plan: Plan, devices: runtime.Devices
+) -> None:
+    """Fills in what is known of a run before its first step.
+
+    Args:
+      measurements: takes model, placement, batch, and flags as they were resolved.
+      params: of the run.
+      plan: of the run.
+      devices: as TensorFlow was configured.
+    """
+    measurements.model = ModelInfo(
+        name=plan.model.name,
+        parameters=plan.spec.parameters,
+        trainable_parameters=plan.spec.trainable_parameters,
+        forward_flops_per_image=plan.spec.forward_flops_per_image,
+        training_flops_per_image=plan.spec.training_flops_per_image,
+    )
+    measurements.placement = Placement(
+        device=devices.kind,
+        devices=devices.towers,
+        num_towers=plan.job.num_towers,
+        num_workers=plan.job.num_workers,
+        variable_update=params.variable_update,
+        # What reduces gradients; the header prints what was asked for.
+        all_reduce=_all_reduce(params, on_gpu=devices.kind == "gpu"),
+    )
+    measurements.task_addresses = plan.job.addresses_by_task
+    measurements.worker_tasks = tuple(map(str, plan.job.workers))
+    settings = runtime.Settings.of(params)
+    measurements.update_config(
+        device=devices.kind,
+        data_format=runtime.data_format(params.data_format, devices.kind),
+        num_intra_threads=devices.intra_threads,
+        num_inter_threads=devices.inter_threads,
+        datasets_num_private_threads=runtime.input_threads(settings, devices.kind),
+    )
+    measurements.batch = Batch(per_device=plan.batch_per_device, global_=plan.global_batch)
+
+
+def _all_reduce(params: Params, *, on_gpu: bool) -> tuple[str, ...]:
+    by_strategy = strategy_reduction(params, on_gpu=on_gpu)
+    if by_strategy is not None:
+        return (by_strategy,)
+    reducing = running_all_reduce(params)
+    return () if reducing is None else tuple(map(str, reducing.ranges))
+
+
+def describe_built(measurements: Measurements, built: BuiltRun) -> None:
+    """Fills in what is known of a run once its variables and its step exist.
+
+    Args:
+      measurements: takes numbers of variables and operations, and of what a step sends.
+      built: the run.
+    """
+    assert measurements.placement is not None
+    variables = built.manager.savable_variables().values()
+    measurements.placement = dataclasses.replace(
+        measurements.placement,
+        variables=len(variables),
+        variable_copies=sum(len(variable.copies) for variable in variables),
+        reduction_operations=None if built.step is None else built.step.reduction_operations,
+    )
+    if built.step is None:
+        return
+    from cnnbench.run.observe.traffic import communication, traffic  # late: it loads TensorFlow
+
+    job = built.devices.job
+    if measurements.placement.all_reduce:
+        by = communication(built.step.graph, job.own_tower_devices)
+        measurements.placement = dataclasses.replace(
+            measurements.placement, communication=by or None
+        )
+    if job.in_cluster:
+        sent = traffic(built.step.graph, job.num_workers)
+        measurements.messages_per_step, measurements.bytes_per_step = sent.messages, sent.bytes
+
+
+def run_flags(params: Params, plan: Plan, devices: runtime.Devices) -> RunFlags:
+    """What decides whether a machine is fit for a run."""
+    return RunFlags(
+        on_gpu=devices.kind == "gpu",
+        num_devices=len(devices.towers),
+        intra_threads=devices.intra_threads,
+        intra_threads_given=bool(params.num_intra_threads),
+        batch_size=plan.batch_per_device,
+        gpu_indices=params.gpu_indices,
+    )
+
+
+def header(
+    params: Params, plan: Plan, devices: runtime.Devices, tensorflow_version: str
+) -> HeaderInfo:
+    """What the header on standard output says of a run."""
+    return HeaderInfo(
+        tensorflow_version=tensorflow_version,
+        model=plan.model.name,
+        dataset=plan.dataset.name,
+        synthetic=params.data_dir is None,
+        mode=plan.mode,
+        global_batch=plan.global_batch,
+        per_device_batch=plan.batch_per_device,
+        num_batches=plan.num_batches,
+        num_epochs=plan.num_epochs,
+        devices=_labels(devices),
+        data_format=runtime.data_format(params.data_format, devices.kind),
+        optimizer=params.optimizer,
+        variable_update=params.variable_update,
+        all_reduce=_all_reduce_text(params, devices),
+        staged_vars=params.staged_vars,
+        # tf_cnn_benchmarks counted parameter servers as sessions of their own.
+        single_session=_is_single_session(params.update_mode) and plan.job.in_cluster,
+        sync=not plan.asynchronous if plan.job.in_cluster else None,
+    )
+
+
+def _is_single_session(mode: Mode) -> bool:
+    return mode.processes is Processes.CONTROLLER and not mode.uses_ps
+
+
+def _all_reduce_text(params: Params, devices: runtime.Devices) -> str | None:
+    """How gradients are reduced, for the header; None where they are not between towers.
+
+    The spec alone where tf_cnn_benchmarks printed it, and all devices are in the header.
+    Otherwise what runs, with the flag that chooses it, and between how many devices: those of
+    other processes are in no line of the header.
+    """
+    mode = params.update_mode
+    if mode.reduction not in (Reduction.ALL_REDUCE, Reduction.CROSS_DEVICE):
+        return None
+    if mode.reduction is Reduction.ALL_REDUCE and mode.processes is not Processes.CLIENT_PER_WORKER:
+        return str(params.as_dict()["all_reduce_spec"])
+    text = ":".join(_all_reduce(params, on_gpu=devices.kind == "gpu")) or "None"
+    if mode.reduction is Reduction.CROSS_DEVICE and text != "None":
+        text += f" (--cross_device_ops={params.cross_device_ops})"
+    elif "collective" in text:
+        text += f" (--communication_hint={params.communication_hint})"
+    job = devices.job
+    towers = count(job.num_towers, "device", "devices")
+    return f"{text}, {towers} in {count(job.num_workers, 'process', 'processes')}"
+
+
+def _labels(devices: runtime.Devices) -> Sequence[str]:
+    """The towers' devices as tf_cnn_benchmarks wrote them, of the whole job if it is one step."""
+    job = devices.job
+    if len(job.own_workers) < 2:
+        return devices.labels
+    return [
+        f"job:worker/replica:0/task{worker.index}/{label[1:]}"
+        for worker in job.own_workers
+        for label in devices.labels
+    ]

@@ -1,0 +1,193 @@
+"""Metrics of the current weights on the validation subset."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from cnnbench.base.jobs.devices import host_of
+from cnnbench.data.source import InputSource, TowerBatch
+from cnnbench.errors import DataError
+from cnnbench.models.graph import DataFormat, Reader, forward
+from cnnbench.models.model import Model
+from cnnbench.models.spec import ModelSpec, VariableSpec
+from cnnbench.records.run import Evaluation
+from cnnbench.run.driver.console import Console
+from cnnbench.run.driver.host_metrics import Evaluated, HostMetrics, Rows
+from cnnbench.run.step.batch_norm_stats import share_moving_averages
+from cnnbench.run.step.copied_tower import CopiedTowers
+from cnnbench.run.step.traced import TracedFunction
+from cnnbench.variable_mgr.base import VariableMgr
+
+# Beside a model's own rows: 0 for padding.
+_WEIGHTS = "/weights"
+
+
+class Evaluator:
+    """Traces the evaluation step once and runs it over a number of batches.
+
+    Args:
+      model, spec: the network and its declaration.
+      manager: holds the weights; tower t evaluates its own copy.
+      inputs: validation batches with weights (0 for padding).
+      data_format: "NHWC" or "NCHW".
+      compute_dtype: "float32", "bfloat16" or "float16".
+      display_every: global batches between two lines of output.
+      host: computes the metrics of all rows.
+
+    Attributes:
+      notices: lines about how the evaluation was built, for the user.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        spec: ModelSpec,
+        manager: VariableMgr,
+        inputs: InputSource,
+        data_format: DataFormat,
+        compute_dtype: str,
+        display_every: int,
+        host: HostMetrics,
+    ) -> None:
+        self._model = model
+        self._spec = spec
+        self._manager = manager
+        self._inputs = inputs
+        self._data_format = data_format
+        self._compute_dtype = tf.as_dtype(compute_dtype)
+        self._display_every = display_every
+        self._host = host
+        self._devices = manager.get_devices()
+        self._warm = False
+        self.notices: list[str] = []
+        # Traced here, so that the first rate printed is not mostly tracing.
+        self._function = TracedFunction("the evaluation", self._step, inputs.signature)
+
+    def run(self, batches: int, global_step: int, console: Console) -> Evaluated:
+        """Evaluates `batches` global batches and prints rates.
+
+        The first evaluation begins with an untimed step that counts for nothing.
+
+        Args:
+          batches: how many; past the end of the data set it starts over.
+          global_step: of the weights, for the result.
+          console: gets a line every `display_every` batches.
+
+        Returns:
+          Metrics and mean loss (without the L2 loss) over examples; padding does not
+          count.
+        """
+        share_moving_averages(self._manager)
+        self._manager.settle(self._inputs.devices)
+        if not self._warm:
+            # The first call optimizes and allocates; its batch is read again.
+            self._inputs.restart()
+            self._function(*self._inputs.next())[0].numpy()
+            self._warm = True
+        self._inputs.restart()
+        totals: list[float] = []
+        rows: list[Mapping[str, Any]] = []
+        start = window = time.perf_counter()
+        for batch in range(1, batches + 1):
+            sums, collected = self._function(*self._inputs.next())
+            values = sums.numpy().tolist()
+            totals = [a + b for a, b in zip(totals or [0.0] * len(values), values, strict=True)]
+            rows += [_counted(of_tower) for of_tower in collected if of_tower]
+            if batch % self._display_every == 0:
+                now = time.perf_counter()
+                towers = self._manager.num_towers
+                images = towers * self._inputs.spec.batch_per_device * self._display_every
+                console.evaluation_row(batch, images / (now - window))
+                window = now
+        elapsed = time.perf_counter() - start
+        # Reading ahead would take time from the training that goes on.
+        self._inputs.close()
+        together = _together(rows)
+        workers = self._manager.workers
+        if workers is not None:
+            totals = workers.total(np.array(totals)).tolist()
+            together = _together([_unpacked(part) for part in workers.gather(_packed(together))])
+        *sums, loss, count = totals
+        if not count:
+            raise DataError("no example of the validation subset could be used")
+        evaluation = Evaluation(
+            global_step=global_step,
+            loss=loss / count,
+            examples=round(count),
+            images_per_sec=count / elapsed,
+        )
+        means = dict(zip(self._model.metric_names, (s / count for s in sums), strict=True))
+        return Evaluated(evaluation, means, self._host.submit(together))
+
+    def _step(self, *batches: TowerBatch) -> tuple[tf.Tensor, list[dict[str, tf.Tensor]]]:
+        """Sums over all towers, [metrics ..., loss, examples], and each tower's rows."""
+        alone = len(self._devices) == 1
+        make = self._tower if alone else CopiedTowers(self._tower, self.notices.append)
+
+        def build(tower: int) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+            # Towers that train independently are different networks: tower 0's is the one that
+            # checkpoints hold, and the one that is evaluated.
+            source = tower if self._manager.replicas_in_sync else 0
+
+            def read(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
+                return self._manager.read(source, spec.name, dtype)
+
+            device = self._devices[tower]
+            with tf.device(device), tf.name_scope(f"evaluation_{tower}"):
+                return make(read, self._inputs.of_tower(tower, batches), host_of(device))
+
+        towers = self._manager.run_towers(build)
+        with tf.device(self._devices[0]):
+            return tf.add_n([sums for sums, _ in towers]), [rows for _, rows in towers]
+
+    def _tower(
+        self, read: Reader, batch: TowerBatch, host: str
+    ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+        outputs = forward(
+            self._model,
+            self._spec.num_classes,
+            batch.features,
+            read,
+            training=False,
+            data_format=self._data_format,
+            compute_dtype=self._compute_dtype,
+        ).outputs
+        losses = self._model.loss(outputs, batch.labels)
+        metrics = self._model.metrics(outputs, batch.labels)
+        named = [metrics[name] for name in self._model.metric_names]
+        columns = tf.stack([*named, losses, tf.ones_like(losses)])
+        with tf.device(host):  # where they go anyway; not all that makes them runs on GPUs
+            rows = dict(self._model.host_rows(batch.features, outputs, batch.labels))
+        if batch.weights is not None:
+            # Padding may be nothing that the model can take: its loss may be infinite.
+            columns = tf.where(batch.weights > 0, columns, 0.0)
+            if rows:
+                rows[_WEIGHTS] = batch.weights
+        return tf.reduce_sum(columns, axis=1), rows
+
+
+def _together(rows: Sequence[Mapping[str, Any]]) -> Rows:
+    return {name: np.concatenate([one[name] for one in rows]) for name in rows[0]} if rows else {}
+
+
+def _packed(rows: Rows) -> bytes:
+    file = io.BytesIO()
+    np.savez(file, **rows)
+    return file.getvalue() if rows else b""
+
+
+def _unpacked(data: bytes) -> Rows:
+    return dict(np.load(io.BytesIO(data))) if data else {}
+
+
+def _counted(rows: Mapping[str, tf.Tensor]) -> dict[str, Any]:
+    """The rows of one tower's batch on the host, without those of padding."""
+    values = {name: value.numpy() for name, value in rows.items()}
+    weights = values.pop(_WEIGHTS, None)
+    return values if weights is None else {name: v[weights > 0] for name, v in values.items()}

@@ -1,0 +1,301 @@
+"""Metrics that a model makes of the rows of all examples, and the results that wait for them.
+
+They are computed at once, or with --collect_eval_results_async in a process of their own while the
+training goes on. That process is a fresh interpreter for every evaluation: it finds the model by
+its name, loads no TensorFlow, and ends with its result.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from cnnbench.data.dataset import load_plugin
+from cnnbench.errors import BenchmarkError, UsageError
+from cnnbench.models import registry
+from cnnbench.models.model import Model
+from cnnbench.records.measurements import Measurements
+from cnnbench.records.run import Evaluation
+from cnnbench.run.driver.console import Console
+from cnnbench.run.driver.observer import Observer
+
+Rows = Mapping[str, Any]
+"""NumPy arrays ``[examples, ...]`` by the names of `Model.host_rows`; empty without any."""
+
+
+class HostMetrics(Protocol):
+    """Computes `Model.host_metrics`."""
+
+    def submit(self, rows: Rows) -> Future[dict[str, float]]:
+        """What the model makes of the rows, now or later.
+
+        Args:
+          rows: of all examples of one evaluation.
+        """
+        ...
+
+    def close(self) -> None:
+        """Gives up what is not computed yet."""
+
+
+class Immediate(HostMetrics):
+    """Computes them at once, in this process.
+
+    Args:
+      model: whose.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+
+    def submit(self, rows: Rows) -> Future[dict[str, float]]:
+        """See `HostMetrics.submit`; what the model raises is raised here."""
+        done: Future[dict[str, float]] = Future()
+        done.set_result(_computed(self._model, rows))
+        return done
+
+    def close(self) -> None:
+        """Nothing is left."""
+
+
+class InProcess(HostMetrics):
+    """Computes them in a process of its own, one evaluation after the other.
+
+    Args:
+      model, dataset: names by which the process finds the model.
+      model_plugin, dataset_plugin: files that it loads before, if any.
+    """
+
+    def __init__(
+        self, model: str, dataset: str, model_plugin: str | None, dataset_plugin: str | None
+    ) -> None:
+        self._model = (model, dataset, model_plugin, dataset_plugin)
+        # It waits for the process, so that nobody else does.
+        self._thread = ThreadPoolExecutor(1, "host-metrics")
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._closed = False
+
+    def submit(self, rows: Rows) -> Future[dict[str, float]]:
+        """See `HostMetrics.submit`; a process that fails is a BenchmarkError of the future."""
+        return self._thread.submit(self._compute, rows)
+
+    def close(self) -> None:
+        """Ends the process, if one is at work; a second call does nothing."""
+        with self._lock:
+            self._closed = True
+            if self._process is not None:
+                self._process.kill()
+        self._thread.shutdown(cancel_futures=True)
+
+    def _compute(self, rows: Rows) -> dict[str, float]:
+        # The same modules as here, from wherever they came.
+        code = f"import sys; sys.path[:] = {sys.path!r}; import {__name__} as m; m.main()"
+        with self._lock:
+            if self._closed:
+                return {}
+            self._process = process = subprocess.Popen(
+                [sys.executable, "-c", code],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+                # Ctrl-C is for the run, which decides what becomes of its processes.
+                start_new_session=True,
+            )
+        found, errors = process.communicate(pickle.dumps((self._model, dict(rows))))
+        with self._lock:
+            self._process = None
+        if process.returncode != 0:
+            raise BenchmarkError(_why(self._model[0], process.returncode, errors.decode()))
+        if not found:
+            raise BenchmarkError(f"{_why(self._model[0], 0, errors.decode())} before its result")
+        metrics: dict[str, float] = json.loads(found)
+        return metrics
+
+
+def main() -> None:
+    """The process: model and rows from standard input, metrics as JSON to standard output."""
+    # What a plug-in prints is not the result.
+    result = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    (model, dataset, model_plugin, dataset_plugin), rows = pickle.load(sys.stdin.buffer)
+    try:
+        if dataset_plugin:
+            load_plugin(dataset_plugin)
+        if model_plugin:
+            registry.load_plugin(model_plugin)
+        metrics = _computed(registry.get_model(model, dataset), rows)
+    except (UsageError, BenchmarkError) as error:
+        sys.exit(str(error))
+    with result:
+        json.dump(metrics, result)
+
+
+def _computed(model: Model, rows: Rows) -> dict[str, float]:
+    found = model.host_metrics(rows) if rows else {}
+    return {name: float(value) for name, value in found.items()}
+
+
+def _why(model: str, status: int, errors: str) -> str:
+    ended = f"ended with exit status {status}"
+    if status < 0:
+        ended = f"was ended by {signal.Signals(-status).name}"
+    last = next((line.strip() for line in reversed(errors.splitlines()) if line.strip()), "")
+    return f"the process that computes metrics of {model} {ended}{last and ': '}{last}"
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """An evaluation whose metrics of the host may not be there yet.
+
+    Attributes:
+      evaluation: without metrics.
+      means: the metrics that are means over examples, in the model's order.
+      host: those that the model makes of all rows.
+    """
+
+    evaluation: Evaluation
+    means: Mapping[str, float]
+    host: Future[dict[str, float]]
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """All metrics, in the order in which they are printed; waits for them.
+
+        Raises:
+          BenchmarkError: they cannot be computed.
+        """
+        return {**self.means, **self.host.result()}
+
+    def whole(self) -> Evaluation:
+        """The evaluation with all metrics; see `metrics`."""
+        return with_metrics(self.evaluation, self.metrics)
+
+
+def with_metrics(evaluation: Evaluation, metrics: Mapping[str, float]) -> Evaluation:
+    """An evaluation with these metrics, of which the accuracies have fields of their own."""
+    others = dict(metrics)
+    return dataclasses.replace(
+        evaluation,
+        top_1=others.pop("top_1", None),
+        top_5=others.pop("top_5", None),
+        metrics=others,
+    )
+
+
+class Results:
+    """Takes evaluations to the report, the record and the observers, in their order.
+
+    Args:
+      host: what computes metrics; closed with this.
+      console: gets a line for each.
+      measurements: of the record.
+      observers: hear of each.
+      warn: takes a line about what is missing in the end.
+    """
+
+    def __init__(
+        self,
+        host: HostMetrics | None,
+        console: Console,
+        measurements: Measurements,
+        observers: Sequence[Observer],
+        warn: Callable[[str], None],
+    ) -> None:
+        self._host = host
+        self._console = console
+        self._measurements = measurements
+        self._observers = observers
+        self._warn = warn
+        self._waiting: deque[Evaluated] = deque()
+
+    def add(
+        self,
+        found: Evaluated,
+        loop_seconds: float | None = None,
+        wall_seconds: float | None = None,
+    ) -> None:
+        """One evaluation; published now if its metrics are there and those before it too.
+
+        Args:
+          found: as an evaluator gives it.
+          loop_seconds, wall_seconds: see `Evaluation`.
+
+        Raises:
+          BenchmarkError: metrics of this one or one before cannot be computed.
+        """
+        evaluation = dataclasses.replace(
+            found.evaluation, loop_seconds=loop_seconds, wall_seconds=wall_seconds
+        )
+        self._waiting.append(dataclasses.replace(found, evaluation=evaluation))
+        self.publish()
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is something to publish."""
+        return bool(self._waiting) and self._waiting[0].host.done()
+
+    def publish(self) -> None:
+        """Publishes what is ready.
+
+        Raises:
+          BenchmarkError: metrics cannot be computed.
+        """
+        while self.ready:
+            metrics = self._waiting[0].metrics  # stays there if this raises, for `close`
+            found = self._waiting.popleft()
+            self._console.evaluation_result(metrics, found.evaluation.examples)
+            self._record(with_metrics(found.evaluation, metrics))
+
+    def finish(self, seconds: float | None = None) -> None:
+        """Waits for everything, and publishes it.
+
+        Args:
+          seconds: to wait at most; without a limit if None.
+
+        Raises:
+          BenchmarkError: metrics cannot be computed.
+        """
+        end = None if seconds is None else time.monotonic() + seconds
+        while self._waiting:
+            left = None if end is None else end - time.monotonic()
+            if left is not None and left <= 0:
+                return
+            wait([self._waiting[0].host], left)
+            self.publish()
+
+    def close(self) -> None:
+        """Records what was not published, without what is missing, and says so."""
+        with contextlib.suppress(BenchmarkError):
+            self.publish()
+        missing = []
+        while self._waiting:
+            found = self._waiting.popleft()
+            known = found.host.done() and not found.host.exception()
+            self._record(with_metrics(found.evaluation, found.metrics if known else found.means))
+            if not known:
+                missing.append(str(found.evaluation.global_step))
+        if missing:
+            steps = ", ".join(missing)
+            self._warn(f"no metrics of all rows for the evaluations at global_step {steps}")
+        if self._host is not None:
+            self._host.close()
+
+    def _record(self, evaluation: Evaluation) -> None:
+        self._measurements.add_evaluation(evaluation)
+        for observer in self._observers:
+            observer.evaluated(evaluation)

@@ -1,0 +1,120 @@
+"""The input pipeline alone: as the step of a run that has no network, and stage by stage.
+
+Batches that lie ready are not throughput: whatever is timed here comes from a pipeline that was
+asked for batches without a pause before, until its buffers had run empty.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from cnnbench.data.pipeline import Stage
+from cnnbench.data.source import InputSource
+from cnnbench.data.spec import InputSpec
+from cnnbench.records.run import InputStage
+from cnnbench.run.step.loss_scale import LossScale, StaticLossScale
+from cnnbench.run.step.train_step import StepResult
+
+DEVICE_STAGE = "device"
+"""Name of the whole pipeline, batches on their devices included."""
+
+_SECONDS = 2.0
+_DRAIN_SECONDS = 0.5
+
+
+class InputStep:
+    """A step that fetches a batch per tower, waits until they are on their devices, no more.
+
+    Args:
+      inputs: the pipeline.
+    """
+
+    def __init__(self, inputs: InputSource) -> None:
+        self._inputs = inputs
+        self._on_gpu = any("GPU" in device for device in inputs.devices)
+        self._loss = tf.zeros([])
+
+    @property
+    def loss_scale(self) -> LossScale:
+        """None to speak of."""
+        return StaticLossScale()
+
+    def set_learning_rate(self, rate: float) -> None:
+        """Nothing learns."""
+
+    def request_stop(self) -> None:
+        """Nobody waits for this process."""
+
+    def __call__(self) -> StepResult:
+        """Fetches one batch per tower."""
+        self._inputs.next()
+        if self._on_gpu:  # a copy to the host's own memory is over when it returns
+            tf.test.experimental.sync_devices()
+        return StepResult(self._loss, {})
+
+    def on_host(self, result: StepResult) -> StepResult:
+        """It is there."""
+        return result
+
+
+def time_stages(inputs: InputSource, examples: int) -> list[InputStage]:
+    """Times each stage of the pipeline together with all stages before it.
+
+    Args:
+      inputs: the pipeline; must not be in use.
+      examples: to time each stage for; after two seconds fewer will do.
+    """
+    return [_time_stage(stage, inputs.spec, examples) for stage in inputs.stages()]
+
+
+def time_whole(inputs: InputSource, seconds: float = _SECONDS) -> InputStage:
+    """Times the pipeline up to the devices, with its buffers emptied first.
+
+    Args:
+      inputs: the pipeline; it may have batches ready.
+      seconds: to time it for; at least one step.
+    """
+    step = InputStep(inputs)
+    spec = inputs.spec
+    ahead = spec.datasets_prefetch_buffer_size + spec.multi_device_iterator_max_buffer_size
+    # tf.data decodes several examples at a time, about as many as there are cores.
+    in_hand = -(-2 * (os.cpu_count() or 1) // spec.global_batch)
+    for _ in range(ahead + in_hand + 2):
+        step()
+    return _time(DEVICE_STAGE, step, spec.global_batch, None, seconds)
+
+
+def _time_stage(stage: Stage, spec: InputSpec, examples: int) -> InputStage:
+    chunk = max(1, spec.batch_per_device // stage.examples)
+    # What the stage makes is dropped inside tf.data: handing it to Python is none of its work.
+    dropped = stage.dataset.map(
+        tf.autograph.experimental.do_not_convert(lambda *_: tf.zeros([], tf.int8))
+    )
+    with tf.device(spec.host):
+        iterator = iter(dropped.batch(chunk))
+    began = time.perf_counter()
+    next(iterator)
+    while time.perf_counter() - began < _DRAIN_SECONDS:
+        next(iterator)
+    return _time(stage.name, lambda: next(iterator), chunk * stage.examples, examples, _SECONDS)
+
+
+def _time(
+    name: str,
+    fetch: Callable[[], object],
+    per_fetch: int,
+    examples: int | None,
+    seconds: float,
+) -> InputStage:
+    done = 0
+    start = time.perf_counter()
+    while True:
+        fetch()
+        done += per_fetch
+        elapsed = time.perf_counter() - start
+        if elapsed >= seconds or (examples is not None and done >= examples):
+            return InputStage(name=name, examples=done, seconds=elapsed)

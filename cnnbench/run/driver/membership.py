@@ -1,0 +1,177 @@
+"""The part of a process that runs steps in a job of several: it meets the others, joins them, ends.
+
+In a run of one process all of it does nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from cnnbench.base.jobs.job import Job
+from cnnbench.base.jobs.probe import culprits
+from cnnbench.errors import BenchmarkError
+from cnnbench.flags import Params
+from cnnbench.flags.cluster import agreed_facts, coordinated, spared
+from cnnbench.run.cluster import chief
+from cnnbench.run.cluster.handshake import Met, meet
+from cnnbench.run.cluster.serve import settings_of
+from cnnbench.run.cluster.watchdog import PATIENCE, PERIOD, Ending, Watchdog
+from cnnbench.run.runtime import supervisor
+from cnnbench.run.runtime import tensorflow as runtime
+from cnnbench.run.runtime.activity import Standing
+
+# A peer of a run that has succeeded is there, however slow its machine may be just now.
+_DISMISSAL_SECONDS = {True: 60.0, False: 5.0}
+_LOOK_SECONDS = 10.0  # where there is nothing but the own progress to look at
+
+connected = False
+"""Whether this process has connected TensorFlow with others; it then ends by `chief.leave`."""
+
+
+class Membership:
+    """What ties one process to the others.
+
+    Args:
+      job: this process is its chief, a worker that runs a step of its own, or alone.
+      params: of the run.
+      tell: prints a line about who is missing.
+      lost: see `Watchdog`.
+      facts: what all processes must have alike; the flags of the run if None.
+      look: tells how far this process has come; None where nobody looks after that.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        params: Params,
+        tell: Callable[[str], None],
+        lost: Callable[[str], None],
+        facts: Mapping[str, str] | None = None,
+        look: Callable[[], Standing] | None = None,
+    ) -> None:
+        self._job = job
+        self._params = params
+        self._facts = facts
+        self._tell = tell
+        look_seconds = min(_LOOK_SECONDS, params.stall_timeout / 4)
+        # Alone it may end a command, but no other program that this run is a part of.
+        stalls = look is not None and params.stall_timeout > 0 and supervisor.is_program()
+        self._watchdog = (
+            Watchdog(
+                job,
+                lost,
+                patience=max(params.cluster_timeout, PATIENCE),
+                period=PERIOD if job.in_cluster else look_seconds,
+                leave=chief.leave,
+                spares=spared(params),
+                look=look,
+                stall_timeout=params.stall_timeout,
+            )
+            if job.in_cluster or stalls
+            else None
+        )
+        self._met: Met | None = None
+        self._joined = False
+
+    def settings(self, settings: runtime.Settings) -> runtime.Settings:
+        """Those of the run as they apply to this process."""
+        return settings_of(self._job, settings)
+
+    def meet(self) -> None:
+        """Waits for all processes and begins to watch; to be called before TensorFlow is loaded.
+
+        Raises:
+          BenchmarkError: one is missing, or has other flags.
+        """
+        if self._job.in_cluster:
+            facts = agreed_facts(self._params) if self._facts is None else self._facts
+            timeout = self._params.cluster_timeout
+            self._met = meet(self._job, facts, timeout, self._tell)
+        if self._watchdog is not None:
+            self._watchdog.start(None if self._met is None else self._met.lines)
+
+    def join(self, devices: runtime.Devices) -> runtime.Devices:
+        """Connects TensorFlow, once it is configured.
+
+        Returns:
+          The devices of the run.
+
+        Raises:
+          BenchmarkError: a process or a device is missing.
+        """
+        if self._watchdog is None or self._met is None:
+            return devices
+        # Open until TensorFlow's server listens: no other program gets the port in between.
+        with self._met.port:
+            if self._job.client_per_worker:
+                self._connect_worker(devices.job)
+                self._joined = True
+            else:
+                devices = self._connect_chief(devices)
+        self._watchdog.up(all_others=True)
+        return devices
+
+    def _connect_chief(self, devices: runtime.Devices) -> runtime.Devices:
+        """Connects the process that runs the steps of all workers."""
+        global connected
+        by = None
+        if coordinated(self._params):
+            from cnnbench.variable_mgr.strategies import make  # late: it loads TensorFlow
+
+            by = partial(make.parameter_server, devices.job)
+        job = chief.connect(devices.job, self._params.cluster_timeout, self._tell, by)
+        self._joined = connected = True
+        return dataclasses.replace(devices, job=job)
+
+    def _connect_worker(self, job: Job) -> None:
+        """Connects a worker that runs a step of its own with the others, for collectives."""
+        import tensorflow as tf
+
+        from cnnbench.variable_mgr.strategies import make
+
+        make.connected(job)
+        there = {device.name for device in tf.config.list_logical_devices()}
+        missing = [device for device in job.tower_devices if device not in there]
+        if missing:
+            raise BenchmarkError(f"{job.task}: TensorFlow does not see {missing[0]}")
+
+    def gone(self) -> dict[str, str]:
+        """The workers that were lost while others go on, and what is wrong with each."""
+        lost = {} if self._watchdog is None else dict(self._watchdog.gone)
+        return {str(task): why for task, why in lost.items()}
+
+    def failure(self, error: BaseException) -> BenchmarkError | None:
+        """The error that names a lost process, if one explains an error of TensorFlow."""
+        if not self._joined:
+            return None  # before TensorFlow is loaded, for which a failed meeting must not wait
+        import tensorflow as tf
+
+        unreachable = (
+            *(tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError),
+            *(tf.errors.InternalError, tf.errors.DeadlineExceededError),
+        )
+        causes = (error, error.__cause__)
+        if not any(isinstance(cause, unreachable) for cause in causes):
+            return None
+        own = "" if self._watchdog is None else self._watchdog.explanation()
+        if own or not isinstance(error, unreachable):
+            return BenchmarkError(own) if own else None
+        named = culprits(self._job, error)
+        return BenchmarkError(f"lost {named}") if named else None
+
+    def end(self, code: int, reason: str = "") -> None:
+        """Tells those that serve how the run has ended; from now on others may go.
+
+        Args:
+          code: exit code of the servers.
+          reason: for their log; none if the code is 0.
+        """
+        if self._watchdog is None:
+            return
+        if not self._job.client_per_worker:
+            self._watchdog.end(Ending(code, reason), _DISMISSAL_SECONDS[code == 0])
+        else:
+            # All that fail for the same reason find it out by themselves, at the same step.
+            self._watchdog.end(Ending(code) if code == 0 else None)

@@ -1,0 +1,188 @@
+"""How much memory a run will take, found before anything big is allocated.
+
+`scripts/measure_memory` compares it with the measured peak (docs/reliability.md).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cnnbench.base.text.numbers import binary
+from cnnbench.errors import FlagError
+from cnnbench.flags import Params
+from cnnbench.machine.gpu import driver_loaded
+from cnnbench.machine.host import Host
+from cnnbench.machine.memory import Memory, main_memory
+from cnnbench.models.memory import bytes_per_image
+from cnnbench.models.spec import MASTER_BYTES
+from cnnbench.run.driver.plan import Plan
+from cnnbench.variable_mgr.modes import Copies
+
+PROCESS_BYTES = 780 * 2**20
+"""Of a process with TensorFlow 2.21 and a traced step, before any tensor."""
+
+_SLOTS = {"momentum": 1, "rmsprop": 2, "adam": 2}
+_SHUFFLE_BUFFER = 10_000  # records, see `InputSpec.shuffle_buffer`
+
+# An estimate is taken to be certain where not even half as much would do.
+_CERTAIN = 1.5
+_NEAR = 0.9
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """Bytes of a process whose devices are the CPU, or of a GPU.
+
+    Attributes:
+      fixed: whatever the batch size.
+      per_image: for each image of the batch of a device; that of all devices of a process.
+      batch: per device.
+    """
+
+    fixed: int
+    per_image: int
+    batch: int
+
+    @property
+    def total(self) -> int:
+        """For the whole batch."""
+        return self.fixed + self.per_image * self.batch
+
+    def largest_batch(self, memory: int) -> int:
+        """The largest batch per device that these bytes are enough for; 0 if none is."""
+        return max(0, (memory - self.fixed) // max(1, self.per_image))
+
+
+@dataclass(frozen=True)
+class BatchLimits:
+    """What the main memory lets expect of batch sizes per device.
+
+    Attributes:
+      fitting: the largest that should fit.
+      refused: the smallest that a run refuses.
+    """
+
+    fitting: int
+    refused: int
+
+
+def batch_limits(params: Params, plan: Plan) -> BatchLimits | None:
+    """The limits of a run on the CPU; None on GPUs, and where the memory is not known.
+
+    Args:
+      params, plan: what to run.
+    """
+    memory = main_memory() if computes_on_cpu(params) else None
+    if memory is None:
+        return None
+    needed = estimate(params, plan, "cpu")
+    fitting = needed.largest_batch(round(_NEAR * memory.available))
+    return BatchLimits(fitting, needed.largest_batch(round(_CERTAIN * memory.total)) + 1)
+
+
+def computes_on_cpu(params: Params) -> bool:
+    """Whether a run computes on the CPU, as far as is known before TensorFlow is loaded."""
+    return params.device == "cpu" or (params.device == "auto" and not driver_loaded(Host()))
+
+
+def estimate(params: Params, plan: Plan, kind: str) -> MemoryEstimate:
+    """What a run will take at most.
+
+    Args:
+      params, plan: what to run.
+      kind: "cpu": of the process; "gpu": of each of them.
+    """
+    towers = params.num_gpus if kind == "cpu" else 1
+    files = _file_bytes(params, plan)
+    if params.input_only:
+        fixed, per_image = _process(kind), 0
+    else:
+        fixed = _process(kind) + _variables(params, plan, towers)
+        per_image = _activations(params, plan, plan.trains)
+    waiting = params.datasets_prefetch_buffer_size + 1 if params.data_dir else 1
+    example = MASTER_BYTES * sum(math.prod(one.sizes) for one in plan.spec.elements)
+    step = MemoryEstimate(
+        fixed + (files if kind == "cpu" else 0),
+        towers * (per_image + waiting * example),
+        plan.batch_per_device,
+    )
+    if not plan.num_eval_batches or not plan.trains:
+        return step
+    evaluation = MemoryEstimate(
+        step.fixed,
+        towers * (_activations(params, plan, False) + waiting * example),
+        plan.eval_batch_per_device,
+    )
+    return max(step, evaluation, key=lambda one: one.total)
+
+
+def _process(kind: str) -> int:
+    return PROCESS_BYTES if kind == "cpu" else 0
+
+
+def _activations(params: Params, plan: Plan, training: bool) -> int:
+    width = 4 if params.precision == "fp32" else 2
+    return bytes_per_image(plan.model, plan.spec, training=training, value_bytes=width)
+
+
+def _variables(params: Params, plan: Plan, towers: int) -> int:
+    """Variables, gradients and slots, on all devices."""
+    size = sum(one.bytes for one in plan.spec.variables)
+    copies = 1 if params.update_mode.copies is Copies.ONE else towers
+    width = 1.0 if params.precision == "fp32" else 1.5  # what is read in 16 bits, besides
+    if not plan.trains:
+        return round(size * copies * width)
+    slots = _SLOTS.get(params.optimizer, 0)
+    # Each tower's gradients, and those that the update takes: their sum, with weight decay.
+    gradients = towers + (1 if copies == 1 else towers)
+    return round(size * (copies * (width + slots) + gradients))
+
+
+def _file_bytes(params: Params, plan: Plan) -> int:
+    """What lies in memory of files, encoded."""
+    if params.data_dir is None:
+        return 0
+    subset = "validation" if params.eval else "train"
+    files: Sequence[Path] = plan.dataset.find(params.data_dir, subset)
+    size = sum(Path(file).stat().st_size for file in files)
+    if params.datasets_use_caching or not plan.dataset.skips_bad_records:
+        return size
+    share = min(1.0, _SHUFFLE_BUFFER / max(1, plan.train_examples))
+    return 0 if params.eval else math.ceil(size * share)
+
+
+def check(
+    needed: MemoryEstimate, memory: Memory, params: Params, *, refuse: bool = True
+) -> str | None:
+    """Compares an estimate with what there is.
+
+    Args:
+      needed: of the run.
+      memory: of the machine or the GPU.
+      params: for the message.
+      refuse: whether to raise where the memory cannot do.
+
+    Returns:
+      A warning, or None if the memory seems to do.
+
+    Raises:
+      FlagError: it cannot do by far; names both figures.
+    """
+    figures = (
+        f"takes about {binary(needed.total)} of memory with --num_gpus={params.num_gpus}, but "
+    )
+    if refuse and needed.total > _CERTAIN * memory.total:
+        most = needed.largest_batch(memory.available)
+        advice = f"a batch of {most} should fit" if most else "lower --num_gpus"
+        flag = "batch_size" if most or params.num_gpus == 1 else "num_gpus"
+        value = needed.batch if flag == "batch_size" else params.num_gpus
+        raise FlagError(flag, value, f"{figures}there is {binary(memory.total)}; {advice}")
+    if needed.total > _NEAR * memory.available:
+        return (
+            f"--batch_size={needed.batch} {figures}{binary(memory.available)} is available; "
+            "lower --batch_size or --num_gpus if the run ends for lack of it"
+        )
+    return None

@@ -1,0 +1,186 @@
+"""Notices about the results of a run, printed on standard error at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cnnbench.base.stats.descriptive import FEWEST_FOR_P99
+from cnnbench.base.stats.steady_state import Level, Shape
+from cnnbench.base.text.numbers import binary, number, percent
+from cnnbench.data.source import InputSource
+from cnnbench.records.run import RunRecord, SkippedRecords, Summary
+from cnnbench.records.steady_state import RunSteadyState, run_steady_state
+
+
+def summary_lines(summary: Summary) -> list[str]:
+    """Notices of FLOP/s, CPU time, input waits, memory and energy; those that are known."""
+    lines = []
+    if summary.achieved_flops_per_sec is not None:
+        line = f"{number(summary.achieved_flops_per_sec / 1e9)} GFLOP/s achieved"
+        if summary.mfu is not None and summary.peak_flops_per_sec is not None:
+            line += (
+                f", {percent(summary.mfu)} of {number(summary.peak_flops_per_sec / 1e9)} GFLOP/s"
+            )
+            line += f" ({summary.peak_flops_source})" if summary.peak_flops_source else ""
+        lines.append(line)
+    if summary.latency_p50_seconds is not None:
+        lines.append(_latency_line(summary))
+    if summary.cpu_seconds_per_step is not None and summary.busy_cpus is not None:
+        lines.append(
+            f"{number(summary.cpu_seconds_per_step * 1e3)} ms of CPU time per step, "
+            f"{number(summary.busy_cpus)} CPUs busy in the timed loop"
+        )
+    if summary.input_wait_fraction:
+        lines.append(f"{percent(summary.input_wait_fraction)} of the time spent waiting for input")
+    if summary.peak_memory_bytes is not None:
+        lines.append(f"{binary(summary.peak_memory_bytes)} peak memory")
+    if summary.energy_joules is not None:
+        line = f"{summary.energy_joules:.0f} J in the timed loop"
+        if summary.joules_per_image is not None:
+            line += f", {summary.joules_per_image:.3g} J per image"
+        lines.append(f"{line} ({summary.energy_source}, all processes)")
+    return lines
+
+
+def _latency_line(summary: Summary) -> str:
+    shares = {
+        "p50": summary.latency_p50_seconds,
+        "p90": summary.latency_p90_seconds,
+        "p99": summary.latency_p99_seconds,
+    }
+    known = [f"{name} {number(s * 1e3)} ms" for name, s in shares.items() if s is not None]
+    line = f"latency of a batch by itself: {', '.join(known)}"
+    if summary.latency_p99_seconds is None:
+        line += f"; p99 takes --num_batches={FEWEST_FOR_P99} or more"
+    return line
+
+
+def input_lines(record: RunRecord) -> list[str]:
+    """What the input pipeline gives alone, where that was measured."""
+    if not record.input_stages:
+        return []
+    rates = {stage.name: stage.examples_per_sec for stage in record.input_stages}
+    *parts, (_, whole) = rates.items()
+    lines = [f"the input pipeline alone gives {number(whole)} images/s"]
+    if parts:
+        stages = ", ".join(f"{name} {number(rate)}" for name, rate in parts)
+        lines.append(f"its stages, each with those before it, in images/s: {stages}")
+    return lines
+
+
+def skipped_records(sources: Iterable[InputSource]) -> SkippedRecords | None:
+    """The records that inputs left out, together; None if none.
+
+    Args:
+      sources: inputs of the run.
+    """
+    skipped = [source.skipped() for source in sources]
+    first = tuple(line for one in skipped for line in one.first)
+    count = sum(one.count for one in skipped)
+    return SkippedRecords(count=count, first=first) if count else None
+
+
+def skipped_lines(record: RunRecord) -> list[str]:
+    """The first records that were skipped, and how many there are; empty without any."""
+    skipped = record.skipped_records
+    if skipped is None:
+        return []
+    rest = skipped.count - len(skipped.first)
+    more = [f"skipped {rest} more records, {skipped.count} in all"] if rest > 0 else []
+    return [*(f"skipped {line}" for line in skipped.first), *more]
+
+
+def loss_scaling_lines(record: RunRecord) -> list[str]:
+    """Skipped steps and changes of an automatic loss scale; empty without any."""
+    scaling = record.loss_scaling
+    if scaling is None:
+        return []
+    warmup = len(scaling.warmup_skipped_steps)
+    skipped = warmup + len(scaling.skipped_steps)
+    moved = f"the loss scale went from {scaling.start:.10g} to {scaling.end:.10g}"
+    if not skipped:
+        return [] if scaling.start == scaling.end else [moved]
+    steps = len(record.warmup_step_seconds) + len(record.step_seconds)
+    line = f"{skipped} of {steps} steps skipped for gradients that were not finite"
+    if warmup:
+        line += f" ({warmup} of them in the warm-up)"
+    line += f"; {moved}"
+    if scaling.end <= 1.0:
+        line += ", its lowest: the cause is hardly fp16's range"
+    return [line]
+
+
+def warm_up_warning(record: RunRecord) -> str | None:
+    """That --warmup=auto has come to its limit."""
+    if record.warmup_status != "limit":
+        return None
+    return (
+        f"step times were not steady after {len(record.warmup_step_seconds)} warm-up steps, the "
+        "most that --max_warmup_batches allows; timing began nevertheless"
+    )
+
+
+def peak_warning(record: RunRecord) -> str | None:
+    """That more was computed than the devices can do, so that the peak must be wrong."""
+    summary = record.summary()
+    achieved, peak = summary.achieved_flops_per_sec, summary.peak_flops_per_sec
+    if not achieved or not peak or achieved <= peak:
+        return None
+    source = record.measured.peak_flops_source or ""
+    advice = (
+        "it was measured while the machine had other work to do; measure again on a quiet machine"
+        if source.startswith("measured")
+        else "--peak_flops would correct it"
+    )
+    share = percent(achieved / peak, 0)
+    return f"MFU would be {share} and is left out: the peak ({source}) is too low; {advice}"
+
+
+def steady_state_notice(record: RunRecord) -> tuple[str, bool] | None:
+    """Where the steady state began, and whether that is a warning.
+
+    None where the series is too short to tell.
+    """
+    found = run_steady_state(record)
+    if found.series.shape is Shape.TOO_SHORT or not found.timed_steps:
+        return None
+    if found.series.start is None:
+        return _not_steady(found), True
+    unsteady = found.unsteady_timed_steps
+    if not unsteady:
+        where = _place(found, found.series.start)
+        return f"step times are steady from {where} on", False
+    return _late(record, found, unsteady), True
+
+
+def _not_steady(found: RunSteadyState) -> str:
+    text = "step times reached no steady state"
+    if len(found.series.levels) > 1:
+        before, last = found.series.levels[-2:]
+        text += f": the last change, {_change(before, last)}, came at {_place(found, last.start)}"
+    return f"{text}; a longer run or a quieter machine would tell more"
+
+
+def _late(record: RunRecord, found: RunSteadyState, unsteady: int) -> str:
+    assert found.series.start is not None
+    text = (
+        f"step times are steady only from {_place(found, found.series.start)} on, after "
+        f"{unsteady} of {found.timed_steps} timed steps"
+    )
+    earlier = [level for level in found.series.levels if level.stop <= found.series.start]
+    if found.series.shape is Shape.SLOWDOWN and earlier:
+        return f"{text}, and slower than before: {_change(earlier[-1], found.series.levels[-1])}"
+    if record.warmup_status == "fixed":
+        needed = found.warmup_steps + unsteady
+        text += f"; --num_warmup_batches={needed} or --warmup=auto would leave them out"
+    return text
+
+
+def _place(found: RunSteadyState, index: int) -> str:
+    if index < found.warmup_steps:
+        return f"warm-up step {index + 1}"
+    return f"step {index - found.warmup_steps + 1}"
+
+
+def _change(before: Level, after: Level) -> str:
+    return f"from {before.seconds * 1e3:.3g} to {after.seconds * 1e3:.3g} ms"

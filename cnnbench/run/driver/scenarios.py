@@ -1,0 +1,342 @@
+"""What a run does once it is built: it trains, evaluates, or measures the input alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+
+from cnnbench.base.text.progress import Messages, Progress
+from cnnbench.data import InputSource
+from cnnbench.errors import BenchmarkError, DataError, FlagError
+from cnnbench.flags import Params
+from cnnbench.machine.watch import Watch
+from cnnbench.records.measurements import Measurements
+from cnnbench.records.run import InputStage
+from cnnbench.run.driver import checkpoint_folder, checkpoints
+from cnnbench.run.driver.benchmark_log import BenchmarkLog
+from cnnbench.run.driver.build import BuiltRun
+from cnnbench.run.driver.checkpoints import Restored
+from cnnbench.run.driver.console import Console, Phase
+from cnnbench.run.driver.host_metrics import Results
+from cnnbench.run.driver.input_only import DEVICE_STAGE, InputStep, time_stages, time_whole
+from cnnbench.run.driver.learning_rate import Schedule, make_schedule
+from cnnbench.run.driver.loop_time import LoopTimer
+from cnnbench.run.driver.mlperf_log import MLPerfLog
+from cnnbench.run.driver.observer import Observer
+from cnnbench.run.driver.plan import Plan
+from cnnbench.run.driver.probes import Looks, make_probes
+from cnnbench.run.driver.replica_check import replica_checks
+from cnnbench.run.driver.summaries import EvaluationSummaries, TrainingSummaries
+from cnnbench.run.driver.training import Training
+from cnnbench.run.observe import outputs
+from cnnbench.run.observe.graphs import write_graph
+from cnnbench.run.runtime.activity import Activity, Doing
+from cnnbench.run.runtime.turns import Turns
+
+
+@dataclass(frozen=True)
+class Run:
+    """What every scenario works with.
+
+    Attributes:
+      params, plan: what to run.
+      console, messages, progress: where lines, notices and progress go.
+      measurements: filled as the run goes on.
+      watch: entered before what is timed and left after it.
+      gone: which workers do not answer any more, and why, where the others go on.
+      looks: more probes of warm-up steps than the parameters ask for.
+      turns: of this process, where others step in turn with it.
+      activity: what the loop is doing.
+    """
+
+    params: Params
+    plan: Plan
+    console: Console
+    messages: Messages
+    progress: Progress
+    measurements: Measurements
+    watch: Watch
+    gone: Callable[[], Mapping[str, str]] = dict
+    looks: Looks | None = None
+    turns: Turns = field(default_factory=Turns)
+    activity: Activity = field(default_factory=Activity)
+
+    @property
+    def schedule(self) -> Schedule:
+        """The learning rate of every step."""
+        plan = self.plan
+        return make_schedule(
+            self.params,
+            plan.model.learning_rate,
+            plan.global_batch,
+            plan.train_examples,
+            plan.training_steps,
+        )
+
+
+def train_or_evaluate(run: Run, built: BuiltRun) -> float | None:
+    """Runs what was built, and observers beside it.
+
+    Returns:
+      Images/sec of the last lines; None for runs that end without them.
+
+    Raises:
+      FlagError: the checkpoint in --train_dir leaves no step to run.
+      BenchmarkError: the run failed.
+    """
+    with (
+        _observing(run, built) as observers,
+        closing(
+            Results(
+                built.host_metrics,
+                run.console,
+                run.measurements,
+                observers,
+                run.messages.warning,
+            )
+        ) as results,
+    ):
+        if run.params.eval:
+            return _evaluate(run, built, results)
+        return _train(run, built, results, observers)
+
+
+def measure_input(run: Run, inputs: InputSource) -> float | None:
+    """Times the input pipeline without a network, as a whole and by stages.
+
+    Args:
+      run: its measurements get the stages.
+      inputs: the pipeline; closed at the end.
+
+    Returns:
+      Images/sec of the whole pipeline.
+    """
+    plan, measurements = run.plan, run.measurements
+    training = Training(
+        run.params,
+        plan,
+        InputStep(inputs),
+        inputs,
+        lambda step: 0.0,
+        run.console,
+        run.progress,
+        measurements,
+        checkpoints=None,
+        evaluator=None,
+        results=None,
+        around_loop=run.watch,
+        activity=run.activity,
+    )
+    total = training.run(plan.num_batches)
+    measurements.input_wait_seconds = None  # nothing but the input was waited for
+    inputs.close()
+    examples = plan.num_batches * plan.global_batch
+    assert measurements.loop_seconds is not None
+    whole = InputStage(name=DEVICE_STAGE, examples=examples, seconds=measurements.loop_seconds)
+    measurements.input_stages = [*time_stages(inputs, examples), whole]
+    if plan.num_epochs < 1 and inputs.examples_per_epoch <= inputs.spec.shuffle_buffer:
+        run.messages.notice(
+            "the whole set fits into the shuffle buffer, so its files are read once per "
+            "epoch: --num_epochs=1 or more measures that too"
+        )
+    return total
+
+
+def measure_input_alone(run: Run, built: BuiltRun) -> None:
+    """What the pipeline of a run gives when nothing else is at work; takes seconds."""
+    if run.params.data_dir is None or built.inputs is None:
+        return
+    try:
+        run.measurements.input_stages = [time_whole(built.inputs)]
+    except DataError as error:  # of a record that the run itself did not come to
+        run.messages.warning(f"the input pipeline alone was not measured: {error}")
+
+
+@contextmanager
+def _observing(run: Run, built: BuiltRun) -> Iterator[list[Observer]]:
+    """What hears of the run's events, closed at its end."""
+    params, plan = run.params, run.plan
+    observers = replica_checks(params, plan, built, run.measurements)
+    if outputs.summarizes_training(params):
+        assert built.step is not None
+        observers.append(TrainingSummaries(params, built.step, built.manager))
+    if outputs.summarizes_evaluations(params):
+        observers.append(EvaluationSummaries(params.eval_dir))
+    if params.benchmark_log_dir:
+        config, facts = run.measurements.config, run.measurements.environment
+        folder, test_id = params.benchmark_log_dir, params.benchmark_test_id
+        observers.append(BenchmarkLog(folder, config, facts, test_id))
+    if params.ml_perf_compliance_logging and plan.trains:
+        observers.append(MLPerfLog(params, plan, run.schedule, run.messages.plain))
+    with ExitStack() as stack:
+        for observer in observers:
+            stack.callback(observer.close)
+        yield observers
+
+
+def _train(
+    run: Run, built: BuiltRun, results: Results, observers: Sequence[Observer]
+) -> float | None:
+    params, plan = run.params, run.plan
+    assert built.step is not None
+    assert built.inputs is not None
+    if params.graph_file:
+        write_graph("graph_file", params.graph_file, built.step.graph.as_graph_def())
+    restored, steps = _initialize(run, built)
+    global_step, examples = built.share_restored(restored.global_step, restored.examples)
+    if not plan.job.is_chief:
+        steps = plan.num_batches - (global_step if plan.trains else 0)
+    for step in (built.step, *built.workers.values()):
+        step.resume(global_step)
+    if plan.trains and examples and not built.inputs.synthetic:
+        _resume_input(run, built.inputs, examples)
+    built.manager.settle(built.inputs.devices)
+    training = Training(
+        params,
+        plan,
+        built.step,
+        built.inputs,
+        run.schedule,
+        run.console,
+        run.progress,
+        run.measurements,
+        built.checkpoints,
+        built.evaluator,
+        results,
+        global_step,
+        run.watch,
+        lag=1 if built.devices.kind == "gpu" else 0,
+        probes=make_probes(params, plan, built.step.graph, run.messages, run.looks),
+        observers=observers,
+        workers=built.manager.workers,
+        updaters=built.workers,
+        warn=run.messages.warning,
+        gone=run.gone,
+        turns=run.turns,
+        suspended=run.watch.suspended,
+        activity=run.activity,
+    )
+    total = training.run(steps)
+    _export(run, built)
+    return total
+
+
+def _initialize(run: Run, built: BuiltRun) -> tuple[Restored, int]:
+    """Restores a checkpoint if there is one; returns what it says and the steps to run."""
+    params, plan = run.params, run.plan
+    run.console.phase(Phase.INITIALIZING)
+    built.manager.after_initialization()
+    if params.train_dir is not None and plan.trains:
+        checkpoint_folder.clean(params.train_dir)
+    path = None if params.train_dir is None else checkpoint_folder.latest(params.train_dir)
+    if path is None or built.checkpoints is None:
+        if plan.trains and params.backbone_model_path is not None and plan.job.is_chief:
+            _restore_backbone(run, built, params.backbone_model_path)
+        return Restored(0, 0, ()), plan.num_batches
+    restored = built.checkpoints.restore(path)
+    run.messages.notice(f"resuming from {path} at global step {restored.global_step}")
+    for notice in restored.notices:
+        run.messages.notice(notice)
+    if not plan.trains:
+        return restored, plan.num_batches
+    # As in tf_cnn_benchmarks, --num_batches counts from the first run on.
+    steps = plan.num_batches - restored.global_step
+    if -steps > plan.warm_up.most:  # which trains too; a run of these flags comes no further
+        raise FlagError(
+            "num_batches",
+            plan.num_batches,
+            f"the checkpoint in --train_dir={params.train_dir} is at step "
+            f"{restored.global_step} already; ask for more batches or for another directory",
+        )
+    if steps < 1:
+        run.messages.notice(
+            "no step is left to train; only what comes at the end is done. For more steps, ask "
+            "for more --num_batches"
+        )
+    return restored, max(0, steps)
+
+
+def _resume_input(run: Run, inputs: InputSource, examples: int) -> None:
+    """Has the input go on behind so many examples, which earlier runs have trained on."""
+    plan = run.plan
+    # Workers that do not wait for one another have had equal shares of them, about.
+    together = plan.global_batch * (plan.job.num_workers if plan.asynchronous else 1)
+    if inputs.resume(-(-examples // together)):
+        # The first step may have to wait for it.
+        notice = f"the input goes on behind the {examples} examples trained on"
+    else:
+        notice = "the input starts over: its data set cannot go on in the middle"
+    run.messages.notice(notice)
+
+
+def _restore_backbone(run: Run, built: BuiltRun, given: str) -> None:
+    path = checkpoint_folder.latest(given)
+    if path is None:
+        raise BenchmarkError(f"no checkpoint in --backbone_model_path={given}")
+    count = checkpoints.restore_backbone(built.manager, run.plan.model.backbone, path)
+    run.messages.notice(f"backbone of {count} variables restored from {path}")
+
+
+def _evaluate(run: Run, built: BuiltRun, results: Results) -> float | None:
+    assert built.evaluator is not None
+    if not run.plan.job.is_chief:
+        return _evaluate_with_the_chief(run, built, results)
+    assert built.checkpoints is not None
+    train_dir = run.params.train_dir
+    assert train_dir is not None  # validated
+    pause = run.params.eval_interval_secs
+    done: str | None = None
+    while True:
+        path = checkpoint_folder.latest(train_dir)
+        if path is None:
+            run.console.checkpoint_not_found(train_dir)
+            if not pause:
+                raise BenchmarkError(f"no checkpoint in --train_dir={train_dir}")
+        elif path != done:
+            try:
+                restored = built.checkpoints.restore(path)
+            except BenchmarkError:
+                if pause and checkpoint_folder.latest(train_dir) != path:
+                    continue  # the training that goes on has deleted it for a newer one
+                raise
+            built.share_restored(restored.global_step)
+            run.console.checkpoint_loaded(path)
+            timer = LoopTimer()
+            with run.watch, run.activity.during(Doing.EVALUATION):
+                found = built.evaluator.run(
+                    run.plan.num_eval_batches, restored.global_step, run.console
+                )
+            results.add(found)
+            run.measurements.set_loop_time(*timer.loop())
+            run.measurements.loop_images = found.evaluation.examples
+            _export(run, built)
+            if not pause:
+                return found.evaluation.images_per_sec
+            # Evaluations that go on for ever end each with its own total.
+            run.console.footer(found.evaluation.images_per_sec)
+            done = path
+        end = time.monotonic() + pause
+        with run.activity.during(Doing.OTHERS):
+            results.finish(pause)
+            time.sleep(max(0.0, end - time.monotonic()))
+
+
+def _evaluate_with_the_chief(run: Run, built: BuiltRun, results: Results) -> float:
+    """Takes part in the chief's evaluations."""
+    assert built.evaluator is not None
+    while True:
+        with run.activity.during(Doing.OTHERS):  # the chief, and the checkpoint that it waits for
+            global_step, _ = built.share_restored(0)
+        found = built.evaluator.run(run.plan.num_eval_batches, global_step, run.console)
+        results.add(found)
+        if not run.params.eval_interval_secs:
+            return found.evaluation.images_per_sec
+        results.finish(0.0)
+
+
+def _export(run: Run, built: BuiltRun) -> None:
+    if built.exporter is not None and run.params.export_dir is not None:
+        built.exporter.write(run.params.export_dir)
+        run.messages.notice(f"SavedModel written to {run.params.export_dir}")

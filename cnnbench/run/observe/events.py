@@ -1,0 +1,125 @@
+"""Event files that `tensorboard --logdir` shows.
+
+TensorFlow writes any tensor with `tf.summary.write`; what makes a scalar, histogram or image
+of it is the name of the dashboard beside it, and the form of the tensor that the dashboard
+expects. (`tf.summary.scalar` and its like live in the package tensorboard, which TensorFlow
+no longer brings along.)
+"""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from cnnbench.errors import BenchmarkError, first_line
+from cnnbench.run.observe.protobuf import field_of
+
+_BUCKETS = 30
+_MOST_IMAGES = 3
+# Numbers of fields of SummaryMetadata and its PluginData, and values of DataClass.
+_PLUGIN, _PLUGIN_NAME, _DATA_CLASS = 1, 1, 4
+_SCALAR, _TENSOR, _BLOBS = 1, 2, 3
+
+
+class EventFile:
+    """One event file, made in a folder when the first value is written.
+
+    Args:
+      folder: made if it does not exist.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._writer: tf.summary.SummaryWriter | None = None
+
+    def scalar(self, tag: str, value: float, step: int) -> None:
+        """Writes a number."""
+        self._write(tag, tf.constant(value, tf.float32), step, "scalars", _SCALAR)
+
+    def histogram(self, tag: str, values: npt.ArrayLike, step: int) -> None:
+        """Writes how values are distributed; those that are not finite are left out."""
+        self._write(tag, tf.constant(buckets(values)), step, "histograms", _TENSOR)
+
+    def images(self, tag: str, images: npt.ArrayLike, step: int) -> None:
+        """Writes the first images of a batch, each with its own darkest and brightest value.
+
+        Args:
+          tag: name.
+          images: [n, height, width, channels] of 1, 3 or 4 channels, on any scale.
+          step: of the run.
+        """
+        rows = np.asarray(images, np.float64)[:_MOST_IMAGES]
+        height, width = rows.shape[1:3]
+        content = [str(width), str(height)]
+        content += [tf.io.encode_png(_to_bytes(row)).numpy() for row in rows]
+        self._write(tag, tf.constant(content), step, "images", _BLOBS)
+
+    def flush(self) -> None:
+        """Hands what was written to readers.
+
+        Raises:
+          BenchmarkError: the file cannot be written.
+        """
+        if self._writer is not None:
+            try:
+                self._writer.flush()
+            except (tf.errors.OpError, OSError) as error:
+                raise BenchmarkError(
+                    f"no summaries could be written to {self._folder}: {first_line(error)}"
+                ) from error
+
+    def close(self) -> None:
+        """Ends the file."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def __enter__(self) -> EventFile:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _write(self, tag: str, value: Any, step: int, dashboard: str, data_class: int) -> None:
+        if self._writer is None:
+            os.makedirs(self._folder, exist_ok=True)
+            self._writer = tf.summary.create_file_writer(self._folder)
+        plugin = field_of(_PLUGIN_NAME, dashboard.encode())
+        metadata = field_of(_PLUGIN, plugin) + field_of(_DATA_CLASS, data_class)
+        with self._writer.as_default():
+            tf.summary.write(tag, value, step=step, metadata=metadata)
+
+
+def buckets(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """The histogram of finite values: rows of left edge, right edge and count.
+
+    Args:
+      values: of any shape.
+    """
+    # Looked at where they are: copies in double precision are memory that the system has to map.
+    flat = np.asarray(values).ravel()
+    finite = np.isfinite(flat)
+    if not finite.all():
+        flat = flat[finite]
+    if not flat.size:
+        return np.zeros((0, 3))
+    one = flat.min() == flat.max()
+    counts, edges = np.histogram(flat, 1 if one else _BUCKETS)
+    columns = (edges[:-1], edges[1:], counts)
+    return np.stack([column.astype(np.float64) for column in columns], axis=1)
+
+
+def _to_bytes(image: npt.NDArray[np.float64]) -> npt.NDArray[np.uint8]:
+    shown = np.nan_to_num(image)
+    low, high = shown.min(), shown.max()
+    scaled = np.round((shown - low) * (255.0 / max(high - low, 1e-12)))
+    return np.asarray(scaled, np.uint8)

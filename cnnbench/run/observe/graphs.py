@@ -1,0 +1,119 @@
+"""The graph of a step as files: as traced, and as divided among the devices.
+
+TensorFlow 2 hands out the graphs that its runtime made of a function, after optimization and
+partitioning, in one public way: `tf.summary.trace_on` collects them while the function runs
+for the first time, and `tf.summary.trace_export` writes them to an event file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import tensorflow as tf
+
+from cnnbench.base.scratch import Scratch
+from cnnbench.errors import BenchmarkError
+from cnnbench.records.files import write_bytes
+from cnnbench.run.observe.outputs import partition_file
+from cnnbench.run.observe.protobuf import parts
+
+# Numbers of fields in TensorFlow's messages.
+_EVENT_SUMMARY = 5
+_SUMMARY_VALUE = 1
+_VALUE_TENSOR = 8
+_TENSOR_STRINGS = 8
+_METADATA_FUNCTION_GRAPHS = 4
+_FUNCTION_PARTITIONS = 1
+
+
+def write_graph(flag: str, path: str, graph_def: Any) -> None:
+    """Writes a GraphDef: as text if the name ends in txt, else binary.
+
+    Args:
+      flag: name of the flag that gave the path, for errors.
+      path: of the file.
+      graph_def: the message, as `tf.Graph.as_graph_def` makes it.
+
+    Raises:
+      BenchmarkError: it cannot be written.
+    """
+    text = path.endswith("txt")
+    write_bytes(flag, path, str(graph_def).encode() if text else graph_def.SerializeToString())
+
+
+@contextmanager
+def collecting_partitions(found: list[Any]) -> Iterator[None]:
+    """Collects the graphs of every device that the function called in the block was divided into.
+
+    Args:
+      found: gets a GraphDef per device, in the order of devices.
+
+    Raises:
+      BenchmarkError: the graphs cannot be had.
+    """
+    tf.summary.trace_on(graph=True, profiler=False)
+    _exported()  # drops what ran since an earlier one: trace_off (2.21) leaves the collecting on
+    tf.summary.trace_on(graph=True, profiler=False)
+    try:
+        yield
+    except BaseException:
+        tf.summary.trace_off()
+        raise
+    found += _partitions()
+
+
+@contextmanager
+def writing_partitions(flag: str, prefix: str, written: list[str]) -> Iterator[None]:
+    """Writes the graphs of every device that the function called in the block was divided into.
+
+    Args:
+      flag: name of the flag, for errors.
+      prefix: of the files, see `partition_file`.
+      written: gets a line about each file.
+
+    Raises:
+      BenchmarkError: the graphs cannot be had or written.
+    """
+    found: list[Any] = []
+    with collecting_partitions(found):
+        yield
+    for number, graph_def in enumerate(found):
+        path = partition_file(prefix, number)
+        write_graph(flag, path, graph_def)
+        device = next((node.device for node in graph_def.node if node.device), "no device")
+        written.append(f"{path}: {len(graph_def.node)} operations on {device}")
+
+
+def _partitions() -> list[Any]:
+    """The graphs of the largest function that ran since `trace_on`, in the order of devices."""
+    message = type(tf.Graph().as_graph_def())  # the public way to the class GraphDef
+    functions = [
+        [message.FromString(graph) for graph in parts(function, _FUNCTION_PARTITIONS)]
+        for function in parts(_exported(), _METADATA_FUNCTION_GRAPHS)
+    ]
+    # Beside the step there are the few operations that feed it and read its results.
+    step = max(functions, key=lambda graphs: sum(len(g.node) for g in graphs), default=[])
+    if not step:
+        raise BenchmarkError("TensorFlow has collected no graphs of the step")
+    return sorted(step, key=lambda graph: min((node.device for node in graph.node), default=""))
+
+
+def _exported() -> bytes:
+    """The RunMetadata that was collected since `trace_on`, as its message."""
+    with Scratch("graphs") as scratch:
+        folder = scratch.path / "events"
+        writer = tf.summary.create_file_writer(os.fspath(folder))
+        with writer.as_default():
+            tf.summary.trace_export("step", step=0)
+        writer.close()
+        (events,) = folder.iterdir()
+        for event in tf.data.TFRecordDataset(os.fspath(events)):
+            for summary in parts(event.numpy(), _EVENT_SUMMARY):
+                for value in parts(summary, _SUMMARY_VALUE):
+                    for tensor in parts(value, _VALUE_TENSOR):
+                        for metadata in parts(tensor, _TENSOR_STRINGS):
+                            return metadata
+    raise BenchmarkError("TensorFlow has collected no graphs of the step")

@@ -1,0 +1,235 @@
+"""Time, memory and FLOPs of every layer of a step.
+
+Operations carry the name of the layer that made them, in the forward pass (`tower_0/conv0/...`)
+and in the backward pass (`gradient_tape/tower_0/conv0/...`), also in profiles.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cnnbench.base.charts import Axis, Row, Rows
+from cnnbench.base.charts.draw import FORMATS, render
+from cnnbench.base.text.numbers import binary, number, percent
+from cnnbench.base.text.table import aligned
+from cnnbench.records.files import write_bytes, write_text
+from cnnbench.run.observe.operations import Operation
+
+TABLES = ("txt", "csv")
+"""Suffixes of files with a table; those with a plot are `cnnbench.base.charts.draw.FORMATS`."""
+
+REST = "reduction and updates"
+"""The row of what belongs to no tower."""
+
+_MOST_IN_PLOT = 30
+_TOWER = re.compile(r"(?:^|/)tower_(\d+)/(.+)")
+_BACKWARD = re.compile(r"(^|/)gradient_tape/")
+_PASSED_ON = ("Cast", "Identity", "Reshape")
+_NO_ACTIVATIONS = ("Const", "Placeholder", "ReadVariableOp", "Shape")
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer, or a scope without the layers inside it.
+
+    Attributes:
+      name: as in the names of its variables; of operations outside of any layer, their kind.
+      forward_seconds, backward_seconds: of its operations, the mean over the devices.
+      memory_bytes: of what its forward pass hands to other layers or keeps for the backward
+        pass, on one device.
+      flops: of one device in one step; 0 where none are counted.
+    """
+
+    name: str
+    forward_seconds: float = 0.0
+    backward_seconds: float = 0.0
+    memory_bytes: int = 0
+    flops: int = 0
+
+    @property
+    def seconds(self) -> float:
+        """Of both passes."""
+        return self.forward_seconds + self.backward_seconds
+
+
+def layers_of(
+    made: Iterable[Operation], graph: Any, flops: Mapping[str, int], towers: int
+) -> list[Layer]:
+    """What a profiled step says of its layers.
+
+    Args:
+      made: operations of the step, of all devices.
+      graph: of the step, as traced.
+      flops: of one device by layer, in the order of the network; 0 for scopes without any.
+      towers: number of devices.
+
+    Returns:
+      The layers in the order of the network, then operations outside of layers by time, and
+      the rest of the step.
+    """
+    backward = backward_operations(graph)
+    seconds: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for operation in made:
+        name = layer_of(operation.name, flops)
+        late = operation.name in backward or bool(_BACKWARD.search(operation.name))
+        seconds[name][late and name != REST] += operation.seconds / towers
+    memory = _activations(graph, flops, backward)
+    names = [name for name in flops if name]
+    others = sorted(set(seconds) - set(names) - {REST}, key=lambda name: -sum(seconds[name]))
+    rows = []
+    for name in [*names, *others, REST]:
+        ahead, behind = seconds[name]
+        rows.append(Layer(name, ahead, behind, memory.get(name, 0), flops.get(name, 0)))
+    return [row for row in rows if row.seconds or row.flops]
+
+
+def layer_of(operation: str, scopes: Collection[str]) -> str:
+    """The innermost layer or scope whose name begins the operation's, or the kind of it.
+
+    Args:
+      operation: its name in the graph; `REST` is the layer of those outside of towers.
+      scopes: names of the network's layers and scopes.
+    """
+    match = _TOWER.search(operation)
+    if match is None:
+        return REST
+    path = match[2].split("/")
+    for length in range(len(path) - 1, 0, -1):
+        name = "/".join(path[:length])
+        if name in scopes:
+            return name
+    return re.sub(r"_\d+$", "", path[0]).removesuffix("Grad")
+
+
+def backward_operations(graph: Any) -> set[str]:
+    """Names of the operations that depend on a gradient.
+
+    Args:
+      graph: of a step, as traced.
+    """
+    found: set[str] = set()
+    for operation in graph.get_operations():
+        inputs = (tensor.op.name for tensor in operation.inputs)
+        if _BACKWARD.search(operation.name) or any(name in found for name in inputs):
+            found.add(operation.name)
+    return found
+
+
+def _activations(graph: Any, scopes: Collection[str], backward: Collection[str]) -> dict[str, int]:
+    """By layer, the bytes of what the first tower's operations hand to other layers."""
+    sizes: defaultdict[str, int] = defaultdict(int)
+    for operation in graph.get_operations():
+        match = _TOWER.search(operation.name)
+        if match is None or match[1] != "0" or operation.name in backward:
+            continue
+        name = layer_of(operation.name, scopes)
+        for tensor in operation.outputs:
+            if _is_activation(tensor) and any(
+                user.name in backward or layer_of(user.name, scopes) != name
+                for user in tensor.consumers()
+            ):
+                sizes[name] += tensor.shape.num_elements() * tensor.dtype.size
+    return dict(sizes)
+
+
+def _is_activation(tensor: Any) -> bool:
+    """Whether a value of known size depends on the input, as weights and constants do not."""
+    operation = tensor.op
+    while operation.type in _PASSED_ON:
+        operation = operation.inputs[0].op
+    return operation.type not in _NO_ACTIVATIONS and tensor.shape.is_fully_defined()
+
+
+def write(flag: str, path: str, layers: Sequence[Layer], title: str) -> None:
+    """Writes a table or draws a plot, by the suffix of the file.
+
+    Args:
+      flag: name of the flag that gave the path, for errors.
+      path: ends in one of `TABLES` or of `cnnbench.base.charts.draw.FORMATS`.
+      layers: as `layers_of` returns them.
+      title: of the table or plot.
+
+    Raises:
+      BenchmarkError: it cannot be written.
+    """
+    suffix = Path(path).suffix.lower()[1:]
+    if suffix == "csv":
+        write_text(flag, path, _csv(layers))
+    elif suffix in FORMATS:
+        write_bytes(flag, path, render([chart(layers, title)], suffix, title))
+    else:
+        write_text(flag, path, table(layers, title))
+
+
+def table(layers: Sequence[Layer], title: str) -> str:
+    """The layers as aligned text.
+
+    Args:
+      layers: as `layers_of` returns them.
+      title: the first line.
+    """
+    total = sum(layer.seconds for layer in layers)
+    rows = [["layer", "forward ms", "backward ms", "share", "memory", "GFLOP", "GFLOP/s"]]
+    for layer in layers:
+        rows.append(
+            [
+                layer.name,
+                number(layer.forward_seconds * 1e3),
+                number(layer.backward_seconds * 1e3),
+                percent(layer.seconds / total if total else None),
+                binary(layer.memory_bytes or None),
+                number(layer.flops / 1e9 if layer.flops else None),
+                number(_rate(layer)),
+            ]
+        )
+    notes = "per device; times of operations that run side by side add up"
+    return "\n".join([title, notes, "", *aligned(rows)]) + "\n"
+
+
+def chart(layers: Sequence[Layer], title: str) -> Rows:
+    """The layers that take the most time, in the order of the network.
+
+    Args:
+      layers: as `layers_of` returns them.
+      title: of the plot.
+    """
+    total = sum(layer.seconds for layer in layers)
+    longest = sorted(layers, key=lambda layer: -layer.seconds)[:_MOST_IN_PLOT]
+    shown = [layer for layer in layers if layer in longest]
+    rows = tuple(
+        Row(
+            label=layer.name,
+            low=0.0,
+            high=layer.seconds * 1e3,
+            box=(0.0, layer.forward_seconds * 1e3),
+            hint=f"{number(layer.forward_seconds * 1e3)} ms forward",
+            text=f"{number(layer.seconds * 1e3)} ms",
+        )
+        for layer in shown
+    )
+    note = "box: forward pass; line behind it: backward pass"
+    if len(shown) < len(layers):
+        share = sum(layer.seconds for layer in shown) / total if total else None
+        note += f". The {len(shown)} longest of {len(layers)} rows, {percent(share)} of the time"
+    return Rows(title=title, x=Axis(label="time per device (ms)", zero=True), rows=rows, note=note)
+
+
+def _rate(layer: Layer) -> float | None:
+    return layer.flops / layer.seconds / 1e9 if layer.flops and layer.seconds else None
+
+
+def _csv(layers: Iterable[Layer]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["layer", "forward_seconds", "backward_seconds", "memory_bytes", "flops"])
+    for one in layers:
+        row = (one.name, one.forward_seconds, one.backward_seconds, one.memory_bytes, one.flops)
+        writer.writerow(row)
+    return text.getvalue()

@@ -1,0 +1,112 @@
+"""Where a run writes what it shows of itself; checked before TensorFlow is loaded."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from cnnbench.base.lock import hold
+from cnnbench.errors import FlagError
+from cnnbench.flags import Params
+from cnnbench.flags.groups.run import evaluates
+from cnnbench.records.files import SAVED_MODEL, prove_folder, real_path, resolve_folder
+from cnnbench.records.outputs import Output
+
+_RESTART_SECONDS = 3.0  # that a killed process may take to go, when its successor has started
+
+
+def partition_file(prefix: str, number: int) -> str:
+    """The file of one device's graph: PREFIX0, PREFIX1, ..., a suffix kept at the end."""
+    stem, suffix = os.path.splitext(prefix)
+    return f"{stem}{number}{suffix}"
+
+
+def summarizes_training(params: Params) -> bool:
+    """Whether event files of the training are written, into --train_dir."""
+    trains = not (params.eval or params.forward_only) and params.train_dir is not None
+    return trains and params.summary_verbosity > 0 and params.save_summaries_steps > 0
+
+
+def summarizes_evaluations(params: Params) -> bool:
+    """Whether event files of evaluations are written, into --eval_dir."""
+    return evaluates(params) and params.summary_verbosity > 0
+
+
+def prepare_folders(params: Params) -> None:
+    """Makes the folders that files are written into, and proves that they can be.
+
+    Raises:
+      FlagError: names the flag of a path that cannot be written.
+    """
+    if params.trace_file and not params.use_chrome_trace_format:
+        prove_folder("trace_file", params.trace_file)
+    if params.export_dir is not None:
+        resolve_folder("export_dir", params.export_dir, SAVED_MODEL)
+    if summarizes_evaluations(params):
+        prove_folder("eval_dir", params.eval_dir)
+    if params.xla_cache_dir:
+        real_path("xla_cache_dir", params.xla_cache_dir)
+        if re.search(r"[\s'\"]", os.path.abspath(params.xla_cache_dir)):
+            why = "must have no spaces or quotes in its whole path, where TensorFlow ends an option"
+            raise FlagError("xla_cache_dir", params.xla_cache_dir, why)
+        prove_folder("xla_cache_dir", params.xla_cache_dir)
+    if params.benchmark_log_dir:
+        prove_folder("benchmark_log_dir", params.benchmark_log_dir)
+
+
+def files(params: Params) -> Iterator[Output]:
+    """The files that a run writes besides its records.
+
+    Raises:
+      FlagError: names the flag of a path whose suffix says nothing.
+    """
+    yield Output("graph_file", params.graph_file, _graph(params.graph_file))
+    yield Output("tfprof_file", params.tfprof_file, "table of operations")
+    yield Output("trace_file", params.trace_file if params.use_chrome_trace_format else "", "trace")
+    prefix = params.partitioned_graph_file_prefix
+    for number in range(params.num_gpus + 1 if prefix else 0):  # all devices and the host
+        path = partition_file(prefix or "", number)
+        yield Output("partitioned_graph_file_prefix", path, _graph(path))
+    yield from _layer_files(params.profile_layers or "")
+
+
+def _graph(path: str | None) -> str:
+    return "graph as text" if (path or "").endswith("txt") else "graph"
+
+
+def hold_train_dir(
+    folder: str, warn: Callable[[str], None]
+) -> contextlib.AbstractContextManager[object]:
+    """Keeps the folder of checkpoints for one training; runs that read it are not affected.
+
+    Args:
+      folder: value of --train_dir; made if it is not there.
+      warn: as of `hold`.
+
+    Returns:
+      Where no other training writes there.
+
+    Raises:
+      FlagError: it cannot hold checkpoints, or another process holds it.
+    """
+    if re.search(r"ckpt-\d+$", folder):
+        raise FlagError("train_dir", folder, "names one checkpoint; only --eval can use one")
+    prove_folder("train_dir", folder)
+    return hold("train_dir", folder, warn, _RESTART_SECONDS)
+
+
+def _layer_files(paths: str) -> Iterator[Output]:
+    if not paths:
+        return
+    from cnnbench.base.charts.draw import FORMATS  # late, as few runs draw
+    from cnnbench.run.observe.layers import TABLES
+
+    known = (*TABLES, *FORMATS)
+    for path in paths.split(","):
+        if Path(path).suffix.lower()[1:] not in known:
+            listed = ", ".join(f".{suffix}" for suffix in known)
+            raise FlagError("profile_layers", path, f"must end in one of {listed}")
+        yield Output("profile_layers", path)

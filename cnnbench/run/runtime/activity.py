@@ -1,0 +1,159 @@
+"""Progress of the loop of a process, for the watchdog, which looks at it from another thread.
+
+The loop writes nothing within a step: steps done are counted anyway, and an input knows whether
+somebody waits for it. Only what lies between steps is marked, by `Activity`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from cnnbench.base.jobs.job import Task
+
+LONG = 10
+"""Factor of the time limit for the first step and for all that is no step."""
+
+LONGEST_STEPS = 3
+"""A step may take as many times the longest one so far, if that is more than the limit."""
+
+
+class Doing(str, enum.Enum):
+    """What a process waits for; the values complete a sentence."""
+
+    START = "the first step"
+    INPUT = "its input"
+    STEP = "the end of a step"
+    PAUSE = "the end of a pause between steps"
+    CHECKPOINT = "a checkpoint"
+    EVALUATION = "an evaluation"
+    END = "what follows the last step"
+    OTHERS = "others"
+    """Has no time limit: the turn of another run, a checkpoint to come, or loops with limits of
+    their own."""
+
+
+class Activity:
+    """What the loop of this process is doing now."""
+
+    def __init__(self) -> None:
+        self.doing = Doing.START
+
+    @contextlib.contextmanager
+    def during(self, doing: Doing) -> Iterator[None]:
+        """Marks what happens within."""
+        before, self.doing = self.doing, doing
+        try:
+            yield
+        finally:
+            self.doing = before
+
+
+def time_limit(limit: float, longest: float, is_step: bool) -> float:
+    """Seconds after which something counts as stuck.
+
+    A step and its input have `limit` seconds, or three times the longest step so far if that is
+    more. The first step (which is traced and compiled) and whatever is no step have `LONG` times
+    as many.
+
+    Args:
+      limit: seconds; 0 for no limit.
+      longest: seconds of the longest step so far.
+      is_step: whether it is a step, or the input of one, other than the first.
+    """
+    if not limit:
+        return math.inf
+    return max(limit, LONGEST_STEPS * longest) if is_step else LONG * limit
+
+
+class Standing(NamedTuple):
+    """How far a process has come.
+
+    Attributes:
+      task: name of the task that is waited for if nothing moves.
+      steps: steps done, those of the warm-up included.
+      last: the last of them, such as "step 12".
+      doing: what is waited for.
+      batches: delivered by all inputs, also for evaluations.
+      idle: seconds without a change of the above.
+      stalled: whether that exceeds the time limit.
+    """
+
+    task: str
+    steps: int
+    last: str
+    doing: Doing
+    batches: int = 0
+    idle: float = 0.0
+    stalled: bool = False
+
+    @classmethod
+    def read(cls, values: list[Any]) -> Standing:
+        """One that was sent as JSON, as a list.
+
+        Raises:
+          TypeError, ValueError: it is something else.
+        """
+        task, steps, last, doing, batches, idle, stalled = values
+        numbers = int(steps), str(last), Doing(doing), int(batches), float(idle)
+        return cls(str(task), *numbers, bool(stalled))
+
+    def __str__(self) -> str:
+        return f"no progress for {self.idle:.0f} s after {self.last}, waits for {self.doing.value}"
+
+
+class Progress:
+    """Finds out for how long nothing has moved.
+
+    Args:
+      look: tells how far this process has come.
+      limit: seconds, as of `time_limit`.
+    """
+
+    def __init__(self, look: Callable[[], Standing], limit: float) -> None:
+        self._look = look
+        self._limit = limit
+        self._since = self._longest = 0.0
+        self._seen: Standing | None = None
+
+    def at(self, now: float) -> Standing:
+        """How far the process has come, and for how long it has been there, in seconds."""
+        seen, before = self._look(), self._seen
+        if seen != before:
+            if before is not None and _in_steps(before):
+                self._longest = max(self._longest, now - self._since)
+            self._seen, self._since = seen, now
+        idle = now - self._since
+        return seen._replace(idle=idle, stalled=idle > self._bound(seen))
+
+    def forgive(self, seconds: float) -> None:
+        """Leaves out seconds in which the whole process stood still."""
+        self._since += seconds
+
+    def _bound(self, seen: Standing) -> float:
+        if seen.doing is Doing.OTHERS:
+            return math.inf
+        return time_limit(self._limit, self._longest, _in_steps(seen))
+
+
+def _in_steps(seen: Standing) -> bool:
+    return seen.steps > 0 and seen.doing in (Doing.STEP, Doing.INPUT)
+
+
+def blamed(standings: Mapping[Task, Standing]) -> dict[Task, Standing]:
+    """Those that the others wait for.
+
+    Args:
+      standings: by task, all of them stalled, of a job whose tasks wait for one another in every
+        step.
+
+    Returns:
+      The tasks that wait for something else than a step; if there are none, those that have done
+      the fewest steps, which may be all.
+    """
+    elsewhere = {task: s for task, s in standings.items() if s.doing is not Doing.STEP}
+    least = min(s.steps for s in standings.values())
+    return elsewhere or {task: s for task, s in standings.items() if s.steps == least}

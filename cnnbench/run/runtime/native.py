@@ -1,0 +1,126 @@
+"""Native libraries: a filter of their standard error, and signals deferred while they work.
+
+TensorFlow, CUDA and libjpeg write to file descriptor 2, some of them before any log level is
+in force.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from typing import IO
+
+from cnnbench.base.text.terminal import StandardStream
+
+# Error 303 of cuInit: no driver is installed; cnnbench reports that itself.
+_INFORMATIONAL = re.compile(
+    r"^(I\d{4} |WARNING: All log messages before absl::InitializeLog|E\d{4} .*cuInit.*\(303\)$)"
+)
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+# A file that the next block holds back in; empty in between and while one uses it.
+_shared: list[IO[bytes]] = []
+
+
+def share_held_back() -> Callable[[], str]:
+    """Lets a process that is forked now hold back its standard error in a file of this one.
+
+    Returns:
+      What gives the text, less informational lines, that a block of the other process held back
+      and did not live to write; "" if there is none.
+    """
+    try:
+        file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as both
+    except OSError:
+        return lambda: ""
+    _shared[:] = [file]
+
+    def text() -> str:
+        file.seek(0)
+        return _without_informational(file.read().decode(errors="replace"), None)
+
+    return text
+
+
+@contextlib.contextmanager
+def filtered_stderr(select: Callable[[str, BaseException | None], str]) -> Iterator[None]:
+    """Holds back what is written to file descriptor 2 and writes a part of it at the end.
+
+    Does nothing when TF_CPP_MIN_LOG_LEVEL=0 asks for everything, or without a descriptor 2 or
+    a temporary file.
+
+    Args:
+      select: returns the text to write, of the text held back and the exception that ended
+        the block (None without one).
+    """
+    if os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "0":
+        yield
+        return
+    shared = _shared.pop() if _shared else None
+    try:
+        held = shared or tempfile.TemporaryFile()  # noqa: SIM115 - closed below
+        original = os.dup(2)
+    except OSError:
+        yield
+        return
+    with contextlib.ExitStack() as stack:
+        if shared is None:
+            stack.enter_context(held)
+        else:
+            stack.callback(_shared.append, shared)
+            stack.callback(shared.seek, 0)
+            stack.callback(os.ftruncate, shared.fileno(), 0)
+        stderr = StandardStream(sys.stderr)
+        stderr.flush()
+        os.dup2(held.fileno(), 2)
+        ended_by: BaseException | None = None
+        try:
+            yield
+        except BaseException as error:
+            ended_by = error
+            raise
+        finally:
+            stderr.flush()
+            os.dup2(original, 2)
+            os.close(original)
+            held.seek(0)
+            stderr.write(select(held.read().decode(errors="replace"), ended_by))
+            stderr.flush()
+
+
+def without_info_lines() -> contextlib.AbstractContextManager[None]:
+    """Drops informational lines; warnings and errors appear when the block ends."""
+    return filtered_stderr(_without_informational)
+
+
+def _without_informational(text: str, _: BaseException | None) -> str:
+    lines = text.splitlines(keepends=True)
+    return "".join(line for line in lines if not _INFORMATIONAL.match(line))
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Defers Ctrl-C, SIGTERM and SIGHUP to the end of the block.
+
+    By handlers, not by a mask: TensorFlow's threads would receive a masked signal and pass it
+    to the main thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals interrupt the main thread only
+        return
+    held: list[int] = []
+    before = {n: signal.signal(n, lambda number, frame: held.append(number)) for n in _ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if held:
+            signal.raise_signal(held[0])

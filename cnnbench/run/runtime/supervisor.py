@@ -1,0 +1,220 @@
+"""A small parent that tells how a measuring process died of native code.
+
+TensorFlow ends a process by C's exit for a wrong environment variable, and its kernels may abort
+or crash: Python then gets no chance to say anything. So the process that a command measures in is
+a child, forked before TensorFlow is loaded, and its parent sleeps until it ends. What the child
+says by Python stays as it is: standard streams, signals and exit codes pass through. A child whose
+end Python did not announce becomes exit code 4 with a line, and a record that says so.
+
+Linux only: elsewhere nobody would end the child of a parent that is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import FrameType
+
+from cnnbench.base.text.terminal import print_error, print_warning
+from cnnbench.errors import BenchmarkError, ExitCode
+
+GUARDED = "CNNBENCH_GUARDED"
+"""Environment variable of processes whose end somebody else watches for."""
+
+NUMPY = "NumPy"
+"""Its OpenBLAS ends a process where memory is short."""
+
+_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SAME_SECONDS = 1.0
+_PR_SET_PDEATHSIG = 1
+_HINTS = {
+    "SIGKILL": "someone killed the process, or the kernel did for lack of memory",
+    "SIGABRT": "native code gave up, often for lack of memory",
+    "SIGTERM": "someone ended the process",
+}
+
+
+class NativeDeathError(BenchmarkError):
+    """The process that measured ended without a word of Python."""
+
+
+@dataclass
+class _Supervision:
+    """Of this process.
+
+    Attributes:
+      wanted: whether `supervised` is to fork.
+      watched: whether `watched` has forked.
+      program: whether this process does nothing but run cnnbench.
+      link: where a child announces its exit code; None in other processes.
+    """
+
+    wanted: bool = False
+    watched: bool = False
+    program: bool = False
+    link: int | None = None
+
+
+_state = _Supervision()
+
+
+@contextlib.contextmanager
+def offered() -> Iterator[None]:
+    """Where `supervised` may fork: this process is a program of its own."""
+    _state.wanted = sys.platform == "linux"
+    _state.program = True
+    try:
+        yield
+    finally:
+        _state.wanted = False
+
+
+def is_program() -> bool:
+    """Whether this process does nothing but run cnnbench, as no other program's part."""
+    return _state.program
+
+
+def announce(code: int) -> None:
+    """Tells the parent, if there is one, that Python ends this process with an exit code."""
+    if _state.link is not None:
+        os.write(_state.link, bytes([code & 0xFF]))
+
+
+def supervised(lost: Callable[[NativeDeathError], None]) -> None:
+    """Goes on in a child; the calling process waits for it and ends as it did.
+
+    Does nothing but within `offered`, and there once.
+
+    Args:
+      lost: called in the parent when the child has ended without a word, to leave a record.
+    """
+    if not _state.wanted:
+        return
+    _state.wanted = False
+    _go_on_in_child("a native library", lost)
+
+
+def watched(code: str) -> None:
+    """Goes on in a child because code of others is about to run, long before a measurement.
+
+    Does nothing but within `offered`, before `supervised`, and there once, but for plug-ins after
+    NumPy, which are named in their place; `supervised` forks once more, since only what is planned
+    by then can leave a record.
+
+    Args:
+      code: name of that code, for the message.
+    """
+    if not _state.wanted or _state.watched:
+        return
+    _state.watched = code != NUMPY
+    _go_on_in_child(f"{code} or a native library", lambda error: None)
+
+
+def heed_once() -> None:
+    """To be called when a handler of SIGINT, SIGTERM or SIGHUP has been set in a child."""
+    if _state.link is not None:
+        for number in _FORWARDED:
+            _once(number)
+
+
+def _go_on_in_child(suspect: str, lost: Callable[[NativeDeathError], None]) -> None:
+    """See `supervised`; `suspect` is whoever may end a process by C's exit."""
+    from cnnbench.run.runtime.native import share_held_back  # not for --help and refused flags
+
+    if GUARDED in os.environ:
+        return  # whoever started the guard tells how this process ended
+    sys.stdout.flush()
+    sys.stderr.flush()
+    unwritten = share_held_back()
+    theirs, ours = os.pipe()
+    parent = os.getpid()
+    # Before the fork: a signal must not end the parent while the child lives.
+    waited_for = {*_FORWARDED, signal.SIGCHLD}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, waited_for)
+    child = os.fork()
+    if child:
+        os.close(ours)
+        announced, status = _wait(child, theirs, waited_for)
+        if announced is None:
+            announced = _tell(_how(status, suspect), unwritten(), lost)
+        announce(announced)  # to the parent of this one, if `watched` has forked
+        os._exit(announced)
+    os.close(theirs)
+    _die_with(parent)
+    _state.link = ours
+    heed_once()
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _die_with(parent: int) -> None:
+    """Has the kernel kill this process when its parent ends, however that ends."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(int(ExitCode.FAILED))
+
+
+def _once(number: signal.Signals) -> None:
+    """Ignores the second of two equal signals: one sent to the group reaches the child twice."""
+    handler = signal.getsignal(number)
+    if not callable(handler):
+        return
+    last = -_SAME_SECONDS
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal last
+        now = time.monotonic()
+        again, last = now - last < _SAME_SECONDS, now
+        if not again:
+            handler(number, frame)
+
+    signal.signal(number, handle)
+
+
+def _wait(child: int, link: int, waited_for: set[signal.Signals]) -> tuple[int | None, int]:
+    """The exit code that a child announced, None without, and its wait status.
+
+    Signals of other processes are passed on to the child.
+    """
+    while True:
+        received = signal.sigwaitinfo(waited_for)
+        if received.si_signo == signal.SIGCHLD:
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                break
+        elif received.si_code <= 0:  # by a process; those of a terminal reach the child anyway
+            os.kill(child, received.si_signo)
+    os.set_blocking(link, False)  # a process that the child has left may hold the other end
+    with contextlib.suppress(BlockingIOError):
+        for code in os.read(link, 1):
+            return code, status
+    return None, status
+
+
+def _tell(how: str, unwritten: str, lost: Callable[[NativeDeathError], None]) -> int:
+    """Says how a child died, and returns the exit code for it."""
+    error = NativeDeathError(how)
+    sys.stderr.write(unwritten)
+    print_error(str(error))
+    try:
+        lost(error)
+    except Exception as failure:
+        print_warning(f"the record could not be written: {failure}")
+    return int(ExitCode.FAILED)
+
+
+def _how(status: int, suspect: str) -> str:
+    code = os.waitstatus_to_exitcode(status)
+    if code >= 0:
+        return f"{suspect} ended the process with exit code {code}; see the lines above"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"ended by {name}: {_HINTS.get(name, 'native code crashed')}"

@@ -1,0 +1,459 @@
+"""TensorFlow's process-wide settings (environment, threads, devices) and its peak memory.
+
+TensorFlow fixes most of these when it first touches a device, so a process has
+one configuration; a second run in the same process may reuse it when it fits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from cnnbench.base.jobs.job import Job
+from cnnbench.errors import BenchmarkError, FlagError, exhausted, first_line
+from cnnbench.machine.cpu import available_cores
+from cnnbench.machine.software import XLA_CACHE
+from cnnbench.run.runtime import supervisor
+
+OLDEST = (2, 18)
+NEWEST_TESTED = (2, 21)
+"""Versions of TensorFlow, major and minor: an older one is refused, a newer one gets a notice."""
+
+_RU_MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The flags of a run that configure TensorFlow; each field is the flag of its name."""
+
+    device: str
+    num_gpus: int
+    gpu_indices: str
+    num_intra_threads: int | None
+    num_inter_threads: int
+    datasets_num_private_threads: int | None
+    gpu_thread_mode: str
+    per_gpu_thread_count: int
+    allow_growth: bool | None
+    use_unified_memory: bool | None
+    autotune_threshold: int | None
+    winograd_nonfused: bool
+    batchnorm_persistent: bool
+    enable_optimizations: bool
+    xla: bool
+    xla_cache_dir: str | None
+
+    @classmethod
+    def of(cls, flags: object) -> Settings:
+        """The settings in an object with these attributes, such as `cnnbench.flags.Params`."""
+        return cls(**{field.name: getattr(flags, field.name) for field in fields(cls)})
+
+
+@dataclass(frozen=True)
+class Devices:
+    """The devices of one run.
+
+    Attributes:
+      job: all tasks, and the devices of their towers, whose kind is known now.
+      labels: this process's towers in the short form of tf_cnn_benchmarks, for the header
+        ("/cpu:0").
+      intra_threads, inter_threads: sizes of TensorFlow's pools; 0 is its own choice.
+      notices: lines about TensorFlow's version and the choice of devices, for the user.
+    """
+
+    job: Job
+    labels: tuple[str, ...]
+    intra_threads: int
+    inter_threads: int
+    notices: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """Kind of the towers' devices, "cpu" or "gpu"."""
+        return self.job.device
+
+    @property
+    def towers(self) -> tuple[str, ...]:
+        """Full name of the device of each tower whose step this process builds."""
+        return self.job.own_tower_devices
+
+    @property
+    def cpu(self) -> str:
+        """The host device of this process."""
+        return self.job.cpu_device
+
+
+def export_environment(settings: Settings) -> tuple[str, ...]:
+    """Sets the environment variables that TensorFlow reads while it loads.
+
+    Must run before TensorFlow is imported. Variables that are set already are kept.
+
+    Returns:
+      Warnings about variables that contradict the flags.
+    """
+    variables = {"TF_CPP_MIN_LOG_LEVEL": "2"}
+    if settings.gpu_thread_mode != "global":
+        variables["TF_GPU_THREAD_MODE"] = settings.gpu_thread_mode
+        variables["TF_GPU_THREAD_COUNT"] = str(settings.per_gpu_thread_count or 2)
+    if settings.autotune_threshold is not None:
+        variables["TF_AUTOTUNE_THRESHOLD"] = str(settings.autotune_threshold)
+    if settings.use_unified_memory:
+        variables["TF_FORCE_UNIFIED_MEMORY"] = "1"
+    variables["TF_ENABLE_WINOGRAD_NONFUSED"] = "1" if settings.winograd_nonfused else "0"
+    variables["TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT"] = (
+        "1" if settings.batchnorm_persistent else "0"
+    )
+    xla_flags = []
+    if settings.xla:
+        # Without it, auto-clustering leaves operations on the CPU alone.
+        xla_flags.append("--tf_xla_cpu_global_jit")
+    if settings.xla_cache_dir:
+        # Absolute, for it is the working directory of the first compilation that would count.
+        xla_flags.append(XLA_CACHE + os.path.abspath(settings.xla_cache_dir))
+    if xla_flags:
+        variables["TF_XLA_FLAGS"] = " ".join(xla_flags)
+    if settings.device == "cpu":
+        variables["CUDA_VISIBLE_DEVICES"] = ""
+    warnings = []
+    for name, value in variables.items():
+        found = os.environ.setdefault(name, value)
+        if found != value and name not in _FOR_THE_USER:
+            warnings.append(f"the environment has {name}={found}, which wins over {value!r}")
+    return tuple(warnings)
+
+
+# Set by the user on purpose; they change no result that a flag promises.
+_FOR_THE_USER = ("TF_CPP_MIN_LOG_LEVEL", "CUDA_VISIBLE_DEVICES")
+
+
+def load_tensorflow() -> Any:
+    """Imports TensorFlow, without what Keras takes along for parts of it that no run uses.
+
+    That is a quarter of the import (scikit-learn) and a fifth of the memory. It can be imported
+    afterwards as ever, but Keras goes on without it: so only where nobody else uses Keras.
+
+    Returns:
+      The module.
+
+    Raises:
+      BenchmarkError: it is missing, broken or too old.
+    """
+    try:
+        with _hidden(*(_OF_KERAS if supervisor.is_program() else ())):
+            import tensorflow as tf
+    except Exception as error:  # where memory is short, any
+        reason = exhausted(error) or first_line(error)
+        raise BenchmarkError(f"TensorFlow cannot be imported: {reason}") from error
+    if _version(tf) < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise BenchmarkError(
+            f"TensorFlow {tf.__version__} is installed; cnnbench needs at least {oldest}"
+        )
+    return tf
+
+
+def _version(tf: Any) -> tuple[int, ...]:
+    """Major and minor version."""
+    return tuple(int(part) for part in tf.__version__.split(".")[:2])
+
+
+def _untested(tf: Any) -> tuple[str, ...]:
+    """A notice where TensorFlow is newer than cnnbench knows."""
+    if _version(tf) <= NEWEST_TESTED:
+        return ()
+    newest = ".".join(map(str, NEWEST_TESTED))
+    return (f"TensorFlow {tf.__version__} is newer than {newest}, the newest tested",)
+
+
+_OF_KERAS = ("sklearn", "matplotlib", "pandas")
+
+
+@contextlib.contextmanager
+def _hidden(*packages: str) -> Iterator[None]:
+    """Lets imports of packages fail as if they were not installed, unless they are loaded."""
+    hidden = [name for name in packages if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        for name in hidden:
+            del sys.modules[name]
+
+
+@dataclass(frozen=True)
+class ChosenDevices:
+    """Which devices a process is to use, before it uses them.
+
+    Attributes:
+      kind: "cpu" or "gpu".
+      visible: numbers of its GPUs, in the order of the machine; empty on the CPU.
+      order: number of the device of each tower, of a GPU among `visible`.
+      intra_threads, inter_threads: see `Devices`.
+      notices: see `Devices`.
+    """
+
+    kind: str
+    visible: tuple[int, ...]
+    order: tuple[int, ...]
+    intra_threads: int
+    inter_threads: int
+    notices: tuple[str, ...]
+
+
+def choose_devices(settings: Settings) -> ChosenDevices:
+    """Looks for the devices that the flags ask for; initialises none of them.
+
+    Args:
+      settings: validated.
+
+    Raises:
+      FlagError: there are fewer GPUs than requested.
+    """
+    import tensorflow as tf
+
+    gpus = tf.config.list_physical_devices("GPU")
+    kind, notices = _device_kind(settings, len(gpus))
+    notices = (*_untested(tf), *notices)
+    intra, inter = thread_counts(settings, kind, available_cores())
+    visible: tuple[int, ...] = ()
+    order = tuple(range(settings.num_gpus))
+    if kind == "gpu":
+        chosen = _gpu_order(settings, len(gpus))
+        # TensorFlow takes memory on every GPU it sees, so it sees only those of the run; they
+        # are renumbered, in the order of the machine.
+        visible = tuple(sorted(chosen))
+        order = tuple(visible.index(i) for i in chosen)
+    return ChosenDevices(kind, visible, order, intra, inter, notices)
+
+
+def configure(settings: Settings, job: Job | None = None) -> Devices:
+    """Applies thread, compiler and device flags and returns the run's devices.
+
+    Args:
+      settings: validated.
+      job: who takes part; this process alone if None.
+
+    Returns:
+      The devices the towers run on.
+
+    Raises:
+      FlagError: there are fewer devices than requested, or TensorFlow was already
+        initialised in this process with fewer logical devices than needed.
+    """
+    import tensorflow as tf
+
+    found = choose_devices(settings)
+    _set_threads(tf, settings, found.intra_threads, found.inter_threads)
+    _set_graph_optimizers(tf, settings)
+    tf.config.set_soft_device_placement(False)
+    chosen = found.order
+    if found.kind == "gpu":
+        gpus = tf.config.list_physical_devices("GPU")
+        chosen = tuple(found.visible[i] for i in found.order)
+        _use_gpus(tf, settings, [gpus[i] for i in found.visible])
+    else:
+        _make_logical_cpus(tf, settings.num_gpus)
+    job = job or Job(towers_per_worker=settings.num_gpus)
+    return Devices(
+        # A controller has no towers, and one CPU device.
+        job=job.on(found.kind, found.order if len(found.order) == job.towers_per_worker else ()),
+        labels=tuple(f"/{found.kind}:{i}" for i in chosen),
+        intra_threads=found.intra_threads,
+        inter_threads=found.inter_threads,
+        notices=found.notices,
+    )
+
+
+def data_format(layout: str, kind: str) -> Literal["NHWC", "NCHW"]:
+    """The resolved tensor layout: NCHW on GPUs, NHWC on CPUs unless given.
+
+    Args:
+      layout: --data_format: "NHWC", "NCHW" or "auto".
+      kind: "cpu" or "gpu".
+
+    Raises:
+      FlagError: NCHW where --device=auto has found no GPU.
+    """
+    if kind == "cpu" and layout == "NCHW":
+        raise FlagError(
+            "data_format", "NCHW", "the run is on the CPU; use NHWC or auto, or --device=gpu"
+        )
+    if layout == "auto":
+        return "NCHW" if kind == "gpu" else "NHWC"
+    return "NCHW" if layout == "NCHW" else "NHWC"
+
+
+def reset_peak_memory(device_kind: str) -> None:
+    """Resets the peak memory of GPUs; that of a process cannot be reset.
+
+    Args:
+      device_kind: "cpu" or "gpu".
+    """
+    if device_kind != "gpu":
+        return
+    import tensorflow as tf
+
+    for device in _logical_gpus():
+        tf.config.experimental.reset_memory_stats(device)
+
+
+def peak_memory(device_kind: str) -> int:
+    """Peak memory of the run in bytes.
+
+    Args:
+      device_kind: "cpu" or "gpu".
+
+    Returns:
+      On GPUs the memory of tensors on the fullest one, not what TensorFlow's allocator
+      reserved; on the CPU the resident set of this process since its start.
+    """
+    if device_kind != "gpu":
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RU_MAXRSS_UNIT
+    import tensorflow as tf
+
+    return max(
+        (int(tf.config.experimental.get_memory_info(device)["peak"]) for device in _logical_gpus()),
+        default=0,
+    )
+
+
+def _device_kind(settings: Settings, visible_gpus: int) -> tuple[str, tuple[str, ...]]:
+    """The kind of device of a run, and notices about it."""
+    if settings.device == "cpu":
+        return "cpu", ()
+    if settings.device == "auto" and visible_gpus == 0:
+        return "cpu", (
+            f"no GPU visible to TensorFlow: running on {settings.num_gpus} logical CPU device(s); "
+            "--device=cpu avoids this notice, --device=gpu makes it an error",
+        )
+    if visible_gpus < settings.num_gpus:
+        raise FlagError(
+            "num_gpus",
+            settings.num_gpus,
+            f"TensorFlow sees {visible_gpus} GPU(s); use at most that many, or --device=cpu for "
+            "logical CPU devices",
+        )
+    return "gpu", ()
+
+
+def _gpu_order(settings: Settings, visible: int) -> tuple[int, ...]:
+    if not settings.gpu_indices:
+        return tuple(range(settings.num_gpus))
+    order = tuple(int(i) for i in settings.gpu_indices.split(","))
+    too_high = [i for i in order if i >= visible]
+    if too_high:
+        raise FlagError(
+            "gpu_indices", settings.gpu_indices, f"TensorFlow sees GPUs 0 to {visible - 1} only"
+        )
+    return order[: settings.num_gpus]
+
+
+def _set_threads(tf: Any, settings: Settings, intra: int, inter: int) -> None:
+    pools = (
+        ("num_intra_threads", "intra_op", intra, settings.num_intra_threads),
+        ("num_inter_threads", "inter_op", inter, settings.num_inter_threads or None),
+    )
+    for flag, pool, size, given in pools:
+        try:
+            getattr(tf.config.threading, f"set_{pool}_parallelism_threads")(size)
+        except RuntimeError:
+            # Already initialised: an error only if another size was requested.
+            have = getattr(tf.config.threading, f"get_{pool}_parallelism_threads")()
+            if given not in (None, have):
+                raise FlagError(
+                    flag, given, f"this process already runs TensorFlow with {have}"
+                ) from None
+
+
+def _use_gpus(tf: Any, settings: Settings, gpus: Sequence[Any]) -> None:
+    try:
+        tf.config.set_visible_devices(gpus, "GPU")
+        if settings.allow_growth:
+            for gpu in gpus:
+                tf.config.experimental.set_memory_growth(gpu, True)
+    except RuntimeError:
+        if tf.config.get_visible_devices("GPU") != list(gpus):
+            raise FlagError(
+                "num_gpus", settings.num_gpus, "this process already runs TensorFlow on other GPUs"
+            ) from None
+
+
+def thread_counts(settings: Settings, kind: str, cores: int) -> tuple[int, int]:
+    """Sizes of the intra-op and inter-op thread pools; 0 leaves the choice to TensorFlow.
+
+    TensorFlow's own choice on the CPU is two pools as large as the machine, shared by
+    all towers. That is best for one tower. As many towers as cores do better without
+    splitting operations: each core then runs one operation of one tower, and nothing
+    waits for its pieces (docs/benchmarks.md has the ratio). In between the pools stay
+    whole, because the intra-op pool is one for all towers. GPUs need one host thread per
+    kernel launch, as tf_cnn_benchmarks had it.
+
+    Args:
+      settings: of the run.
+      kind: "cpu" or "gpu".
+      cores: usable processors.
+    """
+    intra, inter = settings.num_intra_threads, settings.num_inter_threads
+    if kind == "gpu":
+        return 1 if intra is None else intra, inter
+    if intra is None and inter == 0 and settings.num_gpus >= max(cores, 2):
+        return 1, cores
+    return 0 if intra is None else intra, inter
+
+
+def input_threads(settings: Settings, kind: str) -> int:
+    """Threads of the input pipeline's own pool; 0 shares TensorFlow's pools.
+
+    A pool of its own by default: with an inter-op pool of one thread the pipeline
+    would wait for the step it is to feed. On a GPU host, the cores that kernel launches
+    leave over.
+
+    Args:
+      settings: of the run.
+      kind: "cpu" or "gpu".
+    """
+    if settings.datasets_num_private_threads is not None:
+        return settings.datasets_num_private_threads
+    cores = available_cores()
+    if kind == "cpu":
+        return cores
+    launchers = 0 if settings.gpu_thread_mode == "global" else (settings.per_gpu_thread_count or 2)
+    return max(1, cores - (launchers + 2) * settings.num_gpus)
+
+
+def _set_graph_optimizers(tf: Any, settings: Settings) -> None:
+    # Both are set either way: a process may run one configuration after another.
+    tf.config.optimizer.set_jit("autoclustering" if settings.xla else False)
+    tf.config.optimizer.set_experimental_options(
+        {"disable_meta_optimizer": not settings.enable_optimizations}
+    )
+
+
+def _make_logical_cpus(tf: Any, count: int) -> None:
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    try:
+        have = tf.config.get_logical_device_configuration(cpu)
+        if have is None or len(have) < count:
+            tf.config.set_logical_device_configuration(
+                cpu, [tf.config.LogicalDeviceConfiguration()] * count
+            )
+    except RuntimeError:
+        have_now = len(tf.config.list_logical_devices("CPU"))
+        if have_now < count:
+            raise FlagError(
+                "num_gpus",
+                count,
+                f"this process already runs TensorFlow with {have_now} logical CPU device(s)",
+            ) from None
+
+
+def _logical_gpus() -> list[str]:
+    import tensorflow as tf
+
+    # Those of this process, of which each is one device; others are not asked from here.
+    return [f"GPU:{i}" for i, _ in enumerate(tf.config.get_visible_devices("GPU"))]

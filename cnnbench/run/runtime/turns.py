@@ -1,0 +1,115 @@
+"""A process that steps in turn with others that are alive at the same time.
+
+`cnnbench.campaigns.processes.turns` starts them and gives each one end of a socket pair, whose
+number stands in an environment variable. A process that waits says so with a byte, sleeps until a
+byte comes back, and then has the machine to itself until it waits again. It waits only between
+steps, so that no wait is in a step's time. Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass
+
+from cnnbench.base.interrupts import LONGEST_WAIT_SECONDS
+
+VARIABLE = "CNNBENCH_TURNS"
+"""Environment variable: the descriptor, a colon, and the seconds of a turn."""
+
+WAITS, WAITS_AFTER_STEPS, GO_ON = b"w", b"a", b"g"
+"""What a process says before it waits, the same when its timed steps are over, and the answer."""
+
+
+@dataclass(frozen=True)
+class Wait:
+    """What a process did while it was not its turn.
+
+    Attributes:
+      seconds: wall time.
+      cpu_seconds: CPU time of all its threads; an idle process has hardly any.
+    """
+
+    seconds: float
+    cpu_seconds: float
+
+
+class Turns:
+    """The turns of this process; without a link it is alone, and never waits.
+
+    Args:
+      link: to the process that hands out turns; None if there is none.
+      seconds: length of a turn. It ends with the first step that ends later.
+      clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        link: socket.socket | None = None,
+        seconds: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._link = link
+        self.seconds = seconds
+        self._clock = clock
+        self._end = 0.0
+
+    @classmethod
+    def joined(cls, environ: MutableMapping[str, str]) -> Turns:
+        """The turns that the parent of this process wants it to take.
+
+        Args:
+          environ: environment variables; the one that says so is removed, since it is not for
+            processes that this one starts.
+        """
+        descriptor, _, seconds = environ.pop(VARIABLE, "").partition(":")
+        if not descriptor:
+            return cls()
+        os.set_inheritable(int(descriptor), False)
+        return cls(socket.socket(fileno=int(descriptor)), float(seconds))
+
+    @property
+    def taken(self) -> bool:
+        """Whether there are others to take turns with."""
+        return self._link is not None
+
+    def due(self) -> bool:
+        """Whether the turn is over."""
+        return self._link is not None and self._clock() >= self._end
+
+    def wait(self, *, steps_left: bool = True) -> Wait:
+        """Lets the others have their turns.
+
+        Args:
+          steps_left: whether timed steps are still to come; what comes after them has to wait
+            until those of the others are over.
+
+        Returns:
+          How long it took; no time at all for a process that is alone, also when the others
+          are gone.
+        """
+        if self._link is None:
+            return Wait(0.0, 0.0)
+        start, cpu = self._clock(), time.process_time()
+        try:
+            self._link.sendall(WAITS if steps_left else WAITS_AFTER_STEPS)
+            told = self._told(self._link)
+        except ConnectionError:
+            told = b""
+        if not told:  # nobody hands out turns any more
+            self._link.close()
+            self._link = None
+        now = self._clock()
+        self._end = now + self.seconds
+        return Wait(now - start, time.process_time() - cpu)
+
+    @staticmethod
+    def _told(link: socket.socket) -> bytes:
+        """What comes back; b"" from one that has gone."""
+        link.settimeout(LONGEST_WAIT_SECONDS)
+        while True:
+            with contextlib.suppress(TimeoutError):
+                return link.recv(1)

@@ -1,0 +1,149 @@
+"""One step for all workers of a job, which a ClusterCoordinator runs on whichever is free."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Any
+
+import tensorflow as tf
+
+from cnnbench.data.coordinated import CoordinatedInput
+from cnnbench.run.step.loss_scale import LossScale
+from cnnbench.run.step.traced import TracedFunction
+from cnnbench.run.step.train_step import RATE, StepResult, TrainStep
+from cnnbench.variable_mgr.strategies.base import StrategyVariableMgr
+
+_RETRY_SECONDS = 0.05
+
+
+class CoordinatedStep(TrainStep):
+    """A `TrainStep` that knows on which worker it runs.
+
+    It has the arguments of `TrainStep`, among them a counter and a `CoordinatedInput`. Draws depend
+    on the number of the worker and on the updates counted before.
+    """
+
+    _inputs: CoordinatedInput
+
+    def build(self) -> None:
+        """See `TrainStep.build`."""
+        logging.getLogger("tensorflow").setLevel(logging.CRITICAL)  # losses are named by us
+        assert isinstance(self._manager, StrategyVariableMgr)
+        self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self._manager.strategy)
+        self._waited = 0.0
+        self._waits = threading.Lock()
+        self._function = TracedFunction("the step", self._scheduled, (RATE,))
+
+    @property
+    def input_wait_seconds(self) -> float:
+        """Time that a worker spent waiting for batches, in the mean."""
+        return self._waited / len(self._inputs.devices)
+
+    def resume(self, global_step: int) -> None:
+        """See `TrainStep.resume`."""
+        assert self._updates_counter is not None
+        self._updates_counter.resume(global_step)
+
+    def slot(self) -> Slot:
+        """What has one update made at a time."""
+        return Slot(self)
+
+    def run(self, rate: float) -> StepResult:
+        """Has an update made and waits for it; may be called from several threads.
+
+        An update under way on a worker that is killed is made again on another one, though the
+        first may have been applied.
+
+        Args:
+          rate: learning rate.
+        """
+        self._inputs.next()
+        arguments = (self._rate_tensor(rate),)
+        remote = self._coordinator.schedule(self._function.concrete, args=arguments)
+        values = self._fetched(remote)
+        self._inputs.taken(int(values["worker"].numpy()))
+        with self._waits:
+            self._waited += float(values.pop("waited").numpy())
+        return StepResult(**values)
+
+    def _fetched(self, remote: Any) -> dict[str, Any]:
+        """The fields as tensors of this process."""
+        values = self._table(remote).numpy()
+        scalars = zip(tf.nest.flatten(self._fields), values, strict=True)
+        found = [tf.cast(tf.constant(value), spec.dtype) for spec, value in scalars]
+        return dict(tf.nest.pack_sequence_as(self._fields, found))
+
+    def _table(self, remote: Any) -> tf.Tensor:
+        while True:
+            try:
+                return remote.get()
+            except tf.errors.OpError as error:
+                if self._inputs.error is not None:
+                    raise self._inputs.error from error
+                lost = isinstance(error, (tf.errors.UnavailableError, tf.errors.AbortedError))
+                if not lost or "/job:ps" in str(error):
+                    raise
+            # The worker was killed between the end of the step and the copy of its result. The
+            # coordinator gives the step to another one, whose result comes in its place.
+            time.sleep(_RETRY_SECONDS)
+
+    def _scheduled(self, rate: tf.Tensor) -> tf.Tensor:
+        """The fields of `StepResult` that there are, and the time waited for input.
+
+        As float64 of one tensor, which is fetched by one message.
+        """
+        result = self._step(rate)._replace(worker=self._inputs.worker())
+        made = {name: value for name, value in result._asdict().items() if value is not None}
+        made["waited"] = self._inputs.waited
+        self._fields = tf.nest.map_structure(lambda scalar: tf.TensorSpec([], scalar.dtype), made)
+        return tf.stack([tf.cast(scalar, tf.float64) for scalar in tf.nest.flatten(made)])
+
+    def _make_counter(self) -> None:
+        """None: that of all updates is used."""
+
+    def _count_step(self) -> list[Any]:
+        return []
+
+    def _draw_seed(self, tower: int, begun: tf.Tensor | None) -> tf.Tensor:
+        del tower
+        assert begun is not None
+        return tf.stack([self._config.seed + self._inputs.worker(), begun])
+
+
+class Slot:
+    """Has updates made by a `CoordinatedStep`, one at a time.
+
+    Args:
+      step: built.
+    """
+
+    def __init__(self, step: CoordinatedStep) -> None:
+        self._step = step
+        self._rate = 0.0
+
+    @property
+    def loss_scale(self) -> LossScale:
+        """See `TrainStep.loss_scale`."""
+        return self._step.loss_scale
+
+    @property
+    def input_wait_seconds(self) -> float:
+        """See `CoordinatedStep.input_wait_seconds`."""
+        return self._step.input_wait_seconds
+
+    def set_learning_rate(self, rate: float) -> None:
+        """Sets the rate of the next updates."""
+        self._rate = rate
+
+    def request_stop(self) -> None:
+        """Nothing: Ctrl-C reaches the process that schedules."""
+
+    def resume(self, global_step: int) -> None:
+        """See `TrainStep.resume`."""
+        self._step.resume(global_step)
+
+    def __call__(self) -> StepResult:
+        """Has one update made and waits for it."""
+        return self._step.run(self._rate)

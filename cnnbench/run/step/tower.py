@@ -1,0 +1,258 @@
+"""One tower of a step: forward pass, loss, gradients and accuracy on its device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from cnnbench.base.jobs.devices import is_cpu
+from cnnbench.models.batch_norm import Moments
+from cnnbench.models.graph import DataFormat, Forward, GraphNetwork, Reader, forward
+from cnnbench.models.int8 import Calibration, calibrate, quantised
+from cnnbench.models.model import Model
+from cnnbench.models.spec import ModelSpec, VariableSpec
+from cnnbench.run.step.batch_norm_stats import over_towers
+from cnnbench.run.step.loss_scale import Factor, scaled
+from cnnbench.variable_mgr.gradients import Gradient
+from cnnbench.variable_mgr.worker_group import WorkerGroup
+
+
+@dataclass(frozen=True)
+class StepConfig:
+    """The numbers and policies of a step.
+
+    Attributes:
+      host: full string of the CPU of the process that calls the step.
+      data_format: "NHWC" or "NCHW".
+      compute_dtype: "float32", "bfloat16" or "float16"; weights, batch norm, loss
+        and weight decay are float32 whatever it is.
+      weight_decay: factor of the L2 loss, 0 for none.
+      gradient_clip: bound c of the elementwise clipping to [-c, c], or None.
+      gradient_reduction: "mean" or "sum" over towers, as the manager does it.
+      rate_factor: of the learning rate; 1 / towers turns an update by the sum into one by the mean.
+      bn_stats: "first", "mean" or "sync".
+      label_smoothing: share of every label that is spread over all classes, 0 for none.
+      report_total_loss: whether the reported loss includes the L2 loss.
+      metrics: whether the model's metrics are computed too.
+      forward_only: only outputs are computed; in place of the loss stands their mean.
+      calibration: examples, as the model takes them, whose ranges 8-bit integers are to hold (of
+        a frozen run, see `cnnbench.models.int8`); None to compute in `compute_dtype` alone.
+      frozen: the values of the variables are constants of the graph (of a forward-only run),
+        as they are when the step is traced.
+      xla_compile: compile each tower's forward and backward pass with XLA.
+      seed: of dropout.
+      first_tower: number of this process's first tower among those of the job; a tower draws by
+        its number.
+      training_steps: from the first step of the first run to the end of training, for layers
+        that change on the way; 0 if training counts as over.
+    """
+
+    host: str = "/device:CPU:0"
+    data_format: DataFormat = "NHWC"
+    compute_dtype: str = "float32"
+    weight_decay: float = 0.0
+    gradient_clip: float | None = None
+    gradient_reduction: str = "mean"
+    rate_factor: float = 1.0
+    bn_stats: str = "first"
+    label_smoothing: float = 0.0
+    report_total_loss: bool = True
+    metrics: bool = False
+    forward_only: bool = False
+    calibration: Any = None
+    frozen: bool = False
+    xla_compile: bool = False
+    seed: int = 0
+    first_tower: int = 0
+    training_steps: int = 0
+
+    @property
+    def synchronises(self) -> bool:
+        """Whether towers meet in their batch-norm layers."""
+        return self.bn_stats == "sync" and not self.forward_only
+
+
+class TowerResult(NamedTuple):
+    """Output of one tower.
+
+    Attributes:
+      gradients: of the scaled loss without its L2 term, in the order of the trainable
+        variables; None where the loss does not depend on one. Empty in forward-only runs.
+      loss: float32 scalar, the mean over the tower's batch.
+      moments: of the batch-norm layers.
+      metrics: those of the model, means over the tower's batch; empty unless asked for.
+    """
+
+    gradients: list[Gradient]
+    loss: tf.Tensor
+    moments: tuple[Moments, ...]
+    metrics: dict[str, tf.Tensor]
+
+
+class Tower:
+    """Makes the graph of one tower; changes no variable.
+
+    Args:
+      model, spec: the network and its declaration.
+      config: see StepConfig.
+      device: where the tower is.
+      workers: whose towers synchronise with this one, beside those of its own step.
+
+    Attributes:
+      calibration: of its network, once the graph is made, where it computes in 8-bit integers.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        spec: ModelSpec,
+        config: StepConfig,
+        device: str,
+        workers: WorkerGroup | None = None,
+    ) -> None:
+        self._model = model
+        self._spec = spec
+        self._trainables = [v for v in spec.variables if v.trainable]
+        self._config = config
+        self._device = device
+        self._synchronise = partial(over_towers, workers=workers) if config.synchronises else None
+        self.calibration: Calibration | None = None
+
+    def __call__(
+        self,
+        read: Reader,
+        features: Any,
+        labels: Any,
+        seed: tf.Tensor,
+        factor: Factor,
+    ) -> TowerResult:
+        """Call it inside the traced step, under the tower's device.
+
+        Args:
+          read: returns the tower's value of a variable in the dtype asked for.
+          features, labels: see `cnnbench.data.TowerBatch`.
+          seed: int64 [2] of dropout, another one in each step.
+          factor: loss scale; the gradients handed on have it.
+        """
+        if not self._config.xla_compile:
+            return self._forward_backward(read, features, labels, seed, factor)
+        # Variables are read outside: one may live on another device than the tower, which a
+        # compiled computation cannot reach; its value can be handed in from anywhere.
+        # Constants are made inside, for the compiler to fold.
+        dtypes = {} if self._config.frozen else self._dtypes_read(features)
+        values = {spec.name: read(spec, dtype) for spec, dtype in dtypes.items()}
+        moments: list[Moments] = []
+
+        @tf.function(autograph=False, jit_compile=True)
+        def compiled(
+            values: dict[str, tf.Tensor],
+            features: Any,
+            labels: Any,
+            seed: tf.Tensor,
+            factor: Factor,
+        ) -> tuple[Any, ...]:
+            handed_in = read if self._config.frozen else lambda spec, dtype: values[spec.name]
+            result = self._forward_backward(handed_in, features, labels, seed, factor)
+            moments[:] = result.moments
+            statistics = [(m.batch_mean, m.batch_variance) for m in result.moments]
+            return result.gradients, result.loss, statistics, result.metrics
+
+        gradients, loss, statistics, metrics = compiled(values, features, labels, seed, factor)
+        outside = tuple(
+            m._replace(batch_mean=mean, batch_variance=variance)
+            for m, (mean, variance) in zip(moments, statistics, strict=True)
+        )
+        return TowerResult(list(gradients), loss, outside, metrics)
+
+    def _dtypes_read(self, features: Any) -> dict[VariableSpec, tf.DType]:
+        """Which variable the network reads in which dtype, from a trace that is thrown away."""
+        dtypes: dict[VariableSpec, tf.DType] = {}
+
+        def read(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
+            dtypes[spec] = dtype
+            return tf.zeros(spec.shape, dtype)
+
+        with tf.Graph().as_default():
+            like = tf.nest.map_structure(lambda x: tf.zeros(x.shape, x.dtype), features)
+            self._forward(read, like, tf.zeros([2], tf.int64))
+        return dtypes
+
+    def _forward(self, read: Reader, features: Any, seed: tf.Tensor) -> Forward:
+        return forward(
+            self._model,
+            self._spec.num_classes,
+            features,
+            read,
+            training=not self._config.forward_only,
+            data_format=self._config.data_format,
+            compute_dtype=tf.as_dtype(self._config.compute_dtype),
+            seed=seed,
+            training_steps=self._config.training_steps,
+            on_cpu=is_cpu(self._device),
+            synchronise=self._synchronise,
+            fold_batch_norm=self._config.forward_only,
+            make=self._interpreter(read),
+        )
+
+    def _interpreter(self, read: Reader) -> Callable[..., GraphNetwork]:
+        examples = self._config.calibration
+        if examples is None:
+            return GraphNetwork
+        with tf.init_scope(), tf.device(self._device):  # before the graph: it needs the ranges
+            self.calibration = calibrate(self._model, self._spec.num_classes, examples, read)
+        return quantised(self.calibration)
+
+    def _forward_backward(
+        self,
+        read: Reader,
+        features: Any,
+        labels: Any,
+        seed: tf.Tensor,
+        factor: Factor,
+    ) -> TowerResult:
+        config = self._config
+        if config.forward_only:
+            outputs = self._forward(read, features, seed).outputs
+            # No loss is computed; a value that needs every output keeps them all alive.
+            means = [tf.reduce_mean(tf.cast(x, tf.float32)) for x in tf.nest.flatten(outputs)]
+            loss = means[0] if len(means) == 1 else tf.add_n(means)
+            return TowerResult([], loss, (), self._metrics(outputs, labels))
+        values: dict[str, tf.Tensor] = {}
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+
+            def read_and_watch(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:
+                if spec.name not in values:
+                    values[spec.name] = read(spec, dtype)
+                    if spec.trainable:
+                        tape.watch(values[spec.name])
+                return values[spec.name]
+
+            made = self._forward(read_and_watch, features, seed)
+            loss = tf.reduce_mean(self._losses(made.outputs, labels))
+            for head, weight in made.auxiliaries:
+                loss += weight * tf.reduce_mean(self._losses(head, labels))
+            target = scaled(loss, factor)
+        sources = [values[v.name] for v in self._trainables if v.name in values]
+        found = iter(tape.gradient(target, sources))
+        gradients = [next(found) if v.name in values else None for v in self._trainables]
+        return TowerResult(gradients, loss, made.moments, self._metrics(made.outputs, labels))
+
+    def _losses(self, outputs: Any, labels: Any) -> tf.Tensor:
+        """Loss per example, against labels smoothed as in arXiv:1512.00567."""
+        losses = self._model.loss(outputs, labels)
+        share = self._config.label_smoothing
+        if not share:
+            return losses
+        # The cross entropy is linear in the labels: one part is that of even labels.
+        even = tf.reduce_logsumexp(outputs, axis=-1) - tf.reduce_mean(outputs, axis=-1)
+        return losses * (1.0 - share) + even * share
+
+    def _metrics(self, outputs: Any, labels: Any) -> dict[str, tf.Tensor]:
+        if not self._config.metrics:
+            return {}
+        columns = self._model.metrics(outputs, labels)
+        return {name: tf.reduce_mean(columns[name]) for name in self._model.metric_names}

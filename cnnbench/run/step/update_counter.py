@@ -1,0 +1,61 @@
+"""How many updates came between what a worker read and what it wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from cnnbench.run.step.readers import signals
+from cnnbench.variable_mgr import tower_variable
+
+_NO_LIMIT = 2**63 - 1
+
+
+class UpdateCounter:
+    """Counts the updates that workers make to shared variables without waiting for one another.
+
+    A worker reads the count before it reads the variables and increments it after it has
+    updated them. The staleness of its update is the number of increments in between. It is
+    that of Dai et al., "Toward understanding the impact of staleness in distributed machine
+    learning", ICLR 2019.
+
+    Args:
+      device: full device string of a CPU, that of a ps task.
+    """
+
+    def __init__(self, device: str) -> None:
+        with tf.device(device):
+            self._count = tf.Variable(0, dtype=tf.int64, trainable=False, name="updates_done")
+
+    @property
+    def count(self) -> int:
+        """Updates so far."""
+        return int(self._count.numpy())
+
+    def resume(self, count: int) -> None:
+        """Sets the number of updates so far."""
+        self._count.assign(count)
+
+    def begin(self) -> tf.Tensor:
+        """The count so far, which the step reads before any variable: an int64 scalar."""
+        return tower_variable.read(self._count)
+
+    def end(self, begun: tf.Tensor, updates: Sequence[Any] = ()) -> tf.Tensor:
+        """Counts an update, after everything that it changes.
+
+        Args:
+          begun: what `begin` returned in the same step.
+          updates: operations that change something.
+
+        Returns:
+          The staleness, an int64 scalar.
+        """
+        home = self._count.device
+        with tf.device(home), tf.control_dependencies(signals(updates, home)):
+            # In one operation, so that no two updates get the same number.
+            before = tf.raw_ops.ResourceCountUpTo(
+                resource=self._count.handle, limit=_NO_LIMIT, T=tf.int64
+            )
+            return before - begun

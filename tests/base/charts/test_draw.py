@@ -1,0 +1,264 @@
+"""Charts: titles, captions, values in their places, nothing that a strict page refuses."""
+
+import re
+from xml.etree import ElementTree as xml
+
+import pytest
+
+from cnnbench.base.charts import HIGHER, LOWER, Axis, Event, Lines, Row, Rows, Series
+from cnnbench.base.charts.draw import FORMATS, _limits, _shorten, _ticks, render, svg, theme
+
+HOSTILE = "</title><script>alert(1)</script>\" onload='x' &amp; $\\frac{ \x00\u202e"
+
+
+def tree(chart):
+    """The chart as parsed XML: whatever is in it, it is well-formed."""
+    return xml.fromstring(svg(chart))
+
+
+def texts(root):
+    return [one.text for one in root.iter("text")]
+
+
+def titles(root):
+    return [one.text for one in root.iter("title")]
+
+
+def dots(name="lenet", **more):
+    row = Row(label=name, values=((1.0, name), (3.0, name)), centre=2.0, low=1.0, high=3.0)
+    return Rows(title=name, x=Axis(label="images/sec", better=HIGHER), rows=(row,), **more)
+
+
+def lines(name="lenet", **more):
+    series = Series(name=name, points=((1.0, 10.0), (2.0, 20.0)), hints=(name, name))
+    y = Axis(label="images/sec", zero=True, better=HIGHER)
+    return Lines(**{"title": name, "x": Axis(label="devices"), "y": y, "series": (series,), **more})
+
+
+def boxes(name="lenet", **more):
+    box = {"low": 1.0, "box": (2.0, 4.0), "centre": 3.0, "high": 5.0, "hint": name, "style": 0}
+    row = Row(**{"label": name, "values": ((9.0, ""),), **box, **more})
+    return Rows(title=name, x=Axis(label="time, ms", better=LOWER, limit=10.0), rows=(row,))
+
+
+KINDS = [dots, lines, boxes]
+
+
+@pytest.mark.parametrize("make", KINDS)
+def test_every_chart_has_a_title_and_names_its_axes_with_their_direction(make):
+    root = tree(make())
+    assert root.get("aria-label").startswith("lenet: ")
+    assert {"images/sec (higher is better)", "time, ms (lower is better)"} & set(texts(root))
+    assert ("devices" in texts(root)) == (make is lines)
+
+
+@pytest.mark.parametrize(
+    ("label", "caption"),
+    [
+        ("images/sec", "images/sec (higher is better)"),
+        ("images/sec at the median step", "images/sec at the median step, ↑ better"),
+        ("throughput, images/sec at a median step", "throughput, images/sec at a median step"),
+        ("x" * 60, "x" * 26 + "…" + "x" * 14),
+    ],
+)
+def test_captions_fit_a_phone(label, caption):
+    axis = Axis(label=label, better=HIGHER)
+    assert caption in texts(tree(lines(y=axis)))
+    root = tree(Rows(title="t", x=axis, rows=dots().rows))
+    (found,) = [one for one in root.iter("text") if one.text == caption]
+    half = len(caption) * 7.2 / 2
+    assert half - 1 <= float(found.get("x")) <= 301 - half
+
+
+def test_notes_beside_events_do_not_cover_each_other():
+    points = tuple((float(x), 1.0) for x in range(20))
+    series = (Series(name="a", points=points),)
+    near = (Event(x=5.0, label="", mark="- worse"), Event(x=5.5, label="", mark="+ better"))
+    far = (*near, Event(x=6.0, label="", mark="+ third"), Event(x=16.0, label="", mark="- last"))
+    root = tree(lines(series=series, events=far))
+    boxes = []
+    for one in root.iter("text"):
+        if one.text in {event.mark for event in far}:
+            width, x = len(one.text) * 6.0, float(one.get("x"))
+            left = x - width if one.get("text-anchor") == "end" else x
+            boxes.append((float(one.get("y")), left, left + width))
+    assert len(boxes) == 4
+    for index, (y, left, right) in enumerate(boxes):
+        assert 0 <= left < right <= 300
+        assert all(y != v or right <= a or left >= b for v, a, b in boxes[index + 1 :])
+
+
+def test_notes_stand_above_the_values():
+    root = tree(lines(events=(Event(x=1.5, label="e", mark="- worse"),)))
+    (note,) = [one for one in root.iter("text") if one.text == "- worse"]
+    marks = [float(one.get("y")) for one in root.iter("use") if one.get("y")]
+    # A mark is 8 wide.
+    assert min(marks) - 4 > float(note.get("y"))
+
+
+@pytest.mark.parametrize("make", KINDS)
+def test_hostile_names_stay_text(make):
+    root = tree(make(HOSTILE))
+    allowed = {"svg", "g", "defs", "use", "path", "text", "title"}
+    assert {one.tag for one in root.iter()} <= allowed
+    for one in root.iter():
+        assert not any(name.startswith("on") or name == "style" for name in one.attrib)
+        assert one.get("href", "#").startswith("#")
+    assert any("alert(1)" in title for title in titles(root))
+    assert any("$\\frac{" in title for title in titles(root))
+
+
+@pytest.mark.parametrize("make", KINDS)
+def test_the_keyboard_reaches_what_has_a_title_and_hears_it(make):
+    root = tree(make())
+    stops = [one for one in root.iter() if one.get("tabindex") == "0"]
+    assert stops
+    assert root.get("role") == "group"
+    for one in stops:
+        assert one.get("role") == "img"
+        assert "point" in one.get("class").split()
+        assert one.get("aria-label") == one.find("title").text
+
+
+def test_letters_of_charts_in_pages_are_large_enough_on_a_phone():
+    # 350 of 390 pixels are left beside the margins of page and figure.
+    root = tree(lines())
+    width = float(root.get("viewBox").split()[2])
+    sizes = [float(one.get("font-size").removesuffix("px")) for one in root.iter("text")]
+    assert min(sizes) * 350 / width >= 11
+
+
+def test_a_chart_that_zooms_names_its_parts():
+    root = tree(lines(labels=("a", "b"), events=(Event(x=1.5, label="step", mark="- worse"),)))
+    found = [one.get("class", "").split() for one in root.iter("g")]
+    kinds = {name for names in found for name in names}
+    assert {"plot", "marks", "point", "tick", "beside"} <= kinds
+
+
+def test_rows_have_the_colour_of_their_verdict():
+    row = Row(label="x", values=((1.0, "x"),), low=0.5, high=2.0, tone="bad")
+    text = svg(Rows(title="t", x=Axis(label="change"), rows=(row,)))
+    assert "var(--bad)" in text
+    assert "var(--c0)" not in text
+
+
+@pytest.mark.parametrize("make", KINDS)
+def test_colours_are_variables_of_the_theme(make):
+    text = svg(make())
+    assert not re.search(r'"#[0-9a-f]{6}"', text)
+    used = set(re.findall(r"var\(--([\w-]+)\)", text))
+    light, dark = theme().split("prefers-color-scheme: dark")
+    assert used >= {"ink", "soft", "rule", "c0"}
+    assert all(f"--{name}:" in light and f"--{name}:" in dark for name in used)
+    # Colours are told apart by their values.
+    values = re.findall(r"#[0-9a-f]{6}", light)
+    assert len(values) == len(set(values))
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_the_same_charts_are_the_same_bytes(format):
+    charts = [dots(), lines(), boxes()]
+    first = render(charts, format, "all")
+    assert render(charts, format, "all") == first
+    assert first.startswith({"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF"}[format])
+    assert svg(lines()) == svg(lines())
+
+
+def test_a_file_needs_nothing_else():
+    text = render([dots(), lines()], "svg", "both").decode()
+    root = xml.fromstring(text)
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert text.count("http") == 1
+    assert "prefers-color-scheme" in text
+    assert render([], "svg").startswith(b"<?xml")
+
+
+def test_values_are_where_the_axis_says():
+    points = ((0.0, 0.0), (5.0, 4.0), (10.0, 8.0))
+    chart = lines(
+        x=Axis(label="x", ticks=(0.0, 10.0)), series=(Series(name="s", points=points, hints="abc"),)
+    )
+    root = tree(chart)
+    places = [(float(one.get("x")), float(one.get("y"))) for one in root.iter("use")][:3]
+    assert places[1] == pytest.approx([(places[0][i] + places[2][i]) / 2 for i in (0, 1)], abs=0.1)
+    ticks = {one.text: float(one.get("x")) for one in root.iter("text") if one.text in ("0", "10")}
+    assert ticks["10"] == pytest.approx(places[2][0], abs=0.1)
+    hinted = [g[0].text for g in root.iter("g") if len(g) == 2 and g[1].tag == "use"]
+    assert hinted == ["a", "b", "c"]
+
+
+def test_no_two_of_twelve_series_share_a_mark():
+    many = tuple(Series(name=str(i), points=((1.0, 1.0 + i), (2.0, 2.0))) for i in range(12))
+    root = tree(lines(series=many))
+    shapes = {one.get("d") for defs in root.iter("defs") for one in defs}
+    assert len(shapes) == 12
+
+
+def test_values_beyond_the_limit_are_arrows_at_the_edge():
+    points = ((1.0, 500.0), (2.0, 9.0), (3.0, 8.0))
+    series = Series(name="s", points=points, hints=("far", "", ""), marks=False)
+    root = tree(lines(y=Axis(label="y", zero=True, limit=10.0), series=(series,)))
+    # The arrow, the mark of the last point and the one of the legend.
+    assert len(list(root.iter("use"))) == 3
+    assert "far" in titles(root)
+    assert "1 ▸" in texts(tree(boxes(values=((90.0, ""),))))
+    assert "1 ▸" not in texts(tree(boxes()))
+
+
+def test_shades_limits_notes_and_events():
+    events = (
+        Event(x=1.1, label="first", mark="- worse"),
+        Event(x=1.9, label="second", mark="+ better", gain=True),
+    )
+    note = "a note " * 30
+    chart = lines(shaded=(0.0, 1.0, "warm-up"), events=events, note=note)
+    root = tree(chart)
+    assert {"warm-up", "- worse", "+ better"} <= set(texts(root))
+    assert {"first", "second"} <= set(titles(root))
+    assert {"var(--bad)", "var(--good)"} <= {one.get("stroke") for one in root.iter("path")}
+    file = xml.fromstring(render([chart], "svg"))
+    height = float(file.get("viewBox").split()[3])
+    written = list(file.iter("{http://www.w3.org/2000/svg}text"))
+    assert any("a note" in one.text for one in written)
+    assert all(float(one.get("y")) <= height for one in written)
+    assert "most" in texts(tree(dots(limit=4.0, limit_label="most")))
+
+
+@pytest.mark.parametrize("values", [[5.0], [5.0, 5.0], [0.0, 0.0], [], [-3.0, 4.0]])
+def test_axes_of_few_and_equal_values(values):
+    low, high = _limits(Axis(label="x"), values)
+    assert low < high
+    assert all(low <= value <= high for value in values)
+    assert len(_ticks(Axis(label="x"), low, high, 5)[0]) >= 2
+
+
+def test_limits_of_axes():
+    assert _limits(Axis(label="x", zero=True), [5.0, 10.0]) == pytest.approx((0.0, 10.5))
+    assert _limits(Axis(label="x", limit=10.0), [0.0, 99.0])[1] == pytest.approx(10.5)
+    low, high = _limits(Axis(label="x", least_span=0.1), [100.0, 100.1])
+    assert (low, high) == pytest.approx((94.5, 105.6), abs=0.2)
+    assert _limits(Axis(label="x", log=True), [1.0, 100.0]) == pytest.approx((0.794, 125.9), 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("axis", "low", "high", "expected"),
+    [
+        ({}, 0, 100, ["0", "20", "40", "60", "80", "100"]),
+        ({}, 0, 3.5e8, ["0", "1e+08", "2e+08", "3e+08"]),
+        ({"log": True}, 0.9, 11, ["1", "2", "5", "10"]),
+        ({"log": True}, 0.9, 2e4, ["1", "10", "100", "1,000", "10,000"]),
+        ({"log": True}, 1.2, 1.8, "1.2|1.4|1.6|1.8"),
+        ({"log": True, "base": 4, "format": "bytes"}, 1e3, 7e4, "1 KiB|4 KiB|16 KiB|64 KiB"),
+        ({"format": "bytes"}, 0, 900 * 2**20, "0 B|200 MiB|400 MiB|600 MiB|800 MiB"),
+        ({"format": "percent"}, 0, 1, ["0 %", "20 %", "40 %", "60 %", "80 %", "100 %"]),
+        ({"ticks": (1.0, 2.0, 9.0), "tick_texts": ("a", "b", "c")}, 0, 5, ["a", "b"]),
+    ],
+)
+def test_ticks(axis, low, high, expected):
+    expected = expected.split("|") if isinstance(expected, str) else expected
+    assert _ticks(Axis(label="x", **axis), low, high, 5)[1] == expected
+
+
+def test_names_are_shortened_in_the_middle():
+    assert _shorten("abcdefghij", 7) == "abcd…ij"
+    assert len(_shorten("x" * 500, 40)) == 40

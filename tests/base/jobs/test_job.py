@@ -1,0 +1,137 @@
+"""Every task, tower and device of a job, and every refusal."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from cnnbench.base.jobs.job import Job, Task, split_hosts
+from cnnbench.errors import FlagError
+
+LOCAL = "/job:localhost/replica:0/task:0/device:"
+W0, W1 = "/job:worker/replica:0/task:0/device:", "/job:worker/replica:0/task:1/device:"
+TWO = {"worker_hosts": ("a:1", "b:1"), "towers_per_worker": 2, "device": "cpu"}
+FULL = {**TWO, "ps_hosts": ("a:2",), "controller_host": "c:1"}
+
+
+def _job(job="worker", index=0, **fields):
+    return Job(task=Task(job, index), **fields)
+
+
+def test_one_process():
+    job = Job(towers_per_worker=2, device="gpu")
+    assert job.tower_devices == job.own_tower_devices == (LOCAL + "GPU:0", LOCAL + "GPU:1")
+    assert job.cpu_devices == (job.cpu_device,) == (LOCAL + "CPU:0",)
+    assert job.input_device(1) == LOCAL + "CPU:0"
+    assert job.is_chief
+    assert not job.in_cluster
+    assert not job.serves
+    assert (job.peers, job.hosts_by_job) == ((), {})
+
+
+def test_towers_on_other_devices():
+    job = _job(**TWO).on("gpu", (1, 0))
+    assert job.tower_devices == (W0 + "GPU:1", W0 + "GPU:0", W1 + "GPU:1", W1 + "GPU:0")
+    assert job.on("cpu") == _job(**TWO)
+    with pytest.raises(ValueError, match="order"):
+        job.on("gpu", (0, 2))
+
+
+def test_towers_are_numbered_over_the_workers():
+    job = _job(**TWO)
+    assert job.tower_devices == (W0 + "CPU:0", W0 + "CPU:1", W1 + "CPU:0", W1 + "CPU:1")
+    assert [str(job.worker_of(tower)) for tower in range(4)] == ["worker:0"] * 2 + ["worker:1"] * 2
+    assert job.input_device(3) == W1 + "CPU:0"
+    assert (job.num_workers, job.num_towers) == (2, 4)
+
+
+@pytest.mark.parametrize(
+    ("me", "fields", "own", "chief", "serves"),
+    [
+        (("worker", 0), TWO, range(4), True, False),
+        (("worker", 1), TWO, range(0), False, True),
+        (("worker", 0), {**TWO, "client_per_worker": True}, range(2), True, False),
+        (("worker", 1), {**TWO, "client_per_worker": True}, range(2, 4), False, False),
+        (("controller", 0), FULL, range(4), True, False),
+        (("worker", 0), FULL, range(0), False, True),
+        (("ps", 0), FULL, range(0), False, True),
+        (("ps", 0), {**FULL, "client_per_worker": True}, range(0), False, True),
+    ],
+)
+def test_who_does_what(me, fields, own, chief, serves):
+    job = _job(*me, **fields)
+    assert (job.own_towers, job.is_chief, job.serves) == (own, chief, serves)
+    assert [worker.index for worker in job.own_workers] == sorted({t // 2 for t in own})
+    assert job.own_tower_devices == tuple(job.tower_devices[tower] for tower in own)
+
+
+def test_tasks_and_their_addresses():
+    job = _job("ps", **FULL)
+    assert [str(task) for task in job.tasks] == ["controller:0", "worker:0", "worker:1", "ps:0"]
+    assert [job.address(task) for task in job.tasks] == ["c:1", "a:1", "b:1", "a:2"]
+    assert [str(task) for task in job.peers] == ["controller:0", "worker:0", "worker:1"]
+    assert job.hosts_by_job == {"chief": ["c:1"], "worker": ["a:1", "b:1"], "ps": ["a:2"]}
+    assert job.cpu_device == "/job:ps/replica:0/task:0/device:CPU:0"
+    # The only name that ParameterServerStrategy takes.
+    assert job.chief.device("cpu") == "/job:chief/replica:0/task:0/device:CPU:0"
+    assert Task.of_tensorflow("chief", 0) == job.chief
+    assert Task.of_tensorflow("worker", 1) == job.workers[1]
+    assert job.cpu_devices == (W0 + "CPU:0", W1 + "CPU:0")
+
+
+@pytest.mark.parametrize(
+    ("me", "fields", "flag", "words"),
+    [
+        (("localhost", 0), {"towers_per_worker": 0}, "num_gpus", "at least 1"),
+        (("worker", 0), {}, "job_name", "--worker_hosts"),
+        (("controller", 0), {}, "job_name", "--controller_host"),
+        (("worker", 2), TWO, "task_index", "tasks 0 to 1"),
+        (("worker", -1), TWO, "task_index", "tasks 0 to 1"),
+        (("ps", 0), TWO, "job_name", "it has worker"),
+        (("ps", 0), {"ps_hosts": ("a:1",)}, "worker_hosts", "needs its workers"),
+        (("worker", 0), {**TWO, "ps_hosts": ("b:1",)}, "worker_hosts", "b:1 is given to two"),
+        (("worker", 0), {"worker_hosts": ("a:1", "a:1")}, "worker_hosts", "given to two"),
+        *(
+            (("worker", 0), {"worker_hosts": (bad,)}, "worker_hosts", "is no host:port")
+            for bad in ("a", "a:", ":1", "a:0", "a:65536", "a b:1", "http://a:1", "a:1:2", "")
+        ),
+        (("worker", 0), {**TWO, "device": "tpu"}, "device", "cpu, gpu"),
+    ],
+)
+def test_refusals_name_the_flag(me, fields, flag, words):
+    with pytest.raises(FlagError, match=words) as error:
+        _job(*me, **fields)
+    assert error.value.flag == flag
+    assert "\n" not in str(error.value)
+
+
+def test_addresses_may_be_ipv6():
+    assert _job(worker_hosts=("[::1]:80",)).address(Task("worker")) == "[::1]:80"
+
+
+@pytest.mark.parametrize("tower", [-1, 4])
+@pytest.mark.parametrize("method", ["tower_device", "worker_of", "input_device"])
+def test_no_such_tower(method, tower):
+    with pytest.raises(ValueError, match=f"tower {tower}: there are 4 towers"):
+        getattr(_job(**TWO), method)(tower)
+
+
+def test_a_job_cannot_change():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Job().towers_per_worker = 2
+
+
+def _ps(*tasks):
+    return [Task("ps", task).device("cpu") for task in tasks]
+
+
+def test_the_devices_of_ps_tasks():
+    assert _job(**TWO).ps_devices == ()
+    assert _job(**TWO, ps_hosts=("p:1", "p:2")).ps_devices == tuple(_ps(0, 1))
+
+
+def test_hosts_of_a_flag():
+    assert split_hosts("a:1, b:2") == ("a:1", "b:2")
+    assert split_hosts("a:1,") == ("a:1", "")
+    assert split_hosts("") == split_hosts(None) == ()

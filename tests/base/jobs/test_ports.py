@@ -1,0 +1,40 @@
+"""Ports that are kept for servers."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from cnnbench.base.jobs import ports as cluster_ports
+from cnnbench.base.jobs.ports import ReservedPorts
+from cnnbench.errors import BenchmarkError
+
+
+def test_ports_are_held_against_all_but_servers():
+    with ReservedPorts(5) as held, ReservedPorts(5) as other:
+        ports, others = held.numbers, other.numbers
+        assert len({*ports, *others}) == 10
+        low, high = cluster_ports._outgoing()
+        assert not any(low <= port <= high for port in ports)
+        for port in ports:
+            with socket.socket() as client, pytest.raises(OSError):
+                client.bind(("", port))
+            for family in (socket.AF_INET, socket.AF_INET6):
+                both = family == socket.AF_INET6
+                with socket.create_server(("", port), family=family, dualstack_ipv6=both):
+                    socket.create_connection(("localhost", port), 5).close()
+    with socket.socket() as client:
+        client.bind(("", ports[0]))
+
+
+def test_ports_that_are_in_use_are_left_out(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        taken = server.getsockname()[1]
+        monkeypatch.setattr(cluster_ports, "_outgoing", lambda: (10000, taken - 1))
+        monkeypatch.setattr(cluster_ports, "HIGHEST", taken + 60)
+        monkeypatch.setattr(cluster_ports, "_TRIES", 61)
+        with ReservedPorts(20) as held:
+            assert taken not in held.numbers
+        with pytest.raises(BenchmarkError, match="of 62 ports are free"):
+            ReservedPorts(62)

@@ -1,0 +1,147 @@
+"""Processes are asked on their gRPC ports whether they answer; servers are made up."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+
+import pytest
+
+from cnnbench.base.jobs import probe as probing
+from cnnbench.base.jobs.job import Job, Task
+from cnnbench.base.jobs.probe import culprits, probe, wait_up
+from cnnbench.errors import BenchmarkError
+
+pytestmark = pytest.mark.timeout(60)
+
+PATIENCE = 20.0  # seconds; what is waited for takes a fraction of it
+
+# Answers every HTTP/2 preface with a SETTINGS frame, as a server of gRPC does, in two parts.
+SERVER = """
+    import contextlib, socket, sys, time
+    server = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+    print(flush=True)
+    while True:
+        connection, _ = server.accept()
+        with connection, contextlib.suppress(OSError):
+            if connection.recv(100).startswith(b"PRI * HTTP/2.0"):
+                connection.sendall(b"\\0\\0\\6\\4")
+                time.sleep(0.01)
+                connection.sendall(b"\\0\\0\\0\\0\\0" + b"\\0" * 6)
+"""
+
+
+class Server:
+    def __init__(self, port):
+        command = [sys.executable, "-c", textwrap.dedent(SERVER), str(port)]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE)
+        self._process.stdout.readline()
+
+    def send(self, number):
+        self._process.send_signal(number)
+        if number == signal.SIGKILL:
+            self._process.wait()
+
+    def end(self):
+        self._process.kill()
+        self._process.wait()
+        self._process.stdout.close()
+
+
+@pytest.fixture
+def job():
+    """Seen by worker 0: another worker and a ps task."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(3)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        first, second, third = (f"127.0.0.1:{one.getsockname()[1]}" for one in sockets)
+    return Job(task=Task("worker", 0), worker_hosts=(first, second), ps_hosts=(third,))
+
+
+@pytest.fixture
+def serve(job):
+    servers = []
+
+    def start(task):
+        servers.append(Server(job.address(task).split(":")[1]))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.end()
+
+
+WORKER, PS = Task("worker", 1), Task("ps", 0)
+
+
+def test_probe(job, serve):
+    address = job.address(WORKER)
+    assert probe(address) == probing.REFUSED
+    server = serve(WORKER)
+    assert probe(address) == probing.OK
+    server.send(signal.SIGSTOP)
+    assert probe(address, 0.3) == probing.SILENT
+    server.send(signal.SIGCONT)
+    assert probe(address) == probing.OK
+    server.send(signal.SIGKILL)
+    assert probe(address) == probing.REFUSED
+    assert probe("no-such-host.invalid:1") == probing.UNKNOWN_HOST
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.0 400 Bad Request\r\n\r\n", b"", b"\0\0"])
+def test_a_program_that_is_not_grpc(answer):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve():
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(100)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        assert probe(f"127.0.0.1:{server.getsockname()[1]}") == probing.NOT_GRPC
+        thread.join()
+
+
+def test_wait_up(job, serve, monkeypatch):
+    monkeypatch.setattr(probing, "_REPORT_SECONDS", 0.2)
+    serve(PS)
+    threading.Timer(1.0, serve, [WORKER]).start()
+    said = []
+    wait_up(job, PATIENCE, said.append)
+    missing = f"worker:1 ({job.address(WORKER)}): nobody listens there"
+    assert set(said) == {f"waiting for {missing}"}
+
+
+def test_wait_up_names_who_did_not_come(job, serve):
+    serve(PS)
+    with pytest.raises(BenchmarkError) as caught:
+        wait_up(job, 0.5, print)
+    missing = f"worker:1 ({job.address(WORKER)}): nobody listens there"
+    assert str(caught.value) == f"worker:0: waited 0.5 s for {missing}"
+
+
+@pytest.mark.parametrize(
+    ("up", "text", "named"),
+    [
+        ((PS,), "Socket closed", ["worker:1"]),
+        ((), "from /job:ps/replica:0/task:0: reset", ["ps:0", "worker:1"]),
+        ((WORKER, PS), "remote target /job:ps/replica:0/task:0 failed", ["ps:0"]),
+        ((WORKER, PS), "no idea", []),
+        ((WORKER, PS), "/job:worker/replica:0/task:0 says /job:gone/replica:0/task:7", []),
+    ],
+)
+def test_culprits_of_an_error(job, serve, up, text, named):
+    for task in up:
+        serve(task)
+    found = culprits(job, RuntimeError(text))
+    assert [phrase.split(" ")[0] for phrase in found.split("; ") if phrase] == named
+    assert os.linesep not in found

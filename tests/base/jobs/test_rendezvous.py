@@ -1,0 +1,196 @@
+"""Processes that know their ranks learn one another's addresses; also under a real mpirun."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from cnnbench.base.jobs import rendezvous
+from cnnbench.base.jobs.ports import ReservedPorts
+from cnnbench.base.jobs.rendezvous import exchange
+from cnnbench.base.jobs.resolve import Ranks
+from cnnbench.errors import BenchmarkError, FlagError
+
+pytestmark = pytest.mark.timeout(90)
+
+
+@pytest.fixture(autouse=True)
+def _without_mpi4py(monkeypatch):
+    monkeypatch.setattr(rendezvous, "find_spec", lambda name: None)
+    monkeypatch.setattr(rendezvous, "_held", [])
+
+
+@pytest.fixture
+def place():
+    with ReservedPorts(1) as ports:
+        yield f"localhost:{ports.numbers[0]}"
+
+
+def ranks(rank, size, local_size=None):
+    local = size if local_size is None else local_size
+    return Ranks("Open MPI", rank, size, rank % local, local, "job")
+
+
+def exchanged(size, place, order, local_size=None):
+    with ThreadPoolExecutor(size) as pool:
+        calls = {}
+        for rank in order:
+            one = ranks(rank, size, local_size)
+            calls[rank] = pool.submit(exchange, one, place, 20, lambda line: None)
+            time.sleep(0.1)
+        return [calls[rank].result() for rank in range(size)]
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
+def test_every_process_gets_the_same_list(place, order):
+    first, *others = exchanged(3, place, order)
+    assert others == [first, first]
+    assert [host.partition(":")[0] for host in first] == ["localhost"] * 3
+    assert len(set(first)) == 3
+    for held in rendezvous._held:
+        with socket.create_server(("", held.numbers[0])):  # each port is for a server
+            held.close()
+
+
+def test_hosts_of_several_machines_are_those_that_calls_came_from(place):
+    first, second = exchanged(2, place, (0, 1), local_size=1)
+    assert first == second
+    assert first[0].startswith("localhost:")  # as --rendezvous names it
+    assert first[1].startswith(("127.0.0.1:", "[::1]:"))
+
+
+def test_one_process_meets_nobody(place):
+    (hosts,) = exchanged(1, place, (0,))
+    assert len(hosts) == 1
+
+
+def test_other_programs_do_no_harm(place):
+    stop = threading.Event()
+    words = [
+        b"GET / HTTP/1.0\r\n\r\n",
+        b"[]\n",
+        b'{"rank": 1}\n',
+        b"\xff" * 100,
+        b"[" * 99999 + b"\n",
+    ]
+    name = {"cnnbench rendezvous": "Open MPI 2", "size": 2, "port": 1}
+    words += [json.dumps({**name, "rank": rank}).encode() + b"\n" for rank in (0, 2, -1)]
+
+    def call():
+        while not stop.is_set():
+            for word in words:
+                with contextlib.suppress(OSError):
+                    port = int(place.split(":")[1])
+                    with socket.create_connection(("localhost", port), 1) as one:
+                        one.sendall(word)
+            time.sleep(0.01)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    try:
+        first, second = exchanged(2, place, (0, 1))
+    finally:
+        stop.set()
+        thread.join()
+    assert first == second
+
+
+def test_who_does_not_come_is_named(place, monkeypatch):
+    monkeypatch.setattr(rendezvous, "_REPORT_SECONDS", 0.2)
+    said = []
+    with pytest.raises(BenchmarkError, match=f"rank 0 waited 0.5 s for ranks 1,2 at {place}"):
+        exchange(ranks(0, 3), place, 0.5, said.append)
+    with pytest.raises(BenchmarkError, match=f"rank 1 waited 0.5 s for rank 0 at {place}"):
+        exchange(ranks(1, 3), place, 0.5, said.append)
+    assert any(line.startswith("waiting for ranks 1,2 at ") for line in said)
+    assert any(line.startswith("waiting for rank 0 at ") for line in said)
+
+
+def test_the_port_is_in_use(place):
+    with socket.create_server(("localhost", int(place.split(":")[1]))):
+        with pytest.raises(BenchmarkError, match=f"{place}: rank 0 cannot listen there"):
+            exchange(ranks(0, 2), place, 5, print)
+
+
+def test_several_machines_need_an_address():
+    with pytest.raises(FlagError) as caught:
+        exchange(ranks(0, 2, local_size=1), None, 5, print)
+    assert caught.value.flag == "rendezvous"
+
+
+LAUNCHERS = [
+    program
+    for program in ("mpirun.openmpi", "mpirun.mpich", "mpirun")
+    if shutil.which(program) is not None
+]
+
+RANK = """
+    import os
+    from cnnbench.base.jobs.rendezvous import exchange
+    from cnnbench.base.jobs.resolve import mpi_ranks
+    ranks = mpi_ranks(os.environ)
+    words = (ranks.launcher, str(ranks.rank), *exchange(ranks, None, 60, print))
+    os.write(1, (" ".join(words) + "\\n").encode())  # in one piece, so that lines stay whole
+"""
+
+
+@pytest.mark.skipif(not LAUNCHERS, reason="needs mpirun of Open MPI or MPICH")
+@pytest.mark.parametrize("program", LAUNCHERS)
+def test_a_real_mpirun(program):
+    # Open MPI refuses root, and more processes than processors, unless it is told otherwise.
+    allow = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
+    more = dict.fromkeys((*allow, "OMPI_MCA_rmaps_base_oversubscribe"), "1")
+    command = [program, "-np", "3", sys.executable, "-c", textwrap.dedent(RANK)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=80, check=False, env=os.environ | more
+    )
+    assert done.returncode == 0, done.stderr
+    lines = sorted(line.rsplit(maxsplit=4) for line in done.stdout.splitlines())
+    assert [line[1] for line in lines] == ["0", "1", "2"]
+    assert len({tuple(line[2:]) for line in lines}) == 1
+    assert {line[0] for line in lines} in ({"Open MPI"}, {"MPICH"})
+
+
+@pytest.mark.skipif(not LAUNCHERS, reason="needs mpirun of Open MPI or MPICH")
+@pytest.mark.timeout(240)
+def test_horovods_command_line_under_a_real_mpirun(tmp_path):
+    allow = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
+    more = dict.fromkeys((*allow, "OMPI_MCA_rmaps_base_oversubscribe"), "1")
+    record = tmp_path / "record.json"
+    flags = ("--model=trivial", "--device=cpu", "--batch_size=2", "--num_batches=2")
+    done = subprocess.run(
+        [
+            LAUNCHERS[0],
+            "-np",
+            "2",
+            sys.executable,
+            "-m",
+            "cnnbench",
+            *flags,
+            "--num_warmup_batches=1",
+            "--variable_update=horovod",
+            f"--result_json={record}",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=220,
+        check=False,
+        env={**os.environ, **more, "TF_CPP_MIN_LOG_LEVEL": "3"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("total images/sec: ") == 1
+    assert done.stderr.count("without Horovod") == 2
+    found = json.loads(record.read_text())
+    assert found["config"]["variable_update"] == "collective_all_reduce"
+    assert found["batch"]["global"] == 4

@@ -1,0 +1,292 @@
+"""The environments of TensorFlow, Slurm, Kubernetes and MPI, as they were seen."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cnnbench.base.jobs.job import Job, Task
+from cnnbench.base.jobs.resolve import Ranks, expand_nodes, mpi_ranks, resolve
+from cnnbench.errors import UsageError
+
+# As Kubeflow's operator sets it.
+KUBEFLOW = {
+    "cluster": {
+        "chief": ["mnist-chief-0.kubeflow.svc:2222"],
+        "ps": ["mnist-ps-0.kubeflow.svc:2222"],
+        "worker": ["mnist-worker-0.kubeflow.svc:2222", "mnist-worker-1.kubeflow.svc:2222"],
+    },
+    "task": {"type": "worker", "index": 1},
+    "environment": "cloud",
+}
+# As Vertex AI sets it: the index is a text there in some versions.
+VERTEX = {
+    "cluster": {
+        "chief": ["cmle-training-workerpool0-ab-0:2222"],
+        "worker": ["cmle-training-workerpool1-ab-0:2222"],
+    },
+    "environment": "cloud",
+    "job": {"python_module": "trainer.task"},
+    "task": {"cloud": "x", "index": "0", "trial": "1", "type": "chief"},
+}
+
+# srun --nodes=3 --ntasks=5, as `env | grep SLURM` shows it.
+SLURM = {
+    "SLURM_JOB_ID": "62814",
+    "SLURM_STEP_ID": "0",
+    "SLURM_JOB_NODELIST": "gpu[07-08],login1",
+    "SLURM_STEP_NODELIST": "gpu[07-08],login1",
+    "SLURM_NTASKS": "5",
+    "SLURM_NPROCS": "5",
+    "SLURM_STEP_NUM_TASKS": "5",
+    "SLURM_TASKS_PER_NODE": "2(x2),1",
+    "SLURM_STEP_TASKS_PER_NODE": "2(x2),1",
+    "SLURM_PROCID": "3",
+    "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "1",
+}
+
+KUBERNETES = {
+    "HOSTNAME": "cnnbench-2",
+    "JOB_COMPLETION_INDEX": "2",
+    "CNNBENCH_SERVICE": "cnnbench-peers",
+    "CNNBENCH_PROCESSES": "3",
+    "KUBERNETES_SERVICE_HOST": "10.96.0.1",
+}
+
+# mpirun -np 4 of Open MPI 4.1, and of MPICH 4.0 (hydra).
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_RANK": "2",
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+    "OMPI_UNIVERSE_SIZE": "8",
+    "PMIX_NAMESPACE": "1844117505",
+    "PMIX_RANK": "2",
+}
+MPICH = {
+    "PMI_RANK": "3",
+    "PMI_SIZE": "4",
+    "MPI_LOCALRANKID": "3",
+    "MPI_LOCALNRANKS": "4",
+    "PMI_FD": "8",
+}
+
+
+def tf_config(changes=(), **parts):
+    return {"TF_CONFIG": json.dumps({**KUBEFLOW, **dict(changes), **parts})}
+
+
+def test_tf_config_with_parameter_servers_has_its_chief_as_controller():
+    place = resolve("tf_config", 0, tf_config())
+    assert place.task == Task("worker", 1)
+    assert place.worker_hosts == tuple(KUBEFLOW["cluster"]["worker"])
+    assert place.ps_hosts == ("mnist-ps-0.kubeflow.svc:2222",)
+    assert place.controller_host == "mnist-chief-0.kubeflow.svc:2222"
+    chief = resolve("tf_config", 0, tf_config(task={"type": "chief", "index": 0}))
+    assert chief.task == Task("controller")
+    assert resolve("tf_config", 0, tf_config(task={"type": "ps"})).task == Task("ps", 0)
+
+
+def test_tf_config_without_them_has_its_chief_as_first_worker():
+    place = resolve("tf_config", 0, {"TF_CONFIG": json.dumps(VERTEX)})
+    assert place.task == Task("worker", 0)
+    assert [host.split("-")[2] for host in place.worker_hosts] == ["workerpool0", "workerpool1"]
+    worker = {**VERTEX, "task": {"type": "worker", "index": 0}}
+    assert resolve("tf_config", 0, {"TF_CONFIG": json.dumps(worker)}).task == Task("worker", 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "is not set"),
+        (" ", "is not set"),
+        ("{", "is no JSON"),
+        ("[" * 100_000, "is no JSON"),
+        ("[]", 'needs the keys "cluster" and "task"'),
+        ('{"cluster": {}}', 'needs the keys "cluster" and "task"'),
+        ('{"cluster": {"worker": "a:1"}, "task": {"type": "worker"}}', "cluster.worker must be"),
+        ('{"cluster": {"worker": [1]}, "task": {"type": "worker"}}', "cluster.worker must be"),
+        ('{"cluster": {"worker": ["a:1"]}, "task": {"type": 1}}', 'task needs a "type"'),
+        ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": true}}', "needs"),
+        ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1}}', "worker:1"),
+        ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "ps"}}', "no task ps:0"),
+        ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "evaluator"}}', "is no job"),
+        (
+            '{"cluster": {"worker": ["a:1"], "chief": ["b:1"], "master": ["c:1"]}, '
+            '"task": {"type": "worker"}}',
+            "more than one chief",
+        ),
+    ],
+)
+def test_malformed_tf_config(text, words):
+    with pytest.raises(UsageError) as caught:
+        resolve("tf_config", 0, {} if text is None else {"TF_CONFIG": text})
+    message = str(caught.value)
+    assert message.startswith("the environment variable TF_CONFIG")
+    assert words in message
+    assert len(message) < 400
+
+
+def test_tf_config_says_itself_who_serves():
+    with pytest.raises(UsageError, match="--cluster_ps=1: TF_CONFIG says itself"):
+        resolve("tf_config", 1, tf_config())
+
+
+def test_slurm():
+    place = resolve("slurm", 1, SLURM)
+    nodes = [host.rpartition(":") for host in (*place.worker_hosts, *place.ps_hosts)]
+    assert [node for node, _, _ in nodes] == ["gpu07", "gpu07", "gpu08", "gpu08", "login1"]
+    first = int(nodes[0][2])
+    assert [int(port) - first for _, _, port in nodes] == [0, 1, 0, 1, 0]
+    assert 1024 < first < 32768
+    assert (place.task, place.local_rank, len(place.ps_hosts)) == (Task("worker", 3), 1, 1)
+    other = resolve("slurm", 1, {**SLURM, "SLURM_PROCID": "4", "SLURM_LOCALID": "0"})
+    assert (other.task, other.local_rank) == (Task("ps", 0), 0)
+    assert (other.worker_hosts, other.ps_hosts) == (place.worker_hosts, place.ps_hosts)
+    job = {**SLURM, "SLURM_JOB_ID": "62815"}
+    assert resolve("slurm", 1, job).worker_hosts != place.worker_hosts
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes"),
+    [
+        ("n1", ["n1"]),
+        ("n1,m2", ["n1", "m2"]),
+        ("n[1-3]", ["n1", "n2", "n3"]),
+        ("n[08-11,3],m", ["n08", "n09", "n10", "n11", "n3", "m"]),
+        ("r[1-2]n[01-02]", ["r1n01", "r1n02", "r2n01", "r2n02"]),
+        ("n[1-2].site.org", ["n1.site.org", "n2.site.org"]),
+        ("a-b[9-10]", ["a-b9", "a-b10"]),
+    ],
+)
+def test_lists_of_nodes(text, nodes):
+    assert expand_nodes({"LIST": text}, "LIST") == nodes
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["n[", "n]", "n[]", "n[a]", "n[2-1]", "n[1-9999999]", "n[0-65535],m[0-65535]", ",", "a,"],
+)
+def test_malformed_lists_of_nodes(text):
+    with pytest.raises(UsageError, match="the environment variable LIST="):
+        expand_nodes({"LIST": text}, "LIST")
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"SLURM_PROCID": None}, "SLURM_PROCID"),
+        ({"SLURM_PROCID": "x"}, "SLURM_PROCID"),
+        ({"SLURM_PROCID": "5"}, "SLURM_PROCID"),
+        # Cyclic distribution: not the second task of its node.
+        ({"SLURM_LOCALID": "0"}, "SLURM_PROCID"),
+        ({"SLURM_NTASKS": "6"}, "SLURM_STEP_TASKS_PER_NODE"),
+        ({"SLURM_STEP_TASKS_PER_NODE": "2(x3"}, "SLURM_STEP_TASKS_PER_NODE"),
+        ({"SLURM_STEP_TASKS_PER_NODE": "5"}, "SLURM_STEP_TASKS_PER_NODE"),
+        ({"SLURM_STEP_NODELIST": "gpu["}, "SLURM_STEP_NODELIST"),
+    ],
+)
+def test_malformed_slurm(changes, name):
+    environ = {key: value for key, value in {**SLURM, **changes}.items() if value is not None}
+    with pytest.raises(UsageError, match=f"the environment variable {name}"):
+        resolve("slurm", 0, environ)
+
+
+def test_kubernetes():
+    place = resolve("kubernetes", 1, KUBERNETES)
+    hosts = tuple(f"cnnbench-{i}.cnnbench-peers:2222" for i in range(3))
+    assert (place.task, place.worker_hosts, place.ps_hosts) == (Task("ps"), hosts[:2], hosts[2:])
+    other = {**KUBERNETES, "HOSTNAME": "a-b-0", "CNNBENCH_PORT": "7"}
+    assert resolve("kubernetes", 0, other).worker_hosts[1] == "a-b-1.cnnbench-peers:7"
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"HOSTNAME": "pod"}, "HOSTNAME"),
+        ({"HOSTNAME": "cnnbench-3"}, "HOSTNAME"),
+        ({"CNNBENCH_SERVICE": ""}, "CNNBENCH_SERVICE"),
+        ({"CNNBENCH_PROCESSES": "0"}, "CNNBENCH_PROCESSES"),
+        ({"CNNBENCH_PROCESSES": "-1"}, "CNNBENCH_PROCESSES"),
+        ({"CNNBENCH_PORT": "http"}, "CNNBENCH_PORT"),
+    ],
+)
+def test_malformed_kubernetes(changes, name):
+    with pytest.raises(UsageError, match=f"the environment variable {name}"):
+        resolve("kubernetes", 0, {**KUBERNETES, **changes})
+
+
+def test_mpi():
+    ranks = mpi_ranks(OPEN_MPI)
+    assert ranks == Ranks("Open MPI", 2, 4, 0, 2, "1844117505")
+    assert mpi_ranks(MPICH).local_size == 4
+    mpich = mpi_ranks({**SLURM, **MPICH})
+    assert (mpich.launcher, mpich.local_rank, mpich.local_size) == ("MPICH", 3, 4)
+    assert mpi_ranks(SLURM).launcher == "Slurm"
+    assert mpi_ranks({}) is None
+    place = resolve("mpi", 1, {**OPEN_MPI, "OMPI_COMM_WORLD_RANK": "3"})
+    assert (place.task, place.local_rank) == (Task("ps"), 0)
+    # A job can be made of it, so that flags are checked before addresses are known.
+    assert Job(task=place.task, worker_hosts=place.worker_hosts, ps_hosts=place.ps_hosts).ps
+
+
+# What srun --mpi=pmi2 sets beside its own variables, and hydra where one process per node is
+# started by srun: that process, not this one, is what Slurm's variables then number.
+PMI2 = {**SLURM, "PMI_RANK": "3", "PMI_SIZE": "5"}
+HYDRA = {**SLURM, "SLURM_NTASKS": "3", "PMI_RANK": "3", "PMI_SIZE": "6"}
+MVAPICH = {
+    f"MV2_COMM_WORLD_{name}": value
+    for name, value in (("RANK", "3"), ("SIZE", "4"), ("LOCAL_RANK", "1"), ("LOCAL_SIZE", "2"))
+}
+
+
+@pytest.mark.parametrize(
+    ("environ", "found"),
+    [
+        (PMI2, ("MPICH", 3, 5, 1, 2)),
+        (
+            {**PMI2, "PMI_RANK": "4", "SLURM_PROCID": "4", "SLURM_NODEID": "2"},
+            ("MPICH", 4, 5, 1, 1),
+        ),
+        ({**PMI2, "SLURM_LOCALID": ""}, ("MPICH", 3, 5, None, 2)),
+        ({**PMI2, "SLURM_NODEID": ""}, ("MPICH", 3, 5, 1, None)),
+        (HYDRA, ("MPICH", 3, 6, None, None)),
+        ({**HYDRA, "MPI_LOCALRANKID": "0"}, ("MPICH", 3, 6, 0, None)),
+        ({"PMI_RANK": "1", "PMI_SIZE": "2"}, ("MPICH", 1, 2, None, None)),
+        ({"PMI_RANK": "0", "PMI_SIZE": "1"}, ("MPICH", 0, 1, 0, 1)),
+        ({**OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_RANK": ""}, ("Open MPI", 2, 4, None, 2)),
+        (MVAPICH, ("MVAPICH", 3, 4, 1, 2)),
+        # What --ntasks-per-node asked for says nothing of where this step runs.
+        ({**SLURM, "SLURM_NTASKS_PER_NODE": "5"}, ("Slurm", 3, 5, 1, 2)),
+    ],
+)
+def test_a_number_on_the_machine_is_that_of_this_process_or_unknown(environ, found):
+    ranks = mpi_ranks(environ)
+    seen = (ranks.launcher, ranks.rank, ranks.size, ranks.local_rank, ranks.local_size)
+    assert seen == found
+    assert resolve("mpi", 0, environ).local_rank == found[3]
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        (
+            {},
+            "none of OMPI_COMM_WORLD_RANK, MV2_COMM_WORLD_RANK, PMI_RANK, SLURM_PROCID is set",
+        ),
+        ({**OPEN_MPI, "OMPI_COMM_WORLD_RANK": "4"}, "OMPI_COMM_WORLD_RANK=4: "),
+        ({**OPEN_MPI, "OMPI_COMM_WORLD_SIZE": "many"}, "OMPI_COMM_WORLD_SIZE=many: "),
+        ({**MPICH, "MPI_LOCALRANKID": "?"}, "MPI_LOCALRANKID=?: "),
+    ],
+)
+def test_malformed_mpi(environ, words):
+    with pytest.raises(UsageError) as caught:
+        resolve("mpi", 0, environ)
+    assert words in str(caught.value)
+
+
+def test_one_process_must_be_a_worker():
+    with pytest.raises(UsageError, match="--cluster_ps=3: there are 3 processes"):
+        resolve("kubernetes", 3, KUBERNETES)

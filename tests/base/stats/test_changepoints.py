@@ -1,0 +1,123 @@
+"""Cuts of series whose levels are known."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cnnbench.base.stats import changepoints
+from cnnbench.base.stats.changepoints import MIN_SEGMENT, change_points, noise
+from cnnbench.base.stats.descriptive import median
+
+
+def noisy(levels, sigma, seed=0):
+    rng = random.Random(seed)
+    return [level + rng.gauss(0, sigma) for level in levels]
+
+
+OUTLIERS = [10.0, 10.1] * 20
+OUTLIERS[13:15] = [500.0, 400.0]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (noisy([10.0] * 20 + [12.0] * 30, 0.2), (20,)),
+        (noisy([10.0] * 20 + [15.0] * 12 + [10.0] * 20, 0.3), (20, 32)),
+        (noisy([10.0] * 100, 1.0), ()),
+        ([3.0] * 40, ()),
+        ([3.0] * 10 + [4.0] * 10, (10,)),
+        (OUTLIERS, ()),
+        ([1.0] * (MIN_SEGMENT - 1) + [9.0] * MIN_SEGMENT, ()),
+    ],
+    ids=["step", "two steps", "noise", "constant", "no noise", "outliers", "too short"],
+)
+def test_changes(values, expected):
+    assert change_points(values) == expected
+
+
+def test_changes_below_the_least_noise_are_none():
+    values = [100.0] * 20 + [100.3] * 20
+    assert change_points(values) == (20,)
+    assert change_points(values, min_spread=1.0) == ()
+
+
+def test_noise_is_that_of_independent_values():
+    spread, correlation = noise(noisy([5.0] * 4000, 0.5))
+    assert spread == pytest.approx(0.5, rel=0.05)
+    assert correlation == pytest.approx(0.0, abs=0.1)
+
+
+def test_noise_of_correlated_values_and_not_of_the_levels():
+    rng = random.Random(3)
+    values, state = [], 0.0
+    for index in range(6000):
+        state = 0.5 * state + rng.gauss(0, math.sqrt(0.75))
+        values.append(state + (100 if index > 3000 else 0))
+    spread, correlation = noise(values)
+    assert correlation == pytest.approx(0.5, abs=0.1)
+    assert spread == pytest.approx(1.0, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("correlation", "low", "high"), [(0.0, 0.0, 0.08), (0.3, 0.2, 0.38), (0.6, 0.52, 0.68)]
+)
+def test_of_few_values_the_median_of_the_correlation_is_right(correlation, low, high):
+    found = []
+    for seed in range(300):
+        rng = random.Random(f"{correlation} {seed}")
+        values, state = [], rng.gauss(0, 1)
+        for _ in range(60):
+            state = correlation * state + rng.gauss(0, math.sqrt(1 - correlation**2))
+            values.append(state)
+        found.append(noise(values)[1])
+    assert low <= median(found) <= high
+
+
+def test_a_trend_is_no_noise():
+    spread, correlation = noise([float(i) for i in range(50)])
+    assert (spread, correlation) == (0.0, 0.0)
+    assert len(change_points([1.1**i for i in range(20)])) >= 2
+
+
+def test_correlation_raises_the_penalty():
+    rng = random.Random(5)
+    independent = [rng.gauss(0, 1) for _ in range(3000)]
+    walk, state = [], 0.0
+    for _ in range(3000):
+        state = 0.6 * state + rng.gauss(0, 0.8)
+        walk.append(state)
+    assert changepoints.penalty(walk) > 1.8 * changepoints.penalty(independent)
+
+
+def brute_force(values, price):
+    """The cheapest of all cuts into segments of at least five."""
+
+    def cost(cuts):
+        edges = [0, *cuts, len(values)]
+        total = 0.0
+        for a, b in itertools.pairwise(edges):
+            centre = median(values[a:b])
+            total += sum(abs(v - centre) for v in values[a:b]) + price
+        return total
+
+    places = range(MIN_SEGMENT, len(values) - MIN_SEGMENT + 1)
+    cuts = [
+        chosen
+        for count in range(len(values) // MIN_SEGMENT)
+        for chosen in itertools.combinations(places, count)
+        if all(b - a >= MIN_SEGMENT for a, b in itertools.pairwise([0, *chosen, len(values)]))
+    ]
+    return min(map(cost, cuts)), cost
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(0, 12).map(float), min_size=10, max_size=18))
+def test_no_cut_is_cheaper_than_the_one_found(values):
+    least, cost = brute_force(values, changepoints.penalty(values, 0.1))
+    assert cost(change_points(values, 0.1)) == pytest.approx(least)

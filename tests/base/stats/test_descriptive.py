@@ -1,0 +1,131 @@
+"""Statistics against hand-worked numbers and against the definitions written out."""
+
+from __future__ import annotations
+
+import math
+import statistics as stdlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cnnbench.base.stats.descriptive import (
+    RunningSpeed,
+    median,
+    median_absolute_deviation,
+    speed,
+    total_images_per_sec,
+)
+
+step_times = st.lists(st.floats(1e-4, 10.0), min_size=1, max_size=60)
+
+
+def by_definition(batch, times, alpha=0.0):
+    speeds = [batch / t for t in times]
+    weights = [(1 - alpha) ** (len(times) - 1 - i) for i in range(len(times))]
+    mean_time = math.fsum(w * t for w, t in zip(weights, times, strict=True)) / math.fsum(weights)
+    middle = stdlib.median(speeds)
+    return (
+        batch / mean_time,
+        stdlib.pstdev(speeds) / math.sqrt(len(times)),
+        1.4826 * stdlib.median(abs(s - middle) for s in speeds),
+    )
+
+
+def test_three_steps_worked_by_hand():
+    # b = 8, t = 0.1, 0.2, 0.4 s, so s = 80, 40, 20 images/s.
+    # M: mean(t) = 0.7/3, so 8 * 3 / 0.7 = 34.2857...; the mean of s would be 46.67.
+    # U: deviations from 140/3 are 100/3, -20/3, -80/3; squares sum to
+    #    (10000 + 400 + 6400)/9 = 16800/9; over n: 5600/9; sqrt / sqrt(3) = sqrt(5600/27).
+    # J: median 40, |s - 40| = 40, 0, 20, median 20, times 1.4826 = 29.652.
+    result = speed(8, [0.1, 0.2, 0.4])
+    assert result.mean == pytest.approx(24 / 0.7)
+    assert result.uncertainty == pytest.approx(math.sqrt(5600 / 27))
+    assert result.jitter == pytest.approx(29.652)
+
+
+def test_even_number_of_steps_takes_the_middle_of_two():
+    # s = 10, 20, 40, 80: median 30; |s - 30| = 20, 10, 10, 50: median 15.
+    assert speed(1, [1 / 10, 1 / 20, 1 / 40, 1 / 80]).jitter == pytest.approx(1.4826 * 15)
+
+
+def test_ewma_weighs_the_newest_step_most_and_only_in_the_mean():
+    # alpha = 0.5: weights 1/4, 1/2, 1 for t = 0.1, 0.2, 0.4:
+    # (0.025 + 0.1 + 0.4) / 1.75 = 0.3, so 8 / 0.3 = 26.67.
+    weighted = speed(8, [0.1, 0.2, 0.4], ewma_alpha=0.5)
+    plain = speed(8, [0.1, 0.2, 0.4])
+    assert weighted.mean == pytest.approx(8 / 0.3)
+    assert (weighted.uncertainty, weighted.jitter) == (plain.uncertainty, plain.jitter)
+
+
+@pytest.mark.parametrize(("alpha", "mean"), [(1.0, 20), (None, 24 / 0.7), (0.0, 24 / 0.7)])
+def test_ewma_of_one_uses_the_newest_step_only_and_of_none_all_alike(alpha, mean):
+    assert speed(8, [0.1, 0.2, 0.4], ewma_alpha=alpha).mean == pytest.approx(mean)
+
+
+def test_one_step_has_neither_uncertainty_nor_jitter():
+    result = speed(32, [0.5])
+    assert (result.mean, result.uncertainty, result.jitter) == (64.0, 0.0, 0.0)
+
+
+def test_no_steps_is_an_error():
+    with pytest.raises(ValueError, match="no step"):
+        speed(32, [])
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, math.nan])
+def test_impossible_step_time(seconds):
+    with pytest.raises(ValueError, match="must be positive"):
+        RunningSpeed(1).add(seconds)
+
+
+@pytest.mark.parametrize(("images", "alpha"), [(0, None), (1, -0.1), (1, 1.5), (1, math.nan)])
+def test_impossible_parameters(images, alpha):
+    with pytest.raises(ValueError, match="must"):
+        RunningSpeed(images, alpha)
+
+
+@given(times=step_times, alpha=st.floats(0.0, 0.9), every=st.integers(1, 7))
+def test_running_values_equal_the_definition_whenever_they_are_read(times, alpha, every):
+    running = RunningSpeed(16, alpha)
+    for done, seconds in enumerate(times, start=1):
+        running.add(seconds)
+        assert len(running) == done
+        if done % every == 0:
+            now = running.current()
+            expected = by_definition(16, times[:done], alpha)
+            assert (now.mean, now.uncertainty, now.jitter) == pytest.approx(
+                expected, rel=1e-9, abs=1e-6
+            )
+
+
+@pytest.mark.parametrize("every", [1, 99, 100, 350])
+def test_steps_may_come_one_by_one_or_in_bulk(every):
+    times = [0.1 + (i * 7919 % 701) / 1000 for i in range(700)]
+    running = RunningSpeed(16)
+    for done, seconds in enumerate(times, start=1):
+        running.add(seconds)
+        if done % every == 0:
+            running.current()
+    now = running.current()
+    assert (now.mean, now.uncertainty, now.jitter) == pytest.approx(by_definition(16, times))
+
+
+@given(values=st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40))
+def test_medians_of_values_in_any_order(values):
+    middle = stdlib.median(values)
+    assert median(values) == middle
+    assert median_absolute_deviation(values) == stdlib.median(abs(v - middle) for v in values)
+
+
+def test_equal_speeds_have_no_spread():
+    result = speed(7, [0.3] * 1000)
+    assert result.uncertainty == pytest.approx(0.0, abs=1e-9)
+    assert result.jitter == 0.0
+
+
+def test_total_includes_everything_in_the_loop():
+    # 100 steps of 32 images in 50 s of wall time.
+    assert total_images_per_sec(3200, 50.0) == 64.0
+    with pytest.raises(ValueError, match="elapsed"):
+        total_images_per_sec(1, 0.0)

@@ -1,0 +1,201 @@
+import itertools
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cnnbench.base.stats import rank_tests
+
+
+def test_mann_whitney_by_hand():
+    # 20 ways to choose 3 of 6 ranks; the smallest sum, 1+2+3, is one of them: 2 * 1/20.
+    assert rank_tests.mann_whitney_p([1, 2, 3], [4, 5, 6]) == pytest.approx(0.1)
+    # The sum 1+2+4 = 7: the sums 6 and 7 have one way each, 2 * 2/20.
+    assert rank_tests.mann_whitney_p([1, 2, 4], [3, 5, 6]) == pytest.approx(0.2)
+    # Sums of two of the ranks 1..4 are 3,4,5,5,6,7; for 5, in the middle, 2 * 4/6 is capped.
+    assert rank_tests.mann_whitney_p([1, 4], [2, 3]) == 1.0
+
+
+def test_mann_whitney_with_ties_by_hand():
+    # 1 2 2 | 2 3 3 has midranks 1 3 3 | 3 5.5 5.5. Of the 20 choices of three, the sum 7 can be
+    # had by 1 and two of the three 3s (3 ways), and nothing is smaller: 2 * 3/20.
+    assert rank_tests.mann_whitney_p([1, 2, 2], [2, 3, 3]) == pytest.approx(0.3)
+
+
+def test_six_against_six_perfectly_separated_is_significant():
+    # asv's is_different said "not different" here and nowhere else: its pre-check was one-sided,
+    # 1/924 < 0.002, its test two-sided, 2/924 > 0.002. One p value cannot contradict itself.
+    for size in (5, 6, 7):
+        low, high = list(range(size)), list(range(10, 10 + size))
+        p = rank_tests.mann_whitney_p(low, high)
+        assert p == pytest.approx(2 / math.comb(2 * size, size))
+        assert p == pytest.approx(rank_tests.smallest_p(size, size))
+
+
+def test_unequal_lengths_with_equal_centres_are_not_significant():
+    # pyperf's compare_to raised on 5 against 6 values, swallowed that, and said "significant".
+    five, six = [98.0, 99.0, 100.0, 101.0, 102.0], [97.5, 98.5, 99.5, 100.5, 101.5, 102.5]
+    assert rank_tests.mann_whitney_p(five, six) > 0.9
+    interval = rank_tests.shift(five, six, 0.95)
+    assert interval.estimate == pytest.approx(0.0)
+    assert interval.low < 0 < interval.high
+
+
+def test_constants_are_no_evidence():
+    # pyperf again: identical constant samples were "significant".
+    assert rank_tests.mann_whitney_p([7.0] * 5, [7.0] * 5) == 1.0
+    assert rank_tests.shift([7.0] * 5, [7.0] * 5, 0.95) == rank_tests.Interval(0.0, 0.0, 0.0)
+    assert rank_tests.signed_rank_p([0.0] * 6) == 1.0
+    assert rank_tests.paired_shift([0.0] * 6, 0.95) == rank_tests.Interval(0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(("first", "second"), [(4, 4), (5, 6), (3, 9), (1, 1), (20, 15)])
+def test_mann_whitney_agrees_with_scipy_where_there_are_no_ties(first, second):
+    random = np.random.default_rng(first * 100 + second)
+    for _ in range(10):
+        x, y = random.normal(size=first), random.normal(0.5, size=second)
+        expected = scipy.stats.mannwhitneyu(x, y, method="exact").pvalue
+        assert rank_tests.mann_whitney_p(x.tolist(), y.tolist()) == pytest.approx(expected)
+
+
+def test_large_samples_agree_with_scipy_s_approximation():
+    random = np.random.default_rng(5)
+    x, y = random.integers(0, 30, 60).tolist(), random.integers(3, 33, 50).tolist()
+    expected = scipy.stats.mannwhitneyu(x, y, method="asymptotic").pvalue
+    assert rank_tests.mann_whitney_p(x, y) == pytest.approx(expected)
+    d = random.normal(0.1, size=60)
+    expected = scipy.stats.wilcoxon(d, method="approx", correction=True).pvalue
+    assert rank_tests.signed_rank_p(d.tolist()) == pytest.approx(expected)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.integers(0, 4), min_size=1, max_size=5),
+    st.lists(st.integers(0, 4), min_size=1, max_size=5),
+)
+def test_mann_whitney_enumerates_all_groupings(first, second):
+    ranks = scipy.stats.rankdata([*first, *second])
+    sums = [sum(choice) for choice in itertools.combinations(ranks, len(first))]
+    observed = sum(ranks[: len(first)])
+    lower = sum(s <= observed for s in sums) / len(sums)
+    upper = sum(s >= observed for s in sums) / len(sums)
+    p = rank_tests.mann_whitney_p(first, second)
+    assert p == pytest.approx(min(1.0, 2 * min(lower, upper)))
+    assert p == pytest.approx(rank_tests.mann_whitney_p(second, first))
+
+
+@pytest.mark.parametrize("pairs", [4, 6, 10, 25])
+def test_signed_rank_agrees_with_scipy(pairs):
+    random = np.random.default_rng(pairs)
+    for _ in range(10):
+        d = random.normal(0.3, size=pairs)
+        expected = scipy.stats.wilcoxon(d, method="exact").pvalue
+        assert rank_tests.signed_rank_p(d.tolist()) == pytest.approx(expected)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(-3, 3), min_size=1, max_size=7))
+def test_signed_rank_enumerates_all_signs(differences):
+    kept = [d for d in differences if d]
+    ranks = scipy.stats.rankdata([abs(d) for d in kept]) if kept else []
+    signs = list(itertools.product((0, 1), repeat=len(kept)))
+    sums = [sum(r for r, s in zip(ranks, choice, strict=True) if s) for choice in signs]
+    observed = sum(r for r, d in zip(ranks, kept, strict=True) if d > 0)
+    lower = sum(s <= observed for s in sums) / len(sums)
+    upper = sum(s >= observed for s in sums) / len(sums)
+    expected = min(1.0, 2 * min(lower, upper))
+    assert rank_tests.signed_rank_p(differences) == pytest.approx(expected)
+
+
+def test_signed_rank_by_hand():
+    # Six pairs all one way: 2 of 64 choices of signs. Five pairs: 2 of 32, above any usual level.
+    assert rank_tests.signed_rank_p([1, 2, 3, 4, 5, 6]) == pytest.approx(2 / 64)
+    assert rank_tests.signed_rank_p([1, 2, 3, 4, 5]) == pytest.approx(2 / 32)
+    # Ranks 1 2 3 with the 1 negative: T+ = 5; of 8 choices T+ >= 5 for {2,3}, {1,2,3}: 2 * 2/8.
+    assert rank_tests.signed_rank_p([-1, 2, 3]) == pytest.approx(0.5)
+
+
+def test_shift_by_hand():
+    # Differences new - base of {1, 2, 4} and {5, 9}: 4 3 1 8 7 5, sorted 1 3 4 5 7 8: median 4.5.
+    assert rank_tests.shift([1, 2, 4], [5, 9], 0.5).estimate == 4.5
+
+
+def test_interval_of_the_shift_by_hand():
+    # 4 against 4: P(U = 0) = 1/70 = 0.0143 is below 0.02, P(U <= 1) = 2/70 = 0.0286 is not, so
+    # at 96 % nothing but the outermost of the 16 differences is an end: 11 - 4 and 14 - 1.
+    assert rank_tests.shift([1, 2, 3, 4], [11, 12, 13, 14], 0.96) == rank_tests.Interval(10, 7, 13)
+    # At 90 % (0.05 per side): P(U <= 1) = 0.0286 still fits, P(U <= 2) = 4/70 = 0.057 does not:
+    # the second differences from outside. Sorted they begin 7 8 8 and end 12 12 13.
+    assert rank_tests.shift([1, 2, 3, 4], [11, 12, 13, 14], 0.90) == rank_tests.Interval(10, 8, 12)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_tiny_samples_have_an_estimate_but_no_interval(size):
+    values = [float(v) for v in range(size)]
+    interval = rank_tests.shift(values, [v + 1 for v in values], 0.95)
+    assert interval == rank_tests.Interval(1.0, None, None)
+
+
+def test_paired_shift_by_hand():
+    # Means of all pairs of 1 2 6, each with itself too: 1 1.5 3.5 2 4 6, median (2 + 3.5) / 2.
+    assert rank_tests.paired_shift([1, 2, 6], 0.9).estimate == 2.75
+    # Six differences: P(T = 0) = 1/64 = 0.0156 <= 0.02 < P(T <= 1) = 2/64: the outermost means.
+    assert rank_tests.paired_shift([1, 2, 3, 4, 5, 6], 0.96) == rank_tests.Interval(3.5, 1, 6)
+    assert rank_tests.paired_shift([1, 2, 3, 4, 5], 0.96) == rank_tests.Interval(3, None, None)
+
+
+@pytest.mark.parametrize(("base", "new"), [(5, 5), (4, 7), (60, 45)])
+def test_intervals_hold_the_truth_as_often_as_they_promise(base, new):
+    random = np.random.default_rng(base)
+    draws = 400
+    inside = 0
+    for _ in range(draws):
+        interval = rank_tests.shift(
+            random.normal(size=base).tolist(), random.normal(2.0, size=new).tolist(), 0.9
+        )
+        inside += interval.low <= 2.0 <= interval.high
+    # Three standard errors of 400 draws at 0.9 are 0.045; small samples reach more than 0.9.
+    assert inside / draws > 0.9 - 0.045
+
+
+def test_interval_and_test_agree():
+    # The interval holds 0 exactly where the test at its level does not reject: same statistic.
+    random = np.random.default_rng(8)
+    for _ in range(200):
+        x, y = random.normal(size=6).tolist(), random.normal(1.0, size=5).tolist()
+        interval = rank_tests.shift(x, y, 0.95)
+        rejected = rank_tests.mann_whitney_p(x, y) <= 0.05
+        assert rejected == (not interval.low <= 0 <= interval.high)
+
+
+def test_interval_and_signed_rank_test_agree():
+    random = np.random.default_rng(9)
+    for _ in range(200):
+        d = random.normal(0.7, size=8).tolist()
+        interval = rank_tests.paired_shift(d, 0.95)
+        assert (rank_tests.signed_rank_p(d) <= 0.05) == (not interval.low <= 0 <= interval.high)
+
+
+def test_smallest_p():
+    # Two-sided for n per side, as measured with SciPy: 2: .333, 3: .100, 4: .029, 5: .0079.
+    found = [rank_tests.smallest_p(n, n) for n in (1, 2, 3, 4, 5)]
+    assert found == pytest.approx([1.0, 2 / 6, 2 / 20, 2 / 70, 2 / 252])
+    assert rank_tests.smallest_p(6, 6, paired=True) == 2 / 64
+    assert rank_tests.smallest_p(1, 1, paired=True) == 1.0
+
+
+def test_holm_by_hand():
+    # Sorted 0.01 0.02 0.03 0.5, times 4 3 2 1: 0.04 0.06 0.06 0.5.
+    assert rank_tests.holm([0.03, 0.01, 0.5, 0.02]) == pytest.approx([0.06, 0.04, 0.5, 0.06])
+    # 0.015 * 2 = 0.03 is raised to the 0.036 before it: adjusted values never fall.
+    assert rank_tests.holm([0.012, 0.014, 0.9]) == pytest.approx([0.036, 0.036, 0.9])
+    assert rank_tests.holm([0.6, 0.7]) == [1.0, 1.0]
+    assert rank_tests.holm([]) == []
+
+
+def test_standard_deviation_by_hand():
+    # Mean 3, squares of the deviations 4 1 1 4, over n - 1 = 3.
+    assert rank_tests.standard_deviation([1, 2, 4, 5]) == pytest.approx(math.sqrt(10 / 3))

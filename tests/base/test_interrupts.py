@@ -1,0 +1,104 @@
+"""Interrupts that arrive as other exceptions."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cnnbench import cli
+from cnnbench.base import plugins
+from cnnbench.base.interrupts import interrupt, restored
+from cnnbench.errors import BenchmarkError
+from cnnbench.run.driver.training import Training
+
+
+def plain() -> None:
+    signal.raise_signal(signal.SIGTERM)
+
+
+def mixed_up() -> None:
+    """As native code that drops the exception and goes on."""
+    with contextlib.suppress(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGTERM)
+    raise SystemError("Objects/listobject.c:343: bad argument to internal function")
+
+
+def misread() -> None:
+    """As native code that takes any exception for a wrong argument."""
+    try:
+        signal.raise_signal(signal.SIGTERM)
+    except KeyboardInterrupt as error:
+        raise ValueError("Attempt to convert a value with an unsupported type") from error
+
+
+def failing_afterwards() -> None:
+    """As a record that cannot be written after an interrupt."""
+    try:
+        signal.raise_signal(signal.SIGTERM)
+    except KeyboardInterrupt:
+        raise BenchmarkError("the disk is full") from None
+
+
+WAYS = (plain, mixed_up, misread)
+
+
+@pytest.fixture
+def handled() -> Iterator[None]:
+    before = signal.signal(signal.SIGTERM, interrupt)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("handled")
+@pytest.mark.parametrize("way", WAYS)
+def test_what_native_code_makes_of_an_interrupt_is_one(way: Callable[[], None]) -> None:
+    with pytest.raises(KeyboardInterrupt), restored():
+        way()
+    with pytest.raises(KeyboardInterrupt), plugins.code(ValueError):
+        way()
+
+
+@pytest.mark.usefixtures("handled")
+def test_other_errors_stay_what_they_are() -> None:
+    with pytest.raises(KeyboardInterrupt), restored():
+        plain()
+    with pytest.raises(SystemError, match="bad argument"), restored():
+        raise SystemError("bad argument")  # the interrupt was before
+    with pytest.raises(BenchmarkError, match="disk"), restored():
+        failing_afterwards()
+
+
+def test_a_cause_tells_of_an_interrupt_by_another_handler() -> None:
+    with pytest.raises(KeyboardInterrupt), restored():
+        raise SystemError("returned a result with an exception set") from KeyboardInterrupt()
+
+
+@pytest.mark.usefixtures("quick_start")
+@pytest.mark.parametrize("way", WAYS)
+def test_a_run_ends_as_by_an_interrupt(
+    way: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    launch, path = Training._launch, tmp_path / "r.json"
+
+    def launching(self: Training) -> Any:
+        if self.global_step == 3:
+            way()
+        return launch(self)
+
+    monkeypatch.setattr(Training, "_launch", launching)
+    flags = ("--model=trivial", "--device=cpu", "--batch_size=2", "--num_warmup_batches=1")
+    assert cli.main([*flags, f"--result_json={path}", "--quiet_conditions=all"]) == 130
+    (line,) = (one for one in capsys.readouterr().err.splitlines() if "error" in one)
+    assert line == "cnnbench: error: interrupted"
+    record = json.loads(path.read_text())
+    assert (record["status"], record["error"]) == ("interrupted", None)
+    assert record["step_seconds"]

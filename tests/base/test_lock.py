@@ -1,0 +1,139 @@
+"""One writer per folder: named to the next one, and gone with its process."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from cnnbench.base import lock
+from cnnbench.base.lock import FILE, FolderLock
+
+HOLDER = """
+import sys, time
+from cnnbench.base.lock import FolderLock
+held = FolderLock(sys.argv[1])
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_the_second_is_told_who_holds_it_and_a_release_leaves_nothing(tmp_path):
+    with FolderLock(tmp_path):
+        holder = rf"pid {os.getpid()} on {re.escape(socket.gethostname())} since \d{{4}}-.* UTC$"
+        with pytest.raises(BlockingIOError, match=f"another process is writing there: {holder}"):
+            FolderLock(tmp_path)
+    assert names(tmp_path) == []
+    with FolderLock(tmp_path) as again:
+        assert again.left_by == ""
+
+
+@pytest.fixture
+def killed(tmp_path):
+    """The folder of a process that was killed while it held it."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout.readline() == "held\n"
+        with pytest.raises(BlockingIOError, match=f"pid {process.pid} on "):
+            FolderLock(tmp_path)
+    finally:
+        process.kill()
+        process.communicate(timeout=30)
+    return tmp_path
+
+
+def test_a_killed_process_leaves_a_file_that_keeps_nobody_out(killed):
+    assert names(killed) == [FILE]
+    with FolderLock(killed) as held:
+        assert held.left_by == ""
+        assert json.loads((killed / FILE).read_text())["pid"] == os.getpid()
+    assert names(killed) == []
+
+
+def test_a_holder_of_another_machine_is_named(killed, monkeypatch):
+    here = socket.gethostname()
+    monkeypatch.setattr(lock.socket, "gethostname", lambda: "elsewhere")
+    with FolderLock(killed) as held:
+        assert f" on {here} since " in held.left_by
+        monkeypatch.setattr(lock.socket, "gethostname", lambda: here)
+        remedy = re.escape(f"; if that machine is down, remove {killed / FILE}")
+        with pytest.raises(BlockingIOError, match=f"on elsewhere since .*{remedy}$"):
+            FolderLock(killed)
+        (killed / FILE).unlink()
+        FolderLock(killed).release()
+
+
+def test_a_holder_that_ends_within_the_patience_is_waited_for(tmp_path):
+    first = FolderLock(tmp_path)
+    threading.Timer(0.2, first.release).start()
+    FolderLock(tmp_path, patience=30.0).release()
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"pid": 1}', b"\xff"])
+def test_an_unreadable_name_is_no_obstacle(content, tmp_path):
+    (tmp_path / FILE).write_bytes(content)
+    with FolderLock(tmp_path) as held:
+        assert held.left_by == ""
+        (tmp_path / FILE).write_bytes(content)
+        with pytest.raises(BlockingIOError, match=r"another process is writing there$"):
+            FolderLock(tmp_path)
+
+
+def test_many_threads_are_never_in_it_together(tmp_path):
+    inside, most = [], []
+
+    def enter():
+        for _ in range(20):
+            with FolderLock(tmp_path, patience=60.0):
+                inside.append(None)
+                most.append(len(inside))
+                inside.pop()
+
+    monkeypatch = pytest.MonkeyPatch()
+    with monkeypatch.context() as patch:
+        patch.setattr(lock, "_POLL_SECONDS", 0.0)
+        threads = [threading.Thread(target=enter) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert most == [1] * 80
+
+
+def test_who_may_write_the_folder_may_lock_it(tmp_path):
+    tmp_path.chmod(0o770)
+    with FolderLock(tmp_path):
+        assert (tmp_path / FILE).stat().st_mode & 0o777 == 0o660
+
+
+@pytest.mark.parametrize("number", lock.NO_LOCKS)
+def test_a_file_system_without_locks_is_told_apart(number, tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(lock.fcntl, "flock", refuse)
+    with pytest.raises(OSError) as caught:
+        FolderLock(tmp_path)
+    assert caught.value.errno == number
+    assert errno.errorcode[number]
+
+
+def test_a_link_in_the_place_of_the_file_is_not_followed(tmp_path):
+    (tmp_path / FILE).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="symbolic link"):
+        FolderLock(tmp_path)
+    assert not (tmp_path / "elsewhere").exists()

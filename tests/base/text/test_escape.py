@@ -1,0 +1,56 @@
+"""Text from records means nothing to Markdown or a spreadsheet."""
+
+import csv
+import html
+import io
+import re
+
+import pytest
+
+from cnnbench.base.text.escape import markdown, plain, spreadsheet
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "' onmouseover='alert(1)",
+    "]]><svg/onload=alert(1)>",
+    "--><b>",
+    "a|b`c``\n## head\r\n* item",
+    "[x](javascript:alert(1)) ![y](http://z) <http://w>",
+    "@everyone #1 GH-2 www.example.com https://example.com :boom:",
+    "**bold** _it_ ~~no~~ $x$ \\| &lt; &#60;",
+    "\u202egnp.exe \x1b[31m \x00 \u2028",
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_markdown_is_one_line_of_entities(text):
+    line = markdown(text)
+    assert "\n" not in line
+    bare = re.sub(r"^<code>|</code>$", "", line)
+    assert not re.search(r"[<>|`\[\]*\\~$@]|&(?!#\d+;)|#(?!\d+;)|://|www\.|:[a-z]", bare)
+    assert html.unescape(bare) == plain(text)
+
+
+def test_markdown_leaves_ordinary_names_alone():
+    for name in ("lenet, batch 32, 2 cpu, parameter_server", "2026-11-20 12:05 (UTC), 96 %"):
+        assert markdown(name) == name
+
+
+def test_references_are_code():
+    for text in ("@everyone", "see #12", "https://x", "www.x.y", ":boom:"):
+        assert markdown(text).startswith("<code>")
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r\n=1", "＝1", " =1"])
+def test_no_cell_is_a_formula(text):
+    cell = spreadsheet(text)
+    assert cell.startswith("'")
+    buffer = io.StringIO()
+    csv.writer(buffer).writerow([cell])
+    assert buffer.getvalue().strip().strip('"').startswith("'")
+
+
+def test_numbers_and_names_stay_as_they_are():
+    assert spreadsheet("lenet, batch 8") == "lenet, batch 8"
+    assert spreadsheet("0.5") == "0.5"

@@ -1,0 +1,50 @@
+"""All lines of cnnbench on standard error have one form, and one module makes it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import cnnbench
+from cnnbench.base.text.messages import error_line, notice_line, warning_line
+
+SOURCES = Path(cnnbench.__file__).parent
+PREFIXES = ("cnnbench: ", "error: ", "warning: ", "notice: ")
+# Titles, a record's error, and a message of pytest's own warnings.
+OTHERS = {
+    *("cli/__init__.py", "flags/help.py", "records/run.py", "testing.py", "pytest_plugin.py"),
+    "base/text/messages.py",
+}
+
+
+@pytest.mark.parametrize(
+    ("make", "start"),
+    [
+        (notice_line, "cnnbench: "),
+        (warning_line, "cnnbench: warning: "),
+        (error_line, "cnnbench: error: "),
+    ],
+)
+def test_lines(make: Callable[[str], str], start: str) -> None:
+    assert make("lost\n::error::pwn\x1b[2J \udcff") == f"{start}lost ::error::pwn [2J \\udcff"
+
+
+def literals(path: Path) -> Iterator[str]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def test_no_other_module_writes_a_prefix() -> None:
+    found = {
+        f"{path.relative_to(SOURCES)}: {text}"
+        for path in SOURCES.rglob("*.py")
+        if str(path.relative_to(SOURCES)) not in OTHERS
+        for text in literals(path)
+        if text.startswith(PREFIXES) and "\n" not in text
+    }
+    assert found == set()

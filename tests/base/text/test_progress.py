@@ -1,0 +1,186 @@
+"""The progress line with a clock of our own, and messages that keep clear of it."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from cnnbench.base.text.progress import Messages, Progress, Reporter
+
+ERASE = "\r\x1b[K"
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+class Clock:
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture(autouse=True)
+def _ordinary_terminal(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+
+
+def started(stream, style="auto", label="training"):
+    """A line that was drawn at the first of ten steps."""
+    bar = Progress(stream, style, clock=Clock())
+    bar.start(label, 10)
+    bar.update(1)
+    return bar
+
+
+def drawn(stream):
+    return [line for line in stream.getvalue().split(ERASE) if line]
+
+
+def test_line_shows_step_share_rate_and_time_left():
+    stream, clock = Terminal(), Clock()
+    bar = Progress(stream, clock=clock)
+    bar.start("training", 100, images_per_step=8)
+    bar.update(1)
+    # 24 further steps in 12 s: 2 steps/s, 16 images/s, 75 steps left.
+    clock.now += 12
+    bar.update(25)
+    assert drawn(stream) == [
+        "training 1/100 [....................]   1%",
+        "training 25/100 [#####...............]  25%  16.0 images/sec  ETA 0:00:38",
+    ]
+
+
+def test_first_step_does_not_spoil_the_estimate():
+    stream, clock = Terminal(), Clock()
+    bar = Progress(stream, clock=clock)
+    bar.start("training", 3)
+    clock.now += 1000
+    bar.update(1)
+    clock.now += 1
+    bar.update(2)
+    assert drawn(stream)[-1].endswith("ETA 0:00:01")
+
+
+def test_draws_at_most_ten_times_a_second():
+    stream, clock = Terminal(), Clock()
+    bar = Progress(stream, clock=clock)
+    bar.start("training", 1000)
+    for step in range(1, 1001):
+        clock.now += 0.001
+        bar.update(step)
+    assert 9 <= len(drawn(stream)) <= 10
+
+
+def test_line_is_cut_to_the_terminal():
+    stream = Terminal()
+    started(stream, label="x" * 200)
+    assert len(drawn(stream)[0]) == 79
+
+
+def test_finish_leaves_nothing_on_the_line_and_an_update_draws_it_again():
+    stream = Terminal()
+    bar = started(stream)
+    bar.finish()
+    bar.finish()
+    assert stream.getvalue().endswith("1/10 [##..................]  10%" + ERASE)
+    bar.update(2)
+    assert "2/10" in drawn(stream)[-1]
+
+
+@pytest.mark.parametrize(
+    ("stream", "style", "term", "visible"),
+    [
+        (Terminal(), "auto", "xterm", True),
+        (Terminal(), "auto", "dumb", False),
+        (io.StringIO(), "auto", "xterm", False),
+        (io.StringIO(), "on", "dumb", True),
+        (Terminal(), "off", "xterm", False),
+    ],
+)
+def test_where_it_shows(stream, style, term, visible, monkeypatch):
+    monkeypatch.setenv("TERM", term)
+    started(stream, style)
+    assert bool(stream.getvalue()) == visible
+
+
+def test_terminal_that_goes_away_does_not_end_the_run():
+    class Gone(Terminal):
+        def write(self, text):
+            raise OSError(5, "Input/output error")
+
+    bar = started(Gone())
+    bar.update(2)
+    bar.finish()
+
+
+def test_closed_stream_is_no_terminal():
+    stream = Terminal()
+    stream.close()
+    Progress(stream, "on", clock=Clock()).update(1)
+
+
+def test_messages_clear_the_progress_line_first():
+    stream = Terminal()
+    messages = Messages(stream, started(stream))
+    before = stream.getvalue()
+    messages.notice("two\nlines")
+    messages.warning("noisy machine")
+    messages.error("no\x1b memory")
+    assert stream.getvalue() == (
+        before + ERASE + "cnnbench: two lines\ncnnbench: warning: noisy machine\n"
+        "cnnbench: error: no  memory\n"
+    )
+
+
+def test_silent_ones_are_silent(capfd):
+    progress = Progress.silent()
+    progress.start("training", 2)
+    progress.update(1)
+    progress.finish()
+    Messages.silent().warning("x")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_lines_of_processes():
+    stream = io.StringIO()
+    reporter = Reporter(stream)
+    reporter.notice("a word")
+    reporter.started(3, 24, "resnet50 #1")
+    reporter.ended(3, 24, "resnet50 #1", "ok 12.3 images/sec", 42.1, 300.0)
+    reporter.ended(24, 24, "lenet", "failed: no good", 3.0, 0.0)
+    reporter.ended(1, 24, "x", "ok", 3.0, None)
+    assert stream.getvalue() == (
+        "cnnbench: a word\n"
+        "cnnbench: [3/24] resnet50 #1: ok 12.3 images/sec (42 s) ETA 5 min\n"
+        "cnnbench: [24/24] lenet: failed: no good (3 s)\n"
+        "cnnbench: [1/24] x: ok (3 s)\n"
+    )
+
+
+def test_what_processes_say_stays_in_its_line():
+    stream = io.StringIO()
+    reporter = Reporter(stream)
+    hostile = "x\n::error::pwn\x1b[2J\r\u2028"
+    reporter.notice(hostile)
+    reporter.notice("results-\udcff")
+    reporter.ended(1, 2, hostile, hostile, 1.0, None)
+    assert stream.getvalue() == (
+        "cnnbench: x ::error::pwn [2J\n"
+        "cnnbench: results-\\udcff\n"
+        "cnnbench: [1/2] x ::error::pwn [2J  : x ::error::pwn [2J   (1 s)\n"
+    )
+
+
+def test_a_terminal_shows_what_is_at_work():
+    stream = Terminal()
+    reporter = Reporter(stream)
+    reporter.started(1, 2, "a")
+    reporter.ended(1, 2, "a", "ok", 1.0, 1.0)
+    assert stream.getvalue() == "\r\x1b[K[1/2] a ...\r\x1b[Kcnnbench: [1/2] a: ok (1 s) ETA 1 s\n"
+    reporter.started(2, 2, "b\x1b[2J\n")
+    assert stream.getvalue().endswith("\r\x1b[K[2/2] b [2J  ...")

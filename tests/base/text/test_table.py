@@ -1,0 +1,108 @@
+"""Tables of text: the order of names, and tables that fit the terminal."""
+
+import pytest
+
+from cnnbench.base.text import table
+from cnnbench.base.text.table import aligned, fitted, fitted_rows, natural_key, parts, wrapped
+
+HEAD = ("layer", "kind", "of step", "moved bytes", "to win ms")
+ROWS = (
+    HEAD,
+    ("conv4_block23/bottleneck_12/conv_2", "convolution 3x3", "12.3 %", "123.4 MiB", "1,234"),
+    ("fc", "dense", "1.2 %", "1.2 MiB", "2"),
+)
+
+
+@pytest.fixture
+def columns(monkeypatch):
+    return lambda number: monkeypatch.setenv("COLUMNS", str(number))
+
+
+@pytest.mark.parametrize(
+    "ordered",
+    [
+        ["alexnet", "resnet20", "resnet20_v2", "resnet110"],
+        ["9.00", "10.00", "100.00"],
+        ["lenet, batch 8, xla", "lenet, batch 16", "lenet, batch 128"],
+        ["resnet50_v1", "resnet50_v1.5", "resnet50_v2"],
+        ["", "1", "a", "a1", "a1b", "b"],
+        ["a/2/x.json", "a/10/x.json"],
+    ],
+)
+def test_numbers_within_names_sort_by_value(ordered):
+    shuffled = list(reversed(ordered))
+    assert sorted(shuffled, key=natural_key) == ordered
+
+
+def test_a_table_that_fits_stays_as_it_is(columns):
+    columns(120)
+    assert fitted(ROWS, (0, 1), spare=(3,)) == aligned(ROWS, (0, 1))
+
+
+def test_heads_are_broken_first(columns):
+    columns(79)
+    assert fitted(ROWS, (0, 1), spare=(3,)) == [
+        "                                                                            to",
+        "                                                                  moved    win",
+        "layer                               kind             of step      bytes     ms",
+        "conv4_block23/bottleneck_12/conv_2  convolution 3x3   12.3 %  123.4 MiB  1,234",
+        "fc                                  dense              1.2 %    1.2 MiB      2",
+    ]
+
+
+def test_then_columns_are_left_out_and_named(columns):
+    columns(70)
+    lines = fitted(ROWS, (0, 1), spare=(3,))
+    assert max(map(len, lines)) <= 70
+    assert "bytes" not in lines[0] + lines[1]
+    assert lines[-1] == "not in 70 columns: moved bytes"
+    assert any(line.startswith(ROWS[1][0]) for line in lines)
+
+
+@pytest.mark.parametrize("width", [100, 80, 60, 45])
+def test_then_texts_are_broken_and_nothing_is_lost(columns, width):
+    columns(width)
+    lines = fitted(ROWS, (0, 1), spare=(3, 4))
+    assert max(map(len, lines)) <= width
+    whole = "".join("".join(lines).split())
+    for mark in ("bottleneck_12", "12.3%", "dense", "fc"):
+        assert mark in whole
+
+
+def test_lines_belong_to_rows(columns):
+    columns(60)
+    head, first, second = fitted_rows(ROWS, (0, 1))
+    assert len(first) > 1
+    assert [line[:2] for line in second] == ["fc"]
+    assert head[-1].startswith("layer")
+
+
+def test_rows_without_a_head(columns):
+    columns(40)
+    rows = [("a b c", "x" * 30, "1"), ("d", "y" * 30, "2")]
+    assert fitted(rows, (0, 1), has_head=False)[0].startswith("a b c")
+
+
+def test_many_columns_become_several_tables(columns):
+    columns(50)
+    rows = [("devices", *(f"algorithm{n}" for n in range(6))), ("8", *("1.234" for _ in range(6)))]
+    found = parts(rows)
+    assert [table[0][0] for table in found] == ["devices"] * len(found)
+    assert [name for table in found for name in table[0][1:]] == list(rows[0][1:])
+    assert all(len(line) <= 50 for table in found for line in aligned(table))
+    columns(200)
+    assert parts(rows) == [[list(row) for row in rows]]
+
+
+def test_sentences_keep_their_words(columns):
+    columns(40)
+    lines = wrapped("failed: " + "word " * 12 + "/a/long/path/" + "x" * 60, more="  ")
+    assert all(len(line) <= 40 for line in lines[:-1])
+    assert lines[-1] == "  /a/long/path/" + "x" * 60
+    assert wrapped("") == [""]
+
+
+@pytest.mark.parametrize(("given", "found"), [("80", 80), ("1", 40), ("", 100), ("x", 100)])
+def test_width(monkeypatch, given, found):
+    monkeypatch.setenv("COLUMNS", given)
+    assert table.columns() == found

@@ -1,0 +1,104 @@
+"""Flags of a side, before anything of it is started."""
+
+from __future__ import annotations
+
+import sys
+
+import local_sgd
+import pytest
+
+from cnnbench.campaigns.ab.flags import check, names, refuse
+from cnnbench.campaigns.ab.side import Side, SideFlags
+from cnnbench.errors import FlagError, UsageError
+
+PLUGIN = """
+from cnnbench.models import LearningRateSpec, Model, register_model
+
+class Ours(Model):
+    name, dataset, image_size, batch_size = "ours", "imagenet", 32, 2
+    learning_rate = LearningRateSpec(0.01)
+    def build(self, net, images):
+        return net.logits(net.flatten(images))
+
+register_model("ours", "imagenet", Ours)
+"""
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [["--train_dir=x"], ["-train_dir", "x"], ["--flagfile=ff"], ["--model", "y", "--flagfile=ff"]],
+)
+@pytest.mark.parametrize("python", [None, "/opt/python"])
+def test_flags_are_refused_by_name_wherever_they_are(tmp_path, flags, python):
+    (tmp_path / "ff").write_text("--flagfile=more\n")
+    (tmp_path / "more").write_text("# mine\n--train_dir=x\n")
+    side = Side(flags=tuple(flags), checkout=tmp_path, python=python)
+    with pytest.raises(FlagError, match=r"--train_dir=x?: no use"):
+        refuse(side, ("train_dir",), "no use")
+    assert "train_dir" in names(side)
+    refuse(side, ("result_json",), "no use")
+
+
+def test_a_flag_file_that_is_not_there_is_for_the_parser_to_tell():
+    side = Side(flags=("--flagfile=/nowhere/ff", "--model=lenet"))
+    assert names(side) == {"flagfile", "model"}
+    with pytest.raises(UsageError, match="/nowhere/ff"):
+        check(side)
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--modell=lenet", "did you mean --model?"),
+        ("--batch_size=x", "--batch_size=x: must be"),
+        ("--model=nosuch", "--model=nosuch: unknown; models for imagenet"),
+        ("--model_plugin=nowhere.py", "--model_plugin=nowhere.py: cannot be read"),
+        ("--data_dir=/nowhere", "/nowhere"),
+    ],
+)
+def test_what_cannot_be_run_is_refused(flag, message):
+    with pytest.raises(UsageError) as caught:
+        check(Side(flags=(flag,)))
+    assert message in str(caught.value)
+
+
+def test_a_side_may_have_a_mode_of_a_plug_in():
+    own = (f"--variable_mgr_plugin={local_sgd.PLUGIN}", f"--variable_update={local_sgd.MODE}")
+    found = check(Side(flags=("--model=lenet", "--num_gpus=2", *own)))
+    assert found.config["variable_update"] == local_sgd.MODE
+    with pytest.raises(UsageError, match=f"--variable_update={local_sgd.MODE}: must be one of"):
+        check(Side(flags=own[1:]))
+
+
+def test_of_another_cnnbench_nothing_is_known():
+    assert check(Side(flags=("--flag_of_another=1",), python="/opt/python")) == SideFlags()
+    known = check(Side(flags=("--model=lenet",), python="/opt/python"))
+    assert (known.config["model"], known.explicit_flags[0]) == ("lenet", "model")
+
+
+def test_notices_are_those_of_a_run_that_keeps_a_record():
+    (notice,) = check(Side(flags=("--single_l2_loss_op=true", "--peak_flops=1e12"))).notices
+    assert notice.startswith("--single_l2_loss_op")
+
+
+def test_paths_and_variables_are_the_sides_own(tmp_path):
+    # Two checkouts have a plug-in of the same name, which imports what a variable points to.
+    for name in ("one", "other"):
+        (tmp_path / name / "src").mkdir(parents=True)
+        (tmp_path / name / "src" / "helper_of_ours.py").touch()
+        (tmp_path / name / "net.py").write_text("import helper_of_ours\n" + PLUGIN)
+        flags = ("--model_plugin=net.py", "--model=ours")
+        side = Side(flags=flags, checkout=tmp_path / name, variables={"PYTHONPATH": "src"})
+        assert check(side).notices == ()
+        with pytest.raises(UsageError, match="helper_of_ours"):
+            check(Side(flags=flags, checkout=tmp_path / name))
+    assert "helper_of_ours" not in sys.modules
+
+
+def test_a_plug_in_that_spoils_the_answer_is_left_to_the_run(tmp_path):
+    (tmp_path / "net.py").write_text("import os\nos._exit(3)\n")
+    assert check(Side(flags=("--model_plugin=net.py",), checkout=tmp_path)) == SideFlags()
+    (tmp_path / "net.py").write_text("print('{}')\n" + PLUGIN)
+    flags = ("--model_plugin=net.py", "--model=ourz")
+    with pytest.raises(UsageError, match="--model=ourz: unknown; did you mean ours"):
+        check(Side(flags=flags, checkout=tmp_path))

@@ -1,0 +1,61 @@
+"""The chance that pairs to come bring a verdict."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from cnnbench.base.stats.rank_tests import paired_shift
+from cnnbench.campaigns.ab.futility import chance
+from cnnbench.campaigns.ab.sequential import InterimAnalysis
+from cnnbench.judge.compare import Case, Policy
+
+LAST = [InterimAnalysis(16, 0.02)]
+SHAPE = (1.5, -1.2, 0.8, -0.7, 0.4, -0.5, 0.2, -0.3)
+
+
+def pairs(change, scatter):
+    return Case(
+        base=[100.0] * 8,
+        new=[100 * (1 + change) * math.exp(scatter * z) for z in SHAPE],
+        paired=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "scatter", "least", "most"),
+    [
+        (0.0, 0.005, 1.0, 1.0),  # will be the same
+        (-0.1, 0.02, 1.0, 1.0),  # will be slower
+        (0.1, 0.02, 1.0, 1.0),
+        (0.0, 0.1, 0.0, 0.05),  # the interval will be wider than the floor
+        (-0.03, 0.02, 0.0, 0.2),  # on the floor
+        (-0.1, 0.1, 0.2, 0.8),  # may turn out either way
+    ],
+)
+def test_by_change_and_scatter(change, scatter, least, most):
+    assert least <= chance(pairs(change, scatter), LAST, Policy()) <= most
+
+
+def test_a_wider_floor_and_more_pairs_change_it():
+    case = pairs(0.0, 0.06)
+    narrow = chance(case, LAST, Policy())
+    assert chance(case, LAST, Policy(threshold=0.2)) == 1.0
+    assert chance(case, [InterimAnalysis(200, 0.04)], Policy()) > narrow
+    # Whoever asks again gets the same answer.
+    assert chance(case, LAST, Policy()) == narrow
+
+
+def test_bounds_of_many_samples_are_those_of_each():
+    import numpy as np
+
+    from cnnbench.base.stats.rank_tests import paired_bounds
+
+    samples = np.random.default_rng(1).normal(size=(5, 45))
+    for size in (4, 8, 45):  # too few, exact, approximated
+        low, high = paired_bounds(samples[:, :size], 0.96)
+        for row, ends in zip(samples[:, :size], zip(low, high, strict=True), strict=True):
+            one = paired_shift(row.tolist(), 0.96)
+            expected = (one.low, one.high) if one.low is not None else (-math.inf, math.inf)
+            assert ends == pytest.approx(expected)

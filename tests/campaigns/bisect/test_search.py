@@ -1,0 +1,68 @@
+"""The search by itself, on histories that are lists."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from cnnbench.campaigns.bisect.search import BAD, GOOD, SKIP, Search, Step
+
+
+class Line:
+    """A history without merges: commits are the texts of numbers."""
+
+    def suspects(self, good, bad):
+        left = [str(n) for n in range(max(map(int, good)) + 1, int(bad) + 1)]
+        place = {commit: index + 1 for index, commit in enumerate(left)}
+        return sorted(left, key=lambda one: -min(place[one], len(left) - place[one]))
+
+
+def step(commit, answer):
+    return Step(commit=commit, answer=answer, verdict="", reason="")
+
+
+def found(commits, culprit, skipped=()):
+    """The suspects at the end, and how many commits were tried."""
+    search, tries = Search(Line(), "0", str(commits)), 0
+    while (commit := search.next()) is not None:
+        tries += 1
+        answer = BAD if int(commit) >= culprit else GOOD
+        search.add(step(commit, SKIP if int(commit) in skipped else answer))
+    return set(search.suspects), tries
+
+
+@pytest.mark.parametrize("commits", [1, 2, 3, 30, 31, 1000])
+def test_it_takes_as_many_steps_as_a_binary_search(commits):
+    for culprit in {1, 2, commits // 2 + 1, commits}:
+        if culprit <= commits:
+            suspects, tries = found(commits, culprit)
+            assert suspects == {str(culprit)}
+            assert tries <= math.ceil(math.log2(commits))
+
+
+def test_the_number_of_steps_is_told_before():
+    assert [Search(Line(), "0", str(n)).steps_left for n in (1, 2, 3, 4, 30, 32, 33)] == [
+        *(0, 1, 2, 2, 5, 5, 6)
+    ]
+
+
+def test_whatever_is_skipped_the_culprit_is_among_the_suspects():
+    draw = random.Random(1)
+    for _ in range(300):
+        commits = draw.randint(1, 30)
+        culprit = draw.randint(1, commits)
+        skipped = {n for n in range(1, commits) if draw.random() < draw.choice([0, 0.1, 0.9])}
+        suspects, tries = found(commits, culprit, skipped)
+        assert str(culprit) in suspects
+        assert tries < commits
+        # All but the last are such that nothing more can be found out about them.
+        last = max(map(int, suspects))
+        assert {int(one) for one in suspects} - {last} <= skipped
+
+
+def test_a_stretch_that_does_not_build_is_left_in_a_few_steps():
+    suspects, tries = found(1000, 900, skipped=set(range(400, 600)))
+    assert suspects == {"900"}
+    assert tries <= 10 + 9

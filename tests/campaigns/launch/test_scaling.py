@@ -1,0 +1,143 @@
+"""How a job scales: arithmetic, files, and what is measured."""
+
+from __future__ import annotations
+
+import csv
+
+import pytest
+
+from cnnbench.campaigns.launch import scaling
+from cnnbench.campaigns.launch.tasks import flags_alone
+from cnnbench.errors import BenchmarkError
+from cnnbench.flags import Params, parse_flags
+from cnnbench.flags.declare import specs_of
+from cnnbench.flags.groups.cluster import ClusterParams
+from cnnbench.flags.params import FLAGS
+from cnnbench.lab.predict.links import Link
+
+
+@pytest.fixture
+def of(lenet_runs):
+    """Makes runs of a job by the speed of all its devices."""
+    make = lenet_runs()
+    return lambda speed, devices: make(speed, devices=devices)
+
+
+def test_workers_with_processors_of_their_own(of):
+    # 8 images per device: 0.1 s alone, 0.1 s with one worker, 0.16 s with two.
+    found = scaling.points(
+        [of(80.0, 1), of(40.0, 1), of(800.0, 1)],
+        {1: [of(80.0, 1)], 2: [of(100.0, 2)]},
+        towers=1,
+        shared=False,
+        predicted={2: 0.05},
+    )
+    one, two = found
+    assert (one.workers, one.towers, two.workers, two.towers) == (1, 1, 2, 2)
+    assert (one.efficiency, one.communication) == pytest.approx((1.0, 0.0))
+    assert one.predicted_images_per_sec is None
+    assert two.step_seconds == pytest.approx(0.16)
+    assert two.compute_seconds == pytest.approx(0.1)
+    assert two.efficiency == pytest.approx(100 / 160)
+    assert two.communication == pytest.approx(0.06 / 0.16)
+    assert two.predicted_images_per_sec == pytest.approx(16 / 0.15)
+    assert two.predicted_efficiency == pytest.approx(0.1 / 0.15)
+
+
+def test_the_range_of_efficiencies(of):
+    jobs = {1: [of(80.0, 1), of(84.0, 1)], 2: [of(100.0, 2), of(120.0, 2), of(110.0, 2)]}
+    one, two = scaling.points([of(64.0, 1), of(80.0, 1)], jobs, towers=1, shared=False)
+    # The slowest job beside the fastest process without exchange, and the other way round.
+    assert (one.efficiency_low, one.efficiency_high) == pytest.approx((80 / 80, 84 / 64), rel=0.01)
+    assert (two.efficiency_low, two.efficiency_high) == pytest.approx(
+        (100 / 160, 120 / 128), rel=0.01
+    )
+    assert one.efficiency_low < one.efficiency < one.efficiency_high
+    assert two.efficiency_low < two.efficiency < two.efficiency_high
+    assert " % to 93." in scaling.table([one, two])[-1]
+    (alone,) = scaling.points([of(80.0, 1)], {1: [of(84.0, 1)]}, towers=1, shared=False)
+    assert alone.efficiency == pytest.approx(1.05)
+    assert (alone.efficiency_low, alone.efficiency_high) == (None, None)
+
+
+def test_workers_that_share_processors(of):
+    (two,) = scaling.points(
+        [of(80.0, 1)], {2: [of(40.0, 2)]}, towers=1, shared=True, predicted={2: 0.1}
+    )
+    # 0.4 s, of which the computation of both takes 0.2.
+    assert two.compute_seconds == pytest.approx(0.2)
+    assert two.communication == pytest.approx(0.5)
+    assert two.efficiency == pytest.approx(0.25)
+    assert two.predicted_images_per_sec == pytest.approx(16 / 0.3)
+
+
+def test_a_run_without_steps(of):
+    with pytest.raises(BenchmarkError, match="has no steps"):
+        scaling.points([of(None, 1)], {}, towers=1, shared=False)
+
+
+@pytest.mark.parametrize(
+    ("flags", "ps", "seconds"),
+    [
+        # lenet has 4 * N bytes; a ring moves 2 (n - 1) / n of them in 2 (n - 1) messages.
+        ({"variable_update": "distributed_all_reduce", "all_reduce_spec": "xring"}, 0, "ring"),
+        ({"variable_update": "parameter_server"}, 1, None),
+        ({"variable_update": "parameter_server"}, 3, None),
+        ({"variable_update": "collective_all_reduce"}, 0, None),
+    ],
+)
+def test_predictions_by_mode(flags, ps, seconds):
+    link = Link("test", 0.0, 1e-9, 0.0)
+    params = Params.from_dict({"model": "lenet", "device": "cpu", **flags})
+    found, reason = scaling.exchange_seconds(params, link, ps, (1, 2, 4))
+    assert reason == ""
+    assert found[1] == 0
+    assert 0 < found[2] < found[4]
+    if seconds == "ring":
+        from cnnbench.flags.groups.allreduce import model_gradients
+        from cnnbench.lab.predict.workload import gradient_tensors, total_bytes
+
+        size = total_bytes(gradient_tensors(model_gradients("lenet", None)[1], 4))
+        assert found[4] == pytest.approx(size * 2 * 3 / 4 * 1e-9, rel=0.01)
+
+
+def test_towers_of_a_worker_share_memory():
+    link = Link("test", 0.0, 1e-9, 0.0)
+    values = {"model": "lenet", "variable_update": "distributed_all_reduce", "num_gpus": 2}
+    params = Params.from_dict({**values, "all_reduce_spec": "xring"})
+    found, _ = scaling.exchange_seconds(params, link, 0, (1, 2))
+    assert found[1] == pytest.approx(0, abs=1e-9)
+    assert found[2] > 0
+
+
+def test_table_csv_and_chart(of, monkeypatch):
+    found = scaling.points([of(80.0, 1)], {2: [of(100.0, 2)]}, towers=1, shared=False)
+    monkeypatch.setenv("COLUMNS", "160")
+    head, row = scaling.table(found)
+    assert head.split()[:7] == [
+        *("workers", "towers", "median", "images/sec", "median", "step", "ms")
+    ]
+    monkeypatch.setenv("COLUMNS", "100")
+    assert max(map(len, scaling.table(found))) <= 100
+    assert row.split() == ["2", "2", "100.0", "160.0", "62.5", "%", "-", "37.5", "%", "-", "-"]
+    (values,) = csv.DictReader(scaling.to_csv(found).splitlines())
+    assert values["images_per_sec"] == "100.0"
+    assert values["predicted_images_per_sec"] == ""
+    lines = scaling.chart(found, "title")
+    assert {series.name: series.points for series in lines.series} == {
+        "measured": ((2.0, 100.0),),
+        "no exchange": ((2.0, pytest.approx(160.0)),),
+    }
+
+
+def test_flags_of_one_process_without_exchange():
+    reducing = ("--variable_update=distributed_all_reduce", "--all_reduce_spec=xring")
+    others = ("--cluster_timeout=3", "--num_gpus=1", "--nodistortions", "--init_learning_rate=0.1")
+    flags = flags_alone(("--model=lenet", *reducing, *others), 2)
+    given = parse_flags(flags, FLAGS)
+    assert (given["num_gpus"], given["variable_update"]) == (2, "independent")
+    assert (given["model"], given["distortions"], given["init_learning_rate"]) == (
+        *("lenet", False, 0.1),
+    )
+    assert "all_reduce_spec" not in given
+    assert not {spec.name for spec in specs_of(ClusterParams)} & given.keys()

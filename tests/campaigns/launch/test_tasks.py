@@ -1,0 +1,124 @@
+"""Commands, ports and processors of the processes of a job."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cnnbench.base.jobs.job import Task
+from cnnbench.campaigns.launch.tasks import (
+    Layout,
+    check,
+    gpu_variables,
+    log_of,
+    on_cores,
+    shares_of_cores,
+    task_flags,
+)
+from cnnbench.errors import FlagError, UsageError
+from cnnbench.flags import Params
+
+
+def test_every_process_gets_the_job_and_its_place_in_it():
+    job = Layout(workers=2, ps=1, controller=True).job([1001, 1002, 1003, 1004])
+    assert job.is_chief
+    words = {
+        str(task): " ".join(task_flags(replace(job, task=task), ("--model=lenet",), 3))
+        for task in job.tasks
+    }
+    common = (
+        "--model=lenet --worker_hosts=localhost:1001,localhost:1002 --ps_hosts=localhost:1003 "
+        "--controller_host=localhost:1004 --job_name={} --task_index={} --num_gpus=3"
+    )
+    places = {name: name.split(":") for name in ("controller:0", "worker:0", "worker:1", "ps:0")}
+    assert words == {name: common.format(*place) for name, place in places.items()}
+
+
+def test_flags_of_nobody_are_left_out():
+    job = Layout(workers=1).job([1001])
+    hosts = "--worker_hosts=localhost:1001"
+    assert task_flags(job, (), None) == (hosts, "--job_name=worker", "--task_index=0")
+    assert log_of(Path("x"), Task("ps", 3)) == Path("x/ps-3.log")
+
+
+@pytest.mark.parametrize(
+    ("flags", "towers", "flag"),
+    [
+        (["--job_name=ps"], None, "job_name"),
+        (["--task_index=1"], None, "task_index"),
+        (["--worker_hosts=a:1"], None, "worker_hosts"),
+        (["--ps_hosts=a:1"], None, "ps_hosts"),
+        (["--controller_host=a:1"], None, "controller_host"),
+        (["--cluster=mpi"], None, "cluster"),
+        (["--rendezvous=a:1"], None, "rendezvous"),
+        (["--num_gpus=2"], 3, "num_gpus"),
+    ],
+)
+def test_flags_that_contradict_the_launch(flags, towers, flag):
+    with pytest.raises(FlagError) as caught:
+        check(Layout(workers=2), flags, towers)
+    assert caught.value.flag == flag
+
+
+def test_a_job_can_measure_reductions():
+    run = check(Layout(workers=2), ["allreduce", "--sizes=4K", "--device=cpu"], 3)
+    assert (run.num_gpus, run.device) == (3, "cpu")
+    with pytest.raises(FlagError, match="--sizes=x"):
+        check(Layout(workers=2), ["allreduce", "--sizes=x"], None)
+    with pytest.raises(FlagError, match="--ps=1"):
+        check(Layout(workers=2, ps=1), ["allreduce"], None)
+    with pytest.raises(UsageError, match="unknown flag --batch_size"):
+        check(Layout(workers=2), ["allreduce", "--batch_size=3"], None)
+
+
+def test_unknown_flags():
+    with pytest.raises(UsageError, match="unknown flag --modle"):
+        check(Layout(), ["--modle=x"], None)
+
+
+def test_processors_are_divided(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {8, 1, 2, 3, 9})
+    assert shares_of_cores(2) == [{1, 2}, {3, 8, 9}]
+    assert shares_of_cores(5) == [{1}, {2}, {3}, {8}, {9}]
+    with pytest.raises(FlagError, match="5 processors cannot be divided among 6 processes"):
+        shares_of_cores(6)
+
+
+def test_processors_are_set_for_a_while():
+    before = os.sched_getaffinity(0)
+    one = {min(before)}
+    with on_cores(one):
+        assert os.sched_getaffinity(0) == one
+    with on_cores(None):
+        assert os.sched_getaffinity(0) == before
+    assert os.sched_getaffinity(0) == before
+
+
+@pytest.mark.parametrize(
+    ("visible", "params", "expected"),
+    [
+        ("0,1,2,3", {"num_gpus": 2}, ["0,1", "2,3", None]),
+        ("GPU-a,GPU-b", {}, ["GPU-a", "GPU-b", None]),
+        ("0,1,2", {"num_gpus": 2}, [None] * 3),
+        ("", {}, [None] * 3),
+        ("0,1,2,3", {"num_gpus": 2, "device": "cpu"}, [None] * 3),
+        ("0,1,2,3", {"num_gpus": 2, "gpu_indices": "1,0"}, [None] * 3),
+    ],
+)
+def test_workers_get_gpus_of_their_own(monkeypatch, visible, params, expected):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    job = Layout(workers=2, ps=1).job([1001, 1002, 1003])
+    found = [gpu_variables(replace(job, task=task), Params(**params)) for task in job.tasks]
+    assert [one.get("CUDA_VISIBLE_DEVICES") for one in found] == expected
+
+
+def test_a_mode_that_is_coordinated_gets_a_controller():
+    layout = Layout(workers=2, ps=1)
+    assert layout.with_coordinator(["--variable_update=parameter_server"]) == layout
+    flags = ["--variable_update=parameter_server_strategy"]
+    coordinated = layout.with_coordinator(flags)
+    assert coordinated == Layout(workers=2, ps=1, controller=True)
+    assert check(coordinated, flags, None).job_name == "controller"

@@ -1,0 +1,202 @@
+"""One child: how it may end, and that nothing of it is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from children import PATIENCE, gone, wait_for
+
+from cnnbench.campaigns.processes import child
+from cnnbench.campaigns.processes.child import Command, oom_kills, program
+from cnnbench.machine.host import Host
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def python(code):
+    return (sys.executable, "-I", "-c", textwrap.dedent(code))
+
+
+def execute(words, log, timeout, grace=child.GRACE_SECONDS, **more):
+    return child.execute(Command(words=words, log=log, **more), timeout, grace)
+
+
+@pytest.mark.parametrize("status", [0, 255])
+def test_exit_status_and_output(tmp_path, status):
+    code = f"import sys; print('out'); print('err', file=sys.stderr); sys.exit({status})"
+    log = tmp_path / "log"
+    log.write_text("old")
+    ended = execute(python(code), log, PATIENCE)
+    assert (ended.code, ended.timed_out, ended.error) == (status, False, None)
+    assert sorted(log.read_text().splitlines()) == ["err", "out"]
+    assert 1 << 20 < ended.max_rss_bytes < 1 << 33
+    assert 0 < ended.seconds < PATIENCE
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_a_child_that_dies_of_a_signal(tmp_path, number):
+    code = f"import os; os.kill(os.getpid(), {int(number)})"
+    ended = execute(python(code), tmp_path / "log", PATIENCE)
+    assert (ended.code, ended.timed_out) == (-number, False)
+
+
+def test_a_program_that_is_not_there(tmp_path):
+    ended = execute(("/no/such/program", "x"), tmp_path / "log", PATIENCE)
+    assert ended.code is None
+    assert ended.error == "/no/such/program: No such file or directory"
+
+
+def test_time_out_with_a_child_that_takes_its_leave(tmp_path):
+    code = """
+        import signal, sys, time
+        def leave(*_): print("good-bye", flush=True); sys.exit(130)
+        signal.signal(signal.SIGTERM, leave)
+        print("ready", flush=True)
+        while True:
+            time.sleep(0.1)
+    """
+    ended = execute(python(code), tmp_path / "log", timeout=1.0, grace=PATIENCE)
+    assert (ended.code, ended.timed_out) == (130, True)
+    assert (tmp_path / "log").read_text().split() == ["ready", "good-bye"]
+
+
+def test_time_out_with_a_child_that_hears_nothing(tmp_path):
+    code = """
+        import signal, time
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(600)
+    """
+    ended = execute(python(code), tmp_path / "log", timeout=0.5, grace=0.2)
+    assert (ended.code, ended.timed_out) == (-signal.SIGKILL, True)
+    assert ended.seconds < PATIENCE
+
+
+def test_grandchildren_end_with_the_child(tmp_path):
+    code = f"""
+        import subprocess, sys
+        other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        open({str(tmp_path / "pid")!r}, "w").write(str(other.pid))
+    """
+    ended = execute(python(code), tmp_path / "log", PATIENCE)
+    assert ended.code == 0
+    assert gone(int((tmp_path / "pid").read_text()))
+
+
+def test_a_guard_that_is_killed_takes_the_child_along(tmp_path):
+    code = f"""
+        import os, signal, time
+        open({str(tmp_path / "pid")!r}, "w").write(str(os.getpid()))
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(600)
+    """
+    ended = execute(python(code), tmp_path / "log", PATIENCE)
+    assert ended.code is None
+    assert gone(int((tmp_path / "pid").read_text()))
+
+
+def test_the_child_inherits_neither_the_link_nor_standard_input(tmp_path):
+    code = """
+        import os
+        print(sorted(int(n) for n in os.listdir("/proc/self/fd"))[:4], repr(os.read(0, 1)))
+    """
+    execute(python(code), tmp_path / "log", PATIENCE)
+    # The fourth is the listing itself.
+    assert (tmp_path / "log").read_text() == "[0, 1, 2, 3] b''\n"
+
+
+def parent(tmp_path):
+    """A process that executes a child which sleeps; both process numbers."""
+    sleeps = f"import os, time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); "
+    sleeps += "time.sleep(600)"
+    code = f"""
+        import pathlib, signal, sys
+        from cnnbench.campaigns.processes.child import Command, execute
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        words, log = (sys.executable, "-c", {sleeps!r}), pathlib.Path({str(tmp_path / "log")!r})
+        try:
+            execute(Command(words=words, log=log), 600)
+        except KeyboardInterrupt:
+            sys.exit(130)
+    """
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)])
+    return process, int(wait_for(tmp_path / "pid"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP, signal.SIGTERM, signal.SIGINT])
+def test_the_child_does_not_outlive_its_parent(tmp_path, number):
+    process, sleeper = parent(tmp_path)
+    os.kill(process.pid, number)
+    expected = 130 if number in (signal.SIGTERM, signal.SIGINT) else -number
+    assert process.wait(PATIENCE) == expected
+    assert gone(sleeper)
+
+
+def test_the_child_volunteers_when_memory_runs_out(tmp_path):
+    execute(python("print(open('/proc/self/oom_score_adj').read())"), tmp_path / "log", PATIENCE)
+    with open("/proc/self/oom_score_adj", encoding="ascii") as file:
+        own = int(file.read())
+    assert int((tmp_path / "log").read_text()) >= max(own, 500)
+
+
+def test_variables_and_working_directory(tmp_path, monkeypatch):
+    monkeypatch.setenv("KEPT", "kept")
+    code = "import os; print(os.environ['KEPT'], os.environ['ADDED'], os.getcwd())"
+    log = tmp_path / "log"
+    execute(python(code), log, PATIENCE, environment={"ADDED": "a=b"}, folder=tmp_path)
+    assert log.read_text() == f"kept a=b {tmp_path.resolve()}\n"
+    assert "ADDED" not in os.environ
+
+
+@pytest.fixture
+def root(tmp_path):
+    def root(files):
+        for name, text in files.items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(text)
+        return tmp_path
+
+    return root
+
+
+@pytest.mark.parametrize(
+    ("files", "count"),
+    [
+        ({}, 0),
+        ({"proc/vmstat": "oom_kill 7\noom_kill_x 9\n"}, 7),
+        (
+            {
+                "proc/self/cgroup": "0::/a/b\n",
+                "sys/fs/cgroup/a/b/memory.events": "oom 5\noom_kill 3\n",
+                "proc/vmstat": "oom_kill 7\n",
+            },
+            3,
+        ),
+        # In a container: the path is the host's, the mount point our group.
+        ({"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/memory.events": "oom_kill 2\n"}, 2),
+        (
+            {
+                "proc/self/cgroup": "5:cpu:/x\n4:memory:/y\n0::/\n",
+                "sys/fs/cgroup/memory/y/memory.oom_control": "under_oom 0\noom_kill 4\n",
+            },
+            4,
+        ),
+        ({"proc/self/cgroup": "0::/a\n", "proc/vmstat": "no such line\n"}, 0),
+    ],
+)
+def test_oom_kill_counters_of_both_versions_of_control_groups(root, files, count):
+    assert oom_kills(Host(root(files))) == count
+
+
+def test_program_is_this_cnnbench(monkeypatch, tmp_path):
+    monkeypatch.setattr("sys.argv", ["-c"])
+    assert program()[1:] == ("-m", "cnnbench")
+    script = tmp_path / "cnnbench"
+    script.write_text("")
+    monkeypatch.setattr("sys.argv", [str(script), "sweep"])
+    assert program()[1:] == (str(script),)
+    assert os.path.samefile(program()[0], sys.executable)

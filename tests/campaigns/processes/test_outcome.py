@@ -1,0 +1,265 @@
+"""What is made of how a child ended."""
+
+from __future__ import annotations
+
+import functools
+import json
+from datetime import datetime, timezone
+
+import pytest
+import tensorflow as tf
+
+from cnnbench.campaigns.processes.ended import Ended
+from cnnbench.campaigns.processes.outcome import Measuring, blank_record, is_out_of_memory, judge
+from cnnbench.records.run import ErrorInfo, RunRecord
+from cnnbench.run.driver.benchmark_cnn import _as_benchmark_error
+
+
+@pytest.fixture
+def make_record(lenet_runs):
+    """Makes records of three steps."""
+    return functools.partial(lenet_runs(), step_seconds=(0.1, 0.1, 0.2))
+
+
+@pytest.fixture
+def outcome(tmp_path):
+    """The outcome of a child that ended so, wrote this and said that."""
+
+    def outcome(ended, written=None, said="first\nlast words\n\n", kind="run"):
+        record, log = tmp_path / "record", tmp_path / "log"
+        record.unlink(missing_ok=True)
+        if isinstance(written, RunRecord):
+            written = written.to_json()
+        if written is not None:
+            record.write_text(written)
+        log.write_text(said)
+        command = ("cnnbench", "run", "--model=lenet")
+        blank = blank_record(kind, command, {"model": "trivial"}, ("model",), {"hostname": "here"})
+        return judge(Measuring(words=(), log=log, record=record, blank=blank), ended)
+
+    return outcome
+
+
+def error_of(result):
+    record = RunRecord.from_dict(result.document)
+    assert record.status == "failed"
+    assert result.message == record.error.message
+    return record.error
+
+
+def test_a_sound_record_is_kept_as_it_is(outcome, make_record):
+    written = make_record().to_dict()
+    result = outcome(Ended(0, 1.0, max_rss_bytes=7), json.dumps({**written, "later": 1}))
+    assert (result.status, result.message, result.max_rss_bytes) == ("ok", "", 7)
+    assert result.document == {**written, "later": 1}
+
+
+def test_the_record_of_a_run_without_one_says_what_was_run(outcome):
+    record = RunRecord.from_dict(outcome(Ended(3, 1.0)).document)
+    assert record.command == ("cnnbench", "run", "--model=lenet")
+    assert record.explicit_flags == ("model",)
+    assert record.config["model"] == "trivial"
+    assert record.environment == {"hostname": "here"}
+    started = datetime.fromisoformat(record.started_at)
+    assert (datetime.now(timezone.utc) - started).total_seconds() < 60
+    assert record.step_seconds == ()
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (("MemoryError", ""), "MemoryError"),
+        (("AssertionError", " \n\x1b"), "AssertionError"),
+        (("", ""), "unknown error"),
+        (("Error", "x\n::error::pwn"), "x ::error::pwn"),
+    ],
+)
+def test_a_failure_is_always_told_in_one_line(outcome, make_record, error, message):
+    record = make_record(error=error)
+    result = outcome(Ended(4, 1.0), record)
+    assert (result.status != "ok", result.message) == (True, message)
+    assert result.document == record.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("ended", "lost"),
+    [
+        (Ended(-9, 1.0), "killed by SIGKILL"),
+        (Ended(-9, 1.0, oom_kills=1), "killed by the OOM killer (SIGKILL)"),
+        (Ended(-15, 1.0), "ended by SIGTERM"),
+        (Ended(-15, 1.0, timed_out=True), "ended by its time-out"),
+        (Ended(None, 1.0), "killed with its guard"),
+        (Ended(None, 1.0, error="no such program"), ""),
+        (Ended(-6, 1.0), ""),
+        (Ended(-11, 1.0), ""),
+        (Ended(-64, 1.0), ""),
+        (Ended(4, 1.0), ""),
+        (Ended(0, 1.0), ""),
+    ],
+)
+def test_what_ended_a_process_from_outside(outcome, ended, lost):
+    assert outcome(ended).lost == lost
+
+
+def test_a_process_that_a_signal_interrupted_was_ended_from_outside(outcome, make_record):
+    for status, lost in (("interrupted", "interrupted by a signal"), ("ok", "")):
+        assert outcome(Ended(130, 1.0), make_record(status=status)).lost == lost
+    assert outcome(Ended(4, 1.0), make_record(error=("Interrupted", "own"))).lost == ""
+
+
+@pytest.mark.parametrize(
+    ("cut", "message"),
+    [
+        (lambda text: "[]", "expected an object"),
+        (lambda text: text[:-20], ""),
+        (lambda text: text[:-500], ""),
+        (lambda text: "[" * 100_000, "nested too deeply"),
+        (lambda text: json.dumps({**json.loads(text), "schema": 9}), "schema: 9 is not known"),
+    ],
+)
+def test_what_is_no_record_is_kept_aside(outcome, make_record, cut, message):
+    text = cut(make_record().to_json())
+    result = outcome(Ended(0, 1.0), text)
+    assert result.status == "failed"
+    assert error_of(result).message.startswith("not a valid record: ")
+    assert message in result.message
+    assert result.unusable == text.encode()
+
+
+@pytest.mark.parametrize(
+    ("ended", "written", "status", "error"),
+    [
+        (
+            Ended(4, 1.0),
+            {"error": ("NonFiniteLossError", "loss is nan")},
+            "failed",
+            ("NonFiniteLossError", "loss is nan"),
+        ),
+        (
+            Ended(4, 1.0),
+            {},
+            "failed",
+            ("ExitStatus", "exit status 4; last log line: last words"),
+        ),
+        (
+            Ended(130, 61.0, timed_out=True),
+            {"status": "interrupted"},
+            "timed_out",
+            ("TimedOut", "killed after 61 s; last log line: last words"),
+        ),
+        (
+            Ended(130, 1.0),
+            {"status": "interrupted"},
+            "killed",
+            ("Interrupted", "interrupted by an external signal"),
+        ),
+    ],
+)
+def test_the_record_of_a_failed_child_keeps_what_was_measured(
+    outcome, make_record, ended, written, status, error
+):
+    result = outcome(ended, make_record(**written))
+    found = error_of(result)
+    assert (result.status, (found.type, found.message)) == (status, error)
+    assert result.document["step_seconds"] == [0.1, 0.1, 0.2]
+
+
+ABORTED = "what():  std::bad_alloc"
+
+
+@pytest.mark.parametrize(
+    ("ended", "said", "status", "kind", "message"),
+    [
+        (Ended(0, 1.0), "x", "failed", "UnusableRecord", "no record was written"),
+        (Ended(2, 1.0), "x\ny\n\n", "failed", "ExitStatus", "exit status 2; last log line: y"),
+        (Ended(-9, 61.0, True), "", "timed_out", "TimedOut", "killed after 61 s; no output"),
+        (Ended(-9, 61.0, True, oom_kills=1), "", "timed_out", "TimedOut", "killed after"),
+        (Ended(-9, 1.0), "", "killed", "Killed", "ended by SIGKILL; no output"),
+        (Ended(-9, 1.0, oom_kills=1), "", "out_of_memory", "OutOfMemory", "OOM killer"),
+        (Ended(-11, 1.0, oom_kills=1), "x", "killed", "Killed", "by SIGSEGV; last log line: x"),
+        (Ended(-11, 1.0), ABORTED, "killed", "Killed", "SIGSEGV"),
+        (Ended(-6, 1.0), ABORTED, "out_of_memory", "OutOfMemory", "SIGABRT, std::bad_alloc"),
+        (Ended(-6, 1.0), "Check failed", "killed", "Killed", "SIGABRT"),
+        (Ended(None, 1.0), "", "killed", "Killed", "and its guard were killed"),
+        (
+            Ended(None, 1.0, error="x: No such file"),
+            "",
+            "failed",
+            "NotStarted",
+            "x: No such file",
+        ),
+    ],
+)
+def test_without_a_record(outcome, ended, said, status, kind, message):
+    result = outcome(ended, said=said)
+    error = error_of(result)
+    assert (result.status, error.type) == (status, kind)
+    assert message in error.message
+
+
+def test_the_driver_s_own_report_of_too_little_memory_is_one():
+    full = tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor with shape[9]")
+    error = _as_benchmark_error(full, None)
+    assert is_out_of_memory(ErrorInfo(type=type(error).__name__, message=str(error)))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        tf.errors.InvalidArgumentError(None, None, "shapes [9,3] and [7] do not fit"),
+        tf.errors.InternalError(None, None, "Failed to launch: memory looked odd"),
+        tf.errors.UnimplementedError(None, None, "out of luck"),
+        tf.errors.UnavailableError(None, None, "peer is out of memory of us"),
+    ],
+)
+def test_other_errors_of_tensorflow_are_none(error):
+    failure = _as_benchmark_error(error, None)
+    assert not is_out_of_memory(ErrorInfo(type=type(failure).__name__, message=str(failure)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "expected"),
+    [
+        ("MemoryError", "", True),
+        ("ResourceExhaustedError", "OOM", True),
+        ("BenchmarkError", "TensorFlow: InternalError: CUDA_ERROR_OUT_OF_MEMORY: x", True),
+        ("RuntimeError", "out of memory", False),
+        ("RuntimeError", "shape mismatch", False),
+        ("BenchmarkError", "loss is nan; not out of memory: really", False),
+    ],
+)
+def test_the_allow_list(kind, message, expected):
+    assert is_out_of_memory(ErrorInfo(type=kind, message=message)) is expected
+
+
+ALLREDUCE = {
+    "schema": 1,
+    "kind": "allreduce",
+    "run_id": "x",
+    "status": "ok",
+    "error": None,
+    "started_at": "2026-01-02T00:00:00+00:00",
+    "command": [],
+    "config": {},
+    "explicit_flags": [],
+    "placement": None,
+    "copies": [],
+    "points": [],
+    "environment": {},
+}
+
+
+def test_all_reduce_measurements(outcome):
+    assert outcome(Ended(0, 1.0), json.dumps(ALLREDUCE), kind="allreduce").status == "ok"
+    result = outcome(Ended(0, 1.0), json.dumps(ALLREDUCE), kind="run")
+    assert "of the kind 'allreduce'" in result.message
+
+
+@pytest.mark.parametrize(
+    "change", [{"schema": 2}, {"status": "well"}, {"status": "failed"}, {"points": None}]
+)
+def test_unsound_all_reduce_measurements(outcome, change):
+    result = outcome(Ended(0, 1.0), json.dumps({**ALLREDUCE, **change}), kind="allreduce")
+    assert result.status == "failed"
+    assert (result.document["kind"], result.document["points"]) == ("allreduce", [])
+    assert result.document["error"]["type"] == "UnusableRecord"

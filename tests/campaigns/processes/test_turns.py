@@ -1,0 +1,174 @@
+"""Children that step in turn: who runs when, and what happens when one is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from children import PATIENCE, gone, wait_for
+
+from cnnbench.campaigns.processes import turns as processes
+from cnnbench.campaigns.processes.child import Command
+from cnnbench.campaigns.processes.turns import execute_in_turn
+from cnnbench.run.runtime.turns import GO_ON, WAITS
+
+ROOT = Path(__file__).parents[3]
+
+pytestmark = pytest.mark.timeout(60)
+
+PRELUDE = """
+    import os, signal, sys, time
+    sys.path.insert(0, ROOT)
+    from cnnbench.run.runtime.turns import Turns
+    def say(word):
+        with open("trace", "a") as file:
+            file.write(f"{NAME} {word} {time.monotonic()}\\n")
+    with open(NAME, "w") as file:
+        file.write(str(os.getpid()))
+    turns = Turns.joined(os.environ)
+    def steps(count):
+        turns.wait()
+        say("warm")
+        turns.wait()
+        for step in range(count):
+            say("step")
+            time.sleep(0.01)
+            if step < count - 1 and turns.due():
+                turns.wait()
+        turns.wait(steps_left=False)
+        say("end")
+"""
+
+
+def child(folder, name, body):
+    """A command with the functions of PRELUDE; its number goes to the file `name`."""
+    names = f"ROOT = {str(ROOT)!r}; NAME = {name!r}\n"
+    code = names + textwrap.dedent(PRELUDE) + textwrap.dedent(body)
+    command = (sys.executable, "-I", "-S", "-c", code)
+    return Command(words=command, log=folder / f"{name}.log", folder=folder)
+
+
+def trace(folder):
+    """What was said, in the order of time: names, words, times."""
+    lines = (folder / "trace").read_text().splitlines()
+    return [(name, word, float(at)) for name, word, at in map(str.split, lines)]
+
+
+def test_steps_are_made_in_turn_and_only_by_one_at_a_time(tmp_path):
+    commands = [child(tmp_path, "a", "steps(6)"), child(tmp_path, "b", "steps(9)")]
+    ended = execute_in_turn(commands, PATIENCE, 0.001)
+    assert [one.code for one in ended] == [0, 0], (tmp_path / "a.log").read_text()
+    said = trace(tmp_path)
+    warm = [("a", "warm"), ("b", "warm")]
+    both = [(name, "step") for _ in range(6) for name in "ab"]
+    rest = [("b", "step")] * 3
+    # A's last word waits for the last step of B.
+    assert [one[:2] for one in said] == [*warm, *both, *rest, ("a", "end"), ("b", "end")]
+    times = [at for _, _, at in said]
+    assert times == sorted(times)
+    assert all(second - first >= 0.01 for first, second in pairwise(times[2:16]))
+    assert all(gone(int((tmp_path / name).read_text())) for name in "ab")
+
+
+def test_no_turn_before_all_have_started(tmp_path):
+    late = "time.sleep(0.3); say('started'); steps(1)"
+    execute_in_turn([child(tmp_path, "a", "steps(1)"), child(tmp_path, "b", late)], PATIENCE, 0.1)
+    assert trace(tmp_path)[0][:2] == ("b", "started")
+
+
+def test_one_that_never_waits_is_waited_for(tmp_path):
+    plain = "time.sleep(0.2); say('alone')"
+    ended = execute_in_turn(
+        [child(tmp_path, "a", "steps(1)"), child(tmp_path, "b", plain)], PATIENCE, 0.1
+    )
+    assert [one.code for one in ended] == [0, 0]
+    assert [one[:2] for one in trace(tmp_path)][:2] == [("b", "alone"), ("a", "warm")]
+
+
+@pytest.mark.parametrize("when", ["turns.wait(); turns.wait()", "pass"])
+def test_a_side_that_is_killed_drops_out_and_the_other_goes_on(tmp_path, when):
+    dies = f"{when}; os.kill(os.getpid(), signal.SIGKILL)"
+    ended = execute_in_turn(
+        [child(tmp_path, "a", dies), child(tmp_path, "b", "steps(3)")], PATIENCE, 0.001
+    )
+    assert [one.code for one in ended] == [-signal.SIGKILL, 0]
+    assert [one[:2] for one in trace(tmp_path)].count(("b", "step")) == 3
+
+
+@pytest.mark.parametrize("deaf", [False, True])
+def test_a_side_that_hangs_is_ended_and_the_other_goes_on(tmp_path, deaf):
+    begin = time.monotonic()
+    execute_in_turn([child(tmp_path, "c", "steps(3)")], PATIENCE, 0.001)
+    ample = 1.0 + 3 * (time.monotonic() - begin)  # on a machine that is this busy
+    ignore = "signal.signal(signal.SIGTERM, lambda *_: None); " if deaf else ""
+    hangs = f"{ignore}turns.wait(); turns.wait(); say('hangs')\nwhile True: time.sleep(600)"
+    commands = [child(tmp_path, "b", "steps(3)"), child(tmp_path, "a", hangs)]
+    ended = execute_in_turn(commands, ample, 0.001, grace=0.2)
+    assert [one.timed_out for one in ended] == [False, True]
+    assert ended[0].code == 0
+    assert gone(int((tmp_path / "a").read_text()))
+
+
+def test_waits_do_not_count_as_time_that_a_process_runs(monkeypatch):
+    now = 10.0
+    monkeypatch.setattr(processes.time, "monotonic", lambda: now)
+    ours, theirs = socket.socketpair()
+    member = processes._Member(None, ours)
+    now = 12.0
+    theirs.sendall(WAITS)
+    member.listen()
+    now = 50.0
+    assert (member.used, member.waits, member.steps_done) == (2.0, True, False)
+    member.go_on()
+    now = 53.0
+    assert (member.used, member.waits) == (5.0, False)
+    assert theirs.recv(1) == GO_ON
+    theirs.close()
+    member.listen()  # it has ended, and is heard no more
+    assert member.link is None
+
+
+def test_an_interrupt_ends_both(tmp_path):
+    def interrupt():
+        wait_for(tmp_path / "trace")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    commands = [child(tmp_path, name, "steps(10000)") for name in "ab"]
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        execute_in_turn(commands, PATIENCE, 0.01, grace=5.0)
+    thread.join()
+    assert all(gone(int((tmp_path / name).read_text())) for name in "ab")
+
+
+def test_both_die_with_the_process_that_runs_them(tmp_path):
+    commands = [child(tmp_path, name, "steps(10000)") for name in "ab"]
+    code = f"""
+        import sys; sys.path.insert(0, {str(ROOT)!r})
+        from pathlib import Path, PosixPath
+        from cnnbench.campaigns.processes.child import Command
+        from cnnbench.campaigns.processes.turns import execute_in_turn
+        execute_in_turn({commands!r}, 60.0, 0.01)
+    """
+    parent = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)])
+    wait_for(tmp_path / "trace")
+    parent.kill()
+    parent.wait()
+    assert all(gone(int(wait_for(tmp_path / name))) for name in "ab")
+
+
+def test_a_program_that_is_not_there(tmp_path):
+    missing = Command(words=("/no/such/program",), log=tmp_path / "log")
+    ended = execute_in_turn([missing, child(tmp_path, "b", "steps(1)")], PATIENCE, 0.01)
+    assert ended[0].error == "/no/such/program: No such file or directory"
+    assert ended[1].code == 0

@@ -1,0 +1,177 @@
+"""The table, CSV, JSON and chart of made-up records."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+from collections.abc import Callable
+
+import pytest
+
+from cnnbench.base.charts.draw import render
+from cnnbench.campaigns.processes.commands import Resolved
+from cnnbench.campaigns.processes.ended import Ended
+from cnnbench.campaigns.strategies import table
+from cnnbench.campaigns.strategies.plan import ONE_TOWER, StrategiesPlan, StrategyCase
+from cnnbench.campaigns.strategies.session import CaseRuns
+from cnnbench.campaigns.strategies.table import StrategyRow
+from cnnbench.campaigns.strategies.weights import WeightDistance
+from cnnbench.records.outputs import KINDS
+from cnnbench.records.run import Measured, RunRecord, StartupSeconds
+
+TOLERANCE = 1e-4
+
+
+def case(name: str, apart: str = "") -> StrategyCase:
+    return StrategyCase(name, (), Resolved({}, (), (), {}, 4), apart)
+
+
+PLAN = StrategiesPlan(
+    case(ONE_TOWER, "it sees all images as one batch"),
+    (case("parameter_server"), case("replicated"), case("independent", "its towers train apart")),
+    (),
+)
+SPEEDS = {
+    ONE_TOWER: (100.0, 200.0, 100.0),
+    "parameter_server": (80.0, 160.0, 100.0),
+    "replicated": (50.0, 100.0, 40.0),
+    "independent": (100.0,),
+}
+DISTANCES = {"parameter_server": WeightDistance(0.0), "replicated": WeightDistance(2e-6, "conv0/w")}
+
+
+def went_well(record: RunRecord) -> Ended:
+    return Ended(0, 1.0, status="ok", document=record.to_dict())
+
+
+@pytest.fixture
+def results(lenet_runs) -> list[CaseRuns]:
+    made = lenet_runs()
+    found = []
+    for one in PLAN.cases:
+        rounds = {}
+        for at, speed in enumerate(SPEEDS[one.name], start=1):
+            record = made(
+                speed,
+                devices=2,
+                measured=Measured(peak_memory_bytes=2**30),
+                startup_seconds=StartupSeconds(import_=1.0, build=2.0, first_step=0.5),
+            )
+            placement = dataclasses.replace(
+                record.placement, variables=8, variable_copies=16, reduction_operations=24
+            )
+            rounds[at] = went_well(dataclasses.replace(record, placement=placement))
+        found.append(CaseRuns(one, rounds))
+    found[-1].rounds[2] = Ended(4, 1.0, status="failed", message="=no good")
+    return found
+
+
+def rows_of(results: list[CaseRuns], **distances: WeightDistance) -> dict[str, StrategyRow]:
+    found = table.rows(results, {**DISTANCES, **distances}, TOLERANCE)
+    return {row.mode: row for row in found}
+
+
+def test_rows(results: list[CaseRuns]) -> None:
+    found = rows_of(results)
+    assert list(found) == list(SPEEDS)
+    server = found["parameter_server"]
+    assert (server.images_per_sec, server.low, server.high) == (100.0, 80.0, 160.0)
+    # The rounds are compared with one tower of their own: 1/4, 1/4 and 0.
+    assert server.overhead == pytest.approx(0.25)
+    assert found[ONE_TOWER].overhead is None
+    assert (server.peak_memory_bytes, server.build_seconds) == (2**30, 2.0)
+    assert (server.variables, server.variable_copies, server.reduction_operations) == (8, 16, 24)
+    assert [row.weights for row in found.values()] == [
+        table.APART,
+        table.REFERENCE,
+        table.EQUAL,
+        table.APART,
+    ]
+
+
+def test_on_gpus_a_mode_is_compared_with_so_many_single_devices(results) -> None:
+    for at, record in results[1].records.items():
+        placement = dataclasses.replace(record.placement, device="gpu")
+        results[1].rounds[at] = went_well(dataclasses.replace(record, placement=placement))
+    found = table.rows(results, {}, TOLERANCE)
+    assert found[1].overhead == pytest.approx(1.5)
+    assert found[1].weights == table.UNKNOWN
+
+
+@pytest.mark.parametrize("value", [1.0, float("nan")])
+def test_weights_that_differ_fail_the_command_and_are_named(results, value: float) -> None:
+    del results[-1].rounds[2]
+    assert not table.failed(tuple(rows_of(results).values()))
+    found = tuple(rows_of(results, replicated=WeightDistance(value, "conv0/w")).values())
+    assert table.failed(found)
+    assert "weights of replicated differ from those of parameter_server: conv0/w by " in (
+        table.table_text(found, PLAN, TOLERANCE)
+    )
+
+
+def test_the_table_for_people(results: list[CaseRuns], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    found = tuple(rows_of(results).values())
+    assert table.failed(found)
+    text = table.table_text(found, PLAN, TOLERANCE)
+    assert KINDS["table of strategies"](text.encode())
+    assert KINDS["csv"](table.to_csv(found).encode())
+    lines = text.splitlines()
+    heads = lines[0]
+    for title in (
+        "mode",
+        "median images/sec",
+        "range",
+        "overhead",
+        "copies",
+        "reduction ops",
+        "weights",
+    ):
+        assert title in heads
+    assert "80.00 to 160.0" in lines[2]
+    assert "+25.0 %" in lines[2]
+    assert "1 GiB" in lines[2]
+    assert lines[5:] == [
+        "weights equal those of parameter_server, within 2.000e-06 of the largest value: "
+        "replicated",
+        "independent: its towers train apart",
+        "failed: independent: =no good",
+    ]
+
+
+@pytest.mark.parametrize("columns", [100, 80])
+def test_the_table_fits_the_terminal(
+    results: list[CaseRuns], columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    text = table.table_text(tuple(rows_of(results).values()), PLAN, TOLERANCE)
+    assert max(map(len, text.splitlines())) <= columns
+    assert KINDS["table of strategies"](text.encode())
+    assert "80.00 to 160.0" in text
+
+
+def test_six_processes_have_an_interval(results: list[CaseRuns]) -> None:
+    results[1].rounds = dict(enumerate([*results[1].rounds.values()] * 2, start=1))
+    assert "95% interval" in table.table_text(tuple(rows_of(results).values()), PLAN, TOLERANCE)
+
+
+def test_csv_and_json_have_all_digits(results: list[CaseRuns], holds: Callable[..., None]) -> None:
+    found = tuple(rows_of(results).values())
+    lines = list(csv.DictReader(table.to_csv(found).splitlines()))
+    assert [line["mode"] for line in lines] == list(SPEEDS)
+    assert float(lines[2]["weight_distance"]) == 2e-6
+    assert lines[3]["problem"] == "'=no good"
+    document = json.loads(table.json_text(found, TOLERANCE))
+    holds("strategies", document)
+    assert document["rows"][2]["images_per_sec"] == 50.0
+    assert document["rows"][0]["overhead"] is None
+    assert document["weights_tolerance"] == TOLERANCE
+
+
+def test_the_chart_has_a_row_for_every_mode(results: list[CaseRuns]) -> None:
+    found = tuple(rows_of(results).values())
+    drawn = table.chart(found, results, "lenet on 2 devices")
+    assert [row.label for row in drawn.rows] == list(SPEEDS)
+    assert [len(row.values) for row in drawn.rows] == [3, 3, 3, 1]
+    assert b"</svg>" in render([drawn], "svg")

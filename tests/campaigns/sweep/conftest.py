@@ -1,0 +1,69 @@
+"""Suites in temporary files, and a stand-in for the runs of a sweep."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from cnnbench.campaigns.sweep.document import load
+from cnnbench.campaigns.sweep.planning import SweepPlan, make_plan
+from cnnbench.campaigns.sweep.schema import Suite, check
+from cnnbench.records.run import Batch, RunRecord
+
+FACTS = {"hostname": "here", "tensorflow_version": "2.21.0"}
+
+
+@pytest.fixture(scope="session")
+def make_record(lenet_runs: type) -> Callable[..., RunRecord]:
+    """Makes records of three steps of a batch of 4."""
+    return functools.partial(
+        lenet_runs(FACTS),
+        batch=Batch(per_device=4, global_=4),
+        step_seconds=(0.1, 0.1, 0.2),
+        losses=(3.0, 2.0, 1.0),
+    )
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str], str]:
+    """Writes a suite; returns its path."""
+
+    def write(text: str, name: str = "suite.yaml") -> str:
+        path = tmp_path / name
+        path.write_text(textwrap.dedent(text), encoding="utf-8")
+        return str(path)
+
+    return write
+
+
+@pytest.fixture
+def suite(write: Callable[[str], str]) -> Callable[[str], Suite]:
+    """The checked suite in a text."""
+    return lambda text: check(load(write(text)))
+
+
+@pytest.fixture
+def plan(suite: Callable[[str], Suite]) -> Callable[..., SweepPlan]:
+    """The plan of the suite in a text."""
+    return lambda text, overrides=None, subject=None: make_plan(
+        suite(text), FACTS, overrides, subject
+    )
+
+
+@pytest.fixture(scope="session")
+def fake(
+    tmp_path_factory: pytest.TempPathFactory, make_record: Callable[..., RunRecord]
+) -> SimpleNamespace:
+    """``program`` to start in place of cnnbench, and ``template`` of its records."""
+    template = tmp_path_factory.mktemp("fake") / "template.json"
+    template.write_text(make_record().to_json(), encoding="ascii")
+    script = Path(__file__).with_name("fake_run.py")
+    return SimpleNamespace(
+        program=(sys.executable, "-I", str(script), str(template)), template=template
+    )

@@ -1,0 +1,535 @@
+"""Plans: every flag of every entry is checked before anything runs; matrices are expanded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import local_sgd
+import numpy as np
+import pytest
+import tensorflow as tf
+from cifar10_writer import write_cifar10
+
+from cnnbench.campaigns.sweep.document import find_suite, load, shipped_suites
+from cnnbench.campaigns.sweep.planning import Item, Overrides, expand, make_plan, ordered
+from cnnbench.campaigns.sweep.runner import arguments
+from cnnbench.campaigns.sweep.schema import Search, check
+from cnnbench.errors import FlagError, UsageError
+
+FACTS = {"hostname": "here", "tensorflow_version": "2.21.0", "load_average_1min": 1.0}
+TINY = "entries: [{name: a, flags: {model: lenet}}]"
+
+
+def test_a_case(plan):
+    (case,) = plan(
+        """
+        defaults: {repeats: 2, timeout: 7}
+        entries:
+          - {name: a, flags: {model: lenet, num_batches: 5, use_fp16: true}}
+        """
+    ).cases
+    assert case.flags == ("--model=lenet", "--num_batches=5", "--use_fp16=true")
+    assert (case.name, case.command, case.repeats, case.timeout) == ("a", "run", 2, 7)
+    assert case.resolved.batch_size == 32
+    assert case.resolved.config["precision"] == "fp16"
+    assert case.resolved.config["num_warmup_batches"] == 10
+    given = {"model", "num_batches", "use_fp16", "result_json"}
+    assert set(case.resolved.explicit_flags) == given
+
+
+@pytest.mark.parametrize(
+    ("flags", "line", "message"),
+    [
+        ("modle: lenet", 20, 'unknown key "modle"; did you mean "model"?'),
+        ("model: lenett", 20, "--model=lenett: "),
+        ("model: lenet\n     num_gpus: 0", 21, "--num_gpus=0: must be from 1 to 1024"),
+        ("model: lenet\n     num_gpus: two", 21, "--num_gpus=two: must be an integer"),
+        ("model: lenet\n     xla: maybe", 21, "--xla=maybe: must be true or false"),
+        ("num_batches: 3\n     num_epochs: 2", 20, "cannot go with --num_epochs"),
+        ("result_json: x.json", 20, "is set by the sweep"),
+        ("result_csv: x.csv", 20, "is set by the sweep"),
+        ("train_dir: /nowhere", 20, "training in a sweep"),
+        ("data_dir: /nowhere/at/all", 20, "/nowhere/at/all"),
+        ("data_name: imagenet\n     data_dir: ${CNNBENCH_TEST_EMPTY}", 18, "hold no records"),
+    ],
+)
+def test_a_mistake_in_entry_17_is_refused_with_its_line(
+    plan, tmp_path, monkeypatch, flags, line, message
+):
+    (tmp_path / "train-00000-of-00001").write_bytes(b"")
+    monkeypatch.setenv("CNNBENCH_TEST_EMPTY", str(tmp_path))
+    lines = [
+        "entries:",
+        *(f" - {{name: e{i}, flags: {{tf_random_seed: {i}}}}}" for i in range(1, 17)),
+    ]
+    lines += [" - name: e17", "   flags:", f"     {flags}"]
+    with pytest.raises(UsageError) as caught:
+        plan("\n".join(lines))
+    assert f"suite.yaml:{line}: " in str(caught.value)
+    assert message in str(caught.value)
+
+
+def test_equal_configurations_are_refused(plan):
+    with pytest.raises(UsageError, match=r'yaml:4: "b" runs the same as "a"'):
+        plan(
+            """
+            entries:
+              - {name: a, flags: {model: trivial, batch_size: 32}}
+              - {name: b}
+            """
+        )
+
+
+def test_notices_name_the_configuration(plan):
+    made = plan("entries: [{name: a, flags: {single_l2_loss_op: true}}]")
+    assert len(made.notices) == 1
+    assert made.notices[0].startswith("a: --single_l2_loss_op")
+    # A run of a sweep has a record, so that this has an effect.
+    assert plan("entries: [{name: a, flags: {peak_flops: 1e12}}]").notices == ()
+
+
+def test_optional_entries_are_left_out_aloud(plan, monkeypatch):
+    monkeypatch.delenv("CNNBENCH_NO_SUCH", raising=False)
+    optional = "{name: b, optional: true, flags: {data_dir: '${CNNBENCH_NO_SUCH}'}}"
+    made = plan(f"entries: [{{name: a}}, {optional}]")
+    assert [case.name for case in made.cases] == ["a"]
+    assert made.notices == ("b: left out, because CNNBENCH_NO_SUCH is not set",)
+    with pytest.raises(UsageError, match="no entry is left to run; b: left out"):
+        plan(f"entries: [{optional}]")
+
+
+def test_overrides(plan):
+    (case,) = plan(TINY, Overrides({"num_gpus": "2", "model": "trivial"}, 5, 60.0, True)).cases
+    assert case.flags == ("--model=trivial", "--num_gpus=2")
+    assert (case.repeats, case.timeout, case.search) == (5, 60.0, Search())
+
+
+REDUCE = "entries: [{name: a, command: allreduce, %s}]"
+
+
+def test_all_reduces(plan):
+    made = plan(
+        """
+        entries:
+          - {name: a, command: allreduce, flags: {sizes: [4K, 1M], num_gpus: [2, 4]}}
+          - {name: b}
+        """,
+        Overrides({"device": "cpu", "batch_size": "3"}, search=True),
+    )
+    reduce, run = made.cases
+    assert (reduce.command, run.command) == ("allreduce", "run")
+    # A flag for all goes to those that know it.
+    assert reduce.flags == ("--sizes=4K,1M", "--num_gpus=2,4", "--device=cpu")
+    assert run.flags == ("--device=cpu", "--batch_size=3")
+    assert reduce.resolved.config["num_gpus"] == [2, 4]
+    assert (reduce.search, run.search) == (None, Search())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("flags: {batch_size: 3}", 'unknown key "batch_size"'),
+        ("flags: {sizes: 4Q}", "--sizes=4Q: "),
+        ("flags: {model: nonesuch}", "--model=nonesuch: "),
+        ("flags: {all_reduce_spec: rxing}", "--all_reduce_spec=rxing: "),
+        ("flags: {result_json: x}", "is set by the sweep"),
+        ("bounds: {mfu: {min: 1}}", "a: bounds needs command: run"),
+        ("max_batch_search: true", "a: max_batch_search needs command: run"),
+        ("launch: {workers: 2}", "a: launch needs command: run"),
+    ],
+)
+def test_mistakes_in_all_reduces(plan, settings, message):
+    with pytest.raises(UsageError) as caught:
+        plan(REDUCE % settings)
+    assert "suite.yaml:1: " in str(caught.value)
+    assert message in str(caught.value)
+
+
+def test_what_a_matrix_varies_cannot_be_overridden(plan):
+    with pytest.raises(FlagError, match='--num_gpus=4: is what "a" varies; choose with --filter'):
+        plan("entries: [{name: a, matrix: {num_gpus: [1, 2]}}]", Overrides({"num_gpus": "4"}))
+
+
+def test_a_search_must_not_begin_beyond_its_end(plan):
+    with pytest.raises(UsageError, match=r"ends at 16, below the batch size it starts with, 32"):
+        plan("entries: [{name: a, max_batch_search: {limit: 16}}]")
+
+
+def key_of(suite, text=TINY, facts=FACTS):
+    return make_plan(suite(text), facts).cases[0].key
+
+
+def test_the_key_is_of_the_resolved_configuration(suite):
+    key = key_of(suite)
+    spelled = "entries: [{name: other, repeats: 4, flags: {model: lenet, batch_size: 32}}]"
+    assert key_of(suite, spelled) == key
+    shown = "entries: [{name: a, flags: {model: lenet, progress: 'off'}}]"
+    assert key_of(suite, shown) == key
+    for flags in ("num_gpus: 2", "precision: bf16", "batch_size: 31", "tf_random_seed: 1"):
+        changed = f"entries: [{{name: a, flags: {{model: lenet, {flags}}}}}]"
+        assert key_of(suite, changed) != key
+    searched = "entries: [{name: a, flags: {model: lenet}, max_batch_search: true}]"
+    assert key_of(suite, searched) != key
+
+
+def test_the_key_is_of_the_environment_that_matters(suite):
+    key = key_of(suite)
+    assert key_of(suite, facts={**FACTS, "load_average_1min": 7.0}) == key
+    assert key_of(suite, facts={**FACTS, "git_commit": "abc"}) == key
+    for change in (
+        {"tensorflow_version": "2.20.0"},
+        {"hostname": "there"},
+        {"env_TF_ENABLE_ONEDNN_OPTS": "0"},
+        {"gpu_names": ["A100"]},
+    ):
+        assert key_of(suite, facts={**FACTS, **change}) != key
+
+
+def test_the_key_is_of_a_plug_in_s_text(suite, tmp_path):
+    plugin = tmp_path / "plugin.py"
+    source = Path("docs/examples/tiny_plugin.py")
+    text = (Path(__file__).parents[3] / source).read_text(encoding="utf-8").replace("tiny", "tiny9")
+    plugin.write_text(text, encoding="utf-8")
+    yaml = f"entries: [{{name: a, flags: {{model: tiny9, model_plugin: {plugin}}}}}]"
+    key = key_of(suite, yaml)
+    assert key_of(suite, yaml) == key
+    plugin.write_text(text + "# another text\n", encoding="utf-8")
+    assert key_of(suite, yaml) != key
+    text = Path(local_sgd.PLUGIN).read_text(encoding="utf-8")
+    plugin.write_text(text, encoding="utf-8")
+    own = f"variable_update: {local_sgd.MODE}, variable_mgr_plugin: {plugin}"
+    yaml = f"entries: [{{name: a, flags: {{{own}}}}}]"
+    key = key_of(suite, yaml)
+    plugin.write_text(text + "# another text\n", encoding="utf-8")
+    assert key_of(suite, yaml) != key
+
+
+def test_a_filter_chooses_by_name(plan):
+    text = "entries: [{name: a, matrix: {num_gpus: [1, 2, 12]}}]"
+    assert [c.name for c in plan(text, Overrides(filter="gpus=1$")).cases] == ["a num_gpus=1"]
+    with pytest.raises(FlagError, match="matches none of"):
+        plan(text, Overrides(filter="resnet"))
+    with pytest.raises(FlagError, match="is not a regular expression"):
+        plan(text, Overrides(filter="("))
+
+
+def test_flags_need_not_suit_what_a_filter_leaves_out(plan):
+    on_gpus = "num_gpus: 2, variable_update: replicated, all_reduce_spec: nccl"
+    text = f"entries: [{{name: a, flags: {{{on_gpus}}}}}, {{name: b}}]"
+    on_cpu = {"device": "cpu"}
+    with pytest.raises(UsageError, match="nccl sums on GPUs only"):
+        plan(text, Overrides(on_cpu))
+    assert [c.name for c in plan(text, Overrides(on_cpu, filter="b")).cases] == ["b"]
+
+
+def test_the_shipped_suites():
+    assert shipped_suites() == (
+        "all_reduce",
+        "batch_size",
+        "input_pipeline",
+        "leading_indicators",
+        "precision",
+        "scaling",
+        "smoke",
+        "throughput",
+    )
+
+
+@pytest.fixture(scope="module")
+def data_folders(tmp_path_factory):
+    """Folders that look like data sets to whoever only plans."""
+    cifar = tmp_path_factory.mktemp("cifar10")
+    images = np.zeros((10, 32, 32, 3), np.uint8)
+    for subset in ("train", "validation"):
+        write_cifar10(cifar, images, np.arange(10), subset=subset, form="binary")
+    imagenet = tmp_path_factory.mktemp("imagenet")
+    for name in ("train-00000-of-00001", "validation-00000-of-00001"):
+        with tf.io.TFRecordWriter(str(imagenet / name)) as records:
+            records.write(b"not looked into")
+    return {"CNNBENCH_CIFAR10": str(cifar), "CNNBENCH_IMAGENET": str(imagenet)}
+
+
+@pytest.mark.parametrize("name", shipped_suites())
+def test_every_shipped_suite_plans(name, data_folders, monkeypatch):
+    for variable, folder in data_folders.items():
+        monkeypatch.setenv(variable, folder)
+    suite = check(load(find_suite(name)))
+    made = make_plan(suite, FACTS)
+    assert suite.name == name
+    assert suite.description
+    assert len(made.cases) >= 8
+    assert len({case.key for case in made.cases}) == len(made.cases)
+    assert all("no effect" not in notice for notice in made.notices), made.notices
+    if suite.on_cpu is not None:  # the command line that a machine without a GPU is given
+        flags = {name: node.text for name, node in suite.on_cpu.flags.items()}
+        overrides = Overrides(flags, filter=suite.on_cpu.filter or None)
+        scaled = make_plan(suite, FACTS, overrides)
+        works = [case.resolved.work for case in scaled.cases]
+        assert {work.kind for work in works if work is not None} == {"cpu"}
+
+
+def test_smoke_needs_no_data_and_no_gpu(monkeypatch):
+    monkeypatch.delenv("CNNBENCH_CIFAR10", raising=False)
+    made = make_plan(check(load(find_suite("smoke"))), FACTS)
+    modes = {case.resolved.config["variable_update"] for case in made.cases}
+    assert modes == {"parameter_server", "replicated", "independent"}
+    assert {case.resolved.config["device"] for case in made.cases} == {"cpu"}
+
+
+def test_finding_suites(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert find_suite("smoke").endswith("configs/smoke.yaml")
+    (tmp_path / "smoke").write_text("mine", encoding="utf-8")
+    assert find_suite("smoke") == "smoke"
+    with pytest.raises(UsageError, match=r"no suite 'smok'; there are all_reduce, .*or name a"):
+        find_suite("smok")
+    with pytest.raises(UsageError, match=r"^x/y\.yaml: no such file; shipped suites are"):
+        find_suite("x/y.yaml")
+
+
+MANY = """
+entries:
+  - {name: a, repeats: 3, matrix: {num_gpus: [1, 2, 3, 4, 5, 6]}}
+  - {name: b, repeats: 1, flags: {model: lenet}, max_batch_search: true}
+"""
+
+
+def repeats(plan):
+    return {case.name.partition(" ")[0]: case.repeats for case in plan.cases}
+
+
+def test_repeats_follow_from_what_is_judged_together(plan):
+    sizes = ", ".join(map(str, range(101, 170)))
+    text = f"entries: [{{name: a, matrix: {{batch_size: [{sizes}]}}}}, {{name: b, repeats: 2}}]"
+    made = plan(text)
+    assert repeats(made) == {"a": 8, "b": 2}
+    # Fewer configurations need fewer processes.
+    assert repeats(plan(text, Overrides(filter="^a batch_size=11"))) == {"a": 7}
+    assert repeats(plan(text, Overrides(repeats=3))) == {"a": 3, "b": 3}
+    few = plan("entries: [{name: a, repeats: auto}, {name: b, matrix: {num_gpus: [2, 4]}}]")
+    assert repeats(few) == {"a": 7, "b": 7}
+
+
+def test_every_reduction_of_a_process_is_judged(plan):
+    sizes = ",".join(f"{size}K" for size in range(1, 36))
+    flags = f'{{sizes: "{sizes}", all_reduce_spec: "xring,pscpu", num_gpus: 2, device: cpu}}'
+    made = plan(f"entries: [{{name: r, command: allreduce, flags: {flags}}}, {{name: a}}]")
+    assert made.cases[0].resolved.rows == 70
+    assert repeats(made) == {"r": 8, "a": 7}
+
+
+def test_rounds_are_not_mixed(plan):
+    items = ordered(plan(MANY).cases, 1)
+    assert [item.repeat for item in items] == [0] + [1] * 7 + [2] * 6 + [3] * 6
+    for repeat in (1, 2, 3):
+        names = [item.case.name for item in items if item.repeat == repeat]
+        assert len(set(names)) == len(names)
+
+
+def test_the_seed_decides(plan):
+    cases = plan(MANY).cases
+    assert ordered(cases, 1) == ordered(cases, 1)
+    assert ordered(cases, 1) != ordered(cases, 2)
+    one, two = ([i for i in ordered(cases, 1) if i.repeat == r] for r in (2, 3))
+    assert [i.case for i in one] != [i.case for i in two]
+
+
+def test_labels(plan):
+    (case,) = plan("entries: [{name: a, repeats: 1}]").cases
+    (twice,) = plan("entries: [{name: a}]", Overrides(repeats=2, search=True)).cases
+    assert [i.label for i in ordered([case], 1)] == ["a"]
+    assert [i.label for i in ordered([twice], 1)] == ["a: largest batch", "a #1", "a #2"]
+
+
+@pytest.fixture
+def configurations(suite):
+    def configurations(text, environ=None):
+        (entry,) = suite("entries:\n - name: e\n   " + text.replace("\n", "\n   ")).entries
+        return expand(entry, environ or {})[0]
+
+    return configurations
+
+
+def names(configurations):
+    return [configuration.name for configuration in configurations]
+
+
+def test_without_a_matrix_there_is_one(configurations):
+    (one,) = configurations("flags: {model: lenet}")
+    assert (one.name, one.flags) == ("e", {"model": "lenet"})
+
+
+def test_the_matrix_is_a_product_in_order(configurations):
+    made = configurations("flags: {model: lenet}\nmatrix: {num_gpus: [1, 2], xla: [true, no]}")
+    assert names(made) == [
+        "e num_gpus=1 xla=true",
+        "e num_gpus=1 xla=false",
+        "e num_gpus=2 xla=true",
+        "e num_gpus=2 xla=false",
+    ]
+    assert made[3].flags == {"model": "lenet", "num_gpus": "2", "xla": "false"}
+    assert made[3].varied == ("num_gpus", "xla")
+
+
+def test_an_axis_of_sets_of_flags(configurations):
+    made = configurations(
+        "matrix:\n  size: [{model: lenet, batch_size: 3}, {model: trivial}]\n  num_gpus: [2]"
+    )
+    assert names(made) == ["e model=lenet batch_size=3 num_gpus=2", "e model=trivial num_gpus=2"]
+    assert "batch_size" not in made[1].flags
+    assert "size" not in made[0].flags
+
+
+SETS = "matrix:\n  x: [{model: lenet, batch_size: 3}, {model: trivial}]\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        # An exclusion matches all its flags, null those that are not given.
+        (
+            "flags: {model: lenet}\nmatrix: {num_gpus: [1, 2, 4], xla: [true, false]}\n"
+            "exclude:\n  - {num_gpus: [2, 4], xla: yes, model: lenet}",
+            [
+                "num_gpus=1 xla=true",
+                "num_gpus=1 xla=false",
+                "num_gpus=2 xla=false",
+                "num_gpus=4 xla=false",
+            ],
+        ),
+        (
+            "matrix: {batch_size: [null, 4], num_gpus: [1, 2]}\n"
+            "exclude: [{batch_size: null, num_gpus: 2}]",
+            ["batch_size= num_gpus=1", "batch_size=4 num_gpus=1", "batch_size=4 num_gpus=2"],
+        ),
+        (SETS + "exclude: [{batch_size: [~, 4]}]", ["model=lenet batch_size=3"]),
+        # Inclusions are beside the matrix, or alone.
+        (
+            "matrix: {num_gpus: [1]}\ninclude: [{num_gpus: 8, xla: true}]",
+            ["num_gpus=1", "num_gpus=8 xla=true"],
+        ),
+        ("include: [{num_gpus: 8}]", ["num_gpus=8"]),
+        # Of a path the last part is in a name.
+        (
+            "matrix: {data_dir: [/a/b/c/], all_reduce_spec: [nccl/xring]}",
+            ["data_dir=c all_reduce_spec=nccl/xring"],
+        ),
+    ],
+)
+def test_names(configurations, text, expected):
+    assert names(configurations(text)) == [f"e {name}" for name in expected]
+
+
+def test_exclusions_are_of_values_not_of_spellings(configurations):
+    made = configurations(
+        "matrix: {data_dir: ['${DATA}', /other], sizes: [[1, 2], [3]]}\n"
+        "exclude: [{data_dir: '${DATA}'}, {sizes: [[1, 2]]}]",
+        {"DATA": "/d"},
+    )
+    assert [c.flags for c in made] == [{"data_dir": "/other", "sizes": "3"}]
+
+
+def test_words_for_true_and_false_are_values_of_other_flags(configurations):
+    (made,) = configurations("flags: {progress: on, xla: on}")
+    assert made.flags == {"progress": "on", "xla": "true"}
+    made = configurations("matrix: {progress: [on, off], xla: [yes]}\nexclude: [{progress: off}]")
+    assert names(made) == ["e progress=on xla=true"]
+
+
+def test_null_takes_a_flag_away(configurations):
+    made = configurations("flags: {num_batches: 5}\nmatrix: {num_batches: [null, 3]}")
+    assert [c.flags for c in made] == [{}, {"num_batches": "3"}]
+    assert names(made) == ["e num_batches=", "e num_batches=3"]
+
+
+def test_lists_become_flags_with_commas(configurations):
+    made = configurations("flags: {steps: [1, 2]}\nmatrix: {other: [[3, 4], [5]]}")
+    assert [c.flags for c in made] == [
+        {"steps": "1,2", "other": "3,4"},
+        {"steps": "1,2", "other": "5"},
+    ]
+
+
+def test_variables_of_the_environment(configurations):
+    text = "flags: {data_dir: '${DATA}/x', other: '${NONE:-o}', both: '${DATA}${DATA}'}"
+    (made,) = configurations(text, {"DATA": "/d"})
+    assert made.flags == {"data_dir": "/d/x", "other": "o", "both": "/d/d"}
+
+
+@pytest.mark.parametrize(("environ", "lack"), [({}, "is not set"), ({"DATA": ""}, "is empty")])
+def test_a_variable_that_is_not_set_is_an_error_with_its_line(configurations, environ, lack):
+    message = rf"yaml:4: \$\{{DATA\}}: the environment variable DATA {lack}"
+    with pytest.raises(UsageError, match=message):
+        configurations("flags:\n  data_dir: ${DATA}", environ)
+    (made,) = configurations("flags:\n  data_dir: x${DATA:-}", environ)
+    assert made.flags == {"data_dir": "x"}
+
+
+def test_unless_the_entry_is_optional(suite):
+    (entry,) = suite("entries: [{name: e, optional: true, flags: {data_dir: '${DATA}'}}]").entries
+    assert expand(entry, {}) == ((), "DATA is not set")
+    assert expand(entry, {"DATA": ""}) == ((), "DATA is empty")
+    assert len(expand(entry, {"DATA": "x"})[0]) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("matrix: {x: [1]}\nexclude: [{x: 2}]", "excludes nothing"),
+        ("matrix: {x: [1]}\nexclude: [{y: 1}]", "excludes nothing"),
+        ("matrix: {x: [1]}\nexclude: [{x: 1, y: null}]", "excludes nothing"),
+        (
+            "matrix:\n  x: [{a: 4}, {b: 5, c: 1}]\n  b: [8]",
+            r"yaml:5: matrix\.b: sets b, which matrix\.x sets in line 4",
+        ),
+        ("matrix: {x: [1]}\nexclude: [{x: 1}]", "everything is excluded"),
+        ("matrix: {x: [1, 1]}", "e x=1: is there twice"),
+        ("matrix: {x: [1]}\ninclude: [{x: 1}]", "e x=1: is there twice"),
+        (
+            "matrix: {" + ", ".join(f"x{i}: [1, 2, 3, 4]" for i in range(7)) + "}",
+            "16384 configurations",
+        ),
+    ],
+)
+def test_mistakes_in_a_matrix(configurations, text, message):
+    with pytest.raises(UsageError, match=message):
+        configurations(text)
+
+
+LAUNCH = """
+defaults: {{flags: {{model: lenet, num_batches: 1}}, launch: {{workers: 2, ps: 1}}}}
+entries:
+  - {{name: job, {0}}}
+  - name: other
+    launch: {{workers: 3, controller: true}}
+    flags: {{variable_update: distributed_all_reduce, all_reduce_spec: xring}}
+"""
+
+
+def test_jobs(plan):
+    job, other = plan(LAUNCH.format("flags: {num_gpus: 2}")).cases
+    assert arguments(Item(job, 1)) == (
+        *("launch", "--workers=2", "--ps=1", "--controller=false", "--"),
+        *("--model=lenet", "--num_batches=1", "--num_gpus=2"),
+    )
+    assert arguments(Item(other, 1))[:5] == (
+        *("launch", "--workers=3", "--ps=0", "--controller=true", "--"),
+    )
+    assert job.resolved.config["worker_hosts"].count("localhost:") == 2
+    assert plan(LAUNCH.format("flags: {num_gpus: 2}")).cases[0].key == job.key
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("flags: {worker_hosts: a:1}", "suite.yaml:4: job: --worker_hosts=a:1: is set by launch"),
+        ("launch: {workers: 0}", "suite.yaml:4: workers: '0' must be from 1 to 256"),
+        ("launch: {worker: 2}", 'suite.yaml:4: unknown key "worker"; did you mean "workers"?'),
+        ("launch: {workers: 200, ps: 200}", "suite.yaml:4: launch: more than 256 processes"),
+        ("launch: 2", "suite.yaml:4: launch must be a mapping"),
+    ],
+)
+def test_mistakes_in_jobs(plan, settings, message):
+    with pytest.raises(UsageError) as caught:
+        plan(LAUNCH.format(settings))
+    assert message in str(caught.value)

@@ -1,0 +1,441 @@
+"""Whole sweeps over a stand-in for ``cnnbench run``."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import runpy
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cnnbench.base.text.progress import Reporter
+from cnnbench.campaigns.processes import campaign, commands
+from cnnbench.campaigns.processes.campaign import Campaign, Durations
+from cnnbench.campaigns.sweep.planning import Overrides
+from cnnbench.campaigns.sweep.runner import Sweep, largest_batch
+from cnnbench.campaigns.sweep.schema import Search
+from cnnbench.campaigns.sweep.store import Store
+from cnnbench.campaigns.sweep.summary import exit_code, summarise
+from cnnbench.judge.compare import load_records
+from cnnbench.records.codec import encode
+from cnnbench.records.subject import Subject
+from cnnbench.run.driver.memory import BatchLimits
+
+pytestmark = pytest.mark.timeout(120)
+
+# Tests are no package, so that what lies beside them is run rather than imported.
+FAKE = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("fake_run.py"))))
+FACTS = {"hostname": "here", "tensorflow_version": "2.21.0"}
+
+
+def entry(name, behaviour, **settings):
+    flags = {"tf_random_seed": behaviour, "batch_size": 4, **settings.pop("flags", {})}
+    return {"name": name, "flags": flags, "repeats": 1, **settings}
+
+
+@pytest.fixture(autouse=True)
+def memory_unknown(monkeypatch):
+    """Searches start with the batch size of the flags, whatever this machine has."""
+    monkeypatch.setattr(commands, "batch_limits", lambda params, plan: None)
+
+
+@pytest.fixture
+def sweep(tmp_path, plan, fake):
+    """Runs a suite; returns its results by (case, repeat). What it said is in sweep.said."""
+
+    def run(*entries, resume=False, seed=1, overrides=None, subject=None):
+        made = plan(json.dumps({"entries": entries}), overrides, subject)
+        stream = io.StringIO()
+        run.said = stream.getvalue
+        with Store(str(tmp_path / "results")) as store:
+            one = Sweep(
+                made,
+                store,
+                Campaign(Reporter(stream), FACTS, grace=0.2),
+                seed=seed,
+                resume=resume,
+                program=fake.program,
+            )
+            results = one.run()
+        run.rows = summarise(made.cases, results)
+        return {(one.item.case.name, one.item.repeat): one for one in results}
+
+    run.folder = tmp_path / "results"
+    return run
+
+
+def document(result):
+    return json.loads(result.path.read_text())
+
+
+def journal(sweep, event):
+    lines = (sweep.folder / "sweep.jsonl").read_text().splitlines()
+    return [e for e in map(json.loads, lines) if e["event"] == event]
+
+
+def test_every_run_leaves_a_record_and_a_log(sweep):
+    results = sweep(
+        entry("a", FAKE.OK, repeats=2, matrix={"num_gpus": [1, 2]}),
+        entry("b", FAKE.OK, flags={"model": "lenet"}),
+    )
+    assert set(results) == {(f"a num_gpus={n}", r) for n in (1, 2) for r in (1, 2)} | {("b", 1)}
+    assert {result.ended.status for result in results.values()} == {"ok"}
+    loaded = load_records([sweep.folder])
+    assert len(loaded.records) == 5
+    assert loaded.skipped == ()
+    for result in results.values():
+        assert result.path.parent == sweep.folder
+        assert "a word on stderr" in result.path.with_suffix(".log").read_text()
+    assert [path.name for path in (sweep.folder / ".sweep").iterdir()] == []
+    assert exit_code(sweep.rows) == 0
+
+
+def test_a_record_says_which_sweep_it_is_of(sweep, holds):
+    result = sweep(entry("a", FAKE.OK, matrix={"num_gpus": [2]}))[("a num_gpus=2", 1)]
+    record = document(result)
+    holds("run", record)
+    holds("journal", *map(json.loads, (sweep.folder / "sweep.jsonl").read_text().splitlines()))
+    assert record["sweep"] == {
+        "suite": "suite",
+        "case": "a num_gpus=2",
+        "key": result.item.case.key,
+        "repeat": 1,
+        "seed": 1,
+    }
+    # The file that the record has in the end, not the one the child wrote it to.
+    assert record["config"]["result_json"] == str(result.path)
+    assert record["command"][-1] == f"--result_json={result.path}"
+    assert record["command"][:3] == ["cnnbench", "run", "--tf_random_seed=0"]
+
+
+def test_a_record_says_what_was_measured_also_of_a_failed_run(sweep):
+    subject = Subject(repository="nets", revision="a" * 40, dirty=False)
+    entries = (entry("good", FAKE.OK), entry("bad", FAKE.EXIT_3))
+    for result in sweep(*entries, subject=subject).values():
+        assert document(result)["subject"] == encode(subject)
+
+
+def test_another_revision_is_another_run(sweep):
+    one = entry("a", FAKE.OK)
+    first = sweep(one, subject=Subject(revision="a" * 40, dirty=False))
+    again = sweep(one, subject=Subject(revision="a" * 40, dirty=False), resume=True)
+    assert again["a", 1].path == first["a", 1].path
+    other = sweep(one, subject=Subject(revision="b" * 40, dirty=False), resume=True)
+    assert other["a", 1].path != first["a", 1].path
+    assert "revision changed since the last sweep" in sweep.said()
+
+
+def test_rounds_in_seeded_order(sweep):
+    entries = [
+        entry(name, FAKE.OK, repeats=2, flags={"num_gpus": i + 1}) for i, name in enumerate("abc")
+    ]
+    sweep(*entries, seed=5)
+    runs = [(event["case"], event["repeat"]) for event in journal(sweep, "end")]
+    assert sorted(runs[:3]) == [("a", 1), ("b", 1), ("c", 1)]
+    assert sorted(runs[3:]) == [("a", 2), ("b", 2), ("c", 2)]
+    assert journal(sweep, "sweep")[0]["seed"] == 5
+
+
+def test_what_fails_is_recorded_and_the_rest_goes_on(sweep):
+    bad = {
+        "exit": (FAKE.EXIT_3, "failed", "ExitStatus"),
+        "hang": (FAKE.HANG, "timed_out", "TimedOut"),
+        "deaf": (FAKE.DEAF, "timed_out", "TimedOut"),
+        "corrupt": (FAKE.CORRUPT, "failed", "UnusableRecord"),
+        "killed": (FAKE.KILLED, "killed", "Killed"),
+        "silent": (FAKE.SILENT, "failed", "UnusableRecord"),
+        "failed": (FAKE.FAILED_RECORD, "failed", "BenchmarkError"),
+        "oom": (FAKE.OOM, "out_of_memory", "BenchmarkError"),
+    }
+    entries = [
+        entry(name, behaviour, timeout=1, flags={"batch_size": 64})
+        for name, (behaviour, _, _) in bad.items()
+    ]
+    results = sweep(*entries, entry("good", FAKE.OK))
+    assert results[("good", 1)].ended.status == "ok"
+    for name, (_, status, kind) in bad.items():
+        result = results[(name, 1)]
+        assert (name, result.ended.status) == (name, status)
+        assert document(result)["status"] == "failed"
+        assert document(result)["error"]["type"] == kind
+    loaded = load_records([sweep.folder])
+    assert len(loaded.records) == len(bad) + 1
+    assert loaded.skipped == ()
+    assert exit_code(sweep.rows) == 4
+    assert results[("corrupt", 1)].path.with_suffix(".unusable").exists()
+    assert "out of memory: out of memory: lower --batch_size" in sweep.said()
+
+
+def test_a_program_that_cannot_be_started_is_a_failed_run(sweep, fake, monkeypatch):
+    monkeypatch.setattr(fake, "program", ("/no/such/program",))
+    result = sweep(entry("a", FAKE.OK))[("a", 1)]
+    assert (result.ended.status, result.ended.message) == (
+        "failed",
+        "/no/such/program: No such file or directory",
+    )
+
+
+def test_resume_skips_what_is_done_and_repeats_what_failed(sweep):
+    entries = [entry("a", FAKE.OK, repeats=2), entry("b", FAKE.EXIT_3, flags={"num_gpus": 2})]
+    first = sweep(*entries)
+    before = {path: path.stat().st_mtime_ns for path in sweep.folder.glob("*.json")}
+    second = sweep(*entries, resume=True)
+    assert "2 of 3 runs are done already" in sweep.said()
+    assert [e["case"] for e in journal(sweep, "end")].count("a") == 2
+    assert [e["case"] for e in journal(sweep, "end")].count("b") == 2
+    after = {path: path.stat().st_mtime_ns for path in sweep.folder.glob("*.json")}
+    assert set(after) == set(before)  # the failed record has been replaced, none added
+    assert [path for path in after if after[path] != before[path]] == [second[("b", 1)].path]
+    assert {k: r.path for k, r in first.items()} == {k: r.path for k, r in second.items()}
+    assert [(row.name, row.ok, row.failed) for row in sweep.rows] == [("a", 2, 0), ("b", 0, 1)]
+
+
+@pytest.mark.parametrize("before", [1, 3])
+def test_resume_runs_only_the_repeats_that_are_missing(sweep, before):
+    sweep(entry("a", FAKE.OK, repeats=before))
+    sweep(entry("a", FAKE.OK, repeats=3), resume=True)
+    assert f"{before} of 3 runs are done already" in sweep.said()
+    assert [e["repeat"] for e in journal(sweep, "end")] == [1, 2, 3]
+    assert len(load_records([sweep.folder]).records) == sweep.rows[0].ok == 3
+
+
+def test_without_resume_a_sweep_begins_anew_and_keeps_what_is_there(sweep):
+    first = sweep(entry("a", FAKE.OK))
+    second = sweep(entry("a", FAKE.OK))
+    assert first[("a", 1)].path != second[("a", 1)].path
+    assert len(load_records([sweep.folder]).records) == 2
+    assert sweep.rows[0].ok == 1
+
+
+def test_a_record_that_was_damaged_afterwards_is_not_done(sweep):
+    path = sweep(entry("a", FAKE.OK))[("a", 1)].path
+    path.write_bytes(path.read_bytes()[:-30])
+    assert sweep(entry("a", FAKE.OK), resume=True)[("a", 1)].ended.status == "ok"
+    assert len(journal(sweep, "end")) == 2
+    assert load_records([sweep.folder]).skipped == ()
+
+
+def test_resume_tells_what_changed(sweep, monkeypatch):
+    sweep(entry("a", FAKE.OK))
+    monkeypatch.setattr("cnnbench.campaigns.processes.commands.source_digest", lambda: "another")
+    sweep(entry("a", FAKE.OK), resume=True)
+    assert "warning: sources changed since the last sweep; earlier results" in sweep.said()
+    assert len(journal(sweep, "end")) == 2
+
+
+def test_an_orphan_s_record_is_never_seen(sweep, make_record):
+    sweep(entry("a", FAKE.OK))
+    (sweep.folder / ".sweep" / "123-abc.part").write_text(make_record().to_json())
+    sweep(entry("a", FAKE.OK), resume=True)
+    assert [path.name for path in (sweep.folder / ".sweep").iterdir()] == []
+    assert len(load_records([sweep.folder]).records) == 1
+
+
+def test_interrupted(sweep, monkeypatch):
+    execute = campaign.execute
+
+    def interrupt(command, *rest):
+        if any("num_gpus=2" in word for word in command.words):
+            raise KeyboardInterrupt
+        return execute(command, *rest)
+
+    monkeypatch.setattr(campaign, "execute", interrupt)
+    entries = [entry("a", FAKE.OK), entry("b", FAKE.OK, flags={"num_gpus": 2}, repeats=1)]
+    with pytest.raises(KeyboardInterrupt):
+        sweep(*entries)
+    done = len(load_records([sweep.folder]).records) if list(sweep.folder.glob("*.json")) else 0
+    assert done == len(journal(sweep, "end")) <= 1
+    monkeypatch.setattr(campaign, "execute", execute)
+    results = sweep(*entries, resume=True)
+    assert {result.ended.status for result in results.values()} == {"ok"}
+    assert len(load_records([sweep.folder]).records) == 2
+
+
+SEARCH = {"limit": 1000, "multiple_of": 1, "num_batches": 7}
+
+
+@pytest.mark.parametrize(
+    ("limits", "sizes"),
+    [
+        (BatchLimits(fitting=20, refused=24), [20, 22, 23]),
+        (BatchLimits(fitting=30, refused=1000), [30, 15, 22, 26, 24, 23]),
+    ],
+)
+def test_a_search_starts_from_the_estimate(sweep, monkeypatch, limits, sizes):
+    monkeypatch.setattr(commands, "batch_limits", lambda params, plan: limits)
+    sweep(entry("a", FAKE.OOM, max_batch_search=SEARCH))
+    assert [t["batch_size"] for t in journal(sweep, "trial")] == sizes
+    assert sweep.rows[0].batch_size == 23
+
+
+def test_search_runs_in_fresh_processes_and_its_batch_is_measured(sweep):
+    searched = entry("a", FAKE.OOM, repeats=2, max_batch_search=SEARCH, flags={"num_epochs": 2})
+    results = sweep(searched)
+    trials = journal(sweep, "trial")
+    assert [(t["batch_size"], t["fits"]) for t in trials] == [
+        *((4, True), (8, True), (16, True), (32, False)),
+        *((24, False), (20, True), (22, True), (23, True)),
+    ]
+    assert {result.ended.status for result in results.values()} == {"ok"}
+    for result in results.values():
+        record = document(result)
+        assert record["sweep"]["requested_batch_size"] == 4
+        assert record["config"]["batch_size"] == record["batch"]["per_device"] == 23
+        assert "--num_epochs=2" in record["command"]
+    assert len(load_records([sweep.folder]).records) == 2  # trials leave none
+    assert "a: largest batch: 23 per device" in sweep.said()
+    assert sweep.rows[0].batch_size == 23
+    logs = [re.search(r"batch(\d+)", p.name) for p in sweep.folder.glob("*batch*.log")]
+    assert sorted(int(match[1]) for match in logs) == [4, 8, 16, 20, 22, 23, 24, 32]
+
+
+def test_a_shape_bug_is_not_walked_down(sweep):
+    searched = entry("a", FAKE.BUG, repeats=2, max_batch_search=SEARCH)
+    results = sweep(searched, entry("b", FAKE.OK, flags={"num_gpus": 2}))
+    assert [t["batch_size"] for t in journal(sweep, "trial")] == [4, 8, 16]
+    assert set(results) == {("a", 1), ("b", 1)}
+    assert results[("a", 1)].ended.status == "failed"
+    assert "shapes [32,3]" in results[("a", 1)].ended.message
+    assert document(results[("a", 1)])["config"]["batch_size"] == 32
+    assert results[("b", 1)].ended.status == "ok"
+
+
+@pytest.mark.parametrize(
+    ("searched", "status", "sizes"),
+    [
+        (entry("a", FAKE.HANG, timeout=1, max_batch_search=SEARCH), "timed_out", []),
+        (
+            entry("a", FAKE.OOM, flags={"batch_size": 64}, max_batch_search={"multiple_of": 32}),
+            "out_of_memory",
+            [64, 32],
+        ),
+    ],
+)
+def test_a_search_without_a_result(sweep, searched, status, sizes):
+    assert sweep(searched)[("a", 1)].ended.status == status
+    assert [t["batch_size"] for t in journal(sweep, "trial")] == sizes
+
+
+def test_a_search_ends_at_its_limit(sweep):
+    searched = entry("a", FAKE.OK, max_batch_search={"limit": 10})
+    sweep(searched)
+    assert "10 per device, the limit of the search" in sweep.said()
+
+
+def test_a_search_that_was_killed_goes_on_where_it_was(sweep, monkeypatch):
+    searched = entry("a", FAKE.OOM, max_batch_search=SEARCH)
+    execute, count = campaign.execute, []
+
+    def die(*arguments):
+        count.append(1)
+        if len(count) == 5:
+            raise KeyboardInterrupt
+        return execute(*arguments)
+
+    monkeypatch.setattr(campaign, "execute", die)
+    with pytest.raises(KeyboardInterrupt):
+        sweep(searched)
+    monkeypatch.setattr(campaign, "execute", execute)
+    assert sweep(searched, resume=True)[("a", 1)].ended.status == "ok"
+    sizes = [t["batch_size"] for t in journal(sweep, "trial")]
+    assert sizes == [4, 8, 16, 32, 24, 20, 22, 23]  # none of them twice
+    sweep(searched, resume=True)
+    assert len(journal(sweep, "searched")) == 1
+    assert sweep.rows[0].ok == 1
+
+
+def test_search_of_the_command_line(sweep):
+    sweep(entry("a", FAKE.OOM, flags={"batch_size": 16}), overrides=Overrides(search=True))
+    assert sweep.rows[0].batch_size == 23
+
+
+def test_time_left_knows_what_earlier_sweeps_took(sweep):
+    sweep(entry("a", FAKE.OK, repeats=3))
+    assert sweep.said().count("ETA") == 2
+    sweep(entry("a", FAKE.OK, repeats=1))
+    assert "ETA" not in sweep.said()
+
+
+def test_results_that_can_no_longer_be_written_end_the_sweep(sweep, fake, monkeypatch):
+    from cnnbench.errors import BenchmarkError
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("cnnbench.campaigns.processes.results_dir.write_whole", full)
+    with pytest.raises(BenchmarkError, match="No space left on device"):
+        sweep(entry("a", FAKE.OK), entry("b", FAKE.OK, flags={"num_gpus": 2}))
+    assert len(journal(sweep, "start")) == 1
+
+
+def test_time_left_is_of_what_was_measured():
+    durations = Durations()
+    assert durations.left([("a", False)]) is None
+    assert durations.left([]) == 0
+    durations.add(("a", False), 10)
+    durations.add(("a", False), 20)
+    assert durations.left([("a", False), ("a", False)]) == 30
+    # What is not known yet takes as long as the others did.
+    assert durations.left([("a", False), ("b", False)]) == 30
+    durations.add(("b", False), 1)
+    assert durations.left([("b", False)]) == 1
+    assert durations.left([("b", True)]) == pytest.approx(31 / 3)
+
+
+def test_runs_of_other_sweeps_tell_nothing_about_unknown_ones():
+    durations = Durations()
+    durations.add(("old", False), 1000, past=True)
+    assert durations.left([("new", False)]) is None
+    assert durations.left([("old", False)]) == 1000
+
+
+def tried(start, search, capacity):
+    sizes = []
+
+    def fits(size):
+        sizes.append(size)
+        return size <= capacity
+
+    return largest_batch(start, search, fits), sizes
+
+
+@pytest.mark.parametrize(
+    ("start", "search", "capacity", "found", "sizes"),
+    [
+        (4, Search(limit=1000), 23, 23, [4, 8, 16, 32, 24, 20, 22, 23]),
+        (64, Search(), 5, 5, [64, 32, 16, 8]),
+        (4, Search(), 0, 0, [4]),
+        (4, Search(limit=20), 10**9, 20, [4, 8, 16, 20]),
+    ],
+)
+def test_the_largest_batch_is_doubled_then_bisected(start, search, capacity, found, sizes):
+    largest, order = tried(start, search, capacity)
+    assert (largest, order[: len(sizes)]) == (found, sizes)
+
+
+@given(
+    start=st.integers(1, 3000),
+    limit=st.integers(1, 3000),
+    unit=st.integers(1, 64),
+    capacity=st.integers(0, 4000),
+)
+def test_finds_the_largest_multiple_that_fits(start, limit, unit, capacity):
+    limit = max(limit, unit)
+    search = Search(limit=limit, multiple_of=unit)
+    found, sizes = tried(start, search, capacity)
+    assert found == min(capacity, limit) // unit * unit
+    assert len(set(sizes)) == len(sizes) <= 2 * (limit // unit).bit_length() + 2
+    assert all(size % unit == 0 and unit <= size <= limit for size in sizes)
+
+
+def test_what_a_trial_raises_ends_it():
+    def fits(size):
+        raise RuntimeError(f"bug at {size}")
+
+    with pytest.raises(RuntimeError, match="bug at 4"):
+        largest_batch(4, Search(), fits)

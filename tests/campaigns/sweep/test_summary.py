@@ -1,0 +1,266 @@
+"""The table at the end, the bounds and the exit code."""
+
+from __future__ import annotations
+
+import json
+import math
+import uuid
+
+import pytest
+
+from cnnbench.campaigns.processes.ended import Ended
+from cnnbench.campaigns.processes.outcome import headline
+from cnnbench.campaigns.sweep.planning import Item
+from cnnbench.campaigns.sweep.runner import SweepRun
+from cnnbench.campaigns.sweep.summary import advice, exit_code, summarise, table
+from cnnbench.judge.metrics.registry import BOUNDS
+from cnnbench.records.allreduce import AllReduceRecord, Point
+from cnnbench.records.load import record_of
+from cnnbench.records.run import Batch, Evaluation
+from cnnbench.variable_mgr.aggregation.spec import Packing
+
+
+def went_well(case, repeat, path):
+    return SweepRun(Item(case, repeat), path, Ended(0, 1.0, status="ok"))
+
+
+@pytest.fixture
+def rows(plan, tmp_path, make_record):
+    """Rows of a suite, given per configuration the step seconds of its processes."""
+
+    def rows(text, steps, batch=10, **changes):
+        made = plan(text)
+        results = []
+        for case in made.cases:
+            for repeat, seconds in enumerate(steps[case.name], start=1):
+                path = tmp_path / f"{case.key}-{repeat}.json"
+                if seconds is None:
+                    ended = Ended(-9, 9.0, status="timed_out", message="killed after 9 s")
+                    results.append(SweepRun(Item(case, repeat), path, ended))
+                    continue
+                record = make_record(
+                    batch=Batch(per_device=batch, global_=batch),
+                    step_seconds=(seconds, seconds, 3 * seconds),
+                    **changes,
+                )
+                path.write_text(json.dumps(record.to_dict()))
+                results.append(went_well(case, repeat, path))
+        return summarise(made.cases, results)
+
+    return rows
+
+
+TWO = "entries: [{name: a, matrix: {num_gpus: [1, 2]}}]"
+QUIET = [0.1 * factor for factor in (1, 1.01, 0.99, 1.02, 0.98, 1, 1.01)]
+NOISY = [0.1 * factor for factor in (1, 1.2, 0.85, 1.3, 0.9, 1, 1.1)]
+
+
+@pytest.mark.parametrize(
+    ("second", "words"), [(QUIET, "7 of each side find"), (NOISY, "--repeats=")]
+)
+def test_advice_names_the_scatter_and_what_it_takes(rows, plan, second, words):
+    made = rows(TWO, {"a num_gpus=1": QUIET, "a num_gpus=2": second})
+    text = advice(made, plan(TWO).cases, lambda repeats: f"again --repeats={repeats}")
+    assert words in text
+    assert "a change of -20 % in every configuration" in text
+    if second is NOISY:
+        assert "(a num_gpus=2)" in text
+        needed = int(text.rpartition("=")[2])
+        assert needed > 7
+        assert f"{needed - 7} more than now" in text
+
+
+def test_hundreds_of_processes_are_no_advice(rows, plan):
+    wild = [0.1 * factor for factor in (1, 3, 0.4, 2, 0.5, 1, 1.1)]
+    made = rows(TWO, {"a num_gpus=1": QUIET, "a num_gpus=2": wild})
+    text = advice(made, plan(TWO).cases, lambda repeats: "a command")
+    assert text.endswith("more than now; use a quieter machine")
+
+
+def test_no_advice_from_one_process_each(rows, plan):
+    made = rows(TWO, {"a num_gpus=1": [0.1], "a num_gpus=2": [0.1]})
+    assert advice(made, plan(TWO).cases, str) == ""
+
+
+MATRIX = "entries: [{name: a, repeats: 3, matrix: {num_gpus: [16, 2, 1]}}]"
+
+
+def test_golden_table(rows, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    made = rows(
+        MATRIX,
+        {
+            "a num_gpus=1": [0.1, 0.2, 0.4],
+            "a num_gpus=2": [0.001, None],
+            "a num_gpus=16": [None],
+        },
+    )
+    text = "\n".join(table(made)).replace(str(tmp_path), "DIR")
+    keys = {row.name: row.problems for row in made}
+    assert text.splitlines()[:4] == [
+        "configuration  batch  median images/sec   spread  runs            in reports",
+        "a num_gpus=1      10              50.00  150.0 %  3 ok            lenet, batch 8, 1 cpu",
+        "a num_gpus=2      10             10,000        -  1 ok, 1 failed  lenet, batch 8, 1 cpu",
+        "a num_gpus=16      -                  -        -  0 ok, 1 failed",
+    ]
+    assert len(text.splitlines()) == 6
+    assert text.splitlines()[4].startswith("failed: a num_gpus=2 #2: killed after 9 s (DIR/")
+    assert all(problem.endswith(".log)") for problem in keys["a num_gpus=16"])
+    assert exit_code(made) == 4
+
+
+BOUNDED = "entries: [{name: a, repeats: 3, flags: {model: lenet}, bounds: %s}]"
+
+
+@pytest.mark.parametrize(
+    ("bounds", "code", "cell"),
+    [
+        ("{throughput: {min: 50}}", 0, "ok"),
+        ("{throughput: {min: 49.9, max: 50.1}, step_seconds: {max: 0.2}}", 0, "ok"),
+        ("{throughput: {min: 50.1}}", 1, "throughput 50.00 below 50.10"),
+        ("{throughput: {max: 49}}", 1, "throughput 50.00 above 49.00"),
+        ("{mfu: {min: 0.1}}", 3, "mfu unknown"),
+        ("{mfu: {min: 0.1}, throughput: {max: 1}}", 1, "mfu unknown; throughput 50.00 above 1.000"),
+        ("{final_loss: {max: 10}}", 0, "ok"),
+    ],
+)
+def test_bounds_are_of_the_median_over_the_processes(rows, bounds, code, cell):
+    made = rows(BOUNDED % bounds, {"a": [0.1, 0.2, 0.4]})
+    assert exit_code(made) == code
+    (row,) = [line for line in table(made) if "3 ok" in line]
+    assert f"3 ok  {cell}  " in f"{row}  "
+
+
+def test_a_violated_bound_counts_before_a_failed_run_and_that_before_an_unknown(rows):
+    made = rows(BOUNDED % "{throughput: {min: 99}}", {"a": [0.2, None]})
+    assert exit_code(made) == 1
+    assert "below 99" in table(made)[1]
+    assert exit_code(rows(BOUNDED % "{mfu: {min: 1}}", {"a": [0.2, None]})) == 4
+
+
+def test_a_loss_that_is_no_number_is_within_no_bound(rows):
+    losses = (1.0, 1.0, math.nan)
+    made = rows(BOUNDED % "{final_loss: {max: 10}}", {"a": [0.2]}, losses=losses)
+    assert exit_code(made) == 1
+
+
+def test_a_record_that_has_gone_is_a_failure(rows, plan, tmp_path):
+    case = plan("entries: [{name: a}]").cases[0]
+    made = summarise([case], [went_well(case, 1, tmp_path / "gone.json")])
+    assert (made[0].ok, made[0].failed) == (0, 1)
+    assert exit_code(made) == 4
+
+
+def test_every_metric_reads_a_full_record(make_record):
+    from cnnbench.records.run import Measured, ModelInfo, StartupSeconds
+
+    record = make_record(
+        model=ModelInfo(
+            name="m",
+            parameters=1,
+            trainable_parameters=1,
+            forward_flops_per_image=10,
+            training_flops_per_image=30,
+        ),
+        startup_seconds=StartupSeconds(import_=1.0, build=2.0, first_step=3.0),
+        evaluations=(
+            Evaluation(global_step=3, top_1=0.5, top_5=0.75, examples=9, images_per_sec=1),
+        ),
+        measured=Measured(
+            loop_seconds=0.5,
+            loop_images=12,
+            input_wait_seconds=0.1,
+            peak_memory_bytes=1000,
+            peak_flops_per_sec=9000.0,
+        ),
+        step_cpu_seconds=(0.1, 0.1, 0.4),
+    )
+    values = {name: metric.value(record) for name, metric in BOUNDS.items()}
+    assert values.pop("images_per_sec_jitter") == 0.0
+    assert values == pytest.approx(
+        {
+            "throughput": 40.0,
+            "cpu_time": 0.2,
+            "images_per_cpu_second": 20.0,
+            "images_per_sec": 30.0,
+            "total_images_per_sec": 24.0,
+            "achieved_flops_per_sec": 900.0,
+            "mfu": 0.1,
+            "input_wait_fraction": 0.2,
+            "peak_memory_bytes": 1000.0,
+            "step_seconds": 0.1,
+            "startup_seconds": 6.0,
+            "final_loss": 1.0,
+            "top_1": 0.5,
+            "top_5": 0.75,
+        }
+    )
+
+
+def test_every_metric_is_none_where_nothing_was_measured(make_record):
+    record = make_record(step_seconds=(), losses=(), batch=None)
+    assert {metric.value(record) for metric in BOUNDS.values()} == {None}
+
+
+def test_headlines(make_record):
+    assert headline(make_record()) == "ok 40.00 images/sec"
+    assert headline(make_record(step_seconds=(), losses=())) == "ok"
+    assert headline(measured(0.001, 0.0005)) == "ok up to 3.000 GB/s"
+    assert headline(measured()) == "ok"
+
+
+def measured(*seconds):
+    """An all-reduce measurement of 1 MB on four devices, one point per time."""
+    packing = Packing()
+    points = tuple(
+        Point(
+            spec="xring",
+            packing=packing,
+            workload="1M",
+            dtype="float32",
+            bytes=1_000_000,
+            tensors=1,
+            elements=250_000,
+            devices=4,
+            seconds=(time,),
+        )
+        for time in seconds
+    )
+    return AllReduceRecord(
+        run_id=uuid.uuid4().hex,
+        started_at="2026-01-02T00:00:00+00:00",
+        status="ok",
+        command=("cnnbench", "allreduce"),
+        config={},
+        points=points,
+    )
+
+
+def test_all_reduces_have_a_column_of_their_own(plan, tmp_path, make_record):
+    made = plan(
+        """
+        entries:
+          - {name: b, flags: {model: lenet}}
+          - {name: a, command: allreduce, repeats: 2, flags: {sizes: 4K}}
+        """
+    )
+    run, reduce = made.cases
+    files = []
+    for number, record in enumerate((make_record(), measured(0.001), measured(0.002))):
+        files.append(tmp_path / f"{number}.json")
+        files[-1].write_text(record.to_json())
+    results = [went_well(run, 1, files[0])]
+    results += [went_well(reduce, repeat, files[repeat]) for repeat in (1, 2)]
+    assert table(summarise(made.cases, results)) == [
+        "configuration  batch  median images/sec  median bus GB/s  spread  runs  in reports",
+        "a                  -                  -            1.125  66.7 %  2 ok",
+        # As compare and report name it, by its flags.
+        "b                  4              40.00                -       -  1 ok  "
+        "lenet, batch 8, 1 cpu",
+    ]
+    assert table(summarise([reduce], results[1:])) == [
+        "configuration  median bus GB/s  spread  runs",
+        "a                        1.125  66.7 %  2 ok",
+    ]
+    record = measured(0.1)
+    assert record_of(record.to_dict()) == record

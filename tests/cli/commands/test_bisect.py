@@ -1,0 +1,353 @@
+"""cnnbench bisect: from two revisions to a commit, in a repository whose commits have a speed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shlex
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cnnbench import cli
+from cnnbench.campaigns.ab.side import SideFlags
+from cnnbench.campaigns.processes.ended import Ended
+from cnnbench.records.load import load_records
+
+pytestmark = pytest.mark.timeout(180)
+
+PATIENCE = 60.0
+
+
+def git(folder, *arguments, stdin=None):
+    command = ["git", "-C", str(folder), *arguments]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, input=stdin)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path):
+    """Makes a repository whose commits hold what their processes do; see fake_python.py."""
+
+    def make(*says):
+        folder = tmp_path / "repository"
+        folder.mkdir()
+        git(folder, "init", "--quiet", "--initial-branch=main")
+        stream = []
+        for number, say in enumerate(says):
+            text = json.dumps(say)
+            stream += [
+                "commit refs/heads/main",
+                f"committer a <a@b> {1700000000 + number} +0000",
+                f"data <<END\ncommit {number}\nEND",
+                f"M 100644 inline fake.json\ndata <<END\n{text}\nEND",
+            ]
+        git(folder, "fast-import", "--quiet", stdin="\n".join(stream) + "\n")
+        git(folder, "reset", "--quiet", "--hard")
+        return folder
+
+    return make
+
+
+@pytest.fixture
+def bisect(fake_python, tmp_path):
+    """The command line of a bisection of such a repository, and how to run it here."""
+
+    def words(*arguments, flags=("--model=lenet",)):
+        sides = [f"--repository={tmp_path}/repository", f"--python={fake_python}"]
+        quick = ["--pairs=6", "--most_pairs=6", "--burn_in=0", f"--results={tmp_path}/results"]
+        return ["bisect", *sides, *quick, *arguments, "--", *flags]
+
+    return words
+
+
+@pytest.fixture
+def unchecked(monkeypatch):
+    """Saves the processes that resolve flags."""
+    monkeypatch.setattr("cnnbench.campaigns.bisect.bench.check", lambda side: SideFlags())
+
+
+@pytest.fixture
+def quick(monkeypatch, unchecked, lenet_runs):
+    """Processes that are functions: they take fake.json of a worktree as fake_python.py does."""
+    runs = lenet_runs()
+
+    def run_one(campaign, commands, timeout, turn_seconds):
+        (one,) = commands
+        say = json.loads((one.folder / "fake.json").read_text())
+        draw = random.Random(f"{one.record.stem} {say.get('salt', '')}").random()
+        speed = say.get("speed", 100) * (1 + draw * say.get("scatter", 0.003))
+        made = runs(speed, error=("BenchmarkError", say["die"]) if "die" in say else None)
+        made = replace(made, model=replace(made.model, **say.get("model", {})))
+        message = say.get("die", "")
+        return [Ended(0, 0.1, status=made.status, message=message, document=made.to_dict())]
+
+    monkeypatch.setattr("cnnbench.campaigns.processes.campaign.Campaign.run", run_one)
+
+
+def nothing_is_left(folder):
+    """No worktree, no lock, no branch: the repository is as it was."""
+    return (
+        git(folder, "worktree", "list").count("\n") == 0
+        and not (folder / ".git" / "worktrees").exists()
+        and git(folder, "status", "--porcelain") == ""
+        and git(folder, "for-each-ref", "--format=%(refname)") == "refs/heads/main"
+    )
+
+
+def test_the_one_of_thirty_commits_is_found_among_some_that_do_not_build(
+    quick, repository, bisect, tmp_path, capsys
+):
+    says = [{"speed": 100 if number < 11 else 80, "salt": number} for number in range(30)]
+    for number in (13, 14, 15):
+        says[number] = {"die": "no such layer"}
+    folder = repository(*says)
+    bad = git(folder, "rev-parse", "main~18")
+    assert cli.main(bisect("main~29", "main")) == 0
+    out = capsys.readouterr().out
+    assert f"{bad} is the first bad commit\n      commit 11\n" in out
+    assert nothing_is_left(folder)
+
+
+def test_records_of_all_steps_are_ordinary_ones(quick, repository, bisect, tmp_path, capsys):
+    folder = repository({"speed": 100}, {"speed": 101, "salt": 1}, {"speed": 50, "salt": 2})
+    assert cli.main(bisect("main~2", "main")) == 0
+    good, same, bad = git(folder, "rev-list", "--reverse", "main").splitlines()
+    loaded = load_records([tmp_path / "results"])
+    assert loaded.skipped == ()
+    counts = {}
+    for record in loaded.records:
+        subject = record.subject
+        assert (subject.repository, subject.dirty) == ("repository", False)
+        key = (subject.side, subject.revision)
+        counts[key] = counts.get(key, 0) + 1
+    assert counts == {("a", good): 12, ("b", same): 6, ("b", bad): 6}
+    capsys.readouterr()
+    history = ["history", f"{tmp_path}/results", f"--git={folder}", "--format=json"]
+    assert cli.main(history) == 0
+    (series,) = json.loads(capsys.readouterr().out)["series"]
+    assert [point["name"] for point in series["points"]] == [good, same, bad]
+
+
+def test_an_interrupt_keeps_whole_pairs_and_resume_goes_on(
+    repository, unchecked, bisect, tmp_path, capsys
+):
+    parent = {"parent": os.getpid(), "interrupt": ["0003-b"]}
+    stop = tmp_path / "stop"
+    says = [{"speed": 100}, {"speed": 101, "salt": 1, "once": str(stop), **parent}, {"speed": 50}]
+    folder = repository(*says)
+    stop.touch()
+    assert cli.main(bisect("main~2", "main")) == 130
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert re.search(r"to go on: cnnbench bisect .* --resume -- --model=lenet", err)
+    assert err.endswith("cnnbench: error: interrupted\n")
+    assert nothing_is_left(folder)
+    commit = git(folder, "rev-parse", "--short=12", "main~1")
+    step = tmp_path / "results" / commit
+    before = {path.name: path.read_bytes() for path in step.glob("?/*.json")}
+    assert {"0001-a.json", "0002-b.json"} <= before.keys()
+    assert "0003-b.json" not in before
+    assert cli.main(bisect("main~2", "main")) == 2
+    assert "go on with what is there by --resume" in capsys.readouterr().err
+    assert cli.main(bisect("main~2", "main~1", "--resume")) == 2
+    assert "holds a bisection of another BAD" in capsys.readouterr().err
+    assert cli.main(bisect("main~2", "main", "--resume")) == 0
+    out, err = capsys.readouterr()
+    assert "1 step is done already" in err
+    assert f"{git(folder, 'rev-parse', 'main')} is the first bad commit" in out
+    assert all((step / name[5] / name).read_bytes() == data for name, data in before.items())
+    assert cli.main(bisect("main~2", "main", "--resume")) == 0
+    again, err = capsys.readouterr()
+    assert again == out
+    assert "pair" not in err
+
+
+def test_a_kill_leaves_nothing_behind(repository, bisect, tmp_path):
+    folder = repository({"speed": 100, "wait": 60}, {"speed": 50, "wait": 60})
+    command = [sys.executable, "-m", "cnnbench", *bisect("main~1", "main")]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + PATIENCE
+        logs = tmp_path / "results"
+        while not any(log.stat().st_size for log in logs.glob("*/logs/*.log")):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert len(git(folder, "worktree", "list").splitlines()) == 3
+    finally:
+        process.kill()
+        process.wait()
+    while not nothing_is_left(folder) or running_in(tmp_path):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def running_in(folder):
+    """Whether a process has this folder on its command line or as its place of work."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if any(os.fsencode(folder) in word for word in words):
+                return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("says", "status", "message"),
+    [
+        (({"speed": 100}, {"speed": 100, "salt": 1}), 3, "BAD is not slower than GOOD: same"),
+        (({"speed": 50}, {"speed": 100}), 3, "check which is GOOD and which BAD"),
+        (({"speed": 100, "scatter": 0.5}, {"speed": 100, "salt": 1}), 3, "is undecided: "),
+        (({"speed": 100}, {"die": "no such layer"}), 4, "fails: B: no such layer"),
+        (({"die": "no such layer"}, {"speed": 100}), 4, "fails: A: no such layer"),
+    ],
+)
+def test_without_a_difference_or_without_runs(
+    quick, repository, bisect, capsys, says, status, message
+):
+    folder = repository(*says)
+    assert cli.main(bisect("main~1", "main")) == status
+    assert message in capsys.readouterr().err
+    assert nothing_is_left(folder)
+
+
+def going_on(err):
+    """The words of the command that goes on."""
+    (command,) = re.findall(r"^cnnbench: to go on.*: cnnbench (.*)$", err, re.MULTILINE)
+    return shlex.split(command)
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        ({"speed": 100}, {"speed": 80, "scatter": 0.3, "salt": 6}),
+        ({"speed": 100}, {"speed": 75, "scatter": 0.5, "salt": 2}, {"speed": 60, "salt": 3}),
+    ],
+)
+def test_the_command_that_goes_on_settles_what_was_undecided(
+    quick, repository, bisect, capsys, says
+):
+    folder = repository(*says)
+    first = bisect(f"main~{len(says) - 1}", "main", "--seed=1")
+    assert cli.main(first) == 3
+    out, err = capsys.readouterr()
+    assert re.search(r"[0-9a-f]{12} is undecided: ", err)
+    words = going_on(err)
+    assert sum("most_pairs" in word for word in words) == 1
+    assert cli.main(words) == 0
+    out, err = capsys.readouterr()
+    assert f"{git(folder, 'rev-parse', 'main')} is the first bad commit" in out
+    assert "undecided: going on, with up to" in err
+
+
+def test_what_needs_more_pairs_than_there_may_be_gives_no_command(
+    quick, repository, bisect, capsys
+):
+    repository({"speed": 100, "scatter": 10}, {"speed": 100, "scatter": 10, "salt": 2})
+    assert cli.main(bisect("main~1", "main")) == 3
+    err = capsys.readouterr().err
+    assert re.search(r"to settle it: some [\d,]+ pairs; find what disturbs the machine", err)
+
+
+def test_the_answers_are_changes(quick, repository, bisect, capsys):
+    repository({"speed": 100}, {"speed": 100.1, "salt": 1}, {"speed": 63, "salt": 2})
+    assert cli.main(bisect("main~2", "main")) == 0
+    err = capsys.readouterr().err
+    assert re.search(r"[0-9a-f]{12} is bad: 37 % slower \(37 to 37 %\)\n", err)
+    assert re.search(r"[0-9a-f]{12} is good: \+0\.\d % \([-+]0\.\d to \+0\.\d %\)\n", err)
+
+
+@pytest.mark.parametrize(("flags", "seconds"), [((), 0.3), (("--pairing=alternate",), 0.0)])
+def test_pairs_step_in_turn_where_they_can(
+    repository, unchecked, bisect, tmp_path, capsys, flags, seconds
+):
+    folder = repository({"speed": 100, "turns": True}, {"speed": 50, "turns": True})
+    assert cli.main(bisect("main~1", "main", *flags)) == 0
+    commit = git(folder, "rev-parse", "--short=12", "main")
+    journal = (tmp_path / "results" / commit / "journal.jsonl").read_text().splitlines()
+    assert json.loads(journal[0])["turn_seconds"] == seconds
+
+
+def test_turns_that_cannot_be_are_wrong_use_or_skip_a_commit(repository, unchecked, bisect, capsys):
+    folder = repository({"turns": True}, {"speed": 80}, {"speed": 50, "turns": True})
+    assert cli.main(bisect("main~2", "main~1", "--pairing=turns")) == 2
+    assert "--pairing=turns: cannot be: side B: its cnnbench" in capsys.readouterr().err
+    assert cli.main(bisect("main~2", "main", "--pairing=turns", "--resume")) == 2
+    assert "of another BAD" in capsys.readouterr().err
+    results = f"--results={folder}-turns"
+    assert cli.main(bisect("main~2", "main", "--pairing=turns", results)) == 3
+    skipped = git(folder, "rev-parse", "--short=12", "main~1")
+    assert f"{skipped} is skipped: --pairing=turns: cannot be" in capsys.readouterr().err
+
+
+def test_a_commit_whose_processes_are_killed_is_measured_again_later(
+    repository, unchecked, bisect, tmp_path, capsys
+):
+    kills = {"kill": {"0001-b": 3}, "kills": str(tmp_path)}
+    folder = repository({"speed": 100}, {"speed": 101, "salt": 1, **kills}, {"speed": 50})
+    assert cli.main(bisect("main~2", "main")) == 3
+    err = capsys.readouterr().err
+    assert "pair 1 is measured again: B was killed by SIGKILL" in err
+    assert "is skipped: B: ended by SIGKILL; " in err
+    assert "no repeat is left: pair 1 had 2 of 2" in err
+    assert cli.main(going_on(err)) == 0
+    out, err = capsys.readouterr()
+    assert f"{git(folder, 'rev-parse', 'main')} is the first bad commit" in out
+    assert "measured again" not in err
+
+
+def test_where_only_skipped_ones_are_left_all_are_named(quick, repository, bisect, capsys):
+    folder = repository({"speed": 100}, {"speed": 80}, {"speed": 60, "salt": 2})
+    build = "--build=! grep -q 80 fake.json"
+    assert cli.main(bisect("main~2", "main", build)) == 3
+    out = capsys.readouterr().out
+    assert "the first bad commit is one of these 2" in out
+    skipped = git(folder, "rev-parse", "--short=12", "main~1")
+    assert re.search(rf"{skipped} commit 1\n +skipped: does not build: exit status 1", out)
+
+
+def test_other_work_is_what_is_looked_for_where_bad_has_it(quick, repository, bisect, capsys):
+    wider = {"speed": 50, "model": {"training_flops_per_image": 6000}}
+    says = [{"speed": 100}, {"speed": 90, "salt": 1}, wider, {**wider, "salt": 3}]
+    folder = repository(*says)
+    assert cli.main(bisect("main~3", "main")) == 0
+    out = capsys.readouterr().out
+    assert f"{git(folder, 'rev-parse', 'main~1')} is the first bad commit" in out
+    assert "bad: other work to do" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["main"], "takes two revisions, GOOD and BAD, not 1"),
+        (["nothing", "main"], "GOOD 'nothing': is no revision of"),
+        (["main", "main"], "are the same commit"),
+        (["main", "main~1"], "BAD is an ancestor of it; swap them"),
+        (["main~1", "main", "--model=lenet"], "--model is a flag of the sides, not of bisect"),
+        (["main~1", "main", "--repository=/"], "--repository=/: must be in a git repository"),
+        (["main~1", "main", "--python=/nowhere"], "--python=/nowhere: is no program"),
+        (["main~1", "main", "--", "--train_dir=x"], "--train_dir=x: cannot go with bisect"),
+    ],
+)
+def test_wrong_use(repository, bisect, refuse, arguments, message):
+    repository({}, {})
+    words = bisect()
+    refuse(*words[: words.index("--")], *arguments, message=message)
+
+
+def test_flags_that_good_cannot_run_are_wrong_use(repository, bisect, capsys):
+    folder = repository({}, {})
+    words = bisect("main~1", "main", flags=["--model=lenett"])
+    assert cli.main([word for word in words if not word.startswith("--python")]) == 2
+    assert "--model=lenett: unknown" in capsys.readouterr().err
+    assert nothing_is_left(folder)

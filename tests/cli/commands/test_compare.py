@@ -1,0 +1,215 @@
+import contextlib
+import json
+import re
+import sys
+
+import pytest
+
+from cnnbench import cli
+from cnnbench.records.subject import Subject
+
+
+@pytest.fixture
+def base(save, tmp_path):
+    return save(tmp_path / "base")
+
+
+def compare(*arguments):
+    return cli.main(["compare", *arguments])
+
+
+@pytest.mark.parametrize(
+    ("factor", "status", "word"), [(0.9, 1, "- slower"), (1.0, 0, "= same"), (1.1, 0, "+ faster")]
+)
+def test_the_verdict_is_printed_and_is_the_exit_code(
+    save, base, tmp_path, capsys, factor, status, word
+):
+    assert compare(base, save(tmp_path / "new", factor)) == status
+    out, err = capsys.readouterr()
+    assert word in out
+    assert out.endswith(f"exit code {status}: {'a' if status else 'no'} regression\n")
+    assert "\x1b" not in out
+    assert err == ""
+
+
+def test_patterns_and_single_files(save, base, tmp_path):
+    save(tmp_path / "new", 0.9)
+    assert compare(f"{base}/*.json", f"{tmp_path}/n*") == 1
+    assert compare(f"{base}/0.json", f"{tmp_path}/new/1.json") == 3
+
+
+def test_faulty_files_are_named_on_stderr_and_make_it_incomplete(save, base, tmp_path, capsys):
+    new = save(tmp_path / "new")
+    (tmp_path / "new" / "9.json").write_text('{"schema": 1, "run_id"')
+    assert compare(base, new) == 3
+    out, err = capsys.readouterr()
+    assert err == f"cnnbench: warning: skipped {new}/9.json: cut off after 22 characters\n"
+    assert "= same" in out
+    assert "skipped: 1 file\n" in out
+
+
+def test_a_regression_outranks_a_faulty_file_and_a_side_of_them_is_missing(
+    save, base, tmp_path, capsys
+):
+    slower = save(tmp_path / "slower", 0.9)
+    (tmp_path / "empty").mkdir()
+    for folder, status, word in ((slower, 1, "- slower"), (tmp_path / "empty", 3, "o missing")):
+        (tmp_path / folder / "9.json").write_text("")
+        assert compare(base, str(folder)) == status
+        assert word in capsys.readouterr().out
+
+
+def test_unlike_machines_and_how_to_allow_them(save, base, tmp_path, capsys):
+    new = save(tmp_path / "new", 0.9, environment={"cpu_model": "Slow CPU"})
+    assert compare(base, new) == 3
+    assert "cpu_model is Fast CPU in BASE and Slow CPU in NEW" in capsys.readouterr().out
+    assert compare(base, new, "--allow_different=cpu_model") == 1
+    assert compare(base, new, "--allow_different=hostname,machine") == 1
+
+
+@pytest.mark.parametrize(
+    ("parts", "command"),
+    [
+        (
+            [{"subject": Subject(revision=letter * 40, dirty=False)} for letter in "ab"],
+            f"cnnbench ab --pairs=N --a_checkout={'a' * 40} --b_checkout={'b' * 40} -- "
+            "--model=lenet --batch_size=8 --precision=fp32",
+        ),
+        (
+            [{}, {"flags": {"batch_size": 8, "precision": "bf16"}}],
+            "cnnbench ab --pairs=N --a=--precision=fp32 --b=--precision=bf16 -- --model=lenet "
+            "--batch_size=8",
+        ),
+        (
+            [{}, {}],
+            "for i in $(seq N); do cnnbench --model=lenet --batch_size=8 --precision=fp32 "
+            "--result_json={new}/more-$i.json; done  # and in turn with these as many",
+        ),
+    ],
+)
+def test_what_is_inconclusive_ends_with_the_command_that_would_settle_it(
+    save, tmp_path, capsys, parts, command
+):
+    names = ("model", "batch_size", "precision", "result_json")
+    sides = [
+        save(tmp_path / name, factor, explicit_flags=names, **more)
+        for name, factor, more in zip(("base", "new"), (1, 0.972), parts, strict=True)
+    ]
+    json_file = f"--output={tmp_path}/comparison.json"
+    assert compare(*sides, "--allow_different=precision", "--format=json", json_file) == 3
+    out, err = capsys.readouterr()
+    assert "? inconclusive" in out
+    next_step = json.loads((tmp_path / "comparison.json").read_text())["next_step"]
+    shown = re.sub(r"(--pairs=|seq )\d+", r"\1N", next_step)
+    assert shown.startswith(command.format(new=sides[1]))
+    assert err == f"cnnbench: to settle it: {next_step}\n"
+
+
+def test_what_more_runs_will_not_settle_has_no_next_step(save, tmp_path, capsys):
+    for side in ("base", "new"):
+        for number, factor in enumerate((0.5, 1.0, 2.0)):
+            save(tmp_path / side / f"{side}{number}", factor)
+    sides = [str(tmp_path / side) for side in ("base", "new")]
+    assert compare(*sides, "--format=json") == 3
+    out, err = capsys.readouterr()
+    document = json.loads(out)
+    assert document["advice"].startswith("More processes will not help: use ")
+    assert (document["next_step"], err) == ("", "")
+
+
+@pytest.mark.parametrize("format", ["table", "markdown", "json", "junit", "github"])
+def test_a_format_in_a_file_and_the_table_for_the_reader(save, base, tmp_path, capsys, format):
+    new = save(tmp_path / "new", 0.9)
+    assert compare(base, new, f"--format={format}") == 1
+    printed = capsys.readouterr().out
+    file = tmp_path / "report"
+    assert compare(f"--output={file}", base, f"--format={format}", new) == 1
+    assert file.read_text() == printed
+    assert "- slower" in capsys.readouterr().out
+
+
+def test_policy_flags(save, base, tmp_path, capsys):
+    new = save(tmp_path / "new", 0.95)
+    assert compare(base, new) == 1
+    assert compare(base, new, "--threshold=6") == 0
+    assert compare(base, new, "--alpha=0.002") == 3
+    assert compare(base, new, "--paired") == 3
+    noisy = tmp_path / "aa"
+    for number, factor in enumerate((0.8, 1.0, 1.2)):
+        save(noisy / str(number), factor)
+    assert compare(base, new, f"--baseline_aa={noisy}") == 3
+    capsys.readouterr()
+    assert compare(base, new, "--metrics=throughput", "--format=json") == 1
+    assert json.loads(capsys.readouterr().out)["metrics"] == ["throughput"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "takes two arguments, BASE and NEW, not 0"),
+        (("{base}",), "takes two arguments, BASE and NEW, not 1"),
+        (("{base}", "{base}", "{base}"), "not 3; quote patterns"),
+        (("{base}", "{base}/nowhere"), "nowhere: no such file or folder"),
+        (("{base}", "{empty}"), "empty: no run records; cnnbench run --result_json=FILE"),
+        (("{base}", "{base}", "--threshold=-1"), "--threshold=-1: must be at least 0"),
+        (("{base}", "{base}", "--alpha=1"), "--alpha=1: must be greater than 0 and less than 1"),
+        (("{base}", "{base}", "--metrics=speed"), "--metrics=speed: must be some of throughput"),
+        (("{base}", "{base}", "--metrics="), "--metrics=: must be some of throughput"),
+        (("{base}", "{base}", "--format=html"), "--format=html: must be one of table, markdown"),
+        (("{base}", "{base}", "--output={base}"), "is a folder; name a file"),
+        (("{base}", "{base}", "--allow_different=cpu_modle"), "did you mean cpu_model?"),
+        (("{base}", "{base}", "--baseline_aa=gone"), "--baseline_aa=gone: no such file or folder"),
+        (("{base}", "{base}", "--baseline_aa={empty}"), "empty: no run records; cnnbench run"),
+        (("{base}", "{base}", "--tresholds=1"), "did you mean --threshold?"),
+    ],
+)
+def test_wrong_use_is_one_line(base, tmp_path, refuse, arguments, message):
+    (tmp_path / "empty").mkdir()
+    given = [one.format(base=base, empty=tmp_path / "empty") for one in arguments]
+    refuse("compare", *given, message=message)
+
+
+def test_tensorflow_is_not_imported(save, base, tmp_path, alone):
+    done = alone("compare", base, save(tmp_path / "new"))
+    assert (done.status, done.err) == (0, "")
+    heavy = {"tensorflow", "keras", "pandas", "scipy", "matplotlib", "jinja2"}
+    assert not done.loaded & {*heavy, "cnnbench.judge.report.sections"}
+
+
+def test_a_disk_that_fills_up_is_one_line(save, base, tmp_path, capsys, monkeypatch):
+    def full(target, data):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("cnnbench.records.files.write_whole", full)
+    assert compare(base, save(tmp_path / "new"), f"--output={tmp_path}/report") == 4
+    assert capsys.readouterr().err == (
+        f"cnnbench: error: {tmp_path}/report: cannot be written: No space left on device\n"
+    )
+
+
+def test_text_of_records_and_names_of_files_stay_within_their_line(save, base, tmp_path, capsys):
+    new = save(tmp_path / "new")
+    (tmp_path / "new" / "y\n::stop-commands::t\x1b[31m.json").write_text("{")
+    text = (tmp_path / "new" / "0.json").read_text()
+    for name in ("0.json", "5.json"):
+        (tmp_path / "new" / name).write_text(
+            text.replace('"new0"', r'"x\n::error file=app.py::pwned\u001b[2J"')
+        )
+    compare(base, new)
+    err = capsys.readouterr().err
+    assert [line.split(": ")[:2] for line in err.splitlines()] == [["cnnbench", "warning"]] * 2
+    assert "::error" in err
+    assert "::stop-commands" in err
+    assert "\x1b" not in err
+
+
+@pytest.mark.parametrize("stream", ["/dev/full", None])
+def test_the_verdict_does_not_depend_on_where_its_text_goes(
+    save, base, tmp_path, capsys, monkeypatch, stream
+):
+    slower = save(tmp_path / "slower", 0.8)
+    with open(stream, "w") if stream else contextlib.nullcontext() as out:
+        monkeypatch.setattr(sys, "stdout", out)
+        assert compare(base, slower) == 1
+    said = "cnnbench: error: cannot write to standard output: No space left on device\n"
+    assert capsys.readouterr().err == (said if stream else "")

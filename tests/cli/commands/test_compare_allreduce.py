@@ -1,0 +1,153 @@
+"""`cnnbench compare` and `cnnbench history` on what `cnnbench allreduce` and sweeps leave."""
+
+import json
+
+import pytest
+
+from cnnbench import cli
+from cnnbench.judge.history import METRICS
+
+
+def save(folder, records):
+    folder.mkdir(parents=True, exist_ok=True)
+    for record in records:
+        (folder / f"{record.run_id}.json").write_text(record.to_json())
+    return str(folder)
+
+
+def side(reductions, factor=1.0):
+    speeds = (6.0, 6.012, 5.988, 6.006, 5.994)
+    return reductions.of(*(speed * factor for speed in speeds))
+
+
+@pytest.mark.parametrize(
+    ("factor", "status", "word"), [(0.9, 1, "- slower"), (1.0, 0, "= same"), (1.1, 0, "+ faster")]
+)
+def test_the_verdict_is_the_exit_code(reductions, tmp_path, capsys, factor, status, word):
+    base = save(tmp_path / "base", side(reductions))
+    assert cli.main(["compare", base, save(tmp_path / "new", side(reductions, factor))]) == status
+    out, err = capsys.readouterr()
+    assert out.splitlines()[5].startswith("bus_bandwidth")
+    assert word in out
+    assert err == ""
+
+
+def test_faulty_measurements_are_named_and_leave_the_question_open(reductions, tmp_path, capsys):
+    base = save(tmp_path / "base", side(reductions))
+    new = save(tmp_path / "new", side(reductions))
+    (tmp_path / "new" / "cut.json").write_text('{"schema": 1, "kind": "allreduce"}')
+    assert cli.main(["compare", base, new]) == 3
+    out, err = capsys.readouterr()
+    assert err == (
+        f"cnnbench: warning: skipped {new}/cut.json: not an all-reduce measurement: "
+        "run_id: missing\n"
+    )
+    assert "= same" in out
+
+
+def test_facts_and_flags_of_reductions_may_be_named(reductions, tmp_path, capsys):
+    base = save(tmp_path / "base", side(reductions))
+    new = save(tmp_path / "new", side(reductions, 0.8))
+    for name in ("all_reduce_spec", "iters_per_step", "tensors", "gradient_repacking", "cpu_model"):
+        assert cli.main(["compare", base, new, f"--allow_different={name}"]) == 1
+    capsys.readouterr()
+    assert cli.main(["compare", base, new, "--allow_different=iters_per_stop"]) == 2
+    assert "did you mean iters_per_step?" in capsys.readouterr().err
+
+
+def test_neither_loads_tensorflow(reductions, lenet_runs, tmp_path, alone):
+    base = save(tmp_path / "base", [*side(reductions), *lenet_runs().of(100, 101)])
+    done = alone("compare", base, base)
+    assert (done.status, done.loaded) == (3, {"numpy"})
+    assert done.err.startswith("cnnbench: to settle lenet, ")
+    assert done.err.count("\n") == 1
+    assert "bus_bandwidth" in done.out
+    done = alone("history", base, "--metric=bus_bandwidth")
+    assert (done.status, done.err) == (0, "")
+    assert done.loaded <= {"numpy"}
+
+
+@pytest.mark.parametrize(
+    "metric", [name for name, one in METRICS.items() if "run" not in one.kinds]
+)
+def test_history_of_what_reductions_have(reductions, tmp_path, capsys, metric):
+    from cnnbench.records.allreduce import Copying
+
+    copies = (Copying(bytes=8_000_000, devices=4, seconds=(0.002,)),)
+    folder = save(tmp_path, [reductions(6.0, copies=copies) for _ in range(3)])
+    assert cli.main(["history", folder, f"--metric={metric}", "--by=run", "--format=json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["metric"] == metric
+    (series,) = document["series"]
+    assert len(series["points"]) == 3
+
+
+def test_history_says_what_there_is_to_follow(reductions, lenet_runs, tmp_path, capsys):
+    folder = save(tmp_path / "reductions", reductions.of(6.0))
+    assert cli.main(["history", folder]) == 2
+    assert capsys.readouterr().err == (
+        f"cnnbench: error: {folder}: no run records; --metric=bus_bandwidth follows the "
+        "all-reduces that there are\n"
+    )
+    folder = save(tmp_path / "runs", [lenet_runs()()])
+    assert cli.main(["history", folder, "--metric=bus_bandwidth"]) == 2
+    assert capsys.readouterr().err == (
+        f"cnnbench: error: {folder}: no all-reduce measurements with bus_bandwidth; "
+        "cnnbench allreduce --result_json=FILE writes them\n"
+    )
+
+
+def test_labels_are_checked_before_anything_is_measured(alone):
+    done = alone("allreduce", "--result_label=today")
+    assert (done.status, done.loaded & {"tensorflow"}) == (2, set())
+    assert "--result_label=today" in done.err
+
+
+def test_files_of_the_command_itself(tmp_path, capsys):
+    for name in ("base", "new"):
+        (tmp_path / name).mkdir()
+        flags = [
+            *("allreduce", "--device=cpu", "--num_gpus=2", "--sizes=4K,64K"),
+            *("--all_reduce_spec=copy,xring", "--peers=reduction_to_one_device"),
+            *("--num_batches=3", "--num_warmup_batches=0", "--iters_per_step=1"),
+            f"--result_label=commit={name}",
+            f"--result_json={tmp_path}/{name}/1.json",
+        ]
+        assert cli.main(flags) == 0
+    capsys.readouterr()
+    status = cli.main(["compare", f"{tmp_path}/base", f"{tmp_path}/new", "--format=json"])
+    document = json.loads(capsys.readouterr().out)
+    assert (status, document["exit_code"], document["skipped"]) == (3, 3, [])
+    found = [(one["name"], one["kind"], one["decides"]) for one in document["configurations"]]
+    assert found == [
+        (f"all-reduce {spec}, {size} bytes, 2 cpu{peer}", "peer" if peer else "allreduce", not peer)
+        for spec, peer in (("copy", ""), ("reduction_to_one_device", ", peer"), ("xring", ""))
+        for size in (4096, 65536)
+    ] + [(f"memory copy, {size} bytes, 2 cpu", "copy", False) for size in (4096, 65536)]
+    for one in document["configurations"]:
+        (speed, *rest) = one["results"]
+        assert (speed["unit"], len(speed["base_values"]), len(speed["new_values"])) == (
+            "GB/s",
+            1,
+            1,
+        )
+        assert speed["verdict"] == "inconclusive"
+        assert [again["metric"] for again in rest] == ["build"] * (one["kind"] == "allreduce")
+        assert not any(fact["blocks"] for fact in one["differences"])
+    # The bandwidth is that of the command's own table.
+    record = json.loads((tmp_path / "base" / "1.json").read_text())
+    (point,) = [p for p in record["points"] if (p["spec"], p["bytes"]) == ("xring", 65536)]
+    (entry,) = [
+        one
+        for one in document["configurations"]
+        if one["name"].startswith("all-reduce xring, 65536")
+    ]
+    # Of two devices each sends all of its bytes once.
+    expected = 65536 / sorted(point["seconds"])[1] / 1e9
+    assert entry["results"][0]["base_values"] == [pytest.approx(expected)]
+
+    assert cli.main(["history", str(tmp_path), "--metric=bus_bandwidth", "--format=json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert len(document["series"]) == 6
+    names = {point["name"] for series in document["series"] for point in series["points"]}
+    assert names == {"base", "new"}

@@ -1,0 +1,199 @@
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from cifar10_writer import write_cifar10
+
+from cnnbench import cli
+from cnnbench.cli.commands import data
+from cnnbench.data.imagenet_records import serialize
+from cnnbench.errors import DataError, FlagError
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two classes with four small images each."""
+    rng = np.random.default_rng(0)
+    for name in ("left", "right"):
+        (tmp_path / "images" / name).mkdir(parents=True)
+        for i in range(4):
+            image = rng.integers(0, 255, (20, 24, 3), np.uint8)
+            encoded = tf.io.encode_jpeg(image) if i else tf.io.encode_png(image)
+            (tmp_path / "images" / name / f"{i}.jpg").write_bytes(encoded.numpy())
+    return tmp_path / "images"
+
+
+def test_make_then_check(folder, tmp_path, capsys):
+    out = tmp_path / "out"
+    options = ["--train_shards=2", "--validation_shards", "1", "--validation_fraction=0.25"]
+    assert data.main(["make-imagenet", str(folder), str(out), *options, "--seed=3"]) == 0
+    assert "6 training and 2 validation images of 2 classes, 2 of them" in capsys.readouterr().out
+    assert sorted(path.name for path in out.iterdir()) == [
+        "labels.txt",
+        "train-00000-of-00002",
+        "train-00001-of-00002",
+        "validation-00000-of-00001",
+    ]
+    assert data.main(["check", str(out)]) == 0
+    report = capsys.readouterr().out
+    assert "imagenet" in report
+    assert "train: 6 sound records in 2 files" in report
+    assert "validation: 2 sound records in 1 files" in report
+
+
+def test_a_labels_file_gives_the_order(folder, tmp_path):
+    labels = tmp_path / "labels"
+    labels.write_text("right\nleft\n")
+    data.main(["make-imagenet", str(folder), str(tmp_path / "out"), f"--labels={labels}"])
+    written = (tmp_path / "out" / "labels.txt").read_text()
+    assert written == "background\nright\nleft\n"
+
+
+def test_defects_are_listed_and_raised(tmp_path, capsys):
+    images = np.zeros((4, 32, 32, 3), np.uint8)
+    write_cifar10(tmp_path, images, [0, 1, 10, 3], form="binary", files=2)
+    assert data.main(["check", str(tmp_path)]) == 0
+    with pytest.raises(
+        DataError, match=r"1 defect, the first: .*data_batch_2.bin: record 0: label"
+    ):
+        data.main(["check", str(tmp_path), "--num_classes=10"])
+    assert "defect: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "flag"),
+    [
+        (["--train_shards=0"], "train_shards"),
+        (["--validation_shards=-1"], "validation_shards"),
+        (["--validation_fraction=1"], "validation_fraction"),
+        (["--validation_fraction=-0.1"], "validation_fraction"),
+    ],
+)
+def test_values_out_of_range(folder, tmp_path, options, flag):
+    with pytest.raises(FlagError) as caught:
+        data.main(["make-imagenet", str(folder), str(tmp_path / "out"), *options])
+    assert caught.value.flag == flag
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            [],
+            "takes make-imagenet, make-coco, make-librispeech, make-ratings or check, not ''",
+        ),
+        (["chek"], "not 'chek'"),
+        (["check"], "cnnbench data check takes DIR, not 0 arguments"),
+        (["check", "x", "y"], "cnnbench data check takes DIR, not 2 arguments"),
+        (
+            ["check", "x", "--data_name=mnist"],
+            "--data_name=mnist: must be one of imagenet, cifar10",
+        ),
+        (["check", "x", "--num_classes=0"], "--num_classes=0: must be at least 1"),
+        (["check", "/nowhere/at/all"], "/nowhere/at/all: there is no such directory"),
+        (["make-imagenet", "/nowhere/at/all", "out"], "/nowhere/at/all: there is no such folder"),
+        (["make-imagenet", "a", "b", "--seed=x"], "--seed=x: must be an integer"),
+        (["make-imagenet", "a", "b", "--train=1"], "unknown flag --train"),
+    ],
+)
+def test_wrong_use_is_one_line(arguments, message, refuse):
+    refuse("data", *arguments, message=message)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["check", "--help"], ["make-imagenet", "-h"]])
+def test_help(arguments, capsys):
+    assert cli.main(["data", *arguments]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("Usage: cnnbench data")
+    assert "--train_shards=N" in out
+    assert "--num_classes=N" in out
+
+
+def test_wrong_use_does_without_tensorflow(alone):
+    done = alone("data", "check", "/nowhere/at/all")
+    assert done.status == 2
+    assert "tensorflow" not in done.loaded
+
+
+def _command(*arguments, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "cnnbench", "data", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        **options,
+    )
+
+
+def test_the_command_line_exits_with_4_and_one_line(tmp_path):
+    """TensorFlow's own words about the damage stay out of it, and a cut header is no end."""
+    broken = serialize(
+        tf.io.encode_jpeg(np.zeros((9, 9, 3), np.uint8)).numpy()[:400], 9, 9, 1, *"abc"
+    )
+    with tf.io.TFRecordWriter(str(tmp_path / "train-00000-of-00001")) as writer:
+        writer.write(broken)
+    with open(tmp_path / "train-00000-of-00001", "ab") as file:
+        file.write(b"short")
+    done = _command("check", tmp_path)
+    assert done.returncode == 4
+    assert "record 1: truncated within its header\n" in done.stdout
+    assert done.stderr == (
+        f"cnnbench: error: 2 defects, the first: {tmp_path}/train-00000-of-00001: record 0: "
+        "the JPEG cannot be decoded\n"
+    )
+
+
+def test_what_nobody_foresaw_shows_what_the_libraries_said(monkeypatch, capfd):
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
+
+    def fail():
+        with data._tensorflow():
+            os.write(2, b"a library speaks\n")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert "a library speaks" in capfd.readouterr().err
+    with data._tensorflow():
+        os.write(2, b"a library speaks\n")
+    assert capfd.readouterr().err == ""
+
+
+def test_without_room_for_what_the_libraries_say_they_just_speak(monkeypatch, capfd):
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
+
+    def refuse():
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    with data._tensorflow():
+        os.write(2, b"a library speaks\n")
+    assert "a library speaks" in capfd.readouterr().err
+
+
+def test_a_disk_that_is_full_ends_with_4_and_one_line(folder, tmp_path):
+    """A limit on the size of files stands in for the full disk."""
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
+    out = tmp_path / "out"
+    done = _command("make-imagenet", folder, out, "--train_shards=1", preexec_fn=limit)
+    assert done.returncode == 4
+    start = f"cnnbench: error: {out}/unfinished-"
+    assert done.stderr.startswith(start)
+    assert done.stderr.endswith("/train-00000-of-00001: cannot be written: File too large\n")
+    assert len(done.stderr.splitlines()) == 1
+    assert list(out.iterdir()) == []
+
+
+def test_a_place_that_is_a_file_ends_with_2_and_one_line(folder, tmp_path, refuse):
+    (tmp_path / "out").touch()
+    arguments = ("data", "make-imagenet", str(folder), f"{tmp_path}/out")
+    refuse(*arguments, message=f"{tmp_path}/out: is not a folder\n")

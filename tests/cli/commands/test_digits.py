@@ -1,0 +1,65 @@
+"""Training that has to learn: ResNet-20 on real digits, by the commands of docs/data.md.
+
+It is interrupted, resumed, and evaluated. Also the proof that a checkpoint means the same in every
+mode: what one mode trains on one tower, the others evaluate on several with the same accuracy.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+import shlex
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cnnbench.cli import main
+
+ROOT = Path(__file__).parents[3]
+STEPS = 3 * 1437 // 32 + 1
+
+
+def documented() -> list[list[str]]:
+    """The commands under "Digits", without the name of the program."""
+    section = (ROOT / "docs" / "data.md").read_text().split("### Digits\n")[1]
+    lines = section.split("```\n")[1].replace("\\\n", "").splitlines()
+    return [shlex.split(line)[1:] for line in lines]
+
+
+@pytest.mark.timeout(900)
+def test_digits_are_recognised_after_train_interrupt_resume_in_every_mode(
+    tmp_path, monkeypatch, interrupt, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    (script, out), train, evaluate = documented()
+    monkeypatch.setattr(sys, "argv", [script, out])
+    runpy.run_path(str(ROOT / script), run_name="__main__")
+
+    command = [sys.executable, "-m", "cnnbench", *train]
+    interrupt(command, signal.SIGINT, once=lambda line: line.startswith("50\t"))
+    assert main([*train, "--result_json=resumed.json"]) == 0
+    resuming = r"resuming from ckpt/model\.ckpt-(\d+) at global step \1\n"
+    done = int(re.search(resuming, capsys.readouterr().err)[1])
+    assert 40 <= done < STEPS  # the signal may be late
+    losses = json.loads(Path("resumed.json").read_text())["losses"]
+    assert len(losses) == STEPS - done
+    assert np.mean(losses[-20:]) < np.mean(losses[:10]) / 2
+
+    for flags in (
+        [],
+        ["--variable_update=parameter_server", "--num_gpus=1", "--batch_size=360"],
+        # 360 is no multiple of 3 * 50 or 4 * 28: the last batches are padded, which must not count.
+        ["--variable_update=parameter_server", "--num_gpus=4", "--batch_size=28"],
+        ["--variable_update=independent", "--num_gpus=2", "--batch_size=100"],
+    ):
+        assert main([*evaluate, *flags]) == 0
+        report = capsys.readouterr().out
+        assert f"Successfully loaded model from ckpt/model.ckpt-{STEPS}." in report
+        found = re.search(r"Accuracy @ 1 = (.+) Accuracy @ 5 = (.+) \[360 examples\]", report)
+        top_1, top_5 = map(float, found.groups())
+        assert top_1 > 0.95, flags
+        assert top_5 > 0.99, flags

@@ -1,0 +1,203 @@
+"""`cnnbench history`: what it writes, where, and how it ends."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cnnbench import cli
+from cnnbench.judge.history import METRICS
+from cnnbench.records.files import resolve_output
+
+
+@pytest.fixture
+def folder(lenet_runs, tmp_path):
+    """A record per commit, the last four of twelve a fifth slower."""
+    results = tmp_path / "results"
+    results.mkdir()
+    run = lenet_runs()
+    for number in range(12):
+        record = run(
+            (100.0, 100.4, 99.7)[number % 3] * (1.0 if number < 8 else 0.8),
+            started_at=f"2026-11-{number + 1:02}T00:00:00+00:00",
+            flags={"result_label": f"commit=c{number}"},
+        )
+        (results / f"{number}.json").write_text(record.to_json())
+    return results
+
+
+HEAVY = {"tensorflow", "pandas", "matplotlib", "jinja2", "scipy"}
+
+
+def history(*arguments):
+    return cli.main(["history", *map(str, arguments)])
+
+
+def test_names_last_good_and_first_bad(folder, capsys):
+    assert history(folder) == 0
+    out, err = capsys.readouterr()
+    assert "last good c7, first bad c8" in out
+    assert err == ""
+    assert history(folder, "--threshold=30") == 0
+    assert "no step" in capsys.readouterr().out
+
+
+def test_a_step_for_the_worse_fails_where_that_is_asked_for(folder, capsys):
+    assert history(folder, "--fail_on=nothing") == 0
+    capsys.readouterr()
+    assert history(folder, "--fail_on=step") == 1
+    out, err = capsys.readouterr()
+    assert "first bad c8" in out
+    assert "--fail_on=step: 1 step for the worse stands" in err
+    assert history(folder, "--fail_on=step", "--threshold=30") == 0
+    # Of speed more is better, of time less.
+    assert history(folder, "--fail_on=step", "--metric=step_seconds") == 1
+
+
+@pytest.mark.parametrize(
+    ("address", "plot"),
+    [
+        ("https://x.y/{commit}", "h.svg"),
+        ("https://x.y/{commit}", ""),
+        ("https://x.y/", "h.html"),
+        ("javascript:alert({commit})", "h.html"),
+        ('https://x.y/{commit}" onclick="x', "h.html"),
+        ("https://x.y/{commit})", "h.md"),
+    ],
+)
+def test_addresses_of_commits_are_checked_first(folder, tmp_path, capsys, address, plot):
+    flags = [f"--commit_url={address}", *([f"--plot={tmp_path}/{plot}"] if plot else [])]
+    assert history(folder, *flags) == 2
+    assert "commit_url" in capsys.readouterr().err
+
+
+def test_formats_files_and_plots(folder, tmp_path, capsys):
+    assert history(folder, "--format=json") == 0
+    assert json.loads(capsys.readouterr().out)["metric"] == "throughput"
+    arguments = ["--format=csv", f"--output={tmp_path}/h.csv"]
+    assert history(folder, *arguments, f"--plot={tmp_path}/h.svg") == 0
+    assert capsys.readouterr().out == ""
+    assert (tmp_path / "h.csv").read_text().count("\n") == 13
+    assert (tmp_path / "h.svg").read_text().startswith("<?xml")
+    assert history(folder, f"--plot={tmp_path}/h.html") == 0
+    assert "<svg" in (tmp_path / "h.html").read_text()
+
+
+@pytest.mark.parametrize("metric", [name for name, one in METRICS.items() if "run" in one.kinds])
+def test_all_metrics(folder, capsys, metric):
+    assert history(folder, f"--metric={metric}") == 0
+    assert capsys.readouterr().out.startswith(f"{metric}, ")
+
+
+def test_selections(folder, capsys):
+    assert history(folder, "--since=2026-11-09", "--machine=bo*", "--last=2", "--by=run") == 0
+    out = capsys.readouterr().out
+    assert "2 earlier points" in out
+    assert "run11" in out
+    assert history(folder, "--machine=gone") == 2
+    assert "none of 12 runs" in capsys.readouterr().err
+
+
+def test_faulty_files_are_named_and_tell_by_the_exit_code(folder, capsys):
+    (folder / "cut.json").write_text('{"schema": 1, "run_id"')
+    assert history(folder) == 3
+    out, err = capsys.readouterr()
+    assert "first bad c8" in out
+    assert "cut.json: cut off" in err
+    (folder / "cut.json").unlink()
+    assert history(folder) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "takes one directory of records, not 0"),
+        (["{folder}", "more"], "takes one directory of records, not 2"),
+        (["gone"], "gone: no such directory"),
+        (["{folder}", "--metric=speed"], "--metric=speed"),
+        (["{folder}", "--since=yesterday"], "--since=yesterday: must be a day"),
+        (["{folder}", "--plot=x.jpg"], "--plot=x.jpg: must end in .html, .md, .svg, .png or .pdf"),
+        (["{folder}", "--plot=/gone/x.svg"], "--plot=/gone/x.svg"),
+        (["{folder}", "--git=/gone"], "--git=/gone"),
+        (["{folder}", "--last=-1"], "--last=-1"),
+        (["{folder}", "--by=typo"], "--by=typo: no measurement here has a label or fact"),
+        (["{folder}", "--by=typo"], "there are commit, day, run, the labels commit and facts"),
+        (
+            ["{folder}", "--by=comit"],
+            "--by=comit: no measurement here has a label or fact of that "
+            "name; did you mean commit?",
+        ),
+        (["{folder}", "--by="], "--by=: no measurement"),
+        (["{folder}", "--by=model"], "--by=model: no measurement"),
+        (["{folder}", "--machine=["], "--machine=[: none of 12 runs is of it"),
+        (
+            ["{folder}", "--model=lenet", "--since=2027-01-01"],
+            "--since=2027-01-01: none of 12 runs",
+        ),
+        (
+            ["{folder}/../two", "--configuration=lenet", "--model=trivial"],
+            "--model=trivial --configuration=lenet: none of 2 runs is of it",
+        ),
+        (
+            ["{folder}", "--output=p.svg", "--plot=./p.svg"],
+            "--plot=./p.svg: is the file of --output",
+        ),
+    ],
+)
+def test_wrong_use(folder, lenet_runs, refuse, arguments, message):
+    (folder.parent / "two").mkdir()
+    for name in ("lenet", "trivial"):
+        record = lenet_runs()(1.0, flags={"model": name}, run_id=name)
+        (folder.parent / "two" / f"{name}.json").write_text(record.to_json())
+    refuse("history", *(one.format(folder=folder) for one in arguments), message=message)
+
+
+def test_a_wrong_repository_is_refused_before_a_record_is_read(folder, monkeypatch):
+    monkeypatch.setattr("cnnbench.judge.history.contents", lambda folder: pytest.fail("read"))
+    assert history(folder, "--git=/gone") == 2
+
+
+def test_an_empty_directory_is_wrong_use(tmp_path, refuse):
+    refuse("history", str(tmp_path), message="no run records")
+
+
+def test_the_flag_offers_every_metric(capsys):
+    assert cli.main(["history", "--help"]) == 0
+    (text,) = re.findall(r"--metric=.*?one of (.*?)\)", capsys.readouterr().out, re.DOTALL)
+    assert text.replace("\n", " ").replace(" ", "").split(",") == list(METRICS)
+
+
+def test_imports_only_what_it_uses(folder, tmp_path, alone):
+    for arguments, loaded in (
+        (["--help"], set()),
+        ([folder, f"--plot={tmp_path}/x.html"], {"matplotlib", "jinja2"}),
+        ([folder, f"--plot={tmp_path}/x.svg"], {"matplotlib"}),
+        ([folder], set()),
+        ([folder, "--format=csv"], {"pandas"}),
+    ):
+        done = alone("history", *arguments)
+        assert done.status == 0
+        assert done.loaded & HEAVY == loaded
+
+
+def test_a_disk_that_fills_up_is_one_line(folder, capsys, monkeypatch):
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert history(folder) == 4
+    error = "cnnbench: error: cannot write to standard output: No space left on device\n"
+    assert capsys.readouterr().err == error
+
+
+def test_the_first_command_of_the_document_has_its_folder(tmp_path, monkeypatch):
+    text = (Path(__file__).parents[3] / "docs" / "history.md").read_text(encoding="utf-8")
+    block = re.search(r"^```\n(.*?)^```", text, re.DOTALL | re.MULTILINE).group(1)
+    lines = block.replace("\\\n", " ").splitlines()
+    commands = [line.removeprefix("$ ").split() for line in lines if line.startswith("$ ")]
+    monkeypatch.chdir(tmp_path)
+    assert commands[0][0] == "mkdir"
+    subprocess.run(commands[0], check=True, timeout=10)
+    (record,) = [word for word in commands[1] if word.startswith("--result_json=")]
+    resolve_output("result_json", record.partition("=")[2])  # which refuses a missing folder

@@ -1,0 +1,130 @@
+import csv
+import io
+import json
+
+import pytest
+
+from cnnbench.base import plugins
+from cnnbench.cli import main
+from cnnbench.models import registry
+
+PLUGIN = """
+from cnnbench.models import LearningRateSpec, Model, register_model
+
+
+class Tiny(Model):
+    name = "tiny"
+    dataset = "imagenet"
+    image_size = 8
+    batch_size = 4
+    learning_rate = LearningRateSpec(base=0.1)
+
+    def build(self, net, images):
+        return net.logits(net.flatten(images))
+
+
+class Broken(Tiny):
+    name = "broken"
+
+    def build(self, net, images):
+        raise RuntimeError("no body")
+
+
+class Elsewhere(Tiny):
+    name = "elsewhere"
+    dataset = "nowhere"
+
+
+register_model("tiny", "imagenet", Tiny)
+register_model("broken", "imagenet", Broken)
+register_model("elsewhere", "nowhere", Elsewhere)
+"""
+
+
+@pytest.fixture
+def plugin(tmp_path, monkeypatch):
+    """A plug-in file; what it registers is forgotten after the test."""
+    registry.datasets()
+    monkeypatch.setattr(registry, "_factories", dict(registry._factories))
+    monkeypatch.setattr(plugins, "_files", {})
+    file = tmp_path / "tiny.py"
+    file.write_text(PLUGIN)
+    return file
+
+
+def _rows(text):
+    """Cells by dataset and model."""
+    rows, dataset = {}, None
+    for line in text.splitlines():
+        if line.endswith(":"):
+            dataset = line[:-1]
+        elif line.strip():
+            name, *cells = line.split()
+            rows[dataset, name] = cells
+    return rows
+
+
+def test_sizes(capsys):
+    assert main(["models"]) == 0
+    rows = _rows(capsys.readouterr().out)
+    assert rows["imagenet", "resnet50"][:3] == ["224x224x3", "64", "25,559,081"]
+    assert rows["cifar10", "resnet20"][:3] == ["32x32x3", "128", "269,787"]
+    # 3.858 G multiply-adds, the figure of the literature for stride on the 1x1 convolution.
+    assert 7.6 < float(rows["imagenet", "resnet50"][3]) < 7.8
+
+
+def test_one_data_set(capsys):
+    assert main(["models", "--data_name=cifar10"]) == 0
+    assert {dataset for dataset, _ in _rows(capsys.readouterr().out)} == {"cifar10"}
+
+
+@pytest.mark.usefixtures("own_registry")
+def test_formats_for_programs(capsys, holds):
+    assert main(["models", "--data_name=cifar10", "--format=json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    holds("models", document)
+    models = document["models"]
+    assert models[-1]["model"] == "trivial"  # the last in natural order
+    listed = {one["model"]: one for one in models}
+    macs = 3072 + 4096 + 4096 * 11
+    assert listed["trivial"] == {
+        **{"dataset": "cifar10", "model": "trivial", "input_shape": "32x32x3", "batch_size": 32},
+        **{"parameters": 56_332, "trainable_parameters": 56_332, "statistics": 0},
+        "forward_flops_per_image": 2 * macs,
+        "training_flops_per_image": 2 * (3 * macs - 3072),
+        # The image, a neuron, and of 4096 the sum, the sum with bias and the output.
+        "memory_bytes_per_image": round(1.15 * 4 * (3072 + 1 + 3 * 4096)),
+    }
+    assert listed["resnet20"]["statistics"] == 1_376
+    assert main(["models", "--data_name=cifar10", "--format=csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert rows == [{key: str(value) for key, value in one.items()} for one in models]
+
+
+def test_plugin(plugin, capsys):
+    assert main(["models", f"--model_plugin={plugin}"]) == 0
+    out, err = capsys.readouterr()
+    rows = _rows(out)
+    weights = 8 * 8 * 3 * 1001
+    assert rows["imagenet", "tiny"][:3] == ["8x8x3", "4", f"{weights + 1001:,}"]
+    assert rows["imagenet", "tiny"][3] == f"{2 * weights / 1e9:.3f}"
+    assert ("imagenet", "broken") not in rows
+    assert err.splitlines() == [
+        f"cnnbench: warning: model broken is left out: --model_plugin={plugin}: Broken.build() "
+        "raises RuntimeError: no body",
+        "cnnbench: warning: models for nowhere are left out: there is no data set of that name",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("argument", "word"),
+    [
+        ("--data_name=mnist", "mnist"),
+        ("--model_plugin=nowhere.py", "nowhere.py"),
+        ("--format=xml", "table, csv, json"),
+        ("--batch_size=3", "unknown flag --batch_size"),
+        ("resnet50", "stray argument 'resnet50'"),
+    ],
+)
+def test_wrong_use(argument, word, refuse):
+    refuse("models", argument, message=word)

@@ -1,0 +1,122 @@
+"""Files that commands write: replaced by their like alone, and refused before the work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cnnbench.cli import main
+from cnnbench.cli.commands.judging import _FORMATS as JUDGED
+from cnnbench.judge.report.exports import FORMATS as EXPORTS
+
+HISTORIES = ("table", "csv", "json", *EXPORTS)
+COMMANDS = [
+    *((("report",), "output", format) for format in ("html", "markdown", "csv")),
+    (("report", "--table=runs"), "output", "csv"),
+    *((("compare",), "output", format) for format in JUDGED),
+    *((("history",), "output", format) for format in HISTORIES),
+    *((("history",), "plot", suffix) for suffix in (".html", ".md", ".svg", ".png", ".pdf")),
+]
+
+
+@pytest.fixture
+def call(save, tmp_path, capsys):
+    """Runs a command on records; the exit code and what it says."""
+    base, new = save(tmp_path / "base"), save(tmp_path / "new")
+
+    def call(command, flag, format, output):
+        name, *more = command
+        arguments = [base, new] if name == "compare" else [base]
+        flags = [] if format.startswith(".") else [f"--format={format}"]
+        code = main([name, *arguments, *more, *flags, f"--{flag}={output}"])
+        return code, capsys.readouterr().err
+
+    return call
+
+
+@pytest.mark.parametrize(("command", "flag", "format"), COMMANDS)
+def test_only_the_like_is_replaced(command, flag, format, call, tmp_path):
+    output = tmp_path / f"out{format if format.startswith('.') else ''}"
+    for _ in range(2):
+        code, _ = call(command, flag, format, output)
+        assert code == 0
+        assert output.stat().st_size
+    output.write_text("import this\n")
+    before = output.read_bytes()
+    code, err = call(command, flag, format, output)
+    assert code == 2
+    assert f"--{flag}={output}: is a file of another kind, not to be overwritten" in err
+    assert output.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("command", "format"),
+    [(("report",), "html"), (("compare",), "json"), (("history",), "json"), (("history",), "csv")],
+)
+def test_a_record_is_never_replaced(command, format, call, tmp_path):
+    record = tmp_path / "base" / "0.json"
+    before = record.read_bytes()
+    code, err = call(command, "output", format, record)
+    assert code == 2
+    assert err.startswith(f"cnnbench: error: --output={record}: is a file of another kind")
+    assert record.read_bytes() == before
+
+
+@pytest.mark.parametrize("words", [["report", "{}"], ["compare", "{}", "{}"]])
+def test_an_input_is_named_as_one(words, save, tmp_path, capsys):
+    record = f"{save(tmp_path / 'base')}/0.json"
+    assert main([*(word.format(record) for word in words), f"--output={record}"]) == 2
+    assert f"--output={record}: is a file that this command reads" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "flag",
+    ["result_json", "result_csv", "graph_file", "tfprof_file", "trace_file", "export_dir"],
+)
+def test_a_run_refuses_a_link_to_itself_and_files_of_others(flag, tmp_path, capsys):
+    loop, mine = tmp_path / "loop", tmp_path / "mine"
+    loop.symlink_to(loop)
+    mine.write_text("import this\n")
+    for path, reason in (
+        (loop, "is a symbolic link that leads back to itself"),
+        (mine, "is not a folder" if flag == "export_dir" else ""),
+    ):
+        assert main(["--model=trivial", "--device=cpu", f"--{flag}={path}"]) == 2
+        out, err = capsys.readouterr()
+        assert (out, err.count("\n")) == ("", 1)
+        assert err.startswith(f"cnnbench: error: --{flag}={path}: {reason}")
+    assert mine.read_text() == "import this\n"
+
+
+def test_relative_files_in_a_folder_that_is_gone(tmp_path, monkeypatch, capsys):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    for command in (["--model=trivial"], ["allreduce", "--device=cpu", "--num_gpus=2"]):
+        assert main([*command, "--result_json=r.json"]) == 2
+        assert capsys.readouterr().err.startswith("cnnbench: error: --result_json=r.json: cannot")
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [["history", "{}"], ["ab", "--a_checkout={}", "--", "--model=lenet"], ["report", "{}"]],
+)
+def test_names_longer_than_any_path_are_one_line(argv, capsys):
+    assert main([word.format("x" * 5000) for word in argv]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_prediction_does_not_replace_what_it_is_made_from(tmp_path, capsys):
+    points = Path(__file__).parents[2] / "frozen" / "allreduce.json"
+    copy = tmp_path / "points.json"
+    copy.write_bytes(points.read_bytes())
+    flags = ["allreduce", "--predict", f"--points={copy}", "--devices=4"]
+    assert main([*flags, f"--result_json={copy}"]) == 2
+    assert f"--result_json={copy}: is a file that this command reads" in capsys.readouterr().err
+    other = tmp_path / "measured.json"
+    other.write_bytes(points.read_bytes())
+    assert main([*flags, f"--result_json={other}"]) == 2
+    assert "is a file of another kind" in capsys.readouterr().err
+    assert copy.read_bytes() == other.read_bytes() == points.read_bytes()

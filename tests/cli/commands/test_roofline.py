@@ -1,0 +1,81 @@
+"""cnnbench roofline from the command line."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import pytest
+
+from cnnbench.cli import main
+from cnnbench.cli.commands.roofline import RooflineFlags, _check_outputs
+from cnnbench.lab.roofline.work import FORWARD, TO_INPUT, TO_KERNEL
+from cnnbench.models import get_model
+from cnnbench.models.declare import declare
+from cnnbench.run.runtime import copy_rate
+
+RUN = (
+    *("roofline", "lenet", "--device=cpu", "--batch_size=4", "--num_batches=2"),
+    *("--num_warmup_batches=1", "--quiet_conditions=all", "--peak_flops=1e11"),
+)
+
+
+def run(tmp_path, capsys, *flags):
+    path = tmp_path / "rows.csv"
+    assert main([*RUN, f"--csv={path}", *flags]) == 0
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file)), capsys.readouterr().out
+
+
+def test_all_flops_of_a_training_step_have_a_row(quick_start, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(copy_rate, "_BYTES", 1 << 20)
+    files = [tmp_path / "all.json", tmp_path / "all.svg"]
+    rows, out = run(
+        *(tmp_path, capsys, "--num_gpus=2", "--variable_update=replicated"),
+        *(f"--json={files[0]}", f"--plot={files[1]}"),
+    )
+    spec = declare(get_model("lenet", "imagenet"), 1001)
+    assert sum(int(row["flops"]) for row in rows) == 2 * 4 * spec.training_flops_per_image
+    seconds = [float(row["seconds"]) for row in rows]
+    document = json.loads(files[0].read_text())
+    assert sum(seconds) == pytest.approx(document["step_seconds"])
+    by_part = {(row["layer"], row["direction"]): row for row in rows if int(row["flops"])}
+    first = by_part["conv0", FORWARD]
+    assert first["kind"] == "convolution 5x5"
+    # On each device four images, the kernel, and 32 channels that come out of it, in float32.
+    least = 2 * 4 * (4 * 28 * 28 * (3 + 32) + 5 * 5 * 3 * 32)
+    assert least <= int(first["bytes"]) <= 1.1 * least
+    assert ("conv0", TO_INPUT) not in by_part  # nobody needs the gradient of the images
+    for direction in (TO_INPUT, TO_KERNEL):
+        assert by_part["conv1", direction]["flops"] == by_part["conv1", FORWARD]["flops"]
+        assert by_part["affine0", direction]["kind"] == "dense"
+    kinds = {row["kind"] for row in rows}
+    assert {"update", "reduction", "pooling", "remainder"} <= kinds
+    assert "in operations and" in out
+    assert files[1].read_text().startswith("<?xml")
+    _check_outputs(
+        RooflineFlags(
+            csv=str(tmp_path / "rows.csv"),
+            **dict(zip(("json", "plot"), map(str, files), strict=True)),
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["roofline"], "name one model"),
+        (["roofline", "lenet", "trivial"], "lenet, trivial"),
+        (["roofline", "nosuch"], "--model=nosuch"),
+        (["roofline", "lenet", "--eval"], "--eval"),
+        (["roofline", "lenet", "--plot=a.txt"], ".svg"),
+        (["roofline", "lenet", "--warmup=auto"], "--warmup=auto"),
+        (["roofline", "lenet", "--worker_hosts=a:1,b:2"], "--worker_hosts"),
+    ],
+)
+def test_wrong_use(capsys, flags, words):
+    assert main(flags) == 2
+    out, err = capsys.readouterr()
+    assert not out
+    assert words in err
+    assert len(err.splitlines()) == 1

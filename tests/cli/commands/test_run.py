@@ -1,0 +1,103 @@
+"""`cnnbench` as a process: streams, exit codes, and what an interruption leaves behind."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cnnbench.cli import main
+from cnnbench.cli.commands import run
+
+SECONDS = 240
+BASE = (sys.executable, "-m", "cnnbench", "--device=cpu", "--model=lenet", "--batch_size=2")
+
+
+def test_a_run_prints_the_report_and_nothing_else() -> None:
+    command = [*BASE, "-num_batches=10", "-num_warmup_batches=1", "-num_gpus", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.returncode == 0
+    lines = done.stdout.splitlines()
+    assert re.fullmatch(r"TensorFlow:  2\.\d+", lines[0])
+    assert lines[1] == "Model:       lenet"
+    assert "Devices:     ['/cpu:0', '/cpu:1']" in lines
+    row = re.compile(r"\d+\timages/sec: \d+\.\d \+/- \d+\.\d \(jitter = \d+\.\d\)\t\d+\.\d{3}")
+    assert row.fullmatch(lines[-4])
+    assert re.fullmatch(r"total images/sec: \d+\.\d\d", lines[-2])
+    assert lines[-1] == "-" * 64
+    # Whatever is said beside it is ours; TensorFlow's chatter is kept away.
+    assert all(line.startswith("cnnbench: ") for line in done.stderr.splitlines())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_an_interrupted_run_keeps_what_it_measured(
+    number: int, tmp_path: Path, interrupt: Callable[..., str]
+) -> None:
+    path = tmp_path / "record.json"
+    flags = ["--num_batches=1000000", "--num_warmup_batches=1", f"--result_json={path}"]
+    out = interrupt([*BASE, *flags], number, once=lambda line: line.startswith("20\t"))
+    assert "total images/sec" not in out
+    record = json.loads(path.read_text())
+    assert record["status"] == "interrupted"
+    assert len(record["step_seconds"]) >= 20
+    assert len(record["losses"]) == len(record["step_seconds"])
+
+
+def test_a_diverging_run_exits_with_4_and_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--init_learning_rate=1e9", "--num_batches=30", "--quiet_conditions=all"]
+    assert main([*BASE[3:], *flags]) == 4
+    out, err = capsys.readouterr()
+    assert "total images/sec" not in out
+    (line,) = err.splitlines()
+    assert re.match(r"cnnbench: error: loss is (nan|inf|-inf) at step -?\d+; ", line)
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["--device=gpu", "--num_gpus=99"], "--num_gpus=99: TensorFlow sees "),
+        (["--result_csv=/proc/none/r.csv"], "--result_csv=/proc/none/r.csv: "),
+        (["--data_dir=/nowhere/imagenet"], "--data_dir=/nowhere/imagenet: "),
+        (["--model=resnet49"], "--model=resnet49: "),
+        (["--xla", "True"], "--xla=true"),
+    ],
+)
+def test_wrong_use_is_one_line_and_exit_code_2(
+    flags: list[str], expected: str, refuse: Callable[..., None]
+) -> None:
+    refuse(*flags, message=expected)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("argv", [[], ["--num_batches=7"]])
+def test_without_flags_a_terminal_is_told_what_runs_and_how_long(
+    argv: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Built(Exception):
+        pass
+
+    def build(*args: object, **kwargs: object) -> None:
+        raise Built
+
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("cnnbench.run.driver.benchmark_cnn.BenchmarkCNN", build)
+    for stream, told in ((Terminal(), not argv), (io.StringIO(), False)):
+        monkeypatch.setattr(sys, "stderr", stream)
+        with pytest.raises(Built):
+            run.main(argv)
+        text = stream.getvalue()
+        assert ("no flags: trains trivial" in text) == told
+        if told:
+            assert re.search(r"100 timed steps of 32 images; about \d+ (s|min)", text)
+            assert "--help" in text

@@ -1,0 +1,163 @@
+"""The whole path from files to a report, in every mode, on one and on three devices."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cnnbench import RunRecord
+from cnnbench.cli import main
+from cnnbench.data import IMAGENET
+from cnnbench.data.arrays import ArrayPipeline
+from cnnbench.errors import FlagError
+from cnnbench.flags import Params
+from cnnbench.run.driver.plan import make_plan
+
+MODES = ["parameter_server", "replicated", "independent"]
+
+
+def run(tmp_path: Path, *flags: str) -> RunRecord:
+    path = tmp_path / "record.json"
+    common = ["--device=cpu", "--num_warmup_batches=1", "--peak_flops=1e12"]
+    assert main([*common, f"--result_json={path}", *flags]) == 0
+    return RunRecord.from_json(path.read_text())
+
+
+@pytest.mark.parametrize(("mode", "devices"), [*zip(MODES, [3, 1, 1], strict=True)])
+def test_photographs(mode: str, devices: int, photo_records: Path, tmp_path: Path) -> None:
+    record = run(
+        tmp_path,
+        "--model=lenet",
+        f"--data_dir={photo_records}",
+        "--distortions",
+        "--resize_method=round_robin",
+        f"--variable_update={mode}",
+        f"--num_gpus={devices}",
+        "--batch_size=4",
+        "--num_epochs=2",
+        "--init_learning_rate=0.02",
+    )
+    # 24 photographs for training: two epochs of them.
+    assert len(record.step_seconds) == math.ceil(48 / (4 * devices))
+    assert record.summary().input_wait_fraction > 0
+    assert record.losses[-1] < record.warmup_losses[0]
+
+
+@pytest.mark.parametrize(("mode", "devices"), [*zip(MODES, [1, 3, 3], strict=True)])
+def test_digits(mode: str, devices: int, digit_batches: Path, tmp_path: Path) -> None:
+    train_dir = tmp_path / "train"
+    common = ["--model=resnet20", f"--data_dir={digit_batches}", f"--train_dir={train_dir}"]
+    record = run(
+        tmp_path,
+        *common,
+        f"--variable_update={mode}",
+        f"--num_gpus={devices}",
+        "--batch_size=8",
+        "--num_batches=4",
+        "--distortions",
+    )
+    assert all(math.isfinite(loss) for loss in record.losses)
+    # What one mode has written, another evaluates; 60 digits in batches of 3 * 7.
+    other = MODES[(MODES.index(mode) + 1) % 3]
+    evaluated = run(
+        tmp_path,
+        *common,
+        f"--variable_update={other}",
+        "--num_gpus=3",
+        "--batch_size=7",
+        "--eval",
+        "--num_eval_epochs=1",
+    )
+    assert evaluated.evaluations[0].examples == 60
+    assert evaluated.evaluations[0].global_step == 5
+
+
+def test_a_data_set_that_lacks_a_file_is_measured_with_a_warning(
+    photo_records: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    part = tmp_path / "imagenet-part"
+    part.mkdir()
+    for path in photo_records.glob("*-of-*"):
+        if path.name != "train-00001-of-00003":
+            (part / path.name).symlink_to(path)
+    flags = ["--model=trivial", "--batch_size=2", "--num_batches=1"]
+    run(tmp_path, *flags, f"--data_dir={part}")
+    expected = f"--data_dir={part}: 1 of 3 train files are missing, the first train-00001-of-00003"
+    assert expected in capsys.readouterr().err
+    assert IMAGENET.gap("train", str(photo_records)) is None
+
+
+def test_a_broken_record_ends_the_run_with_its_name(
+    photo_records: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = tmp_path / "imagenet-broken"
+    broken.mkdir()
+    for path in photo_records.glob("*-of-*"):
+        (broken / path.name).write_bytes(path.read_bytes())
+    victim = sorted(broken.glob("train-*"))[1]
+    content = bytearray(victim.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    victim.write_bytes(bytes(content))
+    flags = ["--device=cpu", "--model=lenet", f"--data_dir={broken}", "--num_batches=50"]
+    assert main([*flags, "--batch_size=4"]) == 4
+    captured = capsys.readouterr()
+    last = captured.err.splitlines()[-1]
+    assert last.startswith("cnnbench: error: ")
+    assert victim.name in last
+    assert "record" in last
+    assert "total images/sec" not in captured.out
+    record = run(tmp_path, *flags[1:], "--batch_size=4", "--on_bad_record=skip")
+    assert record.skipped_records is not None
+    assert record.skipped_records.count == 1
+    (named,) = record.skipped_records.first
+    assert last == f"cnnbench: error: {named}"
+    assert f"warning: skipped {named}" in capsys.readouterr().err
+
+
+def test_what_is_read_whole_cannot_be_skipped_by_records(digit_batches: Path) -> None:
+    params = Params(model="trivial", data_dir=str(digit_batches), on_bad_record="skip")
+    with pytest.raises(FlagError, match=r"--on_bad_record=skip: the files of data set cifar10"):
+        make_plan(params)
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("data", ["photo_records", "digit_batches"])
+def test_a_resumed_run_trains_on_what_follows(
+    data: str,
+    devices: int,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The warm-up trains too: one step before four timed ones, and again one before four."""
+    flags = [
+        "--model=trivial",
+        f"--data_dir={request.getfixturevalue(data)}",
+        "--distortions",
+        "--init_learning_rate=0.0001",
+    ]
+    whole = run(tmp_path, *flags, "--batch_size=8", "--num_batches=9")
+    parted = [*flags, f"--train_dir={tmp_path / 'train'}"]
+    first = run(tmp_path, *parted, "--batch_size=8", "--num_batches=4")
+    towers = [f"--num_gpus={devices}", f"--batch_size={8 // devices}"]
+    second = run(tmp_path, *parted, *towers, "--variable_update=replicated", "--num_batches=9")
+    losses = [one.warmup_losses + one.losses for one in (whole, first, second)]
+    assert len(set(losses[0])) == len(losses[0]) == 10
+    np.testing.assert_allclose([*losses[1], *losses[2]], losses[0], rtol=1e-5)
+    assert "the input goes on behind the 40 examples trained on" in capsys.readouterr().err
+
+
+def test_data_that_cannot_go_on_starts_over_with_a_notice(
+    digit_batches: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    flags = ["--model=trivial", f"--data_dir={digit_batches}", f"--train_dir={tmp_path / 'train'}"]
+    run(tmp_path, *flags, "--num_batches=1")
+    monkeypatch.setattr(ArrayPipeline, "resumable", False)
+    run(tmp_path, *flags, "--num_batches=3")
+    assert capsys.readouterr().err.count("the input starts over: ") == 1

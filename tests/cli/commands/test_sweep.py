@@ -1,0 +1,188 @@
+"""``cnnbench sweep`` from the command line."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from cnnbench.cli import main
+from cnnbench.flags import parse_args
+from cnnbench.judge.compare import load_records
+
+PLUGIN = Path(__file__).parents[2] / "plugins" / "greedy_plugin.py"
+
+SUITE = """
+name: tiny
+defaults:
+  flags: {model: trivial, device: cpu, batch_size: 2, num_batches: 3, num_warmup_batches: 1,
+          peak_flops: 1e12}  # so that it is not measured
+  timeout: 120
+entries:
+  - name: a
+    repeats: 2
+    matrix: {num_gpus: [1, 2]}
+"""
+
+
+@pytest.fixture
+def in_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny.yaml").write_text(SUITE, encoding="utf-8")
+    return tmp_path
+
+
+def test_list(in_folder, capsys):
+    assert main(["sweep", "tiny.yaml", "--list"]) == 0
+    assert capsys.readouterr().out == "a num_gpus=1  x2\na num_gpus=2  x2\n"
+    assert main(["sweep", "--list", "--filter=gpus=2", "tiny.yaml", "--repeats=1"]) == 0
+    assert capsys.readouterr().out == "a num_gpus=2  x1\n"
+    assert not (in_folder / "results").exists()
+
+
+def test_a_suite_for_gpus_says_how_to_scale_it_to_a_machine_without_one(in_folder, capsys):
+    scaled = 'on_cpu: {flags: {device: cpu, batch_size: 1}, filter: "gpus=1"}'
+    suite = in_folder / "big.yaml"
+    suite.write_text(SUITE.replace("device: cpu, ", "") + scaled, encoding="utf-8")
+    assert main(["sweep", "big.yaml", "--list"]) == 0
+    err = capsys.readouterr().err
+    command = "cnnbench sweep big.yaml --list --filter=gpus=1 -- --device=cpu --batch_size=1"
+    assert "tiny is sized for GPUs, and this machine has none that can be used; " in err
+    assert f"to its CPUs: {command}\n" in err
+    assert main(command.split()[1:]) == 0
+    out, err = capsys.readouterr()
+    assert out == "a num_gpus=1  x2\n"
+    assert "sized for GPUs" not in err
+
+
+def test_dry_run_shows_commands_that_can_be_run(in_folder, capsys):
+    command = ["sweep", "tiny.yaml", "--dry_run", "--timeout=9", "--seed=1"]
+    assert main([*command, "--", "--num_batches=7", "--xla"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 8
+    assert lines[0].startswith("# 1 a num_gpus=")
+    assert lines[0].endswith(" #1, at most 9 s")
+    for line in lines[1::2]:
+        words = line.split()
+        assert words[words.index("run") - 1].endswith("cnnbench")
+        params = parse_args(words[words.index("run") + 1 :]).params
+        assert (params.num_batches, params.xla, params.batch_size) == (7, True, 2)
+    assert not (in_folder / "results").exists()
+
+
+def test_dry_run_of_a_shipped_suite(in_folder, capsys):
+    assert main(["sweep", "smoke", "--dry_run", "--filter=lenet"]) == 0
+    out, err = capsys.readouterr()
+    assert out.count("--model=lenet") == 21
+    assert "cnnbench: 21 processes of 3 configurations, 7 of each (repeats: auto): about " in err
+
+
+def test_what_is_left_out_is_said(in_folder, capsys, monkeypatch):
+    monkeypatch.delenv("CNNBENCH_CIFAR10", raising=False)
+    assert main(["sweep", "smoke", "--list"]) == 0
+    said = capsys.readouterr().err
+    assert said.startswith(
+        "cnnbench: resnet20-images: left out, because CNNBENCH_CIFAR10 is not set\n"
+        "cnnbench: 70 processes of 10 configurations, 7 of each (repeats: auto): about "
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "sweep takes a suite: all_reduce, batch_size,"),
+        (["tiny.yaml", "other"], "sweep takes one suite, not 2"),
+        (["tinny"], "no suite 'tinny'; there are all_reduce"),
+        (["tinny.yaml"], "tinny.yaml: no such file"),
+        (["tiny.yaml", "--reslts=x"], "unknown flag --reslts; did you mean --results?"),
+        (["tiny.yaml", "--repeats=0"], "--repeats=0: must be from 1 to 1000"),
+        (["tiny.yaml", "--timeout=0"], "--timeout=0: must be greater than 0"),
+        (["tiny.yaml", "--filter=b"], '--filter=b: matches none of "a num_gpus=1"'),
+        (["tiny.yaml", "--", "--modle=x"], "unknown flag --modle; did you mean --model?"),
+        (["tiny.yaml", "--", "x"], "stray argument 'x'"),
+        (["tiny.yaml", "--", "--num_gpus=3"], '--num_gpus=3: is what "a" varies'),
+        (["tiny.yaml", "--", "--result_json=x"], "tiny.yaml:8: a num_gpus=1: --result_json=x"),
+        (["tiny.yaml", "--results=tiny.yaml/x"], "--results=tiny.yaml/x: cannot be used"),
+        (["typo.yaml"], 'typo.yaml:3: unknown key "modle"; did you mean "model"?'),
+    ],
+)
+def test_wrong_use(in_folder, refuse, arguments, message):
+    typo = "entries:\n - name: a\n   flags: {modle: x}\n"
+    (in_folder / "typo.yaml").write_text(typo, encoding="utf-8")
+    refuse("sweep", *arguments, message=message)
+    assert not (in_folder / "results").exists()
+
+
+def test_violated_bounds_are_told_by_the_exit_code_whoever_reads(in_folder, monkeypatch, capsys):
+    monkeypatch.setattr("cnnbench.campaigns.sweep.runner.Sweep.run", lambda self: [])
+    monkeypatch.setattr("cnnbench.campaigns.sweep.summary.exit_code", lambda rows: 1)
+    # A stream without buffer, as at a terminal, fails at the first line.
+    for flags, status in ((), 1), (["--list"], 4):
+        with open("/dev/full", "w", buffering=1) as full:
+            monkeypatch.setattr(sys, "stdout", full)
+            assert main(["sweep", "tiny.yaml", *flags]) == status
+    assert capsys.readouterr().err.count("No space left on device") == 2
+    monkeypatch.setattr(sys, "stdout", None)
+    assert main(["sweep", "tiny.yaml"]) == 1
+
+
+def test_planning_loads_no_tensorflow(in_folder, alone):
+    done = alone("sweep", "smoke", "--dry_run")
+    assert done.status == 0
+    assert not done.loaded & {"tensorflow", "pandas"}
+
+
+@pytest.mark.timeout(280)
+def test_end_to_end(in_folder, capfd):
+    """Real runs: interrupted by SIGTERM, resumed, summed up; nothing twice."""
+    command = [sys.executable, "-m", "cnnbench", "sweep", "tiny.yaml", "--resume", "--seed=1"]
+    first = subprocess.Popen([*command, "--repeats=1"], stderr=subprocess.PIPE, text=True)
+    assert first.stderr is not None
+    assert "2 processes of 2 configurations: about" in first.stderr.readline()
+    line = first.stderr.readline()  # one run is done, another has begun
+    assert line.startswith("cnnbench: [1/2] a num_gpus=")
+    first.send_signal(signal.SIGTERM)
+    assert first.communicate(timeout=60)[1].endswith("cnnbench: error: interrupted\n")
+    assert first.returncode == 130
+    assert len(load_records(["results"]).records) == 1
+    assert main([*command[3:], "--repeats=1"]) == 0
+    captured = capfd.readouterr()
+    assert "cnnbench: 1 of 2 runs are done already" in captured.err
+    lines = captured.out.splitlines()
+    assert lines[0].split()[:4] == ["configuration", "batch", "median", "images/sec"]
+    assert [line.split()[:3] for line in lines[1:]] == [
+        ["a", "num_gpus=1", "2"],
+        ["a", "num_gpus=2", "2"],
+    ]
+    loaded = load_records(["results"])
+    assert {record.status for record in loaded.records} == {"ok"}
+    assert sorted(record.placement.num_towers for record in loaded.records) == [1, 2]
+    assert {len(record.step_seconds) for record in loaded.records} == {3}
+
+
+@pytest.mark.timeout(280)
+def test_a_search_meets_a_real_lack_of_memory(in_folder, capfd):
+    suite = f"""
+    name: greedy
+    defaults:
+      flags: {{model: greedy, model_plugin: "{PLUGIN}", device: cpu, peak_flops: 1e12}}
+      timeout: 120
+    entries:
+      - name: search
+        repeats: 1
+        flags: {{num_batches: 3, num_warmup_batches: 1}}
+        max_batch_search: {{limit: 8, multiple_of: 4, num_batches: 2}}
+    """
+    (in_folder / "greedy.yaml").write_text(textwrap.dedent(suite), encoding="utf-8")
+    assert main(["sweep", "greedy.yaml"]) == 0
+    events = [json.loads(e) for e in Path("results/sweep.jsonl").read_text().splitlines()]
+    trials = [(e["batch_size"], e["fits"]) for e in events if e["event"] == "trial"]
+    assert trials == [(8, False), (4, True)]  # by the estimate, both fit
+    (record,) = load_records(["results"]).records
+    assert record.batch.per_device == 4
+    assert "search: largest batch: 4 per device (" in capfd.readouterr().err

@@ -1,0 +1,242 @@
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+import types
+
+import pytest
+
+import cnnbench
+from cnnbench import cli
+from cnnbench.cli.commands import COMMANDS
+from cnnbench.errors import BenchmarkError, FlagError, UsageError
+from cnnbench.flags import FLAGS
+from cnnbench.flags.retired import OBSOLETE
+
+
+@pytest.fixture
+def run_command(monkeypatch):
+    """Replaces the run command; returns what it was called with and lets it misbehave."""
+    calls = []
+    module = types.ModuleType("cnnbench.cli.commands.run")
+    module.outcome = 0
+
+    def main(argv):
+        calls.append(list(argv))
+        if isinstance(module.outcome, BaseException):
+            raise module.outcome
+        return module.outcome
+
+    module.main = main
+    monkeypatch.setitem(sys.modules, "cnnbench.cli.commands.run", module)
+    return types.SimpleNamespace(calls=calls, module=module)
+
+
+@pytest.mark.parametrize(
+    ("argv", "arguments"),
+    [
+        ([], []),
+        (["run"], []),
+        (["--model=lenet", "--xla"], ["--model=lenet", "--xla"]),
+        (["-model", "lenet"], ["-model", "lenet"]),
+        (["run", "--model=lenet"], ["--model=lenet"]),
+    ],
+)
+def test_run_is_the_default(run_command, argv, arguments):
+    assert cli.main(argv) == 0
+    assert run_command.calls == [arguments]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status", "line"),
+    [
+        (0, 0, ""),
+        (3, 3, ""),
+        (UsageError("no such thing"), 2, "cnnbench: error: no such thing\n"),
+        (
+            FlagError("num_gpus", 0, "must be at least 1"),
+            2,
+            "cnnbench: error: --num_gpus=0: must be at least 1\n",
+        ),
+        (BenchmarkError("out of\nmemory"), 4, "cnnbench: error: out of memory\n"),
+        (KeyboardInterrupt(), 130, "cnnbench: error: interrupted\n"),
+        (
+            SystemExit(0),
+            4,
+            "cnnbench: error: a plug-in ended the program (SystemExit 0)\n",
+        ),
+    ],
+)
+def test_exit_codes(run_command, capsys, outcome, status, line):
+    run_command.module.outcome = outcome
+    assert cli.main([]) == status
+    assert capsys.readouterr().err == line
+
+
+def test_the_unforeseen_is_a_failure_with_its_traceback(run_command, capsys):
+    # An exception that reached the interpreter would exit with 1, the code of a regression.
+    run_command.module.outcome = RuntimeError("surprise")
+    assert cli.main([]) == 4
+    err = capsys.readouterr().err
+    assert err.startswith("Traceback")
+    assert err.endswith("cnnbench: error: RuntimeError: surprise\n")
+
+
+def test_entry_point_exits(run_command, monkeypatch):
+    run_command.module.outcome = 3
+    monkeypatch.setattr(sys, "argv", ["cnnbench", "--model=lenet"])
+    with pytest.raises(SystemExit) as caught:
+        cli.entry_point()
+    assert caught.value.code == 3
+    assert run_command.calls == [["--model=lenet"]]
+
+
+@pytest.mark.parametrize(
+    ("command", "hint"), [("modles", "did you mean models?"), ("zzz", "there are run, models")]
+)
+def test_unknown_command(command, hint, capsys):
+    assert cli.main([command]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"cnnbench: error: unknown command '{command}'; ")
+    assert hint in err
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["-help"], ["-h"], ["--helpshort"], ["help"]])
+def test_help_is_one_screen_of_commands_and_flags_that_exist(argv, capsys):
+    assert cli.main(argv) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    lines = out.splitlines()
+    assert 24 <= len(lines) <= 40
+    assert max(map(len, lines)) <= 80
+    assert all(f"\n  {command} " in out for command in COMMANDS)
+    flags = set(re.findall(r"--(?:no)?(\w+)", out)) - {"help"}
+    assert flags <= {spec.name for spec in FLAGS}
+    assert {"model", "batch_size", "num_gpus", "variable_update", "result_json"} <= flags
+
+
+@pytest.mark.parametrize(
+    ("argv", "full"),
+    [
+        (["run", "--help"], False),
+        (["help", "run"], False),
+        (["run", "-h"], False),
+        (["--helpfull"], True),
+        (["run", "--helpfull"], True),
+    ],
+)
+def test_help_of_a_run_has_every_flag(argv, full, capsys):
+    assert cli.main(argv) == 0
+    out = capsys.readouterr().out
+    heads = {line.split("=")[0].strip() for line in out.splitlines() if line.startswith("  --")}
+    names = {head.removeprefix("--").removeprefix("[no]") for head in heads}
+    obsolete = {spec.name for spec in OBSOLETE}
+    assert names == {spec.name for spec in FLAGS} | (obsolete if full else set())
+
+
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name != "run"])
+def test_help_of_a_command(command, capsys):
+    assert cli.main([command, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"Usage: cnnbench {command} ")
+    for _, specs in importlib.import_module(f"cnnbench.cli.commands.{command}").HELP[1]:
+        for spec in specs:
+            assert f"  --{spec.name}=" in text or f"  --[no]{spec.name}\n" in text
+    assert cli.main(["help", command]) == 0
+    assert capsys.readouterr().out == text
+
+
+def test_help_of_no_command(capsys):
+    assert cli.main(["help", "modles"]) == 2
+    assert "did you mean models?" in capsys.readouterr().err
+
+
+def test_version(capsys):
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"cnnbench {cnnbench.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "status"),
+    [
+        (["--help"], 0),
+        (["models"], 0),
+        (["--version"], 0),
+        (["compare"], 2),
+        (["--xla", "True"], 2),
+        (["--batchsize=3"], 2),
+        (["--num_gpus=0"], 2),
+        (["--staged_vars", "--variable_update=replicated"], 2),
+        (["--fp16_vars"], 2),
+        (["--label_smoothing=1.5"], 2),
+        (["--eval"], 2),
+    ],
+)
+def test_quick_answers_import_nothing_heavy(argv, status, alone):
+    done = alone(*argv)
+    assert (done.status, done.loaded) == (status, set())
+    assert len(done.err.splitlines()) == (1 if status else 0)
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["--version"], ["models"], ["sweep", "--help"]])
+def test_a_full_disk_is_one_line(argv, monkeypatch, capsys):
+    with open("/dev/full", "w", buffering=1) as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert cli.main(argv) == 4
+    error = "cnnbench: error: cannot write to standard output: No space left on device\n"
+    assert capsys.readouterr().err == error
+
+
+@pytest.mark.parametrize(("outcome", "status"), [(0, 4), (1, 1), (3, 3), (UsageError("no"), 2)])
+def test_a_command_that_succeeds_without_its_output_has_failed(
+    run_command, monkeypatch, capsys, outcome, status
+):
+    """Whatever wrote it; codes that say something else stay."""
+    run_command.module.outcome = outcome
+    for buffering in (1, -1):
+        with open("/dev/full", "w", buffering=buffering) as full:
+            monkeypatch.setattr(sys, "stdout", full)
+            main = run_command.module.main
+            monkeypatch.setattr(
+                run_command.module, "main", lambda argv, main=main: (print("a line"), main(argv))[1]
+            )
+            assert cli.main([]) == status
+    assert capsys.readouterr().err.count("cannot write to standard output: No space left") == 2
+
+
+def test_a_full_disk_under_standard_error_changes_nothing(run_command, monkeypatch, capsys):
+    for outcome, status in ((0, 0), (UsageError("no"), 2), (RuntimeError("surprise"), 4)):
+        run_command.module.outcome = outcome
+        with open("/dev/full", "w", buffering=1) as full:
+            monkeypatch.setattr(sys, "stderr", full)
+            assert cli.main([]) == status
+
+
+def test_a_reader_that_leaves_is_no_error():
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as closed:
+        done = subprocess.run(
+            [sys.executable, "-m", "cnnbench", "--help"],
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (cli.BROKEN_PIPE, b"")
+
+
+@pytest.mark.parametrize("closed", [(2,), (0, 1, 2)])
+def test_closed_streams_do_not_fail_a_command_nor_mix_with_its_files(tmp_path, closed):
+    """A file that is opened next would get the number of a closed stream."""
+    output = tmp_path / "env.json"
+    code = (
+        f"import os, sys; [os.close(n) for n in {closed}]; "
+        "os.execv(sys.executable, [sys.executable, '-m', 'cnnbench', 'allreduce', '--num_gpus=2', "
+        "'--sizes=1K', '--all_reduce_spec=xring', '--device=cpu', '--num_batches=1', "
+        f"'--num_warmup_batches=0', '--result_json={output}'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], timeout=120, check=False)
+    assert done.returncode == 0
+    assert json.loads(output.read_text())["schema"]

@@ -1,0 +1,71 @@
+"""The published JSON Schemas are those of the code, and hold for old and new documents.
+
+Documents that a command wrote just now are checked where its tests have them (fixture `holds`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from cnnbench.cli import main, schemas
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "docs" / "schemas"
+FROZEN = ROOT / "tests" / "frozen"
+
+
+def test_published_files_are_current():
+    published = {path.name: path.read_text() for path in FOLDER.glob("*.json")}
+    assert published == schemas.schemas(), "python -m cnnbench.cli.schemas docs/schemas"
+
+
+@pytest.mark.parametrize("name", schemas.DOCUMENTS)
+def test_a_schema_is_one_and_is_documented(name):
+    Draft202012Validator.check_schema(json.loads((FOLDER / f"{name}.schema.json").read_text()))
+    assert f"(schemas/{name}.schema.json)" in (ROOT / "docs" / "integrations.md").read_text()
+
+
+def test_records_of_earlier_versions_are_valid(holds):
+    runs = [*FROZEN.glob("runs/*.json"), *FROZEN.glob("ab/*/*.json"), *FROZEN.glob("sweep/*.json")]
+    assert len(runs) == 22
+    holds("run", *(json.loads(path.read_bytes()) for path in runs))
+    holds("allreduce", json.loads((FROZEN / "allreduce.json").read_bytes()))
+    for journal in ("ab/journal.jsonl", "sweep/sweep.jsonl"):
+        holds("journal", *map(json.loads, (FROZEN / journal).read_text().splitlines()))
+
+
+def test_what_commands_say_of_them_is_valid(holds, capsys):
+    places = [str(FROZEN / name) for name in ("ab/a", "ab/b")]
+    for base, new in (places, [str(FROZEN)] * 2):
+        main(["compare", base, new, "--format=json"])
+        holds("comparison", json.loads(capsys.readouterr().out))
+    for metric in ("throughput", "bus_bandwidth"):
+        main(["history", str(FROZEN), f"--metric={metric}", "--by=run", "--format=json"])
+        holds("history", json.loads(capsys.readouterr().out))
+
+
+@pytest.mark.parametrize(
+    ("name", "golden"),
+    [
+        ("comparison", "judge/report/renderers/golden/comparison.json"),
+        ("history", "judge/history/golden/history.json"),
+    ],
+)
+def test_documents_with_every_verdict_and_step_are_valid(holds, name, golden):
+    holds(name, json.loads((ROOT / "tests" / golden).read_text()))
+
+
+def test_an_unknown_key_is_allowed_only_where_facts_are():
+    record = json.loads((FROZEN / "runs" / "lenet-1.json").read_bytes())
+    validator = Draft202012Validator(json.loads((FOLDER / "run.schema.json").read_text()))
+    for place in ("config", "environment"):
+        assert validator.is_valid({**record, place: {**record[place], "new": 1}})
+    for place in ("model", "placement", "batch", "measured", "summary", "startup_seconds"):
+        assert not validator.is_valid({**record, place: {**record[place], "new": 1}})
+    assert not validator.is_valid({**record, "new": 1})
+    assert re.search(r"unknown|unexpected", next(validator.iter_errors({**record, "x": 1})).message)

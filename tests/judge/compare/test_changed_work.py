@@ -1,0 +1,175 @@
+"""Runs with another amount of work: a verdict of its own, exit code 1 unless it is allowed."""
+
+from __future__ import annotations
+
+import json
+from xml.etree import ElementTree as xml
+
+import pytest
+
+from cnnbench.errors import ExitCode
+from cnnbench.judge.compare import Verdict, compare_records
+from cnnbench.judge.report.renderers import FORMATS, render, terminal
+from cnnbench.records.run import ModelInfo
+
+BASE = (100.0, 100.2, 99.8, 100.1, 99.9)
+OTHER_CPU = {"environment": {"cpu_model": "another"}}
+
+
+def model(flops, parameters=10):
+    return ModelInfo(
+        name="lenet",
+        parameters=parameters,
+        trainable_parameters=parameters,
+        forward_flops_per_image=flops // 3,
+        training_flops_per_image=flops,
+    )
+
+
+def only(comparison):
+    (entry,) = comparison.entries
+    return entry.main
+
+
+ANSWER = (
+    "Different network: 94,891 → 242,603 parameters, +22.9 % FLOPs per image. Speed not judged."
+)
+
+
+@pytest.fixture
+def wider(runs):
+    """Sides of which the second has a wider network, and four times the speed."""
+    base = runs.of(*BASE, model=model(3_000_000, parameters=94_891))
+    return base, runs.of(*[v * 4.32 for v in BASE], model=model(3_687_000, parameters=242_603))
+
+
+def test_a_wider_model_is_an_answer_and_no_change_of_speed(wider):
+    found = compare_records(*wider)
+    result = only(found)
+    assert result.verdict is Verdict.CHANGED_WORK
+    assert found.exit_code is ExitCode.REGRESSION
+    assert result.judgement.reason.startswith(ANSWER)
+    assert (result.judgement.base_median, result.judgement.change) == (pytest.approx(100), None)
+    # 100 images/sec of 3 MFLOP are 0.3 GFLOP/s.
+    assert result.judgement.reason.endswith("Both sides: 0.3000 → 1.593 GFLOP/s.")
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+@pytest.mark.parametrize("format", FORMATS)
+def test_every_format_gives_the_answer(wider, format, allowed):
+    found = compare_records(*wider, allow_changed_work=allowed)
+    text = render(found, format)
+    if format == "json":
+        (entry,) = json.loads(text)["configurations"]
+        assert entry["verdict"] == "changed work"
+        assert entry["results"][0]["reason"].startswith(ANSWER)
+        assert entry["results"][0]["change"] is None
+    elif format == "junit":
+        (case,) = xml.fromstring(text).iter("testcase")
+        assert [one.get("message", "") for one in case.iter("failure")] == (
+            [] if allowed else [f"changed work: {only(found).judgement.reason}"]
+        )
+        assert ANSWER in case.findtext("system-out")
+    elif format == "github":
+        command, _, message = text.replace("%25", "%").splitlines()[0].partition("throughput::")
+        assert command.startswith("::warning " if allowed else "::error ")
+        assert message.startswith(ANSWER)
+    else:
+        assert ANSWER in text.replace("&#37;", "%")
+    assert "332 %" not in text
+    assert "regression" not in text or allowed
+
+
+def test_no_red_dot(wider):
+    found = compare_records(*wider)
+    comment = render(found, "markdown")
+    assert "🔴" not in comment
+    head, _, _ = comment.partition("<details>")
+    assert ANSWER in head
+    assert head.startswith("### cnnbench: changed work\n")
+    assert render(found, "table").endswith("exit code 1: changed work\n")
+    assert "\x1b[31" not in terminal.render(found, colour=True)
+
+
+@pytest.mark.parametrize(
+    ("base", "new", "words"),
+    [
+        ({}, {"model": model(60, parameters=11)}, "10 → 11 parameters, the same FLOPs per image."),
+        ({}, {"model": model(66)}, "Different network: +10.0 % FLOPs per image."),
+        ({"model": model(0)}, {}, "Different network: 0 → 60 FLOPs per image."),
+        (
+            {"model": model(6_000_000)},
+            {"model": model(6_000_001)},
+            "Different network: 6,000,000 → 6,000,001 FLOPs per image.",
+        ),
+        (
+            {},
+            {"model": model(66), "flags": {"batch_size": 16}},
+            "Different network and batch: +10.0 % FLOPs per image, 8 → 16 images per step. Speed",
+        ),
+        (
+            {"flags": {"forward_only": True}},
+            {"model": model(120), "flags": {"forward_only": True}},
+            "Different network: +100.0 % FLOPs per image.",
+        ),
+        (
+            {"environment": {"cpu_model": "one"}},
+            {"model": model(66), **OTHER_CPU},
+            "GFLOP/s. Also different: cpu_model is one in BASE and another in NEW.",
+        ),
+    ],
+)
+def test_what_changed_is_named(runs, base, new, words):
+    found = compare_records(runs.of(*BASE, **base), runs.of(*BASE, **new))
+    assert words in only(found).judgement.reason
+
+
+def test_another_metric_is_not_judged_either(runs):
+    sides = [
+        [runs.with_memory(size, **more)[0] for size in (1000, 1001, 1002, 1003)]
+        for more in ({}, {"model": model(66)})
+    ]
+    found = compare_records(*sides, metrics=["memory"])
+    assert "Memory not judged." in only(found).judgement.reason
+
+
+def test_a_flag_lets_it_pass_and_hides_nothing(runs):
+    base = runs.of(*BASE)
+    new = runs.of(*BASE, model=model(120))
+    found = compare_records(base, new, allow_changed_work=True)
+    assert only(found).verdict is Verdict.CHANGED_WORK
+    assert found.exit_code is ExitCode.OK
+    assert "# changed work" in render(found, "table")
+    assert "::error" not in render(found, "github")
+    assert "<failure" not in render(found, "junit")
+    # What else is wrong still is.
+    slow = {"flags": {"model": "alexnet"}}
+    worse = [*new, *runs.of(*[v / 2 for v in BASE], **slow)]
+    found = compare_records([*base, *runs.of(*BASE, **slow)], worse, allow_changed_work=True)
+    assert found.exit_code is ExitCode.REGRESSION
+    # Judged by throughput where the comparison is about it.
+    assert only(compare_records(base, new, allow_different=["model"])).verdict is Verdict.SAME
+
+
+@pytest.mark.parametrize(
+    ("new", "verdict"),
+    [
+        ({"flags": {"batch_size": 16}}, Verdict.CHANGED_WORK),
+        ({"model": model(66)}, Verdict.CHANGED_WORK),
+        # Other work is so on another machine too.
+        ({"model": model(66), **OTHER_CPU}, Verdict.CHANGED_WORK),
+        (OTHER_CPU, Verdict.NOT_COMPARABLE),
+        # Another flag is another experiment, whatever follows from it.
+        ({"model": model(66), "flags": {"model": "alexnet"}}, Verdict.NOT_COMPARABLE),
+        ({"devices": 2}, Verdict.NOT_COMPARABLE),
+    ],
+)
+def test_what_is_other_work(runs, new, verdict):
+    base = runs.of(*BASE, environment={"cpu_model": "one"})
+    new = {"environment": {"cpu_model": "one"}, **new}
+    assert only(compare_records(base, runs.of(*BASE, **new))).verdict is verdict
+
+
+def test_a_side_of_two_networks_is_no_change(runs):
+    mixed = [*runs.of(*BASE[:3]), *runs.of(*BASE[3:], model=model(66))]
+    assert only(compare_records(runs.of(*BASE), mixed)).verdict is Verdict.NOT_COMPARABLE

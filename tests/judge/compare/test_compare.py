@@ -1,0 +1,360 @@
+import json
+import math
+
+import pytest
+
+from cnnbench.errors import ExitCode
+from cnnbench.judge.compare import Policy, Skipped, Verdict, compare_records
+from cnnbench.judge.report.renderers import render
+from cnnbench.records.run import Evaluation
+
+BASE = (100.0, 100.2, 99.8, 100.1, 99.9)
+
+
+def scaled(factor):
+    return [speed * factor for speed in BASE]
+
+
+def verdicts(comparison):
+    return {entry.name: entry.main.verdict for entry in comparison.entries}
+
+
+def only(comparison):
+    (entry,) = comparison.entries
+    return entry.main
+
+
+@pytest.mark.parametrize(
+    ("factor", "verdict", "code"),
+    [
+        (0.9, Verdict.SLOWER, ExitCode.REGRESSION),
+        (1.1, Verdict.FASTER, ExitCode.OK),
+        (1.0, Verdict.SAME, ExitCode.OK),
+    ],
+)
+def test_verdicts_and_exit_codes(runs, factor, verdict, code):
+    found = compare_records(runs.of(*BASE), runs.of(*scaled(factor)))
+    assert only(found).verdict is verdict
+    assert found.exit_code is code
+
+
+LONG = {"step_seconds": (0.08,) * 1000, "losses": ()}
+SLOW_CPU = {"cpu_model": "Slow CPU", "logical_cpus": 64}
+
+
+@pytest.mark.parametrize(
+    ("base", "new", "verdict", "code", "words"),
+    [
+        # A thousand steps of one process are one value: processes are compared.
+        ([LONG], [LONG], Verdict.INCONCLUSIVE, 3, "1 process in BASE; a verdict needs at least 4"),
+        ([{}] * 3, [{}] * 3, Verdict.INCONCLUSIVE, 3, "3 processes in BASE"),
+        (
+            [{}] * 5,
+            [*[{}] * 5, {"error": ("ResourceExhaustedError", "out of\nmemory")}],
+            Verdict.FAILED,
+            4,
+            "1 of 6 runs in NEW failed: ResourceExhaustedError: out of memory",
+        ),
+        ([{"error": ("E", "no")}], [{}] * 5, Verdict.FAILED, 4, "1 of 1 run in BASE failed"),
+        # A failure is one on another machine too.
+        (
+            [{}] * 5,
+            [{"error": ("E", "no"), "environment": SLOW_CPU}],
+            Verdict.FAILED,
+            4,
+            "1 of 1 run in NEW failed",
+        ),
+        (
+            [{}] * 5,
+            [{}, {"step_seconds": (), "losses": ()}],
+            Verdict.FAILED,
+            4,
+            "1 of 2 runs in NEW did not measure throughput",
+        ),
+        (
+            [{}] * 5,
+            [*[{}] * 5, {"status": "interrupted"}],
+            Verdict.INCONCLUSIVE,
+            3,
+            "1 of 6 runs in NEW was interrupted",
+        ),
+        (
+            [{}] * 5,
+            [{"environment": SLOW_CPU}] * 5,
+            Verdict.NOT_COMPARABLE,
+            3,
+            "cpu_model is Fast CPU in BASE and Slow CPU in NEW; logical_cpus is 2",
+        ),
+        (
+            [{}] * 5,
+            [{"flags": {"batch_size": 16}}] * 5,
+            Verdict.CHANGED_WORK,
+            1,
+            "Different batch: 8 → 16 images per step. Speed not judged.",
+        ),
+        (
+            [{"environment": {"gpu_names": ["a"], "gpu_driver": "1", **SLOW_CPU}}],
+            [{"environment": {"gpu_names": ["b"], "gpu_driver": "2"}}],
+            Verdict.NOT_COMPARABLE,
+            3,
+            " and 1 more",
+        ),
+    ],
+)
+def test_verdicts_that_need_no_statistics(runs, base, new, verdict, code, words):
+    sides = [
+        [runs(None if "error" in more else 100.0, **more) for more in side] for side in (base, new)
+    ]
+    found = compare_records(*sides)
+    assert (only(found).verdict, found.exit_code) == (verdict, code)
+    assert words in only(found).judgement.reason
+
+
+@pytest.mark.parametrize(
+    ("status", "how", "verdict"),
+    [("failed", "failed", Verdict.FAILED), ("interrupted", "interrupted", Verdict.INCONCLUSIVE)],
+)
+def test_what_did_not_succeed_is_no_value_and_is_counted(runs, status, how, verdict):
+    error = ("Error", "out of memory") if status == "failed" else None
+    new = [*runs.of(*BASE), *(runs(1.0, error=error, status=status) for _ in range(2))]
+    found = compare_records(runs.of(*BASE), new)
+    result = only(found)
+    assert result.verdict is verdict
+    # Both got as far as timed steps, a hundred times slower.
+    assert result.new == pytest.approx(BASE)
+    assert result.judgement.new_median == pytest.approx(100.0)
+    note = f"left out of medians and values: 2 of 7 runs in NEW (2 {how})"
+    assert found.notes == (note,)
+    assert note in render(found, "table")
+    assert note in json.loads(render(found, "json"))["notes"]
+    assert "2 of 7 runs in NEW" in render(found, "junit")
+    (document,) = json.loads(render(found, "json"))["configurations"]
+    assert document["results"][0]["new_values"] == pytest.approx(BASE)
+    assert len(document["new_runs"]) == 7
+
+
+def test_the_same_runs_on_both_sides_prove_nothing(runs):
+    both = runs.of(*BASE)
+    found = compare_records(both, both)
+    assert only(found).verdict is Verdict.INCONCLUSIVE
+    assert "5 runs are in BASE and in NEW" in only(found).judgement.reason
+
+
+def test_a_named_fact_may_differ(runs):
+    new = runs.of(*scaled(0.9), environment={"tensorflow_version": "2.20.0"})
+    base = runs.of(*BASE)
+    assert only(compare_records(base, new)).verdict is Verdict.NOT_COMPARABLE
+    found = compare_records(base, new, allow_different=["tensorflow"])
+    assert only(found).verdict is Verdict.SLOWER
+
+
+def test_a_missing_configuration_is_its_own_outcome(runs):
+    base = [*runs.of(*BASE), *runs.of(*BASE, flags={"model": "vgg11"})]
+    found = compare_records(base, runs.of(*BASE))
+    assert verdicts(found) == {
+        "lenet, batch 8, 1 cpu": Verdict.SAME,
+        "vgg11, batch 8, 1 cpu": Verdict.MISSING,
+    }
+    assert "NEW has no run" in found.entries[1].main.judgement.reason
+    assert found.exit_code is ExitCode.INCONCLUSIVE
+
+
+def test_the_geometric_mean_is_over_what_was_compared_only(runs):
+    # google/benchmark's OVERALL_GEOMEAN took the mean of each side over whatever the side had: an
+    # unchanged benchmark and one missing on the right made -90 %.
+    def suite(factors, **more):
+        found = []
+        for model, factor in factors.items():
+            found += runs.of(*scaled(factor), flags={"model": model}, **more)
+        return found
+
+    base = suite({"lenet": 1.0, "vgg11": 1.0, "alexnet": 1.0, "resnet20": 1.0})
+    new = suite({"lenet": 1.21, "vgg11": 1.0})
+    new += suite({"alexnet": 0.01}, environment={"cpu_model": "Slow CPU"})
+    new += [runs(None, error=("OSError", "no"), flags={"model": "resnet20"})]
+    new += suite({"overfeat": 1.0})
+    found = compare_records(base, new)
+    mean, number = found.geometric_mean()
+    # sqrt(1.21 * 1) = 1.1
+    assert (mean, number) == (pytest.approx(0.1), 2)
+    nothing = compare_records(runs.of(*BASE), runs.of(*BASE, flags={"model": "vgg11"}))
+    assert nothing.geometric_mean() is None
+
+
+def test_entries_are_in_order_of_the_numbers_in_their_names(runs):
+    # asv sorted its table by formatted text: 9.00 > 100.00 > 10.00.
+    def suite(factor):
+        return [
+            record
+            for size in (128, 16, 8, 64)
+            for record in runs.of(*scaled(factor), flags={"batch_size": size})
+        ]
+
+    found = compare_records(suite(1.0), suite(1.0))
+    sizes = [entry.configuration.flags["batch_size"] for entry in found.entries]
+    assert sizes == [8, 16, 64, 128]
+
+
+def test_the_worst_come_first_by_value(runs):
+    factors = {"a": 0.9, "b": 0.05, "c": 1.1, "d": 1.0, "e": 0.5}
+
+    def suite(side):
+        return [
+            record
+            for name, factor in factors.items()
+            for record in runs.of(*scaled(factor if side else 1.0), flags={"model": name})
+        ]
+
+    found = compare_records(suite(False), suite(True))
+    order = [entry.configuration.flags["model"] for entry in found.by_severity()]
+    assert order == ["b", "e", "a", "c", "d"]
+
+
+def test_a_regression_outranks_failures_and_open_questions(runs):
+    failed = runs(None, error=("OSError", "no"), flags={"model": "a"})
+    open_question = runs(flags={"model": "b"})
+    base = [*runs.of(*BASE), *runs.of(*BASE, flags={"model": "a"}), open_question]
+    broken = (Skipped("x.json", "empty"),)
+
+    def code(*new, skipped=()):
+        return compare_records(base, new, skipped=skipped).exit_code
+
+    assert code(*runs.of(*scaled(0.8)), failed, skipped=broken) is ExitCode.REGRESSION
+    assert code(*runs.of(*BASE), failed, skipped=broken) is ExitCode.FAILED
+    assert code(*runs.of(*BASE)) is ExitCode.INCONCLUSIVE
+
+
+def test_a_faulty_file_makes_the_answer_incomplete(runs):
+    def code(*skipped):
+        return compare_records(runs.of(*BASE), runs.of(*BASE), skipped=skipped).exit_code
+
+    assert code() is ExitCode.OK
+    assert code(Skipped("a.json", "holds a document of the kind", defect=False)) is ExitCode.OK
+    assert code(Skipped("a.json", "empty")) is ExitCode.INCONCLUSIVE
+    assert compare_records([], []).exit_code is ExitCode.INCONCLUSIVE
+
+
+def test_more_memory_is_a_regression_and_a_longer_start_is_not(runs):
+    found = compare_records(
+        runs.with_memory(*[1000] * 5), runs.with_memory(*[1100] * 5), policy=Policy()
+    )
+    (entry,) = found.entries
+    assert [(one.metric.name, one.word) for one in entry.results] == [
+        ("throughput", "same"),
+        ("memory", "more"),
+    ]
+    assert found.exit_code is ExitCode.REGRESSION
+    found = compare_records(runs.with_startup(*[5] * 5), runs.with_startup(*[9] * 5))
+    assert found.entries[0].results[1].word == "longer"
+    assert found.exit_code is ExitCode.OK
+    # Unless that is what the comparison is about.
+    found = compare_records(
+        runs.with_startup(*[5] * 5), runs.with_startup(*[9] * 5), metrics=["startup"]
+    )
+    assert found.exit_code is ExitCode.REGRESSION
+
+
+def with_cpu_time(runs, *factors, **parts):
+    """A run of three steps for each factor, which CPU times are multiplied by."""
+    return [
+        runs(step_cpu_seconds=tuple(0.1 * factor * n for n in (1, 2, 3)), **parts)
+        for factor in factors
+    ]
+
+
+def test_cpu_time_is_judged_where_it_is_asked_for_and_turns_nothing_red_by_itself(runs):
+    base = with_cpu_time(runs, 1.0, 1.01, 0.99, 1.02, 0.98, 1.0)
+    new = with_cpu_time(runs, 1.3, 1.31, 1.29, 1.32, 1.28, 1.3)
+    (entry,) = compare_records(base, new).entries
+    assert "cpu_time" not in [one.metric.name for one in entry.results]
+    found = compare_records(base, new, metrics=["throughput", "cpu_time"])
+    assert [one.word for one in found.entries[0].results] == ["same", "more"]
+    assert found.entries[0].results[1].judgement.change == pytest.approx(0.3, abs=0.01)
+    assert found.exit_code is ExitCode.OK
+    assert compare_records(base, new, metrics=["cpu_time"]).exit_code is ExitCode.REGRESSION
+    assert compare_records(new, base, metrics=["cpu_time"]).entries[0].main.word == "less"
+
+
+def test_runs_without_cpu_time_compare_with_runs_that_have_it(runs):
+    base = [runs() for _ in range(6)]
+    new = with_cpu_time(runs, *[1.0] * 6)
+    found = compare_records(base, new)
+    assert found.entries[0].main.word == "same"
+    assert found.exit_code is ExitCode.OK
+    found = compare_records(base, new, metrics=["throughput", "cpu_time"])
+    assert found.entries[0].main.word == "same"
+    assert found.entries[0].results[1].verdict is Verdict.INCONCLUSIVE
+    reason = "6 of 6 runs in BASE did not measure cpu_time"
+    assert found.entries[0].results[1].judgement.reason == reason
+    assert found.exit_code is ExitCode.OK
+
+
+def test_open_questions_of_further_metrics_do_not_count(runs):
+    noisy = [1000, 1300, 900, 1200, 1100]
+    found = compare_records(runs.with_memory(*noisy), runs.with_memory(*noisy))
+    assert found.entries[0].results[1].verdict is Verdict.INCONCLUSIVE
+    assert found.exit_code is ExitCode.OK
+
+
+def test_a_metric_that_some_runs_lack_is_inconclusive(runs):
+    new = [*runs.with_memory(*[1000] * 4), runs()]
+    found = compare_records(runs.with_memory(*[1000] * 5), new)
+    memory = found.entries[0].results[1]
+    assert memory.judgement.reason == "1 of 5 runs in NEW did not measure memory"
+    assert memory.verdict is Verdict.INCONCLUSIVE
+
+
+def test_accuracy_is_judged_where_there_were_evaluations(runs):
+    def side(top_1):
+        evaluation = Evaluation(
+            global_step=1, top_1=top_1, top_5=1.0, examples=10, images_per_sec=1.0
+        )
+        return [runs(evaluations=(evaluation,)) for _ in range(5)]
+
+    found = compare_records(side(0.75), side(0.70))
+    accuracy = found.entries[0].results[1]
+    assert (accuracy.metric.name, accuracy.word) == ("accuracy", "worse")
+    assert found.exit_code is ExitCode.REGRESSION
+
+
+def test_losses_that_are_not_finite_are_noted(runs):
+    new = [*runs.of(*BASE[1:]), runs(losses=(1.0, math.nan, 1.0))]
+    found = compare_records(runs.of(*BASE), new)
+    assert found.notes == ("lenet, batch 8, 1 cpu: losses of 1 of 5 runs in NEW are not finite",)
+
+
+def test_the_spread_of_like_runs_is_taken_per_configuration(runs):
+    aa = runs.of(90.0, 100.0, 110.0, 120.0)
+    found = compare_records(runs.of(*BASE), runs.of(*scaled(0.9)), aa=aa)
+    # log: 4.4998 4.6052 4.7005 4.7875, standard deviation 0.1240, e^0.248 - 1 = 0.2815
+    assert only(found).judgement.noise == pytest.approx(0.2815, abs=1e-3)
+    assert only(found).verdict is Verdict.INCONCLUSIVE
+    assert found.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("make", "note"),
+    [
+        (
+            lambda runs: runs.of(100.0, 101.0),
+            "A/A runs of lenet, batch 8, 1 cpu cannot be used: 2 runs, at least 4 are needed",
+        ),
+        (
+            lambda runs: runs.of(*BASE, environment={"cpu_model": "Slow CPU"}),
+            "A/A runs of lenet, batch 8, 1 cpu cannot be used: "
+            "cpu_model is Fast CPU in BASE and Slow CPU in the A/A runs",
+        ),
+    ],
+)
+def test_a_spread_that_cannot_be_used_is_noted(runs, make, note):
+    found = compare_records(runs.of(*BASE), runs.of(*BASE), aa=make(runs))
+    assert only(found).judgement.noise is None
+    assert found.notes == (
+        note,
+        "no A/A spread for 1 configuration: the threshold alone is the floor",
+    )
+
+
+def test_an_unknown_metric(runs):
+    with pytest.raises(KeyError):
+        compare_records(runs.of(*BASE), runs.of(*BASE), metrics=["speed"])

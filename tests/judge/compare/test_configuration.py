@@ -1,0 +1,125 @@
+import dataclasses
+
+import pytest
+
+from cnnbench.flags import FLAGS, Params
+from cnnbench.judge.compare.configuration import UNRESOLVED, Configuration, labels
+from cnnbench.judge.metrics.comparable_facts import PLACES, RULES
+
+
+def key(record):
+    return Configuration.of(record).key
+
+
+def named(*records):
+    """Names of the configurations of some records, in their order."""
+    configurations = [Configuration.of(record) for record in records]
+    names = labels(configurations)
+    return [names[one.key] for one in configurations]
+
+
+@pytest.mark.parametrize(
+    ("flags", "same"),
+    [
+        ({"result_json": "a.json", "result_csv": "b.csv", "peak_flops": 1e12}, True),
+        ({"progress": "on", "display_every": 1, "tf_random_seed": 7}, True),
+        ({"batch_size": 16}, False),
+        ({"precision": "bf16"}, False),
+        ({"xla": True}, False),
+        ({"init_learning_rate": 0.1}, False),
+        ({"train_dir": "x"}, False),
+        ({"worker_hosts": "a:1,b:1"}, False),
+        ({"flag_of_a_later_version": 3}, False),
+    ],
+)
+def test_which_flags_count(runs, flags, same):
+    assert (key(runs(flags=flags)) == key(runs())) is same
+
+
+def test_of_places_only_the_presence_counts_and_of_machines_the_number(runs):
+    assert key(runs(flags={"data_dir": "/a"})) == key(runs(flags={"data_dir": "/b"}))
+    hosts = [key(runs(flags={"worker_hosts": text})) for text in ("a:1,b:1", "c:1,d:2", "a:1")]
+    assert hosts[0] == hosts[1] != hosts[2]
+
+
+def test_the_key_outlives_new_flags_and_the_order_of_flags(runs):
+    record = runs(flags={"xla": True})
+    assert key(record) == "04f921409eff"  # as every version gives it
+    config = {name: value for name, value in record.config.items() if name != "bn_stats"}
+    assert key(dataclasses.replace(record, config=config)) == key(record)
+    turned = dataclasses.replace(record, config=dict(reversed(record.config.items())))
+    assert key(turned) == key(record)
+
+
+def test_every_rule_is_about_a_flag_and_has_a_reason():
+    flags = {spec.name for spec in FLAGS}
+    assert set(RULES) <= flags
+    assert set(UNRESOLVED) <= flags
+    assert set(PLACES) <= set(RULES)
+    assert all(rule.reason for rule in RULES.values())
+    # A flag added later with a path in it would make every run a configuration of its own.
+    ends = ("_dir", "_file", "_path", "_json", "_csv", "_plugin", "_prefix")
+    paths = {name for name in flags if name.endswith(ends)}
+    assert paths
+    assert paths <= set(RULES)
+
+
+def test_runs_that_failed_early_differ_only_in_what_is_resolved_late(runs):
+    whole = Configuration.of(runs())
+    early = Configuration.of(runs(None, flags={"device": "auto"}, placement=None))
+    other = Configuration.of(runs(None, flags={"device": "auto", "xla": True}, placement=None))
+    assert not early.resolved
+    assert early.key != whole.key
+    assert whole.differing(early) == ()
+    assert whole.differing(other) == ("xla",)
+
+
+def test_labels_are_short_and_unique(runs):
+    assert named(
+        runs(),
+        runs(flags={"xla": True}),
+        runs(flags={"batch_size": 64, "num_gpus": 2, "variable_update": "replicated"}),
+        runs(flags={"model": "resnet20", "data_name": "cifar10", "precision": "bf16"}),
+        runs(flags={"forward_only": True}),
+    ) == [
+        "lenet, batch 8, 1 cpu, xla=false",
+        "lenet, batch 8, 1 cpu, xla=true",
+        "lenet, batch 64, 2 cpu, replicated",
+        "resnet20, cifar10, batch 8, 1 cpu, bf16",
+        "lenet, batch 8, 1 cpu, forward_only",
+    ]
+    paused = "eval_during_training_at_specified_steps"
+    assert named(runs(flags={paused: [5, 10]}), runs(flags={paused: []})) == [
+        f"lenet, batch 8, 1 cpu, {paused}=5,10",
+        f"lenet, batch 8, 1 cpu, {paused}=",
+    ]
+
+
+def test_labels_name_given_flags_and_not_what_follows_from_them(runs):
+    # Epochs follow from batches, or the other way round.
+    short = {"num_batches": 20, "num_epochs": 0.000125}
+    long = {"num_batches": 40, "num_epochs": 0.00025}
+    batches, epochs = ("num_batches",), ("num_epochs",)
+    assert named(
+        runs(flags=short, explicit_flags=batches), runs(flags=long, explicit_flags=())
+    ) == [f"lenet, batch 8, 1 cpu, num_batches={number}" for number in (20, 40)]
+    assert named(
+        runs(flags=short, explicit_flags=epochs), runs(flags=long, explicit_flags=epochs)
+    ) == [f"lenet, batch 8, 1 cpu, num_epochs={number}" for number in (0.000125, 0.00025)]
+    # Where that does not make them unique, all that differ are named.
+    assert named(
+        runs(flags={"num_batches": 20, "xla": False}, explicit_flags=batches),
+        runs(flags={"num_batches": 20, "xla": True}),
+        runs(flags={"num_batches": 40, "xla": False}),
+    ) == [
+        "lenet, batch 8, 1 cpu, num_batches=20, xla=false",
+        "lenet, batch 8, 1 cpu, num_batches=20, xla=true",
+        "lenet, batch 8, 1 cpu, num_batches=40, xla=false",
+    ]
+
+
+def test_flags_that_are_not_at_their_defaults(runs):
+    assert set(runs().config) == {field.name for field in dataclasses.fields(Params)}
+    found = Configuration.of(runs(flags={"xla": True, "data_dir": "/data"})).not_default()
+    given = {"batch_size": 8, "data_name": "imagenet", "device": "cpu", "model": "lenet"}
+    assert found == {**given, "data_dir": True, "xla": True}

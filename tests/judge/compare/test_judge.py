@@ -1,0 +1,470 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cnnbench.judge.compare import METRICS, Case, Policy, Verdict, aa_spread, judge, judge_all
+from cnnbench.judge.compare.judge import processes_needed
+
+# Five processes of 100 images/sec, give or take 0.3 %.
+BASE = [100.0, 100.2, 99.8, 100.1, 99.9]
+
+
+def scaled(values, factor):
+    return [value * factor for value in values]
+
+
+def test_slower():
+    # All of NEW below all of BASE: p = 2/252 = 0.0079. Quotients of equal places are 0.9, and of
+    # the 25 quotients as many lie above as below, so the shift is -10 %, beyond 3 %.
+    found = judge(BASE, scaled(BASE, 0.9))
+    assert found.verdict is Verdict.SLOWER
+    assert found.change == pytest.approx(-0.1)
+    assert found.p == pytest.approx(2 / 252)
+    assert found.floor == 0.03
+    assert found.reason == "10.0 % slower (9.7 to 10.3 %), p = 0.0079"
+    # Ends of the interval at 96 %: P(U <= 1) = 2/252 = 0.0079 <= 0.02, P(U <= 2) = 4/252 = 0.0159
+    # too, P(U <= 3) = 7/252 = 0.028 not: the third quotients from outside. Sorted from below:
+    # 99.8/100.2, then 99.9/100.2 and 99.8/100.1 (0.9 times each).
+    assert found.low == pytest.approx(0.9 * 99.9 / 100.2 - 1, abs=2e-5)
+    assert found.high == pytest.approx(0.9 * 100.2 / 99.9 - 1, abs=2e-5)
+
+
+SPREAD = [99.2, 99.6, 100.0, 100.4, 100.8]
+
+
+@pytest.mark.parametrize(
+    ("base", "new", "more", "verdict", "words"),
+    [
+        (BASE, scaled(BASE, 1.1), {}, Verdict.FASTER, "10.0 % faster"),
+        # 2/70 = 0.029 is below alpha = 0.04.
+        ([100] * 4, [90] * 4, {}, Verdict.SLOWER, "p = 0.029"),
+        ([100] * 4, [100] * 4, {}, Verdict.SAME, ""),
+        ([100] * 4, [90] * 3, {}, Verdict.INCONCLUSIVE, "3 processes in NEW"),
+        # Unequal counts.
+        (BASE, [*scaled(BASE, 0.9), 91.0], {}, Verdict.SLOWER, ""),
+        (BASE, [*BASE, 100.0], {}, Verdict.SAME, ""),
+        ([], BASE, {}, Verdict.INCONCLUSIVE, "BASE has no value of throughput"),
+        (BASE, [], {}, Verdict.INCONCLUSIVE, "NEW has no value"),
+        ([], [], {}, Verdict.INCONCLUSIVE, ""),
+        # A change of nothing has no minus.
+        ([100.0] * 5, [99.999] * 5, {}, Verdict.SAME, "+0.0 to +0.0 %"),
+        # Shares are not symmetric, quotients are: 1/1.031 is -3.007 %, and the way back +3.1 %.
+        ([100.0] * 5, [100 / 1.031] * 5, {}, Verdict.SLOWER, ""),
+        ([100 / 1.031] * 5, [100.0] * 5, {}, Verdict.FASTER, ""),
+        ([100.0] * 5, [100 / 1.029] * 5, {}, Verdict.SAME, ""),
+        ([1e-300] * 5, [1e300] * 5, {}, Verdict.FASTER, ""),
+        ([1e300] * 5, [1e-300] * 5, {}, Verdict.SLOWER, ""),
+        # Same is a statement about the whole interval; noise is not the same.
+        (
+            BASE,
+            BASE[::-1],
+            {},
+            Verdict.SAME,
+            "the change is -0.3 to +0.3 %, less than 3.0 %",
+        ),
+        (
+            [90, 95, 100, 105, 110],
+            [89, 96, 99, 106, 111],
+            {},
+            Verdict.INCONCLUSIVE,
+            "; processes differ by 8.6 %: more processes will not help",
+        ),
+        # All of NEW are below all of BASE (p = 0.0079), but it may be by less than the floor.
+        (
+            [98, 99, 100, 101, 102],
+            [87, 90, 93, 96, 97.5],
+            {},
+            Verdict.INCONCLUSIVE,
+            "-7.0 % (-13.0 to -2.0 %), p = 0.0079: slower, but perhaps by less than 3.0 %",
+        ),
+        # 98 against 100, +-0.5: certainly lower (p = 0.0079), but 2 % is within the floor of 3 %
+        # and the interval reaches beyond it.
+        (
+            SPREAD,
+            scaled(SPREAD, 0.98),
+            {},
+            Verdict.INCONCLUSIVE,
+            ": slower, but perhaps by less than 3.0 %, perhaps by more",
+        ),
+        # The A/A spread raises the floor.
+        (BASE, scaled(BASE, 0.9), {"noise": 0.08}, Verdict.SLOWER, ""),
+        (
+            BASE,
+            scaled(BASE, 0.9),
+            {"noise": 0.12},
+            Verdict.INCONCLUSIVE,
+            "-10.0 % (-10.3 to -9.7 %), p = 0.0079: slower, but within the A/A spread of 12.0 %",
+        ),
+        # The interval of -10 % lies within a spread of 30 %, but no slow-down of 10 % is ever
+        # "same", unless by a threshold of the user's own.
+        (BASE, scaled(BASE, 0.9), {"noise": 0.3}, Verdict.INCONCLUSIVE, ""),
+        (BASE, scaled(BASE, 0.96), {"noise": 0.3}, Verdict.SAME, ""),
+        (BASE, scaled(BASE, 0.9), {"policy": Policy(threshold=0.15)}, Verdict.SAME, ""),
+        # Pairs that prove nothing.
+        (
+            BASE,
+            scaled(BASE, 0.9),
+            {"paired": True},
+            Verdict.INCONCLUSIVE,
+            "5 pairs are too few to prove a change; at least 6 pairs",
+        ),
+        (
+            BASE,
+            [*BASE, 100.0],
+            {"paired": True},
+            Verdict.INCONCLUSIVE,
+            "5 values in BASE and 6 in NEW make no pairs",
+        ),
+        # 4 against 4, separated: p = 0.029 is enough for throughput (0.04), not for memory (0.01).
+        ([2e9] * 4, [1e9] * 4, {}, Verdict.SLOWER, ""),
+        (
+            [1e9] * 4,
+            [2e9] * 4,
+            {"metric": METRICS["memory"]},
+            Verdict.INCONCLUSIVE,
+            "4 against 4 processes are too few to prove a change; at least 5 on each side are "
+            "needed",
+        ),
+        ([1e9] * 5, [2e9] * 5, {"metric": METRICS["memory"]}, Verdict.SLOWER, ""),
+    ],
+)
+def test_verdicts(base, new, more, verdict, words):
+    found = judge(base, new, **more)
+    assert found.verdict is verdict
+    assert words in found.reason
+
+
+def test_a_difference_can_be_certain_and_too_small_to_matter():
+    # 1 % with p = 0.0079.
+    found = judge(BASE, scaled(BASE, 0.99), noise=0.02)
+    assert (found.verdict, found.p) == (Verdict.SAME, pytest.approx(2 / 252))
+    assert found.floor == 0.03
+    assert judge([90, 95, 100, 105, 110], [89, 96, 99, 106, 111]).p > 0.5
+
+
+@pytest.mark.parametrize(
+    ("metric", "base", "factor", "verdict"),
+    [
+        ("memory", 1e9, 1.1, Verdict.SLOWER),
+        ("memory", 1e9, 0.9, Verdict.FASTER),
+        ("memory", 1e9, 1.04, Verdict.SAME),
+        # 15 of 100 MiB are 15 %, but less than 16 MiB.
+        ("memory", 100 * 2**20, 1.15, Verdict.SAME),
+        ("memory", 100 * 2**20, 1.17, Verdict.SLOWER),
+        ("startup", 10.0, 1.3, Verdict.SLOWER),
+        ("startup", 10.0, 1.15, Verdict.SAME),
+        ("startup", 10.0, 0.7, Verdict.FASTER),
+    ],
+)
+def test_less_memory_and_time_are_better(metric, base, factor, verdict):
+    found = judge([base] * 5, [base * factor] * 5, metric=METRICS[metric])
+    assert found.verdict is verdict
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_fewer_than_four_are_never_slower_nor_same(size):
+    for factor in (0.1, 1.0, 10.0):
+        found = judge(BASE[:size], scaled(BASE[:size], factor))
+        assert found.verdict is Verdict.INCONCLUSIVE
+        assert found.change == pytest.approx(factor - 1)
+        assert found.p is None
+    noun = "process" if size == 1 else "processes"
+    assert found.reason == f"{size} {noun} in BASE; a verdict needs at least 4 on each side"
+
+
+@pytest.mark.parametrize(
+    ("bad", "shown"),
+    [(math.nan, "nan"), (math.inf, "inf"), (-math.inf, "-inf"), (0.0, "0"), (-5.0, "-5")],
+)
+def test_what_cannot_be_a_throughput_has_failed(bad, shown):
+    for base, new, side in (([*BASE, bad], BASE, "BASE"), (BASE, [bad], "NEW")):
+        found = judge(base, new)
+        assert found.verdict is Verdict.FAILED
+        values = "value" if len(new) == 1 and side == "NEW" else "values"
+        assert found.reason.endswith(
+            f"of throughput in {side} cannot be used, the first is {shown}"
+        )
+        assert values in found.reason
+        assert found.change is None
+
+
+def test_the_false_alarm_that_neighbours_made():
+    # Five of eight pairs differ by at most 2 %, a neighbour met B in the other three: with the
+    # estimate alone beyond the floor, this was "slower, -16.2 % (-31.3 to -1.3)".
+    base = [100.0] * 8
+    new = [98.8, 98.4, 99.0, 98.1, 98.6, 68.0, 66.0, 64.0]
+    found = judge(base, new, Policy(alpha=0.01), paired=True)
+    assert found.p < 0.01
+    assert found.change < -0.1
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert "slower, but perhaps by less than 3.0 %" in found.reason
+
+
+def test_an_open_question_names_scatter_and_what_would_answer_it():
+    # Logarithms of the quotients: +-0.05, so that their standard deviation is 0.05 * sqrt(8/7) =
+    # 0.05345. Quantiles 2.054 (alpha 0.04, two-sided) and 1.282 (0.8 within, two-sided), together
+    # 3.335; (3.335 * 0.05345 / ln 1.03)^2 * pi / 3 = 38.1 pairs.
+    base = [100.0] * 8
+    new = [100 * math.exp(sign * 0.05) for sign in (1, -1) * 4]
+    found = judge(base, new, paired=True)
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert found.scatter == pytest.approx(0.05 * math.sqrt(8 / 7))
+    assert found.needed == 39
+    assert "; pairs differ by 5.5 %: about 31 more pairs settle it" in found.reason
+    # So many are enough: most of what is drawn with this scatter is called the same.
+    random = np.random.default_rng(4)
+    draws = [np.exp(random.normal(0, found.scatter, found.needed)).tolist() for _ in range(200)]
+    verdicts = [judge([1.0] * found.needed, new, paired=True).verdict for new in draws]
+    assert 0.7 < verdicts.count(Verdict.SAME) / 200 < 0.95
+    # Nothing scatters, or there is a verdict: no number.
+    assert judge(base, base, paired=True).needed is None
+    assert judge(base, scaled(base, 0.5), paired=True).needed is None
+
+
+def test_a_change_that_nearly_is_one_needs_few_more():
+    # Logarithms of the sides 0.3 apart, of the values of each 0.2 * sqrt(4/3) = 0.231; 0.27 beyond
+    # the floor. Quantiles of alpha 0.004 (ten configurations) 2.878 and of 0.8 0.842:
+    # 2 * pi / 3 * (3.72 * 0.231 / 0.27)^2 = 21.2 processes.
+    base = [100 * math.exp(0.2 * sign) for sign in (1, -1, 1, -1)]
+    like = [Case(base=BASE, new=BASE) for _ in range(9)]
+    found = judge_all([*like, Case(base=base * 2, new=scaled(base * 2, math.exp(-0.3)))])[-1]
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert found.needed == pytest.approx(21, abs=4)
+    more = found.needed - 8
+    assert f": about {more} more processes per side would prove a change as large" in found.reason
+    # A change within the floor: so many as tell whether it is one.
+    found = judge(base * 2, scaled(base * 2, 1.01))
+    assert found.needed > 200
+    assert "more processes will not help" in found.reason
+
+
+def test_an_interval_beyond_the_floor_may_not_be_certain():
+    # Nine of ten configurations are alike, so that p counts ten times.
+    base = [100.0, 101.0, 102.0, 103.0, 104.0, 105.0, 106.0]
+    new = [80.0, 81.0, 82.0, 83.0, 84.0, 102.5, 85.0]
+    like = [Case(base=BASE, new=BASE) for _ in range(9)]
+    found = judge_all([*like, Case(base=base, new=new)])[-1]
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert ": slower by more than 3.0 %, but not certainly so" in found.reason
+    assert "would prove a change as large" in found.reason
+    assert found.needed < 20
+
+
+def test_medians_that_say_the_opposite_of_the_change_are_explained():
+    # Most pairs are slower by 2 %; that of the medians happens to be faster.
+    base = [80.0, 90.0, 95.0, 100.0, 110.0, 120.0, 130.0]
+    new = [78.4, 88.2, 93.1, 103.0, 107.8, 117.6, 127.4]
+    found = judge(base, new, paired=True)
+    assert found.change < 0 < found.new_median - found.base_median
+    assert "Hodges-Lehmann; that of the two medians is +3.0 %" in found.reason
+    assert "Hodges-Lehmann" not in judge(base, scaled(base, 0.9), paired=True).reason
+
+
+def test_pairs_take_out_what_both_of_a_pair_share():
+    # The machine slows down from pair to pair, by more than NEW is slower.
+    base = [100.0, 90.0, 80.0, 70.0, 60.0, 50.0]
+    new = scaled(base, 0.95)
+    assert judge(base, new).verdict is Verdict.INCONCLUSIVE
+    found = judge(base, new, paired=True)
+    # All six one way: 2 of 64 choices of signs.
+    assert (found.verdict, found.p) == (Verdict.SLOWER, pytest.approx(2 / 64))
+
+
+def test_a_suite_pays_for_its_tests():
+    # One slower among ten: 10 * 2/252 = 0.079. Five processes cannot prove it, six can:
+    # 10 * 2/924 = 0.022.
+    like = [Case(base=BASE, new=BASE) for _ in range(9)]
+    found = judge_all([*like, Case(base=BASE, new=scaled(BASE, 0.9))])[-1]
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert found.p_adjusted == pytest.approx(20 / 252)
+    assert found.reason == (
+        "5 against 5 processes are too few to prove a change among 10 configurations; "
+        "at least 6 on each side are needed"
+    )
+    six = [*BASE, 100.0]
+    found = judge_all([*like, Case(base=six, new=scaled(six, 0.9))])[-1]
+    assert found.verdict is Verdict.SLOWER
+    assert found.reason.endswith("p = 0.022 over 10 configurations")
+
+
+def test_a_suite_does_not_pay_for_what_was_not_tested():
+    cases = [Case(base=BASE, new=BASE[:3]), Case(base=[], new=[]), Case(base=[math.nan], new=[1.0])]
+    found = judge_all([*cases, Case(base=BASE, new=scaled(BASE, 0.9))])
+    assert found[-1].p_adjusted == found[-1].p
+    assert [one.verdict for one in found] == [
+        Verdict.INCONCLUSIVE,
+        Verdict.INCONCLUSIVE,
+        Verdict.FAILED,
+        Verdict.SLOWER,
+    ]
+
+
+def test_metrics_are_families_of_their_own():
+    memory = [Case(base=BASE, new=BASE, metric=METRICS["memory"]) for _ in range(9)]
+    found = judge_all([*memory, Case(base=BASE, new=scaled(BASE, 0.9))])
+    assert found[-1].p_adjusted == found[-1].p
+
+
+def test_accuracy_is_judged_by_differences():
+    accuracy = METRICS["accuracy"]
+    base = [0.750, 0.751, 0.752, 0.751, 0.750]
+    found = judge(base, [value - 0.01 for value in base], metric=accuracy)
+    assert (found.verdict, found.change) == (Verdict.SLOWER, pytest.approx(-0.01))
+    assert found.reason.startswith("1.00 points worse (")
+    assert found.reason.endswith(" points), p = 0.0079")
+    assert judge(base, base, metric=accuracy).verdict is Verdict.SAME
+    # 0 is an accuracy, if not a good one.
+    assert judge([0.0] * 5, [0.0] * 5, metric=accuracy).verdict is Verdict.SAME
+    assert judge([0.0] * 5, [math.nan] * 5, metric=accuracy).verdict is Verdict.FAILED
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.floats(90, 110), min_size=0, max_size=8),
+    st.lists(st.floats(90, 110), min_size=0, max_size=8),
+    st.booleans(),
+)
+def test_swapping_the_sides_mirrors_the_verdict(base, new, paired):
+    mirrored = {Verdict.FASTER: Verdict.SLOWER, Verdict.SLOWER: Verdict.FASTER}
+    there, back = judge(base, new, paired=paired), judge(new, base, paired=paired)
+    assert back.verdict is mirrored.get(there.verdict, there.verdict)
+    if there.change is not None:
+        assert (1 + there.change) * (1 + back.change) == pytest.approx(1.0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=6),
+    st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=6),
+    st.booleans(),
+)
+def test_whatever_is_given_there_is_an_answer(base, new, paired):
+    found = judge(base, new, paired=paired)
+    assert found.reason
+    usable = all(math.isfinite(value) and value > 0 for value in [*base, *new])
+    assert (found.verdict is Verdict.FAILED) == (not usable)
+
+
+def test_aa_spread_by_hand():
+    # Logarithms 0, 0, 0.02, 0.02: mean 0.01, squares 4 * 0.0001 over 3, root 0.011547, twice
+    # that 0.023094, and e to it less 1.
+    values = [1.0, 1.0, math.exp(0.02), math.exp(0.02)]
+    assert aa_spread(values, Policy()) == pytest.approx(math.expm1(2 * math.sqrt(4e-4 / 3)))
+    accuracy = METRICS["accuracy"]
+    expected = 2 * math.sqrt(4e-4 / 3)
+    assert aa_spread([0.7, 0.7, 0.72, 0.72], Policy(), accuracy) == pytest.approx(expected)
+    with pytest.raises(ValueError, match="two or more"):
+        aa_spread([1.0], Policy())
+    with pytest.raises(ValueError, match="usable"):
+        aa_spread([1.0, math.nan], Policy())
+
+
+def test_processes_needed():
+    # Unpaired 2/C(2n, n) = .029 .0079 .0022 .00058 for 4 to 7; paired 2/2^n = .031 for 6.
+    found = [processes_needed(Policy(), number) for number in (1, 2, 5, 6, 18, 19)]
+    assert found == [4, 5, 5, 6, 6, 7]
+    assert processes_needed(Policy(), paired=True) == 6
+    assert processes_needed(Policy(alpha=0.002)) == 7
+
+
+@pytest.mark.parametrize("constant", [{"alpha": 0.0}, {"alpha": 1.0}, {"threshold": -0.1}])
+def test_policies_that_cannot_be(constant):
+    with pytest.raises(ValueError, match=next(iter(constant))):
+        Policy(**constant)
+
+
+# Error rates: quick versions; the ceilings are three standard errors of the draws above what is
+# promised, so that they hold for any seed but one in a thousand.
+
+
+def normal(noise, size, factor=1.0):
+    return lambda random: (factor * np.exp(random.normal(0, noise, size))).tolist()
+
+
+def busy_or_quiet(random):
+    """Every process is, by chance, in a quiet or in a busy time; some have a neighbour besides."""
+    busy = random.random(6) < 0.4
+    outlier = np.where(random.random(6) < 0.1, 0.3, 1.0)
+    return (100 * np.where(busy, 0.6, 1.0) * outlier * (1 + random.normal(0, 0.01, 6))).tolist()
+
+
+def autocorrelated(random):
+    """Processes that differ by 1.3 %, of steps of an AR(1) process as measured (cv 7 %, lag-1
+    correlation 0.28): a test over steps would call most of these different."""
+    speeds = []
+    for _ in range(5):
+        step, steps = 0.0, []
+        for shock in random.normal(0, 0.07 * math.sqrt(1 - 0.28**2), 40):
+            step = 0.28 * step + shock
+            steps.append(math.exp(step))
+        speeds.append(100 * math.exp(random.normal(0, 0.013)) / float(np.median(steps)))
+    return speeds
+
+
+RED = 0.02 + 3 * math.sqrt(0.02 * 0.98 / 250)
+
+
+@pytest.mark.parametrize(
+    ("base", "new", "rates"),
+    [
+        # Like and like turn red or green in at most two per cent.
+        (normal(0.005, 4), normal(0.005, 4), {"slower": (0, RED), "faster": (0, RED)}),
+        (normal(0.013, 5), normal(0.013, 6), {"slower": (0, RED), "faster": (0, RED)}),
+        (normal(0.05, 8), normal(0.05, 8), {"slower": (0, RED), "faster": (0, RED)}),
+        (normal(0.2, 4), normal(0.2, 4), {"slower": (0, RED), "faster": (0, RED)}),
+        (busy_or_quiet, busy_or_quiet, {"slower": (0, RED)}),
+        (autocorrelated, autocorrelated, {"slower": (0, RED)}),
+        # Slow-downs are found on a quiet machine, and never the same.
+        *(
+            (
+                normal(0.013, size),
+                normal(0.013, size, factor),
+                {"slower": (0.9, 1), "same": (0, 0), "faster": (0, 0)},
+            )
+            for size, factor in ((12, 0.95), (5, 0.9))
+        ),
+        # On a noisy machine they are at least not the same.
+        (
+            normal(0.1, 6),
+            normal(0.1, 6, 1 / 1.1),
+            {"same": (0, 0.005), "faster": (0, 0.005), "inconclusive": (0.5, 1)},
+        ),
+    ],
+)
+def test_error_rates(base, new, rates):
+    random = np.random.default_rng(20)
+    found = [judge(base(random), new(random)).verdict for _ in range(250)]
+    for verdict, (least, most) in rates.items():
+        assert least <= found.count(Verdict(verdict)) / len(found) <= most
+
+
+def test_floors_are_limits_both_ways():
+    # A floor of 100 % is 50 % downwards.
+    found = judge([100.0] * 5, [40.0] * 5, noise=1.0)
+    assert found.verdict is Verdict.SLOWER
+    assert judge([100.0] * 5, [55.0] * 5, noise=1.0).verdict is Verdict.INCONCLUSIVE
+    found = judge([100.0] * 5, [90.0] * 5, Policy(threshold=0.25))
+    assert found.reason == "the change is -10.0 to -10.0 %, less than 25.0 %"
+    # 20 % less is undone by 25 % more.
+    assert judge([100.0] * 5, [81.0] * 5, Policy(threshold=0.25)).verdict is Verdict.SAME
+    assert judge([100.0] * 5, [79.0] * 5, Policy(threshold=0.25)).verdict is Verdict.SLOWER
+
+
+@pytest.mark.parametrize(
+    ("base", "new", "metric", "verdict"),
+    [
+        (0.75, 0.745, "accuracy", Verdict.SAME),  # 0.0050000000000000044 in binary
+        (0.75, 0.755, "accuracy", Verdict.SAME),
+        (0.75, 0.7449, "accuracy", Verdict.SLOWER),
+        (100.0, 103.0, "throughput", Verdict.SAME),
+        (103.0, 100.0, "throughput", Verdict.SAME),
+        (100.0, 103.01, "throughput", Verdict.FASTER),
+        (103.01, 100.0, "throughput", Verdict.SLOWER),
+    ],
+)
+def test_a_change_as_large_as_the_floor_is_not_beyond_it(base, new, metric, verdict):
+    found = judge([base] * 8, [new] * 8, metric=METRICS[metric])
+    assert found.verdict is verdict

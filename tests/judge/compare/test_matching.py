@@ -1,0 +1,168 @@
+import pytest
+
+from cnnbench.judge.compare import Verdict, compare_records
+from cnnbench.judge.compare.matching import groups, match
+from cnnbench.judge.metrics.comparable_facts import expand
+
+
+def names(pairs):
+    """Pairs as batch sizes, with "xla" where that is on; None for a side that lacks it."""
+
+    def name(group):
+        if group is None:
+            return None
+        flags = group.configuration.flags
+        return f"{flags['model']} {flags['batch_size']}{' xla' if flags['xla'] else ''}"
+
+    return sorted(((name(one), name(other)) for one, other in pairs), key=str)
+
+
+def matched(base, new, *allowed):
+    return names(match(*groups(base, new), expand(allowed)))
+
+
+def ids(found):
+    return [[record.run_id for record in group.records] for group in found]
+
+
+def test_repeats_come_together_in_order_of_their_start(runs):
+    first, second, other = runs(), runs(), runs(flags={"batch_size": 16})
+    (found,) = groups([other, second, first])
+    assert ids(found) == [[first.run_id, second.run_id], [other.run_id]]
+    # Starts are moments, not texts.
+    times = ("2026-11-20T23:30:00+09:00", "2026-11-20T10:00:00-05:00", "2026-11-20T15:30:00Z")
+    made = [runs(started_at=time) for time in times]
+    (found,) = groups(made[::-1])
+    assert ids(found) == [[one.run_id for one in made]]
+
+
+def test_equal_configurations_are_matched_whatever_their_order(runs):
+    base = [runs(flags={"batch_size": size}) for size in (8, 16)]
+    new = [runs(flags={"batch_size": size}) for size in (16, 8)]
+    assert matched(base, new) == [("lenet 16", "lenet 16"), ("lenet 8", "lenet 8")]
+
+
+def test_what_only_one_side_has_stays_alone(runs):
+    shared = {"model": "resnet20"}
+    base = [runs(flags=shared), runs()]
+    new = [runs(flags=shared), runs(flags={"model": "alexnet"})]
+    # lenet and alexnet are the only ones left, so they are taken for what was meant.
+    assert matched(base, new) == [("lenet 8", "alexnet 8"), ("resnet20 8", "resnet20 8")]
+    new.append(runs(flags={"model": "vgg11"}))
+    assert matched(base, new) == [
+        ("lenet 8", None),
+        ("resnet20 8", "resnet20 8"),
+        (None, "alexnet 8"),
+        (None, "vgg11 8"),
+    ]
+
+
+def test_the_nearest_variants_are_put_side_by_side(runs):
+    base = [runs(), runs(flags={"xla": True})]
+    new = [
+        runs(flags={"batch_size": 16, "xla": True}),
+        runs(flags={"batch_size": 16}),
+        runs(flags={"model": "vgg11"}),
+    ]
+    assert matched(base, new) == [
+        ("lenet 8 xla", "lenet 16 xla"),
+        ("lenet 8", "lenet 16"),
+        (None, "vgg11 8"),
+    ]
+
+
+def test_allowed_flags_do_not_keep_configurations_apart(runs):
+    base = [runs(flags={"xla": False, "batch_size": size}) for size in (8, 16)]
+    new = [runs(flags={"xla": True, "batch_size": size}) for size in (16, 8)]
+    expected = [("lenet 16", "lenet 16 xla"), ("lenet 8", "lenet 8 xla")]
+    assert matched(base, new, "xla") == expected
+    # Nor do they make one of two configurations of a side.
+    both = [runs(flags={"xla": False}), runs(flags={"xla": True})]
+    again = [runs(flags={"xla": True}), runs(flags={"xla": False})]
+    assert matched(both, again, "xla") == [("lenet 8 xla", "lenet 8 xla"), ("lenet 8", "lenet 8")]
+
+
+def test_an_early_failure_joins_the_only_configuration_it_can_be_of(runs):
+    early = runs(None, flags={"device": "auto"}, placement=None, error=("OSError", "no"))
+    ((one, other),) = match(*groups([runs(), runs()], [early]))
+    assert one.configuration.key == other.configuration.key
+    # And on its own side, as its last run.
+    first = runs()
+    assert ids(groups([early, first])[0]) == [[first.run_id, early.run_id]]
+    on_two = [runs(), runs(flags={"num_intra_threads": 1})]
+    assert len(groups([*on_two, early])[0]) == 3
+
+
+@pytest.fixture
+def experiment(runs):
+    """experiment(speeds, seed): records of A and of B, of which each is 10 % slower."""
+
+    def make(speeds=(100.0, 90.0, 80.0, 70.0, 60.0, 50.0, 40.0, 30.0), seed=1):
+        sides = ([], [])
+        for number, speed in enumerate(speeds, start=1):
+            for side, records, value in zip("ab", sides, (speed, speed * 0.9), strict=True):
+                records.append(runs(value, ab={"side": side, "seed": seed, "pair": number}))
+        return sides
+
+    return make
+
+
+def judged(base, new):
+    found = compare_records(base, new, metrics=["throughput"], paired=True)
+    ((result,),) = (entry.results for entry in found.entries)
+    return found, result
+
+
+def test_partners_are_found_by_the_number_of_their_pair(experiment):
+    a, b = experiment()
+    found, result = judged(a[1:], b[:-1])
+    assert result.verdict is Verdict.SLOWER
+    assert result.judgement.change == pytest.approx(-0.1)
+    assert found.notes == ("lenet, batch 8, 1 cpu: 2 runs left out, without a partner",)
+    (entry,) = found.entries
+    assert [one.run_id for one in entry.base] == [one.run_id for one in a[1:-1]]
+    assert [one.run_id for one in entry.new] == [one.run_id for one in b[1:-1]]
+    # All of them, whatever their order, leave nothing out.
+    found, result = judged(a[::-1], b)
+    assert (found.notes, len(result.base)) == ((), 8)
+
+
+def test_pairs_of_several_experiments_keep_apart(experiment):
+    (a1, b1), (a2, b2) = experiment(seed=1), experiment(seed=2)
+    found, result = judged([*a1, *a2[1:]], [*b1[1:], *b2])
+    assert "2 runs left out" in found.notes[0]
+    assert result.base == pytest.approx([value / 0.9 for value in result.new])
+
+
+def test_no_pair_is_whole(experiment):
+    a, b = experiment()
+    _, result = judged(a[:4], b[4:])
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert "partner" in result.judgement.reason
+
+
+def test_runs_of_no_common_experiment_are_paired_by_their_start(experiment, runs):
+    a, b = experiment(seed=1)
+    for base, new in (
+        (a, experiment(seed=2)[1]),  # another experiment
+        (a, b[:-1] + runs.of(27.0, ab={"side": "b"})),  # a run of none
+        (a + experiment((20.0,))[0], b + experiment((20.0,))[1]),  # two of one pair
+    ):
+        found, result = judged(base, new)
+        assert found.notes == ()
+        assert len(result.base) == len(result.new) == len(base)
+        assert result.verdict is Verdict.SLOWER
+
+
+@pytest.mark.parametrize("place", [{}, {"seed": 1}, {"seed": 1, "pair": [1]}, {"pair": 1}])
+def test_a_place_that_names_no_pair_is_none(experiment, runs, place):
+    a, b = experiment()
+    found, result = judged(a, b[:-1] + runs.of(27.0, ab=place))
+    assert (found.notes, len(result.new)) == ((), 8)
+
+
+def test_a_run_that_failed_is_not_left_out(experiment, runs):
+    a, b = experiment()
+    failed = runs(None, error=("Error", "no"), ab={"side": "b", "seed": 1, "pair": 9})
+    _, result = judged(a, [*b, failed])
+    assert result.verdict is Verdict.FAILED

@@ -1,0 +1,88 @@
+"""Numbers of processes: what they promise holds when suites of that size are judged."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from cnnbench.judge.compare import Verdict, compare_records
+from cnnbench.judge.compare.estimate import Case
+from cnnbench.judge.compare.judge import judge_all, processes_needed
+from cnnbench.judge.compare.power import processes_to_decide, processes_to_find
+from cnnbench.judge.metrics.policy import Policy
+
+SMOKE = 10
+
+
+def suite(draw, processes, scatter, change=0.8, configurations=SMOKE):
+    """Cases of as many configurations, each as much faster or slower; logarithms are normal."""
+
+    def side(level):
+        return [level * math.exp(draw.gauss(0, scatter)) for _ in range(processes)]
+
+    return [Case(base=side(100.0), new=side(100.0 * change)) for _ in range(configurations)]
+
+
+def verdicts(cases):
+    return {judgement.verdict for judgement in judge_all(cases)}
+
+
+@pytest.mark.parametrize(("configurations", "processes"), [(1, 7), (10, 7), (68, 7), (69, 8)])
+def test_as_many_as_a_verdict_on_every_configuration_takes(configurations, processes):
+    found = processes_to_decide(configurations)
+    assert found == processes
+    assert found >= processes_needed(Policy(), configurations)
+    cases = suite(random.Random(1), found, 0.03, configurations=configurations)
+    assert verdicts(cases) == {Verdict.SLOWER}
+
+
+def test_one_process_that_met_a_neighbour_leaves_its_configuration_decided():
+    cases = suite(random.Random(1), processes_to_decide(SMOKE), 0.02)
+    slow = Case(base=[50.0, *cases[0].base[1:]], new=cases[0].new)
+    assert verdicts([slow, *cases[1:]]) == {Verdict.SLOWER}
+
+
+def test_a_quiet_suite_finds_a_fifth_in_every_configuration():
+    draw = random.Random(2)
+    count = processes_to_decide(SMOKE)
+    found = [verdicts(suite(draw, count, 0.05)) == {Verdict.SLOWER} for _ in range(25)]
+    assert all(found)
+
+
+@pytest.mark.parametrize("scatter", [0.07, 0.1])
+def test_about_so_many_find_it_on_a_noisy_machine(scatter):
+    draw = random.Random(3)
+    count = processes_to_find(-0.2, scatter, SMOKE)
+    enough = [verdicts(suite(draw, count, scatter)) == {Verdict.SLOWER} for _ in range(40)]
+    assert sum(enough) >= 33
+    few = processes_needed(Policy(), SMOKE)
+    if count > few + 2:
+        less = [verdicts(suite(draw, few, scatter)) == {Verdict.SLOWER} for _ in range(40)]
+        assert sum(less) <= 20
+
+
+def test_more_scatter_and_smaller_changes_take_more():
+    counts = [processes_to_find(-0.2, scatter, SMOKE) for scatter in (0.0, 0.05, 0.1, 0.2)]
+    assert counts == sorted(counts)
+    assert counts[0] == processes_needed(Policy(), SMOKE)
+    assert processes_to_find(-0.1, 0.1, SMOKE) > processes_to_find(-0.2, 0.1, SMOKE)
+    with pytest.raises(ValueError, match="within the threshold"):
+        processes_to_find(-0.01, 0.1, SMOKE)
+
+
+def test_records_of_two_sweeps_of_that_size_are_decided(runs):
+    draw = random.Random(4)
+    count = processes_to_decide(SMOKE)
+    sides = [
+        [
+            runs(level * math.exp(draw.gauss(0, 0.03)), flags={"batch_size": size})
+            for _ in range(count)
+            for size in range(1, SMOKE + 1)
+        ]
+        for level in (100.0, 80.0)
+    ]
+    found = compare_records(*sides, metrics=["throughput"])
+    assert [entry.main.verdict for entry in found.entries] == [Verdict.SLOWER] * SMOKE
+    assert found.exit_code == 1

@@ -1,0 +1,463 @@
+"""All-reduce records in a comparison: rows, processes, what counts and what is context."""
+
+import dataclasses
+import json
+
+import pytest
+
+from cnnbench.errors import ExitCode
+from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS
+from cnnbench.judge.compare import Policy, Verdict, compare_records
+from cnnbench.judge.compare.configuration import Configuration, labels
+from cnnbench.judge.compare.reductions import defaults, measurements
+from cnnbench.judge.compare.reductions import reductions as rows_of
+from cnnbench.judge.metrics.measurement import COPY, KINDS, PEER, RUN
+from cnnbench.judge.report.renderers import render
+from cnnbench.records.allreduce import Copying
+from cnnbench.variable_mgr.aggregation.spec import Packing
+
+BASE = (6.0, 6.012, 5.988, 6.006, 5.994)
+XRING = "all-reduce xring, 8000000 bytes, 4 cpu"
+SMALL = "all-reduce xring, 4000000 bytes, 4 cpu"
+COPIED = "all-reduce copy, 8000000 bytes, 4 cpu"
+
+
+def scaled(factor):
+    return [value * factor for value in BASE]
+
+
+def by_name(comparison):
+    return {entry.name: entry.main.verdict for entry in comparison.entries}
+
+
+def only(comparison):
+    (entry,) = comparison.entries
+    return entry
+
+
+@pytest.fixture
+def beside(reductions):
+    """beside(value, status, seconds): a process with a row of xring and one of copy."""
+
+    def make(value, status="ok", seconds=None):
+        speed = {"seconds": seconds} if seconds else {}
+        row = reductions.point(None if seconds else value, spec="copy", **speed)
+        return reductions(value, row, status=status)
+
+    return make
+
+
+def test_a_row_is_one_value_of_its_process(reductions):
+    # 8 MB in 2 ms on 4 devices: 4 GB/s, of which each sends 2 * 3/4: 6 GB/s.
+    point = reductions.point(None, seconds=(0.001, 0.002, 0.004))
+    (row,) = rows_of(reductions(point))
+    assert (row.seconds, row.bytes_per_sec) == (0.002, pytest.approx(6e9))
+    (result,) = only(compare_records([reductions(point)], [reductions(point)])).results[:1]
+    assert (result.metric.name, result.metric.unit) == ("bus_bandwidth", "GB/s")
+    assert result.base == (pytest.approx(6.0),)
+    assert "1 process in BASE" in result.judgement.reason
+    # A file that repeats a row gives one value; on one device nothing is reduced.
+    assert len(rows_of(reductions(6.0, 7.0))) == 1
+    assert rows_of(reductions(reductions.point(devices=1, seconds=(0.1,)))) == []
+
+
+@pytest.mark.parametrize(
+    ("factor", "verdict", "code"),
+    [
+        (0.9, Verdict.SLOWER, ExitCode.REGRESSION),
+        (1.1, Verdict.FASTER, ExitCode.OK),
+        (1.0, Verdict.SAME, ExitCode.OK),
+    ],
+)
+def test_judged_as_throughput_is(reductions, runs, factor, verdict, code):
+    found = compare_records(reductions.of(*BASE), reductions.of(*scaled(factor)))
+    assert only(found).main.verdict is verdict
+    assert found.exit_code is code
+    of_runs = compare_records(runs.of(*BASE), runs.of(*scaled(factor)))
+    ours, theirs = only(found).main.judgement, only(of_runs).main.judgement
+    for name in ("change", "low", "high", "p", "p_adjusted", "floor", "reason"):
+        assert getattr(ours, name) == pytest.approx(getattr(theirs, name))
+
+
+def test_every_row_is_a_configuration_of_its_own(reductions):
+    point = reductions.point
+    unlike = [
+        point(),
+        point(spec="copy"),
+        point(bytes=4_000_000),
+        point(devices=2),
+        point(dtype="bfloat16"),
+        point(workload="lenet"),
+        point(packing=Packing(gradient_repacking=8)),
+        point(packing=Packing(compact_dtype="float16")),
+        point(packing=Packing(variable_consistency="relaxed")),
+    ]
+    record = reductions(*unlike, flags={"model": "lenet"})
+    found = compare_records([record], [dataclasses.replace(record, run_id="other")])
+    assert sorted(by_name(found)) == [
+        COPIED,
+        SMALL,
+        "all-reduce xring, 8000000 bytes, 2 cpu",
+        XRING,
+        "all-reduce xring, 8000000 bytes, bfloat16, 4 cpu",
+        "all-reduce xring, 8000000 bytes, float16, 4 cpu",
+        "all-reduce xring, 8000000 bytes, packs8, 4 cpu",
+        "all-reduce xring, 8000000 bytes, relaxed, 4 cpu",
+        "all-reduce xring, lenet gradients, 4 cpu",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("flags", "same"),
+    [
+        ({"iters_per_step": 1}, False),
+        ({"num_batches": 100}, False),
+        ({"all_reduce_share_memory": False}, False),
+        ({"a_later_flag": 1}, False),
+        ({"result_json": "x.json", "verbose": True, "progress": "on"}, True),
+        ({"tf_random_seed": 7, "result_label": "commit=x"}, True),
+        # What else was measured beside it makes no other row of it.
+        ({"all_reduce_spec": "copy,xring", "sizes": ["4096", "8000000"], "peers": "x"}, True),
+        ({"gradient_repacking": [0, 8], "model": "lenet", "iterations": 3}, True),
+    ],
+)
+def test_flags_of_the_process_that_count(reductions, flags, same):
+    (row,) = rows_of(reductions(6.0))
+    (other,) = rows_of(reductions(6.0, flags=flags))
+    assert (Configuration.of(row).key == Configuration.of(other).key) is same
+
+
+def test_two_devices_of_four_are_not_two_of_two(reductions):
+    # The thread pools are those of all devices that the process made.
+    two = reductions(reductions.point(devices=2))
+    (row,) = rows_of(two)
+    pair = dataclasses.replace(two.placement, devices=two.placement.devices[:2])
+    (other,) = rows_of(dataclasses.replace(two, placement=pair))
+    assert Configuration.of(row).differing(Configuration.of(other)) == ("num_gpus",)
+
+
+@pytest.mark.parametrize(("small", "number"), [(0, 1), (4096, 2)])
+def test_groups_of_small_gradients_count_only_where_there_are_some(reductions, small, number):
+    packings = (
+        Packing(agg_small_grads_max_bytes=small, agg_small_grads_max_group=group)
+        for group in (10, 20)
+    )
+    made = (reductions(reductions.point(packing=packing)) for packing in packings)
+    assert len({Configuration.of(row).key for record in made for row in rows_of(record)}) == number
+
+
+def test_every_flag_of_the_command_is_in_a_row_s_configuration_or_left_out_on_purpose(reductions):
+    config = {**defaults(), **rows_of(reductions(6.0))[0].config}
+    assert {spec.name for spec in ALLREDUCE_FLAGS} - set(config) == {
+        *("sizes", "data_name", "model_plugin", "peers", "compact_gradient_transfer"),
+        *("iterations", "verbose"),
+    }
+
+
+def test_flags_by_which_rows_differ_are_in_their_names(reductions):
+    made = [
+        row for calls in (1, 5) for row in rows_of(reductions(6.0, flags={"iters_per_step": calls}))
+    ]
+    named = labels(map(Configuration.of, made))
+    assert sorted(named.values()) == [f"{XRING}, iters_per_step={calls}" for calls in (1, 5)]
+
+
+@pytest.mark.parametrize(
+    ("copy", "error", "reason"),
+    [
+        ({"wrong": 3, "checked": 100}, ("BenchmarkError", "x"), "WrongSums: 3 of 100 elements"),
+        ({"error": "InvalidArgumentError: no ring: 4"}, None, "InvalidArgumentError: no ring: 4"),
+        ({"error": "ring 4: lost"}, None, "Error: ring 4: lost"),
+        ({"error": "lost"}, None, "Error: lost"),
+    ],
+)
+def test_wrong_sums_and_errors_are_failures_of_their_row_alone(
+    reductions, beside, copy, error, reason
+):
+    def bad(value):
+        row = reductions.point(value, spec="copy", **copy)
+        return reductions(value, row, **({"error": error} if error else {}))
+
+    found = compare_records(map(beside, BASE), map(bad, BASE))
+    assert by_name(found) == {COPIED: Verdict.FAILED, XRING: Verdict.SAME}
+    assert f"5 of 5 runs in NEW failed: {reason}" in found.entries[0].main.judgement.reason
+    assert found.entries[0].main.new == ()  # a speed without the right sum is none
+    assert found.exit_code is ExitCode.FAILED
+
+
+def test_rows_that_an_interrupted_process_finished_count(reductions, beside):
+    cut = beside(6.0, seconds=(0.002,), status="interrupted")
+    found = compare_records(map(beside, BASE), [*map(beside, BASE), cut])
+    assert by_name(found) == {COPIED: Verdict.INCONCLUSIVE, XRING: Verdict.SAME}
+    assert "interrupted" in found.entries[0].main.judgement.reason
+    # A row that it did not reach is not there; the others are judged by the rest.
+    before = reductions(6.0, status="interrupted", flags={"sizes": ["8000000"]})
+    found = compare_records(map(beside, BASE), [*map(beside, BASE), before])
+    assert set(by_name(found).values()) == {Verdict.SAME}
+    (note,) = found.notes
+    assert note.startswith("1 of 6 all-reduce measurements in NEW was interrupted")
+    assert found.exit_code is ExitCode.OK
+
+
+def test_rows_that_a_failed_process_did_not_reach_have_failed(reductions):
+    point = reductions.point
+    flags = {"sizes": ["4000000", "8000000"]}
+
+    def whole(value):
+        return reductions(value, point(value, bytes=4_000_000), flags=flags)
+
+    killed = reductions(6.0, error=("OutOfMemory", "SIGKILL"), flags=flags)
+    found = compare_records(map(whole, BASE), [*map(whole, BASE), killed])
+    assert by_name(found) == {SMALL: Verdict.FAILED, XRING: Verdict.SAME}
+    assert "1 of 6 runs in NEW failed: OutOfMemory" in found.entries[0].main.judgement.reason
+    # Processes that left nothing at all, as those of a sweep: every row has failed.
+    nothing = reductions(error=("ExitStatus", "1"), flags=flags, placement=None)
+    found = compare_records(map(whole, BASE), [nothing])
+    assert by_name(found) == {SMALL: Verdict.FAILED, XRING: Verdict.FAILED}
+    assert found.exit_code is ExitCode.FAILED
+
+
+def test_a_failed_process_that_none_is_like_stands_for_itself(reductions):
+    failed = reductions(error=("ExitStatus", "1"), flags={"sizes": ["4096", "65536"]})
+    assert by_name(compare_records(reductions.of(*BASE), [failed])) == {XRING: Verdict.FAILED}
+    alone = compare_records([], [failed])
+    assert by_name(alone) == {"all-reduces of 4096,65536, 4 cpu": Verdict.MISSING}
+
+
+def test_rows_not_reached_by_a_process_whose_flags_may_differ(reductions, beside):
+    flags = {"all_reduce_share_memory": False, "sizes": ["8000000"]}
+    failed = [reductions(error=("ExitStatus", "1"), flags=flags, placement=None) for _ in BASE]
+
+    def verdicts(*new):
+        allowed = ["all_reduce_share_memory"]
+        return by_name(compare_records(map(beside, BASE), new, allow_different=allowed))
+
+    assert verdicts(*failed) == {COPIED: Verdict.FAILED, XRING: Verdict.FAILED}
+    # Processes of the very same flags come first.
+    good = [reductions(v, flags=flags) for v in BASE]
+    assert verdicts(*good, *failed) == {COPIED: Verdict.MISSING, XRING: Verdict.FAILED}
+
+
+def test_peers_and_copies_are_judged_and_never_count(reductions, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
+    point = reductions.point
+
+    def side(factor, error=None):
+        return [
+            reductions(
+                value,
+                peers=(point(value * factor, spec="nccl_all_reduce", error=error),),
+                copies=(Copying(bytes=8_000_000, devices=4, seconds=(0.002 / value / factor,)),),
+            )
+            for value in BASE
+        ]
+
+    found = compare_records(side(1.0), side(0.5))
+    verdicts = {(e.configuration.kind, e.main.metric.name): e.main.verdict for e in found.entries}
+    assert verdicts == {
+        ("allreduce", "bus_bandwidth"): Verdict.SAME,
+        (PEER, "peer_bandwidth"): Verdict.SLOWER,
+        (COPY, "copy_bandwidth"): Verdict.SLOWER,
+    }
+    assert found.exit_code is ExitCode.OK
+    assert [metric.name for metric in found.leading] == ["bus_bandwidth"]
+    text = render(found, "table")
+    assert "all-reduce nccl_all_reduce, 8000000 bytes, 4 cpu, peer" in text
+    assert "memory copy, 8000000 bytes, 4 cpu" in text
+    # Nor do failures of a peer count, or its absence.
+    failed = compare_records(side(1.0), side(1.0, error="NotFoundError: no NCCL"))
+    assert Verdict.FAILED in by_name(failed).values()
+    assert failed.exit_code is ExitCode.OK
+    for comparison in (found, failed):
+        assert "::error" not in render(comparison, "github")
+        assert "::warning" not in render(comparison, "github")
+        assert "<failure" not in render(comparison, "junit")
+        assert "<error" not in render(comparison, "junit")
+    assert compare_records(side(1.0), reductions.of(*BASE)).exit_code is ExitCode.OK
+
+
+def test_copies_of_as_many_bytes_are_one(reductions):
+    times = ((0.001, 0.002), (0.004,))
+    copies = tuple(Copying(bytes=8_000_000, devices=4, seconds=seconds) for seconds in times)
+    (copy,) = [row for row in rows_of(reductions(6.0, copies=copies)) if row.kind == COPY]
+    # 8 MB on each of 4 devices in the median of 1, 2 and 4 ms.
+    assert copy.bytes_per_sec == pytest.approx(16e9)
+
+
+def test_reductions_do_not_cost_runs_their_power(reductions, runs):
+    # Five processes a side can prove a change among 5 configurations, not among 41.
+    point = reductions.point
+    sizes = range(4_000_000, 8_000_000, 100_000)
+
+    def side(factor):
+        many = [reductions(*(point(v * factor, bytes=size) for size in sizes)) for v in BASE]
+        return [*runs.of(*[v * factor for v in BASE]), *many]
+
+    found = compare_records(side(1.0), side(0.8))
+    verdicts = by_name(found)
+    assert verdicts.pop("lenet, batch 8, 1 cpu") is Verdict.SLOWER
+    assert set(verdicts.values()) == {Verdict.INCONCLUSIVE}
+    assert "among 40 configurations; at least 7 on each side" in (
+        found.entries[0].main.judgement.reason
+    )
+
+
+def test_runs_and_reductions_are_judged_each_by_its_metric(reductions, runs):
+    base = [*runs.of(*[v * 20 for v in BASE]), *reductions.of(*BASE)]
+    new = [*runs.of(*[v * 22 for v in BASE]), *reductions.of(*scaled(0.9))]
+    found = compare_records(base, new)
+    assert by_name(found) == {"lenet, batch 8, 1 cpu": Verdict.FASTER, XRING: Verdict.SLOWER}
+    assert found.exit_code is ExitCode.REGRESSION
+    # Means and counts are of one unit each.
+    throughput, bandwidth = found.leading
+    assert [metric.name for metric in found.leading] == ["throughput", "bus_bandwidth"]
+    assert found.geometric_mean(throughput) == (pytest.approx(0.1), 1)
+    assert found.geometric_mean(bandwidth) == (pytest.approx(-0.1), 1)
+    assert found.counts(throughput) == {Verdict.FASTER: 1}
+    assert found.counts(bandwidth) == {Verdict.SLOWER: 1}
+
+    lines = render(found, "table").splitlines()
+    heads = [i for i, line in enumerate(lines) if "configuration" in line and "change" in line]
+    titles = [lines[index - 1] for index in heads]
+    assert titles == ["throughput, median images/sec", "bus_bandwidth, median GB/s"]
+    (row,) = [line for line in lines if line.startswith("- slower")]
+    assert row.split()[-10:-7] == ["6.000", "5.400", "-10.0"]
+    assert {"throughput: 1 faster", "bus_bandwidth: 1 slower"} <= set(lines)
+    assert not any("geometric mean" in line for line in lines)  # of one it is its change again
+    comment = render(found, "markdown")
+    assert "throughput 1 faster; bus_bandwidth 1 slower." in comment
+    assert comment.count("| throughput, median images/sec | configuration | base | new |") == 1
+    assert comment.count("| bus_bandwidth, median GB/s | configuration | base | new |") == 1
+    annotations = render(found, "github").splitlines()
+    assert annotations[0].startswith("::error title=all-reduce xring%2C 8000000 bytes")
+    assert "slower (6.000 GB/s -> 5.400 GB/s)" in annotations[0]
+    assert annotations[-1].startswith(
+        "::notice title=cnnbench compare::1 of 2 configurations slower"
+    )
+    junit = render(found, "junit")
+    assert 'classname="cnnbench.bus_bandwidth"' in junit
+    assert junit.count("<failure") == 1
+    document = json.loads(render(found, "json"))
+    assert document["metrics"][:2] == ["throughput", "bus_bandwidth"]
+    assert document["geometric_mean"]["metric"] == "throughput"
+    mean = {"metric": "bus_bandwidth", "change": pytest.approx(-0.1), "configurations": 1}
+    assert document["bus_bandwidth_mean"] == mean
+    kinds = {one["name"]: one.get("kind") for one in document["configurations"]}
+    assert kinds == {"lenet, batch 8, 1 cpu": None, XRING: "allreduce"}
+
+
+def test_metrics_asked_for_mean_those_of_the_kind(reductions, runs):
+    base, new = reductions.of(*BASE), reductions.of(*scaled(0.5))
+    assert compare_records(base, new, metrics=["throughput"]).exit_code is ExitCode.REGRESSION
+    # All build times are alike.
+    built = compare_records(base, new, metrics=["startup"])
+    assert only(built).main.metric.name == "build"
+    assert built.exit_code is ExitCode.OK
+    nothing = compare_records(base, new, metrics=["memory", "accuracy"])
+    (note,) = nothing.notes
+    assert note.startswith("1 configuration of all-reduces left out")
+    assert nothing.exit_code is ExitCode.INCONCLUSIVE
+    of_runs = runs.with_memory(*[1000] * 5), runs.with_memory(*[1000] * 5)
+    mixed = compare_records([*base, *of_runs[0]], [*new, *of_runs[1]], metrics=["memory"])
+    assert mixed.exit_code is ExitCode.OK
+
+
+def test_rows_that_were_only_built_are_judged_by_that(reductions):
+    def side(factor, speed=None, **flags):
+        points = (reductions.point(speed, build_seconds=v * factor) for v in BASE)
+        return [reductions(one, flags=flags) for one in points]
+
+    built, longer, like = (side(factor, build_only=True) for factor in (1.0, 1.5, 1.1))
+    found = compare_records(built, longer)
+    assert by_name(found) == {f"building {XRING}": Verdict.SLOWER}
+    assert found.exit_code is ExitCode.REGRESSION
+    assert only(found).main.word == "longer"
+    assert compare_records(built, like).exit_code is ExitCode.OK
+    # Beside times of reductions a longer build is shown, and no more.
+    found = compare_records(side(0.5, 6.0), side(1.0, 6.0))
+    assert [one.word for one in only(found).results] == ["same", "longer"]
+    assert found.exit_code is ExitCode.OK
+
+
+@pytest.mark.parametrize(
+    ("new", "allowed", "reason"),
+    [
+        ({"environment": {"cpu_model": "Slow CPU"}}, "machine", "cpu_model is Fast CPU in BASE"),
+        ({"spec": "copy"}, "all_reduce_spec", "all_reduce_spec is xring in BASE and copy in NEW"),
+    ],
+)
+def test_facts_and_algorithms_differ_unless_allowed(reductions, new, allowed, reason):
+    environment, point = new.get("environment"), reductions.point
+    more = {"environment": environment} if environment else {}
+    others = [reductions(point(v, **({} if environment else new)), **more) for v in scaled(0.5)]
+    found = compare_records(reductions.of(*BASE), others)
+    assert only(found).main.verdict is Verdict.NOT_COMPARABLE
+    assert reason in only(found).main.judgement.reason
+    found = compare_records(reductions.of(*BASE), others, allow_different=[allowed])
+    assert only(found).main.verdict is Verdict.SLOWER
+
+
+def test_another_size_is_missing_and_other_circumstances_are_named(reductions):
+    def side(more, **flags):
+        sizes = [size + more for size in (4_000_000, 5_000_000)]
+        points = [[reductions.point(v, bytes=size) for size in sizes] for v in BASE]
+        return [reductions(*one, flags=flags) for one in points]
+
+    missing = compare_records(side(0), side(4, iters_per_step=5))
+    assert set(by_name(missing).values()) == {Verdict.MISSING}
+    found = compare_records(side(0), side(0, iters_per_step=1))
+    assert {entry.main.judgement.reason for entry in found.entries} == {
+        "iters_per_step is 5 in BASE and 1 in NEW"
+    }
+
+
+def test_how_many_rows_took_turns_is_mentioned(reductions, beside):
+    found = compare_records(reductions.of(*BASE), map(beside, BASE))
+    xring = next(entry for entry in found.entries if "xring" in entry.name)
+    assert xring.main.verdict is Verdict.SAME
+    assert [(str(one), one.blocks) for one in xring.differences] == [
+        ("rows_in_turn is 1 in BASE and 2 in NEW", False)
+    ]
+
+
+def test_pairs_and_spreads(reductions):
+    # Given in reverse, as a sorted folder might give them.
+    base, new = [], []
+    for speed in (6.0, 5.5, 5.0, 4.5, 4.0, 3.5):
+        base.append(reductions(speed))
+        new.append(reductions(speed * 0.95))
+    assert only(compare_records(base, new)).main.verdict is Verdict.INCONCLUSIVE
+    found = compare_records(base, new[::-1], paired=True)
+    assert only(found).main.verdict is Verdict.SLOWER
+    noisy = reductions.of(5.0, 6.0, 7.0, 6.5)
+    found = compare_records(reductions.of(*BASE), reductions.of(*scaled(0.9)), aa=noisy)
+    assert only(found).main.verdict is Verdict.INCONCLUSIVE
+    assert only(found).main.judgement.noise > 0.2
+
+
+def test_many_spreads_that_cannot_be_used_are_one_note(reductions):
+    sizes = range(4_000_000, 4_600_000, 100_000)
+
+    def one(value):
+        return reductions(*(reductions.point(value, bytes=size) for size in sizes))
+
+    found = compare_records(
+        map(one, BASE), map(one, BASE), aa=map(one, BASE[:3]), policy=Policy(threshold=0.05)
+    )
+    refused, missing = found.notes
+    assert f"{SMALL} and 5 more configurations cannot be used: 3 runs" in refused
+    assert "no A/A spread for 6 configurations" in missing
+
+
+def test_small_bandwidths_have_digits_that_differences_show_in(reductions):
+    found = compare_records(reductions.of(*scaled(0.001)), reductions.of(*scaled(0.0011)))
+    assert " 0.006000  " in render(found, "table")
+    assert "0.006600" in render(found, "table")
+
+
+def test_runs_are_measurements_as_they_are(reductions, runs):
+    record = runs()
+    (found,) = measurements([record, reductions(6.0)])
+    assert found[0] is record
+    assert [one.kind for one in found] == [RUN, "allreduce"]
+    assert set(KINDS) == {RUN, "allreduce", "build", PEER, COPY}

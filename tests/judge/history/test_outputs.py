@@ -1,0 +1,236 @@
+"""What the history is told as; UPDATE_GOLDEN=1 rewrites what was looked at."""
+
+import csv
+import io
+import json
+import os
+import re
+from pathlib import Path
+from xml.etree import ElementTree as xml
+
+import pytest
+
+from cnnbench import __version__
+from cnnbench.base.charts import Lines
+from cnnbench.judge.compare import Skipped
+from cnnbench.judge.history import METRICS, page, trend
+from cnnbench.judge.history.document import json_text
+from cnnbench.judge.history.figures import figures
+from cnnbench.judge.history.formats import csv_text, table_text
+from cnnbench.judge.report import exports, render
+from cnnbench.judge.report.document import Charts
+from cnnbench.records.subject import Subject
+
+GOLDEN = Path(__file__).parent / "golden"
+SPEED = METRICS["throughput"]
+HOSTILE = "=</style><script>alert(1)</script>\" onload='x'\n\x1b[31m@you"
+
+
+@pytest.fixture
+def records(runs):
+    found = runs.history([100.0] * 8 + [90.0] * 6, facts={"tensorflow_version": "2.20"})
+    for index in range(6):
+        found.append(
+            runs(
+                50.0 + index % 2, flags={"model": "resnet20"}, facts={"git_commit": f"{index}" * 40}
+            )
+        )
+    found.append(runs(1.0, "c099", error="no memory"))
+    return found
+
+
+@pytest.fixture
+def trends(records, series_of):
+    return [trend(one, SPEED) for one in series_of(records)]
+
+
+@pytest.fixture
+def hostile(runs, series_of):
+    flags = {"model": HOSTILE, "data_name": HOSTILE}
+    facts = {"cpu_model": HOSTILE, "hostname": HOSTILE, "git_commit": HOSTILE}
+    found = runs.history([100.0] * 6, flags=flags, facts=facts)
+    found += [
+        runs(50.0, f"d{i}", flags=flags, facts={**facts, "tensorflow_version": HOSTILE})
+        for i in range(6)
+    ]
+    found += [
+        runs(50.0, flags=flags, facts=facts),
+        runs(1.0, error=HOSTILE, flags=flags, facts=facts),
+    ]
+    return [trend(one, SPEED) for one in series_of(found)]
+
+
+def golden(name, text):
+    path = GOLDEN / name
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+def test_table_is_golden(trends):
+    golden("table.txt", table_text(trends, SPEED, last=10))
+
+
+def test_document_is_golden(trends):
+    golden("history.json", json_text(trends, SPEED, [Skipped("x.json", "empty")]))
+
+
+def test_markdown_of_the_page_is_golden(trends):
+    markdown = render(page.page(trends, SPEED), "markdown")
+    golden("page.md", markdown.replace(__version__, "VERSION"))
+
+
+def test_table_of_rows(trends):
+    rows = list(csv.DictReader(io.StringIO(csv_text(trends, SPEED))))
+    assert len(rows) == 20
+    assert [row["point"] for row in rows if row["step"] == "True"] == ["c008"]
+    assert float(rows[0]["value"]) == pytest.approx(100, rel=0.02)
+    assert csv_text([], SPEED).startswith("configuration,")
+
+
+def test_series_that_are_too_short_are_named(runs, series_of):
+    found = [trend(one, SPEED) for one in series_of([runs(100.0, f"c{i}") for i in range(3)])]
+    written = render(page.page(found, SPEED), "markdown")
+    assert "No step was found" in written
+    assert "Too few points for steps: lenet, batch 8, 1 cpu." in written
+
+
+def test_every_chart_has_title_axes_direction_and_the_steps(trends):
+    report = page.page(trends, SPEED)
+    (charts,) = [b for s in report.sections for b in s.blocks if isinstance(b, Charts)]
+    assert len(charts.charts) == 2
+    for chart in charts.charts:
+        assert isinstance(chart, Lines)
+        assert chart.title
+        assert chart.x.caption
+        assert chart.y.caption == "throughput, images/sec at the median step (higher is better)"
+    assert [len(chart.events) for chart in charts.charts] == [1, 0]
+    # What a page needs to zoom: a label for each point.
+    assert [len(chart.labels) for chart in charts.charts] == [14, 6]
+
+
+def test_charts_have_commits_on_their_axis_and_dates_where_points_are_days(runs, series_of):
+    commits = [f"{number:040x}"[::-1] for number in range(1, 7)]
+    found = [runs(100.0, commit) for commit in commits]
+    for by, label in ((None, "commits in order"), ("day", "points in order")):
+        (one,) = series_of(found) if by is None else series_of(found, by=by)
+        chart = page._chart(trend(one, SPEED), SPEED)
+        assert chart.x.label == label
+        assert chart.labels == chart.x.tick_texts
+        if by is None:
+            assert chart.labels == tuple(commit[:7] for commit in commits)
+
+
+def test_a_page_names_its_period_and_begins_with_the_verdict(trends):
+    report = page.page(trends, SPEED)
+    assert re.fullmatch(r"History of throughput, 2026-11-\d\d( to 2026-\d\d-\d\d)?", report.title)
+    assert report.answers[0].tone == "bad"
+    assert "1 step for the worse stands" in report.answers[0].text
+    assert "first bad c008" in report.answers[0].details[0]
+
+
+def test_outliers_are_marked_everywhere(runs, series_of):
+    levels = [100.0] * 9 + [75.0] + [100.0] * 8
+    (found,) = [trend(one, SPEED) for one in series_of(runs.history(levels))]
+    assert not found.steps
+    assert list(found.outliers) == [9]
+    assert found.outliers[9] == pytest.approx(-0.25, abs=0.03)
+    assert "? outlier -2" in table_text([found], SPEED)
+    rows = list(csv.DictReader(io.StringIO(csv_text([found], SPEED))))
+    assert [row["point"] for row in rows if row["outlier"] == "True"] == ["c009"]
+    (series,) = json.loads(json_text([found], SPEED))["series"]
+    assert [one["index"] for one in series["outliers"]] == [9]
+    report = page.page([found], SPEED)
+    assert [one.text for one in report.answers] == ["No step for the worse stands", "1 outlier"]
+    (charts,) = [b for s in report.sections for b in s.blocks if isinstance(b, Charts)]
+    (chart,) = charts.charts
+    assert next(one for one in chart.series if one.name == "outlier").points[0][0] == 9.0
+
+
+def test_noise_alone_is_no_outlier(runs, series_of):
+    (found,) = [trend(one, SPEED) for one in series_of(runs.history([100.0] * 30, scatter=0.05))]
+    assert found.outliers == {}
+
+
+def test_commits_lead_to_their_address_and_other_names_nowhere(runs, series_of):
+    commits = [f"{number:x}" * 40 for number in range(10)]
+    found = [runs(100.0, commit) for commit in commits[:7]] + [runs(80.0, "release 2")]
+    trends = [trend(one, SPEED) for one in series_of(found)]
+    address = "https://example.org/c/{commit}?a=1&b=2"
+    text = page.render("x.html", trends, SPEED, address).decode()
+    links = re.findall(r'<a href="(https[^"]*)" rel="noopener noreferrer">', text)
+    assert sorted(links) == [f"https://example.org/c/{one}?a=1&amp;b=2" for one in commits[:7]]
+    written = page.render("x.md", trends, SPEED, address).decode()
+    assert f"[333333333333](https://example.org/c/{'3' * 40}?a=1&b=2)" in written
+    assert "https:" not in page.render("x.html", trends, SPEED).decode()
+
+
+@pytest.mark.parametrize(
+    ("suffix", "start"),
+    [
+        ("svg", b"<?xml"),
+        ("png", b"\x89PNG"),
+        ("PDF", b"%PDF"),
+        ("html", b"<!DOCTYPE html>"),
+        ("md", b"# "),
+    ],
+)
+def test_plots_by_the_suffix_of_the_file(trends, suffix, start):
+    assert page.render(f"x.{suffix}", trends, SPEED).startswith(start)
+
+
+def test_a_picture_has_a_chart_per_series_with_its_steps(trends):
+    root = xml.fromstring(page.render("x.svg", trends, SPEED))
+    written = [one.text for one in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert sum("on Fast CPU" in one for one in written) == 2
+    assert "- worse" in written
+    hints = [one.text for one in root.iter("{http://www.w3.org/2000/svg}title")]
+    assert any(one.startswith("c000, 2026-11-20 00:00 UTC: ") for one in hints)
+
+
+def test_hostile_text_is_escaped_everywhere(hostile):
+    assert any(found.steps for found in hostile)
+    svg = xml.fromstring(page.render("x.svg", hostile, SPEED))
+    tags = {one.tag.rpartition("}")[2] for one in svg.iter()}
+    assert "script" not in tags
+    assert not any(name.startswith("on") for one in svg.iter() for name in one.attrib)
+    html = page.render("x.html", hostile, SPEED).decode()
+    assert html.count("<script") == 1
+    assert "<script>alert" not in html
+    for line in table_text(hostile, SPEED).splitlines():
+        assert line.isprintable()
+    for row in csv.reader(io.StringIO(csv_text(hostile, SPEED))):
+        assert not any(cell.startswith(("=", "@", "+")) for cell in row)
+    json.loads(json_text(hostile, SPEED))
+
+
+def test_points_for_other_programs_are_of_one_subject_each(trends):
+    found = figures(trends, SPEED)
+    assert len(found) == 20
+    assert [one.value for one in found] == [
+        point.value for trend in trends for point in trend.series.points
+    ]
+    lines = exports.render(found, "openmetrics").text.splitlines()
+    samples = [line for line in lines if line.startswith("cnnbench_throughput_images_per_second{")]
+    assert len(samples) == 20
+    assert len({line.split("} ")[0] for line in samples}) == 20
+
+
+@pytest.mark.parametrize("format", ["bencher", "github-action-benchmark"])
+def test_a_format_of_one_commit_gets_the_last(trends, format):
+    text, left_out = exports.render(figures(trends, SPEED), format)
+    assert "resnet20" in text
+    assert "lenet" not in text
+    assert left_out == "the format holds one commit, here 555555555555; 19 other values left out"
+
+
+def test_sides_of_one_commit_and_days_of_one_revision(runs, series_of):
+    subject = {side: Subject(revision="c1", side=side) for side in "ab"}
+    found = [runs(100.0 + i, subject=subject["ab"[i % 2]], flags={}) for i in range(4)]
+    points = [trend(one, SPEED) for one in series_of(found, by="run")]
+    document = json.loads(exports.render(figures(points, SPEED), "bencher").text)
+    assert {name.rpartition(", ")[2]: one for name, one in document.items()} == {
+        "side A": {"throughput (images/sec)": {"value": pytest.approx(102.0)}},
+        "side B": {"throughput (images/sec)": {"value": pytest.approx(103.0)}},
+    }

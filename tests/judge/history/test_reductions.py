@@ -1,0 +1,144 @@
+"""All-reduce measurements in a history: a series per row, whatever became of its neighbours."""
+
+import os
+from datetime import datetime, timezone
+
+import pytest
+
+from cnnbench.judge.history import METRICS, Entry, Selection, all_series, contents, trend
+from cnnbench.records.allreduce import Copying
+
+BANDWIDTH = METRICS["bus_bandwidth"]
+LATER = datetime(2096, 1, 1, tzinfo=timezone.utc)
+
+
+@pytest.fixture
+def history(reductions):
+    """A process per commit with two rows, of which xring gets slower from the seventh on."""
+
+    def record(number):
+        speed = (6.0, 6.03, 5.98)[number % 3]
+        return reductions(
+            speed * (1.0 if number < 6 else 0.8),
+            reductions.point(speed, spec="copy"),
+            copies=(Copying(bytes=8_000_000, devices=4, seconds=(0.002,)),),
+            flags={"result_label": f"commit=c{number}"},
+        )
+
+    return [record(number) for number in range(12)]
+
+
+def entries(records):
+    return [entry for record in records for entry in Entry.all_of(record)]
+
+
+def names(series):
+    return [one.configuration for one in series]
+
+
+def test_a_series_for_each_row(history):
+    copy, xring = all_series(entries(history), BANDWIDTH)
+    assert names([copy, xring]) == [
+        "all-reduce copy, 8000000 bytes, 4 cpu",
+        "all-reduce xring, 8000000 bytes, 4 cpu",
+    ]
+    assert copy.machine == "Fast CPU"
+    assert [point.name for point in copy.points] == [f"c{number}" for number in range(12)]
+    assert [point.value for point in copy.points[:3]] == pytest.approx([6.0, 6.03, 5.98])
+    assert trend(copy, BANDWIDTH).steps == ()
+    (step,) = trend(xring, BANDWIDTH).steps
+    assert (step.last_good.name, step.first_bad.name, step.worse) == ("c5", "c6", True)
+    assert step.change == pytest.approx(-0.2, abs=0.01)
+
+
+def test_seconds_are_worth_as_much_the_other_way_round(history):
+    metric = METRICS["reduction_seconds"]
+    _, xring = all_series(entries(history), metric)
+    # 8 MB * 2 * 3/4 at 6 GB/s
+    assert xring.points[0].value == pytest.approx(0.002)
+    (step,) = trend(xring, metric).steps
+    assert (step.worse, step.change) == (True, pytest.approx(0.25, abs=0.01))
+
+
+def test_metrics_are_of_their_kind(history, runs):
+    mixed = [*entries(history), *entries([runs(100.0, "c0")])]
+    assert names(all_series(mixed, METRICS["throughput"])) == ["lenet, batch 8, 1 cpu"]
+    assert len(all_series(mixed, BANDWIDTH)) == 2
+    (copies,) = all_series(mixed, METRICS["copy_bandwidth"])
+    assert copies.configuration == "memory copy, 8000000 bytes, 4 cpu"
+    # 4 devices write 8 MB each in 2 ms.
+    assert copies.points[0].value == pytest.approx(16.0)
+    built = all_series(mixed, METRICS["build_seconds"])
+    assert [one.points[0].value for one in built] == [0.5, 0.5]
+
+
+def test_selections(history):
+    def found(**wanted):
+        return names(all_series(entries(history), BANDWIDTH, selection=Selection(**wanted)))
+
+    assert found(configuration="xring") == ["all-reduce xring, 8000000 bytes, 4 cpu"]
+    assert found(machine="bo*", configuration="copy*") == []
+    assert len(found(machine="bo*")) == 2
+    assert found(model="resnet50") == []
+    assert found(since=LATER) == []
+
+
+def test_gradients_of_a_model_are_found_by_its_name(reductions):
+    record = reductions(
+        reductions.point(workload="resnet50"), reductions.point(), flags={"model": "resnet50"}
+    )
+    (one,) = all_series(entries([record]), BANDWIDTH, selection=Selection(model="resnet*"))
+    assert one.configuration == "all-reduce xring, resnet50 gradients, 4 cpu"
+
+
+def test_a_row_that_failed_has_no_value_and_its_neighbours_have(reductions):
+    wrong = reductions.point(spec="copy", wrong=1)
+    copy, xring = all_series(
+        entries([reductions(6.0, wrong, error=("BenchmarkError", "copy is wrong"))]), BANDWIDTH
+    )
+    assert (len(copy.points), len(copy.empty)) == (0, 1)
+    assert copy.empty[0].runs[0].error.startswith("WrongSums: 1 of ")
+    assert (len(xring.points), len(xring.empty)) == (1, 0)
+    assert xring.points[0].failed == 0
+
+
+def test_a_process_that_left_nothing_is_told(reductions):
+    failed = reductions(error=("OutOfMemory", "SIGKILL"), flags={"sizes": ["4096"]})
+    (one,) = all_series(entries([failed]), BANDWIDTH)
+    assert one.configuration == "all-reduces of 4096, 4 cpu"
+    assert one.empty[0].runs[0].error == "OutOfMemory: SIGKILL"
+
+
+@pytest.fixture
+def folder(tmp_path, history, runs, save):
+    save(tmp_path, [*history, runs(100.0, "c0")])
+    return tmp_path
+
+
+def test_contents_have_every_row_once(folder, history):
+    found = contents(folder)
+    # Two algorithms and a copy of twelve processes, and a run.
+    assert (len(found.entries), found.skipped) == (37, ())
+    assert {one.configuration.given for one in found.entries} == {frozenset()}
+    rows = [one for one in found.entries if one.kind != "run"]
+    assert sorted(rows, key=lambda one: (one.started, one.configuration.key)) == sorted(
+        entries(history), key=lambda one: (one.started, one.configuration.key)
+    )
+
+
+def test_second_copies_and_faulty_files(folder, history):
+    text = history[0].to_json()
+    (folder / "a copy.json").write_text(text)
+    (folder / "broken.json").write_text(text.replace('"points": [', '"points": [3, ', 1))
+    (folder / "zero.json").write_text(
+        history[1].to_json().replace('"seconds": [0.00', '"seconds": [-0.00', 1)
+    )
+    found = contents(folder)
+    assert len(found.entries) == 37
+    reasons = {os.path.basename(one.path): (one.reason, one.defect) for one in found.skipped}
+    kind = "not an all-reduce measurement"
+    assert reasons == {
+        f"{history[0].run_id}.json": (f"a second copy of run {history[0].run_id}", False),
+        "broken.json": (f"{kind}: points[0]: expected an object, got 3", True),
+        "zero.json": (f"{kind}: copies[0].seconds: not all are positive times", True),
+    }

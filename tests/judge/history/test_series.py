@@ -1,0 +1,162 @@
+"""Points and series: what belongs together."""
+
+import subprocess
+from dataclasses import replace
+from datetime import datetime, timezone
+
+import pytest
+
+from cnnbench.errors import FlagError
+from cnnbench.judge.history import METRICS, Entry, Selection, all_series
+from cnnbench.judge.history.series import order_of_commits
+
+
+def test_runs_of_a_commit_are_a_point_with_a_spread(runs, series_of):
+    records = [runs(100, "a"), runs(110, "a"), runs(90, "a"), runs(50, "b")]
+    (series,) = series_of(records)
+    assert series.configuration == "lenet, batch 8, 1 cpu"
+    assert series.machine == "Fast CPU, 8 CPUs"
+    assert [point.name for point in series.points] == ["a", "b"]
+    assert series.points[0].value == pytest.approx(100)
+    assert sorted(series.points[0].values) == pytest.approx([90, 100, 110])
+
+
+def test_a_commit_measured_again_stays_one_point_at_its_first_place(runs, series_of):
+    (series,) = series_of([runs(1, "a"), runs(2, "b"), runs(3, "a")])
+    assert [(point.name, len(point.values)) for point in series.points] == [("a", 2), ("b", 1)]
+
+
+def test_configurations_and_machines_are_series_of_their_own(runs, series_of):
+    records = [
+        runs(1, "a"),
+        runs(1, "a", flags={"model": "resnet20"}),
+        runs(1, "a", facts={"cpu_model": "Slow CPU"}),
+        runs(1, "a", facts={"hostname": "box2"}),
+        runs(1, "a", facts={"gpu_names": ["H", "H"]}),
+        runs(1, "a", facts={"tensorflow_version": "9"}),
+    ]
+    found = {
+        (one.configuration, one.machine): {point.title: len(point.runs) for point in one.points}
+        for one in series_of(records)
+    }
+    assert found == {
+        # Of one commit, but of two versions of TensorFlow: one series, two points.
+        ("lenet, batch 8, 1 cpu", "Fast CPU, 8 CPUs"): {
+            "a (unknown TensorFlow)": 2,
+            "a (TensorFlow 9)": 1,
+        },
+        ("lenet, batch 8, 1 cpu", "Slow CPU, 8 CPUs"): {"a": 1},
+        ("lenet, batch 8, 1 cpu", "2 x H"): {"a": 1},
+        ("resnet20, batch 8, 1 cpu", "Fast CPU, 8 CPUs"): {"a": 1},
+    }
+
+
+def test_unlike_machines_with_one_name_are_numbered(runs, series_of):
+    records = [runs(1, "a"), runs(1, "a", facts={"architecture": "riscv"})]
+    assert {one.machine for one in series_of(records)} == {
+        "Fast CPU, 8 CPUs",
+        "Fast CPU, 8 CPUs #2",
+    }
+
+
+@pytest.mark.parametrize(
+    ("by", "names"),
+    [
+        ("commit", ["a", "2026-11-20", "f" * 40]),
+        ("day", ["2026-11-20 (a)", "2026-11-20 (unknown revision)", f"2026-11-20 ({'f' * 12})"]),
+        ("run", ["run0", "run1", "run2"]),
+        ("hostname", ["box1 (a)", "box1 (unknown revision)", f"box1 ({'f' * 12})"]),
+        ("branch", ["unknown (a)", "unknown (unknown revision)", "dev"]),
+    ],
+)
+def test_what_a_point_is(runs, series_of, by, names):
+    records = [
+        runs(1, "a"),
+        runs(2),
+        runs(3, facts={"git_commit": "f" * 40}, flags={"result_label": "branch=dev"}),
+    ]
+    (series,) = series_of(records, by=by)
+    assert [point.title for point in series.points] == names
+
+
+def test_the_users_commit_comes_before_cnnbenchs_own(runs):
+    (entry,) = Entry.all_of(runs(1, "mine", facts={"git_commit": "f" * 40}))
+    assert entry.commit == "mine"
+
+
+@pytest.mark.parametrize(
+    ("selection", "count"),
+    [
+        (Selection(), 4),
+        (Selection(model="lenet"), 3),
+        (Selection(model="res*"), 1),
+        (Selection(model="len"), 0),
+        (Selection(configuration="batch 8"), 4),
+        (Selection(machine="slow"), 1),
+        (Selection(machine="box2"), 1),
+        (Selection(machine="*8 CPUs"), 4),
+        (Selection(since=datetime(2096, 1, 1, tzinfo=timezone.utc)), 0),
+    ],
+)
+def test_selections(runs, series_of, selection, count):
+    records = [
+        runs(1, "a"),
+        runs(1, "b", facts={"hostname": "box2"}),
+        runs(1, "c", facts={"cpu_model": "Slow CPU"}),
+        runs(1, "d", flags={"model": "resnet20"}),
+    ]
+    found = series_of(records, selection=selection)
+    assert sum(len(one.points) for one in found) == count
+
+
+def test_failed_runs_are_no_values_and_join_the_configuration_they_can_be_of(runs, series_of):
+    records = [
+        runs(1, "a"),
+        runs(1, "b", error="no memory"),
+        runs(1, "c", error="early", placed=False, flags={"device": "auto"}),
+        runs(1, "a", error="once"),
+    ]
+    (series,) = series_of(records)
+    assert [point.name for point in series.points] == ["a"]
+    assert series.points[0].failed == 1
+    assert [point.name for point in series.empty] == ["b", "c"]
+
+
+def test_points_can_be_in_order_of_a_repository(runs, series_of):
+    records = [runs(1, "new"), runs(2, "old"), runs(3, "unknown"), runs(4, "older")]
+    (series,) = series_of(records, order={"older": 0, "old": 1, "new": 2})
+    assert [point.name for point in series.points] == ["older", "old", "unknown", "new"]
+
+
+def test_values_without_a_logarithm_are_left_out(runs):
+    (entry,) = Entry.all_of(runs(100, "a"))
+    (series,) = all_series([replace(entry, values={"throughput": 0.0})], METRICS["throughput"])
+    assert series.points == ()
+
+
+@pytest.fixture
+def repository(tmp_path):
+    def git(*arguments):
+        identity = ("-c", "user.name=x", "-c", "user.email=x@y")
+        command = ["git", "-C", str(tmp_path), *identity, *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    git("init", "-q")
+    commits = []
+    for index in range(3):
+        git("commit", "-q", "--allow-empty", "-m", f"commit {index}")
+        commits.append(git("rev-parse", "HEAD"))
+    return tmp_path, commits
+
+
+def test_ancestors_come_first_and_short_names_count(repository):
+    folder, commits = repository
+    order = order_of_commits(str(folder))
+    assert [order[commit] for commit in commits] == [0, 1, 2]
+    assert [order[commit[:9]] for commit in commits] == [0, 1, 2]
+    assert commits[0][:5] not in order
+
+
+def test_what_is_no_repository_is_wrong_use(tmp_path):
+    with pytest.raises(FlagError, match="--git="):
+        order_of_commits(str(tmp_path / "gone"))

@@ -1,0 +1,168 @@
+"""Origins: whatever reads records, no interval, median or verdict ever spans two of them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cnnbench.judge.compare import Verdict, compare_records, judge
+from cnnbench.judge.history import METRICS, Entry, all_series
+from cnnbench.judge.metrics.origin import Origin, titles, varying
+from cnnbench.judge.report.results import configurations
+from cnnbench.judge.report.results import gather as report_of
+from cnnbench.judge.report.tables import configurations as table_of
+from cnnbench.records.load import Loaded
+from cnnbench.records.run import RunRecord
+from cnnbench.records.subject import Subject
+
+SUBJECTS = st.none() | st.builds(
+    Subject,
+    repository=st.sampled_from([None, "github.com/o/nets", "github.com/o/other"]),
+    revision=st.sampled_from([None, "a" * 40, "a" * 39 + "b", "v1"]),
+    dirty=st.sampled_from([None, False, True]),
+    side=st.sampled_from([None, "a", "b"]),
+    labels=st.sampled_from([{}, {"job": "1"}, {"job": "2"}]),
+)
+FACTS = st.fixed_dictionaries(
+    {"tensorflow_version": st.sampled_from(["2.20.0", "2.21.0", None])},
+    optional={
+        "cpu_model": st.sampled_from(["Slow CPU", "Fast CPU"]),
+        "cgroup_cpu_limit": st.sampled_from([1.5]),
+        "gpu_names": st.sampled_from([["H", "H"], ["G"]]),
+        "git_commit": st.sampled_from(["c" * 40, "d" * 40]),
+    },
+)
+MIXED = st.lists(
+    st.tuples(SUBJECTS, FACTS, st.sampled_from([50.0, 100.0])), min_size=1, max_size=12
+)
+SOME = settings(max_examples=30, deadline=None, derandomize=True)
+
+
+@pytest.fixture(scope="module")
+def made(lenet_runs):
+    """Makes a run per triple of subject, facts and speed."""
+    one = lenet_runs({"hostname": "box"})
+    numbers = itertools.count()
+
+    def make(triples):
+        found = []
+        for subject, facts, speed in triples:
+            run = one(speed, subject=subject, environment=facts, run_id=f"r{next(numbers)}")
+            found.append(RunRecord.from_json(run.to_json()))
+        return found
+
+    return make
+
+
+def identity(record):
+    """What must not be pooled, written down apart from the code under test."""
+    subject, facts = record.subject or Subject(), record.environment
+    own = subject.revision is None and "git_commit" in facts
+    machine = ("gpu_names", "cpu_model", "architecture", "usable_cpus", "cgroup_cpu_limit")
+    return json.dumps(
+        [
+            subject.side or "",
+            subject.repository or "",
+            facts["git_commit"] if own else subject.revision or "",
+            None if own else subject.dirty,
+            facts.get("tensorflow_version", ""),
+            {name: facts.get(name) for name in machine},
+        ]
+    )
+
+
+@SOME
+@given(MIXED)
+def test_an_origin_is_what_must_not_be_pooled(made, triples):
+    records = made(triples)
+    for one, other in itertools.combinations(records, 2):
+        assert (identity(one) == identity(other)) == (Origin.of(one) == Origin.of(other))
+
+
+@SOME
+@given(MIXED)
+def test_a_report_pools_one_origin_and_all_of_it(made, triples):
+    records = made(triples)
+    found = configurations(records)
+    assert len({one.name for one in found}) == len(found) == len({*map(identity, records)})
+    for one in found:
+        assert len({*map(identity, one.records)}) == 1
+        speeds = [r.batch.global_ / r.step_seconds[0] for r in one.records]
+        assert sorted(one.throughput.values) == pytest.approx(sorted(speeds))
+    rows = table_of(report_of(Loaded(tuple(records), ())))
+    assert sorted(rows["processes"]) == sorted(len(one.records) for one in found)
+
+
+@SOME
+@given(MIXED, st.sampled_from(["commit", "day", "hostname"]))
+def test_a_point_of_a_history_is_of_one_origin(made, triples, by):
+    records = made(triples)
+    entries = [entry for record in records for entry in Entry.all_of(record)]
+    known = {record.run_id: identity(record) for record in records}
+    seen = []
+    for series in all_series(entries, METRICS["throughput"], by=by):
+        assert len({point.title for point in series.points}) == len(series.points)
+        for point in series.points:
+            origins = {known[run.run_id] for run in point.runs}
+            assert len(origins) == 1
+            seen += origins
+    assert sorted(seen) == sorted({*known.values()})
+
+
+@SOME
+@given(MIXED, MIXED, st.sampled_from([(), ("tensorflow", "machine", "git_commit")]))
+def test_a_verdict_is_of_one_origin_a_side(made, base, new, allowed):
+    sides = made(base), made(new)
+    found = compare_records(*sides, allow_different=allowed, metrics=["throughput"])
+    (entry,) = found.entries
+    pure = all(len({*map(identity, side)}) == 1 for side in sides)
+    judgement = entry.main.judgement
+    if not pure:
+        assert entry.main.verdict is Verdict.NOT_COMPARABLE
+        assert (judgement.change, judgement.low, judgement.p) == (None, None, None)
+    elif allowed:
+        assert judgement.change == judge(entry.main.base, entry.main.new).change
+
+
+def test_nothing_to_tell_apart():
+    assert (titles([]), varying([])) == ({}, {})
+
+
+def test_a_mixture_is_named_with_what_differs(made):
+    base = made([(Subject(revision="a" * 40, side=side), {}, 100.0) for side in "ab" * 4])
+    new = made([(Subject(revision="b" * 40, side="b"), {}, 100.0) for _ in range(8)])
+    (entry,) = compare_records(base, new, metrics=["throughput"]).entries
+    assert entry.main.judgement.reason == "side is A or B within BASE; give the runs of one"
+
+
+def test_facts_of_any_type_are_read(made):
+    # Records may come from anywhere.
+    facts = {"git_commit": "c" * 40, "git_dirty": ["x"], "tensorflow_version": {"a": [1]}}
+    (record,) = made([(None, {**facts, "cpu_model": [None], "usable_cpus": {}}, 100.0)])
+    assert Origin.of(record) == Origin.of(record)
+    assert [one.name for one in configurations([record])] == ["lenet, batch 8, 1 cpu"]
+
+
+def test_labels_beside_the_commit_are_notes(made):
+    subjects = [Subject(revision="a" * 40, labels={"job": str(n)}) for n in range(6)]
+    (one,) = configurations(made([(subject, {}, 100.0) for subject in subjects]))
+    assert len(one.records) == 6
+
+
+def test_what_varies_names_configurations_and_points(made):
+    gate = [
+        Subject(revision="a" * 40, dirty=False, side="a"),
+        Subject(revision="b" * 40, dirty=True, side="b"),
+    ]
+    records = made([(subject, {"tensorflow_version": "2.21.0"}, 100.0) for subject in gate])
+    assert [one.name for one in configurations(records)] == [
+        f"lenet, batch 8, 1 cpu, side A, {'a' * 12}",
+        f"lenet, batch 8, 1 cpu, side B, {'b' * 12}+",
+    ]
+    entries = [entry for record in records for entry in Entry.all_of(record)]
+    (series,) = all_series(entries, METRICS["throughput"])
+    assert [point.short for point in series.points] == ["a" * 12, "b" * 12]

@@ -1,0 +1,140 @@
+import pytest
+
+from cnnbench.judge.metrics.measurement import KINDS
+from cnnbench.judge.metrics.policy import Policy, Verdict
+from cnnbench.judge.metrics.registry import (
+    ALL,
+    BOUNDS,
+    DEFAULT_METRICS,
+    HISTORY,
+    METRICS,
+    accuracy,
+    judged,
+    memory,
+    startup,
+    throughput,
+)
+from cnnbench.records.run import Batch, Evaluation, Measured, StartupSeconds
+
+
+def test_throughput_is_the_global_batch_over_the_median_step(runs):
+    # Steps of 1, 2 and 6 s: the median, 2 s, not the mean, 3 s; 32 images in all.
+    record = runs(
+        None, step_seconds=(6.0, 1.0, 2.0), batch=Batch(per_device=8, global_=32), losses=()
+    )
+    assert throughput(record) == 16.0
+    # An even number: the mean of the two in the middle, (2 + 4) / 2.
+    record = runs(None, step_seconds=(2.0, 9.0, 1.0, 4.0), batch=Batch(per_device=6, global_=6))
+    assert throughput(record) == 2.0
+
+
+def test_throughput_of_an_evaluation_run(runs):
+    evaluations = tuple(
+        Evaluation(global_step=step, top_1=0.5, top_5=0.9, examples=10, images_per_sec=rate)
+        for step, rate in ((1, 10.0), (2, 30.0), (3, 20.0))
+    )
+    record = runs(None, flags={"eval": True}, evaluations=evaluations)
+    assert throughput(record) == 20.0
+    # Evaluations between steps are not what a training run without timed steps is about.
+    assert throughput(runs(None, evaluations=evaluations)) is None
+    assert accuracy(record) == 0.5
+
+
+def test_what_was_not_measured_is_none(runs):
+    record = runs(None)
+    assert {metric.value(record) for metric in METRICS.values()} == {None}
+    assert throughput(runs(100.0, batch=None)) is None
+    partly = StartupSeconds(import_=1.0, build=None, first_step=1.0)
+    assert startup(runs(startup_seconds=partly)) is None
+
+
+def test_memory_and_startup(runs):
+    assert memory(runs(measured=Measured(peak_memory_bytes=5))) == 5.0
+    seconds = StartupSeconds(import_=1.0, build=2.0, first_step=4.0)
+    assert startup(runs(startup_seconds=seconds)) == 7.0
+
+
+@pytest.mark.parametrize(
+    ("name", "better", "worse"),
+    [
+        ("throughput", "faster", "slower"),
+        ("memory", "less", "more"),
+        ("startup", "quicker", "longer"),
+        ("accuracy", "better", "worse"),
+        ("cpu_time", "less", "more"),
+    ],
+)
+def test_words(name, better, worse):
+    metric = METRICS[name]
+    assert metric.word(Verdict.FASTER) == better
+    assert metric.word(Verdict.SLOWER) == worse
+    assert metric.word(Verdict.NOT_COMPARABLE) == "not comparable"
+
+
+def test_thresholds():
+    policy = Policy()
+    assert METRICS["throughput"].smallest_change(policy, 1.0) == 0.03
+    assert METRICS["cpu_time"].smallest_change(policy, 1.0) == 0.03
+    assert METRICS["startup"].smallest_change(policy, 1.0) == 0.2
+    assert METRICS["accuracy"].smallest_change(policy, 0.7) == 0.005
+    # 16 MiB are 10 % of 160 MiB, and less than 5 % of anything above 320 MiB.
+    assert METRICS["memory"].smallest_change(policy, 160 * 2**20) == pytest.approx(0.1)
+    assert METRICS["memory"].smallest_change(policy, 1000 * 2**20) == 0.05
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("min_processes", 1, 0),
+        ("alpha", 0.5, 0.0),
+        ("further_alpha", 0.5, 1.0),
+        ("same_limit", 0.0, -0.1),
+        ("noise_factor", 1e9, float("inf")),
+    ],
+)
+def test_constants_have_bounds(name, good, bad):
+    assert getattr(Policy().replace(**{name: good}), name) == good
+    with pytest.raises(ValueError, match=name):
+        Policy().replace(**{name: bad})
+
+
+def test_commands_offer_views_of_one_table():
+    assert list(METRICS) == ["throughput", "memory", "startup", "accuracy", "cpu_time"]
+    assert DEFAULT_METRICS == ("throughput", "memory", "startup", "accuracy")
+    assert len({metric.name for metric in ALL}) == len(ALL)
+    assert all(metric.followed or metric.judged for metric in ALL)
+    assert {kind: list(judged(kind)) for kind in KINDS if kind != "run"} == {
+        "allreduce": ["throughput", "startup"],
+        "build": ["startup"],
+        "peer": ["throughput"],
+        "copy": ["throughput"],
+    }
+    # What bounds of sweeps can be about history follows too.
+    assert set(BOUNDS) < set(HISTORY)
+    assert {kind for metric in BOUNDS.values() for kind in metric.kinds} == {"run"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text", "change", "change_text"),
+    [
+        ("throughput", 521.93, "521.9 images/sec", -0.1, "-10.0 %"),
+        ("bus_bandwidth", 0.0066, "0.006600 GB/s", 0.0312, "+3.1 %"),
+        ("cpu_time", 0.02567, "0.02567 s", 0.05, "+5.0 %"),
+        ("images_per_cpu_second", 312.0, "312.0 images/CPU second", -0.05, "-5.0 %"),
+        ("peak_memory_bytes", 1500 * 2**20, "1,500 MiB", -0.0001, "+0.0 %"),
+        ("top_1", 0.7512, "75.12 %", -0.005, "-0.50 points"),
+        ("final_loss", 2.5, "2.500 loss", 0.25, "+0.2500 loss"),
+        ("throughput", None, "-", 1.0, "+100.0 %"),
+    ],
+)
+def test_values_and_changes_as_text(name, value, text, change, change_text):
+    metric = HISTORY[name]
+    assert metric.value_text(value) == text
+    assert metric.value_text(value, unit=False) == text.split()[0]
+    assert metric.change_text(change) == change_text
+    assert metric.change_text(abs(change), signed=False)[0] not in "+-"
+
+
+def test_ranges_of_changes():
+    assert METRICS["throughput"].range_text(-0.01, 0.02) == "-1.0 to +2.0 %"
+    assert METRICS["accuracy"].range_text(-0.01, 0.02) == "-1.00 to +2.00 points"

@@ -1,0 +1,121 @@
+"""Records of runs that never ran."""
+
+from __future__ import annotations
+
+import pytest
+
+from cnnbench.judge.report import gather
+from cnnbench.records.allreduce import Copying
+from cnnbench.records.load import Loaded
+from cnnbench.records.run import (
+    ConditionNote,
+    Conditions,
+    Evaluation,
+    Measured,
+    ModelInfo,
+    StartupSeconds,
+)
+
+ENVIRONMENT = {"hostname": "box", "cpu_model": "Fast CPU", "tensorflow_version": "2.21.0"}
+
+
+class Runs:
+    """Makes records with something in every field."""
+
+    def __init__(self, lenet):
+        self._lenet = lenet
+
+    def __call__(self, speed=100.0, *, devices=1, flags=None, **parts):
+        """A run of 24 steps; the median one is of the speed given, some are 10 % off."""
+        flags = {"batch_size": 8, "num_batches": 24, **(flags or {})}
+        images = flags["batch_size"] * devices
+        step = images / speed
+        seconds = tuple(step * factor for factor in (0.9, 1.0, 1.0, 1.1) * 6)
+        details = {
+            "command": ("cnnbench", "--model=lenet", f"--num_gpus={devices}"),
+            "model": ModelInfo(
+                name="lenet",
+                parameters=10,
+                trainable_parameters=10,
+                forward_flops_per_image=2 * 10**9,
+                training_flops_per_image=6 * 10**9,
+            ),
+            "startup_seconds": StartupSeconds(import_=2.0, build=1.0, first_step=0.5),
+            "warmup_step_seconds": (step * 8, step * 1.02),
+            "warmup_losses": (2.5, 2.4),
+            "step_seconds": seconds,
+            "losses": tuple(2.3 - 0.01 * i for i in range(24)),
+            "measured": Measured(
+                loop_seconds=sum(seconds) * 1.01,
+                loop_images=images * 24,
+                input_wait_seconds=0.0,
+                peak_memory_bytes=(500 + 10 * devices) * 2**20,
+                peak_flops_per_sec=2e12 * devices,
+                peak_flops_source="given",
+            ),
+        }
+        return self._lenet(speed, devices=devices, flags=flags, **{**details, **parts})
+
+    def of(self, *speeds, **parts):
+        """A run for each speed."""
+        return [self(speed, **parts) for speed in speeds]
+
+
+@pytest.fixture
+def measured(reductions):
+    """A measurement of two algorithms on two sizes, one of which sums wrongly once."""
+    rows = (("xring", 4096, {}), ("xring", 65536, {}), ("pscpu", 4096, {}))
+    points = [
+        reductions.point(2.0 if spec == "xring" else 1.0, spec=spec, bytes=size, devices=2, **more)
+        for spec, size, more in (*rows, ("pscpu", 65536, {"wrong": 3}))
+    ]
+    copies = [Copying(bytes=size, devices=2, seconds=(size / 4e9,)) for size in (4096, 65536)]
+    return reductions(
+        *points,
+        run_id="reduce0",
+        started_at="2026-11-20T12:00:00+00:00",
+        command=("cnnbench", "allreduce", "--num_gpus=2"),
+        copies=tuple(copies),
+        environment=ENVIRONMENT,
+    )
+
+
+@pytest.fixture
+def runs(lenet_runs):
+    return Runs(lenet_runs(ENVIRONMENT))
+
+
+@pytest.fixture
+def everything(runs, measured):
+    """Results with something for every section of a report."""
+    noisy = Conditions(
+        before={"other_cpus": 0.5},
+        during={"other_cpus": 1.5, "steal_fraction": 0.25, "load_average": 3.0},
+        notes=(
+            ConditionNote(id="load", when="during", text="others kept 1.5 CPUs", advice="stop"),
+        ),
+    )
+    quiet = Conditions(before={}, during={"other_cpus": 0.1, "steal_fraction": 0.0})
+    good = [
+        *runs.of(100, 101, 99, 100.5, 99.5, conditions=quiet),
+        *runs.of(102, conditions=noisy),
+        *runs.of(180, 181, devices=2, flags={"variable_update": "replicated"}),
+        *runs.of(320, devices=4, flags={"variable_update": "replicated"}),
+        *runs.of(
+            400,
+            flags={"model": "resnet20", "data_name": "cifar10"},
+            environment={"hostname": "other"},
+            evaluations=(
+                Evaluation(
+                    global_step=10, top_1=0.5, top_5=0.9, examples=100, images_per_sec=900.0
+                ),
+            ),
+        ),
+    ]
+    bad = [
+        runs(error=("ResourceExhaustedError", "no memory left"), step_seconds=(), losses=()),
+        runs(status="interrupted", step_seconds=(0.1,), losses=(1.0,)),
+    ]
+    base = runs.of(110, 111, 109, 110.5, 109.5, 112)
+    loaded = Loaded((*good, *bad), (), (measured,))
+    return gather(loaded, Loaded(tuple(base), ()), labels=("results/base", "results/new"))

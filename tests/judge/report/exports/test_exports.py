@@ -1,0 +1,155 @@
+"""Documents for other programs against files that were looked at; UPDATE_GOLDEN=1 rewrites them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from cnnbench.judge.compare import compare_records
+from cnnbench.judge.metrics.registry import ALL
+from cnnbench.judge.report.exports import FORMATS, openmetrics, render
+from cnnbench.judge.report.exports.figures import NEW, of_comparison
+from cnnbench.records.subject import Subject
+
+GOLDEN = Path(__file__).parent / "golden"
+SUFFIXES = {"openmetrics": "txt"}
+SPEEDS = (100.0, 101.0, 99.0, 100.5, 99.5, 100.2)
+HOSTILE = 'a"b\\c\nd {e="f"} # EOF \x1b[31m\udc80'
+SAMPLE = re.compile(
+    r'cnnbench_\w+\{(?:\w+="(?:[^"\\\n]|\\["\\n])*",?)*\} -?[\d.]+(?:e[-+]?\d+)? \d+\.\d{3}'
+)
+
+
+def side(runs, name, revision, speeds, **more):
+    subject = Subject(repository="example.org/nets", revision=revision * 40, dirty=False, side=name)
+    flags = {"result_label": f"branch={name},host=box", **more.pop("flags", {})}
+    memory = more.pop("memory", 1000)
+    return [
+        run
+        for index, speed in enumerate(speeds)
+        for run in runs.with_memory(
+            memory + index, subject=subject, flags=flags, step_seconds=(8 / speed,) * 3, **more
+        )
+    ]
+
+
+@pytest.fixture
+def figures(runs):
+    """Two configurations, of which one got slower and larger."""
+    base = side(runs, "a", "a", SPEEDS)
+    base += side(runs, "a", "a", SPEEDS[:4], flags={"model": "resnet20"})
+    new = side(runs, "b", "b", [0.8 * speed for speed in SPEEDS], memory=1500)
+    new += side(runs, "b", "b", SPEEDS[:4], flags={"model": "resnet20"})
+    return of_comparison(compare_records(base, new, metrics=("throughput", "memory")))
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_golden(figures, format):
+    text = render(figures, format).text
+    path = GOLDEN / f"{format}.{SUFFIXES.get(format, 'json')}"
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+def test_no_figure_is_of_two_subjects(runs):
+    new = side(runs, "b", "b", SPEEDS) + side(runs, "b", "c", [10 * speed for speed in SPEEDS])
+    found = of_comparison(compare_records(side(runs, "a", "a", SPEEDS), new))
+    speeds = {
+        one.origin.revision[0]: one
+        for one in found
+        if one.role == NEW and one.metric.name == "throughput"
+    }
+    assert {name: one.value for name, one in speeds.items()} == pytest.approx(
+        {"b": 100.1, "c": 1001.0}
+    )
+    assert all(one.judgement is None for one in speeds.values())
+    assert len({one.title for one in speeds.values()}) == 2
+    for format in FORMATS:
+        numbers = re.findall(r"\d+\.\d+", render(found, format).text)
+        assert not any(101 < float(number) < 990 for number in numbers)
+
+
+def test_fewer_than_six_processes_have_no_interval(figures):
+    few = [one for one in figures if one.configuration.startswith("resnet20")]
+    document = json.loads(render(few, "bencher").text)
+    assert {tuple(value) for measures in document.values() for value in measures.values()} == {
+        ("value",)
+    }
+    assert "throughput_lower" not in render(few, "openmetrics").text
+    assert "range" not in render(few, "github-action-benchmark").text
+    assert "throughput.lower" not in render(few, "mlflow").text
+
+
+def test_one_commit_and_one_direction_are_said(figures):
+    text, left_out = render(figures, "github-action-benchmark")
+    assert {one["unit"] for one in json.loads(text)} == {"images/sec"}
+    assert "memory left out (--metrics=memory" in left_out
+    assert "b" * 40 in text
+    assert "a" * 40 not in text
+    assert render(figures, "bencher").left_out == ""
+
+
+def test_only_processes_that_succeeded_count(runs):
+    failed = runs(1.0, error=("Error", "no memory"))
+    found = of_comparison(compare_records(runs.of(100.0, 100.0), [runs(90.0), failed]))
+    speeds = {one.role: one.sample.values for one in found if one.metric.name == "throughput"}
+    assert speeds == {"base": pytest.approx((100.0, 100.0)), "new": pytest.approx((90.0,))}
+
+
+def test_openmetrics_has_a_unit_for_every_metric_and_valid_lines(figures):
+    assert {metric.unit for metric in ALL} == set(openmetrics._UNITS)
+    lines = render(figures, "openmetrics").text.splitlines()
+    assert lines[-1] == "# EOF"
+    assert lines.count("# EOF") == 1
+    names = [line.split()[2] for line in lines if line.startswith("# TYPE")]
+    assert len(set(names)) == len(names)
+    for line in lines:
+        if line.startswith("# UNIT"):
+            _, _, name, unit = line.split()
+            assert name.endswith(f"_{unit}")
+        assert line.startswith("# ") or SAMPLE.fullmatch(line)
+
+
+def test_mlflow_takes_what_is_within_its_limits(figures):
+    runs = json.loads(render(figures, "mlflow").text)["runs"]
+    assert len(runs) == 4
+    for run in runs:
+        assert set(run) == {"create", "log_batch", "update"}
+        for body in run["log_batch"]:
+            assert len(body["params"]) <= 100
+            for metric in body.get("metrics", ()):
+                assert set(metric) == {"key", "value", "timestamp", "step"}
+        keys = [one["key"] for one in run["create"]["tags"]]
+        assert len(set(keys)) == len(keys)
+        assert all(re.fullmatch(r"[\w./ -]+", key) for key in keys)
+
+
+def test_hostile_text_stays_within_its_place(runs):
+    flags, facts = {"model": HOSTILE}, {"cpu_model": HOSTILE}
+    label = {"result_label": f"x-y={HOSTILE},x.y=2"}
+    records = runs.of(*SPEEDS, flags={**flags, **label}, environment=facts)
+    found = of_comparison(compare_records(records, runs.of(*SPEEDS, flags=flags)))
+    for format in FORMATS:
+        text = render(found, format).text
+        text.encode()
+        if format == "openmetrics":
+            samples = [line for line in text.splitlines() if not line.startswith("# ")]
+            assert samples
+            assert all(map(SAMPLE.fullmatch, samples))
+            assert all(len(set(n)) == len(n) for n in (re.findall(r'(\w+)="', s) for s in samples))
+        else:
+            json.loads(text)
+
+
+def test_nothing_to_export_is_a_valid_document():
+    assert {format: render([], format).text for format in FORMATS} == {
+        "bencher": "{}\n",
+        "github-action-benchmark": "[]\n",
+        "openmetrics": "# EOF\n",
+        "mlflow": '{\n "runs": []\n}\n',
+    }

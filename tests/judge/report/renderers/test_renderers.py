@@ -1,0 +1,261 @@
+"""Renderings against files that were looked at; UPDATE_GOLDEN=1 rewrites them."""
+
+import json
+import os
+import re
+from pathlib import Path
+from xml.etree import ElementTree as xml
+
+import pytest
+
+from cnnbench.judge.compare import Skipped, compare_records
+from cnnbench.judge.compare.answer import advice, answer
+from cnnbench.judge.report.renderers import FORMATS, render
+from cnnbench.judge.report.renderers import terminal as table
+from cnnbench.judge.report.renderers.github import render as github
+from cnnbench.judge.report.renderers.markdown import LIMIT
+from cnnbench.records.outputs import KINDS
+from cnnbench.records.run import ModelInfo
+
+GOLDEN = Path(__file__).parent / "golden"
+BASE = (100.0, 100.2, 99.8, 100.1, 99.9)
+HOSTILE = (
+    "a|b`c``<script>alert(1)</script>&\"'\n## x\r\n::error::%0A @you #1 [l](http://x) www.x.y"
+    " **bold** _it_ ~~no~~ $x$ \\| \x1b[31m\x00 \u202ekcab\u2066 \x9b"
+)
+
+
+def suite(runs, factors, **more):
+    return [
+        record
+        for model, factor in factors.items()
+        for record in runs.of(*(speed * factor for speed in BASE), flags={"model": model}, **more)
+    ]
+
+
+@pytest.fixture
+def everything(runs):
+    """A comparison in which every verdict occurs."""
+    like = {"slow": 1.0, "fast": 1.0, "same": 1.0, "failed": 1.0}
+    base = suite(runs, {**like, "other": 1.0, "gone": 1.0})
+    base += runs.of(90, 95, 100, 105, 110, 115, flags={"model": "noisy"})
+    base += runs.with_memory(*[1000] * 6, flags={"model": "greedy"})
+    new = suite(runs, {**like, "slow": 0.9, "fast": 1.1}, environment={"git_commit": "b" * 40})
+    new += suite(runs, {"other": 1.0}, environment={"cpu_model": "Slow CPU"})
+    new += runs.of(91, 94, 99, 104, 109, 116, flags={"model": "noisy"})
+    new += runs.with_memory(*[1500] * 6, flags={"model": "greedy"})
+    new.append(runs(None, flags={"model": "failed"}, error=("ResourceExhaustedError", "no memory")))
+    base += suite(runs, {"wider": 1.0})
+    sizes = {"parameters": 40, "trainable_parameters": 40, "forward_flops_per_image": 80}
+    wider = ModelInfo(name="wider", training_flops_per_image=240, **sizes)
+    new += suite(runs, {"wider": 0.3}, model=wider)
+    return compare_records(
+        base,
+        new,
+        base_label="results/base",
+        new_label="results/new",
+        skipped=(
+            Skipped("results/new/cut.json", "cut off after 10 characters"),
+            Skipped("results/new/ar.json", "holds another kind", defect=False),
+        ),
+    )
+
+
+@pytest.fixture
+def hostile(runs):
+    """A comparison with hostile text wherever a record or a path can bring it in."""
+    flags = {"model": HOSTILE}
+    base = runs.of(*BASE, flags=flags, environment={"cpu_model": HOSTILE, "hostname": HOSTILE})
+    new = runs.of(*BASE, flags=flags)
+    failed = {"model": f"failed {HOSTILE}"}
+    new.append(runs(None, flags=failed, error=("Error", HOSTILE)))
+    return compare_records(
+        [*base, *runs.of(*BASE, flags=failed)],
+        new,
+        base_label=HOSTILE,
+        new_label=HOSTILE,
+        skipped=(Skipped(HOSTILE, HOSTILE),),
+    )
+
+
+FILES = {
+    "table": "table.txt",
+    "markdown": "comment.md",
+    "json": "comparison.json",
+    "junit": "junit.xml",
+    "github": "annotations.txt",
+}
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_golden(everything, format):
+    found = render(everything, format)
+    path = GOLDEN / FILES[format]
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(found)
+    assert found == path.read_text()
+    assert found.endswith("\n")
+
+
+def test_colours_repeat_what_the_words_say(everything):
+    plain, coloured = table.render(everything), table.render(everything, colour=True)
+    assert "\x1b" not in plain
+    assert "\x1b[31;1m- slower" in coloured
+    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain
+
+
+def test_the_answer_is_wrapped_to_the_width_of_the_terminal(everything, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    text = table.render(everything)
+    head = text.split("\n\n")[0]
+    assert max(map(len, head.splitlines())) <= 60
+    assert head.split() == f"{answer(everything)} {advice(everything)}".split()
+    assert KINDS["table of comparison"](text.encode())
+
+
+def test_every_verdict_has_a_word_and_a_sign_of_its_own(everything):
+    text = table.render(everything)
+    rows = [line for line in text.splitlines() if re.match(r"[-!#xo?+=] .*, batch 8, ", line)]
+    signs = {line.split("  ")[0] for line in rows}
+    assert signs == {
+        "- slower",
+        "! failed",
+        "# changed work",
+        "x not comparable",
+        "o missing",
+        "? inconclusive",
+        "+ faster",
+        "= same",
+        "- more",
+    }
+
+
+@pytest.mark.parametrize(
+    ("terminal", "environ", "wanted"),
+    [
+        (True, {}, True),
+        (False, {}, False),
+        (True, {"NO_COLOR": "1"}, False),
+        (True, {"NO_COLOR": ""}, True),
+        (True, {"TERM": "dumb"}, False),
+    ],
+)
+def test_when_there_are_colours(monkeypatch, terminal, environ, wanted):
+    class Stream:
+        def isatty(self):
+            return terminal
+
+    for name in ("NO_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    assert table.wants_colour(Stream()) is wanted
+
+
+def test_json_is_strict_and_documented(everything):
+    def refuse(name):
+        raise AssertionError(name)
+
+    document = json.loads(render(everything, "json"), parse_constant=refuse)
+    assert (document["schema"], document["kind"]) == (1, "comparison")
+    documentation = (Path(__file__).parents[4] / "docs" / "compare.md").read_text()
+    entry = document["configurations"][0]
+    keys = {*document, *entry, *entry["results"][0], *document["policy"], *document["skipped"][0]}
+    undocumented = {key for key in keys if f"`{key}`" not in documentation}
+    assert undocumented == set()
+    slow = next(one for one in document["configurations"] if one["name"].startswith("slow"))
+    assert (slow["verdict"], slow["results"][0]["change"]) == ("slower", pytest.approx(-0.1))
+    assert slow["results"][0]["base_values"] == pytest.approx(BASE)
+    # One of five configurations that were tested: noisy, greedy, slow, fast, same.
+    assert slow["results"][0]["p_adjusted"] == pytest.approx(5 * 2 / 252)
+
+
+def test_junit_and_github_count_alike(everything):
+    throughput, memory, files = xml.fromstring(render(everything, "junit"))
+    found = {name: throughput.get(name) for name in ("tests", "failures", "errors", "skipped")}
+    assert found == {"tests": "9", "failures": "2", "errors": "1", "skipped": "3"}
+    assert memory.get("failures") == "1"
+    assert files.get("skipped") == "2"
+    levels = [line.split(" ")[0] for line in render(everything, "github").splitlines()]
+    # Slower, wider, failed, memory; not comparable, missing, noisy, the file; faster, counts.
+    assert levels == ["::error"] * 4 + ["::warning"] * 4 + ["::notice"] * 2
+
+
+def test_github_shows_ten_annotations_of_a_level_so_the_tenth_sums_up(runs):
+    names = {f"net{number}": 1.0 for number in range(12)}
+    slow = dict.fromkeys(names, 0.5)
+    lines = github(compare_records(suite(runs, names) + suite(runs, names), suite(runs, slow)))
+    errors = [line for line in lines.splitlines() if line.startswith("::error")]
+    assert len(errors) == 10
+    assert errors[-1].startswith("::error title=3 more::")
+    assert errors[-1].count("%0A") == 2
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_hostile_text_brings_no_lines_and_no_invisible_characters(hostile, format):
+    text = render(hostile, format)
+    assert "".join(text.splitlines()).isprintable()
+    if format != "json":
+        assert not any(line.startswith(("## x", "::error::")) for line in text.splitlines())
+
+
+def test_hostile_text_is_escaped_in_markdown(hostile):
+    text = render(hostile, "markdown")
+    # Whatever has a meaning is an entity, in the middle of code.
+    plain = re.sub(r"&#[0-9]+;", "", text)
+    for sign in ("<script", "`", "@", "#1", "[", "]", "http:", "www.", "::", "**", "_", "~", "$"):
+        assert sign not in plain
+    assert "\\" not in plain
+    # The columns of every row are those of its head.
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert {row.count("|") for row in rows} == {9}
+    # What we did not write ourselves opens no element but code.
+    tags = set(re.findall(r"</?([a-z]+)", text))
+    assert tags == {"code", "details", "summary"}
+
+
+def test_hostile_text_is_text_in_junit(hostile):
+    document = render(hostile, "junit")
+    root = xml.fromstring(document)
+    assert root.find(".//script") is None
+    names = [case.get("name") for case in root.iter("testcase")]
+    assert any("<script>alert(1)</script>" in name for name in names)
+
+
+def test_hostile_text_gives_no_commands_to_github(hostile):
+    lines = render(hostile, "github").splitlines()
+    assert lines
+    for line in lines:
+        assert re.match(r"::(error|warning|notice) title=[^:,\r\n]*::", line)
+        # Every per cent sign begins an escape: %0A in the text came out as %250A.
+        assert re.fullmatch(r"([^%]|%25|%0A|%0D|%3A|%2C)*", line)
+    assert any("%250A" in line for line in lines)
+
+
+def test_what_cannot_be_written_in_utf_8_is_replaced(runs):
+    found = compare_records([runs(flags={"model": "\udc80"})], [runs(flags={"model": "\udc80"})])
+    for format in FORMATS:
+        text = render(found, format)
+        text.encode()
+        if format == "junit":
+            xml.fromstring(text)
+
+
+def test_markdown_fits_into_a_comment_and_counts_what_it_leaves_out(runs):
+    names = [f"net{number:04}" for number in range(1500)]
+    one_each = [runs(100.0, flags={"model": name}) for name in names]
+    slow = runs.of(*(speed * 0.8 for speed in BASE), flags={"model": "slow"})
+    found = compare_records(
+        [*one_each, *runs.of(*BASE, flags={"model": "slow"})],
+        [*one_each, *slow],
+        metrics=("throughput",),
+        skipped=[Skipped(f"results/new/{name}.json", "empty") for name in names],
+    )
+    text = render(found, "markdown")
+    assert 60_000 < len(text) <= LIMIT
+    assert "🔴 slower | <code>slow, batch 8, 1 cpu</code>" in text
+    rows = text.count("🟡 inconclusive |")
+    assert f"| … | {1500 - rows} more |" in text
+    assert re.search(r"^- … and \d+ reasons more$", text, re.MULTILINE)
+    assert re.search(r"^- … and \d+ lines more$", text, re.MULTILINE)
+    assert text.endswith("</details>\n")

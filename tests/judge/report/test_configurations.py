@@ -1,0 +1,84 @@
+"""One value per process, and intervals that hold for any distribution."""
+
+import random
+
+import pytest
+from scipy import stats
+
+from cnnbench.base.stats.descriptive import median
+from cnnbench.judge.compare import compare_records
+from cnnbench.judge.report.results import Values, configurations, median_interval
+
+
+@pytest.mark.parametrize(
+    ("values", "interval"),
+    [
+        ((), None),
+        ((1.0, 2.0, 3.0, 4.0, 5.0), None),
+        ((3.0, 1.0, 2.0, 6.0, 5.0, 4.0), (1.0, 6.0)),
+        (tuple(range(1, 10)), (2.0, 8.0)),
+        ((7.0,) * 8, (7.0, 7.0)),
+    ],
+)
+def test_interval_of_the_median_by_hand(values, interval):
+    # 6 values: 2 / 2^6 = 3.1 % outside. 9: 2 (1 + 9) / 2^9 = 3.9 %.
+    assert median_interval(values) == interval
+
+
+@pytest.mark.parametrize("count", [6, 8, 12, 25, 60, 1023, 1024, 2000])
+def test_interval_is_that_of_the_sign_test(count):
+    values = [float(i) for i in range(count)]
+    low, high = median_interval(values)
+    # As many values below the interval as the sign test would still take for chance.
+    rank = int(low)
+    assert high == count - 1 - rank
+    assert stats.binom.cdf(rank - 1, count, 0.5) <= 0.025 if rank else True
+    assert stats.binom.cdf(rank, count, 0.5) <= 0.025 < stats.binom.cdf(rank + 1, count, 0.5)
+
+
+def test_intervals_cover_the_median_of_a_skewed_distribution_often_enough():
+    draw = random.Random(7)
+    true = stats.lognorm(0.5).median()
+    hits = 0
+    for _ in range(2000):
+        low, high = median_interval([draw.lognormvariate(0, 0.5) for _ in range(8)])
+        hits += low <= true <= high
+    assert hits / 2000 >= 0.94  # 99.2 % in truth
+
+
+def test_statistics_are_those_of_compare(runs):
+    base, new = runs.of(100, 103, 101, 99), runs.of(90, 95, 92, 91)
+    result = compare_records(base, new).entries[0].main
+    (before,), (after,) = configurations(base), configurations(new)
+    assert before.throughput.median == result.judgement.base_median
+    assert after.throughput.median == result.judgement.new_median
+    assert (before.throughput.values, after.throughput.values) == (result.base, result.new)
+
+
+def test_runs_that_went_wrong_enter_no_figure(runs):
+    records = [
+        runs(100),
+        runs(1.0, status="interrupted"),
+        runs(2.0, error=("E", "m")),
+    ]
+    (one,) = configurations(records)
+    assert one.throughput.values == pytest.approx((100,))
+    assert len(one.records) == 3
+
+
+def test_samples_of_few_values():
+    assert Values(()).median is Values(()).range is Values(()).interval is Values(()).spread is None
+    assert Values((2.0,)).spread is None
+    assert Values((90.0, 110.0)).spread == pytest.approx(0.2)
+    assert Values((1.0, 5.0, 3.0)).median == median([1.0, 3.0, 5.0])
+
+
+def test_configurations_are_in_order_of_the_numbers_in_their_names(runs):
+    records = [
+        *runs.of(1, flags={"model": "resnet110"}),
+        *runs.of(1, flags={"model": "resnet20"}),
+        *runs.of(1, devices=2, flags={"model": "resnet20"}),
+    ]
+    names = [one.name for one in configurations(records)]
+    assert [name.split(",")[0] for name in names] == ["resnet20", "resnet20", "resnet110"]
+    assert len(set(names)) == 3

@@ -1,0 +1,208 @@
+"""The page, the Markdown and the tables; UPDATE_GOLDEN=1 rewrites what was looked at."""
+
+import base64
+import csv
+import dataclasses
+import hashlib
+import io
+import os
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from cnnbench import __version__
+from cnnbench.judge.compare import Skipped
+from cnnbench.judge.report import build, gather, render
+from cnnbench.judge.report.tables import TABLES, frame
+from cnnbench.judge.report.tables import csv as csv_text
+from cnnbench.records.load import Loaded
+
+GOLDEN = Path(__file__).parent / "golden"
+HOSTILE = (
+    "</script></style></title></svg>--><script>alert(1)</script><img src=x onerror=alert(1)>"
+    "\"'><b onmouseover='x'>=1+1|`@you` #1 https://x.y [l](javascript:x)\r\n\x1b[31m\x00\u202e"
+)
+VOID = {"meta", "link", "img", "br", "hr", "input", "base"}
+
+
+class Page(HTMLParser):
+    """Elements with their attributes, text by element, and whether all were closed."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.texts, self._open = [], {}, []
+        self.policy = ""
+        self.feed(text)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag, attrs):
+        assert len(dict(attrs)) == len(attrs)
+        self.elements.append((tag, dict(attrs)))
+        if dict(attrs).get("http-equiv") == "Content-Security-Policy":
+            self.policy = dict(attrs)["content"]
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self._open.pop() == tag
+
+    def handle_data(self, data):
+        where = self._open[-1] if self._open else ""
+        self.texts.setdefault(where, []).append(data)
+
+    def count(self, tag):
+        return sum(one == tag for one, _ in self.elements)
+
+
+@pytest.fixture
+def hostile(runs):
+    """Hostile text wherever a record or a path can bring it in."""
+    bad = {"model": HOSTILE, "data_name": HOSTILE, "variable_update": HOSTILE}
+    good = runs.of(
+        *(100, 101, 102, 99, 98, 97),
+        flags=bad,
+        environment={"hostname": HOSTILE, HOSTILE: HOSTILE},
+        command=("cnnbench", f"--model={HOSTILE}"),
+        run_id=HOSTILE,
+    )
+    good = [dataclasses.replace(run, run_id=f"{HOSTILE}{i}") for i, run in enumerate(good)]
+    other = runs.of(100, devices=2, flags=bad, environment={HOSTILE: "x"})
+    failed = runs(error=(HOSTILE, HOSTILE), flags=bad)
+    loaded = Loaded((*good, *other, failed), (Skipped(f"{HOSTILE}.json", HOSTILE),))
+    base = runs.of(100, 101, 102, 99, 98, 97, flags=bad)
+    return gather(loaded, Loaded(tuple(base), ()), labels=(HOSTILE, HOSTILE))
+
+
+@pytest.fixture
+def page(everything):
+    return Page(render(build(everything), "html"))
+
+
+def test_a_hostile_page_has_no_element_and_no_attribute_of_theirs(hostile, page):
+    found = Page(render(build(hostile, HOSTILE), "html"))
+    assert {tag for tag, _ in found.elements} <= {tag for tag, _ in page.elements} | {
+        "details",
+        "summary",
+    }
+    for tag in ("script", "style", "title"):
+        inside = [tag for tag, _ in found.elements]
+        assert inside.count("script") == inside.count("style") == 1, tag
+    for _, attributes in found.elements:
+        assert not any(name.startswith("on") for name in attributes)
+        assert not {"style", "src", "action", "formaction", "xlink:href"} & set(attributes)
+        assert attributes.get("href", "#").startswith("#")
+    # And yet it is all there to be read.
+    text = "".join(one for where in found.texts.values() for one in where)
+    assert "alert(1)" in text.replace("".join(found.texts["script"]), "")
+
+
+def test_nothing_from_elsewhere_and_a_policy_that_says_so(everything):
+    text = render(build(everything), "html")
+    found = Page(text)
+    assert not re.search(r"https?:|url\(|@import|//\w", text.replace("http-equiv", ""))
+    assert found.count("img") == found.count("link") == found.count("iframe") == 0
+    assert found.policy.startswith("default-src 'none';")
+    for tag in ("script", "style"):
+        digest = hashlib.sha256("".join(found.texts[tag]).encode()).digest()
+        assert f"{tag}-src 'sha256-{base64.b64encode(digest).decode()}'" in found.policy
+    assert "unsafe" not in found.policy
+
+
+def test_page_reads_without_script_and_its_links_lead_somewhere(page, everything):
+    ids = {attributes["id"] for _, attributes in page.elements if "id" in attributes}
+    links = [attributes["href"] for tag, attributes in page.elements if tag == "a"]
+    assert links
+    assert all(link.removeprefix("#") in ids for link in links)
+    # Buttons to sort with come from the script: without it there are none that do nothing.
+    assert page.count("button") == 0
+    assert page.count("table") >= 9
+    assert page.count("svg") == page.count("figure") >= 12
+    headings = [a for tag, a in page.elements if tag == "th" and a.get("scope") == "col"]
+    assert len(headings) > 50
+
+
+def test_the_verdict_comes_first_with_its_colour_and_what_disturbed_beside_it(page):
+    where = [dict(a).get("class") for tag, a in page.elements if tag == "section"]
+    assert where[:3] == ["bad", "bad", "unsure"]  # the verdict, failed runs, conditions
+    order = [a["class"] for _, a in page.elements if a.get("class") in ("answers", "highlights")]
+    assert order == ["answers", "highlights"]
+    assert page.texts["h2"][3:5] == ["Failed and skipped", "Against the baseline"]
+
+
+def test_what_is_long_is_folded_and_links_still_lead_there(page):
+    folded = [a["id"] for tag, a in page.elements if tag == "details" and "id" in a]
+    assert folded == [
+        *("memory", "accuracy", "warmup", "steps", "conditions", "environment", "runs")
+    ]
+    assert page.count("details") == page.count("summary")
+
+
+def test_commands_are_whole_lines_to_be_copied(page):
+    (column,) = {
+        a["class"] for tag, a in page.elements if tag == "td" and "command" in a.get("class", "")
+    }
+    assert column == "command"
+    assert "cnnbench --model=lenet --num_gpus=1" in page.texts["code"]
+    style = "".join(page.texts["style"])
+    (rule,) = re.findall(r"\n\.command code \{([^}]*)\}", style)
+    assert "white-space: pre;" in rule
+    assert "overflow-x: auto" in rule
+
+
+def test_titles_of_charts_are_text_of_the_page_that_wraps(page):
+    assert page.count("figcaption") == page.count("figure")
+    assert any("throughput" in text for text in page.texts["figcaption"])
+
+
+def test_every_number_sorts_by_its_value(page):
+    values = [a["data-value"] for tag, a in page.elements if "data-value" in a]
+    assert len(values) > 100
+    assert all(isinstance(float(value), float) for value in values)
+
+
+def test_markdown_is_golden(everything):
+    text = render(build(everything), "markdown").replace(__version__, "VERSION")
+    path = GOLDEN / "report.md"
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+def test_hostile_markdown_keeps_its_tables(hostile):
+    widths = []
+    for line in render(build(hostile, HOSTILE), "markdown").splitlines():
+        assert not re.search(r"<(?!/?code>)|[`@\x00\x1b]|\]\(|https?:", line)
+        if line.startswith("|"):
+            widths.append(line.count("|"))
+            assert line.endswith("|")
+        elif widths:
+            assert len(set(widths)) == 1
+            widths = []
+
+
+@pytest.mark.parametrize("table", [name for name in TABLES if name != "allreduce"])
+def test_no_cell_of_a_hostile_table_is_a_formula_or_breaks_a_row(hostile, table):
+    read = list(csv.reader(io.StringIO(csv_text(hostile, table))))
+    assert len({len(row) for row in read}) == 1
+    for cell in (cell for row in read for cell in row):
+        assert not re.match(r"[=+@\t\r]|-(?![\d.])", cell)
+        assert "\n" not in cell
+
+
+def test_tables_hold_what_the_report_says(everything):
+    first = frame(everything, "configurations").iloc[0]
+    assert first["configuration"] == "lenet, batch 8, 1 cpu"
+    assert first["throughput_images_per_sec"] == pytest.approx(100.25)
+    assert (first["processes"], first["failed"], first["interrupted"]) == (6, 1, 1)
+    assert frame(everything, "runs").shape[0] == 12
+    assert set(frame(everything, "allreduce")["spec"]) == {"xring", "pscpu"}
+    judged = frame(everything, "comparison")
+    assert judged.iloc[0]["metric"] == "throughput"
+    assert frame(gather(Loaded((), ())), "comparison").empty

@@ -1,0 +1,370 @@
+"""Numbers of the sections, by hand."""
+
+import dataclasses
+
+import pytest
+
+from cnnbench.judge.compare import compare_records
+from cnnbench.judge.report import build, gather, render
+from cnnbench.judge.report.document import Charts, Table, Text
+from cnnbench.judge.report.results import configurations
+from cnnbench.judge.report.sections.scaling import curves
+from cnnbench.judge.report.sections.steps import quantiles
+from cnnbench.records.allreduce import AllReduceRecord
+from cnnbench.records.load import Loaded
+from cnnbench.records.run import ModelInfo
+from cnnbench.records.subject import Subject
+
+
+def section(report, key):
+    return next(one for one in report.sections if one.key == key)
+
+
+def rows(report, key, table=0):
+    """Rows of a table of a section, as {title: text}."""
+    tables = [one for one in section(report, key).blocks if isinstance(one, Table)]
+    titles = [column.title for column in tables[table].columns]
+    return [
+        dict(zip(titles, (cell.text for cell in row), strict=True)) for row in tables[table].rows
+    ]
+
+
+def charts(report):
+    return [
+        chart
+        for one in report.sections
+        for block in one.blocks
+        if isinstance(block, Charts)
+        for chart in block.charts
+    ]
+
+
+@pytest.fixture
+def report(everything):
+    return build(everything)
+
+
+def test_all_sections_are_there_and_only_those_that_say_something(report, runs):
+    assert [one.key for one in report.sections] == [
+        *("problems", "baseline", "throughput", "scaling", "mfu", "memory", "accuracy"),
+        *("warmup", "steps", "allreduce", "conditions", "environment", "runs"),
+    ]
+    bare = runs(100, measured=runs(1).measured.__class__(), losses=(), warmup_losses=())
+    lean = build(gather(Loaded((bare,), ())))
+    assert {"problems", "baseline", "scaling", "memory", "allreduce"}.isdisjoint(
+        one.key for one in lean.sections
+    )
+
+
+def test_throughput(report):
+    first = rows(report, "throughput")[0]
+    assert first["configuration"] == "lenet, batch 8, 1 cpu"
+    assert first["median images/sec"] == "100.2"  # median of 100, 101, 99, 100.5, 99.5, 102
+    assert first["95 % interval"] == first["range"] == "99.00 to 102.0"
+    assert first["processes"] == "6"
+    assert first["median step, ms"] == "79.80"
+
+
+def test_scaling_is_against_one_device_in_any_mode(everything, report):
+    found = {row["devices"]: row for row in rows(report, "scaling")}
+    assert found["1"]["efficiency"] == "100.0 %"
+    assert found["2"]["efficiency"] == "90.0 %"  # 180.5 / 2 / 100.25
+    assert found["4"]["efficiency"] == "79.8 %"  # 320 / 4 / 100.25
+    (curve,) = curves(everything.configured)
+    assert [one.devices for one in curve.members] == [2, 4]
+    assert curve.base.devices == 1
+
+
+def test_scaling_without_one_device_is_against_the_fewest(runs):
+    records = [*runs.of(180, devices=2), *runs.of(324, devices=4)]
+    (curve,) = curves(configurations(records))
+    assert curve.base.devices == 2
+    assert curve.efficiency(curve.members[1]) == pytest.approx(0.9)
+
+
+def test_other_batches_and_models_are_other_curves(runs):
+    records = [
+        *runs.of(100),
+        *runs.of(180, devices=2, flags={"batch_size": 16}),
+        *runs.of(180, devices=2, flags={"model": "resnet20"}),
+    ]
+    assert curves(configurations(records)) == []
+
+
+def test_mfu_and_memory(report):
+    first = rows(report, "mfu")[0]
+    # The mean step equals the median one here: 100.25 images/sec * 6 GFLOP / 2 TFLOP/s.
+    assert first["MFU"] == "30.1 %"
+    assert first["achieved, GFLOP/s"] == "601.5"
+    assert first["peak, GFLOP/s"] == "2,000"
+    assert rows(report, "memory")[0]["median peak memory, MiB"] == "510.0"
+
+
+def test_warm_up(report):
+    first = rows(report, "warmup")[0]
+    assert (first["start-up, s"], first["import, s"]) == ("3.500", "2.000")
+    assert first["warm-up steps"] == "2"
+
+
+def test_steps(report):
+    first = rows(report, "steps")[0]
+    assert first["timed steps"] == str(6 * 24)
+    assert float(first["slowest, ms"]) == pytest.approx(1000 * 8 / 99 * 1.1, rel=1e-3)
+    # Steps of 0.9, 1 and 1.1: the quartiles are 0.975 and 1.025. Medians of 8/102 to 8/99 s.
+    assert (first["within a process"], first["between processes"]) == ("5.0 %", "3.0 %")
+    assert quantiles([1.0, 2.0, 3.0, 4.0], 0.5, 1.0) == [2.5, 4.0]
+    assert quantiles([1.0], 0.99) == [1.0]
+
+
+def test_long_unsteady_series_of_many_processes(runs):
+    # 500 steps of 80 ms, 500 of 100, one of a second.
+    seconds = (*[0.08] * 500, *[0.1] * 300, 1.0, *[0.1] * 199)
+    records = [runs(100, step_seconds=seconds, losses=()) for _ in range(10)]
+    report = build(gather(Loaded(tuple(records), ())))
+    series, boxes = (one for one in charts(report) if "1 cpu: " in one.title)
+    assert len(series.series) == len(boxes.rows) == 8
+    assert series.note == "8 of 10 processes are shown."
+    points = series.series[-1].points
+    assert len(points) <= 320
+    # The part's median, and beside it the step that stands out.
+    assert (801.0, 1000.0) in points
+    assert {round(y) for x, y in points if 0 < x < 500} == {80}
+    (warning,) = [b for b in section(report, "warmup").blocks if getattr(b, "tone", "")]
+    assert "lenet, batch 8, 1 cpu" in warning.text
+    (row,) = rows(report, "warmup")
+    assert row["steps in order"].startswith("10 ")
+
+
+@pytest.mark.parametrize(
+    ("flags", "mode"), [({"forward_only": True}, "inference"), ({"eval": True}, "evaluation")]
+)
+def test_modes(runs, flags, mode):
+    report = build(gather(Loaded((runs(100), runs(100, flags=flags)), ())))
+    assert {row["mode"] for row in rows(report, "throughput")} == {"parameter_server", mode}
+    assert "6.000" in {row["GFLOP per image"] for row in rows(report, "mfu")}
+    assert ("2.000" in {row["GFLOP per image"] for row in rows(report, "mfu")}) == (
+        mode == "inference"
+    )
+
+
+def test_a_peak_that_nobody_knows_is_pointed_out(runs):
+    unknown = dataclasses.replace(
+        runs(100).measured, peak_flops_per_sec=None, peak_flops_source=None
+    )
+    report = build(gather(Loaded((runs(100, measured=unknown),), ())))
+    (warning,) = [b for b in section(report, "mfu").blocks if getattr(b, "tone", "")]
+    assert "--peak_flops" in warning.text
+
+
+def test_nothing_at_all():
+    report = build(gather(Loaded((), ())))
+    assert (report.title, report.sections, report.highlights) == ("No results", (), ())
+    assert report.answers == ()
+
+
+def test_baseline_is_what_compare_says(everything, report):
+    told = rows(report, "baseline")
+    entry = next(
+        one for one in everything.comparison.entries if one.name.startswith("lenet, batch 8, 1")
+    )
+    mine = next(row for row in told if row["configuration"] == entry.name)
+    assert mine["throughput"] == "! failed"
+    tables = [one for one in section(report, "baseline").blocks if isinstance(one, Table)]
+    assert tables[-1].title == "Why"
+    assert tables[-1].folded
+    why = rows(report, "baseline", len(tables) - 1)
+    assert entry.main.judgement.reason in {row["why"] for row in why}
+
+
+def test_a_slower_configuration_is_called_slower_with_the_same_numbers(runs):
+    base, new = runs.of(110, 111, 109, 110, 112, 110), runs.of(100, 101, 99, 100, 102, 100)
+    results = gather(Loaded(tuple(new), ()), Loaded(tuple(base), ()))
+    (row,) = rows(build(results), "baseline")
+    judged = compare_records(base, new).entries[0].main.judgement
+    assert row["throughput"] == "- slower"
+    assert row["change"] == f"{100 * judged.change:+.1f} %"
+    assert row["p"] == f"{judged.p_adjusted:.2g}"
+    # What counts comes first, before what a narrow screen cuts off.
+    assert list(row)[:3] == ["configuration", "throughput", "change"]
+    answer = build(results).answers[0]
+    assert answer.tone == "bad"
+    assert answer.text.startswith(f"NEW is {-100 * judged.change:.1f} % slower")
+    assert "regression" in answer.details[0]
+    assert row["change"] in answer.details[1]
+
+
+def test_another_network_is_an_answer_and_no_change(runs):
+    wider = ModelInfo(
+        name="lenet",
+        parameters=40,
+        trainable_parameters=40,
+        forward_flops_per_image=2 * 10**9,
+        training_flops_per_image=12 * 10**9,
+    )
+    base, new = runs.of(100, 101, 99, 100), runs.of(432, 433, 431, 432, model=wider)
+    results = gather(Loaded(tuple(new), ()), Loaded(tuple(base), ()))
+    report = build(results)
+    words = "Different network: 10 → 40 parameters, +100.0 % FLOPs per image. Speed not judged."
+    answer = report.answers[0]
+    assert answer.text.startswith(words)
+    assert (answer.details[0], answer.tone) == ("Changed work: 1 changed work", "unsure")
+    told = section(report, "baseline")
+    (row, *_) = (block.rows[0] for block in told.blocks if isinstance(block, Table))
+    assert {cell.tone for cell in row} == {"", "unsure"}
+    assert not any(isinstance(block, Charts) for block in told.blocks)
+    for format in ("html", "markdown"):
+        text = render(report, format)
+        assert words in text.replace("&#37;", "%")
+        assert "332.0 %" not in text
+
+
+def test_without_a_baseline_nothing_is_judged(runs):
+    answer = build(gather(Loaded((runs(100),), ()))).answers[0]
+    assert (answer.text, answer.tone) == ("Not compared with anything", "")
+    assert "--baseline" in answer.details[0]
+
+
+def test_fastest_is_of_one_kind_of_work(runs):
+    records = (runs(100), runs(90, devices=2), runs(900, flags={"forward_only": True}))
+    report = build(gather(Loaded(records, ())))
+    found = dict(report.highlights)
+    assert found["fastest training, median"].startswith("100.0 images/sec")
+    assert found["fastest inference, median"].startswith("900.0 images/sec")
+    titles = [chart.title for chart in charts(report) if "throughput" in chart.title]
+    assert titles == ["lenet: throughput", "lenet, inference: throughput"]
+
+
+def test_one_peak_per_machine_and_number_format(runs):
+    def measured(peak, **parts):
+        source = "measured: matmul 512x512x512 float32"
+        own = dataclasses.replace(
+            runs(100).measured, peak_flops_per_sec=peak, peak_flops_source=source
+        )
+        return runs(100, measured=own, **parts)
+
+    other = {"cpu_model": "Other CPU"}
+    records = (
+        *(measured(peak) for peak in (78e9, 152e9, 100e9)),
+        measured(90e9, devices=2),
+        measured(300e9, flags={"precision": "bf16"}),
+        measured(50e9, environment=other),
+    )
+    results = gather(Loaded(records, ()))
+    found = rows(build(results), "mfu")
+    assert [row["peak, GFLOP/s"] for row in found] == ["152.0", "50.00", "300.0", "152.0"]
+    assert "the highest of 4 processes" in found[0]["source of the peak"]
+    assert not any("MFU" in row for row in found)  # all above the peak
+    (warning,) = [b for b in section(build(results), "mfu").blocks if getattr(b, "tone", "")]
+    assert "Shares above 100 % are left out" in warning.text
+    peaks = [one.peak(one.records[0]) for one in results.configured]
+    achieved = [one.sample("achieved_flops_per_sec").median for one in results.configured]
+    assert peaks == [152e9, 50e9, 300e9, 152e9]
+    assert all(value > peak for value, peak in zip(achieved, peaks, strict=True))
+
+
+def test_steady_is_counted_from_the_first_timed_step(runs):
+    # Steady from within the warm-up on: there is no step -3.
+    step = 0.08
+    record = runs(
+        100,
+        warmup_step_seconds=(step * 8, *[step] * 19),
+        warmup_losses=(2.0,) * 20,
+        step_seconds=(step, step * 1.01) * 12,
+    )
+    (row,) = rows(build(gather(Loaded((record, record), ()))), "warmup")
+    assert row["steady from timed step"] == "1"
+
+
+def test_no_raw_bytes(runs):
+    environment = {"cpu_model": "c", "memory_bytes": 25276502016}
+    report = build(gather(Loaded((runs(100, environment=environment),), ())))
+    alike = {row["fact"]: row["value"] for row in rows(report, "environment")}
+    assert alike["memory_bytes"] == "23.5 GiB"
+
+
+def test_reductions(report, everything):
+    found = rows(report, "allreduce")
+    assert [row["busbw, GB/s"] for row in found] == ["2.000", "2.000", "1.000", "1.000"]
+    assert [row["#wrong"] for row in found] == ["0", "0", "0", "3"]
+    assert found[0]["size"] == "4 KiB"
+    # Two devices at 4 GB/s each copy the 2 S bytes in S / 4 GB/s; measured was S / 2 GB/s.
+    assert found[0]["of the copy bound"] == "50 %"
+    curve = next(chart for chart in charts(report) if "bus bandwidth" in chart.title)
+    assert {one.name for one in curve.series if not one.reference} == {"xring", "pscpu"}
+    assert isinstance(everything.allreduces[0], AllReduceRecord)
+
+
+def test_conditions(report):
+    (remark,) = rows(report, "conditions")
+    assert remark["condition"] == "other processes use the CPUs"
+    assert remark["processes"] == "1 of 6"
+    first = rows(report, "conditions", 1)[0]
+    assert first["CPUs used by others, median"] == "0.1000"
+    assert (first["CPUs used by others, at most"], first["stolen by the hypervisor, at most"]) == (
+        "1.500",
+        "25.0 %",
+    )
+    answer = report.answers[-1]
+    assert (answer.text, answer.tone) == ("1 of 6 processes was disturbed", "unsure")
+    assert "others kept 1.5 CPUs" in answer.details[0]
+
+
+def test_environment_is_hoisted_where_alike(report):
+    alike = {row["fact"]: row["value"] for row in rows(report, "environment")}
+    assert alike == {"cpu_model": "Fast CPU", "tensorflow_version": "2.21.0"}
+    unlike = rows(report, "environment", 1)
+    assert {row["hostname"] for row in unlike} == {"box", "other"}
+    assert len(unlike) == 13
+
+
+def test_facts_that_decide_speed_are_pointed_at(runs):
+    governors = ("performance", "powersave")
+    records = tuple(runs(100, environment={"cpu_governor": one}) for one in governors)
+    blocks = section(build(gather(Loaded(records, ()))), "environment").blocks
+    assert any(isinstance(one, Text) and "cpu_governor" in one.text for one in blocks)
+
+
+def test_sides_and_revisions_have_rows_of_their_own(runs):
+    sides = {"a": 630.0, "b": 85.0}
+    records = tuple(
+        runs(speed, subject=Subject(revision=side * 40, side=side))
+        for side, speed in sides.items()
+        for _ in range(6)
+    )
+    found = rows(build(gather(Loaded(records, ()))), "throughput")
+    name = "lenet, batch 8, 1 cpu, side"
+    assert [(row["configuration"], row["processes"]) for row in found] == [
+        (f"{name} A, aaaaaaaaaaaa", "6"),
+        (f"{name} B, bbbbbbbbbbbb", "6"),
+    ]
+
+
+def test_a_curve_of_scaling_is_of_one_revision(runs):
+    records = tuple(
+        runs(100.0 * devices, devices=devices, subject=Subject(revision=revision))
+        for devices, revision in ((1, "one"), (2, "two"))
+    )
+    assert not any(one.key == "scaling" for one in build(gather(Loaded(records, ()))).sections)
+
+
+def test_problems_and_commands(report):
+    found = rows(report, "problems")
+    assert {row["status"] for row in found} == {"failed", "interrupted"}
+    assert any("ResourceExhaustedError: no memory left" in row["error"] for row in found)
+    commands = rows(report, "runs")
+    assert len(commands) == 13
+    assert commands[0]["command"] == "cnnbench --model=lenet --num_gpus=1"
+
+
+def test_a_forward_pass_has_no_losses(runs):
+    runs_of_both = (runs(100), runs(100, flags={"forward_only": True}))
+    found = rows(build(gather(Loaded(runs_of_both, ()))), "accuracy")
+    assert [row["configuration"] for row in found] == ["lenet, batch 8, 1 cpu"]
+
+
+def test_reductions_are_in_order_of_their_start_in_any_time_zone(everything):
+    starts = ("12:00:00+00:00", "08:00:00-05:00", "13:00:00+02:00")
+    (record,) = everything.allreduces
+    records = [dataclasses.replace(record, started_at=f"2026-11-20T{one}") for one in starts]
+    found = gather(Loaded((), (), tuple(records))).allreduces
+    assert [one.started_at[11:] for one in found] == [starts[2], starts[0], starts[1]]

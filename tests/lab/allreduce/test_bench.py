@@ -1,0 +1,468 @@
+"""Whole runs in this process, on its logical CPU devices."""
+
+import io
+import json
+import re
+
+import pandas as pd
+import pytest
+import tensorflow as tf
+
+from cnnbench.base.text.progress import Messages
+from cnnbench.base.text.terminal import LineWriter
+from cnnbench.errors import BenchmarkError, FlagError
+from cnnbench.flags.groups.allreduce import AllReduceParams, params_of
+from cnnbench.lab.allreduce import table
+from cnnbench.lab.allreduce.session import AllReduceBench
+from cnnbench.machine import checks
+from cnnbench.records.allreduce import AllReduceRecord
+from cnnbench.variable_mgr.all_reduce import registry
+
+QUICK = {
+    "device": "cpu",
+    "num_gpus": (3,),
+    "sizes": "64",
+    "all_reduce_spec": "copy",
+    "num_batches": 2,
+    "num_warmup_batches": 1,
+    "iters_per_step": 2,
+}
+
+
+class Run:
+    """A run, its table and its notices."""
+
+    def __init__(self, explicit=(), **flags):
+        self.out, self.err = io.StringIO(), io.StringIO()
+        self.bench = AllReduceBench(
+            params_of({**QUICK, **flags}),
+            LineWriter(self.out),
+            command=("cnnbench", "allreduce"),
+            explicit_flags=explicit,
+            messages=Messages(self.err),
+        )
+
+    def __call__(self):
+        return self.bench.run()
+
+    @property
+    def rows(self):
+        lines = self.out.getvalue().splitlines()
+        return [line.split() for line in lines if not line.startswith("#")]
+
+    @property
+    def comments(self):
+        return [line for line in self.out.getvalue().splitlines() if line.startswith("#")]
+
+
+@pytest.fixture
+def algorithm(monkeypatch):
+    """Makes a function of (tensors, devices, index) an algorithm for one test."""
+
+    def add(name, function):
+        def factory(context):
+            return lambda tensors, index: function(tensors, context.devices, index)
+
+        monkeypatch.setitem(registry._factories, name, factory)
+
+    return add
+
+
+def total(tensors):
+    return tf.add_n(list(tensors))
+
+
+def one_device_wrong(tensors, devices, index):
+    with tf.device(devices[0]):
+        right = total(tensors)
+    with tf.device(devices[-1]):
+        return [right] * (len(devices) - 1) + [tf.identity(tensors[-1])]
+
+
+def on_first(function):
+    """An algorithm that makes one sum on the first device."""
+
+    def reduce(tensors, devices, index):
+        with tf.device(devices[0]):
+            return [function(tensors)] * len(devices)
+
+    return reduce
+
+
+def test_wrong_sums_are_counted_and_fail_the_run(algorithm, tmp_path):
+    # 16 elements on 3 devices, twice. A few sums of small integers are right by chance.
+    broken = {
+        "left_out": (on_first(lambda tensors: total(tensors[:-1])), range(90, 97)),
+        "nan": (on_first(lambda tensors: total(tensors) * float("nan")), range(96, 97)),
+        "element": (on_first(lambda ts: total(ts) + 0.5 * tf.one_hot(15, 16)), range(6, 7)),
+        "shape": (on_first(lambda tensors: total(tensors)[1:]), range(96, 97)),
+        "device": (one_device_wrong, range(28, 33)),
+    }
+    for name, (function, _) in broken.items():
+        algorithm(name, function)
+    path = tmp_path / "r.json"
+    run = Run(all_reduce_spec=",".join(["copy", *broken]), result_json=str(path))
+    reason = r"left_out on 3 devices, 64 bytes: \d+ of 96 elements are wrong; 4 more rows"
+    with pytest.raises(BenchmarkError, match=reason):
+        run()
+    right, *points = AllReduceRecord.from_json(path.read_bytes()).points
+    assert (right.spec, right.wrong, right.checked) == ("copy", 0, 96)
+    for point, (name, (_, wrong)) in zip(points, broken.items(), strict=True):
+        assert (point.spec, point.checked) == (name, 96)
+        assert point.wrong in wrong
+        # Wrong or not, it was timed.
+        assert len(point.seconds) == 2
+    assert [row[-2] for row in run.rows] == ["0", *(str(point.wrong) for point in points)]
+    assert f"# Wrong values: {sum(p.wrong for p in points)} of 576 FAILED" in run.comments
+    assert json.loads(path.read_text())["status"] == "failed"
+
+
+def test_an_algorithm_that_raises_is_no_reason_to_stop(algorithm):
+    def raises(tensors, devices, index):
+        raise RuntimeError("out of ideas")
+
+    def fails_at_run_time(tensors, devices, index):
+        with tf.device(devices[0]):
+            with tf.control_dependencies([tf.debugging.assert_less(total(tensors), -1e9)]):
+                return [total(tensors)] * len(devices)
+
+    algorithm("raises", raises)
+    algorithm("fails", fails_at_run_time)
+    run = Run(all_reduce_spec="raises,fails,copy")
+    with pytest.raises(BenchmarkError, match=r"raises on 3 devices, 64 bytes: .*; 1 more rows"):
+        run()
+    first, second, third = run.bench.record("interrupted").points
+    assert first.error == "RuntimeError: out of ideas"
+    assert second.error is not None
+    assert second.error.startswith("InvalidArgumentError")
+    assert third.error is None
+    assert len(third.seconds) == 2
+    assert "# Rows with errors: 2 FAILED" in run.comments
+
+
+def test_every_algorithm_on_every_size_and_number_of_devices(tmp_path, holds):
+    path, rows = tmp_path / "r.json", tmp_path / "r.csv"
+    run = Run(
+        explicit=("sizes",),
+        sizes="4,52*3",
+        all_reduce_spec=None,
+        num_gpus=(2, 3),
+        result_json=str(path),
+        result_csv=str(rows),
+    )
+    record = run()
+    specs = {point.spec for point in record.points}
+    assert {"copy", "xring", "pscpu", "rechd", "tree", "collective"} <= specs
+    assert len(record.points) == 4 * len(specs)
+    assert all(p.wrong == 0 and p.checked == 2 * p.elements * p.devices for p in record.points)
+    assert all(len(p.seconds) == 2 and min(p.seconds) > 0 for p in record.points)
+    assert {(p.bytes, p.tensors, p.elements, p.devices) for p in record.points} == {
+        (4, 1, 1, 2),
+        (4, 1, 1, 3),
+        (156, 3, 39, 2),
+        (156, 3, 39, 3),
+    }
+    assert [(c.bytes, c.devices) for c in record.copies] == [(4, 2), (156, 2), (4, 3), (156, 3)]
+    # What does not work here is said once, not measured.
+    assert sum("nccl" in line for line in run.comments) == 1
+    assert len(run.rows) == len(record.points)
+    assert AllReduceRecord.from_json(path.read_bytes()) == record
+    holds("allreduce", json.loads(path.read_bytes()))
+    assert record.status == "ok"
+    assert record.explicit_flags == ("sizes",)
+    assert record.config["sizes"] == ["4", "52*3"]
+    frame = pd.read_csv(rows)
+    assert len(frame) == len(record.points)
+    assert list(frame["spec"]) == [point.spec for point in record.points]
+    assert list(frame["median_seconds"]) == [point.median for point in record.points]
+    shares = [record.share_of_bound(point) for point in record.points]
+    assert list(frame["share_of_copy_bound"]) == shares
+    assert set(frame["schema"]) == {1}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "specs"),
+    [
+        ("float32", ["xring#2", "pscpu/xring"]),
+        ("float16", ["copy:100:pscpu#3"]),
+        ("bfloat16", ["xring#2"]),
+    ],
+)
+def test_every_packing_is_right(dtype, specs):
+    wires = "same,float16,bfloat16" if dtype == "float32" else "same"
+    run = Run(
+        sizes="40*5,404",
+        dtype=dtype,
+        all_reduce_spec=",".join(specs),
+        all_reduce_group_size=2,
+        gradient_repacking=(0, 2),
+        agg_small_grads_max_bytes="0,64",
+        agg_small_grads_max_group=2,
+        wire_dtype=wires,
+        allreduce_merge_scope=2,
+        num_batches=1,
+    )
+    record = run()
+    assert len(record.points) == 2 * len(specs) * 4 * len(wires.split(","))
+    assert {point.wrong for point in record.points} == {0}
+    packed = {str(point.packing) for point in record.points}
+    assert "small64x2+packs2+scope2" in packed
+    assert len(packed) == 4 * len(wires.split(","))
+
+
+def test_what_is_deferred_comes_out_a_call_later():
+    record = Run(variable_consistency="relaxed", all_reduce_spec="copy,xring")()
+    assert {str(point.packing) for point in record.points} == {"relaxed"}
+    assert {point.wrong for point in record.points} == {0}
+
+
+def test_peers_are_measured_beside_specs(tmp_path):
+    path, rows = tmp_path / "r.json", tmp_path / "r.csv"
+    run = Run(
+        sizes="40,52*3",
+        num_gpus=(2, 4),
+        peers="reduction_to_one_device,hierarchical_copy_all_reduce",
+        gradient_repacking=(0, 2),
+        result_json=str(path),
+        result_csv=str(rows),
+    )
+    record = run()
+    # Whatever packing the specs get, peers get the tensors as they are, once.
+    assert [point.spec for point in record.points] == ["copy"] * 8
+    assert [point.spec for point in record.peers] == [
+        "reduction_to_one_device",
+        "hierarchical_copy_all_reduce",
+    ] * 4
+    assert {str(point.packing) for point in record.peers} == {"-"}
+    assert all(point.wrong == 0 and point.checked for point in record.rows)
+    assert AllReduceRecord.from_json(path.read_bytes()) == record
+    assert pd.read_csv(rows)["peer"].sum() == 8
+    assert len(run.rows) == 16
+
+
+def test_gradients_of_a_model():
+    record = Run(sizes=None, model="lenet", num_gpus=(2,), num_batches=1)()
+    (point,) = record.points
+    assert point.workload == "lenet"
+    assert point.tensors == 8
+    assert point.bytes == 4 * point.elements > 1_000_000
+
+
+def test_build_times_alone():
+    run = Run(build_only=True, num_gpus=(2, 3), sizes="64*2,64*4")
+    record = run()
+    assert record.copies == ()
+    assert [(p.devices, p.tensors) for p in record.points] == [(2, 2), (2, 4), (3, 2), (3, 4)]
+    for point in record.points:
+        assert point.seconds == ()
+        assert 0 < point.trace_seconds < point.build_seconds
+    assert record.points[3].operations > record.points[0].operations
+    assert record.config["iters_per_step"] == 1
+    assert [row[7] for row in run.rows] == ["4", "8", "6", "12"]
+    # Asked for, a chain is built.
+    longer = Run(build_only=True, explicit=("iters_per_step",), sizes="64*2")()
+    assert longer.config["iters_per_step"] == 2
+
+
+def test_chained_reductions_follow_one_another(algorithm):
+    """The n-th reduction of a call begins after the sums of the one before are there."""
+    events = []
+
+    def note(what):
+        events.append(what)
+        return 0.0
+
+    def noting(tensors, devices, index):
+        number = len(built)
+        built.append(number)
+        sums = []
+        for device in devices:
+            with tf.device(device), tf.control_dependencies(list(tensors)):
+                begin = tf.numpy_function(lambda n=number: note(("begin", n)), [], tf.double)
+            with tf.device(device), tf.control_dependencies([begin]):
+                own = tf.add_n(list(tensors))
+            with tf.device(device), tf.control_dependencies([own]):
+                end = tf.numpy_function(lambda n=number: note(("end", n)), [], tf.double)
+            with tf.device(device), tf.control_dependencies([end]):
+                sums.append(tf.identity(own))
+        return sums
+
+    built = []
+    algorithm("noting", noting)
+    record = Run(all_reduce_spec="noting", num_gpus=(2,), iters_per_step=3)()
+    assert record.points[0].wrong == 0
+    assert built == [0, 1, 2]
+    # Build, two checks, a warm-up and two timed calls; on two devices each.
+    assert len(events) == 6 * 3 * 2 * 2
+    for call in range(6):
+        part = events[12 * call : 12 * (call + 1)]
+        assert [n for _, n in part] == [0] * 4 + [1] * 4 + [2] * 4
+
+
+def test_rows_of_a_size_are_interleaved(algorithm):
+    calls = []
+
+    def counted(name):
+        def function(tensors, devices, index):
+            with tf.device(devices[0]), tf.control_dependencies(list(tensors)):
+                count = tf.numpy_function(lambda: calls.append(name) or 0.0, [], tf.double)
+            with tf.device(devices[0]), tf.control_dependencies([count]):
+                return [tf.add_n(list(tensors))] * len(devices)
+
+        return function
+
+    for name in ("a", "b", "c"):
+        algorithm(name, counted(name))
+    Run(all_reduce_spec="a,b,c", iters_per_step=1, num_warmup_batches=0, num_batches=20)()
+    timed = calls[-60:]
+    rounds = [tuple(timed[i : i + 3]) for i in range(0, 60, 3)]
+    assert {tuple(sorted(order)) for order in rounds} == {("a", "b", "c")}
+    assert len(set(rounds)) > 3
+
+
+def test_what_was_measured_survives_an_interruption(algorithm, tmp_path):
+    path, rows = tmp_path / "r.json", tmp_path / "r.csv"
+    seen = []
+
+    def interrupting(tensors):
+        if path.exists():
+            seen.append(json.loads(path.read_text()))
+        if tensors[0].shape.num_elements() == 64:
+            raise KeyboardInterrupt
+        return total(tensors)
+
+    algorithm("interrupting", on_first(interrupting))
+    run = Run(
+        sizes="64,128,256",
+        all_reduce_spec="copy,interrupting",
+        result_json=str(path),
+        result_csv=str(rows),
+    )
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    # The document is replaced after every size.
+    assert {document["status"] for document in seen} == {"interrupted"}
+    assert {len(document["points"]) for document in seen} == {2, 4}
+    record = AllReduceRecord.from_json(path.read_bytes())
+    assert record.status == "interrupted"
+    pairs = [(spec, size) for size in (64, 128) for spec in ("copy", "interrupting")]
+    assert [(p.spec, p.bytes) for p in record.points] == pairs
+    assert all(len(point.seconds) == 2 for point in record.points)
+    assert len(pd.read_csv(rows)) == 4
+
+
+def test_a_time_that_cannot_be_is_doubted(monkeypatch):
+    monkeypatch.setattr(table, "IMPLAUSIBLE_SHARE", 0.0)
+    run = Run(quiet_conditions="all")
+    run()
+    assert re.fullmatch(
+        r"cnnbench: warning: copy - on 64 bytes and 3 devices: \d+ times the memory-copy bound; "
+        r"not measured\?\n",
+        run.err.getvalue(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"all_reduce_spec": "copy,xring#4"}, "--all_reduce_spec=xring#4: character 1, 'xring#4'"),
+        ({"all_reduce_spec": "copy,nccl"}, "--all_reduce_spec=nccl: character 1, 'nccl'"),
+        ({"all_reduce_spec": "copy,rang"}, "--all_reduce_spec=rang: character 1, 'rang'"),
+        ({"all_reduce_spec": "copy:4K"}, "--all_reduce_spec=copy:4K: character 6, '4K'"),
+        (
+            {"all_reduce_spec": "copy:2048:xring#3", "num_gpus": (4, 2)},
+            "--all_reduce_spec=copy:2048:xring#3: character 11, 'xring#3': 3 rings",
+        ),
+        ({"all_reduce_spec": "copy/xring#2"}, "--all_reduce_spec=copy/xring#2: character 1"),
+        (
+            {"all_reduce_spec": "hierarchical_copy", "network_topology": "gcp_v100"},
+            "--all_reduce_spec=hierarchical_copy: character 1",
+        ),
+        ({"peers": "nobody"}, "--peers=nobody: there is no 'nobody'"),
+        ({"sizes": "4Q"}, "--sizes=4Q: '4Q'"),
+        ({"model": "resnet1"}, "--model=resnet1: "),
+        ({"data_name": "cifar10"}, "--data_name=cifar10: needs --model"),
+        ({"dtype": "float64"}, "--dtype=float64: must be one of float32, float16, bfloat16"),
+        ({"dtype": "float16", "wire_dtype": "bfloat16"}, "--wire_dtype=bfloat16: is for float32"),
+        ({"wire_dtype": "int8"}, "--wire_dtype=int8: must be of same, float16, bfloat16"),
+        (
+            {"compact_gradient_transfer": True, "wire_dtype": "bfloat16"},
+            "--compact_gradient_transfer=true: means float16",
+        ),
+        (
+            {"compact_gradient_transfer": True, "dtype": "float16"},
+            "--compact_gradient_transfer=true: is for float32",
+        ),
+        ({"gradient_repacking": (1, 501)}, "--gradient_repacking=1,501: must be from 0 to 500"),
+        ({"agg_small_grads_max_bytes": "64,x"}, "--agg_small_grads_max_bytes=64,x: must be sizes"),
+        ({"gpu_indices": "0,1"}, "--gpu_indices=0,1: names 2 GPUs, but --num_gpus=3"),
+        ({"num_gpus": (2, 1)}, "--num_gpus=2,1: must be at least 2"),
+        ({"num_gpus": ()}, "--num_gpus=: must name"),
+        ({"iters_per_step": 0}, "--iters_per_step=0: must be at least 1"),
+        (
+            {"iterations": 2, "num_batches": 3, "explicit": ("num_batches",)},
+            "--iterations=2: contradicts --num_batches=3",
+        ),
+    ],
+)
+def test_refusals_that_need_no_device(flags, message):
+    with pytest.raises(FlagError) as caught:
+        Run(**flags)
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"peers": "hierarchical_copy_all_reduce"}, "--peers=hierarchical_copy_all_reduce: "),
+        ({"result_json": "/nowhere/r.json"}, "--result_json=/nowhere/r.json: there is no folder"),
+        ({"result_json": "/tmp/r", "result_csv": "/tmp/r"}, "--result_csv=/tmp/r: is the file of"),
+    ],
+)
+def test_refusals_of_a_run(flags, message):
+    with pytest.raises(FlagError) as caught:
+        Run(**flags)()
+    assert str(caught.value).startswith(message)
+
+
+def test_what_runs_of_two_levels_is_told():
+    run = Run(all_reduce_spec="copy/xring,pscpu", num_gpus=(2, 3), sizes="4", num_batches=1)
+    run()
+    assert [line for line in run.comments if "level" in line] == [
+        "# copy/xring is copy on 2 devices: there is no other level",
+        "# copy/xring is copy on 3 devices: there is no other level",
+    ]
+
+
+def test_iterations_is_another_name():
+    assert Run(iterations=7).bench.plan.length.rounds == 7
+    assert Run(iterations=2, num_batches=2, explicit=("num_batches",)).bench.plan.length.rounds == 2
+
+
+def test_defaults():
+    bench = AllReduceBench(AllReduceParams(), LineWriter(io.StringIO()))
+    assert [workload.name for workload in bench.plan.workloads][::8] == ["1024", "67108864"]
+    assert bench.plan.counts == (2,)
+    assert bench.plan.specs is None
+    assert len(bench.plan.packings) == 1
+
+
+def test_conditions_are_checked_and_recorded(monkeypatch, tmp_path):
+    monkeypatch.setattr(checks, "_busy_with_others", lambda situation: "1.9 of 2 CPUs busy")
+    path = tmp_path / "r.json"
+    run = Run(result_json=str(path), all_reduce_spec="copy,xring")
+    record = run()
+    assert record.conditions is not None
+    assert {note.when for note in record.conditions.notes if note.id == "load"} >= {"during"}
+    assert "other_cpus" in record.conditions.before or record.conditions.before
+    assert run.err.getvalue().count("1.9 of 2 CPUs busy") >= 1
+    quiet = Run(quiet_conditions="load")
+    assert quiet().conditions is not None
+    assert "CPUs busy" not in quiet.err.getvalue()
+    with pytest.raises(FlagError, match="quiet_conditions"):
+        Run(quiet_conditions="noise")
+    assert any(line.startswith("# Fastest of 64 B on 3 devices: ") for line in run.comments)
+    assert AllReduceRecord.from_json(path.read_bytes()).conditions == record.conditions
+    # 2 calls have a longest, and no 99th percentile.
+    assert any(" max " in line for line in run.comments)
+    assert not any("p99" in line for line in run.comments)

@@ -1,0 +1,87 @@
+"""Reductions between processes of their own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from cnnbench.cli import main
+from cnnbench.errors import FlagError
+from cnnbench.flags.groups.allreduce import params_of
+from cnnbench.lab.allreduce.plan import make_plan
+from cnnbench.records.allreduce import AllReduceRecord
+
+JOB = {"job_name": "worker", "worker_hosts": "a:1,b:1", "device": "cpu", "num_gpus": (1,)}
+SHORT = ("--device=cpu", "--sizes=1K,64K", "--num_batches=2", "--num_warmup_batches=0")
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("flags", "specs"),
+    [
+        (["--all_reduce_spec=psgpu,xring"], ["psgpu", "xring"]),
+        (["--all_reduce_spec=collective,copy/collective"], ["collective", "copy/collective"]),
+    ],
+    ids=["one controller", "a step in every worker"],
+)
+def test_two_processes(tmp_path, flags, specs):
+    path = tmp_path / "record.json"
+    command = [sys.executable, "-m", "cnnbench", "launch", "--workers=2", "--", "allreduce"]
+    done = subprocess.run(
+        [*command, *SHORT, "--num_gpus=1,2", f"--result_json={path}", *flags],
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines() if line[:1] == " "]
+    sizes = [("1024", "2"), ("65536", "2"), ("1024", "4"), ("65536", "4")]
+    assert [(row[0], row[4], row[5]) for row in rows] == [
+        (*s, spec) for s in sizes for spec in specs
+    ]
+    record = AllReduceRecord.from_json(path.read_text())
+    tasks = [name.split("/")[3] for name in record.placement.devices]
+    assert tasks == ["task:0", "task:0", "task:1", "task:1"]
+    assert all(len(point.seconds) == 2 and not point.failed for point in record.points)
+    for point in record.points:
+        assert point.checked == 2 * point.elements * point.devices
+        factor = 2 * (point.devices - 1) / point.devices
+        assert point.bus_bandwidth == pytest.approx(factor * point.bytes / point.median)
+    assert record.config["job_name"] == "worker"
+    assert json.loads(path.read_text())["status"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("changes", "flag"),
+    [
+        ({"all_reduce_spec": "collective,xring"}, "all_reduce_spec"),
+        ({"all_reduce_spec": "xring#2"}, "all_reduce_spec"),
+        ({"all_reduce_spec": "nccl"}, "all_reduce_spec"),
+        ({"all_reduce_spec": "collective", "controller_host": "c:1"}, "controller_host"),
+        ({"task_index": 2}, "task_index"),
+        ({"worker_hosts": "a:1,a:1"}, "worker_hosts"),
+        ({"job_name": "ps"}, "job_name"),
+        ({"job_name": ""}, "job_name"),
+    ],
+)
+def test_what_a_job_cannot_do_is_refused(changes, flag):
+    make_plan(params_of(JOB))
+    with pytest.raises(FlagError) as caught:
+        make_plan(params_of({**JOB, **changes}))
+    assert caught.value.flag == flag
+
+
+def test_one_device_has_nothing_to_reduce(capsys):
+    assert main(["allreduce", "--device=cpu", "--num_gpus=1"]) == 2
+    assert "--num_gpus=1: " in capsys.readouterr().err
+
+
+def test_the_steps_of_a_job_belong_to_one_process_or_to_each():
+    plan = make_plan(params_of(JOB))
+    assert (plan.job.num_towers, plan.job.client_per_worker, plan.job.is_chief) == (2, False, True)
+    of_second = make_plan(params_of({**JOB, "all_reduce_spec": "collective", "task_index": 1}))
+    assert of_second.job.client_per_worker
+    assert list(of_second.job.own_towers) == [1]

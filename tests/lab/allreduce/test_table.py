@@ -1,0 +1,117 @@
+"""The table of fixed points, to the byte."""
+
+import dataclasses
+
+from cnnbench.lab.allreduce import table
+from cnnbench.records.allreduce import AllReduceRecord, Copying, Point
+from cnnbench.variable_mgr.aggregation.spec import Packing
+
+COPY = Copying(bytes=8_000_000, devices=4, seconds=(0.003, 0.002, 0.001))
+COMMON = {
+    "workload": "8000000",
+    "dtype": "float32",
+    "bytes": 8_000_000,
+    "tensors": 1,
+    "elements": 2_000_000,
+    "devices": 4,
+}
+POINTS = (
+    Point(
+        spec="copy",
+        packing=Packing(),
+        seconds=(0.004, 0.002, 0.001),
+        checked=16_000_000,
+        trace_seconds=0.25,
+        build_seconds=0.5,
+        operations=120,
+        **COMMON,
+    ),
+    Point(
+        spec="pscpu:32K:xring#2",
+        packing=Packing(gradient_repacking=8, compact_dtype="bfloat16"),
+        seconds=(0.012,),
+        checked=16_000_000,
+        wrong=3,
+        **COMMON,
+    ),
+    Point(spec="nccl", packing=Packing(), error="InvalidArgumentError: no GPU", **COMMON),
+)
+RECORD = AllReduceRecord(
+    run_id="r",
+    started_at="2026-11-20T10:00:00+00:00",
+    status="interrupted",
+    command=(),
+    config={},
+    copies=(COPY,),
+    points=POINTS,
+)
+CASES = [(point.spec, str(point.packing)) for point in POINTS]
+
+TIMES = """\
+#         size         count  tensors     dtype  devices  spec               packing                 time          max    algbw    busbw  #wrong  of copy
+#          (B)    (elements)                                                                         (us)         (us)   (GB/s)   (GB/s)            bound
+# memory copy: 4 devices at once write 16.00 GB/s (8000000 B each); bound 3000.0 us
+       8000000       2000000        1   float32        4  copy               -                     2000.0       4000.0     4.00     6.00       0    1.500
+       8000000       2000000        1   float32        4  pscpu:32K:xring#2  packs8+bfloat16      12000.0      12000.0     0.67     1.00       3    0.250
+       8000000       2000000        1   float32        4  nccl               -                          -            -        -        -   error        -
+# nccl -: InvalidArgumentError: no GPU
+# Wrong values: 3 of 32000000 FAILED
+# Rows with errors: 1 FAILED
+# of copy bound: the time in which all devices at once copy 2(n-1)/n x size each,
+#   as measured in the same run, over the median time. Devices that share a memory
+#   may pass 1: they can add and hand out sums with less traffic than such copies.
+"""  # noqa: E501
+
+BUILD = """\
+#         size         count  tensors     dtype  devices  spec  packing               pieces  operations     trace     build  build/piece
+#          (B)    (elements)                                             (devices x tensors)                   (s)       (s)         (us)
+       8000000       2000000        1   float32        4  copy  -                          4         120     0.250     0.500     125000.0
+"""  # noqa: E501
+
+
+def test_times():
+    rows = table.RowFormat(CASES, calls=3)
+    lines = [*rows.header(), table.copy_line(COPY)]
+    lines += [rows.row(point, RECORD.share_of_bound(point)) for point in POINTS]
+    lines += [table.error_line(POINTS[2]), *table.footer(RECORD)]
+    assert "\n".join(lines) + "\n" == TIMES
+
+
+def test_a_column_is_p99_with_a_hundred_calls():
+    many = dataclasses.replace(POINTS[0], seconds=tuple(n / 1e6 for n in range(1, 201)))
+    rows = table.RowFormat(CASES[:1], calls=200)
+    assert " p99 " in rows.header()[0]
+    assert " 198.0 " in rows.row(many, None)
+
+
+def test_the_fastest_of_each_size():
+    slower = dataclasses.replace(POINTS[0], spec="xring", seconds=(0.003,))
+    wrong = dataclasses.replace(POINTS[1], spec="pscpu", seconds=(0.0001,))
+    alone = dataclasses.replace(POINTS[0], devices=2)
+    record = dataclasses.replace(RECORD, points=(slower, POINTS[0], wrong, alone), copies=())
+    assert table.fastest(record) == [
+        "# Fastest of 8000000 B on 4 devices: copy, 6.00 GB/s busbw, 1.50 times as fast as the "
+        "next, xring"
+    ]
+
+
+def test_build_times():
+    rows = table.RowFormat(CASES[:1], build_only=True)
+    assert "\n".join([*rows.header(), rows.row(POINTS[0], None)]) + "\n" == BUILD
+    assert table.build_line(POINTS[0]) == (
+        "# build: copy -: traced in 0.250 s, built in 0.500 s, 120 operations"
+    )
+
+
+def test_a_run_in_which_all_is_right():
+    record = dataclasses.replace(RECORD, points=POINTS[:1], copies=())
+    assert table.footer(record) == ["# Wrong values: 0 of 16000000 OK"]
+
+
+def test_a_time_that_cannot_be_is_doubted():
+    assert table.implausible(POINTS[0], 19.9) is None
+    assert table.implausible(POINTS[0], None) is None
+    warning = table.implausible(POINTS[0], 21.2)
+    assert warning == (
+        "copy - on 8000000 bytes and 4 devices: 21 times the memory-copy bound; not measured?"
+    )

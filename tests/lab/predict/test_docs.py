@@ -1,0 +1,38 @@
+"""docs/cost_model.md says what the code does."""
+
+import re
+import shlex
+from pathlib import Path
+
+from cnnbench.cli import main
+from cnnbench.lab.predict.formulas import FORMULAS
+from cnnbench.lab.predict.links import PRESETS
+
+TEXT = (Path(__file__).parents[3] / "docs" / "cost_model.md").read_text(encoding="utf-8")
+SYMBOLS = {"alpha": "α", "beta": "β", "gamma": "γ", "log2": "log₂", "-1)": "−1)"}
+
+
+def in_symbols(text):
+    for word, symbol in SYMBOLS.items():
+        text = text.replace(word, symbol)
+    return text
+
+
+def test_every_formula_with_its_source():
+    for name, formula in FORMULAS.items():
+        assert f"| `{name}` | {in_symbols(formula.cost)} | {formula.source} |" in TEXT
+
+
+def test_every_preset_with_its_figures():
+    for name, link in PRESETS.items():
+        row = (
+            f"| `{name}` | {link.alpha * 1e6:.3g} | {link.bandwidth / 1e9:.4g} | "
+            f"{link.gamma * 1e9:.3g} |"
+        )
+        assert row in TEXT
+
+
+def test_the_example_prints_what_is_shown(capsys):
+    shown = re.search(r"^\$ (cnnbench .*)\n((?:.|\n)*?)^```", TEXT, re.MULTILINE)
+    assert main(shlex.split(shown.group(1))[1:]) == 0
+    assert capsys.readouterr().out == shown.group(2)

@@ -1,0 +1,185 @@
+"""Costs worked out by hand, and what must hold for any formula."""
+
+import math
+
+import pytest
+
+from cnnbench.lab.predict.formulas import FORMULAS, Layout, Phase, path_seconds
+from cnnbench.lab.predict.interconnect import Interconnect
+from cnnbench.lab.predict.links import Link
+from cnnbench.lab.predict.workload import Tensor
+from cnnbench.variable_mgr.aggregation.spec import Packing
+from cnnbench.variable_mgr.all_reduce.registry import names
+from cnnbench.variable_mgr.all_reduce.spec import parse_all_reduce_spec
+
+MIB = 1 << 20
+# Powers of two, so that the sums below are exact.
+ALPHA, BETA, GAMMA = 2.0**-17, 2.0**-33, 2.0**-38
+LINK = Link("test", ALPHA, BETA, GAMMA)
+COPY = 2 / 3 * GAMMA
+
+
+def seconds(spec, sizes, devices, network=None):
+    tensors = [Tensor(size // 4) for size in sizes]
+    return (network or Interconnect(LINK)).seconds(
+        parse_all_reduce_spec(spec), tensors, devices, Packing()
+    )
+
+
+def test_every_algorithm_has_a_formula():
+    assert set(names()) <= set(FORMULAS)
+
+
+@pytest.mark.parametrize(
+    ("spec", "size", "devices", "expected"),
+    [
+        # 2 * 3 hops of a quarter, of which 3 add; and the join.
+        ("xring", MIB, 4, 6 * (ALPHA + MIB / 4 * BETA) + 3 * MIB / 4 * GAMMA + MIB * COPY),
+        # Two rings send twice as many messages of half the size.
+        ("xring#2", MIB, 4, 6 * (2 * ALPHA + MIB / 4 * BETA) + 3 * MIB / 4 * GAMMA + MIB * COPY),
+        # A small tensor goes around in one piece.
+        ("xring", 4096, 4, 6 * (ALPHA + 4096 * BETA) + 3 * 4096 * GAMMA),
+        # TensorFlow's ring copies its input first, and cuts small tensors too.
+        ("collective", MIB, 4, 6 * (ALPHA + MIB / 4 * BETA) + 3 * MIB / 4 * GAMMA + MIB * COPY),
+        ("collective", 4096, 4, 6 * (ALPHA + 1024 * BETA) + 3 * 1024 * GAMMA + 4096 * COPY),
+        ("copy", MIB, 8, 2 * 7 * (ALPHA + MIB * BETA) + 7 * MIB * GAMMA),
+    ],
+)
+def test_one_tensor_by_hand(spec, size, devices, expected):
+    assert seconds(spec, [size], devices) == pytest.approx(expected)
+
+
+def test_many_small_tensors_follow_each_other_around_the_ring():
+    # One waits for all of its hops; the others keep a device busy 3/4 of the hops each lap.
+    one = seconds("xring", [4096], 4)
+    busy = 2 * 3 / 4 * (ALPHA + 4096 * BETA) + 3 / 4 * 4096 * GAMMA
+    assert seconds("xring", [4096] * 10, 4) == pytest.approx(one + 9 * busy)
+
+
+def test_copy_takes_turns_over_the_devices():
+    one = seconds("copy", [MIB], 8)
+    assert seconds("copy", [MIB] * 8, 8) == pytest.approx(one)
+    assert seconds("copy", [MIB] * 9, 8) == pytest.approx(2 * one)
+
+
+def test_copy_waits_for_the_device_with_most_work():
+    large, small = 4 * MIB, MIB
+    sizes = [large, small, large, small]  # two devices: one has both large ones
+    assert seconds("copy", sizes, 2) == pytest.approx(2 * seconds("copy", [large], 2))
+
+
+def test_hierarchical_copy_hears_half_of_the_devices():
+    expected = 2 * 4 * (ALPHA + MIB * BETA) + 4 * MIB * GAMMA
+    assert seconds("hierarchical_copy", [MIB], 8) == pytest.approx(expected)
+
+
+def test_halving_and_doubling_of_a_power_of_two():
+    rounds = 2 * (3 * ALPHA + 7 / 8 * MIB * BETA) + 7 / 8 * MIB * GAMMA
+    # Blocks that grow are joined before they are sent: a quarter and an eighth... of half.
+    copies = (1 / 2 + 1 / 4) * MIB * COPY + MIB * COPY
+    assert seconds("rechd", [MIB], 8) == pytest.approx(rounds + copies)
+
+
+def test_halving_and_doubling_of_other_numbers():
+    # Half is exchanged and added, and all is sent at last.
+    more = (ALPHA + MIB / 2 * (BETA + GAMMA)) + (ALPHA + MIB * BETA)
+    assert seconds("rechd", [MIB], 5) == pytest.approx(seconds("rechd", [MIB], 4) + more)
+    assert seconds("rechd", [MIB], 6) == pytest.approx(seconds("rechd", [MIB], 5))
+    # One of three partners goes on with the half that it did not add.
+    back = ALPHA + MIB / 2 * BETA
+    assert seconds("rechd", [MIB], 7) == pytest.approx(seconds("rechd", [MIB], 5) + back)
+
+
+def test_a_tree_is_climbed_and_descended_level_by_level():
+    # Eight devices: three levels, at each of which two halves follow each other.
+    climb = 3 * 2 * (ALPHA + MIB / 2 * BETA)
+    expected = 2 * climb + 3 * 2 * MIB / 2 * GAMMA + MIB * COPY
+    assert seconds("tree", [MIB], 8) == pytest.approx(expected)
+
+
+def test_many_tensors_move_through_a_tree_at_full_bandwidth():
+    many = 1000
+    per_tensor = seconds("tree", [MIB] * many, 64) / many
+    # Both laps carry the tensor once through each device, less the part of one in 64.
+    assert per_tensor * LINK.bandwidth == pytest.approx(2 * MIB, rel=0.15)
+
+
+def test_shards_are_gathered_at_the_same_time():
+    expected = 2 * 7 * (ALPHA + MIB / 4 * BETA) + 7 * MIB / 4 * GAMMA + MIB * COPY
+    assert seconds("psgpu#4", [MIB], 8) == pytest.approx(expected)
+
+
+def test_cpus_hear_one_device_more_on_a_link_within_their_node():
+    more = 2 * ALPHA
+    assert seconds("pscpu", [MIB], 8) == pytest.approx(seconds("psgpu", [MIB], 8) + more)
+
+
+def test_nccl_takes_the_faster_of_ring_and_tree():
+    large, small = 1 << 30, 4096
+    ring = 2 * 63 * (ALPHA + large / 64 * BETA) + 63 / 64 * large * GAMMA
+    assert seconds("nccl", [large], 64) == pytest.approx(ring, rel=1e-3)
+    assert seconds("nccl", [small], 64) < 2 * 6 * (ALPHA + small * BETA) + 2 * small * GAMMA
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_what_holds_for_every_formula(name):
+    assert seconds(name, [MIB], 1) == 0.0
+    faster = Interconnect(Link("faster", ALPHA / 2, BETA / 2, GAMMA / 2))
+    sizes = [MIB, 4096, 10 * MIB]
+    for devices in (2, 3, 4, 5, 6, 7, 8, 12, 13, 16, 64, 100, 16384):
+        # Latency remains when the tensor vanishes, and time grows with the size.
+        nothing = seconds(name, [0], devices)
+        assert nothing > ALPHA * 0.3
+        times = [seconds(name, [size], devices) for size in (4, 1 << 10, 1 << 20, 1 << 26)]
+        assert times[0] == pytest.approx(nothing, rel=1e-3)
+        assert [nothing, *times] == sorted([nothing, *times])
+        # Every device must send 2(n-1)/n of the tensor, whatever the algorithm.
+        size = 1 << 30
+        bound = 2 * (devices - 1) / devices * size * BETA
+        assert seconds(name, [size], devices) > bound
+        assert seconds(name, [size // 100] * 100, devices) > bound * 0.99
+        assert seconds(name, sizes, devices, faster) < seconds(name, sizes, devices)
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+@pytest.mark.parametrize("devices", [8, 20, 64])
+def test_a_slow_link_between_nodes_costs(name, devices):
+    slow = Link("slow", 10 * ALPHA, 10 * BETA, GAMMA)
+    network = Interconnect(LINK, slow, per_node=8)
+    # pscpu's CPUs are those of nodes, of which there are fewer to take turns.
+    if devices == 8 and name != "pscpu":
+        assert seconds(name, [MIB] * 4, 8, network) <= seconds(name, [MIB] * 4, 8) * 1.5
+    if devices > 8:
+        assert seconds(name, [MIB] * 4, devices, network) > seconds(name, [MIB] * 4, devices)
+
+
+def test_the_ring_leaves_each_node_once_per_lap():
+    slow = Link("slow", 16 * ALPHA, 16 * BETA, GAMMA)
+    network = Interconnect(LINK, slow, per_node=4)
+    # 7 hops per lap, of which 2 leave a node; the bytes of the slow link count.
+    lap = 5 * ALPHA + 2 * 16 * ALPHA + 7 / 8 * MIB * 16 * BETA
+    expected = 2 * lap + 7 / 8 * MIB * GAMMA + MIB * COPY
+    assert seconds("xring", [MIB], 8, network) == pytest.approx(expected)
+
+
+def test_the_roots_of_a_node_share_its_link():
+    slow = Link("slow", 0.0, 1e-9, 0.0)
+    network = Interconnect(Link("none", 0.0, 0.0, 0.0), slow, per_node=4)
+    # Eight tensors on eight devices: four of them wait for one link, each 4 * 1 MiB in, out.
+    assert seconds("copy", [MIB] * 8, 8, network) == pytest.approx(2 * 4 * 4 * MIB * 1e-9)
+
+
+def test_phases_add_and_cost_by_kind():
+    phase = Phase(1, 10, 2, 20, 30, 60, 5.0) + Phase(1, 0, 0, 0, 0, 0, 1.0)
+    near, far = Link("near", 1.0, 2.0, 3.0), Link("far", 10.0, 20.0, 0.0)
+    # Bytes move at the same time near and far; copying costs two thirds of adding.
+    assert phase.seconds(near, far) == 2 + 20 + max(20, 400) + (30 + 40) * 3 + 6
+    assert path_seconds([phase, phase], near, far) == 2 * phase.seconds(near, far)
+
+
+def test_layout():
+    assert Layout(20, 8).nodes == 3
+    assert Layout(20, 8).near == 8
+    assert Layout(4, 8).nodes == 1
+    assert Layout(4, 8).near == 4
+    assert math.prod((Layout(5).nodes, Layout(5).near)) == 5

@@ -1,0 +1,72 @@
+"""Plots of predictions: valid, labelled and reproducible."""
+
+import xml.etree.ElementTree
+
+import pytest
+
+from cnnbench.lab.predict import plot
+from cnnbench.lab.predict.interconnect import Interconnect
+from cnnbench.lab.predict.links import PRESETS
+from cnnbench.lab.predict.points import read_points
+from cnnbench.lab.predict.predict import predict
+from cnnbench.lab.predict.workload import Tensor, TrainingStep
+from cnnbench.variable_mgr.aggregation.spec import Packing
+from cnnbench.variable_mgr.all_reduce.spec import parse_all_reduce_spec
+
+from .conftest import TRUTH, measured_by
+
+SPECS = tuple(parse_all_reduce_spec(text) for text in ("xring", "copy", "xring/rechd"))
+
+
+def draw(path, model, step_seconds=0.1, points=()):
+    step = TrainingStep("toy", (Tensor(1 << 20),), Packing(), "float32", step_seconds, 32)
+    predictions = predict(model, step, SPECS, (2, 4, 8))
+    plot.draw(str(path), model, SPECS, step, predictions, 8, points)
+
+
+def texts(path):
+    root = xml.etree.ElementTree.parse(path).getroot()
+    assert root.tag.endswith("svg")
+    return ["".join(node.itertext()) for node in root.iter() if node.tag.endswith("text")]
+
+
+def test_svg_with_labels_and_units(tmp_path):
+    path = tmp_path / "plot.svg"
+    draw(path, Interconnect(PRESETS["hdr"]))
+    found = texts(path)
+    assert {"size of one tensor", "1 MiB", "256 MiB", "devices"} <= set(found)
+    assert "time of the reduction (s) (lower is better)" in found
+    assert any(text.startswith("scaling efficiency") for text in found)
+    assert any(text.endswith("one tensor on 8 devices") for text in found)
+    # A spec without prediction has no curve and no place in the legends.
+    assert found.count("xring") == found.count("copy") == 2
+    assert "xring/rechd" not in found
+
+
+def test_time_instead_of_efficiency_without_a_step(tmp_path):
+    path = tmp_path / "plot.svg"
+    draw(path, Interconnect(PRESETS["hdr"]), step_seconds=None)
+    found = texts(path)
+    assert sum(text.startswith("time of the reduction") for text in found) == 2
+    assert not any("efficiency" in text for text in found)
+
+
+def test_measured_points_have_the_style_of_their_curves(tmp_path, write):
+    path = tmp_path / "plot.svg"
+    points = read_points([write(measured_by(TRUTH))])
+    draw(path, TRUTH, points=points)
+    assert {"xring, measured", "copy, measured"} <= set(texts(path))
+    chart = plot._over_size(TRUTH, SPECS, 8, points)
+    styles = {series.name: series.style for series in chart.series}
+    assert styles["copy, measured"] == styles["copy"] == 1
+
+
+@pytest.mark.parametrize(
+    ("suffix", "start"), [(".svg", b"<?xml"), (".png", b"\x89PNG"), (".PDF", b"%PDF")]
+)
+def test_the_same_predictions_give_the_same_file(tmp_path, suffix, start):
+    paths = [tmp_path / f"one{suffix}", tmp_path / f"two{suffix}"]
+    for path in paths:
+        draw(path, Interconnect(PRESETS["hdr"]))
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+    assert paths[0].read_bytes().startswith(start)

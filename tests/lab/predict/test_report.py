@@ -1,0 +1,110 @@
+"""The text of predictions."""
+
+from cnnbench.lab.predict import report
+from cnnbench.lab.predict.fit import fit, held_out
+from cnnbench.lab.predict.interconnect import Interconnect
+from cnnbench.lab.predict.links import parse_link
+from cnnbench.lab.predict.points import read_points
+from cnnbench.lab.predict.predict import FastestRange, predict
+from cnnbench.lab.predict.workload import Tensor, TrainingStep
+from cnnbench.variable_mgr.aggregation.spec import Packing
+from cnnbench.variable_mgr.all_reduce.spec import parse_all_reduce_spec
+
+from .conftest import TRUTH, make_document, make_point, measured_by
+
+NETWORK = Interconnect(parse_link("link", "alpha=1e-5,bandwidth=1e9"))
+STEP = TrainingStep("toy", (Tensor(250_000),), Packing(gradient_repacking=1), "float32", 0.01, 32)
+
+
+def predictions():
+    specs = [parse_all_reduce_spec(text) for text in ("xring", "copy", "xring#4")]
+    return predict(NETWORK, STEP, specs, (1, 2, 4))
+
+
+def test_times():
+    # One MB at 1 GB/s: two devices send each other half of it twice, or all of it twice.
+    assert report.time_lines(predictions()) == [
+        "# predicted time of the reduction, ms",
+        "# devices  xring   copy  xring#4  fastest",
+        "        1      0      0        0  -",
+        "        2  1.020  2.020        -  xring",
+        "        4  1.560  6.060    1.741  xring",
+        "# not predicted: xring#4 on 2 devices: 4 shards need as many devices",
+    ]
+
+
+def test_tables_fit_the_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    lines = report.step_lines(predictions())
+    assert max(map(len, lines)) <= 100
+    assert [line.split()[1] for line in lines[1:3]] == ["overlapped", "devices"]
+
+
+def test_steps(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
+    _, header, *rows = report.step_lines(predictions())
+    speed = ["efficiency", "images/sec"]
+    titles = ["devices", "spec", "reduction_ms", "step_ms", *speed, "overlapped", "step_ms", *speed]
+    assert header.split() == ["#", *titles]
+    assert [row.replace(" %", "%").split() for row in rows] == [
+        ["1", "-", "0", "10.00", "100.0%", "3,200", "10.00", "100.0%", "3,200"],
+        ["2", "xring", "1.020", "11.02", "90.7%", "5,808", "10.00", "100.0%", "6,400"],
+        ["4", "xring", "1.560", "11.56", "86.5%", "11,072", "10.00", "100.0%", "12,800"],
+    ]
+
+
+def test_fastest():
+    ranges = {8: (FastestRange("rechd", 3 << 19), FastestRange("xring", None)), 16: ()}
+    assert report.fastest_lines(ranges) == [
+        "# devices  fastest by size of a single tensor, 1 KiB to 1 GiB",
+        "        8  rechd < 1.5 MiB <= xring",
+        "       16  -",
+    ]
+
+
+def test_what_was_predicted_from_what():
+    assert report.model_lines(NETWORK) == [
+        "# link     alpha=1e-5,bandwidth=1e9: alpha 10 us, bandwidth 1 GB/s, gamma 0 ns/B"
+    ]
+    two = Interconnect(parse_link("link", "nvlink3"), parse_link("inter_link", "hdr"), 8)
+    assert [line.split(":")[0] for line in report.model_lines(two)] == [
+        "# within a node of 8",
+        "# between nodes, a link per node",
+    ]
+    machine = report.model_lines(TRUTH)
+    assert "#   ops        3.000e-06 s per op" in machine
+    assert machine[-1] == "#   caches     16 MiB"
+    assert report.step_line(STEP) == (
+        "# toy: 1 gradients, 1000000 bytes as float32, 1 packs; step on one device 0.01000 s, "
+        "32 images per device"
+    )
+
+
+def test_validation_by_algorithm(write):
+    errors = held_out(read_points([write(measured_by(TRUTH))]), lambda point: point.bytes)
+    lines = report.validation_lines("held-out sizes", errors)
+    assert lines[0].startswith("# held-out sizes: error of the prediction")
+    assert lines[1].split()[1:5] == ["spec", "points", "median", "p90"]
+    assert [line.split()[0] for line in lines[2:]] == [
+        "collective",
+        "copy",
+        "pscpu#2",
+        "rechd",
+        "tree",
+        "xring",
+        "xring#2",
+        "all",
+    ]
+    assert "100.0 %" in lines[-1]
+    assert report.validation_lines("held-out sizes", []) == [
+        "# held-out sizes: not possible, there is only one"
+    ]
+
+
+def test_what_was_fitted(write):
+    points = [make_point("copy", 10, 2, [1.0]), make_point("magic", 10, 2, [1.0])]
+    fitted = fit(read_points([write(make_document(points))]))
+    assert report.fit_lines(fitted) == [
+        "# fitted to 1 measured points",
+        "# 1 left out: magic does not work on CPU devices",
+    ]

@@ -1,0 +1,93 @@
+"""What the formulas say is sent is what the traced algorithms send, message by message."""
+
+import pytest
+import tensorflow as tf
+
+from cnnbench.lab.predict.formulas import FORMULAS
+from cnnbench.lab.predict.formulas import traffic as predicted
+from cnnbench.lab.predict.workload import Tensor
+from cnnbench.run.observe.traffic import Traffic, traffic
+from cnnbench.variable_mgr.all_reduce import registry
+from cnnbench.variable_mgr.all_reduce.context import ReduceContext
+
+# One chunk; two of them; a size that is no multiple of 64 bytes; many.
+SIZES = (1000, 8192, 40_001, 300_000)
+SHARDED = ("tree", "psgpu", "pscpu")
+
+
+def of_task(job, index):
+    return f"/job:{job}/replica:0/task:{index}/device:CPU:0"
+
+
+def counted(algorithm, devices, elements):
+    """What a function sends that sums one tensor of each device."""
+
+    def reduce():
+        values = []
+        for device in devices:
+            with tf.device(device):
+                values.append(tf.random.uniform([elements]))
+        sums = []
+        for device, total in zip(devices, algorithm(values, 0), strict=True):
+            with tf.device(device):
+                sums.append(tf.raw_ops.Snapshot(input=total))
+        return sums
+
+    graph = tf.function(reduce, autograph=False).get_concrete_function().graph
+    return traffic(graph, len(devices))
+
+
+@pytest.mark.parametrize("elements", SIZES)
+@pytest.mark.parametrize("count", [2, 3, 4])
+@pytest.mark.parametrize(
+    ("name", "shards"),
+    [(name, 1) for name in FORMULAS if name != "nccl"] + [(name, 2) for name in SHARDED],
+)
+def test_messages_and_bytes_are_those_of_the_graph(name, shards, count, elements):
+    devices = tuple(of_task("worker", index) for index in range(count))
+    context = ReduceContext(devices=devices, cpu_devices=devices, shards=shards)
+    # On CPU devices, the CPUs that add are devices themselves.
+    formula = "psgpu" if name == "pscpu" else name
+    found = counted(registry.create(name, context), devices, elements)
+    messages, sent = predicted(formula, Tensor(elements), count, shards)
+    assert (found.messages, found.bytes) == (pytest.approx(messages), pytest.approx(sent))
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_cpus_of_other_tasks_hear_every_device(count):
+    devices = tuple(of_task("worker", index) for index in range(count))
+    cpus = tuple(of_task("ps", index) for index in range(2))
+    algorithm = registry.create("pscpu", ReduceContext(devices=devices, cpu_devices=cpus, shards=2))
+    messages, sent = predicted("pscpu", Tensor(8192), count, 2)
+    assert counted(algorithm, devices, 8192) == Traffic(int(messages), int(sent))
+    assert (messages, sent) == (2 * 2 * count, 2 * count * 8192 * 4)
+
+
+def test_what_is_not_known_before_it_runs_has_no_bytes():
+    @tf.function(autograph=False)
+    def some():
+        with tf.device(of_task("worker", 0)):
+            found = tf.where(tf.random.uniform([9]) > 0.5)
+        with tf.device(of_task("worker", 1)):
+            return found + 1
+
+    assert traffic(some.get_concrete_function().graph, 2) == Traffic(1, None)
+    assert Traffic(2, 8) + Traffic(1, None) == Traffic(3, None)
+
+
+def test_a_tensor_is_sent_once_to_each_device_that_uses_it():
+    @tf.function(autograph=False)
+    def some():
+        with tf.device(of_task("worker", 0)):
+            made = tf.random.uniform([10])
+            unused = made * 2.0
+        sums = []
+        for index in range(3):
+            with tf.device(of_task("worker", index)):
+                sums.append(made + 1.0)
+                sums.append(made - 1.0)
+        with tf.device(of_task("worker", 1)):
+            _ = unused + 1.0
+        return sums
+
+    assert traffic(some.get_concrete_function().graph, 3) == Traffic(2, 80)

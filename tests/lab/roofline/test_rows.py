@@ -1,0 +1,118 @@
+"""Times, FLOPs and bytes of a step put together by hand."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+
+from cnnbench.lab.roofline.output import chart, table, to_csv, to_json
+from cnnbench.lab.roofline.rows import Machine, Roofline, faster_half, rows_of
+from cnnbench.lab.roofline.work import FORWARD, OUTSIDE, TO_KERNEL, Part, Work
+from cnnbench.models.declare import Flops
+from cnnbench.run.observe.operations import wall_seconds
+from cnnbench.run.observe.xplane import Event, Line, Plane
+
+MACHINE = Machine(flops_per_sec=100e9, bytes_per_sec=10e9)
+CONV, GRAD = ("tower_0/conv0/Conv2D", "Conv2D"), ("tower_0/conv0/both", "MatMul")
+RELU, APPLY = ("tower_0/Relu", "Relu"), ("apply", "ResourceApplyMomentum")
+WORKS = {
+    CONV: Work(Part("conv0", "convolution 3x3", FORWARD), True, 10**7),
+    GRAD: Work(Part("conv0", "convolution 3x3", TO_KERNEL), True, 2 * 10**7),
+    RELU: Work(Part("Relu", "ReLU", FORWARD), False, 10**8),
+    APPLY: Work(Part("step", "update", OUTSIDE), False, 5 * 10**7),
+}
+
+
+def roofline():
+    steps = [
+        {CONV: 0.030, GRAD: 0.010, RELU: 0.020, APPLY: 0.008},
+        {CONV: 0.050, GRAD: 0.010, RELU: 0.020},
+    ]
+    flops = {"conv0": Flops(2 * 10**9, 10**9, 10**9)}
+    rows = rows_of(steps, lambda name, type: WORKS[name, type], flops, MACHINE)
+    return Roofline(rows, MACHINE, step_seconds=0.080, unprofiled_seconds=0.078)
+
+
+def test_the_faster_half_of_the_steps_counts():
+    assert faster_half([0.3, 0.1, 9.0, 0.2, 0.4]) == [1, 3, 0]
+    assert faster_half([0.2]) == [0]
+
+
+def test_rows_by_hand():
+    found = roofline()
+    by_part = {(row.layer, row.direction): row for row in found.rows}
+    conv = by_part["conv0", FORWARD]
+    assert (conv.seconds, conv.flops, conv.bytes) == (0.040, 2 * 10**9, 10**7)
+    assert conv.bound_seconds == pytest.approx(0.020)  # 2 GFLOP at 100 GFLOP/s; 1 ms of bytes
+    assert conv.share_of_bound == pytest.approx(0.5)
+    assert conv.intensity == pytest.approx(200.0)
+    # No product is told to be of the input, so the one that is there has done both.
+    assert by_part["conv0", TO_KERNEL].flops == 2 * 10**9
+    relu = by_part["Relu", FORWARD]
+    assert relu.bound_seconds == pytest.approx(0.010)  # 100 MB at 10 GB/s
+    assert relu.intensity is None
+    # The gradients' bound is above their time: nothing to win.
+    assert [row.layer for row in found.rows] == ["conv0", "Relu", "conv0", "step"]
+    assert [row.winnable_seconds for row in found.rows] == pytest.approx([0.020, 0.010, 0, 0])
+    assert found.remainder_seconds == pytest.approx(0.080 - 0.074)
+    assert found.total.seconds == pytest.approx(0.074)
+    assert [(row.kind, row.direction) for row in found.kinds] == [
+        *(("convolution 3x3", FORWARD), ("ReLU", FORWARD)),
+        *(("convolution 3x3", TO_KERNEL), ("update", OUTSIDE)),
+    ]
+
+
+def test_table_and_files_say_the_same(holds, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
+    found = roofline()
+    rows = list(csv.DictReader(io.StringIO(to_csv(found))))
+    assert sum(float(row["seconds"]) for row in rows) == pytest.approx(0.080)
+    assert rows[-1]["kind"] == "remainder"
+    document = json.loads(to_json(found, {"model": "lenet"}))
+    holds("roofline", document)
+    assert document["rows"][0]["winnable_seconds"] == pytest.approx(0.020)
+    assert document["total"]["flops"] == 4 * 10**9
+    lines = table(found, "title", most=1).splitlines()
+    assert lines[0] == "title"
+    assert lines[4].split()[:5] == ["conv0", "convolution", "3x3", "forward", "40.00"]
+    assert lines[5].startswith("3 rows more, with 10.00 ms to win")
+    assert lines[-1].startswith("74.00 ms in operations and 6.000 ms (7.5 %) in none")
+    roof, *points = chart(found, "title").series
+    assert roof.points[1] == pytest.approx((10.0, 100.0))
+    assert [one.points for one in points] == [((200.0, 50.0),), ((100.0, 200.0),)]
+
+
+def test_rows_at_the_bound_are_ordered_by_time():
+    seconds = {"a": 0.001, "b": 0.030, "c": 0.020}
+    works = {name: Work(Part(name, "other", FORWARD), False, 10**9) for name in seconds}
+    works["d"] = Work(Part("d", "other", FORWARD), False, 0)
+    step = {(name, "Add"): time for name, time in {**seconds, "d": 0.002}.items()}
+    rows = rows_of([step], lambda name, type: works[name], {}, MACHINE)
+    assert [row.layer for row in rows] == ["d", "b", "c", "a"]
+
+
+@pytest.mark.parametrize("columns", [100, 80])
+def test_the_table_fits_the_terminal(columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = table(roofline(), "title", most=0).splitlines()
+    assert max(map(len, lines)) <= columns
+    assert any(line.startswith(f"not in {columns} columns: ") for line in lines)
+    assert all(any(name in line for line in lines) for name in ("conv0", "Relu", "step"))
+
+
+def test_operations_that_run_at_once_share_the_time():
+    def line(*events):
+        return Line("thread", tuple(Event(name, at, took) for name, at, took in events))
+
+    second = 10**12
+    plane = Plane(
+        "/host:CPU",
+        (
+            line(("a:MatMul", 0, 4 * second), ("nothing", 0, 9 * second)),
+            line(("b:Relu", 2 * second, 4 * second), ("c:Relu", 7 * second, 0)),
+        ),
+    )
+    assert wall_seconds([plane]) == {("a", "MatMul"): 3.0, ("b", "Relu"): 3.0}

@@ -1,0 +1,194 @@
+"""Workers that do not wait for one another: exact sums in one process, and real jobs."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from cifar10_writer import write_cifar10
+from jobs import SECONDS, record_of, started
+
+from cnnbench.errors import FlagError
+from cnnbench.flags import parse_args
+from cnnbench.models.spec import Initializer, VariableSpec
+from cnnbench.run.step.optimizers import GradientDescent
+from cnnbench.run.step.update_counter import UpdateCounter
+from cnnbench.variable_mgr import VariableMgrSpec, create
+from cnnbench.variable_mgr.gradients import Column
+
+FLAGS = {
+    "device": "cpu",
+    "model": "lenet",
+    "batch_size": 4,
+    "num_warmup_batches": 4,
+    "cross_replica_sync": "false",
+    "quiet_conditions": "all",
+}
+ORDER = ("worker:1", "ps:0", "worker:0")
+
+
+def test_updates_of_threads_add_up_and_their_staleness_is_counted(cpu_devices):
+    """Each update of worker i subtracts i + 1, so that the order does not matter."""
+    variables = [VariableSpec("w", (64,), Initializer.constant(0.0))]
+    spec = VariableMgrSpec(
+        variable_update="parameter_server",
+        devices=cpu_devices[:2],
+        cpu_device=cpu_devices[0],
+        ps_devices=cpu_devices[2:3],
+    )
+    manager = create(spec, variables)
+    manager.create_variables()
+    counter = UpdateCounter(cpu_devices[2])
+    steps = 100
+
+    def make(worker):
+        own = manager.of_worker(cpu_devices[worker : worker + 1])
+
+        @tf.function(autograph=False)
+        def step():
+            begun = counter.begin()
+            with tf.device(cpu_devices[worker]), tf.control_dependencies([begun]):
+                read = own.read(0, "w", tf.float32)
+                gradient = tf.zeros_like(read) + float(worker + 1)
+            columns = [Column([gradient], own.trainable_variables_on_device(0))]
+            (device,), reduced = own.preprocess_device_grads(columns)
+            pairs = own.get_gradients_to_apply(0, reduced)
+            with tf.device(device):
+                rate = tf.constant(1.0)
+            ops = own.append_apply_gradients(
+                GradientDescent(), pairs, None, device, learning_rate=rate
+            )
+            with tf.control_dependencies(ops):
+                return counter.end(begun)
+
+        return step.get_concrete_function()
+
+    functions = [make(worker) for worker in range(2)]
+    staleness: list[list[int]] = [[], []]
+
+    def work(worker):
+        for _ in range(steps):
+            staleness[worker].append(int(functions[worker]().numpy()))
+
+    threads = [threading.Thread(target=work, args=(worker,)) for worker in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(SECONDS)
+    np.testing.assert_array_equal(manager.variable(0, "w"), np.full(64, -3.0 * steps))
+    assert counter.count == 2 * steps
+    assert [len(own) for own in staleness] == [steps, steps]
+    assert all(0 <= number <= steps for own in staleness for number in own)
+
+
+def test_an_update_of_one_worker_alone_is_never_stale(cpu_devices):
+    counter = UpdateCounter(cpu_devices[1])
+
+    @tf.function(autograph=False)
+    def step(others):
+        begun = counter.begin()
+        for _ in range(others):
+            with tf.control_dependencies([begun]):
+                counter.end(begun)
+        return counter.end(begun)
+
+    assert [int(step(others)) for others in (0, 0, 2, 0)] == [0, 0, 2, 0]
+    assert counter.count == 6
+
+
+@pytest.mark.parametrize(
+    ("flags", "refused"),
+    [
+        (["--variable_update=distributed_replicated"], "cross_replica_sync"),
+        (["--staged_vars"], "staged_vars"),
+        (["--precision=fp16", "--fp16_enable_auto_loss_scale"], "fp16_enable_auto_loss_scale"),
+    ],
+)
+def test_what_needs_all_workers_is_refused(flags, refused):
+    job = ["--job_name=worker", "--worker_hosts=a:1,b:1", "--ps_hosts=c:1"]
+    parse_args([*job, "--nocross_replica_sync"])
+    parse_args([*job, *flags])
+    with pytest.raises(FlagError) as caught:
+        parse_args([*job, *flags, "--nocross_replica_sync"])
+    assert caught.value.flag == refused
+
+
+@pytest.mark.timeout(2 * SECONDS)
+def test_two_workers_train_at_their_own_pace(tmp_path):
+    record = record_of(tmp_path, {**FLAGS, "num_batches": 60}, ORDER)
+    cluster = record["cluster"]
+    shares = {one["task"]: one for one in cluster["workers"]}
+    assert sum(one["steps"] for one in shares.values()) == len(record["step_seconds"]) == 60
+    assert all(one["images"] == 4 * one["steps"] and not one["lost"] for one in shares.values())
+    assert len(cluster["staleness"]) == 60
+    assert max(cluster["staleness"]) > 0
+    assert record["batch"] == {"per_device": 4, "global": 4}
+    assert np.mean(record["losses"][-10:]) < 0.5 * np.mean(record["losses"][:10])
+    assert "Sync:        False" in (tmp_path / "worker:0.out").read_text()
+
+
+@pytest.mark.timeout(2 * SECONDS)
+def test_a_killed_worker_is_left_behind(tmp_path):
+    flags = {**FLAGS, "num_batches": 300, "display_every": 20, "train_dir": tmp_path / "train"}
+    texts = [f"--{name}={value}" for name, value in {**flags, "save_model_steps": 150}.items()]
+    path = tmp_path / "record.json"
+    with started(tmp_path, texts, ORDER, chief_flags=[f"--result_json={path}"]) as tasks:
+        chief, victim = tasks.processes["worker:0"], tasks.processes["worker:1"]
+        while chief.poll() is None and "\n40\t" not in tasks.printed("worker:0"):
+            threading.Event().wait(0.05)
+        victim.kill()
+        codes = tasks.wait()
+        assert (codes["worker:0"], codes["ps:0"]) == (0, 0), tasks.errors()
+        assert "worker:1 is lost, the others go on" in tasks.printed("worker:0", "err")
+    record = json.loads(path.read_text())
+    assert len(record["step_seconds"]) == 300
+    assert [one["lost"] for one in record["cluster"]["workers"]] == [False, True]
+    saved = {one.name for one in (tmp_path / "train").glob("*.index")}
+    assert saved == {"model.ckpt-154.index", "model.ckpt-304.index"}
+
+
+@pytest.mark.timeout(2 * SECONDS)
+def test_a_controller_warms_up_until_steady_and_evaluates(tmp_path):
+    draw = np.random.default_rng(1)
+    for subset, count in (("train", 40), ("validation", 26)):
+        images = draw.integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
+        write_cifar10(tmp_path / "data", images, draw.integers(0, 10, count), subset=subset)
+    flags = {
+        **{**FLAGS, "model": "trivial", "data_name": "cifar10", "data_dir": tmp_path / "data"},
+        **{"warmup": "auto", "num_warmup_batches": 4, "max_warmup_batches": 40},
+        **{"num_batches": 20, "eval_during_training_every_n_steps": 10, "num_eval_epochs": 1},
+    }
+    order = ("ps:0", "worker:1", "controller:0", "worker:0")
+    record = record_of(tmp_path, flags, order, controller=True)
+    assert record["warmup_status"] in ("steady", "limit")
+    warmed_up = len(record["warmup_step_seconds"])
+    assert 4 <= warmed_up <= 40
+    assert len(record["step_seconds"]) == len(record["cluster"]["staleness"]) == 20
+    # Each on all examples, in a pause: after exactly as many updates.
+    found = [(one["global_step"], one["examples"]) for one in record["evaluations"]]
+    assert found == [(warmed_up + 10, 26), (warmed_up + 20, 26)]
+    assert sum(one["steps"] for one in record["cluster"]["workers"]) == 20
+
+
+@pytest.mark.timeout(2 * SECONDS)
+def test_a_stopped_worker_is_left_behind_and_an_interrupt_ends_all(tmp_path):
+    texts = [f"--{name}={value}" for name, value in {**FLAGS, "num_batches": 1000000}.items()]
+    path = tmp_path / "record.json"
+    flags = [*texts, "--display_every=20"]
+    with started(tmp_path, flags, ORDER, chief_flags=[f"--result_json={path}"]) as tasks:
+        chief = tasks.processes["worker:0"]
+        tasks.wait_for("worker:0", "\n40\t")
+        tasks.processes["worker:1"].send_signal(signal.SIGSTOP)
+        tasks.wait_for("worker:0", "worker:1 is lost, the others go on", "err")
+        tasks.wait_for("worker:0", "images/sec", seen=len(tasks.printed("worker:0")))
+        chief.send_signal(signal.SIGINT)
+        assert chief.wait(SECONDS) == tasks.processes["ps:0"].wait(SECONDS) == 130
+    record = json.loads(path.read_text())
+    assert record["status"] == "interrupted"
+    assert [one["lost"] for one in record["cluster"]["workers"]] == [False, True]
+    steps = sum(one["steps"] for one in record["cluster"]["workers"])
+    assert steps == len(record["losses"]) > 40

@@ -1,0 +1,253 @@
+"""parameter_server_strategy: a coordinator has updates made by whichever worker is free."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from cifar10_writer import write_cifar10
+from forked import Forked, cnnbench
+from jobs import SECONDS, record_of, started
+
+from cnnbench import BenchmarkCNN, Params
+from cnnbench.base.jobs.job import Task
+from cnnbench.base.jobs.probe import REFUSED, SILENT
+from cnnbench.data.synthetic import synthetic_rows
+from cnnbench.errors import BenchmarkError, FlagError
+from cnnbench.flags import parse_args
+from cnnbench.flags.cluster import spared
+from cnnbench.flags.ineffective import unused_notices
+from cnnbench.run.driver.async_loop import CoordinatedLoop
+from cnnbench.run.driver.plan import make_plan
+
+MODE = "--variable_update=parameter_server_strategy"
+HOSTS = ("--worker_hosts=a:1,b:1", "--ps_hosts=c:1", "--controller_host=d:1")
+JOB = ("--job_name=controller", *HOSTS)
+LINEAR = Path(__file__).parents[2] / "plugins" / "linear_plugin.py"
+
+
+@pytest.mark.parametrize(
+    ("flags", "refused", "words"),
+    [
+        ((), "variable_update", "cnnbench launch"),
+        (("--job_name=worker", *HOSTS[::2]), "ps_hosts", "needs tasks for variables"),
+        (("--job_name=worker", *HOSTS[:2]), "controller_host", "a process that coordinates"),
+        ((*JOB, "--num_gpus=2"), "num_gpus", "one device per worker"),
+        ((*JOB, "--eval", "--train_dir=x"), "eval", "only trains"),
+        ((*JOB, "--forward_only"), "forward_only", "only trains"),
+        ((*JOB, "--staged_vars"), "staged_vars", "needs --variable_update=parameter_server"),
+        (
+            (*JOB, "--precision=fp16", "--fp16_enable_auto_loss_scale"),
+            "fp16_enable_auto_loss_scale",
+            "cannot go with",
+        ),
+        ((*JOB, "--input_distribution=strategy"), "input_distribution", "read their own part"),
+    ],
+)
+def test_what_it_cannot_do_is_refused(flags, refused, words):
+    with pytest.raises(FlagError, match=words) as caught:
+        parse_args([MODE, *flags])
+    assert caught.value.flag == refused
+
+
+def test_flags_without_meaning_are_named():
+    given = ["cross_replica_sync", "ps_strategy", "check_replica_consistency"]
+    params = parse_args([MODE, *JOB, "--ps_strategy=round_robin"]).params
+    lines = unused_notices(params.replace(check_replica_consistency=5), given)
+    assert [name for name in given if any(f"--{name}" in line for line in lines)] == given
+
+
+def test_the_others_go_on_without_a_worker_that_is_gone_but_not_without_one_that_is_silent():
+    spares = spared(parse_args([MODE, *JOB]).params)
+    worker = Task("worker", 1)
+    assert spares(worker, REFUSED)
+    assert not spares(worker, SILENT)
+    assert not spares(Task("ps"), REFUSED)
+    assert not spares(Task("controller"), REFUSED)
+
+
+class TestLoop:
+    def test_lost_workers_are_told_and_no_update_is_made_again_for_them(self):
+        gone: dict[str, str] = {}
+        told = []
+
+        def update(number):
+            gone["worker:1"] = "gone"
+            time.sleep(0.01)
+            return number
+
+        slots = {f"slot {n}": update for n in range(3)}
+        names = ["worker:0", "worker:1"]
+        loop = CoordinatedLoop(slots, names, lambda name, _: told.append(name), lambda: gone)
+        done = []
+        assert loop.run(150, lambda step, seconds, number: done.append(number)) == 150
+        assert sorted(done) == list(range(1, 151))
+        assert told == ["worker:1"]
+
+    def test_the_loss_of_all_ends_it(self):
+        block = threading.Event()
+        loop = CoordinatedLoop(
+            {"slot": lambda number: block.wait(SECONDS)},
+            ["worker:0"],
+            lambda name, error: None,
+            lambda: {"worker:0": "nobody listens there"},
+        )
+        with pytest.raises(BenchmarkError, match="all workers are lost: worker:0: nobody"):
+            loop.run(1, lambda *_: None)
+        block.set()
+
+    def test_an_error_of_an_update_ends_it(self):
+        def update(number):
+            raise RuntimeError("ps:0")
+
+        loop = CoordinatedLoop({"slot": update}, ["worker:0"], lambda *_: None)
+        with pytest.raises(RuntimeError, match="ps:0"):
+            loop.run(1, lambda *_: None)
+
+
+CIFAR = {
+    "device": "cpu",
+    "model": "trivial",
+    "data_name": "cifar10",
+    "batch_size": 4,
+    "optimizer": "momentum",
+    "num_intra_threads": 1,
+    "num_batches": 6,
+    "num_warmup_batches": 1,
+    "eval_during_training_every_n_steps": 6,
+    "num_eval_epochs": 1,
+    "init_learning_rate": 0.01,
+    "num_epochs_per_decay": 0.5,
+    "learning_rate_decay_factor": 0.5,
+    "quiet_conditions": "all",
+}
+
+
+def alone_in_a_process(folder, flags):
+    """The record of a run in a process of its own, for one thread is set before TensorFlow runs."""
+    path = folder / "alone.json"
+    given = [f"--{name}={value}" for name, value in flags.items()]
+    process = Forked(cnnbench, [*given, f"--result_json={path}"], *(folder / n for n in "oe"))
+    assert process.wait(SECONDS) == 0, (folder / "e").read_text()
+    return json.loads(path.read_text())
+
+
+@pytest.mark.timeout(2 * SECONDS)
+def test_one_worker_trains_as_one_process_does(tmp_path):
+    draw = np.random.default_rng(1)
+    for subset, count in (("train", 24), ("validation", 26)):
+        images = draw.integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
+        write_cifar10(tmp_path / "data", images, draw.integers(0, 10, count), subset=subset)
+    flags = {**CIFAR, "data_dir": str(tmp_path / "data")}
+    alone = alone_in_a_process(tmp_path, {**flags, "train_dir": str(tmp_path / "alone")})
+    given = {**flags, "variable_update": "parameter_server_strategy"}
+    made = record_of(
+        tmp_path,
+        {**given, "train_dir": str(tmp_path / "made")},
+        ("worker:0", "controller:0", "ps:0", "ps:1"),
+        controller=True,
+    )
+    assert made["losses"] == alone["losses"]
+    assert made["cluster"]["staleness"] == [0] * 6
+    evaluations = [one["loss"] for one in made["evaluations"]]
+    assert evaluations == pytest.approx([one["loss"] for one in alone["evaluations"]], rel=1e-6)
+    ours, theirs = (
+        tf.train.load_checkpoint(tf.train.latest_checkpoint(str(tmp_path / name)))
+        for name in ("made", "alone")
+    )
+    names = set(ours.get_variable_to_shape_map())
+    assert names == set(theirs.get_variable_to_shape_map())
+    for name in names - {"_CHECKPOINTABLE_OBJECT_GRAPH"}:
+        np.testing.assert_array_equal(ours.get_tensor(name), theirs.get_tensor(name))
+    resuming = {**flags, "num_batches": 9, "train_dir": str(tmp_path / "made")}
+    del resuming["num_intra_threads"]
+    assert len(BenchmarkCNN(Params(**resuming)).run().losses) == 2
+
+
+@pytest.mark.timeout(2 * SECONDS)
+def test_updates_of_two_workers_add_up_over_a_resumption(tmp_path):
+    flags = {
+        "device": "cpu",
+        "model": "linear",
+        "model_plugin": LINEAR,
+        "weight_decay": 0,
+        "init_learning_rate": 0.25,
+        "num_warmup_batches": 0,
+        "quiet_conditions": "all",
+    }
+    train_dir = str(tmp_path / "train")
+    before = Params(**{**flags, "model_plugin": str(LINEAR)}, num_batches=2, train_dir=train_dir)
+    BenchmarkCNN(before).run()  # which has rows 0 and 1, as worker 0
+    given = {**flags, "variable_update": "parameter_server_strategy", "num_batches": 42}
+    order = ("ps:0", "worker:1", "worker:0", "controller:0")
+    record = record_of(tmp_path, {**given, "train_dir": train_dir}, order, controller=True)
+    steps = [one["steps"] for one in record["cluster"]["workers"]]
+    assert sum(steps) == len(record["losses"]) == len(record["cluster"]["staleness"]) == 40
+    plan = make_plan(before)
+    image = synthetic_rows(tf.range(4), before.tf_random_seed, plan.examples)["image"].numpy()
+    slopes = image.reshape(2, -1).mean(axis=1)
+    saved = tf.train.load_checkpoint(tf.train.latest_checkpoint(train_dir))
+    (name,) = (
+        key for key in saved.get_variable_to_shape_map() if "W" in key and "CHECKPOINT" not in key
+    )
+    expected = 1.0 - 0.25 * (slopes[0] * (steps[0] + 2) + slopes[1] * steps[1])
+    assert saved.get_tensor(name) == pytest.approx(expected, rel=1e-4)
+    assert "Sync:        False" in (tmp_path / "controller:0.out").read_text()
+
+
+@pytest.mark.timeout(2 * SECONDS)
+def test_a_killed_worker_is_left_behind_and_a_killed_ps_ends_the_run(tmp_path):
+    flags = ["--device=cpu", "--model=lenet", "--batch_size=4", "--num_warmup_batches=4", MODE]
+    flags += ["--num_batches=1000000", "--display_every=20", "--quiet_conditions=all"]
+    order = ("worker:1", "ps:0", "worker:0", "controller:0")
+    path = tmp_path / "record.json"
+    chief_flags = [f"--result_json={path}"]
+    with started(tmp_path, flags, order, controller=True, chief_flags=chief_flags) as tasks:
+        tasks.wait_for("controller:0", "\n40\t")
+        tasks.processes["worker:1"].send_signal(signal.SIGKILL)
+        tasks.wait_for("controller:0", "worker:1 is lost, the others go on", "err")
+        tasks.wait_for("controller:0", "images/sec", seen=len(tasks.printed("controller:0")))
+        tasks.processes["ps:0"].send_signal(signal.SIGKILL)
+        codes = tasks.wait()
+        assert (codes["controller:0"], codes["worker:0"]) == (4, 4), tasks.errors()
+        for name in ("controller:0", "worker:0"):
+            assert "lost ps:0 (localhost:" in tasks.printed(name, "err")
+    record = json.loads(path.read_text())
+    assert record["status"] == "failed"
+    assert [one["lost"] for one in record["cluster"]["workers"]] == [False, True]
+    assert np.mean(record["losses"][-10:]) < 0.5 * np.mean(record["losses"][:10])
+
+
+@pytest.mark.timeout(2 * SECONDS)
+@pytest.mark.parametrize(
+    ("victim", "during"), [("worker:0", False), ("worker:0", True), ("ps:0", True)]
+)
+def test_a_process_that_an_evaluation_needs_is_named(victim, during, tmp_path):
+    batches = 1_000_000 if during else 1
+    flags = ["--device=cpu", "--model=trivial", "--data_name=cifar10", "--batch_size=2", MODE]
+    flags += ["--num_warmup_batches=2", "--num_batches=1000000", "--display_every=20"]
+    flags += ["--quiet_conditions=all", f"--num_eval_batches={batches}"]
+    flags += ["--eval_during_training_every_n_steps=200"]
+    order = ("worker:1", "ps:0", "worker:0", "controller:0")
+    path = tmp_path / "record.json"
+    chief_flags = [f"--result_json={path}"]
+    with started(tmp_path, flags, order, controller=True, chief_flags=chief_flags) as tasks:
+        tasks.wait_for("controller:0", "Running evaluation" if during else "\n40\t")
+        tasks.processes[victim].send_signal(signal.SIGKILL)
+        killed = time.monotonic()
+        codes = tasks.wait()
+        assert not during or time.monotonic() - killed < 30
+        assert {name: code for name, code in codes.items() if name != victim} == dict.fromkeys(
+            (name for name in order if name != victim), 4
+        ), tasks.errors()
+        assert f"{victim} (localhost:" in tasks.printed("controller:0", "err")
+    record = json.loads(path.read_text())
+    assert record["status"] == "failed"
+    assert victim in record["error"]["message"]
+    assert len(record["losses"]) >= 200

@@ -1,0 +1,307 @@
+"""Processes of a job meet: in any order, or with a reason that names who is to blame."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from cnnbench.base.jobs.job import Job, Task
+from cnnbench.errors import BenchmarkError
+from cnnbench.run.cluster import handshake
+from cnnbench.run.cluster.handshake import meet
+
+pytestmark = pytest.mark.timeout(120)
+
+SECONDS = 60.0
+"""In which processes find one another on a machine with much else to do; they take tenths."""
+
+FACTS = {"cnnbench": "1.0", "--model": "lenet", "--batch_size": "8"}
+
+
+def free_ports(count):
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+@pytest.fixture
+def jobs():
+    """Two workers and a ps task: the description of each."""
+    a, b, c = (f"localhost:{port}" for port in free_ports(3))
+    tasks = (Task("worker", 0), Task("worker", 1), Task("ps", 0))
+    return [Job(task=task, worker_hosts=(a, b), ps_hosts=(c,)) for task in tasks]
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch):
+    monkeypatch.setattr(handshake, "_REPORT_SECONDS", 0.3)
+    monkeypatch.setattr(handshake, "_RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(handshake, "_PORT_SECONDS", 0.5)
+
+
+def outcome(job, facts=FACTS, timeout=SECONDS, delay=0.0, said=None):
+    """None, or the message of the failure."""
+    time.sleep(delay)
+    try:
+        meet(job, facts, timeout, (said if said is not None else []).append).port.close()
+    except BenchmarkError as error:
+        return str(error)
+    return None
+
+
+def outcomes(*calls):
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return [one.result() for one in [pool.submit(outcome, **call) for call in calls]]
+
+
+@pytest.mark.parametrize("order", [*itertools.permutations(range(3))])
+def test_every_start_order(jobs, order):
+    calls = ({"job": jobs[who], "delay": 0.2 * place} for place, who in enumerate(order))
+    assert outcomes(*calls) == [None] * 3
+
+
+def test_many_processes():
+    hosts = tuple(f"127.0.0.1:{port}" for port in free_ports(12))
+    jobs = (Job(task=Task("worker", i), worker_hosts=hosts) for i in range(12))
+    assert outcomes(*({"job": job} for job in jobs)) == [None] * 12
+
+
+def test_the_port_is_kept_and_yet_free_for_a_server(jobs):
+    ports = {}
+
+    def go(job):
+        ports[job.task] = meet(job, FACTS, 20, print)
+
+    threads = [threading.Thread(target=go, args=(job,)) for job in jobs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for job in jobs:
+        _, port = job.address(job.task).split(":")
+        with socket.create_server(("", int(port))):  # as a server of gRPC: with SO_REUSEADDR
+            ports[job.task].port.close()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("localhost", int(port)))
+
+
+def test_who_is_missing_is_told_and_named_at_the_end(jobs):
+    said = []
+    first, second = outcomes(
+        {"job": jobs[0], "timeout": 1.5, "said": said}, {"job": jobs[1], "timeout": 15.0}
+    )
+    address = jobs[0].address(Task("ps"))
+    assert said
+    assert set(said) >= {f"waiting for ps:0 ({address}): nobody listens there"}
+    missing = f"ps:0 ({address}): nobody listens there"
+    assert first == f"worker:0: waited 1.5 s (--cluster_timeout) for {missing}"
+    # The other does not wait until its own time is up.
+    assert second == f"worker:0 gave up: {first}"
+
+
+def test_an_unknown_host():
+    port, other = free_ports(2)
+    hosts = (f"localhost:{port}", f"no-such-host.invalid:{other}")
+    job = Job(task=Task("worker", 0), worker_hosts=hosts)
+    assert f"worker:1 (no-such-host.invalid:{other}): unknown host" in outcome(job, timeout=1)
+
+
+def test_a_host_name_that_is_looked_up_for_long_is_not_waited_for(monkeypatch):
+    """Where no name server answers, the system's call takes minutes and cannot be ended."""
+    port, other = free_ports(2)
+    answers, ended = threading.Event(), []
+    look_up = socket.getaddrinfo
+
+    def slow(host, *of):
+        if host != "slow.invalid":
+            return look_up(host, *of)
+        answers.wait(SECONDS)
+        ended.append(host)
+        raise socket.gaierror
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    job = Job(task=Task("worker", 0), worker_hosts=(f"localhost:{port}", f"slow.invalid:{other}"))
+    try:
+        assert f"worker:1 (slow.invalid:{other}): no answer" in outcome(job, timeout=0.5)
+        assert ended == []
+    finally:
+        answers.set()
+
+
+def test_the_own_port_is_in_use(jobs):
+    address = jobs[1].address(jobs[1].task)
+    with socket.create_server(("localhost", int(address.split(":")[1]))):
+        first, second = outcomes({"job": jobs[0]}, {"job": jobs[1], "delay": 0.3})
+    assert second == f"worker:1 ({address}): the port is in use by another program"
+    assert first == f"worker:1 gave up: {second}"
+
+
+def test_a_port_that_is_freed_in_time(jobs):
+    server = socket.create_server(("localhost", int(jobs[1].address(jobs[1].task).split(":")[1])))
+    threading.Timer(0.25, server.close).start()
+    assert outcomes(*({"job": job} for job in jobs)) == [None] * 3
+
+
+def until_listening(jobs):
+    """Waits until tasks take calls; this one they forget."""
+    for job in jobs:
+        _, port = job.address(job.task).split(":")
+        deadline = time.monotonic() + SECONDS
+        while True:
+            try:
+                socket.create_connection(("localhost", int(port)), SECONDS).close()
+                break
+            except ConnectionRefusedError:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "values"),
+    [
+        ("--batch_size", "16", ("8", "16")),
+        ("--batch_size", "", ("8", "''")),
+        ("cnnbench", "1.1", ("1.0", "1.1")),
+    ],
+)
+def test_processes_that_disagree(jobs, name, other, values, monkeypatch):
+    monkeypatch.setattr(handshake, "_FAREWELL_SECONDS", SECONDS)
+    ours, theirs = values
+    with ThreadPoolExecutor(3) as pool:
+        workers = [pool.submit(outcome, job) for job in jobs[:2]]
+        # Otherwise the last to come might find nobody who could tell it.
+        until_listening(jobs[:2])
+        ps = pool.submit(outcome, jobs[2], {**FACTS, name: other})
+        messages = [one.result() for one in (*workers, ps)]
+    told = [
+        f"the processes of the job disagree: {name} is {text}"
+        for worker in ("worker:0", "worker:1")
+        for text in (
+            f"{ours} at {worker}, {theirs} at ps:0",
+            f"{theirs} at ps:0, {ours} at {worker}",
+        )
+    ]
+    for message in messages:
+        assert any(text in message for text in told), message
+
+
+def test_clusters_that_differ(jobs):
+    other = Job(
+        task=jobs[1].task,
+        worker_hosts=jobs[1].worker_hosts,
+        ps_hosts=(*jobs[1].ps_hosts, "localhost:1"),
+    )
+    first, second = outcomes({"job": jobs[0]}, {"job": other})
+    assert "--ps_hosts is " in first
+    assert "--ps_hosts is " in second
+
+
+def test_two_processes_that_say_they_are_the_same(jobs):
+    messages = outcomes(*[{"job": jobs[1], "timeout": 1.5}] * 2)
+    assert sum("the port is in use" in message for message in messages) == 1
+    assert sum("waited 1.5 s" in message for message in messages) == 1
+
+
+def garbage(port, data, stop):
+    """A program that talks to a port, again and again, whatever is there."""
+    while not stop.is_set():
+        with contextlib.suppress(OSError):
+            with socket.create_connection(("localhost", port), 1) as connection:
+                connection.sendall(data)
+                connection.settimeout(0.2)
+                connection.recv(100)
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET / HTTP/1.0\r\n\r\n",
+        b"\0" * 4096 + b"\n",
+        b"{" * 3_000_000,
+        b"[" * 100_000 + b"\n",
+        b"",
+        b'{"cnnbench handshake": 1, "task": "worker:0"}\n',
+        b'{"cnnbench handshake": 1, "task": [], "nonce": {}, "facts": 3, "failed": null}\n',
+    ],
+    ids=("http", "zeros", "endless", "deep", "silent", "half", "types"),
+)
+def test_other_programs_that_call_do_no_harm(jobs, data):
+    stop = threading.Event()
+    ports = [int(job.address(job.task).split(":")[1]) for job in jobs]
+    callers = [threading.Thread(target=garbage, args=(port, data, stop)) for port in ports]
+    for caller in callers:
+        caller.start()
+    try:
+        assert outcomes(*({"job": job, "delay": 0.1 * i} for i, job in enumerate(jobs))) == (
+            [None] * 3
+        )
+    finally:
+        stop.set()
+        for caller in callers:
+            caller.join()
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.0 400 Bad Request\r\n\r\n", b"x" * 3_000_000, b"{}\n"])
+def test_another_program_on_the_port_of_a_peer(jobs, answer):
+    port = int(jobs[1].address(jobs[1].task).split(":")[1])
+    stop = threading.Event()
+
+    def serve():
+        while not stop.is_set():
+            with contextlib.suppress(OSError):
+                connection, _ = server.accept()
+                with connection:
+                    connection.recv(100_000)
+                    connection.sendall(answer)
+
+    with socket.create_server(("localhost", port)) as server:
+        server.settimeout(0.1)
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            message = outcome(jobs[0], timeout=1.0)
+        finally:
+            stop.set()
+            thread.join()
+    assert f"worker:1 (localhost:{port}): another program answers there" in message
+
+
+def test_a_process_that_comes_back_counts_as_the_new_one(jobs):
+    """One that was restarted while others still waited; the first of it had been reached."""
+    job = jobs[1]
+    port = int(job.address(job.task).split(":")[1])
+    hosts = {"--worker_hosts": ",".join(job.worker_hosts), "--ps_hosts": ",".join(job.ps_hosts)}
+    facts = {**hosts, "--controller_host": "", **FACTS}
+    card = {"task": "worker:1", "nonce": "old", "facts": facts, "failed": None}
+    old = json.dumps({"cnnbench handshake": 1, **card}).encode() + b"\n"
+    with ThreadPoolExecutor(3) as pool:
+        with socket.create_server(("localhost", port)) as server:
+            server.settimeout(10)
+            first = pool.submit(outcome, jobs[0])
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(old)
+                assert b'"worker:0"' in connection.recv(100_000)
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(1000):
+                    pass
+        rest = [pool.submit(outcome, one) for one in jobs[1:]]
+        assert [one.result() for one in (first, *rest)] == [None] * 3
+
+
+def test_long_values_and_many_differences_stay_one_line(jobs):
+    facts = {**FACTS, "--model": "x" * 5000 + "\n\x1b[31m", **{f"--f{i}": "1" for i in range(50)}}
+    first, _ = outcomes({"job": jobs[0]}, {"job": jobs[1], "facts": facts})
+    assert len(first) < 3000
+    assert first.isprintable()
+    assert "and 43 more" in first

@@ -1,0 +1,488 @@
+"""The watchdog names what is gone, stands still or is stuck; peers and clock are simulated."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import pytest
+
+from cnnbench.base.jobs.job import Job, Task
+from cnnbench.base.jobs.probe import OK, REFUSED, SILENT
+from cnnbench.run.cluster import watchdog
+from cnnbench.run.cluster.watchdog import Ending, Watchdog
+from cnnbench.run.runtime.activity import LONG, Activity, Doing, Progress, Standing, blamed
+
+pytestmark = pytest.mark.timeout(60)
+
+BOUND = 30.0
+"""Seconds in which a loss is named (docs/cluster.md)."""
+
+SECONDS = 20.0
+"""In which a thread does what takes tenths."""
+
+PERIOD, TIMEOUT, STALL = 2.0, 5.0, 100.0
+
+
+class Line:
+    """One end of a connection; counts what is sent."""
+
+    def __init__(self, end):
+        self.end = end
+        self.sent = 0
+
+    def send(self, data):
+        self.sent += data.count(b"\n")
+        return self.end.send(data)
+
+    def __getattr__(self, name):
+        return getattr(self.end, name)
+
+
+class Process:
+    """A task of a simulated job, which has a watchdog without a thread."""
+
+    def __init__(self, cluster, task, lines, look, spares):
+        self.cluster, self.task, self.lines = cluster, task, lines
+        self.state = OK
+        self.runs = True
+        self.messages, self.codes = [], []
+        self.next = 0.0
+        self.dog = Watchdog(
+            cluster.job(task),
+            self.messages.append,
+            leave=self.leave,
+            spares=spares,
+            look=look,
+            stall_timeout=STALL,
+            clock=lambda: cluster.now,
+            ask=cluster.ask,
+        )
+        self.dog.open(lines)
+        self.dog.up()
+
+    def leave(self, code):
+        self.codes.append(code)
+        self.end()
+
+    def end(self):
+        """As by SIGKILL: the kernel closes its connections."""
+        self.state, self.runs = REFUSED, False
+        for line in self.lines.values():
+            line.end.close()
+
+    def stop(self):
+        self.state, self.runs = SILENT, False
+
+    def go_on(self):
+        self.state, self.runs = OK, True
+
+    def turn(self):
+        """What the thread of the watchdog does meanwhile."""
+        if self.runs and (self.dog.listen(0) or self.cluster.now >= self.next):
+            self.next = self.cluster.now + PERIOD
+            self.dog.tick()
+
+
+class Cluster:
+    """A job of so many tasks in simulated time; the chief is worker 0."""
+
+    def __init__(self, tasks, collective=False, looks=None, spares=lambda task, state: False):
+        workers = tasks if collective else tasks - 1
+        self._job = Job(
+            task=Task("worker"),
+            worker_hosts=tuple(f"w{n}:1" for n in range(workers)),
+            ps_hosts=() if collective else ("ps:1",),
+            client_per_worker=collective,
+        )
+        self.now = 1000.0
+        self.probes = 0
+        self._lock = threading.Lock()
+        self._asked = 0.0
+        pairs = {task: socket.socketpair() for task in self._job.peers}
+        ends = {Task("worker"): {task: Line(pair[0]) for task, pair in pairs.items()}}
+        ends |= {task: {Task("worker"): Line(pair[1])} for task, pair in pairs.items()}
+        looks = looks or {}
+        self.processes = {
+            task: Process(self, task, ends[task], looks.get(task), spares)
+            for task in self._job.tasks
+        }
+        self.chief = self.processes[Task("worker")]
+
+    def job(self, task):
+        return dataclasses.replace(self._job, task=task)
+
+    def ask(self, address, timeout):
+        with self._lock:
+            self.probes += 1
+            (task,) = (task for task in self._job.tasks if self._job.address(task) == address)
+            return self.processes[task].state
+
+    @property
+    def sent(self):
+        return sum(line.sent for one in self.processes.values() for line in one.lines.values())
+
+    def run(self, seconds):
+        """Lets time pass; returns early when nobody is left."""
+        for _ in range(int(seconds * 4)):
+            self.now += 0.25
+            for one in self.processes.values():
+                one.turn()
+
+    def named(self, task):
+        return f"{task} ({self._job.address(task)})"
+
+    def close(self):
+        for one in self.processes.values():
+            one.end()
+
+
+@pytest.fixture
+def cluster():
+    with contextlib.ExitStack() as stack:
+
+        def make(*arguments, **of):
+            made = Cluster(*arguments, **of)
+            stack.callback(made.close)
+            made.run(10)
+            return made
+
+        yield make
+
+
+@pytest.mark.parametrize("tasks", [2, 3, 8, 64])
+def test_messages_are_linear_in_the_number_of_tasks(cluster, tasks):
+    job = cluster(tasks)
+    before, periods = job.sent, 10
+    job.run(periods * PERIOD)
+    assert job.sent - before == periods * 2 * (tasks - 1)
+    assert job.probes == 0
+    assert not any(one.messages for one in job.processes.values())
+
+
+CHIEF, OTHER, THIRD = Task("worker"), Task("worker", 1), Task("ps")
+
+
+@pytest.mark.parametrize("victims", [[CHIEF], [OTHER], [OTHER, THIRD], [CHIEF, OTHER]])
+@pytest.mark.parametrize(("fate", "state"), [("end", REFUSED), ("stop", SILENT)])
+def test_all_name_those_that_are_lost_in_time(cluster, victims, fate, state):
+    job = cluster(6)
+    for victim in victims:
+        getattr(job.processes[victim], fate)()
+    # Each suspect is asked twice, which takes no time here but up to the time-out in reality.
+    job.run(BOUND - 2 * TIMEOUT - 1)
+    listed = "; ".join(f"{job.named(victim)}: {state}" for victim in victims)
+    for task, one in job.processes.items():
+        expected = [] if task in victims else [f"lost {listed}"]
+        assert one.messages == expected, task
+        assert one.codes == [4] * len(expected)
+
+
+def test_a_busy_interpreter_is_no_loss_until_it_has_said_nothing_for_very_long(cluster):
+    job = cluster(3)
+    job.processes[OTHER].runs = False  # but its server answers
+    job.run(LONG * STALL - 10)
+    assert 0 < job.probes <= LONG * STALL / PERIOD
+    assert job.chief.messages == []
+    job.run(20)
+    message = f"lost {job.named(OTHER)}: answers, but reports nothing"
+    assert [one.messages for one in job.processes.values()] == [[message], [], [message]]
+
+
+def test_a_short_pause_and_a_broken_connection_are_no_loss(cluster):
+    job = cluster(3)
+    job.processes[OTHER].stop()
+    job.run(7)
+    assert job.probes
+    job.processes[OTHER].go_on()
+    job.run(10)
+    for line in job.processes[THIRD].lines.values():
+        line.end.shutdown(socket.SHUT_RDWR)
+    job.run(2 * LONG * STALL)
+    assert not any(one.messages for one in job.processes.values())
+
+
+@pytest.mark.parametrize("how", [Ending(0), None])
+def test_an_end_that_was_told_is_no_loss(cluster, how):
+    job = cluster(3)
+    other = job.processes[OTHER]
+    other.dog.end(how)
+    other.turn()
+    other.end()
+    job.run(PERIOD - 0.5)  # in which others that fail for the same reason have told it themselves
+    assert job.chief.messages == []
+    job.run(PERIOD)
+    assert job.chief.messages == ([] if how else [f"lost {job.named(OTHER)}: {REFUSED}"])
+
+
+def test_nothing_is_a_loss_after_the_end(cluster):
+    job = cluster(3)
+    job.chief.dog.end(Ending(4, "some reason"))
+    job.processes[OTHER].end()
+    job.run(BOUND)
+    assert job.chief.messages == []
+    assert job.processes[THIRD].dog.wait() == Ending(4, "some reason")
+
+
+def test_the_others_go_on_without_a_task_that_is_spared(cluster):
+    job = cluster(4, spares=lambda task, state: (task, state) == (OTHER, SILENT))
+    job.processes[OTHER].stop()
+    job.run(BOUND)
+    assert job.chief.dog.gone == {OTHER: f"w1:1: {SILENT}"}
+    job.processes[THIRD].end()
+    job.run(BOUND)
+    assert job.chief.messages == [f"lost {job.named(THIRD)}: {REFUSED}"]
+
+
+def test_a_task_that_never_starts_its_server_is_named():
+    job = Cluster(3)
+    job.processes[OTHER].dog._up = False
+    job.processes[OTHER].state = REFUSED
+    job.run(watchdog.PATIENCE - 10)
+    assert job.chief.messages == []
+    job.run(20)
+    assert job.chief.messages == [f"waited 600 s for {job.named(OTHER)}: {REFUSED}"]
+    job.close()
+
+
+@pytest.mark.parametrize("first", ["thread", "main"])
+def test_a_chief_that_stood_still_says_so(cluster, first):
+    """The main thread may find that all are gone before the watchdog's thread runs again."""
+    job = cluster(3)
+    job.chief.stop()
+    job.run(60)
+    assert job.processes[OTHER].codes == [4]
+    job.chief.go_on()
+    message = f"{job.named(CHIEF)} stood still for 60 s, and the others ended without it"
+    if first == "main":
+        assert job.chief.dog.explanation() == message
+        return
+    job.run(10)
+    assert job.chief.messages == [message]
+    assert job.chief.dog.explanation() == message
+
+
+def test_a_worker_that_stood_still_says_so(cluster):
+    job = cluster(3)
+    job.processes[OTHER].stop()
+    job.run(40)
+    assert job.chief.messages == [f"lost {job.named(OTHER)}: {SILENT}"]
+    job.processes[OTHER].go_on()
+    job.run(10)
+    said = f"{job.named(OTHER)} stood still for 40 s, and the others ended without it"
+    assert job.processes[OTHER].messages == [said]
+
+
+def test_a_stop_long_ago_explains_nothing(cluster):
+    job = cluster(3)
+    for one in job.processes.values():
+        one.stop()  # as by the scheduler of the machines
+    job.run(2 * LONG * STALL)
+    for one in job.processes.values():
+        one.go_on()
+    assert job.chief.dog.explanation()
+    job.run(40)
+    assert job.chief.messages == []
+    job.processes[OTHER].end()
+    job.run(10)
+    assert job.chief.messages == [f"lost {job.named(OTHER)}: {REFUSED}"]
+
+
+# Progress.
+
+
+class Loop:
+    """How far a worker has come, set by the test."""
+
+    def __init__(self, task):
+        self.task, self.steps, self.doing, self.batches = task, 3, Doing.STEP, 3
+
+    def __call__(self):
+        last = f"step {self.steps}"
+        return Standing(str(self.task), self.steps, last, self.doing, self.batches)
+
+
+@pytest.fixture
+def loops(cluster):
+    """A job of three workers with a loop each."""
+    tasks = [Task("worker", n) for n in range(3)]
+    loops = {task: Loop(task) for task in tasks}
+    return cluster(3, collective=True, looks=loops), loops
+
+
+def messages(job):
+    return {message for one in job.processes.values() for message in one.messages}
+
+
+@pytest.mark.parametrize("culprit", [CHIEF, OTHER])
+@pytest.mark.parametrize(
+    ("doing", "steps", "words"),
+    [
+        (Doing.INPUT, 3, "after step 3, waits for its input"),
+        (Doing.STEP, 2, "after step 2, waits for the end of a step"),
+        (Doing.CHECKPOINT, 3, "after step 3, waits for a checkpoint"),
+    ],
+)
+def test_the_one_that_the_others_wait_for_is_named(loops, culprit, doing, steps, words):
+    job, by_task = loops
+    job.run(10)
+    by_task[culprit].doing, by_task[culprit].steps = doing, steps
+    limit = STALL * (LONG if doing is Doing.CHECKPOINT else 1)
+    job.run(limit - 20)
+    assert not messages(job)
+    job.run(40)
+    (message,) = messages(job)
+    assert message.startswith(f"stuck: {job.named(culprit)}: no progress for {limit / 10:.0f}"[:-1])
+    assert message.endswith(f"{words} (--stall_timeout=100)")
+    assert all(one.codes == [4] for one in job.processes.values())
+
+
+def test_where_none_is_behind_all_are_named(loops):
+    job, _ = loops
+    job.run(STALL + 10)
+    (message,) = messages(job)
+    assert all(f"{job.named(task)}: no progress" in message for task in job.processes)
+    assert "; none is behind the others" in message
+
+
+def test_a_job_in_which_one_moves_or_may_wait_for_long_is_not_stuck(loops):
+    job, by_task = loops
+    for _ in range(20):  # an evaluation: no steps, but batches
+        by_task[OTHER].doing = Doing.EVALUATION
+        by_task[OTHER].batches += 1
+        job.run(STALL / 2)
+    by_task[OTHER].doing = Doing.OTHERS
+    job.run(2 * LONG * STALL)
+    assert not messages(job)
+
+
+def test_a_process_that_drives_all_names_the_worker_that_it_waits_for(cluster):
+    loop = Loop(OTHER)
+    loop.doing = Doing.INPUT
+    job = cluster(3, looks={CHIEF: loop})
+    job.run(STALL)
+    (message,) = messages(job)
+    assert message.startswith(f"stuck: {job.named(OTHER)}: no progress for 10")
+
+
+class TestProgress:
+    def progress(self, limit=10.0):
+        self.loop = Loop(CHIEF)
+        return Progress(self.loop, limit)
+
+    def test_first_step_and_pauses_take_longer(self):
+        progress = self.progress()
+        self.loop.steps = 0
+        progress.at(0)
+        assert not progress.at(99).stalled
+        assert progress.at(101).stalled
+        self.loop.steps = 1
+        assert progress.at(102)[-2:] == (0.0, False)
+        assert not progress.at(112).stalled
+        assert progress.at(113).stalled
+
+    def test_a_step_may_take_three_times_the_longest_one(self):
+        progress = self.progress()
+        progress.at(0)
+        self.loop.steps += 1
+        assert not progress.at(9).stalled
+        assert not progress.at(9 + 26).stalled
+        assert progress.at(9 + 28).stalled
+
+    def test_time_in_which_the_process_was_stopped_does_not_count(self):
+        progress = self.progress()
+        progress.at(0)
+        progress.forgive(1000)
+        assert not progress.at(1009).stalled
+        assert progress.at(1011).stalled
+
+    def test_no_limit(self):
+        progress = self.progress(0.0)
+        progress.at(0)
+        assert not progress.at(1e9).stalled
+
+    def test_it_is_sent_as_it_is(self):
+        standing = self.progress().at(5)
+        assert Standing.read(list(standing)) == standing
+
+    def test_activity(self):
+        activity = Activity()
+        with activity.during(Doing.PAUSE):
+            with contextlib.suppress(OSError), activity.during(Doing.CHECKPOINT):
+                assert activity.doing is Doing.CHECKPOINT
+                raise OSError
+            assert activity.doing is Doing.PAUSE
+        assert activity.doing is Doing.START
+
+    def test_blamed(self):
+        tasks = [Task("worker", n) for n in range(3)]
+        found = dict(zip(tasks, (Loop(task)() for task in tasks), strict=True))
+        assert blamed(found) == found
+        found[tasks[1]] = found[tasks[1]]._replace(steps=2)
+        assert list(blamed(found)) == tasks[1:2]
+        found[tasks[2]] = found[tasks[2]]._replace(doing=Doing.INPUT)
+        assert list(blamed(found)) == tasks[2:]
+
+
+# With threads, and in a real process.
+
+
+@pytest.mark.parametrize("fault", ["raises", "hangs"])
+def test_a_record_that_cannot_be_written_holds_up_nothing(cluster, monkeypatch, fault):
+    monkeypatch.setattr(watchdog, "_CALLBACK_SECONDS", 0.3)
+    job = cluster(2)
+
+    def lost(message):
+        if fault == "raises":
+            raise OSError(message)
+        time.sleep(5)
+
+    job.chief.dog._lost = lost
+    job.processes[THIRD].end()
+    job.run(10)
+    assert job.chief.codes == [4]
+
+
+def test_two_threads_end_together():
+    hosts = {"worker_hosts": ("a:1", "b:1"), "client_per_worker": True}
+    jobs = [Job(task=Task("worker", number), **hosts) for number in range(2)]
+    said: list[str] = []
+    dogs = [Watchdog(job, said.append, ask=lambda *_: REFUSED, period=0.1) for job in jobs]
+    ends = socket.socketpair()
+    dogs[0].start({Task("worker", 1): ends[0]})
+    dogs[1].start({Task("worker", 0): ends[1]})
+    start = time.monotonic()
+    threading.Timer(0.2, dogs[1].end, [Ending(0)]).start()
+    dogs[0].end(Ending(0, "done"), SECONDS)
+    assert dogs[1].wait() == Ending(0, "done")
+    assert time.monotonic() - start < SECONDS
+    for thread in threading.enumerate():
+        if thread.name == "watchdog":
+            thread.join(SECONDS)
+    assert [one.fileno() for one in ends] == [-1, -1]
+    assert said == []
+
+
+def test_the_process_ends_although_its_main_thread_is_stuck():
+    """Stuck as in a call of TensorFlow: without the interpreter, and deaf to exceptions."""
+    code = """
+        import os
+        from cnnbench.run.cluster.watchdog import Watchdog
+        from cnnbench.run.runtime.activity import Doing, Standing
+        from cnnbench.base.jobs.job import Job
+        look = lambda: Standing("localhost:0", 7, "step 7", Doing.INPUT)
+        lost = lambda message: print(message, flush=True)
+        Watchdog(Job(), lost, period=0.1, look=look, stall_timeout=0.5).start()
+        os.read(os.pipe()[0], 1)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stderr) == (4, "")
+    message = "stuck: the run: no progress for 1 s after step 7, waits for its input"
+    assert done.stdout == f"{message} (--stall_timeout=0.5)\n"

@@ -1,0 +1,277 @@
+"""Updates of several threads: their number, pauses, times, and workers that fail."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import Counter
+
+import pytest
+
+from cnnbench.errors import BenchmarkError
+from cnnbench.run.driver import async_loop
+from cnnbench.run.driver.async_loop import AsyncLoop, CoordinatedLoop, Stuck
+
+SECONDS = 20.0
+
+
+class Workers:
+    """Workers that note what they are asked to do; the others wait for those that shall fail."""
+
+    def __init__(self, names="ab", fail=()):
+        self.lock = threading.Lock()
+        self.made: list[tuple[str, int]] = []
+        self.under_way = 0
+        self.fail = dict(fail)  # by worker: at which of its updates
+        self.failed = threading.Semaphore(0)
+        self.lost: list[tuple[str, str]] = []
+        self.ticks = itertools.count()
+        self.loop = AsyncLoop(
+            {name: self.worker(name) for name in names},
+            self.told,
+            clock=lambda: float(next(self.ticks)),
+        )
+
+    def worker(self, name):
+        def update(number):
+            with self.lock:
+                self.under_way += 1
+                mine = sum(who == name for who, _ in self.made)
+            try:
+                if name not in self.fail and self.fail and mine == 5:
+                    assert self.failed.acquire(timeout=SECONDS)
+                if self.fail.get(name) == mine:
+                    self.failed.release()
+                    raise OSError(f"{name} is gone")
+                with self.lock:
+                    self.made.append((name, number))
+                return name
+            finally:
+                with self.lock:
+                    self.under_way -= 1
+
+        return update
+
+    def told(self, worker, error):
+        self.lost.append((worker, str(error)))
+
+    def run(self, steps, **pauses):
+        done = []
+        count = self.loop.run(steps, lambda *one: done.append(one), **pauses)
+        return count, done
+
+
+def test_every_update_is_made_once_and_counted_in_order():
+    workers = Workers("abc")
+    count, done = workers.run(200)
+    assert count == 200
+    assert [step for step, _, _ in done] == list(range(1, 201))
+    assert sorted(number for _, number in workers.made) == list(range(1, 201))
+    assert Counter(name for _, _, name in done) == Counter(name for name, _ in workers.made)
+
+
+@pytest.mark.parametrize("steps", [3, 10])
+def test_every_worker_makes_an_update_in_the_first_run(steps):
+    workers = Workers("abc")
+    workers.run(steps)
+    assert {name for name, _ in workers.made} == set("abc")
+
+
+def test_too_few_updates_for_all_workers_are_made_all_the_same():
+    workers = Workers("abc")
+    assert workers.run(2)[0] == 2
+    assert workers.run(0) == (0, [])
+    assert workers.run(5)[0] == 5
+    assert {name for name, _ in workers.made} == set("abc")
+
+
+def test_in_a_pause_nothing_is_under_way_and_no_update_is_ahead():
+    workers = Workers("abc")
+    paused = []
+
+    def pause(step):
+        assert workers.under_way == 0
+        assert sorted(number for _, number in workers.made) == list(range(1, step + 1))
+        paused.append(step)
+        return False
+
+    asked = []
+
+    def due(step):
+        asked.append(step)
+        return step % 7 == 0 or step == 1
+
+    workers.run(21, pause_due=due, pause=pause)
+    assert paused == [1, 7, 14, 21]
+    assert asked == list(range(1, 22))
+
+
+def test_a_pause_can_end_the_loop():
+    workers = Workers()
+    count, done = workers.run(50, pause_due=(9).__eq__, pause=lambda step: True)
+    assert count == len(done) == 9
+    assert len(workers.made) == 9
+
+
+def test_times_are_distances_between_ends():
+    workers = Workers()
+    _, done = workers.run(30)
+    # The clock ticks once per reading: at the begin, and at the end of each update.
+    assert [spent.seconds for _, spent, _ in done] == [1.0] * 30
+
+
+def test_cpu_time_is_that_of_all_workers_between_two_ends():
+    spent = itertools.count(0.0, 0.25)
+    loop = AsyncLoop(
+        {"a": lambda number: number, "b": lambda number: number},
+        lambda *lost: None,
+        cpu_clock=lambda: next(spent),
+    )
+    times = []
+    loop.run(20, lambda step, time, values: times.append(time), (10).__eq__, lambda step: False)
+    assert [time.cpu_seconds for time in times] == [0.25] * 20
+
+
+def test_pauses_are_in_no_time():
+    workers = Workers()
+
+    def pause(step):
+        for _ in range(100):
+            next(workers.ticks)
+        return False
+
+    _, done = workers.run(10, pause_due=(5).__eq__, pause=pause)
+    assert [spent.seconds for _, spent, _ in done] == [1.0] * 10
+
+
+@pytest.mark.parametrize("at", [0, 3])
+def test_a_worker_that_fails_is_left_behind_and_its_update_made_by_another(at):
+    workers = Workers("ab", {"b": at})
+    count, done = workers.run(40)
+    assert count == len(done) == 40
+    assert sorted(number for _, number in workers.made) == list(range(1, 41))
+    assert sum(name == "b" for _, _, name in done) == at
+    assert workers.lost == [("b", "b is gone")]
+    assert workers.loop.left == ("a",)
+    assert workers.run(5)[0] == 5
+
+
+def test_without_workers_the_loop_fails_and_says_why():
+    workers = Workers("ab", {"a": 4, "b": 2})
+    with pytest.raises(BenchmarkError, match=r"^all workers are lost: ") as error:
+        workers.run(40)
+    assert all(f"{name}: {name} is gone" in str(error.value) for name in "ab")
+    assert len(workers.made) == 6
+
+
+def test_what_cnnbench_refuses_ends_the_loop():
+    def update(number):
+        raise BenchmarkError("no such record")
+
+    loop = AsyncLoop({"a": update, "b": lambda number: number}, lambda *lost: None)
+    with pytest.raises(BenchmarkError, match="no such record"):
+        loop.run(1000, lambda *one: None)
+    assert loop.left == ("a", "b")
+
+
+def test_an_error_of_the_caller_ends_the_threads():
+    workers = Workers()
+    before = threading.active_count()
+
+    def done(step, seconds, values):
+        if step == 5:
+            raise ValueError("enough")
+
+    with pytest.raises(ValueError, match="enough"):
+        workers.loop.run(1000, done)
+    assert workers.under_way == 0
+    assert threading.active_count() == before
+
+
+def test_a_worker_that_hangs_can_be_given_up():
+    stuck, free = threading.Event(), threading.Event()
+
+    def hang(number):
+        stuck.set()
+        assert free.wait(SECONDS)
+        return "late"
+
+    lost = []
+    loop = AsyncLoop(
+        {"a": lambda number: "a", "b": hang},
+        lambda *one: lost.append(one),
+        lambda: {"b": "does not answer"} if stuck.is_set() else {},
+    )
+    done = []
+    loop.run(10, lambda step, seconds, values: done.append(values))
+    assert done == ["a"] * 10
+    assert [worker for worker, _ in lost] == ["b"]
+    free.set()
+    assert loop.run(5, lambda step, seconds, values: done.append(values)) == 5
+    assert "late" not in done
+
+
+class TestStuck:
+    def test_one_that_does_not_end_is_found_and_others_are_not(self):
+        stuck = Stuck(10.0)
+        assert stuck.look({"a": 1, "b": 2}, 1.0) == {}
+        for number in range(3, 11):
+            assert stuck.look({"a": 100, "b": number}, 1.0) == {}
+        assert stuck.look({"a": 100, "b": 12}, 1.5) == {}
+        assert stuck.look({"a": 100, "b": 13}, 1.0) == {"a": 10.5}
+
+    def test_the_first_update_takes_longer_and_a_long_one_three_times_as_long_again(self):
+        stuck = Stuck(10.0)
+        assert stuck.look({"a": 1}, 99.0) == {}
+        assert stuck.look({"a": 1}, 2.0) == {"a": 101.0}
+        stuck = Stuck(10.0)
+        for number in (1, 2, 3):
+            stuck.look({"a": number}, 8.0)
+        assert stuck.look({"a": 4}, 23.0) == {}
+        assert stuck.look({"a": 4}, 2.0) == {"a": 25.0}
+
+    def test_no_limit(self):
+        assert Stuck().look({"a": 1}, 1e9) == {}
+
+    @pytest.mark.parametrize("waits", [True, False])
+    def test_the_others_go_on_without_a_stuck_worker(self, monkeypatch, waits):
+        monkeypatch.setattr(async_loop, "_ASK_SECONDS", 0.02)
+        hang, told = threading.Event(), []
+
+        def update(number):
+            return threading.Event().wait(0.01)
+
+        def stuck(number):
+            return hang.wait(SECONDS) if number > 6 else update(number)
+
+        waiting = {"a": 1.0} if waits else {}
+        loop = AsyncLoop(
+            {"a": stuck, "b": update},
+            lambda worker, error: told.append((worker, str(error))),
+            stuck=Stuck(0.3, lambda: waiting),
+        )
+        numbers = []
+        assert loop.run(200, lambda step, seconds, values: numbers.append(step)) == 200
+        hang.set()
+        ((worker, reason),) = told
+        assert worker == "a"
+        what = "its input" if waits else "the end of a step"
+        assert reason.startswith("no progress for 0 s (--stall_timeout), waits for " + what)
+
+    def test_a_stuck_update_of_a_coordinator_ends_the_loop(self, monkeypatch):
+        monkeypatch.setattr(async_loop, "_ASK_SECONDS", 0.02)
+        hang = threading.Event()
+
+        def update(number):
+            return hang.wait(SECONDS) if number > 5 else True
+
+        waiting = {"worker:0": 0.0, "worker:1": SECONDS}
+        loop = CoordinatedLoop(
+            {"slot": update},
+            ["worker:0", "worker:1"],
+            lambda worker, error: None,
+            stuck=Stuck(0.05, lambda: waiting),
+        )
+        with pytest.raises(BenchmarkError, match=r"stuck: worker:1: no progress .* its input"):
+            loop.run(9, lambda *_: None)
+        hang.set()

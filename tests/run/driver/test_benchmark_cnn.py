@@ -1,0 +1,568 @@
+"""The driver: what a run prints, records, saves and refuses."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import math
+import os
+import socket
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+from cnnbench import BenchmarkCNN, Params, RunRecord
+from cnnbench.base import lock
+from cnnbench.base.lock import FolderLock
+from cnnbench.base.text.progress import Messages
+from cnnbench.errors import BenchmarkError, FlagError, NonFiniteLossError, UsageError
+from cnnbench.judge.compare import Verdict, compare_records
+from cnnbench.judge.history import METRICS, Entry, all_series
+from cnnbench.models import graph
+from cnnbench.records.subject import Subject
+from cnnbench.run.driver.checkpoints import Checkpoints
+from cnnbench.run.driver.console import Console
+from cnnbench.run.observe import outputs
+from cnnbench.run.runtime import peak_flops
+from cnnbench.run.runtime import tensorflow as runtime
+from cnnbench.run.step.train_step import TrainStep
+
+TINY = {
+    "model": "lenet",
+    "device": "cpu",
+    "batch_size": 2,
+    "num_batches": 4,
+    "num_warmup_batches": 2,
+    "init_learning_rate": 0.01,
+}
+
+
+def run(**flags: object) -> tuple[RunRecord, list[str]]:
+    out = io.StringIO()
+    record = BenchmarkCNN(Params.from_dict({**TINY, **flags}), console=Console(out)).run()
+    return record, out.getvalue().splitlines()
+
+
+def test_a_record_holds_every_step_and_what_the_defaults_became() -> None:
+    record, _ = run(num_gpus=2)
+    assert record.status == "ok"
+    assert len(record.warmup_step_seconds) == len(record.warmup_losses) == 2
+    assert len(record.step_seconds) == len(record.losses) == 4
+    assert record.batch.per_device == 2
+    assert record.batch.global_ == 4
+    assert record.placement.num_towers == 2
+    assert record.placement.devices[1].endswith("CPU:1")
+    assert record.config["data_format"] == "NHWC"
+    assert record.config["data_name"] == "imagenet"
+    assert record.measured.loop_images == 16
+    assert record.measured.loop_seconds >= sum(record.step_seconds)
+    spent = record.measured.loop_user_seconds + record.measured.loop_system_seconds
+    assert len(record.step_cpu_seconds) == 4
+    assert 0 < sum(record.step_cpu_seconds) <= spent + 0.001
+    summary = record.summary()
+    assert summary.images_per_sec == pytest.approx(4 * 4 / sum(record.step_seconds))
+    assert summary.busy_cpus == pytest.approx(spent / record.measured.loop_seconds)
+    assert summary.total_images_per_sec <= summary.images_per_sec
+    assert record.startup_seconds.build > 0
+    assert record.startup_seconds.first_step == record.warmup_step_seconds[0]
+
+
+def test_runs_of_two_revisions_of_the_users_repository_are_not_pooled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def git(*arguments: str) -> str:
+        who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        done = subprocess.run(
+            ["git", *who, *arguments], check=True, capture_output=True, text=True, timeout=60
+        )
+        return done.stdout.strip()
+
+    folder = tmp_path / "nets"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    git("init", "--quiet")
+    records, revisions = [], []
+    for number in range(2):
+        (folder / "net.py").write_text(f"width = {number}\n")
+        git("add", "net.py")
+        git("commit", "--quiet", "-m", f"commit {number}")
+        records.append(run(result_label="branch=main")[0])
+        revisions.append(git("rev-parse", "HEAD"))
+    for record, revision in zip(records, revisions, strict=True):
+        labels = {"branch": "main"}
+        expected = Subject(repository="nets", revision=revision, dirty=False, labels=labels)
+        assert record.subject == expected
+    # The version of cnnbench is a fact of its own.
+    assert records[0].environment.get("git_commit") not in revisions
+    entries = [entry for record in records for entry in Entry.all_of(record)]
+    (series,) = all_series(entries, METRICS["throughput"])
+    assert [point.name for point in series.points] == revisions
+    (entry,) = compare_records(records, [run()[0]]).entries
+    assert entry.main.verdict is Verdict.NOT_COMPARABLE
+    assert "revision is" in entry.main.judgement.reason
+
+
+def test_the_report_ends_with_the_lower_rule() -> None:
+    record, lines = run(display_every=2)
+    assert lines[-1] == lines[-3] == "-" * 64
+    assert lines[-2] == f"total images/sec: {record.summary().total_images_per_sec:.2f}"
+    table = lines.index("Step\tImg/sec\ttotal_loss")
+    assert [line.split("\t")[0] for line in lines[table + 1 : -3]] == ["1", "2", "4"]
+    assert lines[table + 1].split("\t")[2] == f"{record.losses[0]:.3f}"
+
+
+def test_synthetic_training_lowers_the_loss() -> None:
+    record, _ = run(num_batches=15)
+    assert all(math.isfinite(loss) for loss in record.losses)
+    assert record.losses[-1] < record.losses[0]
+
+
+def test_a_cosine_goes_over_all_steps_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = []
+    monkeypatch.setattr(TrainStep, "set_learning_rate", lambda self, rate: rates.append(rate))
+    run(learning_rate_schedule="cosine", init_learning_rate=0.04, minimum_learning_rate=0.02)
+    # 2 warm-up steps and 4 timed ones.
+    expected = [0.03 + 0.01 * math.cos(math.pi * step / 6) for step in range(6)]
+    assert rates == pytest.approx(expected)
+
+
+def test_smoothed_labels_are_for_training_with_a_softmax_loss(tmp_path: Path) -> None:
+    run(train_dir=str(tmp_path))
+    evaluate = {"eval": True, "train_dir": str(tmp_path), "num_eval_batches": 1}
+    plain, smoothed = (run(**evaluate, label_smoothing=share)[0] for share in (0.0, 0.5))
+    assert smoothed.evaluations[0].loss == plain.evaluations[0].loss
+    plugin = str(Path(__file__).parents[2] / "plugins" / "oracle_plugin.py")
+    with pytest.raises(FlagError, match=r"--label_smoothing=0\.1: needs a softmax loss, but --mod"):
+        run(model="oracle", model_plugin=plugin, label_smoothing=0.1)
+
+
+def test_a_non_finite_loss_ends_the_run_and_keeps_the_record(
+    tmp_path: Path, holds: Callable[..., None]
+) -> None:
+    path = tmp_path / "record.json"
+    out = io.StringIO()
+    params = Params(
+        **{**TINY, "num_batches": 50, "init_learning_rate": 1e9, "result_json": str(path)}
+    )
+    benchmark = BenchmarkCNN(params, console=Console(out))
+    with pytest.raises(NonFiniteLossError, match="at step"):
+        benchmark.run()
+    record = RunRecord.from_json(path.read_text())
+    assert record.status == "failed"
+    assert record.error.type == "NonFiniteLossError"
+    assert "total images/sec" not in out.getvalue()
+    assert len(record.warmup_losses) + len(record.losses) >= 1
+    holds("run", json.loads(path.read_text()))
+
+
+def test_allow_nonfinite_goes_on() -> None:
+    record, _ = run(init_learning_rate=1e9, allow_nonfinite=True, num_batches=5)
+    assert record.status == "ok"
+    assert not math.isfinite(record.losses[-1])
+
+
+def test_result_files_are_checked_before_any_slow_work(tmp_path: Path) -> None:
+    with pytest.raises(FlagError, match="result_json"):
+        run(result_json=str(tmp_path / "no" / "such" / "folder" / "record.json"))
+
+
+def test_record_and_csv_agree(tmp_path: Path, holds: Callable[..., None]) -> None:
+    import pandas as pd
+
+    json_path, csv_path = tmp_path / "r.json", tmp_path / "r.csv"
+    for _ in range(2):
+        record, _ = run(result_json=str(json_path), result_csv=str(csv_path))
+    document = json.loads(json_path.read_text())
+    holds("run", document)
+    assert document["summary"]["achieved_flops_per_sec"] > 0
+    rows = pd.read_csv(csv_path)
+    assert len(rows) == 2
+    assert rows.iloc[1]["images_per_sec"] == pytest.approx(record.summary().images_per_sec)
+    assert rows.iloc[1]["run_id"] == record.run_id
+
+
+def test_the_peak_of_memory_is_that_of_the_run_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[str] = []
+    monkeypatch.setattr(runtime, "peak_memory", lambda kind: measured.append("memory") or 7)
+    monkeypatch.setattr(peak_flops, "peak", lambda *of: measured.append("matrix product"))
+    record, _ = run(result_json=str(tmp_path / "r.json"))
+    assert measured == ["memory", "matrix product"]
+    assert record.measured.peak_memory_bytes == 7
+
+
+def test_more_gpus_than_there_are_is_refused() -> None:
+    with pytest.raises(FlagError, match=r"--num_gpus=2: TensorFlow sees 0 GPU"):
+        run(device="gpu", num_gpus=2)
+
+
+def test_an_untested_tensorflow_runs_and_says_so_once(monkeypatch) -> None:
+    monkeypatch.setattr(tf, "__version__", "2.22.0")
+    err = io.StringIO()
+    record = BenchmarkCNN(Params(**TINY), messages=Messages(err)).run()
+    assert record.status == "ok"
+    assert err.getvalue().count("TensorFlow 2.22.0 is newer than 2.21") == 1
+
+
+def test_auto_falls_back_to_the_cpu_and_says_so() -> None:
+    err = io.StringIO()
+    record = BenchmarkCNN(Params(**{**TINY, "device": "auto"}), messages=Messages(err)).run()
+    assert record.placement.device == "cpu"
+    assert record.config["device"] == "cpu"
+    assert "no GPU visible" in err.getvalue()
+
+
+def test_auto_refuses_nchw_on_the_cpu() -> None:
+    with pytest.raises(FlagError, match="data_format"):
+        run(device="auto", data_format="NCHW")
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "momentum"])
+def test_a_resumed_run_ends_where_an_uninterrupted_one_does(optimizer: str, tmp_path: Path) -> None:
+    whole, _ = run(num_batches=14, optimizer=optimizer)
+    run(num_batches=4, optimizer=optimizer, train_dir=str(tmp_path))
+    assert {p.name for p in tmp_path.glob("*.index")} == {"model.ckpt-6.index"}
+    err = io.StringIO()
+    params = Params(
+        **{**TINY, "num_batches": 14, "optimizer": optimizer, "train_dir": str(tmp_path)}
+    ).replace(num_gpus=2, batch_size=1, variable_update="replicated")
+    rest = BenchmarkCNN(params, messages=Messages(err)).run()
+    assert "resuming from" in err.getvalue()
+    # 6 steps are done, 2 warm up again, 8 are left of 14: 16 steps, as in one go.
+    assert len(rest.losses) == 8
+    assert rest.losses == pytest.approx(whole.losses[-8:], rel=1e-3)
+
+
+def test_a_lost_optimizer_state_is_mentioned(tmp_path: Path) -> None:
+    run(train_dir=str(tmp_path))
+    err = io.StringIO()
+    flags = {**TINY, "num_batches": 12, "optimizer": "adam", "train_dir": str(tmp_path)}
+    BenchmarkCNN(Params(**flags), messages=Messages(err)).run()
+    told = "was written with --optimizer=sgd; the state of adam starts afresh"
+    assert told in err.getvalue()
+
+
+def test_forward_only_uses_a_checkpoint_and_leaves_it_alone(tmp_path: Path) -> None:
+    run(train_dir=str(tmp_path))
+    before = {p.name: p.stat().st_mtime_ns for p in tmp_path.iterdir()}
+    record, _ = run(forward_only=True, train_dir=str(tmp_path), num_batches=3)
+    assert len(record.step_seconds) == 3
+    assert {p.name: p.stat().st_mtime_ns for p in tmp_path.iterdir()} == before
+
+
+def test_weights_of_a_checkpoint_are_folded_to_the_same_outputs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = {"model": "resnet20", "data_name": "cifar10", "num_batches": 3}
+    run(**flags, train_dir=str(tmp_path), init_learning_rate=0.1)
+    counted: list[bool] = []
+    pays = graph._pays
+    monkeypatch.setattr(graph, "_pays", lambda *one: counted.append(pays(*one)) or counted[-1])
+    folded, _ = run(**flags, forward_only=True, train_dir=str(tmp_path))
+    assert any(counted)
+    monkeypatch.setattr(graph, "_pays", lambda _: False)
+    plain, _ = run(**flags, forward_only=True, train_dir=str(tmp_path))
+    assert folded.losses == pytest.approx(plain.losses, rel=1e-4, abs=1e-5)
+
+
+def test_all_checkpoints_can_be_kept(tmp_path: Path) -> None:
+    run(num_batches=4, save_model_steps=1, max_ckpts_to_keep=0, train_dir=str(tmp_path))
+    assert len(list(tmp_path.glob("*.index"))) == 4
+
+
+@pytest.mark.parametrize("train_dir", ["/proc/none/ckpt", "/tmp/model.ckpt-12"])
+def test_a_directory_that_cannot_hold_checkpoints_is_refused_at_once(train_dir: str) -> None:
+    with pytest.raises(FlagError, match="--train_dir="):
+        run(train_dir=train_dir)
+
+
+def test_a_second_training_in_the_same_directory_is_refused_and_harms_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It removed what the first one was saving, even if it was refused for other reasons."""
+    monkeypatch.setattr(outputs, "_RESTART_SECONDS", 0.0)
+    write, refusals = Checkpoints._write, []
+
+    def saving(self: Checkpoints, prefix: str, directory: str, global_step: int) -> None:
+        part = Path(f"{prefix}_temp") / "part-00000-of-00001"
+        part.parent.mkdir()
+        part.touch()
+        for more in ({}, {"num_batches": 1}):
+            with pytest.raises(FlagError) as caught:
+                run(train_dir=str(tmp_path), **more)
+            refusals.append(str(caught.value))
+        assert part.exists()
+        write(self, prefix, directory, global_step)
+
+    monkeypatch.setattr(Checkpoints, "_write", saving)
+    record, _ = run(train_dir=str(tmp_path))
+    assert record.status == "ok"
+    holder = f"another process is writing there: pid {os.getpid()} on {socket.gethostname()} since"
+    assert len(refusals) == 2
+    assert all(one.startswith(f"--train_dir={tmp_path}: {holder} ") for one in refusals)
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_evaluations_and_inference_work_beside_a_training(tmp_path: Path) -> None:
+    run(train_dir=str(tmp_path))
+    with FolderLock(tmp_path):
+        run(eval=True, train_dir=str(tmp_path), num_eval_batches=1)
+        run(forward_only=True, train_dir=str(tmp_path), num_batches=1)
+
+
+def test_file_systems_without_locks_and_holders_elsewhere_are_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    about = {"pid": 7, "host": "elsewhere", "since": "2026-01-01 00:00:00 UTC"}
+    (tmp_path / lock.FILE).write_text(json.dumps(about))
+    with outputs.hold_train_dir(str(tmp_path), said.append):
+        pass
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(lock.fcntl, "flock", refuse)
+    with outputs.hold_train_dir(str(tmp_path), said.append):
+        pass
+    assert said == [
+        f"--train_dir={tmp_path}: was not released by pid 7 on elsewhere since "
+        "2026-01-01 00:00:00 UTC; if that still runs, end one of the two",
+        f"--train_dir={tmp_path}: cannot be locked (No locks available); let no other process "
+        "write there",
+    ]
+
+
+def test_results_that_cannot_be_written_fail_the_run_before_its_last_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cnnbench.records import result_files
+
+    def full(path: str, record: RunRecord) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(result_files, "write_json", full)
+    out = io.StringIO()
+    csv_path = tmp_path / "r.csv"
+    files = {"result_json": str(tmp_path / "r.json"), "result_csv": str(csv_path)}
+    flags = {**TINY, **files, "peak_flops": 1e12}  # so that it is not measured
+    with pytest.raises(BenchmarkError, match=r"r\.json: No space left on device"):
+        BenchmarkCNN(Params(**flags), console=Console(out)).run()
+    assert "total images/sec" not in out.getvalue()
+    # The other file is written all the same.
+    assert len(csv_path.read_text().splitlines()) == 2
+
+
+def test_a_plug_in_with_a_defect_is_named(tmp_path: Path) -> None:
+    plugin = tmp_path / "broken.py"
+    plugin.write_text(
+        "from cnnbench.models import LearningRateSpec, Model, register_model\n"
+        "class Defective(Model):\n"
+        "    name, dataset, image_size, batch_size = 'defective', 'imagenet', 8, 2\n"
+        "    learning_rate = LearningRateSpec(0.1)\n"
+        "    def build(self, net, images):\n"
+        "        return images.nothing\n"
+        "register_model('defective', 'imagenet', Defective)\n"
+    )
+    message = r"broken.py: Defective.build\(\) raises AttributeError"
+    with pytest.raises(UsageError, match=message):
+        run(model="defective", model_plugin=str(plugin))
+
+
+def test_fp16_on_the_cpu_is_warned_about() -> None:
+    err = io.StringIO()
+    BenchmarkCNN(
+        Params(**{**TINY, "num_batches": 1, "precision": "fp16"}), messages=Messages(err)
+    ).run()
+    assert "warning: --precision=fp16 runs on a CPU" in err.getvalue()
+
+
+@pytest.mark.parametrize("last", [4, 5, 6])
+def test_a_run_killed_after_its_last_step_is_ended(tmp_path: Path, last: int) -> None:
+    """Saved in every step; killed with the checkpoint of the last one, or of one after it."""
+    flags = {"train_dir": str(tmp_path), "save_model_steps": 1, "max_ckpts_to_keep": 0}
+    run(**flags)
+    for file in tmp_path.glob("model.ckpt-*"):
+        if int(file.name.split("-")[1].split(".")[0]) > last:
+            file.unlink()
+    before = {file.name for file in tmp_path.iterdir()}
+    at_the_end = {"eval_during_training_every_n_steps": 3, "num_eval_batches": 2}
+    export = tmp_path / "export"
+    record, lines = run(**flags, **at_the_end, export_dir=str(export))
+    assert record.status == "ok"
+    assert record.step_seconds == record.warmup_step_seconds == ()
+    (evaluation,) = record.evaluations
+    assert evaluation.global_step == last
+    assert "Done with training" in lines
+    assert (export / "saved_model.pb").is_file()
+    assert {file.name for file in tmp_path.iterdir()} - {"export"} == before
+    assert RunRecord.from_json(record.to_json()) == record
+
+
+def test_a_job_that_went_further_is_refused(tmp_path: Path) -> None:
+    run(train_dir=str(tmp_path))
+    with pytest.raises(FlagError, match=r"num_batches=3: the checkpoint .* is at step 6"):
+        run(train_dir=str(tmp_path), num_batches=3)
+
+
+def test_old_checkpoints_are_deleted(tmp_path: Path) -> None:
+    run(num_batches=8, save_model_steps=2, max_ckpts_to_keep=2, train_dir=str(tmp_path))
+    assert {p.name for p in tmp_path.glob("*.index")} == {
+        "model.ckpt-8.index",
+        "model.ckpt-10.index",
+    }
+
+
+def test_a_checkpoint_of_another_model_is_named(tmp_path: Path) -> None:
+    run(train_dir=str(tmp_path))
+    with pytest.raises(BenchmarkError, match=r"model\.ckpt-6 lacks .* of .* variables"):
+        run(model="alexnet", data_name="cifar10", train_dir=str(tmp_path), num_batches=20)
+
+
+def test_evaluating_without_a_checkpoint_fails(tmp_path: Path) -> None:
+    with pytest.raises(BenchmarkError, match="no checkpoint"):
+        run(eval=True, train_dir=str(tmp_path))
+
+
+def test_evaluation_prints_rates_accuracy_and_total(tmp_path: Path) -> None:
+    run(train_dir=str(tmp_path))
+    record, lines = run(eval=True, train_dir=str(tmp_path), num_eval_batches=4, display_every=2)
+    (evaluation,) = record.evaluations
+    assert evaluation.examples == 8
+    assert record.summary().total_images_per_sec > 0
+    table = lines[lines.index("==========") + 1 :]
+    assert table[0] == "Generating evaluation model"
+    assert table[1].startswith("Successfully loaded model from ")
+    assert [row.split("\t")[0] for row in table[2:4]] == ["2", "4"]
+    assert table[4] == (
+        f"Accuracy @ 1 = {evaluation.top_1:.4f} Accuracy @ 5 = {evaluation.top_5:.4f} [8 examples]"
+    )
+    assert table[-2].startswith("total images/sec: ")
+
+
+def test_training_with_evaluations(tmp_path: Path) -> None:
+    record, lines = run(
+        num_batches=6, eval_during_training_every_n_steps=2, num_eval_batches=1, num_gpus=2
+    )
+    assert [e.global_step for e in record.evaluations] == [4, 6, 8]
+    start = lines.index("==========")
+    assert lines[start + 1 : start + 6] == [
+        "Generating training model",
+        "Generating evaluation model",
+        "Initializing graph",
+        "Running warm up",
+        "Done warm up",
+    ]
+    assert "Mode:        training + evaluation" in lines
+    assert lines.count("Resuming training") == 2
+    assert "Done with training" in lines
+    assert "Running final evaluation at global_step 8" in lines
+    assert not any(line.startswith("total images/sec") for line in lines)
+
+
+def test_training_stops_at_the_accuracy_asked_for() -> None:
+    # Two fixed synthetic images are soon known by heart.
+    record, lines = run(
+        num_batches=40,
+        eval_during_training_every_n_steps=1,
+        num_eval_batches=1,
+        stop_at_top_1_accuracy=0.0,
+    )
+    assert len(record.step_seconds) == 1
+    assert lines[-1] == "Done with training"
+    assert "Stopping, as eval accuracy at least 0.0 was reached" in lines
+
+
+def test_forward_only(tmp_path: Path) -> None:
+    record, lines = run(forward_only=True, num_gpus=2)
+    assert record.losses == (0.0,) * 4
+    assert "Mode:        forward only" in lines
+    assert "Step\tImg/sec\ttotal_loss\ttop_1_accuracy\ttop_5_accuracy" in lines
+    flops = record.model.forward_flops_per_image
+    summary = record.summary()
+    assert summary.achieved_flops_per_sec == pytest.approx(flops * summary.images_per_sec)
+
+
+def test_the_seed_decides_the_losses() -> None:
+    first, _ = run()
+    again, _ = run()
+    other, _ = run(tf_random_seed=99)
+    assert first.losses == pytest.approx(again.losses, rel=1e-5)
+    assert first.losses[0] != pytest.approx(other.losses[0], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("flags", "reduced"),
+    [
+        ({}, ("copy",)),
+        ({"all_reduce_spec": "pscpu/xring"}, ("pscpu",)),
+        ({"all_reduce_spec": "pscpu/xring", "all_reduce_group_size": 1}, ("xring",)),
+        ({"all_reduce_spec": "pscpu/xring", "num_gpus": 1}, ()),
+        ({"all_reduce_spec": "nccl", "forward_only": True}, ()),
+        ({"all_reduce_spec": "collective"}, ("collective",)),
+        ({"variable_update": "independent"}, ()),
+        (
+            {
+                "variable_update": "distributed_all_reduce",
+                "all_reduce_spec": "copy:2048:xring/tree",
+            },
+            ("copy:2K", "xring"),
+        ),
+    ],
+)
+def test_the_record_has_the_all_reduce_that_runs_and_the_header_the_flag(
+    flags: dict[str, object], reduced: tuple[str, ...]
+) -> None:
+    record, lines = run(**{"variable_update": "replicated", "num_gpus": 2, **flags})
+    assert record.placement.all_reduce == reduced
+    assert record.placement.communication == (("ring",) if "collective" in reduced else None)
+    assert ("communication" in json.loads(record.to_json())["placement"]) == (
+        "collective" in reduced
+    )
+    assert record.config["all_reduce_spec"] == flags.get("all_reduce_spec")
+    assert record.config["communication_hint"] == "auto"
+    if flags.get("variable_update") != "independent":
+        assert f"AllReduce:   {flags.get('all_reduce_spec')}" in lines
+
+
+def test_an_evaluation_reduces_nothing_and_needs_no_algorithm_that_works(tmp_path: Path) -> None:
+    run(train_dir=str(tmp_path))
+    for mode, spec in (("replicated", "nccl"), ("distributed_all_reduce", "copy#3")):
+        record, _ = run(
+            train_dir=str(tmp_path),
+            eval=True,
+            variable_update=mode,
+            all_reduce_spec=spec,
+            num_gpus=2,
+        )
+        assert record.status == "ok"
+        assert record.placement.all_reduce == ()
+
+
+@pytest.mark.parametrize(
+    ("flags", "copies", "reduces"),
+    [
+        ({"variable_update": "parameter_server"}, 1, True),
+        ({"variable_update": "replicated"}, 3, True),
+        ({"variable_update": "independent"}, 3, False),
+        ({"variable_update": "replicated", "num_gpus": 1}, 1, False),
+    ],
+)
+def test_the_record_counts_variables_copies_and_what_reduces(
+    flags: dict[str, object], copies: int, reduces: bool
+) -> None:
+    placement = run(**{"num_gpus": 3, **flags})[0].placement
+    assert placement.variables == 8  # weights and biases of four layers
+    assert placement.variable_copies == 8 * copies
+    assert (placement.reduction_operations >= 8) == reduces
+
+
+def test_what_trains_nothing_reduces_nothing() -> None:
+    placement = run(num_gpus=2, forward_only=True)[0].placement
+    assert placement.variables == placement.variable_copies
+    assert placement.reduction_operations is None

@@ -1,0 +1,155 @@
+"""Which files are a checkpoint, what is deleted, and that nothing sound is ever ignored."""
+
+from __future__ import annotations
+
+import fcntl
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+from cnnbench.cli import main
+from cnnbench.errors import BenchmarkError
+from cnnbench.run.driver.checkpoint_folder import clean, latest, tidy
+
+RUN = (
+    *("--model=trivial", "--data_name=cifar10", "--device=cpu", "--batch_size=2"),
+    *("--num_warmup_batches=0", "--progress=off", "--quiet_conditions=all"),
+)
+
+
+INDEX_END = bytes.fromhex("57fb808b247547db")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Three checkpoints, the last in two data files."""
+    for step in (5, 10):
+        (tmp_path / f"model.ckpt-{step}.index").write_bytes(INDEX_END)
+        (tmp_path / f"model.ckpt-{step}.data-00000-of-00001").touch()
+    (tmp_path / "model.ckpt-100.index").write_bytes(INDEX_END)
+    for part in range(2):
+        (tmp_path / f"model.ckpt-100.data-0000{part}-of-00002").touch()
+    return tmp_path
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("lost", "newest"),
+    [
+        ((), 100),
+        (("model.ckpt-100.index",), 10),
+        (("model.ckpt-100.data-00001-of-00002",), 10),
+        (("model.ckpt-100.index", "model.ckpt-10.data-00000-of-00001"), 5),
+    ],
+)
+@pytest.mark.parametrize("state", [None, b"", b"\xff\x00", b'model_checkpoint_path: "model.ck'])
+def test_the_newest_complete_checkpoint_counts_whatever_the_state_file_holds(
+    folder: Path, lost: tuple[str, ...], newest: int, state: bytes | None
+) -> None:
+    if state is not None:
+        (folder / "checkpoint").write_bytes(state)
+    for name in lost:
+        (folder / name).unlink()
+    assert latest(str(folder)) == f"{folder}/model.ckpt-{newest}"
+
+
+@pytest.mark.parametrize("written", [b"", INDEX_END[:7], INDEX_END + b"x", b"x" * 99])
+def test_an_index_that_was_being_written_is_none(folder: Path, written: bytes) -> None:
+    (folder / "model.ckpt-100.index").write_bytes(written)
+    assert latest(str(folder)) == f"{folder}/model.ckpt-10"
+
+
+@pytest.mark.parametrize(
+    "left", ["model.ckpt-5.index", "model.ckpt-5.data-00000-of-00001", "other-7.index"]
+)
+def test_parts_of_a_checkpoint_are_no_fresh_start(tmp_path: Path, left: str) -> None:
+    (tmp_path / left).touch()
+    with pytest.raises(BenchmarkError, match=f"no complete checkpoint .*{left}"):
+        latest(str(tmp_path))
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    assert latest(str(tmp_path)) is None
+    assert latest(str(tmp_path / "nowhere")) is None
+    assert latest(str(tmp_path / "model.ckpt-5")) is None
+
+
+def test_a_folder_that_cannot_be_listed_is_no_fresh_start(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(BenchmarkError, match="file cannot be read: Not a directory"):
+        latest(str(tmp_path / "file"))
+
+
+def test_tidying_deletes_old_checkpoints_and_what_kills_have_left(folder: Path) -> None:
+    (folder / "model.ckpt-10.index").unlink()
+    (folder / "model.ckpt-7_temp").mkdir()
+    (folder / "model.ckpt-7_temp" / "part-00000-of-00001").touch()
+    for name in ("checkpoint.tmp123", ".cnnbench-12-0123456789ab.tmp", "notes.txt", "events.out"):
+        (folder / name).touch()
+    tidy(str(folder), keep=1)
+    assert names(folder) == [
+        "checkpoint",
+        "events.out",
+        "model.ckpt-100.data-00000-of-00002",
+        "model.ckpt-100.data-00001-of-00002",
+        "model.ckpt-100.index",
+        "notes.txt",
+    ]
+    assert tf.train.latest_checkpoint(str(folder)) == str(folder / "model.ckpt-100")
+
+
+def test_a_file_that_another_process_is_writing_there_is_left_alone(folder: Path) -> None:
+    """As of an evaluation whose --result_json is in the folder."""
+    waiting = folder / ".cnnbench-12-0123456789ab.tmp"
+    with waiting.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        tidy(str(folder), keep=1)
+        assert waiting.exists()
+
+
+def test_zero_keeps_all_and_a_torn_newer_one_is_left_alone(folder: Path) -> None:
+    (folder / "model.ckpt-100.index").unlink()
+    tidy(str(folder), keep=0)
+    assert {name.split(".")[1] for name in names(folder) if "." in name} == {
+        "ckpt-5",
+        "ckpt-10",
+        "ckpt-100",
+    }
+    state = tf.train.get_checkpoint_state(str(folder))
+    assert [Path(path).name for path in state.all_model_checkpoint_paths] == [
+        "model.ckpt-5",
+        "model.ckpt-10",
+    ]
+
+
+def test_cleaning_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    clean(str(tmp_path / "nowhere"))
+
+
+def test_a_run_resumes_without_its_state_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = [*RUN, f"--train_dir={tmp_path}", "--save_model_steps=2"]
+    assert main([*flags, "--num_batches=4"]) == 0
+    (tmp_path / "checkpoint").unlink()
+    (tmp_path / "model.ckpt-4.index").unlink()
+    (tmp_path / "model.ckpt-3_temp").mkdir()
+    capsys.readouterr()
+    assert main([*flags, "--num_batches=3", "--max_ckpts_to_keep=1"]) == 0
+    assert f"resuming from {tmp_path}/model.ckpt-2 at global step 2" in capsys.readouterr().err
+    kept = {"checkpoint", "model.ckpt-3.index", "model.ckpt-3.data-00000-of-00001"}
+    assert kept <= set(names(tmp_path))
+    assert not {"model.ckpt-2.index", "model.ckpt-3_temp"} & set(names(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["run[1]", "run*", "run\\1", "run\udcff"])
+def test_paths_that_tensorflow_misreads_are_refused(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*RUN, f"--train_dir={tmp_path}/{name}"]) == 2
+    assert "--train_dir=" in capsys.readouterr().err
+    assert names(tmp_path) == []

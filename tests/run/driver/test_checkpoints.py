@@ -1,0 +1,314 @@
+"""Checkpoints: every mode reads those of every other, and what does not fit is named."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from built_runs import build
+from covering import covering_pairs
+
+from cnnbench.cli import main
+from cnnbench.run.driver.build import BuiltRun
+from cnnbench.run.driver.checkpoints import Checkpoints
+from cnnbench.variable_mgr.tower_variable import TowerVariable
+
+TRIVIAL = (
+    *("--model=trivial", "--data_name=cifar10", "--device=cpu", "--batch_size=2"),
+    *("--num_batches=2", "--num_warmup_batches=0", "--progress=off"),
+)
+
+MODES: dict[str, dict[str, object]] = {
+    "one": {"num_gpus": 1},
+    "ps": {"num_gpus": 3},
+    "ps-host": {"num_gpus": 2, "local_parameter_device": "cpu"},
+    "staged": {"num_gpus": 2, "staged_vars": True},
+    "replicated": {"num_gpus": 2, "variable_update": "replicated"},
+    "packed": {
+        "num_gpus": 2,
+        "variable_update": "replicated",
+        "gradient_repacking": 2,
+        "variable_consistency": "relaxed",
+    },
+    "distributed": {
+        "num_gpus": 2,
+        "variable_update": "distributed_all_reduce",
+        "all_reduce_spec": "pscpu:8:xring",
+    },
+    "shadows": {"num_gpus": 2, "variable_update": "distributed_replicated"},
+    "independent": {"num_gpus": 2, "variable_update": "independent"},
+    "mirrored": {
+        "num_gpus": 3,
+        "variable_update": "mirrored_strategy",
+        "cross_device_ops": "reduction_to_one_device",
+    },
+    "central-storage": {"num_gpus": 2, "variable_update": "central_storage_strategy"},
+    "one-device": {"num_gpus": 1, "variable_update": "one_device_strategy"},
+}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory):
+    """A run of each mode, three steps of Adam done; and its checkpoint."""
+
+    @functools.cache
+    def make(mode: str) -> tuple[BuiltRun, str]:
+        folder = str(tmp_path_factory.mktemp(mode))
+        made = build("poison", train_dir=folder, optimizer="adam", batch_size=2, **MODES[mode])
+        for _ in range(3):
+            made.step().loss.numpy()
+        return made, made.checkpoints.save(folder, 3)
+
+    return make
+
+
+def state(made: BuiltRun) -> dict[str, TowerVariable]:
+    return {**made.checkpoints._variables, **made.checkpoints._slots}
+
+
+@pytest.mark.parametrize("pair", [*itertools.product(MODES, MODES)], ids="-to-".join)
+def test_every_mode_restores_what_another_saved(pair: tuple[str, str], built) -> None:
+    (source, path), (target, _) = (built(mode) for mode in pair)
+    expected = {name: v.primary.numpy() for name, v in state(source).items()}
+    assert {"conv0/kernel/m", "conv0/kernel/v", "optimizer/beta1_power"} <= expected.keys()
+    saved = {name: [c.numpy() for c in v.copies] for name, v in state(target).items()}
+    for variable in state(target).values():
+        variable.assign(tf.fill(variable.shape, -7.0))
+    restored = target.checkpoints.restore(path)
+    assert restored.global_step == 3
+    assert state(target).keys() == expected.keys()
+    for name, variable in state(target).items():
+        for copy in variable.copies:
+            np.testing.assert_array_equal(copy.numpy(), expected[name], err_msg=name)
+    # As it was, for the next pair.
+    for name, variable in state(target).items():
+        for copy, value in zip(variable.copies, saved[name], strict=True):
+            copy.assign(value)
+
+
+@pytest.mark.parametrize("narrow", [True, False])
+def test_variables_of_16_and_of_32_bits_read_each_others_checkpoints(
+    narrow: bool, saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fp16 = ["--precision=fp16", "--fp16_vars"]
+    steps = [f"--train_dir={saved}", "--quiet_conditions=all"]
+    assert run("--num_batches=4", *steps, *(fp16 if narrow else [])) == 0
+    assert "resuming" in capsys.readouterr().err
+    stored = dict(tf.train.list_variables(str(saved / "model.ckpt-4")))
+    assert run("--num_batches=6", *steps, *([] if narrow else fp16)) == 0
+    assert "resuming" in capsys.readouterr().err
+    reader = tf.train.load_checkpoint(str(saved / "model.ckpt-4"))
+    dtypes = {reader.get_tensor(name).dtype.name for name in stored if name.startswith("model/")}
+    assert dtypes == {"float16" if narrow else "float32"}
+
+
+OPTIMIZERS = ("sgd", "momentum", "rmsprop", "adam")
+
+
+@pytest.fixture(scope="module")
+def optimized(tmp_path_factory: pytest.TempPathFactory):
+    """A run with each optimizer, a step done; where its checkpoints are; the state they hold.
+
+    Checkpoint 2 is as earlier versions wrote them, without the name of the optimizer.
+    """
+
+    @functools.cache
+    def make(optimizer: str) -> tuple[BuiltRun, str, dict[str, np.ndarray]]:
+        folder = tmp_path_factory.mktemp(optimizer)
+        made = build("oracle", optimizer=optimizer, train_dir=str(folder), num_gpus=2)
+        made.step().loss.numpy()
+        made.checkpoints.save(str(folder), 1)
+        Checkpoints(made.manager, made.slots).save(str(folder), 2)
+        state = {name: slot.primary.numpy() for name, slot in made.slots.items()}
+        return made, str(folder / "model.ckpt"), state
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "named"), covering_pairs(OPTIMIZERS, OPTIMIZERS, [True, False])
+)
+def test_an_optimizer_takes_over_its_own_state_alone(
+    before: str, now: str, named: bool, optimized
+) -> None:
+    _, path, state = optimized(before)
+    target, _, _ = optimized(now)
+    for slot in target.slots.values():
+        slot.assign(tf.fill(slot.shape, -7.0))
+    notices = target.checkpoints.restore(f"{path}-{1 if named else 2}").notices
+    told = f"was written with --optimizer={before}; the state of {now} starts afresh"
+    assert [notice.endswith(told) for notice in notices] == [True] * (before != now)
+    for name, slot in target.slots.items():
+        for copy in slot.copies:
+            assert copy.numpy() == (state[name] if before == now else -7.0)
+
+
+def test_an_evaluation_asks_for_no_optimizer(optimized) -> None:
+    made, path, _ = optimized("rmsprop")
+    for step in (1, 2):
+        assert not Checkpoints(made.manager).restore(f"{path}-{step}").notices
+
+
+def test_restoring_tells_the_manager(built, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, path = built("replicated")
+    told = []
+    monkeypatch.setattr(made.manager, "after_restore", lambda slots: told.extend(slots))
+    made.checkpoints.restore(path)
+    assert told == list(made.checkpoints._slots.values())
+
+
+def run(*flags: str) -> int:
+    return main([*TRIVIAL, *flags])
+
+
+def test_a_restored_step_computes_with_the_restored_values(tmp_path: Path) -> None:
+    made = build("oracle", train_dir=str(tmp_path), num_gpus=2, staged_vars=True)
+    path = made.checkpoints.save(str(tmp_path), 0)
+    losses = [float(made.step().loss.numpy()) for _ in range(3)]
+    assert losses[0] == losses[1] != losses[2]
+    made.checkpoints.restore(path)
+    assert [float(made.step().loss.numpy()) for _ in range(3)] == losses
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What a run of two steps saves, by name of the file."""
+    folder = tmp_path_factory.mktemp("saved")
+    assert run(f"--train_dir={folder}") == 0
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture
+def saved(files: dict[str, bytes], tmp_path: Path) -> Path:
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    return tmp_path
+
+
+INDEX, DATA = "model.ckpt-2.index", "model.ckpt-2.data-00000-of-00001"
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *flags: str) -> str:
+    capsys.readouterr()
+    assert run("--quiet_conditions=all", *flags) == 4
+    errors = [line for line in capsys.readouterr().err.splitlines() if " error: " in line]
+    (line,) = errors
+    return line
+
+
+@pytest.mark.parametrize(
+    ("name", "keep"),
+    [(INDEX, 0.0), (INDEX, 0.5), (DATA, 0.0), (DATA, 0.5)],
+    ids=["index-empty", "index-half", "data-empty", "data-half"],
+)
+def test_a_torn_checkpoint_is_named(
+    name: str, keep: float, saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = saved / name
+    whole = file.read_bytes()
+    file.write_bytes(whole[: int(len(whole) * keep)])
+    line = refusal(capsys, "--num_batches=9", f"--train_dir={saved}")
+    if name == DATA:
+        assert f"checkpoint {saved}/model.ckpt-2 cannot be read: " in line
+    else:
+        assert f"{saved} holds no complete checkpoint model.ckpt-*, but {DATA}" in line
+
+
+def test_a_damaged_byte_is_noticed(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = bytearray((saved / DATA).read_bytes())
+    whole[len(whole) // 2] ^= 255
+    (saved / DATA).write_bytes(whole)
+    line = refusal(capsys, "--num_batches=9", f"--train_dir={saved}")
+    assert "model.ckpt-2 cannot be read: " in line
+
+
+def test_a_foreign_checkpoint_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(tmp_path / "model.ckpt-2")
+    tf.train.Checkpoint(kernel=tf.Variable([1.0])).write(path)
+    for mode in (["--eval", "--num_eval_batches=1"], ["--forward_only"]):
+        line = refusal(capsys, *mode, f"--train_dir={path}")
+        assert f"checkpoint {path} lacks 7 of 7 variables (first: affine0/kernel)" in line
+
+
+def test_another_shape_is_named(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = refusal(capsys, "--data_name=imagenet", "--num_batches=9", f"--train_dir={saved}")
+    assert (
+        "model.ckpt-2 holds affine0/kernel with the shape [3072, 1], not [154587, 1]; it was "
+        "written for another --model or --data_name" in line
+    )
+
+
+PLUGIN = f"--model_plugin={Path(__file__).parents[2] / 'plugins' / 'backbone_plugin.py'}"
+
+
+@pytest.fixture(scope="module")
+def backbones(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a checkpoint of the classifier and one of the wide classifier."""
+    folder = tmp_path_factory.mktemp("backbones")
+    for name in ("classifier", "wide"):
+        assert run(PLUGIN, f"--model={name}", f"--train_dir={folder / name}") == 0
+    return folder
+
+
+@pytest.mark.parametrize("mode", ["replicated", "independent"])
+def test_a_backbone_starts_from_a_checkpoint_of_its_own(
+    mode: str, backbones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = [PLUGIN, "--model=detector", f"--train_dir={tmp_path}", "--init_learning_rate=0"]
+    flags += ["--num_gpus=2", f"--variable_update={mode}", "--weight_decay=0"]
+    assert run(*flags, f"--backbone_model_path={backbones / 'classifier'}") == 0
+    assert "backbone of 7 variables restored from " in capsys.readouterr().err
+    ours = tf.train.load_checkpoint(str(tmp_path))
+    theirs = tf.train.load_checkpoint(str(backbones / "classifier"))
+    end = "/.ATTRIBUTES/VARIABLE_VALUE"
+    for name in ("conv0.Skernel", "batchnorm0.Sbeta", "conv1.Sbias"):
+        expected = theirs.get_tensor(f"model/{name}{end}")
+        np.testing.assert_array_equal(ours.get_tensor(f"model/trunk.S{name}{end}"), expected)
+    # From there on the checkpoint of the whole model counts.
+    assert run(*flags, "--num_batches=9", f"--backbone_model_path={backbones / 'wide'}") == 0
+    assert "backbone of" not in capsys.readouterr().err
+
+
+def test_a_checkpoint_without_the_layers_of_the_backbone_is_named(
+    saved: Path, backbones: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = [PLUGIN, "--model=detector"]
+    line = refusal(capsys, *flags, f"--backbone_model_path={saved}")
+    assert f"{saved}/model.ckpt-2 lacks 7 of 7 variables (first: conv0/kernel); it is not" in line
+    line = refusal(capsys, *flags, f"--backbone_model_path={backbones / 'wide'}/model.ckpt-2")
+    assert "holds conv0/kernel with the shape [3, 3, 3, 5], not [3, 3, 3, 3]; it is not" in line
+
+
+@pytest.mark.parametrize(
+    ("model", "path", "reason"),
+    [
+        ("classifier", ".", "--model=classifier has no backbone"),
+        ("detector", "/nowhere", "there is no checkpoint"),
+    ],
+)
+def test_a_backbone_that_cannot_be_is_refused(
+    model: str, path: str, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(PLUGIN, f"--model={model}", f"--backbone_model_path={path}") == 2
+    assert f"--backbone_model_path={path}: {reason}" in capsys.readouterr().err
+
+
+def test_examples_are_counted_over_runs_of_different_batches(built, tmp_path: Path) -> None:
+    """Two examples a step, then three, then two again; and a checkpoint that does not say."""
+    made, _ = built("replicated")
+    manager = made.manager
+    first = Checkpoints(manager, global_batch=2).save(str(tmp_path / "a"), 10)
+    second = Checkpoints(manager, global_batch=3)
+    assert second.restore(first).examples == 20
+    path = second.save(str(tmp_path / "b"), 14)
+    third = Checkpoints(manager, global_batch=2)
+    assert third.restore(path).examples == 20 + 12
+    last = third.save(str(tmp_path / "c"), 15)
+    assert Checkpoints(manager, global_batch=5).restore(last).examples == 34
+    parts = {"model": {n: v.primary for n, v in manager.savable_variables().items()}}
+    old = tf.train.Checkpoint(**parts, global_step=tf.Variable(4, dtype=tf.int64))
+    assert third.restore(old.write(str(tmp_path / "old"))).examples == 8

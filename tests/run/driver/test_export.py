@@ -1,0 +1,201 @@
+"""--export_dir: what is written serves by itself and says what an evaluation says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from cnnbench import BenchmarkCNN, Params
+from cnnbench.cli import main
+from cnnbench.data.dataset import find_dataset
+from cnnbench.models import registry
+from cnnbench.models.elements import grouped, of_role, resolve
+from cnnbench.models.graph import forward
+
+ROOT = Path(__file__).parents[3]
+PLUGIN = str(ROOT / "tests" / "plugins" / "backbone_plugin.py")
+WEATHER = str(ROOT / "docs" / "examples" / "weather_plugin.py")
+CLASSIFIER = {
+    "model_plugin": PLUGIN,
+    "model": "classifier",
+    "data_name": "cifar10",
+    "device": "cpu",
+    "num_batches": 3,
+}
+
+
+def run(*flags: str, **own: object) -> int:
+    given = {**CLASSIFIER, "num_warmup_batches": 0, "progress": "off", **own}
+    return main([*(f"--{name}={value}" for name, value in given.items()), *flags])
+
+
+def evaluation_logits(images: tf.Tensor, **flags: object) -> np.ndarray:
+    """What an evaluation of the newest checkpoint computes of some images."""
+    built = BenchmarkCNN(Params.from_dict({**CLASSIFIER, "eval": True, **flags})).build()
+    evaluator = built.evaluator
+    built.checkpoints.restore(f"{flags['train_dir']}/model.ckpt-3")
+
+    @tf.function(autograph=False)
+    def logits(images: tf.Tensor) -> tf.Tensor:
+        return forward(
+            evaluator._model,
+            evaluator._spec.num_classes,
+            images,
+            lambda spec, dtype: built.manager.read(0, spec.name, dtype),
+            training=False,
+            compute_dtype=evaluator._compute_dtype,
+        ).outputs
+
+    return logits(images).numpy()
+
+
+@pytest.mark.parametrize(
+    ("mode", "precision"),
+    [("replicated", "fp32"), ("parameter_server", "bf16"), ("independent", "fp32")],
+)
+def test_a_saved_model_says_what_the_evaluation_says(
+    mode: str, precision: str, tmp_path: Path
+) -> None:
+    flags = {"variable_update": mode, "precision": precision, "train_dir": str(tmp_path / "train")}
+    made = tmp_path / "deep" / "export"
+    more = {"num_gpus": 2, "optimizer": "momentum", "init_learning_rate": 0.1}
+    assert run(**flags, **more, export_dir=made) == 0
+    images = tf.random.stateless_uniform([5, 8, 8, 3], [1, 2], -1.0, 1.0)
+    served = tf.saved_model.load(str(made)).signatures["serving_default"](image=images)
+    expected = evaluation_logits(images, **flags)
+    # What is fused, and so not rounded, may differ.
+    near = {"rtol": 1e-5, "atol": 1e-6} if precision == "fp32" else {"rtol": 2e-2, "atol": 4e-3}
+    np.testing.assert_allclose(served["logits"], expected, **near)
+    assert np.ptp(expected, axis=0).max() > 1e-2  # images make a difference
+    chances = np.exp(expected) / np.exp(expected).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(served["probabilities"], chances, rtol=1e-2)
+
+
+def test_a_saved_model_holds_one_copy_of_the_variables_and_nothing_else(tmp_path: Path) -> None:
+    made = tmp_path / "export"
+    flags = {"num_gpus": 3, "variable_update": "replicated", "optimizer": "adam"}
+    assert run(**flags, export_dir=made) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["export"]
+    stored = tf.train.list_variables(str(made / "variables" / "variables"))
+    names = [
+        name.split("/")[1].replace(".S", "/") for name, _ in stored if "VARIABLE_VALUE" in name
+    ]
+    assert sorted(names) == sorted(
+        [
+            *("conv0/kernel", "conv1/kernel", "conv1/bias", "affine0/kernel", "affine0/bias"),
+            *(f"batchnorm0/{part}" for part in ("gamma", "beta", "moving_mean", "moving_variance")),
+        ]
+    )
+    graph = tf.saved_model.load(str(made)).signatures["serving_default"].graph.as_graph_def()
+    kinds = {node.op for function in graph.library.function for node in function.node_def}
+    assert {"Conv2D", "FusedBatchNormV3", "Softmax"} <= kinds
+    assert not kinds & {"PyFunc", "EagerPyFunc", "AssignVariableOp", "IteratorGetNext"}
+
+
+def test_an_export_takes_the_place_of_an_older_one(tmp_path: Path) -> None:
+    made = tmp_path / "export"
+    outputs = []
+    for seed in (1, 2):
+        assert run(export_dir=made, tf_random_seed=seed, num_batches=1) == 0
+        function = tf.saved_model.load(str(made)).signatures["serving_default"]
+        outputs.append(function(image=tf.ones([1, 8, 8, 3]))["logits"].numpy())
+    assert not np.allclose(*outputs)
+
+
+def test_an_evaluation_exports_what_it_has_evaluated(tmp_path: Path) -> None:
+    flags = {"train_dir": tmp_path / "train", "num_eval_batches": 1}
+    assert run(train_dir=tmp_path / "train", export_dir=tmp_path / "one") == 0
+    assert run("--eval", **flags, export_dir=tmp_path / "two") == 0
+    images = tf.ones([2, 8, 8, 3])
+    one, two = (
+        tf.saved_model.load(str(tmp_path / name)).signatures["serving_default"](image=images)
+        for name in ("one", "two")
+    )
+    np.testing.assert_array_equal(one["logits"], two["logits"])
+
+
+def test_several_inputs_and_outputs_keep_their_names(tmp_path: Path) -> None:
+    own = {"dataset_plugin": WEATHER, "data_name": "weather", "model": "forecast"}
+    flags = {name: value for name, value in CLASSIFIER.items() if name != "model_plugin"}
+    given = {**flags, **own, "num_warmup_batches": 0, "export_dir": tmp_path / "export"}
+    assert main([f"--{name}={value}" for name, value in given.items()]) == 0
+    function = tf.saved_model.load(str(tmp_path / "export")).signatures["serving_default"]
+    made = function(hours=tf.ones([3, 24, 3]), station=tf.constant([1, 2, 3], tf.int64))
+    assert {name: tuple(value.shape) for name, value in made.items()} == {
+        "rain": (3, 2),
+        "degrees": (3, 1),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "dataset"),
+    [("vit_b16", "imagenet"), ("swin_t", "imagenet"), ("nasnet", "cifar10"), ("ncf", "ratings")],
+)
+def test_networks_of_every_kind_can_be_traced_for_any_number_of_examples(
+    name: str, dataset: str
+) -> None:
+    model, classes = registry.get_model(name, dataset), find_dataset(dataset, None).num_classes
+    features = of_role(resolve(model.elements, model, classes), "feature")
+    signature = {one.name: tf.TensorSpec([None, *one.sizes], one.dtype) for one in features}
+
+    @tf.function(autograph=False)
+    def serve(**given: tf.Tensor) -> tf.Tensor:
+        return forward(
+            model,
+            classes,
+            grouped(features, "feature", given),
+            lambda spec, dtype: tf.zeros(spec.shape, dtype),  # the graph needs no values
+            training=False,
+        ).outputs
+
+    assert serve.get_concrete_function(**signature).structured_outputs.shape[0] is None
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("file", "is not a folder"),
+        ("full", "holds files, but no saved_model.pb; name another folder"),
+        ("file/below", "/file must be a directory to write to"),
+    ],
+)
+def test_a_folder_that_cannot_be_written_is_refused_before_tensorflow(
+    path: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").touch()
+    monkeypatch.setattr(BenchmarkCNN, "_run", lambda self: pytest.fail("has begun"))
+    given = str(tmp_path / path)
+    assert run(export_dir=given) == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
+    assert f"--export_dir={given}: " in line
+    assert reason in line
+    assert (tmp_path / "full" / "thesis.tex").exists()
+
+
+def test_the_folder_of_checkpoints_is_no_folder_to_export_to(tmp_path: Path, capsys) -> None:
+    assert run(train_dir=tmp_path, export_dir=tmp_path) == 2
+    assert f"--export_dir={tmp_path}: is the file of --train_dir too" in capsys.readouterr().err
+
+
+def test_a_network_that_needs_a_fixed_batch_is_named(tmp_path: Path, capsys) -> None:
+    plugin = tmp_path / "fixed.py"
+    plugin.write_text(
+        "from cnnbench.models import LearningRateSpec, Model, register_model\n"
+        "import tensorflow as tf\n"
+        "class Fixed(Model):\n"
+        "    name, dataset, image_size, batch_size = 'fixed', 'cifar10', 4, 2\n"
+        "    learning_rate = LearningRateSpec(1.0)\n"
+        "    def build(self, net, images):\n"
+        "        add = lambda x: x + tf.zeros([x.shape[0], 4, 4, 3])\n"
+        "        return net.logits(net.flatten(net.apply(add, images, shape=(4, 4, 3))))\n"
+        "register_model('fixed', 'cifar10', Fixed)\n"
+    )
+    assert run(model_plugin=plugin, model="fixed", export_dir=tmp_path / "export") == 4
+    error = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
+    assert "--model=fixed cannot be exported for any number of examples: " in error[0]
+    assert not (tmp_path / "export").exists()

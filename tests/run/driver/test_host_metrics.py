@@ -1,0 +1,210 @@
+"""Metrics of all rows, computed in a process of their own while the run goes on."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import Future
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cnnbench import BenchmarkCNN, Params
+from cnnbench.cli import main
+from cnnbench.errors import BenchmarkError, FlagError
+from cnnbench.flags.ineffective import unused_notices
+from cnnbench.models import get_model
+from cnnbench.records.measurements import Measurements
+from cnnbench.records.run import Evaluation
+from cnnbench.run.driver.console import Console
+from cnnbench.run.driver.host_metrics import Evaluated, Immediate, InProcess, Results
+
+WEATHER = str(Path(__file__).parents[3] / "docs" / "examples" / "weather_plugin.py")
+EVALUATING = {"eval_during_training_every_n_steps": 2, "num_eval_batches": 2}
+
+
+def rows_of_ssd(rng):
+    def boxes(count):
+        corners = np.sort(rng.random((6, count, 2, 2)), axis=2)
+        return corners.reshape(6, count, 4).astype(np.float32)
+
+    return {
+        "found_boxes": boxes(20),
+        "found_scores": rng.random((6, 20)).astype(np.float32),
+        "found_classes": rng.integers(1, 5, (6, 20)),
+        "boxes": boxes(8),
+        "classes": rng.integers(1, 5, (6, 8)),
+        "is_crowd": np.zeros((6, 8), bool),
+        "num_boxes": rng.integers(1, 9, 6),
+    }
+
+
+def rows_of_speech(rng):
+    return {
+        "letters": rng.integers(0, 29, (4, 50)).astype(np.int8),
+        "blank": np.full(4, 28),
+        "transcript": rng.integers(0, 28, (4, 30)).astype(np.int8),
+        "transcript_length": np.array([30, 12, 1, 7]),
+    }
+
+
+def rows_of_ratings(rng):
+    return {
+        "user": np.repeat(np.arange(5), 12).astype(np.int32),
+        "score": rng.normal(size=60).astype(np.float32),
+        "rated": np.tile(np.arange(12) == 3, 5),
+    }
+
+
+def test_a_process_computes_what_the_run_itself_would():
+    rng = np.random.default_rng(5)
+    for dataset, name, rows in (
+        ("coco", "ssd300", rows_of_ssd(rng)),
+        ("librispeech", "deepspeech2", rows_of_speech(rng)),
+        ("ratings", "ncf", rows_of_ratings(rng)),
+    ):
+        here = Immediate(get_model(name, dataset)).submit(rows).result()
+        process = InProcess(name, dataset, None, None)
+        there = process.submit(rows).result(60)
+        process.close()
+        assert list(there.items()) == list(here.items())
+        assert all(np.isfinite(value) for value in here.values())
+
+
+def forecast(out=None, **flags):
+    params = Params(
+        **{"model": "forecast", "data_name": "weather", "dataset_plugin": WEATHER},
+        **{"device": "cpu", "batch_size": 4, "num_batches": 5, "num_warmup_batches": 0},
+        **{**EVALUATING, **flags},
+    )
+    return BenchmarkCNN(params, console=Console(out)).run()
+
+
+@pytest.mark.timeout(120)
+def test_a_run_has_the_same_results_in_the_same_order(quick_start):
+    reports, records = [], []
+    for late in (False, True):
+        reports.append(io.StringIO())
+        records.append(forecast(reports[-1], collect_eval_results_async=late))
+    now, later = (
+        [(one.global_step, one.loss, one.top_1, list(one.metrics.items())) for one in r.evaluations]
+        for r in records
+    )
+    assert later == now
+    assert [step for step, *_ in now] == [2, 4, 5]
+    at_once, waited = (
+        [line for line in report.getvalue().splitlines() if "median_off = " in line]
+        for report in reports
+    )
+    assert waited == at_once
+    assert len(at_once) == 3
+
+
+FAILING = """
+import os
+from cnnbench_plugin_weather_plugin import Forecast
+from cnnbench.models import register_model
+
+class Failing(Forecast):
+    name = "failing"
+    def host_metrics(self, rows):
+        print("no result")
+        BODY
+
+register_model("failing", "weather", Failing)
+"""
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("body", "line"),
+    [
+        ("os.kill(os.getpid(), 9)", "of failing was ended by SIGKILL"),
+        ("os._exit(0)", "of failing ended with exit status 0: no result before its result"),
+        ("raise ValueError('no boxes')", "Failing.host_metrics() raises ValueError: no boxes"),
+    ],
+)
+def test_a_process_that_dies_fails_the_run(body, line, tmp_path, capsys, quick_start):
+    plugin = tmp_path / "failing.py"
+    plugin.write_text(FAILING.replace("BODY", body))
+    record = tmp_path / "record.json"
+    status = main(
+        [
+            *(f"--dataset_plugin={WEATHER}", f"--model_plugin={plugin}", "--model=failing"),
+            *("--data_name=weather", "--device=cpu", "--batch_size=4", "--num_batches=3"),
+            *("--num_warmup_batches=0", "--collect_eval_results_async", "--num_eval_batches=1"),
+            *("--eval_during_training_at_specified_steps=1", f"--result_json={record}"),
+        ]
+    )
+    assert status == 4
+    assert line in capsys.readouterr().err.splitlines()[-1]
+    # What is known of the evaluation is kept.
+    assert '"rain_hits"' in record.read_text()
+
+
+def evaluated(step, host):
+    evaluation = Evaluation(global_step=step, examples=1, images_per_sec=1.0)
+    return Evaluated(evaluation, {"top_1": 0.5}, host)
+
+
+def test_an_interrupted_run_keeps_what_is_ready_and_says_what_is_not():
+    out, said = io.StringIO(), []
+    measurements = Measurements(command=[], config={})
+    results = Results(None, Console(out), measurements, (), said.append)
+    first, second, third = Future(), Future(), Future()
+    for step, host in ((10, first), (20, second), (30, third)):
+        results.add(evaluated(step, host))
+    first.set_result({"map": 0.25})
+    third.set_result({"map": 0.75})
+    results.close()
+    # The third is ready, but its line would be out of order.
+    assert out.getvalue().count("\n") == 1
+    found = {one.global_step: one.metrics for one in measurements.evaluations}
+    assert found == {10: {"map": 0.25}, 20: {}, 30: {"map": 0.75}}
+    assert [one.top_1 for one in measurements.evaluations] == [0.5] * 3
+    (line,) = said
+    assert "global_step 20" in line
+    assert "30" not in line
+
+
+@pytest.mark.timeout(60)
+def test_nothing_waits_for_the_process_and_closing_ends_it(tmp_path):
+    plugin, begun = tmp_path / "slow.py", tmp_path / "begun"
+    body = f"open({str(begun)!r}, 'w').write(str(os.getpid())); import time; time.sleep(600)"
+    plugin.write_text(FAILING.replace("BODY", body))
+    host = InProcess("failing", "weather", str(plugin), WEATHER)
+    waiting = host.submit({"told": np.zeros(3), "true": np.zeros(3)})
+    never = host.submit({"told": np.zeros(3), "true": np.zeros(3)})
+    end = time.monotonic() + 30
+    while not (begun.is_file() and begun.read_text()) and time.monotonic() < end:
+        time.sleep(0.05)
+    pid = int(begun.read_text())
+    assert not waiting.done()
+    host.close()
+    assert not os.path.exists(f"/proc/{pid}")
+    assert isinstance(waiting.exception(), BenchmarkError)
+    assert never.cancelled()
+
+
+def test_the_process_loads_no_tensorflow():
+    code = (
+        "import sys, cnnbench.run.driver.host_metrics\n"
+        "from cnnbench.models import get_model\n"
+        "get_model('ssd300', 'coco')\n"
+        "print('tensorflow' in sys.modules)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "False\n"
+
+
+def test_where_it_means_nothing_it_is_refused_or_named():
+    flags = {"collect_eval_results_async": True, "device": "cpu"}
+    with pytest.raises(FlagError, match="--collect_eval_results_async=true: --model=trivial"):
+        BenchmarkCNN(Params(model="trivial", **EVALUATING, **flags))
+    for more in ({}, {"eval": True, "train_dir": "x"}):
+        (notice,) = unused_notices(Params(**flags, **more), ["collect_eval_results_async"])
+        assert notice.startswith("--collect_eval_results_async has no effect with")

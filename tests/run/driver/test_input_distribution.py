@@ -1,0 +1,166 @@
+"""--input_distribution=strategy: the same batches on the same devices as towers get."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from cifar10_writer import write_cifar10
+from input_specs import input_spec
+
+from cnnbench.data import CIFAR10
+from cnnbench.data.distributed import InputDistribution
+from cnnbench.errors import FlagError
+from cnnbench.flags import Params, validate
+from cnnbench.run.driver.benchmark_cnn import BenchmarkCNN
+from cnnbench.run.driver.build import BuiltRun
+from cnnbench.run.driver.plan import make_plan
+
+pytestmark = pytest.mark.usefixtures("quick_start")
+
+MIRRORED = {
+    "variable_update": "mirrored_strategy",
+    "cross_device_ops": "reduction_to_one_device",
+    "num_gpus": 2,
+}
+MANUAL = {"input_distribution": "strategy", "input_sharding": "manual"}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cifar10")
+    images = np.random.default_rng(3).integers(0, 256, (50, 32, 32, 3), np.uint8)
+    write_cifar10(folder, images, np.arange(50) % 10, files=2)
+    return folder
+
+
+def build(files: Path, **flags: object) -> BuiltRun:
+    own = {"model": "trivial", "data_name": "cifar10", "device": "cpu", "batch_size": 4}
+    return BenchmarkCNN(
+        Params(data_dir=str(files), num_warmup_batches=0, **{**own, **flags})
+    ).build()
+
+
+def batches(files: Path, **flags: object) -> tuple[list[np.ndarray], list[list[str]]]:
+    """The images of four steps, as a resumed run has them too, and the devices of the last."""
+    built = build(files, **flags)
+    steps = [built.inputs.next() for _ in range(4)]
+    built.inputs.close()
+    assert built.inputs.resume(3)
+    for batch, before in zip(built.inputs.next(), steps[3], strict=True):
+        np.testing.assert_array_equal(batch.features, before.features)
+    built.close()
+    images = [batch.features.numpy() for step in steps for batch in step]
+    labels = [batch.labels.numpy() for step in steps for batch in step]
+    return [*images, *labels], [batch.features.device for batch in steps[-1]]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {**MIRRORED, "input_distribution": "strategy"},
+        {**MIRRORED, "input_distribution": "strategy", "auto_shard_policy": "data"},
+        {**MIRRORED, "input_distribution": "strategy", "auto_shard_policy": "file"},
+        {**MIRRORED, "input_distribution": "strategy", "auto_shard_policy": "off"},
+        {**MIRRORED, "input_distribution": "strategy", "prefetch_on_device": False},
+        {**MIRRORED, **MANUAL},
+        {**MIRRORED, **MANUAL, "datasets_use_prefetch": False},
+        {**MIRRORED, **MANUAL, "input_replication": "per_replica"},
+        {"variable_update": "central_storage_strategy", "num_gpus": 2, **MANUAL},
+    ],
+    ids=lambda flags: "-".join(str(value) for value in flags.values()),
+)
+def test_d8_d9_d10_d11_every_distribution_gives_the_batches_of_towers(
+    flags: dict[str, object], files: Path
+) -> None:
+    # One worker reads everything whatever is sharded between workers.
+    wanted, devices = batches(files, variable_update="replicated", num_gpus=2)
+    found, places = batches(files, **flags)
+    assert places == devices
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_an_input_per_replica_leaves_later_ones_as_they_are(files: Path) -> None:
+    batches(files, **MIRRORED, **MANUAL, input_replication="per_replica")
+    found, _ = batches(files, **MIRRORED, **MANUAL)
+    wanted, _ = batches(files, **MIRRORED)
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("mode", ["one_device_strategy", "multi_worker_mirrored_strategy"])
+@pytest.mark.parametrize("sharding", ["auto", "manual"])
+def test_one_device_gets_whole_batches(sharding: str, mode: str, files: Path) -> None:
+    flags = {"input_distribution": "strategy", "input_sharding": sharding, "num_gpus": 1}
+    found, _ = batches(files, variable_update=mode, **flags)
+    wanted, _ = batches(files, num_gpus=1)
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_strategy_s_input_trains_alike(files: Path) -> None:
+    losses = []
+    for flags in ({}, {"input_distribution": "strategy"}):
+        built = build(files, **MIRRORED, **flags)
+        built.step.set_learning_rate(0.01)
+        losses.append([float(built.step().loss.numpy()) for _ in range(3)])
+        built.close()
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-6)
+    assert len(set(losses[0])) == 3
+
+
+def test_closed_or_begun_anew_it_starts_over(files: Path) -> None:
+    built = build(files, **MIRRORED, input_distribution="strategy")
+    first = built.inputs.next()[0].labels.numpy()
+    built.inputs.restart()
+    np.testing.assert_array_equal(built.inputs.next()[0].labels.numpy(), first)
+    built.close()
+
+
+@pytest.mark.parametrize(
+    ("data_name", "words"),
+    [("imagenet", "2 training files for 3 workers"), ("cifar10", "reads the files of data set")],
+)
+def test_d9_files_are_shared_out_where_there_are_enough(
+    data_name: str, words: str, files: Path, tmp_path: Path
+) -> None:
+    for number in range(2):
+        with tf.io.TFRecordWriter(str(tmp_path / f"train-{number:05d}-of-00002")) as writer:
+            writer.write(b"")
+    folder = tmp_path if data_name == "imagenet" else files
+    flags = {"input_distribution": "strategy", "auto_shard_policy": "file", "data_dir": str(folder)}
+    flags |= {"job_name": "worker", "worker_hosts": "a:1,b:1,c:1", "model": "trivial"}
+    params = Params(
+        variable_update="multi_worker_mirrored_strategy",
+        data_name=data_name,
+        num_batches=1,
+        **flags,
+    )
+    validate(params)
+    with pytest.raises(FlagError, match=words) as error:
+        make_plan(params)
+    assert error.value.flag == "auto_shard_policy"
+    make_plan(params.replace(auto_shard_policy="off"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "examples"),
+    [
+        ({}, 12),  # TensorFlow divides global batches
+        ({"auto_shard_policy": "data"}, 12),
+        ({"auto_shard_policy": "off"}, 8),  # every worker takes all batches of its replicas
+        ({"auto_shard_policy": "file"}, 8),
+        ({"manual": True}, 8),
+        ({"manual": True, "per_replica": True}, 8),
+    ],
+    ids=str,
+)
+def test_what_a_step_takes_of_a_worker_s_stream(fields: dict[str, Any], examples: int) -> None:
+    strategy = SimpleNamespace(num_replicas_in_sync=3)
+    spec = input_spec(CIFAR10, 32, batch_per_device=4, num_devices=2)
+    assert InputDistribution(strategy=strategy, **fields).examples_per_step(spec) == examples

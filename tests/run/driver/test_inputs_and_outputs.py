@@ -1,0 +1,409 @@
+"""Models with several inputs and outputs, losses and metrics of their own, a second head."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cifar10_writer import write_cifar10
+
+from cnnbench import BenchmarkCNN, Params
+from cnnbench.cli import main
+from cnnbench.errors import FlagError, UsageError
+from cnnbench.run.driver.console import Console
+
+pytestmark = pytest.mark.usefixtures("quick_start")
+
+WEATHER = str(Path(__file__).parents[3] / "docs" / "examples" / "weather_plugin.py")
+MODES = {
+    "parameter_server": {},
+    "replicated": {},
+    "independent": {},
+    "distributed_all_reduce": {"all_reduce_spec": "pscpu:256:xring"},
+    "mirrored_strategy": {
+        "cross_device_ops": "reduction_to_one_device",
+        "input_distribution": "strategy",
+    },
+}
+
+
+def forecast(**flags):
+    own = {"dataset_plugin": WEATHER, "data_name": "weather", "model": "forecast"}
+    sizes = {"device": "cpu", "num_batches": 12, "num_warmup_batches": 0}
+    return Params.from_dict({**own, **sizes, **flags})
+
+
+@pytest.fixture
+def weather(tmp_path):
+    """Seven examples per subset: the hours tell both answers."""
+    rng = np.random.default_rng(3)
+    for subset in ("train", "validation"):
+        hours = rng.normal(size=(7, 24, 3)).astype(np.float32)
+        degrees = 10 + 8 * hours[:, :, 0].mean(axis=1)
+        station, rain = rng.integers(0, 50, 7), (hours[:, 0, 1] > 0).astype(np.int64)
+        path = tmp_path / f"{subset}.npz"
+        np.savez(path, hours=hours, station=station, rain=rain, degrees=degrees)
+    return tmp_path
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_two_inputs_and_two_outputs_train_and_are_evaluated(mode, weather, capsys):
+    params = forecast(
+        variable_update=mode,
+        num_gpus=2,
+        batch_size=3,
+        data_dir=str(weather),
+        eval_during_training_every_n_steps=6,
+        num_eval_epochs=1.0,
+        **MODES[mode],
+    )
+    record = BenchmarkCNN(params, console=Console()).run()
+    assert record.losses[-1] < record.losses[0]
+    assert [one.examples for one in record.evaluations] == [7, 7]
+    last = record.evaluations[-1]
+    assert (last.top_1, last.top_5) == (None, None)
+    assert list(last.metrics) == ["rain_hits", "degrees_off", "median_off"]
+    values = " ".join(f"{name} = {value:.4f}" for name, value in last.metrics.items())
+    out = capsys.readouterr().out
+    assert f"{values} [7 examples]\n" in out
+    assert "Accuracy" not in out
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"num_gpus": 2, "variable_update": "replicated"},
+        {
+            "num_gpus": 2,
+            "variable_update": "mirrored_strategy",
+            "cross_device_ops": "reduction_to_one_device",
+        },
+        {"num_gpus": 3, "variable_update": "central_storage_strategy"},
+    ],
+    ids=["replicated", "mirrored", "central-storage"],
+)
+def test_d3_d12_a_ragged_last_batch_counts_by_its_examples(flags, weather):
+    """Seven examples on several devices, three in a batch, and on one device all at once."""
+
+    def evaluated(**more):
+        # Weights stay as they are, which is the same in every mode.
+        common = {"num_batches": 2, "init_learning_rate": 0.0, "data_dir": str(weather)}
+        when = {"eval_during_training_at_specified_steps": (2,), "num_eval_epochs": 1.0}
+        return BenchmarkCNN(forecast(**common, **when, **more)).run().evaluations[-1]
+
+    whole = evaluated(batch_size=7)
+    parts = evaluated(batch_size=3, **flags)
+    assert parts.examples == whole.examples == 7
+    assert parts.loss == pytest.approx(whole.loss, rel=1e-5)
+    assert parts.metrics == pytest.approx(whole.metrics, rel=1e-5)
+
+
+def test_a_compiled_step_takes_mappings_too():
+    losses = [
+        BenchmarkCNN(forecast(num_batches=2, xla_compile=compiled)).run().losses
+        for compiled in (False, True)
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+@pytest.mark.parametrize(("towers", "batch"), [(3, 4), (1, 7), (2, 2)])
+def test_every_metric_counts_every_example_once(towers, batch, weather):
+    params = forecast(
+        num_gpus=towers,
+        batch_size=2,
+        eval_batch_size=batch,
+        data_dir=str(weather),
+        eval_during_training_every_n_steps=1,
+        num_eval_epochs=1.0,
+    )
+    benchmark = BenchmarkCNN(params)
+    built = benchmark.build()
+    found = built.evaluator.run(benchmark.plan.num_eval_batches, 0, Console.silent()).whole()
+    built.close()
+    w = {name: v.read_value().numpy() for name, v in built.manager.savable_variables().items()}
+    with np.load(weather / "validation.npz") as arrays:
+        hours, station, rain, degrees = (
+            arrays[name] for name in ("hours", "station", "rain", "degrees")
+        )
+    # The network once more, by hand.
+    x = np.concatenate([hours.reshape(7, -1), w["embedding0/table"][station]], axis=1)
+    x = np.maximum(x @ w["affine0/kernel"] + w["affine0/bias"], 0)
+    logits = x @ w["affine1/kernel"] + w["affine1/bias"]
+    told = 10 * (x @ w["affine2/kernel"] + w["affine2/bias"])[:, 0]
+    entropy = np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(7), rain]
+    assert found.examples == 7
+    assert found.loss == pytest.approx(np.mean(entropy + ((told - degrees) / 10) ** 2), rel=1e-4)
+    assert found.metrics == pytest.approx(
+        {
+            "rain_hits": np.mean(logits.argmax(axis=1) == rain),
+            "degrees_off": np.abs(told - degrees).mean(),
+            "median_off": np.median(np.abs(told - degrees)),
+        },
+        rel=1e-4,
+    )
+
+
+def test_accuracies_count_every_example_once(tmp_path):
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 255, (7, 32, 32, 3), np.uint8)
+    for subset in ("train", "validation"):
+        write_cifar10(tmp_path, images, range(7), subset=subset)
+    flags = {"model": "trivial", "data_name": "cifar10", "data_dir": str(tmp_path)}
+    evaluations = []
+    for towers, batch in ((3, 4), (1, 7)):
+        evaluation = {"eval_batch_size": batch, "num_eval_epochs": 1.0}
+        params = Params(
+            **flags,
+            **evaluation,
+            device="cpu",
+            num_gpus=towers,
+            batch_size=1,
+            eval_during_training_every_n_steps=1,
+        )
+        benchmark = BenchmarkCNN(params)
+        built = benchmark.build()
+        batches = benchmark.plan.num_eval_batches
+        evaluations.append(built.evaluator.run(batches, 0, Console.silent()).whole())
+        built.close()
+    padded, whole = evaluations
+    assert padded.examples == whole.examples == 7
+    assert (padded.top_1, padded.top_5) == pytest.approx((whole.top_1, whole.top_5))
+    assert padded.loss == pytest.approx(whole.loss, rel=1e-5)
+    assert whole.top_5 > 0
+
+
+def test_forward_only_prints_the_models_metrics(capsys):
+    record = BenchmarkCNN(forecast(forward_only=True), console=Console()).run()
+    lines = capsys.readouterr().out.splitlines()
+    header = lines.index("Step\tImg/sec\ttotal_loss\train_hits\tdegrees_off")
+    assert len(lines[header + 1].split("\t")) == 5
+    assert set(record.losses) == {0.0}
+
+
+@pytest.mark.parametrize(
+    ("flags", "has"),
+    [
+        ({"print_training_accuracy": True}, "rain_hits, degrees_off: leave the flag out"),
+        (
+            {"stop_at_top_1_accuracy": 0.5, "eval_during_training_every_n_steps": 5},
+            "loss, rain_hits, degrees_off, median_off: use --stop_at=METRIC:VALUE",
+        ),
+    ],
+)
+def test_flags_about_an_accuracy_that_the_model_has_not_are_refused(flags, has, alone):
+    name, value = next(iter(flags.items()))
+    given = [f"--{flag}={given}".lower() for flag, given in flags.items()]
+    done = alone(f"--dataset_plugin={WEATHER}", "--data_name=weather", "--model=forecast", *given)
+    assert done.status == 2
+    assert "tensorflow" not in done.loaded
+    assert done.err == (
+        f"cnnbench: error: --{name}={str(value).lower()}: model forecast has no top-1 accuracy; "
+        f"its metrics are {has}\n"
+    )
+
+
+PLUGIN = """
+import importlib.util, dataclasses
+from cnnbench.data import find_dataset, register_dataset
+from cnnbench.models import Draw, Element, get_model, register_model
+
+Forecast = type(get_model("forecast", "weather"))
+
+class Own(Forecast):
+    name = "own"
+{body}
+register_model("own", "weather", Own)
+"""
+
+
+@pytest.fixture
+def own(tmp_path):
+    """Parameters for a model that differs from the example by `body`."""
+
+    def make(body, **flags):
+        from cnnbench.data.dataset import load_plugin
+
+        load_plugin(WEATHER)
+        path = tmp_path / "own_plugin.py"
+        path.write_text(PLUGIN.format(body=body))
+        return forecast(model="own", model_plugin=str(path), **flags)
+
+    return make
+
+
+def test_what_the_data_set_does_not_give_is_refused(own):
+    params = own(
+        "    elements = (*Forecast.elements, Element('wind', (3,), 'feature'))\n"
+        "    def build(self, net, features):\n"
+        "        return super().build(net, features)\n"
+    )
+    with pytest.raises(FlagError, match=r"takes wind \(3,\) float32 of an example, but data set"):
+        BenchmarkCNN(params)
+
+
+def test_metrics_that_are_not_named_are_refused(own):
+    body = "    metric_names = ('rain_hits',)\n    lower_is_better = ('median_off',)\n"
+    params = own(body, forward_only=True)
+    message = r"Own.metrics\(\) must return the metrics that metric_names has, rain_hits;"
+    with pytest.raises(UsageError, match=message):
+        BenchmarkCNN(params).run()
+
+
+MORNING = """
+    elements = (Element("hours", (12, 3), "feature"), *Forecast.elements[1:])
+    def preprocess(self, example, seed, *, training):
+        import tensorflow as tf
+        noise = tf.random.stateless_uniform((), seed) if training else 0.0
+        return {**example, "hours": example["hours"][:12] + noise}
+"""
+
+
+@pytest.mark.parametrize("synthetic", [True, False])
+def test_a_model_makes_its_elements_of_an_example(own, weather, synthetic):
+    flags = {} if synthetic else {"data_dir": str(weather)}
+    made = BenchmarkCNN(own(MORNING, batch_size=4, **flags)).build()
+    (batch,) = made.inputs.next() or [made.inputs.of_tower(0, ())]
+    assert batch.features["hours"].shape == (4, 12, 3)
+    made.close()
+    plain = BenchmarkCNN(forecast(batch_size=4, **flags)).build()
+    (other,) = plain.inputs.next() or [plain.inputs.of_tower(0, ())]
+    plain.close()
+    added = batch.features["hours"].numpy() - other.features["hours"].numpy()[:, :12]
+    if synthetic:  # with a stream more, other numbers are drawn
+        assert np.isfinite(added).all()
+        return
+    np.testing.assert_array_equal(batch.labels["rain"], other.labels["rain"])
+    assert len({round(float(noise), 4) for noise in added[:, 0, 0]}) == 4
+    np.testing.assert_allclose(added, np.broadcast_to(added[:, :1, :1], added.shape), atol=1e-5)
+
+
+def test_padding_that_the_loss_cannot_take_does_not_count(own, weather):
+    params = own(
+        "    def loss(self, outputs, labels):\n        return 1.0 / labels['degrees']\n",
+        data_dir=str(weather),
+        batch_size=4,
+        num_batches=1,
+        eval_during_training_every_n_steps=1,
+        num_eval_epochs=1.0,
+    )
+    (found,) = BenchmarkCNN(params).run().evaluations
+    with np.load(weather / "validation.npz") as arrays:
+        assert found.loss == pytest.approx(np.mean(1.0 / arrays["degrees"]), rel=1e-4)
+
+
+def test_cnnbench_models_lists_it(capsys):
+    assert main(["models", f"--dataset_plugin={WEATHER}", "--data_name=weather"]) == 0
+    parameters = 50 * 8 + 80 * 64 + 64 + 64 * 2 + 2 + 64 + 1
+    row = capsys.readouterr().out.splitlines()[2].split()
+    assert row[:4] == ["forecast", "24x3,", "station", "32"]
+    assert row[4] == f"{parameters:,}"
+
+
+# A second head -----------------------------------------------------------------------------------
+
+HEAD = """
+from cnnbench.models import LearningRateSpec, Model, register_model
+
+class Headed(Model):
+    name, dataset, image_size, batch_size = "headed", "cifar10", 32, 4
+    learning_rate = LearningRateSpec(0.05)
+
+    def build(self, net, images):
+        x = net.flatten(net.conv(images, 4, 3, 8))
+        {head}
+        return net.logits(x)
+
+register_model("headed", "cifar10", Headed)
+"""
+
+
+@pytest.fixture
+def headed(tmp_path):
+    def build(head, **flags):
+        path = tmp_path / "headed.py"
+        path.write_text(HEAD.format(head=head))
+        params = Params(
+            model="headed",
+            model_plugin=str(path),
+            data_name="cifar10",
+            device="cpu",
+            num_warmup_batches=0,
+            weight_decay=0.0,
+            **flags,
+        )
+        benchmark = BenchmarkCNN(params)
+        return benchmark, benchmark.build()
+
+    return build
+
+
+def test_a_second_head_counts_with_its_weight_while_training(headed):
+    import tensorflow as tf
+
+    head = "with net.scope('aux'): net.auxiliary(net.logits(x), 0.25)"
+    benchmark, built = headed(head, num_gpus=2, variable_update="replicated")
+    built.step.set_learning_rate(0.1)
+    weights = {n: v.primary.numpy() for n, v in built.manager.savable_variables().items()}
+    batches = [built.inputs.of_tower(t, ()) for t in range(2)]
+
+    def mean_loss(name):
+        losses = []
+        for images, labels, _ in batches:
+            x = tf.nn.conv2d(images, weights["conv0/kernel"], 8, "SAME") + weights["conv0/bias"]
+            x = tf.reshape(tf.nn.relu(x), [4, -1])
+            logits = x @ weights[f"{name}/kernel"] + weights[f"{name}/bias"]
+            losses.append(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+        return float(tf.reduce_mean(losses))
+
+    assert benchmark.plan.spec.parameters == (27 * 4 + 4) + 2 * (64 * 11 + 11)
+    expected = mean_loss("affine0") + 0.25 * mean_loss("aux/affine0")
+    assert float(built.step().loss.numpy()) == pytest.approx(expected, rel=1e-5)
+    # Its weights learn, slower than those of the main head by the weight.
+    changed = {n: v.primary.numpy() for n, v in built.manager.savable_variables().items()}
+    moved = [
+        np.abs(changed[f"{name}/bias"] - weights[f"{name}/bias"]).max()
+        for name in ("aux/affine0", "affine0")
+    ]
+    assert 0 < moved[0] < 0.6 * moved[1]
+
+
+def test_without_training_there_is_no_second_head(headed):
+    guarded = (
+        "if net.training:\n"
+        "            with net.scope('aux'): net.auxiliary(net.logits(net.affine(x, 7)), 0.3)"
+    )
+    benchmark, built = headed(guarded, forward_only=True)
+    plain_benchmark, plain = headed("pass", forward_only=True)
+    spec, without = benchmark.plan.spec, plain_benchmark.plan.spec
+    assert spec.parameters > without.parameters
+    assert spec.forward_flops_per_image == without.forward_flops_per_image
+    assert spec.training_flops_per_image > without.training_flops_per_image
+    types = [[o.type for o in one.step.graph.get_operations()] for one in (built, plain)]
+    assert types[0].count("MatMul") == types[1].count("MatMul") == 1
+
+
+@pytest.mark.parametrize(
+    ("head", "message"),
+    [
+        ("net.auxiliary(net.logits(x), 0)", "has a weight above 0, not 0"),
+        (
+            "if net.training: net.auxiliary(net.logits(x), 0.4)\n        x = net.affine(x, 3)",
+            "other variables when it does not train, such as affine0/bias; make an auxiliary",
+        ),
+        ("net.auxiliary(net.affine(x, 3), 0.4)", r"logits of shape \(11,\) per example, not \(3,"),
+    ],
+)
+def test_heads_that_cannot_be_are_refused(headed, head, message):
+    with pytest.raises(UsageError, match=message):
+        headed(head)
+
+
+def test_an_old_evaluation_has_no_other_metrics(weather, tmp_path):
+    path = tmp_path / "record.json"
+    flags = {"eval_during_training_every_n_steps": 6, "num_eval_batches": 1}
+    BenchmarkCNN(forecast(result_json=str(path), peak_flops=1e12, **flags)).run()
+    document = json.loads(path.read_text())
+    assert document["evaluations"][0]["top_1"] is None
+    assert set(document["evaluations"][0]["metrics"]) == {"rain_hits", "degrees_off", "median_off"}

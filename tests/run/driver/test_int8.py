@@ -1,0 +1,70 @@
+"""--precision=int8 from the command line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cnnbench.cli import main
+from cnnbench.machine.cpu import processor
+from cnnbench.machine.host import Host
+from cnnbench.run.driver import plan
+
+INFERENCE = ("--device=cpu", "--forward_only", "--freeze_when_forward_only", "--precision=int8")
+STEPS = ("--batch_size=2", "--num_batches=2", "--num_warmup_batches=1")
+
+has_instructions = not {"avx512_vnni", "avx_vnni", "amx_int8"}.isdisjoint(
+    processor(Host()).get("cpu_isa") or ()
+)
+
+
+@pytest.mark.skipif(not has_instructions, reason="this CPU has no products of 8-bit integers")
+@pytest.mark.usefixtures("quick_start")
+@pytest.mark.parametrize("flags", [(), ("--num_gpus=3", "--variable_update=replicated")])
+def test_a_run_says_how_much_of_it_computes_in_integers(tmp_path, capsys, flags):
+    path = tmp_path / "record.json"
+    words = (*INFERENCE, *STEPS, *flags, "--model=resnet20", "--data_name=cifar10")
+    assert main([*words, f"--result_json={path}"]) == 0
+    out, err = capsys.readouterr()
+    assert "total images/sec: " in out
+    assert "19 of 19 convolutions compute in 8-bit integers, all other layers in fp32\n" in err
+    record = json.loads(path.read_text())
+    assert record["config"]["precision"] == "int8"
+    # There is no measured rate of products of 8-bit integers to hold it against.
+    assert record["measured"].get("peak_flops_per_sec") is None
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--model=trivial",), "trivial has no convolution to run in 8 bits"),
+        (("--model=lenet", "--noforward_only"), "needs --forward_only and --freeze_when_"),
+        (("--model=lenet", "--nofreeze_when_forward_only"), "needs --forward_only and --freeze_w"),
+    ],
+)
+def test_it_is_refused_where_it_has_no_meaning(capsys, words, message):
+    assert main([*INFERENCE, *words]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith(f"cnnbench: error: --precision=int8: {message}")
+
+
+def test_it_is_refused_on_a_cpu_without_the_instructions(monkeypatch, capsys):
+    monkeypatch.setattr(plan, "processor", lambda host: {"cpu_isa": ["avx2", "avx512f"]})
+    assert main([*INFERENCE, "--model=lenet"]) == 2
+    message = "--precision=int8: this CPU has none of avx512_vnni, avx_vnni, amx_int8; use bf16"
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not has_instructions, reason="this CPU has no products of 8-bit integers")
+def test_it_is_refused_without_onednn(monkeypatch, capsys):
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
+    assert main([*INFERENCE, "--model=lenet"]) == 2
+    message = "--precision=int8: its kernels are oneDNN's; unset TF_ENABLE_ONEDNN_OPTS"
+    assert message in capsys.readouterr().err
+
+
+def test_a_roofline_has_no_rates_for_it(capsys):
+    assert main(["roofline", "lenet", *INFERENCE]) == 2
+    assert "--precision=int8: not here: " in capsys.readouterr().err

@@ -1,0 +1,86 @@
+"""Estimates of memory, and what becomes of a run by them."""
+
+from __future__ import annotations
+
+import pytest
+
+from cnnbench.errors import FlagError
+from cnnbench.flags import Params
+from cnnbench.machine.memory import Memory
+from cnnbench.run.driver import benchmark_cnn, memory
+from cnnbench.run.driver.memory import MemoryEstimate, batch_limits, estimate
+from cnnbench.run.driver.plan import make_plan
+
+GIB = 2**30
+
+
+def total(**flags) -> int:
+    params = Params(**{"model": "alexnet", "device": "cpu", "batch_size": 8, **flags})
+    return estimate(params, make_plan(params), "cpu").total
+
+
+def test_what_a_run_keeps_beside_its_activations() -> None:
+    weights = sum(one.bytes for one in make_plan(Params(model="alexnet")).spec.variables)
+    assert total(optimizer="momentum") - total() == weights
+    assert total(optimizer="adam") - total() == 2 * weights
+    # Beside its activations, a second tower has gradients, or a copy of everything too.
+    second = total(num_gpus=2) - total()
+    copied = total(num_gpus=2, variable_update="replicated") - total()
+    assert copied - second == 2 * weights
+    assert second > weights
+    assert total(forward_only=True) < total() - 2 * weights
+
+
+def test_a_batch_counts_once_per_device() -> None:
+    params = Params(model="resnet20", data_name="cifar10", device="cpu", batch_size=64, num_gpus=2)
+    found = estimate(params, make_plan(params), "cpu")
+    assert found.batch == 64
+    one = Params(model="resnet20", data_name="cifar10", device="cpu", batch_size=64)
+    assert found.per_image == 2 * estimate(one, make_plan(one), "cpu").per_image
+    assert found.total == found.fixed + 64 * found.per_image
+    assert found.largest_batch(found.total) == 64
+    assert found.largest_batch(found.fixed - 1) == 0
+
+
+@pytest.mark.parametrize(
+    ("there", "result"),
+    [
+        (Memory(4 * GIB, 3 * GIB), "refused"),
+        (Memory(8 * GIB, 7 * GIB), "warned"),
+        (Memory(64 * GIB, 7 * GIB), "warned"),
+        (Memory(64 * GIB, 60 * GIB), "quiet"),
+    ],
+)
+def test_refused_warned_or_quiet(there: Memory, result: str) -> None:
+    needed = MemoryEstimate(fixed=GIB, per_image=GIB // 8, batch=64)  # 9 GiB
+    params = Params(model="trivial", batch_size=64)
+    if result == "refused":
+        with pytest.raises(FlagError, match=r"=64: takes about 9 GiB .* there is 4 GiB"):
+            memory.check(needed, there, params)
+        assert memory.check(needed, there, params, refuse=False)
+    else:
+        warning = memory.check(needed, there, params)
+        assert (warning is not None) == (result == "warned")
+        assert warning is None or "9 GiB of memory with --num_gpus=1, but 7 GiB is avail" in warning
+
+
+def test_variables_alone_ask_for_fewer_devices() -> None:
+    needed = MemoryEstimate(fixed=40 * GIB, per_image=1, batch=1)
+    params = Params(model="trivial", num_gpus=8)
+    with pytest.raises(FlagError, match=r"--num_gpus=8: .*; lower --num_gpus"):
+        memory.check(needed, Memory(4 * GIB, 3 * GIB), params)
+
+
+def test_a_run_is_refused_before_tensorflow_and_the_search_knows_where(monkeypatch) -> None:
+    there = Memory(4 * GIB, 3 * GIB)
+    monkeypatch.setattr(benchmark_cnn, "main_memory", lambda: there)
+    monkeypatch.setattr(memory, "main_memory", lambda: there)
+    flags = {"model": "resnet20", "data_name": "cifar10", "device": "cpu"}
+    limits = batch_limits(params := Params(**flags), make_plan(params))
+    assert limits is not None
+    assert limits.fitting < limits.refused
+    benchmark_cnn.BenchmarkCNN(Params(**flags, batch_size=limits.refused - 1))
+    with pytest.raises(FlagError, match="takes about 6 GiB"):
+        benchmark_cnn.BenchmarkCNN(Params(**flags, batch_size=limits.refused))
+    on_gpus = Params(model="trivial", device="gpu")
+    assert batch_limits(on_gpus, make_plan(on_gpus)) is None

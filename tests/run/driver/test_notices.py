@@ -1,0 +1,180 @@
+"""What is said about step times when a run is over."""
+
+from __future__ import annotations
+
+import pytest
+
+from cnnbench.records.measurements import Measurements
+from cnnbench.records.run import Batch, ModelInfo, Summary
+from cnnbench.run.driver.notices import (
+    loss_scaling_lines,
+    peak_warning,
+    steady_state_notice,
+    summary_lines,
+    warm_up_warning,
+)
+
+
+def record(warmup, timed, status="fixed"):
+    run = Measurements(command=[], config={})
+    for seconds in warmup:
+        run.add_warmup_step(seconds)
+    for seconds in timed:
+        run.add_step(seconds)
+    run.warmup_status = status
+    return run.record()
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        (record([], [0.02] * 10), None),
+        (record([0.02] * 100, []), None),
+        (record([0.02] * 10, [0.02] * 90), ("step times are steady from warm-up step 1 on", False)),
+        (
+            record([0.5] + [0.02] * 9, [0.02] * 90),
+            ("step times are steady from warm-up step 2 on", False),
+        ),
+        (record([], [0.02] * 90), ("step times are steady from step 1 on", False)),
+        (
+            record([0.03] * 10, [0.03] * 15 + [0.02] * 85),
+            (
+                "step times are steady only from step 16 on, after 15 of 100 timed steps; "
+                "--num_warmup_batches=25 or --warmup=auto would leave them out",
+                True,
+            ),
+        ),
+        (
+            record([0.03] * 10, [0.03] * 15 + [0.02] * 85, "limit"),
+            ("step times are steady only from step 16 on, after 15 of 100 timed steps", True),
+        ),
+        (
+            record([0.02] * 10, [0.02] * 50 + [0.03] * 50),
+            (
+                "step times are steady only from step 51 on, after 50 of 100 timed steps, and "
+                "slower than before: from 20 to 30 ms",
+                True,
+            ),
+        ),
+        (
+            record([0.02] * 10, [0.02] * 90 + [0.03] * 10),
+            (
+                "step times reached no steady state: the last change, from 20 to 30 ms, came at "
+                "step 91; a longer run or a quieter machine would tell more",
+                True,
+            ),
+        ),
+    ],
+)
+def test_steady_state(run, expected):
+    assert steady_state_notice(run) == expected
+
+
+def test_warm_up_at_its_limit():
+    assert warm_up_warning(record([0.02] * 40, [0.02], "steady")) is None
+    assert warm_up_warning(record([0.02] * 40, [0.02], "limit")) == (
+        "step times were not steady after 40 warm-up steps, the most that --max_warmup_batches "
+        "allows; timing began nevertheless"
+    )
+
+
+@pytest.mark.parametrize(
+    ("peak", "source", "expected"),
+    [
+        (None, None, None),
+        (6000.0, "measured: matmul", None),
+        (
+            4000.0,
+            "measured: matmul",
+            "MFU would be 150 % and is left out: the peak (measured: matmul) is too low; it was "
+            "measured while the machine had other work to do; measure again on a quiet machine",
+        ),
+        (
+            5000.0,
+            "given: --peak_flops",
+            "MFU would be 120 % and is left out: the peak (given: --peak_flops) is too low; "
+            "--peak_flops would correct it",
+        ),
+    ],
+)
+def test_more_than_the_peak(peak, source, expected):
+    run = Measurements(command=[], config={})
+    # 8 images of 15 FLOP in 0.02 s.
+    run.batch = Batch(per_device=8, global_=8)
+    run.model = ModelInfo(
+        name="lenet",
+        parameters=1,
+        trainable_parameters=1,
+        forward_flops_per_image=5,
+        training_flops_per_image=15,
+    )
+    run.add_step(0.02)
+    run.peak_flops_per_sec, run.peak_flops_source = peak, source
+    assert peak_warning(run.record()) == expected
+    assert (run.record().summary().mfu is None) == (peak != 6000.0)
+
+
+def summary(**values):
+    names = Summary.__dataclass_fields__
+    return Summary(**{**dict.fromkeys(names), **values})
+
+
+def _scaled_record(start, end, warmup=(), timed=()):
+    run = Measurements(command=[], config={})
+    for step in range(1, 4):
+        run.add_warmup_step(1.0, 1.0, skipped=step in warmup)
+        run.add_step(1.0, 1.0, skipped=step in timed)
+    run.loss_scale_start, run.loss_scale_end = start, end
+    return run.record()
+
+
+@pytest.mark.parametrize(
+    ("record", "lines"),
+    [
+        (_scaled_record(None, None), []),
+        (_scaled_record(128.0, 128.0), []),
+        (_scaled_record(128.0, 512.0), ["the loss scale went from 128 to 512"]),
+        (
+            _scaled_record(2.0**24, 2.0**23, timed=[1]),
+            [
+                "1 of 6 steps skipped for gradients that were not finite; "
+                "the loss scale went from 16777216 to 8388608"
+            ],
+        ),
+        (
+            _scaled_record(4.0, 1.0, [1, 2], [3]),
+            [
+                "3 of 6 steps skipped for gradients that were not finite (2 of them in the "
+                "warm-up); the loss scale went from 4 to 1, its lowest: the cause is hardly "
+                "fp16's range"
+            ],
+        ),
+    ],
+)
+def test_what_an_automatic_loss_scale_did(record, lines):
+    assert loss_scaling_lines(record) == lines
+
+
+def test_summary_in_words():
+    assert summary_lines(
+        summary(
+            achieved_flops_per_sec=45.25e9,
+            peak_flops_per_sec=90.5e9,
+            peak_flops_source="measured: matmul",
+            mfu=0.5,
+            cpu_seconds_per_step=0.0371,
+            busy_cpus=1.875,
+            input_wait_fraction=0.031,
+            peak_memory_bytes=800 * 2**20,
+        )
+    ) == [
+        "45.25 GFLOP/s achieved, 50.0 % of 90.50 GFLOP/s (measured: matmul)",
+        "37.10 ms of CPU time per step, 1.875 CPUs busy in the timed loop",
+        "3.1 % of the time spent waiting for input",
+        "800 MiB peak memory",
+    ]
+
+
+def test_summary_says_nothing_about_what_is_unknown():
+    assert summary_lines(summary()) == []
+    assert summary_lines(summary(achieved_flops_per_sec=2e12)) == ["2,000 GFLOP/s achieved"]

@@ -1,0 +1,206 @@
+"""Batches, epochs, warm-up, evaluation points and aggregation."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cnnbench.base.stats.steady_state import MIN_STEPS
+from cnnbench.errors import FlagError
+from cnnbench.flags import Params, parse_args
+from cnnbench.flags.ineffective import _AGGREGATING
+from cnnbench.run.driver.plan import WarmUp, make_plan
+from cnnbench.run.driver.step_counts import batches_and_epochs
+from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
+from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec
+
+
+@pytest.mark.parametrize(
+    ("batches", "epochs", "batch", "examples", "expected"),
+    [
+        (None, None, 4, 100, (100, 4.0)),
+        (7, None, 4, 100, (7, 0.28)),
+        (None, 3.0, 2, 3, (5, 10 / 3)),  # 9 images in batches of 2
+        (None, 1.0, 2, 10, (5, 1.0)),
+        (None, 0.5, 32, 100, (2, 0.64)),
+        (None, 0.001, 32, 100, (1, 0.32)),
+    ],
+)
+def test_batches_and_epochs(batches, epochs, batch, examples, expected) -> None:
+    assert batches_and_epochs(batches, epochs, batch, examples) == pytest.approx(expected)
+
+
+def test_a_fixed_warm_up_is_never_looked_at():
+    assert WarmUp(10, 10).checks == frozenset()
+    assert WarmUp(10, 10).status(False) == "fixed"
+
+
+def test_checks_come_ever_further_apart_and_at_the_end():
+    checks = sorted(WarmUp(10, 100, auto=True).checks)
+    assert checks == [20, 25, 30, 35, 40, 45, 50, 55, 60, 66, 72, 79, 86, 94, 100]
+
+
+@given(st.integers(0, 300), st.integers(0, 300))
+def test_checks_lie_between_the_least_and_the_most(least, more):
+    warm_up = WarmUp(least, max(20, least + more), auto=True)
+    assert max(warm_up.checks) == warm_up.most
+    assert all(max(least, MIN_STEPS) <= step <= warm_up.most for step in warm_up.checks)
+
+
+def test_steady():
+    warm_up = WarmUp(10, 100, auto=True)
+    assert warm_up.steady([0.5] + [0.02] * 19)
+    assert not warm_up.steady([0.03] * 15 + [0.02] * 5)
+    assert (warm_up.status(True), warm_up.status(False)) == ("steady", "limit")
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ({}, WarmUp(10, 10)),
+        ({"num_warmup_batches": 3}, WarmUp(3, 3)),
+        ({"num_warmup_batches": 0}, WarmUp(0, 0)),
+        ({"autotune_threshold": 1}, WarmUp(10, 10)),
+        ({"autotune_threshold": 3}, WarmUp(45, 45)),
+        ({"warmup": "auto"}, WarmUp(10, 200, auto=True)),
+        ({"warmup": "auto", "num_warmup_batches": 50}, WarmUp(50, 200, auto=True)),
+        ({"warmup": "auto", "max_warmup_batches": 30}, WarmUp(10, 30, auto=True)),
+        ({"warmup": "auto", "autotune_threshold": 3}, WarmUp(45, 200, auto=True)),
+        ({"warmup": "auto", "eval": True, "train_dir": "d"}, WarmUp(0, 0)),
+    ],
+)
+def test_warm_up(flags, expected):
+    plan = make_plan(Params(model="lenet", **flags))
+    assert plan.warm_up == expected
+    assert plan.warmup == expected.least
+
+
+def test_more_steps_in_any_case_than_at_most():
+    with pytest.raises(FlagError, match="--max_warmup_batches=30: is less than the 40 steps"):
+        make_plan(Params(warmup="auto", num_warmup_batches=40, max_warmup_batches=30))
+
+
+def test_fewer_steps_than_can_be_judged_are_refused():
+    with pytest.raises(FlagError, match="at least 20"):
+        parse_args(["--warmup=auto", "--max_warmup_batches=19"])
+
+
+@pytest.mark.parametrize(
+    ("flags", "steps"),
+    [
+        ({"eval_during_training_every_n_steps": 3}, {3, 6, 9}),
+        ({"eval_during_training_every_n_steps": 5}, {5}),  # 10 is the final evaluation
+        ({"eval_during_training_at_specified_steps": (2, 9, 10, 11)}, {2, 9}),
+        # An epoch of CIFAR-10 is 50000 images: 50 steps of 1000, so 0.05 is 2.5 steps.
+        ({"eval_during_training_every_n_epochs": 0.05}, {3, 5, 8}),
+        ({"eval_during_training_at_specified_epochs": (0.02, 0.15)}, {1, 8}),
+    ],
+)
+def test_evaluation_points(flags, steps) -> None:
+    plan = make_plan(
+        Params(model="resnet20", data_name="cifar10", batch_size=1000, num_batches=10, **flags)
+    )
+    assert plan.eval_steps == steps
+    assert plan.mode == "training + evaluation"
+    assert plan.num_eval_batches == 10
+
+
+def test_batches_are_per_device() -> None:
+    plan = make_plan(Params(model="resnet50", num_gpus=3))
+    assert (plan.batch_per_device, plan.global_batch) == (64, 192)
+    assert plan.num_epochs == pytest.approx(100 * 192 / 1281167)
+
+
+def test_evaluation_counts_validation_images() -> None:
+    params = Params(
+        model="resnet20",
+        data_name="cifar10",
+        eval=True,
+        train_dir="/somewhere",
+        batch_size=128,
+        num_gpus=2,
+        num_eval_epochs=1.0,
+    )
+    plan = make_plan(params)
+    assert plan.num_eval_batches == plan.num_batches == -(-10_000 // 256)
+    assert plan.warmup == 0
+    assert not plan.trains
+
+
+def test_the_evaluation_is_as_long_as_the_training_unless_told() -> None:
+    def batches(**flags) -> int:
+        return make_plan(Params(eval_during_training_every_n_steps=1, **flags)).num_eval_batches
+
+    assert batches() == 100
+    assert batches(num_batches=7) == 7
+    assert batches(num_batches=7, num_eval_batches=2) == 2
+    assert batches(batch_size=1000, num_eval_epochs=1.0) == 50
+
+
+# Flag and value, and the field that they set, alone. Values are none of the defaults.
+AGGREGATION = [
+    ("all_reduce_spec", "copy:2K:xring", "all_reduce", parse_all_reduce_spec("copy:2K:xring")),
+    ("all_reduce_group_size", 3, "group_size", 3),
+    ("all_reduce_share_memory", False, "share_memory", False),
+    ("hierarchical_copy", True, "all_reduce", parse_all_reduce_spec("hierarchical_copy")),
+    ("communication_hint", "ring", "communication_hint", "ring"),
+    ("network_topology", "gcp_v100", "network_topology", "gcp_v100"),
+    ("gradient_repacking", 5, "gradient_repacking", 5),
+    ("gradient_bucket_bytes", 9, "gradient_bucket_bytes", 9),
+    ("precision", "bf16", "compact_dtype", "bfloat16"),
+    ("precision", "fp16", "compact_dtype", "float16"),
+    ("agg_small_grads_max_bytes", 77, "agg_small_grads_max_bytes", 77),
+    ("agg_small_grads_max_group", 7, "agg_small_grads_max_group", 7),
+    ("allreduce_merge_scope", 4, "allreduce_merge_scope", 4),
+    ("variable_consistency", "relaxed", "variable_consistency", "relaxed"),
+    ("sparse_to_dense_grads", True, "sparse_to_dense", True),
+]
+
+
+@pytest.mark.parametrize(("flag", "value", "field", "expected"), AGGREGATION)
+def test_an_aggregation_flag_sets_its_field(flag, value, field, expected) -> None:
+    assert expected != getattr(AggregationSpec(), field)
+    plan = make_plan(Params.from_dict({flag: value}))
+    assert plan.aggregation == dataclasses.replace(AggregationSpec(), **{field: expected})
+
+
+def test_without_flags_nothing_is_done_to_gradients() -> None:
+    assert make_plan(Params()).aggregation == AggregationSpec()
+    for precision in ("fp16", "bf16"):
+        wide = Params(precision=precision, compact_gradient_transfer=False)
+        assert make_plan(wide).aggregation == AggregationSpec()
+
+
+def test_collectives_between_processes_send_buckets_unless_told_otherwise() -> None:
+    def buckets(**flags) -> int:
+        params = Params(variable_update="collective_all_reduce", **flags)
+        return make_plan(params).aggregation.gradient_bucket_bytes
+
+    assert buckets() == 4 * 2**20
+    assert buckets(gradient_bucket_bytes=0) == 0
+    assert buckets(gradient_repacking=2) == buckets(agg_small_grads_max_bytes=64) == 0
+    plan = make_plan(Params(variable_update="collective_all_reduce"))
+    assert plan.aggregation.all_reduce == parse_all_reduce_spec("collective")
+
+
+def test_every_aggregation_flag_and_field_has_been_tried() -> None:
+    assert {flag for flag, *_ in AGGREGATION} - {"precision"} == {*_AGGREGATING} - {
+        "compact_gradient_transfer"
+    }
+    fields = {field.name for field in dataclasses.fields(AggregationSpec)}
+    assert {field for _, _, field, _ in AGGREGATION} == fields
+
+
+def test_unknown_models_are_refused_with_a_suggestion() -> None:
+    with pytest.raises(FlagError, match="resnet50"):
+        make_plan(Params(model="resnet5O"))
+
+
+def test_a_data_set_has_preprocessors_of_its_own() -> None:
+    official = {"input_preprocessor": "official_models_imagenet"}
+    make_plan(Params(model="trivial", **official))
+    with pytest.raises(FlagError, match=r"official_models_imagenet: data set cifar10 takes def"):
+        make_plan(Params(model="trivial", data_name="cifar10", **official))

@@ -1,0 +1,189 @@
+"""--check_replica_consistency: clean runs of every mode, and one bit of one copy that is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from built_runs import MODES, PLUGINS, build
+
+from cnnbench import BenchmarkCNN, Params, RunRecord
+from cnnbench.base.text.progress import Messages
+from cnnbench.cli import main
+from cnnbench.errors import ReplicaDivergenceError
+from cnnbench.flags import parse_args
+from cnnbench.records.measurements import Measurements
+from cnnbench.run.driver.replica_check import ReplicaCheck, equal_copies
+from cnnbench.variable_mgr.tower_variable import TowerVariable
+
+pytestmark = pytest.mark.usefixtures("quick_start")
+
+COPYING = ("replicated", "distributed_all_reduce", "mirrored_strategy")
+WARMUP, STEPS = 1, 4
+TINY = {
+    "model": "poison",
+    "model_plugin": str(PLUGINS / "poison_plugin.py"),
+    "device": "cpu",
+    "batch_size": 2,
+    "num_batches": STEPS,
+    "num_warmup_batches": WARMUP,
+    "check_replica_consistency": 2,
+}
+RELAXED = {
+    "variable_update": "replicated",
+    "variable_consistency": "relaxed",
+    "precision": "fp16",
+    "fp16_enable_auto_loss_scale": True,
+}
+
+
+def flags(**more: object) -> dict[str, object]:
+    return {**TINY, **more}
+
+
+@pytest.mark.parametrize(
+    ("mode", "towers"),
+    [pytest.param(*mode.values, t, id=f"{mode.id}-{t}") for mode in MODES for t in (1, 3)]
+    + [pytest.param(RELAXED, 2, id="relaxed")],
+)
+def test_a_clean_run_passes_and_says_how_often_it_was_checked(
+    mode: dict[str, object], towers: int
+) -> None:
+    params = Params.from_dict(flags(**mode, num_gpus=towers, optimizer="adam", bn_stats="mean"))
+    record = BenchmarkCNN(params).run()
+    shared = ("parameter_server", "independent")
+    copies = towers > 1 and mode["variable_update"] not in shared
+    # Before the first step and after steps 2 and 4.
+    assert record.measured.replica_checks == (3 if copies else None)
+    assert RunRecord.from_json(record.to_json()).measured == record.measured
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("towers", [1, 2])
+def test_a_notice_says_where_there_is_nothing_to_compare(mode: dict[str, str], towers: int) -> None:
+    manager = build(**mode, num_gpus=towers).manager
+    compared = manager.replicas_in_sync and equal_copies(manager, {})
+    words = [f"--{name}={value}" for name, value in mode.items()]
+    notices = parse_args([f"--num_gpus={towers}", "--check_replica_consistency=1", *words]).notices
+    assert bool(compared) != any("--check_replica_consistency has no" in line for line in notices)
+
+
+def test_moving_averages_are_left_out_and_slots_are_not() -> None:
+    built = build(variable_update="replicated", num_gpus=2, optimizer="rmsprop")
+    names = [variable.name for variable in equal_copies(built.manager, built.slots)]
+    trained = [v.name for v in built.manager.trainable_variables_on_device(0)]
+    assert not any("moving" in name for name in names)
+    assert any("moving" in name for name in built.manager.savable_variables())
+    assert len(names) == 3 * len(trained)  # with mean_square and momentum
+
+
+class Spoiled:
+    """A step after whose call number `at` one bit of a copy is another."""
+
+    def __init__(self, step, variables, at):
+        self._step, self._variables, self._left = step, variables, at
+
+    def __getattr__(self, name):
+        return getattr(self._step, name)
+
+    def __call__(self):
+        result = self._step()
+        self._left -= 1
+        if not self._left:
+            for variable in self._variables:
+                flip_lowest_bit(variable)
+        return result
+
+
+def flip_lowest_bit(variable: tf.Variable) -> None:
+    value = np.array(variable.numpy())  # copies of a variable may share memory
+    value.view(f"u{value.itemsize}").reshape(-1)[-1] ^= 1
+    variable.assign(value)
+
+
+@pytest.fixture
+def spoil(monkeypatch: pytest.MonkeyPatch):
+    """Spoils, in later runs, the copies that a function finds, after so many steps."""
+
+    def spoil(find, after: int) -> None:
+        build = BenchmarkCNN.build
+
+        def spoiled(self):
+            built = build(self)
+            return dataclasses.replace(built, step=Spoiled(built.step, find(built), after))
+
+        monkeypatch.setattr(BenchmarkCNN, "build", spoiled)
+
+    return spoil
+
+
+def weight(built, tower):
+    return built.manager.trainable_variables_on_device(tower)[2]
+
+
+@pytest.mark.parametrize("towers", [2, 3])
+def test_one_bit_of_one_copy_is_named(spoil, towers: int, tmp_path: Path) -> None:
+    spoil(lambda built: [weight(built, towers - 1)], WARMUP + 2)
+    path = tmp_path / "record.json"
+    params = flags(variable_update="replicated", num_gpus=towers, result_json=str(path))
+    benchmark = BenchmarkCNN(Params.from_dict(params), messages=Messages(io.StringIO()))
+    expected = rf"by global step 3: \S+/\S+ on tower {towers - 1} differs from tower 0 in 1 of \d+ "
+    with pytest.raises(ReplicaDivergenceError, match=expected):
+        benchmark.run()
+    record = RunRecord.from_json(path.read_text())
+    assert record.error.type == "ReplicaDivergenceError"
+    assert len(record.step_seconds) == 2
+    assert record.measured.replica_checks == 2
+
+
+def test_a_slot_and_every_tower_that_differs_are_named(spoil) -> None:
+    def slots(built):
+        return [built.slots["optimizer/beta1_power"].copies[tower] for tower in (1, 3)]
+
+    spoil(slots, WARMUP + 4)
+    params = flags(variable_update="replicated", num_gpus=4, optimizer="adam")
+    expected = (
+        r"step 5: optimizer/beta1_power on towers 1, 3 differs from tower 0 in 1 of 1 values, "
+        r"by at most [0-9.e-]+$"
+    )
+    with pytest.raises(ReplicaDivergenceError, match=expected):
+        BenchmarkCNN(Params.from_dict(params)).run()
+
+
+def test_relaxed_consistency_with_an_automatic_loss_scale_is_checked_too(spoil) -> None:
+    spoil(lambda built: [weight(built, 0)], WARMUP + 2)
+    with pytest.raises(ReplicaDivergenceError, match="tower 1 differs"):
+        BenchmarkCNN(Params.from_dict(flags(**RELAXED, num_gpus=2))).run()
+
+
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int64])
+def test_bits_are_compared_whatever_they_mean(dtype: tf.DType, cpu_devices) -> None:
+    def check(values) -> None:
+        copies = []
+        for device, value in zip(cpu_devices, values, strict=False):
+            with tf.device(device):
+                copies.append(tf.Variable(tf.cast([1.0, value], dtype)))
+        measurements = Measurements(command=(), config={})
+        ReplicaCheck((TowerVariable("v", copies),), 1, measurements).begins(7, 1)
+
+    check([5.0, 5.0, 5.0])
+    if dtype.is_floating:
+        check([np.nan, np.nan])
+        with pytest.raises(ReplicaDivergenceError, match=r"in 1 of 2 values, by at most 0$"):
+            check([0.0, -0.0])
+    with pytest.raises(ReplicaDivergenceError, match=r"step 7: v on tower 2 .* most 3\.000$"):
+        check([5.0, 5.0, 8.0])
+
+
+def test_a_divergence_exits_with_4_and_one_line(spoil, capsys: pytest.CaptureFixture[str]) -> None:
+    spoil(lambda built: [weight(built, 1)], WARMUP + 2)
+    given = flags(variable_update="replicated", num_gpus=2, quiet_conditions="all")
+    assert main([f"--{name}={value}" for name, value in given.items()]) == 4
+    out, err = capsys.readouterr()
+    assert "total images/sec" not in out
+    (line,) = (line for line in err.splitlines() if "error" in line)
+    assert line.startswith("cnnbench: error: replicas diverged by global step 3: ")

@@ -1,0 +1,31 @@
+"""What a scenario does before it trains."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from cnnbench.run.driver.scenarios import _resume_input
+
+
+@pytest.mark.parametrize(
+    ("asynchronous", "examples", "steps"),
+    [
+        (False, 40, 10),
+        (False, 41, 11),  # of runs with other batches: no example twice
+        (True, 40, 4),  # ten updates by three workers
+    ],
+)
+def test_an_input_goes_on_behind_the_examples_of_earlier_runs(
+    asynchronous: bool, examples: int, steps: int
+) -> None:
+    job = SimpleNamespace(num_workers=3)
+    plan = SimpleNamespace(global_batch=4, asynchronous=asynchronous, job=job)
+    asked: list[int] = []
+    inputs = SimpleNamespace(resume=lambda count: asked.append(count) or True)
+    told: list[str] = []
+    run = SimpleNamespace(plan=plan, messages=SimpleNamespace(notice=told.append))
+    _resume_input(run, inputs, examples)
+    assert asked == [steps]
+    assert told == [f"the input goes on behind the {examples} examples trained on"]

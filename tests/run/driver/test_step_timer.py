@@ -1,0 +1,260 @@
+"""Step timing with a scripted clock and a scripted device."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import pytest
+
+from cnnbench.run.driver.step_timer import StepLoop, StepTime
+
+
+class Device:
+    """A device that needs `work` seconds per step, on which launching takes `enqueue`.
+
+    Reading a result waits for everything that was enqueued before, as a copy to the host does.
+    Time is scripted; every thread has its own.
+    """
+
+    def __init__(self, work: float, enqueue: float, fetch: float) -> None:
+        self.free_at = 0.0
+        self.work, self.enqueue, self.fetch = work, enqueue, fetch
+        self.calls = self.issued = 0
+        self._changed = threading.Condition()
+        self._own = threading.local()
+
+    @property
+    def now(self) -> float:
+        return getattr(self._own, "now", 0.0)
+
+    @now.setter
+    def now(self, now: float) -> None:
+        self._own.now = now
+
+    def clock(self) -> float:
+        return self.now
+
+    def launch(self) -> float:
+        with self._changed:
+            # A launch takes longer to its first kernel than a read that is called to its copy.
+            assert self._changed.wait_for(lambda: self.issued == self.calls, 30)
+            self.now += self.fetch + self.enqueue
+            self.free_at = max(self.free_at, self.now) + self.work
+            return self.free_at
+
+    def called(self) -> None:
+        with self._changed:
+            self.calls += 1
+
+    def read(self, launched: float) -> float:
+        with self._changed:
+            self.issued += 1
+            self._changed.notify_all()
+            self.now = max(self.now, self.free_at)
+            return self.now
+
+
+class Reader(ThreadPoolExecutor):
+    """Calls a read so many seconds after it was submitted."""
+
+    def __init__(self, device: Device, held: float) -> None:
+        super().__init__(2)
+        self._device, self._held = device, held
+
+    def submit(self, function, /, *arguments):
+        def later():
+            time.sleep(self._held)
+            self._device.called()
+            return function(*arguments)
+
+        return super().submit(later)
+
+
+def run(device: Device, lag: int, steps: int, held: float = 0.0, **pauses):
+    steps_done: list[tuple[int, float]] = []
+
+    def done(step: int, spent: StepTime, end: float) -> None:
+        device.now = max(device.now, end)  # this thread has waited for the one that reads
+        steps_done.append((step, spent.seconds))
+
+    read = device.read if lag else lambda end: device.called() or device.read(end)
+    loop = StepLoop(device.launch, read, lag, device.clock, partial(Reader, device, held))
+    return loop.run(steps, done, **pauses), steps_done
+
+
+def test_without_lag_a_step_is_input_launch_and_work() -> None:
+    count, done = run(Device(work=10, enqueue=1, fetch=2), lag=0, steps=3)
+    assert count == 3
+    assert done == [(1, 13), (2, 13), (3, 13)]
+
+
+def test_with_lag_the_device_never_waits_for_the_host() -> None:
+    device = Device(work=10, enqueue=1, fetch=2)
+    _, done = run(device, lag=1, steps=4)
+    # The first step includes its launch; from then on the device is busy all the time.
+    assert done == [(1, 13), (2, 10), (3, 10), (4, 10)]
+    assert device.now == 43
+
+
+def test_a_step_is_launched_once_the_result_of_the_last_one_has_been_asked_for() -> None:
+    device = Device(work=10, enqueue=1, fetch=2)
+    _, done = run(device, lag=1, steps=4, held=0.03)
+    # Asked for later, the result of a step would wait for the step behind it, too.
+    assert done == [(1, 13), (2, 10), (3, 10), (4, 10)]
+
+
+def test_steps_end_in_order_though_a_later_read_returns_first() -> None:
+    last = threading.Event()
+    ticks = iter(range(100))
+
+    def take(handle: int) -> int:
+        if handle == 0:
+            assert last.wait(30)
+        else:
+            last.set()
+        return handle
+
+    handles = iter(range(2))
+    seen: list[tuple[int, float, int]] = []
+    loop = StepLoop(lambda: next(handles), take, 1, lambda: float(next(ticks)))
+    loop.run(2, lambda step, spent, value: seen.append((step, spent.seconds, value)))
+    assert seen == [(1, 1.0, 0), (2, 1.0, 1)]
+
+
+def test_with_lag_a_slow_host_shows_in_the_step_time() -> None:
+    _, done = run(Device(work=1, enqueue=3, fetch=4), lag=1, steps=4)
+    assert sum(seconds for _, seconds in done) == 4 * 7 + 1
+    assert done[1] == (2, 7)
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_a_pause_happens_with_nothing_in_flight_and_outside_step_times(lag: int) -> None:
+    device = Device(work=10, enqueue=1, fetch=2)
+    in_flight: list[bool] = []
+
+    def pause(step: int) -> bool:
+        in_flight.append(device.now < device.free_at)
+        device.now += 1000
+        return False
+
+    _, done = run(device, lag, 4, pause_due=lambda step: step % 2 == 0, pause=pause)
+    assert in_flight == [False, False]
+    assert [step for step, _ in done] == [1, 2, 3, 4]
+    assert max(seconds for _, seconds in done) <= 13
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_a_pause_can_end_the_loop(lag: int) -> None:
+    count, done = run(
+        Device(work=1, enqueue=1, fetch=1),
+        lag,
+        10,
+        pause_due=lambda step: step == 3,
+        pause=lambda step: True,
+    )
+    assert count == 3
+    assert [step for step, _ in done] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_values_reach_their_own_step(lag: int) -> None:
+    values = iter(range(100))
+    seen: list[tuple[int, int]] = []
+    loop = StepLoop(lambda: next(values), lambda handle: handle * 10, lag)
+    loop.run(5, lambda step, _, value: seen.append((step, value)))
+    assert seen == [(1, 0), (2, 10), (3, 20), (4, 30), (5, 40)]
+
+
+def test_results_are_read_on_a_thread_of_their_own_and_before_the_next_launch() -> None:
+    main = threading.current_thread()
+    launched: list[int] = []
+    read: list[tuple[int, bool]] = []
+    reading = threading.Event()
+
+    def launch() -> int:
+        if launched:
+            # The copy of the last result was asked for before this step goes off.
+            assert reading.wait(30)
+            reading.clear()
+        launched.append(len(launched))
+        return launched[-1]
+
+    def take(handle: int) -> int:
+        reading.set()
+        read.append((handle, threading.current_thread() is main))
+        return handle
+
+    assert StepLoop(launch, take, 1).run(6, lambda *_: None) == 6
+    assert read == [(i, False) for i in range(6)]
+
+
+def test_an_error_while_reading_ends_the_loop() -> None:
+    def fail(handle: int) -> int:
+        raise ArithmeticError(f"step {handle}")
+
+    with pytest.raises(ArithmeticError, match="step 0"):
+        StepLoop(lambda: 0, fail, 1).run(5, lambda *_: None)
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_cpu_time_of_a_step_is_without_that_of_pauses(lag: int) -> None:
+    clock = [0.0]
+
+    def spend(seconds: float) -> bool:
+        clock[0] += seconds
+        return False
+
+    times: list[StepTime] = []
+    StepLoop(
+        lambda: spend(0.25) or time.sleep(0.01),
+        lambda handle: spend(0.5),
+        lag,
+        cpu_clock=lambda: clock[0],
+    ).run(
+        4,
+        lambda step, spent, value: times.append(spent),
+        pause_due=lambda step: True,
+        pause=lambda step: spend(1000.0),
+    )
+    assert [spent.cpu_seconds for spent in times] == [0.75] * 4
+    assert all(spent.seconds >= 0.01 for spent in times)
+
+
+def burn(seconds: float) -> None:
+    """Computes until the calling thread has used that much CPU time."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_cpu_time_is_that_of_all_threads_whatever_the_wall_time(lag: int) -> None:
+    def both() -> None:
+        other = threading.Thread(target=burn, args=(0.1,))
+        other.start()
+        burn(0.1)
+        other.join()
+
+    times: list[StepTime] = []
+    loop = StepLoop(both, lambda handle: handle, lag)
+    loop.run(2, lambda step, spent, value: times.append(spent))
+    # Twice the time of one thread. On a busy machine the wall time is longer, this is not.
+    assert 0.4 <= sum(spent.cpu_seconds for spent in times) < 0.6
+
+    times.clear()
+    loop = StepLoop(lambda: time.sleep(0.1), lambda handle: handle, lag)
+    loop.run(2, lambda step, spent, value: times.append(spent))
+    assert sum(spent.seconds for spent in times) >= 0.2
+    assert sum(spent.cpu_seconds for spent in times) < 0.05
+
+
+def test_zero_steps() -> None:
+    assert run(Device(1, 1, 1), 1, 0) == (0, [])
+
+
+def test_an_unknown_lag_is_refused() -> None:
+    with pytest.raises(ValueError, match="lag is 2"):
+        StepLoop(lambda: 0, lambda handle: handle, 2)

@@ -1,0 +1,265 @@
+"""--stop_at: the metric and value that end a training, and its older spelling."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cnnbench import BenchmarkCNN, Params
+from cnnbench.base.text.progress import Messages
+from cnnbench.cli import main
+from cnnbench.errors import FlagError
+from cnnbench.flags import validate
+from cnnbench.flags.stop_at import parse_stop_at
+from cnnbench.records.run import RunRecord
+from cnnbench.records.target import Target
+from cnnbench.run.driver.console import Console
+from cnnbench.run.driver.plan import make_plan
+
+WEATHER = str(Path(__file__).parents[3] / "docs" / "examples" / "weather_plugin.py")
+DURING = {"eval_during_training_every_n_steps": 2, "num_eval_batches": 1}
+
+
+def planned(model: str, **flags: Any) -> Target | None:
+    params = Params(model=model, dataset_plugin=WEATHER, device="cpu", **DURING, **flags)
+    validate(params)
+    return make_plan(params).target
+
+
+@pytest.mark.parametrize(
+    ("model", "text", "metric", "lower"),
+    [
+        ("resnet50", "top_1:0.759", "top_1", False),
+        ("resnet50", "top_1_accuracy:0.759", "top_1", False),
+        ("resnet50", "top_5_accuracy:0.9", "top_5", False),
+        ("resnet50", "loss:2.5", "loss", True),
+        ("ssd300", "mAP:0.212", "map", False),
+        ("ssd300", "map_50:0.4", "map_50", False),
+        ("ssd300", "top_1_accuracy:0.212", "map", False),
+        ("deepspeech2", "word_error_rate:0.23", "word_error_rate", True),
+        ("deepspeech2", "letter_error_rate:1", "letter_error_rate", True),
+        ("ncf", "hit_rate_10:0.635", "hit_rate_10", False),
+        ("ncf", "ndcg_10:0.3", "ndcg_10", False),
+        ("forecast", "rain_hits:7", "rain_hits", False),
+        ("forecast", "degrees_off:3", "degrees_off", True),
+        ("forecast", " median_off : 1e1 ", "median_off", True),
+    ],
+)
+def test_a_metric_is_found_among_those_of_the_model(
+    model: str, text: str, metric: str, lower: bool
+) -> None:
+    value = float(text.rpartition(":")[2])
+    assert planned(model, stop_at=text) == Target(metric=metric, value=value, lower_is_better=lower)
+
+
+def test_the_older_spelling_is_the_top_1_accuracy_and_the_precision_of_ssd300() -> None:
+    assert planned("resnet50", stop_at_top_1_accuracy=0.7) == Target(metric="top_1", value=0.7)
+    assert planned("ssd300", stop_at_top_1_accuracy=0.212) == Target(metric="map", value=0.212)
+    assert planned("resnet50") is None
+
+
+@pytest.mark.parametrize(
+    ("model", "flags", "flag", "words"),
+    [
+        (
+            "resnet50",
+            {"stop_at": "map:0.2"},
+            "stop_at",
+            "model resnet50 has no metric map; its metrics are loss, top_1, top_5",
+        ),
+        (
+            "ncf",
+            {"stop_at": "top_1_accuracy:0.6"},
+            "stop_at",
+            "model ncf has no top-1 accuracy; its metrics are loss, hit_rate_10, ndcg_10",
+        ),
+        (
+            "deepspeech2",
+            {"stop_at_top_1_accuracy": 0.6},
+            "stop_at_top_1_accuracy",
+            "its metrics are loss, word_error_rate, letter_error_rate: use --stop_at=METRIC:VALUE",
+        ),
+        ("resnet50", {"stop_at": "top_1:75.9"}, "stop_at", "top_1 is from 0 to 1"),
+        ("ssd300", {"stop_at": "map:21.2"}, "stop_at", "map is from 0 to 1"),
+        (
+            "resnet50",
+            {"stop_at": "top_1:0.7", "stop_at_top_1_accuracy": 0.7},
+            "stop_at_top_1_accuracy",
+            "--stop_at",
+        ),
+    ],
+)
+def test_what_a_model_has_not_is_refused(
+    model: str, flags: dict[str, Any], flag: str, words: str
+) -> None:
+    with pytest.raises(FlagError) as caught:
+        planned(model, **flags)
+    assert caught.value.flag == flag
+    assert words in caught.value.reason
+
+
+@pytest.mark.parametrize("text", ["top_1", "0.759", ":0.759", "top_1:", "top_1:high", "loss:nan"])
+def test_other_forms_are_refused(text: str) -> None:
+    with pytest.raises(FlagError, match=r"METRIC:VALUE, as in top_1:0\.759"):
+        parse_stop_at(text)
+
+
+def test_a_target_needs_evaluations() -> None:
+    with pytest.raises(FlagError, match="--stop_at=loss:2: needs an evaluation to stop at"):
+        validate(Params(stop_at="loss:2"))
+
+
+PLUGIN = """
+from cnnbench_plugin_weather_plugin import Forecast
+from cnnbench.models import register_model
+
+class Own(Forecast):
+    name = "own"
+    BODY
+
+register_model("own", "weather", Own)
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        ("host_metric_names = ()\n    lower_is_better = ()", 2, "does not declare those"),
+        ("lower_is_better = ('rain',)", 2, "lower_is_better has 'rain', which is none of its"),
+        (
+            "host_metric_names = ('worst_off',)\n    lower_is_better = ()",
+            4,
+            "returns median_off",
+        ),
+    ],
+)
+def test_plug_ins_declare_the_metrics_of_all_rows(
+    body: str,
+    status: int,
+    words: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    quick_start: None,
+) -> None:
+    plugin = tmp_path / "own.py"
+    plugin.write_text(PLUGIN.replace("BODY", body))
+    metric = "worst_off" if "worst_off" in body else "median_off"
+    found = main(
+        [
+            *(f"--dataset_plugin={WEATHER}", f"--model_plugin={plugin}", "--model=own"),
+            *("--data_name=weather", "--device=cpu", "--batch_size=4", "--num_batches=3"),
+            *("--num_warmup_batches=0", "--num_eval_batches=1", f"--stop_at={metric}:1"),
+            *("--eval_during_training_at_specified_steps=1", "--quiet_conditions=all"),
+        ]
+    )
+    assert found == status
+    assert words in capsys.readouterr().err.splitlines()[-1]
+
+
+def run(**flags: Any) -> tuple[RunRecord, list[str], str]:
+    """A training of eight steps, evaluated after every second; its lines and notices."""
+    out, err = io.StringIO(), io.StringIO()
+    params = Params(
+        **{"device": "cpu", "batch_size": 4, "num_batches": 8, "num_warmup_batches": 0},
+        **{"quiet_conditions": "all", **DURING, **flags},
+    )
+    record = BenchmarkCNN(params, console=Console(out), messages=Messages(err)).run()
+    return record, out.getvalue().splitlines(), err.getvalue()
+
+
+def forecast(**flags: Any) -> tuple[RunRecord, list[str], str]:
+    return run(model="forecast", data_name="weather", dataset_plugin=WEATHER, **flags)
+
+
+TRIVIAL = {"model": "trivial", "data_name": "cifar10"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "steps", "line", "config"),
+    [
+        (
+            {"stop_at": "top_1_accuracy:0"},
+            2,
+            "Stopping, as eval accuracy at least 0.0 was reached",
+            {"stop_at": None, "stop_at_top_1_accuracy": 0.0},
+        ),
+        (
+            {"stop_at": "top_5:0"},
+            2,
+            "Stopping, as eval top_5 at least 0.0 was reached",
+            {"stop_at": "top_5:0", "stop_at_top_1_accuracy": None},
+        ),
+        (
+            {"stop_at": "loss:1e6"},
+            2,
+            "Stopping, as eval loss at most 1000000.0 was reached",
+            {"stop_at": "loss:1000000", "stop_at_top_1_accuracy": None},
+        ),
+        ({"stop_at": "loss:0"}, 8, None, {"stop_at": "loss:0", "stop_at_top_1_accuracy": None}),
+    ],
+)
+def test_training_ends_at_the_target(
+    flags: dict[str, Any], steps: int, line: str | None, config: dict[str, Any], quick_start: None
+) -> None:
+    record, lines, _ = run(**TRIVIAL, **flags)
+    assert len(record.step_seconds) == steps
+    assert [text for text in lines if text.startswith("Stopping")] == ([line] if line else [])
+    assert {name: record.config[name] for name in config} == config
+    reached = record.evaluations[0].wall_seconds if line else None
+    assert record.summary().time_to_accuracy_seconds == reached
+    assert RunRecord.from_json(record.to_json()).summary() == record.summary()
+
+
+def test_a_metric_of_all_rows_ends_a_training(quick_start: None) -> None:
+    record, lines, _ = forecast(stop_at="median_off:1000")
+    assert len(record.step_seconds) == 2
+    assert "Stopping, as eval median_off at most 1000.0 was reached" in lines
+    assert record.target == Target(metric="median_off", value=1000.0, lower_is_better=True)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("target", "steps"),
+    # A mean over examples is known at once; what a process computes counts at the next evaluation.
+    [("rain_hits:0", 2), ("median_off:1000", 4), ("median_off:-1", 8)],
+)
+def test_a_process_that_computes_metrics_does_not_decide_how_long_a_training_is(
+    target: str, steps: int, quick_start: None
+) -> None:
+    record, lines, _ = forecast(stop_at=target, collect_eval_results_async=True)
+    assert len(record.step_seconds) == steps
+    assert len([line for line in lines if line.startswith("Stopping")]) == (steps < 8)
+    if steps == 4:
+        # The evaluation that was due when the target was found to be reached is left out.
+        assert [one.global_step for one in record.evaluations] == [2]
+        first = record.evaluations[0].wall_seconds
+        assert record.summary().time_to_accuracy_seconds == first
+
+
+def test_the_older_spelling_of_another_metric_is_explained(
+    tmp_path: Path, quick_start: None
+) -> None:
+    plugin = tmp_path / "own.py"
+    plugin.write_text(PLUGIN.replace("BODY", "top_1_accuracy = 'rain_hits'"))
+    flags = {"model": "own", "model_plugin": str(plugin), "dataset_plugin": WEATHER}
+    record, lines, notices = run(**flags, data_name="weather", stop_at_top_1_accuracy=0.0)
+    assert (
+        "--stop_at_top_1_accuracy is the rain_hits of own, as in tf_cnn_benchmarks: "
+        "--stop_at=rain_hits:0\n"
+    ) in notices
+    assert len(record.step_seconds) == 2
+    assert record.config["stop_at"] == "rain_hits:0"
+    assert "Stopping, as eval accuracy at least 0.0 was reached" in lines
+
+
+def test_values_that_are_not_finite_reach_no_target() -> None:
+    for lower in (False, True):
+        target = Target(metric="loss", value=1.0, lower_is_better=lower)
+        assert not target.reached(float("nan"))
+        assert not target.reached(None)
+        assert target.reached(1.0)
+        assert target.reached(0.5) is lower
+        assert target.reached(1.5) is not lower

@@ -1,0 +1,326 @@
+"""The training scenario with scripted step times: no device, no waiting."""
+
+from __future__ import annotations
+
+import io
+from concurrent.futures import Future
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+
+from cnnbench.base.text.progress import Progress
+from cnnbench.errors import NonFiniteLossError
+from cnnbench.flags import Params
+from cnnbench.records.measurements import Measurements
+from cnnbench.records.run import Evaluation, RunRecord
+from cnnbench.records.turns import TurnTaking
+from cnnbench.run.driver import loop_time
+from cnnbench.run.driver.console import Console
+from cnnbench.run.driver.host_metrics import Evaluated, Results
+from cnnbench.run.driver.plan import make_plan
+from cnnbench.run.driver.training import Training
+from cnnbench.run.runtime.turns import Wait
+from cnnbench.run.step.train_step import StepResult
+
+FAST, SLOW = 0.02, 0.03
+SETTLING = [FAST * 1.05**i for i in range(33, 0, -1)]
+"""Ever faster steps, down to FAST."""
+
+
+class Script:
+    """Steps that take scripted times; everything that Training talks to.
+
+    Attributes:
+      times: of the steps, the last one for ever.
+      rates: the global steps at which the learning rate was asked for.
+      saved, evaluated: global steps of checkpoints and evaluations.
+      loop: number of steps launched when the timed loop began and ended.
+      host: metrics of the host of each evaluation, there at once.
+      ready_at: by launched steps, the evaluations whose metrics are there from then on instead.
+    """
+
+    def __init__(self, times, losses=None, ready_at=None):
+        self.host, self.ready_at = [], ready_at or {}
+        self.times, self.losses = list(times), losses or {}
+        self.now = 0.0
+        self.launched = 0
+        self.rates, self.saved, self.evaluated, self.loop = [], [], [], []
+        self.wait_seconds = 0.0
+        self.loss_scale = SimpleNamespace(value=None)
+
+    def clock(self):
+        self.now += 1e-9  # two readings of a real clock differ, too, whichever thread they are in
+        return self.now
+
+    def __call__(self):
+        index = min(self.launched, len(self.times) - 1)
+        loss = self.losses.get(self.launched, 1.0)
+        self.launched += 1
+        self.now += self.times[index]
+        for late in self.ready_at.get(self.launched, ()):
+            self.host[late].set_result({"map": float(late)})
+        return StepResult(loss, {})
+
+    def on_host(self, result):
+        """Results are read from it alone: those of the call have no values for the host."""
+        return result._replace(loss=Scalar(result.loss))
+
+    def set_learning_rate(self, rate):
+        self.rates.append(rate)
+
+    def save(self, directory, global_step):
+        self.saved.append(global_step)
+
+    def run(self, batches, global_step, console):
+        self.evaluated.append(global_step)
+        evaluation = Evaluation(global_step=global_step, examples=1, images_per_sec=1.0)
+        self.host.append(Future())
+        if not any(len(self.host) - 1 in late for late in self.ready_at.values()):
+            self.host[-1].set_result({})
+        return Evaluated(evaluation, {"top_1": 0.5, "top_5": 0.5}, self.host[-1])
+
+    @contextmanager
+    def around_loop(self):
+        self.loop.append(self.launched)
+        yield
+        self.loop.append(self.launched)
+
+
+class Scalar:
+    def __init__(self, value):
+        self.value = value
+
+    def numpy(self):
+        return self.value
+
+
+def run(script, global_step=0, lag=0, steps=40, more=None, **flags):
+    params = Params(**{"model": "lenet", "num_batches": 40, "display_every": 100, **flags})
+    plan = make_plan(params)
+    out = io.StringIO()
+    measurements = Measurements(command=[], config={})
+    console = Console(out)
+    training = Training(
+        params,
+        plan,
+        script,
+        script,
+        float,  # the learning rate of a step is its number
+        console,
+        Progress.silent(),
+        measurements,
+        script if params.train_dir else None,
+        script if plan.eval_steps else None,
+        Results(None, console, measurements, (), print) if plan.eval_steps else None,
+        global_step,
+        script.around_loop(),
+        lag,
+        script.clock,
+        **(more or {}),
+    )
+    training.run(steps)
+    return measurements.record(), training, out.getvalue()
+
+
+def test_a_fixed_warm_up_is_as_long_as_asked_for():
+    script = Script([SLOW] * 15 + [FAST])
+    record, training, _ = run(script)
+    assert len(record.warmup_step_seconds) == 10
+    assert record.warmup_status == "fixed"
+    assert training.global_step == 50
+    assert script.loop == [10, 50]
+
+
+def test_auto_ends_when_steps_are_steady():
+    script = Script([0.5, FAST])
+    record, training, _ = run(script, warmup="auto")
+    assert record.warmup_status == "steady"
+    assert record.warmup_step_seconds == pytest.approx([0.5] + [FAST] * 19)
+    assert record.step_seconds == pytest.approx([FAST] * 40)
+    assert training.global_step == 60
+
+
+def test_auto_waits_until_the_level_holds():
+    record, _, _ = run(Script([*SETTLING, FAST]), warmup="auto")
+    # Looked at after 40 steps, and again after 45: then a quarter are steady.
+    assert len(record.warmup_step_seconds) == 45
+    assert record.warmup_status == "steady"
+    assert record.step_seconds == pytest.approx([FAST] * 40)
+
+
+def test_auto_does_not_end_before_the_steps_asked_for():
+    record, _, _ = run(Script([FAST]), warmup="auto", num_warmup_batches=33)
+    assert len(record.warmup_step_seconds) == 33
+
+
+def test_auto_comes_to_its_limit():
+    script = Script([0.02 * 1.05**i for i in range(60)])
+    record, training, _ = run(script, warmup="auto", max_warmup_batches=30)
+    assert record.warmup_status == "limit"
+    assert len(record.warmup_step_seconds) == 30
+    assert len(record.step_seconds) == 40
+    assert training.global_step == 70
+
+
+def test_auto_with_steady_steps_only_at_the_limit():
+    script = Script([*SETTLING[-23:], FAST])
+    record, _, _ = run(script, warmup="auto", max_warmup_batches=32)
+    assert (record.warmup_status, len(record.warmup_step_seconds)) == ("steady", 32)
+
+
+def test_warm_up_steps_train_and_count_in_the_global_step():
+    script = Script([FAST])
+    _, training, _ = run(script, global_step=7, warmup="auto")
+    assert training.global_step == 67
+    assert script.rates == list(map(float, range(7, 67)))
+
+
+def test_evaluations_and_checkpoints_count_timed_steps(tmp_path):
+    flags = {"eval_during_training_at_specified_steps": (10, 20), "train_dir": str(tmp_path)}
+    fixed, auto = Script([FAST]), Script([*SETTLING, FAST])
+    run(fixed, save_model_steps=15, **flags)
+    run(auto, save_model_steps=15, warmup="auto", **flags)
+    assert fixed.evaluated == [10 + 10, 10 + 20, 10 + 40]
+    assert fixed.saved == [10 + 15, 10 + 30, 10 + 40]
+    assert auto.evaluated == [45 + 10, 45 + 20, 45 + 40]
+    assert auto.saved == [45 + 15, 45 + 30, 45 + 40]
+
+
+def test_training_goes_on_while_metrics_are_computed_and_they_stay_in_order():
+    # The second evaluation is ready before the first, which the third needs not wait for.
+    script = Script([FAST], ready_at={10 + 25: [1], 10 + 30: [0]})
+    record, _, out = run(
+        script, display_every=5, eval_during_training_at_specified_steps=(10, 20, 35)
+    )
+    assert [one.metrics for one in record.evaluations] == [{"map": 0.0}, {"map": 1.0}, {}, {}]
+    assert [one.global_step for one in record.evaluations] == [20, 30, 45, 50]
+    # What was known in the pause of an evaluation is the time of its end.
+    assert all(one.wall_seconds > 0 for one in record.evaluations)
+    shown = [line.split("\t")[0].split(" = ")[-1] for line in out.splitlines()]
+    begin = shown.index("Running evaluation at global_step 30")
+    after = shown[begin : shown.index("Running evaluation at global_step 45")]
+    assert after == [
+        "Running evaluation at global_step 30",
+        *("Resuming training", "25", "30"),
+        *("0.0000 [1 examples]", "1.0000 [1 examples]", "35"),
+    ]
+
+
+def test_a_loss_that_is_not_finite_ends_an_endless_warm_up():
+    script = Script([0.02 * 1.05**i for i in range(60)], losses={24: float("nan")})
+    with pytest.raises(NonFiniteLossError) as caught:
+        run(script, warmup="auto", max_warmup_batches=30)
+    assert caught.value.step == 24 - 30
+    assert script.loop == []
+
+
+def test_progress_and_phases_are_those_of_a_fixed_warm_up():
+    _, _, fixed = run(Script([FAST]))
+    _, _, auto = run(Script([FAST]), warmup="auto")
+    assert auto == fixed
+
+
+class InTurn:
+    """Turns of so many steps, between which hours pass."""
+
+    taken, seconds = True, 0.25
+
+    def __init__(self, script, steps):
+        self.script, self.steps = script, steps
+        self.waits, self.last, self.within = [], 0, []
+
+    def due(self):
+        return self.script.launched - self.last >= self.steps
+
+    def wait(self, *, steps_left=True):
+        self.waits.append((self.script.launched, steps_left))
+        self.last = self.script.launched
+        self.script.now += 3600.0
+        return Wait(3600.0, 0.5)
+
+    @contextmanager
+    def suspended(self):
+        self.within.append(self.script.launched)
+        yield
+
+
+class Launched(Script):
+    """Batches that a device works on for 8 ms after they have been launched for 6."""
+
+    ready_at_seconds = 0.0
+
+    def __call__(self):
+        result = super().__call__()
+        self.ready_at_seconds = max(self.ready_at_seconds, self.now) + 0.008
+        return result
+
+    def on_host(self, result):
+        self.now = max(self.now, self.ready_at_seconds)
+        return super().on_host(result)
+
+
+def test_latency_is_measured_of_batches_launched_one_at_a_time():
+    script = Launched([0.006])
+    record, training, _ = run(script, lag=1, forward_only=True)
+    assert record.latency_seconds == pytest.approx([0.014] * 40)
+    assert len(record.step_seconds) == 40
+    assert script.loop == [10, 50]  # the timed loop is over by then
+    assert training.global_step == script.launched == 90
+
+
+def test_latency_is_measured_of_a_hundred_batches_at_most():
+    record, _, _ = run(Launched([0.006]), lag=1, forward_only=True, steps=130)
+    assert (len(record.step_seconds), len(record.latency_seconds)) == (130, 100)
+
+
+@pytest.mark.parametrize(("lag", "forward_only"), [(0, True), (1, False)])
+def test_latency_is_not_measured_apart(lag, forward_only):
+    record, _, _ = run(Script([FAST]), lag=lag, forward_only=forward_only)
+    assert record.latency_seconds == ()
+    assert len(record.step_seconds) == 40
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_waits_for_others_are_in_no_step(lag):
+    script = Script([FAST])
+    turns = InTurn(script, 15)
+    record, _, _ = run(script, lag=lag, more={"turns": turns, "suspended": turns.suspended})
+    if not lag:  # the reading thread has a clock of its own
+        assert record.step_seconds == pytest.approx([FAST] * 40)
+    # After the warm-up, after the turns, and before what comes at the end; not within the warm-up.
+    assert turns.waits == [(10, True), (25, True), (40, True), (50, False)]
+    assert turns.within == [25, 40]
+    assert record.turns == TurnTaking(
+        turn_seconds=0.25, starts=(1, 16, 31), waited_seconds=7200.0, waited_cpu_seconds=1.0
+    )
+    assert RunRecord.from_json(record.to_json()).turns == record.turns
+
+
+def test_cpu_time_is_that_of_the_steps_and_of_the_loop_without_what_interrupts_it(monkeypatch):
+    script = Script([FAST])
+    turns = InTurn(script, 15)
+    # Two threads compute whenever time passes, and the kernel has a quarter of it.
+    usage = SimpleNamespace(
+        RUSAGE_SELF=0,
+        getrusage=lambda who: SimpleNamespace(ru_utime=1.5 * script.now, ru_stime=0.5 * script.now),
+    )
+    monkeypatch.setattr(loop_time, "resource", usage)
+    record, _, _ = run(script, more={"turns": turns, "suspended": turns.suspended})
+    assert record.measured.loop_user_seconds == pytest.approx(1.5 * 40 * FAST)
+    assert record.measured.loop_system_seconds == pytest.approx(0.5 * 40 * FAST)
+    assert len(record.step_cpu_seconds) == 40
+    assert RunRecord.from_json(record.to_json()).step_cpu_seconds == record.step_cpu_seconds
+
+
+def test_a_turn_that_is_over_with_the_last_step_is_not_passed_on_twice():
+    script = Script([FAST])
+    turns = InTurn(script, 20)
+    run(script, more={"turns": turns, "suspended": turns.suspended})
+    assert turns.waits == [(10, True), (30, True), (50, False)]
+
+
+def test_who_is_alone_has_no_word_of_turns():
+    record, _, _ = run(Script([FAST]))
+    assert record.turns is None
+    assert "turns" not in record.to_dict()

@@ -1,0 +1,132 @@
+"""--profile_layers: time, memory and FLOPs by layer."""
+
+from __future__ import annotations
+
+import csv
+
+import pytest
+import tensorflow as tf
+
+from cnnbench.cli import main
+from cnnbench.models import get_model
+from cnnbench.models.declare import declare, scope_flops
+from cnnbench.records.outputs import Output, check_outputs
+from cnnbench.run.observe.layers import REST, Layer, chart, layers_of, table
+from cnnbench.run.observe.operations import Operation
+
+
+@pytest.mark.parametrize("model", ["resnet50", "lenet", "googlenet"])
+def test_flops_of_layers_add_up_to_those_of_the_network(model):
+    network = get_model(model, "imagenet")
+    spec = declare(network, 1001)
+    forward, training = (
+        {name: one.training for name, one in scope_flops(network, 1001, training=on).items()}
+        for on in (False, True)
+    )
+    assert sum(forward.values()) == spec.forward_flops_per_image
+    assert sum(training.values()) == spec.training_flops_per_image
+    if model == "lenet":  # by hand: 5 x 5 on 28 x 28, 3 to 32 channels
+        assert forward["conv0"] == 2 * 28 * 28 * 5 * 5 * 3 * 32
+        assert training["conv1"] == 3 * forward["conv1"]
+
+
+def _graph():
+    """Two layers, a ReLU outside of them, and the gradient of one."""
+    graph = tf.Graph()
+    with graph.as_default():
+        images = tf.raw_ops.Placeholder(dtype=tf.float32, shape=[2, 3], name="images")
+        weights = tf.constant(1.0, shape=[3, 4])
+        with tf.name_scope("tower_0/block/affine0/"):
+            product = tf.linalg.matmul(images, weights, name="MatMul")  # 2 x 4 float32
+        with tf.name_scope("tower_0/"):
+            made = tf.nn.relu(product, name="Relu_7")
+        with tf.name_scope("tower_0/block/"):
+            tf.nn.relu(tf.cast(made, tf.float16), name="Relu")
+        with tf.name_scope("gradient_tape/tower_0/"):
+            gradient = tf.raw_ops.ReluGrad(gradients=made, features=made, name="ReluGrad_3")
+        with tf.name_scope("tower_0/"):
+            tf.add_n([gradient, gradient], name="AddN")
+    return graph
+
+
+def test_operations_belong_to_the_innermost_layer():
+    made = [
+        Operation("tower_0/block/affine0/MatMul", "MatMul", 0.5),
+        Operation("tower_1/block/affine0/MatMul", "MatMul", 0.25),
+        Operation("gradient_tape/tower_0/block/affine0/MatMul/MatMul_1", "MatMul", 1.0),
+        Operation("tower_0/block/Relu", "Relu", 0.125),
+        Operation("tower_0/Relu_7", "Relu", 0.5),
+        Operation("gradient_tape/tower_0/ReluGrad_3", "ReluGrad", 0.25),
+        Operation("tower_0/AddN", "AddN", 0.0625),
+        Operation("apply_0/ResourceApplyMomentum", "ResourceApplyMomentum", 2.0),
+    ]
+    flops = {"": 0, "block": 0, "block/affine0": 48, "idle": 0}
+    assert layers_of(made, _graph(), flops, towers=2) == [
+        Layer("block", 0.0625),
+        Layer("block/affine0", 0.375, 0.5, 2 * 4 * 4, 48),
+        # Handed to the block and to the gradient, counted once.
+        Layer("Relu", 0.25, 0.125, 2 * 4 * 4),
+        Layer("AddN", 0.0, 0.03125),
+        Layer(REST, 1.0),
+    ]
+
+
+def test_a_run_writes_table_and_plot(run, tmp_path):
+    files = [tmp_path / name for name in ("layers.txt", "layers.csv", "layers.svg")]
+    flags = ["--model=resnet20", "--num_gpus=2", "--variable_update=replicated"]
+    run(*flags, f"--profile_layers={','.join(map(str, files))}")
+    with files[1].open(newline="") as file:
+        rows = {row["layer"]: row for row in csv.DictReader(file)}
+    network = get_model("resnet20", "cifar10")
+    spec = declare(network, 11)
+    assert sum(int(row["flops"]) for row in rows.values()) == 2 * spec.training_flops_per_image
+    weighted = [name for name in rows if "conv" in name or "affine" in name]
+    assert len(weighted) == 20
+    assert (weighted[0], weighted[-1]) == ("conv0", "affine0")
+    for name in weighted:
+        assert float(rows[name]["forward_seconds"]) > 0
+        assert float(rows[name]["backward_seconds"]) > 0
+    # The first convolution keeps 16 channels of 32 x 32 for two images.
+    assert int(rows["conv0"]["memory_bytes"]) == 2 * 32 * 32 * 16 * 4
+    assert float(rows[REST]["forward_seconds"]) > 0
+    text = files[0].read_text()
+    assert text.startswith("layers of warm-up step 1 of resnet20, 2 images per device\n")
+    assert "stage2/block2/conv1" in text
+    assert "stage2/block2/conv1" in files[2].read_text()
+    check_outputs(Output("profile_layers", str(path)) for path in files)
+
+
+def test_inference_has_no_backward_pass(run, tmp_path):
+    path = tmp_path / "layers.csv"
+    run("--forward_only", f"--profile_layers={path}")
+    with path.open(newline="") as file:
+        rows = {row["layer"]: row for row in csv.DictReader(file)}
+    assert {float(row["backward_seconds"]) for row in rows.values()} == {0.0}
+    # Two images of 32 x 32 x 3 values to a single unit: 2 FLOPs per weight.
+    assert int(rows["affine0"]["flops"]) == 2 * 2 * (32 * 32 * 3)
+
+
+def test_the_table_and_the_plot_of_many_layers():
+    layers = [Layer(f"conv{i}", 1e-3 * i, 2e-3 * i, 2**20, 10**9) for i in range(1, 41)]
+    lines = table(layers, "title").splitlines()
+    assert lines[0] == "title"
+    assert " ".join(lines[-1].split()) == "conv40 40.00 80.00 4.9 % 1 MiB 1.000 8.333"
+    drawn = chart(layers, "title")
+    assert [row.label for row in drawn.rows] == [f"conv{i}" for i in range(11, 41)]
+    assert "The 30 longest of 40 rows, 93.3 % of the time" in drawn.note
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("layers.txt,layers.doc", "--profile_layers=layers.doc: must end in one of .txt, .csv, "),
+        ("none/layers.svg", "--profile_layers=none/layers.svg: there is no folder"),
+        ("layers.svg,", "--profile_layers=: must end in one of .txt, .csv, "),
+    ],
+)
+def test_wrong_paths_are_refused(tmp_path, monkeypatch, capsys, path, message):
+    monkeypatch.chdir(tmp_path)
+    assert main(["--model=trivial", f"--profile_layers={path}"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert message in err

@@ -1,0 +1,197 @@
+"""--benchmark_log_dir, --ml_perf_compliance_logging, and the times of evaluations in records."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from types import SimpleNamespace
+
+import pytest
+
+from cnnbench.cli import main
+from cnnbench.errors import BenchmarkError
+from cnnbench.records import files
+from cnnbench.records.run import RunRecord
+from cnnbench.run.driver.benchmark_log import BenchmarkLog
+from cnnbench.run.driver.evaluation import Evaluator
+
+DURING = ("--eval_during_training_every_n_steps=2", "--num_eval_batches=2")
+
+
+def _lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_the_log_of_official_models(run, tmp_path):
+    folder = tmp_path / "logs"
+    flags = [f"--benchmark_log_dir={folder}", "--benchmark_test_id=nightly", "--num_batches=4"]
+    out, _ = run(*flags, "--display_every=2", *DURING)
+    (about,) = _lines(folder / "benchmark_run.log")
+    assert (about["model_name"], about["dataset"]) == ("trivial", {"name": "cifar10"})
+    assert about["test_id"] == "nightly"
+    parameters = {one.pop("name"): one for one in about["run_parameters"]}
+    assert parameters["batch_size"] == {"long_value": 2}
+    assert parameters["forward_only"] == {"bool_value": False}
+    assert parameters["optimizer"] == {"string_value": "sgd"}
+    rows = _lines(folder / "metric.log")
+    rates = [row for row in rows if row["name"] == "current_examples_per_sec"]
+    # A row for step 1 and for every second; two steps of warm-up come first.
+    assert [row["global_step"] for row in rates] == [3, 4, 6]
+    printed = [line.split()[2] for line in out.splitlines() if "images/sec: " in line]
+    assert [f"{row['value']:.1f}" for row in rates] == printed
+    accuracies = [row for row in rows if row["name"] == "eval_top_1_accuracy"]
+    assert [row["global_step"] for row in accuracies] == [4, 6]
+    (average,) = [row for row in rows if row["name"] == "average_examples_per_sec"]
+    assert average["value"] > 0
+    assert average["unit"] == "examples per second"
+    # Another run adds its metrics and replaces what is known of the run.
+    run(f"--benchmark_log_dir={folder}")
+    assert _lines(folder / "metric.log")[: len(rows)] == rows
+    assert len(_lines(folder / "metric.log")) > len(rows)
+    assert _lines(folder / "benchmark_run.log")[0]["test_id"] is None
+
+
+def test_what_is_known_of_a_run_is_replaced_at_once(tmp_path, monkeypatch):
+    about = {"model": "m", "data_name": "d"}, {}
+    BenchmarkLog(str(tmp_path), *about, "first")
+
+    def full(descriptor, data):
+        os.write(descriptor, data[:9])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(files, "write_all", full)
+    with pytest.raises(BenchmarkError, match=r"benchmark_run\.log: cannot be written: No space"):
+        BenchmarkLog(str(tmp_path), *about, "second")
+    assert _lines(tmp_path / "benchmark_run.log")[0]["test_id"] == "first"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_value_that_is_not_finite_stays_json(tmp_path):
+    log = BenchmarkLog(str(tmp_path), {"model": "m", "data_name": "d"}, {}, None)
+    log.displayed(1, float("nan"))
+    (row,) = _lines(tmp_path / "metric.log")
+    assert row["value"] == "nan"
+
+
+def _mlperf(err):
+    prefix = ":::MLLOG "
+    return [json.loads(x.removeprefix(prefix)) for x in err.splitlines() if x.startswith(prefix)]
+
+
+def test_the_compliance_log_of_a_training(run):
+    target = ["--stop_at_top_1_accuracy=0", "--weight_decay=0.5", "--init_learning_rate=0.25"]
+    out, err = run("--ml_perf_compliance_logging", "--num_batches=4", *DURING, *target)
+    assert ":::MLLOG" not in out
+    lines = _mlperf(err)
+    keys = [line["key"] for line in lines]
+    assert keys[0] == "init_start"
+    assert keys[-8:] == [
+        *("init_stop", "run_start", "block_start", "block_stop"),
+        *("eval_start", "eval_accuracy", "eval_stop", "run_stop"),
+    ]
+    values = {line["key"]: line["value"] for line in lines}
+    assert values["global_batch_size"] == 2
+    assert values["opt_base_learning_rate"] == 0.25
+    assert values["seed"] == 1234
+    assert values["train_samples"] == 50_000
+    assert lines[-1]["metadata"] == {"status": "success"}
+    assert lines[-3]["metadata"] == {"epoch_num": 4 * 2 / 50_000, "samples_count": 8}
+    times = [line["time_ms"] for line in lines]
+    assert times == sorted(times)
+    kinds = {line["key"]: line["event_type"] for line in lines}
+    assert kinds["run_start"] == "INTERVAL_START"
+    assert kinds["run_stop"] == "INTERVAL_END"
+    assert kinds["eval_accuracy"] == "POINT_IN_TIME"
+
+
+def test_a_target_that_is_not_reached(run):
+    # A single unit in its first layer cannot tell 128 images apart.
+    target = ["--stop_at_top_1_accuracy=1", "--eval_batch_size=64"]
+    _, err = run("--ml_perf_compliance_logging", *DURING, *target)
+    lines = _mlperf(err)
+    assert lines[-1]["metadata"] == {"status": "aborted"}
+
+
+def test_a_training_that_diverges_is_aborted(quick_start, capsys):
+    flags = ["--device=cpu", "--model=trivial", "--init_learning_rate=1e30", "--batch_size=2"]
+    assert main([*flags, "--ml_perf_compliance_logging", "--quiet_conditions=all"]) == 4
+    lines = _mlperf(capsys.readouterr().err)
+    assert [line["key"] for line in lines[-3:]] == ["block_start", "block_stop", "run_stop"]
+    assert lines[-1]["metadata"] == {"status": "aborted"}
+
+
+def test_times_of_evaluations(run, tmp_path):
+    path = tmp_path / "record.json"
+    run(f"--result_json={path}", "--num_batches=4", *DURING)
+    record = RunRecord.from_json(path.read_text())
+    first, last = record.evaluations
+    assert 0 < first.loop_seconds < last.loop_seconds == record.measured.loop_seconds
+    assert first.loop_seconds < first.wall_seconds < last.wall_seconds
+    # The pause for the first lies between the two, and in the wall time alone.
+    assert last.wall_seconds - last.loop_seconds > first.wall_seconds - first.loop_seconds
+    assert sum(record.step_seconds[:2]) <= first.loop_seconds
+    assert record.summary().time_to_accuracy_seconds is None
+
+
+def test_time_to_accuracy(run, tmp_path):
+    path = tmp_path / "record.json"
+    run(f"--result_json={path}", "--stop_at_top_1_accuracy=0", *DURING, "--num_batches=4")
+    record = RunRecord.from_json(path.read_text())
+    (reached,) = record.evaluations
+    assert record.summary().time_to_accuracy_seconds == reached.wall_seconds
+    document = json.loads(path.read_text())
+    assert document["summary"]["time_to_accuracy_seconds"] == reached.wall_seconds
+    # Records of before have no target of their own,
+    assert document.pop("target") == {"metric": "top_1", "value": 0.0, "lower_is_better": False}
+    older = RunRecord.from_dict(document)
+    assert older.summary().time_to_accuracy_seconds == reached.wall_seconds
+    # and the first of them no times.
+    for evaluation in document["evaluations"]:
+        del evaluation["loop_seconds"], evaluation["wall_seconds"]
+    older = RunRecord.from_dict(document)
+    assert older.evaluations[0].wall_seconds is None
+    assert older.summary().time_to_accuracy_seconds is None
+
+
+def test_an_evaluation_begins_with_an_untimed_step(run, tmp_path, monkeypatch):
+    """The first call of the traced step is slow; no rate has it."""
+    calls, clock = [], SimpleNamespace(now=0.0)
+    original = Evaluator.__init__
+
+    def slow(self, *arguments):
+        original(self, *arguments)
+        function = self._function
+
+        def counted(*batches):
+            calls.append(1)
+            clock.now += 100.0 if len(calls) == 1 else 1.0
+            return function(*batches)
+
+        self._function = counted
+
+    run(f"--train_dir={tmp_path}")
+    monkeypatch.setattr(Evaluator, "__init__", slow)
+    scripted = SimpleNamespace(perf_counter=lambda: clock.now)
+    monkeypatch.setattr("cnnbench.run.driver.evaluation.time", scripted)
+    path = tmp_path / "record.json"
+    run("--eval", f"--train_dir={tmp_path}", "--num_eval_batches=3", f"--result_json={path}")
+    (evaluation,) = RunRecord.from_json(path.read_text()).evaluations
+    assert len(calls) == 4
+    assert evaluation.examples == 6
+    assert evaluation.images_per_sec == 6 / 3.0
+
+
+@pytest.mark.parametrize("flag", ["benchmark_log_dir", "xla_cache_dir"])
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path, capsys, flag):
+    (tmp_path / "file").touch()
+    assert main(["--model=trivial", f"--{flag}={tmp_path}/file/below"]) == 2
+    assert f"--{flag}={tmp_path}/file/below: must be a directory" in capsys.readouterr().err
+
+
+def test_xla_has_no_folder_whose_name_tensorflow_would_split(tmp_path, capsys, monkeypatch):
+    (tmp_path / "my runs").mkdir()
+    monkeypatch.chdir(tmp_path / "my runs")
+    assert main(["--model=trivial", "--xla", "--xla_cache_dir=cache"]) == 2
+    assert "--xla_cache_dir=cache: must have no spaces or quotes" in capsys.readouterr().err
+    assert not any((tmp_path / "my runs").iterdir())

@@ -1,0 +1,216 @@
+"""--ml_perf_compliance_logging against what MLPerf's rules ask of a log."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from cnnbench import Params
+from cnnbench.flags import validate
+from cnnbench.records.run import Evaluation, RunRecord
+from cnnbench.run.driver.learning_rate import make_schedule
+from cnnbench.run.driver.mlperf_log import MLPerfLog
+from cnnbench.run.driver.plan import make_plan
+from cnnbench.run.driver.step_counts import evaluated_examples
+
+WEATHER = str(Path(__file__).parents[3] / "docs" / "examples" / "weather_plugin.py")
+PREFIX = ":::MLLOG "
+ONCE = (
+    *("submission_benchmark", "init_stop", "run_start", "run_stop", "train_samples"),
+    *("eval_samples", "gradient_accumulation_steps", "global_batch_size", "opt_name"),
+)
+RESNET = (
+    *("sgd_opt_base_learning_rate", "sgd_opt_end_learning_rate", "sgd_opt_weight_decay"),
+    *("sgd_opt_momentum", "model_bn_span", "opt_learning_rate_warmup_epochs"),
+)
+SSD = (
+    *("model_bn_span", "opt_learning_rate_warmup_factor", "opt_learning_rate_warmup_steps"),
+    *("opt_weight_decay", "opt_base_learning_rate"),
+)
+
+
+def parsed(text: str) -> list[dict[str, Any]]:
+    lines = text.splitlines()
+    return [json.loads(line.removeprefix(PREFIX)) for line in lines if line.startswith(PREFIX)]
+
+
+def planned(**flags: Any) -> tuple[Params, list[str], MLPerfLog]:
+    """The log of a run that is planned and not made, and its lines so far."""
+    params = Params(device="cpu", ml_perf_compliance_logging=True, **flags)
+    validate(params)
+    plan = make_plan(params)
+    schedule = make_schedule(
+        params,
+        plan.model.learning_rate,
+        plan.global_batch,
+        plan.train_examples,
+        plan.training_steps,
+    )
+    lines: list[str] = []
+    return params, lines, MLPerfLog(params, plan, schedule, lines.append)
+
+
+def values_of(lines: list[str]) -> dict[str, Any]:
+    return {line["key"]: line["value"] for line in parsed("\n".join(lines))}
+
+
+def test_resnet_has_the_keys_of_its_rules() -> None:
+    _, lines, _ = planned(
+        **{"model": "resnet50_v1.5", "batch_size": 64, "num_gpus": 2, "num_epochs": 41.0},
+        **{"optimizer": "momentum", "weight_decay": 5e-5, "variable_update": "replicated"},
+        **{"init_learning_rate": 0.25, "learning_rate_schedule": "cosine"},
+        **{"minimum_learning_rate": 1e-4, "num_learning_rate_warmup_epochs": 5.0},
+        **{"eval_during_training_every_n_epochs": 4.0, "num_eval_epochs": 1.0},
+    )
+    found = values_of(lines)
+    assert set(RESNET) <= set(found)
+    assert found["submission_benchmark"] == "resnet"
+    assert found["opt_name"] == "sgd"
+    assert found["opt_base_learning_rate"] == found["sgd_opt_base_learning_rate"] == 0.25
+    assert found["sgd_opt_end_learning_rate"] == 1e-4
+    assert found["sgd_opt_momentum"] == 0.9
+    assert found["opt_weight_decay"] == found["sgd_opt_weight_decay"] == 5e-5
+    assert found["model_bn_span"] == 64
+    assert found["global_batch_size"] == 128
+    assert found["opt_learning_rate_warmup_epochs"] == 5.0
+    assert found["opt_learning_rate_warmup_steps"] == int(5 * 1_281_167 / 128)
+    assert found["train_samples"] == 1_281_167
+
+
+def test_a_model_s_own_schedule_is_logged_and_not_its_first_step() -> None:
+    # ImageNet's ResNets climb from 0 for five epochs, to 0.128 per 256 images.
+    _, lines, _ = planned(model="resnet50_v1.5", batch_size=64, bn_stats="sync", num_gpus=2)
+    found = values_of(lines)
+    assert found["opt_base_learning_rate"] == pytest.approx(0.064)
+    assert found["opt_learning_rate_warmup_epochs"] == 5
+    assert found["opt_learning_rate_decay_boundary_epochs"] == [30, 60, 80, 90]
+    assert found["sgd_opt_momentum"] == 0
+    assert found["model_bn_span"] == 128
+    _, lines, _ = planned(model="lenet", optimizer="adam")
+    found = values_of(lines)
+    assert found["opt_name"] == "adam"
+    assert (found["opt_adam_beta_1"], found["opt_adam_beta_2"]) == (0.9, 0.999)
+    assert "model_bn_span" not in found
+    assert not any(key.startswith("sgd_") for key in found)
+
+
+def test_ssd_has_the_keys_of_its_rules_and_its_precision_as_accuracy() -> None:
+    _, lines, log = planned(
+        **{"model": "ssd300", "batch_size": 8, "piecewise_learning_rate_schedule": "0;40;1;50;0"},
+        **{"num_learning_rate_warmup_epochs": 1.0, "stop_at_top_1_accuracy": 0.212},
+        **{"eval_during_training_at_specified_steps": (5,), "num_eval_batches": 1},
+    )
+    found = values_of(lines)
+    assert set(SSD) <= set(found)
+    assert found["submission_benchmark"] == "ssd"
+    assert found["opt_learning_rate_decay_boundary_epochs"] == [40, 50]
+    assert found["opt_learning_rate_warmup_steps"] == int(118_287 / 8)
+    log.begins(0, 20)
+    for step, precision in ((15, 0.2), (20, 0.213)):
+        metrics = {"map": precision, "map_50": 0.9, "map_75": 0.9}
+        log.evaluating(step)
+        log.evaluated(Evaluation(global_step=step, examples=8, images_per_sec=1.0, metrics=metrics))
+    log.ended(20, 1.0)
+    log.close()
+    accuracies = [line for line in parsed("\n".join(lines)) if line["key"] == "eval_accuracy"]
+    assert [line["value"] for line in accuracies] == [0.2, 0.213]
+    assert accuracies[0]["metadata"] == {"epoch_num": 15 * 8 / 118_287, "samples_count": 120}
+    assert parsed(lines[-1])[0]["metadata"] == {"status": "success"}
+
+
+def test_files_of_coco_have_crops_and_examples_without_padding(tmp_path: Path) -> None:
+    for subset in ("train", "validation"):
+        with tf.io.TFRecordWriter(str(tmp_path / f"coco-{subset}-00000-of-00001")) as writer:
+            for _ in range(5):
+                writer.write(b"")  # a plan counts them and reads none
+    _, lines, _ = planned(
+        **{"model": "ssd300", "batch_size": 2, "data_dir": str(tmp_path), "num_batches": 3},
+        **{"eval_during_training_at_specified_steps": (1,), "num_eval_epochs": 1.0},
+    )
+    found = values_of(lines)
+    assert found["max_samples"] == 50
+    assert (found["train_samples"], found["eval_samples"]) == (5, 5)
+
+
+@pytest.mark.parametrize(
+    ("model", "metric"), [("ncf", "hit_rate_10"), ("deepspeech2", "word_error_rate")]
+)
+def test_accuracy_is_what_a_model_is_judged_by(model: str, metric: str) -> None:
+    _, lines, log = planned(model=model)
+    log.evaluated(Evaluation(global_step=1, examples=1, images_per_sec=1.0, metrics={metric: 0.25}))
+    assert values_of(lines)["eval_accuracy"] == 0.25
+
+
+@pytest.fixture
+def weather(tmp_path: Path) -> Path:
+    """Files of the data set of docs/examples with 40 examples, and 53 for evaluations."""
+    generator = np.random.default_rng(3)
+    for subset, count in (("train", 40), ("validation", 53)):
+        np.savez(
+            tmp_path / f"{subset}.npz",
+            hours=generator.normal(size=(count, 24, 3)).astype(np.float32),
+            station=generator.integers(0, 8, count),
+            rain=generator.integers(0, 2, count),
+            degrees=generator.normal(size=count).astype(np.float32),
+        )
+    return tmp_path
+
+
+def test_a_log_keeps_to_the_rules(weather: Path, run: Any) -> None:
+    record = weather / "record.json"
+    _, err = run(
+        *("--model=forecast", f"--dataset_plugin={WEATHER}", "--data_name=weather"),
+        *(f"--data_dir={weather}", "--batch_size=4", "--num_gpus=2", "--num_batches=7"),
+        *("--num_warmup_batches=3", "--eval_during_training_every_n_steps=2"),
+        *("--eval_batch_size=4", "--num_eval_epochs=1", "--ml_perf_compliance_logging"),
+        *("--variable_update=replicated", f"--result_json={record}"),
+    )
+    lines = parsed(err)
+    keys = [line["key"] for line in lines]
+    for key in ONCE:
+        assert keys.count(key) == 1, key
+    values = {line["key"]: line["value"] for line in lines}
+    assert values["eval_samples"] == 53
+    evaluations = RunRecord.from_json(record.read_text()).evaluations
+    assert {one.examples for one in evaluations} == {53}
+    assert values["global_batch_size"] == 8
+    assert values["train_samples"] == 40
+    # Three steps of warm-up and two of the timed ones, then blocks of two, and what is left.
+    blocks = [line["metadata"] for line in lines if line["key"] == "block_start"]
+    assert blocks == [
+        {"first_epoch_num": 0.0, "epoch_count": 1.0, "samples_count": 0},
+        {"first_epoch_num": 1.0, "epoch_count": 0.4, "samples_count": 40},
+        {"first_epoch_num": 1.4, "epoch_count": 0.4, "samples_count": 56},
+        {"first_epoch_num": 1.8, "epoch_count": 0.2, "samples_count": 72},
+    ]
+    stops = [line["metadata"] for line in lines if line["key"] == "block_stop"]
+    assert [stop["first_epoch_num"] for stop in stops] == [0.0, 1.0, 1.4, 1.8]
+    for name in ("eval_start", "eval_accuracy", "eval_stop"):
+        found = [line["metadata"] for line in lines if line["key"] == name]
+        assert [one["epoch_num"] for one in found] == [1.0, 1.4, 1.8, 2.0]
+        assert [one["samples_count"] for one in found] == [40, 56, 72, 80]
+    order = [key for key in keys if key.startswith(("init_", "run_", "block_", "eval_st"))]
+    cycle = ["block_start", "block_stop", "eval_start", "eval_stop"]
+    assert order == ["init_start", "init_stop", "run_start", *cycle * 4, "run_stop"]
+
+
+@pytest.mark.parametrize(
+    ("batches", "batch", "examples", "shards", "counted"),
+    [
+        *((7, 8, 53, 1, 53), (6, 8, 53, 1, 48), (14, 8, 53, 1, 106), (8, 8, 53, 1, 61)),
+        *((1, 64, 53, 1, 53), (3, 64, 53, 1, 159)),
+        # Two workers have 27 and 26 examples, in seven batches of four each.
+        *((7, 8, 53, 2, 53), (6, 8, 53, 2, 48), (8, 8, 53, 2, 61)),
+        # Three and two examples, in batches of two each.
+        *((2, 4, 5, 2, 5), (1, 4, 5, 2, 4), (3, 4, 5, 2, 9)),
+    ],
+)
+def test_padding_is_no_example(
+    batches: int, batch: int, examples: int, shards: int, counted: int
+) -> None:
+    assert evaluated_examples(batches, batch, examples, shards) == counted

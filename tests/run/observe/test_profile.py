@@ -1,0 +1,171 @@
+"""--trace_file and --tfprof_file."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+
+import pytest
+from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+from cnnbench.cli import main
+from cnnbench.records.outputs import KINDS, is_replaceable
+from cnnbench.run.observe import xplane
+from cnnbench.run.observe.operations import Operation, operations, table
+
+PRODUCT = re.compile(r"[\w/]+:\w*MatMul")
+"""What remains of an affine layer's name; the optimizer joins bias and ReLU to the product."""
+
+GPU_STEP = """
+planes {
+  name: "/host:CPU"
+  lines {
+    id: 1 name: "tf_Compute"
+    events { metadata_id: 1 duration_ps: 5 }
+  }
+  event_metadata { key: 1 value { id: 1 name: "tower_0/conv0/Conv2D:Conv2D" } }
+}
+planes {
+  name: "/device:GPU:0"
+  lines {
+    id: 7 name: "Stream #13" timestamp_ns: 2
+    events {
+      metadata_id: 1 offset_ps: 3 duration_ps: 4000000
+      stats { metadata_id: 1 ref_value: 2 }
+      stats { metadata_id: 4 int64_value: -1 }
+      stats { metadata_id: 5 double_value: 0.5 }
+    }
+    events {
+      metadata_id: 1 offset_ps: 9 duration_ps: 1000000
+      stats { metadata_id: 3 str_value: "tower_0/relu/Relu:Relu::sub#id=3#" }
+    }
+    events { metadata_id: 2 duration_ps: 8 }
+  }
+  event_metadata { key: 1 value { id: 1 name: "some_kernel" } }
+  event_metadata { key: 2 value { id: 2 name: "MemcpyH2D" } }
+  stat_metadata { key: 1 value { id: 1 name: "tf_op" } }
+  stat_metadata { key: 2 value { id: 2 name: "tower_0/conv0/Conv2D:Conv2D" } }
+  stat_metadata { key: 3 value { id: 3 name: "kernel_annotation" } }
+  stat_metadata { key: 4 value { id: 4 name: "balance" } }
+  stat_metadata { key: 5 value { id: 5 name: "occupancy" } }
+}
+planes { name: "empty" }
+"""
+
+
+@pytest.fixture
+def gpu_step():
+    """A profile of a GPU as the profiler writes it, made with TensorFlow's own class."""
+    from google.protobuf import text_format
+
+    return text_format.Parse(GPU_STEP, xplane_pb2.XSpace()).SerializeToString()
+
+
+def test_a_profile_is_read_as_tensorflow_wrote_it(gpu_step):
+    host, gpu = xplane.read(gpu_step)
+    assert (host.name, gpu.name) == ("/host:CPU", "/device:GPU:0")
+    (stream,) = gpu.lines
+    first = stream.events[0]
+    assert (stream.name, first.name) == ("Stream #13", "some_kernel")
+    assert (first.start, first.duration) == (2003, 4_000_000)
+    assert first.stats == {"tf_op": "tower_0/conv0/Conv2D:Conv2D", "balance": -1, "occupancy": 0.5}
+
+
+def test_kernels_of_gpus_count_and_launches_do_not(gpu_step):
+    assert operations(xplane.read(gpu_step)) == [
+        Operation("tower_0/conv0/Conv2D", "Conv2D", pytest.approx(4e-6)),
+        Operation("tower_0/relu/Relu", "Relu", pytest.approx(1e-6)),
+    ]
+
+
+def test_the_table_sums_by_type_and_by_name():
+    made = [Operation("a", "Conv", 0.003), Operation("b", "Conv", 0.002)]
+    made += [Operation("a", "Conv", 0.003), Operation("c", "Relu", 0.002)]
+    lines = table(made, "what").splitlines()
+    rows = [line.split() for line in lines]
+    assert lines[0] == "what"
+    assert ["Conv", "8.000", "80.0", "%", "3"] in rows
+    assert ["a:Conv", "6.000", "60.0", "%", "2"] in rows
+    assert rows.index(["a:Conv", "6.000", "60.0", "%", "2"]) < rows.index(
+        ["b:Conv", "2.000", "20.0", "%", "1"]
+    )
+
+
+@pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
+def test_a_chrome_trace_holds_the_step(run, tmp_path, name):
+    path = tmp_path / name
+    out, err = run("--num_gpus=2", f"--trace_file={path}")
+    assert "total images/sec" in out
+    assert "profiler" not in err.lower()
+    content = path.read_bytes()
+    assert is_replaceable(path, KINDS["trace"])
+    trace = json.loads(gzip.decompress(content) if name.endswith(".gz") else content)
+    assert trace["otherData"]["step"].startswith("warm-up step 1 of trivial")
+    done = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    for scope in ("tower_0/affine0/", "tower_1/affine1/", "gradient_tape/tower_0/affine0/"):
+        assert any(PRODUCT.fullmatch(event["name"].removeprefix(scope)) for event in done)
+    assert min(event["ts"] for event in done) >= 0
+    assert all(event["dur"] > 0 for event in done)
+    # One step: each operation of the graph ran once.
+    (loss,) = [e for e in done if re.match(r"tower_0/Sparse\w+/Sparse\w+:", e["name"])]
+    threads = {
+        (e["pid"], e["tid"]): e["args"]["name"] for e in trace["traceEvents"] if "M" in e["ph"]
+    }
+    assert threads[loss["pid"], loss["tid"]].startswith("tf_Compute")
+
+
+def test_a_folder_for_tensorboard(run, tmp_path):
+    folder = tmp_path / "profile"
+    # One --logdir may show the profile and what lies beside the checkpoints.
+    shared = [f"--trace_file={folder}", f"--train_dir={folder}", "--nouse_chrome_trace_format"]
+    run(*shared, f"--tfprof_file={tmp_path / 'top'}")
+    (path,) = folder.glob("plugins/profile/*/*.xplane.pb")
+    space = xplane_pb2.XSpace.FromString(path.read_bytes())
+    names = {m.name for plane in space.planes for m in plane.event_metadata.values()}
+    assert any(PRODUCT.fullmatch(name.removeprefix("tower_0/affine0/")) for name in names)
+    ours = {e.name for p in xplane.read(path.read_bytes()) for line in p.lines for e in line.events}
+    assert ours <= names
+    assert len(ours) > 20
+    assert "tower_0/affine0/" in (tmp_path / "top").read_text()
+
+
+def test_the_top_operations_are_a_table(run, tmp_path):
+    path = tmp_path / "operations.txt"
+    run("--forward_only", f"--tfprof_file={path}")
+    text = path.read_text()
+    assert is_replaceable(path, KINDS["table of operations"])
+    assert text.startswith("operations of warm-up step 1 of trivial, 2 images per device\n")
+    head, _, single = text.partition("the 20 longest operations")
+    shares = [float(share) for share in re.findall(r"([\d.]+) %", head)]
+    assert sum(shares) == pytest.approx(100, abs=2)
+    assert shares == sorted(shares, reverse=True)
+    assert re.search(r"^tower_0/affine1/\w+:\w*MatMul ", single, re.MULTILINE)
+    assert "gradient_tape" not in single
+
+
+def test_a_failed_step_leaves_no_profiler_behind(run, tmp_path, capsys):
+    path = tmp_path / "trace.json"
+    flags = ["--device=cpu", "--model=trivial", "--batch_size=2", "--init_learning_rate=1e30"]
+    flags += ["--num_warmup_batches=4", "--quiet_conditions=all", f"--trace_file={path}"]
+    assert main(flags) == 4
+    assert not path.exists()
+    capsys.readouterr()
+    run(f"--trace_file={path}")
+    assert path.exists()
+
+
+@pytest.mark.parametrize("flag", ["trace_file", "tfprof_file"])
+def test_paths_that_cannot_be_written_are_refused(tmp_path, capsys, flag):
+    assert main(["--model=trivial", f"--{flag}={tmp_path}/none/file"]) == 2
+    assert main(["--model=trivial", f"--{flag}={tmp_path}/file", "--num_warmup_batches=0"]) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith(f"cnnbench: error: --{flag}={tmp_path}/none/file: ")
+    assert "looks at a step of the warm-up" in second
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    flags = ["--nouse_chrome_trace_format", f"--trace_file={tmp_path}/file/below"]
+    assert main(["--model=trivial", *flags]) == 2
+    assert "must be a directory to write to" in capsys.readouterr().err

@@ -1,0 +1,139 @@
+"""--summary_verbosity: event files, read with TensorFlow's own classes."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from built_runs import build
+from tensorflow.core.util import event_pb2
+
+from cnnbench.cli import main
+from cnnbench.run.observe.events import EventFile, buckets
+
+
+def _values(folder):
+    """What the event files of a folder hold: {tag: {step: (dashboard, tensor)}}."""
+    found = {}
+    for path in sorted(folder.glob("events.out.tfevents.*")):
+        for record in tf.data.TFRecordDataset(str(path)):
+            event = event_pb2.Event.FromString(record.numpy())
+            for value in event.summary.value:
+                shown = value.metadata.plugin_data.plugin_name, tf.make_ndarray(value.tensor)
+                found.setdefault(value.tag, {})[event.step] = shown
+    return found
+
+
+def _layers(kind):
+    return {f"{kind}/affine{n}/{part}" for n in range(3) for part in ("kernel", "bias")}
+
+
+def _train(run, folder, verbosity, *flags):
+    run(
+        *(f"--train_dir={folder}", f"--summary_verbosity={verbosity}", "--num_batches=4"),
+        *("--save_summaries_steps=2", "--init_learning_rate=0.25", *flags),
+    )
+    return _values(folder)
+
+
+def test_scalars_every_other_step(run, tmp_path):
+    values = _train(run, tmp_path, 1, "--print_training_accuracy")
+    accuracies = {"metrics/top_1", "metrics/top_5"}
+    assert set(values) == {"learning_rate", "total_loss", "images_per_sec", *accuracies}
+    for steps in values.values():
+        assert list(steps) == [2 + 2, 2 + 4]  # two steps of warm-up come first
+        assert {dashboard for dashboard, _ in steps.values()} == {"scalars"}
+    assert [rate for _, rate in values["learning_rate"].values()] == [0.25, 0.25]
+    assert all(speed > 0 for _, speed in values["images_per_sec"].values())
+
+
+def test_histograms_of_gradients(run, tmp_path):
+    values = _train(run, tmp_path, 2, "--num_gpus=2", "--variable_update=replicated")
+    gradients = {tag for tag in values if tag.startswith("gradients/")}
+    assert gradients == _layers("gradients")
+    dashboard, rows = values["gradients/affine2/bias"][4]
+    assert dashboard == "histograms"
+    assert rows.shape == (30, 3)
+    assert rows[:, 2].sum() == 11  # ten classes and the background
+    assert not any(tag.startswith("variables/") for tag in values)
+
+
+def test_histograms_of_variables_and_images(run, tmp_path):
+    values = _train(run, tmp_path, 3, "--use_fp16", "--fp16_enable_auto_loss_scale")
+    assert _layers("variables") | _layers("gradients") | {"images", "loss_scale"} <= set(values)
+    dashboard, content = values["images"][6]
+    assert dashboard == "images"
+    width, height, *pictures = content.tolist()
+    assert (int(width), int(height)) == (32, 32)
+    decoded = [tf.io.decode_png(picture).numpy() for picture in pictures]
+    assert [picture.shape for picture in decoded] == [(32, 32, 3)] * 2
+    assert all((picture.min(), picture.max()) == (0, 255) for picture in decoded)
+
+
+def test_the_steps_are_those_of_a_run_without(run, tmp_path):
+
+    flags = ["--num_batches=4", "--model=lenet", "--data_name=imagenet", "--num_warmup_batches=1"]
+    losses = []
+    for number, more in enumerate(
+        ([], [f"--train_dir={tmp_path}", "--summary_verbosity=3", "--save_summaries_steps=1"])
+    ):
+        path = tmp_path / f"{number}.json"
+        run(*flags, *more, f"--result_json={path}")
+        losses.append(json.loads(path.read_text())["losses"])
+    assert losses[0] == losses[1]
+
+
+def test_the_gradients_are_those_of_the_loss(tmp_path):
+    """Of a linear model, against its derivative worked out by hand."""
+
+    built = build("oracle", batch_size=2, num_gpus=1, weight_decay=0.5)
+    built.step.build_gradients()
+    before = {n: v.primary.numpy() for n, v in built.manager.savable_variables().items()}
+    built.step()
+    after = {n: v.primary.numpy() for n, v in built.manager.savable_variables().items()}
+    gradients, (images, _) = built.step.last_gradients()
+    again = {n: v.primary.numpy() for n, v in built.manager.savable_variables().items()}
+    assert again == after != before
+    slope = 4 * np.mean(images.numpy()) + 1
+    assert gradients["A"].numpy() == pytest.approx(slope * after["B"])
+    assert gradients["B"].numpy() == pytest.approx(slope * after["A"])
+
+
+def test_evaluations_go_to_their_own_folder(run, tmp_path):
+    train, alone, within = tmp_path / "train", tmp_path / "alone", tmp_path / "within"
+    shared = [f"--train_dir={train}", "--summary_verbosity=1", "--num_eval_batches=2"]
+    run(*shared, "--eval_during_training_every_n_steps=1", f"--eval_dir={within}")
+    values = _values(within)
+    assert list(values["eval/Accuracy@1"]) == [3, 4]
+    run(*shared, "--eval", f"--eval_dir={alone}")
+    again = _values(alone)
+    assert set(again) == {
+        *("eval/Accuracy@1", "eval/Accuracy@5", "eval/loss", "eval/examples_per_sec"),
+    }
+    assert again["eval/loss"][4] == values["eval/loss"][4]
+
+
+def test_buckets_against_numbers():
+    values = np.arange(61.0)
+    rows = buckets(values)
+    assert rows.shape == (30, 3)
+    assert (rows[0, 0], rows[-1, 1]) == (0, 60)
+    assert rows[:, 2].tolist() == [2] * 29 + [3]
+    assert buckets([2.0, 2.0, np.nan, np.inf]).tolist() == [[1.5, 2.5, 2.0]]
+    assert buckets([np.nan]).shape == (0, 3)
+
+
+def test_no_file_without_values(tmp_path):
+    with EventFile(str(tmp_path / "none")):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    flags = ["--eval", f"--train_dir={tmp_path}", "--summary_verbosity=1"]
+    assert main(["--model=trivial", *flags, f"--eval_dir={tmp_path}/file"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"cnnbench: error: --eval_dir={tmp_path}/file: must be a directory")

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from cnnbench.run.runtime.native import uninterrupted, without_info_lines
+
+
+def write(text: str) -> None:
+    os.write(2, text.encode())
+
+
+def test_informational_lines_are_dropped_and_others_kept(capfd, monkeypatch) -> None:
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
+    with without_info_lines():
+        write("I0000 00:00:1795162120.891879   13488 port.cc:153] oneDNN is on\n")
+        write("WARNING: All log messages before absl::InitializeLog() is called\n")
+        write("E0000 00:00:1795162120.891879   13488 cuda.cc:1] call to cuInit: (303)\n")
+        write("E0000 00:00:1795162120.891879   13488 cuda.cc:1] driver too old\n")
+        write("W0000 00:00:1795162120.891879   13488 cuda.cc:1] old driver\n")
+    write("afterwards\n")
+    lines = capfd.readouterr().err.splitlines()
+    assert [line[:5] for line in lines] == ["E0000", "W0000", "after"]
+
+
+def test_what_was_held_back_comes_out_when_the_block_fails(capfd, monkeypatch) -> None:
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
+
+    def load() -> None:
+        with without_info_lines():
+            write("E0000 broken library\n")
+            raise ImportError
+
+    with pytest.raises(ImportError):
+        load()
+    assert capfd.readouterr().err == "E0000 broken library\n"
+
+
+def test_log_level_0_shows_everything(capfd, monkeypatch) -> None:
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "0")
+    with without_info_lines():
+        write("I0000 details\n")
+    assert capfd.readouterr().err == "I0000 details\n"
+
+
+def work(number: int, done: list[str]) -> None:
+    with uninterrupted():
+        os.kill(os.getpid(), number)
+        done.append("the block")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_is_delivered_after_the_block(number: int) -> None:
+    done: list[str] = []
+    before = signal.signal(number, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            work(number, done)
+    finally:
+        signal.signal(number, before)
+    assert done == ["the block"]

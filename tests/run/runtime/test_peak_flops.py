@@ -1,0 +1,146 @@
+"""Published peaks by name and type, and the measured rate of the CPU."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import tensorflow as tf
+
+from cnnbench.run.runtime import peak_flops
+from cnnbench.run.runtime.peak_flops import Peak, measured, peak, published
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "tf32", "tflops"),
+    [
+        ("Tesla P100-PCIE-16GB", "float16", True, 18.7),
+        ("Tesla P100-SXM2-16GB", "float32", True, 10.6),
+        ("Tesla V100-SXM2-16GB", "float16", True, 125),
+        ("Tesla V100-SXM2-16GB", "float32", True, 15.7),
+        ("Tesla V100-PCIE-32GB", "float32", False, 14),
+        ("Tesla T4", "float16", False, 65),
+        ("NVIDIA A100-SXM4-40GB", "bfloat16", False, 312),
+        ("NVIDIA A100-SXM4-80GB", "float32", True, 156),
+        ("NVIDIA A100 80GB PCIe", "float32", False, 19.5),
+        ("A100-PCIE-40GB", "float16", False, 312),
+        ("NVIDIA A10", "bfloat16", False, 125),
+        ("NVIDIA L4", "float32", True, 60),
+        ("NVIDIA L40S", "bfloat16", True, 362),
+        ("NVIDIA H100 80GB HBM3", "bfloat16", True, 989.5),
+        ("NVIDIA H100 PCIe", "float16", True, 756.5),
+        ("NVIDIA H200", "float32", True, 494.5),
+        ("NVIDIA H200", "float32", False, 67),
+        ("NVIDIA B200", "bfloat16", True, 2250),
+        ("NVIDIA GH200 480GB", "bfloat16", True, 989.5),
+        ("NVIDIA GeForce RTX 3090", "float16", True, 71),
+        ("NVIDIA GeForce RTX 4090", "bfloat16", True, 165.2),
+    ],
+)
+def test_published_peak_by_device_name(name, dtype, tf32, tflops):
+    found = published([name], dtype, tf32)
+    assert found.flops_per_sec == pytest.approx(tflops * 1e12)
+    assert found.source.startswith("published: 1 x ")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "NVIDIA A10G",
+        "NVIDIA GeForce RTX 3090 Ti",
+        "NVIDIA GeForce RTX 4090 Laptop GPU",
+        "NVIDIA GeForce RTX 4090 D",
+        "NVIDIA H20",
+        "NVIDIA H800",
+        "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+        "NVIDIA A100-SXM4-40GB MIG 1g.5gb",
+        "NVIDIA RTX PRO 6000 Blackwell",
+        "AMD Instinct MI300X",
+        "",
+    ],
+)
+def test_similar_names_are_not_guessed(name):
+    assert published([name], "float32", True) is None
+
+
+def test_several_gpus_add_up():
+    found = published(["NVIDIA H200", "NVIDIA H200", "NVIDIA L4"], "bfloat16", True)
+    assert found.flops_per_sec == pytest.approx((2 * 989.5 + 121) * 1e12)
+    assert found.source == (
+        "published: 2 x H200 SXM bfloat16 989.5 TFLOP/s, 1 x L4 bfloat16 121 TFLOP/s"
+    )
+
+
+def test_one_unknown_gpu_or_type_makes_the_sum_unknown():
+    assert published(["Tesla V100-SXM2-16GB"], "bfloat16", True) is None
+    assert published(["NVIDIA H200", "NVIDIA X1"], "bfloat16", True) is None
+    assert published([], "bfloat16", True) is None
+
+
+@pytest.mark.parametrize("tf32", [True, False])
+def test_tensorflow_says_whether_float32_means_tf32(tf32, monkeypatch):
+    monkeypatch.setattr(tf.config.experimental, "tensor_float_32_execution_enabled", lambda: tf32)
+    found = published(["NVIDIA H200"], "float32")
+    assert found.flops_per_sec == pytest.approx((494.5 if tf32 else 67) * 1e12)
+    assert (" tf32 " in found.source) == tf32
+
+
+def test_gpu_run_looks_up_the_names_of_its_devices(monkeypatch):
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: ["a", "b"])
+    names = {"a": {"device_name": "NVIDIA H200"}, "b": {"device_name": "NVIDIA L4"}}
+    monkeypatch.setattr(tf.config.experimental, "get_device_details", names.__getitem__)
+    prefix = "/job:localhost/replica:0/task:0/device:GPU:"
+    both = peak("gpu", [prefix + "0", prefix + "1"], "bfloat16")
+    assert both.flops_per_sec == pytest.approx((989.5 + 121) * 1e12)
+    assert peak("gpu", [prefix + "0", prefix + "2"], "bfloat16") is None
+
+
+def test_user_value_is_per_device():
+    assert peak("gpu", ["g0", "g1"], "float32", 5e12) == Peak(1e13, "given: --peak_flops")
+    # CPU towers are parts of one machine.
+    assert peak("cpu", ["c0", "c1"], "float32", 5e9).flops_per_sec == 5e9
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_cpu_is_measured_in_the_dtype_of_the_run(dtype, monkeypatch):
+    monkeypatch.setattr(peak_flops, "_BUDGET_SECONDS", 0.2)
+    found = peak("cpu", ["/CPU:0", "/CPU:1"], dtype)
+    # Slower than any pocket calculator or faster than any CPU would be a wrong formula.
+    assert 1e6 < found.flops_per_sec < 1e15
+    assert re.match(r"measured: (\d+ x )?matmul ", found.source)
+    assert found.source.endswith(f" {dtype}")
+
+
+@pytest.mark.parametrize(
+    ("probe_seconds", "size"),
+    # A product twice as wide takes eight times as long; three must fit 1.2 s.
+    [
+        (0.0001, 2048),
+        (0.4 / 530, 2048),
+        (0.4 / 500, 1024),
+        (0.4 / 60, 512),
+        (0.4 / 7, 256),
+        (9, 256),
+    ],
+)
+def test_slow_machines_get_smaller_matrices(probe_seconds, size):
+    assert peak_flops._affordable_size(probe_seconds) == size
+
+
+@pytest.mark.parametrize(
+    ("cores", "pool", "at_once"), [(2, 0, 1), (2, 2, 1), (8, 1, 8), (8, 3, 2), (2, 4, 1)]
+)
+def test_rate_counts_two_flops_per_multiply_add(monkeypatch, cores, pool, at_once):
+    import tensorflow as tf
+
+    def seconds(size, dtype, repetitions, streams):
+        assert streams == at_once
+        return 1e-3
+
+    monkeypatch.setattr(peak_flops, "_seconds", seconds)
+    monkeypatch.setattr(peak_flops, "available_cores", lambda: cores)
+    monkeypatch.setattr(tf.config.threading, "get_intra_op_parallelism_threads", lambda: pool)
+    peak = measured("float32")
+    assert peak.flops_per_sec == pytest.approx(at_once * 2 * 1024**3 / 1e-3)
+    prefix = "" if at_once == 1 else f"{at_once} x "
+    assert peak.source == f"measured: {prefix}matmul 1024x1024x1024 float32"

@@ -1,0 +1,249 @@
+"""How a measuring process ends, as its parent and a shell see it; real processes only."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cnnbench.run.runtime import supervisor
+from cnnbench.run.runtime.supervisor import GUARDED
+
+pytestmark = [
+    pytest.mark.timeout(120),
+    pytest.mark.skipif(sys.platform != "linux", reason="supervision needs Linux"),
+]
+
+HEAD = """
+import os, signal, sys, time
+from cnnbench.cli.commands import interrupt_on_signals
+from cnnbench.run.runtime import supervisor
+
+def lost(error):
+    print("lost:", error, flush=True)
+"""
+TAIL = """
+    {body}
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    try:
+        time.sleep(0.5)
+    except KeyboardInterrupt:
+        print("interrupted again", flush=True)
+    supervisor.announce(130)
+    sys.exit(130)
+"""
+
+PROGRAM = f"""{HEAD}
+signal.signal(signal.SIGINT, signal.default_int_handler)
+interrupt_on_signals()
+print("before", flush=True)
+with supervisor.offered():
+    supervisor.supervised(lost)
+try:
+    print("child", os.getpid(), os.getppid(), flush=True){TAIL}"""
+# Not in one sleep: a signal just before it would be heard after it.
+WAIT = "for _ in range(600): time.sleep(0.1)"
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts a supervised program; everything is killed at the end."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(body: str, **environment: str) -> subprocess.Popen[str]:
+        code = textwrap.dedent(PROGRAM).format(body=body)
+        process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **environment},
+            start_new_session=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def child_of(process: subprocess.Popen[str]) -> int:
+    assert process.stdout is not None
+    assert process.stdout.readline() == "before\n"
+    _, child, parent = process.stdout.readline().split()
+    assert int(parent) == process.pid
+    return int(child)
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "words"),
+    [
+        ("supervisor.announce(0); sys.exit(0)", 0, None),
+        ("supervisor.announce(1); sys.exit(1)", 1, None),
+        ("supervisor.announce(3); os.kill(os.getpid(), signal.SIGSEGV)", 3, None),
+        ("os._exit(1)", 4, "a native library ended the process with exit code 1"),
+        ("os._exit(0)", 4, "a native library ended the process with exit code 0"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", 4, "ended by SIGSEGV: native code crashed"),
+        ("os.abort()", 4, "ended by SIGABRT: native code gave up"),
+    ],
+)
+def test_what_python_says_passes_and_all_else_is_told(
+    start: Start, body: str, code: int, words: str | None
+) -> None:
+    process = start(body)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert out.count("before") == 1  # what was buffered is written once
+    if words is None:
+        assert err == ""
+        assert "lost" not in out
+    else:
+        (line,) = err.splitlines()
+        assert line.startswith(f"cnnbench: error: {words}")
+        assert f"lost: {words}" in out
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("to_group", [False, True])
+def test_a_signal_interrupts_the_child_once(
+    start: Start, number: signal.Signals, to_group: bool
+) -> None:
+    process = start(WAIT)
+    child_of(process)
+    (os.killpg if to_group else os.kill)(process.pid, number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert (out, err) == ("interrupted\n", "")
+
+
+def test_a_child_does_not_outlive_its_parent(start: Start) -> None:
+    process = start(WAIT)
+    child = child_of(process)
+    process.kill()
+    process.wait(timeout=30)
+    deadline = time.monotonic() + 30
+    while Path(f"/proc/{child}").exists() and time.monotonic() < deadline:
+        if Path(f"/proc/{child}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
+            break  # dead; whoever adopted it has not looked yet
+        time.sleep(0.02)
+    else:
+        assert not Path(f"/proc/{child}").exists()
+
+
+def test_nobody_is_supervised_twice(start: Start) -> None:
+    process = start("print('alone', flush=True); os._exit(7)", **{GUARDED: "1"})
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 7
+    assert "lost" not in out
+
+
+@pytest.mark.parametrize("command", ["run", "allreduce"])
+def test_a_real_run_that_tensorflow_ends(tmp_path: Path, command: str) -> None:
+    record = tmp_path / "record.json"
+    flags = {"run": ("--model=trivial", "--num_batches=1"), "allreduce": ("--sizes=4K",)}[command]
+    finished = subprocess.run(
+        [
+            *(sys.executable, "-m", "cnnbench", command, *flags),
+            *("--device=cpu", f"--result_json={record}"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        env={**os.environ, "TF_XLA_FLAGS": "--bogus"},
+    )
+    assert finished.returncode == 4
+    *others, last = finished.stderr.splitlines()
+    assert last.startswith("cnnbench: error: a native library ended the process with exit code")
+    assert "Unknown flag in TF_XLA_FLAGS: --bogus" in "\n".join(others)
+    document = json.loads(record.read_text())
+    assert document["status"] == "failed"
+    assert document["error"]["type"] == "NativeDeathError"
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("os._exit(0)", "{} or a native library ended the process with exit code 0"),
+        ("os.abort()", "ended by SIGABRT: native code gave up"),
+    ],
+)
+@pytest.mark.parametrize("command", [("run", "--model=trivial"), ("models",)])
+def test_a_plug_in_that_ends_the_process_while_planning(
+    tmp_path: Path, command: tuple[str, ...], body: str, words: str
+) -> None:
+    plugin = tmp_path / "own.py"
+    plugin.write_text(f"import os\n{body}\n")
+    finished = subprocess.run(
+        [sys.executable, "-m", "cnnbench", *command, f"--model_plugin={plugin}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (finished.returncode, finished.stdout) == (4, "")
+    (line,) = finished.stderr.splitlines()
+    assert line.startswith(f"cnnbench: error: {words.format(f'--model_plugin={plugin}')}")
+
+
+PLANNED = f"""{HEAD}
+with supervisor.offered():
+    {{first}}
+    supervisor.watched("--model_plugin=own.py")
+    supervisor.watched("--model_plugin=other.py")
+    interrupt_on_signals()
+    {{planned}}
+    supervisor.supervised(lost)
+try:
+    print("measures", os.getpid(), flush=True){TAIL}"""
+
+
+@pytest.mark.parametrize("first", ["", "supervisor.watched(supervisor.NUMPY)"])
+@pytest.mark.parametrize(
+    ("planned", "body", "code", "words"),
+    [
+        ("os._exit(0)", "", 4, "--model_plugin=own.py or a native library ended the process"),
+        ("", "os._exit(0)", 4, "a native library ended the process with exit code 0"),
+        ("", "supervisor.announce(3); sys.exit(3)", 3, ""),
+        ("", "os.killpg(0, signal.SIGTERM); time.sleep(30)", 130, ""),
+    ],
+)
+def test_planning_and_measuring_have_a_parent_each(
+    first: str, planned: str, body: str, code: int, words: str
+) -> None:
+    finished = subprocess.run(
+        [sys.executable, "-c", PLANNED.format(first=first, planned=planned, body=body)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        start_new_session=True,
+    )
+    assert finished.returncode == code
+    told = finished.stderr.splitlines()
+    assert [line.startswith(f"cnnbench: error: {words}") for line in told] == [True] * bool(words)
+    assert finished.stdout.count("lost: ") == (words != "" and not planned)
+    assert finished.stdout.count("interrupted") == (code == 130)
+
+
+def test_nothing_forks_once_the_program_is_over() -> None:
+    def lost(error: Exception) -> None:
+        raise AssertionError(error)
+
+    with supervisor.offered():
+        pass
+    parent = os.getpid()
+    supervisor.supervised(lost)
+    assert os.getpid() == parent

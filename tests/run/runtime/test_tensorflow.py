@@ -1,0 +1,196 @@
+"""Thread rules, the environment, and peak memory of the process and of the fullest GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from forked import Forked, cnnbench
+
+from cnnbench.errors import BenchmarkError, ExitCode
+from cnnbench.flags import Params
+from cnnbench.run.runtime.tensorflow import (
+    XLA_CACHE,
+    Settings,
+    configure,
+    export_environment,
+    input_threads,
+    load_tensorflow,
+    peak_memory,
+    reset_peak_memory,
+    thread_counts,
+)
+
+
+@pytest.mark.parametrize(
+    ("flags", "kind", "cores", "expected"),
+    [
+        ({}, "cpu", 2, (0, 0)),
+        ({}, "cpu", 1, (0, 0)),
+        ({"num_gpus": 2}, "cpu", 2, (1, 2)),
+        ({"num_gpus": 4}, "cpu", 2, (1, 2)),
+        ({"num_gpus": 3}, "cpu", 8, (0, 0)),
+        ({"num_gpus": 8}, "cpu", 8, (1, 8)),
+        ({"num_intra_threads": 5}, "cpu", 8, (5, 0)),
+        ({"num_inter_threads": 3}, "cpu", 8, (0, 3)),
+        ({"num_intra_threads": 0}, "cpu", 8, (0, 0)),
+        ({}, "gpu", 16, (1, 0)),
+        ({"num_intra_threads": 4, "num_inter_threads": 2}, "gpu", 16, (4, 2)),
+    ],
+)
+def test_thread_counts(flags, kind, cores, expected) -> None:
+    assert thread_counts(Settings.of(Params(**flags)), kind, cores) == expected
+
+
+@pytest.mark.parametrize(
+    ("flags", "kind", "expected"),
+    [
+        ({}, "cpu", 16),
+        ({"datasets_num_private_threads": 3}, "cpu", 3),
+        ({"datasets_num_private_threads": 0}, "gpu", 0),
+        ({"num_gpus": 2}, "gpu", 16 - 2 * 4),
+        ({"num_gpus": 8}, "gpu", 1),
+        ({"num_gpus": 2, "gpu_thread_mode": "global"}, "gpu", 12),
+    ],
+)
+def test_input_threads(flags, kind, expected, monkeypatch) -> None:
+    monkeypatch.setattr("cnnbench.run.runtime.tensorflow.available_cores", lambda: 16)
+    assert input_threads(Settings.of(Params(**flags)), kind) == expected
+
+
+def test_the_environment_is_set_but_never_overridden(monkeypatch) -> None:
+    monkeypatch.setattr(os, "environ", {"TF_GPU_THREAD_COUNT": "7"})
+    params = Params(autotune_threshold=2, winograd_nonfused=False, use_unified_memory=True)
+    export_environment(Settings.of(params))
+    assert os.environ["TF_GPU_THREAD_COUNT"] == "7"
+    assert os.environ["TF_GPU_THREAD_MODE"] == "gpu_private"
+    assert os.environ["TF_AUTOTUNE_THRESHOLD"] == "2"
+    assert os.environ["TF_ENABLE_WINOGRAD_NONFUSED"] == "0"
+    assert os.environ["TF_FORCE_UNIFIED_MEMORY"] == "1"
+    assert "CUDA_VISIBLE_DEVICES" not in os.environ
+
+
+def test_xla_is_told_of_its_folder_whatever_the_working_directory(monkeypatch, tmp_path) -> None:
+    monkeypatch.chdir(tmp_path)
+    for flags, expected in (
+        ({}, "--tf_xla_cpu_global_jit"),
+        ({"xla_cache_dir": "c"}, f"--tf_xla_cpu_global_jit {XLA_CACHE}{tmp_path}/c"),
+    ):
+        monkeypatch.setattr(os, "environ", {})
+        export_environment(Settings.of(Params(xla=True, **flags)))
+        assert os.environ["TF_XLA_FLAGS"] == expected
+
+
+def test_what_is_compiled_once_is_taken_from_the_folder(tmp_path) -> None:
+    """The same step loses the same and adds nothing to it; a file that is torn is named."""
+    cache = tmp_path / "cache"
+    path, errors = tmp_path / "record.json", tmp_path / "err"
+
+    def run(code: int = 0) -> list[float]:
+        flags = ["--model=trivial", "--data_name=cifar10", "--batch_size=2", "--device=cpu"]
+        flags += ["--num_batches=1", "--num_warmup_batches=0", "--xla_compile", "--peak_flops=1e12"]
+        flags += [f"--xla_cache_dir={cache}", f"--result_json={path}"]
+        assert Forked(cnnbench, flags, tmp_path / "out", errors).wait(120) == code
+        losses: list[float] = json.loads(path.read_text())["losses"]
+        return losses
+
+    def kept() -> dict[str, int]:
+        return {file.name: file.stat().st_mtime_ns for file in cache.iterdir()}
+
+    losses = run()
+    first = kept()
+    assert first
+    assert run() == losses
+    assert kept() == first
+    for file in cache.iterdir():
+        os.truncate(file, 1000)
+    assert run(ExitCode.FAILED) == []
+    last = errors.read_text().splitlines()[-1]
+    assert last.startswith(f"cnnbench: error: --xla_cache_dir={cache}: a file there cannot be read")
+
+
+def test_a_cpu_run_does_not_touch_the_gpus(monkeypatch) -> None:
+    monkeypatch.setattr(os, "environ", {})
+    export_environment(Settings.of(Params(device="cpu")))
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def resident_bytes():
+    with open("/proc/self/status", encoding="ascii") as file:
+        line = next(line for line in file if line.startswith("VmRSS"))
+    return int(line.split()[1]) * 1024
+
+
+def test_process_peak_is_in_bytes_and_keeps_what_was_freed():
+    size = 64 << 20
+    block = np.ones(size, np.uint8)
+    with_block = resident_bytes()
+    del block
+    peak = peak_memory("cpu")
+    # The kernel's two counters are updated at different moments.
+    assert with_block - (4 << 20) <= peak < 100 * with_block
+
+
+def test_gpu_peak_is_that_of_the_fullest_device(monkeypatch):
+    reset = []
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: ["a", "b"])
+    monkeypatch.setattr(
+        tf.config.experimental,
+        "get_memory_info",
+        lambda device: {"current": 1, "peak": {"GPU:0": 10, "GPU:1": 30}[device]},
+    )
+    monkeypatch.setattr(tf.config.experimental, "reset_memory_stats", reset.append)
+    reset_peak_memory("cpu")
+    assert reset == []
+    reset_peak_memory("gpu")
+    assert reset == ["GPU:0", "GPU:1"]
+    assert peak_memory("gpu") == 30
+
+
+@pytest.mark.parametrize(
+    ("version", "notices"),
+    [
+        ("2.18.0", 0),
+        ("2.21.7", 0),
+        ("2.22.0", 1),
+        ("2.23.0-dev20270101", 1),
+        ("3.0.0rc1", 1),
+    ],
+)
+def test_a_newer_tensorflow_runs_with_one_notice(version, notices, monkeypatch):
+    monkeypatch.setattr(tf, "__version__", version)
+    assert load_tensorflow() is tf
+    found = [
+        line
+        for line in configure(Settings.of(Params(device="cpu"))).notices
+        if "TensorFlow" in line
+    ]
+    assert found == [f"TensorFlow {version} is newer than 2.21, the newest tested"] * notices
+
+
+def test_an_older_tensorflow_is_refused(monkeypatch):
+    monkeypatch.setattr(tf, "__version__", "2.17.1")
+    with pytest.raises(BenchmarkError, match=r"TensorFlow 2\.17\.1 .* needs at least 2\.18$"):
+        load_tensorflow()
+
+
+def test_a_program_loads_tensorflow_without_what_only_keras_uses():
+    code = """if True:
+        import sys
+        from cnnbench.run.runtime import supervisor
+        from cnnbench.run.runtime.tensorflow import load_tensorflow
+        print(supervisor.is_program())
+        with supervisor.offered():
+            load_tensorflow()
+        print("keras" in sys.modules, *{"sklearn", "matplotlib", "pandas"} & sys.modules.keys())
+        import matplotlib, pandas
+        from sklearn.datasets import load_digits
+        print(len(load_digits().target))
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == ["False", "True", "1797"], done.stderr

@@ -1,0 +1,235 @@
+"""The rule of automatic loss scaling, and the arithmetic around it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from cnnbench.run.step.loss_scale import (
+    CAP,
+    FLOOR,
+    AutoLossScale,
+    StaticLossScale,
+    all_finite,
+    inverse_of,
+    scaled,
+    unscaled,
+)
+
+
+def oracle(initial: float, every_n: int, finite: list[bool]) -> list[tuple[float, int]]:
+    """(scale, good steps) after each step, written down without looking at the code."""
+    scale, good, history = np.float32(initial), 0, []
+    for ok in finite:
+        if ok:
+            good += 1
+            if good == every_n:
+                good = 0
+                if scale < CAP:
+                    scale = min(scale * np.float32(2), np.float32(CAP))
+        else:
+            good = 0
+            if scale > FLOOR:
+                scale = max(scale / np.float32(2), np.float32(FLOOR))
+        history.append((float(scale), good))
+    return history
+
+
+class Steps:
+    """Steps of one device whose only gradient can be chosen; they count their updates."""
+
+    def __init__(self, initial: float, every_n: int, device: str) -> None:
+        self.scale = AutoLossScale(initial, every_n, device)
+        with tf.device(device):
+            self.gradient = tf.Variable([1.0, 1.0])
+            self.updates = tf.Variable(0)
+
+        @tf.function(autograph=False)
+        def step() -> tf.Tensor:
+            with tf.device(device):
+                verdict = self.scale.judge([[self.gradient.read_value()]], together=True)
+                ops = verdict.guards[0].run(lambda: [self.updates.assign_add(1, read_value=False)])
+                with tf.control_dependencies([*ops, *verdict.updates]):
+                    return tf.identity(verdict.skipped)
+
+        self._step = step
+
+    def __call__(self, value: float) -> bool:
+        self.gradient.assign([1.0, value])
+        return bool(self._step().numpy())
+
+    @property
+    def state(self) -> tuple[float, int]:
+        variables = self.scale.variables()
+        return self.scale.value, int(variables["good_steps"].numpy())
+
+
+BAD = (np.nan, np.inf, -np.inf)
+SCRIPTS = {
+    "all good": [True] * 7,
+    "all bad": [False] * 12,
+    "a bad one starts the count anew": [True, False, True, True, True, False, True, True],
+    "alternating": [True, False] * 5,
+    "overflow, then settle": [False] * 4 + [True] * 9,
+}
+
+
+@pytest.mark.parametrize("every_n", [1, 2, 3, 1000])
+@pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
+def test_a_script_gives_what_the_rule_says(
+    script: list[bool], every_n: int, cpu_devices: tuple[str, ...]
+) -> None:
+    steps = Steps(128.0, every_n, cpu_devices[0])
+    expected = oracle(128.0, every_n, script)
+    for number, (finite, state) in enumerate(zip(script, expected, strict=True)):
+        skipped = steps(1.0 if finite else BAD[number % 3])
+        assert skipped is not finite
+        assert steps.state == state
+    assert steps.updates.numpy() == sum(script)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_long_random_runs_follow_the_rule(seed: int, cpu_devices: tuple[str, ...]) -> None:
+    rng = np.random.default_rng(seed)
+    every_n = int(rng.integers(1, 5))
+    initial = float(2.0 ** rng.integers(0, 25))
+    script = [bool(ok) for ok in rng.random(150) < rng.random()]
+    steps = Steps(initial, every_n, cpu_devices[0])
+    states = []
+    for ok in script:
+        steps(1.0 if ok else np.nan)
+        states.append(steps.state)
+    assert states == oracle(initial, every_n, script)
+
+
+@pytest.mark.parametrize(
+    ("initial", "finite", "expected"),
+    [
+        (CAP, True, CAP),
+        (CAP * 0.75, True, CAP),
+        (2.0**126, True, 2.0**126),  # given, so kept; but it does not grow
+        (2.0**126, False, 2.0**125),
+        (FLOOR, False, FLOOR),
+        (FLOOR * 1.5, False, FLOOR),
+        (0.25, False, 0.25),  # likewise at the other end
+        (0.25, True, 0.5),
+    ],
+)
+def test_the_scale_stays_within_its_bounds(
+    initial: float, finite: bool, expected: float, cpu_devices: tuple[str, ...]
+) -> None:
+    steps = Steps(initial, 1, cpu_devices[0])
+    steps(1.0 if finite else np.inf)
+    assert steps.scale.value == expected
+
+
+def test_a_count_from_a_run_with_another_interval_is_not_stuck(
+    cpu_devices: tuple[str, ...],
+) -> None:
+    steps = Steps(128.0, 3, cpu_devices[0])
+    steps.scale.variables()["good_steps"].assign(700)
+    steps(1.0)
+    assert steps.state == (256.0, 0)
+
+
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16, tf.float32, tf.float64])
+@pytest.mark.parametrize("bad", BAD)
+def test_one_bad_element_anywhere_is_found(
+    bad: float, dtype: tf.DType, cpu_devices: tuple[str, ...]
+) -> None:
+    lengths = (1, 3, 1001)
+    for where in range(len(lengths)):
+        for place in {0, lengths[where] // 2, lengths[where] - 1}:
+            arrays = [np.ones(n) for n in lengths]
+            arrays[where][place] = bad
+            tensors = []
+            for device, array in zip(cpu_devices, arrays, strict=False):
+                with tf.device(device):
+                    tensors.append(tf.constant(array, dtype))
+            assert not all_finite(tensors, cpu_devices[0]).numpy()
+
+
+def test_what_is_finite_is_taken_for_finite(cpu_devices: tuple[str, ...]) -> None:
+    largest = tf.constant([3e38, 3e38, -3e38])  # though their sum and squares are not
+    empty = tf.zeros([0, 3])
+    assert all_finite([largest, empty], cpu_devices[0]).numpy()
+    assert all_finite([empty], cpu_devices[0]).numpy()
+    assert all_finite([], cpu_devices[0]).numpy()
+
+
+def test_a_tensor_is_looked_at_once_and_where_it_is(cpu_devices: tuple[str, ...]) -> None:
+    with tf.Graph().as_default() as graph:
+        with tf.device(cpu_devices[1]):
+            shared = tf.zeros([5])
+        with tf.device(cpu_devices[2]):
+            own = tf.zeros([5])
+        finite = all_finite([shared, own, shared], cpu_devices[0])
+    looks = [o.device for o in graph.get_operations() if o.type == "IsFinite"]
+    assert looks == [cpu_devices[1], cpu_devices[2]]
+    assert finite.device == cpu_devices[0]
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_whom_a_bad_gradient_stops(together: bool, cpu_devices: tuple[str, ...]) -> None:
+    scale = AutoLossScale(128.0, 1, cpu_devices[0])
+    ran = []
+    for device in cpu_devices[:3]:
+        with tf.device(device):
+            ran.append(tf.Variable(0))
+
+    @tf.function(autograph=False)
+    def step(values: tf.Tensor) -> tf.Tensor:
+        gradients = []
+        for tower, device in enumerate(cpu_devices[:3]):
+            with tf.device(device):
+                gradients.append([tf.identity(values[tower])])
+        verdict = scale.judge(gradients, together=together)
+        ops = list(verdict.updates)
+        for guard, variable in zip(verdict.guards, ran, strict=True):
+            with tf.device(variable.device):
+                ops += guard.run(lambda v=variable: [v.assign_add(1, read_value=False)])
+        with tf.control_dependencies(ops):
+            return tf.identity(verdict.skipped)
+
+    assert step(tf.constant([1.0, np.nan, np.inf])).numpy()
+    assert [v.numpy() for v in ran] == ([0, 0, 0] if together else [1, 0, 0])
+    assert scale.value == 64.0
+    assert not step(tf.constant([1.0, 1.0, 1.0])).numpy()
+    assert [v.numpy() for v in ran] == ([1, 1, 1] if together else [2, 1, 1])
+    assert scale.value == 128.0
+
+
+def test_unscaling_keeps_the_kind_of_a_gradient() -> None:
+    slices = tf.IndexedSlices(
+        tf.constant([[256.0], [512.0]], tf.float16), tf.constant([4, 1]), tf.constant([6, 1])
+    )
+    dense = tf.constant([1.0, 65504.0], tf.float16)
+    for factor in (128.0, tf.constant(128.0)):
+        inverse = inverse_of(factor)
+        assert unscaled(None, inverse) is None
+        small, sparse = unscaled(dense, inverse), unscaled(slices, inverse)
+        assert small.dtype == sparse.values.dtype == tf.float32
+        np.testing.assert_array_equal(small.numpy(), [1 / 128, 511.75])
+        assert isinstance(sparse, tf.IndexedSlices)
+        np.testing.assert_array_equal(sparse.values.numpy(), [[2.0], [4.0]])
+        np.testing.assert_array_equal(sparse.indices.numpy(), [4, 1])
+        np.testing.assert_array_equal(sparse.dense_shape.numpy(), [6, 1])
+
+
+def test_no_factor_costs_nothing() -> None:
+    scale = StaticLossScale()
+    loss, gradient = tf.constant(3.0), tf.constant([1.0], tf.bfloat16)
+    assert scaled(loss, scale.factor()) is loss
+    assert unscaled(gradient, inverse_of(scale.factor())) is gradient
+    verdict = scale.judge([[gradient], [gradient]], together=True)
+    assert verdict.skipped is None
+    assert verdict.updates == []
+    assert [guard.run(lambda: ["op"]) for guard in verdict.guards] == [["op"], ["op"]]
+
+
+def test_a_constant_scale_has_no_state() -> None:
+    scale = StaticLossScale(8.0)
+    assert scale.variables() == {}
+    assert scale.value is None
+    assert scaled(tf.constant(2.0), scale.factor()).numpy() == 16.0

@@ -1,0 +1,296 @@
+"""Every optimizer against formulas written down again in NumPy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from cnnbench.errors import FlagError
+from cnnbench.run.step.optimizers import Adam, GradientDescent, Momentum, RMSProp, make_optimizer
+
+STEPS = 6
+SHAPES = ((3, 4), (5,), ())
+
+
+@dataclass(frozen=True)
+class Flags:
+    optimizer: str = "sgd"
+    momentum: float = 0.8
+    rmsprop_decay: float = 0.7
+    rmsprop_momentum: float = 0.6
+    rmsprop_epsilon: float = 0.05
+    adam_beta1: float = 0.85
+    adam_beta2: float = 0.95
+    adam_epsilon: float = 1e-3
+
+
+def sgd_oracle(w, gradients, rates):
+    for g, lr in zip(gradients, rates, strict=True):
+        w = w - lr * g
+    return w, {}
+
+
+def momentum_oracle(w, gradients, rates, momentum=0.8):
+    # Nesterov's look-ahead in the form that keeps the velocity in units of gradients.
+    velocity = np.zeros_like(w)
+    for g, lr in zip(gradients, rates, strict=True):
+        velocity = momentum * velocity + g
+        w = w - lr * (g + momentum * velocity)
+    return w, {"momentum": velocity}
+
+
+def rmsprop_oracle(w, gradients, rates, decay=0.7, momentum=0.6, epsilon=0.05):
+    mean_square, step = np.ones_like(w), np.zeros_like(w)
+    for g, lr in zip(gradients, rates, strict=True):
+        mean_square = decay * mean_square + (1 - decay) * g * g
+        step = momentum * step + lr * g / np.sqrt(mean_square + epsilon)
+        w = w - step
+    return w, {"mean_square": mean_square, "momentum": step}
+
+
+def adam_oracle(w, gradients, rates, b1=0.85, b2=0.95, epsilon=1e-3):
+    m, v = np.zeros_like(w), np.zeros_like(w)
+    for t, (g, lr) in enumerate(zip(gradients, rates, strict=True), start=1):
+        m = b1 * m + (1 - b1) * g
+        v = b2 * v + (1 - b2) * g**2
+        w = w - lr * np.sqrt(1 - b2**t) / (1 - b1**t) * m / (np.sqrt(v) + epsilon)
+    return w, {"m": m, "v": v}
+
+
+ORACLES = {
+    "sgd": sgd_oracle,
+    "momentum": momentum_oracle,
+    "rmsprop": rmsprop_oracle,
+    "adam": adam_oracle,
+}
+
+
+def make_variables(devices):
+    rng = np.random.default_rng(3)
+    variables = []
+    for index, shape in enumerate(SHAPES):
+        with tf.device(devices[index % len(devices)]):
+            value = rng.normal(size=shape).astype(np.float32)
+            variables.append(tf.Variable(value, name=f"v0/layer{index}/kernel"))
+    return variables
+
+
+def run(optimizer, groups, gradients, rates, traced=True):
+    """Applies gradients[step][i] to variable i of every group, in one function for all."""
+
+    def step(grads, rate):
+        for variables in groups:
+            optimizer.apply_gradients(list(zip(grads, variables, strict=True)), rate)
+
+    function = tf.function(step, autograph=False) if traced else step
+    for grads, rate in zip(gradients, rates, strict=True):
+        function([tf.constant(g) for g in grads], tf.constant(rate, tf.float32))
+
+
+def draw_gradients(steps=STEPS):
+    rng = np.random.default_rng(5)
+    return [[rng.normal(size=s).astype(np.float32) for s in SHAPES] for _ in range(steps)]
+
+
+RATES = [0.1, 0.1, 0.05, 0.0, 0.2, 0.01]
+
+
+@pytest.mark.parametrize("traced", [True, False])
+@pytest.mark.parametrize("name", ORACLES)
+def test_six_steps_with_a_changing_rate(name, traced, cpu_devices):
+    optimizer = make_optimizer(Flags(optimizer=name))
+    variables = make_variables(cpu_devices[:1])
+    start = [v.numpy().astype(np.float64) for v in variables]
+    optimizer.create_slots(variables)
+    gradients = draw_gradients()
+    run(optimizer, [variables], gradients, RATES, traced)
+    slots = optimizer.slot_variables()
+    for index, variable in enumerate(variables):
+        series = [step[index].astype(np.float64) for step in gradients]
+        weights, state = ORACLES[name](start[index], series, RATES)
+        np.testing.assert_allclose(variable.numpy(), weights, rtol=2e-5, atol=1e-6)
+        assert {slot for slot, ref in slots if ref == variable.ref()} == set(state)
+        for slot, value in state.items():
+            np.testing.assert_allclose(
+                slots[slot, variable.ref()].numpy(), value, rtol=2e-5, atol=1e-6
+            )
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 8])
+@pytest.mark.parametrize("name", ORACLES)
+def test_every_group_steps_alike_on_its_own_device(name, count, cpu_devices):
+    optimizer = make_optimizer(Flags(optimizer=name))
+    groups = [make_variables([device]) for device in cpu_devices[:count]]
+    for variables in groups:
+        optimizer.create_slots(variables)
+    run(optimizer, groups, draw_gradients(), RATES)
+    for device, variables in zip(cpu_devices[:count], groups, strict=True):
+        for variable, first in zip(variables, groups[0], strict=True):
+            np.testing.assert_array_equal(variable.numpy(), first.numpy())
+            for slot in optimizer.slots:
+                state = optimizer.slot_variables()[slot.name, variable.ref()]
+                assert state.device == variable.device == device
+
+
+@pytest.mark.parametrize("name", ORACLES)
+def test_variables_of_one_group_may_be_spread(name, cpu_devices):
+    together, spread = make_variables(cpu_devices[:1]), make_variables(cpu_devices[:3])
+    for variables in (together, spread):
+        optimizer = make_optimizer(Flags(optimizer=name))
+        optimizer.create_slots(variables)
+        run(optimizer, [variables], draw_gradients(), RATES)
+    for one, other in zip(together, spread, strict=True):
+        np.testing.assert_array_equal(one.numpy(), other.numpy())
+
+
+@pytest.mark.parametrize("name", ORACLES)
+def test_update_ops_are_on_the_variables_device(name, cpu_devices):
+    optimizer = make_optimizer(Flags(optimizer=name))
+    variables = make_variables(cpu_devices[1:4])
+    optimizer.create_slots(variables)
+    ops = []
+
+    @tf.function(autograph=False)
+    def step(rate):
+        pairs = [(tf.zeros(v.shape), v) for v in variables]
+        ops.extend(optimizer.apply_gradients(pairs, rate))
+
+    step.get_concrete_function(tf.TensorSpec([], tf.float32))
+    applies = [op for op in ops if op.type.startswith("ResourceApply")]
+    assert [op.device for op in applies] == [v.device for v in variables]
+    # Nothing but the fused ops, and two advanced powers for Adam.
+    assert len(ops) == len(variables) + (2 if name == "adam" else 0)
+
+
+def test_slots_have_canonical_names_and_are_not_trainable(cpu_devices):
+    optimizer = RMSProp(0.9, 0.9, 1.0)
+    variable = make_variables(cpu_devices[:1])[0]
+    optimizer.create_slots([variable])
+    slots = optimizer.slot_variables()
+    assert [v.name for v in slots.values()] == [
+        "v0/layer0/kernel/mean_square:0",
+        "v0/layer0/kernel/momentum:0",
+    ]
+    assert not any(v.trainable for v in slots.values())
+    assert slots["mean_square", variable.ref()].numpy().tolist() == np.ones((3, 4)).tolist()
+    assert not slots["momentum", variable.ref()].numpy().any()
+
+
+def test_adam_counts_the_steps_of_each_group(cpu_devices):
+    optimizer = Adam(0.5, 0.25, 1e-8)
+    first, second = make_variables(cpu_devices[:1]), make_variables(cpu_devices[1:2])
+    optimizer.create_slots(first)
+    optimizer.create_slots(second)
+    run(optimizer, [first], draw_gradients(2), [0.1, 0.1])
+    run(optimizer, [first, second], draw_gradients(1), [0.1])
+    powers = {k: [p.numpy() for p in v] for k, v in optimizer.shared_variables().items()}
+    assert powers == {"beta1_power": [0.5**4, 0.5**2], "beta2_power": [0.25**4, 0.25**2]}
+    devices = [p.device for p in optimizer.shared_variables()["beta1_power"]]
+    assert devices == list(cpu_devices[:2])
+
+
+@pytest.mark.parametrize("name", ORACLES)
+def test_no_gradients_no_step(name, cpu_devices):
+    optimizer = make_optimizer(Flags(optimizer=name))
+    optimizer.create_slots(make_variables(cpu_devices[:1]))
+    before = [p.numpy() for v in optimizer.shared_variables().values() for p in v]
+    assert optimizer.apply_gradients([], tf.constant(0.1)) == []
+    assert [p.numpy() for v in optimizer.shared_variables().values() for p in v] == before
+
+
+@pytest.mark.parametrize("name", ORACLES)
+def test_a_single_update_leaves_the_others_alone(name, cpu_devices):
+    optimizer = make_optimizer(Flags(optimizer=name))
+    variables = make_variables(cpu_devices[:1])
+    before = [v.numpy() for v in variables]
+    optimizer.create_slots(variables)
+    optimizer.apply_gradients([(tf.ones(SHAPES[0]), variables[0])], tf.constant(0.1))
+    expected, _ = ORACLES[name](before[0], [np.ones(SHAPES[0])], [0.1])
+    np.testing.assert_allclose(variables[0].numpy(), expected, rtol=1e-5)
+    assert all((v.numpy() == old).all() for v, old in zip(variables[1:], before[1:], strict=True))
+
+
+def test_slots_are_created_once(cpu_devices):
+    optimizer = Momentum(0.9)
+    variables = make_variables(cpu_devices[:1])
+    optimizer.create_slots(variables)
+    with pytest.raises(ValueError, match="has optimizer slots already"):
+        optimizer.create_slots(variables[1:])
+
+
+def test_an_empty_group_is_ignored():
+    optimizer = Adam(0.9, 0.999, 1e-8)
+    optimizer.create_slots([])
+    assert optimizer.shared_variables() == {"beta1_power": [], "beta2_power": []}
+
+
+@pytest.mark.parametrize("optimizer", [Momentum(0.9), RMSProp(0.9, 0.9, 1.0), Adam(0.9, 0.99, 1.0)])
+def test_a_variable_without_slots_is_an_error(optimizer, cpu_devices):
+    variable = make_variables(cpu_devices[:1])[0]
+    with pytest.raises(KeyError):
+        optimizer.apply_gradients([(tf.zeros(SHAPES[0]), variable)], tf.constant(0.1))
+
+
+def test_flags_choose_the_class():
+    made = {name: type(make_optimizer(Flags(optimizer=name))) for name in ORACLES}
+    assert made == {
+        "sgd": GradientDescent,
+        "momentum": Momentum,
+        "rmsprop": RMSProp,
+        "adam": Adam,
+    }
+
+
+def test_unknown_optimizer():
+    with pytest.raises(FlagError, match=r"--optimizer=lion: must be one of momentum, sgd"):
+        make_optimizer(Flags(optimizer="lion"))
+
+
+def test_the_flags_of_the_command_line_fit():
+    from cnnbench.flags import Params
+
+    assert isinstance(make_optimizer(Params(optimizer="rmsprop")), RMSProp)
+
+
+@pytest.mark.parametrize("decay", [0.0, 4e-5, 0.25])
+def test_folded_decay_is_that_of_the_gradient(decay, cpu_devices):
+    optimizer = make_optimizer(Flags(optimizer="sgd"))
+    variables = make_variables(cpu_devices[:1])
+    start = [v.numpy().astype(np.float64) for v in variables]
+    optimizer.create_slots(variables)
+    assert all(optimizer.fold_decay(variable, decay) for variable in variables)
+    gradients = draw_gradients()
+    run(optimizer, [variables], gradients, RATES)
+    for index, variable in enumerate(variables):
+        weights = start[index]
+        for step, rate in zip(gradients, RATES, strict=True):
+            weights = weights - rate * (step[index].astype(np.float64) + decay * weights)
+        np.testing.assert_allclose(variable.numpy(), weights, rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dose", [0.5, 1 - 2**-24, 1.0, 1 + 2**-23, 1.5, 2.0, 16.0])
+def test_folded_decay_of_any_rate(dose, cpu_devices):
+    """Rate times decay, by which weights shrink: all of it is gone, or more."""
+    optimizer = make_optimizer(Flags(optimizer="sgd"))
+    (variable, *_) = make_variables(cpu_devices[:1])
+    before = variable.numpy().astype(np.float64)
+    optimizer.create_slots([variable])
+    optimizer.fold_decay(variable, 0.25)
+    ((gradient, *_),) = draw_gradients(1)
+    optimizer.apply_gradients([(tf.constant(gradient), variable)], tf.constant(4 * dose))
+    expected = before - 4 * dose * (gradient.astype(np.float64) + 0.25 * before)
+    np.testing.assert_allclose(variable.numpy(), expected, rtol=1e-6 * max(1, dose), atol=5e-7)
+
+
+@pytest.mark.parametrize("name", ["momentum", "rmsprop", "adam"])
+def test_other_updates_do_not_take_decay_along(name, cpu_devices):
+    optimizer = make_optimizer(Flags(optimizer=name))
+    assert not any(optimizer.fold_decay(v, 0.1) for v in make_variables(cpu_devices[:1]))
+
+
+def test_sixteen_bit_variables_do_not_take_decay_along():
+    variable = tf.Variable(tf.ones([3], tf.float16))
+    assert not make_optimizer(Flags(optimizer="sgd")).fold_decay(variable, 0.1)

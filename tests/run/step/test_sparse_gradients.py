@@ -1,0 +1,189 @@
+"""The gradient of an embedding: slices up to the reduction, then what a dense one would be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from built_runs import MODES
+
+from cnnbench.flags import Params
+from cnnbench.run.driver.benchmark_cnn import BenchmarkCNN
+from cnnbench.run.driver.build import BuiltRun
+from cnnbench.variable_mgr.distributed_replicated import DistributedReplicatedVariableMgr
+from cnnbench.variable_mgr.parameter_server import ParameterServerVariableMgr
+from cnnbench.variable_mgr.per_tower import IndependentVariableMgr, ReplicatedVariableMgr
+from cnnbench.variable_mgr.strategies.mirrored import MirroredStrategyVariableMgr
+
+pytestmark = pytest.mark.usefixtures("quick_start")
+
+PLUGIN = Path(__file__).parents[3] / "docs" / "examples" / "weather_plugin.py"
+ROWS, WIDTH, BATCH = 50, 8, 3
+MANAGERS = {
+    "parameter_server": ParameterServerVariableMgr,
+    "independent": IndependentVariableMgr,
+    "distributed_replicated": DistributedReplicatedVariableMgr,
+    "mirrored_strategy": MirroredStrategyVariableMgr,
+}
+
+
+def build(**flags: Any) -> BuiltRun:
+    own = {"dataset_plugin": str(PLUGIN), "data_name": "weather", "model": "forecast"}
+    sizes = {"device": "cpu", "batch_size": BATCH, "num_gpus": 2, "num_warmup_batches": 0}
+    built = BenchmarkCNN(Params.from_dict({**own, **sizes, **flags})).build()
+    built.manager.after_initialization()
+    built.step.set_learning_rate(0.125)
+    return built
+
+
+def tables(built: BuiltRun) -> list[np.ndarray]:
+    return [c.numpy() for c in built.manager.savable_variables()["embedding0/table"].copies]
+
+
+@pytest.fixture
+def handed_over(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[Any]]:
+    """What the step hands to a manager of a mode for the table."""
+
+    def record(mode: str) -> list[Any]:
+        seen: list[Any] = []
+        manager = MANAGERS.get(mode, ReplicatedVariableMgr)
+        reduce = manager.preprocess_device_grads
+
+        def recorded(self: Any, columns: Any) -> Any:
+            for column in columns:
+                if column.variables[0].shape == (ROWS, WIDTH):
+                    seen.extend(column.gradients)
+            return reduce(self, columns)
+
+        monkeypatch.setattr(manager, "preprocess_device_grads", recorded)
+        return seen
+
+    return record
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"optimizer": "momentum", "gradient_clip": 0.01},
+        {
+            "precision": "fp16",
+            "fp16_loss_scale": 64.0,
+            "fp16_enable_auto_loss_scale": True,
+            "optimizer": "adam",
+        },
+    ],
+    ids=["clipped", "scaled"],
+)
+def test_slices_reach_the_manager_and_the_update_is_the_dense_one(
+    mode: dict[str, str], flags: dict[str, Any], handed_over: Callable[[str], list[Any]]
+) -> None:
+    seen = handed_over(mode["variable_update"])
+    updated = []
+    for dense in (False, True):
+        built = build(**mode, **flags, sparse_to_dense_grads=dense)
+        before = tables(built)
+        for _ in range(3):
+            built.step().loss.numpy()
+        updated.append(tables(built))
+        batches = [built.inputs.of_tower(t, ()) for t in range(2)]
+    assert len(seen) == 4
+    assert all(isinstance(gradient, tf.IndexedSlices) for gradient in seen)
+    assert {tuple(gradient.values.shape) for gradient in seen} == {(BATCH, WIDTH)}
+    for sparse, dense in zip(*updated, strict=True):
+        np.testing.assert_allclose(sparse, dense, rtol=1e-4, atol=1e-6)
+    if "gradient_clip" in flags:
+        named = {int(i) for batch in batches for i in batch.features["station"]}
+        moved = {int(i) for i in np.flatnonzero((updated[0][0] != before[0]).any(axis=1))}
+        alone = {int(i) for i in batches[0].features["station"]}
+        assert moved == (alone if mode["variable_update"] == "independent" else named)
+
+
+def crossing(built: BuiltRun) -> list[tf.Tensor]:
+    """What operations hand to another device, weights that are read left out."""
+    return [
+        tensor
+        for operation in built.step.graph.get_operations()
+        for tensor in operation.inputs
+        if operation.device and tensor.device and operation.device != tensor.device
+        if tensor.op.type not in ("ReadVariableOp", "Identity") and tensor.dtype != tf.resource
+    ]
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [
+        {"variable_update": "parameter_server"},
+        {"variable_update": "replicated"},
+        {"variable_update": "replicated", "all_reduce_spec": "xring"},
+    ],
+    ids=["ps", "replicated", "xring"],
+)
+def test_rows_travel_instead_of_the_table(mode: dict[str, str]) -> None:
+    sent = [tuple(tensor.shape) for tensor in crossing(build(**mode))]
+    assert (BATCH, WIDTH) in sent
+    assert (ROWS, WIDTH) not in sent
+    dense = crossing(build(**mode, sparse_to_dense_grads=True))
+    whole = [tuple(tensor.shape) for tensor in dense]
+    assert (BATCH, WIDTH) not in whole
+    assert max(np.prod(shape) for shape in whole) >= ROWS * WIDTH
+
+
+@pytest.mark.parametrize(
+    ("mode", "ways"), [("parameter_server", 1), ("replicated", 2)], ids=["ps", "replicated"]
+)
+def test_the_slices_of_ncf_take_fewer_bytes_as_its_batch_is_smaller_than_its_tables(
+    mode: str, ways: int
+) -> None:
+    users, items, batch, widths = 138_493, 26_744, 64, (64, 128)
+    flags = {"model": "ncf", "data_name": "ratings", "batch_size": batch, "dataset_plugin": None}
+
+    def sent(**more: Any) -> int:
+        """Bytes that belong to tables: whole ones, or the rows of a batch and their numbers."""
+        tensors = crossing(build(**flags, variable_update=mode, **more))
+        shapes = {*((rows, width) for rows in (users, items, batch) for width in widths)}
+        return sum(
+            int(np.prod(tensor.shape)) * tensor.dtype.size
+            for tensor in tensors
+            if tuple(tensor.shape) in shapes or tensor.dtype == tf.int64
+        )
+
+    slices, dense = sent(), sent(sparse_to_dense_grads=True)
+    # Each gradient goes to the device that adds; in replicated modes the sum comes back.
+    assert dense == ways * (users + items) * sum(widths) * 4
+    assert slices == ways * 2 * batch * sum(width * 4 + 8 for width in widths)
+    assert dense / slices == pytest.approx((users + items) / (2 * batch), rel=0.03)
+
+
+def test_weight_decay_of_a_table_is_added_to_its_rows(tmp_path: Path) -> None:
+    """A table of a model's own decays everywhere, its gradient comes in slices."""
+    path = tmp_path / "rows_plugin.py"
+    path.write_text(
+        "from cnnbench.models import Initializer, get_model, register_model\n"
+        "Forecast = type(get_model('forecast', 'weather'))\n"
+        "class Rows(Forecast):\n"
+        "    name = 'rows'\n"
+        "    def build(self, net, features):\n"
+        "        import tensorflow as tf\n"
+        "        table = net.variable('table', (50, 8), Initializer.constant(2.0))\n"
+        "        look_up = lambda ids, table: tf.gather(table, ids)\n"
+        "        x = net.apply(look_up, features['station'], table, shape=(8,))\n"
+        "        return {'rain': net.logits(x), 'degrees': net.affine(x, 1, None)}\n"
+        "register_model('rows', 'weather', Rows)\n"
+    )
+    for mode in ("parameter_server", "replicated", "independent"):
+        flags = {"model": "rows", "model_plugin": str(path), "weight_decay": 0.5}
+        built = build(**flags, variable_update=mode)
+        built.step().loss.numpy()
+        table = built.manager.savable_variables()["table"]
+        for tower, copy in enumerate(table.copies):
+            of_towers = [built.inputs.of_tower(t, ()).features["station"] for t in range(2)]
+            own = of_towers[tower : tower + 1] if mode == "independent" else of_towers
+            named = {int(i) for ids in own for i in ids}
+            others = [row for row in range(ROWS) if row not in named]
+            np.testing.assert_allclose(copy.numpy()[others], 2.0 - 0.125 * 0.5 * 2.0, rtol=1e-6)
+            assert np.abs(copy.numpy()[sorted(named)] - 1.875).max() > 1e-4

@@ -1,0 +1,173 @@
+"""--bn_stats=sync: several towers normalise, and learn, as one tower with all the batches does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from cnnbench.flags import Params
+from cnnbench.models.batch_norm import synchronised_batch_norm
+from cnnbench.run.driver.benchmark_cnn import BenchmarkCNN
+from cnnbench.run.driver.build import BuiltRun
+from cnnbench.run.step.batch_norm_stats import over_towers
+from cnnbench.variable_mgr import towers
+from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec
+
+EPSILON = 1e-3
+PLUGIN = Path(__file__).parents[2] / "plugins/normal_plugin.py"
+
+
+def oracle(x: np.ndarray, scale: np.ndarray, offset: np.ndarray, upstream: np.ndarray) -> Any:
+    """Batch norm of [n, h, w, c] and its gradients in float64, by the textbook."""
+    axes = (0, 1, 2)
+    count = x[..., 0].size
+    mean, variance = x.mean(axes), x.var(axes)
+    inverse = 1.0 / np.sqrt(variance + EPSILON)
+    normal = (x - mean) * inverse
+    of_normal = upstream * scale
+    of_x = inverse * (of_normal - of_normal.mean(axes) - normal * (of_normal * normal).mean(axes))
+    return {
+        "y": normal * scale + offset,
+        "mean": mean,
+        "variance": variance * count / (count - 1),
+        "of_x": of_x,
+        "of_scale": (upstream * normal).sum(axes),
+        "of_offset": upstream.sum(axes),
+    }
+
+
+@pytest.mark.parametrize(("count", "data_format"), [(1, "NHWC"), (2, "NHWC"), (3, "NCHW")])
+def test_moments_and_gradients_are_those_of_all_batches(count: int, data_format: str) -> None:
+    rng = np.random.default_rng(count)
+    # Far from zero, where the mean of squares less the square of the mean loses its digits.
+    x = 100.0 + rng.normal(size=(2 * count, 3, 2, 4))
+    x[:2] += 3.0
+    scale, offset = rng.normal(size=4), rng.normal(size=4)
+    upstream = rng.normal(size=x.shape)
+    order = (0, 1, 2, 3) if data_format == "NHWC" else (0, 3, 1, 2)
+
+    def of_tower(values: np.ndarray, tower: int) -> tf.Tensor:
+        part = values[2 * tower : 2 * tower + 2].transpose(order)
+        return tf.constant(part, tf.float32)
+
+    @tf.function(autograph=False)
+    def step() -> list[Any]:
+        def build(tower: int) -> Any:
+            inputs = [of_tower(x, tower), tf.constant(scale, tf.float32), tf.zeros(4) + offset]
+            with tf.GradientTape() as tape:
+                tape.watch(inputs)
+                y, mean, variance = synchronised_batch_norm(
+                    *inputs,
+                    name="layer",
+                    epsilon=EPSILON,
+                    channels_at=order.index(3),
+                    synchronise=over_towers,
+                )
+                loss = tf.reduce_sum(y * of_tower(upstream, tower))
+            return y, mean, variance, tape.gradient(loss, inputs)
+
+        return towers.in_step(build, count)
+
+    found = step()
+    wanted = oracle(x, scale, offset, upstream)
+    back = np.argsort(order)
+
+    def whole(parts: list[tf.Tensor]) -> np.ndarray:
+        return np.concatenate([part.numpy().transpose(back) for part in parts])
+
+    np.testing.assert_allclose(whole([made[0] for made in found]), wanted["y"], atol=2e-4)
+    np.testing.assert_allclose(whole([made[3][0] for made in found]), wanted["of_x"], atol=2e-4)
+    for _, mean, variance, _ in found:
+        np.testing.assert_allclose(mean, wanted["mean"], rtol=1e-6)
+        np.testing.assert_allclose(variance, wanted["variance"], rtol=1e-4)
+    for index, name in ((1, "of_scale"), (2, "of_offset")):
+        total = sum(made[3][index].numpy() for made in found)
+        np.testing.assert_allclose(total, wanted[name], rtol=1e-3, atol=1e-3)
+
+
+def train(**flags: object) -> tuple[BuiltRun, list[float]]:
+    built = BenchmarkCNN(
+        Params(
+            model="normal",
+            model_plugin=str(PLUGIN),
+            device="cpu",
+            optimizer="momentum",
+            weight_decay=1e-3,
+            **flags,
+        )
+    ).build()
+    built.step.set_learning_rate(0.01)
+    return built, [float(built.step().loss.numpy()) for _ in range(3)]
+
+
+@pytest.fixture(scope="module")
+def one_tower() -> tuple[list[float], dict[str, np.ndarray]]:
+    built, losses = train(num_gpus=1, batch_size=12)
+    variables = built.manager.savable_variables()
+    return losses, {name: v.primary.numpy() for name, v in variables.items()}
+
+
+@pytest.mark.parametrize(
+    ("mode", "count", "more"),
+    [
+        ("replicated", 2, {}),
+        ("replicated", 3, {"all_reduce_spec": parse_all_reduce_spec("xring")}),
+        ("parameter_server", 2, {"local_parameter_device": "cpu"}),
+        ("parameter_server", 3, {}),
+        ("mirrored_strategy", 2, {"cross_device_ops": "reduction_to_one_device"}),
+        ("mirrored_strategy", 3, {"cross_device_ops": "reduction_to_one_device"}),
+        ("central_storage_strategy", 2, {}),
+        (
+            "distributed_all_reduce",
+            2,
+            {"all_reduce_spec": parse_all_reduce_spec("psgpu:100:xring")},
+        ),
+    ],
+)
+def test_towers_train_as_one_with_the_global_batch(
+    mode: str, count: int, more: dict[str, Any], one_tower: Any
+) -> None:
+    losses, weights = one_tower
+    built, found = train(
+        num_gpus=count, batch_size=12 // count, variable_update=mode, bn_stats="sync", **more
+    )
+    np.testing.assert_allclose(found, losses, rtol=2e-4)
+    for name, variable in built.manager.savable_variables().items():
+        np.testing.assert_allclose(
+            variable.primary.numpy(), weights[name], rtol=2e-3, atol=5e-4, err_msg=name
+        )
+    # Moments of their own batches only would train otherwise.
+    _, alone = train(num_gpus=count, batch_size=12 // count, variable_update=mode, **more)
+    assert abs(alone[0] - losses[0]) > 20 * abs(found[0] - losses[0])
+
+
+def test_half_precision_moments_are_float32() -> None:
+    built, losses = train(
+        num_gpus=2,
+        batch_size=2,
+        variable_update="replicated",
+        bn_stats="sync",
+        precision="fp16",
+        fp16_enable_auto_loss_scale=True,
+    )
+    assert np.isfinite(losses).all()
+    squared = [o for o in built.step.graph.get_operations() if o.type == "SquaredDifference"]
+    assert {output.dtype for o in squared for output in o.outputs} == {tf.float32}
+
+
+def test_the_gradients_of_summaries_are_those_of_all_batches() -> None:
+    built, _ = train(num_gpus=2, batch_size=2, variable_update="replicated", bn_stats="sync")
+    built.step.build_gradients()
+    built.step.set_learning_rate(0.0)
+    built.step()
+    gradients, _ = built.step.last_gradients()
+    assert all(np.isfinite(value.numpy()).all() for value in gradients.values())
+
+
+def test_one_device_synchronises_nothing() -> None:
+    built, _ = train(num_gpus=1, batch_size=2, bn_stats="sync")
+    assert {"FusedBatchNormV3"} <= {o.type for o in built.step.graph.get_operations()}

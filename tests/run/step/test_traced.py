@@ -1,0 +1,135 @@
+"""Functions of the timed loop are traced once; a call with another signature is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import built_runs
+import numpy as np
+import pytest
+import tensorflow as tf
+from built_runs import MODES
+
+from cnnbench import BenchmarkCNN, RunRecord
+from cnnbench.cli import main
+from cnnbench.data.source import TowerBatch
+from cnnbench.errors import RetraceError
+from cnnbench.run.step.traced import TracedFunction
+
+pytestmark = pytest.mark.usefixtures("quick_start")
+
+WEATHER = str(Path(__file__).parents[3] / "docs" / "examples" / "weather_plugin.py")
+
+
+def batch(rows: int = 2, dtype: tf.DType = tf.float32, weights: bool = False) -> TowerBatch:
+    labels = {"rain": tf.zeros([rows], tf.int64)}
+    return TowerBatch(tf.ones([rows, 3], dtype), labels, tf.ones([rows]) if weights else None)
+
+
+SIGNATURE = (
+    TowerBatch(tf.TensorSpec([2, 3]), {"rain": tf.TensorSpec([2], tf.int64)}),
+    TowerBatch(tf.TensorSpec([None, 3]), {"rain": tf.TensorSpec([None], tf.int64)}),
+)
+
+
+@pytest.fixture
+def traced() -> TracedFunction:
+    return TracedFunction("the step", lambda a, b: tf.reduce_sum(a.features), SIGNATURE)
+
+
+def test_it_is_traced_once_whatever_it_is_called_with(traced: TracedFunction) -> None:
+    assert [float(traced(batch(), batch(rows))) for rows in (2, 5)] == [6.0, 6.0]
+    with pytest.raises(RetraceError):
+        traced(batch(3), batch())
+    assert traced.traces == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "changed"),
+    [
+        (
+            (batch(3), batch()),
+            "0.features was float32[2, 3] and is float32[3, 3]; "
+            "0.labels.rain was int64[2] and is int64[3]",
+        ),
+        (
+            (batch(dtype=tf.float16), batch()),
+            "0.features was float32[2, 3] and is float16[2, 3]",
+        ),
+        ((batch(weights=True), batch()), "0.weights was not there and is float32[2]"),
+    ],
+)
+def test_what_has_changed_is_named(
+    traced: TracedFunction, arguments: tuple[TowerBatch, ...], changed: str
+) -> None:
+    with pytest.raises(RetraceError) as error:
+        traced(*arguments)
+    assert str(error.value).startswith("the step would have to be traced again: ")
+    assert changed in str(error.value)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_step_is_traced_once_in_every_mode(mode: dict[str, str]) -> None:
+    flags = {"precision": "fp16", "fp16_enable_auto_loss_scale": True, "optimizer": "adam"}
+    built = built_runs.build(**mode, **flags, num_gpus=3)
+    for _ in range(3):
+        built.step().loss.numpy()
+    assert built.step.traces == 1
+
+
+def test_batches_of_another_size_end_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for subset in ("train", "validation"):
+        hours, zeros = np.ones((7, 24, 3), np.float32), np.zeros(7)
+        values = {"hours": hours, "station": zeros, "rain": zeros, "degrees": zeros}
+        np.savez(tmp_path / f"{subset}.npz", **values)
+    build = BenchmarkCNN.build
+
+    def with_a_short_batch(self):
+        built = build(self)
+        whole, calls = built.inputs.next, []
+
+        def following():
+            calls.append(1)
+            batches = whole()
+            if len(calls) < 4:
+                return batches
+            hours = {name: tensor[:2] for name, tensor in batches[1].features.items()}
+            return batches[0], batches[1]._replace(features=hours)
+
+        built.inputs.next = following
+        return built
+
+    monkeypatch.setattr(BenchmarkCNN, "build", with_a_short_batch)
+    path = tmp_path / "record.json"
+    flags = {"dataset_plugin": WEATHER, "data_name": "weather", "model": "forecast"}
+    flags |= {"data_dir": tmp_path, "device": "cpu", "num_gpus": 2, "batch_size": 3}
+    flags |= {"num_warmup_batches": 1, "num_batches": 5, "quiet_conditions": "all"}
+    assert main([f"--{n}={v}" for n, v in {**flags, "result_json": path}.items()]) == 4
+    last = capsys.readouterr().err.splitlines()[-1]
+    # Argument 0 is the learning rate, so 2 is the batch of the second tower.
+    assert last.startswith("cnnbench: error: the step would have to be traced again: 2.features.")
+    record = RunRecord.from_json(path.read_text())
+    assert record.error.type == "RetraceError"
+    assert len(record.step_seconds) == 2
+
+
+def test_the_timed_loop_calls_no_other_function() -> None:
+    """Whatever tf.function makes beside it is only called while something is built."""
+    root = Path(built_runs.__file__).parents[2]
+    makers = {
+        file.relative_to(root).as_posix()
+        for folder in ("cnnbench", "models", "variable_mgr")
+        for file in (root / folder).rglob("*.py")
+        if "tf.function(" in file.read_text()
+    }
+    assert makers == {
+        "cnnbench/lab/allreduce/program.py",  # a command of its own
+        "cnnbench/data/synthetic.py",  # before the first step
+        "cnnbench/data/copies.py",  # of any shapes, for a step and an input each
+        "cnnbench/run/driver/export.py",  # after the last one
+        "cnnbench/run/step/tower.py",  # within the step
+        "variable_mgr/worker_group.py",  # before and between steps
+        "cnnbench/run/step/traced.py",
+    }

@@ -1,0 +1,58 @@
+"""No update of a step copies its variable: the weights stay where they are in memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cnnbench.flags import Params
+from cnnbench.run.driver.benchmark_cnn import BenchmarkCNN
+
+STEPS = 4
+
+
+def _addresses(built):
+    """Where each copy of a weight with many elements begins."""
+    found = {}
+    for name, variable in built.manager.savable_variables().items():
+        for index, copy in enumerate(variable.copies):
+            if copy.trainable and copy.shape.num_elements() > 1000:
+                value = np.asarray(memoryview(copy.read_value()))
+                found[name, index] = value.__array_interface__["data"][0]
+    return found
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {},
+        {"weight_decay": 0.0, "optimizer": "adam"},
+        {"num_gpus": 3, "local_parameter_device": "cpu"},
+        {"num_gpus": 2, "optimizer": "momentum"},
+        {"num_gpus": 3, "variable_update": "replicated", "optimizer": "momentum"},
+        {"num_gpus": 2, "variable_update": "replicated", "variable_consistency": "relaxed"},
+        {"num_gpus": 2, "variable_update": "independent", "optimizer": "rmsprop"},
+        {"num_gpus": 2, "variable_update": "replicated", "precision": "bf16"},
+        {"gradient_clip": 1.0},
+        {"batch_size": 16},  # dense layers by `few_rows_matmul`
+        {"loss_type_to_report": "base_loss"},
+    ],
+    ids=lambda flags: " ".join(f"{k}={v}" for k, v in flags.items()) or "defaults",
+)
+def test_weights_stay_where_they_are(flags):
+    built = BenchmarkCNN(
+        Params(
+            **{"model": "lenet", "device": "cpu", "batch_size": 8, "num_warmup_batches": 0} | flags
+        )
+    ).build()
+    built.step.set_learning_rate(0.01)
+    built.step()  # may still move them: the initial values belonged to others too
+    before = _addresses(built)
+    weights = {name: built.manager.variable(0, name).numpy() for name, _ in before}
+    assert before
+    for _ in range(STEPS):
+        built.step()
+        assert _addresses(built) == before
+    for name, old in weights.items():
+        assert (built.manager.variable(0, name).numpy() != old).any(), name
+    built.close()
