@@ -77,7 +77,11 @@ def _guarded(method: Callable[..., Any], origin: str) -> Callable[..., Any]:
 
     @functools.wraps(method)
     def call(*args: Any, **named: Any) -> Any:
-        passes = (UsageError, BenchmarkError, *plugins.out_of_memory())
+        passes: tuple[type[BaseException], ...] = (
+            UsageError,
+            BenchmarkError,
+            *plugins.out_of_memory(),
+        )
         with plugins.code(lambda line: UsageError(f"{where} raises {line}"), *passes):
             return method(*args, **named)
 

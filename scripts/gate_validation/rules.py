@@ -103,7 +103,8 @@ def judge_disturbed_pairs(
             paired=True,
             differences=[_difference(*pair) for pair in zip(ours, theirs, strict=True)],
         )
-        found = together(*judge_all(shared(speed, cpu_time, policy), policy), policy, ())
+        of_speed, of_cpu_time = judge_all(shared(speed, cpu_time, policy), policy)
+        found = together(of_speed, of_cpu_time, policy, ())
         if found.verdict in _CLEAR:
             break
     return GateOutcome(found.verdict, 2 * analysis.pairs)

@@ -20,11 +20,11 @@ TURN_SECONDS = 0.3
 
 # Looks at files: an editable installation hands out its own modules for those that a checkout
 # lacks.
+_WAITS = ("run/runtime/turns.py", "runtime/turns.py")  # the latter in earlier versions
 _PROBE = (
     "import os, cnnbench; home = os.path.dirname(cnnbench.__file__); "
-    "sys.exit(not any(os.path.isfile(os.path.join(home, name)) for name in sys.argv[1:]))"
+    f"sys.exit(not any(os.path.isfile(os.path.join(home, name)) for name in {_WAITS}))"
 )
-_WAITS = ("run/runtime/turns.py", "runtime/turns.py")  # the latter in earlier versions
 _SECONDS = 60.0
 
 
@@ -93,6 +93,6 @@ def turn_seconds(
 def _knows_turns(side: Side) -> bool:
     """Asks the cnnbench of a side."""
     try:
-        return ask(side, _PROBE, *_WAITS, ours=False, seconds=_SECONDS).returncode == 0
+        return ask(side, _PROBE, ours=False, seconds=_SECONDS).returncode == 0
     except (OSError, subprocess.TimeoutExpired):
         return False
