@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from cnnbench.base.lock import FILE, hold
 from cnnbench.base.text.terminal import print_warning
@@ -17,8 +17,7 @@ from cnnbench.errors import BenchmarkError, FlagError
 from cnnbench.records.codec import TIME, to_text
 from cnnbench.records.files import sync_folder, write_all, write_whole
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
+_Folder = TypeVar("_Folder", bound="ResultsFolder")  # typing.Self, of Python 3.11
 
 JOURNAL = "journal.jsonl"
 LOGS = "logs"
@@ -69,7 +68,7 @@ class ResultsFolder:
                 raise FlagError("results", str(folder), reason) from None
             self._lock = stack.pop_all()
 
-    def __enter__(self) -> Self:
+    def __enter__(self: _Folder) -> _Folder:
         return self
 
     def __exit__(self, *_: object) -> None:
