@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from cnnbench.campaigns.ab.sequential import InterimAnalysis, interim_analyses
 from cnnbench.judge.compare import Verdict
 from gate_validation.pool import BASES, SLOWED, Process
-from gate_validation.rules import POLICY, judge_disturbed_pairs, judge_pairs
+from gate_validation.rules import POLICY, judge_disturbed_pairs, judge_pairs, speeds
 
 Round = Mapping[str, Process]
 
@@ -120,7 +120,7 @@ def _gates(
         if _disturbed([*a, *b]):
             outcome = judge_disturbed_pairs(a, b, analyses)
         else:
-            outcome = judge_pairs(_speeds(a), _speeds(b), analyses)
+            outcome = judge_pairs(speeds(a), speeds(b), analyses)
         verdicts[outcome.verdict] += 1
     sides = 3 if subject in SLOWED else 2
     return Gates(plan, subject, separate, complete, verdicts, sides * len(used))
@@ -134,12 +134,6 @@ def _pair(one: Round, subject: str, coin: bool) -> tuple[Process, Process]:
         assert b.images_per_sec is not None
         b = replace(b, images_per_sec=b.images_per_sec * (1 - WAITING))
     return a, b
-
-
-def _speeds(processes: Sequence[Process]) -> list[float]:
-    found = [one.images_per_sec for one in processes if one.images_per_sec is not None]
-    assert len(found) == len(processes)
-    return found
 
 
 def _disturbed(processes: Sequence[Process]) -> bool:

@@ -95,7 +95,7 @@ def judge_disturbed_pairs(
     for analysis in plan:
         policy = POLICY.replace(alpha=analysis.alpha)
         ours, theirs = a[: analysis.pairs], b[: analysis.pairs]
-        speed = Case(base=_speeds(ours), new=_speeds(theirs), paired=True)
+        speed = Case(base=speeds(ours), new=speeds(theirs), paired=True)
         cpu_time = Case(
             base=[one.cpu_seconds or 0.0 for one in ours],
             new=[one.cpu_seconds or 0.0 for one in theirs],
@@ -110,8 +110,11 @@ def judge_disturbed_pairs(
     return GateOutcome(found.verdict, 2 * analysis.pairs)
 
 
-def _speeds(processes: Sequence[Process]) -> list[float]:
-    return [one.images_per_sec or 0.0 for one in processes]
+def speeds(processes: Sequence[Process]) -> list[float]:
+    """Images per second of processes that did not fail."""
+    found = [one.images_per_sec for one in processes if one.images_per_sec is not None]
+    assert len(found) == len(processes)
+    return found
 
 
 def _difference(a: Process, b: Process) -> float:

@@ -20,7 +20,7 @@ from cnnbench.campaigns.ab.side import measuring
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.ended import Ended
 from cnnbench.campaigns.processes.outcome import Measuring
-from cnnbench.judge.compare.cpu_time import mostly_disturbed
+from cnnbench.judge.compare.disturbance import mostly_disturbed
 from cnnbench.judge.metrics.registry import throughput
 from cnnbench.records.codec import encode
 from cnnbench.records.place import AbPlace, LostProcess

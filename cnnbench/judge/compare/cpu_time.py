@@ -24,15 +24,14 @@ import numpy as np
 
 from cnnbench.base.stats.rank_tests import paired_shift, smallest_p
 from cnnbench.judge.compare.comparability import Group
-from cnnbench.judge.compare.disturbance import others_text
-from cnnbench.judge.compare.estimate import Case
+from cnnbench.judge.compare.disturbance import mostly_disturbed, others_text
+from cnnbench.judge.compare.estimate import Case, exceeds, size
 from cnnbench.judge.compare.judge import Judgement, magnitude
 from cnnbench.judge.metrics.measurement import Measurement
 from cnnbench.judge.metrics.policy import Policy, Verdict
 from cnnbench.judge.metrics.registry import CPU_TIME, THROUGHPUT
 from cnnbench.records.run import RunRecord
 
-_DISTURBED = frozenset(("load", "steal"))
 _FEWEST_TURNS = 4
 _OPPOSITE = {Verdict.SLOWER: Verdict.FASTER, Verdict.FASTER: Verdict.SLOWER}
 
@@ -78,20 +77,6 @@ def cases(
         differences=[difference(a, b) for a, b in zip(runs[:pairs], runs[pairs:], strict=True)],
     )
     return shared(throughput, cpu_time, policy)
-
-
-def mostly_disturbed(measurements: Sequence[Measurement]) -> bool:
-    """Whether other programs or machines used the CPUs in the timed steps of at least half.
-
-    Args:
-      measurements: of both sides; those whose conditions are not known count as undisturbed.
-    """
-    disturbed = sum(
-        any(note.when == "during" and note.id in _DISTURBED for note in one.conditions.notes)
-        for one in measurements
-        if isinstance(one, RunRecord) and one.conditions is not None
-    )
-    return 2 * disturbed >= len(measurements) > 0
 
 
 def difference(base: RunRecord, new: RunRecord) -> float:
@@ -188,5 +173,4 @@ def _may_differ(throughput: Judgement, policy: Policy) -> bool:
     if throughput.change is None or throughput.floor is None:
         return True
     significant = throughput.p_adjusted is not None and throughput.p_adjusted <= policy.alpha
-    size = max(throughput.change, 1 / (1 + throughput.change) - 1)
-    return significant or size > throughput.floor
+    return significant or exceeds(size(throughput.change, THROUGHPUT), throughput.floor)

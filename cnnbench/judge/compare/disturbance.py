@@ -14,6 +14,8 @@ from cnnbench.records.run import Conditions, RunRecord
 _BUSY = 0.05
 """CPUs in use by others that are worth a word."""
 
+_BY_OTHERS = frozenset(("load", "steal"))
+
 
 def disturbance(measurements: Iterable[Measurement]) -> str:
     """A clause that names how many runs were disturbed in their timed steps, and by what.
@@ -43,6 +45,20 @@ def disturbance(measurements: Iterable[Measurement]) -> str:
         for name, those in sorted(found.items(), key=lambda item: -len(item[1]))
     ]
     return f"{disturbed} of {len(checked)} runs {verb} disturbed: {', '.join(causes)}"
+
+
+def mostly_disturbed(measurements: Sequence[Measurement]) -> bool:
+    """Whether other programs or machines used the CPUs in the timed steps of at least half.
+
+    Args:
+      measurements: of both sides; those whose conditions are not known count as undisturbed.
+    """
+    disturbed = sum(
+        any(note.when == "during" and note.id in _BY_OTHERS for note in one.conditions.notes)
+        for one in measurements
+        if isinstance(one, RunRecord) and one.conditions is not None
+    )
+    return 2 * disturbed >= len(measurements) > 0
 
 
 def others_text(measurements: Iterable[Measurement]) -> str:

@@ -66,8 +66,7 @@ class Evidence:
       margin: widest change that may be called the same.
       scatter: standard deviation of the pairs' differences, or within the sides; of
         logarithms where changes are shares. None if there are too few values.
-      symmetric: whether a change of x and its opposite are x and -x (differences), or x
-        and 1 / (1 + x) - 1 (shares).
+      metric: of the case.
     """
 
     change: float
@@ -79,36 +78,41 @@ class Evidence:
     floor: float
     margin: float
     scatter: float | None
-    symmetric: bool
+    metric: Metric
 
     @property
     def beyond_floor(self) -> bool:
         """Whether the estimated change lies beyond the floor."""
-        return _exceeds(self._size(self.change), self.floor)
+        return exceeds(size(self.change, self.metric), self.floor)
 
     @property
     def wholly_beyond_floor(self) -> bool:
         """Whether the whole interval lies beyond the floor, all of it on one side."""
         if self.low is None or self.high is None or (self.low < 0) != (self.high < 0):
             return False
-        return _exceeds(min(self._size(self.low), self._size(self.high)), self.floor)
+        smallest = min(size(end, self.metric) for end in (self.low, self.high))
+        return exceeds(smallest, self.floor)
 
     @property
     def within_margin(self) -> bool:
         """Whether the whole interval lies within what may be called the same."""
         if self.low is None or self.high is None:
             return False
-        return not _exceeds(max(self._size(self.low), self._size(self.high)), self.margin)
-
-    def _size(self, change: float) -> float:
-        """The change without its direction: -1/11 is as large as +1/10, which undoes it."""
-        if self.symmetric:
-            return abs(change)
-        return max(change, 1 / (1 + change) - 1) if change > -1 else math.inf
+        return not exceeds(
+            max(size(self.low, self.metric), size(self.high, self.metric)), self.margin
+        )
 
 
-def _exceeds(size: float, limit: float) -> bool:
-    return size > limit * (1 + _SLACK)
+def size(change: float, metric: Metric) -> float:
+    """A change without its direction: of shares, -1/11 is as large as +1/10, which undoes it."""
+    if not metric.relative:
+        return abs(change)
+    return max(change, 1 / (1 + change) - 1) if change > -1 else math.inf
+
+
+def exceeds(found: float, limit: float) -> bool:
+    """Whether a size is above a limit by more than rounding."""
+    return found > limit * (1 + _SLACK)
 
 
 def usable(value: float, metric: Metric) -> bool:
@@ -155,7 +159,7 @@ def gather(case: Case, policy: Policy) -> Evidence:
         margin=margin,
         # Logarithms of equal quotients differ in their last digits.
         scatter=0.0 if scatter is not None and scatter < _ROUNDING else scatter,
-        symmetric=not metric.relative,
+        metric=metric,
     )
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from cnnbench.judge.compare import Policy, Verdict, compare_records
 from cnnbench.judge.compare.answer import answer
-from cnnbench.judge.compare.cpu_time import difference, mostly_disturbed
+from cnnbench.judge.compare.cpu_time import difference
+from cnnbench.judge.compare.disturbance import mostly_disturbed
 from cnnbench.records.run import ConditionNote, Conditions
 from cnnbench.records.turns import TurnTaking
 
