@@ -79,7 +79,6 @@ setup(
         "pandas>=2.1,<4",
         "psutil>=5.9,<8",
         "pyyaml>=6.0,<7",
-        "scipy>=1.11,<2",
     ],
     extras_require={
         "and-cuda": [
@@ -94,6 +93,7 @@ setup(
             "jsonschema>=4.18",
             "scikit-learn>=1.4",
             "scikit-image>=0.22",
+            "scipy>=1.11,<2",
             "ruff>=0.6",
             "mypy>=1.11",
             "types-PyYAML>=6.0",

@@ -31,7 +31,7 @@ class ExitCode(enum.IntEnum):
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an error that says something, without what the runtime adds to it."""
+    """The first informative line of an error, without additions of the runtime."""
     text = getattr(error, "message", None)
     text = text if isinstance(text, str) else text_of(error)
     lines = _RUNTIME_NOISE.sub("", text).strip().splitlines()
@@ -43,7 +43,7 @@ def first_line(error: Exception) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """What an exception says; its ``__str__`` may be a plug-in's, and raise itself."""
+    """Text of an exception; its ``__str__`` may belong to a plug-in and raise."""
     try:
         return str(error)
     except Exception as failure:
@@ -60,7 +60,7 @@ _UNMAPPED = re.compile("failed to map segment|annot allocate memory")
 
 
 def exhausted(error: BaseException) -> str:
-    """What the system has no more of, where an error comes from that; "" for other errors."""
+    """The resource that an error says is exhausted; "" for other errors."""
     found: BaseException | None = error
     while found is not None:
         text = text_of(found)
@@ -117,11 +117,11 @@ class NonFiniteLossError(BenchmarkError):
 
 
 class RetraceError(BenchmarkError):
-    """A function that is called between timed steps got arguments of another signature."""
+    """A function called between timed steps got arguments of another signature."""
 
 
 class ReplicaDivergenceError(BenchmarkError):
-    """Copies of a variable differ that a mode keeps equal (--check_replica_consistency)."""
+    """Copies of a variable that must be equal differ (--check_replica_consistency)."""
 
 
 class DataError(BenchmarkError):

@@ -1,4 +1,4 @@
-"""pytest plug-in: the fixture ``cnnbench`` measures, so that a test can assert on speed.
+"""pytest plug-in with the fixture ``cnnbench``, for tests that assert on speed.
 
 pytest imports this module in every session, so it imports nothing of cnnbench; that happens
 when a test asks for the fixture (`cnnbench.testing` is what it gets).
@@ -81,7 +81,7 @@ def pytest_runtest_makereport(
 
 
 def _terminal(config: pytest.Config) -> TextIO | None:
-    """The terminal that pytest reports to; None with -q, in workers and where it is none."""
+    """The terminal that pytest reports to; None with -q, in workers and without a terminal."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is None or reporter.verbosity < 0:
         return None

@@ -1,4 +1,4 @@
-"""What the pytest fixture ``cnnbench`` gives to a test; docs/pytest.md has examples.
+"""API of the pytest fixture ``cnnbench``; docs/pytest.md has examples.
 
 Every run is a fresh process with a hard time-out, so nothing that the tests imported or set
 touches it, and TensorFlow is not loaded into the process of the tests.
@@ -59,7 +59,7 @@ class BaselineDocument(Document):
 
 @dataclass(frozen=True)
 class Result:
-    """What the processes of one call measured.
+    """Records of the processes of one call.
 
     Attributes:
       records: one per process.
@@ -106,7 +106,7 @@ class Result:
 
 
 class Bench:
-    """Measures, and compares what was measured.
+    """Measures in fresh processes and compares the results.
 
     Args:
       folder: takes records and logs.
@@ -252,7 +252,7 @@ def folder_name(nodeid: str) -> str:
 
 
 def _check(side: Side, processes: int) -> SideFlags:
-    """Refuses flags before anything is started; returns what they resolve to.
+    """Checks flags before anything is started; returns their resolved values.
 
     Raises:
       UsageError: says which.
@@ -266,7 +266,7 @@ def _check(side: Side, processes: int) -> SideFlags:
 
 
 def _baseline(baseline: Baseline) -> tuple[tuple[RunRecord, ...], str]:
-    """Its records, and what to call it."""
+    """Records and name of a baseline."""
     __tracebackhide__ = True
     if isinstance(baseline, Result):
         return baseline.records, "the baseline"
@@ -288,7 +288,7 @@ def _baseline(baseline: Baseline) -> tuple[tuple[RunRecord, ...], str]:
 
 
 def _saved(path: Path) -> tuple[RunRecord, ...] | None:
-    """The records of a file that `Result.save` wrote; None if it is another one.
+    """Records of a file that `Result.save` wrote; None if it is another kind of file.
 
     Raises:
       ValueError: it is one that cannot be read.

@@ -1,4 +1,4 @@
-"""The boxes that SSD starts from, and what the boxes of an image mean for each of them.
+"""Anchor boxes of SSD, and their matching with the boxes of an image.
 
 Boxes are top, left, bottom and right as fractions of the image unless they are said to be
 encoded: the offset of the centre (vertical, horizontal) in sides of the anchor over 0.1, and the
@@ -79,7 +79,7 @@ def overlaps(first: Any, second: Any) -> Any:
 
 
 def match(boxes: Any, counted: Any) -> tuple[Any, Any]:
-    """Which box each anchor stands for.
+    """The box assigned to each anchor.
 
     A box gets the anchor that overlaps with it most (of two boxes that want one anchor, the
     later one), and every other anchor the box that it overlaps with most, if by more than
@@ -108,7 +108,7 @@ def match(boxes: Any, counted: Any) -> tuple[Any, Any]:
 
 
 def encode(boxes: Any) -> Any:
-    """Boxes [8732, 4], one per anchor, as the network is to tell them."""
+    """Boxes [8732, 4], one per anchor, as offsets that the network predicts."""
     import tensorflow as tf
 
     base = tf.constant(anchors())

@@ -16,7 +16,7 @@ Synchronise = Callable[[str, Tensor, Tensor], tuple[Tensor, Tensor, int]]
 
 
 class Moments(NamedTuple):
-    """What one batch says about a batch-norm layer; the train step updates the averages.
+    """Batch moments of a batch-norm layer; the train step updates the averages.
 
     Attributes:
       mean_spec: the moving average that ``batch_mean`` feeds.
@@ -43,12 +43,11 @@ def synchronised_batch_norm(
     channels_at: int,
     synchronise: Synchronise,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Normalises a tower's batch; computes in float32, in which moments travel.
+    """Normalises a tower's batch by the moments of all towers; computes in float32.
 
     Args:
       x: the tower's batch, any float dtype, of the same shape in all towers.
       scale, offset: float32 [channels]; None for a scale of 1.
-      name: of the layer.
       epsilon: added to the variance.
       channels_at: axis of the channels; may be negative.
       synchronise: see `Synchronise`.

@@ -1,18 +1,19 @@
-"""Blocks that several networks share."""
+"""Blocks shared by several networks."""
 
 from __future__ import annotations
 
 from cnnbench.models.network import Activation, Network, T
 
+AUX_WEIGHT = 0.4  # of the auxiliary loss
+STDDEV = 0.02  # of the truncated normals that kernels of transformers start with
+
 
 def squeeze_excite(net: Network[T], x: T, units: int, activation: Activation) -> T:
-    """Scales channels by factors in (0, 1) that an example's mean over the image decides.
+    """Scales channels by factors in (0, 1), computed from an example's mean over the image.
 
     Args:
-      net: makes the layers.
       x: ``(h, w, c)`` per example.
       units: of the narrow layer in between.
-      activation: after it.
 
     Returns:
       ``(h, w, c)``. Source: Hu et al., arXiv:1709.01507.
@@ -36,7 +37,6 @@ def inverted_residual(
     """Expands by a 1 x 1 convolution, convolves channel by channel, narrows again.
 
     Args:
-      net: makes the layers.
       x: ``(h, w, c)`` per example.
       filters: channels put out.
       kernel: side of the depthwise convolution.
@@ -62,7 +62,7 @@ def inverted_residual(
 
 
 def with_shortcut(net: Network[T], x: T, branch: T, keep: float) -> T:
-    """The sum of a block's input and its branch, which some examples do without."""
+    """The sum of a block's input and its branch, which drop path may omit."""
     return net.add(x, net.drop_path(branch, keep))
 
 
@@ -70,3 +70,47 @@ def round_channels(channels: float, divisor: int = 8) -> int:
     """The nearest multiple of ``divisor``, but not less than nine tenths of ``channels``."""
     rounded = max(divisor, int(channels + divisor / 2) // divisor * divisor)
     return rounded if rounded >= 0.9 * channels else rounded + divisor
+
+
+def aux_head(
+    net: Network[T], x: T, *, conv_stddev: float | None = None, stddev: float | None = None
+) -> None:
+    """Adds an auxiliary classifier, in training only.
+
+    Source: Szegedy et al., arXiv:1512.00567, section 4, in the form of TensorFlow's slim.
+
+    Args:
+      x: ``(h, w, c)`` per example, h and w at least 5.
+      conv_stddev: of the initial kernel that takes in the whole image.
+      stddev: of the initial weights of the logits.
+    """
+    if not net.training:
+        return
+    with net.scope("aux"):
+        y = net.conv(net.avg_pool(x, 5, 3), 128, 1, batch_norm=True)
+        height, width, _ = net.shape(y)
+        y = net.conv(y, 768, (height, width), padding="VALID", batch_norm=True, stddev=conv_stddev)
+        net.auxiliary(net.logits(net.flatten(y), stddev=stddev), AUX_WEIGHT)
+
+
+def self_attention(net: Network[T], x: T, heads: int, bias: T | None = None) -> T:
+    """Attention between tokens, with learned projections.
+
+    Args:
+      x: ``(..., n, c)`` per example.
+      bias: added to the scores; see `Network.attention`.
+
+    Returns:
+      ``(..., n, c)``.
+    """
+    channels = net.shape(x)[-1]
+    query, key, value = net.split(net.affine(x, 3 * channels, None, stddev=STDDEV), 3)
+    mixed = net.attention(query, key, value, heads, bias=bias)
+    return net.affine(mixed, channels, None, stddev=STDDEV)
+
+
+def perceptron(net: Network[T], x: T) -> T:
+    """Expands each token to four times its channels, applies GELU, and projects back."""
+    channels = net.shape(x)[-1]
+    wide = net.affine(x, 4 * channels, "gelu", stddev=STDDEV)
+    return net.affine(wide, channels, None, stddev=STDDEV)

@@ -1,4 +1,4 @@
-"""Variables, shapes and FLOPs of a model, found without TensorFlow."""
+"""Variables, shapes and FLOPs of a model, computed without TensorFlow."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cnnbench.models.window import Window
 
 @dataclasses.dataclass(frozen=True)
 class Shaped:
-    """A value known by its shape alone.
+    """A value of which only the shape is known.
 
     Attributes:
       shape: without batch.
@@ -33,7 +33,7 @@ class Shaped:
 
 
 class Flops(NamedTuple):
-    """Of one example.
+    """FLOPs of one example.
 
     Attributes:
       forward: of the forward pass.
@@ -53,10 +53,6 @@ class Flops(NamedTuple):
 
 def declare(model: Model, num_classes: int) -> ModelSpec:
     """Runs the model's body on shapes.
-
-    Args:
-      model: the network.
-      num_classes: outputs of its last layer.
 
     Returns:
       Its elements, its variables in creation order and its FLOPs per example.
@@ -112,7 +108,7 @@ def _run(
 
 
 def check_outputs(model: Model, net: Network[T], outputs: Any) -> None:
-    """Refuses what the default loss cannot take; a loss of one's own may differ.
+    """Checks outputs for the default loss; a model's own loss may take others.
 
     Raises:
       UsageError: the outputs are not logits of shape ``(num_classes,)``.

@@ -96,12 +96,12 @@ class DeepSpeech2(Model):
         return tf.where(fits, losses, 0.0)
 
     def metrics(self, outputs: Any, labels: Any) -> Mapping[str, Any]:
-        """None: an error rate is one over all words, not over utterances."""
+        """None: an error rate is a ratio over all words, not a mean over utterances."""
         del outputs, labels
         return {}
 
     def host_rows(self, features: Any, outputs: Any, labels: Any) -> Mapping[str, Any]:
-        """See `Model.host_rows`: the likeliest letter of each frame, and the transcript."""
+        """See `Model.host_rows`: the most likely letter of each frame, and the transcript."""
         import tensorflow as tf
 
         del features
@@ -135,20 +135,20 @@ class DeepSpeech2(Model):
 
 
 def frames_left(frames: Any) -> Any:
-    """Frames behind the two convolutions, integers of any shape."""
+    """Frames after the two convolutions, integers of any shape."""
     for _ in range(2):
         frames = (frames + _SHRINK - 1) // _SHRINK
     return frames
 
 
 def collapsed(frames: Sequence[int], blank: int) -> list[int]:
-    """The letters that the frames stand for: of equal neighbours one, no blanks."""
+    """Letters of a frame sequence: repeated ones merged, blanks removed."""
     before = [blank, *frames[:-1]]
     return [one for one, last in zip(frames, before, strict=True) if one not in (blank, last)]
 
 
 def words_of(letters: Sequence[int]) -> list[tuple[int, ...]]:
-    """The parts between spaces that hold letters."""
+    """Non-empty parts between spaces."""
     words: list[list[int]] = [[]]
     for letter in letters:
         if letter == SPACE:
@@ -159,7 +159,7 @@ def words_of(letters: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 def edit_distance(one: Sequence[Any], other: Sequence[Any]) -> int:
-    """Insertions, deletions and substitutions that make one out of the other (Levenshtein)."""
+    """Levenshtein distance: insertions, deletions and substitutions."""
     import numpy as np
 
     numbers = {value: number for number, value in enumerate(dict.fromkeys([*one, *other]))}

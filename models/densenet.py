@@ -1,4 +1,4 @@
-"""DenseNet for CIFAR-10: each layer sees the outputs of all layers of its block.
+"""DenseNet for CIFAR-10: each layer's input is the outputs of all earlier layers of its block.
 
 Source: Huang et al., Densely connected convolutional networks, 2016 (arXiv:1608.06993), the
 networks without bottlenecks and compression. As in tf_cnn_benchmarks, convolutions have biases

@@ -19,7 +19,7 @@ from cnnbench.models.spec import BatchNorm, LearningRateSpec
 KEEP_LAST_BRANCH = 0.8  # the first block keeps all; those in between follow a straight line
 
 
-class Stage(NamedTuple):
+class BlockStage(NamedTuple):
     """A stage of blocks.
 
     Attributes:
@@ -41,22 +41,22 @@ class Stage(NamedTuple):
 
 
 B0 = (
-    Stage(1, 16, 3, 1, 1),
-    Stage(2, 24, 3, 2, 6),
-    Stage(2, 40, 5, 2, 6),
-    Stage(3, 80, 3, 2, 6),
-    Stage(3, 112, 5, 1, 6),
-    Stage(4, 192, 5, 2, 6),
-    Stage(1, 320, 3, 1, 6),
+    BlockStage(1, 16, 3, 1, 1),
+    BlockStage(2, 24, 3, 2, 6),
+    BlockStage(2, 40, 5, 2, 6),
+    BlockStage(3, 80, 3, 2, 6),
+    BlockStage(3, 112, 5, 1, 6),
+    BlockStage(4, 192, 5, 2, 6),
+    BlockStage(1, 320, 3, 1, 6),
 )
 
 V2_S = (
-    Stage(2, 24, 3, 1, 1, fused=True),
-    Stage(4, 48, 3, 2, 4, fused=True),
-    Stage(4, 64, 3, 2, 4, fused=True),
-    Stage(6, 128, 3, 2, 4),
-    Stage(9, 160, 3, 1, 6),
-    Stage(15, 256, 3, 2, 6),
+    BlockStage(2, 24, 3, 1, 1, fused=True),
+    BlockStage(4, 48, 3, 2, 4, fused=True),
+    BlockStage(4, 64, 3, 2, 4, fused=True),
+    BlockStage(6, 128, 3, 2, 4),
+    BlockStage(9, 160, 3, 1, 6),
+    BlockStage(15, 256, 3, 2, 6),
 )
 
 # Image size, factors of width and depth, share kept by the dropout, batch per device.
@@ -96,7 +96,7 @@ class EfficientNet(Model):
         warmup_epochs=5.0,
     )
 
-    stages: tuple[Stage, ...]
+    stages: tuple[BlockStage, ...]
 
     def __init__(self, version: int) -> None:
         self.name = f"efficientnet_b{version}"
@@ -122,7 +122,7 @@ class EfficientNet(Model):
         filters = round_channels(channels * self.width)
         return net.conv(x, filters, kernel, stride, batch_norm=True, activation="swish")
 
-    def _block(self, net: Network[T], x: T, stage: Stage, stride: int, keep: float) -> T:
+    def _block(self, net: Network[T], x: T, stage: BlockStage, stride: int, keep: float) -> T:
         filters = round_channels(stage.channels * self.width)
         if stage.fused:
             return self._fused_block(net, x, filters, stage, stride, keep)
@@ -140,7 +140,7 @@ class EfficientNet(Model):
 
     @staticmethod
     def _fused_block(
-        net: Network[T], x: T, filters: int, stage: Stage, stride: int, keep: float
+        net: Network[T], x: T, filters: int, stage: BlockStage, stride: int, keep: float
     ) -> T:
         channels = net.shape(x)[2]
         wide = channels * stage.expansion if stage.expansion != 1 else filters

@@ -1,4 +1,4 @@
-"""What an example is made of: its elements, as plain data. No TensorFlow."""
+"""Elements of examples as plain data. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Role = Literal["feature", "label"]
 
 @dataclasses.dataclass(frozen=True)
 class Draw:
-    """How the synthetic value of an element is drawn; use the constructors.
+    """Distribution of an element's synthetic values; made by the class methods.
 
     Attributes:
       kind: ``normal`` (truncated, mean 0, ``scale`` the standard deviation before draws beyond
@@ -36,22 +36,22 @@ class Draw:
 
     @classmethod
     def normal(cls, stddev: float = 1.0) -> Draw:
-        """Normal draws of mean 0; those beyond two standard deviations are redrawn."""
+        """Normal distribution of mean 0, truncated at two standard deviations."""
         return cls("normal", stddev)
 
     @classmethod
     def integers(cls, low: Size, high: Size) -> Draw:
-        """Integers from ``low`` to ``high`` - 1, each as likely."""
+        """Integers from ``low`` to ``high`` - 1, uniformly distributed."""
         return cls("integers", low=low, high=high)
 
     @classmethod
     def uniform(cls, low: int = 0, high: int = 1) -> Draw:
-        """Real numbers from ``low`` up to ``high``."""
+        """Real numbers from ``low`` up to ``high``, uniformly distributed."""
         return cls("uniform", low=low, high=high)
 
     @classmethod
     def constant(cls, value: float) -> Draw:
-        """Everywhere ``value``."""
+        """``value`` everywhere."""
         return cls("constant", value)
 
     @classmethod
@@ -91,12 +91,12 @@ class Element:
 
     @property
     def is_real(self) -> bool:
-        """Whether it holds real numbers, which networks compute with in the run's precision."""
+        """Whether it holds real numbers, which networks convert to the run's precision."""
         return self.dtype.startswith(("float", "bfloat"))
 
     @property
     def named_sizes(self) -> tuple[str, ...]:
-        """Names that stand for a number."""
+        """Sizes given by names."""
         bounds = () if self.draw is None else (self.draw.low, self.draw.high)
         return tuple(size for size in (*self.shape, *bounds) if isinstance(size, str))
 
@@ -114,7 +114,6 @@ def resolve(elements: Sequence[Element], owner: object, num_classes: int) -> tup
     """The elements with numbers in place of names.
 
     Args:
-      elements: as declared.
       owner: has the attributes that they name: a model.
       num_classes: what ``num_classes`` stands for.
 
@@ -138,7 +137,7 @@ def resolve(elements: Sequence[Element], owner: object, num_classes: int) -> tup
 
 
 def named_size(owner: object, name: str) -> int:
-    """The attribute that stands for a size of an element.
+    """The attribute that gives a named size of an element.
 
     Raises:
       UsageError: it is missing or not a positive number.
@@ -158,12 +157,7 @@ def of_role(elements: Sequence[Element], role: Role) -> tuple[Element, ...]:
 
 
 def grouped(elements: Sequence[Element], role: Role, values: Mapping[str, V]) -> V | dict[str, V]:
-    """The features, or the labels, as models take them.
-
-    Args:
-      elements: of an example.
-      role: which of them.
-      values: by name.
+    """The features, or the labels, in the form that models take.
 
     Returns:
       The value itself where there is one of that role, else the values by name.

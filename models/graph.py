@@ -1,4 +1,4 @@
-"""Runs a model's body with TensorFlow tensors.
+"""Execution of a model's body with TensorFlow tensors.
 
 The choices of operation here were measured on CPU (oneDNN): zeros added by ``tf.pad`` before a
 VALID convolution, because the filter gradient of an explicitly padded convolution leaves
@@ -16,10 +16,15 @@ from typing import Any, Literal, NamedTuple
 import tensorflow as tf
 
 from cnnbench.errors import UsageError
-from cnnbench.models.attention import attend
 from cnnbench.models.batch_norm import Moments, Synchronise, synchronised_batch_norm
-from cnnbench.models.cpu_convolution import patches_conv, patches_pay, pointwise_conv, sized_conv
-from cnnbench.models.cpu_matmul import few_rows_matmul, transposed_rows_pay
+from cnnbench.models.cpu_products import (
+    few_rows_matmul,
+    patches_conv,
+    patches_pay,
+    pointwise_conv,
+    sized_conv,
+    transposed_rows_pay,
+)
 from cnnbench.models.declare import check_outputs
 from cnnbench.models.elements import (
     Element,
@@ -30,16 +35,16 @@ from cnnbench.models.elements import (
 )
 from cnnbench.models.model import Model
 from cnnbench.models.network import Elementwise, Network
-from cnnbench.models.recurrence import recurrence
 from cnnbench.models.sequence import Cell
 from cnnbench.models.spec import BatchNorm, VariableSpec
+from cnnbench.models.token_layers import attend, recurrence
 from cnnbench.models.window import Window
 
 Tensor = Any  # tf.Tensor; TensorFlow ships no types
 DataFormat = Literal["NHWC", "NCHW"]
 Reader = Callable[[VariableSpec, Any], Tensor]
 
-# Elements of a convolution's result for one of its kernel, from which on folding pays in each step.
+# Ratio of elements, result to kernel of a convolution, from which folding in each step pays.
 _WORTH = 4
 
 _TO_NCHW = (0, 3, 1, 2)
@@ -90,15 +95,12 @@ def forward(
     """Makes the graph of one tower's forward pass; assigns no variable.
 
     Args:
-      model: the network.
-      num_classes: outputs of its last layer.
       features: images ``[n, h, w, c]`` by default, a mapping where the model's elements have
         several. Those of a float dtype may have any numeric dtype; they are cast, and those with
         three dimensions transposed, here.
-      read: returns the value of a variable in the dtype asked for: the compute dtype for
-        kernels, biases and a model's own variables, float32 for batch norm.
-      training: batch norm by the batch's moments and dropout, or by the moving averages and
-        none.
+      read: returns the value of a variable in the given dtype: the compute dtype for kernels,
+        biases and a model's own variables, float32 for batch norm.
+      training: dropout, and batch norm by the batch's moments instead of moving averages.
       data_format: memory layout of the layers; canonical weights and logits do not depend
         on it.
       compute_dtype: float32, bfloat16 or float16, as a ``tf.DType`` or by name.
@@ -106,25 +108,21 @@ def forward(
         for other draws in each step. XLA draws other numbers from it than the kernels do.
       training_steps: of the whole training, for layers that change with the share of it
         done, which is the step in ``seed`` by this; 0 if training counts as over.
-      on_cpu: whether the operations run on a CPU.
       synchronise: makes batch norm, in training, use the moments of all towers' batches; None
         for those of its own batch.
-      fold_batch_norm: without training, on a CPU, batch norm right behind a convolution may
+      fold_batch_norm: without training, on a CPU, batch norm that follows a convolution may
         become a factor of its kernel and a bias.
-      make: the interpreter; GraphNetwork if not given.
-
-    Returns:
-      Outputs, batch moments and auxiliary heads.
+      make: class of the interpreter; GraphNetwork if not given.
 
     Raises:
-      UsageError: bad ``data_format`` or features, or the body asks for what cannot be.
+      UsageError: bad ``data_format``, features or layers.
     """
     if data_format not in ("NHWC", "NCHW"):
         raise UsageError(f"data_format is NHWC or NCHW, not {data_format!r}")
     elements = of_role(resolve(model.elements, model, num_classes), "feature")
     given = by_name(elements, "feature", features)
     _check_features(model, elements, given)
-    net = (make or GraphNetwork)(
+    interpreter = (make or GraphNetwork)(
         num_classes,
         read,
         training=training,
@@ -137,7 +135,14 @@ def forward(
         synchronise=synchronise,
         fold_batch_norm=fold_batch_norm and not training,
     )
-    # Bodies loop in Python; rewriting them for a caller traced with autograph gains nothing.
+    return _interpreted(model, interpreter, elements, given)
+
+
+def _interpreted(
+    model: Model, net: GraphNetwork, elements: Sequence[Element], given: Mapping[str, Tensor]
+) -> Forward:
+    """Runs a model's body with an interpreter."""
+    # Bodies use Python loops, which autograph need not convert.
     build = tf.autograph.experimental.do_not_convert(model.build)
     received = {
         one.name: net.receive(given[one.name]) if one.is_real else given[one.name]
@@ -160,14 +165,13 @@ def _check_features(model: Model, elements: Sequence[Element], given: Mapping[st
 
 
 class _Convolution(NamedTuple):
-    """A convolution without bias, and how to make it with another kernel.
+    """A convolution without bias that can be made again with another kernel.
 
-    What is not used of it is no part of the graph that runs.
+    Operations whose results are not used are pruned from the graph.
 
     Attributes:
-      result: of the convolution as it is.
       kernel: [height, width, in, out].
-      convolve: takes a kernel of that shape.
+      convolve: makes the convolution with a kernel of that shape.
       scope: name scope of the layer.
     """
 
@@ -180,9 +184,9 @@ class _Convolution(NamedTuple):
 def _pays(convolution: _Convolution) -> bool:
     """Whether to fold batch norm into a kernel.
 
-    TensorFlow fuses a convolution with batch norm and ReLU too, but not with the addition behind
-    a block. A constant kernel is folded once, before the first step; a variable in every step,
-    which has to be little against the pass over the result that it saves.
+    TensorFlow fuses a convolution with batch norm and ReLU too, but not with the addition at the
+    end of a block. A constant kernel is folded once, before the first step; a variable in every
+    step, which must cost little compared with the saved pass over the result.
     """
     kernel = convolution.kernel
     if tf.is_symbolic_tensor(kernel) and kernel.op.type == "Const":
@@ -225,17 +229,17 @@ class GraphNetwork(Network[Tensor]):
         self._synchronise = synchronise
         self._folds = fold_batch_norm
         self._convolution: _Convolution | None = None  # the last one made
-        # Values without a batch dimension; the tensors are kept so that an id stays theirs.
+        # Values without a batch dimension by id; the tensors are kept so that ids stay unique.
         self._unbatched: dict[int, Tensor] = {}
         self._subsampled: dict[tuple[int, tuple[int, int]], tuple[Tensor, Tensor]] = {}
         outer = tf.get_current_name_scope()
         self._outer_scope = [outer] if outer else []
-        # By the id of an image-like feature as laid out: itself, which keeps the id its own, and
-        # the feature in NHWC.
+        # By id of an image-like feature in the network's layout: the feature, kept so that its id
+        # stays unique, and the same in NHWC.
         self._inputs: dict[int, tuple[Tensor, Tensor]] = {}
 
     def receive(self, value: Tensor) -> Tensor:
-        """Brings a feature of real numbers to the compute dtype and the network's layout, once."""
+        """Converts a feature of real numbers to the compute dtype and the network's layout."""
         rows = _cast(value, self._dtype)
         if len(value.shape) != 4:
             return rows
@@ -244,14 +248,14 @@ class GraphNetwork(Network[Tensor]):
         return laid_out
 
     def hand_out(self, outputs: Any) -> Any:
-        """What the model returned, real numbers in float32, image-like values in NHWC."""
+        """Outputs of the model: real numbers in float32, image-like values in NHWC."""
         if isinstance(outputs, Mapping):
             return {name: self.hand_out(value) for name, value in outputs.items()}
         value = self._to_nhwc(outputs)
         return _cast(value, tf.float32) if value.dtype.is_floating else value
 
     def shape(self, x: Tensor) -> tuple[int, ...]:
-        """Shape without batch, channels last whatever the layout."""
+        """Shape without batch dimension, channels last in every layout."""
         if id(x) in self._unbatched:
             return tuple(x.shape)
         shape = tuple(x.shape[1:])
@@ -350,7 +354,7 @@ class GraphNetwork(Network[Tensor]):
         key = (id(x), window.stride)
         if key not in self._subsampled:
             y = tf.nn.max_pool2d(x, 1, window.stride, "VALID")
-            self._subsampled[key] = (x, y)  # x is kept so that its id stays its own
+            self._subsampled[key] = (x, y)  # x is kept so that its id stays unique
         return self._subsampled[key][1]
 
     def _bias_add(self, x: Tensor, bias: Tensor) -> Tensor:
@@ -409,10 +413,9 @@ class GraphNetwork(Network[Tensor]):
         variance: VariableSpec,
         settings: BatchNorm,
     ) -> Tensor:
-        """A convolution and the batch norm behind it by moving averages, as conv and bias.
+        """A convolution and its batch norm by moving averages, as convolution and bias.
 
-        TensorFlow's graph optimizer makes one operation of these, and of a ReLU or an addition
-        that follows.
+        TensorFlow's graph optimizer fuses these with a ReLU or an addition that follows.
         """
         factor, offset = self._as_factor(gamma, beta, mean, variance, settings)
         kernel = convolution.kernel
@@ -455,7 +458,7 @@ class GraphNetwork(Network[Tensor]):
         return tf.reduce_mean(x, (2, 3) if self._channels_first else (1, 2))
 
     def _dropout(self, x: Tensor, keep: float, index: int) -> Tensor:
-        # Drawn in float32 whatever x is: a 16-bit draw would keep another share than asked.
+        # Drawn in float32: with a 16-bit draw the kept share would differ.
         shape = x.shape if x.shape.is_fully_defined() else tf.shape(x)
         draw = tf.random.stateless_uniform(shape, self._dropout_seed(index), alg="philox")
         return tf.where(draw < keep, x * (1.0 / keep), tf.zeros([], x.dtype))

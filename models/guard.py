@@ -1,4 +1,4 @@
-"""Calls into a model of a plug-in: a mistake is one line that names file, class and method."""
+"""Calls of plug-in models, whose errors become one line with file, class and method."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _COLUMN = "a float32 tensor [n], a value per example"
 
 
 def guarded(model: Model, origin: str) -> Model:
-    """The same model, whose methods raise nothing but errors of cnnbench.
+    """The same model; its methods raise only errors of cnnbench.
 
     What cannot be used of their results is refused too. A mistake in `host_metrics`, which is
     called when something has been measured, is a BenchmarkError, any other a UsageError.
@@ -67,7 +67,7 @@ class _Guarded:
 
 
 def _shown(value: Any) -> str:
-    """A value in a message: a tensor by its dtype and shape, all else by its text."""
+    """A value in a message: tensors as dtype and shape, others as text."""
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return f"a {getattr(value.dtype, 'name', value.dtype)} tensor {list(_sizes(value) or '?')}"
     text = repr(value) if value is None or isinstance(value, (str, int, float)) else ""
@@ -75,7 +75,7 @@ def _shown(value: Any) -> str:
 
 
 def _sizes(value: Any) -> Sequence[int | None] | None:
-    """The sizes of a tensor, None for those that are unknown; None if even their number is."""
+    """Sizes of a tensor, None for unknown ones; None if their number is unknown."""
     shape = value.shape
     if getattr(shape, "rank", 0) is None:
         return None
@@ -83,7 +83,7 @@ def _sizes(value: Any) -> Sequence[int | None] | None:
 
 
 def _examples(labels: Any) -> int | None:
-    """How many examples there are labels for; None if it is not known."""
+    """Number of examples with labels; None if unknown."""
     first = next(iter(labels.values()), None) if isinstance(labels, Mapping) else labels
     sizes = _sizes(first) if hasattr(first, "shape") else None
     return sizes[0] if sizes else None

@@ -10,7 +10,7 @@ and the impact of residual connections on learning (arXiv:1602.07261).
 
 from __future__ import annotations
 
-from cnnbench.models.aux_head import aux_head
+from cnnbench.models.blocks import aux_head
 from cnnbench.models.model import Model
 from cnnbench.models.network import Network, T
 from cnnbench.models.registry import register_model
@@ -69,7 +69,7 @@ class GoogLeNet(Model):
 
 
 class NormalisedInception(Model):
-    """What versions 3 and 4 share: batch norm, the first layers, ways to end a branch."""
+    """Shared parts of versions 3 and 4: batch norm, the first layers, ends of branches."""
 
     dataset = "imagenet"
     image_size = 299
@@ -99,7 +99,7 @@ class NormalisedInception(Model):
 
     @staticmethod
     def _averaged(net: Network[T], x: T, filters: int) -> T:
-        """The mean of 3 x 3 neighbours, then a 1 x 1 convolution.
+        """A mean over 3 x 3 neighbours, then a 1 x 1 convolution.
 
         The two commute, for each adds up with weights that the other does not touch: the mean is
         taken of the convolution's outputs, which are fewer than its inputs.

@@ -1,12 +1,11 @@
-"""Inference in 8-bit integers on a CPU, for a network whose weights are constants.
+"""Inference in 8-bit integers on a CPU, for a network with constant weights.
 
-Convolutions take and make 8-bit integers; so does max pooling between them. Kernels are cut to
-steps of their own for each output channel, symmetric around 0; activations to steps of one size,
-from 0 where none is negative, else symmetric (B. Jacob et al., arXiv:1712.05877). How far
-activations reach is measured beforehand, on some examples, in float32: `calibrate`. What lies
-beyond is cut off. Batch norm is folded into the convolution in front of it; bias and ReLU are part
-of it. All other layers, the additions behind residual blocks and dense layers among them,
-compute in float32.
+Convolutions take and make 8-bit integers, and so does max pooling between them. Kernels are
+quantised per output channel, symmetrically around 0; activations with one scale, from 0 where none
+is negative, else symmetrically (B. Jacob et al., arXiv:1712.05877). The range of activations is
+measured beforehand on some examples in float32 (`calibrate`); values outside it are clipped. Batch
+norm is folded into the convolution before it, which includes bias and ReLU. All other layers,
+additions of residual blocks and dense layers among them, compute in float32.
 
 TensorFlow's kernels are those of oneDNN and need constant kernels. Those that add a residual in
 integers (`QuantizedConv2DWithBiasSumAndReluAndRequantize`) crash in TensorFlow 2.21.
@@ -43,7 +42,7 @@ class Range(NamedTuple):
 
 @dataclasses.dataclass
 class Calibration:
-    """What is known of a network before it computes in 8 bits.
+    """Ranges of a network's values, measured before it computes in 8 bits.
 
     Attributes:
       ranges: of the inputs and results of convolutions, in the order in which they are made.
@@ -57,7 +56,7 @@ class Calibration:
 
 
 def calibrate(model: Model, num_classes: int, features: Any, read: Reader) -> Calibration:
-    """Runs a network on examples, eagerly and in float32, and notes how far its values reach.
+    """Runs a network on examples, eagerly in float32, and records the ranges of its values.
 
     Args:
       model, num_classes, features, read: see `cnnbench.models.graph.forward`.
@@ -92,7 +91,7 @@ class _Eight(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class _Chain:
-    """A convolution and what is joined to it.
+    """A convolution and the operations fused with it.
 
     Attributes:
       source: its input; None while ranges are recorded.
@@ -111,14 +110,14 @@ class _Chain:
     rectified: bool = False
 
     def scaled(self, factor: np.ndarray[Any, Any], offset: np.ndarray[Any, Any]) -> _Chain:
-        """With its result times a factor plus an offset, both one per output channel."""
+        """The chain with its result times a factor plus an offset, both one per output channel."""
         per_output = factor.reshape(-1, self.kernel.shape[3])
         bias = self.bias * factor + offset
         return dataclasses.replace(self, kernel=self.kernel * per_output, bias=bias)
 
 
 class Int8Network(GraphNetwork):
-    """Convolutions in 8 bits, where there is a kernel for them; for inference in NHWC on a CPU.
+    """Convolutions in 8 bits where kernels exist; for inference in NHWC on a CPU.
 
     Every value is a float32 tensor, as in the class above. Of some the integers are known too;
     layers that can take those do, and then the float32 ones are no part of the graph that runs.
@@ -186,7 +185,7 @@ class Int8Network(GraphNetwork):
         chain = self._chain(x)
         if chain is None:
             return plain()
-        with tf.init_scope():  # computed at once, for the kernel has to be a constant
+        with tf.init_scope():  # computed eagerly, because the kernel must be a constant
             factor, offset = self._as_factor(gamma, beta, mean, variance, settings)
         return self._joined(chain.scaled(factor.numpy(), offset.numpy()), plain)
 
@@ -215,7 +214,7 @@ class Int8Network(GraphNetwork):
     # Ranges ------------------------------------------------------------------------------
 
     def _range(self, x: Tensor | None = None) -> Range:
-        """Of the next value, which is looked at while recording."""
+        """Range of the next value, which is computed while recording."""
         if not self._recording:
             return next(self._recorded)
         found = Range(float(tf.reduce_min(x)), float(tf.reduce_max(x)))
@@ -225,7 +224,7 @@ class Int8Network(GraphNetwork):
     # Chains ------------------------------------------------------------------------------
 
     def _chain(self, x: Tensor) -> _Chain | None:
-        """The convolution that has just made a value, if something may be joined to it."""
+        """The convolution that made a value, if operations may be fused with it."""
         if self._last is None or self._last[0] is not x or self._last[1].rectified:
             return None
         return self._last[1]
@@ -249,7 +248,7 @@ class Int8Network(GraphNetwork):
         return self._joined(_Chain(source, weights, none, window, depthwise), plain)
 
     def _joined(self, chain: _Chain, plain: Callable[[], Tensor]) -> Tensor:
-        """The value of a chain, which replaces that of the chain it was made from."""
+        """The value of a chain, in place of the value it was made from."""
         if self._recording:
             y = plain()
             self._range(y)
@@ -287,7 +286,7 @@ class Int8Network(GraphNetwork):
 
 
 def _convolved(chain: _Chain, reach: Range) -> _Eight:
-    """The integers that a chain makes."""
+    """Integers that a chain computes."""
     assert chain.source is not None
     axes = (0, 1, 3) if chain.depthwise else (0, 1, 2)
     most = np.maximum(np.abs(chain.kernel).max(axes), np.float32(1e-30))
@@ -332,7 +331,7 @@ def _zeros(window: Window) -> list[int]:
 
 
 def _bounds(reach: Range, *, signed: bool) -> tuple[float, float]:
-    """What the integers for values of that range stand for; never nothing at all."""
+    """Interval that the integers stand for; never empty."""
     most = max(abs(reach.low), abs(reach.high), 1e-6)
     return (-most if signed else 0.0), most
 

@@ -1,34 +1,33 @@
-"""Memory that a network's activations take, found from shapes alone, without TensorFlow.
+"""Memory of a network's activations, computed from shapes without TensorFlow.
 
-A training step keeps what its backward pass will need: of a convolution its input, of batch norm
-its input, of a ReLU its output, and so on, as TensorFlow's gradients are written. Memory is
-largest somewhere on the way back, when what the layers before still need lies beside the
-gradients of the current one.
+A training step keeps the values that its backward pass needs: for a convolution its input, for
+batch norm its input, for a ReLU its output, and so on, as in TensorFlow's gradients. The peak is
+somewhere in the backward pass, when the values kept for earlier layers exist beside the gradients
+of the current one.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from cnnbench.models.declare import Shaped, ShapeNetwork
 from cnnbench.models.elements import grouped, of_role, resolve
 from cnnbench.models.model import Model
-from cnnbench.models.network import Elementwise
 from cnnbench.models.sequence import Cell
-from cnnbench.models.spec import MASTER_BYTES, BatchNorm, ModelSpec, VariableSpec
+from cnnbench.models.spec import MASTER_BYTES, BatchNorm, ModelSpec
 from cnnbench.models.window import Window
 
-# Memory that the allocator holds but cannot hand out again, for the sizes do not fit: measured
+# Fragmentation: memory that the allocator holds but cannot reuse, measured
 # with ten networks on a CPU (scripts/measure_memory).
 _UNUSED = 1.15
 
 
 @dataclass(frozen=True)
 class Activations:
-    """Values of one example that lie in memory at once, at most.
+    """Peak number of activation values of one example.
 
     Attributes:
       training: in a forward and backward pass.
@@ -41,10 +40,6 @@ class Activations:
 
 def activations(model: Model, num_classes: int) -> Activations:
     """Runs the model's body on shapes.
-
-    Args:
-      model: the network.
-      num_classes: outputs of its last layer.
 
     Returns:
       Counts of values, in the compute precision.
@@ -61,13 +56,10 @@ def activations(model: Model, num_classes: int) -> Activations:
 def bytes_per_image(
     model: Model, spec: ModelSpec, *, training: bool = True, value_bytes: int = MASTER_BYTES
 ) -> int:
-    """Bytes that one more image in the batch takes, the image itself not counted.
+    """Bytes per additional image in the batch, without the image itself.
 
     Args:
-      model: the network.
-      spec: its declaration.
       training: whether there is a backward pass.
-      value_bytes: of a value in the compute precision.
     """
     values = activations(model, spec.num_classes)
     return round(_UNUSED * value_bytes * (values.training if training else values.forward))
@@ -85,13 +77,13 @@ class _MemoryNetwork(ShapeNetwork):
         self.training_peak = 0
         self.forward_peak = 0
         self._kept = 0
-        # By id: the buffer that a value lies in. All values are kept, so that an id stays theirs.
+        # Buffer of each value, by id. All values are kept, so that ids stay unique.
         self._buffers: dict[int, int] = {}
         self._values: list[Shaped] = []
         self._counted: set[int] = set()
 
     def make(self, value: Shaped, of: Shaped | None = None) -> Shaped:
-        """Takes note of a value.
+        """Counts a value.
 
         Args:
           value: new, no value of before.
@@ -102,43 +94,45 @@ class _MemoryNetwork(ShapeNetwork):
         return value
 
     def _buffer(self, value: Shaped) -> int:
-        # Those of variables are nobody's: variables are counted elsewhere.
+        # Variables are counted elsewhere.
         return self._buffers.get(id(value), 0)
 
     def _layer_of(
-        self, y: Shaped, inputs: Sequence[Shaped], keeps: Sequence[Shaped] = (), extra: int = 0
+        self, y: Shaped, inputs: Sequence[Shaped], kept: Iterable[Shaped] = (), extra: int = 0
     ) -> Shaped:
         """A layer's output, made by an operation.
 
         Args:
-          y: its shape.
-          inputs: of the operation.
-          keeps: which of the inputs and the output its gradient needs.
-          extra: other values that its gradient needs.
+          y: the output, no value of before.
+          kept: which of the inputs and the output its gradient needs.
+          extra: number of other values that its gradient needs.
         """
-        copy = Shaped(y.shape, y.differentiated)
-        kept = [copy if value is y else value for value in keeps]
-        self.make(copy)
-        if copy.differentiated:
+        self.make(y)
+        if y.differentiated:
             for value in kept:
                 buffer = self._buffer(value)
                 if buffer and buffer not in self._counted:
                     self._counted.add(buffer)
                     self._kept += math.prod(value.shape)
             self._kept += extra
-        size = math.prod(copy.shape)
+        size = math.prod(y.shape)
         read = sum(math.prod(value.shape) for value in inputs if self._buffer(value))
         self.forward_peak = max(self.forward_peak, size + read + extra)
         self.training_peak = max(self.training_peak, self._kept + size + read)
-        return copy
+        return y
 
-    def _conv(self, x: Shaped, kernel: Shaped, window: Window, filters: int) -> Shaped:
-        padded = self._padded(x, window)
-        return self._layer_of(super()._conv(x, kernel, window, filters), [padded], [padded])
+    def counted(self, y: Shaped, operation: _Operation, given: tuple[Any, ...]) -> Shaped:
+        """The output of a primitive operation.
 
-    def _depthwise(self, x: Shaped, kernel: Shaped, window: Window) -> Shaped:
-        padded = self._padded(x, window)
-        return self._layer_of(super()._depthwise(x, kernel, window), [padded], [padded])
+        Args:
+          y: as `ShapeNetwork` makes it, perhaps a value of before.
+        """
+        inputs = _values_in(given)[: operation.inputs]
+        if operation.pads:
+            inputs = [self._padded(inputs[0], next(w for w in given if isinstance(w, Window)))]
+        made = Shaped(y.shape, y.differentiated)
+        kept = [*(inputs if "x" in operation.keeps else ()), *([made] * ("y" in operation.keeps))]
+        return self._layer_of(made, inputs, kept, operation.extra(*given))
 
     def _padded(self, x: Shaped, window: Window) -> Shaped:
         if not window.explicit:
@@ -148,106 +142,105 @@ class _MemoryNetwork(ShapeNetwork):
         shape = (height + top + bottom, width + left + right, channels)
         return self._layer_of(Shaped(shape, x.differentiated), [x])
 
-    def _bias_add(self, x: Shaped, bias: Shaped) -> Shaped:
-        return self._layer_of(super()._bias_add(x, bias), [x])
-
-    def _batch_norm(
-        self,
-        x: Shaped,
-        gamma: VariableSpec | None,
-        beta: VariableSpec,
-        mean: VariableSpec,
-        variance: VariableSpec,
-        settings: BatchNorm,
-    ) -> Shaped:
-        y = super()._batch_norm(x, gamma, beta, mean, variance, settings)
-        return self._layer_of(y, [x], [x])
-
-    def _matmul(self, x: Shaped, kernel: Shaped, units: int) -> Shaped:
-        return self._layer_of(super()._matmul(x, kernel, units), [x], [x])
-
-    def _elementwise(self, kind: Elementwise, x: Shaped) -> Shaped:
-        y = super()._elementwise(kind, x)
-        made = Shaped(y.shape, y.differentiated)
-        if kind in ("relu", "relu6", "sigmoid", "tanh"):
-            return self._layer_of(made, [x], [made])
-        # GELU by the error function: its argument, the function's value and a product.
-        extra = 2 * math.prod(x.shape) if kind == "gelu" else 0
-        return self._layer_of(made, [x], [x], extra)
-
-    def _pool(self, kind: Literal["max", "avg"], x: Shaped, window: Window) -> Shaped:
-        y = super()._pool(kind, x, window)
-        return self._layer_of(y, [x], [x, y] if kind == "max" else [])
-
-    def _spatial_mean(self, x: Shaped) -> Shaped:
-        return self._layer_of(super()._spatial_mean(x), [x])
-
-    def _dropout(self, x: Shaped, keep: float, index: int) -> Shaped:
-        # The mask has a byte a value.
-        return self._layer_of(Shaped(x.shape, x.differentiated), [x], extra=math.prod(x.shape) // 4)
-
-    def _drop_path(self, x: Shaped, keep: float, index: int, by_progress: bool) -> Shaped:
-        return self._layer_of(Shaped(x.shape, x.differentiated), [x])
-
     def _flatten(self, x: Shaped) -> Shaped:
         return self.make(super()._flatten(x), x)
-
-    def _add(self, x: Shaped, y: Shaped) -> Shaped:
-        return self._layer_of(super()._add(x, y), [x, y])
-
-    def _multiply(self, x: Shaped, y: Shaped, shape: tuple[int, ...]) -> Shaped:
-        return self._layer_of(super()._multiply(x, y, shape), [x, y], [x, y])
-
-    def _concat(self, xs: Sequence[Shaped]) -> Shaped:
-        return self._layer_of(super()._concat(xs), xs)
-
-    def _lrn(self, x: Shaped, radius: int, bias: float, alpha: float, beta: float) -> Shaped:
-        y = Shaped(x.shape, x.differentiated)
-        return self._layer_of(y, [x], [x, y])
-
-    def _pad_channels(self, x: Shaped, before: int, after: int) -> Shaped:
-        return self._layer_of(super()._pad_channels(x, before, after), [x])
 
     def _reshape(self, x: Shaped, shape: tuple[int, ...]) -> Shaped:
         return self.make(super()._reshape(x, shape), x)
 
-    def _transpose(self, x: Shaped, order: tuple[int, ...]) -> Shaped:
-        return self._layer_of(super()._transpose(x, order), [x])
-
     def _split(self, x: Shaped, parts: int) -> list[Shaped]:
         return [self._layer_of(part, [x]) for part in super()._split(x, parts)]
 
-    def _layer_norm(
-        self, x: Shaped, gamma: VariableSpec, beta: VariableSpec, epsilon: float
-    ) -> Shaped:
-        # What is less the mean, and that over the deviation.
-        y = super()._layer_norm(x, gamma, beta, epsilon)
-        return self._layer_of(y, [x], [x], 2 * math.prod(x.shape))
 
-    def _attention(
-        self, query: Shaped, key: Shaped, value: Shaped, heads: int, bias: Shaped | None
-    ) -> Shaped:
-        y = super()._attention(query, key, value, heads, bias)
-        groups = math.prod(query.shape[:-2])
-        scores = groups * heads * query.shape[-2] * key.shape[-2]
-        by_head = sum(math.prod(one.shape) for one in (query, key, value))
-        return self._layer_of(y, [query, key, value], extra=scores + by_head)
+def _values_in(given: Iterable[Any]) -> list[Shaped]:
+    """The values and variables among the arguments of a primitive and in lists of them."""
+    lists = (one if isinstance(one, list | tuple) else [one] for one in given)
+    return [value for one in lists for value in one if isinstance(value, Shaped)]
 
-    def _embedding(self, ids: Shaped, table: Shaped) -> Shaped:
-        return self._layer_of(super()._embedding(ids, table), [ids])
 
-    def _recurrent(self, x: Shaped, cell: Cell, weights: Sequence[Shaped], reverse: bool) -> Shaped:
-        y = super()._recurrent(x, cell, weights, reverse)
-        # Of every token the gates before and after their functions, and the state.
-        gates = x.shape[0] * weights[1].shape[1]
-        return self._layer_of(y, [x], [x, y], 3 * gates)
+def _nothing(*_: Any) -> int:
+    return 0
 
-    def _apply(
-        self,
-        function: Callable[..., Any],
-        xs: Sequence[Shaped],
-        shape: tuple[int, ...],
-        flops: int,
-    ) -> Shaped:
-        y = super()._apply(function, xs, shape, flops)
-        return self._layer_of(y, xs, [*xs, y])
+
+def _twice_the_input(*given: Any) -> int:
+    return 2 * math.prod(_values_in(given)[0].shape)
+
+
+def _mask(x: Shaped, *_: Any) -> int:
+    return math.prod(x.shape) // 4  # a byte a value
+
+
+def _scores(query: Shaped, key: Shaped, value: Shaped, heads: int, bias: Shaped | None) -> int:
+    """For attention: the weights of every head, and its inputs by head."""
+    scores = math.prod(query.shape[:-2]) * heads * query.shape[-2] * key.shape[-2]
+    return scores + sum(math.prod(one.shape) for one in (query, key, value))
+
+
+def _gates(x: Shaped, cell: Cell, weights: Sequence[Shaped], reverse: bool) -> int:
+    """For every token the gates before and after their functions, and the state."""
+    return 3 * x.shape[0] * weights[1].shape[1]
+
+
+@dataclass(frozen=True)
+class _Operation:
+    """Values that the gradient of a primitive needs.
+
+    Attributes:
+      keeps: "x" for its inputs, "y" for its output, "xy" for both.
+      extra: number of other values, given the arguments of the primitive.
+      inputs: how many of its arguments count, None for all; variables never do.
+      pads: whether a copy of its input with explicit zeros takes the place of the input.
+    """
+
+    keeps: str = ""
+    extra: Callable[..., int] = _nothing
+    inputs: int | None = None
+    pads: bool = False
+
+
+_OPERATIONS: Mapping[str, _Operation | Mapping[str, _Operation]] = {
+    "_conv": _Operation("x", pads=True),
+    "_depthwise": _Operation("x", pads=True),
+    "_bias_add": _Operation(),
+    "_batch_norm": _Operation("x"),
+    "_matmul": _Operation("x"),
+    "_elementwise": {
+        **dict.fromkeys(("relu", "relu6", "sigmoid", "tanh"), _Operation("y")),
+        "swish": _Operation("x"),
+        # By the error function: its argument, the function's value and a product.
+        "gelu": _Operation("x", _twice_the_input),
+    },
+    "_pool": {"max": _Operation("xy"), "avg": _Operation()},
+    "_spatial_mean": _Operation(),
+    "_dropout": _Operation(extra=_mask),
+    "_drop_path": _Operation(),
+    "_add": _Operation(),
+    "_multiply": _Operation("x"),
+    "_concat": _Operation(),
+    "_lrn": _Operation("xy"),
+    "_pad_channels": _Operation(),
+    "_transpose": _Operation(),
+    # What is less the mean, and that over the deviation.
+    "_layer_norm": _Operation("x", _twice_the_input),
+    # Without the bias, which is the same for all examples.
+    "_attention": _Operation(extra=_scores, inputs=3),
+    "_embedding": _Operation(),
+    "_recurrent": _Operation("xy", _gates),
+    "_apply": _Operation("xy"),
+}
+"""Every primitive that computes a value; of some, by the kind that is the first argument."""
+
+
+def _counting(name: str) -> Callable[..., Shaped]:
+    operations = _OPERATIONS[name]
+
+    def primitive(self: _MemoryNetwork, *given: Any) -> Shaped:
+        y = getattr(ShapeNetwork, name)(self, *given)
+        one = operations if isinstance(operations, _Operation) else operations[given[0]]
+        return self.counted(y, one, given)
+
+    return primitive
+
+
+for _name in _OPERATIONS:
+    setattr(_MemoryNetwork, _name, _counting(_name))

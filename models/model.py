@@ -1,4 +1,4 @@
-"""The base class of every network that cnnbench can run."""
+"""Base class of all networks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cnnbench.models.spec import BatchNorm, LearningRateSpec
 
 
 class Model(abc.ABC):
-    """A network: its body, its loss and the defaults it is usually trained with.
+    """A network: body, loss, and default training settings.
 
     A subclass sets the attributes (on the class or in ``__init__``) and writes `build`. The
     body is written once: cnnbench runs it with shapes alone to learn variables and FLOPs,
@@ -57,12 +57,11 @@ class Model(abc.ABC):
 
     @abc.abstractmethod
     def build(self, net: Network[T], features: Any) -> Any:
-        """Writes the network: of one tower, of which the others of a step are copies.
+        """Builds one tower of the network.
 
         Operations with a state or effects, such as `tf.random.uniform`, make it run for each tower.
 
         Args:
-          net: makes layers and variables.
           features: the input, by default the images, ``(image_size, image_size, channels)``
             per example. With several features among the `elements`, a mapping by name.
 
@@ -74,7 +73,7 @@ class Model(abc.ABC):
     def preprocess(
         self, example: Mapping[str, Any], seed: Any, *, training: bool
     ) -> Mapping[str, Any]:
-        """Makes the `elements` out of an example of the data set, in the input pipeline.
+        """Makes the `elements` from an example of the data set, in the input pipeline.
 
         Synthetic examples pass through it as well. By default the network takes what the data
         set gives.
@@ -105,7 +104,7 @@ class Model(abc.ABC):
         return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=outputs)
 
     def metrics(self, outputs: Any, labels: Any) -> Mapping[str, Any]:
-        """Named numbers of each example, whose mean over examples is worth knowing.
+        """Named numbers of each example, averaged over examples.
 
         By default ``top_1`` and ``top_5``: whether the label is the largest logit, and among
         the largest five. With fewer than five classes ``top_5`` is 1 but for logits that are
@@ -127,7 +126,7 @@ class Model(abc.ABC):
         }
 
     def host_rows(self, features: Any, outputs: Any, labels: Any) -> Mapping[str, Any]:
-        """What an evaluation collects of each example for `host_metrics`; by default nothing.
+        """Values of each example that an evaluation collects for `host_metrics`; none by default.
 
         It runs on the host, also where the network is on a GPU: operations need no GPU kernel.
 
@@ -157,7 +156,7 @@ class Model(abc.ABC):
         return {}
 
     def is_better_lower(self, metric: str) -> bool:
-        """Whether a metric, or "loss", is better the lower it is."""
+        """Whether smaller values of a metric, or of "loss", are better."""
         return metric == "loss" or metric in self.lower_is_better
 
     def has_softmax_loss(self) -> bool:
@@ -183,7 +182,7 @@ class Model(abc.ABC):
     }
 
     def validate(self) -> None:
-        """Checks that the subclass has set its attributes to something usable.
+        """Checks the attributes that the subclass has set.
 
         Raises:
           UsageError: an attribute is missing, of the wrong type or not positive.

@@ -1,4 +1,4 @@
-"""NASNet-A: cells found by search, stacked by hand.
+"""NASNet-A: stacks of cells found by architecture search.
 
 Source: Zoph et al., Learning transferable architectures for scalable image recognition, 2017
 (arXiv:1707.07012), figure 4 and appendix A; sizes and settings as TensorFlow's slim had them.
@@ -10,7 +10,7 @@ import dataclasses
 import functools
 from typing import Any, Generic, Literal
 
-from cnnbench.models.aux_head import aux_head
+from cnnbench.models.blocks import aux_head
 from cnnbench.models.model import Model
 from cnnbench.models.network import Network, T
 from cnnbench.models.registry import register_model
@@ -19,7 +19,7 @@ from cnnbench.models.spec import BatchNorm, LearningRateSpec
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What tells one NASNet from another.
+    """Parameters of a NASNet.
 
     Attributes:
       cells: normal cells, in three groups with a reduction between them.
@@ -79,14 +79,14 @@ class NasNet(Model):
     def _stem(self, net: Network[T], images: T) -> T:
         return net.conv(images, self.size.stem, 3, 2, "VALID", batch_norm=True, activation=None)
 
-    def _cell(self, net: Network[T], filters: int, number: int) -> Cell[T]:
-        # The deeper a cell lies, the smaller the share that its branches keep.
+    def _cell(self, net: Network[T], filters: int, number: int) -> NasnetCell[T]:
+        # The deeper the cell, the smaller the share that its branches keep.
         depth = (number + 1) / (self.stem_reductions + self.size.cells + 2)
-        return Cell(net, filters, 1 - depth * (1 - self.size.keep))
+        return NasnetCell(net, filters, 1 - depth * (1 - self.size.keep))
 
 
 class NasNetCifar10(NasNet):
-    """For 32 x 32 images, whose stem reduces nothing."""
+    """For 32 x 32 images, with a stem that keeps their size."""
 
     dataset = "cifar10"
     stem_reductions = 0
@@ -100,12 +100,10 @@ class NasNetCifar10(NasNet):
         return net.conv(images, self.size.stem, 3, batch_norm=True, activation=None)
 
 
-class Cell(Generic[T]):
+class NasnetCell(Generic[T]):
     """Combines the outputs of the two cells before it.
 
     Args:
-      net: makes the layers.
-      filters: of each branch.
       keep: of drop-path at the end of training, on each branch but the identity.
     """
 
@@ -145,7 +143,7 @@ class Cell(Generic[T]):
         return net.concat([second, third, fourth, fifth])
 
     def _second(self, x: T, previous: T) -> T:
-        """The second input: as large as the first, with ``filters`` channels.
+        """The second input, resized to the first, with ``filters`` channels.
 
         The first cell has but one input, which is its second one too, as it is.
         """
@@ -169,13 +167,13 @@ class Cell(Generic[T]):
         return self.net.conv(x, self.filters, 1, batch_norm=True, activation=None)
 
     def _as_wide(self, x: T, *, active: bool = False) -> T:
-        """``x``, projected if it has not ``filters`` channels; with ``active`` after a ReLU."""
+        """``x`` with ``filters`` channels, projected if necessary; after a ReLU if ``active``."""
         if self.net.shape(x)[2] == self.filters:
             return x
         return self._ones(x) if active else self._projected(x)
 
     def _separable(self, active: T, kernel: int, stride: int = 1) -> T:
-        """Two separable convolutions of what has gone through a ReLU."""
+        """Two separable convolutions, each after a ReLU."""
         net = self.net
         y = net.separable_conv(active, self.filters, kernel, stride, batch_norm=True)
         y = net.separable_conv(y, self.filters, kernel, batch_norm=True, activation=None)

@@ -1,4 +1,4 @@
-"""Neural collaborative filtering: would this user rate this item?
+"""Neural collaborative filtering: prediction of whether a user rates an item.
 
 NeuMF of He, Liao, Zhang, Nie, Hu and Chua, Neural Collaborative Filtering (arXiv:1708.05031),
 in the size that MLPerf Training 0.5 to 0.7 trained on MovieLens 20M.
@@ -96,7 +96,7 @@ class NeuMF(Model):
 
 
 def ranks_of_rated(user: Any, score: Any, rated: Any) -> Any:
-    """The rank of every rated item among those that its user did not rate, 0 for the first.
+    """Rank of every rated item among the items that its user did not rate, from 0.
 
     Of equal scores the rated item comes last, and a score that is no number never helps it:
     a network that scores all alike must not look perfect.

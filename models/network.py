@@ -1,4 +1,4 @@
-"""The layers a model is written with; names, arguments and padding are settled here.
+"""The layers that models are written with: names, arguments and padding.
 
 Those of tokens and sequences are in `cnnbench.models.sequence`.
 
@@ -28,7 +28,7 @@ Activation = Elementwise | None
 
 
 class Network(SequenceLayers[T]):
-    """Makes the layers of one network, in the order in which the model asks for them.
+    """Makes the layers of one network, in the order of the model's calls.
 
     Shapes never include the batch: an image-like value has shape ``(h, w, c)`` whatever the
     memory layout, a flat one ``(units,)``, a sequence of tokens ``(n, c)``.
@@ -246,7 +246,7 @@ class Network(SequenceLayers[T]):
         return self.affine(x, self.num_classes, None, stddev=stddev)
 
     def auxiliary(self, outputs: Any, weight: float) -> None:
-        """Adds the loss of a second head to the training loss; nothing else sees the head.
+        """Adds a second head, used for the training loss only.
 
         A body that makes the layers of the head only if `training` is true leaves its FLOPs out
         of those of the forward pass alone; make them in a `scope`, so that the layers that follow
@@ -374,7 +374,7 @@ class Network(SequenceLayers[T]):
         shape: Sequence[int] | None = None,
         flops: int = 0,
     ) -> T:
-        """Any TensorFlow function of tensors.
+        """Applies any TensorFlow function of tensors.
 
         Args:
           function: takes one tensor per value in ``xs`` and returns one tensor. Image-like
@@ -422,7 +422,7 @@ class Network(SequenceLayers[T]):
         return self._elementwise(activation, x)
 
     def _draw(self, layer: str, keep: float) -> int:
-        """Checks a share and numbers the draw, so that no two are alike."""
+        """Checks a share and numbers the random draw."""
         if not 0.0 < keep <= 1.0:
             raise UsageError(f"{layer} keeps a share in (0, 1], not {keep}")
         index = self._dropouts
@@ -446,7 +446,7 @@ class Network(SequenceLayers[T]):
         return self._depthwise(x, kernel, window)
 
     def _offset(self, y: T, size: int, batch_norm: bool | BatchNorm, bias: float | None) -> T:
-        """The bias of a convolution, which has none before batch norm."""
+        """Bias of a convolution, which has none before batch norm."""
         if batch_norm or bias is None:
             return y
         return self._bias_add(y, self._read(self._bias_spec(size, bias)))

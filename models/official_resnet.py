@@ -21,7 +21,7 @@ OFFICIAL_BLOCKS = {**BLOCKS, 200: (3, 24, 36, 3)}
 
 
 class OfficialResNet(ResNet):
-    """Those of `ResNet`, with their own batch norm and schedule."""
+    """The networks of `ResNet`, with other batch norm and schedule."""
 
     batch_norm = BatchNorm(decay=0.997, epsilon=1e-5, scale=True)
     preactivation = batch_norm

@@ -1,4 +1,4 @@
-"""OverFeat, the fast variant.
+"""OverFeat, fast variant.
 
 Source: Sermanet et al., OverFeat: integrated recognition, localization and detection using
 convolutional networks, 2014 (arXiv:1312.6229), table 1.

@@ -32,7 +32,6 @@ def register_model(name: str, dataset: str, factory: Callable[[], Model]) -> Non
     """Makes a model available to ``--model``.
 
     Args:
-      name: what the user types.
       dataset: the data set it is for (``imagenet``, ``cifar10``); one name may serve
         several data sets.
       factory: makes the model; usually its class.
@@ -118,9 +117,6 @@ def datasets_of(name: str) -> tuple[str, ...]:
 
 def load_plugin(path: str) -> tuple[str, ...]:
     """Runs a Python file that calls `register_model`; see `plugins.load`.
-
-    Args:
-      path: the file.
 
     Returns:
       Names of the models it registered.

@@ -19,7 +19,7 @@ from cnnbench.models.spec import LearningRateSpec
 
 
 class Line(NamedTuple):
-    """What the widths of a network follow.
+    """Parameters of a network's widths.
 
     Attributes:
       depth: blocks.

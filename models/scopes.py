@@ -1,4 +1,4 @@
-"""How the layers and variables of a network are named."""
+"""Names of layers and variables of a network."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Scopes(abc.ABC, Generic[T]):
-    """Names variables and tells the interpreter of each, in the order of their creation."""
+    """Names variables and reports them to the interpreter in order of creation."""
 
     def __init__(self) -> None:
         self._scopes: list[str] = []
@@ -46,7 +46,6 @@ class Scopes(abc.ABC, Generic[T]):
         Args:
           name: canonical name within the current scope; must be new.
           shape: static, without batch; ``()`` is a scalar.
-          initializer: first value.
           trainable: whether the optimizer updates it.
           weight_decay: whether L2 decay applies; ignored when not trainable.
 
@@ -93,7 +92,7 @@ class Scopes(abc.ABC, Generic[T]):
     # What an interpreter provides ---------------------------------------------------------
 
     def _declare(self, spec: VariableSpec) -> None:
-        """Told of each variable, in creation order."""
+        """Called for each variable, in creation order."""
 
     def _name_scope(self, name: str) -> contextlib.AbstractContextManager[Any]:
         """Groups the operations made inside under a name."""

@@ -26,7 +26,7 @@ class SequenceLayers(Scopes[T]):
     """Layers for values that are no images."""
 
     def reshape(self, x: T, shape: Sequence[int]) -> T:
-        """The same numbers in another shape, channels fastest whatever the memory layout."""
+        """The same values in another shape, channels fastest in every memory layout."""
         old, new = self.shape(x), tuple(shape)
         if math.prod(old) != math.prod(new):
             raise UsageError(f"reshape keeps the number of elements; {old} does not fit {new}")
@@ -119,7 +119,7 @@ class SequenceLayers(Scopes[T]):
             return self._embedding(ids, self._read(table))
 
     def recurrent(self, x: T, units: int, cell: Cell = "gru", *, bidirectional: bool = False) -> T:
-        """A recurrent layer that puts out its state after each token.
+        """A recurrent layer that returns its state after each token.
 
         Args:
           x: ``(n, c)`` per example.

@@ -1,4 +1,4 @@
-"""What a model is made of, as plain data: variables, counts, learning rates. No TensorFlow."""
+"""Specifications of models as plain data: variables, counts, learning rates. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MASTER_BYTES = 4  # master copies are float32 whatever the compute precision
 
 @dataclasses.dataclass(frozen=True)
 class Initializer:
-    """How a variable gets its first value.
+    """Distribution of a variable's initial value.
 
     Use the three constructors; which fields count depends on ``kind``.
 
@@ -47,7 +47,7 @@ class Initializer:
 
     @classmethod
     def truncated_normal(cls, stddev: float) -> Initializer:
-        """Normal draws of mean 0; those beyond two standard deviations are redrawn."""
+        """Normal distribution of mean 0, truncated at two standard deviations."""
         return cls("truncated_normal", stddev=stddev)
 
     @classmethod
@@ -58,7 +58,7 @@ class Initializer:
         return cls("variance_scaling", scale=scale, mode=mode)
 
     def draw_stddev(self, shape: Sequence[int]) -> float:
-        """Standard deviation to give the truncated-normal generator for this shape.
+        """Standard deviation for the truncated-normal generator for this shape.
 
         Args:
           shape: of the variable; ``[h, w, in, out]`` for convolutions, ``[in, out]`` for
@@ -110,7 +110,7 @@ class VariableSpec:
 
     @property
     def fits_16_bits(self) -> bool:
-        """Whether it may be stored in 16 bits: what normalisation uses stays float32."""
+        """Whether it may be stored in 16 bits; variables of normalisation stay float32."""
         return self.trainable and self.weight_decay
 
     @property
@@ -190,7 +190,7 @@ class LearningRateSpec:
 
 @dataclasses.dataclass(frozen=True)
 class ModelSpec:
-    """Everything about a model that needs no graph.
+    """Properties of a model that need no graph.
 
     Attributes:
       name: as registered.

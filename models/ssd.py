@@ -1,4 +1,4 @@
-"""SSD300: objects of an image, found at 8732 places at once.
+"""SSD300: object detection with 8732 anchor boxes.
 
 Source: Liu et al., SSD: Single Shot MultiBox Detector (arXiv:1512.02325), with the ResNet-34 of
 MLPerf Training as its backbone.
@@ -37,7 +37,7 @@ _EPOCH = 118_287 / 32  # steps of 32 images of COCO 2017
 
 
 class SSD300(Model):
-    """Class and place for each anchor, from feature maps of 38, 19, 10, 5, 3 and 1 cells a side.
+    """Class and offset for each anchor, from feature maps of 38, 19, 10, 5, 3 and 1 cells a side.
 
     The labels of an example are what its boxes mean for the anchors; the boxes themselves come
     along for the evaluation.
@@ -102,7 +102,7 @@ class SSD300(Model):
     def preprocess(
         self, example: Mapping[str, Any], seed: Any, *, training: bool
     ) -> Mapping[str, Any]:
-        """See `Model.preprocess`: adds what each anchor is to tell."""
+        """See `Model.preprocess`: adds the targets of each anchor."""
         import tensorflow as tf
 
         boxes = example["boxes"]

@@ -1,4 +1,4 @@
-"""Swin transformer, tiny: attention within windows that move from layer to layer.
+"""Swin transformer, tiny: attention within windows that are shifted in every second layer.
 
 Source: Liu et al., Swin transformer, arXiv:2103.14030.
 """
@@ -7,18 +7,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from cnnbench.models.blocks import with_shortcut
+from cnnbench.models.blocks import STDDEV, perceptron, self_attention, with_shortcut
 from cnnbench.models.model import Model
 from cnnbench.models.network import Network, T
 from cnnbench.models.registry import register_model
 from cnnbench.models.spec import Initializer, LearningRateSpec
-from cnnbench.models.transformer import STDDEV, perceptron, self_attention
 
 EPSILON = 1e-5
 
 
 class SwinT(Model):
-    """Four stages of two to six layers, every second one with windows moved by half.
+    """Four stages of two to six layers, every second one with windows shifted by half.
 
     Attributes:
       window: side of a window, in tokens; it must divide the side of every stage's image.
@@ -49,7 +48,7 @@ class SwinT(Model):
                     x, side = _merge_patches(net, x, side), side // 2
                 for layer in range(count):
                     keep = 1.0 - (1.0 - self.keep_last) * done / last
-                    # One window covers the last stage: there is nowhere to move it.
+                    # One window covers the last stage, so it cannot be shifted.
                     moves = layer % 2 == 1 and side > self.window
                     with net.scope(f"layer{layer}"):
                         x = self._layer(net, x, side, heads, moves, keep)
@@ -81,7 +80,7 @@ class SwinT(Model):
         return net.reshape(y, (side * side, channels))
 
     def _bias(self, net: Network[T], side: int, heads: int, shift: int) -> T:
-        """What is added to the scores: a learned number per distance, and what is forbidden."""
+        """Bias of attention scores: a learned number per distance, and masked pairs."""
         table = net.variable(
             "distances",
             ((2 * self.window - 1) ** 2, heads),
@@ -94,7 +93,7 @@ class SwinT(Model):
 
             return window_bias(table, self.window, side, shift)
 
-        # One bias for all windows, or one for each where some hold parts that lay apart.
+        # One bias for all windows, or one per window where some contain tokens that were apart.
         groups = (side // self.window,) * 2 if shift else ()
         tokens = self.window**2
         return net.apply(look_up, table, shape=(*groups, heads, tokens, tokens))
@@ -109,7 +108,7 @@ def _merge_patches(net: Network[T], x: T, side: int) -> T:
 
 
 def _roll(net: Network[T], x: T, side: int, shift: int) -> T:
-    """Moves the image down and right; what leaves it enters at the other side."""
+    """Shifts the image down and right, cyclically."""
     if shift == 0:
         return x
     count, channels = net.shape(x)

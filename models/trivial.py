@@ -1,4 +1,4 @@
-"""One unit, then 4096: almost no work, so that the harness's own cost shows."""
+"""A trivial network, whose step time shows the overhead of the harness."""
 
 from __future__ import annotations
 

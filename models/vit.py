@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from cnnbench.models.blocks import STDDEV, perceptron, self_attention
 from cnnbench.models.model import Model
 from cnnbench.models.network import Network, T
 from cnnbench.models.registry import register_model
 from cnnbench.models.spec import Initializer, LearningRateSpec
-from cnnbench.models.transformer import STDDEV, perceptron, self_attention
 
 
 class ViTB16(Model):
-    """Twelve layers of attention and perceptron over the patches and one more token.
+    """Twelve layers of attention and perceptron over the patches and a class token.
 
     Attributes:
       patch: side of a patch.
@@ -34,7 +34,7 @@ class ViTB16(Model):
     patch, width, layers, heads = 16, 768, 12, 12
 
     def build(self, net: Network[T], images: T) -> T:
-        """Patches and positions, the layers, the logits of the added token."""
+        """Patches and positions, the layers, the logits of the class token."""
         x = net.conv(images, self.width, self.patch, self.patch, "VALID", activation=None)
         height, width, channels = net.shape(x)
         x = self._with_class_token(net, net.reshape(x, (height * width, channels)))

@@ -1,4 +1,4 @@
-"""Where the windows of a convolution or pooling layer lie. No TensorFlow."""
+"""Positions of the windows of convolution and pooling layers. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -36,17 +36,15 @@ class Window:
 
     @property
     def explicit(self) -> bool:
-        """Whether zeros have to be added before a VALID window."""
+        """Whether zeros must be added before a VALID window."""
         return any(any(pair) for pair in self.zeros)
 
     @classmethod
     def make(cls, image: Pair, size: Pair, stride: Pair, padding: Padding) -> Window:
-        """Settles padding and output size.
+        """Computes padding and output size.
 
         Args:
           image: height and width of the input.
-          size: of the window.
-          stride: of the window.
           padding: ``SAME``; ``VALID``; or ``SAME_RESNET``, which is SAME at stride 1 and
             otherwise pads (k - 1) // 2 before and the rest of k - 1 after, so that the
             samples do not shift with the input size.

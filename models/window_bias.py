@@ -1,4 +1,4 @@
-"""What is added to the scores of attention within the windows of a Swin transformer.
+"""Attention bias within the windows of a Swin transformer.
 
 Source: Liu et al., Swin transformer, arXiv:2103.14030, section 3.2.
 """
@@ -15,7 +15,7 @@ FORBIDDEN = -100.0  # for a token of another part of the image
 
 
 def window_bias(table: Any, window: int, side: int, shift: int) -> Any:
-    """A learned number per distance, and `FORBIDDEN` between tokens that lay apart.
+    """A learned number per distance, and `FORBIDDEN` for masked pairs.
 
     Args:
       table: ``[(2 * window - 1) ** 2, heads]``, a row per distance.
@@ -34,7 +34,7 @@ def window_bias(table: Any, window: int, side: int, shift: int) -> Any:
 
 
 def _distances(window: int) -> npt.NDArray[np.int64]:
-    """``[tokens, tokens]``: which row of the table the distance of two tokens has."""
+    """``[tokens, tokens]``: row of the table for the distance of two tokens."""
     rows, columns = np.divmod(np.arange(window**2), window)
     down = rows[:, None] - rows + window - 1
     right = columns[:, None] - columns + window - 1
@@ -42,7 +42,7 @@ def _distances(window: int) -> npt.NDArray[np.int64]:
 
 
 def _mask(side: int, window: int, shift: int) -> npt.NDArray[np.float32]:
-    """``[windows, windows, 1, tokens, tokens]``: 0 where two tokens lay side by side before."""
+    """``[windows, windows, 1, tokens, tokens]``: 0 for tokens that were neighbours before."""
     # The last windows hold the image's end and, from its shift on, its beginning.
     part = np.digitize(np.arange(side), [side - window, side - shift])
     parts = part[:, None] * 3 + part

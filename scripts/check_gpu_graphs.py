@@ -1,15 +1,15 @@
-"""Traces steps for GPUs on a machine without one, and reports what is wrong with their graphs.
+"""Traces steps for GPUs on a machine without one, and reports faults of their graphs.
 
 Usage: scripts/check_gpu_graphs [--networks] [--modes] [--reductions] [--jobs] [-- FLAGS]
 
-Reports operations on a GPU that have no GPU kernel for their dtypes, tensors and signals that go
-from device to device where the mode promises none, and variables on a wrong device; a line each,
-below the flags of the run. Nothing is run. docs/gpus.md says what this shows.
+Reports operations on a GPU that have no GPU kernel for their dtypes, tensors and signals between
+devices that the mode does not allow, and variables on a wrong device; a line each, below the flags
+of the run. Nothing is executed. docs/gpus.md describes the checks.
 
 Without arguments everything is checked, in 420 runs. --networks checks every network on
 two and on eight GPUs; --modes the modes of --variable_update, --reductions the all-reduce
 algorithms, each with pairs of other flags; --jobs jobs of several processes. Flags of cnnbench
-after -- are one run to check. --model=NAME among the options leaves out other networks.
+after -- are one run to check. --model=NAME among the options selects one network.
 
 The exit status is 0 without findings, 1 with some, 2 for wrong use.
 """

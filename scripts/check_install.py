@@ -1,7 +1,7 @@
-"""Proves that a fresh clone installs and trains, plain and editable.
+"""Checks that a fresh clone installs and trains, plain and editable.
 
 Each way gets its own copy of the checkout and its own environment. The plain
-copy is deleted after the install, so that nothing can lean on it, and training
+copy is deleted after the install, so that nothing can depend on it, and training
 runs in a folder whose ``models/`` and ``variable_mgr/`` must not be imported.
 """
 
@@ -38,7 +38,7 @@ interpreter. Exit status: 0 if every way works, 1 if one does not, 2 for wrong u
 
 
 class Failure(Exception):
-    """Why one way does not work, in one line."""
+    """The reason why one way fails, in one line."""
 
 
 def execute(
@@ -66,7 +66,7 @@ def execute(
 
 
 def copy_checkout(target: Path, timeout: float) -> None:
-    """Copies what git knows or would add: what a clone would hold after the next commit."""
+    """Copies the files that a clone would have after the next commit."""
     options = ("-z", "--cached", "--others", "--exclude-standard")
     listed = execute("git", ["git", "ls-files", *options], timeout, ROOT)
     for name in filter(None, listed.split("\0")):
@@ -76,7 +76,7 @@ def copy_checkout(target: Path, timeout: float) -> None:
 
 
 def make_hostile(folder: Path) -> None:
-    """Puts packages into a folder that fail when anybody imports them."""
+    """Makes packages in a folder that fail when they are imported."""
     for name in ("models", "variable_mgr"):
         (folder / name).mkdir(parents=True)
         code = f"raise RuntimeError('the wrong {name} was imported')\n"
@@ -107,7 +107,7 @@ def check(way: str, scratch: Path, timeout: float) -> None:
 
 
 def check_record(path: Path) -> None:
-    """Raises Failure unless the file is the record of a run of three steps that went well."""
+    """Raises Failure unless the file is the record of a successful run of three steps."""
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
         sound = result["status"] == "ok" and len(result["step_seconds"]) == 3

@@ -1,7 +1,7 @@
-"""Holds cnnbench's reductions against their peers; ``docs/all_reduce_benchmark.md`` says how.
+"""Compares cnnbench's reductions with their peers; see ``docs/all_reduce_benchmark.md``.
 
-Every measurement is a fresh process of ``cnnbench allreduce``, in which all reductions that
-are compared take turns. In every round each of these processes runs once, in an order drawn
+Every measurement is a fresh process of ``cnnbench allreduce``, in which the compared
+reductions are interleaved. In every round each of these processes runs once, in an order drawn
 from a seed; ratios are formed within a process and averaged over rounds. The exit status
 is 0 if everything was measured, whatever the verdicts, 2 for wrong use, 4 if something failed,
 130 if interrupted.
@@ -60,7 +60,7 @@ class Options:
 
 @dataclasses.dataclass(frozen=True)
 class RoundProcess:
-    """One process, and what is demanded of its measurements.
+    """One process, and the demands on its measurements.
 
     Attributes:
       scenario: One of ``SCENARIOS``.
@@ -240,7 +240,7 @@ def _counts(text: str) -> tuple[int, ...]:
 def run_once(
     experiment: RoundProcess, number: int, options: Options
 ) -> tuple[Measurement, dict[str, float]]:
-    """Runs one experiment once; what happened, and its values by the text of their demand."""
+    """Runs one experiment once; returns its outcome, and its values by demand."""
     values: dict[str, float] = {}
 
     def work(scratch: Path) -> None:
@@ -260,7 +260,7 @@ def run_once(
 
 
 def judge(demand: Demand, values: Sequence[float], reasons: Sequence[str]) -> Finding:
-    """The verdict on a demand; says why there is none without a single value."""
+    """The verdict on a demand, or the reason why there is none."""
     if values:
         return conclude(demand, values)
     return Finding(demand, None, NOT_MEASURED, reasons[0] if reasons else "no such row")

@@ -1,10 +1,10 @@
-"""Compares cnnbench with its peers on this machine; ``docs/benchmarks.md`` says how.
+"""Compares cnnbench with its peers on this machine; see ``docs/benchmarks.md``.
 
 Every measurement is a fresh process. In every round each subject runs once, in an
-order drawn from a seed; figures are formed within rounds. A peer that is not
+order drawn from a seed; ratios are formed within rounds. A peer that is not
 installed is reported as not run. The exit status is 0 if something was measured,
-whatever the verdicts, 2 for wrong use, 4 if nothing was, 130 if interrupted; what was
-measured until then is shown.
+whatever the verdicts, 2 for wrong use, 4 if nothing was, 130 if interrupted, with the
+figures up to then.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ from peers.measurement import (
 from peers.options import IN_TURN, Options, parse
 from peers.photos import with_imagenet_files
 from peers.process import run
+from peers.programs import RECORD, Subject
 from peers.readers import between_step_lines, is_step_line
-from peers.subjects import RECORD, Subject, chosen, scenario_subjects
+from peers.subjects import chosen, scenario_subjects
 from peers.turns import Rotation, Turn
 
 from cnnbench.machine.cpu import processor
@@ -49,7 +50,7 @@ _BF16 = {"avx512_bf16", "amx_bf16", "bf16", "svebf16"}
 
 
 def why_missing(subject: Subject) -> str:
-    """Why a subject cannot run: the reason in one line, empty when it can."""
+    """The reason why a subject cannot run, in one line; empty when it can."""
     if subject.missing:
         return subject.missing
     code = (
@@ -70,8 +71,6 @@ def read(subject: Subject, folder: Path, turn: Turn | None = None, *, timeout: f
     """Runs one subject once in an empty folder.
 
     Args:
-      subject: what to run.
-      folder: where.
       turn: when, if others are alive meanwhile.
       timeout: seconds until it is killed.
 
@@ -146,7 +145,7 @@ def run_scenario(
 def groups_of(
     due: Sequence[tuple[Place, Subject]], options: Options
 ) -> list[list[tuple[Place, Subject]]]:
-    """The subjects of a round that run in turn, or each by itself."""
+    """Subjects of a round, grouped by those that run in turn."""
     groups: dict[object, list[tuple[Place, Subject]]] = {}
     for place, subject in due:
         in_turn = options.turn_seconds and place[0] in IN_TURN

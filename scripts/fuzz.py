@@ -1,10 +1,10 @@
-"""Tries hostile input for a while; docs/reliability.md says what has come of it.
+"""Tests cnnbench with invalid and hostile input; docs/reliability.md has the results.
 
 Usage: scripts/fuzz [--minutes=N] [--seed=S] [--target=NAME] [--case=NUMBER]
 
-Goes through the targets of tests/fuzz/targets.py in turn (or one of them) for N minutes (1), in
+Runs the targets of tests/fuzz/targets.py (or one of them) in rotation for N minutes (1), in
 processes that may crash or hang: a case of more than ten seconds is ended. A finding is printed
-with the command that repeats it; --case tries one case, with its traceback. The exit status is 0
+with the command that repeats it; --case runs one case, with its traceback. The exit status is 0
 without findings, 1 with some, 2 for wrong use.
 """
 
@@ -32,7 +32,7 @@ _BEGUN, _DONE = "begun", "done"
 
 
 def worker(target: str, seed: int, first: int) -> None:
-    """Tries cases one after the other and says so on standard output."""
+    """Tries cases one after the other and reports on standard output."""
     attempt = importlib.import_module("targets").attempt
     say = os.fdopen(os.dup(1), "w", buffering=1)
     null = os.open(os.devnull, os.O_WRONLY)
@@ -53,12 +53,10 @@ def worker(target: str, seed: int, first: int) -> None:
 def round_of(
     target: str, seed: int, first: int, until: float, *, again: bool = False
 ) -> tuple[int, list[str]]:
-    """Lets a worker try cases, at most until then.
+    """Lets a worker try cases up to a time.
 
     Args:
-      target, seed: of the cases.
       first: number of the first one.
-      until: monotonic time.
       again: whether the first case was slow before.
 
     Returns:

@@ -1,12 +1,12 @@
-"""Kills what writes files at random moments, and looks at what is left.
+"""Kills processes that write files at random moments, and checks the files.
 
 Usage: scripts/kills [--kills=N] [--seed=S]
 
-N kills (200) with SIGKILL are spread over four writers: result files (a record and a table), the
+N kills (200) with SIGKILL are divided among four writers: result files (a record and a table), the
 checkpoints of a training, `cnnbench data make-imagenet`, and `cnnbench sweep`. Each writer works in
-a forked process, again and again, until it is killed after a random time. Then nothing may be torn,
-nothing that the writer had reported as done may be lost, and after the next one has written nothing
-may be left but what belongs there. The exit status is 0 if so, 1 if not.
+a forked process, repeatedly, until it is killed after a random time. Then no file may be damaged,
+nothing that the writer had reported as done may be lost, and after the next writer only its own
+files may be left. The exit status is 0 if so, 1 if not.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Compares the memory that runs are expected to take with what they take.
+"""Compares the estimated memory of runs with the measured one.
 
 Usage: scripts/measure_memory [MODEL:DATA:BATCH:DEVICES ...]
 

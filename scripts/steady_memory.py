@@ -1,10 +1,10 @@
-"""Whether a long training keeps to the memory that it has once it has evaluated.
+"""Checks that the memory of a long training does not grow.
 
 Usage: scripts/steady_memory [STEPS]
 
 Trains the model trivial for 10,000 steps (or STEPS) with a checkpoint every 50 and an evaluation
-every 100 and reads its resident memory all the while. Prints the largest value between the second
-evaluation and the tenth, and after the last tenth has begun; the exit status is 0 if the latter is
+every 100, and samples its resident memory. Prints the largest value between the second
+evaluation and the tenth, and in the last tenth; the exit status is 0 if the latter is
 at most 3 % larger, 1 if not, 4 if the run failed.
 """
 

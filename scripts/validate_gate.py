@@ -1,8 +1,8 @@
-"""Validates the gate of cnnbench; docs/methodology.md says what and why.
+"""Measures error rates and power of cnnbench's verdicts; see docs/methodology.md.
 
 Simulations take a few minutes. The part with real processes takes as long as --minutes says
-and can be continued later: what was measured is in --pool. The exit status is 0 when all
-demands are met, 1 when one is missed, 2 for wrong use, 3 when there is not enough to say, 4
+and can be continued later from the measurements in --pool. The exit status is 0 when all
+demands are met, 1 when one is missed, 2 for wrong use, 3 when there are too few measurements, 4
 when processes fail, 130 when interrupted.
 """
 

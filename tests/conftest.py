@@ -8,7 +8,6 @@ import itertools
 import json
 import os
 import signal
-import subprocess
 import sys
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -22,8 +21,15 @@ os.environ.pop("COLUMNS", None)  # which tables would be fitted to
 
 import pytest
 import tensorflow as tf
+from shuffle import (  # noqa: F401 (pytest finds them here)
+    pytest_addoption,
+    pytest_collection_modifyitems,
+    pytest_report_header,
+)
+from zygote import PRELOADED, Zygote
 
 from cnnbench.base import plugins
+from cnnbench.campaigns.processes import campaign
 from cnnbench.data import synthetic
 from cnnbench.flags import Params
 from cnnbench.flags.groups.allreduce import AllReduceParams
@@ -31,15 +37,8 @@ from cnnbench.machine import facts as environment
 from cnnbench.models import registry
 from cnnbench.records.allreduce import AllReduceRecord, Point, RingDevices
 from cnnbench.records.codec import encode
-from cnnbench.records.run import (
-    Batch,
-    ErrorInfo,
-    Measured,
-    ModelInfo,
-    Placement,
-    RunRecord,
-    StartupSeconds,
-)
+from cnnbench.records.parts import Batch, ErrorInfo, Measured, ModelInfo, Placement, StartupSeconds
+from cnnbench.records.run import RunRecord
 from cnnbench.variable_mgr.aggregation.spec import Packing
 
 LOGICAL_DEVICES = 8
@@ -49,6 +48,9 @@ tf.config.set_logical_device_configuration(
     [tf.config.LogicalDeviceConfiguration()] * LOGICAL_DEVICES,
 )
 tf.config.set_soft_device_placement(False)
+
+# A traced step makes tens of thousands of objects, few of which a collection could free.
+gc.set_threshold(50_000, 20, 20)
 
 # A shell ignores the first for background jobs, nohup the second, and so would the processes that
 # tests interrupt.
@@ -121,6 +123,15 @@ class LenetRuns:
     Each has another run_id and starts a minute later than the one before.
     """
 
+    _START = datetime(2026, 11, 20, tzinfo=timezone.utc)
+    _MODEL = ModelInfo(
+        name="lenet",
+        parameters=10,
+        trainable_parameters=10,
+        forward_flops_per_image=20,
+        training_flops_per_image=60,
+    )
+
     def __init__(self, environment=None):
         self._numbers = itertools.count()
         self._environment = {
@@ -153,35 +164,20 @@ class LenetRuns:
           status: "ok" or "failed" by itself.
           **parts: fields of the record to replace.
         """
-        start = datetime(2026, 11, 20, tzinfo=timezone.utc)
         number = next(self._numbers)
-        config = {
-            **encode(Params().as_dict()),
-            "model": "lenet",
-            "data_name": "imagenet",
-            "batch_size": 8,
-            "device": "cpu",
-            "num_gpus": devices,
-            **(flags or {}),
-        }
+        config = self._config(devices, flags)
         batch = Batch(per_device=config["batch_size"], global_=config["batch_size"] * devices)
         speeds = () if images_per_sec is None else (images_per_sec,) * steps
         seconds = parts.get("step_seconds", tuple(batch.global_ / speed for speed in speeds))
         facts = {**self._environment, **(environment or {})}
         values = {
             "run_id": f"run{number}",
-            "started_at": (start + timedelta(minutes=number)).isoformat(),
+            "started_at": (self._START + timedelta(minutes=number)).isoformat(),
             "status": status or ("failed" if error else "ok"),
             "error": ErrorInfo(type=error[0], message=error[1]) if error else None,
             "command": ("cnnbench", "--model=lenet"),
             "config": config,
-            "model": ModelInfo(
-                name="lenet",
-                parameters=10,
-                trainable_parameters=10,
-                forward_flops_per_image=20,
-                training_flops_per_image=60,
-            ),
+            "model": self._MODEL,
             "placement": Placement(
                 device="cpu",
                 devices=tuple(f"/device:CPU:{i}" for i in range(devices)),
@@ -195,6 +191,18 @@ class LenetRuns:
             "environment": {name: fact for name, fact in facts.items() if fact is not None},
         }
         return RunRecord(**{**values, **parts})
+
+    @staticmethod
+    def _config(devices, flags):
+        return {
+            **encode(Params().as_dict()),
+            "model": "lenet",
+            "data_name": "imagenet",
+            "batch_size": 8,
+            "device": "cpu",
+            "num_gpus": devices,
+            **(flags or {}),
+        }
 
     def of(self, *speeds, **parts):
         """A run for each speed."""
@@ -242,15 +250,35 @@ def fake_python(tmp_path_factory) -> str:
     folder = tmp_path_factory.mktemp("fake_python")
     (folder / "template.json").write_text(LenetRuns()().to_json())
     source = Path(__file__).with_name("fake_python.py").read_text()
-    program = folder / "python"
+    program = folder / "fake_python"
     program.write_text(f"#!{sys.executable} -IS\n{source}")
     program.chmod(0o755)
     return str(program)
 
 
+@pytest.fixture(scope="session")
+def _stand_ins():
+    server = Zygote(PRELOADED, "-IS")
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def quick_processes(request, monkeypatch, _stand_ins):
+    """Campaigns fork their stand-ins; tests that use `real_processes` too start them under guards.
+
+    Processes that step in turn are started in any case.
+    """
+    if "real_processes" not in request.fixturenames:
+        monkeypatch.setattr(campaign, "execute", _stand_ins.execute)
+
+
+@pytest.fixture
+def real_processes():
+    """See `quick_processes`."""
+
+
 _ALONE = """
-import sys
-from cnnbench.cli import main
 status = main(sys.argv[1:])
 slow = {"tensorflow", "keras", "numpy", "pandas", "scipy", "matplotlib", "jinja2"}
 slow.add("cnnbench.judge.report.sections")
@@ -260,21 +288,27 @@ sys.exit(status)
 
 
 @pytest.fixture(scope="session")
-def alone():
+def alone(tmp_path_factory):
     """alone("compare", A, B): what a command line does in a process of its own.
 
     Its status, out and err, and what it loaded of the packages that are slow to import.
     """
+    server = Zygote("import sys; from cnnbench.cli import main")
+    out, err = (tmp_path_factory.mktemp("alone") / name for name in ("out", "err"))
 
     def run(*arguments):
-        command = [sys.executable, "-c", _ALONE, *map(str, arguments)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-        out, _, loaded = done.stdout.rpartition("\nloaded")
+        argv = ["cnnbench", *map(str, arguments)]
+        code = "import sys; from cnnbench.cli import main" + _ALONE
+        place = {"folder": os.getcwd(), "environment": os.environ}
+        status, late = server.run(code, argv, out, err, **place, timeout=240)
+        assert not late
+        text, _, loaded = out.read_text().rpartition("\nloaded")
         return SimpleNamespace(
-            status=done.returncode, out=out, err=done.stderr, loaded=set(loaded.split())
+            status=status, out=text, err=err.read_text(), loaded=set(loaded.split())
         )
 
-    return run
+    yield run
+    server.close()
 
 
 @pytest.fixture(scope="session")
@@ -300,6 +334,8 @@ class Reductions:
 
     Each has another run_id and starts a minute later than the one before.
     """
+
+    _START = datetime(2026, 11, 20, tzinfo=timezone.utc)
 
     def __init__(self, environment=None):
         self._numbers = itertools.count()

@@ -1,10 +1,12 @@
 """Stands in for a Python that runs cnnbench: writes records; standard library only.
 
-Started as ``fake_python -c CODE ROOT run FLAG...``; template.json beside it is the record to
-fill in. Variables of the environment: SPEED in images/sec, and FAKE, a JSON object; where it is not
-set, the file fake.json of the working directory, such as a worktree, is taken. It holds
+Started, or forked (helpers/zygote.py), as ``fake_python -c CODE ROOT run FLAG...``; template.json
+beside it is the record to fill in. Variables of the environment: SPEED in images/sec, and FAKE, a
+JSON object; where it is not set, the file fake.json of the working directory, such as a worktree,
+is taken. It holds
 
   speed: where SPEED is not set.
+  by_flag: factors of the speed, by flags as they are written.
   scatter, salt: how far speeds lie apart, and what they are drawn with besides the name.
   facts: put into the environment of the record.
   model: put into the model of the record.
@@ -18,6 +20,7 @@ set, the file fake.json of the working directory, such as a worktree, is taken. 
     their records, and the folder that counts that.
   trace: file to append the name of the record to, and once more before the steps in turn.
   turns: it can step in turn with others.
+  profile: a file to write as the profile of the process, which can then be profiled.
   busy: other programs use that many CPUs.
   cpu, cpu_scatter: CPU seconds of a step, and how far they lie apart [0.002].
 """
@@ -62,13 +65,15 @@ def main():
     code, _root, *rest = sys.argv[2:]
     file = Path("fake.json")
     say = json.loads(os.environ.get("FAKE") or (file.read_text() if file.exists() else "{}"))
-    if not rest:  # asked whether it can step in turn
-        sys.exit(not say.get("turns"))
+    if rest[0].endswith(".py"):  # asked for the module that profiles, or steps in turn
+        sys.exit(not say.get("profile" if "step_profile" in rest[0] else "turns"))
     command, *flags = rest
     assert "cnnbench" in code
     assert command == "run"
     values = dict(flag.lstrip("-").partition("=")[::2] for flag in flags)
     target = Path(values.pop("result_json"))
+    if "profile" in say and "profile_json" in values:
+        Path(values["profile_json"]).write_bytes(Path(say["profile"]).read_bytes())
     print("about to measure", flush=True)
     trace(say, target.stem)
     wait = turns() if "CNNBENCH_TURNS" in os.environ else lambda word: None
@@ -91,6 +96,8 @@ def main():
     draw = random.Random(f"{target.stem} {say.get('salt', '')}").random()
     speed = float(os.environ.get("SPEED") or say.get("speed", 100))
     speed *= 1 + draw * say.get("scatter", 0.003)
+    for flag in flags:
+        speed *= say.get("by_flag", {}).get(flag, 1)
     document["run_id"] = uuid.uuid4().hex
     document["command"] = ["cnnbench", "run", *flags]
     for name, value in values.items():

@@ -22,7 +22,38 @@ def test_files_that_are_named_are_there(document):
     assert missing == []
 
 
-def test_the_architecture_answers_where_thirty_behaviours_are():
-    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    table = text[text.index("## Where is") :]
-    assert len(re.findall(r"^\| .* \| `", table, re.MULTILINE)) >= 30
+def _lines(document: Path) -> list[str]:
+    return document.read_text(encoding="utf-8").splitlines()
+
+
+@pytest.mark.parametrize(("document", "lines"), [("README.md", 150), ("docs/architecture.md", 110)])
+def test_what_is_read_first_is_short(document, lines):
+    assert len(_lines(ROOT / document)) < lines
+
+
+PAGES = [path for path in DOCUMENTS if path.name != "CHANGELOG.md"]
+
+
+@pytest.mark.parametrize("document", PAGES, ids=lambda path: path.name)
+def test_text_is_wrapped(document):
+    """Tables, examples and single long words, such as links, may be wider."""
+    text = re.sub(r"^(```|~~~).*?^\1", "", document.read_text(encoding="utf-8"), flags=re.S | re.M)
+    prose = [line for line in text.splitlines() if line[:1] not in "|><" and line[:4] != "    "]
+    assert [line for line in prose if len(line) > 120 and " " in line.strip("-* ")[:60]] == []
+
+
+def _anchors(document: Path) -> set[str]:
+    """Those that GitHub makes of the headings."""
+    headings = [line.lstrip("# ") for line in _lines(document) if line.startswith("#")]
+    return {re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in headings}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_into_documents_lead_to_headings(document):
+    text = document.read_text(encoding="utf-8")
+    broken = [
+        f"{path}#{anchor}"
+        for path, anchor in re.findall(r"\]\(([\w./-]*\.md)?#([^)\s]+)\)", text)
+        if anchor not in _anchors(document.parent / path if path else document)
+    ]
+    assert broken == []

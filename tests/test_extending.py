@@ -57,7 +57,7 @@ def files_naming(*words: str) -> set[str]:
 def touched(recipe: str) -> int:
     """How many files a recipe says that it touches."""
     section = TEXT.partition(f"\n## {recipe}\n")[2].partition("\n## ")[0]
-    found = re.search(r"Touches (\d+) files?", section)
+    found = re.search(r"Touches\s+(\d+)\s+files?", section)
     assert found is not None, recipe
     return int(found[1])
 

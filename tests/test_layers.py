@@ -32,9 +32,15 @@ INSIDE = {
         ("charts", "jobs", "plugins", "scratch"),
     ),
     "run": (("runtime",), ("cluster", "observe", "step"), ("driver",)),
-    "judge": (("metrics",), ("compare",), ("report",), ("history",)),
+    "judge": (("metrics",), ("compare",), ("explain",), ("report",), ("history",)),
     "lab": (("allreduce", "predict", "roofline"),),
-    "campaigns": (("processes",), ("launch",), ("ab", "sweep"), ("bisect", "strategies")),
+    "campaigns": (
+        ("processes",),
+        ("launch",),
+        ("ab", "sweep"),
+        ("bisect", "strategies"),
+        ("tune",),
+    ),
     "cli": (("commands",), ("schemas", "__init__")),
 }
 """The same for the packages and modules of a wing that consists of packages."""

@@ -44,14 +44,15 @@ def error_of(stderr: str) -> str:
 
 
 @linux
-@pytest.mark.parametrize("kibibytes", [32_000, 60_000, 100_000])
 @pytest.mark.parametrize(
-    "words",
+    ("kibibytes", "words"),
     [
-        ("report", ".", "--output=r.html"),
-        ("compare", ".", "."),
-        ("ab", "--b=--xla", "--", "--model=trivial", "--device=cpu"),
-        ("sweep", "smoke"),
+        (32_000, ("compare", ".", ".")),
+        (60_000, ("compare", ".", ".")),
+        (100_000, ("compare", ".", ".")),
+        (60_000, ("report", ".", "--output=r.html")),
+        (100_000, ("ab", "--b=--xla", "--", "--model=trivial", "--device=cpu")),
+        (60_000, ("sweep", "smoke")),
     ],
 )
 def test_little_memory_is_no_verdict(

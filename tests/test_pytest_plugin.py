@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture
-def session(pytester, fake_python, monkeypatch):
+def session(pytester, fake_python, quick_processes, monkeypatch):
     """Runs the source of a test file; PYTHON in it is an interpreter that only pretends."""
     # The same whether cnnbench's entry point is installed or not.
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")

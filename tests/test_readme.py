@@ -11,12 +11,6 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_plug_in_shown_is_the_one_that_is_tested() -> None:
-    plugin = (ROOT / "docs" / "examples" / "tiny_plugin.py").read_text(encoding="utf-8")
-    assert f"```python\n{plugin}```" in README
-    assert len(plugin.splitlines()) <= 22
-
-
 def test_links_lead_to_files() -> None:
     links = re.findall(r"\]\(([^)#]+)\)", README)
     assert len(links) >= 5

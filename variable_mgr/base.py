@@ -1,4 +1,4 @@
-"""The contract between the train step and the modes of --variable_update."""
+"""Interface between the train step and the modes of --variable_update."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _T = TypeVar("_T")
 
 
 class OptimizerLike(Protocol):
-    """What managers ask of an optimizer; `cnnbench.run.step.optimizers.Optimizer` satisfies it."""
+    """Interface of optimizers; `cnnbench.run.step.optimizers.Optimizer` implements it."""
 
     def apply_gradients(
         self, pairs: Sequence[tuple[tf.Tensor, tf.Variable]], learning_rate: tf.Tensor
@@ -36,14 +36,14 @@ class OptimizerLike(Protocol):
 
 
 class LossScaleLike(Protocol):
-    """Decides inside the step whether an update happens."""
+    """Interface that decides inside the step whether an update happens."""
 
     def run(self, update: Callable[[], list[Any]]) -> list[Any]:
-        """Calls `update` where its ops belong, such as a branch of tf.cond."""
+        """Runs `update`, possibly in a branch of tf.cond."""
 
 
 class VariableMgr(abc.ABC):
-    """Decides how many copies a variable has, where they are, and how gradients meet.
+    """Number and placement of the copies of variables, and aggregation of gradients.
 
     Life of a manager: `create_variables` eagerly; within the traced step `run_towers`, in
     which every tower calls `read`, then `preprocess_device_grads` once, for each apply device
@@ -83,23 +83,9 @@ class VariableMgr(abc.ABC):
             seen.add(variable.name)
 
     @property
-    def stages_variables(self) -> bool:
-        """Whether a step computes with the values that the step before read."""
-        return self._spec.staged
-
-    @property
     def replicas_in_sync(self) -> bool:
         """Whether all towers hold equal trainable variables after every step; one alone does."""
         return self._spec.mode.in_sync or self._spec.num_towers == 1
-
-    @property
-    def defers_gradients(self) -> bool:
-        """Whether the gradients to apply are those of the step before.
-
-        The train step then makes every gradient complete, weight decay included, before
-        it hands them to `preprocess_device_grads`.
-        """
-        return False
 
     def create_variables(self) -> None:
         """Creates all copies of all variables, outside any traced function.
@@ -123,7 +109,7 @@ class VariableMgr(abc.ABC):
         """Creates the copies of one variable."""
 
     def run_towers(self, build: Callable[[int], _T], *, meeting: bool = False) -> list[_T]:
-        """Builds the towers of a step, one after the other, or in step if they meet.
+        """Builds the towers of a step, sequentially, or in step if they exchange values.
 
         Args:
           build: makes the operations of one tower, under that tower's device.
@@ -162,13 +148,12 @@ class VariableMgr(abc.ABC):
 
         Args:
           tower: call it under this tower's device.
-          name: canonical name.
           dtype: what the tower computes in.
         """
         return self._cast_at_home(self.variable(tower, name), dtype)
 
     def read_for_step(self, tower: int, name: str, dtype: tf.DType) -> tf.Tensor:
-        """The value with which a tower computes its gradient: that of `read`, if not staged.
+        """The value with which a tower computes its gradient: that of `read`, unless staged.
 
         Args:
           tower, name, dtype: see `read`; call it inside the traced step.
@@ -176,7 +161,7 @@ class VariableMgr(abc.ABC):
         return self.read(tower, name, dtype)
 
     def decayed(self, variable: tf.Variable) -> tf.Tensor:
-        """The value of a trained variable of which the step takes the L2 loss.
+        """The value of a trained variable whose L2 loss is taken.
 
         Args:
           variable: call it under its device.
@@ -211,7 +196,6 @@ class VariableMgr(abc.ABC):
 
         Args:
           device_index: into the devices that `preprocess_device_grads` returned.
-          columns: as returned there.
         """
         pairs = [(c.gradients[device_index], c.variables[device_index]) for c in columns]
         return [(gradient, variable) for gradient, variable in pairs if gradient is not None]
@@ -247,12 +231,12 @@ class VariableMgr(abc.ABC):
     def _apply(
         self, optimizer: OptimizerLike, pairs: GradientPairs, device: str, learning_rate: tf.Tensor
     ) -> list[Any]:
-        """The ops of an update that happens; see `append_apply_gradients`."""
+        """Ops of an update that happens; see `append_apply_gradients`."""
         with tf.device(device):
             return optimizer.apply_gradients(pairs, learning_rate)
 
     def after_updates(self) -> list[Any]:
-        """What a step does to variables once those of all apply devices are updated.
+        """Ops on variables after the updates on all apply devices.
 
         Returns:
           Ops or tensors; none unless a manager adds some.
@@ -260,23 +244,20 @@ class VariableMgr(abc.ABC):
         return []
 
     def updated(self, name: str) -> TowerVariable:
-        """What the optimizer updates of a trainable variable: here what the towers read.
+        """The variable that the optimizer updates: by default the one that towers read.
 
         Optimizer slots, learning rates and weight decay belong to it. Its copies are as
         many as there are groups of variables that one apply device updates.
-
-        Args:
-          name: canonical name.
         """
         return self._facades[name]
 
     def updated_groups(self) -> list[list[tf.Variable]]:
-        """The copies that are updated together, such as those of a tower, in creation order."""
+        """Copies that are updated together, such as those of a tower, in creation order."""
         trained = [self.updated(v.name).copies for v in self._declared if v.trainable]
         return gradients.transposed(trained)
 
     def share(self, variables: Iterable[TowerVariable]) -> None:
-        """Gives every tower of the job the value that copy 0 of the chief has (eagerly)."""
+        """Gives every tower of the job the value of the chief's copy 0 (eagerly)."""
         shared = list(variables)
         if self._workers is not None and shared:
             own = [tower_variable.read(variable.primary) for variable in shared]
@@ -299,7 +280,7 @@ class VariableMgr(abc.ABC):
             self.after_restore(slots)
 
     def after_restore(self, slots: Iterable[TowerVariable] = ()) -> None:
-        """Takes over what was written into copy 0 of every variable, as checkpoints hold it.
+        """Distributes copy 0 of every variable, which holds the checkpoint's value.
 
         The other towers of this process get it too, also where they train independently from
         there on; for those of other workers see `share`.
@@ -311,7 +292,7 @@ class VariableMgr(abc.ABC):
             variable.broadcast()
 
     def settle(self, devices: Iterable[str] = ()) -> None:
-        """Waits until variables have what was assigned to them, see `tower_variable.settle`.
+        """Waits for assignments to variables, see `tower_variable.settle`.
 
         To be called between assigning variables and running a traced function.
 
@@ -326,11 +307,11 @@ class VariableMgr(abc.ABC):
 
     @property
     def workers(self) -> WorkerGroup | None:
-        """The workers that each run a step of their own; None where one step has all towers."""
+        """Workers that each run a step of their own; None where one step has all towers."""
         return self._workers
 
     def add_up(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Adds to each tensor what the steps of other workers have in its place.
+        """Sums tensors over the steps of all workers.
 
         Args:
           tensors: float32, of static shapes. Call it inside the traced step.
@@ -340,7 +321,7 @@ class VariableMgr(abc.ABC):
     def reduce_together(
         self, columns: Sequence[Column], sums: Sequence[tf.Tensor]
     ) -> tuple[list[str], list[Column], list[tf.Tensor]]:
-        """`preprocess_device_grads` for gradients, and `add_up` for a few scalars beside them.
+        """`preprocess_device_grads` for gradients, and `add_up` for a few scalars.
 
         Args:
           columns: see `preprocess_device_grads`.
@@ -394,7 +375,7 @@ class VariableMgr(abc.ABC):
         return tf.cast(value, self._spec.variable_dtype) if variable.fits_16_bits else value
 
     def _cast_at_home(self, variable: tf.Variable, dtype: tf.DType) -> tf.Tensor:
-        """Reads and casts on the variable's own device, so that half as much may travel."""
+        """Reads and casts on the variable's own device, which may halve the data to send."""
         value = tower_variable.read(variable)
         if value.dtype == dtype:
             return value
@@ -403,14 +384,12 @@ class VariableMgr(abc.ABC):
 
 
 def initial_value(variable: VariableLike, seed: int, tower: int = 0) -> tf.Tensor:
-    """The value a variable starts with, a float32 tensor of the variable's shape.
+    """Initial value of a variable, a float32 tensor of its shape.
 
     Every mode and number of towers gets the same value, whatever else is created
     before; only the tower distinguishes copies that shall differ.
 
     Args:
-      variable: the declaration.
-      seed: of the run.
       tower: 0 for variables that start equal on all towers.
     """
     initializer = variable.initializer

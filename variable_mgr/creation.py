@@ -1,4 +1,4 @@
-"""From the spec of a variable manager to the manager."""
+"""Creation of variable managers from specs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _GUARDED = (
 
 
 def create(spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> VariableMgr:
-    """Makes the manager that the spec names; it holds no variables yet.
+    """Makes the manager that the spec names, without variables.
 
     What that of a plug-in raises, there or in its methods, is one line.
 
@@ -54,7 +54,7 @@ def create(spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> Variable
 
 
 def _check(mode: Mode, made: type[Any]) -> None:
-    """Refuses a class that lacks what the row of its mode says."""
+    """Refuses a class that lacks a property declared in its mode's row."""
     # Late: they load TensorFlow.
     from cnnbench.variable_mgr.base import VariableMgr
     from cnnbench.variable_mgr.parameter_server import ParameterServerVariableMgr
@@ -72,7 +72,7 @@ def _check(mode: Mode, made: type[Any]) -> None:
 
 
 def _guarded(method: Callable[..., Any], origin: str) -> Callable[..., Any]:
-    """A method that raises nothing but errors of cnnbench and for lack of memory."""
+    """A method that raises only errors of cnnbench and errors for lack of memory."""
     where = f"{origin}: {method.__qualname__}()"
 
     @functools.wraps(method)

@@ -1,4 +1,4 @@
-"""Gradients by variable: one column of towers from the gradient tape to the update."""
+"""Gradients by variable: columns of towers, used from the gradient tape to the update."""
 
 from __future__ import annotations
 
@@ -35,11 +35,18 @@ class Column(NamedTuple):
         """Whether the gradients are tf.IndexedSlices."""
         return isinstance(self.gradients[0], tf.IndexedSlices)
 
+    def mapped(
+        self, devices: Sequence[str], function: Callable[[Gradient, tf.Variable], Gradient]
+    ) -> Column:
+        """The column with a function applied on each device to gradient and variable."""
+        pairs = list(zip(self.gradients, self.variables, strict=True))
+        return self._replace(gradients=on_devices(devices, lambda pair: function(*pair), pairs))
+
 
 def on_devices(
     devices: Sequence[str], function: Callable[[_T], _R], values: Sequence[_T]
 ) -> list[_R]:
-    """Calls a function with the value of each device, under that device.
+    """Applies a function to the value of each device, under that device.
 
     Raises:
       ValueError: there are not as many values as devices.
@@ -82,7 +89,7 @@ def complete(
     keep_sparse: bool = False,
     keep_dtype: bool = False,
 ) -> list[Column]:
-    """Gives the gradients of a column one form in all towers.
+    """Converts the gradients of a column to one form in all towers.
 
     The gradient of a tower whose loss does not use the variable is zero, so a mean
     still divides by the number of towers. A variable that no tower uses is left
@@ -141,7 +148,7 @@ def reduce_where_updated(
     *,
     keep_sparse: bool,
 ) -> list[Column]:
-    """Adds the gradients of each variable up on the device of the one variable to be updated.
+    """Sums the gradients of each variable on the device of its updated copy.
 
     Args:
       columns: of every trainable variable the gradient of each tower.
@@ -174,7 +181,7 @@ def reduce_where_updated(
 def reduce_sparse(
     column: Column, devices: Sequence[str], scale: float | None, gather: Gather | None = None
 ) -> list[tf.Tensor]:
-    """Gathers the slices of all towers; each device makes its own dense sum.
+    """Gathers the slices of all towers; each device makes a dense sum.
 
     What travels is values and indices, in the dtype in which towers computed them. The
     sum is the one of dense gradients, up to the order of additions: rows that occur
@@ -203,7 +210,7 @@ def reduce_sparse(
 
 
 def fit_together(column: Column) -> bool:
-    """Whether the slices of all towers have one static shape, so that they can be gathered."""
+    """Whether the slices of all towers have equal static shapes, as gathering needs."""
     values, indices = (
         {tuple(getattr(slices, part).shape.as_list()) for slices in column.gradients}
         for part in ("values", "indices")

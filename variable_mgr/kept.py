@@ -1,4 +1,4 @@
-"""Variables that carry a tensor from one step to the next, made while the step is traced."""
+"""Variables that carry a tensor to the next step, made while the step is traced."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _T = TypeVar("_T")
 
 
 def untraced(function: Callable[[], _T]) -> _T:
-    """Runs a function where no trace is under way, which is in any other thread.
+    """Runs a function in another thread, where no trace is active.
 
     Within tf.init_scope, tf.function would notice the new variables and trace the whole
     step a second time.
@@ -22,15 +22,15 @@ def untraced(function: Callable[[], _T]) -> _T:
 
 
 def traced_graph() -> tf.Graph:
-    """The graph being traced. An unused constant tells, and costs nothing at run time."""
+    """The graph being traced, found by an unused constant that costs nothing at run time."""
     return tf.constant(0, name="traced_graph").graph
 
 
 def exchange(variable: tf.Variable, tensor: tf.Tensor) -> tf.Tensor:
-    """The variable's old value; the new one is assigned even if nobody asks for the old."""
+    """The variable's old value; the new one is assigned even if the old is unused."""
     old = variable.read_value()
-    # A traced function keeps reads and writes of a variable in order by itself. The
-    # dependency holds wherever else the ops may end up.
+    # A traced function orders reads and writes of a variable by itself. The explicit dependency
+    # holds in other graphs too.
     with tf.control_dependencies([old]):
         variable.assign(tensor, read_value=False)
     return old

@@ -27,7 +27,7 @@ class Copies(enum.Enum):
 
 
 class Reduction(enum.Enum):
-    """How the gradients of several towers become one."""
+    """Reduction of the gradients of several towers."""
 
     NONE = "none exchanged"
     AT_VARIABLE = "added up where the variable is, applied once"
@@ -37,7 +37,7 @@ class Reduction(enum.Enum):
 
 
 class Processes(enum.Enum):
-    """How a mode runs across processes."""
+    """Execution of a mode across processes."""
 
     ONE = "no"
     CONTROLLER = "one process drives the towers of all"
@@ -144,12 +144,12 @@ class Mode:
 
     @property
     def mirrors(self) -> bool:
-        """Whether a strategy reduces with --cross_device_ops between the devices of a process."""
+        """Whether a strategy reduces with --cross_device_ops between devices of a process."""
         return self.reduction is Reduction.CROSS_DEVICE and self.processes is Processes.ONE
 
     @property
     def multi_worker_strategy(self) -> bool:
-        """Whether every worker runs a strategy that reduces between the devices of all."""
+        """Whether every worker runs a strategy that reduces between all devices."""
         return bool(self.strategy) and self.processes is Processes.CLIENT_PER_WORKER
 
 
@@ -191,7 +191,7 @@ BUILT_IN: tuple[Mode, ...] = (
     ),
     Mode(
         name="distributed_replicated",
-        manager=".distributed_replicated:DistributedReplicatedVariableMgr",
+        manager=".per_tower:DistributedReplicatedVariableMgr",
         about="a copy per device and one more that is updated and copied back",
         copies=Copies.PER_TOWER_AND_ONE,
         reduction=Reduction.AT_VARIABLE,
@@ -219,20 +219,20 @@ BUILT_IN: tuple[Mode, ...] = (
     ),
     Mode(
         name="mirrored_strategy",
-        manager=".strategies.mirrored:MirroredStrategyVariableMgr",
+        manager=".strategies.managers:MirroredStrategyVariableMgr",
         reduction=Reduction.CROSS_DEVICE,
         strategy="MirroredStrategy",
     ),
     Mode(
         name="multi_worker_mirrored_strategy",
-        manager=".strategies.multi_worker_mirrored:MultiWorkerMirroredStrategyVariableMgr",
+        manager=".strategies.managers:MultiWorkerMirroredStrategyVariableMgr",
         reduction=Reduction.CROSS_DEVICE,
         processes=Processes.CLIENT_PER_WORKER,
         strategy="MultiWorkerMirroredStrategy",
     ),
     Mode(
         name="central_storage_strategy",
-        manager=".strategies.central_storage:CentralStorageStrategyVariableMgr",
+        manager=".strategies.managers:CentralStorageStrategyVariableMgr",
         copies=Copies.ONE,
         strategy="experimental.CentralStorageStrategy",
         algorithm="reduction_to_one_device",
@@ -244,7 +244,7 @@ BUILT_IN: tuple[Mode, ...] = (
     ),
     Mode(
         name="one_device_strategy",
-        manager=".strategies.one_device:OneDeviceStrategyVariableMgr",
+        manager=".strategies.managers:OneDeviceStrategyVariableMgr",
         copies=Copies.ONE,
         strategy="OneDeviceStrategy",
         one_tower="keeps everything on one device; it needs --num_gpus=1",

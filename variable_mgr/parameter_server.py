@@ -9,18 +9,69 @@ from typing import Any
 
 import tensorflow as tf
 
-from cnnbench.variable_mgr import gradients
+from cnnbench.variable_mgr import gradients, tower_variable
 from cnnbench.variable_mgr.base import (
     GradientPairs,
     LossScaleLike,
     OptimizerLike,
     VariableMgr,
 )
-from cnnbench.variable_mgr.gradients import Column
-from cnnbench.variable_mgr.kept import traced_graph
+from cnnbench.variable_mgr.gradients import Column, cast
+from cnnbench.variable_mgr.kept import exchange, traced_graph, untraced
 from cnnbench.variable_mgr.spec import VariableLike, VariableMgrSpec
-from cnnbench.variable_mgr.staging import Staging
 from cnnbench.variable_mgr.tower_variable import TowerVariable
+
+
+class Staging:
+    """Variable values of the previous step, for --staged_vars.
+
+    Copying variables to the towers' devices then overlaps with the previous step. There is one
+    value per device, variable and dtype, made when a step first asks for it.
+
+    Further traces use the same ones. Tensors belong to the trace that made them.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, str, tf.DType], tuple[tf.Variable, tf.Variable]] = {}
+        self._graph: tf.Graph | None = None
+        self._values: dict[tuple[str, str, tf.DType], tf.Tensor] = {}
+
+    def value(
+        self,
+        device: str,
+        variable: tf.Variable,
+        dtype: tf.DType,
+        read: Callable[[], tf.Tensor],
+    ) -> tf.Tensor:
+        """The value read in the previous step; to be called in the traced step before any update.
+
+        Args:
+          device: full string of the device that asks.
+          read: the current value as `dtype`, which is kept for the next step.
+        """
+        graph = traced_graph()
+        if graph is not self._graph:
+            self._graph, self._values = graph, {}
+        key = (device, variable.name, dtype)
+        if key not in self._values:
+            if key not in self._kept:
+                kept = untraced(lambda: _copy(device, variable, dtype))
+                self._kept[key] = (variable, kept)
+            with tf.device(device):
+                self._values[key] = exchange(self._kept[key][1], read())
+        return self._values[key]
+
+    def refill(self) -> None:
+        """Discards staged values: the next step uses current ones (eagerly)."""
+        for (device, _, dtype), (variable, kept) in self._kept.items():
+            with tf.device(device):
+                kept.assign(cast(tower_variable.read(variable), dtype), read_value=False)
+
+
+def _copy(device: str, variable: tf.Variable, dtype: tf.DType) -> tf.Variable:
+    with tf.device(device):
+        value = cast(tower_variable.read(variable), dtype)
+        return tf.Variable(value, trainable=False, name=f"staged/{variable.name.split(':')[0]}")
 
 
 class ParameterServerVariableMgr(VariableMgr):
@@ -35,7 +86,7 @@ class ParameterServerVariableMgr(VariableMgr):
         variables: Sequence[VariableLike],
         created: Mapping[str, TowerVariable] | None = None,
     ) -> None:
-        """Manages variables that are yet to be created, or those of another manager.
+        """Creates a manager, of new variables or of those of another manager.
 
         Args:
           spec, variables: see `VariableMgr`.
@@ -88,7 +139,7 @@ class ParameterServerVariableMgr(VariableMgr):
         return self._values[key]
 
     def read_for_step(self, tower: int, name: str, dtype: tf.DType) -> tf.Tensor:
-        """See `VariableMgr.read_for_step`; with --staged_vars what the step before read."""
+        """See `VariableMgr.read_for_step`; with --staged_vars the value of the previous step."""
         variable = self.variable(tower, name)
         if self._staging is None or not variable.trainable:
             return self.read(tower, name, dtype)
@@ -105,7 +156,7 @@ class ParameterServerVariableMgr(VariableMgr):
         )
 
     def after_restore(self, slots: Iterable[TowerVariable] = ()) -> None:
-        """See `VariableMgr.after_restore`; nothing that was read before counts any more."""
+        """See `VariableMgr.after_restore`; discards staged values."""
         super().after_restore(slots)
         if self._staging is not None:
             self._staging.refill()

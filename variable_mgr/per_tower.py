@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import tensorflow as tf
 
-from cnnbench.variable_mgr import gradients
+from cnnbench.variable_mgr import gradients, tower_variable
 from cnnbench.variable_mgr.aggregation.aggregator import Aggregator
-from cnnbench.variable_mgr.base import VariableMgr
+from cnnbench.variable_mgr.base import GradientPairs, OptimizerLike, VariableMgr
 from cnnbench.variable_mgr.gradients import Column, Gradient
 from cnnbench.variable_mgr.spec import VariableLike, VariableMgrSpec
 from cnnbench.variable_mgr.tower_variable import TowerVariable
@@ -50,11 +51,6 @@ class ReplicatedVariableMgr(PerTowerVariableMgr):
         super().__init__(spec, variables)
         self._aggregate = Aggregator(spec)
 
-    @property
-    def defers_gradients(self) -> bool:
-        """See `VariableMgr.defers_gradients`; with --variable_consistency=relaxed."""
-        return self._spec.aggregation.relaxed
-
     def preprocess_device_grads(self, columns: Sequence[Column]) -> tuple[list[str], list[Column]]:
         """See `VariableMgr.preprocess_device_grads`; the aggregation is in the spec."""
         return list(self._spec.devices), self._aggregate(columns)
@@ -70,13 +66,80 @@ class IndependentVariableMgr(PerTowerVariableMgr):
         """See `VariableMgr.preprocess_device_grads`; a tower without gradient skips its update."""
         devices = self._spec.devices
         gradients.check_towers(columns, devices)
-        own = []
-        for column in columns:
-            pairs = list(zip(*column, strict=True))
-            own.append(column._replace(gradients=gradients.on_devices(devices, _dense, pairs)))
-        return list(devices), own
+        return list(devices), [column.mapped(devices, _dense) for column in columns]
 
 
-def _dense(pair: tuple[Gradient, tf.Variable]) -> tf.Tensor | None:
-    gradient, variable = pair
+def _dense(gradient: Gradient, variable: tf.Variable) -> tf.Tensor | None:
     return None if gradient is None else gradients.dense(gradient, variable)
+
+
+class DistributedReplicatedVariableMgr(PerTowerVariableMgr):
+    """A copy "v<t>/<name>" on every tower, and of what is trained a "shadow/<name>" on a ps task.
+
+    Gradients are added up where the shadow is and applied to it; its new value then goes back
+    to every tower, so that a step begins without reading from elsewhere. The moments of batch
+    norm are the towers' own. The way is that of tf_cnn_benchmarks; its users' checkpoints held
+    the shadows under the names of the copies, and so do these.
+    """
+
+    def __init__(self, spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> None:
+        super().__init__(spec, variables)
+        self._place = spec.home_chooser()
+        self._shadows: dict[str, TowerVariable] = {}
+        self._name_of: dict[Any, str] = {}
+
+    def updated(self, name: str) -> TowerVariable:
+        """See `VariableMgr.updated`; the shadow of a trained variable."""
+        return self._shadows.get(name) or super().updated(name)
+
+    def preprocess_device_grads(self, columns: Sequence[Column]) -> tuple[list[str], list[Column]]:
+        """See `VariableMgr.preprocess_device_grads`; there is one apply device."""
+        reduced = gradients.reduce_where_updated(
+            columns,
+            self._spec.devices,
+            lambda column: self._shadows[self._name_of[column.variables[0].ref()]].primary,
+            self._spec.reduction_scale,
+            keep_sparse=not self._spec.aggregation.sparse_to_dense,
+        )
+        return [self._spec.homes[0]], reduced
+
+    def _apply(
+        self, optimizer: OptimizerLike, pairs: GradientPairs, device: str, learning_rate: tf.Tensor
+    ) -> list[Any]:
+        """See `VariableMgr.append_apply_gradients`; every tower gets the new values."""
+        ops = super()._apply(optimizer, pairs, device, learning_rate)
+        # The traced function keeps this read behind the update of the same variable.
+        for _, shadow in pairs:
+            ops += self._copy_back(shadow)
+        return ops
+
+    def after_restore(self, slots: Iterable[TowerVariable] = ()) -> None:
+        """See `VariableMgr.after_restore`; the shadows get copy 0 too."""
+        super().after_restore(slots)
+        for name, shadow in self._shadows.items():
+            shadow.assign(tower_variable.read(self.variable(0, name)))
+
+    def _create(self, variable: VariableLike) -> TowerVariable:
+        created = super()._create(variable)
+        if variable.trainable:
+            value = tower_variable.read(created.primary)
+            with tf.device(self._place(variable.bytes)):
+                shadow = tf.Variable(value, name=f"shadow/{variable.name}")
+            self._shadows[variable.name] = TowerVariable(variable.name, [shadow])
+            for copy in (shadow, *created.copies):
+                self._name_of[copy.ref()] = variable.name
+        return created
+
+    def _copy_back(self, shadow: tf.Variable) -> list[Any]:
+        value = tower_variable.read(shadow)
+        cached: dict[str | None, tf.Tensor] = {None: value, shadow.device: value}
+        ops = []
+        for tower, device in enumerate(self._spec.devices):
+            where = self._spec.caching_device(device)
+            if where not in cached:
+                with tf.device(where):
+                    cached[where] = tf.identity(value, name="cached")
+            copy = self.variable(tower, self._name_of[shadow.ref()])
+            with tf.device(copy.device):
+                ops.append(copy.assign(cached[where], read_value=False))
+        return [op for op in ops if op is not None]

@@ -68,9 +68,6 @@ def names() -> tuple[str, ...]:
 def load_plugin(path: str) -> tuple[str, ...]:
     """Runs a Python file that calls `register_mode`; see `plugins.load`.
 
-    Args:
-      path: the file.
-
     Returns:
       Names of the modes it registered.
 

@@ -1,6 +1,6 @@
-"""How many elements tensors have after they are joined or cut; without TensorFlow.
+"""Sizes of joined and cut tensors; without TensorFlow.
 
-The cost model predicts with the same arithmetic as the aggregation runs with.
+The cost model uses the same arithmetic as the aggregation.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def buffer_sizes(elements: int, buffers: int, line: int) -> list[int]:
 
 
 def buckets_of(tensors: Sequence[tuple[str, int]], most: int) -> list[list[int]]:
-    """Indices in order, cut into the groups that are joined, filled from the last tensor on.
+    """Indices in order, grouped for joining, filled from the last tensor on.
 
     Args:
       tensors: dtype and bytes of each. A bucket has one dtype.
@@ -66,7 +66,7 @@ def buckets_of(tensors: Sequence[tuple[str, int]], most: int) -> list[list[int]]
 
 
 def groups_of_small(small: Iterable[bool], most: int) -> list[list[int]]:
-    """Indices in order, cut into the groups that are joined.
+    """Indices in order, grouped for joining.
 
     Args:
       small: whether each tensor is small; others stay alone.

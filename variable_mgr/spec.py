@@ -21,7 +21,7 @@ CACHING_POLICIES = ("none", "consumer", "cpu")
 
 
 class InitializerLike(Protocol):
-    """How a variable starts; `cnnbench.models.spec.Initializer` satisfies it.
+    """Interface of initializers; `cnnbench.models.spec.Initializer` implements it.
 
     Attributes:
       kind: "constant" for `value` everywhere; anything else draws from a truncated normal.
@@ -38,7 +38,7 @@ class InitializerLike(Protocol):
 
 
 class VariableLike(Protocol):
-    """A declared variable; `cnnbench.models.spec.VariableSpec` satisfies it.
+    """Interface of declared variables; `cnnbench.models.spec.VariableSpec` implements it.
 
     `bytes` counts its elements four times, as float32.
     """
@@ -143,12 +143,12 @@ class VariableMgrSpec:
         return (self.cpu_device,) if self.parameter_device == "cpu" else self.devices
 
     def home_chooser(self) -> Chooser:
-        """Chooses one of `homes` for each shared variable in turn; one is for the whole run."""
+        """Assigns shared variables to `homes`; one chooser serves the whole run."""
         in_turn = self.ps_devices and self.ps_strategy == "round_robin"
         return RoundRobin(self.homes) if in_turn else GreedyByBytes(self.homes)
 
     def caching_device(self, reader: str) -> str | None:
-        """Where a shared variable is cached for operations on a device; None for nowhere.
+        """Device that caches a shared variable for operations on a device; None for none.
 
         Args:
           reader: full string of that device.

@@ -1,4 +1,4 @@
-"""One logical variable with a copy per tower, behaving by context."""
+"""Logical variables with a copy per tower, selected by context."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _tower: ContextVar[int | None] = ContextVar("cnnbench_tower", default=None)
 
 @contextlib.contextmanager
 def tower_context(tower: int) -> Iterator[None]:
-    """Inside, every TowerVariable stands for its copy of `tower`; contexts nest.
+    """Selects the copy of `tower` of every TowerVariable in the block; contexts nest.
 
     Raises:
       ValueError: for a negative tower.
@@ -100,24 +100,24 @@ class TowerVariable:
         return self._copies[tower]
 
     def read_value(self) -> tf.Tensor:
-        """The local copy's value in a tower, copy 0's outside."""
+        """The local copy's value in a tower, else that of copy 0."""
         tower = _tower.get()
         return read(self.primary if tower is None else self.copy(tower))
 
     def assign(self, value: tf.types.experimental.TensorLike) -> None:
-        """Writes the local copy in a tower, all copies outside."""
+        """Writes the local copy in a tower, else all copies."""
         for copy in self._written():
             with tf.device(copy.device):
                 copy.assign(value, read_value=False)
 
     def assign_add(self, delta: tf.types.experimental.TensorLike) -> None:
-        """Adds to the local copy in a tower, to each copy outside."""
+        """Adds to the local copy in a tower, else to each copy."""
         for copy in self._written():
             with tf.device(copy.device):
                 copy.assign_add(delta, read_value=False)
 
     def assign_sub(self, delta: tf.types.experimental.TensorLike) -> None:
-        """Subtracts from the local copy in a tower, from each copy outside."""
+        """Subtracts from the local copy in a tower, else from each copy."""
         for copy in self._written():
             with tf.device(copy.device):
                 copy.assign_sub(delta, read_value=False)
@@ -158,10 +158,7 @@ _handles: WeakKeyDictionary[tf.Graph, dict[str, int]] = WeakKeyDictionary()
 
 
 def handles_read(graph: tf.Graph) -> Mapping[str, int]:
-    """The variables that `read` has read while a function was traced.
-
-    Args:
-      graph: of the function.
+    """Variables that `read` has read while a function was traced.
 
     Returns:
       The `id` of the variable's handle, by the name of the tensor that is this handle in the graph.
@@ -170,7 +167,7 @@ def handles_read(graph: tf.Graph) -> Mapping[str, int]:
 
 
 def settle(devices: Iterable[str]) -> None:
-    """Waits until variables have what was assigned to them (eagerly).
+    """Waits for pending assignments to variables (eagerly).
 
     An operation on another process has only been sent when it returns. Operations that follow come
     behind it, but the parts of a traced function are sent another way and overtake it. A value that

@@ -1,4 +1,4 @@
-"""Building the towers of a step: one after the other, or in step, with points where they meet."""
+"""Construction of the towers of a step, sequentially, or in step with meeting points."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _R = TypeVar("_R")
 
 
 class Rendezvous(Protocol):
-    """How a tower that is being built waits for the others; see `meet`."""
+    """Function by which a tower under construction waits for the others; see `meet`."""
 
     def __call__(self, point: str, value: Any, merge: Callable[[list[Any]], Sequence[Any]]) -> Any:
-        """Hands in the tower's value and returns the tower's element of what `merge` made."""
+        """Passes the tower's value on; returns the tower's element of the result of `merge`."""
 
 
 _rendezvous: ContextVar[Rendezvous | None] = ContextVar("cnnbench_rendezvous", default=None)
@@ -27,7 +27,7 @@ _rendezvous: ContextVar[Rendezvous | None] = ContextVar("cnnbench_rendezvous", d
 
 @contextlib.contextmanager
 def meeting_by(rendezvous: Rendezvous) -> Iterator[None]:
-    """Inside, `meet` in this thread means this rendezvous."""
+    """Sets the rendezvous of `meet` for this thread within the block."""
     token = _rendezvous.set(rendezvous)
     try:
         yield
@@ -36,7 +36,7 @@ def meeting_by(rendezvous: Rendezvous) -> Iterator[None]:
 
 
 def meet(point: str, value: _T, merge: Callable[[list[_T]], Sequence[_R]]) -> _R:
-    """Waits until every tower has come to this point; call it while a tower is built in step.
+    """Waits until every tower has reached this point; called while a tower is built in step.
 
     Args:
       point: name of the point; all towers come to the same points in the same order.
@@ -57,7 +57,7 @@ def meet(point: str, value: _T, merge: Callable[[list[_T]], Sequence[_R]]) -> _R
 
 
 def in_step(build: Callable[[int], _T], count: int) -> list[_T]:
-    """Builds towers in a thread each, of which one runs at a time, in the order of the towers.
+    """Builds towers in threads of which one runs at a time, in the order of the towers.
 
     A tower runs until it meets the others or is done. Graph, device, name scope, control
     dependencies and context variables are those of the caller; gradient tapes and variable
@@ -98,7 +98,7 @@ def _merge(towers: Sequence[_TowerThread]) -> None:
 
 
 def check_points(points: Sequence[str]) -> None:
-    """Refuses towers that have come to different points.
+    """Refuses towers that have reached different points.
 
     Args:
       points: names, in the order of the towers.
@@ -121,7 +121,7 @@ class _Visit(NamedTuple):
 
 
 class _Context(NamedTuple):
-    """What a thread takes over from the one that started it."""
+    """State that a thread inherits from its creator."""
 
     graph: tf.Graph | None
     device: str
@@ -133,9 +133,9 @@ class _Context(NamedTuple):
         scope = _absolute(tf.get_current_name_scope())
         if tf.executing_eagerly():
             return cls(None, "", [], scope)
-        # An operation nobody needs tells where operations go and what they wait for.
+        # An unused operation shows the current device and control dependencies.
         probe = tf.no_op("towers")
-        # Otherwise a device that one thread chooses is that of the others too.
+        # Otherwise threads would share the current device.
         probe.graph.switch_to_thread_local()
         return cls(probe.graph, probe.device, list(probe.control_inputs), scope)
 
@@ -144,7 +144,7 @@ class _Context(NamedTuple):
         with contextlib.ExitStack() as stack:
             if self.graph is not None:
                 stack.enter_context(self.graph.as_default())
-                # A new thread begins with what the graph had when its state became local.
+                # A new thread starts with the state that the graph had when it became thread-local.
                 stack.enter_context(tf.device(None))
                 stack.enter_context(tf.device(self.device))
                 stack.enter_context(tf.control_dependencies(None))
@@ -155,7 +155,7 @@ class _Context(NamedTuple):
 
 
 class _End(BaseException):
-    """Ends a tower that waits for others."""
+    """Ends a waiting tower."""
 
 
 class _TowerThread:
@@ -179,14 +179,14 @@ class _TowerThread:
         self._thread.start()
 
     def run_on(self) -> None:
-        """Lets the tower run until it meets the others or ends; raises what it raised."""
+        """Runs the tower to its next meeting point or end; raises its exceptions."""
         self._resume.release()
         self._paused.acquire()
         if self._error is not None:
             raise self._error
 
     def end(self) -> None:
-        """Unwinds a tower that is not done, and joins its thread."""
+        """Unwinds an unfinished tower, and joins its thread."""
         self._ending = True
         self._resume.release()
         self._thread.join()
@@ -218,5 +218,5 @@ class _TowerThread:
 
 
 def _absolute(scope: str) -> str:
-    """Entered again, such a scope continues, where without the slash it would nest."""
+    """A name with a final slash: entering it again continues the scope instead of nesting."""
     return f"{scope}/" if scope else ""

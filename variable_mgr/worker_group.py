@@ -1,4 +1,4 @@
-"""What workers that each run a step of their own tell one another, beside gradients.
+"""Communication between workers with steps of their own, beside gradients.
 
 Every worker builds the same functions and makes the same calls in the same order: the keys
 that collectives find one another by are counted.
@@ -26,7 +26,6 @@ class WorkerGroup:
     Args:
       cpus: full device string of the first CPU of each worker, that of worker 0, which
         decides, first.
-      own: that of this process.
     """
 
     def __init__(self, cpus: Sequence[str], own: str) -> None:
@@ -84,7 +83,7 @@ class WorkerGroup:
         return self._call(self._sum, tf.constant(np.asarray(values))).numpy()
 
     def decided(self, value: bool) -> bool:
-        """What the chief says to a question that workers may answer differently (eagerly)."""
+        """The chief's answer to a question that workers may answer differently (eagerly)."""
         return bool(self.total(int(value and self.is_chief)))
 
     def of_chief(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -105,7 +104,7 @@ class WorkerGroup:
         return results
 
     def gather(self, data: bytes) -> list[bytes]:
-        """The bytes of every worker, in their order (eagerly); they may differ in length."""
+        """Bytes of every worker, in order (eagerly); lengths may differ."""
         row = self._cpus.index(self._own)
         sizes = np.zeros(len(self._cpus), np.int64)
         sizes[row] = len(data)

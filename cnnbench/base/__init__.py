@@ -1,1 +1,1 @@
-"""What all parts use: text, statistics, charts, files, plug-ins, the processes of a job."""
+"""Shared foundations: text, statistics, charts, files, plug-ins, jobs."""

@@ -1,4 +1,4 @@
-"""Interrupts by signals, and the errors that native code makes of them.
+"""Interrupts by signals, and errors that native code derives from them.
 
 A handler raises KeyboardInterrupt wherever Python is, which may be in a call from native code.
 TensorFlow's goes on in places with the exception set, and raises another one in the end, such as
@@ -30,7 +30,7 @@ def interrupt(number: int, frame: FrameType | None) -> NoReturn:
 
 @contextlib.contextmanager
 def restored() -> Iterator[None]:
-    """Raises KeyboardInterrupt for an error that native code has made of one in the block.
+    """Raises KeyboardInterrupt for an error in the block that results from an interrupt.
 
     That is every error after `interrupt`, but for those of cnnbench itself, and SystemError that
     names an interrupt as its cause.

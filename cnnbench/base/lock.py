@@ -1,4 +1,4 @@
-"""One writer per folder, by a lock that the system releases when its process ends."""
+"""Locks that give a folder one writer; the system releases them when the process ends."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _POLL_SECONDS = 0.05
 
 
 class FolderLock:
-    """Keeps other writers of cnnbench out of a folder; readers do not notice.
+    """Excludes other writers of cnnbench from a folder; readers are not affected.
 
     An flock on a file that names the holder: process number, host and time. The file is removed
     on release. A process that is killed leaves it there unlocked, and the next writer takes it
@@ -41,9 +41,7 @@ class FolderLock:
         which still writes where locks do not reach it; "" for none.
 
     Args:
-      folder: is there.
       patience: seconds to wait for a holder, which may be about to end.
-      file: name of the file.
 
     Raises:
       BlockingIOError: another process holds it; the message names that one.
@@ -69,7 +67,7 @@ class FolderLock:
         self.release()
 
     def release(self) -> None:
-        """Lets another process have the folder."""
+        """Releases the lock."""
         with contextlib.suppress(OSError):
             self._path.unlink()  # while it is locked: the next writer makes a file of its own
         os.close(self._descriptor)
@@ -114,11 +112,9 @@ def hold(
     patience: float = 0.0,
     file: str = FILE,
 ) -> contextlib.AbstractContextManager[object]:
-    """Keeps the folder of a flag for this process, as far as its file system has locks.
+    """Locks the folder of a flag for this process, as far as its file system supports locks.
 
     Args:
-      flag: name of the flag that gave the folder, for messages.
-      folder: is there.
       warn: takes a line about locks that may not reach all writers.
       patience, file: see `FolderLock`.
 
@@ -145,9 +141,6 @@ def hold(
 def abandoned(folder: str | Path) -> FolderLock | None:
     """The lock of a folder whose writer was killed on this machine, taken over.
 
-    Args:
-      folder: any.
-
     Returns:
       None if its writer lives, has released it or belongs to another machine, or if there was none.
     """
@@ -167,7 +160,7 @@ def abandoned(folder: str | Path) -> FolderLock | None:
 
 
 def _holder(descriptor: int) -> tuple[str, str]:
-    """Who a lock file names, in words, and the host; empty if it names nobody."""
+    """Description and host of the process that a lock file names; empty if none."""
     try:
         about = json.loads(os.pread(descriptor, 4096, 0))
         return f"pid {about['pid']} on {about['host']} since {about['since']}", str(about["host"])

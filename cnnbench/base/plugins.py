@@ -22,7 +22,7 @@ Added = dict[str, tuple[Any, ...]]  # flag of a kind: keys in its table
 
 @dataclass(frozen=True)
 class Kind:
-    """Something that plug-ins may register.
+    """A kind of object that plug-ins register.
 
     Attributes:
       flag: that names a file which registers it.
@@ -51,29 +51,24 @@ def add_kind(kind: Kind) -> None:
 
 
 def watch(call: Callable[[str], None]) -> None:
-    """Has a function called before code of a plug-in runs, with the name of the plug-in."""
+    """Registers a function to be called with a plug-in's name before its code runs."""
     _watch.append(call)
 
 
 def about_to_run(name: str) -> None:
-    """Tells whoever watches that code of this plug-in runs from now on."""
+    """Calls the functions of `watch`."""
     for call in _watch:
         call(name)
 
 
 def origin(flag: str, key: Any) -> str | None:
-    """The plug-in that registered something, as messages name it; None for what no plug-in did.
-
-    Args:
-      flag: of its kind.
-      key: in the table of its kind.
-    """
+    """Name of the plug-in that registered an object; None if none did."""
     return _origins.get((flag, key))
 
 
 @contextlib.contextmanager
 def code(failed: Callable[[str], Exception], *passes: type[BaseException]) -> Iterator[None]:
-    """Where code of a plug-in runs: what it raises becomes one error.
+    """A block that runs plug-in code; whatever it raises becomes one error.
 
     An interrupt passes, and so does what is no error and of cnnbench itself.
 
@@ -92,13 +87,12 @@ def code(failed: Callable[[str], Exception], *passes: type[BaseException]) -> It
 
 
 def load(path: str, flag: str) -> tuple[Any, ...]:
-    """Runs a Python file that registers something.
+    """Runs a plug-in file, which registers objects.
 
     Loading the same text twice does nothing; an edited file replaces what it registered.
     Nothing stays registered when the file fails.
 
     Args:
-      path: the file.
       flag: of the kind that it must register; it may register other kinds too.
 
     Returns:
@@ -135,10 +129,7 @@ def load(path: str, flag: str) -> tuple[Any, ...]:
 
 
 def load_entry_points(group: str) -> None:
-    """Loads installed entry points, each a module that registers on import or a function that does.
-
-    Args:
-      group: of the entry points.
+    """Loads installed entry points: modules that register on import, or functions.
 
     Raises:
       UsageError: one of them fails.
@@ -158,12 +149,12 @@ def load_entry_points(group: str) -> None:
 
 
 def loaded() -> set[Path]:
-    """The files that are loaded."""
+    """Names of the loaded plug-in files."""
     return set(_files)
 
 
 def forget(file: Path) -> None:
-    """Takes back what a file has registered, if anything."""
+    """Removes what a file has registered."""
     _, added = _files.pop(file, ("", {}))
     for flag, keys in added.items():
         for key in keys:
@@ -173,11 +164,7 @@ def forget(file: Path) -> None:
 
 @contextlib.contextmanager
 def registering(name: str) -> Iterator[Added]:
-    """Collects what is registered inside, by flag of its kind; takes it back if the body fails.
-
-    Args:
-      name: of the plug-in, for messages.
-    """
+    """Collects what the block registers, by flag of its kind; removes it if the block fails."""
     for kind in _kinds.values():
         kind.prepare()
     before = {flag: dict(kind.table()) for flag, kind in _kinds.items()}
@@ -197,7 +184,7 @@ def registering(name: str) -> Iterator[Added]:
 
 
 def out_of_memory() -> tuple[type[Exception], ...]:
-    """What Python and, if it is loaded, TensorFlow raise where memory and no code is at fault."""
+    """Exceptions of Python and, if loaded, TensorFlow for a lack of memory."""
     tf = sys.modules.get("tensorflow")
     return (MemoryError,) if tf is None else (MemoryError, tf.errors.ResourceExhaustedError)
 
@@ -213,7 +200,7 @@ def check_name(what: str, name: object) -> None:
 
 
 def one_line(error: BaseException) -> str:
-    """What a plug-in raised, with the exception's name unless it is wrong use of cnnbench."""
+    """A plug-in's exception in one line; with its type unless it is a usage error."""
     text = " ".join(text_of(error).split())
     if isinstance(error, UsageError):
         return text

@@ -1,4 +1,4 @@
-"""Reads small files that users name: without waiting for ever, and not without end."""
+"""Reading of small files that users name, with limits of size and time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ def read_file(path: str | os.PathLike[str], most: int = 1024) -> bytes:
     """The content of a file, or of a pipe that somebody writes to, such as ``<(command)``.
 
     Args:
-      path: of it.
       most: MiB that it may have.
 
     Raises:

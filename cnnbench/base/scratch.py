@@ -1,7 +1,7 @@
-"""Folders among the temporary ones that do not outlive their process for long.
+"""Temporary folders, removed even after their process was killed.
 
-A process that is killed leaves its folder behind with the file of its lock, unlocked; the next
-process that makes one removes it.
+The folder of a killed process is recognised by its unlocked lock file, and removed by the next
+process that makes one.
 """
 
 from __future__ import annotations
@@ -22,11 +22,8 @@ class Scratch:
     """A new temporary folder, removed when its context is left.
 
     Attributes:
-      path: of the folder; beside other files it holds that of the lock.
-      kept: whether it is left to the user instead; then nobody removes it later.
-
-    Args:
-      purpose: part of its name.
+      path: the folder, which also contains the file of its lock.
+      kept: whether it is left to the user; then it is never removed.
 
     Raises:
       OSError: it cannot be made.
@@ -36,7 +33,7 @@ class Scratch:
         remove_abandoned()
         self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{purpose}-"))
         self._lock: FolderLock | None = None
-        with contextlib.suppress(OSError):  # no locks there: only a kill leaves it behind
+        with contextlib.suppress(OSError):  # no locks on this file system
             self._lock = FolderLock(self.path)
         self.kept = False
 

@@ -1,1 +1,1 @@
-"""Many processes: pairs, suites, bisections, modes, jobs."""
+"""Campaigns of several processes: pairs, suites, bisections, modes, jobs."""

@@ -1,4 +1,4 @@
-"""The command line: chooses a command and turns its outcome into an exit code."""
+"""The command line: selects a command and turns its result into an exit code."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEFAULT_COMMAND = "run"
 BROKEN_PIPE = 141
 
 # Their exit code 1 is a verdict; NumPy's OpenBLAS ends a process with it where memory is short.
-_JUDGING = ("ab", "bisect", "compare", "history", "report", "sweep")
+_JUDGING = ("ab", "bisect", "compare", "explain", "history", "report", "sweep", "tune")
 
 _EVERYTHING = "helpfull"
 _HELP_FLAGS = ("help", _EVERYTHING, "helpshort", "h")
@@ -78,7 +78,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _flushed(stdout: StandardStream) -> int:
-    """Exit code of a command that has succeeded, by what has become of its standard output."""
+    """Exit code of a successful command, given the state of its standard output."""
     before = stdout.lost
     stdout.flush()
     if isinstance(stdout.lost, BrokenPipeError):

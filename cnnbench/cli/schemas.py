@@ -13,16 +13,19 @@ from pathlib import Path
 from typing import Any
 
 from cnnbench.campaigns.processes.results_dir import JournalEvent
-from cnnbench.campaigns.strategies.table import StrategiesDocument
 from cnnbench.cli.commands.env import EnvDocument
 from cnnbench.cli.commands.models import ModelsDocument
 from cnnbench.judge.history.document import HistoryDocument
 from cnnbench.judge.report.renderers.json import ComparisonDocument
 from cnnbench.lab.predict.document import PredictionDocument
-from cnnbench.lab.roofline.output import RooflineDocument
 from cnnbench.records.allreduce import AllReduceRecord
+from cnnbench.records.explanation import Explanation
 from cnnbench.records.json_schema import schema_of
+from cnnbench.records.roofline import Roofline
 from cnnbench.records.run import RunRecord
+from cnnbench.records.step_profile import StepProfile
+from cnnbench.records.strategies import StrategiesDocument
+from cnnbench.records.tune import TuneDocument
 from cnnbench.testing import BaselineDocument
 
 DOCUMENTS: Mapping[str, tuple[type[Any], str]] = {
@@ -33,13 +36,19 @@ DOCUMENTS: Mapping[str, tuple[type[Any], str]] = {
         "cnnbench allreduce --predict --result_json=FILE",
     ),
     "comparison": (ComparisonDocument, "cnnbench compare --format=json, cnnbench ab --format=json"),
+    "step_profile": (StepProfile, "cnnbench run --profile_json=FILE"),
+    "explanation": (Explanation, "cnnbench explain --format=json, cnnbench ab --format=json"),
     "history": (HistoryDocument, "cnnbench history --format=json"),
     "strategies": (StrategiesDocument, "cnnbench strategies --format=json"),
-    "roofline": (RooflineDocument, "cnnbench roofline MODEL --json=FILE"),
+    "tune": (TuneDocument, "cnnbench tune --format=json"),
+    "roofline": (Roofline, "cnnbench roofline MODEL --json=FILE"),
     "models": (ModelsDocument, "cnnbench models --format=json"),
     "env": (EnvDocument, "cnnbench env --json"),
     "baseline": (BaselineDocument, "pytest --cnnbench-update"),
-    "journal": (JournalEvent, "a line of journal.jsonl of cnnbench ab, of sweep.jsonl of sweep"),
+    "journal": (
+        JournalEvent,
+        "a line of journal.jsonl of cnnbench ab and tune, of sweep.jsonl of sweep",
+    ),
 }
 """The class of each document and what writes it, by the name of its schema."""
 

@@ -12,10 +12,9 @@ from cnnbench.data.spec import InputSpec
 
 
 class ArrayPipeline(Pipeline):
-    """Shuffles the whole subset every epoch; batches are assembled at once, not per example.
+    """Shuffles the whole subset every epoch and gathers whole batches.
 
     Args:
-      spec: what was asked for.
       *arrays: one for each element of the data set, in the order in which it declares them,
         images and labels for instance; row i of each makes example i.
     """
@@ -29,7 +28,7 @@ class ArrayPipeline(Pipeline):
             self._arrays = tuple(tf.constant(array) for array in arrays)
 
     def prepare(self, positions: tf.Tensor, *rows: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Turns rows into the elements of a batch; here they are these already.
+        """Turns rows into the elements of a batch; by default they are that already.
 
         Args:
           positions: int64 [batch], in the stream of examples (`cnnbench.data.position`); what is

@@ -1,4 +1,4 @@
-"""Looking at every record of a data set."""
+"""Check of every record of a data set."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cnnbench.data.findings import Findings
 
 @dataclass(frozen=True)
 class SubsetReport:
-    """What one subset holds.
+    """Content of one subset.
 
     Attributes:
       subset: "train" or "validation".
@@ -32,7 +32,7 @@ class SubsetReport:
             return [f"{self.subset}: no files"]
         found = self.found
         head = (
-            f"{self.subset}: {found.records} sound records in {len(self.files)} files, "
+            f"{self.subset}: {found.records} valid records in {len(self.files)} files, "
             f"{self.file_bytes:,} bytes"
         )
         return [head, *(f"  {line}" for line in found.details)]
@@ -42,8 +42,6 @@ def check(data_dir: str, dataset: Dataset, num_classes: int) -> list[SubsetRepor
     """Reads every record of every subset that is there.
 
     Args:
-      data_dir: the directory.
-      dataset: whose files to look for.
       num_classes: labels must be in [0, num_classes).
 
     Returns:

@@ -1,4 +1,4 @@
-"""Looking at every record of TFRecord files, several at a time."""
+"""Check of every record of TFRecord files, several at a time."""
 
 from __future__ import annotations
 
@@ -25,13 +25,12 @@ F = TypeVar("F")
 def check_records(
     files: Sequence[Path], examine: Callable[[bytes], F], add: Callable[[F], None]
 ) -> Findings:
-    """Looks at every record, and goes on behind damaged ones as long as the framing holds.
+    """Checks every record; continues after damaged ones while the framing is intact.
 
     Args:
-      files: TFRecord files.
       examine: the facts of a serialized record; raises `RecordDefect` for one that cannot be
         used. Called from several threads.
-      add: is given the facts of each sound record, in order.
+      add: called with the facts of each valid record, in order.
 
     Returns:
       Sound records and defects; no details.
@@ -53,7 +52,7 @@ def check_records(
 def _examine(
     path: Path, examine: Callable[[bytes], F], numbered: tuple[int, bytes | DataError]
 ) -> tuple[F | None, str]:
-    """The facts of a record, or None and what is wrong with it."""
+    """Facts of a record, or None and its defect."""
     number, data = numbered
     if isinstance(data, DataError):
         return None, str(data)
@@ -64,7 +63,7 @@ def _examine(
 
 
 def _read(path: Path) -> Iterator[tuple[int, bytes | DataError]]:
-    """Numbers and data of all records; for a damaged record the error instead.
+    """Numbers and data of all records; for a damaged record the error.
 
     TensorFlow's reader checks the checksums quickly, but it stops at the first damage, takes a
     header that is cut off for the end of the file, and asks for as much memory as a wrong length

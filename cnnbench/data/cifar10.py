@@ -51,7 +51,6 @@ def pad_crop_flip(images: tf.Tensor, positions: tf.Tensor, seed: int) -> tf.Tens
     Args:
       images: [n, size, size, channels].
       positions: int64 [n], places in the stream of examples; they decide what is random.
-      seed: of the run.
 
     Returns:
       Images of the same shape and dtype.

@@ -25,13 +25,11 @@ _ASPECTS = (0.5, 2.0)
 
 
 class CocoPipeline(RecordPipeline):
-    """Training: a window of the image with the boxes whose centres are in it, crowds left out,
-    mirrored half the time. Evaluation: the whole image and all boxes. Resized without keeping the
-    aspect.
+    """Pipeline of images with boxes.
 
-    Raises:
-      FlagError: no files of the subset.
-      DataError: a file that is truncated or that cannot be opened.
+    Training: a window of the image with the boxes whose centres are in it, without crowds, mirrored
+    half the time. Evaluation: the whole image and all boxes. Images are resized without keeping
+    their aspect ratio.
     """
 
     def __init__(self, spec: InputSpec) -> None:
@@ -89,7 +87,7 @@ class CocoPipeline(RecordPipeline):
 def random_window(
     image: Any, boxes: Any, position: Any, seed: int
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """A part of an image in which at least one box lies, chosen as SSD does.
+    """A part of an image that contains at least one box, chosen as in SSD.
 
     Of fifty windows the first one counts that holds the centre of a box and overlaps with every
     box whose centre it holds by as much as was drawn; if there is none, the whole image.
@@ -98,7 +96,6 @@ def random_window(
       image: uint8 [height, width, 3].
       boxes: float32 [n, 4], fractions in the order top, left, bottom, right.
       position: int64 scalar, place in the stream of examples; decides what is random.
-      seed: of the run.
 
     Returns:
       The part of the image; the boxes as fractions of it, cut off at its edges; and bool [n],
@@ -126,7 +123,7 @@ def random_window(
 
 
 def _windows(boxes: Any, overlap: Any, position: Any, seed: int) -> tuple[Any, Any]:
-    """Windows [tries, 4], and which of them will do."""
+    """Windows [tries, 4], and which of them are valid."""
     drawn = tf.random.stateless_uniform([4, CROP_TRIES], seed_pair(position, seed, "window"))
     height, width = (_SMALLEST_SIDE + (1 - _SMALLEST_SIDE) * side for side in tf.unstack(drawn[:2]))
     top, left = drawn[2] * (1 - height), drawn[3] * (1 - width)
@@ -163,7 +160,7 @@ def _mirrored_at_random(image: Any, boxes: Any, position: Any, seed: int) -> tup
 
 
 def _padded(values: Any) -> Any:
-    """Rows of zeros added up to `MAX_BOXES`."""
+    """Rows padded with zeros to `MAX_BOXES`."""
     missing = MAX_BOXES - tf.shape(values)[0]
     padded = tf.pad(values, [[0, missing], *([0, 0] for _ in values.shape[1:])])
     return tf.ensure_shape(padded, [MAX_BOXES, *values.shape[1:]])

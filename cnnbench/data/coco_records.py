@@ -1,4 +1,4 @@
-"""One COCO record: its keys, reading and writing it, and what can be wrong with it."""
+"""COCO records: keys, reading, writing, checks."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class CocoObject:
 
 @dataclass(frozen=True)
 class CocoFacts:
-    """What a sound record holds."""
+    """Facts of a valid record."""
 
     labels: tuple[int, ...]
     height: int
@@ -83,7 +83,7 @@ def parse(record: tf.Tensor) -> dict[str, tf.Tensor]:
 
 
 def examine(record: bytes, num_classes: int) -> CocoFacts:
-    """Looks at everything a run would use of a record.
+    """Checks everything that a run uses of a record.
 
     Args:
       record: serialized.
@@ -145,12 +145,8 @@ def serialize(
     """A record with the keys of TensorFlow's object detection files.
 
     Args:
-      jpeg: an RGB JPEG.
       height: in pixels.
       width: in pixels.
-      source_id: number of the image in its data set.
-      name: file name of the image.
-      objects: in it.
     """
     sides = zip(BOX_SIDES, zip(*(one.box for one in objects), strict=True), strict=False)
     boxes: dict[str, Sequence[float]] = dict.fromkeys(BOX_SIDES, ())

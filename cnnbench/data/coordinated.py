@@ -1,4 +1,4 @@
-"""Batches for a step that runs on whichever worker is free: each worker has its own, by name.
+"""Batches for a step that runs on any idle worker: each worker has its own, by name.
 
 TensorFlow chooses the worker when it runs the step, and hands the same arguments to all. So what
 belongs to a worker is a resource of its process, under a name that is the same on all of them: a
@@ -25,7 +25,7 @@ _SYNTHETIC = "cnnbench/synthetic"
 
 
 class CoordinatedInput(JoinedInput):
-    """The inputs of all workers, of which a step reads the one where it runs.
+    """Inputs of all workers; a step reads that of the worker it runs on.
 
     A thread for each worker keeps as many batches ready in its queue as its pipeline reads ahead.
     It never waits for room there: an operation that waits would keep TensorFlow from all others.
@@ -60,7 +60,7 @@ class CoordinatedInput(JoinedInput):
 
     @property
     def error(self) -> Exception | None:
-        """Why a worker gets no more batches; None as long as all do."""
+        """The reason why a worker gets no more batches; None while all do."""
         return self._error
 
     @property
@@ -98,7 +98,7 @@ class CoordinatedInput(JoinedInput):
         return list(parts)
 
     def next(self) -> tuple[TowerBatch, ...]:
-        """Begins to fill the queues when it is called first; the step takes nothing."""
+        """Starts filling the queues at the first call; the step takes no arguments."""
         self.batches += 1
         with self._lock:
             if not self._began and not self.synthetic:
@@ -108,7 +108,7 @@ class CoordinatedInput(JoinedInput):
         return ()
 
     def taken(self, worker: int) -> None:
-        """To be called when a step on this worker has ended, whose queue has room then."""
+        """Notes that a step on this worker has ended, so that its queue has room."""
         self._wanted[worker].release()
 
     def close(self) -> None:
@@ -146,7 +146,7 @@ class CoordinatedInput(JoinedInput):
         )
 
     def _keep(self, source: InputSource) -> None:
-        """Puts a synthetic batch, on the tower's device, where a step there finds it."""
+        """Stores a synthetic batch on the tower's device for steps there."""
         with tf.device(source.devices[0]):
             batch = source.of_tower(0, ())
             for name, value in _named(source, batch).items():

@@ -1,4 +1,4 @@
-"""Data sets: their names, class counts and subset sizes, and which one the flags mean.
+"""Data sets: names, class counts, subset sizes, and selection by flags.
 
 No TensorFlow here: flags are resolved and help is printed without it.
 """
@@ -28,7 +28,7 @@ def _none(files: Sequence[Path]) -> Sequence[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """What the rest of the program must know about one data set.
+    """Description of one data set.
 
     Attributes:
       name: what ``--data_name`` says, and the key of a model in the registry.
@@ -63,7 +63,7 @@ class Dataset:
     elements: tuple[Element, ...] = IMAGE_CLASSIFICATION
 
     def __post_init__(self) -> None:
-        """Refuses what no data set can be.
+        """Checks the description.
 
         Raises:
           UsageError: says which attribute is wrong.
@@ -79,7 +79,6 @@ class Dataset:
         """Examples in ``subset`` ("train" or "validation"): one epoch.
 
         Args:
-          subset: which.
           data_dir: counts the files there; None means the data set as published.
 
         Raises:
@@ -97,7 +96,7 @@ class Dataset:
 
     @contextlib.contextmanager
     def own_code(self, *foreseen: type[Exception]) -> Iterator[None]:
-        """Where code of the data set runs that may be a plug-in's.
+        """A block that runs code of the data set, which may belong to a plug-in.
 
         Args:
           *foreseen: exceptions to let through, besides those of cnnbench.
@@ -115,7 +114,7 @@ class Dataset:
             yield
 
     def gap(self, subset: str, data_dir: str) -> str | None:
-        """Says how many files of a subset a directory lacks; None if it is complete."""
+        """Number of missing files of a subset, in words; None if it is complete."""
         files = self.find(data_dir, subset)
         missing = self.missing(files)
         if not missing:
@@ -124,7 +123,7 @@ class Dataset:
         return f"--data_dir={data_dir}: {count}, the first {missing[0]}; epochs are shorter"
 
     def subsets_in(self, data_dir: str) -> dict[str, Sequence[Path]]:
-        """The files of every subset that is in a directory.
+        """Files of every subset in a directory.
 
         Raises:
           FlagError: the directory holds no files of this data set, or cannot be read.
@@ -156,7 +155,7 @@ _DATASETS: dict[str, Dataset] = {}
 
 
 def register_dataset(dataset: Dataset) -> None:
-    """Makes ``dataset`` known to ``--data_name`` and to the guess from ``--data_dir``.
+    """Registers ``dataset`` for ``--data_name`` and for detection from ``--data_dir``.
 
     Raises:
       UsageError: another data set already has this name.
@@ -169,9 +168,6 @@ def register_dataset(dataset: Dataset) -> None:
 def load_plugin(path: str) -> tuple[str, ...]:
     """Runs a Python file that calls `register_dataset`; see `plugins.load`.
 
-    Args:
-      path: the file.
-
     Returns:
       Names of the data sets it registered.
 
@@ -183,7 +179,7 @@ def load_plugin(path: str) -> tuple[str, ...]:
 
 
 def dataset_names() -> tuple[str, ...]:
-    """Names that ``--data_name`` takes, in order of registration."""
+    """Values of ``--data_name``, in order of registration."""
     return tuple(_DATASETS)
 
 
@@ -224,7 +220,7 @@ def _of_model(model: str | None) -> Dataset:
 
 
 def detect(data_dir: str) -> Dataset:
-    """The data set whose files a directory holds; the one registered last, if several do.
+    """The data set whose files are in a directory; the last registered, if several match.
 
     Raises:
       FlagError: no such directory, one that cannot be read, or no files of a known data set

@@ -41,17 +41,13 @@ class InputDistribution:
         return self.manual or self.auto_shard_policy == "file"
 
     def examples_per_step(self, spec: InputSpec) -> int:
-        """What a step of all workers takes of the stream of one pipeline."""
+        """Examples that a step of all workers takes from one pipeline."""
         if self.by_pipeline or self.auto_shard_policy == "off":
             return spec.global_batch
         return spec.batch_per_device * int(self.strategy.num_replicas_in_sync)
 
     def iterator(self, pipeline: Pipeline) -> Any:
-        """Begins to read; its elements hold a value per replica.
-
-        Args:
-          pipeline: of a training.
-        """
+        """Iterator over the batches; its elements hold a value per replica."""
         options = self._options(pipeline.spec)
         if not self.manual:
             dataset = self._global(pipeline)
@@ -87,13 +83,13 @@ class InputDistribution:
 
 
 def _endless(batches: tf.data.Dataset) -> tf.data.Dataset:
-    """Says that training batches never end, or workers ask one another before each of them."""
+    """Declares training batches as infinite, which saves a synchronisation of workers per batch."""
     endless = tf.data.experimental.INFINITE_CARDINALITY
     return batches.apply(tf.data.experimental.assert_cardinality(endless))
 
 
 class DistributedInput(PipelineInput):
-    """Like `PipelineInput`, but a strategy takes the batches to the devices."""
+    """A `PipelineInput` whose strategy copies batches to the devices."""
 
     def __init__(
         self,

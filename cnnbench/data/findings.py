@@ -1,4 +1,4 @@
-"""What a look at every record of some files brings to light. No TensorFlow."""
+"""Findings of a record check. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 
 
 class RecordDefect(ValueError):
-    """Why a record cannot be used, in words that complete "FILE: record N: "."""
+    """A defect of a record, in words that complete "FILE: record N: "."""
 
 
 @dataclass
 class Findings:
-    """What the files of one subset hold.
+    """Content of the files of one subset.
 
     Attributes:
       records: sound ones.
-      details: statistics of the sound records for people, one line each.
+      details: statistics of the valid records for people, one line each.
       defects: one line each, naming file and record.
     """
 
@@ -26,8 +26,8 @@ class Findings:
 
 
 @dataclass(frozen=True)
-class Skipped:
-    """Records that a run could not use and left out.
+class UnusableRecords:
+    """Records that a run skipped as unusable.
 
     Attributes:
       count: of different records; one that is met every epoch counts once.
@@ -40,7 +40,7 @@ class Skipped:
 
 @dataclass(frozen=True)
 class ImageFacts:
-    """What a sound record of a labelled image holds.
+    """Facts of a valid record of a labelled image.
 
     Attributes:
       label: class number.
@@ -68,7 +68,7 @@ class ImageTally:
         self._boxes = 0
 
     def add(self, facts: ImageFacts) -> None:
-        """Counts a sound record."""
+        """Counts a valid record."""
         self._labels[facts.label] += 1
         self._heights.add(facts.height)
         self._widths.add(facts.width)

@@ -1,4 +1,4 @@
-"""Folders and files that a data set is read from: what can go wrong, what need not be repeated."""
+"""Folders and files of data sets: error messages and cached counts."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _REMEMBERED = 4096
 
 
 def reason(error: OSError) -> str:
-    """What the system says, without number and path."""
+    """The system's error message, without number and path."""
     return error.strerror or str(error) or type(error).__name__
 
 
 @contextlib.contextmanager
 def readable(data_dir: str) -> Iterator[None]:
-    """Where a directory is looked into; what cannot be looked into is wrong use.
+    """A block that reads a directory; a directory that cannot be read is a usage error.
 
     Raises:
       FlagError: instead of an OSError, which is its cause.
@@ -37,7 +37,7 @@ def readable(data_dir: str) -> Iterator[None]:
 
 
 def once_per_content(count: Callable[[Path], int]) -> Callable[[Path], int]:
-    """``count``, remembered in this process until the file is written to or replaced.
+    """``count``, cached in this process until the file changes.
 
     A run counts its examples twice: when it is planned and when its input is opened.
     """

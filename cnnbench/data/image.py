@@ -1,4 +1,4 @@
-"""From a JPEG to the square, normalised image a network takes."""
+"""Preparation of JPEG images for networks: decoding, cropping, resizing, normalising."""
 
 from __future__ import annotations
 
@@ -27,14 +27,13 @@ _ROUND_ROBIN = ("nearest", "bilinear", "bicubic", "area")
 
 
 def train_image(jpeg: Any, shape: Any, boxes: Any, position: Any, spec: InputSpec) -> tf.Tensor:
-    """A random part of an image, mirrored half the time, its colours distorted when asked.
+    """A random crop of an image, mirrored half the time, with colour distortion if asked for.
 
     Args:
       jpeg: string scalar.
       shape: int32 [3], its height, width and channels, as `tf.io.extract_jpeg_shape` reads them.
       boxes: float32 [1, n, 4] as `imagenet_records.parse` gives them.
       position: int64 scalar, place in the stream of examples; decides what is random.
-      spec: says how.
 
     Returns:
       float32 [image_size, image_size, 3], normalised.
@@ -59,7 +58,7 @@ def train_image(jpeg: Any, shape: Any, boxes: Any, position: Any, spec: InputSpe
 
 
 def eval_image(jpeg: Any, position: Any, spec: InputSpec) -> tf.Tensor:
-    """The centre of an image, its aspect kept.
+    """The centre of an image, aspect ratio kept.
 
     The image is resized until both sides are at least 1.145 times ``image_size``, or as the
     official models do until the shorter one is 256, then cut. With ``resize_method`` crop it is
@@ -68,7 +67,6 @@ def eval_image(jpeg: Any, position: Any, spec: InputSpec) -> tf.Tensor:
     Args:
       jpeg: string scalar.
       position: int64 scalar, place in the stream (for round_robin).
-      spec: says how.
 
     Returns:
       float32 [image_size, image_size, 3], normalised.
@@ -138,7 +136,7 @@ def resize(image: Any, height: Any, width: Any, position: Any, spec: InputSpec) 
 
 
 def _distorted_crop(jpeg: Any, shape: Any, boxes: Any, position: Any, spec: InputSpec) -> tf.Tensor:
-    """A random part that covers at least a tenth of a box, or of the image if it has none."""
+    """A random crop that covers at least a tenth of a box, or of an image without boxes."""
     begin, extent, _ = tf.image.stateless_sample_distorted_bounding_box(
         shape,
         boxes[:, :0] if spec.ml_perf else boxes,
@@ -156,7 +154,7 @@ def _distorted_crop(jpeg: Any, shape: Any, boxes: Any, position: Any, spec: Inpu
 
 
 def _free_room(image: Any, size: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Rows and columns by which the image is larger than the crop, int32 >= 0."""
+    """Rows and columns by which the image exceeds the crop, int32 >= 0."""
     shape = tf.shape(image)
     checked = tf.debugging.assert_greater_equal(shape[:2], size, "image smaller than the crop")
     with tf.control_dependencies([checked]):
@@ -173,7 +171,6 @@ def distort_colour(image: Any, position: Any, seed: int, *, in_yiq: bool) -> tf.
     Args:
       image: float32 [height, width, 3] in 0..1.
       position: int64 scalar, place in the stream of examples; decides what is random.
-      seed: of the run.
       in_yiq: change saturation and hue by scaling and turning the chroma plane of YIQ,
         otherwise in HSV.
 
@@ -218,7 +215,7 @@ def _saturation_and_hue_in_yiq(image: Any, position: Any, seed: int) -> Any:
 
 
 def scale_and_turn_chroma(image: Any, scale: Any, angle: Any) -> tf.Tensor:
-    """Multiplies the chroma of an image by ``scale`` and turns it by ``angle`` radians.
+    """Multiplies the chroma of an image by ``scale`` and rotates it by ``angle`` radians.
 
     Brightness (the Y of YIQ) stays as it is.
 

@@ -1,4 +1,4 @@
-"""Finding labelled images in a folder of class folders. No TensorFlow."""
+"""Search for labelled images in a folder of class folders. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SPLITS = {"train": ("train",), "validation": ("validation", "val")}
 
 @dataclass(frozen=True)
 class ImageClass:
-    """A class: label (from 1), folder name, and what it is in words."""
+    """A class: label (from 1), folder name, description."""
 
     label: int
     name: str
@@ -114,7 +114,7 @@ def _split_roots(folder: Path) -> dict[str, Path]:
 
 
 def _class_folders(root: Path, ignored: list[Path]) -> dict[Path, list[Path]]:
-    """The images of every folder that has any; the rest is added to ``ignored``."""
+    """Images of every folder that has any; other entries are added to ``ignored``."""
     found = {}
     for folder in _visible(root):
         if folder.is_dir():
@@ -135,7 +135,7 @@ def _is_image(path: Path) -> bool:
 
 
 def _visible(folder: Path) -> list[Path]:
-    """What people put there, sorted; not what operating systems and file servers add."""
+    """Entries of a folder, sorted, without files of operating systems and file servers."""
     return sorted(
         path for path in folder.iterdir() if path.name[0] not in ".@" and path.name != "__MACOSX"
     )

@@ -1,4 +1,4 @@
-"""ImageNet, or any set of images, from TFRecord files."""
+"""ImageNet, or any set of labelled images, from TFRecord files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cnnbench.data.spec import InputSpec
 
 
 class ImageNetPipeline(RecordPipeline):
-    """Decodes, cuts and resizes JPEGs.
+    """Decodes, crops and resizes JPEGs.
 
     Raises:
       FlagError: no files of the subset.
@@ -24,7 +24,7 @@ class ImageNetPipeline(RecordPipeline):
     def __init__(self, spec: InputSpec) -> None:
         assert spec.data_dir is not None
         files = find_files(spec.data_dir, spec.subset)
-        super().__init__(spec, files, count_examples(files, spec.dataset, spec.subset))
+        super().__init__(spec, files, count_examples(files, spec.subset))
 
     def decode(self, record: tf.Tensor, position: tf.Tensor) -> Mapping[str, tf.Tensor]:
         """See `RecordPipeline.decode`."""

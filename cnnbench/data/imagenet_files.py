@@ -1,4 +1,4 @@
-"""Which TFRecord files make up a subset, and how many examples they hold. No TensorFlow."""
+"""TFRecord files of a subset, and their numbers of examples. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from cnnbench.data import tfrecord
-from cnnbench.data.dataset import SUBSETS, Dataset
+from cnnbench.data.dataset import SUBSETS
 from cnnbench.data.folder import UNFINISHED, once_per_content, readable
 from cnnbench.errors import DataError, FlagError
 
 SHARD_NAME = re.compile(r"((?:[a-z]+-)?(?:train|validation))-(\d+)-of-(\d+)")
 
+PUBLISHED_EXAMPLES = {"train": 1_281_167, "validation": 50_000}
 # The number of files the published ImageNet is always cut into.
 _PUBLISHED_FILES = {"train": 1024, "validation": 128}
 
@@ -24,7 +25,6 @@ def find_files(data_dir: str, subset: str, prefix: str = "") -> list[Path]:
     """The files ``<prefix><subset>-*-of-*`` of a directory, in order.
 
     Args:
-      data_dir: the directory.
       subset: "train" or "validation".
       prefix: what the names of a data set's files begin with.
 
@@ -56,16 +56,17 @@ def _is_of(path: Path, start: str) -> bool:
     return fnmatchcase(path.name, f"{start}-*-of-*")
 
 
-def count_all(files: Sequence[Path]) -> int:
-    """Records in all files.
+def count_all(files: Sequence[Path], subset: str = "") -> int:
+    """Records in all files of all subsets.
 
     Raises:
       DataError: a file is truncated or cannot be opened.
     """
+    del subset
     return sum(count_records(path) for path in files)
 
 
-def count_examples(files: Sequence[Path], dataset: Dataset, subset: str) -> int:
+def count_examples(files: Sequence[Path], subset: str) -> int:
     """Examples in the files of a subset.
 
     The published ImageNet is known by the number of its files and the size of the first, and
@@ -75,7 +76,7 @@ def count_examples(files: Sequence[Path], dataset: Dataset, subset: str) -> int:
       DataError: a file is truncated or cannot be opened, or there is no record at all.
     """
     if len(files) == _PUBLISHED_FILES[subset]:
-        published = dataset.num_examples(subset)
+        published = PUBLISHED_EXAMPLES[subset]
         if abs(count_records(files[0]) - published / len(files)) <= 1:
             return published
     count = count_all(files)
@@ -85,7 +86,7 @@ def count_examples(files: Sequence[Path], dataset: Dataset, subset: str) -> int:
 
 
 def missing_shards(files: Sequence[Path]) -> list[str]:
-    """Names of files that the numbering ``-i-of-n`` promises and that are not there."""
+    """Names of missing files according to the numbering ``-i-of-n``."""
     matches = [match for path in files if (match := SHARD_NAME.fullmatch(path.name))]
     present = {match[0] for match in matches}
     promised = {

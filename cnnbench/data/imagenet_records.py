@@ -1,4 +1,4 @@
-"""One ImageNet record: its keys, reading and writing it, and what can be wrong with it."""
+"""ImageNet records: keys, reading, writing, checks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LABEL = "image/class/label"
 BOX_SIDES = tuple(f"image/object/bbox/{side}" for side in ("ymin", "xmin", "ymax", "xmax"))
 
 MAX_ASPECT = 100
-"""Longer side over shorter side; brought to size for an evaluation, a strip fills any memory."""
+"""Longer side over shorter side; a narrow strip, resized for evaluation, would fill any memory."""
 MAX_PIXELS = 2**27
 """Of an image: 1.5 GiB once they are real numbers."""
 
@@ -70,7 +70,7 @@ def check_files(files: Sequence[Path], num_classes: int) -> Findings:
 
 
 def examine(record: bytes, num_classes: int, min_size: int = 1) -> ImageFacts:
-    """Looks at everything a run would use of a record.
+    """Checks everything that a run uses of a record.
 
     Args:
       record: serialized.
@@ -112,7 +112,6 @@ def single(features: Any, key: str, kind: str) -> Any:
 
     Args:
       features: see `features_of`.
-      key: of the feature.
       kind: "int64_list", "float_list" or "bytes_list".
 
     Raises:
@@ -172,13 +171,9 @@ def serialize(
     """A record with the keys of the ImageNet files, and no boxes.
 
     Args:
-      jpeg: an RGB JPEG.
       height: in pixels.
       width: in pixels.
       label: class number, 0 being the background.
-      name: file name of the image.
-      synset: short name of the class.
-      text: the class in words.
     """
     features = {
         "image/height": ints([height]),
@@ -198,7 +193,7 @@ def serialize(
 
 
 def serialized(features: Mapping[str, Any]) -> bytes:
-    """A record with these features, the same bytes whenever they are the same."""
+    """A record with these features; equal features give equal bytes."""
     example = tf.train.Example(features=tf.train.Features(feature=features))
     # Map order is undefined unless asked for, and equal input shall give equal files.
     data: bytes = example.SerializeToString(deterministic=True)

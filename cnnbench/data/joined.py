@@ -1,4 +1,4 @@
-"""The inputs of several workers as one: each is read, and prepared, where its towers are."""
+"""Inputs of several workers joined; each is read and prepared on its worker."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from cnnbench.data.findings import Skipped
+from cnnbench.data.findings import UnusableRecords
 from cnnbench.data.source import InputSource, TowerBatch
 
 
@@ -67,11 +67,11 @@ class JoinedInput(InputSource):
         """See `InputSource.stages`; those of the first worker."""
         return self._sources[0].stages()
 
-    def skipped(self) -> Skipped:
+    def skipped(self) -> UnusableRecords:
         """See `InputSource.skipped`."""
         found = [source.skipped() for source in self._sources]
         first = tuple(line for one in found for line in one.first)
-        return Skipped(sum(one.count for one in found), first)
+        return UnusableRecords(sum(one.count for one in found), first)
 
     def resume(self, steps: int) -> bool:
         """See `InputSource.resume`."""

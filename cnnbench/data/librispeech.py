@@ -10,10 +10,18 @@ import tensorflow as tf
 
 from cnnbench.data import librispeech_records
 from cnnbench.data.imagenet_files import count_all, find_files
-from cnnbench.data.librispeech_records import AUDIO, PREFIX, TEXT
+from cnnbench.data.librispeech_records import (
+    ALPHABET,
+    AUDIO,
+    BINS,
+    PREFIX,
+    SAMPLE_RATE,
+    STRIDE,
+    TEXT,
+    WINDOW,
+)
 from cnnbench.data.records import RecordPipeline, require
 from cnnbench.data.spec import InputSpec
-from cnnbench.data.speech import ALPHABET, BINS, SAMPLE_RATE, STRIDE, WINDOW
 
 _SILENCE = 1e-10  # added to the power, whose logarithm is taken
 _NUMBERS = np.array([ALPHABET.find(byte) for byte in range(256)])

@@ -1,8 +1,9 @@
-"""One utterance: its record, reading and writing it, and what can be wrong with it."""
+"""LibriSpeech records: keys, reading, writing, checks."""
 
 from __future__ import annotations
 
 import io
+import itertools
 import wave
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +15,27 @@ from cnnbench.data.check_records import check_records
 from cnnbench.data.findings import Findings, RecordDefect
 from cnnbench.data.imagenet_files import missing_shards
 from cnnbench.data.imagenet_records import features_of, serialized, single, text_of
-from cnnbench.data.speech import ALPHABET, BINS, SAMPLE_RATE, WINDOW, frames_of, least_frames
+
+SAMPLE_RATE = 16_000
+WINDOW, STRIDE = 320, 160
+"""Samples in a frame of a spectrogram, and from one frame to the next: 20 and 10 ms."""
+
+BINS = WINDOW // 2 + 1
+"""Frequencies of a spectrogram."""
+
+ALPHABET = b" abcdefghijklmnopqrstuvwxyz'"
+"""Letters by number. The blank of CTC comes behind them: class 28."""
+
+
+def frames_of(samples: int) -> int:
+    """Frames of the spectrogram of so many samples."""
+    return max(0, 1 + (samples - WINDOW) // STRIDE)
+
+
+def least_frames(text: bytes) -> int:
+    """Fewest frames with an alignment: CTC needs a blank between equal letters."""
+    return len(text) + sum(a == b for a, b in itertools.pairwise(text))
+
 
 PREFIX = "librispeech-"
 AUDIO = "audio/encoded"
@@ -24,7 +45,7 @@ UTTERANCE = "audio/id"
 
 @dataclass(frozen=True)
 class SpeechFacts:
-    """What a sound record holds: frames of its spectrogram, and letters."""
+    """Facts of a valid record: frames of its spectrogram, letters."""
 
     frames: int
     letters: int
@@ -68,12 +89,11 @@ def check_text(text: bytes) -> None:
 def examine(
     record: bytes, max_frames: int | None = None, max_letters: int | None = None
 ) -> SpeechFacts:
-    """Looks at everything a run would use of a record.
+    """Checks everything that a run uses of a record.
 
     Args:
       record: serialized.
       max_frames: what the model takes at most; None for no limit.
-      max_letters: likewise.
 
     Raises:
       RecordDefect: something is missing, of the wrong type, too long or undecodable.
@@ -123,7 +143,6 @@ def serialize(audio: bytes, text: str, utterance: str) -> bytes:
     Args:
       audio: a WAV file that `samples_in` takes.
       text: the transcript, in letters of `ALPHABET`.
-      utterance: its name.
     """
     content = tf.train.Feature(bytes_list=tf.train.BytesList(value=[audio]))
     return serialized({AUDIO: content, TEXT: text_of(text), UTTERANCE: text_of(utterance)})

@@ -1,4 +1,4 @@
-"""Turning COCO's images and annotations, as published, into TFRecord files."""
+"""Conversion of COCO's published images and annotations into TFRecord files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SLACK = 1.0
 
 @dataclass(frozen=True)
 class CocoImage:
-    """An image and what is in it.
+    """An image and its objects.
 
     Attributes:
       path: of the file.
@@ -46,7 +46,7 @@ class CocoImage:
 
 @dataclass(frozen=True)
 class Coco:
-    """What annotations say.
+    """Content of annotation files.
 
     Attributes:
       classes: names, in the order of their labels from 1.
@@ -104,7 +104,6 @@ def make_coco(found: Coco, out: Path, shards: Mapping[str, int], seed: int) -> N
     """Writes ``coco-<subset>-*-of-*`` and ``coco-labels.txt``.
 
     Args:
-      found: the images.
       out: where the files go; created if missing.
       shards: files per subset; a subset never gets more files than it has images.
       seed: of the order of the images.
@@ -187,7 +186,7 @@ def _images(
 def _object(
     path: Path, one: Any, sizes: Mapping[int, tuple[int, int]], labels: Mapping[int, int]
 ) -> CocoObject | None:
-    """An annotation; None if its box has no area."""
+    """An object of an annotation; None if its box has no area."""
     where = f"{path}: annotation {one['id']}"
     if int(one["image_id"]) not in sizes:
         raise DataError(f"{where}: there is no image {one['image_id']}")

@@ -1,4 +1,4 @@
-"""Turning a folder of images into TFRecord files with the layout of ImageNet."""
+"""Conversion of a folder of images into TFRecord files with the layout of ImageNet."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _CHUNK = 64
 
 
 @dataclass(frozen=True)
-class Made:
-    """What was written: images per subset, classes, and how many images were re-encoded."""
+class MadeImagenet:
+    """Statistics of the output: images per subset, classes, re-encoded images."""
 
     images: dict[str, int]
     classes: int
     reencoded: int
 
 
-def make_imagenet(found: ImageFolder, out: Path, shards: dict[str, int]) -> Made:
+def make_imagenet(found: ImageFolder, out: Path, shards: dict[str, int]) -> MadeImagenet:
     """Writes ``<subset>-*-of-*`` and ``labels.txt``.
 
     RGB JPEGs are stored as they are. PNGs, and grey or CMYK JPEGs, become RGB JPEGs of quality
@@ -41,7 +41,6 @@ def make_imagenet(found: ImageFolder, out: Path, shards: dict[str, int]) -> Made
     all are there, so that a run that is cut short leaves nothing that looks like a data set.
 
     Args:
-      found: the images and their classes.
       out: where the files go; created if missing.
       shards: files per subset; a subset never gets more files than it has images.
 
@@ -63,11 +62,11 @@ def make_imagenet(found: ImageFolder, out: Path, shards: dict[str, int]) -> Made
         # Labels last, for they may replace a file that was there before.
         output.move([*written, unfinished / LABELS_FILE], out, replacing=(LABELS_FILE,))
     images = {subset: len(files) for subset, files in found.subsets.items()}
-    return Made(images, len(found.classes), reencoded)
+    return MadeImagenet(images, len(found.classes), reencoded)
 
 
 def _write_shard(path: Path, files: Sequence[ImageFile]) -> int:
-    """Writes one file; returns how many images had to be encoded anew."""
+    """Writes one file; returns the number of images that were re-encoded."""
     reencoded = 0
     with (
         output.writing(path, tf.errors.OpError),
@@ -93,7 +92,7 @@ def _record(file: ImageFile, image: RgbJpeg) -> bytes:
 
 @dataclass(frozen=True)
 class RgbJpeg:
-    """An image as an RGB JPEG, its size in pixels, and whether it was something else before."""
+    """An image as an RGB JPEG, its size in pixels, and whether it was re-encoded."""
 
     jpeg: bytes
     height: int
@@ -102,7 +101,7 @@ class RgbJpeg:
 
 
 def rgb_jpeg(path: Path) -> RgbJpeg:
-    """Reads an image file as an RGB JPEG; what it is, its content tells and not its name.
+    """Reads an image file as an RGB JPEG; the format is detected from its content.
 
     An alpha channel is dropped.
 

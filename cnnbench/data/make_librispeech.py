@@ -1,4 +1,4 @@
-"""Turning the folders of LibriSpeech into TFRecord files."""
+"""Conversion of LibriSpeech's folders into TFRecord files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cnnbench.errors import DataError, UsageError
 
 @dataclass(frozen=True)
 class Utterance:
-    """A file of audio, its transcript, and where that was found."""
+    """An audio file, its transcript, and the transcript's location."""
 
     path: Path
     text: str
@@ -31,10 +31,6 @@ def read_transcripts(source: Path, validation: str) -> dict[str, Sequence[Uttera
 
     In each of these folders are SPEAKER/CHAPTER/SPEAKER-CHAPTER.trans.txt, a line per utterance
     (its name, a blank, what is said), and beside it the audio as NAME.wav.
-
-    Args:
-      source: the folder LibriSpeech.
-      validation: name of the folder for validation.
 
     Raises:
       UsageError: no such folder, none of the two, or audio that is there as FLAC only.
@@ -62,7 +58,6 @@ def make_librispeech(
     """Writes ``librispeech-<subset>-*-of-*``.
 
     Args:
-      found: the utterances by subset.
       out: where the files go; created if missing.
       shards: files per subset; a subset never gets more files than it has utterances.
       seed: of the order of the utterances.

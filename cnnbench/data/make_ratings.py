@@ -1,4 +1,4 @@
-"""Turning the published MovieLens ratings into files of pairs. No TensorFlow."""
+"""Conversion of the published MovieLens ratings into files of pairs. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _COLUMNS = ("user", "item", "rating", "time")
 
 
 @dataclass(frozen=True)
-class Made:
-    """What was written, and how many users were left out for having rated too little."""
+class MadeRatings:
+    """Statistics of the output, and the number of users with too few ratings."""
 
     users: int
     items: int
@@ -27,7 +27,9 @@ class Made:
     left_out: int
 
 
-def make_ratings(source: Path, out: Path, negatives: int, min_ratings: int, seed: int) -> Made:
+def make_ratings(
+    source: Path, out: Path, negatives: int, min_ratings: int, seed: int
+) -> MadeRatings:
     """Writes ``ratings-train.npz`` and ``ratings-validation.npz``; see `ratings_files`.
 
     Users and items are numbered from 0 in the order of their published numbers. Of each user the
@@ -39,7 +41,6 @@ def make_ratings(source: Path, out: Path, negatives: int, min_ratings: int, seed
       out: where the files go; created if missing.
       negatives: different items drawn for each user to tell the held-back one from.
       min_ratings: users with fewer are left out.
-      seed: for drawing.
 
     Raises:
       FlagError: a user has fewer unrated items than `negatives`.
@@ -67,11 +68,11 @@ def make_ratings(source: Path, out: Path, negatives: int, min_ratings: int, seed
     train = {"users": users[~held_back], "items": items[~held_back]}
     validation = {"users": users[held_back], "items": items[held_back], "negatives": drawn}
     _write(out, {"train": train, "validation": validation})
-    return Made(len(user_ids), len(item_ids), len(users), len(found) - len(user_ids))
+    return MadeRatings(len(user_ids), len(item_ids), len(users), len(found) - len(user_ids))
 
 
 def _too_many(user: Any, left: int, items: int) -> str:
-    """Why so many negatives cannot be drawn for the user with most ratings."""
+    """The error message about a user who leaves too few negatives to draw."""
     if not left:
         return f"user {user} has rated all {items} items, so there is none to tell apart"
     return f"must be at most {left}: user {user} has not rated {left} of the {items} items"
@@ -114,7 +115,7 @@ def _read(path: Path) -> Any:
 
 
 def _numbered(column: Any, most: int, noun: str, source: Path) -> tuple[Any, Any]:
-    """Numbers from 0 in place of the published ones, and these."""
+    """Numbers from 0 in place of the published ids, and these ids."""
     ids, numbers = np.unique(column.to_numpy(), return_inverse=True)
     if len(ids) > most:
         raise UsageError(f"{source}: {len(ids)} {noun}, but MovieLens 20M has {most}")
@@ -122,7 +123,7 @@ def _numbered(column: Any, most: int, noun: str, source: Path) -> tuple[Any, Any
 
 
 def _once(users: Any, items: Any) -> tuple[Any, Any]:
-    """Of pairs that are there several times the last, in the same order."""
+    """Pairs without duplicates; the last of equal ones stays, in the same order."""
     pairs = keys(users, items)
     _, from_behind = np.unique(pairs[::-1], return_index=True)
     kept = np.sort(len(pairs) - 1 - from_behind)
@@ -135,9 +136,7 @@ def _negatives(users: Any, items: Any, num_items: int, count: int, seed: int) ->
     Args:
       users: ascending from 0, without gaps [n].
       items: [n].
-      num_items: of all users.
       count: at most what the user with most ratings has not rated.
-      seed: for drawing.
 
     Returns:
       int32 [users, count].

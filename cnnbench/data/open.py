@@ -1,13 +1,13 @@
-"""Where an input is opened, and the data sets that come with cnnbench.
+"""Creation of inputs, and the data sets that come with cnnbench.
 
 TensorFlow is imported when an input is made, NumPy when files of CIFAR-10 are looked at.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from cnnbench.data import imagenet_files
 from cnnbench.data.dataset import Dataset, register_dataset
@@ -17,8 +17,6 @@ from cnnbench.models.elements import IMAGE, Draw, Element
 
 if TYPE_CHECKING:
     from cnnbench.data.distributed import InputDistribution
-    from cnnbench.data.findings import Findings
-    from cnnbench.data.pipeline import Pipeline
 
 
 def make_input(
@@ -52,117 +50,30 @@ def make_input(
     return PipelineInput(spec, devices, pipeline)
 
 
-def _open_imagenet(spec: InputSpec) -> Pipeline:
-    from cnnbench.data.imagenet import ImageNetPipeline
+def _of(name: str, *more: object) -> Callable[..., Any]:
+    """A function or class of a module that is imported at its first call.
 
-    return ImageNetPipeline(spec)
+    Args:
+      name: ``MODULE.NAME``, in this package.
+      *more: arguments that follow those of a call.
+    """
+    module, _, attribute = name.partition(".")
 
+    def call(*given: object) -> Any:
+        return getattr(import_module(f"cnnbench.data.{module}"), attribute)(*given, *more)
 
-def _open_cifar10(spec: InputSpec) -> Pipeline:
-    from cnnbench.data.cifar10 import Cifar10Pipeline
-
-    return Cifar10Pipeline(spec)
-
-
-def _count_imagenet(files: Sequence[Path], subset: str) -> int:
-    return imagenet_files.count_examples(files, IMAGENET, subset)
-
-
-def _check_imagenet(files: Sequence[Path], num_classes: int) -> Findings:
-    from cnnbench.data.imagenet_records import check_files
-
-    return check_files(files, num_classes)
-
-
-def _find_cifar10(data_dir: str, subset: str) -> Sequence[Path]:
-    from cnnbench.data import cifar10_files
-
-    return cifar10_files.find_files(data_dir, subset)
-
-
-def _count_cifar10(files: Sequence[Path], subset: str) -> int:
-    from cnnbench.data import cifar10_files
-
-    del subset
-    return cifar10_files.count_examples(files)
-
-
-def _check_cifar10(files: Sequence[Path], num_classes: int) -> Findings:
-    from cnnbench.data import cifar10_files
-
-    return cifar10_files.check_files(files, num_classes)
-
-
-def _find_ratings(data_dir: str, subset: str) -> Sequence[Path]:
-    from cnnbench.data import ratings_files
-
-    return ratings_files.find_files(data_dir, subset)
-
-
-def _count_ratings(files: Sequence[Path], subset: str) -> int:
-    from cnnbench.data import ratings_files
-
-    return ratings_files.count_examples(files, subset)
-
-
-def _open_ratings(spec: InputSpec) -> Pipeline:
-    from cnnbench.data.ratings import RatingsPipeline
-
-    return RatingsPipeline(spec)
-
-
-def _check_ratings(files: Sequence[Path], num_classes: int) -> Findings:
-    from cnnbench.data import ratings_files
-
-    return ratings_files.check_files(files, num_classes)
-
-
-def _find_coco(data_dir: str, subset: str) -> Sequence[Path]:
-    return imagenet_files.find_files(data_dir, subset, "coco-")
-
-
-def _count_records(files: Sequence[Path], subset: str) -> int:
-    del subset
-    return imagenet_files.count_all(files)
-
-
-def _open_coco(spec: InputSpec) -> Pipeline:
-    from cnnbench.data.coco import CocoPipeline
-
-    return CocoPipeline(spec)
-
-
-def _check_coco(files: Sequence[Path], num_classes: int) -> Findings:
-    from cnnbench.data.coco_records import check_files
-
-    return check_files(files, num_classes)
-
-
-def _find_librispeech(data_dir: str, subset: str) -> Sequence[Path]:
-    return imagenet_files.find_files(data_dir, subset, "librispeech-")
-
-
-def _open_librispeech(spec: InputSpec) -> Pipeline:
-    from cnnbench.data.librispeech import LibriSpeechPipeline
-
-    return LibriSpeechPipeline(spec)
-
-
-def _check_librispeech(files: Sequence[Path], num_classes: int) -> Findings:
-    from cnnbench.data.librispeech_records import check_files
-
-    return check_files(files, num_classes)
+    return call
 
 
 IMAGENET = Dataset(
     name="imagenet",
     num_classes=1001,
-    examples={"train": 1_281_167, "validation": 50_000},
+    examples=imagenet_files.PUBLISHED_EXAMPLES,
     files="train-*-of-* and validation-*-of-*",
     find=imagenet_files.find_files,
-    count=_count_imagenet,
-    open=_open_imagenet,
-    check=_check_imagenet,
+    count=imagenet_files.count_examples,
+    open=_of("imagenet.ImageNetPipeline"),
+    check=_of("imagenet_records.check_files"),
     missing=imagenet_files.missing_shards,
     skips_bad_records=True,
     preprocessors=PREPROCESSORS,
@@ -172,20 +83,20 @@ CIFAR10 = Dataset(
     num_classes=11,
     examples={"train": 50_000, "validation": 10_000},
     files="data_batch_* and test_batch",
-    find=_find_cifar10,
-    count=_count_cifar10,
-    open=_open_cifar10,
-    check=_check_cifar10,
+    find=_of("cifar10_files.find_files"),
+    count=_of("cifar10_files.count_examples"),
+    open=_of("cifar10.Cifar10Pipeline"),
+    check=_of("cifar10_files.check_files"),
 )
 RATINGS = Dataset(
     name="ratings",
     num_classes=2,
     examples={"train": 99_308_850, "validation": 13_849_300},
     files="ratings-train.npz and ratings-validation.npz",
-    find=_find_ratings,
-    count=_count_ratings,
-    open=_open_ratings,
-    check=_check_ratings,
+    find=_of("ratings_files.find_files"),
+    count=_of("ratings_files.count_examples"),
+    open=_of("ratings.RatingsPipeline"),
+    check=_of("ratings_files.check_files"),
     elements=(
         Element("user", (), "feature", "int64", Draw.integers(0, 138_493)),
         Element("item", (), "feature", "int64", Draw.integers(0, 26_744)),
@@ -197,10 +108,10 @@ COCO = Dataset(
     num_classes=81,
     examples={"train": 118_287, "validation": 4_952},
     files="coco-train-*-of-* and coco-validation-*-of-*",
-    find=_find_coco,
-    count=_count_records,
-    open=_open_coco,
-    check=_check_coco,
+    find=_of("imagenet_files.find_files", "coco-"),
+    count=imagenet_files.count_all,
+    open=_of("coco.CocoPipeline"),
+    check=_of("coco_records.check_files"),
     missing=imagenet_files.missing_shards,
     skips_bad_records=True,
     elements=(
@@ -219,10 +130,10 @@ LIBRISPEECH = Dataset(
     num_classes=29,
     examples={"train": 281_241, "validation": 2_620},
     files="librispeech-train-*-of-* and librispeech-validation-*-of-*",
-    find=_find_librispeech,
-    count=_count_records,
-    open=_open_librispeech,
-    check=_check_librispeech,
+    find=_of("imagenet_files.find_files", "librispeech-"),
+    count=imagenet_files.count_all,
+    open=_of("librispeech.LibriSpeechPipeline"),
+    check=_of("librispeech_records.check_files"),
     missing=imagenet_files.missing_shards,
     skips_bad_records=True,
     # The model says how long an example may be, and what the shortest synthetic one is.
@@ -246,8 +157,5 @@ LIBRISPEECH = Dataset(
         Element("transcript_length", (), "label", "int64", Draw.integers(1, "max_letters")),
     ),
 )
-register_dataset(IMAGENET)
-register_dataset(CIFAR10)
-register_dataset(RATINGS)
-register_dataset(COCO)
-register_dataset(LIBRISPEECH)
+for _dataset in (IMAGENET, CIFAR10, RATINGS, COCO, LIBRISPEECH):
+    register_dataset(_dataset)

@@ -1,4 +1,4 @@
-"""Writing the files of a data set, all or none. No TensorFlow."""
+"""Output of data sets: all files or none. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ V = TypeVar("V")
 
 @contextlib.contextmanager
 def unfinished_folder(out: Path, patterns: Sequence[str]) -> Iterator[Path]:
-    """Makes ``out``, and in it the folder that the files are written to; removed at the end.
+    """Makes ``out`` and a temporary folder in it for the files; removes the latter at the end.
 
     ``out`` is locked meanwhile, so an unfinished folder in it is one that a killed process left.
 
@@ -47,7 +47,7 @@ def unfinished_folder(out: Path, patterns: Sequence[str]) -> Iterator[Path]:
 
 
 def _clear(out: Path, patterns: Sequence[str]) -> None:
-    """Removes what killed processes left in ``out``; refuses a folder with a data set."""
+    """Removes remains of killed processes from ``out``; refuses a folder with a data set."""
     left = sorted(out.glob(f"{UNFINISHED}*"))
     existing = min((path for pattern in patterns for path in out.glob(pattern)), default=None)
     if existing:
@@ -76,7 +76,6 @@ def move(paths: Sequence[Path], out: Path, replacing: Collection[str] = ()) -> N
 
     Args:
       paths: the files, those last that may replace others.
-      out: where they belong.
       replacing: names of files that may be there already.
 
     Raises:
@@ -98,10 +97,9 @@ def move(paths: Sequence[Path], out: Path, replacing: Collection[str] = ()) -> N
 
 @contextlib.contextmanager
 def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
-    """Where only writing can fail.
+    """A block in which only writing can fail.
 
     Args:
-      path: for the message.
       *others: errors, besides the system's, whose text ends with "; REASON".
 
     Raises:

@@ -1,4 +1,4 @@
-"""The host side of real input: a tf.data pipeline that can explain its errors."""
+"""Host part of real input: a tf.data pipeline with error messages that name the record."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from cnnbench.data.findings import Skipped
+from cnnbench.data.findings import UnusableRecords
 from cnnbench.data.position import positions_of, seed_pair, turns_before
 from cnnbench.data.spec import InputSpec
 from cnnbench.errors import DataError, first_line
 
 
-class Stage(NamedTuple):
-    """A part of a pipeline, with all before it.
+class PipelineStage(NamedTuple):
+    """A stage of a pipeline together with all earlier stages.
 
     Attributes:
       name: what the last of its parts does.
@@ -56,32 +56,31 @@ class Pipeline(abc.ABC):
         ends after the shard's last example, and its last batch may be smaller.
         """
 
-    def stages(self) -> list[Stage]:
-        """The pipeline cut short after each of its stages, for timing; the last is all of it."""
-        return [Stage("batch", self.tower_batches(), self.spec.batch_per_device)]
+    def stages(self) -> list[PipelineStage]:
+        """The pipeline cut off after each of its stages, for timing; the last is the whole."""
+        return [PipelineStage("batch", self.tower_batches(), self.spec.batch_per_device)]
 
     def explain(self, error: Exception) -> DataError:
-        """The error of a reading step as one line, naming file and record where known."""
+        """Error message of a failed read in one line, with file and record where known."""
         return DataError(f"{self.spec.data_dir}: {first_line(error)}")
 
-    def skipped(self) -> Skipped:
-        """What `on_bad_record` = skip has left out so far; none where it is not heeded."""
-        return Skipped()
+    def skipped(self) -> UnusableRecords:
+        """Records skipped so far by --on_bad_record=skip; none where it does not apply."""
+        return UnusableRecords()
 
     def run_dry(self) -> DataError:
-        """Why training data, which never ends, has ended."""
+        """The reason why the endless training data has ended."""
         return DataError(f"{self.spec.data_dir}: the {self.spec.subset} data has ended")
 
 
 def prepared(
     example: Mapping[str, tf.Tensor], position: tf.Tensor, spec: InputSpec
 ) -> dict[str, tf.Tensor]:
-    """What is handed out of an example, after the model's own preprocessing if it has any.
+    """Output values of an example, after the model's own preprocessing if it has any.
 
     Args:
       example: the elements of the data set by name, without batch, any numeric dtypes.
       position: int64 scalar, see `position.positions_of`; decides what is random.
-      spec: says what is wanted.
     """
     values = example
     if spec.preprocess is not None:
@@ -121,8 +120,6 @@ def shuffled_indices(count: int, spec: InputSpec, start: int = 0) -> tf.data.Dat
     so all shards together have the batches of one process.
 
     Args:
-      count: examples of the subset.
-      spec: of the shard.
       start: indices of this shard to leave out, those of the epochs behind at no cost.
     """
 

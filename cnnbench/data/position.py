@@ -1,4 +1,4 @@
-"""Random choices that depend on an example's position in the stream and on nothing else.
+"""Random numbers determined by an example's position in the stream.
 
 The stream is that of the whole run: the global batches of all steps, one after the other, rows
 in the order of the towers of all shards. The crop and colours at a position are therefore the
@@ -25,7 +25,6 @@ def positions_of(turns: Any, spec: InputSpec) -> Any:
     Args:
       turns: numbers of the shard's examples in the order of their delivery, from 0; an int or
         int64 of any shape.
-      spec: of the shard.
 
     Returns:
       The same type and shape as ``turns``; equal to them for a single shard.
@@ -43,7 +42,6 @@ def turns_before(position: tf.Tensor, spec: InputSpec) -> tf.Tensor:
 
     Args:
       position: int64 scalar.
-      spec: of the shard.
     """
     share = spec.global_batch
     together = share * spec.num_shards
@@ -59,7 +57,6 @@ def uniform_int(positions: tf.Tensor, seed: int, purpose: str, below: Any) -> tf
 
     Args:
       positions: int64, any shape.
-      seed: of the run.
       purpose: names the choice; different purposes are independent.
       below: exclusive upper bound, an int or an integer tensor.
 
@@ -79,7 +76,6 @@ def seed_pair(position: tf.Tensor, seed: int, purpose: str) -> tf.Tensor:
 
     Args:
       position: int64 scalar.
-      seed: of the run.
       purpose: names the choice; different purposes are independent.
     """
     mixed = (seed << 32) ^ zlib.crc32(purpose.encode())

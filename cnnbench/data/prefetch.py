@@ -1,4 +1,4 @@
-"""From the host pipeline to the devices, ahead of the step that needs it."""
+"""Prefetching of batches from the host pipeline to the devices."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import tensorflow as tf
 
 from cnnbench.base.jobs.devices import is_cpu
 from cnnbench.data.copies import copied_to
-from cnnbench.data.findings import Skipped
-from cnnbench.data.pipeline import Pipeline, Stage
+from cnnbench.data.findings import UnusableRecords
+from cnnbench.data.pipeline import Pipeline, PipelineStage
 from cnnbench.data.source import InputSource, TowerBatch
 from cnnbench.data.spec import InputSpec
 from cnnbench.errors import DataError
@@ -31,15 +31,15 @@ class PipelineInput(InputSource):
 
     With ``datasets_use_prefetch`` a background thread keeps ``datasets_prefetch_buffer_size``
     steps ready on the devices; without it, `next` reads and copies while the caller waits. The
-    copies of a step to GPUs are made at the same time, see `Copies`.
+    copies of a step to GPUs are made at the same time, see `DeviceCopies`.
     """
 
     def __init__(self, spec: InputSpec, devices: Sequence[str], pipeline: Pipeline) -> None:
         super().__init__(spec, devices, pipeline.num_examples)
         self._pipeline = pipeline
-        self._copies: Copies | None = None
+        self._copies: DeviceCopies | None = None
         if not all(map(is_cpu, devices)):
-            self._copies = Copies(devices, 1 + spec.datasets_prefetch_buffer_size)
+            self._copies = DeviceCopies(devices, 1 + spec.datasets_prefetch_buffer_size)
         self._produce: Callable[[], Copying] | None = None
         self._fresh = False
         self._stop: Callable[[], object] | None = None
@@ -71,26 +71,26 @@ class PipelineInput(InputSource):
 
     @property
     def _examples_per_step(self) -> int:
-        """What a step takes of the pipeline's stream."""
+        """Examples of the pipeline's stream per step."""
         return self.spec.global_batch
 
-    def stages(self) -> list[Stage]:
+    def stages(self) -> list[PipelineStage]:
         """See `Pipeline.stages`."""
         with tf.device(self.spec.host):
             return self._pipeline.stages()
 
-    def skipped(self) -> Skipped:
+    def skipped(self) -> UnusableRecords:
         """See `Pipeline.skipped`."""
         return self._pipeline.skipped()
 
     def restart(self) -> None:
-        """See `InputSource.restart`; free of charge when nothing has been delivered yet."""
+        """See `InputSource.restart`; does nothing before the first batch was delivered."""
         if not self._fresh:
             self.close()
             self._begin()
 
     def close(self) -> None:
-        """Ends the background thread and drops what it had ready."""
+        """Ends the background thread and drops its batches."""
         if self._stop is not None:
             self._stop()
         self._produce = self._stop = None
@@ -115,12 +115,10 @@ class PipelineInput(InputSource):
 
 
 class Steps:
-    """Assembles steps from tower batches, and pads the end of an exact pass.
+    """Assembles the batches of steps, and pads the end of an exact pass.
 
     Args:
       pipeline: makes the batches, on its host.
-      devices: the towers' devices.
-      steps_per_pass: of an exact pass.
       begin_copy: has a batch copied to the device of the tower of that number; None: copies are
         made in `next`.
     """
@@ -149,7 +147,7 @@ class Steps:
 
     def next(self) -> Copying:
         """The next step's batches."""
-        # A tf.data iterator goes on behind the record that failed; a benchmark must not.
+        # A tf.data iterator continues after a failed record; a benchmark must not.
         if self._error is not None:
             raise self._error
         try:
@@ -158,7 +156,7 @@ class Steps:
             tf.errors.ResourceExhaustedError,
             *(tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError),
         ):
-            raise  # no fault of the data, but of memory, or of the process that reads it
+            raise  # caused by memory or by the reading process, not by the data
         except StopIteration:
             self._error = self._pipeline.run_dry()
             raise self._error from None
@@ -213,8 +211,8 @@ def to_device(batch: TowerBatch, device: str) -> TowerBatch:
         return TowerBatch(*tf.nest.pack_sequence_as(batch, copied))
 
 
-class Copies:
-    """Copies batches to the towers' devices, each in a thread of its own.
+class DeviceCopies:
+    """Copies batches to the towers' devices, with a thread per device.
 
     In TensorFlow 2.21 a copy to a GPU begins when everything that was enqueued there before it is
     over (``GPUUtil::CopyCPUTensorToGPU``): the step in work and, often, the one launched ahead.
@@ -224,7 +222,6 @@ class Copies:
     ``prefetch_to_device`` and multi-device iterator make them, may deliver a batch in two steps.
 
     Args:
-      devices: the towers' devices.
       steps: whose copies may be under way at the same time.
     """
 
@@ -235,17 +232,17 @@ class Copies:
         self._threads: ThreadPoolExecutor
 
     def start(self) -> None:
-        """Before the first copy, and again after `stop`."""
+        """Prepares copies; to be called before the first copy and after `stop`."""
         self._threads = ThreadPoolExecutor(self._most, "cnnbench-copy")
 
     def begin(self, tower: int, batch: TowerBatch) -> Future[TowerBatch]:
-        """Begins to copy a tower's batch; calls come one after the other."""
+        """Starts the copy of a tower's batch; calls must not overlap."""
         if tower not in self._functions:
             self._functions[tower] = copied_to(self._devices[tower], batch)
         return self._threads.submit(self._copy, tower, batch)
 
     def stop(self) -> None:
-        """Waits for the copies under way, drops the others, and ends the threads."""
+        """Waits for running copies, drops the others, and ends the threads."""
         self._threads.shutdown(cancel_futures=True)
 
     def _copy(self, tower: int, batch: TowerBatch) -> TowerBatch:

@@ -1,4 +1,4 @@
-"""Ratings: pairs of user and item, those that were rated and those that were not."""
+"""Ratings: pairs of user and item, rated and unrated ones."""
 
 from __future__ import annotations
 
@@ -17,12 +17,10 @@ _TRIES = 8
 
 
 class RatingsPipeline(ArrayPipeline):
-    """Training: every rating, and four items drawn for it that the user did not rate, anew each
-    epoch. Evaluation: for every user the item held back and the ones to tell it from, in a row.
+    """Pipeline of rated and unrated pairs.
 
-    Raises:
-      FlagError: no file of the subset.
-      DataError: a file that cannot be used.
+    Training: every rating, and four items per rating that the user did not rate, drawn anew each
+    epoch. Evaluation: for every user the held-out item and its candidates, in sequence.
     """
 
     def __init__(self, spec: InputSpec) -> None:

@@ -1,4 +1,4 @@
-"""Who rated what: the files of `cnnbench data make-ratings`, as arrays. No TensorFlow.
+"""Files of `cnnbench data make-ratings`, as arrays. No TensorFlow.
 
 ``ratings-train.npz`` holds ``users`` and ``items``, integers [n]: each pair a rating given.
 ``ratings-validation.npz`` holds ``users`` and ``items`` [m], the last item that each user rated,
@@ -117,7 +117,7 @@ def _count(path: Path) -> int:
 
 
 def check_files(files: Sequence[Path], num_classes: int) -> Findings:
-    """Looks at every record; see `Dataset.check`. Labels are made, so their number is no matter."""
+    """Checks every record; see `Dataset.check`. The number of labels is not checked."""
     del num_classes
     found = Findings()
     (path,) = files
@@ -139,7 +139,7 @@ def check_files(files: Sequence[Path], num_classes: int) -> Findings:
 
 
 def _wrong_candidates(path: Path, arrays: Mapping[str, Integers]) -> list[str]:
-    """Items that are no test of their user, because the user did rate them."""
+    """Candidates that are invalid because their user rated them."""
     users, items, negatives = arrays["users"], arrays["items"], arrays["negatives"]
     defects = [
         f"{path}: record {row}: item {items[row]} is among its own negatives"
@@ -180,7 +180,7 @@ def keys(users: Any, items: Any) -> Any:
 
 
 def contains(ordered: Integers, values: Integers) -> npt.NDArray[np.bool_]:
-    """Which of the values are among the ordered ones."""
+    """Which of the values are contained in a sorted array."""
     at = np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)
     found: npt.NDArray[np.bool_] = ordered[at] == values
     return found

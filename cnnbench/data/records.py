@@ -1,4 +1,4 @@
-"""Any data set of TFRecord files: reading, shuffling, decoding, and naming the record at fault."""
+"""Pipelines of TFRecord files: reading, shuffling, decoding, errors that name the record."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 import tensorflow as tf
 
 from cnnbench.data import tfrecord
-from cnnbench.data.findings import RecordDefect, Skipped
+from cnnbench.data.findings import RecordDefect, UnusableRecords
 from cnnbench.data.imagenet_files import count_records
-from cnnbench.data.pipeline import Pipeline, Stage, prepared, with_threads
+from cnnbench.data.pipeline import Pipeline, PipelineStage, prepared, with_threads
 from cnnbench.data.position import positions_of
 from cnnbench.data.spec import InputSpec
 from cnnbench.errors import DataError, first_line
@@ -28,15 +28,10 @@ _NAMED = 3
 
 
 class RecordPipeline(Pipeline):
-    """Reads records of several files in turn, shuffles them, decodes them in parallel.
+    """Interleaves the records of several files, shuffles and decodes them in parallel.
 
     A record on its way through decoding stands in a ledger (a hash table in the graph), so
     that an error inside TensorFlow, which names neither file nor record, can be traced.
-
-    Args:
-      spec: what was asked for.
-      files: of the subset.
-      num_examples: in them.
     """
 
     resumable = True
@@ -70,7 +65,7 @@ class RecordPipeline(Pipeline):
 
     @abc.abstractmethod
     def examine(self, record: bytes) -> object:
-        """Looks at everything that `decode` uses of a record.
+        """Checks everything that `decode` uses of a record.
 
         Raises:
           RecordDefect: says what is wrong with it.
@@ -83,12 +78,12 @@ class RecordPipeline(Pipeline):
         ahead = spec.num_devices * max(1, spec.multi_device_iterator_max_buffer_size)
         return with_threads(batches.prefetch(ahead), spec.datasets_num_private_threads)
 
-    def stages(self) -> list[Stage]:
+    def stages(self) -> list[PipelineStage]:
         """See `Pipeline.stages`; reading is timed without the shuffle buffer, which hides it."""
         threads = self.spec.datasets_num_private_threads
         return [
-            Stage("read", with_threads(self._one_pass().repeat(), threads), 1),
-            Stage("prepare", with_threads(self._examples(), threads), 1),
+            PipelineStage("read", with_threads(self._one_pass().repeat(), threads), 1),
+            PipelineStage("prepare", with_threads(self._examples(), threads), 1),
             *super().stages(),
         ]
 
@@ -98,7 +93,7 @@ class RecordPipeline(Pipeline):
             return self._mapped(records, lambda *one: self._prepared(*self._decoded(*one)))
         self._last_used.assign(self.start)
         decoded = self._mapped(records.take_while(self._some_are_used), self._decoded)
-        # Only here: what a model's own preprocessing does wrong is no fault of a record.
+        # Only here: errors of a model's own preprocessing are not errors of a record.
         return self._mapped(decoded.ignore_errors(), self._used)
 
     def _prepared(self, turn: tf.Tensor, example: Mapping[str, tf.Tensor]) -> Any:
@@ -108,13 +103,13 @@ class RecordPipeline(Pipeline):
         return dataset.map(
             tf.autograph.experimental.do_not_convert(function),
             # Two for a thread, so that none waits for the one whose turn it is. Left to tune it,
-            # tf.data settles for fewer (docs/benchmarks.md).
+            # tf.data settles for fewer (docs/history_of_decisions.md).
             num_parallel_calls=2 * (self.spec.datasets_num_private_threads or available_cores()),
             deterministic=self._in_order,
         )
 
     def _some_are_used(self, turn: tf.Tensor, record: Any) -> tf.Tensor:
-        """False once a whole epoch has been skipped, which would go on for ever."""
+        """False after a whole epoch was skipped, which would otherwise repeat endlessly."""
         del record
         return turn - self._last_used <= self.num_examples + _IN_FLIGHT
 
@@ -123,7 +118,7 @@ class RecordPipeline(Pipeline):
             return self._prepared(tf.identity(turn), example)
 
     def _records(self) -> tf.data.Dataset:
-        """(file number, record number, record): for ever while training, else one pass."""
+        """(file number, record number, record): endless in training, else one pass."""
         spec = self.spec
         kept = spec.datasets_use_caching or spec.datasets_repeat_cached_sample
         behind = self.start // max(1, self._records_per_pass()) if self.start and not kept else 0
@@ -147,7 +142,7 @@ class RecordPipeline(Pipeline):
         return spec.training and fit
 
     def _records_per_pass(self) -> int:
-        """Training records of this shard; of a part of the files' records, they are counted."""
+        """Training records of this shard; counted if it reads parts of files."""
         shards, shard = self.spec.num_shards, self.spec.shard_index
         if shards == 1:
             return self.num_examples
@@ -219,7 +214,7 @@ class RecordPipeline(Pipeline):
     def _with_those_behind_damage(
         self, file: tf.Tensor, records: tf.data.Dataset
     ) -> tf.data.Dataset:
-        """The records of a file, numbered, without damaged ones.
+        """Records of a file with their numbers, without damaged ones.
 
         TensorFlow's reader ends at the first damage. From there on ours goes on, which is slower.
         """
@@ -269,7 +264,7 @@ class RecordPipeline(Pipeline):
         return next((defect for defect in defects if defect), None)
 
     def _record_defect(self, error: Exception) -> DataError | None:
-        """Examines the records that were being decoded when the error came up."""
+        """Examines the records whose decoding was in progress when the error occurred."""
         keys = self._in_decoding()
         for key in keys:
             defect = self._defect(key)
@@ -280,10 +275,10 @@ class RecordPipeline(Pipeline):
             return DataError(f"{self._files[file]}: record {number}: {first_line(error)}")
         return None
 
-    def skipped(self) -> Skipped:
+    def skipped(self) -> UnusableRecords:
         """See `Pipeline.skipped`."""
         if not self._skips:
-            return Skipped()
+            return UnusableRecords()
         found = dict(self._damaged)
         keys = self._in_decoding()
         for key in keys[:_EXAMINED]:
@@ -291,7 +286,7 @@ class RecordPipeline(Pipeline):
             if defect is not None:  # else it is about to be decoded
                 found[key] = str(defect)
         lines = [found[key] for key in sorted(found)]
-        return Skipped(len(found) + len(keys[_EXAMINED:]), tuple(lines[:_NAMED]))
+        return UnusableRecords(len(found) + len(keys[_EXAMINED:]), tuple(lines[:_NAMED]))
 
     def run_dry(self) -> DataError:
         """See `Pipeline.run_dry`."""
@@ -305,7 +300,7 @@ class RecordPipeline(Pipeline):
         return sorted(keys.numpy().tolist())
 
     def _defect(self, key: int) -> DataError | None:
-        """What is wrong with a record; None if nothing is."""
+        """Defect of a record; None if there is none."""
         file, number = divmod(key, _FILE_SHIFT)
         path = self._files[file]
         try:
@@ -318,7 +313,7 @@ class RecordPipeline(Pipeline):
 
 
 def require(holds: Any, *shown: Any) -> tf.Operation:
-    """An assertion of a condition, true or false, that `RecordPipeline.decode` depends on.
+    """An assertion within `RecordPipeline.decode`.
 
     It is one operation. `tf.debugging.Assert` makes a branch of it, which costs more than most
     conditions here.

@@ -1,4 +1,4 @@
-"""Reading pickles of arrays from strangers: data only, nothing is ever called from them."""
+"""Reads pickled arrays from untrusted files; no code is called from them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def loads(data: bytes) -> Any:
 
 
 def _check_memo(data: bytes) -> None:
-    """Refuses places in the memo that no pickle of this length needs.
+    """Refuses memo indices that no pickle of this length needs.
 
     Python makes room for as many as the largest number says: gigabytes, for minutes.
     """
@@ -59,7 +59,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 class _Function:
-    """Something that a pickle may call; its state cannot be set, as that of a function could."""
+    """A function that a pickle may call; unlike a plain function it has no settable state."""
 
     __slots__ = ("_function",)
 
@@ -124,7 +124,7 @@ def _reconstruct(kind: object, shape: object, name: object) -> _Array:
     """Stands in for numpy's: an array whose state comes later."""
     del shape, name
     if kind is not _Array:
-        raise pickle.UnpicklingError("an array that is none")
+        raise pickle.UnpicklingError("a value that is no array")
     return np.empty(0, np.uint8).view(_Array)
 
 

@@ -1,4 +1,4 @@
-"""What the driver sees of the input: one batch per tower and step."""
+"""Interface of inputs to the driver: one batch per tower and step."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from cnnbench.data.findings import Skipped
+from cnnbench.data.findings import UnusableRecords
 from cnnbench.data.spec import InputSpec
 from cnnbench.models.elements import Element, grouped
 
@@ -82,7 +82,7 @@ class InputSource(abc.ABC):
 
     @property
     def signature(self) -> tuple[TowerBatch, ...]:
-        """What a step traced for this input takes as arguments."""
+        """Argument specs of a step traced for this input."""
         return self.element_spec
 
     def of_tower(self, tower: int, batches: Sequence[TowerBatch]) -> TowerBatch:
@@ -90,7 +90,6 @@ class InputSource(abc.ABC):
 
         Args:
           tower: from 0.
-          batches: the arguments of the step.
         """
         return batches[tower]
 
@@ -103,19 +102,19 @@ class InputSource(abc.ABC):
         """
 
     def waiting(self) -> dict[int, float]:
-        """For how many seconds somebody has been waiting in `next` now, by number of the shard."""
+        """Seconds for which callers have been blocked in `next`, by number of the shard."""
         return {}
 
     def stages(self) -> list[Any]:
-        """The `cnnbench.data.pipeline.Stage`s that it is made of; synthetic data has none."""
+        """The `cnnbench.data.pipeline.PipelineStage`s of the input; none for synthetic data."""
         return []
 
-    def skipped(self) -> Skipped:
-        """Records that were left out so far; see `Pipeline.skipped`."""
-        return Skipped()
+    def skipped(self) -> UnusableRecords:
+        """Records skipped so far; see `Pipeline.skipped`."""
+        return UnusableRecords()
 
     def resume(self, steps: int) -> bool:
-        """Goes on where a run of so many steps has ended; to be called before the first `next`.
+        """Continues after this many steps of an earlier run; to be called before the first `next`.
 
         Args:
           steps: of training, each with a global batch of the size of this run's.
@@ -127,10 +126,10 @@ class InputSource(abc.ABC):
         return True
 
     def restart(self) -> None:
-        """Begins an exact pass anew, wherever the last one was left; synthetic data has none."""
+        """Starts a new exact pass; synthetic data has none."""
 
     def close(self) -> None:
-        """Ends reading and frees the buffers; `next` or `restart` begins anew."""
+        """Stops reading and frees the buffers; `next` or `restart` starts again."""
 
     def __enter__(self) -> InputSource:
         return self

@@ -1,4 +1,4 @@
-"""What the driver asks of the input: one frozen value, no flags, no TensorFlow."""
+"""Specification of an input as one frozen value; no flags, no TensorFlow."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class InputSpec:
     on_bad_record: str = "fail"
 
     def __post_init__(self) -> None:
-        """Fills in what follows; a spec that breaks these rules is a programming error."""
+        """Computes derived fields; a spec that breaks these rules is a programming error."""
         if self.num_classes == 0:
             object.__setattr__(self, "num_classes", self.dataset.num_classes)
         if not self.examples:
@@ -114,7 +114,7 @@ class InputSpec:
 
     @property
     def training(self) -> bool:
-        """Whether records are shuffled, repeated without a seam, and distorted."""
+        """Whether records are shuffled, repeated endlessly and distorted."""
         return self.subset == "train"
 
     @property
@@ -128,7 +128,7 @@ class InputSpec:
         return self.batch_per_device * self.num_devices
 
     def dtype_of(self, element: Element) -> str:
-        """The dtype in which an element is handed out."""
+        """Dtype of an element in batches."""
         by_precision = element.role == "feature" and element.dtype == "float32"
         return self.dtype if by_precision else element.dtype
 

@@ -1,4 +1,4 @@
-"""Synthetic data that lives on the devices and costs a step nothing."""
+"""Synthetic data, which stays on the devices and adds no work to a step."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class SyntheticInput(InputSource):
         return TowerBatch.of(elements, {e.name: value.read_value() for e, value in values})
 
     def next(self) -> tuple[TowerBatch, ...]:
-        """Nothing: the step reads variables."""
+        """Returns no arguments: the step reads variables."""
         self.batches += 1
         return ()
 
@@ -75,7 +75,6 @@ def synthetic_rows(
 
     Args:
       rows: int32 [n], indices into the global batch.
-      seed: of the run.
       elements: of an example, with numbers as sizes; each says how it is drawn.
       preprocess: makes other elements out of an example; see `Model.preprocess`.
 
@@ -117,7 +116,7 @@ def _drawing(
 def _example(
     row: tf.Tensor, seed: int, elements: tuple[Element, ...], streams: int | None = None
 ) -> dict[str, tf.Tensor]:
-    """One row, as it is drawn; `streams` of numbers belong to a row, one to each element."""
+    """One row; each element has its own stream of random numbers."""
     streams = streams or len(elements)
     # The pair must be unique for row and stream.
     seeds = [tf.stack([seed, streams * row + stream]) for stream in range(len(elements))]
@@ -148,7 +147,7 @@ def _draw(element: Element, seed: tf.Tensor) -> tf.Tensor:
 
 
 def _boxes(shape: tuple[int, ...], seed: tf.Tensor) -> tf.Tensor:
-    """Boxes with sides of a tenth to nine tenths of the image's, somewhere within it."""
+    """Boxes with sides of a tenth to nine tenths of the image's, inside of it."""
     drawn = tf.random.stateless_uniform([*shape[:-1], 2, 2], seed)
     size = 0.1 + 0.8 * drawn[..., 0, :]
     first = drawn[..., 1, :] * (1.0 - size)
@@ -156,7 +155,7 @@ def _boxes(shape: tuple[int, ...], seed: tf.Tensor) -> tf.Tensor:
 
 
 def _cut(value: tf.Tensor, rows: Any) -> tf.Tensor:
-    """Zeros in place of all but the first rows."""
+    """All but the first rows replaced by zeros."""
     inside = tf.range(value.shape[0], dtype=rows.dtype) < rows
     inside = tf.reshape(inside, [-1] + [1] * (len(value.shape) - 1))
     return tf.where(inside, value, tf.zeros([], value.dtype))

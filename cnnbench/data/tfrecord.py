@@ -1,4 +1,4 @@
-"""The framing of TFRecord files: where records begin and whether their checksums hold.
+"""Framing of TFRecord files: offsets and checksums of records.
 
 A record is its length (uint64, little endian), a masked CRC-32C of the length, the data, and
 a masked CRC-32C of the data; see https://www.tensorflow.org/tutorials/load_data/tfrecord.
@@ -29,7 +29,7 @@ _CASTAGNOLI = 0x82F63B78
 
 
 class FramingError(DataError):
-    """The framing of a file is broken; nothing behind this record can be read.
+    """Damaged framing of a file; nothing after this record can be read.
 
     Attributes:
       path: the file.
@@ -44,7 +44,7 @@ class FramingError(DataError):
 
 @dataclass(frozen=True)
 class Frame:
-    """Where a record is: its number from 0, its first byte, and the length of its data."""
+    """Location of a record: number from 0, offset of its first byte, length of its data."""
 
     record: int
     offset: int
@@ -52,7 +52,7 @@ class Frame:
 
 
 def frames(path: Path) -> Iterator[Frame]:
-    """Walks over the records of a file without reading their data.
+    """Iterates over the records of a file without reading their data.
 
     Raises:
       FramingError: a record is cut off, or the checksum of its length is wrong.
@@ -102,7 +102,7 @@ def read_data(path: Path, frame: Frame) -> bytes:
 
 
 def read_on(path: Path, first: int) -> Iterator[tuple[int, bytes | DataError]]:
-    """Numbers and data of the records from number ``first`` on, damaged ones too.
+    """Numbers and data of the records from number ``first`` on, including damaged ones.
 
     Yields:
       The number and the data; for a record whose checksum is wrong the error in place of the
@@ -122,7 +122,7 @@ def read_on(path: Path, first: int) -> Iterator[tuple[int, bytes | DataError]]:
 
 
 def framed_records(path: Path) -> int:
-    """Number of records before the framing of a file breaks, or of all.
+    """Number of records before the first framing error.
 
     Raises:
       DataError: the file cannot be opened or read.
@@ -146,7 +146,7 @@ def find_record(path: Path, record: int) -> bytes:
 
 
 def defect_at(path: Path, offset: int) -> DataError | None:
-    """What is wrong with the record whose first byte or whose data is at ``offset``, if anything.
+    """Defect of the record whose first byte or data is at ``offset``; None if there is none.
 
     TensorFlow reports damage with such an offset, but without the file.
     """

@@ -1,33 +1,19 @@
-"""Values of a run's flags that do not go together are refused, before TensorFlow is loaded."""
+"""Checks of a run's flags against each other, before TensorFlow is loaded."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from typing import TypeAlias
+from collections.abc import Callable
 
-from cnnbench.base.jobs.job import Job
 from cnnbench.base.text import labels
-from cnnbench.errors import FlagError, UsageError
-from cnnbench.flags.cluster import coordinated, job_of
-from cnnbench.flags.declare import specs_of
+from cnnbench.errors import FlagError
+from cnnbench.flags import mode_checks
 from cnnbench.flags.groups.run import EVAL_DURING_TRAINING
-from cnnbench.flags.groups.strategies import CROSS_DEVICE, DISTRIBUTION, StrategyParams
-from cnnbench.flags.groups.variable_update import BUCKET_BYTES
+from cnnbench.flags.mode_checks import Refusals
+from cnnbench.flags.optimizers import OPTIMIZERS
 from cnnbench.flags.params import FLAGS, Params
 from cnnbench.records.outputs import refuse_shared
 from cnnbench.variable_mgr import registry
-from cnnbench.variable_mgr.aggregation.spec import MOST_PACKS
-from cnnbench.variable_mgr.all_reduce.context import ReduceContext, groups_of
-from cnnbench.variable_mgr.all_reduce.limits import check_spec
-from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, single
-from cnnbench.variable_mgr.modes import BUILT_IN, Mode, Processes, Reduction
-from cnnbench.variable_mgr.strategies.spec import (
-    BETWEEN_WORKERS,
-    CrossDeviceSpec,
-    refuse_devices,
-    refuse_towers,
-)
 
 # Such a factor and its inverse are both normal numbers in float32.
 _LARGEST_LOSS_SCALE = 2.0**126
@@ -36,23 +22,24 @@ _SMALLEST_FP16 = 2.0**-14  # of the normal numbers
 # Files that are written at different times; each needs a name of its own.
 _FILES = (
     *("result_json", "result_csv", "graph_file", "trace_file", "tfprof_file", "profile_layers"),
+    "profile_json",
 )
 # What is read or made a folder before anything is written.
 _INPUTS = (
     *("model_plugin", "dataset_plugin", registry.PLUGIN_FLAG),
     *("data_dir", "train_dir", "export_dir"),
 )
-LOOKING = ("partitioned_graph_file_prefix", "trace_file", "tfprof_file", "profile_layers")
+LOOKING = (
+    *("partitioned_graph_file_prefix", "trace_file", "tfprof_file", "profile_layers"),
+    "profile_json",
+)
 """Flags that look at a step of the warm-up."""
 
 _SPECS = {spec.name: spec for spec in FLAGS}
 
-Refusals: TypeAlias = "Iterator[tuple[str, str]]"
-"""Names of flags whose values cannot be used, with the reason; the first one is reported."""
-
 
 def validate(params: Params) -> None:
-    """Checks every value by itself, then the values against one another.
+    """Checks every value by itself, then values against each other.
 
     Parameters never change, so those that have passed are not checked again.
 
@@ -80,108 +67,8 @@ def check_each(params: Params) -> None:
         spec.check(getattr(params, spec.name))
 
 
-def reduces(params: Params) -> bool:
-    """Whether gradients go through an all-reduce."""
-    trains = not (params.eval or params.forward_only or params.input_only)
-    all_reduces = params.update_mode.reduction is Reduction.ALL_REDUCE
-    return trains and all_reduces and job_of(params).num_towers > 1
-
-
-def running_all_reduce(params: Params) -> AllReduceSpec | None:
-    """What reduces gradients, without levels that have nothing to reduce.
-
-    Args:
-      params: validated parameters.
-
-    Returns:
-      None where nothing is reduced.
-    """
-    if not reduces(params):
-        return None
-    groups = groups_of(job_of(params).tower_devices, params.all_reduce_group_size)
-    return all_reduce_of(params).running(groups)
-
-
-def all_reduce_of(params: Params) -> AllReduceSpec:
-    """The all-reduce of the modes that have one: what was asked for, or what they do without."""
-    if params.all_reduce_spec is not None:
-        return params.all_reduce_spec
-    if params.update_mode.all_reduce:
-        return single(params.update_mode.all_reduce)
-    return single("hierarchical_copy" if params.hierarchical_copy else "copy")
-
-
-def bucket_bytes(params: Params) -> int:
-    """Bytes of the buckets that gradients are joined into; 0 for none."""
-    if params.gradient_bucket_bytes is not None:
-        return params.gradient_bucket_bytes
-    joined = params.gradient_repacking or params.agg_small_grads_max_bytes
-    return BUCKET_BYTES if params.update_mode.all_reduce == "collective" and not joined else 0
-
-
-def strategy_reduction(params: Params, *, on_gpu: bool) -> str | None:
-    """What reduces gradients where no all-reduce of cnnbench does.
-
-    Args:
-      params: validated parameters.
-      on_gpu: whether the devices are GPUs.
-
-    Returns:
-      Name of a cross-device operation, or of what a manager has of its own; None for neither.
-    """
-    reduced = job_of(params).num_towers > 1
-    if params.eval or params.forward_only or params.input_only or not reduced:
-        return None
-    mode = params.update_mode
-    if mode.reduction is Reduction.CROSS_DEVICE:
-        return CrossDeviceSpec(ops=params.cross_device_ops).running(on_gpu)
-    return (mode.algorithm or None) if mode.reduction is Reduction.OWN else None
-
-
-def check_all_reduce(
-    spec: AllReduceSpec,
-    job: Job,
-    device: str,
-    *,
-    network_topology: str,
-    group_size: int,
-    communication_hint: str = "auto",
-) -> None:
-    """Refuses an all-reduce that cannot work on the devices of a job.
-
-    Args:
-      spec: any names.
-      job: its towers have the tensors.
-      device: "cpu", "gpu", or "auto": then only what can work on neither is refused.
-      network_topology: of hierarchical copies.
-      group_size: devices in a group of two-level algorithms, 0 for those of one process.
-      communication_hint: of collectives.
-
-    Raises:
-      FlagError: points into the spec.
-    """
-    refusals = []
-    for kind in ("cpu", "gpu") if device == "auto" else (device,):
-        on_kind = job.on(kind)
-        context = ReduceContext.of_towers(
-            on_kind.tower_devices,
-            job.cpu_device,
-            cpus=job.cpu_devices,
-            network_topology=network_topology,
-            own=on_kind.own_tower_devices if job.client_per_worker else None,
-            communication_hint=communication_hint,
-        )
-        try:
-            check_spec(spec, context, groups_of(context.devices, group_size))
-        except FlagError as error:
-            refusals.append(error)
-        else:
-            return
-    raise refusals[0]
-
-
 def check_fp16(precision: str, use_fp16: bool) -> None:
-    """Refuses two precisions.
+    """Refuses --use_fp16 with another precision.
 
     Args:
       precision: value of --precision.
@@ -205,95 +92,6 @@ def check_labels(text: str | None) -> None:
         labels.parse(text or "")
     except ValueError as error:
         raise FlagError(labels.FLAG, text, str(error)) from None
-
-
-def _check_cluster(params: Params) -> Refusals:
-    mode, job_name = params.update_mode, params.job_name
-    hosts = ("worker_hosts", "ps_hosts", "controller_host")
-    given = [name for name in hosts if getattr(params, name)]
-    if given and not job_name:
-        yield "job_name", f"--{given[0]} needs it: is this process a worker, ps or controller?"
-    if not job_name and params.task_index:
-        yield "task_index", "needs --job_name and the addresses of that job"
-    if not job_name:
-        return
-    if params.server_protocol != "grpc":
-        yield "server_protocol", "must be grpc, the only protocol of TensorFlow's own servers"
-    if mode.processes is Processes.ONE:
-        others = _names_of(lambda other: other.processes is not Processes.ONE)
-        yield "variable_update", f"works in one process only; with --job_name use one of {others}"
-    if mode.uses_ps and not params.ps_hosts:
-        yield "ps_hosts", f"--variable_update={mode.name} with --job_name needs tasks for variables"
-    if not mode.uses_ps and params.ps_hosts:
-        yield "ps_hosts", f"--variable_update={mode.name} has no use for them; leave them out"
-    if mode.processes is Processes.CLIENT_PER_WORKER and params.controller_host:
-        yield "controller_host", f"--variable_update={mode.name} has none: every worker runs a step"
-    if mode.processes is Processes.CLIENT_PER_WORKER and params.input_only:
-        yield "input_only", "measures one process; leave out --job_name"
-    job = job_of(params)  # which refuses tasks and addresses
-    separate = job.client_per_worker and job.num_workers > 1
-    if separate and params.bn_stats == "sync" and params.summary_verbosity > 1:
-        # Worker 0 computes those gradients alone, and would wait for the moments of the others.
-        yield "summary_verbosity", f"must be at most 1 with --bn_stats=sync in {mode.name}"
-    spec = params.all_reduce_spec
-    if spec is not None and "collective" in spec.names and not job.client_per_worker:
-        fitting = _names_of(lambda other: other.all_reduce == "collective")
-        yield (
-            "all_reduce_spec",
-            "collective does not work where one process drives the others; leave it to "
-            f"--variable_update={fitting}",
-        )
-
-
-def _names_of(which: Callable[[Mode], bool]) -> str:
-    return ", ".join(mode.name for mode in BUILT_IN if which(mode))
-
-
-def _check_mode(params: Params) -> Refusals:
-    """What the row of the mode refuses."""
-    mode = params.update_mode
-    if mode.processes is Processes.COORDINATOR and not params.job_name:
-        reason = "needs processes: cnnbench launch --ps=1 starts them, or give --job_name"
-        yield "variable_update", f"{reason}, --worker_hosts, --ps_hosts and --controller_host"
-    if mode.processes is Processes.COORDINATOR and not params.controller_host:
-        yield "controller_host", f"--variable_update={mode.name} needs a process that coordinates"
-    if mode.one_tower and params.num_gpus > 1:
-        yield "num_gpus", f"--variable_update={mode.name} {mode.one_tower}"
-    for settings, reason in mode.refuses.items():
-        pairs = [setting.partition("=") for setting in settings.split(",")]
-        for name, _, _ in pairs:
-            _known(mode, name)
-        if all(_holds(params, name, value) for name, _, value in pairs):
-            yield pairs[-1][0], f"cannot go with --variable_update={mode.name}, {reason}"
-    for name, value in mode.needs.items():
-        _known(mode, name)
-        if getattr(params, name) is None:
-            yield "variable_update", f"needs --{name}, such as --{name}={value}"
-
-
-def _known(mode: Mode, name: str) -> None:
-    if name not in _SPECS:
-        raise UsageError(f"the row of mode {mode.name} names --{name}, which is no flag")
-
-
-def _holds(params: Params, name: str, value: str) -> bool:
-    found = getattr(params, name)
-    return _SPECS[name].text(found) == value if value else bool(found)
-
-
-def _check_async(params: Params) -> Refusals:
-    mode = params.update_mode
-    if params.cross_replica_sync or not params.job_name or coordinated(params):
-        return
-    if not mode.asynchronous:
-        others = _names_of(lambda other: other.asynchronous)
-        reason = f"--variable_update={mode.name} waits for all workers; only {others} does not"
-        yield "cross_replica_sync", f"{reason}, so leave it true"
-    if params.staged_vars:
-        yield "staged_vars", "cannot go with --nocross_replica_sync, where every worker is stale"
-    if params.precision == "fp16" and params.fp16_enable_auto_loss_scale:
-        reason = "needs the gradients of all workers, so leave out --nocross_replica_sync"
-        yield "fp16_enable_auto_loss_scale", reason
 
 
 def _check_run(params: Params) -> Refusals:
@@ -366,10 +164,12 @@ def _check_fp16_vars(params: Params) -> Refusals:
         yield "fp16_vars", "needs --precision=fp16"
     if params.eval or params.forward_only:
         return
-    if params.optimizer == "adam":
-        yield "fp16_vars", "cannot go with --optimizer=adam: squares of gradients vanish in fp16"
-    if params.optimizer == "rmsprop" and params.rmsprop_epsilon < _SMALLEST_FP16:
-        yield "rmsprop_epsilon", "vanishes in fp16; with --fp16_vars it must be at least 2^-14"
+    optimizer = OPTIMIZERS[params.optimizer]
+    if optimizer.refuses_fp16:
+        yield "fp16_vars", f"cannot go with --optimizer={optimizer.name}: {optimizer.refuses_fp16}"
+    for name in optimizer.normal_in_fp16:
+        if getattr(params, name) < _SMALLEST_FP16:
+            yield name, "vanishes in fp16; with --fp16_vars it must be at least 2^-14"
 
 
 _DECAY = ("num_epochs_per_decay", "learning_rate_decay_factor")
@@ -393,97 +193,6 @@ def _check_optimizer(params: Params) -> Refusals:
             yield name, "cannot go with --learning_rate_schedule=cosine, which ends with the run"
         if start is not None and params.minimum_learning_rate > start:
             yield "minimum_learning_rate", f"must be at most --init_learning_rate={start:g}"
-
-
-def _check_variable_update(params: Params) -> Refusals:
-    mode, spec = params.update_mode, params.all_reduce_spec
-    if params.gradient_repacking and params.gradient_bucket_bytes:
-        yield "gradient_bucket_bytes", _one_of_two("gradient_repacking")
-    if reduces(params) and params.gradient_repacking > MOST_PACKS:
-        yield "gradient_repacking", f"must be at most {MOST_PACKS} packs"
-    if params.staged_vars and not mode.staged:
-        fitting = _names_of(lambda other: other.staged)
-        yield "staged_vars", f"needs --variable_update={fitting}, not {mode.name}"
-    if params.bn_stats == "sync" and params.xla_compile:
-        yield (
-            "bn_stats",
-            "cannot go with --xla_compile: a tower compiled by itself cannot wait for the others",
-        )
-    one_algorithm = mode.reduction is Reduction.ALL_REDUCE and not mode.by_size
-    if spec is not None and one_algorithm and len(spec.ranges) > 1:
-        fitting = _names_of(lambda other: other.by_size and "all_reduce_spec" in other.needs)
-        yield (
-            "all_reduce_spec",
-            f"has algorithms by size, which --variable_update={fitting} takes; "
-            f"{mode.name} takes one algorithm",
-        )
-    if not reduces(params):
-        return
-    running = all_reduce_of(params)
-    try:
-        check_all_reduce(
-            running,
-            job_of(params),
-            params.device,
-            network_topology=params.network_topology,
-            group_size=params.all_reduce_group_size,
-            communication_hint=params.communication_hint,
-        )
-    except FlagError as error:
-        if spec:
-            raise
-        # No spec was given that the error could point into.
-        collective = running == single("collective")
-        name = "communication_hint" if collective else "network_topology"
-        yield name, error.reason.partition(": ")[2]
-
-
-def _check_strategies(params: Params) -> Refusals:
-    mode = params.update_mode
-    mirroring = _names_of(lambda other: other.mirrors)
-    given = {s.name for s in specs_of(StrategyParams) if getattr(params, s.name) != s.default}
-    for name in CROSS_DEVICE:
-        if name in given and mode.reduction is not Reduction.CROSS_DEVICE:
-            yield name, f"needs --variable_update={mirroring}, not {mode.name}"
-    if mode.multi_worker_strategy:
-        yield from _check_multi_worker(params)
-    refuse_devices(params.cross_device_ops, params.num_gpus, on_gpu=params.device != "cpu")
-    if params.input_distribution == "strategy":
-        if not mode.strategy:
-            yield "input_distribution", f"needs a strategy, not --variable_update={mode.name}"
-        if params.input_only:
-            yield "input_distribution", "cannot go with --input_only, which makes no strategy"
-    for name in DISTRIBUTION:
-        if name in given and params.input_distribution != "strategy":
-            yield name, "needs --input_distribution=strategy"
-    if params.auto_shard_policy == "hint":
-        yield "auto_shard_policy", "needs a hint in the pipeline, which has none; use data"
-    if params.auto_shard_policy != "auto" and params.input_sharding == "manual":
-        yield "auto_shard_policy", "cannot go with --input_sharding=manual"
-    if params.input_replication == "per_replica":
-        if params.input_sharding == "auto":
-            yield "input_replication", "needs --input_sharding=manual"
-        if not mode.mirrors:
-            yield "input_replication", f"needs --variable_update={mirroring}, not {mode.name}"
-        if params.prefetch_on_device:
-            yield "prefetch_on_device", "cannot go with --input_replication=per_replica"
-
-
-def _check_multi_worker(params: Params) -> Refusals:
-    mode = params.variable_update
-    if params.device == "cpu":
-        refuse_towers(job_of(params))
-    if params.cross_device_ops not in BETWEEN_WORKERS:
-        others = ", ".join(BETWEEN_WORKERS)
-        yield (
-            "cross_device_ops",
-            f"works in one process; --variable_update={mode} has {others}",
-        )
-    if params.num_packs != _SPECS["num_packs"].default:
-        yield "num_packs", f"does not work with --variable_update={mode}; use --bytes_per_pack"
-    indices = [int(index) for index in re.findall("[0-9]+", params.gpu_indices)]
-    if indices != sorted(indices):
-        yield "gpu_indices", f"must ascend: --variable_update={mode} takes GPUs in their order"
 
 
 def _check_runtime(params: Params) -> Refusals:
@@ -517,6 +226,8 @@ def _check_output(params: Params) -> Refusals:
     looking = [flag for flag in LOOKING if getattr(params, flag)]
     if looking and params.num_warmup_batches == 0 and params.warmup == "fixed" and not params.eval:
         yield looking[0], "looks at a step of the warm-up; leave out --num_warmup_batches=0"
+    if params.profile_json is not None and len(looking) > 1:
+        yield "profile_json", _one_of_two(looking[0])  # TensorFlow has one profiler
     refuse_shared(
         (flag, path)
         for flag in (*_INPUTS, *_FILES)
@@ -533,16 +244,13 @@ def _one_of_two(other: str) -> str:
 
 
 _CHECKS: tuple[Callable[[Params], Refusals], ...] = (
-    _check_cluster,
-    _check_mode,
-    _check_async,
+    *mode_checks.OF_PROCESSES,
     _check_run,
     _check_model,
     _check_int8,
     _check_fp16_vars,
     _check_optimizer,
-    _check_variable_update,
-    _check_strategies,
+    *mode_checks.OF_REDUCTION,
     _check_runtime,
     _check_output,
 )

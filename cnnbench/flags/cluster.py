@@ -1,11 +1,11 @@
-"""From the flags of a run to the description of its job."""
+"""The job of a run, from its flags and environment."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 
-from cnnbench.base.jobs.job import LOCAL, WORKER, Job, Task, split_hosts
-from cnnbench.base.jobs.resolve import Place, mpi_ranks, resolve
+from cnnbench.base.jobs.job import WORKER, Task
+from cnnbench.base.jobs.resolve import JobPlace, mpi_ranks, resolve
 from cnnbench.errors import FlagError
 from cnnbench.flags.declare import FlagSpec, specs_of
 from cnnbench.flags.groups.output import OutputParams
@@ -29,11 +29,10 @@ _OWN = {
 
 
 def agreed_facts(params: object, specs: Iterable[FlagSpec] = FLAGS) -> dict[str, str]:
-    """What all processes of a job must have alike, for `cnnbench.run.cluster.handshake.meet`.
+    """Facts that must be equal in all processes, for `cnnbench.run.cluster.handshake.meet`.
 
     Args:
       params: validated.
-      specs: its flags.
 
     Returns:
       Texts by name; flags with two dashes.
@@ -46,15 +45,14 @@ def agreed_facts(params: object, specs: Iterable[FlagSpec] = FLAGS) -> dict[str,
     return {**{name: str(versions[name]) for name in _VERSIONS}, **flags}
 
 
-def located(params: Params, environ: Mapping[str, str]) -> Params:
+def with_job_from_env(params: Params, environ: Mapping[str, str]) -> Params:
     """The parameters with the job that --cluster finds in the environment.
 
     Args:
       params: values each checked by itself.
-      environ: environment variables.
 
     Returns:
-      With --cluster=mpi the addresses only tell the ranks until `settled`.
+      With --cluster=mpi the addresses only tell the ranks until `with_exchanged_addresses`.
 
     Raises:
       UsageError: a variable is missing or malformed.
@@ -71,16 +69,16 @@ def located(params: Params, environ: Mapping[str, str]) -> Params:
     )
 
 
-def settled(
+def with_exchanged_addresses(
     params: Params, environ: MutableMapping[str, str], tell: Callable[[str], None]
 ) -> Params:
-    """The parameters with what only the process that runs can find out; to be called once.
+    """The parameters with exchanged addresses and GPUs; to be called once, by the run.
 
     With --cluster=mpi the processes exchange their addresses. A process that knows its number
     on its machine gets GPUs of its own by CUDA_VISIBLE_DEVICES.
 
     Args:
-      params: `located` and validated.
+      params: as `with_job_from_env` returns them, validated.
       environ: environment variables; changed.
       tell: prints a line about who is missing.
 
@@ -106,8 +104,8 @@ def settled(
     )
 
 
-def _take_gpus(params: Params, place: Place, environ: MutableMapping[str, str]) -> None:
-    """Leaves this process its part of the GPUs of its machine."""
+def _take_gpus(params: Params, place: JobPlace, environ: MutableMapping[str, str]) -> None:
+    """Restricts this process to its share of the machine's GPUs."""
     from cnnbench.machine.gpu import share_of_gpus, visible_gpus
     from cnnbench.machine.host import Host
 
@@ -127,7 +125,7 @@ def _take_gpus(params: Params, place: Place, environ: MutableMapping[str, str]) 
 
 
 def without_outputs(params: Params) -> Params:
-    """The same run without what the chief alone writes.
+    """The parameters without outputs that only the chief writes.
 
     Args:
       params: validated; so is what is returned.
@@ -138,24 +136,24 @@ def without_outputs(params: Params) -> Params:
 
 
 def asynchronous(params: Params) -> bool:
-    """Whether every worker of a job trains at its own pace."""
+    """Whether workers train asynchronously."""
     trains = not (params.eval or params.forward_only or params.input_only)
     apart = coordinated(params) or not params.cross_replica_sync
     return trains and bool(params.job_name) and apart
 
 
 def coordinated(params: Params) -> bool:
-    """Whether a process of its own schedules the updates of all workers."""
+    """Whether a coordinator process schedules the updates of all workers."""
     return params.update_mode.processes is Processes.COORDINATOR
 
 
-def spared(params: Params) -> Callable[[Task, str], bool]:
-    """Tells of a task and its state whether the others go on: without workers on their own.
+def tolerates_loss_of(params: Params) -> Callable[[Task, str], bool]:
+    """Predicate of task and state: whether the job survives its loss.
 
     A coordinator cannot take an update back from a worker that stands still, only from one that is
     gone.
     """
-    chief = job_of(params).chief
+    chief = params.job.chief
     alone = asynchronous(params)
     may_stand_still = not coordinated(params)
 
@@ -166,26 +164,3 @@ def spared(params: Params) -> Callable[[Task, str], bool]:
         return worker and (may_stand_still or state == REFUSED)
 
     return spares
-
-
-def job_of(params: Params) -> Job:
-    """The job that the flags describe.
-
-    Args:
-      params: values each checked by itself.
-
-    Returns:
-      It, with towers on CPU devices where --device=auto leaves their kind open.
-
-    Raises:
-      FlagError: for addresses or a task that cannot be.
-    """
-    return Job(
-        task=Task(params.job_name or LOCAL, params.task_index),
-        worker_hosts=split_hosts(params.worker_hosts),
-        ps_hosts=split_hosts(params.ps_hosts),
-        controller_host=params.controller_host or None,
-        client_per_worker=params.update_mode.processes is Processes.CLIENT_PER_WORKER,
-        towers_per_worker=params.num_gpus,
-        device="gpu" if params.device == "gpu" else "cpu",
-    )

@@ -1,4 +1,4 @@
-"""How a flag is declared: one dataclass field holds everything about it.
+"""Declaration of flags: one dataclass field per flag.
 
 ``flag()`` makes the field, ``specs_of()`` reads the declarations of a dataclass
 back as ``FlagSpec``. The parser, the checks, ``--help`` and docs/flags.md see
@@ -73,7 +73,7 @@ _RANGE: tuple[tuple[str, Callable[[float, float], bool], str], ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class _Limits:
-    """What a field's metadata holds beside its name, type and default.
+    """Metadata of a field beside name, type and default.
 
     Attributes:
       help: what the flag does, with its unit, as one sentence or two.
@@ -204,7 +204,7 @@ class FlagSpec(_Limits):
             raise FlagError(self.name, value, f"must be {_one_of(self.choices)}")
 
     def plain(self, value: Any) -> Any:
-        """A value as records hold it: what a parser made is the text it was made from."""
+        """A value as in records; for parsed values the original text."""
         return value.source if self.parser and isinstance(value, self.type) else value
 
     def text(self, value: Any) -> str:
@@ -227,7 +227,7 @@ class FlagSpec(_Limits):
         return " and ".join(f"{words} {bound:.10g}" for bound, words in bounds if bound is not None)
 
     def _read(self, text: str, whole: str) -> Any:
-        """One value or item; `whole` is the text to show in an error."""
+        """Parses a value or item; `whole` is the text to show in an error."""
         try:
             value = self._single.read(text)
         except ValueError:
@@ -237,7 +237,7 @@ class FlagSpec(_Limits):
         return value
 
     def _fault(self, item: Any) -> str:
-        """Why a value or item is refused, or ''."""
+        """The reason why a value or item is refused, or ''."""
         if type(item) is not self._single.type:
             return f"must be {self._kind_text}"
         if type(item) is float and not math.isfinite(item):
@@ -261,7 +261,6 @@ def flag_of(group: type, name: str, **changes: Any) -> Any:
 
     Args:
       group: the dataclass that declares it.
-      name: of the field there and here.
       **changes: what differs here: default, help or limits, as of `flag`.
 
     Raises:
@@ -274,7 +273,7 @@ def flag_of(group: type, name: str, **changes: Any) -> Any:
 
 
 def words(text: str) -> tuple[str, ...]:
-    """The words of a comma-separated list, none twice."""
+    """Words of a comma-separated list; duplicates are refused."""
     return tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
 
 

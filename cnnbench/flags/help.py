@@ -1,4 +1,4 @@
-"""Flags in words: ``--help`` of every command, and docs/flags.md.
+"""Flags as text: ``--help`` of every command, and docs/flags.md.
 
 ``python -m cnnbench.flags.help > docs/flags.md`` writes the latter.
 """
@@ -119,8 +119,6 @@ def command_help(about: str, flags: Iterable[Section], end: str = "") -> str:
     """The help of a command other than a run.
 
     Args:
-      about: usage and purpose.
-      flags: its flags.
       end: what follows them, such as exit codes.
     """
     return "\n".join(part for part in (about, flags_help(flags), end) if part)
@@ -130,7 +128,6 @@ def flags_help(flags: Iterable[Section], width: int | None = None) -> str:
     """Flags with type, default, valid values and meaning, by section.
 
     Args:
-      flags: what to list.
       width: columns to fill; the terminal's, at most 100, if None.
     """
     columns = width or min(shutil.get_terminal_size().columns, 100)

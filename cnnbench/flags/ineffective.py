@@ -1,4 +1,4 @@
-"""Flags that were given but change nothing in this run: one table.
+"""Flags that were given but have no effect in a run: one table.
 
 checks.py refuses wrong combinations. A flag that merely has nothing to act on gets a notice,
 so that its absence from the measurement is known.
@@ -10,15 +10,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from cnnbench.flags.checks import LOOKING, running_all_reduce
-from cnnbench.flags.cluster import job_of
+from cnnbench.flags.checks import LOOKING
 from cnnbench.flags.declare import specs_of
 from cnnbench.flags.groups.data import DataParams
 from cnnbench.flags.groups.optimizer import OptimizerParams
 from cnnbench.flags.groups.run import evaluates
 from cnnbench.flags.groups.strategies import CROSS_DEVICE, DISTRIBUTION
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
+from cnnbench.flags.optimizers import OPTIMIZERS
 from cnnbench.flags.params import FLAGS, Params
+from cnnbench.flags.reductions import running_all_reduce
 from cnnbench.variable_mgr.all_reduce.context import groups_of
 from cnnbench.variable_mgr.modes import BUILT_IN, Copies, Mode, Processes, Reduction
 from cnnbench.variable_mgr.strategies.spec import COLLECTIVE, PACKED
@@ -28,7 +29,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Unused(Generic[R]):
-    """One entry of a table, about a run of type `R`.
+    """A row of the table, for parameters of type `R`.
 
     Attributes:
       flags: names.
@@ -106,7 +107,7 @@ def _has_two_levels(params: Params) -> bool:
 
 
 def _groups(params: Params) -> int:
-    return len(groups_of(job_of(params).tower_devices, params.all_reduce_group_size))
+    return len(groups_of(params.job.tower_devices, params.all_reduce_group_size))
 
 
 _ALL_REDUCING = [mode.name for mode in BUILT_IN if mode.reduction is Reduction.ALL_REDUCE]
@@ -134,21 +135,21 @@ def _has(params: Params, setting: str) -> bool:
 
 
 def _without(setting: str, *flags: str, why: str = "") -> Unused[Params]:
-    """Flags that need a setting (see `_has`; of one flag without its dashes)."""
+    """Flags without effect unless a setting is given (see `_has`)."""
     setting = setting if setting in _SITUATIONS else f"--{setting}"
     reason = f"without {setting}{why and ': '}{why}"
     return Unused(flags, lambda params: not _has(params, setting), reason)
 
 
 def _with(setting: str, *flags: str, why: str = "", says: str = "") -> Unused[Params]:
-    """Flags that a setting leaves without effect."""
+    """Flags without effect if a setting is given."""
     setting = setting if setting in _SITUATIONS else f"--{setting}"
     reason = f"with {setting}{why and ': '}{why}"
     return Unused(flags, lambda params: _has(params, setting), reason, says)
 
 
 def _in_mode(which: Callable[[Mode], bool], *flags: str, why: str = "") -> Unused[Params]:
-    """Flags that some modes leave without effect."""
+    """Flags without effect in some modes."""
     return Unused(
         flags,
         lambda params: which(params.update_mode),
@@ -173,6 +174,7 @@ UNUSED: tuple[Unused[Params], ...] = (
     _without("--xla_compile or --xla", "xla_cache_dir"),
     _without("train_dir", *_SAVING),
     _without("trace_file", "use_chrome_trace_format"),
+    _without("profile_json", "profile_steps"),
     _without("an evaluation", "eval_dir", "collect_eval_results_async"),
     Unused(
         ("collect_eval_results_async",),
@@ -227,9 +229,11 @@ UNUSED: tuple[Unused[Params], ...] = (
         *("resize_method", "distortions", "distort_color_in_yiq", "ml_perf"),
     ),
     _without("distortions", "distort_color_in_yiq"),
-    _without("optimizer=momentum", "momentum"),
-    _without("optimizer=rmsprop", "rmsprop_decay", "rmsprop_momentum", "rmsprop_epsilon"),
-    _without("optimizer=adam", "adam_beta1", "adam_beta2", "adam_epsilon"),
+    *(
+        _without(f"optimizer={optimizer.name}", *optimizer.flags)
+        for optimizer in OPTIMIZERS.values()
+        if optimizer.flags
+    ),
     Unused(
         ("learning_rate_schedule",),
         lambda p: p.learning_rate_schedule == "staircase" and not p.num_epochs_per_decay,
@@ -259,7 +263,7 @@ UNUSED: tuple[Unused[Params], ...] = (
             *(name for name in _AGGREGATING if name != "variable_consistency"),
             *("gradient_reduction", "bn_stats", *CROSS_DEVICE),
         ),
-        lambda p: job_of(p).num_towers == 1,
+        lambda p: p.job.num_towers == 1,
         "with --num_gpus=1: there is nothing to reduce",
     ),
     _in_mode(
@@ -269,7 +273,7 @@ UNUSED: tuple[Unused[Params], ...] = (
     ),
     Unused(
         ("check_replica_consistency",),
-        lambda p: job_of(p).num_towers == 1,
+        lambda p: p.job.num_towers == 1,
         "with --num_gpus=1: there is one copy of every variable",
     ),
     _in_mode(
@@ -305,7 +309,7 @@ UNUSED: tuple[Unused[Params], ...] = (
     ),
     Unused(
         ("all_reduce_spec",),
-        lambda p: _has_two_levels(p) and _groups(p) == job_of(p).num_towers,
+        lambda p: _has_two_levels(p) and _groups(p) == p.job.num_towers,
         "where every device is a group of its own",
         says="has no first level",
     ),
@@ -348,25 +352,22 @@ UNUSED: tuple[Unused[Params], ...] = (
 
 
 def unused_notices(params: Params, explicit_flags: Iterable[str]) -> tuple[str, ...]:
-    """One line for every reason why flags that were given change nothing.
+    """A notice per reason why given flags have no effect.
 
     A flag given at a default that switches it off is not mentioned.
 
     Args:
       params: validated parameters.
-      explicit_flags: names of the flags that were given.
     """
     silent = {spec.name for spec in FLAGS if _is_off(getattr(params, spec.name), spec.default)}
     return notices(UNUSED, params, [name for name in explicit_flags if name not in silent])
 
 
 def notices(table: Iterable[Unused[R]], run: R, given: Sequence[str]) -> tuple[str, ...]:
-    """One line for every entry that applies; the first that applies to a flag counts.
+    """A notice per applicable row; for each flag only the first applicable row counts.
 
     Args:
-      table: entries.
       run: what their conditions are asked about.
-      given: names of flags.
     """
     lines = []
     for entry in table:

@@ -1,12 +1,14 @@
-"""All parameters of a run in one frozen value, and their checks."""
+"""All parameters of a run as one frozen value."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+from cnnbench.base.jobs.job import LOCAL, Job, Task, split_hosts
 from cnnbench.flags.declare import FlagSpec, specs_of
 from cnnbench.flags.groups.cluster import ClusterParams
 from cnnbench.flags.groups.data import DataParams
@@ -19,7 +21,7 @@ from cnnbench.flags.groups.strategies import StrategyParams
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
 from cnnbench.flags.retired import accepts_retired
 from cnnbench.variable_mgr import registry
-from cnnbench.variable_mgr.modes import Mode
+from cnnbench.variable_mgr.modes import Mode, Processes
 
 
 @accepts_retired
@@ -90,6 +92,25 @@ class Params(
           FlagError: there is none of that name.
         """
         return registry.find(self.variable_update)
+
+    @cached_property
+    def job(self) -> Job:
+        """The job that the flags describe, values each checked by itself.
+
+        Its towers are on CPU devices where --device=auto leaves their kind open.
+
+        Raises:
+          FlagError: for addresses or a task that cannot be.
+        """
+        return Job(
+            task=Task(self.job_name or LOCAL, self.task_index),
+            worker_hosts=split_hosts(self.worker_hosts),
+            ps_hosts=split_hosts(self.ps_hosts),
+            controller_host=self.controller_host or None,
+            client_per_worker=self.update_mode.processes is Processes.CLIENT_PER_WORKER,
+            towers_per_worker=self.num_gpus,
+            device="gpu" if self.device == "gpu" else "cpu",
+        )
 
     def mark_validated(self) -> None:
         """For ``validate``: these values have been checked."""

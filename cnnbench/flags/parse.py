@@ -1,4 +1,4 @@
-"""From a command line to ``Params``."""
+"""Parsing of command lines into ``Params``."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from cnnbench.base.jobs.resolve import mpi_ranks
 from cnnbench.base.reading import read_file
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags.checks import check_each, check_fp16, validate
-from cnnbench.flags.cluster import ADDRESSES, located
+from cnnbench.flags.cluster import ADDRESSES, with_job_from_env
 from cnnbench.flags.declare import FlagSpec
 from cnnbench.flags.ineffective import unused_notices
 from cnnbench.flags.params import FLAGS, Params
-from cnnbench.flags.retired import OBSOLETE, RENAMED, obsolete_notices, renamed_notices
+from cnnbench.flags.retired import OBSOLETE, REMOVED, RENAMED, obsolete_notices, renamed_notices
 
 _FLAG_FILE = "flagfile"
 _MOST_NESTED, _MOST_MIB = 64, 16
@@ -82,7 +82,7 @@ def parse_args(argv: Sequence[str]) -> ParsedArgs:
 
 
 def _without_horovod(given: dict[str, Any]) -> dict[str, Any]:
-    """What Horovod did: a process for each device, started by mpirun, and all-reduces."""
+    """Replaces --variable_update=horovod: one process per device started by mpirun."""
     job = {}
     if mpi_ranks(os.environ) is not None and not {"cluster", *ADDRESSES} & given.keys():
         job["cluster"] = "mpi"
@@ -90,12 +90,12 @@ def _without_horovod(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _located(params: Params, given: Mapping[str, Any]) -> Params:
-    """With the job of the environment, which flags must not contradict."""
+    """Parameters with the job of the environment, which flags must not contradict."""
     for name in ADDRESSES:
         if name in given:
             reason = f"contradicts --cluster={params.cluster}, which finds it in the environment"
             raise FlagError(name, given[name], reason)
-    return located(params, os.environ)
+    return with_job_from_env(params, os.environ)
 
 
 def parse_flags(argv: Sequence[str], specs: Iterable[FlagSpec]) -> dict[str, Any]:
@@ -106,7 +106,6 @@ def parse_flags(argv: Sequence[str], specs: Iterable[FlagSpec]) -> dict[str, Any
 
     Args:
       argv: arguments without the program's and the command's name.
-      specs: the flags to know.
 
     Returns:
       Values by name, of the flags that were given, in the order of ``specs``.
@@ -136,7 +135,6 @@ def parse_command(
 
     Args:
       argv: arguments without the program's and the command's name.
-      specs: the flags to know.
 
     Returns:
       Values by name as `parse_flags` gives them, and what is no flag.
@@ -153,11 +151,9 @@ def parse_command(
 def _split(
     argv: Sequence[str], by_name: dict[str, FlagSpec], mixed: bool
 ) -> tuple[flags.FlagValues, Sequence[str], list[str]]:
-    """Flag values, the arguments with flag files read, and what is no flag.
+    """Flag values, arguments with flag files expanded, and positional arguments.
 
     Args:
-      argv: as given.
-      by_name: the flags to know.
       mixed: flags may follow arguments.
     """
     values = flags.FlagValues()
@@ -182,7 +178,7 @@ def _split(
 def _with_flag_files(
     argv: Sequence[str], by_name: Mapping[str, FlagSpec], mixed: bool
 ) -> Iterator[str]:
-    """The arguments, with what flag files hold in the places of --flagfile, as absl has it."""
+    """Arguments with --flagfile replaced by the file's flags, as in absl."""
     words = iter(argv)
     for word in words:
         name, equals, text = word.lstrip("-").partition("=")
@@ -256,6 +252,8 @@ def _define(values: flags.FlagValues, spec: FlagSpec) -> None:
 def _unknown_flag(name: str, known: dict[str, FlagSpec]) -> str:
     if name.removeprefix("no") in known:
         return f"--{name}: only a boolean has a --no form, write --{name[2:]}=value"
+    if name in REMOVED:
+        return f"--{name} was removed; {REMOVED[name]}"
     switches = (f"no{n}" for n, spec in known.items() if spec.kind == "boolean")
     close = difflib.get_close_matches(name, [*known, *switches], n=1)
     hint = f"; did you mean --{close[0]}?" if close else "; cnnbench run --help lists those of runs"

@@ -1,8 +1,8 @@
-"""Flags of tf_cnn_benchmarks without meaning in TensorFlow 2, and old names of flags.
+"""Obsolete and renamed flags of tf_cnn_benchmarks.
 
-The former parse as they always did, change nothing, and a value other than the old default brings
-a notice; the help says what to use instead. They include flags that tf_cnn_benchmarks dropped
-itself, or that only its forks had, and that job files still give.
+Obsolete ones still parse and have no effect; a value other than the old default causes a notice,
+and the help names alternatives. They include flags that tf_cnn_benchmarks itself had dropped, or
+that only its forks had, because job files still use them.
 """
 
 from __future__ import annotations
@@ -75,6 +75,12 @@ RENAMED: Mapping[str, str] = {
 }
 """Flags by the names that early versions and forks of tf_cnn_benchmarks gave them."""
 
+REMOVED: Mapping[str, str] = {
+    "points": "--predict takes published or measured figures of a link: --link=PRESET or "
+    "--link=alpha=SECONDS,bandwidth=BYTES_PER_SECOND (docs/cost_model.md)",
+}
+"""Flags of earlier versions that are refused, with what to use instead."""
+
 
 def obsolete_notices(given: Mapping[str, Any]) -> tuple[str, ...]:
     """One line for every obsolete flag set to something else than its old default.
@@ -96,11 +102,7 @@ def obsolete_notices(given: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def renamed_notices(given: Container[str]) -> tuple[str, ...]:
-    """One line for every old name.
-
-    Args:
-      given: names.
-    """
+    """One line for every old name."""
     return tuple(f"--{old} is --{new} now" for old, new in RENAMED.items() if old in given)
 
 

@@ -1,1 +1,1 @@
-"""From records to verdicts, pages and trends; needs no TensorFlow."""
+"""Records to verdicts, pages and trends; needs no TensorFlow."""

@@ -1,1 +1,1 @@
-"""Measurements and models of single parts: reductions, costs, layers of a step."""
+"""Measurements and models of parts of a step: reductions, their costs, layers."""

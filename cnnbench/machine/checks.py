@@ -1,4 +1,4 @@
-"""What would spoil the results of a run, and what to do about it.
+"""Checks of the measuring conditions, with advice.
 
 Checks before the first step and after the timed loop take a `Situation` and return what they
 found and advice, or None. A new check is a function here, its id in `CONDITIONS`, its place in
@@ -39,10 +39,6 @@ ALL = "all"
 def parse_quiet(text: str, flag: str = "quiet_conditions") -> frozenset[str]:
     """The ids in a comma-separated list; "all" stands for every one.
 
-    Args:
-      text: the value of the flag.
-      flag: its name, for the error.
-
     Raises:
       FlagError: an unknown id.
     """
@@ -75,7 +71,7 @@ class Condition:
 
 @dataclass(frozen=True, kw_only=True)
 class RunFlags:
-    """The flags that advice depends on, as they turned out.
+    """Resolved flags that advice depends on.
 
     Attributes:
       on_gpu: whether the towers are on GPUs.
@@ -97,7 +93,7 @@ class RunFlags:
 
 @dataclass(frozen=True, kw_only=True)
 class Situation:
-    """The input of the checks.
+    """Input of the checks.
 
     Attributes:
       facts: about the machine, see `cnnbench.machine.facts`.
@@ -152,7 +148,7 @@ _MEASURE_AGAIN = "measure again, interleaved, with cnnbench ab"
 
 
 def load(now: Situation) -> Finding:
-    """Other processes on the CPUs, by their CPU time.
+    """Checks for CPU time of other processes.
 
     The load average of the last minute still includes the run before this one, so it stands
     in only where CPU time is unknown.
@@ -174,28 +170,28 @@ def load(now: Situation) -> Finding:
 
 
 def load_in_loop(then: Situation) -> Finding:
-    """The same in the timed loop."""
+    """Checks for CPU time of other processes in the timed loop."""
     busy = _busy_with_others(then)
     found = f"in the timed loop other processes kept {busy}"
     return (found, _MEASURE_AGAIN) if busy else None
 
 
 def steal(now: Situation) -> Finding:
-    """CPU time that the hypervisor withheld."""
+    """Checks for CPU time that the hypervisor withheld."""
     share = _stolen(now)
     found = f"the hypervisor withholds {share:.0%} of the CPU time this machine asks for"
-    return (found, f"use a machine whose CPUs are its own, or {_INTERLEAVE}") if share else None
+    return (found, f"use a dedicated machine, or {_INTERLEAVE}") if share else None
 
 
 def steal_in_loop(then: Situation) -> Finding:
-    """The same in the timed loop."""
+    """Checks for CPU time that the hypervisor withheld in the timed loop."""
     share = _stolen(then)
     found = f"in the timed loop the hypervisor withheld {share:.0%} of the CPU time"
     return (found, _MEASURE_AGAIN) if share else None
 
 
 def threads(now: Situation) -> Finding:
-    """More threads than CPUs."""
+    """Checks for more threads than CPUs."""
     wanted, usable = now.flags.intra_threads, now.usable_cpus
     if not now.flags.intra_threads_given or wanted <= usable:
         return None
@@ -204,7 +200,7 @@ def threads(now: Situation) -> Finding:
 
 
 def quota(now: Situation) -> Finding:
-    """Less CPU time than the threads can use: they run in bursts and are then stopped."""
+    """Checks for a CPU quota below what the threads can use, which stops them periodically."""
     limit = now.facts.get("cgroup_cpu_limit")
     running = min(now.flags.intra_threads or now.usable_cpus, now.usable_cpus)
     if limit is None or now.flags.on_gpu or running <= limit:
@@ -215,7 +211,7 @@ def quota(now: Situation) -> Finding:
 
 
 def quota_in_loop(then: Situation) -> Finding:
-    """Threads that a control group stopped."""
+    """Checks for threads that a control group stopped."""
     seconds, stopped = then.interval.seconds, then.interval.quota_seconds or 0.0
     if stopped <= _QUOTA_SHARE * seconds:
         return None
@@ -229,7 +225,7 @@ def quota_in_loop(then: Situation) -> Finding:
 
 
 def governor(now: Situation) -> Finding:
-    """Clock frequencies that are held down or differ."""
+    """Checks for clock frequencies that are limited or differ."""
     names = [name for name in str(now.facts.get("cpu_governor", "")).split(",") if name]
     if len(names) > 1:
         found = f"CPUs have different frequency governors ({', '.join(names)})"
@@ -241,30 +237,32 @@ def governor(now: Situation) -> Finding:
 
 
 def thermal(then: Situation) -> Finding:
-    """A processor that was throttled for heat."""
+    """Checks for a processor throttled by heat."""
     found = f"in the timed loop CPUs slowed down {then.interval.thermal_events} times for heat"
-    advice = "see to cooling; a lower clock that holds (turbo off) gives steadier results"
+    advice = "check the cooling; a lower clock that holds (turbo off) gives steadier results"
     return (found, advice) if then.interval.thermal_events else None
 
 
 def memory(now: Situation) -> Finding:
-    """Little memory left."""
+    """Checks for little free memory."""
     total, left = now.facts.get("memory_bytes"), now.facts.get("memory_available_bytes")
     if not total or left is None or left >= _SCARCE_MEMORY * total:
         return None
     found = f"{left / 2**20:.0f} of {total / 2**20:.0f} MiB of memory are left"
-    return found, "stop what takes it, or lower --batch_size"
+    return found, "stop programs that use it, or lower --batch_size"
 
 
 def memory_in_loop(then: Situation) -> Finding:
-    """Pages that went to swap space or came from it."""
+    """Checks for pages moved to or from swap space."""
     pages, size = then.interval.swapped_pages, then.flags.batch_size
-    advice = f"stop what takes the memory, or lower --batch_size{f', now {size}' if size else ''}"
+    advice = (
+        f"stop programs that use the memory, or lower --batch_size{f', now {size}' if size else ''}"
+    )
     return (f"in the timed loop {pages} pages were swapped", advice) if pages else None
 
 
 def numa(now: Situation) -> Finding:
-    """Several NUMA nodes, and a run that is bound to none of them."""
+    """Checks for several NUMA nodes without binding to one."""
     nodes = now.facts.get("numa_nodes") or 1
     if nodes <= 1 or now.flags.on_gpu or "cpu_affinity" in now.facts:
         return None
@@ -273,13 +271,13 @@ def numa(now: Situation) -> Finding:
 
 
 def battery(now: Situation) -> Finding:
-    """No mains power."""
+    """Checks for battery power."""
     found = ("the machine runs on battery", "plug it in")
     return found if now.facts.get("on_battery") else None
 
 
 def gpu_processes(now: Situation) -> Finding:
-    """Processes of others on the GPUs of the run."""
+    """Checks for other processes on the GPUs of the run."""
     busy = {state.index: state.others for state in now.gpus.own if state.others}
     if not now.flags.on_gpu or not busy:
         return None
@@ -293,7 +291,7 @@ def gpu_processes(now: Situation) -> Finding:
 
 
 def gpu_processes_in_loop(then: Situation) -> Finding:
-    """Processes of others that started on the run's GPUs."""
+    """Checks for other processes that started on the GPUs of the run."""
     before = {state.uuid: state for state in then.gpus_before.states}
     new = {s.index: new_processes(before.get(s.uuid), s) for s in then.gpus.own}
     words = [f"{process_names(them)} on GPU {index}" for index, them in new.items() if them]
@@ -303,17 +301,17 @@ def gpu_processes_in_loop(then: Situation) -> Finding:
 
 
 def gpu_throttle(now: Situation) -> Finding:
-    """GPUs that are throttled before the run uses them."""
+    """Checks for GPUs throttled before the run uses them."""
     slow = {s.index: [r for r in s.throttle_reasons if r in _HEAT] for s in now.gpus.own}
     words = [f"GPU {i} ({', '.join(reasons)})" for i, reasons in slow.items() if reasons]
     if not now.flags.on_gpu or not words:
         return None
-    advice = "see to cooling and power supply, and let them cool down"
+    advice = "check the cooling and power supply, and let them cool down"
     return f"clocks are held down on {', '.join(words)}", advice
 
 
 def gpu_throttle_in_loop(then: Situation) -> Finding:
-    """GPUs that were throttled for heat or power supply."""
+    """Checks for GPUs throttled by heat or power supply."""
     words = []
     before = {state.uuid: state.thermal_seconds for state in then.gpus_before.states}
     for state in then.gpus.own:
@@ -325,12 +323,14 @@ def gpu_throttle_in_loop(then: Situation) -> Finding:
             words.append(f"GPU {state.index} ({', '.join(reasons)})")
     if not then.flags.on_gpu or not words:
         return None
-    advice = "see to cooling and power supply; a lower clock that holds (nvidia-smi -lgc, as root) "
+    advice = (
+        "check the cooling and power supply; a lower clock that holds (nvidia-smi -lgc, as root) "
+    )
     return f"clocks were held down on {', '.join(words)}", f"{advice}gives steadier results"
 
 
 def _busy_with_others(situation: Situation) -> str | None:
-    """The CPUs that other processes use, if they are too many; None also if unknown."""
+    """Number of CPUs used by other processes; None if it is small or unknown."""
     cpus = situation.facts.get("logical_cpus") or situation.usable_cpus
     others = situation.interval.other_cpus
     if others is None or others < max(0.1, _OTHERS_SHARE * cpus):
@@ -339,13 +339,13 @@ def _busy_with_others(situation: Situation) -> str | None:
 
 
 def _stolen(situation: Situation) -> float:
-    """The share of CPU time that the hypervisor withheld, if it is too large; else 0."""
+    """Share of CPU time withheld by the hypervisor; 0 if it is small."""
     share = situation.interval.steal_fraction or 0.0
     return share if share >= _STEAL_SHARE else 0.0
 
 
 def _by_id(*checks: Check) -> dict[str, Check]:
-    """Checks by the id of what they find, which is in their names."""
+    """Checks by the id in their names."""
     return {check.__name__.removesuffix("_in_loop"): check for check in checks}
 
 
@@ -363,11 +363,10 @@ AFTER = _by_id(
 
 
 def conditions(checks: Mapping[str, Check], situation: Situation) -> tuple[Condition, ...]:
-    """The conditions that checks find.
+    """Runs checks; returns the conditions that they find.
 
     Args:
       checks: `BEFORE` or `AFTER`.
-      situation: at that time.
     """
     found = ((name, check(situation)) for name, check in checks.items())
     return tuple(Condition(name, *finding) for name, finding in found if finding)

@@ -1,4 +1,4 @@
-"""Facts about processor, memory, their limits, and sources of noise in timings."""
+"""Facts about processor and memory: limits, settings, sources of noise in timings."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def processor(host: Host) -> Facts:
         "cpu_model": first.get("model name") or first.get("Model") or platform.processor(),
         "cpu_isa": [name for name in _ISA if name in flags],
         "physical_cores": len(cores) or None,
-        # A hypervisor's neighbours are the usual reason for noise.
+        # Other machines on the same hypervisor are the usual cause of noise.
         "virtual_machine": True if "hypervisor" in flags else None,
     }
 
 
 def logical_cpus(host: Host) -> Facts:
-    """How many CPUs there are and how many of them this process may use."""
+    """Number of CPUs, and of those that this process may use."""
     total = os.cpu_count()
     if sys.platform != "linux":
         return {"logical_cpus": total}
@@ -100,7 +100,7 @@ _CHOICES = {
 
 
 def settings(host: Host) -> Facts:
-    """What the kernel and the firmware have set: clocks, power, memory, virtual machine."""
+    """Settings of kernel and firmware: clocks, power, memory, virtual machine."""
     found: dict[str, Fact | None] = {name: host.text(path) for name, path in _TEXTS.items()}
     for name, path in _SWITCHES.items():
         number = host.number(path)
@@ -147,7 +147,7 @@ def memory(host: Host) -> Facts:
 
 
 def limits(host: Host) -> Facts:
-    """CPU and memory that control groups, mostly those of containers, leave us."""
+    """CPU and memory limits of control groups, mostly those of containers."""
     cpus: list[float] = []
     sizes: list[int] = []
     for folder in cgroup_folders(host, "cpu"):
@@ -170,10 +170,9 @@ def limits(host: Host) -> Facts:
 
 
 def cgroup_folders(host: Host, controller: str) -> list[str]:
-    """The folders of our control group and those above it, of both versions.
+    """Folders of this process's control group and its parents, of both versions.
 
     Args:
-      host: where to read.
       controller: "cpu" or "memory", which have hierarchies of their own in version 1.
     """
     lines = (host.text("proc/self/cgroup") or "").splitlines()
@@ -186,7 +185,7 @@ def cgroup_folders(host: Host, controller: str) -> list[str]:
 
 
 def load(host: Host) -> Facts:
-    """Runnable tasks, mean of the last minute."""
+    """Number of runnable tasks, averaged over the last minute."""
     return {"load_average_1min": round(os.getloadavg()[0], 2)}
 
 
@@ -203,7 +202,7 @@ def _fields(text: str) -> dict[str, str]:
 
 
 def _upwards(mount: str, path: str) -> list[str]:
-    """The folder of a control group and those above it, up to its mount point."""
+    """Folders of a control group and its parents, up to its mount point."""
     parts = [part for part in path.split("/") if part not in ("", "..")]
     return ["/".join([mount, *parts[:length]]) for length in range(len(parts), -1, -1)]
 

@@ -1,4 +1,4 @@
-"""Energy of the timed loop, where it can be read: RAPL and NVML.
+"""Energy of the timed loop, from RAPL and NVML.
 
 RAPL counts the energy of processor packages and their memory, NVML that of whole GPU
 boards, all processes included; disks, fans and power supplies are in neither. The
@@ -74,7 +74,7 @@ class EnergyMeter:
         self._start = (self._clock(), self._read())
 
     def pause(self) -> None:
-        """What is used from here to the next `start` does not count."""
+        """Excludes energy from now to the next `start`."""
         if self._start is None:
             return
         start, first = self._start
@@ -170,12 +170,7 @@ def _watts(host: Host, folder: str) -> float:
 
 @contextlib.contextmanager
 def nvml_counters(host: Host, gpu_indices: str, num_gpus: int) -> Iterator[tuple[Counter, ...]]:
-    """The GPUs of a run, while the block lasts; empty where pynvml or the counters are missing.
-
-    Args:
-      host: where to read.
-      gpu_indices, num_gpus: flags of the run.
-    """
+    """The GPUs of a run, while the block lasts; empty where pynvml or the counters are missing."""
     with nvml(host) as module:
         counters: tuple[Counter, ...] = ()
         if module is not None:

@@ -1,4 +1,4 @@
-"""Calls of git that run no program which a repository's configuration names.
+"""Git commands that run no program named by a repository's configuration.
 
 A repository may come from anywhere, and its configuration may name programs that git runs while
 it merely reads: hooks, a monitor of the file system, filters, a signature checker, helpers of a
@@ -40,7 +40,7 @@ class GitError(Exception):
 
 
 def command(folder: str | Path | None = None) -> list[str]:
-    """The beginning of a git command without hooks and file system monitor.
+    """Prefix of a git command without hooks and file system monitor.
 
     Args:
       folder: in the repository; the working directory if None.
@@ -50,7 +50,7 @@ def command(folder: str | Path | None = None) -> list[str]:
 
 
 def git(*arguments: str, folder: str | Path | None = None, timeout: float = 60.0) -> str:
-    """The standard output of a git command that reads, without white space around it.
+    """Standard output of a reading git command, stripped.
 
     Args:
       *arguments: of git; a command that compares contents of files would run filters.

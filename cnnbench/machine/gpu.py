@@ -1,4 +1,4 @@
-"""NVIDIA GPUs: facts for the record, and what they are doing now.
+"""NVIDIA GPUs: facts for the record, and their current state.
 
 Everything is read by NVML, through the module pynvml (nvidia-ml-py, part of the extra
 ``and-cuda``), within milliseconds. Without it, models and driver come from the driver's files.
@@ -38,7 +38,7 @@ def driver_loaded(host: Host) -> bool:
 
 @contextlib.contextmanager
 def nvml(host: Host) -> Iterator[Any]:
-    """The initialised module pynvml; None without a driver, the module or its library."""
+    """The initialised module pynvml; None without driver, module or library."""
     module: Any = None
     if driver_loaded(host):
         try:
@@ -70,12 +70,7 @@ def _text(value: str | bytes) -> str:
 
 
 def ask(question: Callable[..., Any], *arguments: Any) -> Any:
-    """The answer of NVML; None where this GPU or driver has none.
-
-    Args:
-      question: a function of pynvml.
-      *arguments: of it.
-    """
+    """The answer of NVML; None if this GPU or driver does not support the query."""
     try:
         return question(*arguments)
     except Exception:  # NVMLError, of a module that may not be there
@@ -118,7 +113,7 @@ def nvml_facts(host: Host) -> Facts:
 
 
 def gpu_memory(host: Host | None = None) -> Memory | None:
-    """The memory of the smallest GPU; None where NVML does not tell.
+    """Memory of the smallest GPU; None without NVML.
 
     Args:
       host: where to read; this machine if None.
@@ -131,7 +126,7 @@ def gpu_memory(host: Host | None = None) -> Memory | None:
 
 
 def visible_to_tensorflow(host: Host) -> Facts:
-    """The GPUs that the loaded TensorFlow sees; they win over those of the machine."""
+    """GPUs that the loaded TensorFlow sees; they override those of the machine."""
     tf: Any = host.modules.get("tensorflow")
     if tf is None:
         return {}
@@ -154,7 +149,7 @@ GROUPS: tuple[FactGroup, ...] = (driver_files, nvml_facts, visible_to_tensorflow
 
 @dataclass(frozen=True)
 class GpuState:
-    """One GPU at one moment; None where unknown.
+    """The state of one GPU; None where unknown.
 
     Attributes:
       index: the driver's number of it.
@@ -212,10 +207,9 @@ def visible_gpus(host: Host) -> list[str]:
 
 
 def share_of_gpus(host: Host, index: int, count: int) -> str | None:
-    """What CUDA_VISIBLE_DEVICES should be for one of several processes of a machine.
+    """Value of CUDA_VISIBLE_DEVICES for one of several processes of a machine.
 
     Args:
-      host: where to read.
       index: of the process among those of this machine that use GPUs.
       count: GPUs that each of them uses.
 
@@ -238,7 +232,7 @@ def _gpu_count(host: Host) -> int:
 def gpus_of_run(
     uuids: Sequence[str], environ: Mapping[str, str], gpu_indices: str, num_gpus: int
 ) -> tuple[int, ...]:
-    """Which of a machine's GPUs a run uses.
+    """GPUs of a machine that a run uses.
 
     Args:
       uuids: of all GPUs, in the driver's order.
@@ -267,7 +261,7 @@ def gpus_of_run(
 
 @dataclass(frozen=True)
 class GpuView:
-    """The GPUs of a machine, and those of them that a run uses.
+    """GPUs of a machine, and those that a run uses.
 
     Attributes:
       states: of all GPUs, in the driver's order.
@@ -296,7 +290,7 @@ class GpuView:
 
     @property
     def own(self) -> tuple[GpuState, ...]:
-        """The states of the run's own GPUs."""
+        """States of the run's GPUs."""
         return tuple(self.states[i] for i in self.mine)
 
     @property

@@ -1,4 +1,4 @@
-"""Where facts are read: a file system, environment variables and loaded modules."""
+"""Sources of facts: file system, environment variables, loaded modules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Facts: TypeAlias = Mapping[str, Fact | None]
 
 @dataclass(frozen=True)
 class Host:
-    """The sources of facts; tests replace the root by a folder.
+    """Sources of facts; tests replace the root by a folder.
 
     Attributes:
       root: of the file system that /proc and /sys are under.
@@ -44,11 +44,10 @@ FactGroup: TypeAlias = Callable[[Host], Facts]
 
 
 def gather(groups: Iterable[FactGroup], host: Host) -> dict[str, Fact]:
-    """Facts of all groups that could be read.
+    """Facts of all groups, as far as readable.
 
     Args:
       groups: functions that read facts; one that raises adds none.
-      host: where to read.
 
     Returns:
       Facts by name, without empty ones.
@@ -57,7 +56,7 @@ def gather(groups: Iterable[FactGroup], host: Host) -> dict[str, Fact]:
     for group in groups:
         try:
             facts = group(host)
-        except Exception:  # a fact is never worth a run
+        except Exception:  # a missing fact must not end a run
             continue
         found.update({k: v for k, v in facts.items() if v is not None and v not in ("", [])})
     return found

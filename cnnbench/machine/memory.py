@@ -1,4 +1,4 @@
-"""Memory that a process can have: of the machine, and as far as control groups let it."""
+"""Memory available to a process, by machine and control groups."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Memory:
 
 
 def main_memory(host: Host | None = None) -> Memory | None:
-    """What there is; None where it cannot be read.
+    """Total and free main memory; None if unknown.
 
     Args:
       host: where to read; this machine if None.
@@ -52,7 +52,7 @@ def main_memory(host: Host | None = None) -> Memory | None:
 
 
 def _file_pages(host: Host, folder: str) -> int:
-    """Bytes of a control group that the kernel can give to others at once."""
+    """Bytes of a control group that the kernel can reclaim at once."""
     found = re.search(
         r"^(?:inactive_file|total_inactive_file) (\d+)$",
         host.text(f"{folder}/memory.stat") or "",

@@ -1,4 +1,4 @@
-"""The git repository that is worked in, as the subject of what is measured."""
+"""The current git repository, as the subject of a measurement."""
 
 from __future__ import annotations
 
@@ -20,12 +20,9 @@ _LONG = re.compile(r"\w+://(?:[^@/]*@)?(?P<host>[^/]*)/(?P<path>.*)")
 
 
 def of_work(flags: Mapping[str, Any]) -> Subject:
-    """The repository of what a process measures: of its plug-in, else of the working directory.
+    """Repository of what a process measures: that of its plug-in, else of the working directory.
 
     A plug-in that its repository does not track differs from the commit.
-
-    Args:
-      flags: of the process, by name.
     """
     for plugin in filter(None, map(flags.get, _PLUGINS)):
         file = Path(plugin).resolve()
@@ -41,7 +38,7 @@ def of_work(flags: Mapping[str, Any]) -> Subject:
 
 
 def of_folder(folder: str | Path | None = None) -> Subject:
-    """The repository that a folder is in, its commit and whether tracked files differ from it.
+    """Repository of a folder, its commit, and whether tracked files differ from it.
 
     Args:
       folder: in a working tree; the working directory if None.
@@ -60,7 +57,7 @@ def of_folder(folder: str | Path | None = None) -> Subject:
 
 
 def _name(folder: str | Path | None) -> str | None:
-    """The address of `origin`, else the folder that all worktrees of the repository share."""
+    """The address of `origin`, else the folder shared by all worktrees of the repository."""
     with contextlib.suppress(GitError):
         return address(git("config", "--get", "remote.origin.url", folder=folder, timeout=_SECONDS))
     with contextlib.suppress(GitError):
@@ -71,7 +68,7 @@ def _name(folder: str | Path | None) -> str | None:
 
 
 def address(url: str) -> str:
-    """A repository's address as host/path: equal for all ways to reach it, and without secrets.
+    """A repository's address as host/path, equal for all protocols and without secrets.
 
     Args:
       url: of a remote, or a path, of which the last part is taken.

@@ -1,4 +1,4 @@
-"""Counters of the machine, and the changes between two samples of them.
+"""Counters of the machine, and their changes between two samples.
 
 Everything is read from a few files of /proc and /sys, in well under a millisecond on a
 small machine; nothing runs in between.
@@ -47,7 +47,7 @@ class Counters:
     swapped_pages: int | None = None
 
     def moved(self, first: Counters, second: Counters) -> Counters:
-        """These counters as if nothing had been counted between two later samples.
+        """These counters without what was counted between two later samples.
 
         Args:
           first, second: the samples, in order; a counter that one of them lacks is unknown.
@@ -65,10 +65,9 @@ class Counters:
 
 
 def take(host: Host, clock: Callable[[], float] = time.monotonic) -> Counters:
-    """The counters now. Never raises.
+    """Samples the counters. Never raises.
 
     Args:
-      host: where to read.
       clock: seconds, monotonic.
     """
     busy, steal = _cpu_seconds(host)
@@ -170,7 +169,7 @@ def _own_seconds() -> float:
 
 def _thermal_events(host: Host) -> int | None:
     if not (host.root / _CPU / "cpu0/thermal_throttle").is_dir():
-        return None  # do not search hundreds of CPUs in vain
+        return None  # avoids a search over hundreds of CPUs
     counts = [
         host.number(f"{_CPU}/{folder.parent.name}/thermal_throttle/{kind}_throttle_count")
         for folder in (host.root / _CPU).glob("cpu[0-9]*/thermal_throttle")

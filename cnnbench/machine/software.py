@@ -1,4 +1,4 @@
-"""Versions of Python, TensorFlow and its build, cnnbench with its commit; speed variables.
+"""Versions of Python, TensorFlow and cnnbench, and environment variables that change speed.
 
 Environment variables that change speed are chosen by an allow-list that keeps secrets out.
 Whole prefixes are listed only where no other software uses them. ``TF_`` alone is shared
@@ -55,7 +55,7 @@ def python(host: Host) -> Facts:
 
 
 def packages(host: Host) -> Facts:
-    """Installed versions; TensorFlow's also names the package it came in."""
+    """Installed versions; TensorFlow's with the name of its package."""
     tensorflow = next(
         ((name, version) for name in _TENSORFLOW_PACKAGES if (version := _version(name))),
         (None, None),
@@ -88,7 +88,7 @@ def tensorflow_build(host: Host) -> Facts:
 
 
 def tensorflow_threads(host: Host) -> Facts:
-    """Thread counts set in the loaded TensorFlow; absent where it chooses itself."""
+    """Thread counts set in the loaded TensorFlow; absent where it chooses them."""
     tf: Any = host.modules.get("tensorflow")
     if tf is None:
         return {}
@@ -99,7 +99,7 @@ def tensorflow_threads(host: Host) -> Facts:
 
 
 def commit(host: Host) -> Facts:
-    """Commit of the checkout that cnnbench runs from, and whether files differ from it."""
+    """Commit of the checkout of cnnbench, and whether files differ from it."""
     checkout = Path(own.__file__).resolve().parent.parent
     if not (checkout / ".git").exists():
         return {}
@@ -108,7 +108,7 @@ def commit(host: Host) -> Facts:
 
 
 def speed_variables(host: Host) -> Facts:
-    """The variables of the allow-list, as facts called env_NAME.
+    """Variables of the allow-list, as facts named env_NAME.
 
     Without the folder of --xla_cache_dir, which is a place.
     """

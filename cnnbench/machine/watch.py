@@ -1,4 +1,4 @@
-"""Samples the machine while a run starts and around its timed loop, never inside the loop."""
+"""Samples of the machine before the first step and around the timed loop, never within."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from cnnbench.machine.energy import Energy, EnergyMeter, nvml_counters, rapl_cou
 from cnnbench.machine.gpu import GpuState, GpuView, driver_loaded, gpu_states
 from cnnbench.machine.host import Host
 from cnnbench.machine.sampling import CounterChanges, Counters, take
-from cnnbench.records.run import ConditionNote, Conditions
+from cnnbench.records.parts import ConditionNote, Conditions
 
 
 class Watch:
@@ -78,7 +78,6 @@ class Watch:
 
         Args:
           facts: about machine and software, see `cnnbench.machine.facts`.
-          flags: of the run.
         """
         self._facts, self._flags = facts, flags
         interval = CounterChanges.between(self._first, take(self._host, self._clock))
@@ -117,7 +116,7 @@ class Watch:
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
-        """Within the timed loop: what happens meanwhile is not the run's."""
+        """Excludes a block within the timed loop from the samples."""
         assert self._loop_start is not None
         self._meter.pause()
         begin = take(self._host, self._clock)
@@ -141,7 +140,7 @@ class Watch:
         return self._run(AFTER, then, "during")
 
     def record(self) -> Conditions | None:
-        """For the run record; None where `before` was not reached."""
+        """Section of the run record; None if `before` was not reached."""
         if self._before is None:
             return None
         loop = {} if self._loop is None else {**self._loop.facts(), **self._gpus_after.facts()}

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from cnnbench.base.stats.descriptive import median, p99
-from cnnbench.records.codec import ABSENT, OPTIONAL, TIME, Document, Json, encode, one_of, started
+from cnnbench.records.codec import ABSENT, OPTIONAL, TIME, Document, computed, one_of, started
+from cnnbench.records.parts import Conditions, ErrorInfo, is_amount
 from cnnbench.records.place import SweepPlace
-from cnnbench.records.run import STATUSES, Conditions, ErrorInfo, check_status, is_amount
+from cnnbench.records.run import STATUSES, check_status
 from cnnbench.records.subject import Subject
 from cnnbench.variable_mgr.aggregation.spec import Packing
 
@@ -115,7 +116,6 @@ class Copying:
 
         Args:
           num_bytes: S, the bytes of all tensors of one device.
-          devices: n.
         """
         return 2 * (devices - 1) * num_bytes / self.rate
 
@@ -154,7 +154,6 @@ class AllReduceRecord(Document):
     kind: ClassVar[str] = "allreduce"
     schema: ClassVar[int] = 1
     item_lines: ClassVar[tuple[str, ...]] = ("copies", "points", "peers")
-    derived_keys: ClassVar[Mapping[str, Any]] = {"copy_bytes_per_sec": float | None}
 
     run_id: str
     started_at: str = field(metadata=TIME)
@@ -188,7 +187,8 @@ class AllReduceRecord(Document):
         return (*self.points, *self.peers)
 
     @property
-    def copy_rate(self) -> float | None:
+    @computed
+    def copy_bytes_per_sec(self) -> float | None:
         """Bytes written per second by all devices at once, at the largest size copied."""
         largest = max(self.copies, key=lambda copy: copy.bytes * copy.devices, default=None)
         return None if largest is None else largest.rate
@@ -201,10 +201,6 @@ class AllReduceRecord(Document):
             if (copy.bytes, copy.devices) == (point.bytes, point.devices):
                 return copy.bound_seconds(point.bytes, point.devices) / point.median
         return None
-
-    def derived(self) -> dict[str, Json]:
-        """The rate of copying memory."""
-        return {"copy_bytes_per_sec": encode(self.copy_rate)}
 
 
 def _check_row(path: str, row: Point | Copying) -> None:

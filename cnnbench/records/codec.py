@@ -20,7 +20,7 @@ import math
 import sys
 import types
 import typing
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timezone
 from enum import Enum
 from numbers import Integral, Real
@@ -30,6 +30,7 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 
 T = TypeVar("T")
 D = TypeVar("D", bound="Document")
+F = TypeVar("F", bound="Callable[..., Any]")
 
 # Of documents that name none, as the first did.
 IMPLIED_KIND = "run"
@@ -49,6 +50,30 @@ _NAMES = {
     float: "a number",
     bool: "true or false",
 }
+
+
+_COMPUTED: set[object] = set()
+
+
+def computed(function: F) -> F:
+    """Marks a method, or the getter of a property, whose value is encoded behind the fields.
+
+    Its name is the key. It is not read back.
+    """
+    _COMPUTED.add(function)
+    return function
+
+
+@functools.cache
+def computed_of(cls: Any) -> Mapping[str, Any]:
+    """The methods and getters of a dataclass whose values are encoded, by name."""
+    members = {name: value for one in reversed(cls.__mro__) for name, value in vars(one).items()}
+    getters = {name: getattr(one, "fget", one) for name, one in members.items()}
+    return {name: getter for name, getter in getters.items() if _is_computed(getter)}
+
+
+def _is_computed(member: object) -> bool:
+    return callable(member) and member in _COMPUTED
 
 
 def one_of(choices: Sequence[str]) -> dict[str, tuple[str, ...]]:
@@ -85,13 +110,16 @@ def encode(value: object) -> Json:
 
 
 def _encoded_fields(value: Any) -> dict[str, Json]:
-    """The JSON values of a dataclass's fields, without those that are left out."""
+    """The JSON values of a dataclass's fields, without those that are left out, and of what is
+    computed."""
     pairs = ((field, getattr(value, field.name)) for field in dataclasses.fields(value))
-    return {
+    encoded = {
         json_key(field): encode(item)
         for field, item in pairs
         if item is not None or not field.metadata.get("absent")
     }
+    computed = computed_of(value.__class__)
+    return encoded | {name: encode(get(value)) for name, get in computed.items()}
 
 
 def decode(cls: type[T], data: object, path: str = "") -> T:
@@ -100,7 +128,6 @@ def decode(cls: type[T], data: object, path: str = "") -> T:
     Unknown keys are ignored, so that documents of later versions can be read.
 
     Args:
-      cls: a frozen dataclass.
       data: JSON value, normally a dict.
       path: of data in the document, for messages.
 
@@ -147,13 +174,12 @@ def from_text(text: str | bytes) -> Any:
 
 
 class Document:
-    """A dataclass that is a JSON document of its own: schema number, kind, fields, derived values.
+    """A dataclass that is a JSON document of its own: schema number, kind, fields, computed values.
 
     Attributes:
       kind: of the document; a document without the key is a run's.
       schema: number of the layout that this version writes and reads.
       item_lines: keys of lists that are written with one line per item.
-      derived_keys: types of the values that `derived` adds.
     """
 
     __slots__ = ()
@@ -161,16 +187,11 @@ class Document:
     kind: ClassVar[str]
     schema: ClassVar[int]
     item_lines: ClassVar[tuple[str, ...]] = ()
-    derived_keys: ClassVar[Mapping[str, Any]] = {}
-
-    def derived(self) -> dict[str, Json]:
-        """Values computed from the fields, for readers; they are not read back."""
-        return {}
 
     def to_dict(self) -> dict[str, Json]:
         """The JSON document as a dict."""
         kind: dict[str, Json] = {} if self.kind == IMPLIED_KIND else {"kind": self.kind}
-        return {"schema": self.schema, **kind, **_encoded_fields(self), **self.derived()}
+        return {"schema": self.schema, **kind, **_encoded_fields(self)}
 
     def to_json(self) -> str:
         """The JSON document: one line per top-level key, valid for strict parsers."""

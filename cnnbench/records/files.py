@@ -1,4 +1,4 @@
-"""Result files: proved writable before a run, written whole or not at all."""
+"""Result files: checked before a run, written whole or not at all."""
 
 from __future__ import annotations
 
@@ -15,11 +15,7 @@ from cnnbench.errors import BenchmarkError, FlagError
 
 
 def real_path(flag: str, path: str) -> Path:
-    """A path with its symbolic links followed, as far as it is there.
-
-    Args:
-      flag: name of the flag that gave the path, for the error.
-      path: as given.
+    """A path with symbolic links resolved, as far as it exists.
 
     Raises:
       FlagError: the links lead in a circle, the working directory is gone, or it is no path.
@@ -36,14 +32,12 @@ def real_path(flag: str, path: str) -> Path:
 
 
 def resolve_output(flag: str, path: str, suffixes: Sequence[str] = ()) -> Path:
-    """The file that a result will be written to, symbolic links followed.
+    """The file that a result will be written to, with symbolic links resolved.
 
     Proves that a new file can be created beside it and that an existing one can be
     written; leaves no trace.
 
     Args:
-      flag: name of the flag that gave the path, for the error.
-      path: as given.
       suffixes: which it may have, in lower case; any if empty.
 
     Raises:
@@ -71,11 +65,7 @@ def resolve_output(flag: str, path: str, suffixes: Sequence[str] = ()) -> Path:
 
 
 def prove_folder(flag: str, path: str) -> None:
-    """Makes a folder, and a file in it for a moment.
-
-    Args:
-      flag: name of the flag that gave the path, for the error.
-      path: of the folder.
+    """Makes a folder, and checks that files can be made in it.
 
     Raises:
       FlagError: nothing can be written there; says why.
@@ -94,10 +84,9 @@ SAVED_MODEL = "saved_model.pb"
 
 
 def resolve_folder(flag: str, path: str, marker: str) -> Path:
-    """The folder that a result will be or replace, symbolic links followed.
+    """The folder that a result will be or replace, with symbolic links resolved.
 
     Args:
-      flag: name of the flag that gave the path, for the error.
       path: as given; folders above it are made.
       marker: name of a file that every result of this kind has.
 
@@ -120,7 +109,7 @@ def resolve_folder(flag: str, path: str, marker: str) -> Path:
 
 
 def write_whole(target: Path, data: bytes) -> None:
-    """Replaces a file's content at once: readers see the old or the new, never a part.
+    """Replaces a file's content atomically.
 
     Survives a kill at any moment and, once it has returned, a power cut. Keeps the
     permissions of the file it replaces. What a writer that was killed has left in the folder is
@@ -128,7 +117,6 @@ def write_whole(target: Path, data: bytes) -> None:
 
     Args:
       target: the file, symbolic links followed.
-      data: all of its content.
 
     Raises:
       OSError: nothing was changed.
@@ -153,23 +141,12 @@ def write_whole(target: Path, data: bytes) -> None:
 
 
 def write_text(flag: str, path: str, text: str) -> None:
-    """`write_bytes` of text in UTF-8; undecodable bytes of names appear as escapes.
-
-    Args:
-      flag: name of the flag that gave the path, for the error.
-      path: as given.
-      text: content of the file.
-    """
+    """`write_bytes` of text in UTF-8; undecodable bytes of names appear as escapes."""
     write_bytes(flag, path, text.encode("utf-8", "backslashreplace"))
 
 
 def write_bytes(flag: str, path: str, content: bytes) -> None:
     """Writes the result file of a command.
-
-    Args:
-      flag: name of the flag that gave the path, for the error.
-      path: as given.
-      content: of the file.
 
     Raises:
       FlagError: the path cannot become a regular file.
@@ -186,7 +163,6 @@ def write_all(descriptor: int, data: bytes) -> None:
     """Writes all bytes; one system call unless the system takes fewer.
 
     Args:
-      descriptor: of a file open for writing.
       data: to write at its position.
 
     Raises:
@@ -198,7 +174,7 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flushes a folder, so that a new or renamed entry survives a power cut."""
+    """Flushes a folder, so that new and renamed entries survive a power failure."""
     with contextlib.suppress(OSError):  # not every file system can
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -211,7 +187,7 @@ def _locked(path: Path) -> int:
     """A new file, locked as long as its descriptor is open; see `remove_abandoned`."""
     while True:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        with contextlib.suppress(OSError):  # a file system without locks: nobody removes anything
+        with contextlib.suppress(OSError):  # no locks on this file system, so nothing is removed
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         if os.fstat(descriptor).st_nlink:
             return descriptor
@@ -228,7 +204,7 @@ def remove_abandoned(folder: Path) -> None:
 
 
 def _prove(path: Path) -> None:
-    """Makes a file, writes to it, as disks and limits may forbid, and removes it."""
+    """Checks that a file can be made and written, and removes it."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         os.write(descriptor, b"\n")

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any
 
-from cnnbench.records.codec import IMPLIED_KIND, NOT_FINITE, Document, Json, json_key
+from cnnbench.records.codec import IMPLIED_KIND, NOT_FINITE, Document, Json, computed_of, json_key
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -66,10 +66,10 @@ def _object(cls: Any, definitions: dict[str, Json]) -> dict[str, Json]:
         properties[key] = {"description": text, **form} if text else form
         if not field.metadata.get("optional"):
             required.append(key)
-    if issubclass(cls, Document):
-        for key, hint in cls.derived_keys.items():
-            properties[key] = _form(hint, definitions)
-            required.append(key)
+    for key, getter in computed_of(cls).items():
+        form = _form(typing.get_type_hints(getter)["return"], definitions)
+        properties[key] = {"description": _summary(getter), **form}
+        required.append(key)
     return {
         "description": _summary(cls),
         "type": "object",
@@ -86,7 +86,6 @@ def _form(
 
     Args:
       hint: an annotation that `encode` can write.
-      definitions: of dataclasses so far.
       metadata: of the field: "choices" and "format" of its texts, "form", the dataclass that a
         mapping is written from.
 

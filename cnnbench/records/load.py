@@ -1,31 +1,54 @@
-"""Loads records from files, folders and patterns; other files are reported and skipped."""
+"""Loading of records from files, folders and patterns."""
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from cnnbench.base.reading import read_file
 from cnnbench.base.text.table import natural_key
 from cnnbench.errors import UsageError
 from cnnbench.records.codec import from_text
+from cnnbench.records.roofline import Roofline
 from cnnbench.records.run import RunRecord
+from cnnbench.records.strategies import StrategiesDocument
+from cnnbench.records.tune import TuneDocument
 
 if TYPE_CHECKING:
     from cnnbench.records.allreduce import AllReduceRecord
 
+Study: TypeAlias = Roofline | StrategiesDocument | TuneDocument
+"""What a command found out about one or more processes, beside their records."""
+
 _ALLREDUCE = "allreduce"
+_STUDIES: Mapping[str, type[Roofline] | type[StrategiesDocument] | type[TuneDocument]] = {
+    Roofline.kind: Roofline,
+    StrategiesDocument.kind: StrategiesDocument,
+    TuneDocument.kind: TuneDocument,
+}
+_NAMES = {
+    _ALLREDUCE: "an all-reduce measurement",
+    Roofline.kind: "a roofline",
+    StrategiesDocument.kind: "a comparison of modes",
+    TuneDocument.kind: "a search of flags",
+}
 # Kinds of other documents that cnnbench writes.
-_OTHERS = frozenset(("allreduce_prediction", "baseline", "comparison", "history"))
+_OTHERS = frozenset(
+    (
+        *("allreduce_prediction", "baseline", "comparison", "history"),
+        *("step_profile", "explanation"),
+    )
+)
 _WILD = ("*", "?", "[")
 
 
 class PathError(UsageError):
-    """A path without anything to read.
+    """A path without a file to read.
 
     Attributes:
       path: as given.
@@ -39,7 +62,7 @@ class PathError(UsageError):
 
 
 @dataclass(frozen=True, slots=True)
-class Skipped:
+class SkippedFile:
     """A file or folder without a record.
 
     Attributes:
@@ -65,11 +88,13 @@ class Loaded:
       records: of runs.
       skipped: files without a record.
       allreduces: measurements of reductions.
+      studies: other documents that reports have sections for.
     """
 
     records: tuple[RunRecord, ...]
-    skipped: tuple[Skipped, ...]
+    skipped: tuple[SkippedFile, ...]
     allreduces: tuple[AllReduceRecord, ...] = ()
+    studies: tuple[Study, ...] = ()
 
     @property
     def everything(self) -> tuple[RunRecord | AllReduceRecord, ...]:
@@ -77,7 +102,7 @@ class Loaded:
         return (*self.records, *self.allreduces)
 
     @property
-    def defects(self) -> tuple[Skipped, ...]:
+    def defects(self) -> tuple[SkippedFile, ...]:
         """The skipped files that are defective."""
         return tuple(one for one in self.skipped if one.defect)
 
@@ -97,25 +122,34 @@ def load_records(paths: Iterable[str | os.PathLike[str]], *, hidden: bool = True
     """
     records: dict[str, RunRecord] = {}
     reduced: dict[str, AllReduceRecord] = {}
-    skipped: list[Skipped] = []
+    studies: list[Study] = []
+    skipped: list[SkippedFile] = []
     for path in _files(paths, hidden):
-        if isinstance(path, Skipped):
+        if isinstance(path, SkippedFile):
             skipped.append(path)
             continue
         try:
             found = _read(path)
         except (OSError, ValueError, RecursionError) as error:
-            skipped.append(Skipped(path, _fault(error)))
+            skipped.append(SkippedFile(path, _fault(error)))
             continue
         if isinstance(found, str):
-            skipped.append(Skipped(path, f"holds {found}, not a run record", defect=False))
+            skipped.append(SkippedFile(path, f"holds {found}, not a run record", defect=False))
+        elif isinstance(found, Roofline | StrategiesDocument | TuneDocument):
+            # The process of a roofline may have left its record, too.
+            studies += [found] if found not in studies else []
         elif found.run_id in records or found.run_id in reduced:
-            skipped.append(Skipped(path, f"a second copy of run {found.run_id}", defect=False))
+            skipped.append(SkippedFile(path, f"a second copy of run {found.run_id}", defect=False))
         elif isinstance(found, RunRecord):
             records[found.run_id] = found
         else:
             reduced[found.run_id] = found
-    return Loaded(tuple(records.values()), tuple(skipped), tuple(reduced.values()))
+    return Loaded(
+        tuple(records.values()),
+        tuple(skipped),
+        tuple(reduced.values()),
+        tuple(studies),
+    )
 
 
 def load_run(path: str) -> RunRecord:
@@ -132,12 +166,12 @@ def load_run(path: str) -> RunRecord:
         raise UsageError(f"{path}: not a run record: {error}") from error
 
 
-def _files(paths: Iterable[str | os.PathLike[str]], hidden: bool) -> Iterator[str | Skipped]:
+def _files(paths: Iterable[str | os.PathLike[str]], hidden: bool) -> Iterator[str | SkippedFile]:
     """Every file once, in order of their names within each path."""
     seen: set[str] = set()
     for path in paths:
         for file in _expand(os.fspath(path), hidden):
-            if isinstance(file, Skipped):
+            if isinstance(file, SkippedFile):
                 yield file
                 continue
             real = os.path.realpath(file)
@@ -146,7 +180,7 @@ def _files(paths: Iterable[str | os.PathLike[str]], hidden: bool) -> Iterator[st
                 yield file
 
 
-def _expand(path: str, hidden: bool) -> list[str | Skipped]:
+def _expand(path: str, hidden: bool) -> list[str | SkippedFile]:
     if os.path.isdir(path):
         files, skipped = _json_files(path, hidden)
         return [*files, *skipped]
@@ -160,20 +194,19 @@ def _expand(path: str, hidden: bool) -> list[str | Skipped]:
     return [file for match in matches for file in _expand(match, hidden)]
 
 
-def _json_files(folder: str, hidden: bool = True) -> tuple[list[str], list[Skipped]]:
+def _json_files(folder: str, hidden: bool = True) -> tuple[list[str], list[SkippedFile]]:
     """The files of a folder and all below it that may hold a record, in order of their names.
 
     Links to folders are followed, and each folder is read once. Pipes and devices, which
     could block, are skipped; dangling links are returned.
 
     Args:
-      folder: its path.
       hidden: whether names that begin with a dot are included.
 
     Returns:
       The files ``*.json``, and the folders that cannot be read.
     """
-    skipped: list[Skipped] = []
+    skipped: list[SkippedFile] = []
     files: list[str] = []
     top = os.path.realpath(folder)
     seen = {top}
@@ -182,14 +215,14 @@ def _json_files(folder: str, hidden: bool = True) -> tuple[list[str], list[Skipp
         real = os.path.realpath(path)
         if os.path.commonpath((real, top)) == real and real != top:
             # Its other contents were not requested.
-            skipped.append(Skipped(path, "a link to a folder around it", defect=False))
+            skipped.append(SkippedFile(path, "a link to a folder around it", defect=False))
             return False
         is_first = real not in seen
         seen.add(real)
         return is_first
 
     def unreadable(error: OSError) -> None:
-        skipped.append(Skipped(os.fsdecode(error.filename), _fault(error)))
+        skipped.append(SkippedFile(os.fsdecode(error.filename), _fault(error)))
 
     for parent, folders, names in os.walk(folder, onerror=unreadable, followlinks=True):
         shown = [name for name in sorted(folders) if hidden or not name.startswith(".")]
@@ -205,10 +238,13 @@ def _json_files(folder: str, hidden: bool = True) -> tuple[list[str], list[Skipp
     return sorted(files, key=natural_key), skipped
 
 
-def _read(path: str) -> RunRecord | AllReduceRecord | str:
-    """The record in a file, or the description of another document of cnnbench."""
+def _read(path: str) -> RunRecord | AllReduceRecord | Study | str:
+    """The record or study in a file, or the description of another document of cnnbench."""
     document = from_text(read_file(path))
     kind = document.get("kind") if isinstance(document, dict) and "schema" in document else None
+    if isinstance(kind, str) and kind in _STUDIES:
+        with _named(kind):
+            return _STUDIES[kind].from_dict(document)
     if isinstance(kind, str) and kind in _OTHERS:
         return f"a document of the kind {kind!r}"
     return record_of(document)
@@ -225,18 +261,33 @@ def record_of(document: object) -> RunRecord | AllReduceRecord:
     # Most folders have none, and its module brings the flags of the command along.
     from cnnbench.records.allreduce import AllReduceRecord
 
-    try:
+    with _named(_ALLREDUCE):
         return AllReduceRecord.from_dict(document)
+
+
+class _InvalidDocument(ValueError):
+    """A document that is not valid, of a kind other than runs.
+
+    Attributes:
+      name: of the kind.
+    """
+
+    def __init__(self, name: str, error: ValueError) -> None:
+        super().__init__(str(error))
+        self.name = name
+
+
+@contextlib.contextmanager
+def _named(kind: str) -> Iterator[None]:
+    """Names the kind of a document that is not valid."""
+    try:
+        yield
     except ValueError as error:
-        raise _NoMeasurement(str(error)) from error
-
-
-class _NoMeasurement(ValueError):
-    """A document of the kind "allreduce" that is not a valid record."""
+        raise _InvalidDocument(_NAMES[kind], error) from error
 
 
 def _fault(error: Exception) -> str:
-    """Why there is no record, in words that follow a path and a colon."""
+    """The reason why a file has no record, in words that follow a path and a colon."""
     if isinstance(error, OSError):
         return f"cannot be read: {error.strerror or error}"
     if isinstance(error, json.JSONDecodeError):
@@ -250,5 +301,5 @@ def _fault(error: Exception) -> str:
         return "not a run record: nested too deeply"
     if isinstance(error, UnicodeDecodeError):
         return "not JSON: not text in UTF-8"
-    kind = "an all-reduce measurement" if isinstance(error, _NoMeasurement) else "a run record"
+    kind = error.name if isinstance(error, _InvalidDocument) else "a run record"
     return f"not {kind}: {error}"

@@ -1,4 +1,4 @@
-"""Collects the measurements of a run for its record, however the run ends."""
+"""Measurements of a run, collected for its record."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import uuid
 from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any
 
 from cnnbench.base.text.labels import labels_of
 from cnnbench.errors import text_of
-from cnnbench.records.cluster import Cluster, TaskAddress, WorkerShare
 from cnnbench.records.codec import encode
-from cnnbench.records.run import (
+from cnnbench.records.parts import (
     Batch,
+    Cluster,
     Conditions,
     ErrorInfo,
     Evaluation,
@@ -24,13 +24,15 @@ from cnnbench.records.run import (
     Measured,
     ModelInfo,
     Placement,
-    RunRecord,
     SkippedRecords,
     StartupSeconds,
+    TaskAddress,
+    TurnTaking,
+    WorkerShare,
 )
+from cnnbench.records.run import RunRecord
 from cnnbench.records.subject import Subject
 from cnnbench.records.target import Target
-from cnnbench.records.turns import TurnTaking
 
 
 def _now() -> str:
@@ -58,10 +60,8 @@ class Measurements:
       environment: facts, see `cnnbench.machine.facts`.
       subject: the repository of what is measured; labels of the configuration come first.
       import_seconds, build_seconds, first_step_seconds: start-up times.
-      loop_seconds, loop_images, loop_user_seconds, loop_system_seconds, input_wait_seconds,
-        peak_memory_bytes, peak_flops_per_sec, peak_flops_source, cpu_energy_joules,
-        gpu_energy_joules, energy_source, replica_checks, estimated_memory_bytes: see `Measured`.
-        Without loop_images the images of all timed steps are counted.
+      measured: figures besides steps; see `note`. Without its loop_images the images of all timed
+        steps are counted.
       task_addresses: host:port of every process of a job, by task; empty for one process.
       worker_tasks: those with towers.
       messages_per_step, bytes_per_step: see `Cluster`.
@@ -84,19 +84,7 @@ class Measurements:
     import_seconds: float | None = None
     build_seconds: float | None = None
     first_step_seconds: float | None = None
-    loop_seconds: float | None = None
-    loop_images: int | None = None
-    loop_user_seconds: float | None = None
-    loop_system_seconds: float | None = None
-    input_wait_seconds: float | None = None
-    peak_memory_bytes: int | None = None
-    peak_flops_per_sec: float | None = None
-    peak_flops_source: str | None = None
-    cpu_energy_joules: float | None = None
-    gpu_energy_joules: float | None = None
-    energy_source: str | None = None
-    estimated_memory_bytes: int | None = None
-    replica_checks: int | None = None
+    measured: Measured = field(default_factory=Measured)
     loss_scale_start: float | None = None
     loss_scale_end: float | None = None
     warmup_status: str | None = None
@@ -180,26 +168,32 @@ class Measurements:
 
     def set_loop_time(self, wall: float, user: float, system: float) -> None:
         """Wall time, and user and system CPU time, of the timed loop; see `Measured`."""
-        self.loop_seconds, self.loop_user_seconds, self.loop_system_seconds = wall, user, system
+        self.note(loop_seconds=wall, loop_user_seconds=user, loop_system_seconds=system)
+
+    def note(self, **figures: Any) -> None:
+        """Sets attributes of `measured`.
+
+        Raises:
+          ValueError: an amount that cannot be, such as a negative time.
+        """
+        self.measured = replace(self.measured, **figures)
 
     def add_latency(self, seconds: float) -> None:
         """One batch of a forward-only run by itself, beside the timed steps; see `RunRecord`."""
         self._latencies.append(seconds)
 
     def add_update(self, worker: str, staleness: int) -> None:
-        """Who made the timed step just added, where workers do not wait for one another.
+        """Notes the worker of the timed step just added, for asynchronous workers.
 
         Args:
-          worker: its task.
           staleness: updates by others between what it read and what it wrote.
         """
         self._updates.append((worker, staleness))
 
     def begin_turn(self, turn_seconds: float, waited: float = 0.0, cpu: float = 0.0) -> None:
-        """The next timed step begins a turn.
+        """Notes that the next timed step begins a turn.
 
         Args:
-          turn_seconds: length of a turn.
           waited, cpu: seconds of wall time and of CPU time since the turn before.
         """
         past = self.turns
@@ -211,7 +205,7 @@ class Measurements:
         )
 
     def lose_worker(self, worker: str) -> None:
-        """A worker failed, and others go on."""
+        """Notes that a worker failed while others continue."""
         self.lost_workers.append(worker)
 
     def add_evaluation(self, evaluation: Evaluation) -> None:
@@ -219,7 +213,7 @@ class Measurements:
         self._evaluations.append(evaluation)
 
     def record(self, status: str = "ok", error: BaseException | None = None) -> RunRecord:
-        """The record of what was measured so far; collecting may go on afterwards.
+        """The record of the measurements so far; collecting may continue afterwards.
 
         Args:
           status: "ok", "failed" or "interrupted".
@@ -268,11 +262,10 @@ class Measurements:
         )
 
     def _measured(self, steps: int) -> Measured:
-        images = self.loop_images
+        images = self.measured.loop_images
         if images is None and self.batch is not None and steps:
             images = self.batch.global_ * steps
-        names = {one.name for one in fields(Measured)} - {"loop_images"}
-        return Measured(loop_images=images, **{name: getattr(self, name) for name in names})
+        return replace(self.measured, loop_images=images)
 
     def _cluster(self, steps: int) -> Cluster | None:
         if not self.task_addresses:

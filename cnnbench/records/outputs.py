@@ -1,4 +1,4 @@
-"""The files that flags of any command name for its results: checked before the work begins.
+"""Output files of all commands, checked before the work begins.
 
 A file that is there is replaced only by one of its kind, which its content tells.
 """
@@ -39,10 +39,9 @@ class Output(NamedTuple):
 
 
 def check_outputs(outputs: Iterable[Output], inputs: Iterable[str | None] = ()) -> None:
-    """Proves that every file can be written, and that none takes the place of something else.
+    """Checks that every file can be written, and that none replaces something else.
 
     Args:
-      outputs: of one command.
       inputs: files, folders and patterns that it reads; None and "" are passed over.
 
     Raises:
@@ -79,11 +78,11 @@ def refuse_shared(files: Iterable[tuple[str, str]]) -> None:
 
 
 def are_one(path: str, other: str) -> bool:
-    """Whether two paths lead to one file, by whatever links."""
+    """Whether two paths lead to one file, through links too."""
     try:
         return os.path.samefile(path, other)
     except (OSError, ValueError):
-        pass  # one of them is not there
+        pass  # one of them does not exist
     try:
         return os.path.realpath(path) == os.path.realpath(other)
     except (OSError, ValueError):
@@ -91,7 +90,7 @@ def are_one(path: str, other: str) -> bool:
 
 
 def is_replaceable(target: Path, is_ours: Callable[[bytes], bool]) -> bool:
-    """Whether nothing is lost when a file is replaced: it is not there, empty, or one of ours.
+    """Whether a file may be replaced: it is absent, empty, or a result of cnnbench.
 
     Args:
       target: the file, of which both ends are read.
@@ -126,14 +125,21 @@ def _document(kind: str) -> Callable[[bytes], bool]:
     return _begins(rf'\s*\{{\s*"schema":\s*\d+\b{named}'.encode())
 
 
-_ANY_CSV = _begins(rb'(\xef\xbb\xbf)?(configuration|run_id|mode|workers|layer),|""\s')
+_ANY_CSV = _begins(rb'(\xef\xbb\xbf)?(candidate|configuration|run_id|mode|workers|layer),|""\s')
 _PAGE = rb"# [^\n]*\n\nMeasured with cnnbench"
 
 KINDS: dict[str, Callable[[bytes], bool]] = {
     **{
         name: _document(name)
-        for name in (IMPLIED_KIND, "allreduce", "allreduce_prediction", "comparison", "history")
+        for name in (
+            *(IMPLIED_KIND, "allreduce", "allreduce_prediction", "comparison", "history"),
+            *("roofline", "strategies", "step_profile", "explanation"),
+        )
     },
+    "json of tune": _document("tune"),
+    "table of tune": _begins(rb"cnnbench (--|run)[^\n]*\n\n"),
+    "table of space": _begins(rb"[^\n]*: \d+ candidates?\n"),
+    "flag file": _begins(rb"# cnnbench tune: "),
     ".html": _begins(rb"\s*<!doctype html.*cnnbench"),
     ".md": _begins(_PAGE),
     ".csv": _ANY_CSV,
@@ -151,10 +157,9 @@ KINDS: dict[str, Callable[[bytes], bool]] = {
     "mlflow": _begins(rb'\{\s*"runs": \['),
     "openmetrics": _begins(rb"# (TYPE cnnbench_|EOF)"),
     "table of comparison": _begins(rb"(([^\n]+\n){1,99}\n)?BASE [^\n]*\nNEW "),
+    "table of explanation": _begins(rb"(A step takes |Nothing stands out )"),
     "table of history": _begins(rb"[^\n]*; (higher|lower) is better\n"),
     "table of strategies": _begins(rb"([^\n]{0,200}\n){0,3}mode +all-reduce +"),
-    "json of strategies": _begins(rb'\{\s*"rows": \['),
-    "json of roofline": _begins(rb'\{\s*"config": \{.*"winnable_seconds"'),
     "table of operations": _begins(rb"operations of warm-up step "),
     "trace": _begins(rb'\{"displayTimeUnit": '),
     "graph": _begins(rb"\n[\x80-\xff]{0,4}[\x00-\x7f]\n[\x00-\x7f]"),

@@ -51,6 +51,7 @@ class SweepPlace:
       repeat: counted from 1.
       seed: of the order of the runs.
       requested_batch_size: of a case whose batch was searched for; absent for others.
+      command: argv of the sweep; absent in records of before.
     """
 
     suite: str
@@ -59,3 +60,4 @@ class SweepPlace:
     repeat: int
     seed: int
     requested_batch_size: int | None = field(default=None, metadata=ABSENT)
+    command: tuple[str, ...] | None = field(default=None, metadata=ABSENT)

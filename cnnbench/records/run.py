@@ -12,287 +12,43 @@ Losses may be NaN or infinite; JSON has no such numbers, hence the strings "NaN"
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from cnnbench.base.stats import descriptive
-from cnnbench.records.cluster import Cluster
 from cnnbench.records.codec import (
     ABSENT,
     OPTIONAL,
     TIME,
     Document,
-    Json,
-    encode,
-    json_key,
+    computed,
     one_of,
     started,
+)
+from cnnbench.records.parts import (
+    AMOUNTS,
+    Batch,
+    Cluster,
+    Conditions,
+    ErrorInfo,
+    Evaluation,
+    InputStage,
+    LossScaling,
+    Measured,
+    ModelInfo,
+    Placement,
+    SkippedRecords,
+    StartupSeconds,
+    TurnTaking,
+    is_amount,
 )
 from cnnbench.records.place import AbPlace, SweepPlace
 from cnnbench.records.subject import Subject
 from cnnbench.records.target import Target
-from cnnbench.records.turns import TurnTaking
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 STATUSES = ("ok", "failed", "interrupted")
 WARMUP_STATUSES = ("fixed", "steady", "limit")
-
-AMOUNTS = (1e-40, 1e40)
-"""Smallest and largest time, size or rate: statistics of such values, with squares of ratios of
-two of them, are finite and not zero."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorInfo:
-    """Why a run failed: name of the exception's class and its message."""
-
-    type: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelInfo:
-    """Size of the network; FLOPs count 2 per multiply-add of convolutions and affines."""
-
-    name: str
-    parameters: int
-    trainable_parameters: int
-    forward_flops_per_image: int
-    training_flops_per_image: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
-    """Where the run computed: kind of device, devices of all towers, aggregation.
-
-    Attributes:
-      device: "cpu" or "gpu".
-      devices: one name per tower of the whole job.
-      num_towers: towers of one worker.
-      num_workers: workers of the job.
-      variable_update: the mode.
-      all_reduce: the aggregation in use, one entry per range of sizes; empty if none.
-      communication: how TensorFlow's collectives between the devices run: "ring", "nccl" or both;
-        None where there are none.
-      variables: of the network; None where they were not made.
-      variable_copies: of all of them together.
-      reduction_operations: that the manager of variables added to the traced step between
-        gradients and updates; None where nothing is trained.
-    """
-
-    device: str
-    devices: tuple[str, ...]
-    num_towers: int
-    num_workers: int
-    variable_update: str
-    all_reduce: tuple[str, ...] = ()
-    variables: int | None = field(default=None, metadata=OPTIONAL)
-    variable_copies: int | None = field(default=None, metadata=OPTIONAL)
-    reduction_operations: int | None = field(default=None, metadata=OPTIONAL)
-    communication: tuple[str, ...] | None = field(default=None, metadata=ABSENT)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
-    """Images per step: of one device, and of the whole job ("global" in JSON)."""
-
-    per_device: int
-    global_: int
-
-    def __post_init__(self) -> None:
-        for key, images in (("per_device", self.per_device), ("global", self.global_)):
-            if images < 1:
-                raise ValueError(f"batch.{key}: {images} is less than 1")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartupSeconds:
-    """Seconds to import TensorFlow, to build the run and for its very first step.
-
-    None where the run did not get that far.
-    """
-
-    import_: float | None = None
-    build: float | None = None
-    first_step: float | None = None
-
-    def __post_init__(self) -> None:
-        _check_amounts("startup_seconds", self)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation:
-    """One evaluation.
-
-    Attributes:
-      global_step: of the weights.
-      top_1, top_5: accuracies, 0..1; None of a model without them.
-      loss: the mean over examples, None if not computed.
-      examples: those that counted.
-      images_per_sec: rate of the examples.
-      metrics: the model's other metrics by name.
-      loop_seconds, wall_seconds: of an evaluation during training, since the timed loop began:
-        those of the loop without evaluations, to its beginning, and all, to its end (to that of
-        its last step where a process of its own computes metrics).
-    """
-
-    global_step: int
-    top_1: float | None = None
-    top_5: float | None = None
-    loss: float | None = None
-    examples: int
-    images_per_sec: float
-    metrics: Mapping[str, float] = field(default_factory=dict, metadata=OPTIONAL)
-    loop_seconds: float | None = field(default=None, metadata=OPTIONAL)
-    wall_seconds: float | None = field(default=None, metadata=OPTIONAL)
-
-    def __post_init__(self) -> None:
-        try:
-            # JSON has words where a number is not finite.
-            numbers = {name: float(value) for name, value in self.metrics.items()}
-        except (TypeError, ValueError):
-            raise ValueError(f"evaluation.metrics: {self.metrics} are not all numbers") from None
-        object.__setattr__(self, "metrics", numbers)
-
-    def value_of(self, metric: str) -> float | None:
-        """Value of "loss", "top_1", "top_5" or one of `metrics`; None if it is unknown."""
-        own = {"loss": self.loss, "top_1": self.top_1, "top_5": self.top_5}
-        return own[metric] if metric in own else self.metrics.get(metric)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """What a run measures besides its steps; None where unknown.
-
-    Attributes:
-      loop_seconds: wall time of the timed loop, all in it included but evaluations.
-      loop_images: images that the whole job processed in it.
-      loop_user_seconds, loop_system_seconds: CPU time of this process, all threads, meanwhile.
-      input_wait_seconds: part of loop_seconds spent waiting for input.
-      peak_memory_bytes: largest memory use; of one device on GPUs, of the process
-        on the CPU.
-      peak_flops_per_sec: of all devices of the job together.
-      peak_flops_source: origin of that number.
-      cpu_energy_joules, gpu_energy_joules: of the timed loop, see `cnnbench.machine.energy`.
-      energy_source: the counters they were read from.
-      estimated_memory_bytes: what peak_memory_bytes was expected to be, before the run.
-      replica_checks: how often the copies of all variables were compared; None where they were
-        not.
-    """
-
-    loop_seconds: float | None = None
-    loop_images: int | None = None
-    loop_user_seconds: float | None = field(default=None, metadata=OPTIONAL)
-    loop_system_seconds: float | None = field(default=None, metadata=OPTIONAL)
-    input_wait_seconds: float | None = None
-    peak_memory_bytes: int | None = None
-    peak_flops_per_sec: float | None = None
-    peak_flops_source: str | None = None
-    cpu_energy_joules: float | None = field(default=None, metadata=OPTIONAL)
-    gpu_energy_joules: float | None = field(default=None, metadata=OPTIONAL)
-    energy_source: str | None = field(default=None, metadata=OPTIONAL)
-    replica_checks: int | None = field(default=None, metadata=OPTIONAL)
-    estimated_memory_bytes: int | None = field(default=None, metadata=OPTIONAL)
-
-    def __post_init__(self) -> None:
-        _check_amounts("measured", self)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InputStage:
-    """How fast the input pipeline is up to one of its stages, with nothing else at work.
-
-    Attributes:
-      name: "read", "prepare" and "batch" of files with images, "device" for all of it; data
-        sets may have others.
-      examples: that came out of it,
-      seconds: in this time.
-    """
-
-    name: str
-    examples: int
-    seconds: float
-
-    def __post_init__(self) -> None:
-        _check_amounts("input_stages", self)
-        if not self.seconds:
-            raise ValueError("input_stages.seconds: 0 is no time")
-
-    @property
-    def examples_per_sec(self) -> float:
-        """The rate."""
-        return self.examples / self.seconds
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SkippedRecords:
-    """Input records that a run left out, as --on_bad_record=skip asks for.
-
-    Attributes:
-      count: of different records.
-      first: what is wrong with some of them, naming file and record.
-    """
-
-    count: int
-    first: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        _check_amounts("skipped_records", self)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LossScaling:
-    """Values of an automatic loss scale, and the steps it skipped.
-
-    Attributes:
-      start, end: the factor before the first step and after the last one.
-      warmup_skipped_steps, skipped_steps: numbers, from 1, of the steps before the timed
-        loop and in it whose gradients were not finite, so that no update was made (with
-        towers that train on their own: at least one of them made none).
-    """
-
-    start: float
-    end: float
-    warmup_skipped_steps: tuple[int, ...] = ()
-    skipped_steps: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        _check_amounts("loss_scaling", self)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConditionNote:
-    """A condition that may have spoiled the results.
-
-    Attributes:
-      id: see `cnnbench.machine.checks`.
-      when: "before" the steps or "during" the timed loop.
-      text: what was found.
-      advice: what to do about it.
-    """
-
-    id: str
-    when: str = field(metadata=one_of(("before", "during")))
-    text: str
-    advice: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conditions:
-    """What happened on the machine; unknown quantities are absent.
-
-    Attributes:
-      before: quantities from the start of the run to its first step, by name.
-      during: the same over the timed loop; empty if it was not reached.
-      notes: findings of the checks, silenced ones included.
-    """
-
-    before: Mapping[str, Any]
-    during: Mapping[str, Any] = field(default_factory=dict)
-    notes: tuple[ConditionNote, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -393,7 +149,6 @@ class RunRecord(Document):
 
     kind: ClassVar[str] = "run"
     schema: ClassVar[int] = 1
-    derived_keys: ClassVar[Mapping[str, Any]] = {"summary": Summary}
 
     run_id: str
     started_at: str = field(metadata=TIME)
@@ -449,6 +204,7 @@ class RunRecord(Document):
                 "warmup_skipped_steps", skipped.warmup_skipped_steps, len(self.warmup_step_seconds)
             )
 
+    @computed
     def summary(self) -> Summary:
         """The statistics, computed from the raw values."""
         speed = middle = None
@@ -481,10 +237,6 @@ class RunRecord(Document):
             **self._latencies(),
             **self._cpu_time(),
         )
-
-    def derived(self) -> dict[str, Json]:
-        """The summary."""
-        return {"summary": encode(self.summary())}
 
     def _latencies(self) -> dict[str, float | None]:
         seconds = self.latency_seconds
@@ -556,19 +308,6 @@ def _ratio(part: float | None, whole: float | None) -> float | None:
 def _sum(*parts: float | None) -> float | None:
     known = [part for part in parts if part is not None]
     return sum(known) if known else None
-
-
-def _check_amounts(section: str, of: DataclassInstance) -> None:
-    """Refuses numbers in the fields of a section that are neither 0 nor within `AMOUNTS`."""
-    for one in fields(of):
-        value = getattr(of, one.name)
-        if isinstance(value, (int, float)) and value != 0 and not is_amount(value):
-            raise ValueError(f"{section}.{json_key(one)}: {value} is not an amount")
-
-
-def is_amount(value: float) -> bool:
-    """Whether a positive number is within `AMOUNTS`."""
-    return AMOUNTS[0] <= value <= AMOUNTS[1]
 
 
 def check_status(status: str, error: ErrorInfo | None) -> None:

@@ -1,4 +1,4 @@
-"""What a record measured, beside the version of cnnbench that measured it."""
+"""The subject of a record: the code that was measured."""
 
 from __future__ import annotations
 
@@ -39,13 +39,10 @@ class Subject:
                 raise ValueError(f"subject.labels.{name}: expected a string, got {value!r}")
 
     def labelled(self, labels: Mapping[str, str]) -> Subject | None:
-        """The subject as the user's labels name it; None if nothing is known of it.
+        """The subject as the user's labels name it; None if nothing is known about it.
 
         The labels `commit` and `repository` take precedence. Another commit than the one found is
         of code elsewhere, of which nothing else is known.
-
-        Args:
-          labels: by name.
         """
         commit, repository = labels.get("commit"), labels.get("repository")
         revision, dirty = self.revision, self.dirty
@@ -65,11 +62,10 @@ class Subject:
 def subject_of(
     subject: Subject | None, config: Mapping[str, Any], ab: Mapping[str, Any] | None = None
 ) -> Subject:
-    """The subject of a record; of earlier versions' records what else names it.
+    """The subject of a record; for earlier versions' records, from other fields.
 
     Args:
       subject: its section; None if it has none.
-      config: its flags.
       ab: the place in an experiment; None elsewhere.
     """
     if subject is not None:
@@ -80,7 +76,7 @@ def subject_of(
 
 
 def with_subject(document: Mapping[str, Any], found: Subject) -> dict[str, Any]:
-    """The document of a record, with what it measured as far as that is known.
+    """The document of a record with its subject added, as far as known.
 
     Args:
       document: of a run or of all-reduces, as JSON values; its labels name the subject first.

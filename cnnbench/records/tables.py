@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Mapping
 
 from cnnbench.records.allreduce import AllReduceRecord, Point
-from cnnbench.records.result_files import CsvTable
+from cnnbench.records.csv_table import CsvTable
 from cnnbench.records.run import RunRecord
 from cnnbench.records.subject import subject_of
 
@@ -123,12 +123,7 @@ def run_row(record: RunRecord) -> dict[str, object]:
 
 
 def allreduce_row(record: AllReduceRecord, point: Point) -> dict[str, object]:
-    """The values of a row by column of `REDUCTIONS`.
-
-    Args:
-      record: of the process.
-      point: one of its points or peers.
-    """
+    """The values of a row by column of `REDUCTIONS`."""
     computed = {
         "peer": point in record.peers,
         "calls": len(point.seconds),

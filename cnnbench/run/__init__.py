@@ -1,1 +1,1 @@
-"""One run: a graph of all towers is built, measured and recorded."""
+"""One run: the graph of all towers, its timed loop and its record."""

@@ -1,1 +1,1 @@
-"""Parts of scripts/validate_gate: does the gate turn red as rarely, and as surely, as it says?"""
+"""Parts of scripts/validate_gate: measured error rates and power of the gate."""

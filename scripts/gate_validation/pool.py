@@ -1,4 +1,4 @@
-"""Real processes: rounds of like and of slowed ones in random order, in a file on disk.
+"""Pool of real processes: rounds of plain and slowed ones in random order, in a file.
 
 One JSON object per line: first the plan (flags, seed), then the calibration (how much extra work
 slows a step by how much), then a line per process. Lines are only appended: an interrupt or a
@@ -44,7 +44,7 @@ _PATIENCE = 3
 
 @dataclass(frozen=True)
 class Process:
-    """One process.
+    """One process of the pool.
 
     Attributes:
       round: counted from 1; 0 for those of the calibration.
@@ -107,19 +107,19 @@ class Pool:
         return found[-1] if found else None
 
     def calibrated(self, rows: dict[str, int], step_seconds: float) -> None:
-        """Notes the calibration."""
+        """Stores the calibration."""
         self._append("calibration", {"rows": rows, "step_seconds": step_seconds})
 
     def add(self, process: Process) -> None:
-        """Notes a process."""
+        """Stores a process."""
         self._append("process", dataclasses.asdict(process))
 
     def processes(self) -> list[Process]:
-        """All, in the order of time."""
+        """All processes, in order of time."""
         return [Process(**line) for line in self._lines() if line.pop("kind") == "process"]
 
     def rounds(self) -> list[dict[str, Process]]:
-        """The complete rounds, in the order of time: sound processes by subject."""
+        """The complete rounds, in order of time: valid processes by subject."""
         found: dict[int, dict[str, Process]] = {}
         for process in self.processes():
             if process.round and process.images_per_sec is not None:
@@ -127,7 +127,7 @@ class Pool:
         return [one for one in found.values() if set(one) == set(SUBJECTS)]
 
     def next_round(self) -> int:
-        """The first number that no process has, so that no round is of two sittings."""
+        """The first unused number, so that every round is of one session."""
         return max((process.round for process in self.processes()), default=0) + 1
 
     def _append(self, kind: str, content: dict[str, Any]) -> None:
@@ -135,7 +135,7 @@ class Pool:
             file.write(json.dumps({"kind": kind, **content}) + "\n")
 
     def _lines(self) -> Iterator[dict[str, Any]]:
-        """The objects; incomplete lines, which a kill leaves, are skipped."""
+        """The objects; incomplete lines of killed processes are skipped."""
         if not self.path.exists():
             return
         text = self.path.read_text(encoding="ascii")
@@ -152,7 +152,7 @@ class Pool:
 
 
 def order(number: int, seed: int, subjects: Sequence[str] = SUBJECTS) -> list[str]:
-    """The subjects of a round in the order they run in; the same whenever it is asked for."""
+    """The subjects of a round in their order, which is deterministic."""
     mixed = list(subjects)
     random.Random(f"{seed} {number}").shuffle(mixed)
     return mixed
@@ -160,7 +160,7 @@ def order(number: int, seed: int, subjects: Sequence[str] = SUBJECTS) -> list[st
 
 @dataclass(frozen=True)
 class Place:
-    """Where a process stands.
+    """Position of a process in the pool.
 
     Attributes:
       round, position, subject, rows: see `Process`.
@@ -192,10 +192,9 @@ def flags(batch_size: int, batches: int) -> tuple[str, ...]:
 
 
 def starter(common: tuple[str, ...], in_turn: bool = False) -> Start:
-    """What starts processes of these flags and waits for their ends.
+    """A function that runs processes with these flags.
 
     Args:
-      common: the flags.
       in_turn: whether they are alive together and step in turn, in place of one after the other.
     """
 
@@ -224,7 +223,7 @@ def _alone(place: Place, command: Measuring) -> Process:
 
 
 def _together(places: Sequence[Place], commands: Sequence[Measuring]) -> list[Process]:
-    """Processes that step in turn: each is charged its share of the time they took together."""
+    """Runs processes in turn; each gets its share of the common time."""
     load = take(Host()).load_average or 0.0
     found = []
     for place, one in zip(
@@ -253,7 +252,7 @@ def _process(place: Place, found: Ended, load: float, others: float | None) -> P
 
 
 def calibrate(pool: Pool, start: Start) -> None:
-    """Finds how many rows make a step so much slower as each slowed subject is to be.
+    """Finds the rows that slow each slowed subject by its share.
 
     Raises:
       PoolError: processes fail, or the extra work cannot be seen.
@@ -273,13 +272,10 @@ def calibrate(pool: Pool, start: Start) -> None:
 
 
 def fill(pool: Pool, start: Start, seed: int, seconds: float, in_turn: bool = False) -> None:
-    """Runs rounds until the time is up or would be within the next one.
+    """Runs rounds until the time is up, or would be during the next one.
 
     Args:
-      pool: takes the processes.
-      start: runs them.
       seed: of the order within rounds.
-      seconds: to fill.
       in_turn: whether the processes of a round are alive together.
 
     Raises:
@@ -308,7 +304,7 @@ def fill(pool: Pool, start: Start, seed: int, seconds: float, in_turn: bool = Fa
 
 
 def _rows(share: float, plain: float, per_row: float) -> int:
-    """Rows that make the speed lower by a share: the step longer by 1 / (1 - share) - 1."""
+    """Rows that lower the speed by a share: steps are longer by 1 / (1 - share) - 1."""
     return max(1, round((1 / (1 - share) - 1) * plain / per_row))
 
 

@@ -1,4 +1,4 @@
-"""The rules that are tried: each forms a verdict from a series of processes in order of time."""
+"""Rules under test: each forms a verdict from a series of processes in order of time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from cnnbench.campaigns.ab.futility import SMALLEST_CHANCE, chance
 from cnnbench.campaigns.ab.sequential import InterimAnalysis, interim_analyses
-from cnnbench.judge.compare import Case, Policy, Verdict, judge, judge_all
+from cnnbench.judge.compare import Policy, TwoSamples, Verdict, judge, judge_all
 from cnnbench.judge.compare.cpu_time import difference_of_turns, shared, together
 from cnnbench.judge.metrics.registry import CPU_TIME
 from gate_validation.pool import Process
@@ -31,7 +31,7 @@ _CLEAR = (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME)
 
 @dataclass(frozen=True)
 class GateOutcome:
-    """A verdict and what it cost.
+    """A verdict and its cost.
 
     Attributes:
       verdict: the outcome.
@@ -44,7 +44,7 @@ class GateOutcome:
 
 @dataclass(frozen=True)
 class Rule:
-    """A way to a verdict.
+    """A rule that forms a verdict.
 
     Attributes:
       name: for the table.
@@ -69,7 +69,6 @@ def judge_pairs(
 
     Args:
       a, b: values of the pairs, in the order of time.
-      plan: the interim analyses.
     """
     for index, analysis in enumerate(plan, start=1):
         policy = POLICY.replace(alpha=analysis.alpha)
@@ -77,7 +76,7 @@ def judge_pairs(
         found = judge(*sides, policy, paired=True)
         if found.verdict in _CLEAR:
             break
-        case = Case(base=sides[0], new=sides[1], paired=True)
+        case = TwoSamples(base=sides[0], new=sides[1], paired=True)
         if index < len(plan) and chance(case, plan[index:], POLICY) < SMALLEST_CHANCE:
             break
     return GateOutcome(found.verdict, 2 * analysis.pairs)
@@ -86,17 +85,16 @@ def judge_pairs(
 def judge_disturbed_pairs(
     a: Sequence[Process], b: Sequence[Process], plan: Sequence[InterimAnalysis]
 ) -> GateOutcome:
-    """The same where other programs use the CPUs: by throughput and CPU time together.
+    """The verdict under load: by throughput and CPU time together.
 
     Args:
       a, b: processes of the pairs, in the order of time.
-      plan: the interim analyses.
     """
     for analysis in plan:
         policy = POLICY.replace(alpha=analysis.alpha)
         ours, theirs = a[: analysis.pairs], b[: analysis.pairs]
-        speed = Case(base=speeds(ours), new=speeds(theirs), paired=True)
-        cpu_time = Case(
+        speed = TwoSamples(base=speeds(ours), new=speeds(theirs), paired=True)
+        cpu_time = TwoSamples(
             base=[one.cpu_seconds or 0.0 for one in ours],
             new=[one.cpu_seconds or 0.0 for one in theirs],
             metric=CPU_TIME,

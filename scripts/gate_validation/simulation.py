@@ -1,4 +1,4 @@
-"""Error rates of the gate on simulated series whose truth is known.
+"""Error rates of the gate on simulated series with known truth.
 
 A series is a list of positive numbers, one per process in the order in which they ran; without
 noise all are 1. Which process belongs to which side is drawn afterwards, as `cnnbench ab` does.
@@ -118,7 +118,7 @@ _SURE = 0.001
 
 @dataclass(frozen=True)
 class Rates:
-    """How often each verdict came up.
+    """Frequencies of the verdicts.
 
     Attributes:
       rule, noise: what was tried.
@@ -136,11 +136,11 @@ class Rates:
     processes: float
 
     def share(self, verdict: Verdict) -> float:
-        """Of the draws."""
+        """Share of the draws."""
         return self.verdicts[verdict] / self.draws
 
     def violation(self) -> str:
-        """Which stated error rate was not kept; "" if all were, or none is promised."""
+        """The stated error rate that was exceeded; "" if none was, or none is stated."""
         if self.rule.broken:
             return ""
         wrong = (Verdict.FASTER, Verdict.SAME if self.truth else Verdict.SLOWER)
@@ -152,12 +152,12 @@ class Rates:
 
 
 def surely_above(count: int, draws: int, share: float) -> bool:
-    """Whether so many of the draws show that the chance is above a share (exact binomial)."""
+    """Whether this many draws show that the chance is above a share (exact binomial)."""
     return count > share * draws and binom.sf(count - 1, draws, share) < _SURE
 
 
 def upper_limit(count: int, draws: int, confidence: float = 0.95) -> float:
-    """The largest chance that so few of the draws do not contradict (Clopper and Pearson)."""
+    """The largest chance consistent with this few draws (Clopper and Pearson)."""
     return 1.0 if count >= draws else float(beta.ppf(confidence, count + 1, draws - count))
 
 
@@ -184,7 +184,7 @@ def all_rates(draws: int, seed: int, rules: Sequence[Rule] = RULES) -> Iterator[
 
 
 def degenerate(draws: int, seed: int) -> list[tuple[str, Counter[Verdict], bool]]:
-    """Samples from which nothing may follow: what, how often which verdict, whether it is so."""
+    """Samples without a valid verdict: description, frequencies of verdicts, check."""
     generator = np.random.default_rng(seed)
     found = []
 

@@ -1,4 +1,4 @@
-"""LeNet with a matrix product in front, of as many rows as EXTRA_ROWS says; none if that is 0.
+"""LeNet after a matrix product with EXTRA_ROWS rows; none if that is 0.
 
 The product stands in the way of the first convolution, so that its time adds to the step's,
 and changes nothing that is computed: the model keeps its variables, FLOPs and flags.

@@ -1,4 +1,4 @@
-"""What was found, as Markdown tables, and whether it is what is stated."""
+"""Results as Markdown tables, and their comparison with the stated figures."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ENOUGH_GATES = 200
 
 @dataclass(frozen=True)
 class Requirement:
-    """Something that has to be so.
+    """A required property.
 
     Attributes:
       text: what.
@@ -70,7 +70,7 @@ def simulated(rates: Sequence[Rates]) -> list[str]:
 
 
 def small_samples(found: Iterable[tuple[str, Counter[Verdict], bool]]) -> list[str]:
-    """A table of samples from which nothing may follow."""
+    """A table of samples without a valid verdict."""
     lines = _head("sample", "verdicts")
     for what, verdicts, _ in found:
         counted = ", ".join(f"{verdict.value} {count}" for verdict, count in verdicts.items())
@@ -95,7 +95,7 @@ def real(gates: Sequence[Gates]) -> list[str]:
 
 
 def conditions(rounds: Sequence[Round]) -> list[str]:
-    """How noisy it was, and how slow the slowed ones really were."""
+    """Noise of the pool, and the real slowdown of slowed subjects."""
     processes = [process for one in rounds for process in one.values()]
     like = [_speed(one, name) for one in rounds for name in BASES]
     apart = [math.log(_speed(one, BASES[0]) / _speed(one, BASES[1])) for one in rounds]
@@ -130,11 +130,9 @@ def demands(
     gates: Sequence[Gates],
     busy: float = 0.0,
 ) -> list[Requirement]:
-    """What the gate has to reach, held against what was found.
+    """Requirements of the gate, compared with the results.
 
     Args:
-      rates, samples: of simulations.
-      gates: of real processes.
       busy: CPUs that others kept busy meanwhile.
     """
     found = []
@@ -166,7 +164,7 @@ def demands(
 
 
 def demands_table(found: Sequence[Requirement]) -> list[str]:
-    """The demands with what was found."""
+    """The requirements with the results."""
     words = {True: "met", False: "MISSED", None: "not enough gates"}
     rows = [_row(one.text, one.found, words[one.met]) for one in found]
     return [*_head("demand", "found", "verdict"), *rows]
@@ -189,7 +187,7 @@ def _of_enough(one: Gates, text: str, found: str, met: bool) -> Requirement:
 
 
 def separate_limit(gates: Sequence[Gates]) -> list[str]:
-    """What gates that share no process say about the chance of a red one."""
+    """Upper limit of the chance of a red gate, from gates without a common process."""
     lines = []
     for one in gates:
         if one.separate and one.subject == "like" and one.count:
@@ -217,7 +215,7 @@ def _log_quotient(one: Round, name: str) -> float:
 
 
 def _percent(share: float) -> str:
-    """A share of counts: only none at all is "0"."""
+    """A share of counts; "0" only for no count at all."""
     return percent(share) if share else "0"
 
 

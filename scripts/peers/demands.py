@@ -1,4 +1,4 @@
-"""What cnnbench has to reach, and whether the rounds show that it does.
+"""Requirements of cnnbench, and whether the rounds show that it meets them.
 
 A round is the unit: all subjects of a round met the same state of the machine, so values are
 formed per round and averaged over rounds. Ratios are averaged as logarithms, which makes A/B
@@ -97,7 +97,7 @@ class Demand:
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """What was found about a demand.
+    """The result for a requirement.
 
     Attributes:
       demand: Which one.
@@ -207,7 +207,7 @@ DEMANDS: tuple[Demand, ...] = (
 
 
 def judge(demand: Demand, measurements: Sequence[Measurement], cpu_has_bf16: bool) -> Finding:
-    """Forms the figure per complete round and holds the mean against the bound.
+    """Forms the figure per complete round and compares the mean with the bound.
 
     With ``needs_bf16`` and no such instructions the figure is shown, not judged.
     """
@@ -227,7 +227,7 @@ def judge(demand: Demand, measurements: Sequence[Measurement], cpu_has_bf16: boo
 
 
 def conclude(demand: Demand, values: Sequence[float]) -> Finding:
-    """Holds the mean of one value per round against the bound.
+    """Compares the mean of one value per round with the bound.
 
     Raises:
       ValueError: There are no values, or a ratio is not positive.

@@ -35,7 +35,7 @@ ENVIRONMENT = {
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """What one process measured; values that do not apply are None.
+    """Measurements of one process; values that do not apply are None.
 
     Attributes:
       batch: Images per step over all towers.
@@ -108,7 +108,7 @@ class Reading:
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """A reading and where it stands in the experiment.
+    """A reading and its position in the experiment.
 
     Attributes:
       scenario: Which experiment.
@@ -154,10 +154,9 @@ def orders(subjects: Sequence[T], rounds: int, seed: int) -> list[list[T]]:
 
 
 def measure(place: Place, work: Callable[[Path], Reading | None]) -> Measurement:
-    """Does some work in an empty folder and records what else the machine did meanwhile.
+    """Runs some work in an empty folder and records the load by other processes.
 
     Args:
-      place: of the measurement.
       work: runs a process in the folder and returns its reading; a ProcessError, OSError,
         ValueError, KeyError or TypeError makes the measurement a failed one.
     """

@@ -94,8 +94,6 @@ def common_parser(
     """A parser with the arguments that every comparison has.
 
     Args:
-      prog: name of the program.
-      description: what it does.
       scenarios: what there is to choose from.
       batches: what --batches counts.
     """

@@ -1,4 +1,4 @@
-"""The ImageNet files that the scenario of the input pipeline reads."""
+"""ImageNet files for the scenario of the input pipeline."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from peers.measurement import ENVIRONMENT
 from peers.options import Options
 from peers.process import ProcessError, run
-from peers.subjects import CHILDREN
+from peers.programs import CHILDREN
 
 COUNT = 512
 

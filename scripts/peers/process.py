@@ -1,4 +1,4 @@
-"""Runs one process to its end, with the arrival time of every line it printed."""
+"""Execution of one process, with the arrival time of every line it prints."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from peers.turns import Turn, signal_all
 
 
 class ProcessError(Exception):
-    """A process that did not end as it should; one line."""
+    """A process that failed; one line."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +61,7 @@ class EndedProcess:
 
     @property
     def reason(self) -> str:
-        """Why it failed, in one line."""
+        """The reason of its failure, in one line."""
         if self.timed_out:
             return f"killed after {self.seconds:.0f} s"
         printed = [line.strip() for line in self.errors.splitlines() if line.strip()]
@@ -95,11 +95,9 @@ def run(
     """Runs a command in a process group of its own, which is killed when time is up.
 
     Args:
-      command: Program and arguments.
       timeout: Seconds until it and all its children are killed.
       environment: Variables added to those of this process.
-      folder: Working directory.
-      watch_memory: For which lines resident memory is noted.
+      watch_memory: Selects the lines at which resident memory is noted.
       turn: When it runs, if others are alive meanwhile.
 
     Raises:
@@ -130,16 +128,7 @@ def run(
         timer = threading.Timer(timeout, expire)
         timer.start()
         try:
-            lines: list[Line] = []
-            counted = 0
-            for text in process.stdout or ():
-                seconds = time.perf_counter() - start - (turn.waited if turn else 0.0)
-                text = text.rstrip("\n")
-                watched = watch_memory is not None and watch_memory(text)
-                memory = resident_bytes(process.pid) if watched else None
-                lines.append(Line(seconds, text, memory))
-                if turn is not None and turn.line(text):
-                    counted = len(lines) - 1
+            lines, counted = _read(process, start, watch_memory, turn)
             status, peak = _reap(process)
             wall = time.perf_counter() - start
         except BaseException:
@@ -152,14 +141,41 @@ def run(
                 process.stdout.close()
         errors.seek(0)
         waited = turn.waited if turn else 0.0
-        if turn is not None and not turn.had_any:
-            counted = len(lines)  # it ended before them
-        ended = (status, wall - waited, tuple(lines), errors.read(), expired.is_set())
+        ended = (status, wall - waited, lines, errors.read(), expired.is_set())
         return EndedProcess(*ended, waited, counted, peak)
 
 
+def _read(
+    process: subprocess.Popen[str],
+    start: float,
+    watch_memory: Callable[[str], bool] | None,
+    turn: Turn | None,
+) -> tuple[tuple[Line, ...], int]:
+    """Reads standard output to its end.
+
+    Args:
+      start: When the process started, by `time.perf_counter`.
+
+    Returns:
+      The lines, and the number of those before the process's turns.
+    """
+    lines: list[Line] = []
+    counted = 0
+    for text in process.stdout or ():
+        seconds = time.perf_counter() - start - (turn.waited if turn else 0.0)
+        text = text.rstrip("\n")
+        watched = watch_memory is not None and watch_memory(text)
+        memory = resident_bytes(process.pid) if watched else None
+        lines.append(Line(seconds, text, memory))
+        if turn is not None and turn.line(text):
+            counted = len(lines) - 1
+    if turn is not None and not turn.had_any:
+        counted = len(lines)  # it ended before them
+    return tuple(lines), counted
+
+
 def _reap(process: subprocess.Popen[str]) -> tuple[int, int]:
-    """Waits for a process; its exit status and its peak of resident memory in bytes."""
+    """Waits for a process; returns its exit status and its peak of resident memory in bytes."""
     _, state, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(state)
     unit = 1 if sys.platform == "darwin" else 1024

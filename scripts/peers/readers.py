@@ -1,4 +1,4 @@
-"""Readers of what programs print and write.
+"""Readers of the output of programs.
 
 A reader raises ``ValueError`` with a one-line reason when the output is not that of a finished
 measurement.
@@ -90,10 +90,6 @@ def ancestor_reader(batch: int, versions: str) -> Reader:
     The first step has no line before it and is left out. The printed total has to
     agree with the arrival times, else lines came late (a buffered stream, say); it knows nothing
     of the time that the process was stopped.
-
-    Args:
-      batch: images per step.
-      versions: for the reading.
     """
 
     def read(finished: EndedProcess, _: Path) -> Reading:

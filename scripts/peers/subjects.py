@@ -1,18 +1,26 @@
-"""What is measured in which scenario: commands, and who reads their output."""
+"""Subjects of each scenario: commands, and readers of their output."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
-from cnnbench.machine.git import GitError, git
-from peers.options import CLASSIC, LEARNING_RATE, WEIGHT_DECAY, Options, cnnbench_command
+from peers.options import CLASSIC, Options, cnnbench_command
+from peers.programs import (
+    CHILDREN,
+    RECORD,
+    Subject,
+    ancestor_of,
+    matmul,
+    ours,
+    peer_of,
+    sgd,
+    shared_flags,
+    trained,
+)
 from peers.readers import (
     Reader,
-    ancestor_reader,
     is_step_line,
     memory_reader,
     read_child,
@@ -23,7 +31,6 @@ from peers.readers import (
     read_record,
 )
 
-CHILDREN = Path(__file__).resolve().parent / "children"
 MODES = ("parameter_server", "replicated", "independent")
 # In the step of two towers, by the flags of each; packed, all in eight parts.
 REDUCTIONS = {
@@ -38,7 +45,7 @@ DTYPES = ("fp32", "bf16")
 
 @dataclasses.dataclass(frozen=True)
 class Against:
-    """A training that is held against tf_cnn_benchmarks alone.
+    """A training that is compared with tf_cnn_benchmarks only.
 
     Attributes:
       name: what is told apart by it.
@@ -80,7 +87,6 @@ AGAINST = (
     ),
 )
 
-_OF_CIFAR10 = ("densenet", "resnet20")
 
 # Of the classic networks, whatever --batch_size says of the others.
 CLASSIC_BATCH = 16
@@ -90,47 +96,6 @@ IN_KERAS = ("vgg16", "inception3")
 INPUT_BATCH, INPUT_STEPS = 64, 5
 # Images of a step of ResNet-20 that is observed: so few that what comes between steps would show.
 OBSERVED_BATCH = 32
-
-# Stands for the file of the run record in a command.
-RECORD = "{record}"
-
-
-@dataclasses.dataclass(frozen=True)
-class Subject:
-    """One thing that is measured once per round.
-
-    Attributes:
-      name: As in the table.
-      dtype: ``fp32``, ``bf16`` or ``int8``.
-      command: Program and arguments; ``{record}`` becomes a file that is not there yet.
-      read: Turns the finished process and that file into a reading; ValueError if it cannot.
-      python: Interpreter that is needed.
-      modules: Modules that it must be able to import.
-      environment: Variables to set.
-      status: Exit status of success.
-      missing: Why it cannot be run, known beforehand.
-      watch_memory: For which lines of output resident memory is noted.
-      group: Subjects of one group run in turn, others one after the other.
-      in_bursts: Whether steps end in bursts, so that the median step says little.
-    """
-
-    name: str
-    dtype: str
-    command: tuple[str, ...]
-    read: Reader
-    python: str
-    modules: tuple[str, ...]
-    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    status: int = 0
-    missing: str = ""
-    watch_memory: Callable[[str], bool] | None = None
-    group: str = ""
-    in_bursts: bool = False
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """Name and dtype."""
-        return self.name, self.dtype
 
 
 def scenario_subjects(scenario: str, options: Options) -> list[Subject]:
@@ -167,23 +132,23 @@ def chosen(subjects: Sequence[Subject], only: Sequence[str]) -> list[Subject]:
 def _training(options: Options) -> list[Subject]:
     keras, torch = options.keras_python, options.torch_python
     return [
-        *(_trained("cnnbench", options, dtype) for dtype in DTYPES),
-        *(_peer("keras", keras, ("keras", "tensorflow"), dtype, options) for dtype in DTYPES),
-        *(_peer("torch", torch, ("torch",), dtype, options) for dtype in DTYPES),
-        _ancestor(options),
-        *(_matmul(options, dtype) for dtype in DTYPES),
+        *(trained("cnnbench", options, dtype) for dtype in DTYPES),
+        *(peer_of("keras", keras, ("keras", "tensorflow"), dtype, options) for dtype in DTYPES),
+        *(peer_of("torch", torch, ("torch",), dtype, options) for dtype in DTYPES),
+        ancestor_of(options),
+        *(matmul(options, dtype) for dtype in DTYPES),
     ]
 
 
 def _classic(scenario: str, options: Options) -> list[Subject]:
     model = "densenet40_k12" if scenario == "densenet40" else scenario
     options = dataclasses.replace(options, model=model, batch_size=CLASSIC_BATCH)
-    subjects = [_trained("cnnbench", options, "fp32"), _ancestor(options)]
+    subjects = [trained("cnnbench", options, "fp32"), ancestor_of(options)]
     if scenario in IN_KERAS:
         python = options.keras_python
-        subjects.append(_peer("keras", python, ("keras", "tensorflow"), "fp32", options))
+        subjects.append(peer_of("keras", python, ("keras", "tensorflow"), "fp32", options))
     if scenario == "vgg16":
-        subjects.append(_matmul(options, "fp32"))
+        subjects.append(matmul(options, "fp32"))
     return subjects
 
 
@@ -199,8 +164,8 @@ def _against_ancestor(options: Options) -> list[Subject]:
         )
         flags = (f"--num_gpus={case.towers}", "--local_parameter_device=cpu", *case.flags)
         pair = {
-            "cnnbench": _trained("", of_case, "fp32", flags),
-            "ancestor": _ancestor(of_case, flags, case.towers),
+            "cnnbench": trained("", of_case, "fp32", flags),
+            "ancestor": ancestor_of(of_case, flags, case.towers),
         }
         for program, subject in pair.items():
             name = case.subject(program)[0]
@@ -212,15 +177,15 @@ def _forward(options: Options) -> list[Subject]:
     forward = ("--forward_only",)
     frozen = (*forward, "--freeze_when_forward_only")
     return [
-        *(_trained("cnnbench", options, dtype, forward) for dtype in DTYPES),
-        *(_trained("frozen", options, dtype, frozen) for dtype in ("fp32", "int8")),
-        _ancestor(options, forward),
+        *(trained("cnnbench", options, dtype, forward) for dtype in DTYPES),
+        *(trained("frozen", options, dtype, frozen) for dtype in ("fp32", "int8")),
+        ancestor_of(options, forward),
     ]
 
 
 def _input(options: Options) -> list[Subject]:
     steps = INPUT_STEPS * options.batches
-    flags = _flags("resnet50", INPUT_BATCH, steps, INPUT_STEPS * options.warmup)
+    flags = shared_flags("resnet50", INPUT_BATCH, steps, INPUT_STEPS * options.warmup)
     cnnbench = cnnbench_command(options.cnnbench_python)
     files = f"--data_dir={options.data_dir}"
     missing = "" if options.data_dir else "there are no ImageNet files"
@@ -231,7 +196,7 @@ def _input(options: Options) -> list[Subject]:
         *(f"--batches={steps}", f"--warmup={INPUT_STEPS * options.warmup}"),
     )
     return [
-        _ours("cnnbench", own, options, read_loop, missing=missing),
+        ours("cnnbench", own, options, read_loop, missing=missing),
         Subject("tf.data", "fp32", bare, read_child, python, ("tensorflow",), missing=missing),
     ]
 
@@ -240,15 +205,15 @@ def _towers(options: Options) -> list[Subject]:
     two = options.batch_size // 2
     flags = {mode: ["--num_gpus=2", f"--variable_update={mode}"] for mode in MODES}
     return [
-        _trained("one tower", options, "fp32"),
-        *(_trained(f"two {mode}", options, "fp32", flags[mode], two) for mode in MODES),
+        trained("one tower", options, "fp32"),
+        *(trained(f"two {mode}", options, "fp32", flags[mode], two) for mode in MODES),
     ]
 
 
 def _reductions(options: Options) -> list[Subject]:
     def two(name: str, mode: str, *more: str) -> Subject:
         flags = ("--num_gpus=2", f"--variable_update={mode}", *more)
-        return _trained(name, options, "fp32", flags, options.batch_size // 2)
+        return trained(name, options, "fp32", flags, options.batch_size // 2)
 
     none = two("none", "independent")
     return [none, *(two(name, "replicated", *flags) for name, flags in REDUCTIONS.items())]
@@ -283,25 +248,25 @@ def _of_workers(
     python = options.cnnbench_python
     workers = f"--workers={options.workers}"
     part = options.batch_size // options.workers
-    flags = _flags(options.model, part, options.batches, options.warmup)
+    flags = shared_flags(options.model, part, options.batches, options.warmup)
     launch = (*cnnbench_command(python), "launch", workers, *others, "--")
     record = ("--display_every=1", f"--result_json={RECORD}")
-    own = (*launch, *flags, *_sgd(), data, *more, *record)
-    bare = _peer(peer, python, ("cnnbench", "tensorflow"), "fp32", options)
+    own = (*launch, *flags, *sgd(), data, *more, *record)
+    bare = peer_of(peer, python, ("cnnbench", "tensorflow"), "fp32", options)
     reader = read or read_record
     return [
-        *(_ours(m, (*own, f"--variable_update={m}"), options, reader) for m in modes),
+        *(ours(m, (*own, f"--variable_update={m}"), options, reader) for m in modes),
         dataclasses.replace(bare, command=(*bare.command, workers)),
     ]
 
 
 def _start_cluster(options: Options) -> list[Subject]:
     cnnbench = cnnbench_command(options.cnnbench_python)
-    training = _flags("trivial", 0, 1, 1)
+    training = shared_flags("trivial", 0, 1, 1)
     job = ("launch", "--workers=2", "--ps=1", "--", "--variable_update=parameter_server")
     return [
-        _ours("one process", (*cnnbench, *training), options, read_first_step),
-        _ours("three processes", (*cnnbench, *job, *training), options, read_first_step),
+        ours("one process", (*cnnbench, *training), options, read_first_step),
+        ours("three processes", (*cnnbench, *job, *training), options, read_first_step),
     ]
 
 
@@ -312,9 +277,9 @@ def _strategies(options: Options) -> list[Subject]:
     for mode in ("replicated", *STRATEGIES):
         devices = 1 if mode == "one_device_strategy" else 2
         flags = [data, f"--num_gpus={devices}", f"--variable_update={mode}"]
-        subjects.append(_trained(mode, options, "fp32", flags, options.batch_size // devices))
+        subjects.append(trained(mode, options, "fp32", flags, options.batch_size // devices))
     for mode in STRATEGIES:
-        bare = _peer("strategy", python, modules, "fp32", options)
+        bare = peer_of("strategy", python, modules, "fp32", options)
         command = (*bare.command, f"--strategy={mode}")
         subjects.append(dataclasses.replace(bare, name=f"bare {mode}", command=command))
     return subjects
@@ -328,31 +293,31 @@ def _of_two_networks(options: Options) -> tuple[Options, str]:
 
 
 def _overhead(options: Options) -> list[Subject]:
-    flags = _flags("trivial", 0, options.overhead_batches, 10)
+    flags = shared_flags("trivial", 0, options.overhead_batches, 10)
     child = str(CHILDREN / "bare_loop.py")
     command = (options.cnnbench_python, child, *flags)
-    return [_ours("harness", command, options, read_child)]
+    return [ours("harness", command, options, read_child)]
 
 
 def _startup(options: Options) -> list[Subject]:
     python, cnnbench = options.cnnbench_python, cnnbench_command(options.cnnbench_python)
     start = (python, "-c", "import tensorflow; print('MEASURED', {}, flush=True)")
-    training = (*cnnbench, *_flags("trivial", 0, 1, 1))
+    training = (*cnnbench, *shared_flags("trivial", 0, 1, 1))
     refused = (*cnnbench, "--batch_size=-1")
     return [
-        _ours("start to first step", training, options, read_first_step),
-        _ours("import tensorflow", start, options, read_first_line),
-        _ours("--help", (*cnnbench, "--help"), options, read_duration),
-        _ours("refused flag", refused, options, read_duration, status=2),
+        ours("start to first step", training, options, read_first_step),
+        ours("import tensorflow", start, options, read_first_line),
+        ours("--help", (*cnnbench, "--help"), options, read_duration),
+        ours("refused flag", refused, options, read_duration, status=2),
     ]
 
 
 def _memory(options: Options) -> list[Subject]:
     steps = options.memory_batches
-    flags = _flags("trivial", 0, steps, 100)
+    flags = shared_flags("trivial", 0, steps, 100)
     command = (*cnnbench_command(options.cnnbench_python), *flags, f"--display_every={steps}")
     return [
-        _ours("cnnbench", command, options, memory_reader(steps), watch_memory=is_step_line),
+        ours("cnnbench", command, options, memory_reader(steps), watch_memory=is_step_line),
     ]
 
 
@@ -365,97 +330,6 @@ def _observed(options: Options) -> list[Subject]:
         f"--save_model_steps={seldom}",
     )
     return [
-        _trained("cnnbench", options, "fp32"),
-        _trained("observed", options, "fp32", watched),
+        trained("cnnbench", options, "fp32"),
+        trained("observed", options, "fp32", watched),
     ]
-
-
-def _flags(model: str, batch: int, batches: int, warmup: int) -> tuple[str, ...]:
-    """Flags that cnnbench and tf_cnn_benchmarks share; batch 0 is the model's own."""
-    return (
-        f"--model={model}",
-        f"--data_name={'cifar10' if model.startswith(_OF_CIFAR10) else 'imagenet'}",
-        "--device=cpu",
-        f"--batch_size={batch}",
-        f"--num_batches={batches}",
-        f"--num_warmup_batches={warmup}",
-        "--optimizer=sgd",
-    )
-
-
-def _sgd() -> tuple[str, ...]:
-    return f"--init_learning_rate={LEARNING_RATE}", f"--weight_decay={WEIGHT_DECAY}"
-
-
-def _ours(
-    name: str,
-    command: tuple[str, ...],
-    options: Options,
-    read: Reader,
-    dtype: str = "fp32",
-    **more: Any,
-) -> Subject:
-    modules = ("cnnbench", "tensorflow")
-    return Subject(name, dtype, command, read, options.cnnbench_python, modules, **more)
-
-
-def _trained(
-    name: str, options: Options, dtype: str, more: Sequence[str] = (), batch: int | None = None
-) -> Subject:
-    command = (
-        *cnnbench_command(options.cnnbench_python),
-        *_flags(options.model, batch or options.batch_size, options.batches, options.warmup),
-        *_sgd(),
-        f"--precision={dtype}",
-        *more,
-        "--display_every=1",
-        f"--result_json={RECORD}",
-    )
-    return _ours(name, command, options, read_record, dtype)
-
-
-def _peer(
-    name: str, python: str, modules: tuple[str, ...], dtype: str, options: Options
-) -> Subject:
-    command = (
-        *(python, str(CHILDREN / f"{name}_steps.py")),
-        *(f"--model={options.model}", f"--dtype={dtype}", f"--batch_size={options.batch_size}"),
-        *(f"--batches={options.batches}", f"--warmup={options.warmup}"),
-        *(f"--learning_rate={LEARNING_RATE}", f"--weight_decay={WEIGHT_DECAY}"),
-    )
-    return Subject(name, dtype, command, read_child, python, modules)
-
-
-def _ancestor(options: Options, more: Sequence[str] = (), towers: int = 1) -> Subject:
-    python, folder, missing = options.ancestor_python, (options.ancestor or Path()).resolve(), ""
-    if options.ancestor is None:
-        missing = "no --ancestor=FOLDER was given"
-    elif not (folder / "tf_cnn_benchmarks.py").is_file():
-        missing = f"there is no tf_cnn_benchmarks.py in --ancestor={options.ancestor}"
-    flags = _flags(options.model, options.batch_size, options.batches, options.warmup)
-    try:
-        commit = git("rev-parse", "--short", "HEAD", folder=folder)
-    except GitError:
-        commit = "?"
-    return Subject(
-        "ancestor",
-        "fp32",
-        (
-            *(python, str(folder / "tf_cnn_benchmarks.py")),
-            *(*flags, *_sgd(), "--data_format=NHWC", "--display_every=1", *more),
-        ),
-        ancestor_reader(towers * options.batch_size, f"tf_cnn_benchmarks {commit}"),
-        python,
-        ("tensorflow", "tf_keras"),
-        {"TF_USE_LEGACY_KERAS": "1"},
-        missing=missing,
-    )
-
-
-def _matmul(options: Options, dtype: str) -> Subject:
-    python = options.cnnbench_python
-    arguments = (f"--dtype={dtype}", f"--size={options.matmul_size}")
-    command = (python, str(CHILDREN / "matmul.py"), *arguments)
-    # By itself: it has no steps to take turns after.
-    group = f"matmul {dtype}"
-    return Subject("matmul", dtype, command, read_child, python, ("tensorflow",), group=group)

@@ -1,4 +1,4 @@
-"""The report: one table of speeds, one of demands."""
+"""The report: a table of speeds and a table of requirements."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ QUIET = 0.05
 
 
 def subjects_table(measurements: Sequence[Measurement]) -> list[str]:
-    """Median over rounds of what every subject reached, and why some did not run."""
+    """Medians over rounds for every subject, and the reasons why some did not run."""
     groups: dict[tuple[str, str, str], list[Measurement]] = {}
     for m in sorted(measurements, key=lambda m: (SCENARIOS.index(m.scenario), m.subject, m.dtype)):
         groups.setdefault((m.scenario, m.subject, m.dtype), []).append(m)
@@ -26,7 +26,7 @@ def subjects_table(measurements: Sequence[Measurement]) -> list[str]:
             "subject",
             "dtype",
             "rounds",
-            "images/sec",
+            "median images/sec",
             "median step",
             "peak memory",
             "other",
@@ -67,7 +67,7 @@ def _figures(readings: Sequence[Reading]) -> tuple[str, str, str, str]:
 
 
 def demands_table(findings: Sequence[Finding]) -> list[str]:
-    """Mean, 95 % interval over rounds, bound and verdict of every demand."""
+    """Mean, 95 % interval over rounds, bound and verdict of every requirement."""
     rows = [("scenario", "figure", "mean", "95 % interval", "bound", "rounds", "verdict")]
     for finding in findings:
         demand, estimate = finding.demand, finding.estimate
@@ -85,7 +85,7 @@ def demands_table(findings: Sequence[Finding]) -> list[str]:
 
 
 def neighbours(measurements: Sequence[Measurement], cpus: int) -> list[str]:
-    """How much other processes computed meanwhile, and a warning when it was much."""
+    """CPU time of other processes, with a warning when it was high."""
     busy = [m.others_cpus for m in measurements if m.others_cpus is not None]
     if not busy:
         return ["Other processes: unknown"]

@@ -1,4 +1,4 @@
-"""Programs that are alive together and run in turn, so that all meet the same machine.
+"""Programs that are alive together and run in turn, under equal conditions.
 
 One of them runs at a time, the others are stopped (SIGSTOP), with all processes that each has
 started. They start at the same time; turns begin when every one has done a step. A turn ends with
@@ -21,7 +21,7 @@ _REST_SECONDS = 3.0
 
 
 class Rotation:
-    """Whose turn it is.
+    """The order of the turns.
 
     Args:
       seconds: a turn takes, at least.
@@ -38,7 +38,7 @@ class Rotation:
         self._ended = False
 
     def join(self) -> Turn:
-        """A place behind those there are; all are taken before the first program starts."""
+        """Adds a program at the end of the queue; to be called before the first program starts."""
         turn = Turn(self)
         with self._changed:
             self._queue.append(turn)
@@ -47,7 +47,7 @@ class Rotation:
         return turn
 
     def wait_for_others(self, turn: Turn) -> bool:
-        """After a step of a program, which is stopped: whether all have done one.
+        """Waits until all programs have done a step; called after a step of a program.
 
         Returns when they have, or after a rest.
         """
@@ -57,7 +57,7 @@ class Rotation:
             return self._changed.wait_for(lambda: not self._starting or self._ended, _REST_SECONDS)
 
     def wait(self, turn: Turn, *, had_turn: bool) -> None:
-        """The program is stopped; returns when it is the first in the queue and nobody runs."""
+        """Waits, while the program is stopped, until it is its turn."""
         with self._changed:
             self._running.remove(turn)
             if had_turn:
@@ -70,7 +70,7 @@ class Rotation:
             self._running.add(turn)
 
     def leave(self, turn: Turn) -> None:
-        """One less; the next one has the turn."""
+        """Removes a program; the next one has the turn."""
         with self._changed:
             self._queue.remove(turn)
             self._starting.discard(turn)
@@ -78,7 +78,7 @@ class Rotation:
             self._changed.notify_all()
 
     def end(self) -> None:
-        """Kills the processes; nobody waits any more."""
+        """Kills the processes and ends all waits."""
         with self._changed:
             self._ended = True
             for turn in self._queue:
@@ -87,12 +87,12 @@ class Rotation:
 
     @property
     def alone(self) -> bool:
-        """Whether nobody waits."""
+        """Whether no other program waits."""
         return len(self._queue) == 1
 
     @property
     def ended(self) -> bool:
-        """Whether all is to end."""
+        """Whether all programs are to end."""
         return self._ended
 
 
@@ -110,13 +110,13 @@ class Turn:
         self.waited = 0.0
 
     def started(self, process: int) -> None:
-        """Takes the process that is to be stopped and continued with those it starts."""
+        """Registers the process that is stopped and continued with its children."""
         self._process = process
         if self._rotation.ended:
             self.signal(signal.SIGKILL)
 
     def line(self, text: str) -> bool:
-        """Takes a line of output as soon as it is there; returns when the program may go on.
+        """Handles a line of output; returns when the program may continue.
 
         Returns:
           Whether this is where its first turn begins: what was before does not count.
@@ -142,12 +142,12 @@ class Turn:
         return self._began is not None
 
     def leave(self) -> None:
-        """The program has ended."""
+        """Notes that the program has ended."""
         self._process = None
         self._rotation.leave(self)
 
     def signal(self, number: int) -> None:
-        """Sends a signal to the process and to those it has started, if they are there."""
+        """Sends a signal to the process and its descendants, if they exist."""
         if self._process is not None:
             signal_all(self._process, number)
 

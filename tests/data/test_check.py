@@ -37,7 +37,7 @@ def test_statistics_of_a_sound_set(imagenet_dir):
 def test_the_lines_for_people(imagenet_dir, image_folder):
     reports = check(str(imagenet_dir), IMAGENET, 1001)
     head, labels, images = reports[0].lines()
-    assert head.startswith("train: 16 sound records in 3 files, ")
+    assert head.startswith("train: 16 valid records in 3 files, ")
     assert labels == "  labels: 4 different from 1 to 4, 4 to 4 records each"
     # The photographs are 90 + 3i high and 120 - 5i wide, i from 0 to 5; 16 of 24 hold extremes.
     assert images.startswith("  images: 90 to 105 high, 95 to 120 wide, ")

@@ -70,7 +70,7 @@ def test_the_example_trains_in_two_modes_and_evaluates(npz, quick_start, capsys)
 def test_the_example_is_checked(npz, capsys):
     assert main(["data", "check", str(npz), f"--dataset_plugin={EXAMPLE}"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith(f"{npz}: npz\ntrain: 40 sound records in 1 files, ")
+    assert out.startswith(f"{npz}: npz\ntrain: 40 valid records in 1 files, ")
     assert "labels: 10 different from 0 to 9, 4 to 4 records each" in out
     with np.load(npz / "train.npz") as arrays:
         images, labels = arrays["images"], arrays["labels"]

@@ -319,10 +319,10 @@ def test_the_published_set_is_known_by_its_files(tmp_path):
         path.touch()
     files = find_files(str(tmp_path), "validation")
     assert files == [first, *rest]
-    assert count_examples(files, IMAGENET, "validation") == 50_000
+    assert count_examples(files, "validation") == 50_000
     with tf.io.TFRecordWriter(str(first)) as writer:
         writer.write(b"x")
-    assert count_examples(files, IMAGENET, "validation") == 1
+    assert count_examples(files, "validation") == 1
 
 
 def test_missing_shards_are_listed(tmp_path):

@@ -123,7 +123,7 @@ def test_what_is_made(made, capsys):
     assert LIBRISPEECH.num_examples("train", str(made)) == 5
     assert main(["data", "check", str(made)]) == 0
     out = capsys.readouterr().out
-    assert "train: 5 sound records in 2 files" in out
+    assert "train: 5 valid records in 2 files" in out
     assert "audio: 29 to 37 frames of 161 frequencies, " in out
     assert "transcripts: 2 to 14 letters" in out
 

@@ -133,13 +133,13 @@ def test_a_restarted_pass_begins_at_the_first_example(cpu_devices, prefetch):
 
 def slow_copies(monkeypatch, before):
     """Calls ``before`` with the number of the tower in the thread that is about to copy."""
-    copy = prefetch.Copies._copy
+    copy = prefetch.DeviceCopies._copy
 
     def slowed(self, tower, batch):
         before(tower)
         return copy(self, tower, batch)
 
-    monkeypatch.setattr(prefetch.Copies, "_copy", slowed)
+    monkeypatch.setattr(prefetch.DeviceCopies, "_copy", slowed)
 
 
 @pytest.mark.usefixtures("accelerators")

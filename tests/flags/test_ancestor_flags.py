@@ -62,6 +62,8 @@ NEW_FLAGS = {
     "result_csv",
     "result_label",
     "profile_layers",
+    "profile_json",
+    "profile_steps",
     "allow_nonfinite",
     "check_replica_consistency",
     "progress",

@@ -11,9 +11,9 @@ import pytest
 
 from cnnbench import cli
 from cnnbench.errors import FlagError
-from cnnbench.flags import Params, checks, parse_args, validate
-from cnnbench.flags.checks import running_all_reduce
+from cnnbench.flags import Params, mode_checks, parse_args, reductions, validate
 from cnnbench.flags.groups.optimizer import PiecewiseSchedule, parse_piecewise
+from cnnbench.flags.reductions import running_all_reduce
 from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec
 
 DURING = {
@@ -315,7 +315,7 @@ def test_automatic_loss_scale_needs_a_mode_that_supports_it():
     for mode in ("parameter_server", "replicated", "independent", "mirrored_strategy"):
         validate(Params(variable_update=mode, **AUTO_SCALE))
     unavailable = Params(variable_update="parameter_server_strategy", **AUTO_SCALE)
-    reason = dict(checks._check_mode(unavailable))["fp16_enable_auto_loss_scale"]
+    reason = dict(mode_checks._check_mode(unavailable))["fp16_enable_auto_loss_scale"]
     assert "cannot go with --variable_update=parameter_server_strategy" in reason
 
 
@@ -471,7 +471,11 @@ def test_parsed_values_are_recorded_as_they_were_written():
 def test_a_run_parses_its_all_reduce_once_and_checks_its_flags_once(quick_start, capsys):
     counted = {
         function.__code__: function.__name__
-        for function in (parse_all_reduce_spec, checks._check_variable_update, checks.check_spec)
+        for function in (
+            parse_all_reduce_spec,
+            mode_checks._check_variable_update,
+            reductions.check_spec,
+        )
     }
     calls = Counter()
 

@@ -7,7 +7,7 @@ import pytest
 from cnnbench.base.jobs import rendezvous
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
-from cnnbench.flags.cluster import agreed_facts, job_of, located, settled
+from cnnbench.flags.cluster import agreed_facts, with_exchanged_addresses, with_job_from_env
 from cnnbench.version import __version__
 
 
@@ -29,12 +29,12 @@ TF_CONFIG = {
 
 
 def test_the_job_of_an_environment_is_that_of_the_same_flags():
-    found = located(Params(cluster="tf_config"), TF_CONFIG)
+    found = with_job_from_env(Params(cluster="tf_config"), TF_CONFIG)
     flags = Params(job_name="worker", task_index=1, worker_hosts="a:1,b:2", ps_hosts="c:3")
-    assert job_of(found) == job_of(flags)
+    assert found.job == flags.job
     assert found.replace(cluster="flags") == flags
-    assert located(found, {}) is found  # once
-    assert located(flags, TF_CONFIG) is flags
+    assert with_job_from_env(found, {}) is found  # once
+    assert with_job_from_env(flags, TF_CONFIG) is flags
     assert agreed_facts(found) == agreed_facts(flags)
 
 
@@ -53,11 +53,11 @@ def test_processes_of_a_machine_get_gpus_of_their_own():
         (Params(num_gpus=2, gpu_indices="1,0"), "4,5,6,7"),
     ):
         own = dict(environ)
-        mpi = located(params.replace(cluster="mpi"), own)
+        mpi = with_job_from_env(params.replace(cluster="mpi"), own)
         assert mpi.worker_hosts == "rank-0:1"
-        assert settled(mpi, own, print).worker_hosts.startswith("localhost:")
+        assert with_exchanged_addresses(mpi, own, print).worker_hosts.startswith("localhost:")
         assert own["CUDA_VISIBLE_DEVICES"] == gpus
-    assert settled(params, {}, print) is params
+    assert with_exchanged_addresses(params, {}, print) is params
 
 
 @pytest.fixture
@@ -78,7 +78,9 @@ def test_processes_under_pmi2_get_gpus_of_their_own():
             "CUDA_VISIBLE_DEVICES": "0,1,2,3",
         }
         with pytest.raises(FlagError, match="--rendezvous"):  # only the GPUs are known by then
-            settled(located(Params(cluster="mpi", num_gpus=2), own), own, print)
+            with_exchanged_addresses(
+                with_job_from_env(Params(cluster="mpi", num_gpus=2), own), own, print
+            )
         gpus.append(own["CUDA_VISIBLE_DEVICES"])
     assert gpus == ["0,1", "2,3"] * 2
 
@@ -91,7 +93,7 @@ def test_gpus_are_not_divided_among_processes_without_numbers():
         params = Params(**{"cluster": "mpi", "num_gpus": 2, **changes})
         own = dict(environ)
         with pytest.raises(FlagError) as caught:
-            settled(located(params, own), own, print)
+            with_exchanged_addresses(with_job_from_env(params, own), own, print)
         assert caught.value.flag == expected
         return str(caught.value)
 

@@ -5,6 +5,7 @@ import dataclasses
 from pathlib import Path
 
 from cnnbench.flags import FLAGS
+from cnnbench.flags.optimizers import OPTIMIZERS
 from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
 
 ROOT = Path(__file__).parents[2]
@@ -17,13 +18,12 @@ NOT_READERS = (
     ROOT / "cnnbench" / "lab" / "allreduce",
     ROOT / "cnnbench" / "cli" / "commands" / "allreduce.py",
 )
-# It makes the job out of its flags.
-CLUSTER = ROOT / "cnnbench" / "flags" / "cluster.py"
+# They make the job out of its flags.
+MAKE_JOB = (ROOT / "cnnbench" / "flags" / "cluster.py", ROOT / "cnnbench" / "flags" / "params.py")
 
 NOT_READ = {
     "server_protocol": "there is one",
     "hierarchical_copy": "flags.checks.all_reduce_of makes it an all-reduce, which the plan has",
-    "use_fp16": "another name of --precision=fp16; Params keeps the two equal",
     "variable_mgr_plugin": "flags.checks loads it, before --variable_update is checked",
     "result_label": "goes into the record as it is, for readers of records",
     "iters_per_step": "cnnbench allreduce has a flag of that name; a run says so",
@@ -42,15 +42,18 @@ def _read_in(source, holders):
 
 
 def _read_anywhere():
-    # AggregationSpec.of takes its fields by name.
+    # AggregationSpec.of takes its fields by name, and so does an optimizer its constants.
     names = {field.name for field in dataclasses.fields(AggregationSpec)}
+    names |= {flag for optimizer in OPTIMIZERS.values() for flag in optimizer.flags}
     for package in PACKAGES:
         for path in (ROOT / package).rglob("*.py"):
-            if path != CLUSTER and any(path.is_relative_to(other) for other in NOT_READERS):
+            if path not in MAKE_JOB and any(path.is_relative_to(other) for other in NOT_READERS):
                 continue
             # The input and the runtime get their flags as fields of the same names
             # (InputSpec.from_flags, Settings.of).
             holders = {"params", "_params", "flags"}
+            if path in MAKE_JOB:
+                holders |= {"self"}
             if path.is_relative_to(ROOT / "cnnbench" / "data"):
                 holders |= {"spec", "_spec"}
             if path == ROOT / "cnnbench" / "run" / "runtime" / "tensorflow.py":

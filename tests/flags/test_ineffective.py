@@ -124,6 +124,7 @@ CASES += [
     ("--summary_verbosity=1", ["--save_summaries_steps=2"], ["--eval", "--train_dir=d"]),
     ("--summary_verbosity=1", ["--train_dir=d"], ["--train_dir=d", "--save_summaries_steps=2"]),
     ("--nouse_chrome_trace_format", [], ["--trace_file=t"]),
+    ("--profile_steps=9", [], ["--profile_json=p"]),
     ("--benchmark_test_id=t", [], ["--benchmark_log_dir=d"]),
     ("--xla_cache_dir=d", [], ["--xla_compile"]),
     ("--xla_cache_dir=d", ["--input_only", "--data_dir=d"], ["--xla"]),

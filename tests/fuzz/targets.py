@@ -256,7 +256,7 @@ def records(generator: random.Random, folder: Path) -> None:
     if asked.on_bad_record == "fail" and asked.resize_method != "crop" and failed == sound:
         raise Disagreement(f"{subset} failed: {failed}, but the check finds {found.defects}")
     if failed and sound and asked.resize_method != "crop":
-        raise Disagreement(f"{subset} failed on sound records")
+        raise Disagreement(f"{subset} failed on valid records")
 
 
 # YAML suites ----------------------------------------------------------------------------------

@@ -7,6 +7,9 @@ from __future__ import annotations
 import tensorflow as tf
 from towers import columns_of
 
+from cnnbench.flags import Params
+from cnnbench.run.step.optimizers import make_optimizer
+
 
 def curvature(tower):
     return 0.25 * (tower + 1)
@@ -50,6 +53,11 @@ def one_step(manager, optimizer, variables, rate, dtype=tf.float32, skip=(), los
     updates += manager.after_updates()
     with tf.control_dependencies(updates):
         return [tf.identity(loss) for loss in losses]
+
+
+def optimizer_of(name, **flags):
+    """The optimizer of that name, with constants that differ from the defaults of their flags."""
+    return make_optimizer(Params(optimizer=name, **flags))
 
 
 def create_slots(manager, optimizer):

@@ -11,11 +11,16 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 import psutil
+
+from cnnbench.campaigns.processes import child
+from cnnbench.campaigns.processes.ended import Ended
+from cnnbench.run.runtime.supervisor import GUARDED
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["tensorflow"])
@@ -94,6 +99,23 @@ def cnnbench() -> NoReturn:
     from cnnbench.cli import entry_point
 
     entry_point()
+
+
+def execute(command: child.Command, timeout: float, grace: float = child.GRACE_SECONDS) -> Ended:
+    """Runs a command of this cnnbench as `child.execute` does, and any other one by that."""
+    words = list(command.words)
+    if words[0] != sys.executable or "run" not in words:
+        return child.execute(command, timeout, grace)
+    started = time.monotonic()
+    command.log.write_bytes(b"")
+    argv, logs = words[words.index("run") :], (command.log, command.log)
+    variables = {**command.environment, GUARDED: "1"}
+    process = Forked(cnnbench, argv, *logs, command.folder, variables)
+    try:
+        code = process.wait(timeout)
+    finally:
+        process.kill()
+    return Ended(code=code, seconds=time.monotonic() - started)
 
 
 def _begin(

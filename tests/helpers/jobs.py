@@ -13,7 +13,7 @@ from forked import Forked, cnnbench
 
 from cnnbench.base.jobs.job import Job
 from cnnbench.base.jobs.ports import ReservedPorts
-from cnnbench.campaigns.launch.tasks import Layout
+from cnnbench.campaigns.launch.tasks import JobLayout
 
 SECONDS = 150.0
 """In which every job of a test ends; most take ten."""
@@ -91,7 +91,7 @@ def started(
       controller: whether one of them is the controller.
       chief_flags: only of the chief, such as where the record goes.
     """
-    layout = Layout(
+    layout = JobLayout(
         workers=sum(name.startswith("worker") for name in order),
         ps=sum(name.startswith("ps") for name in order),
         controller=controller,

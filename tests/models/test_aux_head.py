@@ -13,7 +13,7 @@ from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.models import declare, get_model
 from cnnbench.models.graph import forward
-from cnnbench.models.nasnet import Cell, NasNet, NasNetCifar10, Size
+from cnnbench.models.nasnet import NasNet, NasnetCell, NasNetCifar10, Size
 from cnnbench.run.driver.plan import make_plan
 
 
@@ -90,8 +90,10 @@ def test_the_flag_switches_it_on():
 def test_its_loss_counts_four_tenths(monkeypatch, quick_start):
     """The loss of a step is that of the network's logits and of the head's; simple cells do."""
     monkeypatch.setattr(NasNetCifar10, "__init__", small_init)
-    monkeypatch.setattr(Cell, "normal", lambda cell, x, _: cell.net.conv(x, cell.filters, 1))
-    monkeypatch.setattr(Cell, "reduction", lambda cell, x, _: cell.net.conv(x, cell.filters, 3, 2))
+    monkeypatch.setattr(NasnetCell, "normal", lambda cell, x, _: cell.net.conv(x, cell.filters, 1))
+    monkeypatch.setattr(
+        NasnetCell, "reduction", lambda cell, x, _: cell.net.conv(x, cell.filters, 3, 2)
+    )
     params = Params(
         model="nasnet",
         data_name="cifar10",

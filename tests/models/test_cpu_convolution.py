@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from cnnbench.models import get_model
-from cnnbench.models.cpu_convolution import (
+from cnnbench.models.cpu_products import (
     patches_conv,
     patches_pay,
     pointwise_conv,

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from cnnbench.flags import Params
-from cnnbench.models.cpu_matmul import few_rows_matmul, transposed_rows_pay
+from cnnbench.models.cpu_products import few_rows_matmul, transposed_rows_pay
 from cnnbench.run.driver.benchmark_cnn import BenchmarkCNN
 
 

@@ -210,7 +210,7 @@ def test_frames_behind_the_end_tell_nothing(small):
 
 def test_it_trains_on_synthetic_speech(monkeypatch, quick_start):
     small = {"max_frames": 60, "min_frames": 50, "max_letters": 4, "units": 8}
-    for name, size in {**small, "recurrent_layers": 2}.items():
+    for name, size in {**small, "recurrent_layers": 1}.items():
         monkeypatch.setattr(DeepSpeech2, name, size)
     params = Params(
         model="deepspeech2",

@@ -13,7 +13,7 @@ import tensorflow as tf
 from cnnbench.models import declare, get_model
 from cnnbench.models.graph import forward
 from cnnbench.models.inception import InceptionV3
-from cnnbench.models.nasnet import MOBILE, Cell, NasNet
+from cnnbench.models.nasnet import MOBILE, NasNet, NasnetCell
 
 CLASSES = 7
 
@@ -101,7 +101,7 @@ def test_inception3(keras_layers, make_weights):
     check_equal(model, theirs, keras_layers, make_weights)
 
 
-class KerasCell(Cell):
+class KerasCell(NasnetCell):
     """Where a pooling strides, Keras lets zeros around the image count; we follow the original."""
 
     def _pool(self, kind, x, stride=1):

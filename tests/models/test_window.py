@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import tensorflow as tf
+from covering import covering_pairs
 
 from cnnbench.errors import UsageError
 from cnnbench.models.window import Window, as_pair
@@ -12,10 +13,10 @@ def test_as_pair():
     assert as_pair((1, 7)) == (1, 7)
 
 
-@pytest.mark.parametrize("padding", ["SAME", "VALID"])
-@pytest.mark.parametrize("image", [7, 8, 9])
-@pytest.mark.parametrize("size", [1, 2, 3, 5])
-@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("padding", "image", "size", "stride"),
+    covering_pairs(["SAME", "VALID"], [7, 8, 9], [1, 2, 3, 5], [1, 2, 3]),
+)
 def test_output_is_what_tensorflow_makes(padding, image, size, stride):
     window = Window.make((image, image + 1), (size, size), (stride, stride), padding)
     pooled = tf.nn.max_pool2d(tf.zeros([1, image, image + 1, 1]), size, stride, padding)

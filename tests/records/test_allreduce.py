@@ -12,7 +12,7 @@ from cnnbench.records.allreduce import (
     Point,
     RingDevices,
 )
-from cnnbench.records.run import ErrorInfo
+from cnnbench.records.parts import ErrorInfo
 from cnnbench.records.tables import REDUCTIONS, allreduce_row
 from cnnbench.variable_mgr.aggregation.spec import Packing
 
@@ -94,8 +94,8 @@ def test_the_bound_by_memory_copies():
 
 def test_the_copy_rate_of_a_run_is_that_of_its_largest_copy():
     small = Copying(bytes=1000, devices=4, seconds=(1e-6,))
-    assert record(copies=(small, *record().copies, small)).copy_rate == pytest.approx(16e9)
-    assert record(copies=()).copy_rate is None
+    assert record(copies=(small, *record().copies, small)).copy_bytes_per_sec == pytest.approx(16e9)
+    assert record(copies=()).copy_bytes_per_sec is None
 
 
 def test_json_round_trip():

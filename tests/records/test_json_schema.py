@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pytest
 from jsonschema import Draft202012Validator
 
-from cnnbench.records.codec import ABSENT, OPTIONAL, Document, encode, one_of
+from cnnbench.records.codec import ABSENT, OPTIONAL, Document, computed, encode, one_of
 from cnnbench.records.json_schema import schema_of
 
 
@@ -42,7 +42,6 @@ class Whole(Document):
 
     kind: ClassVar[str] = "whole"
     schema: ClassVar[int] = 3
-    derived_keys: ClassVar[Mapping[str, Any]] = {"sum": float}
 
     parts: tuple[Part, ...]
     colour: Colour = Colour.RED
@@ -53,8 +52,11 @@ class Whole(Document):
     facts: Mapping[str, Any] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
 
-    def derived(self):
-        return {"sum": sum(part.size for part in self.parts)}
+    @property
+    @computed
+    def sum(self) -> float:
+        """Of all parts."""
+        return math.fsum(part.size for part in self.parts)
 
 
 WHOLE = Whole(

@@ -11,7 +11,8 @@ import pytest
 from cnnbench.base.stats.steady_state import steady_state
 from cnnbench.errors import BenchmarkError
 from cnnbench.records.measurements import Measurements
-from cnnbench.records.run import Batch, Evaluation, RunRecord
+from cnnbench.records.parts import Batch, Evaluation
+from cnnbench.records.run import RunRecord
 from cnnbench.records.steady_state import run_steady_state
 
 
@@ -68,7 +69,7 @@ def test_images_counted_elsewhere_win_over_steps_times_batch():
     run = start()
     run.batch = Batch(per_device=8, global_=8)
     run.add_step(1.0)
-    run.loop_seconds, run.loop_images = 2.0, 100
+    run.note(loop_seconds=2.0, loop_images=100)
     assert run.record().summary().total_images_per_sec == 50.0
 
 

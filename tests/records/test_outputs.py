@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cnnbench.base.charts import Axis, Row, Rows
+from cnnbench.base.charts import Axis, DistributionRow, Rows
 from cnnbench.base.charts.draw import FORMATS, render
 from cnnbench.errors import FlagError
 from cnnbench.records.measurements import Measurements
@@ -35,7 +35,11 @@ SAME = ({"html", ".html"}, {"csv", ".csv"}, {"markdown", ".md"})
 
 
 def picture(format):
-    rows = (Row(label="a", values=((1.0, "one"),), centre=1.0, low=None, high=None, text="1"),)
+    rows = (
+        DistributionRow(
+            label="a", values=((1.0, "one"),), centre=1.0, low=None, high=None, text="1"
+        ),
+    )
     return render([Rows(title="t", x=Axis(label="x"), rows=rows)], format, "a chart")
 
 

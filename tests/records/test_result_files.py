@@ -17,11 +17,11 @@ import pytest
 
 from cnnbench.errors import BenchmarkError, FlagError, UsageError
 from cnnbench.judge.metrics.registry import HISTORY
-from cnnbench.records import result_files
+from cnnbench.records import csv_table, result_files
 from cnnbench.records.load import load_run
 from cnnbench.records.measurements import Measurements
+from cnnbench.records.parts import Batch, Conditions, Evaluation, ModelInfo, Placement
 from cnnbench.records.result_files import ResultFiles, write_json
-from cnnbench.records.run import Batch, Conditions, Evaluation, ModelInfo, Placement
 from cnnbench.records.tables import REDUCTIONS, RUNS, run_row
 
 WRITER = """
@@ -138,13 +138,13 @@ def test_each_file_is_written_also_when_the_other_cannot_be(tmp_path, monkeypatc
 def test_killed_writer_leaves_the_old_or_the_new_document(tmp_path):
     path = tmp_path / "r.json"
     write_json(str(path), a_record())
-    for trial in range(5):
+    for trial in range(3):
         writer = subprocess.Popen(
             [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True
         )
         assert writer.stdout.readline() == "ready\n"
         # Different moments of the write, which takes a few milliseconds.
-        time.sleep(0.003 + 0.0025 * trial)
+        time.sleep(0.003 + 0.005 * trial)
         writer.send_signal(signal.SIGKILL)
         writer.wait()
         writer.stdout.close()
@@ -413,7 +413,7 @@ def test_failed_write_leaves_the_file_as_it_was(tmp_path, monkeypatch):
         os.write(descriptor, data[:20])
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(result_files, "write_all", full_disk)
+    monkeypatch.setattr(csv_table, "write_all", full_disk)
     with pytest.raises(OSError, match="No space"):
         append(path, a_run().record())
     assert path.read_bytes() == before

@@ -14,10 +14,10 @@ from datetime import datetime, timezone
 import numpy as np
 import pytest
 
-from cnnbench.records.cluster import Cluster
 from cnnbench.records.codec import started
-from cnnbench.records.run import (
+from cnnbench.records.parts import (
     Batch,
+    Cluster,
     ErrorInfo,
     Evaluation,
     InputStage,
@@ -25,9 +25,9 @@ from cnnbench.records.run import (
     Measured,
     ModelInfo,
     Placement,
-    RunRecord,
     StartupSeconds,
 )
+from cnnbench.records.run import RunRecord
 
 RESNET = ModelInfo(
     name="resnet50",

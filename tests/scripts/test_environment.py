@@ -212,6 +212,45 @@ def test_given_environment_is_used_as_it_is(checkout, tmp_path):
     assert wrong.stderr == f"scripts/run: CNNBENCH_VENV={tmp_path} has no bin/python\n"
 
 
+PYTEST = r"""
+printf '%s\n' "$*" >> calls
+case $* in
+  *--shuffle=*)
+    mkdir -p .pytest_cache/v/cache
+    echo '{"tests/a.py::x": true, "tests/a.py::y[1]": true, "tests/b.py::z": true}' > \
+      .pytest_cache/v/cache/lastfailed
+    exit "$STATUS" ;;
+  *a.py) exit 0 ;;
+esac
+exit 1
+"""
+
+
+def test_failures_in_a_shuffled_order_are_told_from_broken_tests_and_never_pass(checkout):
+    _executable(checkout / ".venv" / "bin" / "pytest", PYTEST)
+    _finish(checkout, "test")
+    done = _script(checkout, "shuffled_test", "--maxfail=9", SHUFFLE="17", STATUS="1")
+    assert done.returncode == 1
+    assert done.stdout.splitlines() == [
+        "order of the tests: SHUFFLE=17",
+        "tests/a.py: order: it passes by itself (SHUFFLE=17)",
+        "tests/b.py: broken: it fails by itself, too (SHUFFLE=17)",
+    ]
+    first, *again = (checkout / "calls").read_text().splitlines()
+    assert first == "-n 2 --dist worksteal --cache-clear --shuffle=17 --maxfail=9"
+    assert again == ["-q tests/a.py", "-q tests/b.py"]
+
+
+@pytest.mark.parametrize("status", ["0", "2"])
+def test_a_shuffled_suite_without_a_failed_test_is_not_repeated(checkout, status):
+    _executable(checkout / ".venv" / "bin" / "pytest", PYTEST)
+    _finish(checkout, "test")
+    done = _script(checkout, "shuffled_test", STATUS=status)
+    assert done.returncode == int(status)
+    assert re.fullmatch(r"order of the tests: SHUFFLE=\d+\n", done.stdout)
+    assert (checkout / "calls").read_text().count("\n") == 1
+
+
 def test_range_of_the_scripts_is_the_range_of_the_package():
     text = (ROOT / "scripts" / "environment.sh").read_text()
     oldest, newest = (

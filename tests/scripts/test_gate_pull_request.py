@@ -1,4 +1,4 @@
-"""scripts/gate_pull_request, with a stand-in for cnnbench, and the workflows of docs/ci.md."""
+"""scripts/gate_pull_request, with a stand-in for cnnbench, and the workflows of docs/examples."""
 
 from __future__ import annotations
 
@@ -115,8 +115,9 @@ def test_wrong_use_is_status_2(gate, arguments):
 
 
 def workflows():
-    text = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
-    return [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)]
+    names = ("benchmark.yml", "benchmark-comment.yml")
+    examples = ROOT / "docs" / "examples"
+    return [yaml.safe_load((examples / name).read_text(encoding="utf-8")) for name in names]
 
 
 def test_code_of_strangers_meets_no_secret_and_no_token_that_can_write():
@@ -141,12 +142,12 @@ def test_no_expression_is_written_into_a_script():
 
 
 def test_flags_in_the_documents_exist():
-    from cnnbench.cli.commands.ab import AbSideFlags, MeasuringFlags
+    from cnnbench.cli.commands.ab import AbSideFlags, ExplainingFlags, MeasuringFlags
     from cnnbench.cli.commands.judging import JudgingFlags
     from cnnbench.flags import FLAGS
     from cnnbench.flags.declare import specs_of
 
-    groups = (AbSideFlags, MeasuringFlags, JudgingFlags)
+    groups = (AbSideFlags, MeasuringFlags, ExplainingFlags, JudgingFlags)
     known = {spec.name for group in groups for spec in specs_of(group)}
     known |= {spec.name for spec in FLAGS}
     known |= {"nosequential", "paired"}

@@ -28,7 +28,8 @@ from peers.measurement import (
 )
 from peers.options import CLASSIC, SCENARIOS, parse
 from peers.process import EndedProcess, Line, ProcessError, run
-from peers.subjects import AGAINST, RECORD, Subject, chosen, scenario_subjects
+from peers.programs import RECORD, Subject
+from peers.subjects import AGAINST, chosen, scenario_subjects
 from peers.turns import Rotation
 
 NO_RECORD = Path("/nowhere/record.json")
@@ -468,7 +469,7 @@ def test_what_a_program_has_started_runs_in_its_turn_alone():
 
 
 def test_a_program_that_ends_before_the_turns_begin_is_not_measured():
-    late = "import time; time.sleep(4)\n" + _STEPS
+    late = "import time; time.sleep(2)\n" + _STEPS
     measured, _ = _in_turn(["print('1\\timages/sec: 1', flush=True)", late])
     assert [one.status for one in measured] == [FAILED, OK]
     assert measured[0].reason == (

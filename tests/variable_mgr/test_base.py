@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
+from bowls import optimizer_of
 
 from cnnbench.errors import FlagError
-from cnnbench.run.step.optimizers import Adam, GradientDescent, Momentum
 from cnnbench.variable_mgr import VariableMgrSpec, create, registry
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.modes import Copies
@@ -133,15 +133,15 @@ def test_wrong_names_and_towers(mode, make_manager):
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16, tf.float16])
-def test_reads_have_the_dtype_asked_for(mode, dtype, make_manager, declared):
+def test_reads_have_the_dtype_asked_for(mode, make_manager, declared):
     manager = make_manager(mode, 2)
+    asked = [(t, dtype) for t in range(2) for dtype in (tf.float32, tf.bfloat16, tf.float16)]
 
     @tf.function(autograph=False)
     def step():
-        return [manager.read(t, declared[0].name, dtype) for t in range(2)]
+        return [manager.read(tower, declared[0].name, dtype) for tower, dtype in asked]
 
-    for tower, value in enumerate(step()):
+    for (tower, dtype), value in zip(asked, step(), strict=True):
         assert value.dtype == dtype
         wanted = tf.cast(manager.variable(tower, declared[0].name), dtype)
         np.testing.assert_array_equal(value, wanted)
@@ -162,7 +162,7 @@ def first_elements(facades):
 
 
 def momentum_for(manager):
-    optimizer = Momentum(0.9)
+    optimizer = optimizer_of("momentum")
     for group in manager.updated_groups():
         optimizer.create_slots(group)
     return optimizer
@@ -200,7 +200,7 @@ def test_shared_variables_keep_their_value(make_manager):
 @pytest.mark.parametrize("towers", [1, 3])
 def test_checkpoint_names_do_not_depend_on_mode_or_towers(mode, towers, make_manager, trainable):
     manager = make_manager(mode, towers)
-    optimizer = Adam(0.9, 0.999, 1e-8)
+    optimizer = optimizer_of("adam")
     groups = manager.updated_groups()
     for group in groups:
         optimizer.create_slots(group)
@@ -221,12 +221,12 @@ def test_checkpoint_names_do_not_depend_on_mode_or_towers(mode, towers, make_man
 
 def test_no_slots_no_names(make_manager):
     manager = make_manager("replicated", 2)
-    assert manager.savable_slots(GradientDescent()) == {}
+    assert manager.savable_slots(optimizer_of("sgd")) == {}
 
 
 def test_a_tower_without_slots_is_an_error(make_manager):
     manager = make_manager("replicated", 2)
-    optimizer = Momentum(0.9)
+    optimizer = optimizer_of("momentum")
     optimizer.create_slots(manager.trainable_variables_on_device(0))
     with pytest.raises(KeyError):
         manager.savable_slots(optimizer)

@@ -9,12 +9,12 @@ import local_sgd
 import numpy as np
 import pytest
 import tensorflow as tf
-from bowls import centre, create_slots, curvature, one_step
+from bowls import centre, create_slots, curvature, one_step, optimizer_of
 from covering import covering_pairs
 from towers import columns_of
 
+from cnnbench.flags.optimizers import OPTIMIZERS
 from cnnbench.models.spec import Initializer, VariableSpec
-from cnnbench.run.step.optimizers import Adam, GradientDescent, Momentum, RMSProp
 from cnnbench.variable_mgr import names
 from cnnbench.variable_mgr.gradients import Column
 
@@ -95,7 +95,7 @@ def train(manager, optimizer, variables, steps=STEPS, **how):
 def test_weights_after_three_steps(mode, towers, reduction, place, make_manager, trainable):
     manager = make_manager(mode, towers, reduction=reduction, parameter_device=place, seed=5)
     before = weights_of(manager, trainable)
-    train(manager, Momentum(0.75), trainable)
+    train(manager, optimizer_of("momentum", momentum=0.75), trainable)
     assert_weights(manager, trainable, oracle(before, mode, reduction, STEPS, momentum=0.75))
 
 
@@ -142,7 +142,7 @@ def test_weights_after_three_steps_over_ps_tasks(
         seed=5,
     )
     before = weights_of(manager, trainable)
-    train(manager, Momentum(momentum), trainable)
+    train(manager, optimizer_of("momentum", momentum=momentum), trainable)
     assert_weights(manager, trainable, oracle(before, mode, "mean", STEPS, momentum))
 
 
@@ -181,9 +181,8 @@ def test_one_tower_adds_no_ops(mode, make_manager, trainable):
     assert all(pair[1] is variable for pair, variable in zip(pairs, updated_group, strict=True))
 
 
-@pytest.mark.parametrize("optimizer", [GradientDescent, Momentum, RMSProp, Adam])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_synchronous_modes_train_alike(optimizer, make_manager, trainable):
-    arguments = {Momentum: (0.9,), RMSProp: (0.9, 0.9, 1.0), Adam: (0.9, 0.999, 1e-8)}
     results = []
     places = [
         (m, place)
@@ -193,7 +192,7 @@ def test_synchronous_modes_train_alike(optimizer, make_manager, trainable):
     places += [("mirrored_strategy", "cpu"), ("central_storage_strategy", "cpu")]
     for mode, place in places:
         manager = make_manager(mode, 3, parameter_device=place, seed=2)
-        train(manager, optimizer(*arguments.get(optimizer, ())), trainable)
+        train(manager, optimizer_of(optimizer), trainable)
         results += weights_of(manager, trainable)
     for result in results[1:]:
         for value, first in zip(result, results[0], strict=True):
@@ -204,7 +203,7 @@ def test_synchronous_modes_train_alike(optimizer, make_manager, trainable):
 def test_losses_are_those_before_the_update(mode, make_manager, trainable):
     manager = make_manager(mode, 2, seed=1)
     before = weights_of(manager, trainable)
-    losses = train(manager, GradientDescent(), trainable, steps=1)[0]
+    losses = train(manager, optimizer_of("sgd"), trainable, steps=1)[0]
     for tower in range(2):
         wanted = sum(
             0.5 * curvature(tower) * ((w - centre(tower, i)) ** 2).sum()
@@ -217,7 +216,7 @@ def test_losses_are_those_before_the_update(mode, make_manager, trainable):
 def test_low_precision_reads_still_update_float32_weights(mode, make_manager, trainable):
     manager = make_manager(mode, 2, seed=1)
     before = weights_of(manager, trainable)
-    train(manager, GradientDescent(), trainable, steps=1, dtype=tf.bfloat16)
+    train(manager, optimizer_of("sgd"), trainable, steps=1, dtype=tf.bfloat16)
     expected = oracle(before, mode, "mean", 1, momentum=0.0)
     assert_weights(manager, trainable, expected, rtol=1e-2, atol=1e-2)
 
@@ -226,7 +225,7 @@ def test_low_precision_reads_still_update_float32_weights(mode, make_manager, tr
 def test_two_steps_in_one_trace_are_two_steps(mode, make_manager, trainable):
     manager = make_manager(mode, 2, seed=1)
     before = weights_of(manager, trainable)
-    optimizer = Momentum(0.75)
+    optimizer = optimizer_of("momentum", momentum=0.75)
     create_slots(manager, optimizer)
 
     @tf.function(autograph=False)
@@ -242,7 +241,7 @@ def test_two_steps_in_one_trace_are_two_steps(mode, make_manager, trainable):
 def test_a_step_without_tracing(mode, make_manager, trainable):
     manager = make_manager(mode, 2, seed=1)
     before = weights_of(manager, trainable)
-    optimizer = Momentum(0.75)
+    optimizer = optimizer_of("momentum", momentum=0.75)
     create_slots(manager, optimizer)
     for _ in range(2):
         one_step(manager, optimizer, trainable, tf.constant(RATE))
@@ -253,7 +252,7 @@ def test_a_step_without_tracing(mode, make_manager, trainable):
 @pytest.mark.parametrize("mode", MODES)
 def test_updates_run_where_the_variables_are(mode, place, make_manager, trainable, cpu_devices):
     manager = make_manager(mode, 3, parameter_device=place)
-    optimizer = Momentum(0.9)
+    optimizer = optimizer_of("momentum")
     create_slots(manager, optimizer)
     step = tf.function(
         lambda rate: one_step(manager, optimizer, trainable, rate), autograph=False
@@ -268,8 +267,10 @@ def test_updates_run_where_the_variables_are(mode, place, make_manager, trainabl
         assert [op.device for op in reads] == [d for d in cpu_devices[:3] for _ in trainable]
 
 
-@pytest.mark.parametrize("towers", [2, 3])
-@pytest.mark.parametrize("mode", [mode for mode in MODES if mode not in APART])
+@pytest.mark.parametrize(
+    ("mode", "towers"),
+    [(mode, 2 + n % 2) for n, mode in enumerate(mode for mode in MODES if mode not in APART)],
+)
 def test_a_tower_that_does_not_use_a_variable_counts_as_zero(mode, towers, make_manager, trainable):
     manager = make_manager(mode, towers)
     gradients = [[tf.fill(v.shape, float(t + 1)) for v in trainable] for t in range(towers)]
@@ -284,7 +285,7 @@ def test_a_tower_that_does_not_use_a_variable_counts_as_zero(mode, towers, make_
 def test_an_independent_tower_that_does_not_use_a_variable_keeps_it(make_manager, trainable):
     manager = make_manager("independent", 2)
     before = weights_of(manager, trainable)
-    train(manager, Momentum(0.9), trainable, skip={(1, 0)})
+    train(manager, optimizer_of("momentum"), trainable, skip={(1, 0)})
     after = weights_of(manager, trainable)
     assert (after[0][0] != before[0][0]).all()
     np.testing.assert_array_equal(after[1][0], before[1][0])
@@ -294,7 +295,7 @@ def test_an_independent_tower_that_does_not_use_a_variable_keeps_it(make_manager
 @pytest.mark.parametrize("mode", MODES)
 def test_a_variable_that_no_tower_uses_gets_no_update(mode, make_manager, trainable):
     manager = make_manager(mode, 2)
-    optimizer = RMSProp(0.9, 0.9, 1.0)
+    optimizer = optimizer_of("rmsprop")
     before = weights_of(manager, trainable)
     train(manager, optimizer, trainable, skip={(0, 1), (1, 1)})
     after = weights_of(manager, trainable)
@@ -319,7 +320,7 @@ def test_a_variable_that_no_tower_uses_gets_no_update(mode, make_manager, traina
 )
 def test_nan_in_tower_1(mode, poisoned, make_manager, trainable):
     manager = make_manager(mode, 2)
-    optimizer = GradientDescent()
+    optimizer = optimizer_of("sgd")
     gradients = [[tf.ones(v.shape) for v in trainable] for _ in range(2)]
     gradients[1][1] *= np.nan
     pairs = [
@@ -384,7 +385,7 @@ class Conditional:
 @pytest.mark.parametrize("mode", MODES)
 def test_a_loss_scale_can_hold_an_update_back(mode, good, make_manager, trainable):
     manager = make_manager(mode, 2, seed=1)
-    optimizer = Adam(0.9, 0.999, 1e-8)
+    optimizer = optimizer_of("adam")
     create_slots(manager, optimizer)
     state = [c for f in manager.savable_slots(optimizer).values() for c in f.copies]
     state += updated(manager, trainable)

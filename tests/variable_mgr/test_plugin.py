@@ -17,6 +17,8 @@ from cnnbench.flags import parse_args, parse_flags, validate
 from cnnbench.flags.params import FLAGS
 from cnnbench.variable_mgr import VariableMgrSpec, create, load_plugin, names, registry
 
+pytestmark = pytest.mark.usefixtures("quick_start")
+
 OWN = (f"--variable_mgr_plugin={local_sgd.PLUGIN}", f"--variable_update={local_sgd.MODE}")
 SMALL = ("--model=lenet", "--num_gpus=2", "--batch_size=4")
 
@@ -44,10 +46,13 @@ def plugin(tmp_path: Path) -> Callable[..., str]:
 
 
 def test_the_documented_example_is_the_one_that_is_tested() -> None:
-    text = Path(local_sgd.PLUGIN).read_text(encoding="utf-8")
-    assert 30 <= len(text.splitlines()) <= 40
-    document = Path(local_sgd.PLUGIN).parents[1] / "modes.md"
-    assert f"```python\n{text}```" in document.read_text(encoding="utf-8")
+    plugin = Path(local_sgd.PLUGIN)
+    lines = plugin.read_text(encoding="utf-8").splitlines()
+    assert 30 <= len(lines) <= 40
+    document = (plugin.parents[1] / "modes.md").read_text(encoding="utf-8")
+    words = " ".join(document.split())
+    assert f"(examples/{plugin.name}) is a complete one of {len(lines)} lines" in words
+    assert f"```python\n{lines[-1]}\n```" in document
 
 
 def test_the_mode_of_a_plug_in_is_a_value_of_the_flag() -> None:

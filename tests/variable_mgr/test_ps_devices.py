@@ -8,11 +8,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-from bowls import create_slots, one_step
+from bowls import create_slots, one_step, optimizer_of
 
 from cnnbench.errors import FlagError
 from cnnbench.models.spec import Initializer, VariableSpec
-from cnnbench.run.step.optimizers import Momentum
 from cnnbench.variable_mgr import VariableMgrSpec
 
 MODES = ("parameter_server", "distributed_replicated")
@@ -87,7 +86,7 @@ def test_where_values_are_cached(ps, policy, expected):
 
 
 def step_graph(manager, variables):
-    optimizer = Momentum(0.9)
+    optimizer = optimizer_of("momentum")
     create_slots(manager, optimizer)
     step = tf.function(lambda rate: one_step(manager, optimizer, variables, rate), autograph=False)
     return step.get_concrete_function(tf.TensorSpec([], tf.float32)).graph

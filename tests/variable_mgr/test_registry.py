@@ -26,12 +26,12 @@ from cnnbench.variable_mgr.modes import BUILT_IN, Reduction
 from cnnbench.variable_mgr.parameter_server import ParameterServerVariableMgr
 from cnnbench.variable_mgr.per_tower import IndependentVariableMgr, ReplicatedVariableMgr
 from cnnbench.variable_mgr.strategies.base import StrategyVariableMgr
-from cnnbench.variable_mgr.strategies.central_storage import CentralStorageStrategyVariableMgr
-from cnnbench.variable_mgr.strategies.mirrored import MirroredStrategyVariableMgr
-from cnnbench.variable_mgr.strategies.multi_worker_mirrored import (
+from cnnbench.variable_mgr.strategies.managers import (
+    CentralStorageStrategyVariableMgr,
+    MirroredStrategyVariableMgr,
     MultiWorkerMirroredStrategyVariableMgr,
+    OneDeviceStrategyVariableMgr,
 )
-from cnnbench.variable_mgr.strategies.one_device import OneDeviceStrategyVariableMgr
 
 ROOT = Path(__file__).parents[2]
 WORKERS = {"job_name": "worker", "worker_hosts": "a:1,b:1"}

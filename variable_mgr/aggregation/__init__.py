@@ -1,1 +1,1 @@
-"""How the gradients of towers become one: stages around an all-reduce."""
+"""Aggregation of the towers' gradients: stages around an all-reduce."""

@@ -1,4 +1,4 @@
-"""From the gradients of every tower to the gradient that every tower applies.
+"""Aggregation of gradients for towers with copies of all variables.
 
 columns      one logical variable each: None as zero
 stages       join small ones, pack, scale, send as 16 bits, defer by a step
@@ -94,10 +94,7 @@ class Aggregator:
         ]
 
     def _densified(self, column: Column) -> Column:
-        """Slices whose number is not known cannot be gathered from other processes."""
+        """Dense gradients in place of sparse ones with an unknown number of slices."""
         if not column.sparse or self._gather is None or gradients.fit_together(column):
             return column
-        pairs = list(zip(*column, strict=True))
-        return column._replace(
-            gradients=gradients.on_devices(self._devices, lambda p: gradients.dense(*p), pairs)
-        )
+        return column.mapped(self._devices, gradients.dense)

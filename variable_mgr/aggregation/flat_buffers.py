@@ -1,4 +1,4 @@
-"""Tensors laid end to end in flat buffers that come apart without being copied.
+"""Tensors concatenated in flat buffers that can be split without copying.
 
 TensorFlow hands out a part of a tensor as a view, without copying, if the part begins
 and ends on a multiple of 64 bytes. Padding every tensor to that would send the padding
@@ -18,21 +18,21 @@ import tensorflow as tf
 
 from cnnbench.variable_mgr.sizes import LINE_BYTES, buffer_sizes
 
-# columns[i][t] is tensor i of tower t; tensor i has one dtype and static shape in all towers.
-Columns: TypeAlias = "list[list[tf.Tensor]]"
+# tensors[i][t] is tensor i of tower t; tensor i has one dtype and static shape in all towers.
+Tensors: TypeAlias = "list[list[tf.Tensor]]"
 # Takes what was reduced back to the form that the stage was given.
-Inverse: TypeAlias = "Callable[[Columns], Columns]"
+Inverse: TypeAlias = "Callable[[Tensors], Tensors]"
 
 
 class _Piece(NamedTuple):
-    """What of one tensor lies in one buffer."""
+    """The part of one tensor in one buffer."""
 
     tensor: int
     size: int
 
 
 class FlatLayout:
-    """Where tensors of known shapes lie in flat buffers.
+    """Layout of tensors of known shapes in flat buffers.
 
     Args:
       shapes: of the tensors; fully known.
@@ -58,7 +58,7 @@ class FlatLayout:
                 self._parts[piece.tensor].append(piece.size)
 
     def join(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """The buffers, made on the current device; each needs only the tensors in it."""
+        """The buffers, built on the current device; each depends only on its own tensors."""
         flatten = tf.constant([-1])
         parts = []
         for tensor, sizes in zip(tensors, self._parts, strict=True):
@@ -73,7 +73,7 @@ class FlatLayout:
         ]
 
     def split(self, buffers: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """What `join` was given, or its reduction, taken apart on the current device."""
+        """The tensors of buffers, or of their reductions, on the current device."""
         parts: list[list[tf.Tensor]] = [[] for _ in self._shapes]
         for buffer, pieces in zip(buffers, self._buffers, strict=True):
             for piece, part in zip(pieces, self._split_one(buffer, pieces), strict=True):
@@ -135,38 +135,38 @@ def _concatenated(parts: Sequence[tf.Tensor], dtype: tf.DType) -> tf.Tensor:
     return parts[0] if len(parts) == 1 else tf.concat(parts, 0)
 
 
-def static_shapes(columns: Columns) -> list[tf.TensorShape]:
+def static_shapes(tensors: Tensors) -> list[tf.TensorShape]:
     """The shape of each tensor, the same in all towers.
 
     Raises:
       ValueError: a shape is not known before the step runs, or towers differ; names the
         tower and the gradient.
     """
-    for i, column in enumerate(columns):
-        for tower, tensor in enumerate(column):
+    for i, values in enumerate(tensors):
+        for tower, tensor in enumerate(values):
             if not tensor.shape.is_fully_defined():
                 raise ValueError(
                     f"gradient {i} of tower {tower} has the unknown shape {tensor.shape}"
                 )
-    return _of_all(columns, "shape", lambda tensor: tensor.shape)
+    return _of_all(tensors, "shape", lambda tensor: tensor.shape)
 
 
-def static_dtypes(columns: Columns) -> list[tf.DType]:
+def static_dtypes(tensors: Tensors) -> list[tf.DType]:
     """The dtype of each tensor, the same in all towers.
 
     Raises:
       ValueError: towers differ; names the tower and the gradient.
     """
-    return _of_all(columns, "dtype", lambda tensor: tensor.dtype)
+    return _of_all(tensors, "dtype", lambda tensor: tensor.dtype)
 
 
-def common_dtype(columns: Columns) -> tf.DType:
+def common_dtype(tensors: Tensors) -> tf.DType:
     """The one dtype of all tensors.
 
     Raises:
       ValueError: there are two; names both and where they are.
     """
-    first, *others = static_dtypes(columns)
+    first, *others = static_dtypes(tensors)
     for i, dtype in enumerate(others, start=1):
         if dtype != first:
             raise ValueError(
@@ -176,17 +176,17 @@ def common_dtype(columns: Columns) -> tf.DType:
     return first
 
 
-def _of_all(columns: Columns, name: str, value: Callable[[tf.Tensor], Any]) -> list[Any]:
-    """The value of tower 0, after a comparison with the others."""
-    for i, column in enumerate(columns):
-        wanted = value(column[0])
-        for tower, tensor in enumerate(column):
+def _of_all(tensors: Tensors, name: str, value: Callable[[tf.Tensor], Any]) -> list[Any]:
+    """The value of tower 0, checked against the others."""
+    for i, values in enumerate(tensors):
+        wanted = value(values[0])
+        for tower, tensor in enumerate(values):
             if value(tensor) != wanted:
                 raise ValueError(
                     f"gradient {i} of tower {tower} has the {name} {_text(value(tensor))}, and "
                     f"that of tower 0 {_text(wanted)}"
                 )
-    return [value(column[0]) for column in columns]
+    return [value(values[0]) for values in tensors]
 
 
 def _text(value: tf.TensorShape | tf.DType) -> str:

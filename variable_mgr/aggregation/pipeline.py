@@ -1,4 +1,4 @@
-"""What is done to gradients before they are reduced, and undone afterwards: the stages.
+"""Stages applied to gradients before their reduction and inverted afterwards.
 
 A packing flag is a field of `Packing` (spec.py), a stage here and its place in `make_stages`.
 """
@@ -14,9 +14,9 @@ import tensorflow as tf
 
 from cnnbench.errors import FlagError
 from cnnbench.variable_mgr.aggregation.flat_buffers import (
-    Columns,
     FlatLayout,
     Inverse,
+    Tensors,
     common_dtype,
     static_dtypes,
     static_shapes,
@@ -30,17 +30,14 @@ COMPACT_DTYPES = ("float16", "bfloat16")
 
 
 class Stage(Protocol):
-    """Changes the form in which gradients travel."""
+    """A reversible transformation of the gradients that are sent."""
 
-    def __call__(self, columns: Columns) -> tuple[Columns, Inverse]:
+    def __call__(self, tensors: Tensors) -> tuple[Tensors, Inverse]:
         """Applies the stage, each tower's ops on the tower's device.
 
-        Args:
-          columns: dense tensors.
-
         Returns:
-          The columns to send, and the inverse for what comes back: as many columns, of
-          the same dtypes and shapes, in the same order. Several towers may be given the
+          The tensors to send, and the inverse for what comes back: as many, of the same
+          dtypes and shapes, in the same order. Several towers may be given the
           same object back; the inverse keeps such sharing where it costs nothing.
 
         Raises:
@@ -51,7 +48,7 @@ class Stage(Protocol):
 def make_stages(
     packing: Packing, devices: tuple[str, ...], scale: float | None
 ) -> tuple[Stage, ...]:
-    """The stages that a run asks for, in the one order there is.
+    """The stages that a run asks for, in their fixed order.
 
     1. Small gradients: they are small, and float32, only before anything else is done.
     2. Buckets or repacking: from here on there are few tensors, so what follows costs few
@@ -64,7 +61,6 @@ def make_stages(
 
     Args:
       packing: what is off there is left out.
-      devices: of the towers.
       scale: factor of the sum, None for 1.
 
     Raises:
@@ -92,31 +88,30 @@ def make_stages(
 
 
 def run_through(
-    stages: Sequence[Stage], columns: Columns, reduce: Callable[[Columns], Columns]
-) -> Columns:
+    stages: Sequence[Stage], tensors: Tensors, reduce: Callable[[Tensors], Tensors]
+) -> Tensors:
     """Applies stages, reduces, and applies the inverses from the last stage to the first.
 
     Args:
       stages: see `make_stages`.
-      columns: dense tensors.
-      reduce: sums over towers; returns as many columns of the same shapes and dtypes.
+      reduce: sums over towers; returns as many of the same shapes and dtypes.
 
     Raises:
       ValueError: the tensors do not fit a stage; says why.
     """
     inverses = []
     for stage in stages:
-        columns, inverse = stage(columns)
+        tensors, inverse = stage(tensors)
         inverses.append(inverse)
-    columns = reduce(columns)
+    tensors = reduce(tensors)
     for inverse in reversed(inverses):
-        columns = inverse(columns)
-    return columns
+        tensors = inverse(tensors)
+    return tensors
 
 
 @dataclass(frozen=True)
 class SmallGradients:
-    """Joins runs of small float32 tensors, which cost more to start than to send.
+    """Joins runs of small float32 tensors, whose transfer is dominated by latency.
 
     A joined tensor takes the place of the first that it holds. A run is cut after
     `max_group` tensors; what stands alone stays as it is, as do tensors of other
@@ -142,14 +137,14 @@ class SmallGradients:
                     f"agg_small_grads_{name}", getattr(self, name), "must be 1 or more to join any"
                 )
 
-    def __call__(self, columns: Columns) -> tuple[Columns, Inverse]:
+    def __call__(self, tensors: Tensors) -> tuple[Tensors, Inverse]:
         """See `Stage.__call__`."""
-        shapes = static_shapes(columns)
+        shapes = static_shapes(tensors)
         small = (
             dtype == tf.float32 and shape.num_elements() * dtype.size <= self.max_bytes
-            for dtype, shape in zip(static_dtypes(columns), shapes, strict=True)
+            for dtype, shape in zip(static_dtypes(tensors), shapes, strict=True)
         )
-        return _joined_groups(groups_of_small(small, self.max_group), columns, self.devices)
+        return _joined_groups(groups_of_small(small, self.max_group), tensors, self.devices)
 
 
 @dataclass(frozen=True)
@@ -171,20 +166,20 @@ class Buckets:
     devices: tuple[str, ...]
     dtype: str | None = None
 
-    def __call__(self, columns: Columns) -> tuple[Columns, Inverse]:
+    def __call__(self, tensors: Tensors) -> tuple[Tensors, Inverse]:
         """See `Stage.__call__`; what comes back has the dtype of the buckets that come back."""
-        if self.dtype is not None and len(set(static_dtypes(columns))) > 1:
-            columns = _cast_all(columns, tf.as_dtype(self.dtype), self.devices)
+        if self.dtype is not None and len(set(static_dtypes(tensors))) > 1:
+            tensors = _cast_all(tensors, tf.as_dtype(self.dtype), self.devices)
         sizes = [
             (dtype.name, shape.num_elements() * dtype.size)
-            for dtype, shape in zip(static_dtypes(columns), static_shapes(columns), strict=True)
+            for dtype, shape in zip(static_dtypes(tensors), static_shapes(tensors), strict=True)
         ]
-        return _joined_groups(buckets_of(sizes, self.max_bytes), columns, self.devices)
+        return _joined_groups(buckets_of(sizes, self.max_bytes), tensors, self.devices)
 
 
 @dataclass(frozen=True)
 class Repacking:
-    """Lays all tensors end to end and cuts them into equal flat packs.
+    """Joins all tensors and cuts them into equal flat packs.
 
     Each pack is made of its own tensors alone, so it can leave while the backward
     pass still computes others. Every device takes apart what it is given: the parts
@@ -207,20 +202,20 @@ class Repacking:
         if not 1 <= self.packs <= MOST_PACKS:
             raise FlagError("gradient_repacking", self.packs, f"must be 1 to {MOST_PACKS} packs")
 
-    def __call__(self, columns: Columns) -> tuple[Columns, Inverse]:
+    def __call__(self, tensors: Tensors) -> tuple[Tensors, Inverse]:
         """See `Stage.__call__`; what comes back has the dtype of the packs that come back."""
-        if not columns:
-            return columns, lambda reduced: reduced
-        mixed = self.dtype is not None and len(set(static_dtypes(columns))) > 1
-        dtype = tf.as_dtype(self.dtype) if mixed else common_dtype(columns)
-        layout = FlatLayout(static_shapes(columns), dtype, self.packs)
-        packed = _joined(layout, _cast_all(columns, dtype, self.devices), self.devices)
-        return packed, lambda reduced: _split(layout, reduced, self.devices)
+        if not tensors:
+            return tensors, lambda reduced: reduced
+        mixed = self.dtype is not None and len(set(static_dtypes(tensors))) > 1
+        dtype = tf.as_dtype(self.dtype) if mixed else common_dtype(tensors)
+        layout = FlatLayout(static_shapes(tensors), dtype, self.packs)
+        packed = _of_each(self.devices, layout.join, _cast_all(tensors, dtype, self.devices))
+        return packed, lambda reduced: _of_each(self.devices, layout.split, reduced)
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Multiplies what is sent and what comes back, from sum to mean; a factor of 1 adds no op.
+    """Multiplies tensors before and after the reduction; a factor of 1 adds no op.
 
     A sum that several towers were given is multiplied once, where it was made.
 
@@ -234,21 +229,21 @@ class Scale:
     devices: tuple[str, ...]
     sent: float = 1.0
 
-    def __call__(self, columns: Columns) -> tuple[Columns, Inverse]:
+    def __call__(self, tensors: Tensors) -> tuple[Tensors, Inverse]:
         """See `Stage.__call__`."""
         if self.sent != 1.0:
-            columns = [
-                on_devices(self.devices, lambda tensor: tensor * self.sent, column)
-                for column in columns
+            tensors = [
+                on_devices(self.devices, lambda tensor: tensor * self.sent, values)
+                for values in tensors
             ]
         if self.factor == 1.0:
-            return columns, lambda reduced: reduced
-        return columns, lambda reduced: [self._scaled(column) for column in reduced]
+            return tensors, lambda reduced: reduced
+        return tensors, lambda reduced: [self._scaled(values) for values in reduced]
 
-    def _scaled(self, column: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    def _scaled(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         made: dict[tuple[int, str], tf.Tensor] = {}
         result = []
-        for tensor, tower in zip(column, self.devices, strict=True):
+        for tensor, tower in zip(values, self.devices, strict=True):
             device = tensor.device or tower
             if (id(tensor), device) not in made:
                 with tf.device(device):
@@ -258,7 +253,7 @@ class Scale:
 
 
 def _factors(scale: float, dtype: str | None) -> tuple[float, float]:
-    """The factors of what is sent and of what comes back; their product is `scale`.
+    """Factors before and after the reduction; their product is `scale`.
 
     Float16 ends at 65504, which a sum may exceed where no gradient does. So what is sent as
     float16 is multiplied by the largest power of two up to `scale`: for `scale` = 1 / N, N
@@ -266,7 +261,6 @@ def _factors(scale: float, dtype: str | None) -> tuple[float, float]:
     numbers; the rest of the factor, below 2, is left for float32.
 
     Args:
-      scale: of the sum.
       dtype: that is sent; None for that of the gradients.
     """
     if dtype != "float16":  # bfloat16 ends where float32 does
@@ -277,7 +271,7 @@ def _factors(scale: float, dtype: str | None) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class CompactTransfer:
-    """Sends tensors as float16 or bfloat16, both ways, and hands out float32.
+    """Sends tensors as float16 or bfloat16 in both directions; returns float32.
 
     Towers of a 16-bit run compute most gradients in 16 bits anyway; those go out as
     they are. Each device widens what it is given.
@@ -301,14 +295,14 @@ class CompactTransfer:
                 f"must send one of {', '.join(COMPACT_DTYPES)}",
             )
 
-    def __call__(self, columns: Columns) -> tuple[Columns, Inverse]:
+    def __call__(self, tensors: Tensors) -> tuple[Tensors, Inverse]:
         """See `Stage.__call__`; what comes out of the inverse is float32."""
-        narrowed = _cast_all(columns, tf.as_dtype(self.dtype), self.devices)
+        narrowed = _cast_all(tensors, tf.as_dtype(self.dtype), self.devices)
         return narrowed, lambda reduced: _cast_all(reduced, tf.float32, self.devices)
 
 
 class Deferral:
-    """Hands out what it was given one step earlier: --variable_consistency=relaxed. At first zeros.
+    """Returns the gradients of the previous step: --variable_consistency=relaxed. At first zeros.
 
     The reduction of the last step's gradients then waits for nothing in this step,
     and runs beside the forward and backward pass.
@@ -316,9 +310,6 @@ class Deferral:
     What is kept is a variable per tensor on the tower's device, made when a step is
     traced for the first time; further traces of the same object use the same ones. A
     CPU or GPU takes over the gradient's memory instead of copying it.
-
-    Args:
-      devices: of the towers.
     """
 
     def __init__(self, devices: tuple[str, ...]) -> None:
@@ -327,25 +318,25 @@ class Deferral:
 
     @property
     def variables(self) -> tuple[tf.Variable, ...]:
-        """The gradients that are kept; empty before a step has been traced."""
-        return tuple(variable for column in self._kept for variable in column)
+        """The kept gradients; empty before a step has been traced."""
+        return tuple(variable for copies in self._kept for variable in copies)
 
-    def __call__(self, columns: Columns) -> tuple[Columns, Inverse]:
+    def __call__(self, tensors: Tensors) -> tuple[Tensors, Inverse]:
         """See `Stage.__call__`.
 
         Raises:
           ValueError: the tensors have other shapes or dtypes than those of the first
             trace.
         """
-        form = list(zip(static_shapes(columns), static_dtypes(columns), strict=True))
+        form = list(zip(static_shapes(tensors), static_dtypes(tensors), strict=True))
         if not self._kept:
             self._kept = untraced(lambda: [self._zeros(i, *f) for i, f in enumerate(form)])
-        known = [(column[0].shape, column[0].dtype) for column in self._kept]
+        known = [(copies[0].shape, copies[0].dtype) for copies in self._kept]
         if form != known:
             raise ValueError("a step with other gradients than before cannot use the deferred ones")
         deferred = []
-        for kept, column in zip(self._kept, columns, strict=True):
-            pairs = list(zip(kept, column, strict=True))
+        for kept, values in zip(self._kept, tensors, strict=True):
+            pairs = list(zip(kept, values, strict=True))
             deferred.append(on_devices(self._devices, lambda pair: exchange(*pair), pairs))
         return deferred, lambda reduced: reduced
 
@@ -359,37 +350,41 @@ class Deferral:
 
 
 def _joined_groups(
-    groups: Sequence[Sequence[int]], columns: Columns, devices: Sequence[str]
-) -> tuple[Columns, Inverse]:
+    groups: Sequence[Sequence[int]], tensors: Tensors, devices: Sequence[str]
+) -> tuple[Tensors, Inverse]:
     """Joins groups of consecutive tensors of one dtype; see `Stage.__call__`."""
-    shapes, dtypes = static_shapes(columns), static_dtypes(columns)
+    shapes, dtypes = static_shapes(tensors), static_dtypes(tensors)
     layouts = [
         FlatLayout([shapes[i] for i in group], dtypes[group[0]]) if len(group) > 1 else None
         for group in groups
     ]
-    joined: Columns = []
-    for group, layout in zip(groups, layouts, strict=True):
-        members = [columns[i] for i in group]
-        joined += members if layout is None else _joined(layout, members, devices)
+    if not any(layouts):
+        return tensors, lambda reduced: reduced
 
-    def inverse(reduced: Columns) -> Columns:
-        restored: Columns = []
-        for column, layout in zip(reduced, layouts, strict=True):
-            restored += [column] if layout is None else _split(layout, [column], devices)
+    def join(own: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        joined: list[tf.Tensor] = []
+        for group, layout in zip(groups, layouts, strict=True):
+            members = [own[i] for i in group]
+            joined += members if layout is None else layout.join(members)
+        return joined
+
+    def split(own: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        restored: list[tf.Tensor] = []
+        for buffer, layout in zip(own, layouts, strict=True):
+            restored += [buffer] if layout is None else layout.split([buffer])
         return restored
 
-    return joined, inverse
+    return _of_each(devices, join, tensors), lambda reduced: _of_each(devices, split, reduced)
 
 
-def _joined(layout: FlatLayout, columns: Columns, devices: Sequence[str]) -> Columns:
-    """The flat buffers of every device, as columns."""
-    return transposed(on_devices(devices, layout.join, transposed(columns)))
+def _of_each(
+    devices: Sequence[str],
+    function: Callable[[Sequence[tf.Tensor]], list[tf.Tensor]],
+    tensors: Tensors,
+) -> Tensors:
+    """Results of a function applied on every device to all tensors there."""
+    return transposed(on_devices(devices, function, transposed(tensors)))
 
 
-def _split(layout: FlatLayout, buffers: Columns, devices: Sequence[str]) -> Columns:
-    """What `_joined` was given, taken apart again by every device."""
-    return transposed(on_devices(devices, layout.split, transposed(buffers)))
-
-
-def _cast_all(columns: Columns, dtype: tf.DType, devices: Sequence[str]) -> Columns:
-    return [on_devices(devices, lambda tensor: cast(tensor, dtype), column) for column in columns]
+def _cast_all(tensors: Tensors, dtype: tf.DType, devices: Sequence[str]) -> Tensors:
+    return [on_devices(devices, lambda tensor: cast(tensor, dtype), values) for values in tensors]

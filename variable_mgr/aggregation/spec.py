@@ -1,4 +1,4 @@
-"""How gradients are aggregated: plain data, without TensorFlow."""
+"""Specification of gradient aggregation: plain data, without TensorFlow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _Packing = TypeVar("_Packing", bound="Packing")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packing:
-    """What is done to gradients before they are reduced and undone afterwards.
+    """Transformations of gradients before and after their reduction.
 
     Fields are named as the flags; records of reductions hold them under these keys. A new field
     takes ``field(default=..., metadata={"optional": True})``, since earlier records lack it.
@@ -43,7 +43,7 @@ class Packing:
 
     @classmethod
     def of(cls: type[_Packing], flags: Mapping[str, Any], **changes: Any) -> _Packing:
-        """From values by name.
+        """A packing from flag values by name.
 
         Args:
           flags: may hold more than the fields, and lack some, which are at their defaults.
@@ -103,7 +103,7 @@ class AggregationSpec(Packing):
     communication_hint: str = "auto"
 
     def for_one_device(self) -> AggregationSpec:
-        """What is left of it where nothing is sent."""
+        """The aggregation for one device, which sends nothing."""
         return dataclasses.replace(
             self,
             gradient_repacking=0,

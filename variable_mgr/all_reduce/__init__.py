@@ -1,4 +1,4 @@
-"""All-reduce: the grammar of specs, the algorithms, and what runs them.
+"""All-reduce: grammar of specs, algorithms, and their execution.
 
 A new algorithm is one module in algorithms/ with one registration; see
 docs/all_reduce.md. Importing this package does not import TensorFlow.

@@ -1,4 +1,4 @@
-"""Tensors cut into chunks, the sums of chunks sent on, and the tensor joined again.
+"""Chunks of tensors: cutting, sending along hops, joining.
 
 Ring, trees and shuffles decide where a chunk is summed and which hops its sum takes.
 """
@@ -21,7 +21,6 @@ def chunk_sizes(elements: int, most: int, itemsize: int) -> tuple[int, ...]:
     """Cuts into at most `most` chunks of one aligned size, of which the last may be shorter.
 
     Args:
-      elements: of the tensor.
       most: chunks, at least 1.
       itemsize: bytes of an element.
 
@@ -34,11 +33,10 @@ def chunk_sizes(elements: int, most: int, itemsize: int) -> tuple[int, ...]:
 
 
 class Cut:
-    """How tensors of one shape and dtype are cut and joined.
+    """Cutting and joining of tensors of one shape and dtype.
 
     Args:
       like: a tensor of this shape and dtype.
-      most: chunks.
 
     Attributes:
       sizes: elements of each chunk.
@@ -56,7 +54,7 @@ class Cut:
         return len(self.sizes)
 
     def flat(self, tensor: tf.Tensor) -> tf.Tensor:
-        """The tensor in the form in which it is split and joined; a view of it."""
+        """The tensor as a flat view, in which it is split and joined."""
         if len(self.sizes) < 2:
             return tensor
         return tf.reshape(tensor, [-1] if self._row == 1 else [-1, self._row])
@@ -116,10 +114,7 @@ def spread(
     """Sends a tensor along hops from device to device.
 
     Args:
-      total: the tensor.
-      source: its device.
       hops: (sender, receiver), each sender after it has received.
-      context: knows the memories.
 
     Returns:
       The tensor in each memory that it reaches.

@@ -1,4 +1,4 @@
-"""The devices of one all-reduce, alone and in groups, and its parameters: no TensorFlow."""
+"""Devices and parameters of one all-reduce, and groups of devices; no TensorFlow."""
 
 from __future__ import annotations
 
@@ -80,14 +80,14 @@ class ReduceContext:
 
     @property
     def own_devices(self) -> tuple[str, ...]:
-        """The devices whose values an algorithm is given here."""
+        """Devices of this process, whose values an algorithm gets."""
         if self.own is None:
             return self.devices
         return tuple(device for device in self.devices if device in self.own)
 
     @property
     def complete(self) -> bool:
-        """Whether the values of all devices are here."""
+        """Whether this process has the values of all devices."""
         return len(self.own_devices) == len(self.devices)
 
     @property
@@ -109,7 +109,7 @@ class ReduceContext:
 
     @functools.cached_property
     def memories(self) -> int:
-        """How many memories the devices have between them.
+        """Number of memories of the devices.
 
         To cut a tensor keeps as many links busy as there are memories; more chunks than
         that only have to be joined again.
@@ -188,13 +188,13 @@ def cpus_of(
     return tuple(cpu for cpu in cpu_devices if process_of(cpu) in processes and cpu not in others)
 
 
-def speakers_of(groups: Sequence[Sequence[str]], turn: int) -> tuple[str, ...]:
+def leaders_of(groups: Sequence[Sequence[str]], turn: int) -> tuple[str, ...]:
     """The device of each group that reduces between groups in a turn, in rotation."""
     return tuple(group[turn % len(group)] for group in groups)
 
 
 def turns_of(groups: Sequence[Sequence[str]]) -> int:
-    """Number of turns after which every device has reduced between groups."""
+    """Number of turns after which every device has been a leader."""
     return max(map(len, groups))
 
 

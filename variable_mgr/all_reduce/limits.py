@@ -1,4 +1,4 @@
-"""Contexts that algorithms refuse, in one table, checked before TensorFlow is loaded.
+"""Devices and parameters that algorithms refuse: one table, read before TensorFlow is loaded.
 
 The algorithms call the same checks when they are built. One without an entry accepts every
 context, or refuses it then.
@@ -13,8 +13,8 @@ from cnnbench.variable_mgr.all_reduce.context import (
     ReduceContext,
     groups_of,
     is_gpu,
+    leaders_of,
     process_of,
-    speakers_of,
     turns_of,
 )
 from cnnbench.variable_mgr.all_reduce.spec import AlgorithmSpec, AllReduceSpec
@@ -38,7 +38,7 @@ def check(name: str, context: ReduceContext) -> None:
 def check_spec(
     spec: AllReduceSpec, context: ReduceContext, groups: Sequence[Sequence[str]]
 ) -> None:
-    """Refuses a spec of which an algorithm cannot work with the devices.
+    """Refuses a spec with an algorithm that cannot work with the devices.
 
     Args:
       spec: any names.
@@ -59,7 +59,7 @@ def check_spec(
 
 
 def check_two_levels(between: str, groups: int, shards: int) -> None:
-    """Refuses two levels that work on no devices.
+    """Refuses two-level algorithms on devices that cannot be grouped.
 
     Args:
       between: algorithm between the groups.
@@ -122,7 +122,7 @@ def _check_algorithm(
             check(within, context.part(group))
     if len(groups) > 1:
         for turn in range(turns_of(groups)):
-            check(between, context.part(speakers_of(groups, turn), algorithm.shards))
+            check(between, context.part(leaders_of(groups, turn), algorithm.shards))
 
 
 def _no_shards(name: str) -> Limit:

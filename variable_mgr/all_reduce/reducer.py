@@ -1,4 +1,4 @@
-"""Reduces lists of tensors as an all-reduce spec says."""
+"""Reduction of lists of tensors by an all-reduce spec."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cnnbench.variable_mgr.all_reduce import limits, registry
 from cnnbench.variable_mgr.all_reduce.context import (
     ReduceContext,
     check_partition,
-    speakers_of,
+    leaders_of,
     turns_of,
 )
 from cnnbench.variable_mgr.all_reduce.registry import Algorithm
@@ -42,7 +42,7 @@ class Reducer:
         self._spec = spec
         self._merge_scope = merge_scope
         self._algorithms: list[Algorithm] = []
-        # One device has nothing to reduce, whatever the algorithm would say to it.
+        # One device has nothing to reduce, with any algorithm.
         if len(context.devices) > 1:
             for index, part in enumerate(spec.ranges):
                 try:
@@ -65,8 +65,8 @@ class Reducer:
             return [list(column) for column in columns]
         places = self._places(columns)
         sums: list[list[tf.Tensor]] = [[] for _ in columns]
-        # Backward passes end with the first layers. What takes its turn in the order of
-        # tracing, such as collectives, shall begin with the gradients that are there first.
+        # Backward passes end with the first layers. Reductions that run in the order of tracing,
+        # such as collectives, should start with the gradients that are available first.
         for number in reversed(range(len(columns))):
             which, index = places[number]
             # A name that ends in "/" is taken as it is, so the scope can be entered again.
@@ -103,7 +103,7 @@ def _bytes(tensor: tf.Tensor) -> int:
 
 
 class TwoLevel:
-    """Sums within each group, then one value per group, then hands the sum back.
+    """Sums within each group, then between groups, then sends the sum to each group.
 
     The device that speaks for its group changes with the index of the tensor. `within`
     makes the sum of the group for all of its devices, as every algorithm does; what it
@@ -112,7 +112,6 @@ class TwoLevel:
     (`registry.runs_together`).
 
     Args:
-      within: algorithm inside a group.
       between: algorithm between the groups; gets the shards.
       context: all devices, the parameters of both algorithms.
       groups: the devices of `context` in groups, usually one per process. Their sizes
@@ -155,13 +154,13 @@ class TwoLevel:
         if len(self._all_groups) == 1:
             return self._in_order(sums)
         turn = index % self._turns
-        spoken = [
-            _spoken(group, values, turn % len(group), algorithm)
+        by_leaders = [
+            _of_leader(group, values, turn % len(group), algorithm)
             for group, values, algorithm in zip(self._groups, sums, self._within, strict=True)
         ]
-        # All speakers have had their turn before `between` rotates, so that in time every
-        # device comes to do everything.
-        totals = self._between[turn](spoken, index // self._turns)
+        # `between` rotates after all leaders have had their turn, so that every device gets every
+        # role in time.
+        totals = self._between[turn](by_leaders, index // self._turns)
         return self._in_order(
             [[total] * len(group) for total, group in zip(totals, self._groups, strict=True)]
         )
@@ -169,16 +168,16 @@ class TwoLevel:
     def _algorithms_between(
         self, name: str, context: ReduceContext, shards: int
     ) -> list[Algorithm]:
-        """One for each set of speakers, which is one for each turn."""
+        """An algorithm for each set of leaders, one set per turn."""
         if len(self._all_groups) == 1:
             return []
         made: dict[tuple[str, ...], Algorithm] = {}
         result = []
         for turn in range(self._turns):
-            speakers = speakers_of(self._all_groups, turn)
-            if speakers not in made:
-                made[speakers] = registry.create(name, context.part(speakers, shards))
-            result.append(made[speakers])
+            leaders = leaders_of(self._all_groups, turn)
+            if leaders not in made:
+                made[leaders] = registry.create(name, context.part(leaders, shards))
+            result.append(made[leaders])
         return result
 
     def _in_order(self, by_group: Sequence[Sequence[tf.Tensor]]) -> list[tf.Tensor]:
@@ -190,15 +189,15 @@ class TwoLevel:
         return [of_device[device] for device in self._devices]
 
 
-def _spoken(
+def _of_leader(
     group: Sequence[str],
     values: Sequence[tf.Tensor],
-    speaker: int,
+    leader: int,
     algorithm: Algorithm | None,
 ) -> tf.Tensor:
-    """The value of the speaker; not before the others have theirs, if they run together."""
+    """The leader's value, after those of the other devices if they run together."""
     if algorithm is None or not registry.runs_together(algorithm):
-        return values[speaker]
-    others = [*values[:speaker], *values[speaker + 1 :]]
-    with tf.device(group[speaker]), tf.control_dependencies(others):
-        return tf.identity(values[speaker])
+        return values[leader]
+    others = [*values[:leader], *values[leader + 1 :]]
+    with tf.device(group[leader]), tf.control_dependencies(others):
+        return tf.identity(values[leader])

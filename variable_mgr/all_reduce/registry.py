@@ -41,7 +41,7 @@ class Algorithm(Protocol):
 
 
 def runs_together(algorithm: Algorithm) -> bool:
-    """Whether the results of all devices must be used, lest the used ones never come.
+    """Whether the results of all devices must be used for any of them to arrive.
 
     TensorFlow drops an op whose result nobody uses. An algorithm that has an op on each
     device which waits for the ops on the others, such as a collective, must not lose any
@@ -59,7 +59,7 @@ _factories: dict[str, Factory] = {}
 
 
 def register(name: str) -> Callable[[_Factory], _Factory]:
-    """Decorates what makes an algorithm from a context, to be `name` in a spec.
+    """Decorator that registers the constructor of an algorithm as `name`.
 
     Raises:
       UsageError: if the name is taken.
@@ -75,7 +75,7 @@ def register(name: str) -> Callable[[_Factory], _Factory]:
 
 
 def names() -> tuple[str, ...]:
-    """The names that exist, sorted; imports no algorithm."""
+    """Names of all algorithms, sorted; imports none of them."""
     files = (module.name for module in pkgutil.iter_modules(algorithms.__path__))
     return tuple(sorted({*_factories, *files}))
 

@@ -88,7 +88,7 @@ class AllReduceSpec:
         return any(len(part.algorithm.levels) > 1 for part in self.ranges)
 
     def error(self, index: int, reason: str) -> FlagError:
-        """An error of use that points at the algorithm of range `index`."""
+        """A usage error that points at the algorithm of range `index`."""
         # Algorithms and limits take turns.
         return _Pieces(self.source).error(2 * index, reason)
 
@@ -108,7 +108,7 @@ class AllReduceSpec:
                     )
 
     def running(self, groups: Sequence[Sequence[str]]) -> AllReduceSpec:
-        """What runs of it where the devices are in these groups.
+        """The part of the spec that runs on these groups of devices.
 
         One group has nothing to reduce between groups, and groups of one device have
         nothing to reduce within.
@@ -167,7 +167,7 @@ def parse_all_reduce_spec(text: str, known: Collection[str] | None = None) -> Al
 
 
 class _Pieces:
-    """What stands between the colons, and where."""
+    """Texts between colons with their positions."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -183,7 +183,7 @@ class _Pieces:
         return self._pieces[number]
 
     def error(self, number: int, reason: str) -> FlagError:
-        """Points at piece `number`."""
+        """A usage error that points at piece `number`."""
         return FlagError(
             FLAG, self._text, f"character {self._starts[number]}, {self[number]!r}: {reason}"
         )

@@ -1,4 +1,4 @@
-"""What the managers of all strategies have in common."""
+"""Base of the managers that use strategies of tf.distribute."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _T = TypeVar("_T")
 
 
 class StrategyVariableMgr(VariableMgr):
-    """A strategy of tf.distribute creates the variables, runs the towers and reduces.
+    """A manager whose strategy creates variables, runs towers and reduces.
 
     Initial values, optimizer and what comes after the reduction are those of all managers: they
     work on the variables that the strategy has made for each device, named "v/<name>" and, from
@@ -79,7 +79,7 @@ class StrategyVariableMgr(VariableMgr):
     def _reduce(
         self, columns: Sequence[Column], beside: Sequence[tf.Tensor]
     ) -> tuple[list[str], list[Column], list[tf.Tensor]]:
-        """What `preprocess_device_grads` returns, and a tensor of each tower reduced likewise."""
+        """The results of `preprocess_device_grads`, and a tensor of each tower reduced likewise."""
         keep_sparse = not self._spec.aggregation.sparse_to_dense
         reduced = gradients.complete(columns, self._spec.devices, keep_sparse=keep_sparse)
         if self._spec.num_towers > 1:
@@ -94,7 +94,7 @@ class StrategyVariableMgr(VariableMgr):
         """Devices of the copies of a variable."""
 
     def _options(self) -> tf.distribute.experimental.CommunicationOptions | None:
-        """Of reductions; None for the strategy's own."""
+        """Options of reductions; None for the strategy's defaults."""
         return None
 
     def _reduced(self, columns: Sequence[Column]) -> list[Column]:
@@ -128,10 +128,5 @@ class StrategyVariableMgr(VariableMgr):
 
 
 def _dense(column: Column) -> Column:
-    if not column.sparse:
-        return column
-    made = []
-    for gradient, variable in zip(column.gradients, column.variables, strict=True):
-        with tf.device(variable.device):
-            made.append(gradients.dense(gradient, variable))
-    return Column(made, column.variables)
+    homes = [variable.device for variable in column.variables]
+    return column.mapped(homes, gradients.dense) if column.sparse else column

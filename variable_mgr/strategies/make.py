@@ -1,4 +1,4 @@
-"""The one place where strategies of tf.distribute are made."""
+"""Construction of strategies of tf.distribute."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ def mirrored(devices: Sequence[str], spec: CrossDeviceSpec) -> tf.distribute.Mir
 
     Args:
       devices: full device strings of one process.
-      spec: how it reduces.
 
     Raises:
       FlagError: its operations do not work on these devices.
@@ -90,7 +89,7 @@ def multi_worker(job: Job) -> tf.distribute.MultiWorkerMirroredStrategy:
 
 
 def connected(job: Job) -> tf.distribute.MultiWorkerMirroredStrategy:
-    """The strategy by which a worker is connected to the others, whatever its towers.
+    """The strategy that connects a worker with the others, for any of its towers.
 
     Args:
       job: see `multi_worker`.
@@ -127,12 +126,11 @@ def _multi_worker(
 def communication(
     spec: CrossDeviceSpec, devices: Sequence[str]
 ) -> tf.distribute.experimental.CommunicationOptions:
-    """How collective operations of a strategy reduce.
+    """Implementation of a strategy's collective operations.
 
     TensorFlow's AUTO is the ring, through the hosts, between GPUs of several processes, too.
 
     Args:
-      spec: how it reduces.
       devices: full device strings of the towers.
     """
     kinds = tf.distribute.experimental.CommunicationImplementation
@@ -167,7 +165,7 @@ def _parameter_server(
 
 
 def check_devices(devices: Sequence[str]) -> None:
-    """Refuses devices over which TensorFlow fails an assertion, or takes others instead.
+    """Refuses devices for which TensorFlow fails an assertion, or uses others instead.
 
     Raises:
       UsageError: no device or one twice, devices of several processes, or GPUs beside CPUs.

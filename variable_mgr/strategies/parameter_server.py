@@ -49,7 +49,7 @@ class ParameterServerStrategyVariableMgr(StrategyVariableMgr):
 
     def run_towers(self, build: Callable[[int], _T], *, meeting: bool = False) -> list[_T]:
         """See `StrategyVariableMgr.run_towers`."""
-        with _without_warnings():  # that a coordinator should call it, which runs what is traced
+        with _without_warnings():  # that a coordinator should call it, which it does
             return super().run_towers(build, meeting=meeting)
 
     def _make_strategy(self) -> tf.distribute.Strategy:

@@ -1,4 +1,4 @@
-"""How a MirroredStrategy reduces: plain data, without TensorFlow."""
+"""Reduction of a MirroredStrategy: plain data, without TensorFlow."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class CrossDeviceSpec:
     num_packs: int = 1
 
     def check(self, devices: Sequence[str]) -> None:
-        """Refuses devices on which the operations do not work, or reduce wrongly.
+        """Refuses devices on which the operations fail or reduce wrongly.
 
         Args:
           devices: full device strings.
@@ -45,12 +45,12 @@ class CrossDeviceSpec:
         refuse_devices(self.ops, len(devices), on_gpu=all(map(is_gpu, devices)))
 
     def running(self, on_gpu: bool) -> str:
-        """The operation that runs, as records name it."""
+        """The operation in use, as records name it."""
         return ("nccl" if on_gpu else "ring") if self.ops == "auto" else self.ops
 
 
 def refuse_towers(job: Job) -> None:
-    """Refuses towers on which a MultiWorkerMirroredStrategy would not put its replicas.
+    """Refuses towers to which a MultiWorkerMirroredStrategy would not assign its replicas.
 
     Args:
       job: with the kind of its towers' devices.
@@ -72,7 +72,6 @@ def refuse_devices(ops: str, count: int, *, on_gpu: bool) -> None:
 
     Args:
       ops: one of `CROSS_DEVICE_OPS`.
-      count: of the devices.
       on_gpu: whether they are, or may be, GPUs.
 
     Raises:

@@ -1,11 +1,21 @@
-"""Charts as data: what is shown. `cnnbench.base.charts.draw` draws them with matplotlib."""
+"""Charts as data; `cnnbench.base.charts.draw` draws them with matplotlib."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TypeAlias
 
-__all__ = ["HIGHER", "LOWER", "Axis", "Chart", "Event", "Lines", "Row", "Rows", "Series"]
+__all__ = [
+    "HIGHER",
+    "LOWER",
+    "Axis",
+    "Chart",
+    "ChartEvent",
+    "ChartSeries",
+    "DistributionRow",
+    "Lines",
+    "Rows",
+]
 
 HIGHER = "higher is better"
 LOWER = "lower is better"
@@ -46,7 +56,7 @@ class Axis:
 
     @property
     def short_caption(self) -> str:
-        """The same in fewer letters."""
+        """The caption with a shorter label."""
         return (
             f"{self.label}, {'↑' if self.better == HIGHER else '↓'} better"
             if self.better
@@ -55,7 +65,7 @@ class Axis:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class DistributionRow:
     """Several values of one thing: single ones as dots, or all of them as a box.
 
     Attributes:
@@ -97,14 +107,14 @@ class Rows:
 
     title: str
     x: Axis
-    rows: tuple[Row, ...]
+    rows: tuple[DistributionRow, ...]
     limit: float | None = None
     limit_label: str = ""
     note: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Series:
+class ChartSeries:
     """A curve.
 
     Attributes:
@@ -129,7 +139,7 @@ class Series:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Event:
+class ChartEvent:
     """A vertical line at a place of the x axis.
 
     Attributes:
@@ -163,9 +173,9 @@ class Lines:
     title: str
     x: Axis
     y: Axis
-    series: tuple[Series, ...]
+    series: tuple[ChartSeries, ...]
     shaded: tuple[float, float, str] | None = None
-    events: tuple[Event, ...] = ()
+    events: tuple[ChartEvent, ...] = ()
     note: str = ""
     labels: tuple[str, ...] = ()
 

@@ -1,4 +1,4 @@
-"""From matplotlib's SVG to ours: no style attributes, colours as variables, hints as titles."""
+"""Conversion of matplotlib's SVG: no style attributes, colours as variables, hints as titles."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _HREF = "{http://www.w3.org/1999/xlink}href"
 
 
 class Hint(NamedTuple):
-    """What an artist shows.
+    """Title and class of an artist in the SVG.
 
     Attributes:
       kind: class of its group; "" for none.
@@ -37,8 +37,6 @@ def element(
     """An SVG element without style attributes.
 
     Args:
-      text: matplotlib's document.
-      hints: by the ids of groups.
       variables: what stands for a value of an attribute, such as a colour.
       style: content of a style element; "" for none.
       attributes: of the element; "_" in a name stands for "-".
@@ -68,7 +66,7 @@ def element(
 
 
 def _presentation(one: ElementTree.Element, variables: Mapping[str, str]) -> None:
-    """Presentation attributes in place of the style, and no more ids than are referred to."""
+    """Replaces styles by presentation attributes, and removes unused ids."""
     for declaration in filter(None, one.attrib.pop("style", "").split(";")):
         name, _, value = (part.strip() for part in declaration.partition(":"))
         if name != "font-family":
@@ -89,7 +87,7 @@ def _presentation(one: ElementTree.Element, variables: Mapping[str, str]) -> Non
 
 
 def _add_hints(root: ElementTree.Element, hints: Mapping[str, Hint]) -> int:
-    """Adds classes and titles; how many elements the keyboard reaches."""
+    """Adds classes and titles; returns the number of elements with keyboard focus."""
     stops = 0
     for group in list(root.iter(f"{_SVG}g")):
         hint = hints.get(group.attrib.get("id", ""))
@@ -115,7 +113,7 @@ def _add_hints(root: ElementTree.Element, hints: Mapping[str, Hint]) -> int:
 
 
 def _reach(group: ElementTree.Element, text: str) -> int:
-    """Lets the keyboard stop at a group and a screen reader say its text."""
+    """Makes a group focusable by keyboard and readable by screen readers."""
     group.attrib.update({"tabindex": "0", "role": "img", "aria-label": plain(text)})
     return 1
 

@@ -1,1 +1,1 @@
-"""The processes of a job: who and where they are, and whether they answer."""
+"""Processes of a job: identity, addresses and liveness."""

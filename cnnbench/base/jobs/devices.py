@@ -1,4 +1,4 @@
-"""Names of devices, and choosers among them; does not load TensorFlow."""
+"""Device names, and strategies that choose among devices; does not load TensorFlow."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ def device_string(job: str, task: int, kind: str, index: int) -> str:
     """A full device string, such as "/job:ps/replica:0/task:1/device:CPU:0".
 
     Args:
-      job: name of the job.
-      task: number within the job.
       kind: "cpu" or "gpu".
       index: number of the device in its task.
     """

@@ -1,4 +1,4 @@
-"""Who takes part in a run: every task of the job, this process among them; no TensorFlow.
+"""Description of a job: its tasks, towers and devices; no TensorFlow.
 
 A run in one process is a job of one task. In a cluster each process is one task; it has this
 same description but for `task`, and everything that depends on how many towers there are, or
@@ -47,12 +47,12 @@ class Task:
 
     @property
     def tensorflow_job(self) -> str:
-        """What TensorFlow calls its job."""
+        """TensorFlow's name of the job of a task."""
         return _NAME_IN_TENSORFLOW.get(self.job, self.job)
 
     @classmethod
     def of_tensorflow(cls, job: str, index: int) -> Task:
-        """The task that TensorFlow knows under the name of a job."""
+        """The task of a TensorFlow job name and index."""
         names = {name: ours for ours, name in _NAME_IN_TENSORFLOW.items()}
         return cls(names.get(job, job), index)
 
@@ -154,7 +154,7 @@ class Job:
 
     @cached_property
     def tasks(self) -> tuple[Task, ...]:
-        """All of them: the controller if there is one, workers, ps tasks."""
+        """All tasks: the controller if there is one, workers, ps tasks."""
         controller = (Task(CONTROLLER),) if self.controller_host else ()
         return (*controller, *self.workers, *self.ps)
 
@@ -170,7 +170,7 @@ class Job:
 
     @property
     def serves(self) -> bool:
-        """Whether this process runs no step of its own, but lends its devices to the chief."""
+        """Whether this process runs no step of its own and serves the chief."""
         if self.client_per_worker and self.in_cluster:
             return self.task.job != WORKER
         return not self.is_chief
@@ -191,7 +191,7 @@ class Job:
 
     @property
     def hosts_by_job(self) -> dict[str, list[str]]:
-        """What `tf.train.ClusterSpec` takes."""
+        """Argument of `tf.train.ClusterSpec`."""
         jobs = dict.fromkeys((task.tensorflow_job, task.job) for task in self.tasks)
         if not self.in_cluster:
             return {}
@@ -199,7 +199,7 @@ class Job:
 
     @property
     def machines(self) -> int:
-        """How many machines have towers, going by the host names of their addresses."""
+        """Number of machines with towers, by the host names of their addresses."""
         return len({host_and_port(address)[0] for address in self.worker_hosts}) or 1
 
     @property

@@ -1,4 +1,4 @@
-"""Event loops whose end waits for no host name that is still being looked up."""
+"""Waiting for other processes of a job: intervals, reports and event loops."""
 
 from __future__ import annotations
 
@@ -6,16 +6,34 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 T = TypeVar("T")
+
+RETRY_SECONDS = 0.1
+"""Between two attempts to reach another process."""
+
+REPORT_SECONDS = 5.0
+"""Between two lines about who is missing."""
+
+
+async def report(tell: Callable[[str], None], missing: Callable[[], str]) -> NoReturn:
+    """Prints the missing tasks every few seconds until it is cancelled.
+
+    Args:
+      missing: names who has not come yet.
+    """
+    while True:
+        await asyncio.sleep(REPORT_SECONDS)
+        tell(f"waiting for {missing()}")
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
     """Runs a coroutine as `asyncio.run` does, and returns as soon as it has ended.
 
-    A look-up is a blocking call of the system, for minutes where no name server answers. The
-    threads of asyncio's own executor are joined when the loop ends, and again when Python does.
+    It does not wait for host names that are still being looked up. A look-up is a blocking call of
+    the system, for minutes where no name server answers. The threads of asyncio's own executor are
+    joined when the loop ends, and again when Python does.
     """
 
     async def with_daemon_threads() -> T:
@@ -26,7 +44,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 
 class _DaemonThreads(ThreadPoolExecutor):
-    """An executor with a daemon thread per call: asyncio takes subclasses of the pool alone."""
+    """An executor with a daemon thread per call; asyncio accepts only such subclasses."""
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         """Starts a call; its thread is not joined."""

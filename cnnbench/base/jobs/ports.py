@@ -1,4 +1,4 @@
-"""Ports that stay free for the servers of a job."""
+"""Ports reserved for the servers of a job."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 class ReservedPorts(contextlib.ExitStack):
-    """Ports that nobody else gets until it is closed, and on which servers can listen.
+    """Ports that no other program gets until closed, on which servers can still listen.
 
     Each is held by a socket that does not listen and, once it is bound, allows others with
     SO_REUSEADDR, as servers are, beside it. They are none that the system gives to outgoing
@@ -29,10 +29,7 @@ class ReservedPorts(contextlib.ExitStack):
     """
 
     def __init__(self, count: int) -> None:
-        """Takes ports.
-
-        Args:
-          count: how many.
+        """Reserves ports.
 
         Raises:
           BenchmarkError: there are not so many.
@@ -71,7 +68,7 @@ def unbound() -> socket.socket:
 
 
 def _outgoing() -> tuple[int, int]:
-    """The ports of outgoing connections, both ends included."""
+    """Range of the ports of outgoing connections, both ends included."""
     text = "32768 60999"
     with contextlib.suppress(OSError):  # not on every platform
         text = _RANGE_FILE.read_text(encoding="ascii")

@@ -1,4 +1,4 @@
-"""Asks other processes of a job whether their gRPC servers answer; no TensorFlow.
+"""Probes of the gRPC servers of other tasks; no TensorFlow.
 
 `probe` sends the beginning of an HTTP/2 connection and expects the first frame of the answer. A
 process that was stopped still accepts connections, because the kernel does, but answers nothing.
@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
+from cnnbench.base.jobs import loop
 from cnnbench.base.jobs.job import Job, Task, host_and_port
 from cnnbench.errors import BenchmarkError
 
@@ -28,8 +29,6 @@ _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0"
 _FRAME_HEADER = 9
 _SETTINGS = 4
 
-_RETRY_SECONDS = 0.1
-_REPORT_SECONDS = 5.0
 _MOST_AT_ONCE = 128
 _TASK_OF_TENSORFLOW = re.compile(r"/job:(\w+)/replica:\d+/task:(\d+)")
 
@@ -68,7 +67,7 @@ def probe(address: str, timeout: float = 3.0) -> str:
         except TimeoutError:
             return SILENT
         except OSError:
-            # Reset: its end came between the connection and the answer.
+            # Reset: the process ended between connection and answer.
             return REFUSED
     return OK if answer[3] == _SETTINGS else NOT_GRPC
 
@@ -77,7 +76,6 @@ def wait_up(job: Job, timeout: float, tell: Callable[[str], None]) -> None:
     """Waits until the gRPC servers of all other tasks answer; to be called before connecting.
 
     Args:
-      job: of several tasks.
       timeout: seconds.
       tell: prints a line about who is missing, called every few seconds.
 
@@ -91,18 +89,17 @@ def wait_up(job: Job, timeout: float, tell: Callable[[str], None]) -> None:
         now = time.monotonic()
         if missing and now - started >= timeout:
             raise BenchmarkError(f"{job.task}: waited {timeout:g} s for {listed(job, missing)}")
-        if missing and now - last >= _REPORT_SECONDS:
+        if missing and now - last >= loop.REPORT_SECONDS:
             last = now
             tell(f"waiting for {listed(job, missing)}")
         if missing:
-            time.sleep(_RETRY_SECONDS)
+            time.sleep(loop.RETRY_SECONDS)
 
 
 def culprits(job: Job, error: BaseException) -> str:
-    """Who is to blame for an error of TensorFlow: the tasks that do not answer now.
+    """Tasks that do not answer now, as the cause of an error of TensorFlow.
 
     Args:
-      job: of several tasks.
       error: such as `tf.errors.UnavailableError`.
 
     Returns:
@@ -122,11 +119,10 @@ def culprits(job: Job, error: BaseException) -> str:
 def not_ok(
     job: Job, tasks: tuple[Task, ...], timeout: float, ask: Callable[[str, float], str] = probe
 ) -> dict[Task, str]:
-    """What is wrong with each of these tasks that does not answer; asks all at once.
+    """State of each of these tasks that does not answer; probes all at once.
 
     Args:
       job: that the tasks belong to.
-      tasks: whom to ask.
       timeout: seconds for an answer.
       ask: see `probe`.
     """

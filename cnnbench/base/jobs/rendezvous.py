@@ -1,4 +1,4 @@
-"""Processes that know only their ranks learn the addresses of all; no TensorFlow.
+"""Exchange of addresses between processes that know only their ranks; no TensorFlow.
 
 By MPI itself where mpi4py is installed. Otherwise rank 0 listens on an address that all have
 been told, collects everybody's address and sends all of them the list. As in the handshake,
@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-import time
 from collections.abc import Callable
 from importlib.util import find_spec
 
@@ -23,8 +22,6 @@ from cnnbench.errors import BenchmarkError, FlagError
 
 _GREETING = "cnnbench rendezvous"
 _LONGEST_LINE = 1 << 22
-_RETRY_SECONDS = 0.1
-_REPORT_SECONDS = 5.0
 
 _held: list[ReservedPorts] = []
 
@@ -32,10 +29,9 @@ _held: list[ReservedPorts] = []
 def exchange(
     ranks: Ranks, rendezvous: str | None, timeout: float, tell: Callable[[str], None]
 ) -> tuple[str, ...]:
-    """The addresses of all processes, by rank; takes a port for this one until it ends.
+    """Addresses of all processes by rank; reserves a port of this process until it ends.
 
     Args:
-      ranks: of this process.
       rendezvous: host:port that rank 0 listens on; None for mpi4py if it is installed, or a
         port that follows from the job if all processes are on this machine.
       timeout: seconds.
@@ -64,7 +60,7 @@ def _by_mpi(address: str) -> tuple[str, ...]:
 
 
 class _Rendezvous:
-    """One process's part."""
+    """The state of the exchange in one process."""
 
     def __init__(self, ranks: Ranks, place: str, port: int, tell: Callable[[str], None]) -> None:
         self._ranks = ranks
@@ -76,7 +72,7 @@ class _Rendezvous:
         self._all = asyncio.Event()
 
     async def run(self, timeout: float) -> tuple[str, ...]:
-        report = asyncio.create_task(self._report())
+        report = asyncio.create_task(loop.report(self._tell, self._missing))
         try:
             work = self._serve() if self._ranks.rank == 0 else self._ask()
             return await asyncio.wait_for(work, timeout)
@@ -109,7 +105,7 @@ class _Rendezvous:
         return tuple(hosts)
 
     async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Notes the address of a process; programs that do not belong here are left alone."""
+        """Notes the address of a process; ignores connections of other programs."""
         try:
             card = json.loads(await asyncio.wait_for(reader.readline(), 10))
             rank, port = int(card["rank"]), int(card["port"])
@@ -142,7 +138,7 @@ class _Rendezvous:
                     writer.close()
             except (OSError, ValueError, KeyError, TypeError):
                 pass  # rank 0 is not there yet
-            await asyncio.sleep(_RETRY_SECONDS)
+            await asyncio.sleep(loop.RETRY_SECONDS)
 
     def _name(self) -> str:
         return f"{self._ranks.launcher} {self._ranks.size}"
@@ -154,12 +150,6 @@ class _Rendezvous:
         host = host_and_port(address)[0] if address == self._place else address
         host = host.removeprefix("::ffff:")
         return f"[{host}]" if ":" in host else host
-
-    async def _report(self) -> None:
-        started = time.monotonic()
-        while True:
-            await asyncio.sleep(_REPORT_SECONDS)
-            self._tell(f"waiting for {self._missing()} ({time.monotonic() - started:.0f} s)")
 
     def _missing(self) -> str:
         if self._ranks.rank:

@@ -1,4 +1,4 @@
-"""Who this process is and who the others are, from the environment; standard library only.
+"""Identity of this process in its job, from the environment; standard library only.
 
 ``tf_config``: TF_CONFIG, as TensorFlow's strategies read it. ``slurm``: the variables that srun
 gives its tasks. ``kubernetes``: a StatefulSet or an Indexed Job behind a headless service, as in
@@ -29,7 +29,7 @@ Environment = Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class JobPlace:
     """A process of a job.
 
     Attributes:
@@ -48,7 +48,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Ranks:
-    """What a launcher of numbered processes says.
+    """Ranks and sizes, as a launcher of processes sets them.
 
     Attributes:
       launcher: its name.
@@ -66,18 +66,17 @@ class Ranks:
 
     @property
     def port(self) -> int:
-        """A port that differs between most jobs, below those of outgoing connections."""
+        """A port that differs between most jobs, below the ports of outgoing connections."""
         return 10000 + zlib.crc32(self.job.encode()) % 20000
 
 
-def resolve(cluster: str, ps: int, environ: Environment) -> Place:
+def resolve(cluster: str, ps: int, environ: Environment) -> JobPlace:
     """The place of this process in a job.
 
     Args:
       cluster: value of --cluster: tf_config, slurm, kubernetes or mpi.
       ps: how many of the processes, the last ones, are parameter servers; TF_CONFIG says so
         itself.
-      environ: environment variables.
 
     Returns:
       With --cluster=mpi, the addresses only tell the ranks.
@@ -89,7 +88,7 @@ def resolve(cluster: str, ps: int, environ: Environment) -> Place:
 
 
 def mpi_ranks(environ: Environment) -> Ranks | None:
-    """What mpirun of Open MPI, MPICH or MVAPICH, or srun, says about this process.
+    """Ranks of this process as set by mpirun of Open MPI, MPICH or MVAPICH, or by srun.
 
     The numbers on this machine may come from another row than rank and size, which has the same
     rank and size: under ``srun --mpi=pmi2`` PMI_RANK is set, and SLURM_LOCALID alone tells them.
@@ -140,13 +139,13 @@ _JOB_VARIABLES = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_PORT", "SLUR
 
 
 def _on_node(environ: Environment, name: str) -> int | None:
-    """Of a count for this node, or Slurm's counts of all nodes: that of this node, if known."""
+    """A count for this node; of Slurm's counts for all nodes, that of this node, if known."""
     counts = _tasks_per_node(environ, name)
     node = 0 if len(counts) == 1 else _whole(environ, "SLURM_NODEID", str(len(counts)))
     return counts[node] if node < len(counts) else None
 
 
-def _from_mpi(ps: int, environ: Environment) -> Place:
+def _from_mpi(ps: int, environ: Environment) -> JobPlace:
     ranks = mpi_ranks(environ)
     if ranks is None:
         names = ", ".join(names[0] for names in _RANK_VARIABLES.values())
@@ -155,7 +154,7 @@ def _from_mpi(ps: int, environ: Environment) -> Place:
     return _numbered(ranks.rank, hosts, ps, ranks.local_rank)
 
 
-def _from_tf_config(ps: int, environ: Environment) -> Place:
+def _from_tf_config(ps: int, environ: Environment) -> JobPlace:
     text = _text(environ, "TF_CONFIG")
     if ps:
         raise FlagError("cluster_ps", ps, "TF_CONFIG says itself who is a parameter server")
@@ -197,7 +196,7 @@ def _tf_hosts(value: Any, job: str, bad: Callable[[str], UsageError]) -> list[st
 
 def _tf_place(
     hosts: dict[str, list[str]], job: str, index: int, bad: Callable[[str], UsageError]
-) -> Place:
+) -> JobPlace:
     """A chief is the first worker, or beside parameter servers the controller."""
     chiefs = [host for name in _TF_CHIEFS for host in hosts.get(name, [])]
     controllers = hosts.get(CONTROLLER, [])
@@ -211,7 +210,7 @@ def _tf_place(
         index += len(chiefs) if job == WORKER else 0
         workers = chiefs + workers
         job = WORKER if job in _TF_CHIEFS else job
-    return Place(
+    return JobPlace(
         task=Task(job, index),
         worker_hosts=tuple(workers),
         ps_hosts=tuple(servers),
@@ -219,7 +218,7 @@ def _tf_place(
     )
 
 
-def _from_slurm(ps: int, environ: Environment) -> Place:
+def _from_slurm(ps: int, environ: Environment) -> JobPlace:
     rank, size = _whole(environ, "SLURM_PROCID"), _whole(environ, "SLURM_NTASKS")
     local = _whole(environ, "SLURM_LOCALID")
     step = "SLURM_STEP_NODELIST" in environ
@@ -242,10 +241,6 @@ def _from_slurm(ps: int, environ: Environment) -> Place:
 
 def expand_nodes(environ: Environment, name: str) -> list[str]:
     """The nodes of a list as Slurm writes it, such as "n[001-003,007],gpu1".
-
-    Args:
-      environ: environment variables.
-      name: of the variable.
 
     Raises:
       UsageError: it is not set or malformed.
@@ -290,7 +285,7 @@ def _tasks_per_node(environ: Environment, name: str) -> list[int]:
     return counts
 
 
-def _from_kubernetes(ps: int, environ: Environment) -> Place:
+def _from_kubernetes(ps: int, environ: Environment) -> JobPlace:
     pod = re.fullmatch(r"(.+)-(\d{1,5})", _text(environ, "HOSTNAME"))
     if pod is None:
         reason = "is no NAME-NUMBER, as pods of a StatefulSet or an Indexed Job are called"
@@ -306,13 +301,13 @@ def _from_kubernetes(ps: int, environ: Environment) -> Place:
     return _numbered(index, [f"{name}-{i}.{service}:{port}" for i in range(size)], ps, None)
 
 
-def _numbered(rank: int, hosts: list[str], ps: int, local_rank: int | None) -> Place:
+def _numbered(rank: int, hosts: list[str], ps: int, local_rank: int | None) -> JobPlace:
     """The first processes are workers, the last ones parameter servers."""
     workers = len(hosts) - ps
     if workers < 1:
         reason = f"there are {len(hosts)} processes, and one must be a worker"
         raise FlagError("cluster_ps", ps, reason)
-    return Place(
+    return JobPlace(
         task=Task(WORKER, rank) if rank < workers else Task(PS, rank - workers),
         worker_hosts=tuple(hosts[:workers]),
         ps_hosts=tuple(hosts[workers:]),
@@ -320,7 +315,7 @@ def _numbered(rank: int, hosts: list[str], ps: int, local_rank: int | None) -> P
     )
 
 
-_RESOLVERS: dict[str, Callable[[int, Environment], Place]] = {
+_RESOLVERS: dict[str, Callable[[int, Environment], JobPlace]] = {
     "tf_config": _from_tf_config,
     "slurm": _from_slurm,
     "kubernetes": _from_kubernetes,

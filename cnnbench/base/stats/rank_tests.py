@@ -152,7 +152,6 @@ def smallest_p(base: int, new: int, paired: bool = False) -> float:
     Two of all binomial(base + new, base) groupings, or two of all 2 ** pairs choices of signs.
 
     Args:
-      base, new: sizes of the samples.
       paired: whether the test is the signed-rank test.
     """
     if paired:

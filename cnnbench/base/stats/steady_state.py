@@ -57,7 +57,7 @@ class Shape(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class StepTimeLevel:
     """Steps `start` to `stop` - 1 of the series and their median time in seconds."""
 
     start: int
@@ -80,7 +80,7 @@ class SteadyState:
 
     start: int | None
     shape: Shape
-    levels: tuple[Level, ...]
+    levels: tuple[StepTimeLevel, ...]
     steps: int
 
     @property
@@ -111,23 +111,25 @@ def steady_state(seconds: Sequence[float]) -> SteadyState:
     start = _beginning(levels, last)
     if start is not None:
         start = _skip_outliers(values, _refine(values, start, last), last)
-    shown = tuple(Level(known[one.start], known[one.stop - 1] + 1, one.seconds) for one in levels)
+    shown = tuple(
+        StepTimeLevel(known[one.start], known[one.stop - 1] + 1, one.seconds) for one in levels
+    )
     if start is None or len(values) - start < max(MIN_STEADY, MIN_SHARE * len(values)):
         return SteadyState(None, Shape.NOT_STEADY, shown, len(seconds))
     return SteadyState(known[start], _shape(levels, start, last), shown, len(seconds))
 
 
-def _levels(values: Sequence[float], first: int, end: int) -> list[Level]:
+def _levels(values: Sequence[float], first: int, end: int) -> list[StepTimeLevel]:
     """The levels of a part of the series."""
     size = math.ceil((end - first) / _RESOLUTION)
     edges = [*range(first, end - size + 1, size), end]
     medians = [median(values[a:b]) for a, b in pairwise(edges)]
     cuts = change_points(medians, _LEAST_NOISE * median(medians))
     starts = [edges[cut] for cut in (0, *cuts)]
-    return [Level(a, b, median(values[a:b])) for a, b in pairwise([*starts, end])]
+    return [StepTimeLevel(a, b, median(values[a:b])) for a, b in pairwise([*starts, end])]
 
 
-def _beginning(levels: Sequence[Level], last: float) -> int | None:
+def _beginning(levels: Sequence[StepTimeLevel], last: float) -> int | None:
     """Start of the first of the levels at the end that are alike; None if the last is not."""
     start = None
     for level in reversed(levels):
@@ -162,7 +164,7 @@ def _skip_outliers(values: Sequence[float], start: int, last: float) -> int:
     return start
 
 
-def _shape(levels: Sequence[Level], start: int, last: float) -> Shape:
+def _shape(levels: Sequence[StepTimeLevel], start: int, last: float) -> Shape:
     if start == 0:
         return Shape.FLAT
     before = [level.seconds for level in levels if level.stop <= start]

@@ -1,4 +1,4 @@
-"""Escapes text of unknown origin for each output format.
+"""Escaping of untrusted text for each output format.
 
 Names of models, hosts, flags and files, commands and error messages come from records, and a
 record may contain anything.

@@ -1,4 +1,4 @@
-"""Tables of Markdown documents that are made from the sources."""
+"""Generated tables in Markdown documents."""
 
 from __future__ import annotations
 
@@ -16,18 +16,15 @@ def markdown_table(
     Args:
       header: a title for each column.
       align: "---" or "---:" for each column.
-      rows: cells.
     """
     return "\n".join("| " + " | ".join(row) + " |" for row in (header, align, *rows))
 
 
 def with_table(text: str, name: str, table: str) -> str:
-    """A document with what stands between the two markers of a table replaced by the table.
+    """A document with the table between two markers replaced.
 
     Args:
-      text: of the document.
       name: of the table: it stands between "<!-- NAME: begin -->" and "<!-- NAME: end -->".
-      table: the new one.
 
     Raises:
       UsageError: a marker is missing.

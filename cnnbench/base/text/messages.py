@@ -1,4 +1,4 @@
-"""The form of cnnbench's lines on standard error, of all commands.
+"""Format of cnnbench's lines on standard error.
 
     cnnbench: TEXT              a notice, the progress of a command included
     cnnbench: warning: TEXT     what may distort results, or is skipped or left out as defective

@@ -1,4 +1,4 @@
-"""Formats of numbers, everywhere but in the lines that runs print as tf_cnn_benchmarks did.
+"""Formats of numbers, except in the lines that runs print like tf_cnn_benchmarks.
 
 For people: four significant digits, thousands separated by commas; shares in per cent with one
 decimal; bytes in powers of 1024. JSON and CSV get numbers unrounded.
@@ -18,7 +18,7 @@ _BINARY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def number(value: float | None) -> str:
-    """A number in four significant digits: 1,235 / 123.5 / 12.35 / 0.1235 / 1.235e-04.
+    """A number with four significant digits: 1,235 / 123.5 / 12.35 / 0.1235 / 1.235e-04.
 
     Args:
       value: None for `NONE`. From 10,000 on all digits before the point are written, from
@@ -46,7 +46,6 @@ def percent(share: float | None, digits: int = 1, *, signed: bool = False) -> st
 
     Args:
       share: of 1; None for `NONE`.
-      digits: decimals.
       signed: with a plus sign where it is positive.
     """
     if share is None:
@@ -56,7 +55,7 @@ def percent(share: float | None, digits: int = 1, *, signed: bool = False) -> st
 
 
 def binary(size: float | None) -> str:
-    """Bytes in the unit that keeps the number below 1024: 1.5 MiB; `NONE` for None."""
+    """Bytes in the unit that keeps the number below 1024, such as "1.5 MiB"; `NONE` for None."""
     if size is None:
         return NONE
     value, units = float(size), iter(_BINARY_UNITS)
@@ -70,7 +69,6 @@ def count(number: int, one: str, many: str) -> str:
     """A number with its noun: "1 run", "2 runs".
 
     Args:
-      number: how many.
       one, many: the noun in the singular and in the plural.
     """
     return f"{number} {one if number == 1 else many}"
@@ -96,18 +94,12 @@ def parse_bytes(text: str) -> int | None:
 
 
 def counted(names: Iterable[object]) -> str:
-    """A list of names with equal ones counted: "8 x NVIDIA H100"."""
+    """A list of names with duplicates counted: "8 x NVIDIA H100"."""
     counts = Counter(map(str, names))
     return ", ".join(f"{times} x {name}" if times > 1 else name for name, times in counts.items())
 
 
 def first_few(names: Sequence[str], most: int, separator: str = "; ") -> str:
-    """The first of some names, and how many there are besides: "a; b and 3 more".
-
-    Args:
-      names: all of them.
-      most: how many to name.
-      separator: between names.
-    """
+    """The first names of a list, and the number of the others: "a; b and 3 more"."""
     more = len(names) - most
     return separator.join(names[:most]) + (f" and {more} more" if more > 0 else "")

@@ -102,8 +102,6 @@ class Progress:
         """Begins a phase.
 
         Args:
-          label: name of the phase.
-          total: steps of the phase.
           images_per_step: global batch; without it no rate is shown.
         """
         self.clear()
@@ -146,7 +144,7 @@ class Progress:
 
 
 class Messages:
-    """One line each on standard error, clear of the progress line."""
+    """Lines on standard error that do not interfere with the progress line."""
 
     def __init__(
         self, stream: TextIO | None = None, progress: Progress | LiveLine | None = None
@@ -155,7 +153,6 @@ class Messages:
 
         Args:
           stream: text stream; standard error if None.
-          progress: cleared before each message.
         """
         before_line = None if progress is None else progress.clear
         self._writer = LineWriter(sys.stderr if stream is None else stream, before_line)
@@ -178,7 +175,7 @@ class Messages:
         self._writer.lines([error_line(text)])
 
     def plain(self, text: str) -> None:
-        """A line in the form of another program."""
+        """Writes a line in the format of another program."""
         self._writer.lines([one_line(text)])
 
 
@@ -208,10 +205,6 @@ class Reporter(Messages):
 
         Args:
           index: counted from 1.
-          total: number of processes.
-          label: name of the process.
-          result: its main result, or its error.
-          seconds: it took.
           left: seconds that the others will take, 0 after the last, None if unknown.
         """
         eta = f" ETA {duration(left)}" if left else ""

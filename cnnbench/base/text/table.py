@@ -1,4 +1,4 @@
-"""Tables of plain text, for terminals, files and pipes alike, and the order of names in them."""
+"""Tables of plain text for terminals, files and pipes, and natural sorting of names."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> list[s
 
 
 def columns() -> int:
-    """Characters in a line: of COLUMNS, else of the terminal that is written to, else 100."""
+    """Width of a line: COLUMNS, else that of the terminal, else 100."""
     given = os.environ.get("COLUMNS", "")
     if given.isascii() and given.isdigit() and int(given):
         return max(int(given), _NARROWEST)
@@ -59,7 +59,6 @@ def wrapped(text: str, indent: str = "", more: str | None = None) -> list[str]:
     """A sentence in lines of `columns`; words, such as paths, are not broken.
 
     Args:
-      text: one line.
       indent: before the first line.
       more: before the others; the same if None.
     """
@@ -144,7 +143,7 @@ def fitted_rows(
 
 
 def parts(rows: Sequence[Sequence[str]], indent: int = 0) -> list[list[list[str]]]:
-    """The columns of a table with many numbers in tables that fit, the first column in each.
+    """A wide table as several tables that fit, each with the first column.
 
     Args:
       rows: as of `aligned`, the head first.
@@ -163,7 +162,7 @@ def parts(rows: Sequence[Sequence[str]], indent: int = 0) -> list[list[list[str]
 def _row_lines(
     row: Sequence[str], shown: Sequence[int], widths: Sequence[int], to_left: set[int], head: bool
 ) -> list[str]:
-    """The lines of one row; heads stand on the last one."""
+    """Lines of one row; heads are aligned at the bottom."""
     cells = [_broken(row[index], widths[index], head) for index in shown]
     height = max(map(len, cells))
     filled = [
@@ -180,7 +179,7 @@ def _row_lines(
 
 
 def _broken(text: str, width: int, head: bool) -> list[str]:
-    """A cell in lines of that width; those of a body after the first are indented."""
+    """A cell broken into lines of this width; further lines of body cells are indented."""
     found, line = [], ""
     more = "" if head else _MORE
     for part in _PART.findall(text):
@@ -198,7 +197,7 @@ def _broken(text: str, width: int, head: bool) -> list[str]:
 
 
 def csv_text(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    """A file with a line per row, all digits; no text in it is a formula."""
+    """A CSV file with a line per row and all digits; no text in it is a formula."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(header)

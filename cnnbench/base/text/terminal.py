@@ -13,7 +13,7 @@ from cnnbench.base.text.messages import error_line, notice_line, warning_line
 
 
 class StandardStream:
-    """A standard stream that takes everything: a failure to write is kept, not raised.
+    """A standard stream whose write errors are kept, not raised.
 
     From the first failure on, what is written goes to the null device. Text that the encoding of
     the stream lacks is an error as before.
@@ -26,7 +26,6 @@ class StandardStream:
         """Writes to a stream.
 
         Args:
-          stream: sys.stdout or sys.stderr.
           tell: called at the first failure.
         """
         self.lost: Exception | None = None
@@ -47,7 +46,7 @@ class StandardStream:
             return len(text)
 
     def flush(self) -> None:
-        """Hands on what was written."""
+        """Flushes the stream."""
         try:
             self._stream.flush()
         except (OSError, ValueError) as error:
@@ -63,7 +62,7 @@ class StandardStream:
 
 @contextmanager
 def standard_streams() -> Iterator[StandardStream | None]:
-    """Keeps the loss of standard output and standard error from ending what runs in the block.
+    """Keeps lost standard streams from ending what runs in the block.
 
     Losing standard error loses nothing: it is for people. The loss of standard output is reported
     on standard error at once.
@@ -100,7 +99,6 @@ class LineWriter:
 
         Args:
           stream: text stream; None, which Python has for a closed one, discards everything.
-          before_line: called before each write.
         """
         self._stream = stream
         self._before_line = before_line

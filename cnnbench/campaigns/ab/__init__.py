@@ -1,4 +1,4 @@
-"""``cnnbench ab``: two sides measured in turn, a fresh process per sample.
+"""``cnnbench ab``: two sides measured alternately, a fresh process per sample.
 
 `sequential` determines after how many pairs a verdict may be given and at which level, `side`
 runs a process of a side, `flags` checks its flags, `pairs` runs the pairs, `session` judges them

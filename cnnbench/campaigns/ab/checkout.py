@@ -1,4 +1,4 @@
-"""Temporary worktrees of the revisions that are measured."""
+"""Temporary worktrees of measured revisions."""
 
 from __future__ import annotations
 
@@ -43,11 +43,10 @@ def checked_out(flag: str, text: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def worktree(commit: str, repository: str | Path = ".") -> Iterator[Path]:
-    """A temporary worktree of a commit; gone afterwards, also when this process is killed.
+    """A temporary worktree of a commit; removed even if this process is killed.
 
     Args:
       commit: its hash.
-      repository: a folder in it.
 
     Raises:
       BenchmarkError: git cannot make it.
@@ -82,7 +81,6 @@ def commit_of(text: str, repository: str | Path = ".") -> str | None:
 
     Args:
       text: such as a branch, a tag or the beginning of a hash.
-      repository: a folder in it.
     """
     if not text or text.startswith("-"):  # git would take it for an option
         return None

@@ -1,4 +1,4 @@
-"""What an experiment measures, and how its pairs are judged."""
+"""Definition of an experiment: what is measured, and how pairs are judged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cnnbench.records.subject import Subject
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """What is measured and how it is judged.
+    """Definition of an experiment.
 
     Attributes:
       a, b: the sides; A is BASE, B is NEW.
@@ -66,11 +66,11 @@ class Experiment:
 
     @property
     def pairs(self) -> int:
-        """At most."""
+        """Largest number of pairs."""
         return self.analyses[-1].pairs
 
     def sides(self) -> dict[str, Side]:
-        """By name."""
+        """Both sides by name."""
         return dict(zip(SIDES, (self.a, self.b), strict=True))
 
     @property
@@ -80,7 +80,7 @@ class Experiment:
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """What its journal says of it, as JSON values; by them its pairs are judged."""
+        """Facts for the journal, as JSON values; its pairs are judged by them."""
         sides = {
             name: {
                 "description": side.description(),

@@ -1,4 +1,4 @@
-"""Flags of sides: checked and resolved before the first process, and compared.
+"""Flags of sides: checked, resolved and compared before the first process.
 
 They are resolved in a child process with the working directory and variables of the side, so
 that relative paths and imports of plug-ins are the side's, and no plug-in is loaded here.
@@ -20,13 +20,16 @@ from cnnbench.campaigns.ab.side import Side, SideFlags, ask
 from cnnbench.campaigns.processes.commands import resolve_run
 from cnnbench.errors import DataError, FlagError, UsageError
 from cnnbench.flags import FLAGS, parse_args
-from cnnbench.run.driver.duration import Work
+from cnnbench.run.driver.duration import RunWork
 from cnnbench.run.driver.plan import make_plan
 
 _ASK = "from cnnbench.campaigns.ab.flags import print_answer; print_answer(sys.argv[1:])"
 # For a plug-in whose import never returns.
 _SECONDS = 120.0
 _TUPLES = ("explicit_flags", "notices")
+
+LENGTHS = frozenset({"num_batches", "num_epochs"})
+"""Flags of a run that say how many timed steps it makes."""
 
 _SWITCHES = {f"no{spec.name}": spec.name for spec in FLAGS if spec.kind == "boolean"}
 
@@ -35,7 +38,7 @@ _OF_PYTHON = ("tensorflow",)
 
 
 def words(side: Side) -> list[str]:
-    """The flags of a side as they are written, with flag files read."""
+    """Flags of a side as written, with flag files expanded."""
     with _working_in(side.checkout):
         try:
             # As if options could follow arguments, so that none is overlooked.
@@ -47,10 +50,9 @@ def words(side: Side) -> list[str]:
 
 
 def refuse(side: Side, names: Sequence[str], reason: str) -> None:
-    """Refuses flags by name, whatever cnnbench they are for, those in flag files too.
+    """Refuses flags by name, in flag files too, for any version of cnnbench.
 
     Args:
-      side: whose flags.
       names: the flags to refuse, without dashes.
       reason: completes the sentence that begins with flag and value.
 
@@ -63,7 +65,7 @@ def refuse(side: Side, names: Sequence[str], reason: str) -> None:
 
 
 def names(side: Side) -> frozenset[str]:
-    """Names of the flags that are given, as they are written, those in flag files too."""
+    """Names of the given flags as written, those in flag files included."""
     return frozenset(name for name, _ in _named(side))
 
 
@@ -83,7 +85,7 @@ def check(side: Side) -> SideFlags:
         error = answer["error"]
         found = SideFlags(
             config=dict(answer["config"]),
-            work=None if answer["work"] is None else Work(**answer["work"]),
+            work=None if answer["work"] is None else RunWork(**answer["work"]),
             no_turns=answer["no_turns"],
             **{name: tuple(map(str, answer[name])) for name in _TUPLES},
         )
@@ -116,7 +118,7 @@ def print_answer(flags: Sequence[str]) -> None:
 
 
 def side_differences(a: Side, b: Side) -> tuple[str, ...]:
-    """Names and groups of facts, as --allow_different takes them, in which the sides differ.
+    """Facts and groups of facts, as for --allow_different, in which the sides differ.
 
     Args:
       a, b: the sides; flag files are read.
@@ -132,7 +134,7 @@ def side_differences(a: Side, b: Side) -> tuple[str, ...]:
 
 
 def _values(flags: Sequence[str]) -> Iterable[tuple[str, str]]:
-    """Flags by name, whatever version of cnnbench they are of; a later one counts."""
+    """Flags by name, for any version of cnnbench; the last value counts."""
     waiting = ""
     for word in (*flags, "-"):
         if not word.startswith("-"):

@@ -1,9 +1,9 @@
-"""Whether the pairs that are left can still bring a verdict.
+"""Chance that the remaining pairs bring a verdict.
 
-The pairs to come are drawn from those that were measured (a bootstrap), each draw is judged at
-the interim analyses that are left, and counted is how often one of them is clear. That takes
-the noise as it is, outliers included, and the change as it looks. To stop for it turns no
-verdict red: it can only leave one out, and docs/methodology.md has how seldom that happens.
+Future pairs are drawn from the measured ones (a bootstrap). Each draw is judged at the remaining
+interim analyses; the chance is the share of draws in which one of them is clear. The draws include
+noise and outliers as measured, and the apparent change. Stopping for futility cannot turn a verdict
+into a regression; it can only omit one, and docs/methodology.md has how seldom that happens.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from cnnbench.base.stats.rank_tests import paired_bounds
 from cnnbench.campaigns.ab.sequential import InterimAnalysis
-from cnnbench.judge.compare.estimate import Case, limits, scaled
+from cnnbench.judge.compare.estimate import TwoSamples, limits, scaled
 from cnnbench.judge.metrics.policy import Policy
 
 SMALLEST_CHANCE = 0.05
@@ -24,8 +24,8 @@ _DRAWS = 400
 _SEED = 1
 
 
-def chance(case: Case, left: Sequence[InterimAnalysis], policy: Policy) -> float:
-    """The chance that an interim analysis to come is clear: faster, slower or same.
+def chance(case: TwoSamples, left: Sequence[InterimAnalysis], policy: Policy) -> float:
+    """The chance that a later interim analysis is clear: faster, slower or same.
 
     Args:
       case: the pairs so far, their values usable, as many on each side.

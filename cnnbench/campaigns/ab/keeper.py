@@ -1,4 +1,4 @@
-"""Keeps a temporary worktree as long as its parent lives; standard library only.
+"""Process that keeps a temporary worktree while its parent lives; standard library only.
 
 Started as a file: ``python -I keeper.py COMMIT GIT...``, where GIT is the beginning of a git
 command (`cnnbench.machine.git.command`), in a session of its own, so that signals for the parent
@@ -38,7 +38,7 @@ def main(commit: str, *git: str) -> None:
 
 
 def _run(*command: str) -> str:
-    """The last line of its errors; "" if all went well."""
+    """The last line of a command's errors; "" if it succeeded."""
     try:
         done = subprocess.run(
             command,

@@ -1,4 +1,4 @@
-"""Measures the pairs of an experiment, in turns or one process after the other.
+"""Measurement of the pairs of an experiment, in turns or one process after the other.
 
 A pair of which a process was ended from outside, by a signal or by its time-out, says nothing
 about the sides: it is measured again, a limited number of times, in the same order. A process
@@ -43,7 +43,7 @@ _LOST = "lost"
 
 
 class PairFailedError(Exception):
-    """A process failed; both sides have their record.
+    """A process failed; records of both sides are kept.
 
     Attributes:
       lost: whether no process failed by itself, and the repeats are used up.
@@ -55,7 +55,7 @@ class PairFailedError(Exception):
 
 
 class Pairs:
-    """The pairs of an experiment, those of before included.
+    """Pairs of an experiment, including those of earlier sessions.
 
     Attributes:
       experiment, results, campaign: see below.
@@ -63,9 +63,7 @@ class Pairs:
       records: of the pairs, by side.
 
     Args:
-      experiment: what to measure.
       results: takes the records; its journal holds the repeats of before, which count.
-      campaign: runs the processes.
     """
 
     def __init__(self, experiment: Experiment, results: PairsFolder, campaign: Campaign) -> None:
@@ -90,7 +88,7 @@ class Pairs:
 
     @property
     def seconds_per_pair(self) -> float | None:
-        """Wall time of a pair, the mean so far; None before the first process."""
+        """Mean wall time of a pair so far; None before the first process."""
         mean = self.campaign.durations.of(None)
         return None if mean is None else len(SIDES) * (mean + self.experiment.cool_down)
 
@@ -134,7 +132,7 @@ class Pairs:
             self._fail(prefix, what, {side: samples[side] for side in failed})
 
     def _choose_steps(self, measured: Sequence[RunRecord]) -> None:
-        """Sets the number of timed steps that take the slower side as long as is asked for."""
+        """Sets the number of timed steps that the slower side needs for the requested time."""
         if not all(one.step_seconds for one in measured):
             self._steps = None  # an evaluation: its length is that of its data
             return
@@ -157,7 +155,7 @@ class Pairs:
         names: Mapping[str, str],
         samples: Mapping[str, Ended],
     ) -> bool:
-        """Whether a pair is measured again; what it has left is then set aside."""
+        """Whether a pair is measured again; its records are then set aside."""
         failed = [side for side in SIDES if samples[side].status != "ok"]
         if not failed or not all(samples[side].lost for side in failed):
             return False
@@ -224,7 +222,7 @@ class Pairs:
         )
 
     def _end(self, name: str, label: str, place: AbPlace, ended: Ended) -> Ended:
-        """Notes a process that has ended; returns it with what its record says of it now."""
+        """Registers a process that has ended; returns it with its annotated record."""
         subject = self.experiment.subjects.get(place.side, Subject(side=place.side))
         document = with_subject({**ended.document, "ab": encode(place)}, subject)
         self.results.keep(document, self.results.pending(name))
@@ -243,7 +241,7 @@ class Pairs:
 
 
 def _earlier_repeats(results: PairsFolder) -> dict[str, list[list[LostProcess]]]:
-    """Because of what each pair was measured again before, by the beginning of its names."""
+    """Reasons why pairs were measured again before, by prefix of their names."""
     found: dict[str, list[list[LostProcess]]] = {}
     for event in results.journal.read():
         if event.get("event") == _LOST and event.get("again"):

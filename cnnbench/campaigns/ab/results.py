@@ -1,10 +1,10 @@
-"""The results directory of an experiment.
+"""Results directory of an experiment.
 
 ``a/`` and ``b/`` hold one record per process, the i-th of both are a pair; ``discarded/``
-those of burn-in and of incomplete pairs, ``logs/`` the output of the processes,
-``journal.jsonl`` the events. ``cnnbench compare DIR/a DIR/b --paired`` reads it. Only records
-that count are named ``*.json``: ``--baseline_aa=DIR`` reads the whole directory and must not
-find the others.
+those of burn-in and of incomplete pairs, ``logs/`` the output of the processes, ``explain/`` what
+was profiled after them, ``journal.jsonl`` the events. ``cnnbench compare DIR/a DIR/b --paired``
+reads it. Only records that count are named ``*.json``: ``--baseline_aa=DIR`` reads the whole
+directory and must not find the others.
 """
 
 from __future__ import annotations
@@ -19,9 +19,15 @@ from cnnbench.records.run import RunRecord
 SIDES = ("a", "b")
 _DISCARDED = "discarded"
 
+EXPLANATION = "explanation"
+"""Event in the journal: where the difference is."""
+
+PROFILES = "explain"
+"""Folder with what was profiled after the pairs."""
+
 
 def pair_name(number: int) -> str:
-    """What the names of a pair's files begin with; number counts from 1."""
+    """Prefix of the names of a pair's files; numbers start at 1."""
     return f"{number:04d}"
 
 
@@ -42,7 +48,7 @@ class PairsFolder(ResultsFolder):
         super().__init__(folder, timespec="milliseconds", folders=folders, used=resume)
 
     def pairs(self) -> list[tuple[RunRecord, ...]]:
-        """The pairs that are there: records of both sides, up to the first that is not whole."""
+        """Pairs in the folder: records of both sides, up to the first incomplete pair."""
         found: list[tuple[RunRecord, ...]] = []
         for number in itertools.count(1):
             paths = (self.folder / side / f"{pair_name(number)}-{side}.json" for side in SIDES)
@@ -54,14 +60,13 @@ class PairsFolder(ResultsFolder):
         return found
 
     def pending(self, name: str) -> Path:
-        """Where a process writes its record, and where it stays if it has no partner."""
+        """Path of a process's record until its pair is complete."""
         return self.folder / _DISCARDED / f"{name}.{_DISCARDED}"
 
     def set_aside(self, name: str, attempt: int) -> None:
         """Renames record and log of a process whose pair is measured again.
 
         Args:
-          name: of the process.
           attempt: at the pair, from 1.
 
         Raises:
@@ -71,10 +76,9 @@ class PairsFolder(ResultsFolder):
             _move(path_of(name), path_of(f"{name}-lost-{attempt}"))
 
     def accept(self, name: str, side: str) -> None:
-        """Moves a record to those of its side.
+        """Moves a record to its side's folder.
 
         Args:
-          name: of the process.
           side: "a" or "b".
 
         Raises:

@@ -1,20 +1,22 @@
-"""The verdict on the pairs of an experiment, also of one that has ended, from its folder."""
+"""Verdict on the pairs of an experiment, also from the folder of a completed one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cnnbench.campaigns.ab.results import SIDES
+from cnnbench.campaigns.ab.results import EXPLANATION, SIDES
 from cnnbench.campaigns.processes.results_dir import JOURNAL, Journal
 from cnnbench.judge.compare import Comparison, Policy, compare_records, load_records
 from cnnbench.records.codec import decode
+from cnnbench.records.explanation import Explanation
 from cnnbench.records.run import RunRecord
 
 
 def results_below(folder: Path) -> Path | None:
-    """The only results folder of an experiment that a folder is or directly holds, or None.
+    """The only results folder of an experiment in or directly below a folder, or None.
 
     Args:
       folder: such as ``gate`` of scripts/gate_pull_request, which holds ``runs``.
@@ -30,9 +32,6 @@ def results_below(folder: Path) -> Path | None:
 def verdict(folder: Path) -> Comparison | None:
     """The comparison that ended an experiment, with the level of its last analysis.
 
-    Args:
-      folder: its results folder.
-
     Returns:
       None where the experiment has not ended, or was judged with an A/A spread, whose records
       are elsewhere.
@@ -42,7 +41,16 @@ def verdict(folder: Path) -> Comparison | None:
     if begin is None or end is None or begin.get("baseline_aa") or "policy" not in begin:
         return None
     base, new = (load_records([str(folder / side)]) for side in SIDES)
-    return compare_pairs(base.records, new.records, begin, end["alpha"])
+    found = compare_pairs(base.records, new.records, begin, end["alpha"])
+    return replace(found, explanation=_explanation(events))
+
+
+def _explanation(events: Mapping[str, Mapping[str, Any]]) -> Explanation | None:
+    """Where the difference is, if that was found out."""
+    try:
+        return Explanation.from_dict(events[EXPLANATION]["document"])
+    except (LookupError, ValueError):
+        return None
 
 
 def compare_pairs(
@@ -76,6 +84,6 @@ def compare_pairs(
 
 
 def _events(folder: Path) -> dict[str, dict[str, Any]]:
-    """The last event of each kind, by kind; empty for a folder that is none of an experiment."""
+    """The last event of each kind; empty for a folder without an experiment."""
     found = {event.get("event", ""): event for event in Journal(folder / JOURNAL).read()}
     return found if "ab" in found else {}

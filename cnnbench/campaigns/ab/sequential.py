@@ -1,4 +1,4 @@
-"""After how many pairs a verdict may be given, and at which level.
+"""Interim analyses of an experiment: after which pairs, and at which level.
 
 A group-sequential test: at every interim analysis the whole policy is applied with a level of
 its own, and the levels add up to alpha. By the union bound the chance of any false alarm is
@@ -39,11 +39,10 @@ class InterimAnalysis:
 
 
 def pairs_to_settle(needed: int, measured: int) -> int:
-    """Pairs to allow an experiment that is to settle what another one left open.
+    """Number of pairs to allow for an experiment that follows an inconclusive one.
 
     Args:
       needed: about as many would do; 0 if that is not known.
-      measured: pairs so far.
 
     Returns:
       As many that an interim analysis is the last.
@@ -59,7 +58,6 @@ def interim_analyses(
     Args:
       pairs: at most.
       alpha: level of all analyses together.
-      sequential: more than one analysis.
 
     Returns:
       Analyses whose levels add up to alpha. One whose level not even pairs that all agree

@@ -1,4 +1,4 @@
-"""Runs the pairs of an experiment until its verdict is clear."""
+"""Measurement of pairs until the verdict of an experiment is clear."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cnnbench.base.text.numbers import percent
 from cnnbench.campaigns.ab.futility import SMALLEST_CHANCE, chance
 from cnnbench.campaigns.ab.pairs import PairFailedError, Pairs
 from cnnbench.campaigns.ab.sequential import InterimAnalysis
-from cnnbench.judge.compare import Case, Comparison, Entry, Verdict
+from cnnbench.judge.compare import ComparedConfiguration, Comparison, TwoSamples, Verdict
 from cnnbench.judge.metrics.registry import CPU_TIME
 
 _CLEAR = (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME)
@@ -24,7 +24,7 @@ _HOPELESS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """How an experiment ended.
+    """Result of an experiment.
 
     Attributes:
       comparison: of all complete pairs.
@@ -41,7 +41,7 @@ class Finding:
     interrupted: bool = False
 
 
-class Session:
+class ExperimentSession:
     """One experiment.
 
     Args:
@@ -91,7 +91,7 @@ class Session:
         )
 
     def _measure(self) -> float:
-        """Runs pairs up to the interim analysis that ends it; returns the level of that."""
+        """Runs pairs up to the interim analysis that ends it; returns that analysis's level."""
         analyses = {one.pairs: one for one in self._experiment.analyses}
         first = max(1, self._pairs.earlier)
         for pair in range(first, self._experiment.pairs + 1):
@@ -105,12 +105,12 @@ class Session:
         return self._experiment.analyses[-1].alpha
 
     def _is_hopeless(self) -> bool:
-        """Whether the pairs so far, the first as a rule, show that there will be no verdict."""
+        """Whether the pairs so far, usually the first, show that there will be no verdict."""
         comparison = self._compare(self._experiment.analyses[0].alpha)
         return any(entry.main.verdict in _HOPELESS for entry in comparison.entries)
 
     def _ends(self, analysis: InterimAnalysis) -> bool:
-        """Whether an interim analysis ends the experiment: clear, the last, or without hope."""
+        """Whether an interim analysis ends the experiment: clear, last, or futile."""
         comparison = self._compare(analysis.alpha)
         results = [entry.main for entry in comparison.entries]
         verdicts = [result.verdict.value for result in results]
@@ -133,8 +133,8 @@ class Session:
             self._pairs.campaign.reporter.notice(f"after {analysis.pairs} pairs {verdict}; {after}")
         return clear or last or futile
 
-    def _chance(self, entries: Sequence[Entry]) -> float:
-        """The smallest chance of a clear verdict that an entry without one has."""
+    def _chance(self, entries: Sequence[ComparedConfiguration]) -> float:
+        """The smallest chance of a clear verdict over entries without one."""
         pairs = len(self._pairs.records["a"])
         left = [one for one in self._experiment.analyses if one.pairs > pairs]
         policy = self._experiment.policy
@@ -143,7 +143,7 @@ class Session:
             # CPU time can decide, too, where it was judged beside the throughput.
             measures = [entry.main, *(one for one in entry.results if one.metric is CPU_TIME)]
             cases = [
-                Case(
+                TwoSamples(
                     base=one.base,
                     new=one.new,
                     metric=one.metric,

@@ -1,4 +1,4 @@
-"""One side of an experiment: its code and flags, and how a process of it is run."""
+"""One side of an experiment: its code, its flags, and its processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import cnnbench
 from cnnbench.campaigns.processes.outcome import Measuring, blank_record
 from cnnbench.records.run import RunRecord
-from cnnbench.run.driver.duration import Work
+from cnnbench.run.driver.duration import RunWork
 
 if TYPE_CHECKING:
     from cnnbench.campaigns.processes.commands import Resolved
@@ -25,11 +25,16 @@ _LAUNCH = (
     "sys.path[:] = [path for path in (root, *sys.path) if path]; "
 )
 _RUN = "from cnnbench.cli import entry_point; entry_point()"
+_HAS_FILE = (
+    "import os, cnnbench; home = os.path.dirname(cnnbench.__file__); "
+    "sys.exit(not any(os.path.isfile(os.path.join(home, name)) for name in sys.argv[1:]))"
+)
+_ANSWER_SECONDS = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """What is started.
+    """Code, interpreter and flags of a side.
 
     Attributes:
       flags: of ``cnnbench run``, common ones included.
@@ -50,7 +55,7 @@ class Side:
 
     @property
     def is_this_cnnbench(self) -> bool:
-        """Whether the code that runs is that of this process, so that flags can be checked."""
+        """Whether the side runs the code of this process, so that flags can be checked."""
         return self.python is None and not self._holds_cnnbench()
 
     def command(self, record: Path) -> tuple[str, ...]:
@@ -60,7 +65,7 @@ class Side:
         return (python, "-c", launcher(_RUN), self.root, "run", *flags)
 
     def description(self) -> str:
-        """What is this side's own, in a line, without values of variables."""
+        """Settings of this side only, in one line, without values of variables."""
         parts = [shlex.join(self.own)] if self.own else []
         parts += [f"python {self.python}"] if self.python else []
         parts += [f"checkout {self.revision or self.checkout}"] if self.checkout else []
@@ -69,7 +74,7 @@ class Side:
 
     @property
     def root(self) -> str:
-        """The folder that cnnbench is to be imported from; "" for what is installed."""
+        """Folder from which cnnbench is imported; "" for the installed one."""
         if self._holds_cnnbench():
             return str(self.checkout)
         return "" if self.python is not None else own_checkout()
@@ -88,7 +93,7 @@ def launcher(code: str) -> str:
 
 
 def own_checkout() -> str:
-    """The checkout that this process runs cnnbench from; "" if it is installed."""
+    """Checkout of the running cnnbench; "" if it is installed."""
     package = Path(os.path.abspath(cnnbench.__file__)).parent
     return "" if (package / "models").is_dir() else str(package.parent)
 
@@ -96,14 +101,12 @@ def own_checkout() -> str:
 def ask(
     side: Side, code: str, *arguments: str, ours: bool, seconds: float
 ) -> subprocess.CompletedProcess[bytes]:
-    """Runs code in the folder and with the variables of a side, and waits for its end.
+    """Runs code in a side's folder with its variables, and waits for its end.
 
     Args:
       side: see `Side`.
       code: sees the arguments from sys.argv[1] on.
-      arguments: of the code.
       ours: whether it imports this cnnbench, in place of the side's.
-      seconds: until it is killed.
 
     Returns:
       How it ended, with its output.
@@ -125,6 +128,21 @@ def ask(
     )
 
 
+def has_module(side: Side, *paths: str) -> bool:
+    """Whether the cnnbench of a side has a module; False also if it cannot be asked.
+
+    Looks at files: an editable installation hands out its own modules for those that a checkout
+    lacks.
+
+    Args:
+      paths: where it has been, below the package.
+    """
+    try:
+        return ask(side, _HAS_FILE, *paths, ours=False, seconds=_ANSWER_SECONDS).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
 @dataclass(frozen=True)
 class SideFlags:
     """The resolved flags of a side; empty where they are unknown.
@@ -140,7 +158,7 @@ class SideFlags:
     config: Mapping[str, Any] = field(default_factory=dict)
     explicit_flags: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
-    work: Work | None = None
+    work: RunWork | None = None
     no_turns: str | None = None
 
 
@@ -152,10 +170,9 @@ def measuring(
     facts: Mapping[str, Any] | None = None,
     like: RunRecord | SideFlags | Resolved | None = None,
 ) -> Measuring:
-    """A process of a side that is to be run.
+    """Description of a process of a side.
 
     Args:
-      side: what to start.
       record: file that the process writes.
       log: takes its output and errors.
       facts: about this machine, for the record of a process that leaves none.

@@ -1,13 +1,12 @@
-"""Whether two sides can step in turn (`cnnbench.campaigns.processes.turns`)."""
+"""Conditions for two sides to step in turn (`cnnbench.campaigns.processes.turns`)."""
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Mapping
 
 from cnnbench.base.text.numbers import binary
 from cnnbench.base.text.progress import Reporter
-from cnnbench.campaigns.ab.side import Side, SideFlags, ask
+from cnnbench.campaigns.ab.side import Side, SideFlags, has_module
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.machine.gpu import gpu_memory
@@ -18,22 +17,12 @@ from cnnbench.run.driver.plan import Plan
 TURN_SECONDS = 0.3
 """Length of a turn; docs/methodology.md has others."""
 
-# Looks at files: an editable installation hands out its own modules for those that a checkout
-# lacks.
-_WAITS = ("run/runtime/turns.py", "runtime/turns.py")  # the latter in earlier versions
-_PROBE = (
-    "import os, cnnbench; home = os.path.dirname(cnnbench.__file__); "
-    f"sys.exit(not any(os.path.isfile(os.path.join(home, name)) for name in {_WAITS}))"
-)
-_SECONDS = 60.0
+# A cnnbench that has it supports turns; the latter path in earlier versions.
+_WAITS = ("run/runtime/turns.py", "runtime/turns.py")
 
 
 def obstacle(params: Params, plan: Plan) -> str | None:
-    """Why a run cannot step in turn with another one like it; None if it can.
-
-    Args:
-      params, plan: what it runs.
-    """
+    """The reason why a run cannot step in turn with another one like it; None if it can."""
     if plan.job.in_cluster:
         return "a job of several processes keeps all of them at work"
     if params.eval or params.input_only or plan.num_eval_batches:
@@ -51,15 +40,14 @@ def obstacle(params: Params, plan: Plan) -> str | None:
 
 
 def sides_obstacle(sides: Mapping[str, Side], resolved: Mapping[str, SideFlags]) -> str | None:
-    """Why two sides cannot step in turn; None if they can.
+    """The reason why two sides cannot step in turn; None if they can.
 
     Args:
-      sides: by name.
       resolved: their flags, by the same names.
     """
     for name, side in sides.items():
         found = resolved.get(name, SideFlags()).no_turns
-        if found is None and not side.is_this_cnnbench and not _knows_turns(side):
+        if found is None and not side.is_this_cnnbench and not has_module(side, *_WAITS):
             found = "its cnnbench is of a version that cannot"
         if found is not None:
             return f"side {name.upper()}: {found}"
@@ -88,11 +76,3 @@ def turn_seconds(
         raise FlagError("pairing", "turns", f"cannot be: {found}; leave it out, or alternate")
     reporter.notice(f"the sides alternate, since they cannot step in turn: {found}")
     return 0.0
-
-
-def _knows_turns(side: Side) -> bool:
-    """Asks the cnnbench of a side."""
-    try:
-        return ask(side, _PROBE, ours=False, seconds=_SECONDS).returncode == 0
-    except (OSError, subprocess.TimeoutExpired):
-        return False

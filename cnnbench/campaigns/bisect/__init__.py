@@ -1,6 +1,6 @@
-"""``cnnbench bisect``: the commit that made a benchmark slower.
+"""``cnnbench bisect``: search for the commit that made a benchmark slower.
 
-`commits` knows the history, `search` what the answers so far leave open, `bench` measures a
-commit against GOOD by the means of `cnnbench.campaigns.ab`, `session` goes from step to step and
-keeps a journal, `text` is what people read. Imports no TensorFlow.
+`commits` reads the history, `search` keeps the candidate commits, `bench` measures a commit against
+GOOD with `cnnbench.campaigns.ab`, `session` runs the steps and keeps a journal, `text` formats the
+result. Imports no TensorFlow.
 """

@@ -1,4 +1,4 @@
-"""Measures a commit against GOOD: worktree, build, pairs, verdict."""
+"""Measurement of a commit against GOOD: worktree, build, pairs, verdict."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from cnnbench.base.text.numbers import duration
 from cnnbench.base.text.progress import Reporter
 from cnnbench.campaigns.ab.checkout import worktree
 from cnnbench.campaigns.ab.experiment import Experiment
+from cnnbench.campaigns.ab.explain import NotExplainedError, Profiling, profile
 from cnnbench.campaigns.ab.flags import check
 from cnnbench.campaigns.ab.pairs import Pairs
 from cnnbench.campaigns.ab.results import PairsFolder
 from cnnbench.campaigns.ab.sequential import InterimAnalysis, interim_analyses
-from cnnbench.campaigns.ab.session import Finding, Session
+from cnnbench.campaigns.ab.session import ExperimentSession, Finding
 from cnnbench.campaigns.ab.side import Side, SideFlags
 from cnnbench.campaigns.ab.turns import turn_seconds
 from cnnbench.campaigns.bisect.rules import (
@@ -34,12 +35,13 @@ from cnnbench.campaigns.processes.outcome import last_log_line
 from cnnbench.errors import BenchmarkError, FlagError, UsageError
 from cnnbench.judge.compare import Policy, Verdict, processes_needed
 from cnnbench.machine import repository
+from cnnbench.records.explanation import Explanation
 from cnnbench.records.subject import Subject
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What is the same at every step.
+    """Settings shared by all steps.
 
     Attributes:
       repository: a folder in it.
@@ -69,12 +71,12 @@ class Setting:
 
 
 class _Unusable(Exception):
-    """A commit that does not build; the message says why."""
+    """A commit that does not build; the message has the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Prepared:
-    """A worktree that is ready.
+    """A worktree that is built.
 
     Attributes:
       side: of experiments.
@@ -87,14 +89,11 @@ class _Prepared:
     subject: Subject
 
 
-class Bench:
+class CommitBench:
     """Measures commits; holds GOOD's worktree while its context lasts.
 
     Args:
       setting: what is the same at every step.
-      results: folder of the bisection.
-      reporter: progress.
-      facts: about this machine.
     """
 
     def __init__(
@@ -108,7 +107,7 @@ class Bench:
         self._seconds: float | None = None
         self._good: _Prepared | None = None
 
-    def __enter__(self) -> Bench:
+    def __enter__(self) -> CommitBench:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -130,7 +129,7 @@ class Bench:
 
     @property
     def seconds_per_pair(self) -> float | None:
-        """Of the last step, or a first guess; None if nothing is known."""
+        """Seconds per pair of the last step, or an estimate; None if nothing is known."""
         if self._seconds is not None or self._good is None or self._good.flags.work is None:
             return self._seconds
         guess = self._good.flags.work.seconds(self._facts)
@@ -139,7 +138,7 @@ class Bench:
     def measure(
         self, number: int, commit: str, found: Step | None = None, again: bool = False
     ) -> Step:
-        """Measures a commit against GOOD, which `prepare` has made ready.
+        """Measures a commit against GOOD; `prepare` comes first.
 
         Args:
           number: of the step, counted from 0.
@@ -165,6 +164,28 @@ class Bench:
             else:
                 step = self._compared(experiment, commit, found, again)
         return replace(step, seconds=round(time.monotonic() - started, 3))
+
+    def explain(self, parent: str, commit: str) -> Explanation:
+        """Profiles a commit and the one before it, and tells where their difference is.
+
+        Raises:
+          NotExplainedError: one of them cannot be profiled, or a process failed.
+          KeyboardInterrupt: a signal ended it.
+        """
+        with contextlib.ExitStack() as stack:
+            try:
+                a = stack.enter_context(self._prepared(parent, "a"))
+                b = stack.enter_context(self._prepared(commit, "b"))
+            except (_Unusable, UsageError) as error:
+                raise NotExplainedError(str(error)) from error
+            profiling = Profiling(
+                a=a.side,
+                b=b.side,
+                resolved={"a": a.flags, "b": b.flags},
+                timeout=self._setting.timeout,
+            )
+            with PairsFolder(self._results / f"explain-{commit[:12]}", resume=True) as results:
+                return profile(profiling, results, Campaign(self._reporter, self._facts))
 
     @contextlib.contextmanager
     def _prepared(self, commit: str, name: str) -> Iterator[_Prepared]:
@@ -203,7 +224,7 @@ class Bench:
                 finding = self._run(more, name)
                 step = self._answered(finding, commit, looks_at_work)
         if found is None and step.verdict == Verdict.CHANGED_WORK.value:
-            step = replace(step, answer=BAD)  # which commit brought it is what is looked for
+            step = replace(step, answer=BAD)  # the commit that introduced it is searched for
         return replace(step, most_pairs=setting.most_pairs, results=name)
 
     def _experiment(self, number: int, new: _Prepared, found: Step | None) -> Experiment:
@@ -238,7 +259,7 @@ class Bench:
     def _with_more_pairs(
         self, experiment: Experiment, finding: Finding, again: bool
     ) -> Experiment | None:
-        """The experiment with as many pairs as may be.
+        """The experiment with the largest number of pairs.
 
         None where they would not be enough, unless somebody asks again in spite of that.
         """
@@ -256,7 +277,7 @@ class Bench:
         return replace(experiment, analyses=left, burn_in=0) if left else None
 
     def _run(self, experiment: Experiment, name: str) -> Finding:
-        """Measures; pairs that are there already count.
+        """Measures an experiment; existing pairs count.
 
         Raises:
           KeyboardInterrupt: a signal ended it.
@@ -264,7 +285,7 @@ class Bench:
         """
         with PairsFolder(self._results / name, resume=True) as results:
             pairs = Pairs(experiment, results, Campaign(self._reporter, self._facts))
-            finding = Session(pairs).run()
+            finding = ExperimentSession(pairs).run()
         if finding.interrupted:
             raise KeyboardInterrupt
         self._seconds = pairs.seconds_per_pair or self._seconds

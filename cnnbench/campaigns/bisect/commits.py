@@ -1,4 +1,4 @@
-"""The commits between GOOD and BAD, by git's own search; nothing in the repository is changed."""
+"""Commits between GOOD and BAD, by git's own search; the repository is not changed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cnnbench.machine.git import GitError, git
 
 @dataclass(frozen=True)
 class Commit:
-    """What people know a commit by.
+    """Description of a commit for people.
 
     Attributes:
       hash: of the commit.
@@ -55,12 +55,7 @@ class History:
         return [line.split()[0] for line in listed.splitlines()]
 
     def ordered(self, commits: Collection[str], good: str, bad: str) -> tuple[str, ...]:
-        """Commits with parents before children.
-
-        Args:
-          commits: between GOOD and BAD.
-          good, bad: these.
-        """
+        """Commits with parents before children."""
         listed = self._git("rev-list", "--reverse", "--topo-order", bad, f"^{good}")
         return tuple(line for line in listed.splitlines() if line in commits)
 
@@ -94,10 +89,6 @@ def repository_of(text: str) -> Path:
 
 def ends_of(good: str, bad: str, repository: Path) -> tuple[str, str]:
     """The commits GOOD and BAD.
-
-    Args:
-      good, bad: revisions.
-      repository: a folder in it.
 
     Raises:
       UsageError: one is unknown, or GOOD is no ancestor of BAD.

@@ -1,4 +1,4 @@
-"""The results directory of a bisection: a journal, and the results of an experiment per step.
+"""Results directory of a bisection: a journal, and the results of an experiment per step.
 
 Every commit that was measured has a directory of `cnnbench ab` below it, named by its hash, so that
 `report` and `history` read the whole. What is done follows from the journal and, of a step that
@@ -50,7 +50,7 @@ class BisectFolder(ResultsFolder):
         self.journal.add("bisect", question=asked, steps=len(self.steps))
 
     def add(self, step: Step) -> None:
-        """Remembers an answer.
+        """Appends an answer to the journal.
 
         Raises:
           BenchmarkError: it cannot be written.
@@ -58,7 +58,7 @@ class BisectFolder(ResultsFolder):
         self.journal.add("step", **asdict(step))
 
     def _read(self, asked: Any) -> dict[str, Step]:
-        """The answers of before."""
+        """Reads earlier answers."""
         steps: dict[str, Step] = {}
         for event in self.journal.read():
             if event.get("event") == "bisect" and event.get("question") != asked:

@@ -1,4 +1,4 @@
-"""From verdicts against GOOD to answers: is a commit good, bad, or to be skipped?
+"""Rules from verdicts against GOOD to answers: good, bad, or skip.
 
 GOOD against BAD is judged as by `cnnbench ab`. What of BAD is slower by a quarter has hardly to
 be told from what is slower by 3 %: the commits between are judged with half of the change that
@@ -12,13 +12,13 @@ from __future__ import annotations
 import math
 
 from cnnbench.campaigns.bisect.search import BAD, GOOD, SKIP, Step
-from cnnbench.judge.compare import Comparison, Entry, Policy, Verdict, judge
+from cnnbench.judge.compare import ComparedConfiguration, Comparison, Policy, Verdict, judge
 
 _ANSWERS = {Verdict.SLOWER: BAD, Verdict.FASTER: GOOD, Verdict.SAME: GOOD}
 
 
 def is_about_work(differ: Step | None) -> bool:
-    """Whether what is looked for is other work to do, not less speed.
+    """Whether the bisection looks for changed work instead of lower speed.
 
     Args:
       differ: how BAD compares with GOOD; None if that is not known yet.
@@ -27,7 +27,7 @@ def is_about_work(differ: Step | None) -> bool:
 
 
 def half_of(change: float, policy: Policy) -> Policy:
-    """The policy that tells commits as slow as BAD from those as fast as GOOD.
+    """The policy that separates commits as slow as BAD from those as fast as GOOD.
 
     Args:
       change: of BAD against GOOD, as a share: -0.2.
@@ -37,14 +37,14 @@ def half_of(change: float, policy: Policy) -> Policy:
     return policy.replace(threshold=max(policy.threshold, half))
 
 
-def entry_of(comparison: Comparison) -> Entry | None:
-    """The one configuration of an experiment; None if the sides have made two of it."""
+def entry_of(comparison: Comparison) -> ComparedConfiguration | None:
+    """The only configuration of an experiment; None if the sides have two."""
     deciding = [entry for entry in comparison.entries if entry.decides]
     return deciding[0] if len(deciding) == 1 else None
 
 
 def answer_to_slower(comparison: Comparison, usual: Policy) -> str:
-    """Whether a commit is one of those that are slower.
+    """Answer about a commit in a search for lower speed.
 
     Args:
       comparison: with GOOD, by the floor of the bisection.
@@ -61,7 +61,7 @@ def answer_to_slower(comparison: Comparison, usual: Policy) -> str:
 
 
 def answer_to_changed_work(comparison: Comparison) -> str:
-    """Whether a commit has other work to do than GOOD; one pair is enough to see that."""
+    """Answer about a commit in a search for changed work; one pair is enough."""
     entry = entry_of(comparison)
     if entry is None or entry.main.verdict in (Verdict.FAILED, Verdict.NOT_COMPARABLE):
         return SKIP

@@ -1,4 +1,4 @@
-"""What the answers so far leave open. It follows from them alone, hence a bisection can resume."""
+"""Candidate commits that remain, computed from the answers alone, so that bisections resume."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from cnnbench.judge.metrics.policy import Verdict
+from cnnbench.judge.compare.verdict import Verdict
 
 GOOD, BAD, SKIP = "good", "bad", "skip"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """A commit that was measured against GOOD, or could not be.
+    """A commit that was measured against GOOD or could not be.
 
     Attributes:
       commit: its hash.
@@ -53,20 +53,15 @@ class Step:
 
 
 class Suspects(Protocol):
-    """Where suspects come from; see `cnnbench.campaigns.bisect.commits.History.suspects`."""
+    """Source of candidates; see `cnnbench.campaigns.bisect.commits.History.suspects`."""
 
     def suspects(self, good: Sequence[str], bad: str) -> list[str]:
         """Commits that may be the first bad one, the best to try next first."""
         ...
 
 
-class Search:
-    """The commits that may be the first bad one.
-
-    Args:
-      history: of the repository.
-      good, bad: where it begins.
-    """
+class CommitSearch:
+    """Search among the candidate commits."""
 
     def __init__(self, history: Suspects, good: str, bad: str) -> None:
         self._history = history
@@ -83,7 +78,7 @@ class Search:
 
     @property
     def steps_left(self) -> int:
-        """About how many more steps it takes."""
+        """Estimated number of remaining steps."""
         return math.ceil(math.log2(len(self._open()) + 1))
 
     def next(self) -> str | None:
@@ -98,7 +93,7 @@ class Search:
         return left[min((1 << self._misses) - 1, len(left) // 2)]
 
     def add(self, step: Step) -> None:
-        """Takes an answer into account."""
+        """Adds an answer."""
         if step.answer == SKIP:
             self._skipped.add(step.commit)
             self._misses += 1

@@ -1,4 +1,4 @@
-"""Goes from step to step: GOOD against BAD, then the commits between."""
+"""Steps of a bisection: GOOD against BAD, then the commits between."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from dataclasses import dataclass
 from cnnbench.base.text.numbers import count, duration, percent
 from cnnbench.base.text.progress import Reporter
 from cnnbench.campaigns.ab.sequential import FIRST
-from cnnbench.campaigns.bisect.bench import Bench, Setting
+from cnnbench.campaigns.bisect.bench import CommitBench, Setting
 from cnnbench.campaigns.bisect.commits import History
 from cnnbench.campaigns.bisect.journal import BisectFolder
 from cnnbench.campaigns.bisect.rules import is_about_work
-from cnnbench.campaigns.bisect.search import BAD, SKIP, Search, Step
-from cnnbench.judge.metrics.policy import Verdict
+from cnnbench.campaigns.bisect.search import BAD, SKIP, CommitSearch, Step
+from cnnbench.judge.compare.verdict import Verdict
 from cnnbench.judge.metrics.registry import THROUGHPUT
+from cnnbench.records.explanation import Explanation
 
 # Changes from here on are told in whole per cent.
 _LARGE = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """How a bisection ended.
+class BisectionOutcome:
+    """Result of a bisection.
 
     Attributes:
       steps: all of them; the first is GOOD against BAD.
@@ -35,7 +36,7 @@ class Outcome:
 
     @property
     def differ(self) -> Step:
-        """How BAD compares with GOOD."""
+        """The step that compares BAD with GOOD."""
         return self.steps[0]
 
     def of(self, commit: str) -> Step | None:
@@ -44,7 +45,7 @@ class Outcome:
 
     @property
     def without_answer(self) -> tuple[Step, ...]:
-        """The steps that leave the question open."""
+        """Steps without an answer."""
         if not self.suspects:
             return self.steps[:1]
         found = (self.of(commit) for commit in self.suspects)
@@ -57,10 +58,7 @@ class Bisection:
     Args:
       setting: what is the same at every step.
       bad: hash of BAD.
-      history: of the repository.
-      bench: measures.
       folder: takes the answers; those that it holds already are not asked again.
-      reporter: progress.
     """
 
     def __init__(
@@ -68,7 +66,7 @@ class Bisection:
         setting: Setting,
         bad: str,
         history: History,
-        bench: Bench,
+        bench: CommitBench,
         folder: BisectFolder,
         reporter: Reporter,
     ) -> None:
@@ -78,10 +76,10 @@ class Bisection:
         self._bench = bench
         self._folder = folder
         self._reporter = reporter
-        self._search = Search(history, setting.good, bad)
+        self._search = CommitSearch(history, setting.good, bad)
         self._is_prepared = False
 
-    def run(self) -> Outcome:
+    def run(self) -> BisectionOutcome:
         """Measures until nothing more can be found out.
 
         Raises:
@@ -100,14 +98,28 @@ class Bisection:
             done.append(step)
         suspects = self._search.suspects if _is_bad(done) else ()
         ordered = self._history.ordered(suspects, self._setting.good, self._bad)
-        return Outcome(steps=tuple(done), suspects=ordered)
+        return BisectionOutcome(steps=tuple(done), suspects=ordered)
+
+    def explain(self, outcome: BisectionOutcome) -> Explanation | None:
+        """Where the difference is that the found commit makes; None where none was found.
+
+        Raises:
+          NotExplainedError: it cannot be profiled.
+          KeyboardInterrupt: the commit stands.
+        """
+        if len(outcome.suspects) != 1:
+            return None
+        (commit,) = outcome.suspects
+        parent = self._history.parent(commit)
+        self._reporter.notice(f"profiling {commit[:12]} and {parent[:12]}, the commit before it")
+        return self._bench.explain(parent, commit)
 
     def _holds(self, step: Step) -> bool:
-        """Whether an answer of before counts; not one that more pairs, or others, may change."""
+        """Whether an earlier answer counts; not if more pairs, or other rules, may change it."""
         return not (step.lost or (step.undecided and step.most_pairs < self._setting.most_pairs))
 
     def _due(self, done: Sequence[Step]) -> str | None:
-        """The commit to measure; None at the end."""
+        """The next commit to measure; None at the end."""
         if not done:
             return self._bad
         return self._search.next() if _is_bad(done) else None
@@ -130,9 +142,9 @@ class Bisection:
         return step
 
     def _outlook(self, steps: int, differ: Step | None) -> str:
-        """How many steps are left, and how long they take."""
+        """Number of remaining steps, and their estimated time."""
         number = len(self._search.suspects)
-        text = f"{count(number, 'commit', 'commits')} may have done it: about "
+        text = f"{count(number, 'commit', 'commits')} may be the first bad one: about "
         text += f"{count(steps, 'step', 'steps')} of "
         least, most = min(FIRST, self._setting.pairs), self._setting.pairs
         burn_in = self._setting.burn_in
@@ -151,7 +163,6 @@ def word(step: Step, differ: Step) -> str:
     """An answer in words.
 
     Args:
-      step: that gave it.
       differ: how BAD compares with GOOD.
     """
     if step.answer == SKIP:

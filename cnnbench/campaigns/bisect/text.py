@@ -1,4 +1,4 @@
-"""The answer of a bisection as text."""
+"""Result of a bisection as text."""
 
 from __future__ import annotations
 
@@ -11,20 +11,18 @@ from cnnbench.campaigns.bisect.bench import Setting
 from cnnbench.campaigns.bisect.commits import History
 from cnnbench.campaigns.bisect.rules import is_about_work
 from cnnbench.campaigns.bisect.search import BAD, Step
-from cnnbench.campaigns.bisect.session import Outcome, word
-from cnnbench.judge.metrics.policy import Verdict
+from cnnbench.campaigns.bisect.session import BisectionOutcome, word
+from cnnbench.judge.compare.verdict import Verdict
 from cnnbench.judge.metrics.registry import THROUGHPUT
 
 _TITLES = ("commit", "answer", "change", "interval", "pairs", "subject")
 
 
-def lines(outcome: Outcome, setting: Setting, history: History) -> list[str]:
-    """A table of the steps, and the first bad commit or those that may be it.
+def lines(outcome: BisectionOutcome, setting: Setting, history: History) -> list[str]:
+    """A table of the steps, and the first bad commit or the candidates for it.
 
     Args:
-      outcome: of a bisection.
       setting: what was the same at every step.
-      history: of the repository.
     """
     rows = [_TITLES, *(_row(step, history) for step in outcome.steps)]
     text = [*fitted(rows, left=(0, 1, 5)), ""]
@@ -37,18 +35,14 @@ def lines(outcome: Outcome, setting: Setting, history: History) -> list[str]:
 
 
 def no_difference(step: Step) -> str:
-    """Why there is nothing to look for, and what to do.
-
-    Args:
-      step: GOOD against BAD.
-    """
+    """The reason why there is nothing to search for, and advice."""
     if step.undecided:
         return f"whether BAD is slower than GOOD is undecided: {step.reason}"
     text = f"BAD is not slower than GOOD: {step.verdict}, {step.reason}; "
     if step.verdict == Verdict.SAME.value:
         return text + "check revisions and flags, or look for a smaller change with --threshold"
     if step.verdict == Verdict.FASTER.value:
-        return text + "only what is slower is looked for: check which is GOOD and which BAD"
+        return text + "bisect looks for slower commits only: check which is GOOD and which is BAD"
     return text + "measure what can be compared"
 
 
@@ -64,7 +58,7 @@ def _row(step: Step, history: History) -> tuple[str, ...]:
     )
 
 
-def _culprit(outcome: Outcome, setting: Setting, history: History) -> list[str]:
+def _culprit(outcome: BisectionOutcome, setting: Setting, history: History) -> list[str]:
     (commit,) = outcome.suspects
     about, step = history.describe(commit), outcome.of(commit)
     assert step is not None  # only what was measured is bad for certain
@@ -83,9 +77,9 @@ def _culprit(outcome: Outcome, setting: Setting, history: History) -> list[str]:
     ]
 
 
-def _range(outcome: Outcome, history: History) -> list[str]:
+def _range(outcome: BisectionOutcome, history: History) -> list[str]:
     number = len(outcome.suspects)
-    text = [f"the first bad commit is one of these {number}; what was skipped hides which:"]
+    text = [f"the first bad commit is one of these {number}; skipped commits hide which:"]
     for commit in outcome.suspects:
         step = outcome.of(commit)
         why = "" if step is None else word(step, outcome.differ)

@@ -1,4 +1,4 @@
-"""How a job scales: images per second over the number of workers, beside the cost model.
+"""Scaling of a job: images per second over the number of workers, beside the cost model.
 
 Weak scaling: every worker has the same batch. What a step takes without any exchange is
 measured by one process whose towers do not exchange gradients, on the processors that one
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from statistics import median
 
-from cnnbench.base.charts import HIGHER, Axis, Lines, Series
+from cnnbench.base.charts import HIGHER, Axis, ChartSeries, Lines
 from cnnbench.base.text.numbers import number, percent
 from cnnbench.base.text.table import fitted
 from cnnbench.errors import BenchmarkError
@@ -75,7 +75,6 @@ def points(
     Args:
       alone: runs of one process without exchange, with the towers of one worker.
       jobs: runs by number of workers.
-      towers: of each worker.
       shared: whether all processes run on the same processors, so that the computation of n
         workers takes n times as long as that of one.
       predicted: seconds of the exchange by number of workers.
@@ -117,12 +116,9 @@ def points(
 def exchange_seconds(
     params: Params, link: Link, ps: int, counts: Sequence[int]
 ) -> tuple[dict[int, float], str]:
-    """What the cost model says about the exchange of gradients.
+    """Time of the gradient exchange by the cost model.
 
     Args:
-      params: of the chief.
-      link: between processes.
-      ps: parameter servers.
       counts: numbers of workers.
 
     Returns:
@@ -147,7 +143,7 @@ def exchange_seconds(
 
 
 def _spec(params: Params, ps: int) -> AllReduceSpec:
-    """What the mode does, as the algorithm of that traffic."""
+    """The all-reduce algorithm with the traffic of the mode."""
     mode = params.update_mode
     if mode.processes is Processes.CLIENT_PER_WORKER:
         return parse_all_reduce_spec("collective")
@@ -215,7 +211,7 @@ def chart(found: Sequence[ScalingPoint], title: str) -> Lines:
         ("no exchange", [(point.workers, ideal * point.workers) for point in found]),
     )
     series = tuple(
-        Series(
+        ChartSeries(
             name=name,
             points=tuple((float(x), y) for x, y in curve if y is not None),
             marks=name == "measured",

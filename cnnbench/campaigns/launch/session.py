@@ -1,4 +1,4 @@
-"""Runs all processes of a job on this machine and ends them together."""
+"""Execution of all processes of a job on this machine, up to their common end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LONGEST_PART = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Patience:
-    """Seconds that processes get.
+    """Time limits in seconds.
 
     Attributes:
       after_success: to the others, when the chief has succeeded.
@@ -44,7 +44,7 @@ class Patience:
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """What is started.
+    """Commands and settings of a job.
 
     Attributes:
       job: its tasks, as the chief sees them.
@@ -79,7 +79,7 @@ class _Process:
         return self.ended is not None and self.ended.code == 0
 
 
-class Session:
+class JobSession:
     """One job.
 
     The chief's standard output is that of this process, byte for byte. All else that is
@@ -90,12 +90,10 @@ class Session:
     def __init__(
         self, launch: Launch, show: Callable[[str], None], patience: Patience | None = None
     ) -> None:
-        """Starts nothing.
+        """Does not start anything.
 
         Args:
-          launch: what to run.
           show: takes a line of the merged view.
-          patience: time limits.
         """
         self._launch = launch
         self._show = show
@@ -104,7 +102,7 @@ class Session:
         self._stopped = False
 
     def run(self) -> int:
-        """Runs the job to its end; no process of it is left when this returns or raises.
+        """Runs the job to its end; none of its processes remains afterwards.
 
         Returns:
           The exit code of the chief if it has failed by itself; 4 for any other failure.
@@ -143,7 +141,7 @@ class Session:
             self._processes.append(_Process(task, child, _Tail(log, f"[{task}] ")))
 
     def _wait(self) -> None:
-        """Until all have ended, or have had the time that the ends of others leave them."""
+        """Waits until all have ended, or until the time after the end of others is up."""
         deadline: float | None = None
         while running := self._running(self._processes):
             self._look(running)
@@ -157,7 +155,7 @@ class Session:
                 return
 
     def _limit(self) -> float | None:
-        """Seconds from now that the ends so far leave to the others."""
+        """Seconds from now that others may still run after the ends so far."""
         chief = self._processes[0]
         if chief.ok:
             return self._patience.after_success
@@ -169,11 +167,11 @@ class Session:
         return None
 
     def _spared(self, process: _Process) -> bool:
-        """Whether the others go on without it."""
+        """Whether the others continue without this process."""
         return self._launch.spares(process.task, REFUSED)
 
     def _stop(self) -> None:
-        """Ends what still runs: the chief first, whose record tells why."""
+        """Ends running processes: the chief first, whose record has the reason."""
         self._stopped = True
         with suppress(KeyboardInterrupt):  # a second one: no more time for anybody
             for part in (self._processes[:1], self._processes):
@@ -188,7 +186,7 @@ class Session:
         return [process for process in processes if process.ended is None]
 
     def _look(self, running: Sequence[_Process]) -> None:
-        """Waits a moment, notes who has ended, and shows what has been printed."""
+        """Waits a moment, registers ended processes, and prints new output."""
         by_child = {process.child: process for process in running}
         ended, _, _ = select.select(list(by_child), [], [], _LOOK_SECONDS)
         for child in ended:
@@ -213,7 +211,7 @@ class Session:
 
 
 class _Tail:
-    """What is added to a log, line by line."""
+    """Lines appended to a log."""
 
     def __init__(self, path: Path, prefix: str) -> None:
         self._path = path
@@ -221,7 +219,7 @@ class _Tail:
         self._at = 0
 
     def lines(self, ended: bool) -> list[str]:
-        """New lines with their prefix; the last one may lack its end if nothing will follow."""
+        """New lines with their prefix; the last may be incomplete at the end of the log."""
         try:
             with open(self._path, "rb") as file:
                 file.seek(self._at)

@@ -1,4 +1,4 @@
-"""From a number of workers to the command of each process."""
+"""Commands of the processes of a job, by number of workers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from cnnbench.base.jobs.job import CONTROLLER, PS, WORKER, Job, Task
 from cnnbench.base.jobs.ports import LOWEST
 from cnnbench.errors import FlagError
 from cnnbench.flags import FLAGS, Params, parse_args, parse_flags
-from cnnbench.flags.cluster import job_of
 from cnnbench.flags.declare import specs_of
 from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS, params_of
 from cnnbench.flags.groups.cluster import ClusterParams
@@ -39,8 +38,8 @@ _RESERVED = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
-    """How many processes of which kind.
+class JobLayout:
+    """Numbers of processes by kind.
 
     Attributes:
       workers: with towers.
@@ -59,12 +58,12 @@ class Layout:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """How the command line of launch says it."""
+        """The flags of launch for this layout."""
         given = {"workers": self.workers, "ps": self.ps, "controller": str(self.controller).lower()}
         return tuple(f"--{name}={value}" for name, value in given.items())
 
-    def with_coordinator(self, flags: Sequence[str]) -> Layout:
-        """The same with a controller, if the mode of these flags of each process needs one."""
+    def with_coordinator(self, flags: Sequence[str]) -> JobLayout:
+        """The layout with a controller, if the mode in these flags needs one."""
         command, own = command_of(flags)
         if command != "run":
             return self
@@ -73,11 +72,7 @@ class Layout:
         return replace(self, controller=self.controller or needed)
 
     def job(self, ports: Sequence[int]) -> Job:
-        """The job on these ports of this machine, as its chief sees it.
-
-        Args:
-          ports: one for each process.
-        """
+        """The job on these ports of this machine, as its chief sees it."""
         hosts = tuple(f"localhost:{port}" for port in ports)
         return Job(
             task=Task(CONTROLLER if self.controller else WORKER),
@@ -87,16 +82,14 @@ class Layout:
         )
 
     def job_to_check(self) -> Job:
-        """The job on some ports, which are the same each time, to check flags with."""
+        """The job on fixed ports, for checking flags."""
         return self.job(range(LOWEST, LOWEST + self.size))
 
 
-def check(layout: Layout, flags: Sequence[str], towers: int | None) -> Params:
-    """Refuses what the processes would refuse when they plan, before any is started.
+def check(layout: JobLayout, flags: Sequence[str], towers: int | None) -> Params:
+    """Refuses flags that the processes would refuse, before any is started.
 
     Args:
-      layout: of the job.
-      flags: of every process.
       towers: value of --towers.
 
     Returns:
@@ -127,8 +120,8 @@ def check(layout: Layout, flags: Sequence[str], towers: int | None) -> Params:
 
 
 @contextlib.contextmanager
-def _as_given(layout: Layout, towers: int | None) -> Iterator[None]:
-    """Names flags of launch in refusals, in place of those that it gives to a process."""
+def _as_given(layout: JobLayout, towers: int | None) -> Iterator[None]:
+    """Replaces flags of processes by the flags of launch in error messages."""
     given: dict[str, tuple[str, object]] = {
         "worker_hosts": ("workers", layout.workers),
         "ps_hosts": ("ps", layout.ps),
@@ -147,7 +140,7 @@ def _as_given(layout: Layout, towers: int | None) -> Iterator[None]:
 
 
 def command_of(words: Sequence[str]) -> tuple[str, Sequence[str]]:
-    """The command of every process and its flags: `cnnbench run`, unless they name another one.
+    """Command and flags of every process: `cnnbench run` unless they name another one.
 
     Args:
       words: what stands behind --.
@@ -161,7 +154,7 @@ def _params(command: str, flags: Sequence[str]) -> Params:
     """The parameters of one process, or those of a run on its devices."""
     if command == "run":
         params = parse_args(flags).params
-        if job_of(params).task.job != PS or params.data_dir is None:  # a ps task needs no data
+        if params.job.task.job != PS or params.data_dir is None:  # a ps task needs no data
             make_plan(params)
         return params
     given = parse_flags(flags, ALLREDUCE_FLAGS)
@@ -173,7 +166,6 @@ def task_flags(job: Job, flags: Sequence[str], towers: int | None) -> tuple[str,
 
     Args:
       job: as this process sees it.
-      flags: of every process.
       towers: of each worker; as `flags` have it if None.
     """
     hosts = {f"{name}_hosts": ",".join(job.addresses_of(name)) for name in ("worker", "ps")}
@@ -188,7 +180,6 @@ def flags_alone(flags: Sequence[str], towers: int) -> tuple[str, ...]:
 
     Args:
       flags: of every process of a job.
-      towers: of each worker.
     """
     specs = {spec.name: spec for spec in (*FLAGS, *OBSOLETE)}
     of_jobs = {spec.name for group in _OF_JOBS for spec in specs_of(group)} | {"num_gpus"}
@@ -206,7 +197,6 @@ def gpu_variables(job: Job, params: Params) -> dict[str, str]:
 
     Args:
       job: as this process sees it.
-      params: of the chief.
     """
     if params.device == "cpu" or params.gpu_indices or job.task.job != WORKER:
         return {}
@@ -216,10 +206,7 @@ def gpu_variables(job: Job, params: Params) -> dict[str, str]:
 
 
 def shares_of_cores(tasks: int) -> list[set[int]]:
-    """The processors of this process, divided among tasks: neighbours stay together.
-
-    Args:
-      tasks: how many.
+    """The processors of this process divided among tasks; neighbours stay together.
 
     Raises:
       FlagError: there are fewer processors than tasks.
@@ -235,7 +222,7 @@ def shares_of_cores(tasks: int) -> list[set[int]]:
 
 @contextlib.contextmanager
 def on_cores(cores: set[int] | None) -> Iterator[None]:
-    """What is started within runs on these processors only; on all of this process if None."""
+    """Restricts processes started in the block to these processors; None: no restriction."""
     before = os.sched_getaffinity(0)
     try:
         if cores is not None:
@@ -246,5 +233,5 @@ def on_cores(cores: set[int] | None) -> Iterator[None]:
 
 
 def log_of(folder: Path, task: Task) -> Path:
-    """The file that takes what a process prints."""
+    """The log file of a process."""
     return folder / f"{task.job}-{task.index}.log"

@@ -1,7 +1,7 @@
-"""Processes that measure, one after the other: run, judged and reported.
+"""Sequential measuring processes: run, judged and reported.
 
-What `ab`, `bisect`, `strategies`, `sweep` and the pytest fixture have in common. Which process is
-next, and what becomes of its record, is theirs.
+Shared by `ab`, `bisect`, `strategies`, `sweep` and the pytest fixture, which choose the next
+process and store its record.
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ def measure(
     grace: float = GRACE_SECONDS,
     turn_seconds: float = 0.0,
 ) -> list[Ended]:
-    """Runs processes to their ends; never raises for what they do.
+    """Runs processes to their ends; does not raise for their failures.
 
     Args:
-      commands: of the processes.
       timeout: seconds until a process and all its children are ended, its waits left out.
       grace: seconds between SIGTERM and SIGKILL.
       turn_seconds: length of the turns in which they step, all alive; 0: one after the other.
@@ -45,7 +44,7 @@ def measure(
 
 
 class Durations:
-    """Seconds that processes took, by what they measured, to estimate the time left."""
+    """Durations of processes by what they measured, to estimate the time left."""
 
     def __init__(self) -> None:
         self._by_key: dict[Hashable, list[float]] = {}
@@ -113,7 +112,7 @@ class Campaign:
         self._dropped: set[Hashable] = set()
 
     def expect(self, keys: Iterable[Hashable], done: int = 0) -> None:
-        """Announces what is to be run.
+        """Adds processes to those that will be run.
 
         Args:
           keys: see `Durations`; in the order of what will be run.
@@ -124,15 +123,15 @@ class Campaign:
         self._total = self._done + len(self._waiting)
 
     def drop(self, *keys: Hashable) -> None:
-        """Announces that what is still to come of these keys will not be run."""
+        """Removes processes of these keys from those that will be run."""
         self._dropped.update(keys)
 
     def expects(self, key: Hashable) -> bool:
-        """Whether what is still to come of a key will be run."""
+        """Whether processes of a key are still to be run."""
         return key not in self._dropped
 
     def begin(self, label: str) -> None:
-        """Rests, if that is asked for, and shows what is about to run."""
+        """Pauses if asked for, and shows the next process."""
         while not self.expects(self._waiting[0]):
             del self._waiting[0]
             self._done += 1
@@ -147,19 +146,17 @@ class Campaign:
         return measure(commands, timeout, self._grace, turn_seconds)
 
     def end(self, label: str, told: str, seconds: float) -> None:
-        """Reports the first of what was still to be run as done.
+        """Reports the first expected process as done.
 
         Args:
-          label: its name.
           told: its main result, or its error.
-          seconds: it took.
         """
         self.durations.add(self._waiting.pop(0), seconds)
         self._done += 1
         self.reporter.ended(self._done, self._total, label, told, seconds, self._left())
 
     def _left(self) -> float | None:
-        """Seconds that all that is still to be run will take; None if unknown."""
+        """Estimated seconds for all processes still to be run; None if unknown."""
         waiting = [key for key in self._waiting if self.expects(key)]
         seconds = self.durations.left(waiting)
         return None if seconds is None else seconds + len(waiting) * self.cool_down

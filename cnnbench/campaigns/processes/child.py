@@ -1,4 +1,4 @@
-"""Child processes: started, waited for with a hard time-out; they die with their parent."""
+"""Child processes with a hard time-out, which end with their parent."""
 
 from __future__ import annotations
 
@@ -45,19 +45,18 @@ class Command:
 
 
 def program() -> tuple[str, ...]:
-    """How to start this very cnnbench once more."""
+    """Command that starts this cnnbench again."""
     script = Path(sys.argv[0])
     if script.name == "cnnbench" and script.is_file():
-        # With -m a checkout in the working directory would come before what is installed.
+        # With -m a checkout in the working directory would precede the installed package.
         return (sys.executable, str(script.resolve()))
     return (sys.executable, "-m", "cnnbench")
 
 
 def execute(command: Command, timeout: float, grace: float = GRACE_SECONDS) -> Ended:
-    """Runs a command in a process group of its own to its end.
+    """Runs a command to its end, in a process group of its own.
 
     Args:
-      command: to be run.
       timeout: seconds until the group gets SIGTERM.
       grace: seconds from there to SIGKILL.
 
@@ -80,7 +79,6 @@ def start(command: Command, *, stdout: int | None = None, inherited: int | None 
     killed instead, the guard ends the group.
 
     Args:
-      command: to be run.
       stdout: descriptor that takes standard output in place of the log.
       inherited: a descriptor that the command gets under the same number.
 
@@ -95,7 +93,7 @@ def start(command: Command, *, stdout: int | None = None, inherited: int | None 
             passed = [theirs.fileno(), *([] if inherited is None else [inherited])]
             numbers = ",".join(map(str, passed))
             leader = subprocess.Popen(
-                [sys.executable, "-I", guard.__file__, numbers, *command.words],
+                [sys.executable, "-IS", guard.__file__, numbers, *command.words],
                 stdin=subprocess.DEVNULL,
                 stdout=output if stdout is None else stdout,
                 stderr=output,
@@ -128,17 +126,17 @@ class Child:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Kills the whole group. Its leader has not been waited for: the number is still its."""
+        """Kills the whole group; its leader has not been reaped, so its number is still valid."""
         with self._link:
             self._signal(signal.SIGKILL)
             self._leader.wait()
 
     def fileno(self) -> int:
-        """Readable, for `select`, when it has ended."""
+        """Descriptor for `select`; readable when the process has ended."""
         return self._link.fileno()
 
     def wait(self, seconds: float) -> Ended | None:
-        """How it ended; None if it still runs after these seconds.
+        """The end of the process; None if it still runs after this many seconds.
 
         To be called until it returns something, and not again.
         """
@@ -154,7 +152,7 @@ class Child:
         self._signal(signal.SIGKILL)
 
     def stop(self, grace: float) -> Ended:
-        """Ends it with SIGTERM; what has not ended after the grace is killed on leaving.
+        """Ends it with SIGTERM; what still runs after the grace period is killed on leaving.
 
         Args:
           grace: seconds.
@@ -163,7 +161,7 @@ class Child:
         return self.leave(grace)
 
     def leave(self, grace: float) -> Ended:
-        """How it ended after `terminate`; a second SIGTERM might meet it while it writes.
+        """The end of the process after `terminate`; a second SIGTERM could interrupt its writing.
 
         Args:
           grace: seconds.

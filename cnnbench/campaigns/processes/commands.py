@@ -1,4 +1,4 @@
-"""Parses, checks and resolves the flags of child commands without running them.
+"""Flags of child commands: parsed, checked and resolved without running them.
 
 Also the keys of runs: equal for runs that a resumed sweep need not repeat.
 """
@@ -21,8 +21,8 @@ from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS, AllReduceParams, pa
 from cnnbench.flags.retired import OBSOLETE
 from cnnbench.lab.allreduce import plan as allreduce_plan
 from cnnbench.records.codec import encode
-from cnnbench.run.driver.duration import Work, work_of
-from cnnbench.run.driver.memory import BatchLimits, batch_limits
+from cnnbench.run.driver.duration import RunWork, work_of
+from cnnbench.run.driver.memory import BatchLimits, batch_limits, computes_on_cpu, estimate
 from cnnbench.run.driver.plan import make_plan
 from cnnbench.variable_mgr.all_reduce.registry import names
 
@@ -70,6 +70,8 @@ class Resolved:
       identity: the parameters whose change makes it another run.
       batch_size: images per step and device; 0 of all-reduces.
       batch_limits: what the memory lets expect of other batch sizes; None where that is unknown.
+      needed_bytes: memory that it is estimated to take, of the machine or of a GPU; 0 of
+        all-reduces.
       rows: configurations that one process measures, each with a verdict of its own.
       work: what it computes; None of all-reduces.
     """
@@ -80,8 +82,9 @@ class Resolved:
     identity: dict[str, Any]
     batch_size: int
     batch_limits: BatchLimits | None = None
+    needed_bytes: int = 0
     rows: int = 1
-    work: Work | None = None
+    work: RunWork | None = None
 
 
 @cache
@@ -117,7 +120,7 @@ def resolve(command: str, flags: Sequence[str]) -> Resolved:
 
 
 def resolve_run(flags: Sequence[str]) -> Resolved:
-    """Resolves the flags of a run whose record the caller keeps; see `resolve`.
+    """Resolves the flags of a run whose record the caller stores; see `resolve`.
 
     Raises:
       UsageError: it cannot be run: wrong flags, unknown models.
@@ -135,12 +138,13 @@ def resolve_run(flags: Sequence[str]) -> Resolved:
         identity=_identity(config),
         batch_size=plan.batch_per_device,
         batch_limits=batch_limits(params, plan),
+        needed_bytes=estimate(params, plan, "cpu" if computes_on_cpu(params) else "gpu").total,
         work=work_of(params, plan),
     )
 
 
 def environment_identity(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts about a machine and its software whose change makes it another run.
+    """Facts about machine and software that identify a run.
 
     Args:
       facts: see `cnnbench.machine.facts.collect`.
@@ -153,7 +157,7 @@ def environment_identity(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def digest_key(parts: Mapping[str, Any]) -> str:
-    """A digest: equal parts, equal key.
+    """A digest that is equal for equal parts.
 
     Args:
       parts: values with a JSON form; their order does not matter.
@@ -201,7 +205,7 @@ def _resolve_allreduce(flags: Sequence[str]) -> Resolved:
 
 
 def _rows(plan: allreduce_plan.AllReducePlan) -> int:
-    """About how many reductions a process measures: all algorithms count, if none is named."""
+    """Estimated number of reductions that a process measures; all algorithms unless named."""
     cases = len(plan.specs or names()) * len(plan.packings) + len(plan.peers)
     return cases * len(plan.workloads) * sum(count > 1 for count in plan.counts)
 
@@ -218,7 +222,7 @@ def _identity(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _file_digest(path: str) -> str | None:
-    """None if it cannot be read."""
+    """Digest of a file; None if it cannot be read."""
     try:
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:KEY_LENGTH]
     except OSError:

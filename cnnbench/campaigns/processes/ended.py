@@ -1,4 +1,4 @@
-"""A process that has ended: how, and what it left."""
+"""Ended processes: how they ended, and what they left."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cnnbench.records.run import RunRecord
 
 @dataclass(frozen=True)
 class Ended:
-    """The end of a process; of one that measures with its record, see `outcome.judge`.
+    """The end of a process; with the record of a measuring one, see `outcome.judge`.
 
     Attributes:
       code: exit status; the negative number of the signal that ended it; None if it was

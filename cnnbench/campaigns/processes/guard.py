@@ -1,6 +1,6 @@
-"""Runs one program and ends it when its parent dies; standard library only.
+"""Guard process that runs a program and ends it with its parent; standard library only.
 
-Started as a file: ``python -I guard.py DESCRIPTOR PROGRAM ARGUMENT...`` in a session of its
+Started as a file: ``python -IS guard.py DESCRIPTOR PROGRAM ARGUMENT...`` in a session of its
 own. DESCRIPTOR is a number, or two joined by a comma, the second of which the program inherits.
 The first is one end of a socket pair whose other end only the parent holds. When
 the program ends, a line of JSON with its wait status goes to the parent, which then kills the
@@ -25,7 +25,7 @@ _OOM_SCORE = 500
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Never returns: the group it leads is killed, by the parent or by itself."""
+    """Runs the guard; never returns, because its group is killed in the end."""
     descriptor, *inherited = map(int, arguments[0].split(","))
     link = socket.socket(fileno=descriptor)
     # These are for the program; the guard stays to report its status.
@@ -43,7 +43,7 @@ def _run(command: Sequence[str], inherited: Sequence[int]) -> str:
     except OSError as error:
         return json.dumps({"error": f"{command[0]}: {error.strerror or error}"})
     for descriptor in inherited:
-        os.close(descriptor)  # its other end is to see when the program has gone
+        os.close(descriptor)  # its other end detects the end of the program
     _, status, usage = os.wait4(process.pid, 0)
     unit = 1 if sys.platform == "darwin" else 1024
     return json.dumps({"status": status, "max_rss_bytes": usage.ru_maxrss * unit})
@@ -57,7 +57,7 @@ def _watch(link: socket.socket) -> None:
 
 
 def _ignore(number: int, frame: object) -> None:
-    """A handler, because the program would inherit SIG_IGN."""
+    """An empty handler; the program would inherit SIG_IGN."""
     del number, frame
 
 

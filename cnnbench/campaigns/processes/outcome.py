@@ -1,4 +1,4 @@
-"""The record of a process that has ended: its own if that is sound, else one with the error."""
+"""Records of ended processes: their own if valid, else one with the error."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from cnnbench.judge.metrics.registry import throughput
 from cnnbench.records.allreduce import AllReduceRecord
 from cnnbench.records.codec import encode, from_text
 from cnnbench.records.load import record_of
-from cnnbench.records.run import ErrorInfo, RunRecord
+from cnnbench.records.parts import ErrorInfo
+from cnnbench.records.run import RunRecord
 
 Record: TypeAlias = RunRecord | AllReduceRecord
 
@@ -47,7 +48,7 @@ _SENT_FROM_OUTSIDE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Measuring(Command):
-    """A process that writes a record.
+    """Description of a process that writes a record.
 
     Attributes:
       record: the file.
@@ -65,14 +66,13 @@ def blank_record(
     explicit_flags: Sequence[str],
     facts: Mapping[str, Any],
 ) -> Record:
-    """The record of a process that is about to start and has measured nothing yet.
+    """Record of a process before its start, without measurements.
 
     Args:
       kind: "run" or "allreduce".
       command: argv.
       config: every parameter as JSON values; empty where they are unknown.
       explicit_flags: names of the flags that were given.
-      facts: about this machine.
     """
     make = RunRecord if kind == RunRecord.kind else AllReduceRecord
     return make(
@@ -87,12 +87,7 @@ def blank_record(
 
 
 def judge(command: Measuring, ended: Ended) -> Ended:
-    """A process that has ended, with its record; never raises for what the process did.
-
-    Args:
-      command: that was executed.
-      ended: how it ended.
-    """
+    """An ended process with its record; does not raise for its failures."""
     document, defect, unusable = _read(command)
     problem = _problem(ended, document, defect, _tail(command.log))
     if problem is None:
@@ -120,7 +115,7 @@ def is_out_of_memory(error: ErrorInfo) -> bool:
 
 
 def read(path: Path) -> Record | None:
-    """The record in a file; None if there is no sound one."""
+    """The record in a file; None without a valid one."""
     try:
         return record_of(json.loads(path.read_bytes()))
     except (OSError, ValueError, RecursionError):
@@ -128,13 +123,13 @@ def read(path: Path) -> Record | None:
 
 
 def bus_bandwidth(record: AllReduceRecord) -> float | None:
-    """Bytes per second of the fastest point, as nccl-tests counts them."""
+    """Bytes per second of the fastest point, as defined by nccl-tests."""
     rates = [point.bus_bandwidth for point in record.points]
     return max((rate for rate in rates if rate is not None), default=None)
 
 
 def headline(record: Record) -> str:
-    """The main result of an ok run, for its progress line."""
+    """The main result of a successful run, for its progress line."""
     if isinstance(record, AllReduceRecord):
         rate = bus_bandwidth(record)
         return "ok" if rate is None else f"ok up to {number(rate / 1e9)} GB/s"
@@ -143,7 +138,7 @@ def headline(record: Record) -> str:
 
 
 def last_log_line(log: Path) -> str:
-    """The last thing that a process said, in words for an error."""
+    """The last output of a process, in words for an error."""
     return _last_line(_tail(log))
 
 
@@ -175,7 +170,7 @@ def _problem(
 
 
 def _lost(status: str, ended: Ended) -> str:
-    """See `Ended`; of a process that is not ok."""
+    """See `Ended`; for a process that did not succeed."""
     if ended.timed_out:
         return "ended by its time-out"
     if ended.code is None:

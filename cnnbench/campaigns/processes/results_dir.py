@@ -1,4 +1,4 @@
-"""The results directory of a command that starts processes: records, logs, journal, lock."""
+"""Results directories of commands that start processes: records, logs, journal, lock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOGS = "logs"
 
 
 class ResultsFolder:
-    """A results directory, kept for one process until its context is left.
+    """A results directory, locked for one process within its context.
 
     Attributes:
       folder: its path.
@@ -32,7 +32,6 @@ class ResultsFolder:
 
     Args:
       folder: value of --results; made if it is not there.
-      journal: name of the journal.
       timespec: see `Journal`.
       folders: names of folders to make in it.
       used: whether it may hold results of before.
@@ -72,11 +71,11 @@ class ResultsFolder:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Lets another process have the directory."""
+        """Releases the lock."""
         self._lock.close()
 
     def log(self, name: str) -> Path:
-        """Where the output of a process goes."""
+        """Log file of a process."""
         return self.folder / LOGS / f"{name}.log"
 
     def keep(self, document: Mapping[str, Any], target: Path) -> None:
@@ -84,7 +83,6 @@ class ResultsFolder:
 
         Args:
           document: the record as JSON values.
-          target: its file.
 
         Raises:
           BenchmarkError: it cannot be written.
@@ -92,7 +90,7 @@ class ResultsFolder:
         self.write(target, to_text(document).encode("ascii"))
 
     def write(self, target: Path, data: bytes) -> None:
-        """Writes a file whole or not at all; it survives a kill and a power cut."""
+        """Writes a file atomically and durably."""
         via = self._via(target)
         with writing(target):
             write_whole(via, data)
@@ -101,13 +99,13 @@ class ResultsFolder:
                 sync_folder(target.parent)
 
     def _via(self, target: Path) -> Path:
-        """Where the content of a file is put together, on the same file system."""
+        """Temporary path of a file, on the same file system."""
         return target
 
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Reports a file of a results directory that takes no more, such as on a full disk.
+    """Reports errors of writing to a results directory, such as a full disk.
 
     Raises:
       BenchmarkError: in place of OSError.

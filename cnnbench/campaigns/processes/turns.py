@@ -1,4 +1,4 @@
-"""Children that are alive at the same time and step in turn.
+"""Child processes that are alive at the same time and step in turn.
 
 They start side by side. From the moment all have started, at most one of them runs: it holds the
 turn, and the others sleep in a read (`cnnbench.run.runtime.turns`). Those that wait get the turn
@@ -33,7 +33,6 @@ def execute_in_turn(
     Args:
       commands: the first one has the first turn.
       timeout: seconds that each may run, its waits left out, until its group gets SIGTERM.
-      turn_seconds: length of a turn.
       grace: seconds from SIGTERM to SIGKILL.
 
     Returns:
@@ -68,11 +67,11 @@ class _Member:
 
     @property
     def used(self) -> float:
-        """Seconds that it has run, its waits left out."""
+        """Seconds that it has run, without its waits."""
         return self._used + (0.0 if self.waits else time.monotonic() - self._since)
 
     def listen(self) -> None:
-        """Takes what it says."""
+        """Reads its messages."""
         assert self.link is not None
         try:
             said = self.link.recv(16)
@@ -87,7 +86,7 @@ class _Member:
         self.steps_done = said.endswith(WAITS_AFTER_STEPS)
 
     def go_on(self) -> None:
-        """Gives it the turn."""
+        """Passes the turn to it."""
         assert self.link is not None
         self.waits, self._since = False, time.monotonic()
         with contextlib.suppress(ConnectionError):  # it has died; its guard will say how
@@ -126,7 +125,7 @@ def _take_turns(members: Sequence[_Member], timeout: float, grace: float) -> Non
 
 
 def _next(members: Sequence[_Member], last: int) -> int:
-    """Who gets the turn: the next in the round, of those that have timed steps left if any has."""
+    """The next holder of the turn: in rotation, those with timed steps left first."""
     order = [(last + step) % len(members) for step in range(1, len(members) + 1)]
     waiting = [number for number in order if members[number].ended is None]
     return next((n for n in waiting if not members[n].steps_done), waiting[0])

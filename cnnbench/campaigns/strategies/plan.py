@@ -1,4 +1,4 @@
-"""Which modes are measured with which flags, and which of them must train alike."""
+"""Plan of measured modes: their flags, and which must train alike."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ from cnnbench.errors import DataError, FlagError, UsageError
 from cnnbench.flags import FLAGS
 from cnnbench.flags.checks import LOOKING
 from cnnbench.flags.retired import OBSOLETE
+from cnnbench.records.strategies import ONE_TOWER
 from cnnbench.variable_mgr import registry
 from cnnbench.variable_mgr.modes import DEFAULT, Mode
 
-ONE_TOWER = "one_tower"
-"""The case that the modes are compared with."""
-
-_OTHERWISE = "trains otherwise than the modes without it; compare it with cnnbench ab"
+_OTHERWISE = "trains differently from the modes without it; compare it with cnnbench ab"
 _NOT_FOR_WEIGHTS = (
     *(*NOT_IN_TRIALS, *LOOKING, "init_learning_rate", "piecewise_learning_rate_schedule"),
     *("learning_rate_schedule", "num_epochs_per_decay", "learning_rate_decay_factor"),
@@ -26,6 +24,7 @@ _NOT_FOR_WEIGHTS = (
 # Modes add gradients in different orders. A network that learns at its usual rate amplifies such
 # rounding a hundredfold and more in each step; at this one it does not.
 _RATE_FOR_WEIGHTS = 1e-6
+_TOLERANCE, _TOLERANCE_16_BITS = 1e-4, 0.02
 _OF_THE_COMMAND = {
     "variable_update": "is what the command varies; choose with --modes",
     "result_json": "is set by the command; see --results",
@@ -135,15 +134,35 @@ def make_plan(
 
 def _case(mode: Mode, flags: Mapping[str, str], weights_steps: int) -> StrategyCase:
     apart = mode.apart or ("" if mode.in_sync else "its towers train apart")
-    few = {name: text for name, text in flags.items() if name not in _NOT_FOR_WEIGHTS}
-    few["num_batches"] = str(weights_steps)
-    few["num_warmup_batches"] = "0"
-    few["init_learning_rate"] = str(_RATE_FOR_WEIGHTS)
-    few["check_replica_consistency"] = "1"
     compared = weights_steps and not apart
-    return StrategyCase(
-        mode.name, _words(flags), _resolved(flags), apart, _words(few) if compared else ()
-    )
+    few = _words(flags_for_weights(flags, weights_steps)) if compared else ()
+    return StrategyCase(mode.name, _words(flags), _resolved(flags), apart, few)
+
+
+def flags_for_weights(flags: Mapping[str, str], steps: int) -> dict[str, str]:
+    """The flags of a process that trains weights to be compared.
+
+    Args:
+      flags: of the run, by name.
+      steps: after which they are compared.
+    """
+    kept = {name: text for name, text in flags.items() if name not in _NOT_FOR_WEIGHTS}
+    return {
+        **kept,
+        "num_batches": str(steps),
+        "num_warmup_batches": "0",
+        "init_learning_rate": str(_RATE_FOR_WEIGHTS),
+        "check_replica_consistency": "1",
+    }
+
+
+def weights_tolerance(precision: str) -> float:
+    """The largest difference of weights that rounding explains, see `WeightDistance`.
+
+    Args:
+      precision: value of --precision.
+    """
+    return _TOLERANCE if precision == "fp32" else _TOLERANCE_16_BITS
 
 
 def _refuse(given: Mapping[str, object]) -> None:

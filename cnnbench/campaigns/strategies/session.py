@@ -1,4 +1,4 @@
-"""Runs all cases in turn, a fresh process for each, and keeps their records."""
+"""Execution of all cases in turn, a fresh process for each, and storage of their records."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from cnnbench.campaigns.processes.outcome import headline
 from cnnbench.campaigns.processes.results_dir import LOGS, ResultsFolder
 from cnnbench.campaigns.strategies.plan import StrategiesPlan, StrategyCase
 from cnnbench.records.run import RunRecord
+from cnnbench.records.strategies import StrategiesDocument
 
 _CHECKPOINTS = "checkpoints"
+_SUMMARY = "strategies.json"
 
 
 @dataclass
@@ -42,17 +44,16 @@ class CaseRuns:
 
     @property
     def problem(self) -> str:
-        """Why a process failed, after which none of the case has run; else ""."""
+        """The reason of a failed process, after which the case is not run again; else ""."""
         ended = [one for one in (self.weights, *self.rounds.values()) if one is not None]
         return next((one.message for one in ended if one.status != "ok"), "")
 
 
 class StrategiesFolder(ResultsFolder):
-    """A results directory: DIR/MODE has a record per round.
+    """A results directory: DIR/MODE has a record per round, DIR/strategies.json the rows.
 
     Args:
       folder: new or empty.
-      plan: what is measured.
 
     Raises:
       FlagError: it cannot be used.
@@ -63,20 +64,24 @@ class StrategiesFolder(ResultsFolder):
         super().__init__(folder, folders=(*names, _CHECKPOINTS, LOGS))
         self.checkpoints = self.folder / _CHECKPOINTS
 
+    def summarise(self, document: StrategiesDocument) -> None:
+        """Keeps the rows, for reports.
+
+        Raises:
+          BenchmarkError: they cannot be written.
+        """
+        self.write(self.folder / _SUMMARY, document.to_json().encode("ascii"))
+
     def __exit__(self, *error: object) -> None:
-        """Removes the weights, which nobody needs once they are compared."""
+        """Removes the weights, which are not needed after the comparison."""
         shutil.rmtree(self.checkpoints, ignore_errors=True)
         super().__exit__(*error)
 
 
-class Session:
+class StrategiesSession:
     """One run of the command.
 
     Args:
-      plan: what to measure.
-      results: takes the records.
-      campaign: runs the processes.
-      rounds: processes of each case.
       seed: of the order within rounds.
       timeout: seconds for each process.
       python: an interpreter; the one that runs this if None.
@@ -130,7 +135,7 @@ class Session:
         return cases
 
     def _train(self, runs: CaseRuns) -> None:
-        """The process whose weights are compared; its record is kept if it fails."""
+        """Trains the weights to compare; the record is kept only if the process fails."""
         folder = self._results.checkpoints / runs.case.name
         flags = (*runs.case.weights_flags, f"--train_dir={folder}")
         runs.weights = self._process(runs, "weights", flags, lambda record: "ok")

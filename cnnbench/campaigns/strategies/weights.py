@@ -1,9 +1,10 @@
-"""Whether modes have trained alike: the weights in their checkpoints."""
+"""Comparison of the weights of modes, by their checkpoints."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from cnnbench.run.driver.checkpoints import stored_variables
 
 @dataclass(frozen=True)
 class WeightDistance:
-    """How far the weights of a mode are from those of the reference.
+    """Distance between the weights of a mode and those of the reference.
 
     Attributes:
       value: the largest over the variables: the largest difference of two elements, as a share of
@@ -27,7 +28,7 @@ class WeightDistance:
     variable: str = ""
 
     def within(self, tolerance: float) -> bool:
-        """Whether it is small enough for rounding to explain it."""
+        """Whether rounding explains the distance."""
         return self.value <= tolerance  # NaN is not
 
 
@@ -43,18 +44,32 @@ def distances(results: Sequence[CaseRuns]) -> dict[str, WeightDistance]:
     Raises:
       BenchmarkError: a checkpoint cannot be read, or is of another network.
     """
-    compared = [one for one in results if one.checkpoint is not None and not one.case.apart]
-    if len(compared) < 2:
+    return between(
+        {
+            one.case.name: one.checkpoint
+            for one in results
+            if one.checkpoint is not None and not one.case.apart
+        }
+    )
+
+
+def between(checkpoints: Mapping[str, Path]) -> dict[str, WeightDistance]:
+    """The distances of weights from those of the first; see `distances`.
+
+    Args:
+      checkpoints: folders by name.
+    """
+    if len(checkpoints) < 2:
         return {}
-    values = {one.case.name: _read(one) for one in compared}
+    values = {name: _read(name, folder) for name, folder in checkpoints.items()}
     reference = next(iter(values.values()))
     return {name: _distance(reference, found) for name, found in values.items()}
 
 
-def _read(result: CaseRuns) -> dict[str, np.ndarray]:
-    path = checkpoint_folder.latest(str(result.checkpoint))
+def _read(name: str, folder: Path) -> dict[str, np.ndarray]:
+    path = checkpoint_folder.latest(str(folder))
     if path is None:
-        raise BenchmarkError(f"{result.case.name} has left no checkpoint")
+        raise BenchmarkError(f"{name} has left no checkpoint")
     return stored_variables(path)
 
 

@@ -1,4 +1,4 @@
-"""Finds the file of a suite and reads it as a tree whose every node knows its line.
+"""Reading of suite files as trees whose nodes know their lines.
 
 Scalars keep their text: a flag's value is what was written, not what YAML 1.1 makes of
 it (``1e-3`` a string, ``012`` ten, ``1:30`` ninety, ``on`` true).
@@ -35,7 +35,7 @@ _TRUE = ("y", "yes", "true", "on")
 
 @dataclass(frozen=True)
 class Node:
-    """A value and where it stands.
+    """A value and its position in the file.
 
     Attributes:
       file: as given, for messages.
@@ -55,11 +55,11 @@ class Node:
 
     @property
     def is_true(self) -> bool:
-        """What YAML 1.1 makes of a boolean."""
+        """The value as a boolean of YAML 1.1."""
         return self.text.lower() in _TRUE
 
     def error(self, message: str, line: int | None = None) -> UsageError:
-        """An error about this node, to raise: ``file:line: message``.
+        """A usage error about this node: ``file:line: message``.
 
         Args:
           message: what is wrong and what would be valid.

@@ -1,4 +1,4 @@
-"""How long a sweep takes, said before it starts: by earlier sweeps, else by a first guess."""
+"""Estimated duration of a sweep, from earlier sweeps or FLOPs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,10 @@ _REDUCING_SECONDS = 20.0
 
 
 def outlook(todo: Sequence[Item], past: Durations, facts: Mapping[str, Any]) -> str:
-    """How many processes, and about how many minutes.
+    """Number of processes, and estimated minutes.
 
     Args:
-      todo: what is to run.
       past: durations of earlier sweeps in the same directory.
-      facts: about this machine.
     """
     runs = [item for item in todo if item.repeat]
     cases = {item.case.key: item.case for item in todo}
@@ -32,7 +30,7 @@ def outlook(todo: Sequence[Item], past: Durations, facts: Mapping[str, Any]) -> 
     guesses = [_seconds(item, past, facts) for item in runs]
     known = [one for one in guesses if one is not None]
     if len(known) < len(runs) or not runs:
-        return f"{text}; how long they take shows after the first"
+        return f"{text}; their duration is known after the first"
     basis = "as before" if all(past.of(item.duration_key) for item in runs) else "a first guess"
     searches = len(todo) - len(runs)
     besides = f", and {count(searches, 'search', 'searches')} for batch sizes" if searches else ""

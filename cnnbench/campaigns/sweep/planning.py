@@ -1,4 +1,4 @@
-"""From a suite to the cases to run and their order; all flags are checked beforehand.
+"""Plan of a suite: cases, repeats and order; all flags are checked beforehand.
 
 An entry is expanded to configurations, named sets of flags; a configuration whose flags have
 been resolved is a case.
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cnnbench.base.text.labels import labels_of
-from cnnbench.campaigns.launch.tasks import Layout, check, task_flags
+from cnnbench.campaigns.launch.tasks import JobLayout, check, task_flags
 from cnnbench.campaigns.processes.commands import (
     Resolved,
     digest_key,
@@ -25,7 +25,14 @@ from cnnbench.campaigns.processes.commands import (
     resolve,
 )
 from cnnbench.campaigns.sweep.document import Node
-from cnnbench.campaigns.sweep.schema import Bound, FlagNodes, Search, Suite, SuiteEntry, unknown_key
+from cnnbench.campaigns.sweep.schema import (
+    BatchSizeSearch,
+    Bound,
+    FlagNodes,
+    Suite,
+    SuiteEntry,
+    unknown_key,
+)
 from cnnbench.errors import DataError, FlagError, UsageError
 from cnnbench.judge.compare.power import processes_to_decide
 from cnnbench.records.subject import Subject
@@ -151,7 +158,7 @@ def _matches(rule: Mapping[str, Sequence[str | None]], configuration: FlagSet) -
 
 
 def _value(entry: SuiteEntry, name: str, node: Node, environ: Mapping[str, str]) -> str | None:
-    """The value of a flag as a command line has it; None if it is not given."""
+    """The value of a flag as on a command line; None if it is not given."""
     if node.kind == "null":
         return None
     if node.kind == "list":
@@ -176,7 +183,7 @@ def _substituted(node: Node, environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def _short(text: str) -> str:
-    """A value in a name: of a path its last part. (nccl/xring is no path.)"""
+    """A value for use in a name: the last part of a path. (nccl/xring is no path.)"""
     if text.startswith(("/", "./", "../", "~")):
         text = os.path.basename(text.rstrip("/"))
     return " ".join(text.split())
@@ -184,7 +191,7 @@ def _short(text: str) -> str:
 
 @dataclass(frozen=True)
 class Overrides:
-    """Settings of the command line that replace those of every entry, and which of them run.
+    """Settings of the command line that override all entries, and the filter of cases.
 
     Attributes:
       flags: texts by name, for every configuration whose command knows the flag.
@@ -226,8 +233,8 @@ class SweepCase:
     repeats: int
     timeout: float
     bounds: tuple[Bound, ...]
-    search: Search | None
-    launch: Layout | None = None
+    search: BatchSizeSearch | None
+    launch: JobLayout | None = None
     is_auto: bool = False
 
 
@@ -297,7 +304,7 @@ def make_plan(
 
 
 def _chosen(configurations: Sequence[FlagSet], pattern: str | None) -> list[FlagSet]:
-    """Those that `Overrides.filter` chooses."""
+    """Configurations that `Overrides.filter` selects."""
     if pattern is None:
         return list(configurations)
     try:
@@ -313,17 +320,16 @@ def _chosen(configurations: Sequence[FlagSet], pattern: str | None) -> list[Flag
 
 
 def family(cases: Iterable[SweepCase], command: str) -> int:
-    """How many configurations `cnnbench compare` will judge together.
+    """Number of configurations that `cnnbench compare` will judge together.
 
     Args:
-      cases: of a plan.
       command: "run" or "allreduce"; each is a family of its own.
     """
     return sum(case.resolved.rows for case in cases if case.command == command)
 
 
 def _repeated(cases: Iterable[SweepCase]) -> tuple[SweepCase, ...]:
-    """The cases, where that is automatic with as many processes as their verdicts need."""
+    """The cases; automatic repeats replaced by the number that verdicts need."""
     listed = tuple(cases)
     needed = {
         command: processes_to_decide(family(listed, command))
@@ -348,7 +354,7 @@ class Item:
 
     @property
     def label(self) -> str:
-        """Shown in progress lines."""
+        """Label in progress lines."""
         if self.repeat == 0:
             return f"{self.case.name}: largest batch"
         if self.case.repeats == 1:
@@ -357,7 +363,7 @@ class Item:
 
     @property
     def duration_key(self) -> tuple[str, bool]:
-        """Of what takes equally long: the case, and whether it is the search."""
+        """Key of items of equal duration: the case, and whether it is the search."""
         return self.case.key, self.repeat == 0
 
 
@@ -365,7 +371,6 @@ def ordered(cases: Sequence[SweepCase], seed: int) -> tuple[Item, ...]:
     """Searches first, then round r of all cases before round r + 1, each shuffled.
 
     Args:
-      cases: to run.
       seed: the same seed gives the same order of the same cases.
     """
     generator = random.Random(seed)
@@ -412,7 +417,7 @@ def _case(
     notices += [f"{configuration.name}: {notice}" for notice in resolved.notices]
     search = entry.search
     if overrides.search and search is None and entry.command == "run":
-        search = Search()
+        search = BatchSizeSearch()
     if search is not None and resolved.batch_size > search.limit:
         raise entry.node.error(
             f"{configuration.name}: max_batch_search ends at {search.limit}, below the "
@@ -440,7 +445,7 @@ def _case(
 
 
 def _resolve(configuration: FlagSet, flags: Sequence[str]) -> Resolved:
-    """The resolved flags; an error names the line of the flag it is about."""
+    """The resolved flags; errors name the line of the flag."""
     entry = configuration.entry
     try:
         if entry.launch is None:

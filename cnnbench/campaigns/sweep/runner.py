@@ -1,4 +1,4 @@
-"""Runs the items of a sweep one after the other; every result is written durably at once."""
+"""Execution of the items of a sweep; every result is written durably at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cnnbench.campaigns.processes.ended import Ended
 from cnnbench.campaigns.processes.outcome import Measuring, blank_record, headline, read
 from cnnbench.campaigns.sweep.durations import outlook
 from cnnbench.campaigns.sweep.planning import Item, SweepPlan, ordered
-from cnnbench.campaigns.sweep.schema import Search
+from cnnbench.campaigns.sweep.schema import BatchSizeSearch
 from cnnbench.campaigns.sweep.store import Store
 from cnnbench.records.codec import encode
 from cnnbench.records.load import record_of
@@ -52,7 +52,7 @@ class SweepRun:
 
 
 class _SearchFailed(Exception):
-    """A trial failed for another reason than memory."""
+    """A trial failed for a reason other than memory."""
 
     def __init__(self, ended: Ended) -> None:
         super().__init__(ended.message)
@@ -63,7 +63,6 @@ def arguments(item: Item, batch_size: int | None = None) -> tuple[str, ...]:
     """Command and flags of an item, without the file of its record.
 
     Args:
-      item: what to run.
       batch_size: replaces that of the flags.
     """
     case = item.case
@@ -84,12 +83,10 @@ class Sweep:
     """One sweep.
 
     Args:
-      plan: what to run.
-      store: where results go.
-      campaign: runs the processes.
       seed: of the order.
-      resume: whether runs with a sound record in the store are done.
+      resume: whether runs with a valid record in the store are done.
       program: what is started, before command and flags.
+      command: argv of the sweep, for the records; empty if unknown.
     """
 
     def __init__(
@@ -101,6 +98,7 @@ class Sweep:
         seed: int,
         resume: bool = False,
         program: Sequence[str] = (),
+        command: Sequence[str] = (),
     ) -> None:
         self._plan = plan
         self._store = store
@@ -110,13 +108,14 @@ class Sweep:
         self._seed = seed
         self._resume = resume
         self._program = tuple(program)
+        self._command = tuple(command) or None
         self._batches: dict[str, int] = {}
         self._trials: dict[tuple[str, int], bool] = {}
         self._started = 0.0
         self._runs: list[SweepRun] = []
 
     def run(self) -> tuple[SweepRun, ...]:
-        """Runs everything that is not done.
+        """Runs all items that are not done.
 
         Returns:
           The results, of earlier sweeps too when resuming, in the order of the plan.
@@ -152,7 +151,7 @@ class Sweep:
         return tuple(sorted(self._runs, key=lambda r: (rank[r.item.case.key], r.item.repeat)))
 
     def _remember(self) -> None:
-        """Takes durations, and when resuming also trials of batch sizes, from the journal."""
+        """Reads durations and, when resuming, trials of batch sizes from the journal."""
         for event in self._journal.read():
             key, seconds = event.get("key"), event.get("seconds")
             if event.get("event") in ("end", "searched") and isinstance(seconds, int | float):
@@ -170,7 +169,7 @@ class Sweep:
             self._continue(last)
 
     def _continue(self, last: Mapping[str, Any]) -> None:
-        """Continues the previous sweep; warns if its results may not count."""
+        """Continues an earlier sweep; warns if its results may not count."""
         if isinstance(last.get("stamp"), str):
             self._store.stamp = last["stamp"]
         then, now = last.get("environment"), self._plan.environment
@@ -181,7 +180,7 @@ class Sweep:
             )
 
     def _is_done(self, item: Item) -> bool:
-        """Whether an earlier sweep has done it; its result is taken over."""
+        """Whether an earlier sweep has run the item; its result is then taken over."""
         if not self._resume:
             return False
         case = item.case
@@ -202,7 +201,7 @@ class Sweep:
 
     @property
     def _seconds(self) -> float:
-        """Since the current item was begun."""
+        """Seconds since the current item was started."""
         return time.monotonic() - self._started
 
     def _measure(self, item: Item) -> str:
@@ -211,7 +210,7 @@ class Sweep:
         return self._commit(ended, item, target)
 
     def _search(self, item: Item) -> str:
-        """Finds the case's batch size, or fails the case."""
+        """Searches the case's batch size, or fails the case."""
         case = item.case
         assert case.search is not None
         first = Item(case, 1)
@@ -256,7 +255,7 @@ class Sweep:
         return self._commit(ended, first, target)
 
     def _attempt(self, item: Item, batch_size: int | None, log: Path) -> Ended:
-        """Runs one process of a batch size; None for that of the flags."""
+        """Runs one process with a batch size; None for that of the flags."""
         case, record = item.case, self._store.attempt()
         words = (*arguments(item, batch_size), f"--result_json={record}")
         self._journal.add("start", key=case.key, repeat=item.repeat, log=log.name)
@@ -279,7 +278,7 @@ class Sweep:
         return ended
 
     def _commit(self, ended: Ended, item: Item, target: Path) -> str:
-        """Keeps the record of a process; returns its main result, or its error."""
+        """Stores the record of a process; returns its main result, or its error."""
         if ended.unusable is not None:
             self._store.write(target.with_suffix(".unusable"), ended.unusable)
         self._store.keep(self._annotated(ended.document, item, target), target)
@@ -300,7 +299,7 @@ class Sweep:
         return f"{ended.status.replace('_', ' ')}: {ended.message}"
 
     def _annotated(self, document: Mapping[str, Any], item: Item, target: Path) -> dict[str, Any]:
-        """The record, with the sweep it belongs to, under its final name."""
+        """The record with its sweep, under its final name."""
         case = item.case
         searched = case.search is not None
         place = SweepPlace(
@@ -310,6 +309,7 @@ class Sweep:
             repeat=item.repeat,
             seed=self._seed,
             requested_batch_size=case.resolved.batch_size if searched else None,
+            command=self._command,
         )
         flag = "--result_json="
         command = [
@@ -324,21 +324,20 @@ class Sweep:
         return with_subject(made, self._plan.subject)
 
     def _target(self, item: Item) -> Path:
-        """Where the record goes: over a failed one of the same run when resuming."""
+        """Path of the record; replaces a failed one of the same run when resuming."""
         key, repeat = item.case.key, item.repeat
         failed = self._store.find(key, repeat) if self._resume else []
         label = f"{self._plan.suite}-{item.case.name}"
         return failed[-1] if failed else self._store.path(label, key, repeat)
 
 
-def largest_batch(start: int, search: Search, fits: Callable[[int], bool]) -> int:
+def largest_batch(start: int, search: BatchSizeSearch, fits: Callable[[int], bool]) -> int:
     """The largest batch size that fits: doubles, then bisects.
 
     A batch is assumed to fit if a larger one does.
 
     Args:
       start: batch size per device to try first, brought to a multiple.
-      search: limit and multiple.
       fits: tries a batch size in a process of its own; an exception ends the search.
 
     Returns:

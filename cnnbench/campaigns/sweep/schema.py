@@ -1,4 +1,4 @@
-"""The keys of a suite file: dataclasses whose fields declare how each key is read.
+"""Keys of suite files: dataclasses whose fields declare how each key is read.
 
 Defaults are merged into the entries here. Values of flags are checked later, by the flags' own
 declarations (see planning.py).
@@ -14,7 +14,7 @@ from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from cnnbench.campaigns.launch.tasks import Layout
+from cnnbench.campaigns.launch.tasks import JobLayout
 from cnnbench.campaigns.sweep.document import Node
 from cnnbench.judge.metrics.registry import BOUNDS
 
@@ -182,17 +182,17 @@ def _bounds(node: Node, what: str) -> dict[str, Bound]:
     return bounds
 
 
-def _search(node: Node, what: str) -> Search | None:
+def _search(node: Node, what: str) -> BatchSizeSearch | None:
     if node.kind != "mapping":
-        return Search() if _boolean(node, what) else None
-    search = Search(**_decode(Search, node, what))
+        return BatchSizeSearch() if _boolean(node, what) else None
+    search = BatchSizeSearch(**_decode(BatchSizeSearch, node, what))
     if search.limit < search.multiple_of:
         raise node.error(f"{what}: limit {search.limit} is below multiple_of {search.multiple_of}")
     return search
 
 
-def _launch(node: Node, what: str) -> Layout:
-    layout = Layout(**_decode(_LaunchKeys, node, what))
+def _launch(node: Node, what: str) -> JobLayout:
+    layout = JobLayout(**_decode(_LaunchKeys, node, what))
     if layout.workers + layout.ps > MAX_PROCESSES:
         raise node.error(f"{what}: more than {MAX_PROCESSES} processes")
     return layout
@@ -210,7 +210,6 @@ def _key(read: Reader, default: Any = None, name: str = "") -> Any:
     """A field that is a key of the file.
 
     Args:
-      read: of its value.
       default: without the key.
       name: of the key; that of the field if empty.
     """
@@ -228,7 +227,7 @@ class Bound:
 
 
 @dataclass(frozen=True)
-class Search:
+class BatchSizeSearch:
     """The search for the largest batch size per device.
 
     Attributes:
@@ -244,7 +243,7 @@ class Search:
 
 @dataclass(frozen=True, kw_only=True)
 class OnCpu:
-    """What brings a suite that is sized for GPUs down to a machine without one.
+    """Scaling of a suite for GPUs to a machine without one.
 
     Attributes:
       flags: of every run.
@@ -257,7 +256,7 @@ class OnCpu:
 
 @dataclass(frozen=True, kw_only=True)
 class _LaunchKeys:
-    """The fields of `Layout` as keys."""
+    """The fields of `JobLayout` as keys."""
 
     workers: int = _key(_whole(MAX_PROCESSES), 1)
     ps: int = _key(_whole(MAX_PROCESSES), 0)
@@ -280,9 +279,9 @@ class EntrySettings:
     flags: FlagNodes = _key(_flags)  # noqa: RUF009
     repeats: int | None = _key(_repeats)
     timeout: float = _key(_seconds, DEFAULT_TIMEOUT)
-    launch: Layout | None = _key(_launch)  # noqa: RUF009
+    launch: JobLayout | None = _key(_launch)  # noqa: RUF009
     bounds: Mapping[str, Bound] = _key(_bounds)
-    search: Search | None = _key(_search, name="max_batch_search")  # noqa: RUF009
+    search: BatchSizeSearch | None = _key(_search, name="max_batch_search")  # noqa: RUF009
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -360,8 +359,6 @@ def _decode(declared: type, node: Node, what: str) -> dict[str, Any]:
 
     Args:
       declared: the dataclass; its fields made by `_key` are the known keys.
-      node: the mapping.
-      what: it is, for messages.
 
     Raises:
       UsageError: it is no mapping, has unknown keys, or a value is refused by its reader.
@@ -379,12 +376,7 @@ def keys_of(declared: type) -> dict[str, Field[Any]]:
 
 
 def unknown_key(key: str, known: Iterable[str]) -> str:
-    """The message for an unknown key: the nearest known one, or all if they are few.
-
-    Args:
-      key: as written.
-      known: the valid keys.
-    """
+    """The message for an unknown key: the nearest known one, or all if they are few."""
     names = tuple(known)
     close = difflib.get_close_matches(key, names, n=1)
     if close:

@@ -1,4 +1,4 @@
-"""The results directory of sweeps: one record per run, a log beside each, a journal.
+"""Results directory of sweeps: one record per run, a log beside each, a journal.
 
 The records alone determine what is done: their names hold key and repeat. A child writes to
 a file below ``.sweep``; its record gets its final name only after the child has ended and its
@@ -24,7 +24,7 @@ _NAME = re.compile(r"(?P<label>.+)\.(?P<key>[0-9a-f]{12})\.r(?P<repeat>\d+)\.(?P
 
 
 class Store(ResultsFolder):
-    """A results directory, held by one sweep at a time.
+    """A results directory, locked by one sweep at a time.
 
     Args:
       folder: made if it is not there.
@@ -43,10 +43,9 @@ class Store(ResultsFolder):
                 path.unlink()
 
     def find(self, key: str, repeat: int) -> list[Path]:
-        """Records of a run, oldest first; sound or not.
+        """Records of a run, oldest first, valid or not.
 
         Args:
-          key: of its case.
           repeat: counted from 1.
         """
         found = []
@@ -75,7 +74,7 @@ class Store(ResultsFolder):
         return self.attempt()
 
     def last_sweep(self, suite: str) -> dict[str, Any] | None:
-        """The event with which the newest sweep of a suite began."""
+        """The event that started the newest sweep of a suite."""
         found = None
         for event in self.journal.read():
             if event.get("event") == "sweep" and event.get("suite") == suite:

@@ -103,10 +103,9 @@ class SummaryRow:
 
 
 def summarise(cases: Sequence[SweepCase], results: Iterable[SweepRun]) -> tuple[SummaryRow, ...]:
-    """The rows, by name as people count.
+    """The rows, in natural order of their names.
 
     Args:
-      cases: of the plan.
       results: the newest of each run.
     """
     by_key: dict[str, list[SweepRun]] = {case.key: [] for case in cases}
@@ -122,7 +121,7 @@ def summarise(cases: Sequence[SweepCase], results: Iterable[SweepRun]) -> tuple[
 
 
 def _names(good: Mapping[str, Sequence[RunRecord | AllReduceRecord | None]]) -> dict[str, str]:
-    """What compare and report call the runs of each case, by its key."""
+    """Names of the runs of each case in compare and report, by its key."""
     found = {
         key: next((Configuration.of(one) for one in those if isinstance(one, RunRecord)), None)
         for key, those in good.items()
@@ -147,7 +146,7 @@ def exit_code(rows: Iterable[SummaryRow]) -> ExitCode:
 
 
 def table(rows: Sequence[SummaryRow]) -> list[str]:
-    """The rows as lines of text, then what failed."""
+    """The rows as lines of text, then the failures."""
     titles = (
         *("configuration", "batch", "median images/sec", "median bus GB/s", "spread", "runs"),
         "bounds",
@@ -179,8 +178,6 @@ def advice(
     """Whether `cnnbench compare` would find a large change in every configuration of runs.
 
     Args:
-      rows: of the sweep.
-      cases: of its plan.
       command: the command line that brings each configuration to so many processes.
 
     Returns:
@@ -230,7 +227,6 @@ def _row(
     """The row of a case.
 
     Args:
-      case: of the plan.
       results: the newest of each run.
       good: the records of those that went well; None of one that is gone.
       reported: see `SummaryRow`.

@@ -13,7 +13,7 @@ from cnnbench.base.text.terminal import print_notice, print_result, print_warnin
 from cnnbench.run.runtime.supervisor import heed_once
 
 if TYPE_CHECKING:
-    from cnnbench.judge.compare import Skipped
+    from cnnbench.judge.compare import SkippedFile
     from cnnbench.judge.report.exports.figures import Figure
 
 COMMANDS: dict[str, str] = {
@@ -23,9 +23,11 @@ COMMANDS: dict[str, str] = {
     "allreduce": "measure and check reductions between devices by themselves",
     "compare": "judge two sets of run records: faster, slower, same or unknown",
     "ab": "measure two sides in turn and judge the second against the first",
+    "explain": "name the layers and causes of a difference between two sides",
     "bisect": "find the commit that made a run slower",
     "roofline": "show where the time of a step goes, layer by layer",
     "strategies": "measure the modes of --variable_update side by side",
+    "tune": "find the fastest flags for a network, and prove them",
     "sweep": "run a suite of configurations, each run in a process of its own",
     "launch": "run all processes of a job on this machine",
     "report": "write results as one HTML page, Markdown or a table",
@@ -38,7 +40,7 @@ and, but for run, HELP: the arguments of cnnbench.flags.help.command_help. For t
 shells it may have completions() -> words: arguments to propose besides files."""
 
 
-def warn_of_skipped(skipped: Iterable[Skipped]) -> None:
+def warn_of_skipped(skipped: Iterable[SkippedFile]) -> None:
     """Names files that gave no record on stderr: ``cnnbench: warning: skipped ...``."""
     for one in skipped:
         print_warning(f"skipped {one}")
@@ -57,13 +59,12 @@ def write_output(path: str | None, text: str) -> None:
 
     Args:
       path: as `resolve_output` has accepted it.
-      text: the result.
 
     Raises:
       BenchmarkError: the file cannot be written.
     """
     if path is None:
-        with contextlib.suppress(BrokenPipeError):  # a reader of the first lines had enough
+        with contextlib.suppress(BrokenPipeError):  # the reader closed the pipe early
             print_result(text)
         return
     from cnnbench.records.files import write_text
@@ -75,7 +76,6 @@ def exported(figures: Sequence[Figure], format: str) -> str:
     """Values in the format of another program; what it has no place for is said on stderr.
 
     Args:
-      figures: of one command.
       format: one of `cnnbench.judge.report.exports.FORMATS`.
     """
     from cnnbench.judge.report.exports import render

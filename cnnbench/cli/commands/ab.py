@@ -1,4 +1,4 @@
-"""``cnnbench ab``: is B slower than A? Measured in turn, a fresh process per sample."""
+"""``cnnbench ab``: whether B is slower than A, by interleaved fresh processes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,18 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cnnbench.cli.commands import interrupt_on_signals, seed_or_random, sides, split_at_dashes
+from cnnbench.cli.commands.ab_sides import (
+    AbSideFlags,
+    checked,
+    refuse_equal_sides,
+    side_of,
+    take_variables,
+)
 from cnnbench.cli.commands.judging import JUDGING, JudgingFlags
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags.declare import flag, specs_of
@@ -19,16 +27,20 @@ from cnnbench.flags.declare import flag, specs_of
 if TYPE_CHECKING:
     from cnnbench.base.text.progress import Reporter
     from cnnbench.campaigns.ab.experiment import Experiment
+    from cnnbench.campaigns.ab.results import PairsFolder
     from cnnbench.campaigns.ab.session import Finding
     from cnnbench.campaigns.ab.side import Side
     from cnnbench.judge.compare import Comparison
+    from cnnbench.records.explanation import Explanation
 
 _ABOUT = """\
 Usage: cnnbench ab [--a=FLAGS] [--b=FLAGS] [FLAGS] [-- FLAGS OF BOTH SIDES]
 
 Measures two sides in turn, each sample in a fresh process, in random order within every pair,
 and judges the pairs: faster, slower, same, inconclusive (docs/ab.md). It stops as soon as an
-interim analysis is clear: after 8 pairs, 12, and so on up to --pairs.
+interim analysis is clear: after 8 pairs, 12, and so on up to --pairs. After a verdict of slower or
+faster it profiles both sides and says which layers and causes the difference is in
+(docs/explain.md).
 
   cnnbench ab --a=--precision=fp32 --b=--precision=bf16 -- --model=resnet50
   cnnbench ab --a_python=old/bin/python --b_python=new/bin/python -- --model=resnet50
@@ -42,28 +54,6 @@ Exit codes: 0 no regression; 1 B is a regression, or other work; 3 inconclusive 
 comparable; 4 a process failed, or processes were killed too often; 2 wrong use; 130 interrupted:
 the verdict on the pairs so far is printed.
 """
-
-_CHECKOUT = (
-    "Work in this folder, or in a temporary worktree of this git revision; if it is a checkout of "
-    "cnnbench, its code runs."
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class AbSideFlags:
-    """What a side is."""
-
-    a: str = flag("", "Flags of side A alone, in one word.")
-    b: str = flag("", "Flags of side B alone.")
-    a_python: str | None = flag(
-        None, "Interpreter of side A that has cnnbench installed.", path="file"
-    )
-    b_python: str | None = flag(None, "That of side B.", path="file")
-    a_checkout: str | None = flag(None, _CHECKOUT, path="folder")
-    b_checkout: str | None = flag(None, "The same for side B.", path="folder")
-    a_env: str | None = flag(None, "Environment variable of side A, NAME=VALUE; may be repeated.")
-    b_env: str | None = flag(None, "Environment variable of side B.")
-
 
 SECONDS, DISTURBED_SECONDS = 5.0, 10.0
 """Timed steps of a process in all, and where other programs use the CPUs; docs/methodology.md."""
@@ -115,24 +105,33 @@ class MeasuringFlags:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AbFlags(AbSideFlags, MeasuringFlags, JudgingFlags):
+class ExplainingFlags:
+    """Whether the difference is explained."""
+
+    explain: str = flag(
+        "auto",
+        "Profile a few more processes of each side and say where the difference is: auto, after a "
+        "verdict of slower or faster, which --explain alone means, too.",
+        choices=("auto", "always", "never"),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AbFlags(AbSideFlags, MeasuringFlags, ExplainingFlags, JudgingFlags):
     """Flags of the command."""
 
 
 _FLAGS = (
     ("What a side is", specs_of(AbSideFlags)),
     ("How it is measured", specs_of(MeasuringFlags)),
-    ("How it is judged and printed", JUDGING),
+    ("How it is judged and printed", (*JUDGING, *specs_of(ExplainingFlags))),
 )
 HELP = (_ABOUT, _FLAGS, _EXIT_CODES)
 
+(_EXPLAIN,) = specs_of(ExplainingFlags)
+
 
 _OF_ONE_EXPERIMENT = ("pairs", "results", "seed")
-
-_VARIABLES = ("a_env", "b_env")
-
-# Flags of a run that say how many timed steps it makes.
-_LENGTHS = frozenset({"num_batches", "num_epochs"})
 
 
 def main(argv: Sequence[str]) -> int:
@@ -145,8 +144,9 @@ def main(argv: Sequence[str]) -> int:
       UsageError: wrong flags; nothing has been run.
       BenchmarkError: results can no longer be written.
     """
-    rest, variables = _take_variables(argv)
+    rest, variables = take_variables(argv)
     words, common = split_at_dashes(rest)
+    words = list(_with_values(words))
     specs = [spec for _, those in _FLAGS for spec in those]
     given, stray = sides.parse(words, specs, "ab ...", "; those of one side into --a or --b")
     if stray:
@@ -165,32 +165,19 @@ def main(argv: Sequence[str]) -> int:
     interrupt_on_signals()
     with contextlib.ExitStack() as stack:
         names = ("a", "a") if options.aa else ("a", "b")
-        a, b = (stack.enter_context(_side(n, options, variables[n], common)) for n in names)
+        a, b = (stack.enter_context(side_of(n, options, variables[n], common)) for n in names)
         experiment = _experiment(options, a, b, reporter)
         if not options.aa:
-            _refuse_equal_sides(experiment)
+            instead = ", or measure one of them twice with --aa"
+            refuse_equal_sides(a, b, experiment.resolved, instead)
         return _run(_in_turn(experiment, options, reporter), options, reporter, argv)
 
 
-def _take_variables(argv: Sequence[str]) -> tuple[list[str], dict[str, dict[str, str]]]:
-    """The command line without --a_env and --b_env, and what they say, by side."""
-    found: dict[str, dict[str, str]] = {"a": {}, "b": {}}
-    rest: list[str] = []
-    words = iter(argv)
-    for word in words:
-        if word == "--":
-            return [*rest, word, *words], found
-        name, equals, text = word.lstrip("-").partition("=")
-        if not word.startswith("-") or name not in _VARIABLES:
-            rest.append(word)
-            continue
-        if not equals:
-            text = next(words, "")
-        variable, equals, value = text.partition("=")
-        if not equals or not variable:
-            raise FlagError(name, text, "must be NAME=VALUE")
-        found[name[0]][variable] = value
-    return rest, found
+def _with_values(words: Sequence[str]) -> Iterator[str]:
+    """The words, with the value that --explain alone stands for."""
+    for word, after in zip_longest(words, words[1:], fillvalue=""):
+        alone = word in ("--explain", "-explain") and after not in _EXPLAIN.choices
+        yield f"{word}={_EXPLAIN.default}" if alone else word
 
 
 def _refuse_other_side(given: dict[str, Any], variables: dict[str, dict[str, str]]) -> None:
@@ -200,69 +187,11 @@ def _refuse_other_side(given: dict[str, Any], variables: dict[str, dict[str, str
         raise FlagError(name, given[name], "--aa measures side A twice; leave it out")
 
 
-def _refuse_equal_sides(experiment: Experiment) -> None:
-    a, b = experiment.a, experiment.b
-    configs = [experiment.resolved[name].config for name in ("a", "b")]
-    code = _code(a)
-    same_flags = a.flags == b.flags or (bool(configs[0]) and configs[0] == configs[1])
-    if (same_flags, a.python, a.variables, code) != (True, b.python, b.variables, _code(b)):
-        return
-    what = "" if a.checkout is None else f": {a.revision} and {b.revision} are both {code}"
-    raise UsageError(
-        f"the two sides are the same{what}; say with --a and --b, --a_python, --a_checkout or "
-        "--a_env what makes them differ, or measure one of them twice with --aa"
-    )
-
-
-def _code(side: Side) -> str:
-    """The folder, or the commit of the temporary worktree, that a side works in."""
-    from cnnbench.campaigns.ab.checkout import commit_of
-
-    if side.checkout is None or side.revision is None or Path(side.revision).is_dir():
-        return str(side.checkout or "")
-    return f"commit {(commit_of(side.revision) or '')[:12]}"
-
-
-@contextlib.contextmanager
-def _side(
-    name: str, options: AbFlags, variables: dict[str, str], common: Sequence[str]
-) -> Iterator[Side]:
-    """A side, with the checkout it needs."""
-    from cnnbench.campaigns.ab.checkout import checked_out
-    from cnnbench.campaigns.ab.side import Side
-
-    try:
-        own = tuple(shlex.split(getattr(options, name)))
-    except ValueError as error:
-        raise FlagError(name, getattr(options, name), f"is no list of flags: {error}") from None
-    flags = (*(common[1:] if common[:1] == ("run",) else common), *own)
-    python, checkout = (getattr(options, f"{name}_{what}") for what in ("python", "checkout"))
-    if python is not None:
-        python = sides.interpreter(f"{name}_python", python)
-    with contextlib.ExitStack() as stack:
-        folder = None
-        if checkout is not None:
-            folder = stack.enter_context(checked_out(f"{name}_checkout", checkout))
-        yield Side(
-            flags=flags,
-            own=own,
-            python=python,
-            checkout=folder,
-            revision=checkout,
-            variables=variables,
-        )
-
-
 def _experiment(options: AbFlags, a: Side, b: Side, reporter: Reporter) -> Experiment:
     """What to measure; refuses wrong flags of sides as far as this cnnbench knows them."""
-    from cnnbench.campaigns.ab.flags import check, names, refuse
+    from cnnbench.campaigns.ab.flags import LENGTHS, names
 
-    for side in (a, b):
-        refuse(side, sides.RESERVED, "cannot go with ab; it keeps a record of each process")
-    first = check(a)
-    resolved = {"a": first, "b": first if a == b else check(b)}
-    for notice in dict.fromkeys(n for side in resolved.values() for n in side.notices):
-        reporter.notice(notice)
+    resolved = checked({"a": a, "b": b}, "ab", reporter)
     # Imported later still: they load NumPy.
     from cnnbench.campaigns.ab.experiment import Experiment
     from cnnbench.campaigns.ab.sequential import interim_analyses
@@ -281,7 +210,7 @@ def _experiment(options: AbFlags, a: Side, b: Side, reporter: Reporter) -> Exper
     loaded = options.load_aa(reductions=False)
     check_facts(options.allowed, () if loaded is None else loaded.records)
     sequential = options.sequential and not options.aa
-    told = any(names(side) & _LENGTHS for side in (a, b))
+    told = any(names(side) & LENGTHS for side in (a, b))
     given = options.seconds
     return Experiment(
         a=a,
@@ -315,7 +244,7 @@ def _run(experiment: Experiment, options: AbFlags, reporter: Reporter, argv: Seq
     from cnnbench.base.text.numbers import duration
     from cnnbench.campaigns.ab.pairs import Pairs
     from cnnbench.campaigns.ab.results import PairsFolder
-    from cnnbench.campaigns.ab.session import Session
+    from cnnbench.campaigns.ab.session import ExperimentSession
     from cnnbench.campaigns.processes.campaign import Campaign
     from cnnbench.judge.compare import processes_needed
     from cnnbench.judge.compare.noise import spread_lines
@@ -332,12 +261,17 @@ def _run(experiment: Experiment, options: AbFlags, reporter: Reporter, argv: Seq
             f"at most {experiment.pairs} pairs, seed {experiment.seed}, in {results.folder}"
         )
         pairs = Pairs(experiment, results, Campaign(reporter, facts.collect()))
-        finding = Session(pairs).run()
+        finding = ExperimentSession(pairs).run()
+        explanation = None
+        if not (finding.failure or finding.interrupted) and _is_to_explain(finding, options):
+            explanation = _explained(experiment, results, reporter)
     code = _exit_code(finding, options)
     settled = options.aa or finding.failure or finding.interrupted
     enough = 0 if settled else _enough(finding.comparison)
     next_step = _next_step(enough, argv) if enough else ""
-    comparison = replace(finding.comparison, ends_with=code, next_step=next_step)
+    comparison = replace(
+        finding.comparison, ends_with=code, next_step=next_step, explanation=explanation
+    )
     options.write(comparison)
     if finding.failure:
         reporter.error(f"{finding.failure}; see {results.log('*')}")
@@ -358,6 +292,44 @@ def _run(experiment: Experiment, options: AbFlags, reporter: Reporter, argv: Seq
     return code
 
 
+def _is_to_explain(finding: Finding, options: AbFlags) -> bool:
+    from cnnbench.judge.compare import Verdict
+
+    if options.explain != "auto" or options.aa:
+        return options.explain == "always"
+    verdicts = {entry.main.verdict for entry in finding.comparison.entries if entry.decides}
+    return bool(verdicts & {Verdict.SLOWER, Verdict.FASTER})
+
+
+def _explained(
+    experiment: Experiment, results: PairsFolder, reporter: Reporter
+) -> Explanation | None:
+    """Where the difference is; None, with a line that says why, where that is not found out."""
+    from cnnbench.campaigns.ab.explain import NotExplainedError, Profiling, profile
+    from cnnbench.campaigns.ab.results import EXPLANATION, PROFILES, PairsFolder
+    from cnnbench.campaigns.processes.campaign import Campaign
+    from cnnbench.records.codec import encode
+
+    profiling = Profiling(
+        a=experiment.a,
+        b=experiment.b,
+        resolved=experiment.resolved,
+        timeout=experiment.timeout,
+        cool_down=experiment.cool_down,
+    )
+    try:
+        with PairsFolder(results.folder / PROFILES) as folder:
+            found = profile(profiling, folder, Campaign(reporter))
+    except NotExplainedError as error:
+        reporter.notice(f"not explained: {error}")
+        return None
+    except KeyboardInterrupt:
+        reporter.notice("not explained: interrupted; the verdict stands")
+        return None
+    results.journal.add(EXPLANATION, document=encode(found))
+    return found
+
+
 def _exit_code(finding: Finding, options: AbFlags) -> ExitCode:
     if finding.interrupted:
         return ExitCode.INTERRUPTED
@@ -367,13 +339,13 @@ def _exit_code(finding: Finding, options: AbFlags) -> ExitCode:
 
 
 def _next_step(pairs: int, argv: Sequence[str]) -> str:
-    """The command that measures so many pairs."""
+    """The command that measures this many pairs."""
     again = sides.without(argv, _OF_ONE_EXPERIMENT)
     return shlex.join(["cnnbench", "ab", f"--pairs={pairs}", *again])
 
 
 def _enough(comparison: Comparison) -> int:
-    """Pairs for an experiment that is to settle it; 0 where they would not help."""
+    """Pairs that would settle the experiment; 0 where they would not help."""
     from cnnbench.cli.commands.settling import settling_pairs
     from cnnbench.judge.compare.answer import undecided
 

@@ -1,4 +1,4 @@
-"""``cnnbench bisect``: which commit made it slower?"""
+"""``cnnbench bisect``: search for the commit that made a benchmark slower."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from cnnbench.campaigns.bisect.bench import Setting
     from cnnbench.campaigns.bisect.commits import History
     from cnnbench.campaigns.bisect.search import Step
-    from cnnbench.campaigns.bisect.session import Outcome
+    from cnnbench.campaigns.bisect.session import Bisection, BisectionOutcome
+    from cnnbench.records.explanation import Explanation
 
 _ABOUT = """\
 Usage: cnnbench bisect GOOD BAD [FLAGS] -- FLAGS OF cnnbench run
@@ -86,6 +87,11 @@ class StepFlags:
     alpha: float | None = flag_of(
         JudgingFlags, "alpha", help="Two-sided level of each step; 0.04 if not given."
     )
+    explain: bool = flag(
+        False,
+        "Profile the commit that was found and the one before it, and say which layers and causes "
+        "the difference is in.",
+    )
     results: str = flag("bisect", "Where records and the journal go.", path="folder")
     resume: bool = flag(
         False, "Go on with the bisection in --results; answers and whole pairs are kept."
@@ -129,11 +135,16 @@ def main(argv: Sequence[str]) -> int:
     reporter = Reporter(sys.stderr)
     setting = _setting(options, good, flags, repository)
     try:
-        outcome = _run(setting, bad, history, options, reporter)
+        outcome, explanation = _run(setting, bad, history, options, reporter)
     except KeyboardInterrupt:
         reporter.notice(f"to go on: {shlex.join(_again(argv))}")
         raise
-    return _report(outcome, setting, history, reporter, argv)
+    code = _report(outcome, setting, history, reporter, argv)
+    if explanation is not None:
+        from cnnbench.judge.explain.text import table
+
+        LineWriter(sys.stdout).lines(["", table(explanation).removesuffix("\n")])
+    return code
 
 
 def _setting(options: BisectFlags, good: str, flags: Sequence[str], repository: Path) -> Setting:
@@ -164,8 +175,8 @@ def _setting(options: BisectFlags, good: str, flags: Sequence[str], repository: 
 
 def _run(
     setting: Setting, bad: str, history: History, options: BisectFlags, reporter: Reporter
-) -> Outcome:
-    from cnnbench.campaigns.bisect.bench import Bench
+) -> tuple[BisectionOutcome, Explanation | None]:
+    from cnnbench.campaigns.bisect.bench import CommitBench
     from cnnbench.campaigns.bisect.journal import BisectFolder
     from cnnbench.campaigns.bisect.session import Bisection
     from cnnbench.campaigns.processes.commands import environment_identity
@@ -186,19 +197,36 @@ def _run(
         "machine or software": machine,
     }
     with BisectFolder(options.results, question, resume=options.resume) as folder:
-        with Bench(setting, folder.folder, reporter, found) as bench:
-            return Bisection(setting, bad, history, bench, folder, reporter).run()
+        with CommitBench(setting, folder.folder, reporter, found) as bench:
+            bisection = Bisection(setting, bad, history, bench, folder, reporter)
+            outcome = bisection.run()
+            return outcome, _explained(bisection, outcome, reporter) if options.explain else None
+
+
+def _explained(
+    bisection: Bisection, outcome: BisectionOutcome, reporter: Reporter
+) -> Explanation | None:
+    """Where the difference is; None, with a line that says why, where that is not found out."""
+    from cnnbench.campaigns.ab.explain import NotExplainedError
+
+    try:
+        return bisection.explain(outcome)
+    except NotExplainedError as error:
+        reporter.notice(f"not explained: {error}")
+    except KeyboardInterrupt:
+        reporter.notice("not explained: interrupted; the answer stands")
+    return None
 
 
 def _report(
-    outcome: Outcome,
+    outcome: BisectionOutcome,
     setting: Setting,
     history: History,
     reporter: Reporter,
     argv: Sequence[str],
 ) -> int:
     from cnnbench.campaigns.bisect.text import lines, no_difference
-    from cnnbench.judge.metrics.policy import Verdict
+    from cnnbench.judge.compare.verdict import Verdict
 
     LineWriter(sys.stdout).lines(lines(outcome, setting, history))
     differ = outcome.differ
@@ -215,13 +243,7 @@ def _report(
 
 
 def _advice(steps: Sequence[Step], setting: Setting, argv: Sequence[str]) -> Iterator[str]:
-    """The command that goes on where a bisection has found nothing, if one can.
-
-    Args:
-      steps: those that leave the question open.
-      setting: of all steps.
-      argv: the command line.
-    """
+    """The command that continues an unsuccessful bisection, if there is one."""
     from cnnbench.campaigns.ab.sequential import STEP, pairs_to_settle
 
     undecided = [pairs_to_settle(step.needed or 0, step.pairs) for step in steps if step.undecided]
@@ -238,7 +260,7 @@ def _advice(steps: Sequence[Step], setting: Setting, argv: Sequence[str]) -> Ite
 
 
 def _again(argv: Sequence[str], most_pairs: int | None = None) -> list[str]:
-    """The command line that goes on with a bisection; None: with as many pairs."""
+    """The command line that continues a bisection; None: with as many pairs."""
     more = [] if most_pairs is None else [f"--most_pairs={most_pairs}"]
     names = () if most_pairs is None else ("most_pairs",)
     words, flags = split_at_dashes(sides.without(argv, names, ("resume",)))

@@ -1,4 +1,4 @@
-"""``cnnbench compare BASE NEW``: did it get slower?"""
+"""``cnnbench compare BASE NEW``: comparison of saved records."""
 
 from __future__ import annotations
 

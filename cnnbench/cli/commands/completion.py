@@ -1,79 +1,220 @@
-"""``cnnbench completion SHELL``: a script that completes this command line."""
+"""``cnnbench completion SHELL``: a script that completes this command line.
+
+The scripts know nothing of commands and flags: they hand the words of a command line to ``cnnbench
+completion --words``, which prints what may stand in place of the last one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 
 from cnnbench.base.text.terminal import print_result
 from cnnbench.cli.commands import COMMANDS
-from cnnbench.cli.commands.shells import Command, Flag, bash, zsh
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import FLAGS, parse_command
-from cnnbench.flags.declare import FlagSpec
+from cnnbench.flags.declare import FlagSpec, flag, specs_of
 from cnnbench.flags.retired import OBSOLETE
 
-_SHELLS = {"bash": bash, "zsh": zsh}
+_BASH = r"""# Completion of cnnbench for bash; `cnnbench completion bash` printed it.
+_cnnbench() {
+  local word about IFS=$'\n' cur=${COMP_WORDS[COMP_CWORD]} prefix=
+  COMPREPLY=()
+  while IFS=$'\t' read -r word about; do
+    case $word in
+      :file | :folder)
+        compopt -o filenames 2>/dev/null
+        [[ $cur == -*=* ]] && prefix=${cur%%=*}=
+        cur=${cur#"$prefix"} cur=${cur#=} word=${word/:file/-f} word=${word/:folder/-d}
+        COMPREPLY+=($(compgen -P "$prefix" "$word" -- "$cur"))
+        ;;
+      *)
+        [[ $word == *= ]] && compopt -o nospace 2>/dev/null
+        COMPREPLY+=("$word")
+        ;;
+    esac
+  done < <(printf '%s\n' "${COMP_WORDS[@]:1:COMP_CWORD}" | cnnbench completion --words 2>/dev/null)
+}
+complete -F _cnnbench cnnbench
+"""
+
+_ZSH = r"""#compdef cnnbench
+# Completion of cnnbench for zsh; `cnnbench completion zsh` printed it.
+_cnnbench() {
+  local word about
+  local -a complete open
+  while IFS=$'\t' read -r word about; do
+    case $word in
+      (:file) compset -P '*='; _files ;;
+      (:folder) compset -P '*='; _files -/ ;;
+      (*=) open+=("${word//:/\\:}:$about") ;;
+      (*) complete+=("${word//:/\\:}:$about") ;;
+    esac
+  done < <(print -rl -- "${(@Q)words[2,CURRENT-1]}" "$PREFIX" |
+    cnnbench completion --words 2>/dev/null)
+  if (( $#open + $#complete )); then _describe -o cnnbench open -S '' -- complete; fi
+}
+if [[ $funcstack[1] == _cnnbench ]]; then _cnnbench "$@"; else compdef _cnnbench cnnbench; fi
+"""
+
+_SHELLS = {"bash": _BASH, "zsh": _ZSH}
 
 _ABOUT = """\
 Usage: cnnbench completion bash|zsh
 
 Prints a script that completes commands, flags, the values of flags that have a list of them, and
-names of files and folders. It starts no Python while you type; print it again after an update.
+names of files and folders.
 
   cnnbench completion bash > ~/.local/share/bash-completion/completions/cnnbench
   cnnbench completion zsh > "${fpath[1]}/_cnnbench"
 
 The first needs the package bash-completion; without it: source <(cnnbench completion bash).
 """
-HELP = (_ABOUT, ())
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompletionFlags:
+    """Flags that the scripts use."""
+
+    words: bool = flag(
+        False,
+        "Read the words after cnnbench, one per line, and print what the last may be completed to, "
+        "with a tab and a line of help. The scripts call this.",
+    )
+
+
+HELP = (_ABOUT, [("Flags", specs_of(CompletionFlags))])
 
 _OF_RUNS = ("run", "strategies")
 """Commands that take all flags of runs before --; the others take them behind."""
 
 
 def completions() -> tuple[str, ...]:
-    """What may stand as the argument."""
+    """Values of the argument."""
     return tuple(_SHELLS)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Prints the script.
+    """Prints the script, or the completions of a command line.
 
     Raises:
       UsageError: not the name of one shell.
     """
-    _, names = parse_command(argv, ())
+    given, names = parse_command(argv, specs_of(CompletionFlags))
+    if given.get("words"):
+        words = sys.stdin.read().removesuffix("\n").split("\n")
+        for word, about in proposals(words):
+            print_result(f"{word}\t{about}")
+        return ExitCode.OK
     if len(names) != 1 or names[0] not in _SHELLS:
         what = " ".join(names) or "nothing"
         raise UsageError(f"cnnbench completion takes one of {', '.join(_SHELLS)}, not {what!r}")
-    print_result(_SHELLS[names[0]](tables()).rstrip("\n"))
+    print_result(_SHELLS[names[0]].rstrip("\n"))
     return ExitCode.OK
 
 
-def tables() -> tuple[Command, ...]:
-    """What every command takes, from the declarations of its flags."""
-    found = [Command("help", "explain a command", (), tuple(COMMANDS))]
-    for name, about in COMMANDS.items():
-        specs = [*FLAGS, *OBSOLETE] if name in _OF_RUNS else []
-        words: tuple[str, ...] = ()
-        if name != "run":
-            module = import_module(f"cnnbench.cli.commands.{name}")
-            specs = [spec for _, those in module.HELP[1] for spec in those] + specs
-            words = getattr(module, "completions", tuple)()
-        found.append(Command(name, about, tuple(_flags(specs)), words))
-    return tuple(found)
+def proposals(given: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Completions of the last word, with a line of help each.
+
+    Args:
+      given: the words after ``cnnbench``, the last as far as it is written. bash gives
+        ``--flag=value`` as three words; then the value is what is completed.
+
+    Yields:
+      Whole words; ``:file`` and ``:folder`` stand for all names of files and of folders.
+    """
+    words = _joined(given)
+    word = words[-1]
+    before = word[: len(word) - len(given[-1])] if given[-1] != "=" else word
+    for text, about in _completed(words):
+        yield text if text.startswith(":") else text.removeprefix(before), about
 
 
-def _flags(specs: Iterable[FlagSpec]) -> Iterable[Flag]:
-    """The flags as shells need them, none twice."""
-    for spec in {spec.name: spec for spec in specs}.values():
-        values = spec.choices or tuple(spec.known() if spec.known else ())
-        yield Flag(
-            name=spec.name,
-            is_switch=spec.kind == "boolean",
-            # Up to the first sentence's end.
-            about=spec.help.partition(". ")[0].rstrip("."),
-            values=tuple(value for value in values if value),
-            path=spec.path,
-        )
+def _joined(given: Iterable[str]) -> list[str]:
+    """The words, with a flag, ``=`` and its value as one."""
+    words: list[str] = []
+    joins = False
+    for word in given:
+        if word == "=" and words and words[-1].startswith("-") and "=" not in words[-1]:
+            words[-1] += word
+            joins = True
+        elif joins:
+            words[-1] += word
+            joins = False
+        else:
+            words.append(word)
+    return words
+
+
+def _completed(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Completions of the last word."""
+    *previous, word = words
+    command = previous[0] if previous and not previous[0].startswith("-") else "run"
+    if "--" in previous:
+        command = "run"
+    flags = {spec.name: spec for spec in _specs(command)}
+    if word.startswith("-") and "=" in word:
+        name, _, value = word.partition("=")
+        yield from _values(flags.get(name.lstrip("-")), value, f"{name}=")
+        return
+    last = previous[-1] if previous else ""
+    if last.startswith("-") and "=" not in last and last != "--":
+        spec = flags.get(last.lstrip("-"))
+        is_negation = last.lstrip("-").removeprefix("no") in flags
+        if not (spec.kind == "boolean" if spec else is_negation):
+            yield from _values(spec, word, "")
+            return
+    if word.startswith("-"):
+        for spec in flags.values():
+            for text in _spellings(spec):
+                if text.lstrip("-").startswith(word.lstrip("-")):
+                    yield text, spec.help.partition(". ")[0].rstrip(".")
+    elif not previous:
+        commands = {**COMMANDS, "help": "explain a command"}
+        yield from ((name, text) for name, text in commands.items() if name.startswith(word))
+    else:
+        found = [(text, "") for text in _words(command) if text.startswith(word)]
+        yield from found
+        if not found and command != "run":
+            yield ":file", ""
+
+
+def _values(spec: FlagSpec | None, value: str, prefix: str) -> Iterator[tuple[str, str]]:
+    """Values of a flag; of lists, the item after the last comma."""
+    if spec is None:
+        return
+    if spec.path:
+        yield f":{spec.path}", ""
+        return
+    begun, comma, item = value.rpartition(",")
+    for one in spec.choices or (spec.known() if spec.known else ()):
+        if one and one.startswith(item):
+            yield f"{prefix}{begun}{comma}{one}", ""
+
+
+def _spellings(spec: FlagSpec) -> tuple[str, ...]:
+    """Spellings of a flag; those that end in = expect a value."""
+    if spec.kind == "boolean":
+        return (f"--{spec.name}", f"--no{spec.name}")
+    return (f"--{spec.name}=",)
+
+
+def _specs(command: str) -> list[FlagSpec]:
+    of_runs = [*FLAGS, *OBSOLETE] if command in _OF_RUNS else []
+    if command == "run" or command not in COMMANDS:
+        return of_runs
+    sections = import_module(f"cnnbench.cli.commands.{command}").HELP[1]
+    return [spec for _, specs in sections for spec in specs] + of_runs
+
+
+def _words(command: str) -> Iterable[str]:
+    """Arguments of a command other than files."""
+    if command == "help":
+        return COMMANDS
+    if command == "run" or command not in COMMANDS:
+        return ()
+    module = import_module(f"cnnbench.cli.commands.{command}")
+    words: tuple[str, ...] = getattr(module, "completions", tuple)()
+    return words

@@ -1,4 +1,4 @@
-"""``cnnbench data``: makes data sets and checks them."""
+"""``cnnbench data``: creation and checks of data sets."""
 
 from __future__ import annotations
 
@@ -258,5 +258,5 @@ _ACTIONS: dict[str, tuple[type, tuple[str, ...], type, Callable[..., int]]] = {
 
 
 def completions() -> tuple[str, ...]:
-    """What may stand as the first argument."""
+    """Values of the first argument."""
     return tuple(_ACTIONS)

@@ -1,4 +1,4 @@
-"""``cnnbench env``: what a record would say about this machine, and whether to measure on it."""
+"""``cnnbench env``: facts about this machine as in a record, and checks of its conditions."""
 
 from __future__ import annotations
 
@@ -135,12 +135,12 @@ def _refuse_without_check(given: Mapping[str, Any], run_flags: Sequence[str]) ->
 
 
 def _load_tensorflow() -> None:
-    from cnnbench.run.runtime import tensorflow as runtime
+    from cnnbench.run.runtime.loading import load_tensorflow
     from cnnbench.run.runtime.native import without_info_lines
 
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # as a run sets it
     with without_info_lines():
-        tf = runtime.load_tensorflow()
+        tf = load_tensorflow()
         tf.config.list_physical_devices("GPU")
 
 

@@ -1,4 +1,4 @@
-"""``cnnbench history DIR``: how a metric developed, and where it took a step."""
+"""``cnnbench history DIR``: development of a metric over commits."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _check_kinds(folder: Path, found: Contents, metric: Metric) -> None:
-    """Refuses a metric that nothing here can have."""
+    """Refuses a metric that no measurement here has."""
     there = {entry.kind for entry in found.entries}
     if there.intersection(metric.kinds):
         return
@@ -212,7 +212,7 @@ def _trends(
 def _refuse_selection(
     options: HistoryFlags, given: Mapping[str, Any], found: Contents, metric: Metric
 ) -> None:
-    """Names the flag that leaves nothing over, or all if only together they do."""
+    """Names the flag that excludes everything, or all flags if only together they do."""
     from cnnbench.judge.history import Selection, all_series
 
     there = sum(entry.kind in metric.kinds for entry in found.entries)

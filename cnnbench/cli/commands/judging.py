@@ -1,4 +1,4 @@
-"""The flags and the output that `cnnbench compare` and `cnnbench ab` share."""
+"""Flags and output shared by `cnnbench compare` and `cnnbench ab`."""
 
 from __future__ import annotations
 
@@ -62,10 +62,7 @@ class JudgingFlags:
     )
 
     def check(self, inputs: Iterable[str | None] = ()) -> None:
-        """Checks what no flag's declaration says.
-
-        Args:
-          inputs: files, folders and patterns that are compared.
+        """Checks that the declarations of flags do not cover.
 
         Raises:
           FlagError: an unknown metric, or a file that cannot be written.
@@ -82,7 +79,7 @@ class JudgingFlags:
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """The metrics; the first is what the comparison is about."""
+        """The metrics; the comparison is about the first."""
         return words(self.metrics)
 
     @property
@@ -135,7 +132,7 @@ class JudgingFlags:
 
 
 def _render(comparison: Comparison, format: str) -> str:
-    """The comparison as text; what a format has no place for is said on stderr."""
+    """The comparison as text; what a format cannot express is reported on stderr."""
     if format not in EXPORTS:
         from cnnbench.judge.report.renderers import render
 
@@ -169,7 +166,6 @@ def load(path: str, reductions: bool = True) -> Loaded:
     """The records of one side.
 
     Args:
-      path: file, folder or pattern.
       reductions: whether all-reduces alone are enough.
 
     Raises:

@@ -16,7 +16,8 @@ from cnnbench.flags.declare import flag, specs_of
 
 if TYPE_CHECKING:
     from cnnbench.base.jobs.job import Job
-    from cnnbench.campaigns.launch.tasks import Layout
+    from cnnbench.campaigns.launch.scaling import ScalingPoint
+    from cnnbench.campaigns.launch.tasks import JobLayout
     from cnnbench.records.run import RunRecord
 
 _A_DAY = 86400.0
@@ -115,9 +116,9 @@ def main(argv: Sequence[str]) -> int:
     for name in (spec.name for spec in specs_of(ScalingFlags) if spec.name in given):
         raise FlagError(name, given[name], "needs --scaling")
     # Imported late: --help and wrong flags need none of it.
-    from cnnbench.campaigns.launch.tasks import Layout, check, shares_of_cores
+    from cnnbench.campaigns.launch.tasks import JobLayout, check, shares_of_cores
 
-    layout = Layout(workers=options.workers, ps=options.ps, controller=options.controller)
+    layout = JobLayout(workers=options.workers, ps=options.ps, controller=options.controller)
     layout = layout.with_coordinator(flags)
     params = check(layout, flags, options.towers)
     cores = shares_of_cores(layout.size) if options.affinity else None
@@ -141,12 +142,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def task_words(flags: Sequence[str], towers: int | None) -> Callable[[Job], Sequence[str]]:
-    """Command and flags of each process.
-
-    Args:
-      flags: of every process.
-      towers: value of --towers.
-    """
+    """Command and flags of each process."""
     from cnnbench.campaigns.launch.tasks import command_of, task_flags
     from cnnbench.campaigns.processes.child import program
 
@@ -155,7 +151,7 @@ def task_words(flags: Sequence[str], towers: int | None) -> Callable[[Job], Sequ
 
 
 def _run(
-    layout: Layout,
+    layout: JobLayout,
     params: Params,
     command: Callable[[Job], Sequence[str]],
     logs: Path,
@@ -163,9 +159,9 @@ def _run(
     prints: bool = True,
 ) -> int:
     from cnnbench.base.jobs.ports import ReservedPorts
-    from cnnbench.campaigns.launch.session import Launch, Session
+    from cnnbench.campaigns.launch.session import JobSession, Launch
     from cnnbench.campaigns.launch.tasks import gpu_variables
-    from cnnbench.flags.cluster import spared
+    from cnnbench.flags.cluster import tolerates_loss_of
 
     show = LineWriter(sys.stderr)
     with ReservedPorts(layout.size) as ports:
@@ -176,25 +172,25 @@ def _run(
             logs=logs,
             cores=cores,
             prints=prints,
-            spares=spared(params),
+            spares=tolerates_loss_of(params),
         )
-        return Session(launch, lambda line: show.lines([line])).run()
+        return JobSession(launch, lambda line: show.lines([line])).run()
 
 
 def _scale(options: ScalingFlags, given: Mapping[str, Any], flags: Sequence[str]) -> int:
     from cnnbench.campaigns.launch import scaling
-    from cnnbench.campaigns.launch.tasks import Layout, check, shares_of_cores
+    from cnnbench.campaigns.launch.tasks import JobLayout, check, shares_of_cores
     from cnnbench.campaigns.processes.results_dir import ResultsFolder
     from cnnbench.lab.predict.links import parse_link
     from cnnbench.machine.cpu import available_cores
-    from cnnbench.records.files import prove_folder, write_bytes, write_text
+    from cnnbench.records.files import prove_folder
     from cnnbench.records.outputs import Output, check_outputs
 
     for name in ("workers", "affinity", "log_dir"):
         if name in given:
             raise FlagError(name, given[name], "has no meaning with --scaling")
     counts = tuple(sorted(set(options.scaling)))
-    any_layout = Layout(ps=options.ps, controller=options.controller).with_coordinator(flags)
+    any_layout = JobLayout(ps=options.ps, controller=options.controller).with_coordinator(flags)
     layouts = {n: replace(any_layout, workers=n) for n in counts}
     params = {n: check(layout, flags, options.towers) for n, layout in layouts.items()}
     largest, any_params = layouts[counts[-1]].size, params[counts[-1]]
@@ -236,21 +232,28 @@ def _scale(options: ScalingFlags, given: Mapping[str, Any], flags: Sequence[str]
         shared=shared,
         predicted=predicted,
     )
+    _write(options, points, f"Scaling of {any_params.model}, {any_params.variable_update}")
+    return ExitCode.OK
+
+
+def _write(options: ScalingFlags, points: Sequence[ScalingPoint], label: str) -> None:
+    """Writes the files that were asked for, and prints the table."""
+    from cnnbench.campaigns.launch import scaling
+    from cnnbench.records.files import write_bytes, write_text
+
     if options.output is not None:
         write_text("output", options.output, scaling.to_csv(points))
     if options.plot is not None:
         from cnnbench.base.charts.draw import render
 
-        label = f"Scaling of {any_params.model}, {any_params.variable_update}"
         picture = render([scaling.chart(points, label)], Path(options.plot).suffix[1:], label)
         write_bytes("plot", options.plot, picture)
     print_result("\n".join(scaling.table(points)))
-    return ExitCode.OK
 
 
 def _measure(
     options: ScalingFlags,
-    layouts: Mapping[int, Layout],
+    layouts: Mapping[int, JobLayout],
     params: Mapping[int, Params],
     flags: Sequence[str],
     cores: Sequence[set[int]] | None,
@@ -265,7 +268,7 @@ def _measure(
     alone = (*program(), "run", *flags_alone(flags, next(iter(params.values())).num_gpus))
     records: dict[int, list[RunRecord]] = {n: [] for n in (0, *layouts)}
     for repeat in range(1, options.repeats + 1):
-        # In turn, so that a machine that becomes slower does so for all.
+        # Interleaved, so that a slowdown of the machine affects all alike.
         for count in records:
             name = f"workers-{count}-{repeat}" if count else f"alone-{repeat}"
             logs = Path(options.results) / name

@@ -1,4 +1,4 @@
-"""``cnnbench models``: the networks and how big they are, without TensorFlow."""
+"""``cnnbench models``: networks and their sizes, without TensorFlow."""
 
 from __future__ import annotations
 

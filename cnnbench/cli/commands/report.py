@@ -1,4 +1,4 @@
-"""``cnnbench report RECORDS...``: results that people can read."""
+"""``cnnbench report RECORDS...``: results as a page, tables or exports."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from cnnbench.flags.declare import flag, flag_of, specs_of
 
 if TYPE_CHECKING:
     from cnnbench.judge.compare import Comparison
-    from cnnbench.judge.report import Results
+    from cnnbench.judge.report import ReportSubject
     from cnnbench.records.load import Loaded
 
 _ABOUT = """\
 Usage: cnnbench report RECORDS... [FLAGS]
 
-Writes a report on run records (--result_json) and all-reduce measurements: one HTML file that
-needs nothing else, Markdown, or a CSV table. RECORDS are files, folders with all *.json below
-them, or quoted patterns. docs/report.md explains the values.
+Writes a report on run records (--result_json), all-reduce measurements and what tune, strategies
+and roofline found: one HTML file that needs nothing else, Markdown, or a CSV table. RECORDS are
+files, folders with all *.json below them, or quoted patterns. docs/report.md explains the values.
 """
 
 _EXIT_CODES = """\
@@ -104,12 +104,12 @@ def _load(paths: Sequence[str]) -> Loaded:
     from cnnbench.records.load import PathError
 
     loaded = load(paths)
-    if not loaded.everything and not loaded.defects:
+    if not loaded.everything and not loaded.studies and not loaded.defects:
         raise PathError(", ".join(paths), "neither run records nor all-reduce measurements")
     return loaded
 
 
-def _gather(options: ReportFlags, loaded: Loaded, paths: Sequence[str]) -> Results:
+def _gather(options: ReportFlags, loaded: Loaded, paths: Sequence[str]) -> ReportSubject:
     from cnnbench.judge.compare.comparability import check_facts
     from cnnbench.judge.compare.reductions import measurements
     from cnnbench.judge.report import gather
@@ -146,7 +146,7 @@ def _experiment(paths: Sequence[str]) -> Comparison | None:
     return None if folder is None else verdict(folder)
 
 
-def _text(options: ReportFlags, results: Results) -> str:
+def _text(options: ReportFlags, results: ReportSubject) -> str:
     if options.format == "csv":
         from cnnbench.judge.report.tables import csv
 
@@ -156,8 +156,8 @@ def _text(options: ReportFlags, results: Results) -> str:
     return render(build(results, options.title), options.format)
 
 
-def _faults(results: Results) -> bool:
-    """Names what was skipped on stderr; whether any of it was faulty."""
+def _faults(results: ReportSubject) -> bool:
+    """Names skipped files on stderr; returns whether any of them is defective."""
     comparison = results.comparison
     skipped = (*results.skipped, *(() if comparison is None else comparison.skipped))
     warn_of_skipped(skipped)

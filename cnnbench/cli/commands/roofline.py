@@ -1,4 +1,4 @@
-"""``cnnbench roofline MODEL [FLAGS]``: where the time of a step goes, against the machine."""
+"""``cnnbench roofline MODEL [FLAGS]``: time of a step by layer, and the machine's limits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cnnbench.flags import FLAGS, Params, parse_command, validate
 from cnnbench.flags.declare import flag, specs_of
 
 if TYPE_CHECKING:
-    from cnnbench.lab.roofline.rows import Roofline
+    from cnnbench.records.roofline import Roofline
 
 _ABOUT = """\
 Usage: cnnbench roofline MODEL [--rows=N] [--csv=FILE] [--json=FILE] [--plot=FILE] [FLAGS OF A RUN]
@@ -54,7 +54,7 @@ class RooflineFlags:
     rows: int = flag(25, "Rows to print, 0 for all; files have all of them.", minimum=0)
     csv: str | None = flag(None, "Write the rows to this file, all digits.", path="file")
     json: str | None = flag(
-        None, "Write rows, sums, rates and parameters to this file.", path="file"
+        None, "Write rows, sums, rates and the record to this file, also for reports.", path="file"
     )
     plot: str | None = flag(
         None, "Draw them under the roof into this file: .svg, .png or .pdf.", path="file"
@@ -99,13 +99,13 @@ def main(argv: Sequence[str]) -> int:
     if (roofline.total.share_of_bound or 0.0) > 1:
         print_warning(
             "the step is faster than the bound: the machine's rates were measured while "
-            "it had other work to do; measure again on a quiet machine"
+            "other programs used it; measure again on a quiet machine"
         )
     mode = "forward only" if params.forward_only else "training"
     images = count(plan.batch_per_device, "image", "images")
     devices = count(params.num_gpus, "device", "devices")
     title = f"{plan.model.name}, {mode}, {params.precision}, {images} on {devices}"
-    _write(options, roofline, title, plan.resolved(params))
+    _write(options, roofline, title)
     return ExitCode.OK
 
 
@@ -137,24 +137,25 @@ def _check_outputs(options: RooflineFlags) -> None:
     check_outputs(
         [
             Output("csv", options.csv, "csv"),
-            Output("json", options.json, "json of roofline"),
+            Output("json", options.json, "roofline"),
             Output("plot", options.plot, suffixes=_SUFFIXES),
         ]
     )
 
 
-def _write(options: RooflineFlags, roofline: Roofline, title: str, config: dict[str, Any]) -> None:
+def _write(options: RooflineFlags, roofline: Roofline, title: str) -> None:
     from cnnbench.lab.roofline import output
     from cnnbench.records.files import write_bytes, write_text
 
     if options.csv is not None:
         write_text("csv", options.csv, output.to_csv(roofline))
     if options.json is not None:
-        write_text("json", options.json, output.to_json(roofline, config))
+        write_text("json", options.json, roofline.to_json())
     if options.plot is not None:
         from cnnbench.base.charts.draw import render
+        from cnnbench.judge.report.sections.roofline import chart
 
         suffix = Path(options.plot).suffix.lower()[1:]
-        drawn = output.chart(roofline, title)
+        drawn = chart(roofline, title)
         write_bytes("plot", options.plot, render([drawn], suffix, f"roofline of {title}"))
     print_result(output.table(roofline, f"roofline of {title}", options.rows))

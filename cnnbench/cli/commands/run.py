@@ -14,16 +14,13 @@ from cnnbench.base.text.terminal import is_terminal
 from cnnbench.cli.commands import interrupt_on_signals
 from cnnbench.errors import BenchmarkError, ExitCode
 from cnnbench.flags import Params, parse_args
-from cnnbench.flags.cluster import agreed_facts, job_of, settled, spared
+from cnnbench.flags.cluster import agreed_facts, tolerates_loss_of, with_exchanged_addresses
 from cnnbench.run.driver.console import Console
 from cnnbench.run.runtime.supervisor import supervised
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs what the flags say.
-
-    Args:
-      argv: the flags, without the name of the command.
+    """Runs the benchmark that the flags describe.
 
     Returns:
       The exit code of a run that has succeeded; every other way out is an exception
@@ -37,15 +34,15 @@ def main(argv: Sequence[str]) -> int:
     if not argv and is_terminal(sys.stderr):
         messages.notice(_without_flags(parsed.params))
     interrupt_on_signals()
-    params = settled(parsed.params, os.environ, messages.notice)
-    job = job_of(params)
+    params = with_exchanged_addresses(parsed.params, os.environ, messages.notice)
+    job = params.job
     if job.serves:
         if job.task.job != PS or params.data_dir is None:  # a ps task needs no data
             from cnnbench.run.driver.plan import make_plan
 
             make_plan(params)  # which refuses what the chief refuses
         return lend(job, params, agreed_facts(params), messages)
-    # Imported late: parsing and refusing flags must not wait for it.
+    # Imported late: parsing and refusing flags should not take its import time.
     from cnnbench.run.driver.benchmark_cnn import BenchmarkCNN
 
     benchmark = BenchmarkCNN(
@@ -66,7 +63,7 @@ _START_SECONDS, _CORE_FLOPS, _INPUT_BYTES = 10.0, 2e10, 5e8
 
 
 def _without_flags(params: Params) -> str:
-    """What a command line without any flag runs, and about how long that takes on a CPU."""
+    """Description and estimated duration of a run without flags on a CPU."""
     from cnnbench.run.driver.plan import make_plan
 
     plan = make_plan(params)
@@ -79,19 +76,16 @@ def _without_flags(params: Params) -> str:
     return (
         f"no flags: trains {plan.model.name} on synthetic {plan.dataset.name}, {plan.warmup} "
         f"warm-up and {plan.num_batches} timed steps of {plan.global_batch} images; about "
-        f"{duration(seconds)} on CPUs with nothing else to do, less on a GPU. cnnbench run "
+        f"{duration(seconds)} on idle CPUs, less on a GPU. cnnbench run "
         "--help lists the flags, cnnbench models the networks; Ctrl-C ends it"
     )
 
 
 def lend(job: Job, params: Params, facts: Mapping[str, str], messages: Messages) -> int:
-    """Lends this process to the chief of its job; nothing goes to standard output.
+    """Runs a TensorFlow server for the chief; nothing goes to standard output.
 
     Args:
-      job: this process serves.
-      params: of the run.
       facts: what all processes must have alike.
-      messages: where notices go.
 
     Returns:
       0; every other way out is an exception.
@@ -107,7 +101,7 @@ def lend(job: Job, params: Params, facts: Mapping[str, str], messages: Messages)
         params.cluster_timeout,
         lambda line: messages.notice(f"{name}: {line}"),
         lambda line: messages.error(f"{name}: {line}"),
-        spared(params),
+        tolerates_loss_of(params),
         params.stall_timeout,
     )
     if how.code == ExitCode.INTERRUPTED:

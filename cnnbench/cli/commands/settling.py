@@ -1,4 +1,4 @@
-"""What would settle an inconclusive comparison: how many pairs, and the command for them."""
+"""Next steps after an inconclusive comparison: number of pairs and the command for them."""
 
 from __future__ import annotations
 
@@ -9,20 +9,19 @@ from cnnbench.base.text import labels
 from cnnbench.campaigns.ab.sequential import pairs_to_settle
 from cnnbench.cli.commands.sides import MOST_PAIRS, RESERVED
 from cnnbench.flags import FLAGS
-from cnnbench.judge.compare import Comparison, Entry, processes_needed
+from cnnbench.judge.compare import ComparedConfiguration, Comparison, processes_needed
 from cnnbench.judge.compare.answer import too_noisy, undecided
-from cnnbench.judge.metrics.measurement import Measurement, Reduction
+from cnnbench.judge.metrics.measurement import MeasuredReduction, Measurement
 
 _MOST_LINES = 3
 _SPECS = {spec.name: spec for spec in FLAGS}
 _LEFT_OUT = (*RESERVED, labels.FLAG)
 
 
-def settling_pairs(comparison: Comparison, entry: Entry) -> int:
+def settling_pairs(comparison: Comparison, entry: ComparedConfiguration) -> int:
     """Pairs of an experiment that would settle a configuration.
 
     Args:
-      comparison: that left it open.
       entry: one of its inconclusive configurations.
 
     Returns:
@@ -30,7 +29,7 @@ def settling_pairs(comparison: Comparison, entry: Entry) -> int:
     """
     result = entry.main
     needed, measured = result.judgement.needed, min(len(result.base), len(result.new))
-    if isinstance(entry.base[0], Reduction) or too_noisy(result):
+    if isinstance(entry.base[0], MeasuredReduction) or too_noisy(result):
         return 0
     if needed is None:
         enough = processes_needed(
@@ -48,9 +47,6 @@ def with_next_step(comparison: Comparison) -> tuple[Comparison, list[str]]:
 
     The next step is that of the configuration which the advice is about. The lines have the first
     few configurations that an experiment would settle.
-
-    Args:
-      comparison: of saved records.
     """
     commands = {
         entry.name: _command(entry, comparison, pairs)
@@ -69,7 +65,7 @@ def with_next_step(comparison: Comparison) -> tuple[Comparison, list[str]]:
     return replace(comparison, next_step=next_step), lines
 
 
-def _command(entry: Entry, comparison: Comparison, pairs: int) -> str:
+def _command(entry: ComparedConfiguration, comparison: Comparison, pairs: int) -> str:
     base, new = (_flags(side[-1]) for side in (entry.base, entry.new))
     common = [word for word in base if word in new]
     own = [
@@ -100,8 +96,8 @@ def _flags(measurement: Measurement) -> list[str]:
     ]
 
 
-def _checkouts(entry: Entry) -> list[str]:
-    """The revisions of both sides, where these are what was measured."""
+def _checkouts(entry: ComparedConfiguration) -> list[str]:
+    """Revisions of both sides, if these are what was measured."""
     subjects = [side[-1].subject for side in (entry.base, entry.new)]
     found = [one.revision for one in subjects if one is not None and not one.dirty]
     if len(found) < 2 or None in found or found[0] == found[1]:

@@ -1,4 +1,4 @@
-"""What commands that measure in pairs have in common on their command lines."""
+"""Command lines shared by commands that measure in pairs."""
 
 from __future__ import annotations
 
@@ -14,19 +14,16 @@ from cnnbench.flags.declare import FlagSpec
 MOST_PAIRS = 1000
 """Of an experiment."""
 
-RESERVED = ("result_json", "result_csv", "train_dir")
+RESERVED = ("result_json", "result_csv", "profile_json", "train_dir")
 """Flags of runs to refuse: a second process would resume or overwrite what the first left."""
 
 
 def parse(
     words: Sequence[str], specs: Sequence[FlagSpec], command: str, hint: str
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The flags of a command, and what is no flag; flags of runs are told where they go.
+    """Flags of a command, and other arguments; names the right place of run flags.
 
     Args:
-      words: before the dashes.
-      specs: the flags of the command.
-      command: its name and arguments.
       hint: where else flags of runs can go; completes a sentence.
 
     Raises:
@@ -51,10 +48,9 @@ def parse(
 
 
 def without(argv: Sequence[str], names: Container[str], switches: Container[str] = ()) -> list[str]:
-    """A command line without some of its own flags; what follows the dashes stays.
+    """A command line without some of the command's flags; arguments after the dashes stay.
 
     Args:
-      argv: of the command.
       names: of the flags, whose values may be words of their own.
       switches: of those that have none.
     """
@@ -72,11 +68,7 @@ def without(argv: Sequence[str], names: Container[str], switches: Container[str]
 
 
 def interpreter(flag: str, text: str) -> str:
-    """An absolute path; links are not followed, that would leave a virtual environment.
-
-    Args:
-      flag: name of the flag that gave it, for the error.
-      text: a path, or a name to look for.
+    """An absolute path; links are not resolved, which would leave a virtual environment.
 
     Raises:
       FlagError: it is no program.

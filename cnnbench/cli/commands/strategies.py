@@ -1,11 +1,11 @@
-"""``cnnbench strategies``: the modes of --variable_update side by side."""
+"""``cnnbench strategies``: comparison of the modes of --variable_update."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +23,9 @@ _ABOUT = """\
 Usage: cnnbench strategies --model=NAME --num_gpus=N [FLAGS] [FLAGS OF A RUN]
 
 Measures the modes of --variable_update side by side: every mode, and one device alone, once per
-round in random order, each time in a fresh process. Prints a row for each: images/sec, overhead
-against one device, memory, start-up, numbers of variables and operations; and confirms from
-checkpoints that the modes train the same weights (docs/strategies.md).
+round in random order, each time in a fresh process. Prints a row for each: median images/sec,
+overhead against one device, memory, start-up, numbers of variables and operations; and confirms
+from checkpoints that the modes train the same weights (docs/strategies.md).
 
   cnnbench strategies --model=resnet50 --num_gpus=2
   cnnbench strategies --model=lenet --num_gpus=4 --modes=parameter_server,replicated --rounds=6
@@ -38,7 +38,6 @@ Exit codes: 0 done; 4 a process failed, or modes that should train alike do not 
 printed all the same); 2 wrong use; 130 interrupted: what was measured is in --results.
 """
 
-_TOLERANCE, _TOLERANCE_16_BITS = 1e-4, 0.02
 _SUFFIXES = (".svg", ".png", ".pdf")
 
 
@@ -73,13 +72,14 @@ class StrategiesFlags:
     seed: int | None = flag(None, "Of the order within rounds; random if not given.", minimum=0)
     results: str | None = flag(
         None,
-        "Where records go: DIR/MODE/rROUND.json; strategies-DATE-TIME if not given.",
+        "Where records go: DIR/MODE/rROUND.json, and DIR/strategies.json for reports; "
+        "strategies-DATE-TIME if not given.",
         path="folder",
     )
     format: str = flag("table", "What to print.", choices=("table", "csv", "json"))
     output: str | None = flag(None, "Write that to this file.", path="file")
     plot: str | None = flag(
-        None, "Draw images/sec into this file: .svg, .png or .pdf.", path="file"
+        None, "Draw median images/sec into this file: .svg, .png or .pdf.", path="file"
     )
 
 
@@ -114,37 +114,42 @@ def main(argv: Sequence[str]) -> int:
     on_gpu = bool(facts.get("gpu_names")) and of_runs.get("device") != "cpu"
     modes = [mode.strip() for mode in options.modes.split(",")] if options.modes else None
     plan = make_plan(of_runs, modes, on_gpu=on_gpu, weights_steps=options.weights_steps)
-    return _run(plan, options, facts, Reporter(sys.stderr))
+    return _run(plan, options, ("cnnbench", "strategies", *argv), facts, Reporter(sys.stderr))
 
 
 def _check_outputs(options: StrategiesFlags) -> None:
     from cnnbench.records.outputs import Output, check_outputs
 
-    kind = options.format if options.format == "csv" else f"{options.format} of strategies"
+    kind = {"table": "table of strategies", "json": "strategies"}.get(options.format, "csv")
     plot = Output("plot", options.plot, suffixes=_SUFFIXES)
     check_outputs([Output("output", options.output, kind), plot])
 
 
 def _run(
-    plan: StrategiesPlan, options: StrategiesFlags, facts: Mapping[str, Any], reporter: Reporter
+    plan: StrategiesPlan,
+    options: StrategiesFlags,
+    command: Sequence[str],
+    facts: Mapping[str, Any],
+    reporter: Reporter,
 ) -> int:
     from cnnbench.campaigns.processes.campaign import Campaign
     from cnnbench.campaigns.strategies import table
-    from cnnbench.campaigns.strategies.session import Session, StrategiesFolder
+    from cnnbench.campaigns.strategies.plan import weights_tolerance
+    from cnnbench.campaigns.strategies.session import StrategiesFolder, StrategiesSession
     from cnnbench.run.runtime.native import without_info_lines
 
     seed = seed_or_random(options.seed)
     tolerance = options.weights_tolerance
     if tolerance is None:
-        precision = plan.modes[0].resolved.config["precision"]
-        tolerance = _TOLERANCE if precision == "fp32" else _TOLERANCE_16_BITS
-    name = options.results or f"strategies-{datetime.now():%Y%m%d-%H%M%S}"
+        tolerance = weights_tolerance(plan.modes[0].resolved.config["precision"])
+    begun = datetime.now(timezone.utc)
+    name = options.results or f"strategies-{begun.astimezone():%Y%m%d-%H%M%S}"
     with StrategiesFolder(name, plan) as folder:
         for notice in plan.notices:
             reporter.notice(notice)
         reporter.notice(f"{len(plan.modes)} modes, seed {seed}, in {folder.folder}")
         interrupt_on_signals()
-        session = Session(
+        session = StrategiesSession(
             plan,
             folder,
             Campaign(reporter, facts),
@@ -157,20 +162,23 @@ def _run(
         with without_info_lines():
             from cnnbench.campaigns.strategies.weights import distances
         rows = table.rows(results, distances(results), tolerance)
+        document = table.document(
+            results, rows, plan, tolerance, command=command, begun=begun, facts=facts
+        )
+        folder.summarise(document)
     if options.format == "table":
         text = table.table_text(rows, plan, tolerance)
     elif options.format == "csv":
         text = table.to_csv(rows)
     else:
-        text = table.json_text(rows, tolerance)
+        text = document.to_json()
     if options.plot is not None:
         from cnnbench.base.charts.draw import render
+        from cnnbench.judge.report.sections.modes import chart
         from cnnbench.records.files import write_bytes
 
-        config = plan.modes[0].resolved.config
-        title = f"{config['model']} on {config['num_gpus']} devices"
-        drawn = table.chart(rows, results, title)
-        content = render([drawn], Path(options.plot).suffix.lower()[1:], title)
+        drawn = chart(document)
+        content = render([drawn], Path(options.plot).suffix.lower()[1:], drawn.title)
         write_bytes("plot", options.plot, content)
     write_output(options.output, text.removesuffix("\n") if options.output is None else text)
     return ExitCode.FAILED if table.failed(rows) else ExitCode.OK

@@ -43,7 +43,7 @@ class SweepFlags:
 
     results: str = flag("results", "Where records, logs and the journal go.", path="folder")
     resume: bool = flag(
-        False, "Leave out runs that have a sound record in --results; failed ones run again."
+        False, "Leave out runs that have a valid record in --results; failed ones run again."
     )
     filter: str | None = flag(
         None, "Only configurations whose name matches this regular expression."
@@ -71,7 +71,7 @@ class SweepFlags:
 
 
 def completions() -> tuple[str, ...]:
-    """What may stand where a suite is named, besides a file."""
+    """Names of suites, besides files."""
     from cnnbench.campaigns.sweep.document import shipped_suites
 
     return shipped_suites()
@@ -132,19 +132,17 @@ def main(argv: Sequence[str]) -> int:
     if options.dry_run:
         return _show(plan, options)
     more = _with_more(arguments[0], options, behind)
-    return _run(plan, options, facts, reporter, for_all, more)
+    command = ("cnnbench", "sweep", *argv)
+    return _run(plan, options, command, facts, reporter, for_all, more)
 
 
 def _scaled_to_cpus(
     suite: Suite, words: Sequence[str], options: SweepFlags, for_all: Mapping[str, str]
 ) -> str:
-    """The command line that a machine without a GPU is up to; "" where there is nothing to say.
+    """The command line that scales a suite to a machine without GPUs; "" if not needed.
 
     Args:
-      suite: to be run.
       words: of the command line, before the dashes.
-      options: these, parsed.
-      for_all: flags behind the dashes.
     """
     from cnnbench.machine.gpu import driver_loaded
     from cnnbench.machine.host import Host
@@ -159,13 +157,7 @@ def _scaled_to_cpus(
 
 
 def _with_more(suite: str, options: SweepFlags, flags: Sequence[str]) -> Callable[[int], str]:
-    """The command line that adds processes to those of a sweep.
-
-    Args:
-      suite: as given.
-      options: of the sweep.
-      flags: behind the dashes.
-    """
+    """The command line that adds processes to those of a sweep."""
     chosen = [] if options.filter is None else [f"--filter={options.filter}"]
     words = ["cnnbench", "sweep", suite, f"--results={options.results}", *chosen, "--resume"]
     behind = ["--", *flags] if flags else []
@@ -196,7 +188,7 @@ def _show(plan: SweepPlan, options: SweepFlags) -> int:
 
 
 def _warn_of_change(plan: SweepPlan, reporter: Reporter, for_all: Mapping[str, str]) -> None:
-    """Reports where the repository is no longer what the records name."""
+    """Warns if the repository is no longer what the records name."""
     from cnnbench.machine import repository
 
     then, now = plan.subject, repository.of_work(for_all)
@@ -211,6 +203,7 @@ def _warn_of_change(plan: SweepPlan, reporter: Reporter, for_all: Mapping[str, s
 def _run(
     plan: SweepPlan,
     options: SweepFlags,
+    command: Sequence[str],
     facts: dict[str, Any],
     reporter: Reporter,
     for_all: Mapping[str, str],
@@ -233,6 +226,7 @@ def _run(
             seed=seed_or_random(seed),
             resume=options.resume,
             program=program(),
+            command=command,
         )
         rows = summarise(plan.cases, sweep.run())
         _warn_of_change(plan, reporter, for_all)

@@ -1,4 +1,4 @@
-"""The flags of ``cnnbench allreduce``; those it shares with a run are taken from there."""
+"""Flags of ``cnnbench allreduce``; flags shared with a run are taken from there."""
 
 from __future__ import annotations
 
@@ -266,9 +266,7 @@ def model_gradients(
     """A model and the shapes of its gradients, one per trainable variable as created.
 
     Args:
-      name: value of --model.
       data_name: value of --data_name; None for the model's.
-      plugin: value of --model_plugin.
 
     Raises:
       FlagError: an unknown model or data set, or a model that cannot be declared.

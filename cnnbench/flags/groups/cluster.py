@@ -1,4 +1,4 @@
-"""The processes of a job: who they are and how they find one another."""
+"""Flags of jobs of several processes."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class ClusterParams:
     task_index: int = flag(0, "Number of this process within its job.", minimum=0)
     cluster: str = flag(
         "flags",
-        "Where a process learns who it is and who the others are: these flags, TF_CONFIG, or the "
-        "environment of Slurm, Kubernetes or MPI (docs/cluster.md).",
+        "Source of the identity of a process and of the addresses of the job: these flags, "
+        "TF_CONFIG, or the environment of Slurm, Kubernetes or MPI (docs/cluster.md).",
         choices=("flags", "tf_config", "slurm", "kubernetes", "mpi"),
         lower=True,
     )
@@ -52,5 +52,5 @@ class ClusterParams:
     )
     server_protocol: str = flag("grpc", "Protocol between the processes.")
     cross_replica_sync: bool = flag(
-        True, "Workers wait for one another in every step; off, each goes at its own pace."
+        True, "Workers wait for one another in every step; off, they train asynchronously."
     )

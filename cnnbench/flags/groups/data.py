@@ -1,4 +1,4 @@
-"""Where images come from and how they are prepared."""
+"""Flags of data sets and image preparation."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class DataParams:
     )
     resize_method: str = flag(
         "bilinear",
-        "How ImageNet images are brought to size, in training and in evaluations; round_robin "
+        "How ImageNet images are resized, in training and in evaluations; round_robin "
         "takes the first four in turn, image by image, crop cuts a piece out without resizing.",
         choices=("nearest", "bilinear", "bicubic", "area", "round_robin", "crop"),
     )
@@ -83,7 +83,7 @@ class DataParams:
         False, "Keep the encoded records in memory after the first pass."
     )
     datasets_repeat_cached_sample: bool = flag(
-        False, "Read one record and repeat it for ever, to take the disk out of the picture."
+        False, "Read one record and repeat it for ever, to exclude the disk from the measurement."
     )
     datasets_parallel_interleave_cycle_length: int | None = flag(
         None, "Files read at once; 10 if not given.", minimum=1, maximum=MOST_THREADS

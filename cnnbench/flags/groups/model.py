@@ -1,4 +1,4 @@
-"""Which network, in which precision."""
+"""Flags of network and precision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Optimizer and learning rate."""
+"""Flags of optimizer and learning rate."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from cnnbench.errors import FlagError
 from cnnbench.flags.declare import flag
+from cnnbench.flags.optimizers import OPTIMIZERS
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,9 @@ class OptimizerParams:
 
     optimizer: str = flag(
         "sgd",
-        "Update rule; momentum is Nesterov's.",
-        choices=("momentum", "sgd", "rmsprop", "adam"),
+        "Update of weight w by gradient g at learning rate lr; constants are flags of the "
+        "optimizer. " + ". ".join(f"{o.name}: {o.formula}" for o in OPTIMIZERS.values()) + ".",
+        choices=tuple(OPTIMIZERS),
     )
     init_learning_rate: float | None = flag(
         None, "Learning rate to start from; the model's own schedule if not given.", minimum=0
@@ -96,7 +98,7 @@ class OptimizerParams:
     learning_rate_decay_factor: float = flag(
         0.0, "Factor on the learning rate at every decay; 0 for no decay.", minimum=0
     )
-    minimum_learning_rate: float = flag(0.0, "Decay of any kind stops here.", minimum=0)
+    minimum_learning_rate: float = flag(0.0, "Lower limit of a decaying learning rate.", minimum=0)
     num_learning_rate_warmup_epochs: float = flag(
         0.0,
         "Epochs over which the learning rate rises linearly from 0; only with "
@@ -124,7 +126,7 @@ class OptimizerParams:
         maximum=1,
     )
     gradient_clip: float | None = flag(
-        None, "Cut every element of the reduced gradients to within plus and minus this.", above=0
+        None, "Clip every element of the reduced gradients to within plus and minus this.", above=0
     )
     weight_decay: float = flag(
         4e-5, "Factor of the L2 term, half the squared norm of the weights.", minimum=0

@@ -1,4 +1,4 @@
-"""What is printed, recorded, saved and traced."""
+"""Flags of printed, recorded, saved and traced output."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class OutputParams:
     result_csv: str | None = flag(None, "Append one row about the run to this file.", path="file")
     result_label: str | None = flag(
         None,
-        "What the record should say about the run, as key=value,key=value; cnnbench history makes "
+        "Labels of the run in its record, as key=value,key=value; cnnbench history makes "
         "a point of each commit=... .",
     )
     quiet_conditions: str = flag(
@@ -85,6 +85,17 @@ class OutputParams:
         "comma-separated: a table to .txt or .csv, a plot to .svg, .png or .pdf.",
         path="file",
     )
+    profile_json: str | None = flag(
+        None,
+        "Profile the last steps of the warm-up and write what each took by layer, kind and "
+        "direction to this file, which cnnbench explain compares with another one.",
+        path="file",
+    )
+    profile_steps: int = flag(
+        20,
+        "Steps that --profile_json profiles, at most all of the warm-up but its first.",
+        minimum=1,
+    )
     graph_file: str | None = flag(
         None,
         "Write the traced graph of the step to this file, as text if the name ends in txt, else "
@@ -105,7 +116,7 @@ class OutputParams:
         path="folder",
     )
     benchmark_test_id: str | None = flag(
-        None, "What --benchmark_log_dir calls the run, to tell tests apart."
+        None, "Name of the run in the logs of --benchmark_log_dir."
     )
     ml_perf_compliance_logging: bool = flag(
         False,

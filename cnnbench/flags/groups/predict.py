@@ -14,7 +14,7 @@ class PredictParams:
     predict: bool = flag(
         False,
         "Measure nothing; predict from a cost model how the reduction of --model scales. "
-        "Needs --link or --points.",
+        "Needs --link.",
     )
     devices: str = flag(
         "8..16384",
@@ -34,12 +34,6 @@ class PredictParams:
     devices_per_node: int = flag(
         8, "With --inter_link: consecutive devices that share a node.", minimum=1
     )
-    points: str | None = flag(
-        None,
-        "Files that --result_json has written, comma-separated: fit the model to them instead "
-        "of taking --link, and print the errors of points that were held out.",
-        path="file",
-    )
     step_seconds: float | None = flag(
         None, "Time of a training step on one device, without any reduction.", above=0
     )
@@ -55,13 +49,12 @@ class PredictParams:
     )
     plot: str | None = flag(
         None,
-        "Draw predictions, and the points they are fitted to, into this .svg, .png or .pdf file.",
+        "Draw predictions into this .svg, .png or .pdf file.",
         path="file",
     )
     plot_devices: int | None = flag(
         None,
-        "Number of devices in the plot of time over size; if not given, the largest measured "
-        "with --points, else the largest of --devices.",
+        "Number of devices in the plot of time over size; if not given, the largest of --devices.",
         minimum=2,
     )
 

@@ -1,4 +1,4 @@
-"""Devices, threads and the compiler."""
+"""Flags of devices, threads and compiler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the strategies of tf.distribute take, as modes of --variable_update."""
+"""Flags of tf.distribute strategies."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class StrategyParams:
     )
     input_distribution: str = flag(
         "towers",
-        "Who takes training batches of --data_dir to the devices: cnnbench, as in every mode, or "
+        "What copies training batches of --data_dir to the devices: cnnbench, as in every mode, or "
         "the strategy.",
         choices=("towers", "strategy"),
     )

@@ -1,4 +1,4 @@
-"""Where variables live and how gradients come together."""
+"""Flags of variable placement and gradient aggregation."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class VariableUpdateParams:
     )
     gradient_reduction: str = flag(
         "mean",
-        "How gradients of several devices become one, in every mode.",
+        "How gradients of several devices are combined, in every mode.",
         choices=("mean", "sum"),
     )
     bn_stats: str = flag(
@@ -116,7 +116,7 @@ class VariableUpdateParams:
         "the halves.",
     )
     network_topology: str = flag(
-        "dgx1", "Wiring that hierarchical copies are laid out for.", choices=("dgx1", "gcp_v100")
+        "dgx1", "Topology that hierarchical copies are laid out for.", choices=("dgx1", "gcp_v100")
     )
     gradient_repacking: int = flag(
         0,

@@ -1,4 +1,4 @@
-"""Comparing runs: the policy that `cnnbench compare`, `ab` and the reports share.
+"""Comparison of runs, shared by `cnnbench compare`, `ab` and the reports.
 
 Imports no TensorFlow. What others need of it:
 
@@ -12,25 +12,26 @@ Imports no TensorFlow. What others need of it:
 from __future__ import annotations
 
 from cnnbench.judge.compare.compare import compare_records
-from cnnbench.judge.compare.estimate import Case, aa_spread
+from cnnbench.judge.compare.estimate import TwoSamples, aa_spread
 from cnnbench.judge.compare.judge import Judgement, judge, judge_all, processes_needed
-from cnnbench.judge.compare.result import Comparison, Entry, Result
-from cnnbench.judge.metrics.policy import Policy, Verdict
+from cnnbench.judge.compare.result import ComparedConfiguration, Comparison, MetricResult
+from cnnbench.judge.compare.verdict import Verdict
+from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.registry import DEFAULT_METRICS, METRICS, Metric
-from cnnbench.records.load import Loaded, Skipped, load_records
+from cnnbench.records.load import Loaded, SkippedFile, load_records
 
 __all__ = [
     "DEFAULT_METRICS",
     "METRICS",
-    "Case",
+    "ComparedConfiguration",
     "Comparison",
-    "Entry",
     "Judgement",
     "Loaded",
     "Metric",
+    "MetricResult",
     "Policy",
-    "Result",
-    "Skipped",
+    "SkippedFile",
+    "TwoSamples",
     "Verdict",
     "aa_spread",
     "compare_records",

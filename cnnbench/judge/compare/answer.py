@@ -1,4 +1,4 @@
-"""The outcome of a comparison in two lines: what was found, and what to do about it."""
+"""The first two lines of a comparison: the answer and the advice."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from cnnbench.base.text.numbers import number
 from cnnbench.judge.compare.disturbance import others_text
 from cnnbench.judge.compare.estimate import unscaled
 from cnnbench.judge.compare.judge import magnitude, too_many
-from cnnbench.judge.compare.result import Comparison, Entry, Result
-from cnnbench.judge.metrics.policy import Verdict
+from cnnbench.judge.compare.result import ComparedConfiguration, Comparison, MetricResult
+from cnnbench.judge.compare.verdict import Verdict
 from cnnbench.judge.metrics.registry import CPU_TIME, SPEEDS
 from cnnbench.records.run import RunRecord
 
@@ -23,17 +23,13 @@ _SHORT_SECONDS = 4.0
 
 
 def opening(comparison: Comparison) -> list[str]:
-    """The lines that every output begins with: the answer, the advice, the command for it.
-
-    Args:
-      comparison: that is shown.
-    """
-    lines = (answer(comparison), advice(comparison), comparison.next_step)
+    """The first lines of every output: the answer, its place in the step, the advice, a command."""
+    lines = (answer(comparison), why(comparison), advice(comparison), comparison.next_step)
     return [line for line in lines if line]
 
 
 def answer(comparison: Comparison) -> str:
-    """What was found, in one sentence, and another one for each further metric that got worse.
+    """The outcome in one sentence, and another one for each further metric that got worse.
 
     Args:
       comparison: of one or several configurations; the worst one is told in full.
@@ -53,8 +49,13 @@ def answer(comparison: Comparison) -> str:
     return " ".join([found, *_further(comparison, entries)])
 
 
+def why(comparison: Comparison) -> str:
+    """Where the difference is, in one sentence; "" where nothing was profiled."""
+    return "" if comparison.explanation is None else comparison.explanation.answer
+
+
 def advice(comparison: Comparison) -> str:
-    """What would settle an inconclusive comparison, in one sentence; "" where nothing is needed.
+    """How to settle an inconclusive comparison, in one sentence; "" where nothing is needed.
 
     Args:
       comparison: the first of its inconclusive configurations is advised on.
@@ -74,8 +75,8 @@ def advice(comparison: Comparison) -> str:
     return f"{of}More {what} will not help: use {listed}."
 
 
-def undecided(comparison: Comparison) -> list[Entry]:
-    """The inconclusive configurations, first those of which is known what would settle them."""
+def undecided(comparison: Comparison) -> list[ComparedConfiguration]:
+    """Inconclusive configurations, first those with an estimate of what settles them."""
     found = [
         entry
         for entry in comparison.by_severity()
@@ -84,13 +85,13 @@ def undecided(comparison: Comparison) -> list[Entry]:
     return sorted(found, key=lambda entry: entry.main.judgement.needed is None)
 
 
-def too_noisy(result: Result) -> bool:
-    """Whether so many more would be needed that something else has to change."""
+def too_noisy(result: MetricResult) -> bool:
+    """Whether the number of further processes is too large to be useful advice."""
     return too_many(_more(result))
 
 
-def two_speeds(entry: Entry) -> tuple[float, float] | None:
-    """The seconds of a step of two groups of like processes, the quicker first; None if no two.
+def two_speeds(entry: ComparedConfiguration) -> tuple[float, float] | None:
+    """Seconds per step of two clusters of like processes, the faster first; None if only one.
 
     Busy CPUs give a step of several threads two speeds, each of which lasts for many steps, so
     that whole processes fall into one of them.
@@ -119,7 +120,7 @@ def two_speeds(entry: Entry) -> tuple[float, float] | None:
     return None
 
 
-def _found(comparison: Comparison, entry: Entry) -> str:
+def _found(comparison: Comparison, entry: ComparedConfiguration) -> str:
     """The outcome of a configuration as a sentence."""
     base, new = comparison.names
     result = entry.main
@@ -145,8 +146,8 @@ def _found(comparison: Comparison, entry: Entry) -> str:
     return f"{word}: {judgement.reason.rstrip('.')}."
 
 
-def _by_cpu_time(comparison: Comparison, entry: Entry, n: str) -> str:
-    """The outcome where CPU time decided, with its numbers."""
+def _by_cpu_time(comparison: Comparison, entry: ComparedConfiguration, n: str) -> str:
+    """The outcome and its numbers where CPU time decided."""
     base, new = comparison.names
     found = next(one for one in entry.results if one.metric is CPU_TIME)
     if found.verdict is Verdict.SAME:
@@ -156,8 +157,8 @@ def _by_cpu_time(comparison: Comparison, entry: Entry, n: str) -> str:
     return f"{new} is {entry.main.word}: CPU time {size}, {n}, {p}."
 
 
-def _further(comparison: Comparison, entries: Sequence[Entry]) -> Iterator[str]:
-    """A sentence for each further metric that makes it a regression, of its worst configuration."""
+def _further(comparison: Comparison, entries: Sequence[ComparedConfiguration]) -> Iterator[str]:
+    """A sentence for each further metric with a regression, about its worst configuration."""
     told = set()
     for entry in entries:
         for result in entry.results:
@@ -169,7 +170,7 @@ def _further(comparison: Comparison, entries: Sequence[Entry]) -> Iterator[str]:
             yield f"{name.capitalize()}: {magnitude(result.judgement, result.metric)}{of}."
 
 
-def _estimate(result: Result) -> str:
+def _estimate(result: MetricResult) -> str:
     judgement, metric = result.judgement, result.metric
     assert judgement.change is not None
     text = metric.change_text(judgement.change)
@@ -178,17 +179,17 @@ def _estimate(result: Result) -> str:
     return f"{text} ({metric.range_text(judgement.low, judgement.high)})"
 
 
-def _processes(result: Result) -> str:
+def _processes(result: MetricResult) -> str:
     return f"{len(result.base)} and {len(result.new)} processes"
 
 
-def _more(result: Result) -> int:
-    """How many more pairs or processes per side settle it; negative where that is not known."""
+def _more(result: MetricResult) -> int:
+    """Number of further pairs or processes per side that settle it; negative if unknown."""
     return (result.judgement.needed or 0) - min(len(result.base), len(result.new))
 
 
-def _noise(comparison: Comparison, entry: Entry) -> Iterator[str]:
-    """How far like processes lie apart, and what disturbs them."""
+def _noise(comparison: Comparison, entry: ComparedConfiguration) -> Iterator[str]:
+    """The scatter of like processes, and its causes."""
     found = two_speeds(entry)
     if found is not None:
         quick, slow = (number(1000 * seconds) for seconds in found)
@@ -200,8 +201,8 @@ def _noise(comparison: Comparison, entry: Entry) -> Iterator[str]:
         yield others
 
 
-def _remedies(entry: Entry) -> Iterator[str]:
-    """What helps against noise, what costs least first."""
+def _remedies(entry: ComparedConfiguration) -> Iterator[str]:
+    """Remedies against noise, the cheapest first."""
     runs = [one for side in (entry.base, entry.new) for one in side if isinstance(one, RunRecord)]
     timed = [sum(run.step_seconds) for run in runs if run.step_seconds]
     if timed and median(timed) < _SHORT_SECONDS:

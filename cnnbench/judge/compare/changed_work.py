@@ -1,8 +1,8 @@
-"""The verdict on runs that had other work to do: a wider network, another batch.
+"""Verdicts on runs whose work differs, such as a wider network or another batch size.
 
-Such a change can make training many times slower while every flag is the same. Whether it was
-meant is for a person to say (--allow_changed_work), so it is neither a question of noise nor
-"not comparable": the answer names what changed, and no change of speed is given.
+Such a change can make training many times slower with equal flags. Only a person can say whether it
+was intended (--allow_changed_work), so the verdict is neither a change of speed nor "not
+comparable": the answer names what changed, without a change of speed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ def of(base: Group, new: Group, blocking: Sequence[Difference]) -> list[Differen
     """The facts by which the work of a configuration differs.
 
     Args:
-      base, new: its runs.
       blocking: facts that differ and may not.
 
     Returns:
@@ -41,10 +40,9 @@ def of(base: Group, new: Group, blocking: Sequence[Difference]) -> list[Differen
 
 
 def answer(base: Group, new: Group, metric: Metric, blocking: Sequence[Difference]) -> str:
-    """What changed, in sentences that stand for themselves.
+    """The change of work, in complete sentences.
 
     Args:
-      base, new: runs of a configuration.
       metric: that the comparison is about.
       blocking: facts that differ and may not, those of `of` among them.
     """
@@ -87,14 +85,14 @@ def _network(work: Mapping[str, tuple[str, str]], forward_only: bool) -> Iterabl
 
 
 def _batch(work: Mapping[str, tuple[str, str]]) -> list[str]:
-    """The images of a step; where these are as many, the flags that differ."""
+    """Images per step; where they are equal, the flags that differ."""
     if "global_batch" in work:
         return [f"{_arrow(work['global_batch'])} images per step"]
     return [f"{name} {_arrow(both)}" for name, both in work.items() if name not in MODEL_SIZE]
 
 
 def _change(both: tuple[str, str]) -> str:
-    """A change in per cent, where that says anything."""
+    """A change in per cent, or both values where the percentage rounds to 0."""
     before, after = map(int, both)
     text = percent(after / before - 1, signed=True) if before else ""
     return text if any(digit in "123456789" for digit in text) else _arrow(both)
@@ -110,7 +108,7 @@ def _forward_only(group: Group) -> bool:
 
 
 def _flops_per_sec(group: Group) -> float | None:
-    """Of the runs' medians; None if no run that succeeded has both a speed and a model."""
+    """The median FLOP rate; None if no successful run has both a speed and a model."""
     found = [
         speed * flops
         for record in group.good

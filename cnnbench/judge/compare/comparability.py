@@ -1,4 +1,4 @@
-"""Facts by which two sets of runs differ, and whether they forbid a verdict."""
+"""Facts that differ between two sets of runs, and whether they forbid a verdict."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from cnnbench.judge.metrics.comparable_facts import (
     fact,
 )
 from cnnbench.judge.metrics.measurement import (
+    MeasuredReduction,
     Measurement,
-    Reduction,
     environment_facts,
     fact_text,
     readable_fact,
@@ -71,30 +71,30 @@ class Group:
 
     @property
     def good(self) -> tuple[Measurement, ...]:
-        """Those that succeeded; all values are of these."""
+        """Measurements that succeeded; all values are taken from these."""
         return tuple(record for record in self.records if record.status == "ok")
 
     def values(self, metric: Metric) -> tuple[float, ...]:
-        """One value per run, of those that succeeded and measured the metric."""
+        """One value per run that succeeded and measured the metric."""
         found = map(metric.value, self.good)
         return tuple(value for value in found if value is not None)
 
     def origins(self) -> dict[Origin, list[Measurement]]:
-        """The runs by their origin, in order of their first."""
+        """Runs by origin, in order of the first run of each."""
         found: dict[Origin, list[Measurement]] = {}
         for record in self.records:
             found.setdefault(Origin.of(record), []).append(record)
         return found
 
     def mixture(self) -> str | None:
-        """In what its runs differ so that they must not be pooled; None if in nothing."""
+        """The difference between runs that forbids pooling them; None if there is none."""
         parts = varying(self.origins())
         if not parts:
             return None
         return ", ".join(f"{name} is {' or '.join(texts)}" for name, texts in parts.items())
 
     def facts(self) -> dict[str, frozenset[str]]:
-        """The values of every fact over the runs; one that a run lacks is added by name."""
+        """Values of every fact over the runs; facts that a run lacks are listed by name."""
         seen: dict[str, list[str]] = {}
         for record in self.records:
             for name, value in _facts(record):
@@ -113,7 +113,7 @@ class Group:
 
 
 def differences(base: Group, new: Group, patterns: tuple[str, ...] = ()) -> tuple[Difference, ...]:
-    """The facts that differ, those that forbid a verdict first.
+    """Facts that differ, those that forbid a verdict first.
 
     Args:
       base, new: runs of one configuration, or of two that one wants to compare.
@@ -143,12 +143,7 @@ def differences(base: Group, new: Group, patterns: tuple[str, ...] = ()) -> tupl
 
 
 def unlike_text(name: str, base: tuple[str, ...], new: tuple[str, ...]) -> str:
-    """A fact with its values on both sides: "cpu_model is A in BASE and B in NEW".
-
-    Args:
-      name: of the fact.
-      base, new: its values, as text.
-    """
+    """A fact with its values on both sides: "cpu_model is A in BASE and B in NEW"."""
     before, after = (" or ".join(readable_fact(name, one) for one in side) for side in (base, new))
     if base == new:
         return f"{name} is {before} within each side"
@@ -161,7 +156,7 @@ def known_facts(records: Iterable[Measurement]) -> frozenset[str]:
 
 
 def check_facts(names: Iterable[str], measured: Iterable[Measurement]) -> None:
-    """Refuses unknown names of facts in --allow_different, which would allow nothing.
+    """Refuses unknown names of facts in --allow_different.
 
     Args:
       names: facts, groups of facts or patterns.
@@ -206,8 +201,8 @@ def _difference(
 
 
 def _facts(record: Measurement) -> Iterator[tuple[str, str]]:
-    """Facts that are no flags, and the places that flags name."""
-    if isinstance(record, Reduction):
+    """Facts other than flags, and places that flags name."""
+    if isinstance(record, MeasuredReduction):
         yield from record.facts
     else:
         yield from _run_facts(record)

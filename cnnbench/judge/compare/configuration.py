@@ -1,4 +1,4 @@
-"""Which measurements are repeats of one configuration, and the names of configurations.
+"""Configurations: which measurements repeat each other, and their names.
 
 Which flags count is in `cnnbench.judge.metrics.comparable_facts`. What is not a flag, such as the
 machine, is for `cnnbench.judge.compare.comparability`.
@@ -31,7 +31,7 @@ UNRESOLVED = (
 
 @dataclass(frozen=True)
 class Configuration:
-    """The flags that make a configuration.
+    """Flags that identify a configuration.
 
     Attributes:
       flags: by name, as they enter the identity.
@@ -75,12 +75,7 @@ class Configuration:
 
 
 def label(configuration: Configuration, distinguishing: Iterable[str] = ()) -> str:
-    """A short name of a configuration.
-
-    Args:
-      configuration: to be named.
-      distinguishing: further flags to name with their values.
-    """
+    """A short name of a configuration."""
     flags = configuration.flags
     if configuration.kind == RUN:
         parts = _run_label(flags)

@@ -1,4 +1,4 @@
-"""CPU time as a second measure of pairs on a CPU that other programs use too.
+"""CPU time as a second measure of pairs on CPUs that other programs use too.
 
 Where at least half of the runs of a comparison were disturbed in their timed steps, the level of
 the tests is shared by the throughput and the CPU time per step: half for each, so that both
@@ -25,10 +25,11 @@ import numpy as np
 from cnnbench.base.stats.rank_tests import paired_shift, smallest_p
 from cnnbench.judge.compare.comparability import Group
 from cnnbench.judge.compare.disturbance import mostly_disturbed, others_text
-from cnnbench.judge.compare.estimate import Case, exceeds, size
+from cnnbench.judge.compare.estimate import TwoSamples, exceeds, size
 from cnnbench.judge.compare.judge import Judgement, magnitude
+from cnnbench.judge.compare.verdict import Verdict
 from cnnbench.judge.metrics.measurement import Measurement
-from cnnbench.judge.metrics.policy import Policy, Verdict
+from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.registry import CPU_TIME, THROUGHPUT
 from cnnbench.records.run import RunRecord
 
@@ -40,15 +41,13 @@ _SPINS = "more threads are at work, or threads that wait keep a CPU busy"
 
 
 def cases(
-    throughput: Case, base: Group, new: Group, noise: float | None, policy: Policy
-) -> tuple[Case, Case] | None:
+    throughput: TwoSamples, base: Group, new: Group, noise: float | None, policy: Policy
+) -> tuple[TwoSamples, TwoSamples] | None:
     """Throughput and CPU time of disturbed pairs, each with its share of the level.
 
     Args:
-      throughput: of the pairs.
       base, new: the i-th runs of both are a pair.
       noise: A/A spread of the CPU time; None if it was not measured.
-      policy: the constants.
 
     Returns:
       None where the throughput alone decides: runs that are not in pairs, were not disturbed,
@@ -68,7 +67,7 @@ def cases(
         return None
     values = [value for value in measured if value]
     pairs = len(base.records)
-    cpu_time = Case(
+    cpu_time = TwoSamples(
         base=values[:pairs],
         new=values[pairs:],
         metric=CPU_TIME,
@@ -80,7 +79,7 @@ def cases(
 
 
 def difference(base: RunRecord, new: RunRecord) -> float:
-    """Logarithm of how much more CPU time a step of NEW takes than one of BASE.
+    """Logarithm of the ratio of CPU time per step, NEW to BASE.
 
     Of processes that stepped in turn it is that of their turns, else of the means over all steps.
 
@@ -92,7 +91,7 @@ def difference(base: RunRecord, new: RunRecord) -> float:
 
 
 def difference_of_turns(base: Sequence[float], new: Sequence[float], of_means: float) -> float:
-    """The Hodges-Lehmann centre of the differences of turns, which a disturbed one does not move.
+    """The Hodges-Lehmann centre of the differences of turns, robust against disturbed turns.
 
     Args:
       base, new: CPU seconds per step of each turn.
@@ -107,7 +106,7 @@ def difference_of_turns(base: Sequence[float], new: Sequence[float], of_means: f
 
 
 def turn_means(run: RunRecord) -> tuple[float, ...]:
-    """CPU seconds per step of each turn of a run; empty where it took none."""
+    """CPU seconds per step of each turn of a run; empty for a run without turns."""
     if run.turns is None:
         return ()
     starts = [start - 1 for start in run.turns.starts]
@@ -115,14 +114,12 @@ def turn_means(run: RunRecord) -> tuple[float, ...]:
     return tuple(float(times[a:b].mean()) for a, b in pairwise([*starts, len(times)]) if a < b)
 
 
-def shared(throughput: Case, cpu_time: Case, policy: Policy) -> tuple[Case, Case]:
-    """Both with their shares of the level: half each, or all for CPU time.
+def shared(
+    throughput: TwoSamples, cpu_time: TwoSamples, policy: Policy
+) -> tuple[TwoSamples, TwoSamples]:
+    """Both samples with their shares of the level: half each, or all for CPU time.
 
     All where even pairs that agree could not reach half of the level.
-
-    Args:
-      throughput, cpu_time: of the same pairs.
-      policy: the constants.
     """
     pairs = len(throughput.base)
     share = 0.5 if smallest_p(pairs, pairs, paired=True) <= policy.alpha / 2 else 0.0
@@ -132,13 +129,7 @@ def shared(throughput: Case, cpu_time: Case, policy: Policy) -> tuple[Case, Case
 def together(
     throughput: Judgement, cpu_time: Judgement, policy: Policy, runs: Sequence[Measurement]
 ) -> Judgement:
-    """The judgement of the throughput with the verdict of both.
-
-    Args:
-      throughput, cpu_time: of the same pairs.
-      policy: the constants.
-      runs: of both sides.
-    """
+    """The judgement of the throughput with the joint verdict."""
     speed, work = throughput.verdict, cpu_time.verdict
     if speed in _OPPOSITE and work is _OPPOSITE[speed]:
         why = _WAITS if speed is Verdict.SLOWER else _SPINS

@@ -1,4 +1,4 @@
-"""What disturbed the runs of a comparison, as their records have it."""
+"""Disturbances of the runs of a comparison, from their records."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from cnnbench.base.stats.descriptive import median
 from cnnbench.base.text.numbers import count, percent
 from cnnbench.judge.metrics.measurement import Measurement
 from cnnbench.machine.checks import CONDITIONS
-from cnnbench.records.run import Conditions, RunRecord
+from cnnbench.records.parts import Conditions
+from cnnbench.records.run import RunRecord
 
 _BUSY = 0.05
 """CPUs in use by others that are worth a word."""
@@ -18,10 +19,7 @@ _BY_OTHERS = frozenset(("load", "steal"))
 
 
 def disturbance(measurements: Iterable[Measurement]) -> str:
-    """A clause that names how many runs were disturbed in their timed steps, and by what.
-
-    Args:
-      measurements: of both sides.
+    """A clause with the number of runs disturbed in their timed steps, and the causes.
 
     Returns:
       "" if no record has any conditions.
@@ -48,7 +46,7 @@ def disturbance(measurements: Iterable[Measurement]) -> str:
 
 
 def mostly_disturbed(measurements: Sequence[Measurement]) -> bool:
-    """Whether other programs or machines used the CPUs in the timed steps of at least half.
+    """Whether other programs or machines used the CPUs in at least half of the runs.
 
     Args:
       measurements: of both sides; those whose conditions are not known count as undisturbed.
@@ -62,11 +60,7 @@ def mostly_disturbed(measurements: Sequence[Measurement]) -> bool:
 
 
 def others_text(measurements: Iterable[Measurement]) -> str:
-    """How many CPUs other programs used, the median over runs; "" where it is unknown or nothing.
-
-    Args:
-      measurements: of both sides.
-    """
+    """CPUs used by other programs, the median over runs; "" where unknown or none."""
     runs = [one for one in measurements if isinstance(one, RunRecord)]
     used = _values("other_cpus", [one.conditions for one in runs if one.conditions is not None])
     if not used or (typical := median(used)) < _BUSY:
@@ -78,10 +72,7 @@ def others_text(measurements: Iterable[Measurement]) -> str:
 
 
 def measured_again(measurements: Iterable[Measurement]) -> tuple[int, str]:
-    """The pairs of `cnnbench ab` that were measured again, and why.
-
-    Args:
-      measurements: of both sides.
+    """Pairs of `cnnbench ab` that were measured again, and why.
 
     Returns:
       Their number, and a sentence; 0 and "" if there are none.
@@ -103,7 +94,7 @@ def measured_again(measurements: Iterable[Measurement]) -> tuple[int, str]:
 
 
 def _lost_processes(place: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """Side and end of the lost processes of an `AbPlace`, which may hold anything."""
+    """Side and end of the lost processes of an `AbPlace`, whose content is unchecked."""
     lost = place.get("lost")
     for one in lost if isinstance(lost, (list, tuple)) else ():
         if isinstance(one, Mapping):
@@ -111,7 +102,7 @@ def _lost_processes(place: Mapping[str, object]) -> Iterator[tuple[str, str]]:
 
 
 def _amount(name: str, those: Sequence[Conditions]) -> str:
-    """How much it was at most, where records have a figure."""
+    """The largest amount of a disturbance, where records have one."""
     if name == "load" and (others := _values("other_cpus", those)):
         return f"others kept at most {max(others):.2f} CPUs busy"
     if name == "steal" and (stolen := _values("steal_fraction", those)):

@@ -1,4 +1,4 @@
-"""Statistics of the values of both sides: a shift, its interval and a p value."""
+"""Statistics of two samples: a shift, its interval and a p value."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _FEW_MORE = 50
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
-    """One metric of one configuration, to be judged.
+class TwoSamples:
+    """Values of one metric of one configuration on both sides.
 
     Attributes:
       base, new: one value per process.
@@ -104,7 +104,7 @@ class Evidence:
 
 
 def size(change: float, metric: Metric) -> float:
-    """A change without its direction: of shares, -1/11 is as large as +1/10, which undoes it."""
+    """Magnitude of a change; for shares, -1/11 has the size of +1/10, its inverse."""
     if not metric.relative:
         return abs(change)
     return max(change, 1 / (1 + change) - 1) if change > -1 else math.inf
@@ -120,17 +120,15 @@ def usable(value: float, metric: Metric) -> bool:
 
     Args:
       value: in the metric's unit.
-      metric: of the value.
     """
     return math.isfinite(value) and (value > 0 or not metric.relative)
 
 
-def gather(case: Case, policy: Policy) -> Evidence:
-    """Tests a case.
+def gather(case: TwoSamples, policy: Policy) -> Evidence:
+    """Computes the statistics of a case.
 
     Args:
       case: at least one value per side, all of them usable; equal counts if paired.
-      policy: the constants.
     """
     metric = case.metric
     confidence = 1 - case.share * policy.alpha
@@ -163,12 +161,11 @@ def gather(case: Case, policy: Policy) -> Evidence:
     )
 
 
-def limits(case: Case, policy: Policy) -> tuple[float, float]:
+def limits(case: TwoSamples, policy: Policy) -> tuple[float, float]:
     """The floor, and the margin of the same: see `Evidence`.
 
     Args:
       case: at least one value of the base.
-      policy: the constants.
     """
     threshold = case.metric.smallest_change(policy, median(case.base))
     floor = max(threshold, case.noise or 0.0)
@@ -177,7 +174,7 @@ def limits(case: Case, policy: Policy) -> tuple[float, float]:
 
 
 class Needed(NamedTuple):
-    """What would settle a case that is inconclusive.
+    """The further measurements that would settle an inconclusive case.
 
     Attributes:
       number: about how many pairs, or processes per side, altogether.
@@ -189,8 +186,8 @@ class Needed(NamedTuple):
     proves: bool
 
 
-def needed(case: Case, found: Evidence, alpha: float) -> Needed | None:
-    """About how many pairs, or processes per side, settle a case that is inconclusive.
+def needed(case: TwoSamples, found: Evidence, alpha: float) -> Needed | None:
+    """Estimated number of pairs, or processes per side, that settle an inconclusive case.
 
     So many that the verdict is "same" with a chance of 0.8 where nothing changed, and slower
     or faster, with a larger one, where the change is twice the margin of the same; or fewer, if
@@ -200,8 +197,6 @@ def needed(case: Case, found: Evidence, alpha: float) -> Needed | None:
     (Hodges and Lehmann, 1956).
 
     Args:
-      case: pairs or processes.
-      found: their statistics.
       alpha: two-sided level.
 
     Returns:
@@ -232,15 +227,13 @@ def _size(change: float, metric: Metric) -> float:
 
 
 def aa_spread(values: Sequence[float], policy: Policy, metric: Metric = THROUGHPUT) -> float:
-    """How far two processes of one configuration may lie apart by chance.
+    """Upper limit of the chance difference between two processes of one configuration.
 
     ``noise_factor`` standard deviations, of the logarithms where changes are shares. The
     plain standard deviation: an outlier makes the gate more careful, the safe side.
 
     Args:
       values: one per process of an A/A measurement.
-      policy: holds the factor.
-      metric: what the values are.
 
     Raises:
       ValueError: fewer than two values, or one that cannot be.
@@ -269,21 +262,19 @@ def _pooled(first: Sequence[float], second: Sequence[float]) -> float | None:
 
 
 def scaled(value: float, metric: Metric) -> float:
-    """A value as the tests take it: its logarithm where changes are shares.
+    """A value on the scale of the tests: its logarithm where changes are shares.
 
     Args:
       value: usable.
-      metric: of the value.
     """
     return math.log(value) if metric.relative else value
 
 
 def unscaled(shift: float, metric: Metric) -> float:
-    """A difference of scaled values as changes are: a share of the base, or the difference.
+    """A difference on the scale of the tests as a change: a share of the base, or a difference.
 
     Args:
       shift: of values as `scaled` gives them.
-      metric: of the values.
     """
     if not metric.relative:
         return shift

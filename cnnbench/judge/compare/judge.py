@@ -1,4 +1,4 @@
-"""Verdicts from plain numbers: the one place where cnnbench decides what is slower.
+"""Verdicts from plain numbers.
 
 `judge` takes one value per process of each side; `judge_all` does the same for the
 configurations of a suite together and pays for testing many of them (Holm, per metric).
@@ -25,8 +25,17 @@ from dataclasses import dataclass, field
 
 from cnnbench.base.stats import rank_tests
 from cnnbench.base.text.numbers import count
-from cnnbench.judge.compare.estimate import Case, Evidence, Needed, gather, needed, unscaled, usable
-from cnnbench.judge.metrics.policy import Policy, Verdict
+from cnnbench.judge.compare.estimate import (
+    Evidence,
+    Needed,
+    TwoSamples,
+    gather,
+    needed,
+    unscaled,
+    usable,
+)
+from cnnbench.judge.compare.verdict import Verdict
+from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.registry import THROUGHPUT, Metric
 from cnnbench.records.codec import OPTIONAL
 
@@ -37,7 +46,7 @@ _MANY = 50
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """A verdict with the numbers that led to it.
+    """A verdict with the numbers that it is based on.
 
     Attributes:
       verdict: the outcome.
@@ -75,17 +84,12 @@ class Judgement:
 
 
 def too_many(more: int) -> bool:
-    """Whether so many more pairs, or processes per side, are no advice."""
+    """Whether this many further pairs, or processes per side, are no useful advice."""
     return more > _MANY
 
 
 def magnitude(judgement: Judgement, metric: Metric) -> str:
-    """A change without its sign, with the word for its direction: "13.2 % slower (10.1 to 16.0 %)".
-
-    Args:
-      judgement: whose change is known.
-      metric: that was judged.
-    """
+    """A change with a word for its sign: "13.2 % slower (10.1 to 16.0 %)"."""
     assert judgement.change is not None
     better = (judgement.change > 0) == metric.higher_is_better
     text = f"{metric.change_text(abs(judgement.change), signed=False)} "
@@ -112,24 +116,18 @@ def judge(
 
     Args:
       base, new: one value per process, such as images per second of its median step.
-      policy: the constants.
       paired: the i-th values of both sides belong together.
       noise: A/A spread, see `cnnbench.judge.compare.aa_spread`; None if not measured.
-      metric: what the values are.
 
     Returns:
       A judgement for whatever is given: no values, NaN, constants, unequal counts.
     """
-    case = Case(base=base, new=new, metric=metric, paired=paired, noise=noise)
+    case = TwoSamples(base=base, new=new, metric=metric, paired=paired, noise=noise)
     return judge_all([case], policy)[0]
 
 
-def judge_all(cases: Sequence[Case], policy: Policy = _DEFAULT) -> list[Judgement]:
-    """Judges cases together: the tests of one metric are one family for Holm.
-
-    Args:
-      cases: metrics of configurations.
-      policy: the constants.
+def judge_all(cases: Sequence[TwoSamples], policy: Policy = _DEFAULT) -> list[Judgement]:
+    """Judges cases together; the tests of one metric are one family for Holm.
 
     Returns:
       A judgement per case, in their order.
@@ -151,13 +149,10 @@ def judge_all(cases: Sequence[Case], policy: Policy = _DEFAULT) -> list[Judgemen
 def processes_needed(
     policy: Policy, configurations: int = 1, paired: bool = False, metric: Metric = THROUGHPUT
 ) -> int:
-    """The fewest processes per side (or pairs) that can prove one change among so many.
+    """Fewest processes per side (or pairs) that can prove one change among several tests.
 
     Args:
-      policy: the constants.
       configurations: how many are judged together.
-      paired: for pairs.
-      metric: what is judged.
     """
     needed = policy.min_processes
     alpha = metric.alpha(policy)
@@ -166,8 +161,8 @@ def processes_needed(
     return needed
 
 
-def _unjudgeable(case: Case, policy: Policy) -> Judgement | None:
-    """The judgement of a case that cannot be tested; None for one that can."""
+def _unjudgeable(case: TwoSamples, policy: Policy) -> Judgement | None:
+    """The judgement of a case that cannot be tested; None if it can."""
     sides = (("BASE", case.base), ("NEW", case.new))
     name = case.metric.name
     for side, values in sides:
@@ -187,25 +182,21 @@ def _unjudgeable(case: Case, policy: Policy) -> Judgement | None:
         reason = f"{len(case.base)} values in BASE and {len(case.new)} in NEW make no pairs"
     else:
         return None
-    # An estimate is worth showing even where nothing follows from it.
-    unpaired = Case(base=case.base, new=case.new, metric=case.metric, noise=case.noise)
+    # The estimate is shown even without a verdict.
+    unpaired = TwoSamples(base=case.base, new=case.new, metric=case.metric, noise=case.noise)
     return _judgement(unpaired, gather(unpaired, policy), Verdict.INCONCLUSIVE, reason)
 
 
 def _of_whole_level(p: float, share: float) -> float:
-    """A p to be held against the whole level, of a test that has a share of it."""
+    """The p value of a test with a share of the level, scaled to the whole level."""
     return min(1.0, p / share) if share else 1.0
 
 
-def _judged(case: Case, found: Evidence, p: float, family: int, policy: Policy) -> Judgement:
-    """The rules.
+def _judged(case: TwoSamples, found: Evidence, p: float, family: int, policy: Policy) -> Judgement:
+    """Applies the rules to a case.
 
     Args:
-      case: to be judged.
-      found: its statistics.
-      p: after Holm.
       family: how many configurations are judged together.
-      policy: the constants.
     """
     metric, alpha = case.metric, case.metric.alpha(policy)
     margin = metric.change_text(found.margin, signed=False)
@@ -236,12 +227,10 @@ def _judged(case: Case, found: Evidence, p: float, family: int, policy: Policy) 
     return _judgement(case, found, verdict, reason, p)
 
 
-def _inconclusive(case: Case, found: Evidence, certain: bool) -> str:
-    """Why an interval gives no verdict.
+def _inconclusive(case: TwoSamples, found: Evidence, certain: bool) -> str:
+    """The reason why an interval gives no verdict.
 
     Args:
-      case: that is undecided.
-      found: its statistics.
       certain: whether the test is significant.
     """
     metric = case.metric
@@ -260,8 +249,8 @@ def _inconclusive(case: Case, found: Evidence, certain: bool) -> str:
     return f"the change may be smaller or larger than {margin}"
 
 
-def _outlook(case: Case, found: Evidence, enough: Needed | None) -> str:
-    """The scatter, and how much more would give a verdict; "" where nothing scatters."""
+def _outlook(case: TwoSamples, found: Evidence, enough: Needed | None) -> str:
+    """The scatter, and how many more runs give a verdict; "" without scatter."""
     metric = case.metric
     if enough is None or found.scatter is None:
         return ""
@@ -282,19 +271,19 @@ def _outlook(case: Case, found: Evidence, enough: Needed | None) -> str:
     return f"{text}: about {more} more {one if more == 1 else many} {what}"
 
 
-def _too_few(case: Case, found: Evidence, family: int, alpha: float) -> bool:
-    """Whether even the clearest order of so many values would prove nothing, and is the case."""
+def _too_few(case: TwoSamples, found: Evidence, family: int, alpha: float) -> bool:
+    """Whether even a clear order of this many values proves nothing, and the order is clear."""
     best = rank_tests.smallest_p(len(case.base), len(case.new), case.paired)
     return family * best > case.share * alpha and math.isclose(found.p, best)
 
 
-def _needed(case: Case, policy: Policy, family: int = 1) -> str:
+def _needed(case: TwoSamples, policy: Policy, family: int = 1) -> str:
     needed = processes_needed(policy, family, case.paired, case.metric)
     return f"{needed} pairs" if case.paired else f"{needed} on each side"
 
 
 def _judgement(
-    case: Case,
+    case: TwoSamples,
     found: Evidence,
     verdict: Verdict,
     reason: str,
@@ -318,8 +307,8 @@ def _judgement(
     )
 
 
-def _medians_disagree(case: Case, found: Evidence) -> str:
-    """Says which estimator a change is of, where the medians beside it say the opposite."""
+def _medians_disagree(case: TwoSamples, found: Evidence) -> str:
+    """Names the estimator where the medians beside it change in the opposite direction."""
     medians = found.new_median - found.base_median
     if not medians * found.change < 0:
         return ""

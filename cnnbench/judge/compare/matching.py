@@ -1,4 +1,4 @@
-"""Which configuration of NEW belongs to which of BASE, and which runs of them are pairs."""
+"""Matching of the configurations of BASE and NEW, and of their runs in pairs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MAX_DIFFERING = 5
 
 
 def groups(*sides: Iterable[Measurement]) -> list[list[Group]]:
-    """The configurations of every side, in order of their first run.
+    """Configurations of every side, in order of their first run.
 
     A run that failed so early that its record holds some flags unresolved joins the only
     configuration of any side that agrees in the others.
@@ -53,7 +53,6 @@ def match(
     one such on each side; then the nearest variants, so that their differences can be named.
 
     Args:
-      base, new: configurations of each side.
       patterns: of the facts that may differ.
     """
     pairs: list[tuple[Group | None, Group | None]] = []
@@ -64,16 +63,12 @@ def match(
 
 
 def share_pairs(base: Group, new: Group) -> bool:
-    """Whether all runs name a pair of an experiment that both sides have in common.
-
-    Args:
-      base, new: runs of one configuration.
-    """
+    """Whether all runs belong to pairs of an experiment that is on both sides."""
     return _of_one_experiment(_by_pair(base), _by_pair(new))
 
 
 def sides_of_experiment(base: Sequence[object], new: Sequence[object]) -> bool:
-    """Whether all runs of BASE are of side A of an experiment, and those of NEW of side B."""
+    """Whether all runs of BASE are side A of an experiment, and those of NEW side B."""
     return all(
         records and all(_place(one).get("side") == side for one in records)
         for side, records in (("a", base), ("b", new))
@@ -81,13 +76,10 @@ def sides_of_experiment(base: Sequence[object], new: Sequence[object]) -> bool:
 
 
 def in_pairs(base: Group, new: Group) -> tuple[Group, Group]:
-    """Both sides with the i-th run of one the partner of the i-th of the other.
+    """Both sides with partners at the same index.
 
     If all runs name a pair of an experiment that both sides have in common, those without
     their partner are left out. Else they are paired in order of their starts, as given.
-
-    Args:
-      base, new: runs of one configuration.
     """
     left, right = _by_pair(base), _by_pair(new)
     if not _of_one_experiment(left, right):
@@ -105,7 +97,7 @@ def _of_one_experiment(left: _Numbered, right: _Numbered) -> bool:
 
 
 def pair_of(record: object) -> tuple[int, int] | None:
-    """Seed of the experiment of `cnnbench ab` and number of the pair; None if it names none."""
+    """Seed of the experiment of `cnnbench ab` and number of the pair; None without one."""
     place = _place(record)
     seed, number = place.get("seed"), place.get("pair")
     return (seed, number) if isinstance(seed, int) and isinstance(number, int) else None
@@ -122,14 +114,14 @@ def _by_pair(group: Group) -> _Numbered:
 
 
 def _place(record: object) -> Mapping[str, object]:
-    """Where `cnnbench ab` measured a run; empty for others."""
+    """Place of a run in an experiment of `cnnbench ab`; empty for others."""
     return record.ab or {} if isinstance(record, RunRecord) else {}
 
 
 def _grouped(
     side: Sequence[tuple[Configuration, Measurement]], resolved: Sequence[Configuration]
 ) -> list[Group]:
-    """The groups of a side; early failures are the last runs of those they belong to."""
+    """Groups of a side; runs that failed early join the group they belong to."""
     members: dict[str, tuple[Configuration, list[Measurement]]] = {}
     joined: dict[str, Configuration] = {}
     for configuration, record in sorted(side, key=lambda pair: not pair[0].resolved):
@@ -146,7 +138,6 @@ def home(early: Configuration, resolved: Sequence[Configuration]) -> Configurati
 
     Args:
       early: of a run that failed before its flags were resolved.
-      resolved: the candidates.
     """
     agreeing = [one for one in resolved if one.kind == early.kind and not one.differing(early)]
     return agreeing[0] if len(agreeing) == 1 else early
@@ -165,7 +156,7 @@ def _matched(
 def _rest(
     left: Sequence[Group], right: Sequence[Group], pairs: _Pairs
 ) -> tuple[list[Group], list[Group]]:
-    """Groups in no pair."""
+    """Groups without a partner."""
     taken = {one for pair in pairs for one in pair}
     return [one for one in left if one not in taken], [one for one in right if one not in taken]
 
@@ -176,7 +167,7 @@ def _equal(left: Sequence[Group], right: Sequence[Group]) -> _Pairs:
 
 
 def _but_for(left: Sequence[Group], right: Sequence[Group], patterns: tuple[str, ...]) -> _Pairs:
-    """Pairs of those that agree in all flags but the ones that may differ."""
+    """Pairs of groups that agree in all flags except those that may differ."""
     if not patterns:
         return []
     sides = [_by_remainder(side, patterns) for side in (left, right)]
@@ -219,7 +210,7 @@ def _nearest(left: Sequence[Group], right: Sequence[Group]) -> _Pairs:
 
 
 def _variant(group: Group) -> str:
-    """The flags that variants of each other have in common."""
+    """Flags that variants of a configuration have in common."""
     configuration = group.configuration
     names = _VARIANTS if configuration.kind == RUN else OWN
     return json.dumps([configuration.flags.get(name) for name in names])

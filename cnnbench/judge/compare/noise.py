@@ -1,4 +1,4 @@
-"""The A/A spread of configurations: how far apart repeated runs of the same thing lie."""
+"""The A/A spread of configurations: scatter between repeated runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ def usable_groups(
     Args:
       base: the configurations that spreads are wanted for.
       aa: the configurations measured; those on another machine, say, are left out.
-      policy: the constants.
       patterns: of the facts that may differ.
 
     Returns:
@@ -60,8 +59,6 @@ def spread(group: Group | None, metric: Metric, policy: Policy) -> float | None:
 
     Args:
       group: A/A runs, or None.
-      metric: to be judged.
-      policy: the constants.
     """
     return _spread(_values(() if group is None else group.records, metric), metric, policy)
 
@@ -70,7 +67,6 @@ def spread_lines(comparison: Comparison, policy: Policy) -> list[str]:
     """The A/A spread of every metric, over both sides together, one line each.
 
     Args:
-      comparison: of a side with itself.
       policy: metrics that fewer than its `min_processes` measured are left out.
     """
     records = [run for entry in comparison.entries for run in (*entry.base, *entry.new)]
@@ -96,7 +92,7 @@ def _spread(values: Sequence[float], metric: Metric, policy: Policy) -> float | 
 
 
 def _refusal(base: Group, aa: Group, policy: Policy, patterns: tuple[str, ...]) -> str | None:
-    """Why A/A runs cannot be used, or None."""
+    """The reason why A/A runs cannot be used, or None."""
     for one in differences(base, aa, patterns):
         if one.blocks:
             return str(one).replace(" in NEW", " in the A/A runs")

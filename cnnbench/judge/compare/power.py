@@ -1,4 +1,4 @@
-"""How many processes of each side a suite needs, by the policy that will judge it."""
+"""Number of processes per side that a suite needs, by the policy that judges it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,10 @@ _CHANCE = 0.9
 
 
 def processes_to_decide(configurations: int, policy: Policy = _DEFAULT) -> int:
-    """Processes per side with which every configuration of a suite can get a verdict.
+    """Processes per side that allow a verdict on every configuration of a suite.
 
     The fewest that can prove a change in each of them (Holm), and still in one of them after one
     of its processes fell behind all of the other side's, as a neighbour makes it.
-
-    Args:
-      configurations: judged together.
-      policy: the constants.
     """
     count = processes_needed(policy, configurations)
     while rank_tests.mann_whitney_p(*_one_astray(count)) > policy.alpha:
@@ -33,7 +29,7 @@ def processes_to_decide(configurations: int, policy: Policy = _DEFAULT) -> int:
 def processes_to_find(
     change: float, scatter: float, configurations: int, policy: Policy = _DEFAULT
 ) -> int:
-    """About how many processes per side find a change in every configuration, nine times in ten.
+    """Estimated processes per side that find a change in nine of ten experiments.
 
     By the normal approximation; rank tests need pi/3 times as many values as a t test (Hodges
     and Lehmann, 1956). It must be significant after Holm, and its interval beyond the floor.
@@ -41,8 +37,6 @@ def processes_to_find(
     Args:
       change: as a share: -0.2 is 20 % slower; further from 0 than the floor.
       scatter: standard deviation of the logarithms of like processes.
-      configurations: judged together.
-      policy: the constants.
 
     Raises:
       ValueError: the change is within the floor.
@@ -60,6 +54,6 @@ def processes_to_find(
 
 
 def _one_astray(count: int) -> tuple[list[float], list[float]]:
-    """Two samples, all of one above all of the other but for one value, which is below."""
+    """Two samples in which all values of one exceed all of the other, except one."""
     upper = [float(count + place) for place in range(1, count)]
     return [-1.0, *upper], [float(place) for place in range(count)]

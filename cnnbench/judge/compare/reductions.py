@@ -1,4 +1,4 @@
-"""All-reduce records as measurements: every row of one is a configuration of its own.
+"""All-reduce records as measurements; every row is a configuration of its own.
 
 A row is an algorithm, or a peer (another library's reduction), with its packing, tensors and
 number of devices, or all devices copying memory at once. It has one value per process, and
@@ -24,12 +24,13 @@ from cnnbench.judge.metrics.measurement import (
     BUILD,
     COPY,
     PEER,
+    MeasuredReduction,
     Measurement,
-    Reduction,
     environment_facts,
     subject_facts,
 )
-from cnnbench.records.run import ErrorInfo, RunRecord
+from cnnbench.records.parts import ErrorInfo
+from cnnbench.records.run import RunRecord
 
 if TYPE_CHECKING:
     from cnnbench.records.allreduce import AllReduceRecord, Point
@@ -65,7 +66,6 @@ def measurements(
     added as failed.
 
     Args:
-      *sides: records.
       patterns: of the flags that may differ, for a failed process of whose flags no other is.
     """
     listed = [tuple(side) for side in sides]
@@ -89,12 +89,12 @@ def measurements(
     return found
 
 
-def reductions(record: AllReduceRecord) -> list[Reduction]:
-    """The rows of a record, but for those of one device, on which nothing is reduced."""
+def reductions(record: AllReduceRecord) -> list[MeasuredReduction]:
+    """Rows of a record, except those of one device, where nothing is reduced."""
     empty = _empty(record)
     in_turn = Counter((point.workload, point.devices) for point in record.rows)
     build_only = bool(record.config.get("build_only"))
-    found: dict[str, Reduction] = {}
+    found: dict[str, MeasuredReduction] = {}
     for kind, points in ((BUILD if build_only else ALLREDUCE, record.points), (PEER, record.peers)):
         for point in points:
             if point.devices > 1:
@@ -105,13 +105,13 @@ def reductions(record: AllReduceRecord) -> list[Reduction]:
 
 
 def not_reached(
-    record: AllReduceRecord, rows: Sequence[Reduction], alike: Mapping[str, Reduction]
-) -> list[Reduction]:
+    record: AllReduceRecord,
+    rows: Sequence[MeasuredReduction],
+    alike: Mapping[str, MeasuredReduction],
+) -> list[MeasuredReduction]:
     """The rows that a failed process did not reach.
 
     Args:
-      record: of the process.
-      rows: that it has.
       alike: rows of processes with the same flags, by `_identity`.
 
     Returns:
@@ -146,12 +146,7 @@ def defaults() -> Mapping[str, Any]:
 
 
 def label(kind: str, flags: Mapping[str, Any]) -> list[str]:
-    """A short name of a row, in parts.
-
-    Args:
-      kind: any but RUN.
-      flags: of its configuration.
-    """
+    """A short name of a row, in parts."""
     device = f"{flags.get('devices')} {flags.get('device')}"
     if kind == COPY:
         return ["memory copy", f"{flags.get('bytes')} bytes", device]
@@ -185,8 +180,8 @@ def _packing_flags(packing: Packing) -> dict[str, Any]:
     return flags
 
 
-def _empty(record: AllReduceRecord) -> Reduction:
-    """A row without values, which failed as its process did; the other rows start from it."""
+def _empty(record: AllReduceRecord) -> MeasuredReduction:
+    """A row without values, failed like its process; the template of rows not reached."""
     config = {
         name: value
         for name, value in record.config.items()
@@ -199,7 +194,7 @@ def _empty(record: AllReduceRecord) -> Reduction:
     else:
         asked = record.config.get("num_gpus")
         config["num_gpus"] = max(asked) if isinstance(asked, list) and asked else asked
-    return Reduction(
+    return MeasuredReduction(
         kind=ALLREDUCE,
         run_id=record.run_id,
         started_at=record.started_at,
@@ -214,8 +209,8 @@ def _empty(record: AllReduceRecord) -> Reduction:
 
 
 def _row(
-    kind: str, point: Point, record: AllReduceRecord, empty: Reduction, in_turn: int
-) -> Reduction:
+    kind: str, point: Point, record: AllReduceRecord, empty: MeasuredReduction, in_turn: int
+) -> MeasuredReduction:
     config = {
         **empty.config,
         "model": point.workload if point.workload == record.config.get("model") else None,
@@ -240,7 +235,7 @@ def _row(
     )
 
 
-def _copies(record: AllReduceRecord, empty: Reduction) -> list[Reduction]:
+def _copies(record: AllReduceRecord, empty: MeasuredReduction) -> list[MeasuredReduction]:
     """Copies by size; two workloads of as many bytes are copied alike."""
     seconds: dict[tuple[int, int], list[float]] = {}
     for copy in record.copies:
@@ -272,16 +267,17 @@ def _error(point: Point) -> ErrorInfo | None:
     return None
 
 
-def _identity(row: Reduction) -> str:
-    """Text that rows of the same reduction have in common."""
+def _identity(row: MeasuredReduction) -> str:
+    """Text that identifies rows of the same reduction."""
     return json.dumps([row.kind, *(row.config.get(name) for name in (*OWN, "model"))])
 
 
 def _rows_by_flags(
-    processes: Iterable[tuple[AllReduceRecord, list[Reduction]]], may_differ: tuple[str, ...]
-) -> dict[str, dict[str, Reduction]]:
+    processes: Iterable[tuple[AllReduceRecord, list[MeasuredReduction]]],
+    may_differ: tuple[str, ...],
+) -> dict[str, dict[str, MeasuredReduction]]:
     """The rows of all processes with the same flags, by `_flags_text` and `_identity`."""
-    found: dict[str, dict[str, Reduction]] = {}
+    found: dict[str, dict[str, MeasuredReduction]] = {}
     for record, rows in processes:
         known = found.setdefault(_flags_text(record, may_differ), {})
         known.update((_identity(row), row) for row in rows)
@@ -289,7 +285,7 @@ def _rows_by_flags(
 
 
 def _flags_text(record: AllReduceRecord, may_differ: tuple[str, ...]) -> str:
-    """Text that processes with the same flags have in common; files and the like do not count."""
+    """Text that identifies processes with equal flags; flags such as files do not count."""
     flags = {
         name: value
         for name, value in record.config.items()

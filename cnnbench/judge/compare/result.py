@@ -1,4 +1,4 @@
-"""The outcome of a comparison: a result per configuration and metric."""
+"""The result of a comparison, per configuration and metric."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from cnnbench.judge.compare.comparability import Difference
 from cnnbench.judge.compare.configuration import Configuration
 from cnnbench.judge.compare.disturbance import measured_again
 from cnnbench.judge.compare.judge import Judgement
+from cnnbench.judge.compare.verdict import Verdict
 from cnnbench.judge.metrics.measurement import CONTEXT, Measurement
-from cnnbench.judge.metrics.policy import Policy, Verdict
+from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.registry import THROUGHPUT, Metric
-from cnnbench.records.load import Skipped
+from cnnbench.records.explanation import Explanation
+from cnnbench.records.load import SkippedFile
 
 SEVERITY = (
     Verdict.SLOWER,
@@ -37,7 +39,7 @@ _NO_COMPARISON = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
+class MetricResult:
     """One metric of one configuration: the values of both sides and their judgement."""
 
     metric: Metric
@@ -53,11 +55,11 @@ class Result:
     @property
     def word(self) -> str:
         """The outcome in the words of the metric."""
-        return self.metric.word(self.verdict)
+        return self.verdict.word(self.metric)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class ComparedConfiguration:
     """One configuration.
 
     Attributes:
@@ -73,18 +75,33 @@ class Entry:
     configuration: Configuration
     base: tuple[Measurement, ...]
     new: tuple[Measurement, ...]
-    results: tuple[Result, ...]
+    results: tuple[MetricResult, ...]
     differences: tuple[Difference, ...] = ()
 
     @property
-    def main(self) -> Result:
+    def main(self) -> MetricResult:
         """The result of the first metric."""
         return self.results[0]
 
     @property
     def decides(self) -> bool:
-        """Whether it counts for the exit code; others are context, such as peers."""
+        """Whether the result counts for the exit code; others are context, such as peers."""
         return self.configuration.kind not in CONTEXT
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeometricMean:
+    """The mean change of a metric.
+
+    Attributes:
+      metric: its name.
+      change: as a share of the base.
+      configurations: how many are in it.
+    """
+
+    metric: str
+    change: float
+    configurations: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,9 +121,10 @@ class Comparison:
       allow_changed_work: whether a network or batch of another size is no regression.
       ends_with: exit code of the command, where it is not that of the verdicts: an A/A
         measurement, or one that was interrupted.
+      explanation: where the difference is; None where nothing was profiled.
     """
 
-    entries: tuple[Entry, ...]
+    entries: tuple[ComparedConfiguration, ...]
     policy: Policy
     metrics: tuple[Metric, ...]
     paired: bool = False
@@ -115,17 +133,13 @@ class Comparison:
     new_label: str = "NEW"
     names: tuple[str, str] = ("BASE", "NEW")
     next_step: str = ""
-    skipped: tuple[Skipped, ...] = ()
+    skipped: tuple[SkippedFile, ...] = ()
     allow_changed_work: bool = False
     ends_with: ExitCode | None = None
+    explanation: Explanation | None = None
 
-    def is_regression(self, entry: Entry, result: Result) -> bool:
-        """Whether a result makes the exit code that of a regression.
-
-        Args:
-          entry: a configuration.
-          result: one of its results.
-        """
+    def is_regression(self, entry: ComparedConfiguration, result: MetricResult) -> bool:
+        """Whether a result sets the exit code of a regression."""
         if not entry.decides:
             return False
         if result.verdict is Verdict.CHANGED_WORK:
@@ -134,7 +148,7 @@ class Comparison:
 
     @property
     def exit_code(self) -> ExitCode:
-        """Of the process: a regression first, then failures, then open questions.
+        """Exit code: regressions first, then failures, then inconclusive results.
 
         Faulty files leave the question open too.
         """
@@ -153,29 +167,29 @@ class Comparison:
 
     @property
     def repeated_pairs(self) -> int:
-        """How many pairs were measured again, since a process of theirs was ended from outside."""
+        """Number of pairs measured again because a process was killed."""
         return measured_again(run for one in self.entries for run in (*one.base, *one.new))[0]
 
     @property
     def leading(self) -> tuple[Metric, ...]:
-        """The metrics it is about: of every kind of measurement the first."""
+        """The metrics that the comparison is about: the first of every kind of measurement."""
         about = {entry.main.metric.name for entry in self.entries if entry.decides}
         return tuple(one for one in self.metrics if one.name in about) or self.metrics[:1]
 
-    def about(self, metric: Metric) -> list[tuple[Entry, Result]]:
-        """Entries that a leading metric decides about, with their results, the worst first."""
+    def about(self, metric: Metric) -> list[tuple[ComparedConfiguration, MetricResult]]:
+        """Entries with the result of their leading metric, the worst first."""
         return [
             (entry, entry.main)
             for entry in self.by_severity()
             if entry.decides and entry.main.metric is metric
         ]
 
-    def by_severity(self) -> list[Entry]:
-        """Entries with the worst first; among like verdicts the largest change for the worse."""
+    def by_severity(self) -> list[ComparedConfiguration]:
+        """Entries, the worst first; equal verdicts by the size of the change for the worse."""
         return sorted(self.entries, key=_severity)
 
     def counts(self, metric: Metric) -> Counter[Verdict]:
-        """How many configurations have which verdict, the worst first."""
+        """Number of configurations per verdict, the worst first."""
         found = Counter(
             result.verdict
             for entry in self.entries
@@ -184,8 +198,8 @@ class Comparison:
         )
         return Counter({verdict: found[verdict] for verdict in SEVERITY if found[verdict]})
 
-    def geometric_mean(self, metric: Metric = THROUGHPUT) -> tuple[float, int] | None:
-        """Mean change of a relative metric, and over how many configurations.
+    def geometric_mean(self, metric: Metric = THROUGHPUT) -> GeometricMean | None:
+        """Mean change of a relative metric.
 
         Only those enter that ran on both sides, may be compared and did not fail. None
         if there are none.
@@ -201,11 +215,15 @@ class Comparison:
         ]
         if not changes:
             return None
-        return math.expm1(math.fsum(map(math.log1p, changes)) / len(changes)), len(changes)
+        return GeometricMean(
+            metric=metric.name,
+            change=math.expm1(math.fsum(map(math.log1p, changes)) / len(changes)),
+            configurations=len(changes),
+        )
 
 
-def _severity(entry: Entry) -> tuple[int, float]:
-    """Place among the entries; without a change last among those of a verdict."""
+def _severity(entry: ComparedConfiguration) -> tuple[int, float]:
+    """Sort key of an entry; entries without a change come last within a verdict."""
     result = entry.main
     change = result.judgement.change
     if change is None:

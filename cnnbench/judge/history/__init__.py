@@ -1,4 +1,4 @@
-"""How a metric developed over commits: a results directory is the database.
+"""Development of a metric over commits, from a results directory.
 
 Imports no TensorFlow. `contents` reads a directory, `all_series` sorts its runs into
 points per commit, `trend` finds the steps between them.
@@ -6,22 +6,22 @@ points per commit, `trend` finds the steps between them.
 
 from __future__ import annotations
 
-from cnnbench.judge.history.entries import Contents, Entry, contents
-from cnnbench.judge.history.series import Selection, Series, SeriesPoint, all_series
-from cnnbench.judge.history.steps import Level, Step, Trend, trend
+from cnnbench.judge.history.entries import Contents, HistoryEntry, contents
+from cnnbench.judge.history.series import Selection, SeriesPoint, TimeSeries, all_series
+from cnnbench.judge.history.steps import LevelChange, SeriesLevel, Trend, trend
 from cnnbench.judge.metrics.registry import HISTORY as METRICS
 from cnnbench.judge.metrics.registry import Metric
 
 __all__ = [
     "METRICS",
     "Contents",
-    "Entry",
-    "Level",
+    "HistoryEntry",
+    "LevelChange",
     "Metric",
     "Selection",
-    "Series",
+    "SeriesLevel",
     "SeriesPoint",
-    "Step",
+    "TimeSeries",
     "Trend",
     "all_series",
     "contents",

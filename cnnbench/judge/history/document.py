@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from cnnbench.judge.history.series import SeriesPoint
-from cnnbench.judge.history.steps import Level, Step, Trend
+from cnnbench.judge.history.steps import ChangedFact, LevelChange, SeriesLevel, Trend
 from cnnbench.judge.metrics.registry import Metric
 from cnnbench.records.codec import ABSENT, TIME, Document
-from cnnbench.records.load import Skipped
+from cnnbench.records.load import SkippedFile
 from cnnbench.records.subject import Subject
 
 
@@ -42,15 +42,6 @@ class PointDocument:
     hostnames: tuple[str, ...]
     run_ids: tuple[str, ...]
     subject: Subject | None = field(metadata=ABSENT)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ChangedFact:
-    """A fact that changed at a step, with its texts."""
-
-    fact: str
-    before: str
-    after: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +107,7 @@ class SeriesDocument:
     points: tuple[PointDocument, ...]
     without_value: tuple[PointDocument, ...]
     enough_points: bool
-    levels: tuple[Level, ...]
+    levels: tuple[SeriesLevel, ...]
     steps: tuple[StepDocument, ...]
     outliers: tuple[OutlierDocument, ...]
 
@@ -142,17 +133,11 @@ class HistoryDocument(Document):
     higher_is_better: bool
     relative: bool
     series: tuple[SeriesDocument, ...]
-    skipped: tuple[Skipped, ...]
+    skipped: tuple[SkippedFile, ...]
 
 
-def json_text(trends: Sequence[Trend], metric: Metric, skipped: Sequence[Skipped] = ()) -> str:
-    """The document, indented.
-
-    Args:
-      trends: series with their steps.
-      metric: of the values.
-      skipped: files that gave no record.
-    """
+def json_text(trends: Sequence[Trend], metric: Metric, skipped: Sequence[SkippedFile] = ()) -> str:
+    """The document, indented."""
     document = HistoryDocument(
         metric=metric.name,
         unit=metric.unit,
@@ -197,7 +182,7 @@ def _point(point: SeriesPoint) -> PointDocument:
     )
 
 
-def _step(step: Step) -> StepDocument:
+def _step(step: LevelChange) -> StepDocument:
     return StepDocument(
         index=step.index,
         change=step.change,
@@ -209,5 +194,5 @@ def _step(step: Step) -> StepDocument:
         first_bad=step.first_bad.title,
         earliest=step.earliest.title,
         latest=step.latest.title,
-        facts=tuple(ChangedFact(fact=f, before=a, after=b) for f, a, b in step.facts),
+        facts=step.facts,
     )

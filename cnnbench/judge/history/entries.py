@@ -1,4 +1,4 @@
-"""The measurements of a results directory, with what a history needs of each."""
+"""Measurements of a results directory, with the attributes that a history needs."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from cnnbench.judge.metrics.origin import Machine, Origin
 from cnnbench.judge.metrics.registry import HISTORY
 from cnnbench.records.allreduce import AllReduceRecord
 from cnnbench.records.codec import started
-from cnnbench.records.load import Skipped, load_records
+from cnnbench.records.load import SkippedFile, load_records
 from cnnbench.records.run import RunRecord
 from cnnbench.records.subject import Subject
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class HistoryEntry:
     """One measurement of one process: a run, or a row of an all-reduce measurement.
 
     Attributes:
@@ -54,8 +54,8 @@ class Entry:
     pair: tuple[int, int] | None = None
 
     @classmethod
-    def all_of(cls, record: RunRecord | AllReduceRecord) -> list[Entry]:
-        """The entries of a record: one of a run, one per row of an all-reduce measurement."""
+    def all_of(cls, record: RunRecord | AllReduceRecord) -> list[HistoryEntry]:
+        """Entries of a record: one for a run, one per row of an all-reduce measurement."""
         (rows,) = measurements([record])
         labels = labels_of(record.config)
         facts = {
@@ -99,21 +99,21 @@ class Entry:
 
     @property
     def commit(self) -> str:
-        """What was measured: the label, else the revision found, else cnnbench's own, or ""."""
+        """Commit measured: the label, else the revision found, else cnnbench's own, or ""."""
         return self.origin.revision
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What a directory holds.
+    """Content of a directory.
 
     Attributes:
       entries: runs and rows of all-reduces, each once, in order of their start.
       skipped: files that gave none.
     """
 
-    entries: tuple[Entry, ...]
-    skipped: tuple[Skipped, ...]
+    entries: tuple[HistoryEntry, ...]
+    skipped: tuple[SkippedFile, ...]
 
 
 def contents(folder: Path) -> Contents:
@@ -122,7 +122,7 @@ def contents(folder: Path) -> Contents:
     Processes that started in the same second are in the order of their files' names.
     """
     loaded = load_records([folder], hidden=False)
-    entries = [entry for record in loaded.everything for entry in Entry.all_of(record)]
+    entries = [entry for record in loaded.everything for entry in HistoryEntry.all_of(record)]
     return Contents(tuple(sorted(entries, key=lambda entry: entry.started)), loaded.skipped)
 
 

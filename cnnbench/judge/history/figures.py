@@ -1,4 +1,4 @@
-"""The points of a history for other programs."""
+"""Points of a history for export to other programs."""
 
 from __future__ import annotations
 
@@ -9,16 +9,11 @@ from cnnbench.judge.history.steps import Trend
 from cnnbench.judge.metrics.origin import Origin, titles
 from cnnbench.judge.metrics.registry import Metric
 from cnnbench.judge.report.exports.figures import Figure, shared_labels
-from cnnbench.judge.report.results import Values
+from cnnbench.judge.report.results import ProcessValues
 
 
 def figures(trends: Sequence[Trend], metric: Metric) -> list[Figure]:
-    """A figure for each point of each series, in their order.
-
-    Args:
-      trends: series with their steps.
-      metric: of the values.
-    """
+    """A figure for each point of each series, in their order."""
     found = [(one.series, point) for one in trends for point in one.series.points]
     alike: dict[tuple[object, ...], list[Origin]] = {}
     for series, point in found:
@@ -27,7 +22,7 @@ def figures(trends: Sequence[Trend], metric: Metric) -> list[Figure]:
     return [
         Figure(
             metric=metric,
-            sample=Values(point.values),
+            sample=ProcessValues(point.values),
             configuration=series.configuration,
             key=series.key,
             flags=point.runs[0].configuration.not_default(),

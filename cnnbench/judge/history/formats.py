@@ -9,7 +9,7 @@ from cnnbench.base.text.escape import plain, spreadsheet
 from cnnbench.base.text.numbers import count
 from cnnbench.base.text.table import fitted, wrapped
 from cnnbench.judge.history.series import SeriesPoint
-from cnnbench.judge.history.steps import MIN_SERIES, Step, Trend
+from cnnbench.judge.history.steps import MIN_SERIES, LevelChange, Trend
 from cnnbench.judge.metrics.measurement import readable_fact
 from cnnbench.judge.metrics.registry import Metric
 
@@ -20,8 +20,6 @@ def table_text(trends: Sequence[Trend], metric: Metric, last: int = 0) -> str:
     """A block per series: its points, and the steps between them.
 
     Args:
-      trends: series with their steps.
-      metric: of the values.
       last: how many points to list; 0 for all.
     """
     direction = "higher" if metric.higher_is_better else "lower"
@@ -59,13 +57,7 @@ def _block(found: Trend, metric: Metric, last: int) -> list[str]:
 
 
 def mark_text(found: Trend, index: int, metric: Metric) -> str:
-    """What is special about a point: a step that it begins, or that it is an outlier; or "".
-
-    Args:
-      found: the series.
-      index: of the point.
-      metric: of the values.
-    """
+    """Mark of a point that begins a step or is an outlier; else ""."""
     marks = [
         f"{'-' if step.worse else '+'} step {metric.change_text(step.change)}"
         for step in found.steps
@@ -88,11 +80,10 @@ def _row(point: SeriesPoint, metric: Metric, mark: str) -> tuple[str, ...]:
 
 
 def range_text(values: Sequence[float], metric: Metric) -> str:
-    """From the smallest value to the largest; "" for a single one.
+    """Smallest to largest value; "" for a single one.
 
     Args:
       values: of a point, one per process.
-      metric: of the values.
     """
     if len(values) < 2:
         return ""
@@ -105,13 +96,8 @@ def time_text(point: SeriesPoint) -> str:
     return point.started.strftime("%Y-%m-%d %H:%M")
 
 
-def step_text(step: Step, metric: Metric) -> str:
-    """A step in a sentence.
-
-    Args:
-      step: to be described.
-      metric: of its levels.
-    """
+def step_text(step: LevelChange, metric: Metric) -> str:
+    """A step in a sentence."""
     kind, *ends = (
         ("worse", "last good", "first bad")
         if step.worse
@@ -126,18 +112,18 @@ def step_text(step: Step, metric: Metric) -> str:
     return text + ("" if step.stands else "; undone since")
 
 
-def facts_text(step: Step) -> str:
-    """What else changed at a step, or ""."""
+def facts_text(step: LevelChange) -> str:
+    """Other facts that changed at a step, or ""."""
     shown = [
-        f"{name} {readable_fact(name, before)} -> {readable_fact(name, after)}"
-        for name, before, after in step.facts[:_MOST_FACTS]
+        f"{one.fact} {readable_fact(one.fact, one.before)} -> {readable_fact(one.fact, one.after)}"
+        for one in step.facts[:_MOST_FACTS]
     ]
     more = len(step.facts) - _MOST_FACTS
     return "; ".join(shown) + (f"; and {more} more" if more > 0 else "")
 
 
 def outcome(found: Trend) -> str:
-    """Why a series has no steps; "" if it has some."""
+    """The reason why a series has no steps; "" if it has some."""
     if not found.enough:
         points = count(len(found.series.points), "point", "points")
         return f"{points}; steps are looked for from {MIN_SERIES} on"
@@ -152,12 +138,7 @@ _COLUMNS = (
 
 
 def csv_text(trends: Sequence[Trend], metric: Metric) -> str:
-    """CSV with a header and a row per point; no cell is a formula.
-
-    Args:
-      trends: series with their steps.
-      metric: of the values.
-    """
+    """CSV with a header and a row per point; no cell is a formula."""
     import pandas
 
     rows = [row for found in trends for row in _rows(found, metric)]

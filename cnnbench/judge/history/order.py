@@ -1,4 +1,4 @@
-"""The order of revisions: as git has them, else by time, where a base precedes its head.
+"""Order of revisions: by git, else by time; a base precedes its head.
 
 The two sides of `cnnbench ab` take turns in an order that is drawn, so that either may have been
 measured first.
@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from cnnbench.judge.history.entries import Entry
+from cnnbench.judge.history.entries import HistoryEntry
 
 
 class Revision(NamedTuple):
-    """A state of the code that is measured.
+    """A state of the measured code.
 
     Attributes:
       repository: its address or name; "" if unknown.
-      commit: see `Entry.commit`; "" if unknown.
+      commit: see `HistoryEntry.commit`; "" if unknown.
       dirty: whether files differed from it; None if unknown.
       day: of the measurement, where the commit is unknown; else "".
     """
@@ -28,14 +28,14 @@ class Revision(NamedTuple):
     day: str = ""
 
     @classmethod
-    def of(cls, entry: Entry) -> Revision:
-        """What a measurement is of."""
+    def of(cls, entry: HistoryEntry) -> Revision:
+        """The revision of a measurement."""
         origin = entry.origin
         day = "" if entry.commit else f"{entry.started:%Y-%m-%d}"
         return cls(origin.repository, entry.commit, origin.dirty, day)
 
     def is_alike(self, other: Revision) -> bool:
-        """Whether both are of one revision, or of unknown ones."""
+        """Whether both revisions are the same, or both unknown."""
         return self[:-1] == other[:-1]
 
 
@@ -48,7 +48,9 @@ class Revisions:
         before them in time. None for the order of time.
     """
 
-    def __init__(self, entries: Sequence[Entry], order: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self, entries: Sequence[HistoryEntry], order: Mapping[str, int] | None = None
+    ) -> None:
         self._heads: dict[Revision, Revision] = {}
         self._both_sides: set[Revision] = set()
         bases: dict[Revision, list[Revision]] = {}
@@ -63,16 +65,12 @@ class Revisions:
             placed = _ordered(placed, order)
         self._places = {revision: place for place, revision in enumerate(placed)}
 
-    def place(self, entry: Entry) -> tuple[int, str]:
-        """Where a measurement belongs: the place of its revision, and side A before side B."""
+    def place(self, entry: HistoryEntry) -> tuple[int, str]:
+        """Sort key of a measurement: the place of its revision, then side A before side B."""
         return self._places[Revision.of(entry)], entry.origin.side
 
-    def newest(self, entries: Iterable[Entry]) -> Revision | None:
-        """The last revision of some measurements; of the base of an experiment its head.
-
-        Args:
-          entries: some of all.
-        """
+    def newest(self, entries: Iterable[HistoryEntry]) -> Revision | None:
+        """The last revision of some measurements; of an experiment its head, not its base."""
         last = max(map(Revision.of, entries), key=self._places.__getitem__, default=None)
         passed: set[Revision] = set()
         while last is not None and last in self._heads and last not in passed:
@@ -80,12 +78,11 @@ class Revisions:
             last = self._heads[last]
         return last
 
-    def is_of(self, newest: Revision | None, entry: Entry) -> bool:
-        """Whether a measurement is of the newest revision, and no base of it.
+    def is_of(self, newest: Revision | None, entry: HistoryEntry) -> bool:
+        """Whether a measurement is of the newest revision, and not of its base.
 
         Args:
           newest: as `newest` gives it.
-          entry: one of all.
         """
         revision = Revision.of(entry)
         if newest is None or not revision.is_alike(newest):
@@ -93,12 +90,12 @@ class Revisions:
         return entry.origin.side != "a" or revision not in self._both_sides
 
 
-def _compared(entries: Iterable[Entry]) -> Iterator[tuple[Revision, Revision]]:
+def _compared(entries: Iterable[HistoryEntry]) -> Iterator[tuple[Revision, Revision]]:
     """Base and head of each pair of `cnnbench ab`, by the start of its first process.
 
     Experiments that share a seed have pairs of the same names, one after the other in time.
     """
-    sides: dict[tuple[int, int], tuple[list[Entry], list[Entry]]] = {}
+    sides: dict[tuple[int, int], tuple[list[HistoryEntry], list[HistoryEntry]]] = {}
     for entry in entries:
         if entry.pair is not None and entry.origin.side in ("a", "b"):
             both = sides.setdefault(entry.pair, ([], []))

@@ -1,4 +1,4 @@
-"""The history as a page or as a picture: a chart per series with its levels and steps."""
+"""A history as a page or a picture: a chart per series with its levels and steps."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cnnbench.base.charts import HIGHER, LOWER, Axis, Event, Lines, Series
+from cnnbench.base.charts import HIGHER, LOWER, Axis, ChartEvent, ChartSeries, Lines
 from cnnbench.base.text.numbers import NONE, count, first_few, integer
 from cnnbench.judge.history import formats
 from cnnbench.judge.history.series import SeriesPoint
-from cnnbench.judge.history.steps import MIN_SERIES, Step, Trend
+from cnnbench.judge.history.steps import MIN_SERIES, LevelChange, Trend
 from cnnbench.judge.metrics.registry import Metric
 from cnnbench.judge.report.document import (
     Answer,
     Block,
-    Cell,
     Charts,
-    Column,
     Report,
+    TableCell,
+    TableColumn,
     Text,
     number,
     numeric,
@@ -45,8 +45,6 @@ def render(path: str, trends: Sequence[Trend], metric: Metric, commit_url: str =
 
     Args:
       path: its suffix, one of `SUFFIXES`, decides about the format.
-      trends: series with their steps.
-      metric: of the values.
       commit_url: see `page`.
 
     Returns:
@@ -68,8 +66,6 @@ def page(trends: Sequence[Trend], metric: Metric, commit_url: str = "") -> Repor
     """What stepped first, then a chart for each series, then all points.
 
     Args:
-      trends: series with their steps.
-      metric: of the values.
       commit_url: an address with {commit} in it, to which commits lead; "" for none.
     """
     points = [
@@ -108,7 +104,7 @@ class _PagePoint(NamedTuple):
 
 
 def _period(trends: Sequence[Trend]) -> str:
-    """The days from the first point to the last one, for a title."""
+    """Days from the first point to the last one, for a title."""
     starts = [one.started for found in trends for one in found.series.points]
     if not starts:
         return ""
@@ -117,7 +113,7 @@ def _period(trends: Sequence[Trend]) -> str:
 
 
 def _verdict(trends: Sequence[Trend], metric: Metric) -> Answer:
-    """Whether a step for the worse stands."""
+    """Whether a step for the worse persists."""
     worse = [(found, step) for found in trends for step in found.setbacks]
     others = [(found, step) for found in trends for step in found.steps]
     if worse:
@@ -130,7 +126,7 @@ def _verdict(trends: Sequence[Trend], metric: Metric) -> Answer:
     return Answer(name="Steps", text=text, tone="good", details=_named(others, metric))
 
 
-def _named(steps: Sequence[tuple[Trend, Step]], metric: Metric) -> tuple[str, ...]:
+def _named(steps: Sequence[tuple[Trend, LevelChange]], metric: Metric) -> tuple[str, ...]:
     texts = [
         f"{found.series.configuration}: {formats.step_text(step, metric)}" for found, step in steps
     ]
@@ -156,10 +152,10 @@ def _first(texts: Sequence[str]) -> tuple[str, ...]:
     return (*texts[:_MOST_NAMED], *([f"and {more} more"] if more > 0 else []))
 
 
-def _linked(point: SeriesPoint, commit_url: str) -> Cell:
-    """A point, which leads to its commit if it has one."""
+def _linked(point: SeriesPoint, commit_url: str) -> TableCell:
+    """A point with a link to its commit, if it has one."""
     link = commit_url.replace("{commit}", point.name) if _is_commit(point) else ""
-    return Cell(point.short, link=link)
+    return TableCell(point.short, link=link)
 
 
 def _is_commit(point: SeriesPoint) -> bool:
@@ -173,7 +169,7 @@ def _charts(trends: Sequence[Trend], metric: Metric) -> tuple[Lines, ...]:
 def _chart(found: Trend, metric: Metric) -> Lines:
     points = found.series.points
     scale = 1 / 2**20 if metric.unit == "bytes" else 1.0
-    measured = Series(
+    measured = ChartSeries(
         name="median over a point's processes; the stroke is their range",
         points=tuple((float(i), point.value * scale) for i, point in enumerate(points)),
         # The mark of an outlier lies on top.
@@ -194,20 +190,9 @@ def _chart(found: Trend, metric: Metric) -> Lines:
     ]
     share = metric.unit.startswith("share")
     axis = _axis(points)
-    series = [measured, Series(name="level", points=tuple(level), reference=True)]
+    series = [measured, ChartSeries(name="level", points=tuple(level), reference=True)]
     if found.outliers:
-        off = tuple((float(i), points[i].value * scale) for i in found.outliers)
-        series.append(
-            Series(
-                name="outlier",
-                points=off,
-                hints=tuple(
-                    f"{_hint(points[i], metric)}; outlier, {metric.change_text(change)}"
-                    for i, change in found.outliers.items()
-                ),
-                line=False,
-            )
-        )
+        series.append(_outlying(found, metric, scale))
     return Lines(
         title=f"{found.series.configuration} on {found.series.machine}",
         x=axis,
@@ -220,7 +205,7 @@ def _chart(found: Trend, metric: Metric) -> Lines:
         series=tuple(series),
         labels=axis.tick_texts,
         events=tuple(
-            Event(
+            ChartEvent(
                 x=step.index - 0.5,
                 label=formats.step_text(step, metric),
                 mark=_mark(step),
@@ -230,6 +215,20 @@ def _chart(found: Trend, metric: Metric) -> Lines:
         ),
         note="; ".join(formats.step_text(step, metric) for step in found.steps)
         or formats.outcome(found),
+    )
+
+
+def _outlying(found: Trend, metric: Metric, scale: float) -> ChartSeries:
+    """The outliers of a series."""
+    points = found.series.points
+    return ChartSeries(
+        name="outlier",
+        points=tuple((float(i), points[i].value * scale) for i in found.outliers),
+        hints=tuple(
+            f"{_hint(points[i], metric)}; outlier, {metric.change_text(change)}"
+            for i, change in found.outliers.items()
+        ),
+        line=False,
     )
 
 
@@ -264,54 +263,62 @@ def _steps(trends: Sequence[Trend], metric: Metric, commit_url: str) -> list[Blo
     return blocks
 
 
-def _mark(step: Step) -> str:
+def _mark(step: LevelChange) -> str:
     return "- worse" if step.worse else "+ better"
 
 
-def _likely(step: Step) -> str:
+def _likely(step: LevelChange) -> str:
     return "" if step.earliest is step.latest else f"{step.earliest.short} to {step.latest.short}"
 
 
-_CONFIGURATION: Column[Any] = Column("configuration", lambda row: row[0].series.configuration)
-_MACHINE: Column[Any] = Column("machine", lambda row: row[0].series.machine)
+_CONFIGURATION: TableColumn[Any] = TableColumn(
+    "configuration", lambda row: row[0].series.configuration
+)
+_MACHINE: TableColumn[Any] = TableColumn("machine", lambda row: row[0].series.machine)
 
 
-def _step_columns(metric: Metric, commit_url: str) -> tuple[Column[tuple[Trend, Step]], ...]:
-    def linked(title: str, point: Callable[[Step], SeriesPoint]) -> Column[tuple[Trend, Step]]:
-        return Column(title, lambda row: _linked(point(row[1]), commit_url), "code steady")
+def _step_columns(
+    metric: Metric, commit_url: str
+) -> tuple[TableColumn[tuple[Trend, LevelChange]], ...]:
+    def linked(
+        title: str, point: Callable[[LevelChange], SeriesPoint]
+    ) -> TableColumn[tuple[Trend, LevelChange]]:
+        return TableColumn(title, lambda row: _linked(point(row[1]), commit_url), "code steady")
 
     return (
         _CONFIGURATION,
-        Column("step", lambda row: Cell(_mark(row[1]), tone="bad" if row[1].worse else "good")),
+        TableColumn(
+            "step", lambda row: TableCell(_mark(row[1]), tone="bad" if row[1].worse else "good")
+        ),
         numeric("change", lambda row: row[1].change, metric.change_text),
         linked("last before", lambda step: step.last_good),
         linked("first after", lambda step: step.first_bad),
-        Column("95 %: between", lambda row: _likely(row[1]), "code steady"),
-        Column("measured (UTC)", lambda row: formats.time_text(row[1].first_bad), "steady"),
-        Column("since", lambda row: "stands" if row[1].stands else "undone since"),
-        Column("changed there too", lambda row: formats.facts_text(row[1]), "prose"),
+        TableColumn("95 %: between", lambda row: _likely(row[1]), "code steady"),
+        TableColumn("measured (UTC)", lambda row: formats.time_text(row[1].first_bad), "steady"),
+        TableColumn("since", lambda row: "stands" if row[1].stands else "undone since"),
+        TableColumn("changed there too", lambda row: formats.facts_text(row[1]), "prose"),
         _MACHINE,
     )
 
 
-def _point_columns(metric: Metric, commit_url: str) -> tuple[Column[_PagePoint], ...]:
-    def value(row: _PagePoint) -> Cell:
+def _point_columns(metric: Metric, commit_url: str) -> tuple[TableColumn[_PagePoint], ...]:
+    def value(row: _PagePoint) -> TableCell:
         known = row.point.value if row.point.values else None
         return number(known, metric.value_text(known, unit=False))
 
-    def mark(row: _PagePoint) -> Cell:
+    def mark(row: _PagePoint) -> TableCell:
         tones = {"-": "bad", "+": "good", "?": "unsure"}
-        return Cell(row.mark or NONE, tone=tones.get(row.mark[:1], ""))
+        return TableCell(row.mark or NONE, tone=tones.get(row.mark[:1], ""))
 
     return (
         _CONFIGURATION,
-        Column("point", lambda row: _linked(row.point, commit_url), "code steady"),
-        Column(metric.title, value, "number"),
-        Column("mark", mark),
-        Column("started (UTC)", lambda row: formats.time_text(row[1]), "steady"),
-        Column("range", lambda row: formats.range_text(row[1].values, metric), "number"),
+        TableColumn("point", lambda row: _linked(row.point, commit_url), "code steady"),
+        TableColumn(metric.title, value, "number"),
+        TableColumn("mark", mark),
+        TableColumn("started (UTC)", lambda row: formats.time_text(row[1]), "steady"),
+        TableColumn("range", lambda row: formats.range_text(row[1].values, metric), "number"),
         numeric("processes", lambda row: len(row[1].values), integer),
         numeric("failed", lambda row: row[1].failed or None, integer),
-        Column("error", lambda row: row[1].runs[0].error if row[1].failed else "", "prose"),
+        TableColumn("error", lambda row: row[1].runs[0].error if row[1].failed else "", "prose"),
         _MACHINE,
     )

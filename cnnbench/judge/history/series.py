@@ -1,4 +1,4 @@
-"""Series: the points of one configuration on one machine, usually a point per commit."""
+"""Series: points of one configuration on one machine, usually one per commit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cnnbench.base.text.table import natural_key
 from cnnbench.errors import FlagError
 from cnnbench.judge.compare.configuration import labels
 from cnnbench.judge.compare.matching import home
-from cnnbench.judge.history.entries import Entry
+from cnnbench.judge.history.entries import HistoryEntry
 from cnnbench.judge.history.order import Revisions
 from cnnbench.judge.metrics.measurement import short_commit
 from cnnbench.judge.metrics.origin import Origin, machine_names, titles
@@ -24,7 +24,7 @@ from cnnbench.machine.git import GitError, git
 POINTS = ("commit", "day", "run")
 """Values of --by, besides labels and facts."""
 
-_Points: TypeAlias = dict[tuple[str, Origin], list[Entry]]
+_Points: TypeAlias = dict[tuple[str, Origin], list[HistoryEntry]]
 """Measurements by the name of their point and by their origin."""
 
 
@@ -42,7 +42,7 @@ class SeriesPoint:
     """
 
     name: str
-    runs: tuple[Entry, ...]
+    runs: tuple[HistoryEntry, ...]
     values: tuple[float, ...]
     detail: str = ""
     newest: bool = False
@@ -64,7 +64,7 @@ class SeriesPoint:
 
     @property
     def short(self) -> str:
-        """The title; of a commit the first digits."""
+        """The title; a commit as its first digits."""
         name = short_commit(self.name)
         return f"{name} ({self.detail})" if self.detail else name
 
@@ -80,7 +80,7 @@ class SeriesPoint:
 
 
 @dataclass(frozen=True, eq=False)
-class Series:
+class TimeSeries:
     """One configuration on one machine.
 
     Attributes:
@@ -100,7 +100,7 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """Conditions on the runs.
+    """Conditions that select runs.
 
     Attributes:
       model: name or pattern of the network; "" for all.
@@ -116,19 +116,18 @@ class Selection:
 
 
 def all_series(
-    entries: Iterable[Entry],
+    entries: Iterable[HistoryEntry],
     metric: Metric,
     *,
     by: str = "commit",
     selection: Selection | None = None,
     order: Mapping[str, int] | None = None,
-) -> tuple[Series, ...]:
+) -> tuple[TimeSeries, ...]:
     """Sorts measurements into series of points.
 
     Args:
       entries: runs and rows of all-reduces, in order of their start; those of the kinds that
         have the metric are used.
-      metric: of the values.
       by: "commit" (or day, where the commit is unknown), "day", "run", or the name of a label
         or fact.
       selection: which runs; all if None.
@@ -163,7 +162,7 @@ def all_series(
             for point in _ordered(points, revisions, by)
         ]
         series.append(
-            Series(
+            TimeSeries(
                 configuration=configuration,
                 key=made[0].runs[0].configuration.key,
                 machine=machine,
@@ -175,7 +174,7 @@ def all_series(
 
 
 def _points(found: _Points, metric: Metric) -> list[SeriesPoint]:
-    """The points; those that share a name are told apart by what varies among them."""
+    """Points of a series; equal names are made unique by what varies among them."""
     alike: dict[str, list[Origin]] = {}
     for name, origin in found:
         alike.setdefault(name, []).append(origin)
@@ -185,7 +184,7 @@ def _points(found: _Points, metric: Metric) -> list[SeriesPoint]:
     ]
 
 
-def _point(name: str, runs: Sequence[Entry], metric: Metric, detail: str) -> SeriesPoint:
+def _point(name: str, runs: Sequence[HistoryEntry], metric: Metric, detail: str) -> SeriesPoint:
     values = (run.values.get(metric.name) for run in runs if run.status == "ok")
     known = (value for value in values if value is not None)
     usable = tuple(value for value in known if value > 0 or not metric.relative)
@@ -197,8 +196,6 @@ def _ordered(points: Sequence[SeriesPoint], revisions: Revisions, by: str) -> li
 
     Args:
       points: in order of their first run.
-      revisions: of all measurements.
-      by: what a point is.
     """
     first: dict[str, int] = {}
     for index, point in enumerate(points):
@@ -206,7 +203,7 @@ def _ordered(points: Sequence[SeriesPoint], revisions: Revisions, by: str) -> li
     return sorted(points, key=lambda one: (first[one.name], revisions.place(one.runs[0])))
 
 
-def _check_by(by: str, entries: Sequence[Entry]) -> None:
+def _check_by(by: str, entries: Sequence[HistoryEntry]) -> None:
     if by in POINTS or not entries:
         return
     labels = {name for entry in entries for name in entry.labels}
@@ -221,7 +218,7 @@ def _check_by(by: str, entries: Sequence[Entry]) -> None:
     raise FlagError("by", by, f"no measurement here has a label or fact of that name; {hint}")
 
 
-def _namer(by: str) -> Callable[[Entry], str]:
+def _namer(by: str) -> Callable[[HistoryEntry], str]:
     if by == "run":
         return lambda entry: entry.run_id
     if by == "day":
@@ -231,12 +228,12 @@ def _namer(by: str) -> Callable[[Entry], str]:
     return lambda entry: entry.labels.get(by) or entry.facts.get(by, "") or "unknown"
 
 
-def _day(entry: Entry) -> str:
+def _day(entry: HistoryEntry) -> str:
     return entry.started.strftime("%Y-%m-%d")
 
 
-def _resolved(entries: Sequence[Entry]) -> list[Entry]:
-    """Runs that failed early join the only configuration that they can belong to."""
+def _resolved(entries: Sequence[HistoryEntry]) -> list[HistoryEntry]:
+    """Assigns runs that failed early to the only configuration that they can belong to."""
     whole = {e.configuration.key: e.configuration for e in entries if e.configuration.resolved}
     resolved = tuple(whole.values())
     return [
@@ -247,7 +244,7 @@ def _resolved(entries: Sequence[Entry]) -> list[Entry]:
     ]
 
 
-def _is_wanted(entry: Entry, configuration: str, machine: str, wanted: Selection) -> bool:
+def _is_wanted(entry: HistoryEntry, configuration: str, machine: str, wanted: Selection) -> bool:
     return (
         _matches(wanted.model, str(entry.configuration.flags.get("model") or ""), part=False)
         and _matches(wanted.configuration, configuration)

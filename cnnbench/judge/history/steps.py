@@ -1,4 +1,4 @@
-"""The steps of a series: place, size, and what else changed there.
+"""Steps of a series: place, size, and facts that changed there.
 
 The points' medians are split by penalised least absolute deviations, the method by which a
 run's own steps are judged (`cnnbench.base.stats.changepoints`), with segments of at least two
@@ -16,7 +16,7 @@ from itertools import pairwise
 
 from cnnbench.base.stats.changepoints import change_points, noise
 from cnnbench.base.stats.descriptive import median
-from cnnbench.judge.history.series import Series, SeriesPoint
+from cnnbench.judge.history.series import SeriesPoint, TimeSeries
 from cnnbench.judge.metrics.comparable_facts import Role, fact
 from cnnbench.judge.metrics.registry import Metric
 
@@ -36,7 +36,7 @@ _QUIET_FACTS = frozenset(("hostname", "git_commit", "git_dirty", "gpu_processes"
 
 
 @dataclass(frozen=True)
-class Level:
+class SeriesLevel:
     """Points ``start`` to ``stop`` - 1 and their median."""
 
     start: int
@@ -44,8 +44,17 @@ class Level:
     value: float
 
 
+@dataclass(frozen=True)
+class ChangedFact:
+    """A fact that changed at a step, with its texts."""
+
+    fact: str
+    before: str
+    after: str
+
+
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class LevelChange:
     """A change of level.
 
     Attributes:
@@ -56,12 +65,12 @@ class Step:
       stands: whether the change persists in the last level.
       last_good, first_bad: the points before and after it, also of a change for the better.
       earliest, latest: the new level begins between these points with 95 % probability.
-      facts: what else changed there: (name, before, after).
+      facts: what else changed there.
     """
 
     index: int
-    before: Level
-    after: Level
+    before: SeriesLevel
+    after: SeriesLevel
     change: float
     worse: bool
     stands: bool
@@ -69,7 +78,7 @@ class Step:
     first_bad: SeriesPoint
     earliest: SeriesPoint
     latest: SeriesPoint
-    facts: tuple[tuple[str, str, str], ...]
+    facts: tuple[ChangedFact, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,24 +93,23 @@ class Trend:
       outliers: points far off their level: the change by which, by their index.
     """
 
-    series: Series
-    levels: tuple[Level, ...]
-    steps: tuple[Step, ...]
+    series: TimeSeries
+    levels: tuple[SeriesLevel, ...]
+    steps: tuple[LevelChange, ...]
     enough: bool
     outliers: Mapping[int, float] = field(default_factory=dict)
 
     @property
-    def setbacks(self) -> tuple[Step, ...]:
-        """The steps for the worse that stand."""
+    def setbacks(self) -> tuple[LevelChange, ...]:
+        """Steps for the worse that persist."""
         return tuple(step for step in self.steps if step.worse and step.stands)
 
 
-def trend(series: Series, metric: Metric, threshold: float | None = None) -> Trend:
+def trend(series: TimeSeries, metric: Metric, threshold: float | None = None) -> Trend:
     """The levels of a series and the steps between them.
 
     Args:
       series: its points have values; relative metrics positive ones.
-      metric: of the values.
       threshold: smallest change that counts; the metric's own if None.
     """
     values = [point.value for point in series.points]
@@ -124,11 +132,11 @@ def trend(series: Series, metric: Metric, threshold: float | None = None) -> Tre
 def _outliers(
     values: Sequence[float],
     scaled: Sequence[float],
-    levels: Sequence[Level],
+    levels: Sequence[SeriesLevel],
     metric: Metric,
     threshold: float,
 ) -> dict[int, float]:
-    """Changes of points that lie off their level by more than the threshold and the noise.
+    """Changes of points that differ from their level by more than threshold and noise.
 
     The noise is 1.4826 times the median absolute deviation from the levels, the standard
     deviation if it is normal.
@@ -147,7 +155,7 @@ def _outliers(
     }
 
 
-def find_levels(values: Sequence[float], relative: bool, threshold: float) -> list[Level]:
+def find_levels(values: Sequence[float], relative: bool, threshold: float) -> list[SeriesLevel]:
     """The levels of some values, in order.
 
     Args:
@@ -166,7 +174,7 @@ def find_levels(values: Sequence[float], relative: bool, threshold: float) -> li
         if gaps[smallest] > (math.log1p(threshold) if relative else threshold):
             break
         del cuts[smallest + 1]
-    return [Level(a, b, _middle(values, a, b)) for a, b in pairwise(cuts)]
+    return [SeriesLevel(a, b, _middle(values, a, b)) for a, b in pairwise(cuts)]
 
 
 def _cuts(scaled: Sequence[float], least: float) -> tuple[int, ...]:
@@ -179,13 +187,12 @@ def _cuts(scaled: Sequence[float], least: float) -> tuple[int, ...]:
 
 
 def likely_starts(values: Sequence[float], first: int, cut: int, stop: int) -> tuple[int, int]:
-    """The interval of places at which a level begins, around the best cut.
+    """Interval of places at which a level may begin, around the best cut.
 
     From the posterior with a uniform prior and Laplace noise around the two medians, which is
     proportional to exp(-deviations / scale).
 
     Args:
-      values: the series.
       first, cut, stop: the level before is values[first:cut], the one after values[cut:stop].
 
     Returns:
@@ -223,17 +230,17 @@ def likely_starts(values: Sequence[float], first: int, cut: int, stop: int) -> t
 def _step(
     points: Sequence[SeriesPoint],
     scaled: Sequence[float],
-    levels: Sequence[Level],
+    levels: Sequence[SeriesLevel],
     number: int,
     metric: Metric,
     threshold: float,
-) -> Step:
+) -> LevelChange:
     before, after = levels[number - 1], levels[number]
     last_good, first_bad = points[after.start - 1], points[after.start]
     low, high = likely_starts(scaled, before.start, after.start, after.stop)
     rose = after.value > before.value
     now = _change(before.value, levels[-1].value, metric)
-    return Step(
+    return LevelChange(
         index=after.start,
         before=before,
         after=after,
@@ -248,14 +255,11 @@ def _step(
     )
 
 
-def changed_facts(before: SeriesPoint, after: SeriesPoint) -> tuple[tuple[str, str, str], ...]:
+def changed_facts(before: SeriesPoint, after: SeriesPoint) -> tuple[ChangedFact, ...]:
     """Facts that differ between two points, those that decide speed first.
 
-    Args:
-      before, after: the points.
-
     Returns:
-      (name, text before, text after) of each; "unknown" where a point does not have it.
+      Texts are "unknown" where a point does not have the fact.
     """
     sides = (_facts(before), _facts(after))
     names = [
@@ -265,7 +269,8 @@ def changed_facts(before: SeriesPoint, after: SeriesPoint) -> tuple[tuple[str, s
     ]
     names.sort(key=lambda name: fact(name).role is not Role.BLOCKS)
     return tuple(
-        (name, sides[0].get(name, "unknown"), sides[1].get(name, "unknown")) for name in names
+        ChangedFact(name, sides[0].get(name, "unknown"), sides[1].get(name, "unknown"))
+        for name in names
     )
 
 

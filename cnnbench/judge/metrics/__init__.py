@@ -1,1 +1,1 @@
-"""What is judged: metrics, verdicts, the policy, and which facts must be alike."""
+"""Metrics, verdict policy, and facts that must be alike."""

@@ -1,4 +1,4 @@
-"""Which flags make a configuration, and which facts must be alike to compare: two tables.
+"""Flags that identify a configuration, and facts that must be alike: two tables.
 
 Runs repeat each other if all their resolved flags agree, but for those of `RULES`, which
 cannot change a measurement or name places; a flag that is not listed counts. Flags are facts
@@ -67,6 +67,8 @@ RULES: dict[str, FlagRule] = {
     "trace_file": _PLACE,
     "tfprof_file": _PLACE,
     "profile_layers": _PLACE,
+    "profile_json": _PLACE,
+    "profile_steps": FlagRule(Use.IGNORED, "how many untimed steps --profile_json profiles"),
     "graph_file": _PLACE,
     "partitioned_graph_file_prefix": _PLACE,
     "xla_cache_dir": FlagRule(Use.PRESENCE, "a place; with it the first step may be compiled"),
@@ -93,17 +95,12 @@ PLACES = tuple(name for name, rule in RULES.items() if rule.use == Use.PRESENCE)
 
 
 def counts(name: str) -> bool:
-    """Whether a flag makes a difference."""
+    """Whether a flag is part of the identity of a configuration."""
     return name not in RULES or RULES[name].use != Use.IGNORED
 
 
 def identity(name: str, value: Any) -> Any:
-    """A flag's value as it enters the identity of a configuration.
-
-    Args:
-      name: of the flag.
-      value: as records hold it.
-    """
+    """A flag's value as it enters the identity of a configuration."""
     rule = RULES.get(name)
     if rule is None:
         return value
@@ -113,7 +110,7 @@ def identity(name: str, value: Any) -> Any:
 
 
 class Role(enum.Enum):
-    """What a difference in a fact does."""
+    """Effect of a difference in a fact."""
 
     BLOCKS = "blocks"
     MENTIONED = "mentioned"
@@ -121,7 +118,7 @@ class Role(enum.Enum):
 
 
 class Absent(enum.Enum):
-    """What a fact that a record lacks means."""
+    """Meaning of a missing fact."""
 
     UNKNOWN = "unknown"
     NOTHING = "none"
@@ -328,7 +325,6 @@ def allowed(name: str, patterns: tuple[str, ...]) -> bool:
     """Whether a fact is among those that may differ.
 
     Args:
-      name: of the fact.
       patterns: as `expand` gives them.
     """
     return any(fnmatchcase(name, pattern) for pattern in patterns)

@@ -1,4 +1,4 @@
-"""What metrics are values of: one process's measurement of one configuration."""
+"""Measurements, from which metrics take values: one process, one configuration."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from cnnbench.base.text.numbers import binary
-from cnnbench.records.run import ErrorInfo, RunRecord
+from cnnbench.records.parts import ErrorInfo
+from cnnbench.records.run import RunRecord
 from cnnbench.records.subject import Subject
 
 RUN = RunRecord.kind
@@ -32,8 +33,8 @@ _COMMIT = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reduction:
-    """A row of an all-reduce record: what one process measured of one configuration.
+class MeasuredReduction:
+    """A row of an all-reduce record, measured by one process.
 
     Attributes:
       kind: ALLREDUCE; BUILD, for --build_only; PEER, another library's reduction; COPY, all
@@ -66,7 +67,7 @@ class Reduction:
     build_seconds: float | None = None
 
 
-Measurement: TypeAlias = RunRecord | Reduction
+Measurement: TypeAlias = RunRecord | MeasuredReduction
 """What one process measured of one configuration: the record of a run, or one row of an
 all-reduce record."""
 
@@ -77,12 +78,7 @@ def fact_text(value: Any) -> str:
 
 
 def readable_fact(name: str, value: Any) -> str:
-    """A fact for people: bytes in powers of 1024, anything else as by `fact_text`.
-
-    Args:
-      name: of the fact.
-      value: of it, or its text.
-    """
+    """A fact for people: bytes in powers of 1024, anything else as by `fact_text`."""
     text = fact_text(value)
     return binary(int(text)) if name.endswith("_bytes") and text.isdecimal() else text
 
@@ -94,7 +90,7 @@ def short_commit(text: str) -> str:
 
 
 def subject_facts(subject: Subject | None) -> tuple[tuple[str, str], ...]:
-    """Names and texts of what the section of a record says of the code that was measured."""
+    """Names and texts of the facts about the measured code."""
     if subject is None:
         return ()
     named = {

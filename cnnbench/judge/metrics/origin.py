@@ -1,4 +1,4 @@
-"""What a value is of: measurements of different origins are never pooled.
+"""Origins of measurements; measurements of different origins are never pooled.
 
 An origin is the code that was measured (side, repository, revision, uncommitted changes), the
 version of TensorFlow and the machine. Labels of the user other than `commit` and `repository` are
@@ -75,7 +75,7 @@ class Origin:
         return f"{text}+" if self.dirty and text else text
 
     def parts(self) -> dict[str, str]:
-        """What it consists of, by name, as shown to people; "" where unknown."""
+        """Names and texts of its parts, for people; "" where unknown."""
         return {
             "side": self.side.upper(),
             "repository": self.repository,
@@ -86,7 +86,7 @@ class Origin:
 
 
 def varying(origins: Iterable[Origin]) -> dict[str, tuple[str, ...]]:
-    """The parts in which origins differ, with their values in the order they come."""
+    """Parts in which origins differ, with their values in order of appearance."""
     found: dict[str, dict[str, None]] = {}
     distinct = tuple(dict.fromkeys(origins))
     for origin in distinct:
@@ -99,10 +99,9 @@ def varying(origins: Iterable[Origin]) -> dict[str, tuple[str, ...]]:
 
 
 def titles(origins: Iterable[Origin], without: Iterable[str] = ()) -> dict[Origin, str]:
-    """Names that tell origins apart by what varies among them; "" for a single one.
+    """Names that distinguish origins by what varies among them; "" for a single one.
 
     Args:
-      origins: to be named.
       without: parts that are named elsewhere.
     """
     distinct = tuple(dict.fromkeys(origins))
@@ -139,11 +138,7 @@ def machine_names(origins: Iterable[Origin]) -> dict[Origin, str]:
 
 
 def machine_name(facts: Mapping[str, str]) -> str:
-    """A machine in a few words: its GPUs, else its processor and how much of it may be used.
-
-    Args:
-      facts: as text, by name.
-    """
+    """A short name of a machine: its GPUs, else its processor and the usable share of it."""
     gpus = facts.get("gpu_names", "")
     with contextlib.suppress(ValueError):
         names = json.loads(gpus)

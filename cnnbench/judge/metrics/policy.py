@@ -1,4 +1,4 @@
-"""Verdicts, and the constants that lead to them, each with its reason.
+"""Constants of the verdicts, each with its reason.
 
 How they are applied is in `cnnbench.judge.compare.judge`; docs/compare.md has the formulas.
 """
@@ -6,31 +6,8 @@ How they are applied is in `cnnbench.judge.compare.judge`; docs/compare.md has t
 from __future__ import annotations
 
 import dataclasses
-import enum
 from dataclasses import dataclass
 from typing import Any
-
-
-class Verdict(enum.Enum):
-    """The outcome for one metric of one configuration.
-
-    For metrics other than time FASTER means better and SLOWER means worse; the words to
-    show for them are in `cnnbench.judge.metrics.registry`.
-    """
-
-    FASTER = "faster"
-    SLOWER = "slower"
-    SAME = "same"
-    INCONCLUSIVE = "inconclusive"
-    NOT_COMPARABLE = "not comparable"
-    MISSING = "missing"
-    FAILED = "failed"
-    CHANGED_WORK = "changed work"
-
-    @property
-    def undecided(self) -> bool:
-        """Whether nothing was found out, and nothing failed either."""
-        return self in (Verdict.INCONCLUSIVE, Verdict.NOT_COMPARABLE, Verdict.MISSING)
 
 
 @dataclass(frozen=True, kw_only=True)

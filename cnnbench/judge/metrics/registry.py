@@ -13,8 +13,8 @@ from typing import Any
 
 from cnnbench.base.stats.descriptive import median
 from cnnbench.base.text.numbers import NONE, number, percent
-from cnnbench.judge.metrics.measurement import ALLREDUCE, BUILD, COPY, PEER, RUN, Reduction
-from cnnbench.judge.metrics.policy import Policy, Verdict
+from cnnbench.judge.metrics.measurement import ALLREDUCE, BUILD, COPY, PEER, RUN, MeasuredReduction
+from cnnbench.judge.metrics.policy import Policy
 from cnnbench.records.run import RunRecord
 
 _GIGA = 1e9
@@ -60,12 +60,6 @@ class Metric:
     on_request: bool = False
     step: str = ""
 
-    def word(self, verdict: Verdict) -> str:
-        """The verdict in the words of this metric."""
-        if verdict is Verdict.FASTER:
-            return self.better
-        return self.worse if verdict is Verdict.SLOWER else verdict.value
-
     @property
     def unit_text(self) -> str:
         """The unit that `value_text` writes."""
@@ -75,7 +69,7 @@ class Metric:
 
     @property
     def title(self) -> str:
-        """Name and unit, as heads of tables and axes have them."""
+        """Name and unit, for heads of tables and axes."""
         return " ".join(filter(None, (f"{self.name}, {self.unit_text}", self.step)))
 
     def value_text(self, value: float | None, unit: bool = True) -> str:
@@ -122,7 +116,6 @@ class Metric:
         """The smallest change that counts in a comparison.
 
         Args:
-          policy: the constants.
           base: median of the base, in `unit`.
         """
         constant: float = getattr(policy, self.constant)
@@ -191,16 +184,16 @@ def _summary(name: str) -> Callable[[RunRecord], float | None]:
     return value
 
 
-def _bandwidth(row: Reduction) -> float | None:
+def _bandwidth(row: MeasuredReduction) -> float | None:
     """Bus bandwidth of a reduction in GB/s; of a copy what all devices write together."""
     return None if row.bytes_per_sec is None else row.bytes_per_sec / _GIGA
 
 
-def _seconds(row: Reduction) -> float | None:
+def _seconds(row: MeasuredReduction) -> float | None:
     return row.seconds
 
 
-def _build_seconds(row: Reduction) -> float | None:
+def _build_seconds(row: MeasuredReduction) -> float | None:
     """Seconds to trace a reduction and to call it for the first time."""
     return row.build_seconds
 
@@ -211,7 +204,7 @@ def _metric(name: str, unit: str, value: Any = None, **rules: Any) -> Metric:
 
 
 def _lower(name: str, unit: str, value: Any = None, **rules: Any) -> Metric:
-    """The same for less is better."""
+    """A metric where less is better."""
     return _metric(name, unit, value, higher_is_better=False, **rules)
 
 
@@ -262,7 +255,7 @@ ALL: tuple[Metric, ...] = (
         worse="more",
         gates=True,
     ),
-    # Disks and caches decide start-up; a red gate would be a matter of luck.
+    # Start-up depends on disks and caches, so a failed gate would be arbitrary.
     Metric(
         "startup", "seconds", startup, higher_is_better=False, judged={RUN: "startup"}, **_OF_TIME
     ),
@@ -280,7 +273,7 @@ ALL: tuple[Metric, ...] = (
     CPU_TIME,
     _metric("images_per_cpu_second", "images/CPU second", bound=True),
     _metric("images_per_sec", "images/sec", bound=True, step="at the mean step"),
-    _metric("total_images_per_sec", "images/sec", bound=True),
+    _metric("total_images_per_sec", "images/sec", bound=True, step="over the timed loop"),
     _lower("step_seconds", "s", _step_seconds, bound=True),
     _metric("mfu", "share of the peak", bound=True),
     _metric("achieved_flops_per_sec", "FLOP/s", bound=True),
@@ -332,5 +325,5 @@ HISTORY: dict[str, Metric] = {metric.name: metric for metric in ALL if metric.fo
 
 
 def judged(kind: str) -> dict[str, Metric]:
-    """What compare judges measurements of a kind by, by the names of --metrics."""
+    """Metrics by which compare judges a kind of measurement, by the names of --metrics."""
     return {metric.judged[kind]: metric for metric in ALL if kind in metric.judged}

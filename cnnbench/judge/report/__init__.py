@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from cnnbench.judge.report.document import Report
     from cnnbench.judge.report.formats import FORMATS, render
-    from cnnbench.judge.report.results import Results, gather
+    from cnnbench.judge.report.results import ReportSubject, gather
     from cnnbench.judge.report.sections import build
     from cnnbench.records.load import load_records as load
 
-__all__ = ["FORMATS", "Report", "Results", "build", "gather", "load", "render"]
+__all__ = ["FORMATS", "Report", "ReportSubject", "build", "gather", "load", "render"]
 
 _HOMES = {
     "FORMATS": "formats",
     "Report": "document",
-    "Results": "results",
+    "ReportSubject": "results",
     "build": "sections",
     "gather": "results",
     "render": "formats",

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class TableCell:
     """A cell of a table.
 
     Attributes:
@@ -30,7 +30,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Column(Generic[T]):
+class TableColumn(Generic[T]):
     """A column of a table whose rows are things of one type, such as configurations.
 
     Attributes:
@@ -43,7 +43,7 @@ class Column(Generic[T]):
     """
 
     title: str
-    cell: Callable[[T], Cell | str]
+    cell: Callable[[T], TableCell | str]
     kinds: str = ""
     hint: str = ""
 
@@ -60,8 +60,8 @@ class Table:
     """
 
     kind: ClassVar[str] = "table"
-    columns: tuple[Column[Any], ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    columns: tuple[TableColumn[Any], ...]
+    rows: tuple[tuple[TableCell, ...], ...]
     title: str = ""
     folded: bool = False
 
@@ -110,19 +110,19 @@ class Section:
 
     @property
     def remark(self) -> Text | None:
-        """The first paragraph with a tone, which also a folded section shows."""
+        """The first paragraph with a tone; shown also while the section is folded."""
         toned = (one for one in self.blocks if isinstance(one, Text) and one.tone)
         return next(toned, None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a reader wants to know first, with the tone of its verdict.
+    """The first statement of a report, with the tone of its verdict.
 
     Attributes:
       name: the question in a few words.
       text: the answer.
-      tone: see `Cell`.
+      tone: see `TableCell`.
       details: what it rests on, a line each.
     """
 
@@ -153,17 +153,17 @@ class Report:
 
 def number(
     value: float | None, text: str | Callable[[float], str] = numbers.number, tone: str = ""
-) -> Cell:
+) -> TableCell:
     """A cell with a number.
 
     Args:
       value: None for none; the sort key.
       text: of the value, or the function that formats it.
-      tone: see `Cell`.
+      tone: see `TableCell`.
     """
     if value is None:
-        return Cell(numbers.NONE)
-    return Cell(text if isinstance(text, str) else text(value), value, tone)
+        return TableCell(numbers.NONE)
+    return TableCell(text if isinstance(text, str) else text(value), value, tone)
 
 
 def numeric(
@@ -172,54 +172,51 @@ def numeric(
     text: Callable[[float], str] = numbers.number,
     scale: float = 1.0,
     hint: str = "",
-) -> Column[T]:
+) -> TableColumn[T]:
     """A column of numbers.
 
     Args:
       title: with the unit.
       value: of a thing; None for none.
-      text: formats a value.
       scale: factor of the values.
-      hint: see `Column`.
+      hint: see `TableColumn`.
     """
 
-    def cell(thing: T) -> Cell:
+    def cell(thing: T) -> TableCell:
         found = value(thing)
         return number(None if found is None else found * scale, text)
 
-    return Column(title, cell, "number", hint)
+    return TableColumn(title, cell, "number", hint)
 
 
 def interval(
     title: str,
     ends: Callable[[T], tuple[float, float] | None],
     text: Callable[[float], str] = numbers.number,
-) -> Column[T]:
+) -> TableColumn[T]:
     """A column of intervals, sorted by their width.
 
     Args:
       title: with the unit.
       ends: of a thing; None for none.
-      text: formats an end.
     """
 
-    def cell(thing: T) -> Cell:
+    def cell(thing: T) -> TableCell:
         found = ends(thing)
         if found is None:
             return number(None)
-        return Cell(f"{text(found[0])} to {text(found[1])}", found[1] - found[0])
+        return TableCell(f"{text(found[0])} to {text(found[1])}", found[1] - found[0])
 
-    return Column(title, cell, "number")
+    return TableColumn(title, cell, "number")
 
 
 def table(
-    columns: Sequence[Column[T]], things: Iterable[T], *, title: str = "", folded: bool = False
+    columns: Sequence[TableColumn[T]], things: Iterable[T], *, title: str = "", folded: bool = False
 ) -> Table | None:
     """A table without the columns that are empty in all rows; None if it has no rows.
 
     Args:
       columns: from left to right; the first one is always kept.
-      things: a row each.
       title, folded: see `Table`.
     """
     rows = [[_cell(column.cell(thing)) for column in columns] for thing in things]
@@ -238,8 +235,8 @@ def table(
     )
 
 
-def _cell(content: Cell | str) -> Cell:
-    return content if isinstance(content, Cell) else Cell(content or numbers.NONE)
+def _cell(content: TableCell | str) -> TableCell:
+    return content if isinstance(content, TableCell) else TableCell(content or numbers.NONE)
 
 
 def section(key: str, title: str, *blocks: Block | None, folded: bool = False) -> Section:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from cnnbench.base.charts import draw
+from cnnbench.base.charts import draw, sheet
 from cnnbench.base.text.escape import markdown, plain
-from cnnbench.judge.report.document import Block, Cell, Charts, Report, Section, Table
+from cnnbench.judge.report.document import Block, Charts, Report, Section, Table, TableCell
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -38,7 +38,7 @@ def _html(report: Report) -> str:
     Its policy allows this style sheet and this script by their hashes and nothing else: no
     other script or style, no resource from anywhere, no form, no frame.
     """
-    style, script = draw.theme() + _file("style.css"), _file("script.js")
+    style, script = sheet.theme() + _file("style.css"), _file("script.js")
     policy = (
         f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
         "base-uri 'none'; form-action 'none'"
@@ -105,7 +105,7 @@ def _block(block: Block) -> Iterable[str]:
         yield f"{_MARKS.get(block.tone, '')}{markdown(block.text)}"
 
 
-def _cell(cell: Cell) -> str:
+def _cell(cell: TableCell) -> str:
     text = f"{_MARKS.get(cell.tone, '')}{markdown(cell.text)}"
     return f"[{text}]({cell.link})" if cell.link else text
 

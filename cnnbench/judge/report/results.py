@@ -1,4 +1,4 @@
-"""The content of the records that a report is about, sorted and compared."""
+"""Content of the records of a report, sorted and compared."""
 
 from __future__ import annotations
 
@@ -19,9 +19,12 @@ from cnnbench.judge.metrics.origin import Machine, Origin, titles
 from cnnbench.judge.metrics.registry import HISTORY
 from cnnbench.records.allreduce import AllReduceRecord
 from cnnbench.records.codec import started
-from cnnbench.records.load import Loaded, Skipped
+from cnnbench.records.load import Loaded, SkippedFile, Study
+from cnnbench.records.roofline import Roofline
 from cnnbench.records.run import RunRecord, share_of_peak
 from cnnbench.records.steady_state import RunSteadyState, run_steady_state
+from cnnbench.records.strategies import StrategiesDocument
+from cnnbench.records.tune import TuneDocument
 
 CONFIDENCE = 0.95
 """At least, of the intervals."""
@@ -31,7 +34,7 @@ _PeakKey: TypeAlias = tuple[Machine, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Values:
+class ProcessValues:
     """Values of one quantity, one per process.
 
     Attributes:
@@ -53,7 +56,7 @@ class Values:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """A confidence interval of the median; None if there are too few values for one."""
+        """A confidence interval of the median; None if there are too few values."""
         return median_interval(self.values)
 
     @property
@@ -73,7 +76,6 @@ def median_interval(
     Nonparametric Statistical Methods, section 3.6). Six values are the fewest for 95 %.
 
     Args:
-      values: independent ones.
       confidence: at least so much.
     """
     ordered = sorted(values)
@@ -103,7 +105,7 @@ class Configured:
     group: Group
     origin: Origin
     measured_peaks: Mapping[_PeakKey, Sequence[float]] = field(default_factory=dict, repr=False)
-    _samples: dict[str | Callable[[RunRecord], float | None], Values] = field(
+    _samples: dict[str | Callable[[RunRecord], float | None], ProcessValues] = field(
         default_factory=dict, repr=False
     )
 
@@ -119,10 +121,10 @@ class Configured:
 
     @cached_property
     def good(self) -> tuple[RunRecord, ...]:
-        """Its runs that succeeded; all values are of these."""
+        """Runs that succeeded; all values are taken from these."""
         return tuple(record for record in self.records if record.status == "ok")
 
-    def sample(self, value: str | Callable[[RunRecord], float | None]) -> Values:
+    def sample(self, value: str | Callable[[RunRecord], float | None]) -> ProcessValues:
         """One finite value of each run that succeeded and has one.
 
         Args:
@@ -131,14 +133,13 @@ class Configured:
         if value not in self._samples:
             of = HISTORY[value].value if isinstance(value, str) else value
             found = (of(record) for record in self.good)
-            self._samples[value] = Values(tuple(v for v in found if v is not None and isfinite(v)))
+            self._samples[value] = ProcessValues(
+                tuple(v for v in found if v is not None and isfinite(v))
+            )
         return self._samples[value]
 
     def peaks(self, run: RunRecord) -> Sequence[float]:
         """The peaks that processes measured on the machine of a run in its number format.
-
-        Args:
-          run: one of `records`.
 
         Returns:
           FLOP/s; empty if the run measured none.
@@ -146,34 +147,26 @@ class Configured:
         return self.measured_peaks.get(_peak_key(run), ()) if _measured_peak(run) else ()
 
     def peak(self, run: RunRecord) -> float | None:
-        """FLOP/s of all devices of a run; of measured ones the highest: neighbours only lower it.
-
-        Args:
-          run: one of `records`.
-        """
+        """FLOP/s of all devices of a run; the highest measured, since other load only lowers it."""
         return max(self.peaks(run), default=run.summary().peak_flops_per_sec)
 
     def mfu(self, run: RunRecord) -> float | None:
-        """The share of `peak` that a run reached; None where it would be above 1.
-
-        Args:
-          run: one of `records`.
-        """
+        """The share of `peak` that a run reached; None where it would be above 1."""
         return share_of_peak(run.summary().achieved_flops_per_sec, self.peak(run))
 
     def is_above_peak(self, run: RunRecord) -> bool:
-        """Whether a run computed more than `peak` allows, so that it must be wrong."""
+        """Whether a run computed faster than `peak`, which must then be wrong."""
         achieved, peak = run.summary().achieved_flops_per_sec, self.peak(run)
         return bool(achieved and peak and achieved > peak)
 
     @property
-    def throughput(self) -> Values:
+    def throughput(self) -> ProcessValues:
         """Images/sec, as `cnnbench compare` takes it."""
         return self.sample("throughput")
 
     @cached_property
     def steady_states(self) -> tuple[RunSteadyState, ...]:
-        """Whether the steps of each run that has enough of them were steady."""
+        """Whether the steps of each run with enough of them were steady."""
         found = map(run_steady_state, self.good)
         return tuple(state for state in found if state.series.shape is not Shape.TOO_SHORT)
 
@@ -221,19 +214,23 @@ class Configured:
         return str(self.flag("device"))
 
 
-def configurations(records: Iterable[RunRecord]) -> tuple[Configured, ...]:
+def configurations(
+    records: Iterable[RunRecord], beside: Iterable[RunRecord] = ()
+) -> tuple[Configured, ...]:
     """The configurations of some runs, in order of their names, numbers in them by value.
 
     Each is there once for every origin that its runs have, A before B, else in order of their
     first.
+
+    Args:
+      beside: other runs whose measured peaks count.
     """
     (found,) = groups(records)
     names = labels(group.configuration for group in found)
     peaks: dict[_PeakKey, list[float]] = {}
-    for group in found:
-        for run in group.records:
-            if isinstance(run, RunRecord) and (peak := _measured_peak(run)):
-                peaks.setdefault(_peak_key(run), []).append(peak)
+    for run in (*(run for group in found for run in group.records), *beside):
+        if isinstance(run, RunRecord) and (peak := _measured_peak(run)):
+            peaks.setdefault(_peak_key(run), []).append(peak)
     configured = []
     for group in sorted(found, key=lambda one: natural_key(names[one.configuration.key])):
         origins = group.origins()
@@ -264,7 +261,7 @@ def by_family(configured: Iterable[Configured]) -> dict[str, list[Configured]]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Results:
+class ReportSubject:
     """The subject of a report.
 
     Attributes:
@@ -272,12 +269,35 @@ class Results:
       allreduces: all-reduce measurements, by their start.
       skipped: files that gave no record.
       comparison: with the baseline; None if there is none.
+      studies: what commands found out about several processes or a profiled one.
     """
 
     configured: tuple[Configured, ...]
     allreduces: tuple[AllReduceRecord, ...] = ()
-    skipped: tuple[Skipped, ...] = ()
+    skipped: tuple[SkippedFile, ...] = ()
     comparison: Comparison | None = None
+    studies: tuple[Study, ...] = ()
+
+    @property
+    def rooflines(self) -> tuple[Roofline, ...]:
+        """The profiled processes."""
+        return tuple(one for one in self.studies if isinstance(one, Roofline))
+
+    @property
+    def strategies(self) -> tuple[StrategiesDocument, ...]:
+        """The comparisons of modes."""
+        return tuple(one for one in self.studies if isinstance(one, StrategiesDocument))
+
+    @property
+    def tunings(self) -> tuple[TuneDocument, ...]:
+        """The searches of flags."""
+        return tuple(one for one in self.studies if isinstance(one, TuneDocument))
+
+    @cached_property
+    def profiled(self) -> Mapping[str, Configured]:
+        """The configuration of each roofline's process by its run_id, pooled with no other run."""
+        found = configurations([one.run for one in self.rooflines], self.runs)
+        return {record.run_id: one for one in found for record in one.records}
 
     @property
     def runs(self) -> list[RunRecord]:
@@ -287,11 +307,13 @@ class Results:
 
     @property
     def processes(self) -> list[tuple[str, RunRecord | AllReduceRecord]]:
-        """Records with the names of their configurations: runs, then all-reduces."""
+        """Records with the names of their configurations: runs, all-reduces, profiled runs."""
         names = {record.run_id: one.name for one in self.configured for record in one.records}
+        profiled = [one.run for one in self.rooflines if one.run_id not in names]
         return [
             *((names[run.run_id], run) for run in self.runs),
             *(("all-reduce", one) for one in self.allreduces),
+            *((f"{self.profiled[run.run_id].name}, profiled", run) for run in profiled),
         ]
 
 
@@ -303,13 +325,10 @@ def gather(
     allow_different: Sequence[str] = (),
     labels: tuple[str, str] = ("BASE", "NEW"),
     comparison: Comparison | None = None,
-) -> Results:
+) -> ReportSubject:
     """Sorts records by configuration, and compares them with a baseline.
 
     Args:
-      loaded: the subject of the report.
-      baseline: runs and reductions to compare with.
-      policy: of the comparison.
       allow_different: facts that may differ.
       labels: names of the baseline and of the records.
       comparison: of an experiment that the records are of, in place of one with a baseline.
@@ -326,11 +345,14 @@ def gather(
             new_label=labels[1],
             skipped=baseline.skipped,
         )
-    return Results(
-        configured=configurations(loaded.records),
+    return ReportSubject(
+        configured=configurations(
+            loaded.records, [one.run for one in loaded.studies if isinstance(one, Roofline)]
+        ),
         allreduces=tuple(sorted(loaded.allreduces, key=lambda one: started(one.started_at))),
         skipped=loaded.skipped,
         comparison=comparison,
+        studies=loaded.studies,
     )
 
 

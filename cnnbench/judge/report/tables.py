@@ -1,4 +1,4 @@
-"""The numbers of a report as tables for other programs, by way of pandas.
+"""Numbers of a report as tables for other programs, made with pandas.
 
 Units are in the names of columns: seconds, bytes, images per second; shares are shares. What
 is not known is an empty cell. Text that a spreadsheet would take for a formula begins with an
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from cnnbench.base.text.escape import spreadsheet
 from cnnbench.judge.metrics.registry import HISTORY
-from cnnbench.judge.report.results import Configured, Results
+from cnnbench.judge.report.results import Configured, ReportSubject
 from cnnbench.judge.report.sections.scaling import curves
 from cnnbench.records.steady_state import run_steady_state
 from cnnbench.records.tables import RUNS, allreduce_row, run_row
@@ -44,7 +44,7 @@ _SPREADING = ("throughput_images_per_sec", "peak_memory_bytes")
 """Values with interval and range."""
 
 
-def configurations(results: Results) -> DataFrame:
+def configurations(results: ReportSubject) -> DataFrame:
     """A row per configuration: medians over processes with their intervals and ranges."""
     import pandas
 
@@ -95,8 +95,8 @@ def _facts(one: Configured) -> dict[str, Any]:
     }
 
 
-def runs(results: Results) -> DataFrame:
-    """A row per process: the columns of --result_csv, and what the report adds."""
+def runs(results: ReportSubject) -> DataFrame:
+    """A row per process: the columns of --result_csv and those of the report."""
     import pandas
 
     names = {record.run_id: one.name for one in results.configured for record in one.records}
@@ -118,7 +118,7 @@ def runs(results: Results) -> DataFrame:
     return pandas.DataFrame(rows)
 
 
-def allreduce(results: Results) -> DataFrame:
+def allreduce(results: ReportSubject) -> DataFrame:
     """A row per reduction, with the columns of `cnnbench allreduce --result_csv`."""
     import pandas
 
@@ -126,7 +126,7 @@ def allreduce(results: Results) -> DataFrame:
     return pandas.DataFrame([dict(row) for row in rows])
 
 
-def comparison(results: Results) -> DataFrame:
+def comparison(results: ReportSubject) -> DataFrame:
     """A row per configuration and metric judged against the baseline."""
     import pandas
 
@@ -151,7 +151,7 @@ def comparison(results: Results) -> DataFrame:
     return pandas.DataFrame(rows)
 
 
-TABLES: Mapping[str, Callable[[Results], DataFrame]] = {
+TABLES: Mapping[str, Callable[[ReportSubject], DataFrame]] = {
     "configurations": configurations,
     "runs": runs,
     "allreduce": allreduce,
@@ -160,11 +160,10 @@ TABLES: Mapping[str, Callable[[Results], DataFrame]] = {
 """Tables by name."""
 
 
-def frame(results: Results, table: str) -> DataFrame:
+def frame(results: ReportSubject, table: str) -> DataFrame:
     """A table as a pandas DataFrame.
 
     Args:
-      results: the subject of the report.
       table: name in `TABLES`.
 
     Raises:
@@ -173,7 +172,7 @@ def frame(results: Results, table: str) -> DataFrame:
     return TABLES[table](results)
 
 
-def csv(results: Results, table: str) -> str:
+def csv(results: ReportSubject, table: str) -> str:
     """A table as CSV with a header, in which no cell is a formula; arguments as of `frame`.
 
     Raises:

@@ -1,1 +1,1 @@
-"""``cnnbench allreduce``: measures and checks reductions between devices by themselves."""
+"""``cnnbench allreduce``: measurement and check of reductions alone."""

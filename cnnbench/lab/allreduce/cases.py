@@ -1,4 +1,4 @@
-"""The cases that are measured: tensors of --sizes, and algorithms with their packing.
+"""Measured cases: tensors of --sizes, and algorithms with packing.
 
     sizes = item ("," item)*
     item  = (size | range) ["*" count]
@@ -28,7 +28,7 @@ _MOST_SIZES = 1000
 
 @dataclass(frozen=True)
 class Workload:
-    """The tensors that every device holds.
+    """Tensors on each device.
 
     Attributes:
       name: the size as text ("65536", "4096*1000"), or the model whose gradients they are.
@@ -45,7 +45,7 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class ReductionCase:
     """An algorithm with packing, or a peer.
 
     Attributes:
@@ -73,7 +73,6 @@ def parse_sizes(text: str, dtype: str) -> tuple[Workload, ...]:
 
     Args:
       text: see the module's grammar.
-      dtype: name of the number format.
 
     Raises:
       FlagError: names the piece that is wrong.

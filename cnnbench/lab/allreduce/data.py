@@ -1,4 +1,4 @@
-"""The data that is reduced, and the check of the sums.
+"""Reduced data, and the check of the sums.
 
 The values of a device repeat with a period that is a prime, so that a few hundred
 kilobytes describe tensors of any size, and no part of a tensor that an algorithm might
@@ -59,13 +59,7 @@ class DataSet:
     magnitude: Array
 
     def fill(self, device: int, begin: int, shape: Sequence[int]) -> Array:
-        """A tensor of a device's values.
-
-        Args:
-          device: number of the device.
-          begin: number of the first value.
-          shape: of the tensor.
-        """
+        """A tensor of a device's values."""
         count = int(np.prod(shape, dtype=np.int64))
         start = np.roll(self.values[device], -(begin % PERIOD))
         return np.resize(start, count).reshape(shape)
@@ -75,7 +69,6 @@ class DataSet:
 
         Args:
           result: the sum on one device, any shape.
-          begin: number of its first element.
           added_in: name of the dtype in which the sum was made.
           cast: whether the values were rounded to that dtype first.
         """
@@ -103,11 +96,8 @@ def make_data(name: str, devices: int, dtype: str, added_in: Sequence[str], seed
 
     Args:
       name: one of `SETS`.
-      devices: how many.
-      dtype: of the tensors.
       added_in: names of all dtypes in which sums will be made; integers are so small that
         no sum is rounded in any of them.
-      seed: the same values for the same seed.
     """
     streams = np.random.SeedSequence([seed, SETS.index(name), devices]).spawn(devices)
     generators = [np.random.default_rng(stream) for stream in streams]

@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from cnnbench.base.jobs.job import Job
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params, validate
-from cnnbench.flags.checks import check_all_reduce, check_labels
-from cnnbench.flags.cluster import job_of
+from cnnbench.flags.checks import check_labels
 from cnnbench.flags.declare import specs_of, words
 from cnnbench.flags.groups.allreduce import (
     AllReduceParams,
@@ -21,8 +20,9 @@ from cnnbench.flags.groups.allreduce import (
     parse_specs,
 )
 from cnnbench.flags.ineffective import INDIFFERENT_TO_MEMORY, Unused, notices
+from cnnbench.flags.reductions import check_all_reduce
 from cnnbench.lab.allreduce import peers
-from cnnbench.lab.allreduce.cases import Case, Workload, parse_sizes
+from cnnbench.lab.allreduce.cases import ReductionCase, Workload, parse_sizes
 from cnnbench.run.runtime.tensorflow import Settings
 from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec, single
@@ -83,11 +83,15 @@ class AllReducePlan:
         """The settings of TensorFlow."""
         return Settings.of(self.run)
 
-    def cases(self, specs: Sequence[AllReduceSpec]) -> tuple[Case, ...]:
+    def cases(self, specs: Sequence[AllReduceSpec]) -> tuple[ReductionCase, ...]:
         """Every spec with every packing, then the peers."""
         return (
-            *(Case(spec=spec, packing=packing) for spec in specs for packing in self.packings),
-            *(Case(peer=peer) for peer in self.peers),
+            *(
+                ReductionCase(spec=spec, packing=packing)
+                for spec in specs
+                for packing in self.packings
+            ),
+            *(ReductionCase(peer=peer) for peer in self.peers),
         )
 
 
@@ -96,7 +100,6 @@ def make_plan(params: AllReduceParams, explicit: Sequence[str] = ()) -> AllReduc
 
     Args:
       params: every value checked by itself.
-      explicit: names of the flags that were given.
 
     Raises:
       FlagError: names flag and value.
@@ -107,7 +110,7 @@ def make_plan(params: AllReduceParams, explicit: Sequence[str] = ()) -> AllReduc
         raise FlagError("num_gpus", "", "must name at least one number of devices")
     specs = parse_specs(params.all_reduce_spec)
     run = _run(params, max(counts), specs)
-    job = job_of(run)
+    job = run.job
     _check_places(job, counts, specs)
     for spec, count in itertools.product(specs or (), counts):
         check_all_reduce(
@@ -197,12 +200,7 @@ def _check_places(job: Job, counts: Sequence[int], specs: Sequence[AllReduceSpec
 
 
 def unused_notices(plan: AllReducePlan, explicit_flags: Sequence[str]) -> tuple[str, ...]:
-    """One line for every reason why flags that were given change nothing.
-
-    Args:
-      plan: of the run.
-      explicit_flags: names of the flags that were given.
-    """
+    """One line for every reason why flags that were given change nothing."""
     return notices(_UNUSED, plan, explicit_flags)
 
 

@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from cnnbench.errors import FlagError, first_line
 from cnnbench.lab.allreduce import peers
-from cnnbench.lab.allreduce.cases import Case
+from cnnbench.lab.allreduce.cases import ReductionCase
 from cnnbench.lab.allreduce.data import Array, DataSet
 from cnnbench.variable_mgr.aggregation.pipeline import make_stages, run_through
 from cnnbench.variable_mgr.all_reduce import (
@@ -50,7 +50,6 @@ class Buffers:
     Args:
       devices: full device strings.
       shapes: of the tensors of each device.
-      dtype: name of their dtype.
       first: number of the first of the devices among all that reduce.
     """
 
@@ -104,7 +103,6 @@ class Buffers:
         """Keeps the sums of every device, inside a traced function.
 
         Args:
-          sums: for every device.
           read: what `read` gave; a sum of nothing in it still comes after it.
 
         Returns:
@@ -126,7 +124,6 @@ class Buffers:
         """How many elements of the sums that were kept last are wrong, over all devices.
 
         Args:
-          data: what was reduced.
           added_in: name of the dtype in which the sums were made.
           cast: whether the values were rounded to that dtype first.
         """
@@ -255,7 +252,7 @@ def _chained(buffers: Buffers, make_reduction: Callable[[], Reduction], chain: i
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class ReductionDevices:
     """The devices that reduce together, and the options of algorithms.
 
     Attributes:
@@ -298,7 +295,6 @@ class Place:
         """What sums the tensors of these devices.
 
         Args:
-          spec: algorithms.
           merge_scope: consecutive tensors that share a name scope.
 
         Raises:
@@ -308,12 +304,8 @@ class Place:
         return Reducer(spec, self.context, groups, merge_scope)
 
 
-def factory(case: Case, place: Place) -> Callable[[], Reduction]:
+def factory(case: ReductionCase, place: ReductionDevices) -> Callable[[], Reduction]:
     """Makes the reduction of a case, anew for every one in a chain.
-
-    Args:
-      case: what to reduce with.
-      place: the devices.
 
     Raises:
       FlagError: an algorithm cannot work with these devices.
@@ -338,7 +330,7 @@ def factory(case: Case, place: Place) -> Callable[[], Reduction]:
     return make
 
 
-def usable(place: Place) -> tuple[tuple[AllReduceSpec, ...], dict[str, str]]:
+def usable(place: ReductionDevices) -> tuple[tuple[AllReduceSpec, ...], dict[str, str]]:
     """The algorithms that work on these devices, and why the others do not."""
     specs, reasons = [], {}
     for name in names():
@@ -355,13 +347,14 @@ def usable(place: Place) -> tuple[tuple[AllReduceSpec, ...], dict[str, str]]:
     return tuple(specs), reasons
 
 
-def check(specs: Sequence[AllReduceSpec] | None, peer_names: Sequence[str], place: Place) -> None:
+def check(
+    specs: Sequence[AllReduceSpec] | None, peer_names: Sequence[str], place: ReductionDevices
+) -> None:
     """Refuses specs and peers that cannot work on these devices.
 
     Args:
       specs: None for all that work.
       peer_names: of `peers.NAMES`.
-      place: the devices.
 
     Raises:
       FlagError: points into the spec, or names the peer.

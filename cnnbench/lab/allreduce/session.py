@@ -21,23 +21,24 @@ from cnnbench.machine.checks import Condition, RunFlags, parse_quiet
 from cnnbench.machine.watch import Watch
 from cnnbench.records.allreduce import AllReduceRecord, Copying, Point, RingDevices
 from cnnbench.records.codec import encode
+from cnnbench.records.parts import ErrorInfo
 from cnnbench.records.result_files import ResultFiles
-from cnnbench.records.run import ErrorInfo
 from cnnbench.records.tables import REDUCTIONS, allreduce_row
 from cnnbench.run.runtime import tensorflow as runtime
+from cnnbench.run.runtime.loading import load_tensorflow
 from cnnbench.run.runtime.native import uninterrupted, without_info_lines
 from cnnbench.variable_mgr.all_reduce.context import groups_of
 
 if TYPE_CHECKING:
     from cnnbench.base.jobs.job import Job
-    from cnnbench.lab.allreduce.program import Place
+    from cnnbench.lab.allreduce.program import ReductionDevices
     from cnnbench.lab.allreduce.size_bench import SizeBench
     from cnnbench.variable_mgr.all_reduce import AllReduceSpec
     from cnnbench.variable_mgr.worker_group import WorkerGroup
 
 
 class Connection(Protocol):
-    """What ties a process to the others of its job; see `cnnbench.run.driver.membership`."""
+    """Connections of a process with its job; see `cnnbench.run.driver.membership`."""
 
     def settings(self, settings: runtime.Settings) -> runtime.Settings:
         """Those of this process."""
@@ -60,11 +61,6 @@ class AllReduceBench:
 
     Args:
       params: every value checked by itself.
-      writer: takes the lines of the table.
-      command: argv for the record.
-      explicit_flags: names of the flags that were given.
-      messages: where notices go; silent by default.
-      progress: live progress; none by default.
       plan: of the flags; made from them if None.
       connection: to the other processes of a job; None for one process.
 
@@ -160,11 +156,7 @@ class AllReduceBench:
         return self._finish()
 
     def lost(self, error: BenchmarkError) -> None:
-        """Completes the record of a run whose process has ended without doing so.
-
-        Args:
-          error: how it ended.
-        """
+        """Completes the record of a run whose process ended early."""
         written = self._results.holds(self._run_id)
         so_far = AllReduceRecord.from_json(written) if written else self.record("interrupted")
         if so_far.status == "interrupted":
@@ -198,7 +190,7 @@ class AllReduceBench:
             subject=self._subject.labelled(labels_of(config)),
         )
 
-    def _start(self) -> dict[int, Place]:
+    def _start(self) -> dict[int, ReductionDevices]:
         """Loads and configures TensorFlow; the place for every number of devices."""
         settings = self.plan.settings
         if self._connection is not None:
@@ -207,7 +199,7 @@ class AllReduceBench:
         for warning in runtime.export_environment(settings):
             self._messages.warning(warning)
         with without_info_lines():
-            runtime.load_tensorflow()
+            load_tensorflow()
             devices = runtime.configure(settings, self.plan.job)
             if self._connection is not None:
                 devices = self._connection.join(devices)
@@ -231,15 +223,15 @@ class AllReduceBench:
             self._workers = WorkerGroup(job.cpu_devices, job.cpu_device)
         return {count: self._place(job, count) for count in self.plan.counts}
 
-    def _place(self, job: Job, count: int) -> Place:
-        """The first so many devices of every worker."""
-        from cnnbench.lab.allreduce.program import Place
+    def _place(self, job: Job, count: int) -> ReductionDevices:
+        """The first devices of every worker, this many in each."""
+        from cnnbench.lab.allreduce.program import ReductionDevices
 
         def first(devices: Sequence[str]) -> tuple[str, ...]:
             each = job.towers_per_worker
             return tuple(device for i, device in enumerate(devices) if i % each < count)
 
-        return Place(
+        return ReductionDevices(
             devices=first(job.tower_devices),
             own=None if self._workers is None else first(job.own_tower_devices),
             cpus=job.cpu_devices if job.in_cluster else (),
@@ -256,8 +248,10 @@ class AllReduceBench:
             if condition.id not in self._quiet:
                 self._messages.warning(str(condition))
 
-    def _specs(self, places: Mapping[int, Place]) -> dict[int, tuple[AllReduceSpec, ...]]:
-        """The specs to measure on each number of devices."""
+    def _specs(
+        self, places: Mapping[int, ReductionDevices]
+    ) -> dict[int, tuple[AllReduceSpec, ...]]:
+        """Specs to measure for each number of devices."""
         from cnnbench.lab.allreduce.program import check, usable
 
         for place in places.values():
@@ -281,7 +275,7 @@ class AllReduceBench:
         return {count: specs for count, (specs, _) in found.items()}
 
     def _measure(
-        self, places: Mapping[int, Place], specs: Mapping[int, tuple[AllReduceSpec, ...]]
+        self, places: Mapping[int, ReductionDevices], specs: Mapping[int, tuple[AllReduceSpec, ...]]
     ) -> None:
         from cnnbench.lab.allreduce.size_bench import SizeBench, warm_up
 
@@ -365,7 +359,7 @@ class AllReduceBench:
 
 
 def _failure(failed: Sequence[Point]) -> str:
-    """One line about everything that failed."""
+    """One line about all failures."""
     first = failed[0]
     where = f"{first.spec} on {first.devices} devices, {first.bytes} bytes"
     what = first.error or f"{first.wrong} of {first.checked} elements are wrong"

@@ -1,4 +1,4 @@
-"""All cases on the tensors of one size, measured side by side and checked."""
+"""Measurement and check of all cases on the tensors of one size."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from cnnbench.base.interrupts import restored
 from cnnbench.base.text.progress import Progress
 from cnnbench.errors import first_line
-from cnnbench.lab.allreduce.cases import Case, Workload
+from cnnbench.lab.allreduce.cases import ReductionCase, Workload
 from cnnbench.lab.allreduce.data import SETS, DataSet, make_data
 from cnnbench.lab.allreduce.plan import Length
-from cnnbench.lab.allreduce.program import Buffers, Place, Program, copy_all, factory
+from cnnbench.lab.allreduce.program import Buffers, Program, ReductionDevices, copy_all, factory
 from cnnbench.records.allreduce import Copying, Point
 from cnnbench.variable_mgr.sizes import DTYPE_BYTES
 from cnnbench.variable_mgr.worker_group import WorkerGroup
@@ -26,7 +26,7 @@ _COPIED = "float32"
 class _Trial:
     """One case, or the memory copy, and its results so far."""
 
-    case: Case = field(default_factory=Case)
+    case: ReductionCase = field(default_factory=ReductionCase)
     program: Program | None = None
     seconds: list[float] = field(default_factory=list)
     wrong: int = 0
@@ -54,20 +54,15 @@ class SizeBench:
     order, so that disturbances of the machine are shared by all.
 
     Args:
-      place: the devices.
-      workload: their tensors.
-      dtype: name.
-      cases: what to measure.
-      length: how long to measure.
       workers: the processes of a job in which each has devices of its own; None elsewhere.
     """
 
     def __init__(
         self,
-        place: Place,
+        place: ReductionDevices,
         workload: Workload,
         dtype: str,
-        cases: Sequence[Case],
+        cases: Sequence[ReductionCase],
         length: Length,
         workers: WorkerGroup | None = None,
     ) -> None:
@@ -220,7 +215,7 @@ class SizeBench:
 
 @contextlib.contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Keeps Python's collector, which takes long over traced graphs, out of the timed calls."""
+    """Disables Python's garbage collector, which is slow with traced graphs, during timed calls."""
     gc.collect()
     was_enabled = gc.isenabled()
     gc.disable()
@@ -231,8 +226,8 @@ def _no_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def warm_up(place: Place) -> None:
-    """Traces and runs a copy, so that no case pays for what a process does only once."""
+def warm_up(place: ReductionDevices) -> None:
+    """Traces and runs a copy, so that no case includes one-time costs of the process."""
     buffers = Buffers(place.context.own_devices, [(1,)], _COPIED)
     buffers.load(make_data("integers", len(place.devices), _COPIED, (), 0))
     Program(buffers, lambda: copy_all, 1).run()

@@ -1,4 +1,4 @@
-"""The printed table, in the manner of nccl-tests: rows of data, all else behind a ``#``.
+"""The printed table in the format of nccl-tests: rows of data, all other lines behind ``#``.
 
 docs/all_reduce_benchmark.md defines the columns; GB are 10**9 bytes. Rows are printed as they
 are measured and read by scripts: widths are fixed beforehand, and numbers have no separators.
@@ -71,7 +71,6 @@ class RowFormat:
         """One row.
 
         Args:
-          point: what was measured.
           share: of the memory-copy bound; None if unknown.
         """
         return self._line(" ", [str(column.cell(point, share)) for column in self._columns])
@@ -91,7 +90,7 @@ def copy_line(copy: Copying) -> str:
 
 
 def build_line(point: Point) -> str:
-    """How long one row took to build."""
+    """Build time of one row."""
     return (
         f"# build: {point.spec} {point.packing}: traced in {_fixed(point.trace_seconds, 3)} s, "
         f"built in {_fixed(point.build_seconds, 3)} s, {point.operations or 0} operations"
@@ -99,7 +98,7 @@ def build_line(point: Point) -> str:
 
 
 def error_line(point: Point) -> str:
-    """Why a row has no times."""
+    """Error of a row without times."""
     return f"# {point.spec} {point.packing}: {point.error}"
 
 
@@ -122,11 +121,7 @@ def footer(record: AllReduceRecord) -> list[str]:
 
 
 def fastest(record: AllReduceRecord) -> list[str]:
-    """A line per size and number of devices of which several rows were timed.
-
-    Args:
-      record: of the run; reductions of other libraries count too.
-    """
+    """A line per size and number of devices of which several rows were timed."""
     alike: dict[tuple[object, ...], list[tuple[float, Point]]] = {}
     for point in record.rows:
         if point.median is not None and not point.failed:
@@ -151,10 +146,9 @@ def _case(point: Point) -> str:
 
 
 def implausible(point: Point, share: float | None) -> str | None:
-    """A warning about a time that is too short for a reduction; None for others.
+    """A warning about a time too short for a reduction; None for others.
 
     Args:
-      point: what was measured.
       share: of the memory-copy bound; None if unknown.
     """
     if share is None or share <= IMPLAUSIBLE_SHARE:

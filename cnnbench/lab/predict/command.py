@@ -1,10 +1,10 @@
-"""``cnnbench allreduce --predict``: from flags to predictions."""
+"""``cnnbench allreduce --predict``: predictions from flags."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from cnnbench.base.text.table import wrapped
@@ -19,15 +19,13 @@ from cnnbench.flags.groups.allreduce import (
 )
 from cnnbench.flags.groups.predict import PREDICT_FLAGS, PredictParams
 from cnnbench.lab.predict import plot, report
-from cnnbench.lab.predict.document import PredictionDocument
-from cnnbench.lab.predict.fit import CostModel, Fit, Residual, fit, held_out
+from cnnbench.lab.predict.document import COLUMNS, FastestByDevices, PredictionDocument
 from cnnbench.lab.predict.formulas import FORMULAS
-from cnnbench.lab.predict.host import WORK, Host
 from cnnbench.lab.predict.interconnect import Interconnect
 from cnnbench.lab.predict.links import LARGEST_DOMAIN, parse_link
-from cnnbench.lab.predict.points import MeasuredReduction, read_points
 from cnnbench.lab.predict.predict import fastest_by_size, predict
 from cnnbench.lab.predict.workload import TrainingStep, gradient_tensors
+from cnnbench.records.csv_table import CsvTable
 from cnnbench.records.outputs import Output
 from cnnbench.records.result_files import ResultFiles
 from cnnbench.variable_mgr.aggregation.spec import Packing
@@ -37,6 +35,7 @@ from cnnbench.variable_mgr.sizes import DTYPE_BYTES
 _DEFAULT_MODEL = "resnet50"
 _TWO_LEVELS = ("nccl/xring", "nccl/rechd", "nccl/tree", "psgpu/xring")
 _MOST_DEVICES = 1_000_000
+_TABLE = CsvTable("result_csv", COLUMNS, PredictionDocument.schema)
 
 
 def main(given: Mapping[str, Any]) -> int:
@@ -51,49 +50,40 @@ def main(given: Mapping[str, Any]) -> int:
 
     Raises:
       FlagError: names flag and value.
-      UsageError: neither a link nor points.
+      UsageError: no link.
       BenchmarkError: a file could not be written.
     """
     params = PredictParams(**{s.name: given[s.name] for s in PREDICT_FLAGS if s.name in given})
     sent = params_of(given)
     _check_companions(given)
     device_counts = parse_device_counts(params.devices)
-    kind = PredictionDocument.kind
-    files = ResultFiles(sent.result_json, sent.result_csv, report.TABLE, kind)
-    read = [*map(str.strip, (params.points or "").split(",")), params.record]
-    files.prepare([Output("plot", params.plot, suffixes=plot.SUFFIXES)], read)
+    files = ResultFiles(sent.result_json, sent.result_csv, _TABLE, PredictionDocument.kind)
+    files.prepare([Output("plot", params.plot, suffixes=plot.SUFFIXES)], [params.record])
     step = _step(params, sent)
-    fitted = None if params.points is None else _fit(params.points, params.link)
-    points = () if fitted is None else fitted.used
-    model = _model(params, sent, fitted)
+    model = _model(params)
     if params.inter_link is None:
         _warn_of_domain(params.link, device_counts[-1])
     specs = parse_specs(sent.all_reduce_spec) or _default_specs(model)
-    result = report.PredictionReport(
-        model,
-        step,
-        predict(model, step, specs, device_counts),
-        {count: fastest_by_size(model, specs, count) for count in device_counts if count > 1},
-        _validation(points),
+    result = PredictionDocument(
+        model=step.model,
+        parameters=model,
+        rows=tuple(predict(model, step, specs, device_counts)),
+        fastest=tuple(
+            FastestByDevices(devices=count, ranges=fastest_by_size(model, specs, count))
+            for count in device_counts
+            if count > 1
+        ),
     )
-    files.write(result, result.table_rows)
+    files.write(result, lambda: map(asdict, result.rows))
     if params.plot is not None:
-        measured = max((point.devices for point in points), default=max(2, device_counts[-1]))
-        plot.draw(
-            params.plot,
-            model,
-            specs,
-            step,
-            result.predictions,
-            params.plot_devices or measured,
-            points,
-        )
-    _print(result, fitted)
+        devices = params.plot_devices or max(2, device_counts[-1])
+        plot.draw(params.plot, model, specs, step, result.rows, devices)
+    _print(model, step, result)
     return ExitCode.OK
 
 
 def _warn_of_domain(link: str | None, devices: int) -> None:
-    """Says that no machine has so many devices on a link."""
+    """Warns of more devices on a link than any machine has."""
     largest = LARGEST_DOMAIN.get((link or "").split(",")[0].strip())
     if largest is not None and devices > largest:
         print_warning(
@@ -145,37 +135,14 @@ def _check_companions(given: Mapping[str, Any]) -> None:
             raise FlagError(name, given[name], f"has no effect without {needed}")
 
 
-def _fit(paths: str, link: str | None) -> Fit:
-    if link is not None:
-        raise FlagError("link", link, "has no meaning beside --points; give one")
-    try:
-        return fit(read_points([path.strip() for path in paths.split(",")]))
-    except FlagError:
-        raise
-    except ValueError as error:
-        raise FlagError("points", paths, str(error)) from error
-
-
-def _model(params: PredictParams, sent: AllReduceParams, fitted: Fit | None) -> CostModel:
-    """The model with the parameters that were given or fitted."""
-    if fitted is not None:
-        model = fitted.model
-    elif params.link is not None:
-        model = Interconnect(parse_link("link", params.link))
-    else:
-        raise UsageError(
-            "--predict needs parameters: --link=PRESET (such as nvlink3 or roce100), or "
-            "--points=FILE that cnnbench allreduce --result_json wrote on this machine"
-        )
-    far = params.inter_link
-    if isinstance(model, Host):
-        if far is not None:
-            raise FlagError("inter_link", far, "has no meaning for points of CPU devices")
-        return replace(model, group_size=sent.all_reduce_group_size)
-    if far is None:
-        return model
-    link = parse_link("inter_link", far)
-    return replace(model, far_link=link, per_node=params.devices_per_node)
+def _model(params: PredictParams) -> Interconnect:
+    """The interconnect that the flags describe."""
+    if params.link is None:
+        raise UsageError("--predict needs parameters: --link=PRESET (such as nvlink3 or roce100)")
+    link = parse_link("link", params.link)
+    if params.inter_link is None:
+        return Interconnect(link)
+    return Interconnect(link, parse_link("inter_link", params.inter_link), params.devices_per_node)
 
 
 def _step(params: PredictParams, sent: AllReduceParams) -> TrainingStep:
@@ -232,32 +199,16 @@ def _packing(sent: AllReduceParams) -> Packing:
     return parse_packings(sent)[0]
 
 
-def _validation(points: Sequence[MeasuredReduction]) -> dict[str, list[Residual]]:
-    if not points:
-        return {}
-    return {
-        "held-out sizes": held_out(points, lambda point: point.bytes),
-        "held-out device counts": held_out(points, lambda point: point.devices),
-    }
-
-
-def _default_specs(model: CostModel) -> tuple[AllReduceSpec, ...]:
+def _default_specs(model: Interconnect) -> tuple[AllReduceSpec, ...]:
     """Every algorithm that can be predicted."""
-    if isinstance(model, Host):
-        texts: tuple[str, ...] = tuple(WORK)
-    else:
-        texts = (*FORMULAS, *(_TWO_LEVELS if model.far_link is not None else ()))
+    texts = (*FORMULAS, *(_TWO_LEVELS if model.inter_link is not None else ()))
     return tuple(map(parse_all_reduce_spec, texts))
 
 
-def _print(result: report.PredictionReport, fitted: Fit | None) -> None:
-    step = wrapped(report.step_line(result.step), more="#   ")
-    blocks = [[*report.model_lines(result.model), *step]]
-    if fitted is not None:
-        blocks.insert(0, report.fit_lines(fitted))
-        blocks += [report.validation_lines(*item) for item in result.validation.items()]
-    blocks.append(report.time_lines(result.predictions))
-    if result.step.step_seconds is not None:
-        blocks.append(report.step_lines(result.predictions))
+def _print(model: Interconnect, step: TrainingStep, result: PredictionDocument) -> None:
+    about = wrapped(report.step_line(step), more="#   ")
+    blocks = [[*report.model_lines(model), *about], report.time_lines(result.rows)]
+    if step.step_seconds is not None:
+        blocks.append(report.step_lines(result.rows))
     blocks.append(report.fastest_lines(result.fastest))
     print_result("\n\n".join("\n".join(block) for block in blocks))

@@ -6,80 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import ClassVar
 
-from cnnbench.lab.predict.host import Host
-from cnnbench.lab.predict.links import Link
-from cnnbench.lab.predict.predict import FastestRange
+from cnnbench.lab.predict.interconnect import Interconnect
+from cnnbench.lab.predict.predict import FastestRange, Prediction
 from cnnbench.records.codec import Document, one_of
 
-
-@dataclass(frozen=True, kw_only=True)
-class PredictionRow:
-    """One spec on one number of devices; its fields are the columns of the table.
-
-    Attributes:
-      model: whose gradients are reduced.
-      bytes: of the gradients of one device.
-      gradients: their number.
-      dtype: of the gradients.
-      packing: of the gradients.
-      parameters: "fitted", or the links.
-      devices: how many.
-      spec: the algorithms.
-      allreduce_seconds: of the reduction; None if there is no prediction.
-      compute_seconds: of the step without reduction, None if unknown.
-      step_seconds, efficiency, images_per_sec: without overlap of computing and reducing.
-      overlapped_step_seconds, overlapped_efficiency, overlapped_images_per_sec: bounds of any
-        overlap.
-      not_predicted: why there is no prediction.
-    """
-
-    model: str
-    bytes: int
-    gradients: int
-    dtype: str
-    packing: str
-    parameters: str
-    devices: int
-    spec: str
-    allreduce_seconds: float | None
-    compute_seconds: float | None
-    step_seconds: float | None
-    efficiency: float | None
-    images_per_sec: float | None
-    overlapped_step_seconds: float | None
-    overlapped_efficiency: float | None
-    overlapped_images_per_sec: float | None
-    not_predicted: str | None
-
-
-COLUMNS = (*(one.name for one in fields(PredictionRow)), "schema")
+COLUMNS = (*(one.name for one in fields(Prediction)), "schema")
 """The header of the table, always all of it in this order; unknown values are empty."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class HostParameters(Host):
-    """Parameters fitted to this machine."""
-
-    kind: str = field(default="host", metadata=one_of(("host",)))
-
-
-@dataclass(frozen=True, kw_only=True)
-class NetworkParameters:
-    """Parameters of links.
-
-    Attributes:
-      kind: "network".
-      link: between the devices of a node, or between all devices.
-      inter_link: between nodes; None where every device has its own link to all others.
-      devices_per_node: with inter_link.
-      launch: further seconds per reduction.
-    """
-
-    kind: str = field(default="network", metadata=one_of(("network",)))
-    link: Link
-    inter_link: Link | None
-    devices_per_node: int
-    launch: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +23,25 @@ class FastestByDevices:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HostParameters:
+    """Parameters fitted to measurements on CPUs, in documents of versions that had --points.
+
+    Attributes:
+      rates: seconds per unit of work.
+      cache_bytes: how much of the values and sums of all devices stays in caches.
+      group_size: devices per group of two-level algorithms; 0 for one group of all.
+      kind: "host".
+    """
+
+    rates: Mapping[str, float]
+    cache_bytes: float
+    group_size: int
+    kind: str = field(metadata=one_of(("host",)))
+
+
+@dataclass(frozen=True, kw_only=True)
 class ResidualDocument:
-    """A prediction against its measurement.
+    """A prediction against its measurement, in documents of versions that had --points.
 
     Attributes:
       spec: the algorithms.
@@ -121,7 +70,7 @@ class PredictionDocument(Document):
       parameters: of the cost model.
       rows: a spec on a number of devices each.
       fastest: for each number of devices.
-      validation: residuals by what was held out.
+      validation: residuals by what was held out; empty since parameters are no longer fitted.
     """
 
     kind: ClassVar[str] = "allreduce_prediction"
@@ -129,7 +78,7 @@ class PredictionDocument(Document):
     item_lines: ClassVar[tuple[str, ...]] = ("rows", "fastest")
 
     model: str
-    parameters: HostParameters | NetworkParameters
-    rows: tuple[PredictionRow, ...]
+    parameters: HostParameters | Interconnect
+    rows: tuple[Prediction, ...]
     fastest: tuple[FastestByDevices, ...]
-    validation: Mapping[str, tuple[ResidualDocument, ...]]
+    validation: Mapping[str, tuple[ResidualDocument, ...]] = field(default_factory=dict)

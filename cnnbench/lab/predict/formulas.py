@@ -1,7 +1,7 @@
-"""What each all-reduce algorithm costs on a network, per tensor, for any number of devices.
+"""Cost formulas of all-reduce algorithms, per tensor, for any number of devices.
 
 Every formula gives the path of one tensor of s bytes: the messages, bytes and additions
-that follow each other (see `Phase`). In Hockney's terms the cost is then
+that follow each other (see `ReductionPhase`). In Hockney's terms the cost is then
 messages * alpha + bytes * beta + added * gamma. ``n`` devices, ``k`` shards. Every
 algorithm but copying cuts a tensor into chunks of 16 KiB or more, so a small tensor is
 one chunk, and joins them with a copy in the end.
@@ -20,104 +20,11 @@ Whole lists of tensors and specs: `cnnbench.lab.predict.interconnect`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
-from cnnbench.lab.predict.links import Link
-from cnnbench.lab.predict.workload import Additive, Tensor
-
-# Adding reads two bytes and writes one, copying reads one and writes one.
-_COPY_TO_ADD = 2 / 3
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How devices share nodes; device d sits in node d // per_node.
-
-    Attributes:
-      devices: how many reduce together.
-      per_node: devices per node, connected by a link each; between nodes, all devices of a
-        node share one link. 1: every device has a network link of its own.
-    """
-
-    devices: int
-    per_node: int = 1
-
-    @property
-    def nodes(self) -> int:
-        """Nodes, the last of which may be smaller."""
-        return math.ceil(self.devices / self.per_node)
-
-    @property
-    def near(self) -> int:
-        """Devices of a full node."""
-        return min(self.per_node, self.devices)
-
-
-@dataclass(frozen=True)
-class Phase(Additive):
-    """Part of a reduction that waits for the part before.
-
-    Messages and bytes are those that pass the busiest device one after another, within its
-    node (near) and through the link of its node (far). Near and far bytes move at the same
-    time, latencies add up.
-
-    Attributes:
-      near_messages, far_messages: latencies in a row.
-      near_bytes, far_bytes: bytes in a row, in one direction.
-      added: bytes added on the busiest device.
-      copied: bytes copied within the memory of the busiest device.
-      fixed: further seconds.
-    """
-
-    near_messages: float = 0.0
-    near_bytes: float = 0.0
-    far_messages: float = 0.0
-    far_bytes: float = 0.0
-    added: float = 0.0
-    copied: float = 0.0
-    fixed: float = 0.0
-
-    def coefficients(self) -> tuple[float, float, float]:
-        """What alpha, beta and gamma are multiplied by where near and far links are alike."""
-        return (
-            self.near_messages + self.far_messages,
-            max(self.near_bytes, self.far_bytes),
-            self.added + _COPY_TO_ADD * self.copied,
-        )
-
-    def seconds(self, near: Link, far: Link) -> float:
-        """Time of this phase.
-
-        Args:
-          near: link between devices of a node.
-          far: link between nodes.
-
-        Returns:
-          Seconds.
-        """
-        return (
-            self.near_messages * near.alpha
-            + self.far_messages * far.alpha
-            + max(self.near_bytes * near.beta, self.far_bytes * far.beta)
-            + (self.added + _COPY_TO_ADD * self.copied) * near.gamma
-            + self.fixed
-        )
-
-
-Path = Sequence[Phase]
-
-
-def path_seconds(path: Path, near: Link, far: Link) -> float:
-    """Seconds of phases that follow each other.
-
-    Args:
-      path: the phases.
-      near, far: links within and between nodes.
-    """
-    return sum(phase.seconds(near, far) for phase in path)
-
+from cnnbench.lab.predict.phases import Formula, NodeLayout, Path, PathOf, ReductionPhase
+from cnnbench.lab.predict.workload import Tensor
 
 # NCCL's own model (src/graph/tuning.cc, commit 5067397): a call costs 8.4 us and more with
 # its protocol for large messages ("Simple", whose latencies the presets of links have).
@@ -128,40 +35,14 @@ _NCCL_CALL_LL = 6.6e-6
 _LL_LATENCY = 0.19
 _LL_BYTES = 4
 
-PathOf = Callable[[Tensor, Layout, int], Path]
 
-
-@dataclass(frozen=True)
-class Formula:
-    """The cost of one algorithm.
-
-    Attributes:
-      path: phases of one tensor, of (tensor, layout, shards).
-      source: paper or code the cost is from.
-      cost: the cost of one large tensor in words, for all devices alike.
-      busy: what one tensor occupies a device with, where that is less than the path.
-      roots: over how many devices successive tensors take turns, of (layout, shards).
-      or_paths: alternatives that the algorithm takes where they are faster.
-      traffic: what all devices together send, where that is neither `busy` nor, without
-        that, the path for each of them; only messages and bytes count.
-    """
-
-    path: PathOf
-    source: str
-    cost: str
-    busy: PathOf | None = None
-    roots: Callable[[Layout, int], int] = lambda layout, shards: 1
-    or_paths: tuple[PathOf, ...] = ()
-    traffic: PathOf | None = None
-
-
-def _copy(tensor: Tensor, layout: Layout, shards: int) -> Path:
+def _copy(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     """Every other device sends to the root, which adds and sends the sum to each of them."""
     star = _star(layout.near - 1, layout.devices - layout.near, tensor.bytes)
-    return (star + Phase(added=(layout.devices - 1) * tensor.bytes), star)
+    return (star + ReductionPhase(added=(layout.devices - 1) * tensor.bytes), star)
 
 
-def _hierarchical_copy(tensor: Tensor, layout: Layout, shards: int) -> Path:
+def _hierarchical_copy(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     """Two halves add on a device each; these two exchange and serve their halves."""
     size = tensor.bytes
     half = math.ceil(layout.devices / 2)
@@ -169,21 +50,21 @@ def _hierarchical_copy(tensor: Tensor, layout: Layout, shards: int) -> Path:
     gather = _star(near - 1, half - near, size)
     across = _message(layout.nodes > 1, size)
     return (
-        gather + Phase(added=(half - 1) * size),
-        across + Phase(added=size),
+        gather + ReductionPhase(added=(half - 1) * size),
+        across + ReductionPhase(added=size),
         across,
         gather,
     )
 
 
-def _halves(tensor: Tensor, layout: Layout, shards: int) -> Path:
-    """What `_hierarchical_copy` sends: all but two to the root of their half, and back."""
+def _halves(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
+    """Traffic of `_hierarchical_copy`: all but two devices to the root of their half, and back."""
     across = _messages(layout.nodes > 1, 2, 2 * tensor.bytes)
     others = _star(0, layout.devices - 2, tensor.bytes)
     return (others, across, others)
 
 
-def _ring(tensor: Tensor, layout: Layout, shards: int) -> Path:
+def _ring(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     """n-1 hops that add, n-1 that hand the sums on; k rings at once.
 
     A device passes on one chunk per ring and hop. Of the hops of one lap, as many leave a
@@ -196,7 +77,7 @@ def _ring(tensor: Tensor, layout: Layout, shards: int) -> Path:
     return _there_and_back(lap, moved, tensor, cut.count)
 
 
-def _ring_busy(tensor: Tensor, layout: Layout, shards: int) -> Path:
+def _ring_busy(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     """Every chunk makes n-1 hops in each of two laps, spread over n devices."""
     share = (layout.devices - 1) / layout.devices
     chunks = tensor.chunks(layout.devices * shards).count
@@ -204,7 +85,7 @@ def _ring_busy(tensor: Tensor, layout: Layout, shards: int) -> Path:
     return _there_and_back(lap, share * tensor.bytes, tensor, chunks)
 
 
-def _halving_doubling(tensor: Tensor, layout: Layout, shards: int) -> Path:
+def _halving_doubling(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     """log2 p exchanges of half, a quarter, ... and back, p the power of two in n.
 
     Partners are half of the devices apart first, neighbours last. Each device beyond p
@@ -222,21 +103,21 @@ def _halving_doubling(tensor: Tensor, layout: Layout, shards: int) -> Path:
         piece = min(tensor.bytes, distance * cut.bytes)
         far = layout.nodes > 1 and distance >= layout.near
         message = _message(far, piece, layout.near)
-        halving.append(message + Phase(added=piece))
-        doubling.append(message + Phase(copied=piece if step < steps else 0))
-    before: tuple[Phase, ...] = ()
-    after: tuple[Phase, ...] = ()
+        halving.append(message + ReductionPhase(added=piece))
+        doubling.append(message + ReductionPhase(copied=piece if step < steps else 0))
+    before: tuple[ReductionPhase, ...] = ()
+    after: tuple[ReductionPhase, ...] = ()
     if extra:
         sharing = min(extra, layout.near)
         half = min(tensor.bytes, power // 2 * cut.bytes)
         shared = _message(layout.nodes > 1, half, sharing)
-        fetched = shared if extra > power // 2 else Phase()
-        before = (shared + Phase(added=half), fetched)
+        fetched = shared if extra > power // 2 else ReductionPhase()
+        before = (shared + ReductionPhase(added=half), fetched)
         after = (_message(layout.nodes > 1, tensor.bytes, sharing),)
     return (*before, *halving, *reversed(doubling), *after, _join(tensor, cut.count))
 
 
-def _halving_doubling_busy(tensor: Tensor, layout: Layout, shards: int) -> Path:
+def _halving_doubling_busy(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     """The messages of all devices over n: in a round, a device takes part if it has a chunk.
 
     As every tensor's ranks begin at another device, partners d apart are in two nodes of
@@ -245,7 +126,7 @@ def _halving_doubling_busy(tensor: Tensor, layout: Layout, shards: int) -> Path:
     steps = layout.devices.bit_length() - 1
     power = 2**steps
     chunks = tensor.chunks(power).count
-    rounds, added = Phase(), 0.0
+    rounds, added = ReductionPhase(), 0.0
     for step in range(1, steps + 1):
         block = power >> step
         messages = block * math.ceil(chunks / block) / layout.devices
@@ -265,13 +146,13 @@ def _halving_doubling_busy(tensor: Tensor, layout: Layout, shards: int) -> Path:
     )
     unfold = _messages(layout.nodes > 1, extra, extra * tensor.bytes * sharing)
     return (
-        rounds + fold + Phase(added=added + extra * tensor.bytes),
+        rounds + fold + ReductionPhase(added=added + extra * tensor.bytes),
         rounds + unfold,
         _join(tensor, chunks),
     )
 
 
-def _tree(tensor: Tensor, layout: Layout, shards: int) -> Path:
+def _tree(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     """Each half of the tensor climbs a binary tree and comes down again, k chunks in a row.
 
     At every level a device receives from two children, or serves two.
@@ -286,11 +167,13 @@ def _tree(tensor: Tensor, layout: Layout, shards: int) -> Path:
     behind = math.ceil(cut.count / 2) - 1
     near = children * (near_levels + (behind if not far_levels else 0))
     far = children * (far_levels + (behind if far_levels else 0))
-    climb = Phase(near, near * cut.bytes) + Phase(far_messages=far, far_bytes=far * cut.bytes)
+    climb = ReductionPhase(near, near * cut.bytes) + ReductionPhase(
+        far_messages=far, far_bytes=far * cut.bytes
+    )
     return _there_and_back(climb, (near + far) * cut.bytes, tensor, cut.count)
 
 
-def _tree_busy(tensor: Tensor, layout: Layout, shards: int) -> Path:
+def _tree_busy(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     """Every chunk goes up and down the n-1 edges of its tree, spread over n devices.
 
     Of the edges, half span one device, a quarter two, and so on. As every tensor's tree
@@ -308,7 +191,7 @@ def _tree_busy(tensor: Tensor, layout: Layout, shards: int) -> Path:
     return _there_and_back(climb, share * tensor.bytes, tensor, chunks)
 
 
-def _shuffle(tensor: Tensor, layout: Layout, shards: int, on_tower: bool = True) -> Path:
+def _shuffle(tensor: Tensor, layout: NodeLayout, shards: int, on_tower: bool = True) -> Path:
     """k devices, or the CPUs of k nodes, gather and add a shard each and send it back."""
     cut = tensor.chunks(shards)
     near, far = layout.near - on_tower, layout.devices - layout.near
@@ -319,22 +202,26 @@ def _shuffle(tensor: Tensor, layout: Layout, shards: int, on_tower: bool = True)
     return _there_and_back(move, (layout.devices - 1) * cut.bytes, tensor, cut.count)
 
 
-def _shuffle_traffic(tensor: Tensor, layout: Layout, shards: int, on_tower: bool = True) -> Path:
-    """What `_shuffle` sends: every chunk comes from all devices and goes back to them."""
+def _shuffle_traffic(
+    tensor: Tensor, layout: NodeLayout, shards: int, on_tower: bool = True
+) -> Path:
+    """Traffic of `_shuffle`: every chunk from all devices to its root, and back."""
     cut = tensor.chunks(shards)
     near, far = layout.near - on_tower, layout.devices - layout.near
-    once = Phase(near * cut.count, near * tensor.bytes, far * cut.count, far * tensor.bytes)
+    once = ReductionPhase(
+        near * cut.count, near * tensor.bytes, far * cut.count, far * tensor.bytes
+    )
     return (once, once)
 
 
-def _nccl_ring(tensor: Tensor, layout: Layout, shards: int) -> Path:
+def _nccl_ring(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     """NCCL's ring cuts a tensor into n chunks however small, and joins without a copy."""
     moved = (layout.devices - 1) * tensor.bytes / layout.devices
     lap = _lap(layout, 1, moved)
-    return (lap + Phase(added=moved), lap, Phase(fixed=_NCCL_CALL))
+    return (lap + ReductionPhase(added=moved), lap, ReductionPhase(fixed=_NCCL_CALL))
 
 
-def _nccl_tree(tensor: Tensor, layout: Layout, shards: int) -> Path:
+def _nccl_tree(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     """NCCL's pipelined double binary tree between nodes, chains within them.
 
     Up and down at once, each device sends and receives the tensor twice.
@@ -343,7 +230,7 @@ def _nccl_tree(tensor: Tensor, layout: Layout, shards: int) -> Path:
     far_hops = math.ceil(math.log2(layout.nodes))
     size = 2 * tensor.bytes
     return (
-        Phase(
+        ReductionPhase(
             2 * near_hops,
             size if near_hops else 0,
             2 * far_hops,
@@ -354,17 +241,17 @@ def _nccl_tree(tensor: Tensor, layout: Layout, shards: int) -> Path:
     )
 
 
-def _collective(tensor: Tensor, layout: Layout, shards: int) -> Path:
+def _collective(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     """TensorFlow's ring: n chunks per subdivision however small; the input is copied first."""
     moved = (layout.devices - 1) * tensor.bytes / layout.devices
     lap = _lap(layout, shards, moved)
-    return (Phase(copied=tensor.bytes), lap + Phase(added=moved), lap)
+    return (ReductionPhase(copied=tensor.bytes), lap + ReductionPhase(added=moved), lap)
 
 
 def _low_latency(path: PathOf) -> PathOf:
     """A path of NCCL with its protocol for small messages."""
 
-    def small(tensor: Tensor, layout: Layout, shards: int) -> Path:
+    def small(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
         return [
             replace(
                 one,
@@ -380,41 +267,43 @@ def _low_latency(path: PathOf) -> PathOf:
     return small
 
 
-def _lap(layout: Layout, at_once: float, moved: float) -> Phase:
-    """n-1 hops of so many messages each, of which as many leave a node as there are nodes."""
+def _lap(layout: NodeLayout, at_once: float, moved: float) -> ReductionPhase:
+    """n-1 hops of so many messages each; as many of them leave a node as there are nodes."""
     hops = layout.devices - 1
     far = min(layout.nodes, hops) if layout.nodes > 1 else 0
-    return Phase(
+    return ReductionPhase(
         at_once * (hops - far), moved if far < hops else 0, at_once * far, moved if far else 0
     )
 
 
-def _partly_far(layout: Layout, messages: float, size: float, leaving: float) -> Phase:
+def _partly_far(layout: NodeLayout, messages: float, size: float, leaving: float) -> ReductionPhase:
     """Messages of so many bytes in all, of which the share `leaving` leaves its node."""
     near = 1 - leaving
-    return Phase(near * messages, near * size, leaving * messages, leaving * size * layout.near)
+    return ReductionPhase(
+        near * messages, near * size, leaving * messages, leaving * size * layout.near
+    )
 
 
-def _there_and_back(move: Phase, added: float, tensor: Tensor, chunks: int) -> Path:
+def _there_and_back(move: ReductionPhase, added: float, tensor: Tensor, chunks: int) -> Path:
     """Chunks are moved and added, their sums moved the same way, and joined in the end."""
-    return (move + Phase(added=added), move, _join(tensor, chunks))
+    return (move + ReductionPhase(added=added), move, _join(tensor, chunks))
 
 
-def _join(tensor: Tensor, chunks: int) -> Phase:
-    return Phase(copied=tensor.bytes if chunks > 1 else 0)
+def _join(tensor: Tensor, chunks: int) -> ReductionPhase:
+    return ReductionPhase(copied=tensor.bytes if chunks > 1 else 0)
 
 
-def _star(near: int, far: int, size: float) -> Phase:
+def _star(near: int, far: int, size: float) -> ReductionPhase:
     """One device receives from so many others, or sends to them."""
-    return Phase(near, near * size, far, far * size)
+    return ReductionPhase(near, near * size, far, far * size)
 
 
-def _messages(far: bool, count: float, size: float) -> Phase:
+def _messages(far: bool, count: float, size: float) -> ReductionPhase:
     """Messages of so many bytes in all."""
-    return Phase(0, 0, count, size) if far else Phase(count, size)
+    return ReductionPhase(0, 0, count, size) if far else ReductionPhase(count, size)
 
 
-def _message(far: bool, size: float, sharing: int = 1) -> Phase:
+def _message(far: bool, size: float, sharing: int = 1) -> ReductionPhase:
     """One message; `sharing` devices of a node send theirs through the same link at once."""
     return _messages(far, 1, sharing * size if far else size)
 
@@ -485,11 +374,10 @@ FORMULAS: dict[str, Formula] = {
 
 
 def traffic(name: str, tensor: Tensor, devices: int, shards: int = 1) -> tuple[float, float]:
-    """What all devices together send to reduce one tensor, each in a process of its own.
+    """Bytes sent by all devices together to reduce one tensor, one process per device.
 
     Args:
       name: of the algorithm, see `FORMULAS`.
-      tensor: what is reduced.
       devices: how many, at least two.
       shards: the number after "#" in a spec.
 
@@ -497,7 +385,7 @@ def traffic(name: str, tensor: Tensor, devices: int, shards: int = 1) -> tuple[f
       Messages, and their bytes. Those of `pscpu` are between the devices and CPUs that are no
       devices themselves, such as ps tasks.
     """
-    formula, layout = FORMULAS[name], Layout(devices)
+    formula, layout = FORMULAS[name], NodeLayout(devices)
     path_of, times = formula.traffic, 1
     if path_of is None:
         path_of, times = formula.busy or formula.path, devices

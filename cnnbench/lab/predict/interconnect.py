@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from cnnbench.lab.predict.formulas import FORMULAS, Formula, Layout, Path, Phase, path_seconds
+from cnnbench.lab.predict.formulas import FORMULAS
 from cnnbench.lab.predict.links import Link
+from cnnbench.lab.predict.phases import Formula, NodeLayout, Path, ReductionPhase, path_seconds
 from cnnbench.lab.predict.workload import NotPredictedError, Tensor, sent, total_bytes
+from cnnbench.records.codec import one_of
 from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.all_reduce.spec import AlgorithmSpec, AllReduceSpec
 
@@ -18,15 +20,24 @@ class Interconnect:
 
     Attributes:
       link: between the devices of a node, or between all devices.
-      far_link: between nodes; None where every device has its own link to all others.
-      per_node: devices per node, with `far_link`.
+      inter_link: between nodes; None where every device has its own link to all others.
+      devices_per_node: with inter_link.
       launch: further seconds per reduction.
+      kind: "network".
     """
 
     link: Link
-    far_link: Link | None = None
-    per_node: int = 1
+    inter_link: Link | None = None
+    devices_per_node: int = 1
     launch: float = 0.0
+    kind: str = field(default="network", metadata=one_of(("network",)))
+
+    @property
+    def name(self) -> str:
+        """The names of the links."""
+        if self.inter_link is None:
+            return self.link.name
+        return f"{self.devices_per_node} x {self.link.name} + {self.inter_link.name}"
 
     def seconds(
         self, spec: AllReduceSpec, tensors: Sequence[Tensor], devices: int, packing: Packing
@@ -34,7 +45,6 @@ class Interconnect:
         """Time to reduce the tensors.
 
         Args:
-          spec: algorithms by size.
           tensors: of one device, before packing.
           devices: at least 1.
           packing: what is done before and undone after.
@@ -53,7 +63,7 @@ class Interconnect:
     def phases(
         self, spec: AllReduceSpec, tensors: Sequence[Tensor], devices: int, packing: Packing
     ) -> Path:
-        """What follows each other on the busiest device, without launch.
+        """Phases on the busiest device, without launch.
 
         Args:
           spec, tensors, devices, packing: as of `seconds`.
@@ -61,10 +71,10 @@ class Interconnect:
         Raises:
           NotPredictedError: an algorithm is not known, or has no meaning on these devices.
         """
-        phases: list[Phase] = []
+        phases: list[ReductionPhase] = []
         if packing.joins:
             # Joining copies; splitting gives views.
-            phases.append(Phase(copied=total_bytes(tensors)))
+            phases.append(ReductionPhase(copied=total_bytes(tensors)))
         travelling = sent(packing, tensors)
         for index, part in enumerate(spec.ranges):
             mine = [tensor for tensor in travelling if spec.range_of(tensor.bytes) == index]
@@ -73,12 +83,14 @@ class Interconnect:
         return phases
 
     def _algorithm(self, algorithm: AlgorithmSpec, tensors: Sequence[Tensor], devices: int) -> Path:
-        layout = Layout(devices, self.per_node if self.far_link is not None else 1)
+        layout = NodeLayout(devices, self.devices_per_node if self.inter_link is not None else 1)
         if len(algorithm.levels) == 1:
             return self._one_level(algorithm.levels[0], tensors, layout, algorithm.shards)
         return self._two_levels(algorithm, tensors, layout)
 
-    def _one_level(self, name: str, tensors: Sequence[Tensor], layout: Layout, shards: int) -> Path:
+    def _one_level(
+        self, name: str, tensors: Sequence[Tensor], layout: NodeLayout, shards: int
+    ) -> Path:
         formula = FORMULAS.get(name)
         if formula is None:
             raise NotPredictedError(f"there is no formula for {name}")
@@ -87,41 +99,41 @@ class Interconnect:
         return _list_phases(formula, tensors, layout, shards, *self._links())
 
     def _two_levels(
-        self, algorithm: AlgorithmSpec, tensors: Sequence[Tensor], layout: Layout
+        self, algorithm: AlgorithmSpec, tensors: Sequence[Tensor], layout: NodeLayout
     ) -> Path:
         """Within nodes, then between one device per node, then back to all of the node."""
-        if self.far_link is None:
+        if self.inter_link is None:
             raise NotPredictedError(
                 f"{algorithm} has two levels; give --inter_link and --devices_per_node"
             )
         within, between = algorithm.levels
-        inside = Layout(layout.near, layout.near)
-        phases: list[Phase] = []
+        inside = NodeLayout(layout.near, layout.near)
+        phases: list[ReductionPhase] = []
         if inside.devices > 1:
             phases += self._one_level(within, tensors, inside, 1)
         if layout.nodes > 1:
-            phases += self._one_level(between, tensors, Layout(layout.nodes), algorithm.shards)
+            phases += self._one_level(between, tensors, NodeLayout(layout.nodes), algorithm.shards)
             if inside.devices > 1:
                 phases += _list_phases(_SPREAD, tensors, inside, 1, *self._links())
         return phases
 
     def _links(self) -> tuple[Link, Link]:
-        return self.link, self.link if self.far_link is None else self.far_link
+        return self.link, self.link if self.inter_link is None else self.inter_link
 
 
 def _list_phases(
     formula: Formula,
     tensors: Sequence[Tensor],
-    layout: Layout,
+    layout: NodeLayout,
     shards: int,
     near: Link,
     far: Link,
 ) -> Path:
-    """The slowest tensor, and what the others occupy its device with."""
+    """Phases of the slowest tensor, and the time that the others occupy its device."""
     if layout.devices == 1:
         return ()
     roots = min(formula.roots(layout, shards), len(tensors))
-    loads: list[list[Phase]] = [[] for _ in range(roots)]
+    loads: list[list[ReductionPhase]] = [[] for _ in range(roots)]
     longest: Path = ()
     instead: Path = ()
     waiting = -1.0
@@ -140,20 +152,20 @@ def _list_phases(
 
 
 def _faster(
-    formula: Formula, tensor: Tensor, layout: Layout, shards: int, near: Link, far: Link
+    formula: Formula, tensor: Tensor, layout: NodeLayout, shards: int, near: Link, far: Link
 ) -> Path:
     paths = [path(tensor, layout, shards) for path in (formula.path, *formula.or_paths)]
     return min(paths, key=lambda path: path_seconds(path, near, far))
 
 
-def _add(load: list[Phase], path: Path) -> list[Phase]:
-    """Adds phase by phase: the phases of one tensor meet the same phases of another."""
+def _add(load: list[ReductionPhase], path: Path) -> list[ReductionPhase]:
+    """Adds phases of two tensors one by one."""
     length = max(len(load), len(path))
-    padded = [[*phases, *[Phase()] * (length - len(phases))] for phases in (load, path)]
+    padded = [[*phases, *[ReductionPhase()] * (length - len(phases))] for phases in (load, path)]
     return [one + other for one, other in zip(*padded, strict=True)]
 
 
-def _share_links(loads: list[list[Phase]], per_node: int) -> None:
+def _share_links(loads: list[list[ReductionPhase]], per_node: int) -> None:
     """Roots of one node send through one link: each waits for the bytes of all of them."""
     if per_node == 1:
         return
@@ -164,12 +176,12 @@ def _share_links(loads: list[list[Phase]], per_node: int) -> None:
             for load in node:
                 if position < len(load):
                     more = far_bytes - load[position].far_bytes
-                    load[position] = load[position] + Phase(far_bytes=more)
+                    load[position] = load[position] + ReductionPhase(far_bytes=more)
 
 
-def _spread(tensor: Tensor, layout: Layout, shards: int) -> Path:
+def _spread(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     others = layout.devices - 1
-    return (Phase(near_messages=others, near_bytes=others * tensor.bytes),)
+    return (ReductionPhase(near_messages=others, near_bytes=others * tensor.bytes),)
 
 
 _SPREAD = Formula(

@@ -113,7 +113,6 @@ def parse_link(flag: str, text: str) -> Link:
     """A link from the command line.
 
     Args:
-      flag: name of the flag, for errors.
       text: a preset; or ``alpha=SECONDS,bandwidth=BYTES_PER_SECOND[,gamma=SECONDS_PER_BYTE]``;
         or a preset followed by the parameters that differ, as in ``edr,alpha=5e-6``.
 

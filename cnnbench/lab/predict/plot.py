@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from cnnbench.base.charts import HIGHER, LOWER, Axis, Lines, Series
-from cnnbench.lab.predict.fit import CostModel
-from cnnbench.lab.predict.points import MeasuredReduction
+from cnnbench.base.charts import HIGHER, LOWER, Axis, ChartSeries, Lines
+from cnnbench.lab.predict.interconnect import Interconnect
 from cnnbench.lab.predict.predict import Prediction
 from cnnbench.lab.predict.workload import NotPredictedError, Tensor, TrainingStep
 from cnnbench.records.files import write_bytes
@@ -22,62 +21,45 @@ _TIME = Axis(label="time of the reduction (s)", log=True, better=LOWER)
 
 def draw(
     path: str,
-    model: CostModel,
+    model: Interconnect,
     specs: Sequence[AllReduceSpec],
     step: TrainingStep,
     predictions: Sequence[Prediction],
     devices: int,
-    points: Sequence[MeasuredReduction] = (),
 ) -> None:
     """Draws time over size on some devices, and below it efficiency (or time) over devices.
 
     Args:
       path: an .svg, .png or .pdf file.
-      model: predicts the curves.
       specs: a curve each, of one colour and mark in both charts.
-      step: of the predictions.
       predictions: for the second chart.
       devices: of the first chart.
-      points: measured; those of single tensors on so many devices are drawn as marks.
 
     Raises:
       BenchmarkError: the file could not be written.
     """
     from cnnbench.base.charts.draw import render
 
-    charts = (_over_size(model, specs, devices, points), _over_devices(step, predictions))
+    charts = (_over_size(model, specs, devices), _over_devices(step, predictions))
     label = f"All-reduce of {step.model}: cost model of cnnbench"
     write_bytes("plot", path, render(charts, Path(path).suffix.lower()[1:], label))
 
 
-def _over_size(
-    model: CostModel,
-    specs: Sequence[AllReduceSpec],
-    devices: int,
-    points: Sequence[MeasuredReduction],
-) -> Lines:
-    measured = [
-        p for p in points if p.devices == devices and len(p.tensors) == 1 and not p.packing.joins
-    ]
-    series = []
-    for style, spec in enumerate(specs):
-        curve = _curve(model, spec, devices)
-        if not curve:
-            continue
-        series.append(Series(name=str(spec), points=tuple(curve), marks=False, style=style))
-        marks = sorted((float(p.bytes), p.seconds) for p in measured if p.spec == spec)
-        if marks:
-            name = f"{spec}, measured"
-            series.append(Series(name=name, points=tuple(marks), line=False, style=style))
+def _over_size(model: Interconnect, specs: Sequence[AllReduceSpec], devices: int) -> Lines:
+    curves = [(style, str(spec), _curve(model, spec, devices)) for style, spec in enumerate(specs)]
     return Lines(
         title=f"Prediction of one tensor on {devices} devices",
         x=Axis(label="size of one tensor", format="bytes", log=True, base=2),
         y=_TIME,
-        series=tuple(series),
+        series=tuple(
+            ChartSeries(name=name, points=tuple(curve), marks=False, style=style)
+            for style, name, curve in curves
+            if curve
+        ),
     )
 
 
-def _curve(model: CostModel, spec: AllReduceSpec, devices: int) -> list[tuple[float, float]]:
+def _curve(model: Interconnect, spec: AllReduceSpec, devices: int) -> list[tuple[float, float]]:
     curve: list[tuple[float, float]] = []
     for index in range(_POINTS_PER_CURVE):
         size = _SMALLEST * (_LARGEST / _SMALLEST) ** (index / (_POINTS_PER_CURVE - 1))
@@ -102,7 +84,7 @@ def _over_devices(step: TrainingStep, predictions: Sequence[Prediction]) -> Line
             if (value := p.efficiency if efficiency else p.allreduce_seconds)
         ]
         if curve:
-            series.append(Series(name=spec, points=tuple(curve), style=style))
+            series.append(ChartSeries(name=spec, points=tuple(curve), style=style))
     title = f"Prediction of {step.model}"
     if efficiency:
         title += f", {step.batch_size} images per device, no overlap"

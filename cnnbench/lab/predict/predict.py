@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cnnbench.lab.predict.fit import CostModel
-from cnnbench.lab.predict.host import Host
-from cnnbench.lab.predict.workload import NotPredictedError, Tensor, TrainingStep
+from cnnbench.lab.predict.interconnect import Interconnect
+from cnnbench.lab.predict.workload import NotPredictedError, Tensor, TrainingStep, packing_text
 from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec
 
@@ -20,60 +19,44 @@ _ACCURACY = 1.02
 _ITEMSIZE = 4
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """One spec on one number of devices; fields and properties are columns of the files.
+    """One spec on one number of devices; its fields are the columns of the table.
 
     Attributes:
+      model: whose gradients are reduced.
+      bytes: of the gradients of one device.
+      gradients: their number.
+      dtype: of the gradients.
+      packing: of the gradients.
+      parameters: the links; "fitted" in documents of versions that had --points.
       devices: how many.
       spec: the algorithms.
       allreduce_seconds: of the reduction; None if there is no prediction.
-      not_predicted: why there is none.
       compute_seconds: of the step without reduction, None if unknown.
-      batch_size: images per device and step.
+      step_seconds, efficiency, images_per_sec: without overlap of computing and reducing.
+      overlapped_step_seconds, overlapped_efficiency, overlapped_images_per_sec: bounds of any
+        overlap.
+      not_predicted: why there is no prediction.
     """
 
+    model: str
+    bytes: int
+    gradients: int
+    dtype: str
+    packing: str
+    parameters: str
     devices: int
     spec: str
     allreduce_seconds: float | None
-    not_predicted: str | None
     compute_seconds: float | None
-    batch_size: int
-
-    @property
-    def step_seconds(self) -> float | None:
-        """Step whose reduction begins when the gradients are complete."""
-        return self._step(sum)
-
-    @property
-    def overlapped_step_seconds(self) -> float | None:
-        """Bound of any overlap: the longer of computing and reducing."""
-        return self._step(max)
-
-    @property
-    def efficiency(self) -> float | None:
-        """Computing time over step time, without overlap."""
-        return _ratio(self.compute_seconds, self.step_seconds)
-
-    @property
-    def overlapped_efficiency(self) -> float | None:
-        """Bound of the efficiency with any overlap."""
-        return _ratio(self.compute_seconds, self.overlapped_step_seconds)
-
-    @property
-    def images_per_sec(self) -> float | None:
-        """Of all devices, without overlap."""
-        return _ratio(self.batch_size * self.devices, self.step_seconds)
-
-    @property
-    def overlapped_images_per_sec(self) -> float | None:
-        """Bound of the images per second with any overlap."""
-        return _ratio(self.batch_size * self.devices, self.overlapped_step_seconds)
-
-    def _step(self, together: Callable[[tuple[float, float]], float]) -> float | None:
-        if self.compute_seconds is None or self.allreduce_seconds is None:
-            return None
-        return together((self.compute_seconds, self.allreduce_seconds))
+    step_seconds: float | None
+    efficiency: float | None
+    images_per_sec: float | None
+    overlapped_step_seconds: float | None
+    overlapped_efficiency: float | None
+    overlapped_images_per_sec: float | None
+    not_predicted: str | None
 
 
 @dataclass(frozen=True)
@@ -90,20 +73,14 @@ class FastestRange:
 
 
 def predict(
-    model: CostModel,
+    model: Interconnect,
     step: TrainingStep,
     specs: Sequence[AllReduceSpec],
     device_counts: Sequence[int],
 ) -> list[Prediction]:
     """All specs on all numbers of devices, device counts outermost.
 
-    On a machine that its devices share, the computation of n devices takes n times as long
-    as that of one.
-
     Args:
-      model: predicts.
-      step: what every device computes and sends.
-      specs: algorithms.
       device_counts: each at least 1.
     """
     return [_predict(model, step, spec, devices) for devices in device_counts for spec in specs]
@@ -119,12 +96,11 @@ def fastest(predictions: Sequence[Prediction]) -> dict[int, Prediction]:
 
 
 def fastest_by_size(
-    model: CostModel, specs: Sequence[AllReduceSpec], devices: int
+    model: Interconnect, specs: Sequence[AllReduceSpec], devices: int
 ) -> tuple[FastestRange, ...]:
     """The fastest spec for one float32 tensor of 1 KiB to 1 GiB, by ranges of its size.
 
     Args:
-      model: predicts.
       specs: the candidates; of equals, the first wins. A spec counts as the fastest until
         another one is faster by 1 %.
       devices: at least 2.
@@ -156,7 +132,7 @@ def fastest_by_size(
 
 
 def _fastest_for(
-    model: CostModel,
+    model: Interconnect,
     specs: Sequence[AllReduceSpec],
     devices: int,
     tensor: Tensor,
@@ -177,17 +153,54 @@ def _fastest_for(
     return best
 
 
-def _predict(model: CostModel, step: TrainingStep, spec: AllReduceSpec, devices: int) -> Prediction:
+def _predict(
+    model: Interconnect, step: TrainingStep, spec: AllReduceSpec, devices: int
+) -> Prediction:
     seconds: float | None = None
     reason: str | None = None
     try:
         seconds = model.seconds(spec, step.tensors, devices, step.packing)
     except NotPredictedError as error:
         reason = str(error)
+    return prediction(model.name, step, spec, devices, seconds, reason)
+
+
+def prediction(
+    parameters: str,
+    step: TrainingStep,
+    spec: AllReduceSpec,
+    devices: int,
+    seconds: float | None,
+    not_predicted: str | None = None,
+) -> Prediction:
+    """What a time of the reduction makes of the step.
+
+    A step is computing followed by reducing; the longer of the two bounds any overlap.
+    """
     compute = step.step_seconds
-    if compute is not None and isinstance(model, Host):
-        compute *= devices
-    return Prediction(devices, str(spec), seconds, reason, compute, step.batch_size)
+    whole = bound = None
+    if compute is not None and seconds is not None:
+        whole, bound = compute + seconds, max(compute, seconds)
+    images = step.batch_size * devices
+    return Prediction(
+        model=step.model,
+        bytes=step.bytes,
+        gradients=len(step.tensors),
+        dtype=step.dtype,
+        packing=packing_text(step.packing),
+        parameters=parameters,
+        devices=devices,
+        spec=str(spec),
+        allreduce_seconds=seconds,
+        compute_seconds=compute,
+        step_seconds=whole,
+        efficiency=_ratio(compute, whole),
+        images_per_sec=_ratio(images, whole),
+        overlapped_step_seconds=bound,
+        overlapped_efficiency=_ratio(compute, bound),
+        overlapped_images_per_sec=_ratio(images, bound),
+        not_predicted=not_predicted,
+    )
 
 
 def _ratio(over: float | None, under: float | None) -> float | None:

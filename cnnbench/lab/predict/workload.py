@@ -1,11 +1,10 @@
-"""What is reduced: tensors, and what packing and chunking make of them."""
+"""Reduced tensors, after packing and chunking."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.sizes import (
@@ -17,23 +16,9 @@ from cnnbench.variable_mgr.sizes import (
     groups_of_small,
 )
 
-A = TypeVar("A", bound="Additive")
-
 
 class NotPredictedError(ValueError):
-    """There is no prediction for this algorithm or these devices."""
-
-
-class Additive:
-    """A frozen dataclass of numbers that is added field by field."""
-
-    def __add__(self: A, other: A) -> A:
-        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
-        return type(self)(*(one + two for one, two in pairs))
-
-    def times(self: A, count: float) -> A:
-        """Every field times a number."""
-        return type(self)(*(count * value for value in vars(self).values()))
+    """No prediction is available for this algorithm or these devices."""
 
 
 @dataclass(frozen=True)
@@ -66,11 +51,6 @@ class Tensor:
         """Its size."""
         return self.elements * self.itemsize
 
-    @property
-    def splits_in_rows(self) -> bool:
-        """Whether one op can split it at any line without copying."""
-        return self.bytes % LINE_BYTES == 0
-
     def chunks(self, most: int) -> Chunks:
         """At most `most` chunks, as the algorithms cut them."""
         size = chunk_size(self.elements, most, self.itemsize)
@@ -80,7 +60,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """What every device computes and sends in a step.
+    """Computation and gradients of a device in a step.
 
     Attributes:
       model: name of the model.
@@ -108,7 +88,6 @@ def gradient_tensors(shapes: Sequence[Sequence[int]], itemsize: int) -> tuple[Te
     """A tensor per shape.
 
     Args:
-      shapes: of gradients.
       itemsize: bytes of an element as sent.
     """
     return tuple(Tensor(math.prod(shape), itemsize) for shape in shapes)
@@ -120,17 +99,15 @@ def total_bytes(tensors: Sequence[Tensor]) -> int:
 
 
 def sent(packing: Packing, tensors: Sequence[Tensor]) -> list[Tensor]:
-    """The tensors that are sent: joined, then narrowed.
+    """The tensors that one device sends: joined, then narrowed to 16 bits if so packed."""
+    joined = _joined(packing, tensors)
+    if packing.compact_dtype is None:
+        return joined
+    itemsize = DTYPE_BYTES[packing.compact_dtype]
+    return [Tensor(tensor.elements, min(tensor.itemsize, itemsize)) for tensor in joined]
 
-    Args:
-      packing: of the tensors.
-      tensors: of one device, in order.
-    """
-    return narrowed(packing, joined(packing, tensors))
 
-
-def joined(packing: Packing, tensors: Sequence[Tensor]) -> list[Tensor]:
-    """The tensors after joining, before they are narrowed; arguments as of `sent`."""
+def _joined(packing: Packing, tensors: Sequence[Tensor]) -> list[Tensor]:
     result = list(tensors)
     if packing.agg_small_grads_max_bytes:
         small = (t.itemsize == 4 and t.bytes <= packing.agg_small_grads_max_bytes for t in tensors)
@@ -147,14 +124,6 @@ def joined(packing: Packing, tensors: Sequence[Tensor]) -> list[Tensor]:
         sizes = buffer_sizes(whole.elements, packing.gradient_repacking, line)
         result = [Tensor(size, whole.itemsize) for size in sizes]
     return result
-
-
-def narrowed(packing: Packing, tensors: Sequence[Tensor]) -> list[Tensor]:
-    """The tensors in the 16-bit format, if they are sent so; arguments as of `sent`."""
-    if packing.compact_dtype is None:
-        return list(tensors)
-    itemsize = DTYPE_BYTES[packing.compact_dtype]
-    return [Tensor(tensor.elements, min(tensor.itemsize, itemsize)) for tensor in tensors]
 
 
 def packing_text(packing: Packing) -> str:

@@ -1,4 +1,4 @@
-"""`cnnbench roofline`: where the time of a step goes, against what the machine can do.
+"""`cnnbench roofline`: time of a step by layer, compared with the machine's limits.
 
 Source: Williams, Waterman, Patterson, "Roofline", Communications of the ACM 52 (4), 2009.
 """

@@ -1,1 +1,1 @@
-"""How the processes of a job find one another, keep watch and serve."""
+"""Handshake, supervision and servers of the processes of a job."""

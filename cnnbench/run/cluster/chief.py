@@ -1,4 +1,4 @@
-"""The process that drives a job: it connects, and checks that all devices are there."""
+"""Connection of the driving process with the servers of the other tasks."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def connect(
         ) from error
     if job.task.job == CONTROLLER and job.on("gpu").tower_devices[0] in found:
         job = job.on("gpu")
-    # TensorFlow would put what belongs to a missing device somewhere else, and say nothing.
+    # TensorFlow would silently place operations of a missing device elsewhere.
     missing = [device for device in (*job.tower_devices, *job.ps_devices) if device not in found]
     if missing:
         raise BenchmarkError(
@@ -63,11 +63,7 @@ def connect(
 
 
 def leave(code: int) -> None:
-    """Ends this process at once: TensorFlow's own clean-up would wait for processes that are gone.
-
-    Args:
-      code: exit code.
-    """
+    """Ends this process without TensorFlow's clean-up, which would wait for lost processes."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()

@@ -1,14 +1,14 @@
-"""All processes of a job meet before any of them loads TensorFlow; standard library only.
+"""Handshake of all processes before TensorFlow is loaded; standard library only.
 
-Loading is not begun meanwhile: an import cannot be cancelled, and a process that fails to meet the
-others ends at once.
+TensorFlow is not loaded meanwhile: an import cannot be cancelled, and a process that fails to reach
+the others ends at once.
 
-TensorFlow's own start waits for ever, without a word, for a process that is not there, and runs
-with processes that were given other flags. Here every process listens on its own address,
-calls all others on theirs, and goes on when it has reached and has been reached by every one.
-So each pair of addresses is known to work in both directions, in whatever order the processes
-start, and nobody needs the port any longer when `meet` returns: TensorFlow's server takes it. The
-connections with the chief stay open for `cnnbench.run.cluster.watchdog`.
+TensorFlow's own start waits without limit or message for a missing process, and accepts
+processes with different flags. Here every process listens on its own address, calls all others,
+and continues when it has reached and has been reached by every one. So each pair of addresses is
+known to work in both directions, whatever the order of starts, and the port is free again when
+`meet` returns: TensorFlow's server takes it. The connections with the chief stay open for
+`cnnbench.run.cluster.watchdog`.
 
 A call is three lines, each a JSON object of at most `LONGEST_LINE` bytes: who calls, with its
 facts; who answers, with its own; and that the answer has arrived. Nothing is authenticated, and
@@ -36,8 +36,6 @@ from cnnbench.errors import BenchmarkError
 LONGEST_LINE = 1 << 20
 
 _GREETING = "cnnbench handshake"
-_REPORT_SECONDS = 5.0  # between two lines about who is missing
-_RETRY_SECONDS = 0.1
 _CALL_SECONDS = 10.0  # for one call, from either side
 _PORT_SECONDS = 5.0  # for a port that a process of an earlier run is about to free
 _FAREWELL_SECONDS = 2.0
@@ -47,7 +45,7 @@ _LONGEST_VALUE = 200
 
 @dataclass(frozen=True)
 class Met:
-    """What a meeting leaves open.
+    """Connections that stay open after the handshake.
 
     Attributes:
       port: keeps the port from other programs until TensorFlow's server listens on it; it does not
@@ -63,15 +61,14 @@ def meet(job: Job, facts: Mapping[str, str], timeout: float, tell: Callable[[str
     """Waits until every process of a job is there and has the same facts.
 
     Args:
-      job: of several tasks.
       facts: what all must agree on, as texts: versions, and flags under their names with two
         dashes. The addresses of the job are added.
       timeout: seconds to wait for the others.
-      tell: prints a line about who is missing, called every few seconds.
+      tell: prints a line about missing tasks, called every few seconds.
 
     Raises:
-      BenchmarkError: the port of this task is in use, somebody has not come in time or has
-        given up, or has other facts. The message names the task and its address.
+      BenchmarkError: the port of this task is in use, or a task is missing, has given up or has
+        other facts. The message names the task and its address.
     """
     hosts = {f"--{name}_hosts": ",".join(job.addresses_of(name)) for name in ("worker", "ps")}
     hosts["--controller_host"] = job.controller_host or ""
@@ -80,7 +77,7 @@ def meet(job: Job, facts: Mapping[str, str], timeout: float, tell: Callable[[str
 
 @dataclass(frozen=True)
 class _Card:
-    """What a process says of itself."""
+    """Facts that a process sends about itself."""
 
     task: str
     nonce: str
@@ -89,7 +86,7 @@ class _Card:
 
     @classmethod
     def read(cls, line: bytes) -> _Card | None:
-        """None for what no process of ours has written."""
+        """Reads a card; None if no process of cnnbench has sent it."""
         try:
             values = json.loads(line)
             if not isinstance(values, dict) or _GREETING not in values:
@@ -109,7 +106,7 @@ class _Card:
 
 
 class _Meeting:
-    """One process's view of who is there.
+    """The state of the handshake in one process.
 
     A process has a random number, its nonce. A peer has arrived when the process that
     answers on its address is the one that has called here.
@@ -135,7 +132,7 @@ class _Meeting:
             raise
         server = await asyncio.start_server(self._visited, sock=listener, limit=LONGEST_LINE)
         work = [asyncio.create_task(self._reach(peer)) for peer in self._job.peers]
-        work.append(asyncio.create_task(self._report()))
+        work.append(asyncio.create_task(loop.report(self._tell, self._missing)))
         try:
             self._check_arrivals()
             done, _ = await asyncio.wait([self._over], timeout=timeout)
@@ -158,14 +155,14 @@ class _Meeting:
     # The own port.
 
     async def _listen(self) -> tuple[socket.socket, socket.socket]:
-        """A socket that listens on the own port, and one that only keeps it."""
+        """A listening socket on the own port, and a silent one that keeps the port reserved."""
         deadline = time.monotonic() + _PORT_SECONDS
         while True:
             try:
                 return _bind(self._address(self._job.task))
             except OSError as error:
                 if error.errno == errno.EADDRINUSE and time.monotonic() < deadline:
-                    await asyncio.sleep(_RETRY_SECONDS)
+                    await asyncio.sleep(loop.RETRY_SECONDS)
                     continue
                 reason = error.strerror or error
                 if error.errno == errno.EADDRINUSE:
@@ -173,7 +170,7 @@ class _Meeting:
                 raise BenchmarkError(f"{self._named(self._job.task)}: {reason}") from error
 
     async def _visited(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answers a call, be it of a peer or of a program that does not belong here."""
+        """Answers a call, of a peer or of an unrelated program."""
         self._visits += 1
         try:
             if self._visits <= 64 + 2 * len(self._by_name):
@@ -211,10 +208,10 @@ class _Meeting:
                 trouble = await self._call(peer)
                 self._trouble[peer] = trouble or ""
                 self._check_arrivals()
-            await asyncio.sleep(_RETRY_SECONDS)
+            await asyncio.sleep(loop.RETRY_SECONDS)
 
     async def _call(self, peer: Task) -> str | None:
-        """Calls a peer once; why it cannot be reached, or None."""
+        """Calls a peer once; returns why it cannot be reached, or None."""
         try:
             card = await asyncio.wait_for(self._exchange(peer, self._own), _CALL_SECONDS)
         except socket.gaierror:
@@ -258,7 +255,7 @@ class _Meeting:
         self._lines[peer] = writer.get_extra_info("socket").dup()
 
     async def _say_goodbye(self, reason: str) -> None:
-        """Tells the others, so that they need not wait for a process that has given up."""
+        """Tells the other processes that this one has given up."""
         card = _Card(self._own.task, self._own.nonce, {}, reason)
         calls = (self._exchange(peer, card) for peer in self._job.peers)
         with contextlib.suppress(asyncio.TimeoutError):
@@ -283,11 +280,6 @@ class _Meeting:
     def _fail(self, message: str) -> None:
         if not self._over.done():
             self._over.set_exception(BenchmarkError(one_line(message)))
-
-    async def _report(self) -> None:
-        while True:
-            await asyncio.sleep(_REPORT_SECONDS)
-            self._tell(f"waiting for {self._missing()}")
 
     def _missing(self) -> str:
         peers = [peer for peer in self._job.peers if not self._has_arrived(peer)]
@@ -327,7 +319,7 @@ def _bind(address: str) -> tuple[socket.socket, socket.socket]:
 
 
 def _differences(own: _Card, other: _Card) -> list[str]:
-    """What two processes see differently, a phrase each."""
+    """Facts that differ between two processes, a phrase each."""
     names: Iterable[str] = dict.fromkeys((*own.facts, *other.facts))
     return [
         f"{name} is {_value(own.facts.get(name))} at {own.task}, "

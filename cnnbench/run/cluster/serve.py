@@ -1,4 +1,4 @@
-"""A process of a job that lends its devices to the chief and runs nothing of its own."""
+"""Server processes of a job, which run operations for the chief only."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from cnnbench.errors import BenchmarkError, first_line
 from cnnbench.run.cluster.handshake import meet
 from cnnbench.run.cluster.watchdog import PATIENCE, Ending, Watchdog
 from cnnbench.run.runtime import tensorflow as runtime
+from cnnbench.run.runtime.loading import load_tensorflow
 from cnnbench.run.runtime.native import without_info_lines
 
 _POLL_SECONDS = 0.1
@@ -35,7 +36,6 @@ def serve(
 
     Args:
       job: this process is one of its tasks, and not the chief.
-      settings: of the run; threads, devices and their number.
       facts: see `handshake.meet`.
       timeout: seconds to wait for the other processes.
       tell: prints a line about the state of the process.
@@ -72,7 +72,7 @@ def serve(
 
 
 def _outlast_chief(job: Job) -> None:
-    """Waits until the chief has told all others and ended, or for some seconds.
+    """Waits until the chief has told all others and ended, or for a limited time.
 
     TensorFlow fails the chief's operations on the others while one process is gone.
     """
@@ -82,7 +82,7 @@ def _outlast_chief(job: Job) -> None:
 
 
 def settings_of(job: Job, settings: runtime.Settings) -> runtime.Settings:
-    """The settings of this process: one without towers has one CPU device, and no GPU."""
+    """Settings of this process; without towers it gets one CPU device and no GPU."""
     if job.task.job == WORKER or not job.in_cluster:
         return settings
     return dataclasses.replace(settings, device="cpu", num_gpus=1, gpu_indices="")
@@ -90,7 +90,7 @@ def settings_of(job: Job, settings: runtime.Settings) -> runtime.Settings:
 
 def _start_server(job: Job, settings: runtime.Settings) -> Any:
     """TensorFlow's server on the port of this task, with as many devices as it has towers."""
-    tf = runtime.load_tensorflow()
+    tf = load_tensorflow()
     found = runtime.choose_devices(settings)
     # The only public name of what the server takes: how many devices, threads, which GPUs.
     config = tf.compat.v1.ConfigProto(

@@ -1,4 +1,4 @@
-"""Finds out that a process of the job is gone, stands still or is stuck; no TensorFlow.
+"""Detection of lost, stopped and stalled processes of a job; no TensorFlow.
 
 TensorFlow waits for ever for a process that was stopped, and its errors do not always name the
 one that is lost. So all processes keep a connection with the chief, along which both sides send
@@ -23,7 +23,7 @@ from cnnbench.base.jobs.job import Job, Task
 from cnnbench.base.jobs.probe import listed, named, not_ok, probe
 from cnnbench.base.text.escape import one_line
 from cnnbench.errors import ExitCode
-from cnnbench.run.runtime.activity import LONG, Progress, Standing, blamed
+from cnnbench.run.runtime.activity import LONG, StallDetector, Standing, blamed
 
 PATIENCE = 600.0
 """Seconds for a process to load TensorFlow and start its server."""
@@ -40,7 +40,7 @@ _MOST_BYTES = 1 << 20  # of one message
 
 
 class Ending(NamedTuple):
-    """How a run ended: an exit code, and a reason if it is not 0."""
+    """The end of a run: an exit code, and a reason if it is not 0."""
 
     code: int
     reason: str = ""
@@ -48,7 +48,7 @@ class Ending(NamedTuple):
 
 @dataclass
 class _Peer:
-    """A task at the other end of a line.
+    """A task and the connection with it.
 
     Attributes:
       line: None once it has closed.
@@ -67,12 +67,12 @@ class _Peer:
     unsent: bytes = b""
 
     def suspect(self, since: float) -> bool:
-        """Whether its line has closed, or nothing has come since then."""
+        """Whether the connection has closed, or nothing has arrived on it for too long."""
         return self.line is None or (self.up and self.heard < since)
 
 
 class Watchdog:
-    """A daemon thread that ends this process when the job cannot go on.
+    """A daemon thread that ends this process when the job cannot continue.
 
     Every task but the chief has one connection to the chief, its line, kept from the handshake.
     Along it each side tells the other every `period` seconds that it is there and how far it has
@@ -83,7 +83,7 @@ class Watchdog:
     that all name the same task. The others watch the chief alone; where it does not answer they
     ask everybody, once for each miss, and name all that are lost.
 
-    The chief also compares how far all have come: `Progress` and `blamed` say which are stuck.
+    The chief also compares how far all have come: `StallDetector` and `blamed` say which are stuck.
     """
 
     def __init__(
@@ -103,10 +103,9 @@ class Watchdog:
         clock: Callable[[], float] = time.monotonic,
         ask: Callable[[str, float], str] = probe,
     ) -> None:
-        """Starts nothing.
+        """Does not start the thread.
 
         Args:
-          job: of one task or several.
           lost: called once, in a thread of the watchdog, with a message that names the task,
             while the main thread may be stuck in TensorFlow: writes the record and prints. It
             has ten seconds.
@@ -117,10 +116,10 @@ class Watchdog:
           misses: how many in a row make a loss.
           leave: ends the process with an exit code, without clean-up: `sys.exit` would wait
             for the main thread.
-          spares: whether the others go on without a task in such a state, as `probe` names it;
-            its loss is only noted in `gone`.
-          look: see `Progress`; None for a process without a loop of its own.
-          stall_timeout: seconds, see `Progress`.
+          spares: whether the job continues without a task in a state named by `probe`; its loss
+            is then only noted in `gone`.
+          look: see `StallDetector`; None for a process without a loop of its own.
+          stall_timeout: seconds, see `StallDetector`.
           clock: seconds, monotonic.
           ask: see `probe`.
         """
@@ -132,7 +131,7 @@ class Watchdog:
         self._leave = leave
         self._spares = spares
         self._stall_timeout = stall_timeout
-        self._progress = None if look is None else Progress(look, stall_timeout)
+        self._progress = None if look is None else StallDetector(look, stall_timeout)
         self._clock = clock
         self._ask = ask
         self.gone: dict[Task, str] = {}
@@ -148,7 +147,7 @@ class Watchdog:
         self._ending: Ending | None = None
 
     def start(self, lines: Mapping[Task, socket.socket] | None = None) -> None:
-        """Begins to watch.
+        """Starts the thread.
 
         Args:
           lines: the connections with the other tasks, see `handshake.meet`.
@@ -157,7 +156,7 @@ class Watchdog:
         threading.Thread(target=self._run, name="watchdog", daemon=True).start()
 
     def open(self, lines: Mapping[Task, socket.socket]) -> None:
-        """Takes the lines: `start` without the thread, which calls `tick` and `listen`."""
+        """Takes over the connections without the thread, which calls `tick` and `listen`."""
         self._begun = self._ticked = self._clock()
         for task, line in lines.items():
             line.setblocking(False)
@@ -165,7 +164,7 @@ class Watchdog:
             self._selector.register(line, selectors.EVENT_READ, task)
 
     def up(self, *, all_others: bool = False) -> None:
-        """To be called when TensorFlow's server of this process answers.
+        """Notes that TensorFlow's server of this process answers.
 
         Args:
           all_others: whether those of all others do. One that stops before it has said so itself
@@ -177,17 +176,17 @@ class Watchdog:
                 peer.up = True
 
     def wait(self) -> Ending:
-        """Waits until the chief says how the run has ended."""
+        """Waits until the chief announces the end of the run."""
         with self._changed:
             self._changed.wait_for(lambda: self._ending is not None)
         assert self._ending is not None
         return self._ending
 
     def end(self, how: Ending | None, seconds: float = 0.0) -> None:
-        """To be called when this process needs the others no more; they may end from now on.
+        """Announces the end of this process's part; from now on other processes may end.
 
         Args:
-          how: is told to the others; with None they take the end of this process for a loss.
+          how: sent to the others; with None they treat the end of this process as a loss.
           seconds: to wait for the others to say that they end, too.
         """
         self._stopped.set()
@@ -199,7 +198,7 @@ class Watchdog:
             self._changed.wait_for(self._all_ended, seconds)
 
     def stood_still(self) -> float:
-        """For how many seconds this process was stopped, until half a minute ago at most; else 0.
+        """Seconds for which this process was stopped within the last half minute; else 0.
 
         Tells it at once, also before the watchdog's thread has run again.
         """
@@ -209,15 +208,15 @@ class Watchdog:
         return self._gap if now - self._gap_end < _RECENT_SECONDS else 0.0
 
     def explanation(self) -> str:
-        """Why the others have ended if this process was stopped for so long; "" if it was not."""
+        """Reason for the end of the others if this process was stopped for so long; else ""."""
         seconds = self.stood_still()
         if not seconds:
             return ""
         own = named(self._job, self._job.task)
-        return f"{own} stood still for {seconds:.0f} s, and the others ended without it"
+        return f"{own} was stopped for {seconds:.0f} s, and the others ended without it"
 
     def tick(self) -> None:
-        """Tells the others how far this process has come, and judges what is known of them."""
+        """Sends the progress of this process and judges what is known of the others."""
         now = self._note_time()
         if self._progress is not None:
             self._own = self._progress.at(now)
@@ -229,7 +228,7 @@ class Watchdog:
             self._find_stalled()
 
     def listen(self, seconds: float) -> bool:
-        """Takes what the others say; returns early, and true, when a line has closed."""
+        """Reads messages of the others; returns True early when a connection has closed."""
         ready = self._selector.select(seconds)
         now = self._note_time()
         closed = [self._receive(key.data, now) for key, _ in ready]
@@ -261,13 +260,13 @@ class Watchdog:
 
     @property
     def _longest_gap(self) -> float:
-        """Seconds between two signs of life of the own thread in which it has run all the time."""
+        """Longest interval in seconds between two messages while the own thread ran."""
         return self._period + self._silence + self._timeout
 
     # Lines.
 
     def _send(self, peer: _Peer, message: object) -> None:
-        """Sends a message and what is left of those before; what cannot be sent now waits."""
+        """Sends a message after those still waiting; what cannot be sent now waits."""
         with self._changed:
             if message is not None:
                 peer.unsent += json.dumps(message).encode() + b"\n"
@@ -277,7 +276,7 @@ class Watchdog:
                 peer.unsent = peer.unsent[peer.line.send(peer.unsent) :]
 
     def _receive(self, task: Task, now: float) -> bool:
-        """Reads from a line; whether it has closed."""
+        """Reads from a connection; returns whether it has closed."""
         peer = self._peers[task]
         assert peer.line is not None
         try:
@@ -328,10 +327,10 @@ class Watchdog:
     # Verdicts.
 
     def _find_lost(self, now: float) -> None:
-        """Asks those that are suspect; ends the process if one is lost."""
+        """Probes suspect tasks; ends the process if one is lost."""
         watched = {t: p for t, p in self._peers.items() if not p.ended and t not in self.gone}
         suspects = [task for task, peer in watched.items() if peer.suspect(now - self._silence)]
-        # Nobody tells what happened to the others if the chief is lost.
+        # Without the chief the state of the others is unknown.
         asked = self._job.peers if self._job.chief in suspects else tuple(suspects)
         states = not_ok(self._job, asked, self._timeout, self._ask)
         self._note_time()
@@ -352,7 +351,7 @@ class Watchdog:
             self._report(f"waited {self._patience:g} s for {missing}")
 
     def _find_stalled(self) -> None:
-        """Ends the process if all loops of the job stand still for too long."""
+        """Ends the process if all loops of the job have made no progress for too long."""
         if self._own is None or not self._job.is_chief:
             return
         standings = {self._job.task: self._own}
@@ -362,7 +361,7 @@ class Watchdog:
             self._report(_stalled_text(self._job, standings, self._stall_timeout))
 
     def _report(self, message: str) -> None:
-        """Never returns, but where a test's `leave` does."""
+        """Reports a failure and ends the process; returns only if a test replaces `leave`."""
         if self._stopped.is_set() or not self._once.acquire(blocking=False):
             return
         message = self.explanation() or message
@@ -380,7 +379,7 @@ class Watchdog:
 
 
 def _stalled_text(job: Job, standings: Mapping[Task, Standing], limit: float) -> str:
-    """Names those that are stuck; with one loop for all towers, the worker it waits for."""
+    """Names the stalled tasks; with one loop for all towers, the worker that it waits for."""
     found = blamed(standings)
     by_name = {str(task): task for task in job.tasks}
     stuck = listed(job, {by_name.get(one.task, task): one for task, one in found.items()})

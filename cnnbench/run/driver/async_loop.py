@@ -1,9 +1,8 @@
-"""Runs the updates of workers that do not wait for one another, and times them.
+"""Loop and timing of asynchronous updates.
 
-Every worker has a thread. What it runs next it takes from the loop, which hands out as many
-updates as were asked for, one number each; so a run has an exact number of updates, however they
-fall to the workers. Before a pause the loop hands out no more and waits for those under way:
-in a pause nothing changes the variables.
+Every worker has a thread, which takes the numbers of its updates from the loop. A run has an
+exact number of updates, however they are distributed over the workers. Before a pause the loop
+issues no more updates and waits for those in flight, so that variables do not change in a pause.
 
 The time of an update is the distance between its end and that of the one before, whichever
 workers made them, as their threads saw them. Its CPU time is that of this process, all workers'
@@ -30,7 +29,7 @@ _SHORTEST = 1e-9  # two ends are two clock readings, but a clock may be coarse
 
 
 class _Outcome(NamedTuple):
-    """What a thread tells the loop: the values of an update, or why it will make no more."""
+    """A message of a worker's thread: the values of an update, or the reason why it ends."""
 
     worker: str
     end: StepTime
@@ -39,9 +38,9 @@ class _Outcome(NamedTuple):
 
 
 class Stuck:
-    """Finds workers whose update does not end, by how often it is found under way.
+    """Detects workers whose update does not end, by counting how often it is seen in flight.
 
-    So a time in which this whole process is stopped does not count.
+    Times in which this whole process is stopped are therefore excluded.
 
     Args:
       limit: seconds, as of `time_limit`.
@@ -56,7 +55,7 @@ class Stuck:
         self._longest = 0.0
 
     def look(self, under_way: Mapping[str, int], seconds: float) -> dict[str, float]:
-        """Those that are stuck.
+        """Names of the workers that are stuck.
 
         Args:
           under_way: number of the update of each worker that makes one.
@@ -83,17 +82,17 @@ def _never(step: int) -> bool:
 
 
 class AsyncLoop(Generic[Values]):
-    """Hands updates to workers until there are enough; has the interface of `StepLoop`.
+    """Distributes updates over workers; has the interface of `StepLoop`.
 
-    A worker whose update fails is lost: the others go on, and one of them makes that update
-    again. Errors of cnnbench itself (data that cannot be read) end the loop instead.
+    A worker whose update fails is lost: the others continue, and one of them repeats the update.
+    Errors of cnnbench itself (data that cannot be read) end the loop instead.
 
     Args:
       workers: by name, what runs one update, given its number from 1, and returns its values;
         called in a thread of its own.
-      lost: told of each worker that is lost, in the thread that runs the loop.
-      gone: the workers that will never return from an update, such as those of processes that
-        stand still, with what is wrong with them; asked about once a second.
+      lost: called for each lost worker, in the thread that runs the loop.
+      gone: returns workers that will never return from an update, such as those of stopped
+        processes, with the reason; called once a second.
       clock, cpu_clock: see `StepLoop`.
       stuck: finds workers that will never return from an update though they answer; likewise.
     """
@@ -145,7 +144,6 @@ class AsyncLoop(Generic[Values]):
         worker is slow.
 
         Args:
-          steps: how many.
           done: called after each update, in order, with its number (from 1), its time and
             its values.
           pause_due: whether `pause` must be called after that many updates; called once for
@@ -200,7 +198,7 @@ class AsyncLoop(Generic[Values]):
         return threads
 
     def _find_pauses(self, first: int, last: int) -> None:
-        """Asks about these numbers; the loop stops at the first that is followed by a pause."""
+        """Asks about these numbers up to the first that is followed by a pause."""
         for number in range(first, last + 1):
             if self._pause_due(number):
                 self._pauses.add(number)
@@ -217,7 +215,7 @@ class AsyncLoop(Generic[Values]):
             self._changed.notify_all()
         deadline = time.monotonic() + _JOIN_SECONDS
         for worker, thread in threads.items():
-            # One that is lost may hang for ever.
+            # A lost one may hang without end.
             if worker not in self._errors:
                 thread.join(max(0.0, deadline - time.monotonic()))
 
@@ -238,7 +236,7 @@ class AsyncLoop(Generic[Values]):
                 self._outcomes.put(_Outcome(worker, self._now(), values))
 
     def _take(self, worker: str, run: int) -> int | None:
-        """The number of the worker's next update; waits for one. None at the end."""
+        """Number of the worker's next update; waits for one. None at the end."""
         with self._changed:
             while True:
                 if self._running != run or worker in self._errors:
@@ -262,7 +260,7 @@ class AsyncLoop(Generic[Values]):
         return number
 
     def _next_outcome(self) -> _Outcome:
-        """The next update that is over; loses workers on the way."""
+        """The next update that has ended; removes workers that fail."""
         while True:
             passed = time.monotonic() - self._asked
             if passed >= _ASK_SECONDS:
@@ -284,13 +282,13 @@ class AsyncLoop(Generic[Values]):
             self._failed(outcome.worker, outcome.error)
 
     def _is_stuck(self, worker: str, seconds: float) -> None:
-        """An update of a worker does not end."""
+        """Handles an update of a worker that does not end."""
         doing = Doing.INPUT if worker in self._stuck.waits() else Doing.STEP
         reason = f"no progress for {seconds:.0f} s (--stall_timeout), waits for {doing.value}"
         self._lose(worker, TimeoutError(reason))
 
     def _failed(self, worker: str, error: Exception) -> None:
-        """An update of a worker has failed."""
+        """Handles a failed update of a worker."""
         if isinstance(error, BenchmarkError):
             raise error
         self._lose(worker, error)
@@ -311,14 +309,13 @@ class AsyncLoop(Generic[Values]):
 
 
 class CoordinatedLoop(AsyncLoop[Values]):
-    """Hands updates to a coordinator, which has them made by whichever worker is free.
+    """Passes updates to a coordinator, which runs each on an idle worker.
 
-    The coordinator takes back by itself what a worker has not done that is gone, and gives it to
-    another one: no update fails by that. Whatever else fails ends the loop.
+    The coordinator reschedules updates of lost workers on others, so that no update fails. Any
+    other failure ends the loop.
 
     Args:
-      slots: by name, what has one update made; as many are under way at once.
-      workers: names of the workers.
+      slots: functions that run one update each, by name; all may be in flight at once.
       lost, gone, clock: see `AsyncLoop`; of workers.
       stuck: likewise; of slots, but for who waits for input.
     """
@@ -336,7 +333,7 @@ class CoordinatedLoop(AsyncLoop[Values]):
         self._there = list(workers)
 
     def _is_stuck(self, worker: str, seconds: float) -> None:
-        """Ends the loop: only TensorFlow knows which worker makes the update of a slot."""
+        """Ends the loop: only TensorFlow knows which worker runs the update of a slot."""
         waits = [name for name, waited in self._stuck.waits().items() if waited > seconds / 2]
         named = ", ".join(waits) or f"one of {', '.join(self._there)}"
         doing = Doing.INPUT if waits else Doing.STEP
@@ -346,12 +343,12 @@ class CoordinatedLoop(AsyncLoop[Values]):
         raise error
 
     def _failed(self, worker: str, error: Exception) -> None:
-        del worker  # the slot, which is to blame for nothing
+        del worker  # the slot is not the cause
         self._give_up(error)
         raise error
 
     def _give_up(self, error: Exception) -> None:
-        """What is under way may never end, and nobody waits for it."""
+        """Abandons updates in flight, which may never end."""
         with self._changed:
             self._errors = dict.fromkeys(self._workers, error)
 

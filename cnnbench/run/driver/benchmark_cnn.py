@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cnnbench.base.interrupts import restored
@@ -25,13 +25,14 @@ from cnnbench.errors import (
     first_line,
 )
 from cnnbench.flags import Params, validate
-from cnnbench.flags.cluster import located, settled, without_outputs
+from cnnbench.flags.cluster import with_exchanged_addresses, with_job_from_env, without_outputs
 from cnnbench.machine import facts as environment
 from cnnbench.machine import repository
 from cnnbench.machine.checks import Condition, parse_quiet
 from cnnbench.machine.gpu import gpu_memory
 from cnnbench.machine.memory import main_memory
 from cnnbench.machine.watch import Watch
+from cnnbench.records.files import write_text
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.result_files import ResultFiles
 from cnnbench.records.run import RunRecord
@@ -56,14 +57,17 @@ from cnnbench.run.observe import outputs
 from cnnbench.run.runtime import early_import, peak_flops
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.runtime.activity import Activity, Doing, Standing
+from cnnbench.run.runtime.loading import load_tensorflow
 from cnnbench.run.runtime.native import uninterrupted, without_info_lines
+from cnnbench.run.runtime.peak_memory import peak_memory, reset_peak_memory
 from cnnbench.run.runtime.turns import Turns
 
 if TYPE_CHECKING:
     from cnnbench.data.source import InputSource
     from cnnbench.run.driver.build import BuiltRun
-    from cnnbench.run.driver.probes import Looks
-    from cnnbench.run.driver.scenarios import Run
+    from cnnbench.run.driver.context import ScenarioContext
+    from cnnbench.run.driver.probes import Looks, Probe
+    from cnnbench.run.driver.step_profile import StepProfiler
     from cnnbench.variable_mgr.worker_group import WorkerGroup
 
 
@@ -71,12 +75,6 @@ class BenchmarkCNN:
     """One run.
 
     Args:
-      params: what to run.
-      command: argv for the record.
-      explicit_flags: names of the parameters that were given, for the record.
-      console: where the report goes; silent by default.
-      messages: where notices go; silent by default.
-      progress: live progress; none by default.
       looks: more probes of warm-up steps than the parameters ask for.
 
     Raises:
@@ -95,11 +93,11 @@ class BenchmarkCNN:
         looks: Looks | None = None,
     ) -> None:
         if params.cluster != "flags" and not params.worker_hosts:
-            # The command line has done this when it gets here.
+            # Already done where the run was started by the command line.
             tell = (messages or Messages.silent()).notice
-            params = located(params, os.environ)
+            params = with_job_from_env(params, os.environ)
             validate(params)
-            params = settled(params, os.environ, tell)
+            params = with_exchanged_addresses(params, os.environ, tell)
         validate(params)
         self.params = params
         self.plan: Plan = make_plan(params)
@@ -114,7 +112,7 @@ class BenchmarkCNN:
         self._progress = progress or Progress.silent()
         tell, self._tell_error = self._messages.notice, self._messages.error
         if not self.plan.job.is_chief:
-            # One process speaks and writes; what ends a worker is printed by it.
+            # Only the chief prints and writes; a worker prints its own fatal error.
             params = self.params = without_outputs(params)
             self._console, self._progress = Console.silent(), Progress.silent()
             self._messages = Messages.silent()
@@ -135,6 +133,12 @@ class BenchmarkCNN:
             subject=repository.of_work(config),
         )
         self._measurements.target = self.plan.target
+        self._profiler: StepProfiler | None = None
+        if params.profile_json is not None:
+            from cnnbench.run.driver.step_profile import StepProfiler  # late: few runs need it
+
+            waited = self._waited_for_input
+            self._profiler = StepProfiler(self.plan, params.profile_steps, waited)
         if params.device == "cpu":
             self._check_memory("cpu")
 
@@ -183,17 +187,13 @@ class BenchmarkCNN:
         for line in (*summary_lines(record.summary()), *input_lines(record)):
             self._messages.notice(line)
         self._judge_figures(record)
-        # The last line of a run that has succeeded, results written and all.
+        # The last line of a successful run, printed after its results are written.
         if total is not None:
             self._console.footer(total)
         return record
 
     def lost(self, error: BenchmarkError) -> None:
-        """Writes the record of a run whose process has ended without one.
-
-        Args:
-          error: how it ended.
-        """
+        """Writes the record of a run whose process ended without writing one."""
         if self._files.holds(self._measurements.run_id) is None:
             self._end("failed", error)
 
@@ -211,7 +211,7 @@ class BenchmarkCNN:
         built = assemble(self.params, self.plan, devices, self._console)
         self._workers = built.manager.workers
         self._measurements.build_seconds = time.perf_counter() - start
-        self._sources = [s for s in (built.inputs, built.evaluation_inputs) if s is not None]
+        self._sources = list(built.sources)
         describe_built(self._measurements, built)
         for notice in built.notices:
             self._messages.notice(notice)
@@ -231,7 +231,7 @@ class BenchmarkCNN:
         for warning in runtime.export_environment(settings):
             self._messages.warning(warning)
         with without_info_lines():
-            tf = runtime.load_tensorflow()
+            tf = load_tensorflow()
             seconds = time.perf_counter() - start + early_import.seconds()
             self._measurements.import_seconds = seconds
             devices = self._membership.join(runtime.configure(settings, self.plan.job))
@@ -256,11 +256,11 @@ class BenchmarkCNN:
         if devices.kind == "cpu" and self.params.update_mode.multi_worker_strategy:
             self._messages.notice("MultiWorkerMirroredStrategy has one device per process on CPUs")
         tf.random.set_seed(self.params.tf_random_seed)
-        # Before the run: afterwards the load would be our own.
+        # Before the run, whose own load would be included afterwards.
         self._measurements.environment = environment.collect()
         describe(self._measurements, params=self.params, plan=self.plan, devices=devices)
         self._console.header(header(self.params, self.plan, devices, tf.__version__))
-        runtime.reset_peak_memory(devices.kind)
+        reset_peak_memory(devices.kind)
         return devices
 
     def _run(self) -> float | None:
@@ -285,10 +285,10 @@ class BenchmarkCNN:
         return total
 
     def _run_input(self) -> float | None:
-        """A run of the input pipeline alone."""
+        """Runs the input pipeline alone."""
         devices = self._start()
         from cnnbench.run.driver import scenarios
-        from cnnbench.run.driver.build import make_inputs
+        from cnnbench.run.driver.inputs import make_inputs
 
         start = time.perf_counter()
         with make_inputs(self.params, self.plan, devices, "train") as inputs:
@@ -296,15 +296,15 @@ class BenchmarkCNN:
             self._sources = [inputs]
             return scenarios.measure_input(self._begin(devices), inputs)
 
-    def _begin(self, devices: runtime.Devices) -> Run:
+    def _begin(self, devices: runtime.Devices) -> ScenarioContext:
         """Warns of a machine that is not fit to measure on, before anything is measured."""
-        from cnnbench.run.driver.scenarios import Run
+        from cnnbench.run.driver.context import ScenarioContext
 
         assert self._watch is not None
         flags = run_flags(self.params, self.plan, devices)
         self._warn(self._watch.before(self._measurements.environment, flags))
         self._turns.wait()  # until the others have started
-        return Run(
+        return ScenarioContext(
             self.params,
             self.plan,
             self._console,
@@ -313,13 +313,22 @@ class BenchmarkCNN:
             self._measurements,
             self._watch,
             self._membership.gone,
-            self._looks,
+            self._all_looks,
             self._turns,
             self._activity,
         )
 
+    def _all_looks(self, plan: Plan, graph: Any) -> Iterable[Probe]:
+        if self._looks is not None:
+            yield from self._looks(plan, graph)
+        if self._profiler is not None:
+            yield from self._profiler.looks(plan, graph)
+
+    def _waited_for_input(self) -> float:
+        return sum(source.wait_seconds for source in self._sources)
+
     def _check_memory(self, kind: str) -> None:
-        """Refuses what cannot fit, warns of what may not.
+        """Refuses a run that cannot fit into memory; warns of one that may not.
 
         Args:
           kind: of the devices, "cpu" or "gpu".
@@ -328,7 +337,7 @@ class BenchmarkCNN:
           FlagError: the main memory cannot do by far.
         """
         needed = memory.estimate(self.params, self.plan, kind)
-        self._measurements.estimated_memory_bytes = needed.total
+        self._measurements.note(estimated_memory_bytes=needed.total)
         there = main_memory() if kind == "cpu" else gpu_memory()
         if there is not None:
             warning = memory.check(needed, there, self.params, refuse=kind == "cpu")
@@ -336,7 +345,7 @@ class BenchmarkCNN:
                 self._messages.warning(warning)
 
     def _warn_of_gaps(self) -> None:
-        """Warns of files that a data set lacks: a part of one can be measured, but not unawares."""
+        """Warns of files that a data set lacks."""
         if self.params.data_dir is None:
             return
         used = {"train": not self.params.eval, "validation": self.plan.num_eval_batches > 0}
@@ -352,17 +361,19 @@ class BenchmarkCNN:
                 self._messages.warning(str(condition))
 
     def _look_back(self) -> tuple[Condition, ...]:
-        """What happened on the machine during the timed loop, for the record too."""
+        """Conditions of the machine during the timed loop; adds them to the record."""
         if self._watch is None:
             return ()
         conditions, measurements = self._watch.during(), self._measurements
         measurements.conditions = self._watch.record()
         energy = self._watch.energy
-        # The pauses for evaluations are in it, and in no other figure of the loop.
+        # It includes pauses for evaluations, unlike the other figures of the loop.
         if energy is not None and not self.plan.eval_steps:
-            measurements.cpu_energy_joules = energy.cpu_joules
-            measurements.gpu_energy_joules = energy.gpu_joules
-            measurements.energy_source = energy.source
+            measurements.note(
+                cpu_energy_joules=energy.cpu_joules,
+                gpu_energy_joules=energy.gpu_joules,
+                energy_source=energy.source,
+            )
         return conditions
 
     def _judge_figures(self, record: RunRecord) -> None:
@@ -375,7 +386,7 @@ class BenchmarkCNN:
             (self._messages.warning if is_warning else self._messages.notice)(text)
 
     def _measure_peak_flops(self, built: BuiltRun) -> None:
-        """What the devices could do at most; takes seconds on a CPU."""
+        """Measures the peak FLOP rate of the devices; takes seconds on a CPU."""
         if self._measurements.lost_workers:
             return  # TensorFlow takes no new function once a process is gone
         if self.params.precision == "int8" and self.params.peak_flops is None:
@@ -392,11 +403,12 @@ class BenchmarkCNN:
                 parts = job.machines
             else:
                 parts = job.num_workers if job.client_per_worker else 1
-            self._measurements.peak_flops_per_sec = peak.flops_per_sec * parts
-            self._measurements.peak_flops_source = peak.source
+            self._measurements.note(
+                peak_flops_per_sec=peak.flops_per_sec * parts, peak_flops_source=peak.source
+            )
 
     def _standing(self) -> Standing:
-        """How far the run has come, for the watchdog's thread."""
+        """Progress of the run, for the watchdog's thread."""
         job, sources, doing = self.plan.job, self._sources, self._activity.doing
         warm_up, timed = len(self._measurements.warmup_step_seconds), self._measurements.steps
         last = f"step {timed}" if timed else f"warm-up step {warm_up}" if warm_up else "no step"
@@ -409,16 +421,16 @@ class BenchmarkCNN:
         return Standing(str(task), warm_up + timed, last, doing, batches)
 
     def _lost_another(self, message: str) -> None:
-        """For the watchdog, in a thread of its own: this process is about to be ended."""
+        """Writes the record before the watchdog ends this process; runs in its thread."""
         error = BenchmarkError(message)
         self._end("failed", error)
         self._tell_error(message)
 
     def _note_peak_memory(self) -> None:
-        """Once, before what is measured behind the run takes memory of its own."""
+        """Notes peak memory once, before later measurements allocate memory of their own."""
         measurements = self._measurements
-        if measurements.placement is not None and measurements.peak_memory_bytes is None:
-            measurements.peak_memory_bytes = runtime.peak_memory(measurements.placement.device)
+        if measurements.placement is not None and measurements.measured.peak_memory_bytes is None:
+            measurements.note(peak_memory_bytes=peak_memory(measurements.placement.device))
 
     def _end(self, status: str, error: BaseException | None = None) -> RunRecord:
         measurements = self._measurements
@@ -435,16 +447,24 @@ class BenchmarkCNN:
         try:
             with uninterrupted():
                 self._files.write(record, lambda: [run_row(record)])
+                self._write_profile(record)
         except BenchmarkError as failure:
             if status == "ok":
                 raise
-            # What ended the run matters more, and is on its way up.
+            # The error that ended the run is being raised and matters more.
             self._messages.warning(str(failure))
         return record
 
+    def _write_profile(self, record: RunRecord) -> None:
+        path = self.params.profile_json
+        if path is None or self._profiler is None or record.status != "ok":
+            return
+        if self._profiler.steps and record.step_seconds:
+            write_text("profile_json", path, self._profiler.profile(record).to_json())
+
 
 def _as_benchmark_error(error: Exception, xla_cache_dir: str | None) -> BenchmarkError | None:
-    """One line for the failures of TensorFlow and the machine; None for a defect of ours."""
+    """One line for failures of TensorFlow and the machine; None for a defect of cnnbench."""
     if isinstance(error, BenchmarkError):
         return error
     reason = exhausted(error)

@@ -1,4 +1,4 @@
-"""The log of the official models of TensorFlow, which tf_cnn_benchmarks wrote through them.
+"""The benchmark log of TensorFlow's official models, which tf_cnn_benchmarks wrote too.
 
 `benchmark_run.log` is one JSON object about the run, replaced at once; `metric.log` has a JSON
 object per line, added to what is there.
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cnnbench.records.files import write_text
-from cnnbench.records.run import Evaluation
+from cnnbench.records.parts import Evaluation
 from cnnbench.run.driver.observer import Observer
 
 _RUN, _METRICS = "benchmark_run.log", "metric.log"
@@ -23,7 +23,7 @@ _TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
 
 
 class BenchmarkLog(Observer):
-    """Writes both files.
+    """Writes `benchmark_run.log` and `metric.log`.
 
     Args:
       folder: made if it does not exist.
@@ -79,7 +79,7 @@ class BenchmarkLog(Observer):
 def run_info(
     config: Mapping[str, Any], facts: Mapping[str, Any], test_id: str | None
 ) -> dict[str, Any]:
-    """What benchmark_run.log says; arguments as for `BenchmarkLog`."""
+    """Content of benchmark_run.log; arguments as for `BenchmarkLog`."""
     gpus = facts.get("gpu_names") or []
     cpu = {"num_cores": facts.get("logical_cpus"), "cpu_info": facts.get("cpu_model")}
     return {

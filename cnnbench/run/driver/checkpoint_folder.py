@@ -1,4 +1,4 @@
-"""The checkpoint files in a folder: which are complete, which to delete, what a kill left.
+"""Checkpoint files of a folder: complete ones, obsolete ones, remains of killed processes.
 
 A checkpoint of global step N is ``model.ckpt-N.index`` and its data files; TensorFlow moves the
 index to its place last. What is there is told from these files. The file ``checkpoint``, in which
@@ -66,13 +66,12 @@ def holds(folder: str, step: int) -> bool:
 
 
 def tidy(folder: str, keep: int) -> None:
-    """To be called when a checkpoint has been written: brings the rest of the folder in line.
+    """Removes obsolete files after a checkpoint has been written.
 
     Deletes all complete checkpoints but the newest ones, torn ones before these, and what killed
     runs left behind; writes the file ``checkpoint``.
 
     Args:
-      folder: of the checkpoints.
       keep: how many to keep; 0 keeps all.
 
     Raises:
@@ -90,7 +89,7 @@ def tidy(folder: str, keep: int) -> None:
 
 
 def clean(folder: str) -> None:
-    """Removes what runs that were killed while they saved left in a folder, and nothing else.
+    """Removes what runs that were killed while saving left in a folder.
 
     To be called by its only writer, see `cnnbench.base.lock`: what another one is saving looks
     alike.
@@ -136,7 +135,7 @@ def _look_into(folder: Path) -> _Found:
 
 
 def _is_table(path: Path) -> bool:
-    """Whether an index is written to its end: TensorFlow writes it in its place, piece by piece."""
+    """Whether an index file is complete: TensorFlow writes it in place, piece by piece."""
     with contextlib.suppress(OSError), path.open("rb") as file:
         file.seek(-len(_TABLE_END), os.SEEK_END)
         return file.read() == _TABLE_END

@@ -1,4 +1,4 @@
-"""Checkpoints that every mode and tower count can read.
+"""Checkpoints that are independent of mode and number of towers.
 
 A variable is stored once under its canonical name, whatever number of copies
 the manager keeps, and so are the optimizer's slots and an automatic loss scale, beside
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from cnnbench.errors import BenchmarkError, first_line
+from cnnbench.flags.optimizers import OPTIMIZERS
 from cnnbench.run.driver import checkpoint_folder
 from cnnbench.variable_mgr import tower_variable
 from cnnbench.variable_mgr.base import VariableMgr
@@ -43,7 +44,6 @@ class Checkpoints:
     """Saves and restores the variables of one manager.
 
     Args:
-      manager: whose variables to store.
       slots: the optimizer's slots by canonical name; empty when only evaluating.
       max_to_keep: older files are deleted; 0 keeps all.
       loss_scale: the state of the loss scale by name; empty where it has none.
@@ -170,7 +170,7 @@ class Checkpoints:
         elif not has_slots:
             notices.append(f"{path} lacks some of the state of {before}, which starts afresh")
         if not has_scale:
-            notices.append(f"{path} has no loss scale; --fp16_loss_scale is where it starts")
+            notices.append(f"{path} has no loss scale; --fp16_loss_scale is its first value")
         if not self._in_sync:
             notices.append(f"{path} holds the weights of one tower; all towers start from them")
         return Restored(global_step, examples, tuple(notices))
@@ -200,7 +200,7 @@ class Checkpoints:
 
 
 def restore_backbone(manager: VariableMgr, scope: str, path: str) -> int:
-    """Restores what lies in one scope of a model from a checkpoint of its backbone alone.
+    """Restores the variables of one scope from a checkpoint of the backbone alone.
 
     The checkpoint has the same names without the scope: that of a network for classification,
     of which the backbone has the first layers.
@@ -241,10 +241,9 @@ def stored_variables(path: str) -> dict[str, Any]:
 
 
 class _Stored:
-    """A checkpoint's tensors by key, read one by one so that their dtype may differ.
+    """A checkpoint's tensors by key, read one by one because their dtypes may differ.
 
     Args:
-      path: prefix of its files.
       mismatch: what is the matter if variables are not there or have other shapes.
 
     Raises:
@@ -267,13 +266,13 @@ class _Stored:
         if _OPTIMIZER in self._shapes:
             with self._readable():
                 return str(self._reader.get_tensor(_OPTIMIZER).decode())
-        # Earlier versions stored no name, and had these four optimizers.
-        slots = {_name(key).rpartition("/")[2] for key in self._shapes if key.startswith("slots/")}
-        telling = {"mean_square": "rmsprop", "momentum": "momentum", "beta1_power": "adam"}
-        return next((name for slot, name in telling.items() if slot in slots), "sgd")
+        # Earlier versions stored no name.
+        held = {_name(key).rpartition("/")[2] for key in self._shapes if key.startswith("slots/")}
+        fitting = [o for o in OPTIMIZERS.values() if {slot.name for slot in o.slots} <= held]
+        return max(fitting, key=lambda optimizer: len(optimizer.slots)).name
 
     def check(self, variables: Mapping[str, tf.Variable]) -> None:
-        """Compares keys and shapes with what is to be restored.
+        """Compares keys and shapes with those of the variables to be restored.
 
         Raises:
           BenchmarkError: names the first variable that is not there or has another shape.
@@ -292,7 +291,7 @@ class _Stored:
                 )
 
     def read_into(self, variables: Mapping[str, tf.Variable]) -> None:
-        """Assigns what is stored under each key.
+        """Assigns the stored values to variables by key.
 
         Raises:
           BenchmarkError: a part of the file cannot be read.

@@ -1,4 +1,4 @@
-"""What a run prints on standard output, byte for byte as tf_cnn_benchmarks did.
+"""Standard output of a run, byte for byte as tf_cnn_benchmarks printed it.
 
 Scripts parse these lines, so nothing else may go to standard output; everything
 new goes to standard error through `cnnbench.base.text.progress`. The functions make lines,
@@ -26,7 +26,7 @@ _RESULTS = {"top_1": "Accuracy @ 1", "top_5": "Accuracy @ 5"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeaderInfo:
-    """What the header prints of a run.
+    """Values of the header.
 
     Attributes:
       tensorflow_version: full version; major and minor are printed.
@@ -66,7 +66,7 @@ class HeaderInfo:
 
 
 class Phase(enum.Enum):
-    """Lines that mark where a run stands."""
+    """Lines that announce the phases of a run."""
 
     GENERATING_TRAINING = "Generating training model"
     GENERATING_EVALUATION = "Generating evaluation model"
@@ -116,7 +116,6 @@ def row_line(step: int, speed: Speed, loss: float, metrics: Sequence[float] = ()
     """One row of the table: statistics since the end of warm-up, loss of this step.
 
     Args:
-      step: timed steps so far.
       speed: of all of them, images per second.
       loss: of this step; 0 in forward-only runs.
       metrics: of this step, accuracies from 0 to 1, where the table has such columns.
@@ -143,8 +142,8 @@ def evaluation_result_line(metrics: Mapping[str, float], examples: int) -> str:
 class Console:
     """Writes a run's standard output, each line flushed.
 
-    A reader that goes away (`| head`) ends the output, not the run: the record and
-    the checkpoint at its end are worth more than lines nobody reads.
+    A closed pipe (`| head`) ends the output, not the run, which still writes its record and
+    checkpoint.
     """
 
     def __init__(
@@ -168,7 +167,7 @@ class Console:
         self._writer.lines(header_lines(info))
 
     def phase(self, phase: Phase) -> None:
-        """Where the run stands."""
+        """Prints the line of a phase."""
         self._writer.lines([phase.value])
 
     def table_header(self, loss_name: str = "total_loss", metrics: Sequence[str] = ()) -> None:
@@ -180,7 +179,7 @@ class Console:
         self._writer.lines([row_line(step, speed, loss, metrics)])
 
     def footer(self, images_per_sec: float) -> None:
-        """The total: the last lines of a successful run, never printed by a failed one.
+        """The total: the last lines of a successful run; a failed one does not print them.
 
         Runs that train and evaluate have none: one rate for both would mean nothing.
         """

@@ -1,4 +1,4 @@
-"""What a run is, for its record, its header and the checks of the machine."""
+"""Descriptions of a run for its record, its header and the checks of the machine."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from cnnbench.base.text.numbers import count
 from cnnbench.flags import Params
-from cnnbench.flags.checks import running_all_reduce, strategy_reduction
+from cnnbench.flags.reductions import running_all_reduce, strategy_reduction
 from cnnbench.machine.checks import RunFlags
 from cnnbench.records.measurements import Measurements
-from cnnbench.records.run import Batch, ModelInfo, Placement
+from cnnbench.records.parts import Batch, ModelInfo, Placement
 from cnnbench.run.driver.console import HeaderInfo
 from cnnbench.run.driver.plan import Plan
 from cnnbench.run.runtime import tensorflow as runtime
@@ -24,13 +24,10 @@ if TYPE_CHECKING:
 def describe(
     measurements: Measurements, *, params: Params, plan: Plan, devices: runtime.Devices
 ) -> None:
-    """Fills in what is known of a run before its first step.
+    """Records the properties of a run that are known before its first step.
 
     Args:
       measurements: takes model, placement, batch, and flags as they were resolved.
-      params: of the run.
-      plan: of the run.
-      devices: as TensorFlow was configured.
     """
     measurements.model = ModelInfo(
         name=plan.model.name,
@@ -70,11 +67,10 @@ def _all_reduce(params: Params, *, on_gpu: bool) -> tuple[str, ...]:
 
 
 def describe_built(measurements: Measurements, built: BuiltRun) -> None:
-    """Fills in what is known of a run once its variables and its step exist.
+    """Records the properties that are known once variables and step exist.
 
     Args:
       measurements: takes numbers of variables and operations, and of what a step sends.
-      built: the run.
     """
     assert measurements.placement is not None
     variables = built.manager.savable_variables().values()
@@ -100,7 +96,7 @@ def describe_built(measurements: Measurements, built: BuiltRun) -> None:
 
 
 def run_flags(params: Params, plan: Plan, devices: runtime.Devices) -> RunFlags:
-    """What decides whether a machine is fit for a run."""
+    """Properties of a run on which the checks of the machine depend."""
     return RunFlags(
         on_gpu=devices.kind == "gpu",
         num_devices=len(devices.towers),
@@ -114,7 +110,7 @@ def run_flags(params: Params, plan: Plan, devices: runtime.Devices) -> RunFlags:
 def header(
     params: Params, plan: Plan, devices: runtime.Devices, tensorflow_version: str
 ) -> HeaderInfo:
-    """What the header on standard output says of a run."""
+    """Values of the header on standard output."""
     return HeaderInfo(
         tensorflow_version=tensorflow_version,
         model=plan.model.name,
@@ -142,7 +138,7 @@ def _is_single_session(mode: Mode) -> bool:
 
 
 def _all_reduce_text(params: Params, devices: runtime.Devices) -> str | None:
-    """How gradients are reduced, for the header; None where they are not between towers.
+    """The reduction in the header; None where towers exchange no gradients.
 
     The spec alone where tf_cnn_benchmarks printed it, and all devices are in the header.
     Otherwise what runs, with the flag that chooses it, and between how many devices: those of
@@ -164,7 +160,7 @@ def _all_reduce_text(params: Params, devices: runtime.Devices) -> str | None:
 
 
 def _labels(devices: runtime.Devices) -> Sequence[str]:
-    """The towers' devices as tf_cnn_benchmarks wrote them, of the whole job if it is one step."""
+    """Devices of the towers as tf_cnn_benchmarks wrote them; of the whole job if it is one step."""
     job = devices.job
     if len(job.own_workers) < 2:
         return devices.labels

@@ -1,4 +1,4 @@
-"""About how long a run will take, before anything has run: a first guess from its FLOPs."""
+"""Estimated duration of a run, from its FLOPs."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _RATE_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
-class Work:
-    """What a run computes.
+class RunWork:
+    """Amount of computation of a run.
 
     Attributes:
       kind: of device, "cpu" or "gpu".
@@ -44,7 +44,7 @@ class Work:
     flops: float
 
     def seconds(self, facts: Mapping[str, Any]) -> float | None:
-        """The guess; None for GPUs whose peak is not known.
+        """Estimated seconds; None for GPUs whose peak is not known.
 
         Args:
           facts: about this machine, see `cnnbench.machine.facts.collect`.
@@ -56,12 +56,8 @@ class Work:
         return _START_SECONDS[self.kind] + self.steps * _STEP_SECONDS + computing
 
 
-def work_of(params: Params, plan: Plan) -> Work:
-    """What a run computes.
-
-    Args:
-      params, plan: of the run.
-    """
+def work_of(params: Params, plan: Plan) -> RunWork:
+    """Amount of computation of a run."""
     on_cpu = computes_on_cpu(params)
     training, forward = plan.spec.training_flops_per_image, plan.spec.forward_flops_per_image
     devices = params.num_gpus if on_cpu else 1
@@ -74,12 +70,12 @@ def work_of(params: Params, plan: Plan) -> Work:
         steps += evaluations
         flops += evaluations * plan.eval_batch_per_device * forward
     kind = "cpu" if on_cpu else "gpu"
-    return Work(kind, _DTYPES.get(params.precision, "float32"), steps, flops * devices)
+    return RunWork(kind, _DTYPES.get(params.precision, "float32"), steps, flops * devices)
 
 
 @cache
 def cpu_rate() -> float:
-    """FLOP/s of a product of matrices on the CPU at the moment, measured once."""
+    """Current FLOP/s of a matrix product on the CPU, measured once per process."""
     import numpy as np
 
     matrix = np.ones((_MATRIX, _MATRIX), np.float32)

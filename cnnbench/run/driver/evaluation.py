@@ -16,7 +16,7 @@ from cnnbench.errors import DataError
 from cnnbench.models.graph import DataFormat, Reader, forward
 from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec, VariableSpec
-from cnnbench.records.run import Evaluation
+from cnnbench.records.parts import Evaluation
 from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.host_metrics import Evaluated, HostMetrics, Rows
 from cnnbench.run.step.batch_norm_stats import share_moving_averages
@@ -32,7 +32,6 @@ class Evaluator:
     """Traces the evaluation step once and runs it over a number of batches.
 
     Args:
-      model, spec: the network and its declaration.
       manager: holds the weights; tower t evaluates its own copy.
       inputs: validation batches with weights (0 for padding).
       data_format: "NHWC" or "NCHW".
@@ -41,6 +40,7 @@ class Evaluator:
       host: computes the metrics of all rows.
 
     Attributes:
+      inputs, host: as given.
       notices: lines about how the evaluation was built, for the user.
     """
 
@@ -58,11 +58,11 @@ class Evaluator:
         self._model = model
         self._spec = spec
         self._manager = manager
-        self._inputs = inputs
+        self.inputs = inputs
         self._data_format = data_format
         self._compute_dtype = tf.as_dtype(compute_dtype)
         self._display_every = display_every
-        self._host = host
+        self.host = host
         self._devices = manager.get_devices()
         self._warm = False
         self.notices: list[str] = []
@@ -84,30 +84,30 @@ class Evaluator:
           count.
         """
         share_moving_averages(self._manager)
-        self._manager.settle(self._inputs.devices)
+        self._manager.settle(self.inputs.devices)
         if not self._warm:
             # The first call optimizes and allocates; its batch is read again.
-            self._inputs.restart()
-            self._function(*self._inputs.next())[0].numpy()
+            self.inputs.restart()
+            self._function(*self.inputs.next())[0].numpy()
             self._warm = True
-        self._inputs.restart()
+        self.inputs.restart()
         totals: list[float] = []
         rows: list[Mapping[str, Any]] = []
         start = window = time.perf_counter()
         for batch in range(1, batches + 1):
-            sums, collected = self._function(*self._inputs.next())
+            sums, collected = self._function(*self.inputs.next())
             values = sums.numpy().tolist()
             totals = [a + b for a, b in zip(totals or [0.0] * len(values), values, strict=True)]
             rows += [_counted(of_tower) for of_tower in collected if of_tower]
             if batch % self._display_every == 0:
                 now = time.perf_counter()
                 towers = self._manager.num_towers
-                images = towers * self._inputs.spec.batch_per_device * self._display_every
+                images = towers * self.inputs.spec.batch_per_device * self._display_every
                 console.evaluation_row(batch, images / (now - window))
                 window = now
         elapsed = time.perf_counter() - start
-        # Reading ahead would take time from the training that goes on.
-        self._inputs.close()
+        # Reading ahead would slow down the training that continues.
+        self.inputs.close()
         together = _together(rows)
         workers = self._manager.workers
         if workers is not None:
@@ -123,7 +123,7 @@ class Evaluator:
             images_per_sec=count / elapsed,
         )
         means = dict(zip(self._model.metric_names, (s / count for s in sums), strict=True))
-        return Evaluated(evaluation, means, self._host.submit(together))
+        return Evaluated(evaluation, means, self.host.submit(together))
 
     def _step(self, *batches: TowerBatch) -> tuple[tf.Tensor, list[dict[str, tf.Tensor]]]:
         """Sums over all towers, [metrics ..., loss, examples], and each tower's rows."""
@@ -140,7 +140,7 @@ class Evaluator:
 
             device = self._devices[tower]
             with tf.device(device), tf.name_scope(f"evaluation_{tower}"):
-                return make(read, self._inputs.of_tower(tower, batches), host_of(device))
+                return make(read, self.inputs.of_tower(tower, batches), host_of(device))
 
         towers = self._manager.run_towers(build)
         with tf.device(self._devices[0]):
@@ -165,7 +165,7 @@ class Evaluator:
         with tf.device(host):  # where they go anyway; not all that makes them runs on GPUs
             rows = dict(self._model.host_rows(batch.features, outputs, batch.labels))
         if batch.weights is not None:
-            # Padding may be nothing that the model can take: its loss may be infinite.
+            # The loss of padding may be infinite.
             columns = tf.where(batch.weights > 0, columns, 0.0)
             if rows:
                 rows[_WEIGHTS] = batch.weights
@@ -187,7 +187,7 @@ def _unpacked(data: bytes) -> Rows:
 
 
 def _counted(rows: Mapping[str, tf.Tensor]) -> dict[str, Any]:
-    """The rows of one tower's batch on the host, without those of padding."""
+    """Rows of one tower's batch on the host, without padding."""
     values = {name: value.numpy() for name, value in rows.items()}
     weights = values.pop(_WEIGHTS, None)
     return values if weights is None else {name: v[weights > 0] for name, v in values.items()}

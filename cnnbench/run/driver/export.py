@@ -1,4 +1,4 @@
-"""--export_dir: the network and its weights as a SavedModel that serves without cnnbench."""
+"""--export_dir: network and weights as a SavedModel that does not need cnnbench."""
 
 from __future__ import annotations
 
@@ -23,14 +23,13 @@ SIGNATURE = "serving_default"
 
 
 class Exporter:
-    """Traces the network once, with variables of its own; writes it whenever asked.
+    """Traces the network once, with variables of its own; writes it on request.
 
     The signature takes each feature of the model under its name, as evaluations prepare it,
     for any number of examples. It returns what the model returns: "logits" and
     "probabilities" of a classifier, the names of a mapping, else "outputs".
 
     Args:
-      model, spec: the network and its declaration.
       manager: holds the weights; copy 0 is exported, as checkpoints hold it.
       compute_dtype: of evaluations: "float32", "bfloat16" or "float16".
       cpu_device: full string of the device that holds the copies to export.
@@ -78,7 +77,7 @@ class Exporter:
             ) from error
 
     def write(self, directory: str) -> None:
-        """Replaces the SavedModel in `directory` by one with the weights of now.
+        """Replaces the SavedModel in `directory` by one with the current weights.
 
         Raises:
           BenchmarkError: it cannot be written; what was there is still there.
@@ -126,7 +125,7 @@ def _named(model: Model, outputs: Any) -> dict[str, tf.Tensor]:
 
 
 def _replace(target: Path, made: Path) -> None:
-    """Puts a finished folder in the place of an older one."""
+    """Moves a finished folder over an older one."""
     if target.exists():
         shutil.rmtree(target)
     os.rename(made, target)

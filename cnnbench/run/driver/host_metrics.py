@@ -1,4 +1,4 @@
-"""Metrics that a model makes of the rows of all examples, and the results that wait for them.
+"""Metrics computed from the rows of all examples, and evaluations that wait for them.
 
 They are computed at once, or with --collect_eval_results_async in a process of their own while the
 training goes on. That process is a fresh interpreter for every evaluation: it finds the model by
@@ -28,7 +28,7 @@ from cnnbench.errors import BenchmarkError, UsageError
 from cnnbench.models import registry
 from cnnbench.models.model import Model
 from cnnbench.records.measurements import Measurements
-from cnnbench.records.run import Evaluation
+from cnnbench.records.parts import Evaluation
 from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.observer import Observer
 
@@ -40,39 +40,31 @@ class HostMetrics(Protocol):
     """Computes `Model.host_metrics`."""
 
     def submit(self, rows: Rows) -> Future[dict[str, float]]:
-        """What the model makes of the rows, now or later.
-
-        Args:
-          rows: of all examples of one evaluation.
-        """
+        """Starts the computation from the rows of an evaluation."""
         ...
 
     def close(self) -> None:
-        """Gives up what is not computed yet."""
+        """Cancels computations that have not ended."""
 
 
 class Immediate(HostMetrics):
-    """Computes them at once, in this process.
-
-    Args:
-      model: whose.
-    """
+    """Computes metrics at once, in this process."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
 
     def submit(self, rows: Rows) -> Future[dict[str, float]]:
-        """See `HostMetrics.submit`; what the model raises is raised here."""
+        """See `HostMetrics.submit`; exceptions of the model are raised here."""
         done: Future[dict[str, float]] = Future()
         done.set_result(_computed(self._model, rows))
         return done
 
     def close(self) -> None:
-        """Nothing is left."""
+        """Does nothing."""
 
 
 class InProcess(HostMetrics):
-    """Computes them in a process of its own, one evaluation after the other.
+    """Computes metrics in a child process, one evaluation after the other.
 
     Args:
       model, dataset: names by which the process finds the model.
@@ -83,18 +75,18 @@ class InProcess(HostMetrics):
         self, model: str, dataset: str, model_plugin: str | None, dataset_plugin: str | None
     ) -> None:
         self._model = (model, dataset, model_plugin, dataset_plugin)
-        # It waits for the process, so that nobody else does.
+        # A thread of its own waits for the process.
         self._thread = ThreadPoolExecutor(1, "host-metrics")
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._closed = False
 
     def submit(self, rows: Rows) -> Future[dict[str, float]]:
-        """See `HostMetrics.submit`; a process that fails is a BenchmarkError of the future."""
+        """See `HostMetrics.submit`; the future of a failed process holds a BenchmarkError."""
         return self._thread.submit(self._compute, rows)
 
     def close(self) -> None:
-        """Ends the process, if one is at work; a second call does nothing."""
+        """Ends the child process, if there is one; a second call does nothing."""
         with self._lock:
             self._closed = True
             if self._process is not None:
@@ -102,7 +94,7 @@ class InProcess(HostMetrics):
         self._thread.shutdown(cancel_futures=True)
 
     def _compute(self, rows: Rows) -> dict[str, float]:
-        # The same modules as here, from wherever they came.
+        # The same import path as in this process.
         code = f"import sys; sys.path[:] = {sys.path!r}; import {__name__} as m; m.main()"
         with self._lock:
             if self._closed:
@@ -113,7 +105,7 @@ class InProcess(HostMetrics):
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
-                # Ctrl-C is for the run, which decides what becomes of its processes.
+                # Ctrl-C is handled by the run, which ends its processes.
                 start_new_session=True,
             )
         found, errors = process.communicate(pickle.dumps((self._model, dict(rows))))
@@ -128,8 +120,8 @@ class InProcess(HostMetrics):
 
 
 def main() -> None:
-    """The process: model and rows from standard input, metrics as JSON to standard output."""
-    # What a plug-in prints is not the result.
+    """Main program of the child: model and rows from standard input, metrics as JSON to stdout."""
+    # Output of plug-ins is kept out of the result.
     result = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     (model, dataset, model_plugin, dataset_plugin), rows = pickle.load(sys.stdin.buffer)
@@ -160,7 +152,7 @@ def _why(model: str, status: int, errors: str) -> str:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """An evaluation whose metrics of the host may not be there yet.
+    """An evaluation whose host metrics may still be computed.
 
     Attributes:
       evaluation: without metrics.
@@ -182,7 +174,7 @@ class Evaluated:
         return {**self.means, **self.host.result()}
 
     def whole(self) -> Evaluation:
-        """The evaluation with all metrics; see `metrics`."""
+        """The evaluation with all metrics; waits for them."""
         return with_metrics(self.evaluation, self.metrics)
 
 
@@ -197,14 +189,11 @@ def with_metrics(evaluation: Evaluation, metrics: Mapping[str, float]) -> Evalua
     )
 
 
-class Results:
-    """Takes evaluations to the report, the record and the observers, in their order.
+class EvaluationResults:
+    """Passes evaluations to console, record and observers, in their order.
 
     Args:
       host: what computes metrics; closed with this.
-      console: gets a line for each.
-      measurements: of the record.
-      observers: hear of each.
       warn: takes a line about what is missing in the end.
     """
 
@@ -229,10 +218,9 @@ class Results:
         loop_seconds: float | None = None,
         wall_seconds: float | None = None,
     ) -> None:
-        """One evaluation; published now if its metrics are there and those before it too.
+        """Adds an evaluation; publishes it if its metrics and all earlier evaluations are complete.
 
         Args:
-          found: as an evaluator gives it.
           loop_seconds, wall_seconds: see `Evaluation`.
 
         Raises:
@@ -246,11 +234,11 @@ class Results:
 
     @property
     def ready(self) -> bool:
-        """Whether there is something to publish."""
+        """Whether there is an evaluation to publish."""
         return bool(self._waiting) and self._waiting[0].host.done()
 
     def publish(self) -> None:
-        """Publishes what is ready.
+        """Publishes complete evaluations.
 
         Raises:
           BenchmarkError: metrics cannot be computed.
@@ -262,7 +250,7 @@ class Results:
             self._record(with_metrics(found.evaluation, metrics))
 
     def finish(self, seconds: float | None = None) -> None:
-        """Waits for everything, and publishes it.
+        """Waits for all evaluations and publishes them.
 
         Args:
           seconds: to wait at most; without a limit if None.
@@ -279,7 +267,7 @@ class Results:
             self.publish()
 
     def close(self) -> None:
-        """Records what was not published, without what is missing, and says so."""
+        """Records unpublished evaluations without the missing metrics, with a warning."""
         with contextlib.suppress(BenchmarkError):
             self.publish()
         missing = []

@@ -1,7 +1,7 @@
-"""The input pipeline alone: as the step of a run that has no network, and stage by stage.
+"""The input pipeline alone: as the step of a run without a network, and by stages.
 
-Batches that lie ready are not throughput: whatever is timed here comes from a pipeline that was
-asked for batches without a pause before, until its buffers had run empty.
+Batches in buffers are no throughput: a pipeline is timed only after its buffers have been drained
+by fetching without pause.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from cnnbench.data.pipeline import Stage
+from cnnbench.data.pipeline import PipelineStage
 from cnnbench.data.source import InputSource
 from cnnbench.data.spec import InputSpec
-from cnnbench.records.run import InputStage
+from cnnbench.records.parts import InputStage
 from cnnbench.run.step.loss_scale import LossScale, StaticLossScale
 from cnnbench.run.step.train_step import StepResult
 
@@ -27,11 +27,7 @@ _DRAIN_SECONDS = 0.5
 
 
 class InputStep:
-    """A step that fetches a batch per tower, waits until they are on their devices, no more.
-
-    Args:
-      inputs: the pipeline.
-    """
+    """A step that fetches a batch per tower and waits until it is on its device."""
 
     def __init__(self, inputs: InputSource) -> None:
         self._inputs = inputs
@@ -40,14 +36,14 @@ class InputStep:
 
     @property
     def loss_scale(self) -> LossScale:
-        """None to speak of."""
+        """A constant scale of 1."""
         return StaticLossScale()
 
     def set_learning_rate(self, rate: float) -> None:
-        """Nothing learns."""
+        """Does nothing."""
 
     def request_stop(self) -> None:
-        """Nobody waits for this process."""
+        """Does nothing."""
 
     def __call__(self) -> StepResult:
         """Fetches one batch per tower."""
@@ -57,12 +53,12 @@ class InputStep:
         return StepResult(self._loss, {})
 
     def on_host(self, result: StepResult) -> StepResult:
-        """It is there."""
+        """The result itself, which is on the host already."""
         return result
 
 
 def time_stages(inputs: InputSource, examples: int) -> list[InputStage]:
-    """Times each stage of the pipeline together with all stages before it.
+    """Times each stage of the pipeline together with all earlier stages.
 
     Args:
       inputs: the pipeline; must not be in use.
@@ -88,9 +84,9 @@ def time_whole(inputs: InputSource, seconds: float = _SECONDS) -> InputStage:
     return _time(DEVICE_STAGE, step, spec.global_batch, None, seconds)
 
 
-def _time_stage(stage: Stage, spec: InputSpec, examples: int) -> InputStage:
+def _time_stage(stage: PipelineStage, spec: InputSpec, examples: int) -> InputStage:
     chunk = max(1, spec.batch_per_device // stage.examples)
-    # What the stage makes is dropped inside tf.data: handing it to Python is none of its work.
+    # Elements are dropped inside tf.data: the stage's work does not include handing them to Python.
     dropped = stage.dataset.map(
         tf.autograph.experimental.do_not_convert(lambda *_: tf.zeros([], tf.int8))
     )

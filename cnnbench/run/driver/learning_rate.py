@@ -78,7 +78,6 @@ def make_schedule(
 
     Args:
       flags: as checked by `cnnbench.flags`.
-      defaults: the model's own schedule.
       global_batch: images per step over all towers and workers.
       examples_per_epoch: images of the training set.
       steps: of the whole run, counted from global step 0; a cosine ends with them.
@@ -149,7 +148,7 @@ def _piecewise(boundaries: Sequence[int], rates: Sequence[float]) -> Schedule:
 
 
 def _with_warmup(schedule: Schedule, peak: float, steps: int) -> Schedule:
-    """Rises linearly from 0 to `peak` over the first steps, whatever the schedule says there."""
+    """Rises linearly from 0 to `peak` over the first steps, instead of the schedule."""
     if steps == 0:
         return schedule
     return lambda step: peak * step / steps if step < steps else schedule(step)

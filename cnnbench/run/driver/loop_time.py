@@ -1,4 +1,4 @@
-"""Wall and CPU time of the timed loop, without what interrupts it."""
+"""Wall and CPU time of the timed loop, interruptions excluded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class LoopTime(NamedTuple):
 
     @classmethod
     def now(cls) -> LoopTime:
-        """The clocks; only differences of two readings mean something."""
+        """Reads the clocks; only differences of two readings are meaningful."""
         usage = resource.getrusage(resource.RUSAGE_SELF)
         return cls(time.perf_counter(), usage.ru_utime, usage.ru_stime)
 
@@ -32,11 +32,7 @@ class LoopTime(NamedTuple):
 
 
 class LoopTimer:
-    """Times the loop from the timer's creation on.
-
-    Args:
-      now: reads the clocks.
-    """
+    """Times the loop from the timer's creation on."""
 
     def __init__(self, now: Callable[[], LoopTime] = LoopTime.now) -> None:
         self._now = now
@@ -49,7 +45,7 @@ class LoopTimer:
 
     @contextmanager
     def away(self) -> Iterator[None]:
-        """Encloses what is no part of the loop: turns of other processes, evaluations."""
+        """Excludes a block from the time of the loop: turns of other processes, evaluations."""
         before = self.loop()
         try:
             yield

@@ -1,4 +1,4 @@
-"""The part of a process that runs steps in a job of several: it meets the others, joins them, ends.
+"""Handshake, connection and shutdown of a process that runs steps in a job of several.
 
 In a run of one process all of it does nothing.
 """
@@ -13,7 +13,7 @@ from cnnbench.base.jobs.job import Job
 from cnnbench.base.jobs.probe import culprits
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags import Params
-from cnnbench.flags.cluster import agreed_facts, coordinated, spared
+from cnnbench.flags.cluster import agreed_facts, coordinated, tolerates_loss_of
 from cnnbench.run.cluster import chief
 from cnnbench.run.cluster.handshake import Met, meet
 from cnnbench.run.cluster.serve import settings_of
@@ -31,15 +31,14 @@ connected = False
 
 
 class Membership:
-    """What ties one process to the others.
+    """Connections of this process with the others of its job.
 
     Args:
       job: this process is its chief, a worker that runs a step of its own, or alone.
-      params: of the run.
-      tell: prints a line about who is missing.
+      tell: prints a line about missing tasks.
       lost: see `Watchdog`.
       facts: what all processes must have alike; the flags of the run if None.
-      look: tells how far this process has come; None where nobody looks after that.
+      look: returns the progress of this process; None without supervision of progress.
     """
 
     def __init__(
@@ -65,7 +64,7 @@ class Membership:
                 patience=max(params.cluster_timeout, PATIENCE),
                 period=PERIOD if job.in_cluster else look_seconds,
                 leave=chief.leave,
-                spares=spared(params),
+                spares=tolerates_loss_of(params),
                 look=look,
                 stall_timeout=params.stall_timeout,
             )
@@ -76,11 +75,11 @@ class Membership:
         self._joined = False
 
     def settings(self, settings: runtime.Settings) -> runtime.Settings:
-        """Those of the run as they apply to this process."""
+        """Settings of the run as they apply to this process."""
         return settings_of(self._job, settings)
 
     def meet(self) -> None:
-        """Waits for all processes and begins to watch; to be called before TensorFlow is loaded.
+        """Waits for all processes, then starts the watchdog; comes before TensorFlow is loaded.
 
         Raises:
           BenchmarkError: one is missing, or has other flags.
@@ -93,7 +92,7 @@ class Membership:
             self._watchdog.start(None if self._met is None else self._met.lines)
 
     def join(self, devices: runtime.Devices) -> runtime.Devices:
-        """Connects TensorFlow, once it is configured.
+        """Connects TensorFlow, after it is configured.
 
         Returns:
           The devices of the run.
@@ -103,7 +102,7 @@ class Membership:
         """
         if self._watchdog is None or self._met is None:
             return devices
-        # Open until TensorFlow's server listens: no other program gets the port in between.
+        # Open until TensorFlow's server listens, so that no other program takes the port.
         with self._met.port:
             if self._job.client_per_worker:
                 self._connect_worker(devices.job)
@@ -138,12 +137,12 @@ class Membership:
             raise BenchmarkError(f"{job.task}: TensorFlow does not see {missing[0]}")
 
     def gone(self) -> dict[str, str]:
-        """The workers that were lost while others go on, and what is wrong with each."""
+        """Workers that were lost while others continue, with the reasons."""
         lost = {} if self._watchdog is None else dict(self._watchdog.gone)
         return {str(task): why for task, why in lost.items()}
 
     def failure(self, error: BaseException) -> BenchmarkError | None:
-        """The error that names a lost process, if one explains an error of TensorFlow."""
+        """The error that names a lost process, if that explains an error of TensorFlow."""
         if not self._joined:
             return None  # before TensorFlow is loaded, for which a failed meeting must not wait
         import tensorflow as tf
@@ -162,10 +161,9 @@ class Membership:
         return BenchmarkError(f"lost {named}") if named else None
 
     def end(self, code: int, reason: str = "") -> None:
-        """Tells those that serve how the run has ended; from now on others may go.
+        """Tells servers how the run has ended; from now on other processes may end.
 
         Args:
-          code: exit code of the servers.
           reason: for their log; none if the code is 0.
         """
         if self._watchdog is None:
@@ -173,5 +171,5 @@ class Membership:
         if not self._job.client_per_worker:
             self._watchdog.end(Ending(code, reason), _DISMISSAL_SECONDS[code == 0])
         else:
-            # All that fail for the same reason find it out by themselves, at the same step.
+            # Workers that fail for the same reason detect it themselves, at the same step.
             self._watchdog.end(Ending(code) if code == 0 else None)

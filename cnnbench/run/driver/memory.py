@@ -1,4 +1,4 @@
-"""How much memory a run will take, found before anything big is allocated.
+"""Estimated memory of a run, before anything large is allocated.
 
 `scripts/measure_memory` compares it with the measured peak (docs/reliability.md).
 """
@@ -13,6 +13,7 @@ from pathlib import Path
 from cnnbench.base.text.numbers import binary
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
+from cnnbench.flags.optimizers import OPTIMIZERS
 from cnnbench.machine.gpu import driver_loaded
 from cnnbench.machine.host import Host
 from cnnbench.machine.memory import Memory, main_memory
@@ -24,10 +25,9 @@ from cnnbench.variable_mgr.modes import Copies
 PROCESS_BYTES = 780 * 2**20
 """Of a process with TensorFlow 2.21 and a traced step, before any tensor."""
 
-_SLOTS = {"momentum": 1, "rmsprop": 2, "adam": 2}
 _SHUFFLE_BUFFER = 10_000  # records, see `InputSpec.shuffle_buffer`
 
-# An estimate is taken to be certain where not even half as much would do.
+# Ratio of estimate to memory from which a run is refused, and from which it is warned of.
 _CERTAIN = 1.5
 _NEAR = 0.9
 
@@ -52,13 +52,13 @@ class MemoryEstimate:
         return self.fixed + self.per_image * self.batch
 
     def largest_batch(self, memory: int) -> int:
-        """The largest batch per device that these bytes are enough for; 0 if none is."""
+        """The largest batch per device that fits into this many bytes; 0 if none does."""
         return max(0, (memory - self.fixed) // max(1, self.per_image))
 
 
 @dataclass(frozen=True)
 class BatchLimits:
-    """What the main memory lets expect of batch sizes per device.
+    """Expected limits of the batch size per device by main memory.
 
     Attributes:
       fitting: the largest that should fit.
@@ -70,11 +70,7 @@ class BatchLimits:
 
 
 def batch_limits(params: Params, plan: Plan) -> BatchLimits | None:
-    """The limits of a run on the CPU; None on GPUs, and where the memory is not known.
-
-    Args:
-      params, plan: what to run.
-    """
+    """The limits of a run on the CPU; None on GPUs, and where the memory is not known."""
     memory = main_memory() if computes_on_cpu(params) else None
     if memory is None:
         return None
@@ -84,15 +80,14 @@ def batch_limits(params: Params, plan: Plan) -> BatchLimits | None:
 
 
 def computes_on_cpu(params: Params) -> bool:
-    """Whether a run computes on the CPU, as far as is known before TensorFlow is loaded."""
+    """Whether a run computes on the CPU, as far as known before TensorFlow is loaded."""
     return params.device == "cpu" or (params.device == "auto" and not driver_loaded(Host()))
 
 
 def estimate(params: Params, plan: Plan, kind: str) -> MemoryEstimate:
-    """What a run will take at most.
+    """Estimates the peak memory of a run.
 
     Args:
-      params, plan: what to run.
       kind: "cpu": of the process; "gpu": of each of them.
     """
     towers = params.num_gpus if kind == "cpu" else 1
@@ -135,14 +130,14 @@ def _variables(params: Params, plan: Plan, towers: int) -> int:
     width = 1.0 if params.precision == "fp32" else 1.5  # what is read in 16 bits, besides
     if not plan.trains:
         return round(size * copies * width)
-    slots = _SLOTS.get(params.optimizer, 0)
+    slots = len(OPTIMIZERS[params.optimizer].slots)
     # Each tower's gradients, and those that the update takes: their sum, with weight decay.
     gradients = towers + (1 if copies == 1 else towers)
     return round(size * (copies * (width + slots) + gradients))
 
 
 def _file_bytes(params: Params, plan: Plan) -> int:
-    """What lies in memory of files, encoded."""
+    """Bytes of encoded files in memory."""
     if params.data_dir is None:
         return 0
     subset = "validation" if params.eval else "train"
@@ -157,12 +152,9 @@ def _file_bytes(params: Params, plan: Plan) -> int:
 def check(
     needed: MemoryEstimate, memory: Memory, params: Params, *, refuse: bool = True
 ) -> str | None:
-    """Compares an estimate with what there is.
+    """Compares an estimate with the memory that is available.
 
     Args:
-      needed: of the run.
-      memory: of the machine or the GPU.
-      params: for the message.
       refuse: whether to raise where the memory cannot do.
 
     Returns:

@@ -15,7 +15,7 @@ from typing import Any
 from cnnbench.data.coco import CROP_TRIES
 from cnnbench.flags import Params
 from cnnbench.models.model import Model
-from cnnbench.records.run import Evaluation
+from cnnbench.records.parts import Evaluation
 from cnnbench.run.driver.learning_rate import Outline, Schedule
 from cnnbench.run.driver.observer import Observer
 from cnnbench.run.driver.plan import Plan
@@ -30,9 +30,6 @@ class MLPerfLog(Observer):
     """Logs a training: its set-up, blocks of training between evaluations, and its end.
 
     Args:
-      params, plan: of the run.
-      schedule: its learning rate.
-      write: takes a line.
       clock: seconds since 1970.
     """
 
@@ -67,7 +64,7 @@ class MLPerfLog(Observer):
             self._log(_POINT, key, value)
 
     def begins(self, global_step: int, steps: int) -> None:
-        """Training begins, with the warm-up."""
+        """Logs the start of the training, with the warm-up."""
         self._log(_END, "init_stop", None)
         self._log(_START, "run_start", None)
         self._started = True
@@ -77,12 +74,12 @@ class MLPerfLog(Observer):
         self.resuming(global_step)
 
     def evaluating(self, global_step: int) -> None:
-        """Training pauses."""
+        """Logs the end of a block of training."""
         self._end_block()
         self._log(_START, "eval_start", None, **self._position(global_step))
 
     def evaluated(self, evaluation: Evaluation) -> None:
-        """The target's metric, or else the model's accuracy."""
+        """Logs the target's metric, or else the model's accuracy."""
         position = self._position(evaluation.global_step)
         value = evaluation.value_of(self._accuracy)
         if value is not None:
@@ -92,7 +89,7 @@ class MLPerfLog(Observer):
         self._log(_END, "eval_stop", None, **position)
 
     def resuming(self, global_step: int) -> None:
-        """Training goes on after an evaluation, if steps are left."""
+        """Logs the next block of training, if steps are left."""
         length = next(self._lengths, 0)
         if not length:
             return
@@ -105,11 +102,11 @@ class MLPerfLog(Observer):
         )
 
     def ended(self, global_step: int, images_per_sec: float) -> None:
-        """Training is over, its last evaluation too."""
+        """Logs the end of the training, after its last evaluation."""
         self._finished = True
 
     def close(self) -> None:
-        """The end of the run, and whether it has reached its target."""
+        """Logs the end of the run, and whether it reached its target."""
         if self._started:
             self._end_block()
             status = "success" if self._finished and self._reached else "aborted"

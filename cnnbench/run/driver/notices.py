@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from cnnbench.base.stats.descriptive import FEWEST_FOR_P99
-from cnnbench.base.stats.steady_state import Level, Shape
+from cnnbench.base.stats.steady_state import Shape, StepTimeLevel
 from cnnbench.base.text.numbers import binary, number, percent
 from cnnbench.data.source import InputSource
-from cnnbench.records.run import RunRecord, SkippedRecords, Summary
+from cnnbench.records.parts import SkippedRecords
+from cnnbench.records.run import RunRecord, Summary
 from cnnbench.records.steady_state import RunSteadyState, run_steady_state
 
 
 def summary_lines(summary: Summary) -> list[str]:
-    """Notices of FLOP/s, CPU time, input waits, memory and energy; those that are known."""
+    """FLOP/s, CPU time, input waits, memory and energy, as far as known."""
     lines = []
     if summary.achieved_flops_per_sec is not None:
         line = f"{number(summary.achieved_flops_per_sec / 1e9)} GFLOP/s achieved"
@@ -56,7 +57,7 @@ def _latency_line(summary: Summary) -> str:
 
 
 def input_lines(record: RunRecord) -> list[str]:
-    """What the input pipeline gives alone, where that was measured."""
+    """Throughput of the input pipeline alone, where it was measured."""
     if not record.input_stages:
         return []
     rates = {stage.name: stage.examples_per_sec for stage in record.input_stages}
@@ -69,11 +70,7 @@ def input_lines(record: RunRecord) -> list[str]:
 
 
 def skipped_records(sources: Iterable[InputSource]) -> SkippedRecords | None:
-    """The records that inputs left out, together; None if none.
-
-    Args:
-      sources: inputs of the run.
-    """
+    """Records skipped by all inputs together; None if none were."""
     skipped = [source.skipped() for source in sources]
     first = tuple(line for one in skipped for line in one.first)
     count = sum(one.count for one in skipped)
@@ -106,12 +103,12 @@ def loss_scaling_lines(record: RunRecord) -> list[str]:
         line += f" ({warmup} of them in the warm-up)"
     line += f"; {moved}"
     if scaling.end <= 1.0:
-        line += ", its lowest: the cause is hardly fp16's range"
+        line += ", its minimum: the range of fp16 is an unlikely cause"
     return [line]
 
 
 def warm_up_warning(record: RunRecord) -> str | None:
-    """That --warmup=auto has come to its limit."""
+    """A warning if --warmup=auto has reached its limit."""
     if record.warmup_status != "limit":
         return None
     return (
@@ -121,14 +118,14 @@ def warm_up_warning(record: RunRecord) -> str | None:
 
 
 def peak_warning(record: RunRecord) -> str | None:
-    """That more was computed than the devices can do, so that the peak must be wrong."""
+    """A warning if the achieved FLOP rate exceeds the peak of the devices."""
     summary = record.summary()
     achieved, peak = summary.achieved_flops_per_sec, summary.peak_flops_per_sec
     if not achieved or not peak or achieved <= peak:
         return None
     source = record.measured.peak_flops_source or ""
     advice = (
-        "it was measured while the machine had other work to do; measure again on a quiet machine"
+        "it was measured while other programs used the machine; measure again on a quiet machine"
         if source.startswith("measured")
         else "--peak_flops would correct it"
     )
@@ -137,7 +134,7 @@ def peak_warning(record: RunRecord) -> str | None:
 
 
 def steady_state_notice(record: RunRecord) -> tuple[str, bool] | None:
-    """Where the steady state began, and whether that is a warning.
+    """Text about the begin of the steady state, and whether it is a warning.
 
     None where the series is too short to tell.
     """
@@ -158,7 +155,7 @@ def _not_steady(found: RunSteadyState) -> str:
     if len(found.series.levels) > 1:
         before, last = found.series.levels[-2:]
         text += f": the last change, {_change(before, last)}, came at {_place(found, last.start)}"
-    return f"{text}; a longer run or a quieter machine would tell more"
+    return f"{text}; a longer run or a quieter machine would give a clearer result"
 
 
 def _late(record: RunRecord, found: RunSteadyState, unsteady: int) -> str:
@@ -182,5 +179,5 @@ def _place(found: RunSteadyState, index: int) -> str:
     return f"step {index - found.warmup_steps + 1}"
 
 
-def _change(before: Level, after: Level) -> str:
+def _change(before: StepTimeLevel, after: StepTimeLevel) -> str:
     return f"from {before.seconds * 1e3:.3g} to {after.seconds * 1e3:.3g} ms"

@@ -1,15 +1,15 @@
-"""What follows a run: summaries and logs hear of its events, outside of every step's time."""
+"""Callbacks that run outside timed steps: summaries and logs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from cnnbench.records.run import Evaluation
+from cnnbench.records.parts import Evaluation
 
 
 class Moment(NamedTuple):
-    """Where a training stands after a timed step.
+    """State of a training after a timed step.
 
     Attributes:
       global_step: of the weights.
@@ -27,13 +27,12 @@ class Moment(NamedTuple):
 
 
 class Observer:
-    """Hears of what happens; does nothing about it."""
+    """Receives the events of a run; by default ignores them."""
 
     def begins(self, global_step: int, steps: int) -> None:
-        """Training begins, with the warm-up.
+        """The training begins, with the warm-up.
 
         Args:
-          global_step: steps that came before.
           steps: to be timed after the warm-up, at most.
         """
 
@@ -46,24 +45,23 @@ class Observer:
         return False
 
     def paused(self, moment: Moment) -> None:
-        """No step is running; may take its time."""
+        """Called while no step is running; may take time."""
 
     def evaluating(self, global_step: int) -> None:
-        """Training pauses, or is over, and an evaluation begins."""
+        """An evaluation begins; the training is paused or has ended."""
 
     def evaluated(self, evaluation: Evaluation) -> None:
-        """An evaluation is over."""
+        """An evaluation has ended."""
 
     def resuming(self, global_step: int) -> None:
-        """Training goes on after an evaluation."""
+        """The training continues after an evaluation."""
 
     def ended(self, global_step: int, images_per_sec: float) -> None:
-        """Training has come to its end, the last evaluation too.
+        """The training has ended, including its last evaluation.
 
         Args:
-          global_step: of the weights.
           images_per_sec: of the timed loop, without the evaluations in it.
         """
 
     def close(self) -> None:
-        """The run is over, however it ended."""
+        """The run has ended, successfully or not."""

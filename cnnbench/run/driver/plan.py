@@ -6,7 +6,6 @@ and data sets, empty data directories, impossible step counts.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -14,25 +13,31 @@ from typing import Any
 
 from cnnbench.base.jobs.job import Job
 from cnnbench.base.stats.steady_state import MIN_STEPS, steady_state
-from cnnbench.base.text.numbers import binary
 from cnnbench.data.dataset import Dataset, find_dataset, load_plugin
 from cnnbench.data.spec import Preprocess
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
-from cnnbench.flags.checks import all_reduce_of, bucket_bytes
-from cnnbench.flags.cluster import asynchronous, coordinated, job_of
-from cnnbench.flags.groups.run import evaluates
-from cnnbench.machine.cpu import processor
-from cnnbench.machine.host import Host
+from cnnbench.flags.cluster import asynchronous, coordinated
+from cnnbench.flags.reductions import all_reduce_of, bucket_bytes
 from cnnbench.models import registry
 from cnnbench.models.declare import declare
 from cnnbench.models.elements import Element, resolve
 from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec
 from cnnbench.records.target import Target
-from cnnbench.run.driver import checkpoint_folder
+from cnnbench.run.driver.plan_checks import (
+    check_backbone,
+    check_elements,
+    check_frozen,
+    check_input,
+    check_int8,
+    check_model,
+    check_shards,
+    set_aux_head,
+)
 from cnnbench.run.driver.step_counts import batches_and_epochs, evaluated_examples, evaluation_steps
 from cnnbench.run.driver.target import target_of
+from cnnbench.run.step.update_plan import UpdatePlan, plan_update
 from cnnbench.variable_mgr import all_reduce
 from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
 from cnnbench.variable_mgr.all_reduce import single
@@ -44,13 +49,9 @@ DEFAULT_FP16_LOSS_SCALE = 128.0
 _SMALLEST_STRIDE = 5
 _GROWTH = 1.1
 
-_LARGEST_GRAPH = 2**31 - 2**26  # of a protocol buffer, with room for the operations
 
 COMPUTE_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "int8": "float32"}
 """By --precision; with int8, of everything but convolutions."""
-
-# Without one of these a product of 8-bit integers overflows the 16 bits of its sums.
-_INT8_INSTRUCTIONS = ("avx512_vnni", "avx_vnni", "amx_int8")
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,7 @@ class Plan:
       eval_examples: that count in it, padding left out.
       eval_steps: timed steps after which an evaluation is due.
       aggregation: how gradients are packed and reduced, in modes with a copy per tower.
+      update: what is done to gradients.
       job: who takes part.
       asynchronous: whether every worker updates the variables by itself, so that a step is
         an update by one of them, and the global batch what its towers work on.
@@ -137,6 +139,7 @@ class Plan:
     eval_examples: int
     eval_steps: frozenset[int]
     aggregation: AggregationSpec
+    update: UpdatePlan
     examples: tuple[Element, ...]
     job: Job
     asynchronous: bool
@@ -144,19 +147,19 @@ class Plan:
     target: Target | None = None
 
     def preprocess(self, *, training: bool) -> Preprocess | None:
-        """The model's own way from an example to what it takes; None if it takes it as it is."""
+        """The model's preprocessing of an example; None if the model has none."""
         if type(self.model).preprocess is Model.preprocess:
             return None
         return partial(self.model.preprocess, training=training)
 
     @property
     def warmup(self) -> int:
-        """Untimed steps, those that --warmup=auto may add not counted."""
+        """Untimed steps, without those that --warmup=auto may add."""
         return self.warm_up.least
 
     @property
     def training_steps(self) -> int:
-        """Of the whole training, counted from global step 0; warm-up steps train too."""
+        """Steps of the whole training from global step 0; warm-up steps train too."""
         return self.warm_up.least + self.num_batches
 
     @property
@@ -180,7 +183,7 @@ class Plan:
         }
 
     def _target_flags(self) -> dict[str, Any]:
-        """Each target by one of its spellings; a top-1 accuracy by that of earlier records."""
+        """Each target under one of its flags; a top-1 accuracy under that of earlier records."""
         if self.target is None:
             return {}
         top_1 = self.target.metric == "top_1"
@@ -191,87 +194,40 @@ class Plan:
 
 
 def make_plan(params: Params) -> Plan:
-    """Resolves models, data set, batch sizes and step counts.
+    """Resolves model, data set, batch sizes and step counts.
 
     Args:
       params: validated parameters.
 
-    Returns:
-      The plan.
-
     Raises:
-      FlagError: unknown model, data set or all-reduce algorithm, an evaluation point that
-        cannot be, smoothed labels for a loss without any, or a backbone that is not there.
+      FlagError: unknown model, data set or all-reduce algorithm, an impossible evaluation point,
+        label smoothing for a loss without labels, or a missing backbone.
     """
-    if params.dataset_plugin:
-        load_plugin(params.dataset_plugin)
-    if params.model_plugin:
-        registry.load_plugin(params.model_plugin)
-    dataset = find_dataset(params.data_name, params.data_dir, params.model)
-    model = registry.get_model(params.model, dataset.name)
-    _set_aux_head(params, model)
     mode = _mode(params)
-    if params.label_smoothing and mode.startswith("training") and not model.has_softmax_loss():
-        raise FlagError(
-            "label_smoothing",
-            params.label_smoothing,
-            f"needs a softmax loss, but --model={params.model} has one of its own; leave it out",
-        )
-    if params.input_preprocessor not in dataset.preprocessors:
-        choices = " or ".join(dataset.preprocessors)
-        reason = f"data set {dataset.name} takes {choices}"
-        raise FlagError("input_preprocessor", params.input_preprocessor, reason)
-    if params.on_bad_record == "skip" and params.data_dir and not dataset.skips_bad_records:
-        reason = f"the files of data set {dataset.name} are read whole; use fail"
-        raise FlagError("on_bad_record", "skip", reason)
-    target = target_of(params, model)
-    if params.print_training_accuracy and "top_1" not in model.metric_names:
-        metrics = ", ".join(model.metric_names)
-        has = f"its metrics are {metrics}" if metrics else "it has other metrics"
-        reason = f"model {model.name} has no top-1 accuracy; {has}: leave the flag out"
-        raise FlagError("print_training_accuracy", "true", reason)
-    if params.collect_eval_results_async and evaluates(params) and not model.has_host_metrics():
-        raise FlagError(
-            "collect_eval_results_async",
-            "true",
-            f"--model={params.model} has no metrics that need a process; leave it out",
-        )
-    spec = declare(model, dataset.num_classes)
-    if params.backbone_model_path is not None and mode.startswith("training"):
-        _check_backbone(params.backbone_model_path, model, spec)
+    dataset, model, spec = _declared(params, mode)
     examples = resolve(dataset.elements, model, dataset.num_classes)
-    _check_elements(spec, model, dataset, examples)
+    check_elements(spec, model, dataset, examples)
     batch = params.batch_size or model.batch_size
     eval_batch = params.eval_batch_size or batch
     train_examples = 0 if params.eval else dataset.num_examples("train", params.data_dir)
-    job = job_of(params)
-    towers = job.towers_per_worker if asynchronous(params) else job.num_towers
+    job, alone = params.job, asynchronous(params)
+    towers = job.towers_per_worker if alone else job.num_towers
     eval_batches, eval_epochs, eval_examples = 0, 0.0, 0
     if mode in ("evaluation", "training + evaluation"):
-        validation = dataset.num_examples("validation", params.data_dir)
-        eval_batches, eval_epochs = batches_and_epochs(
-            params.num_eval_batches or (None if params.num_eval_epochs else params.num_batches),
-            params.num_eval_epochs or (None if params.num_eval_batches else params.num_epochs),
-            eval_batch * towers,
-            validation,
-            "num_eval_epochs" if params.num_eval_epochs else "num_epochs",
+        eval_batches, eval_epochs, eval_examples = _of_evaluations(
+            params, dataset, eval_batch * towers, job.num_workers
         )
-        eval_examples = eval_batches * eval_batch * towers
-        if params.data_dir is not None:
-            shards = 1 if asynchronous(params) else job.num_workers
-            eval_examples = evaluated_examples(
-                eval_batches, eval_batch * towers, validation, shards
-            )
     if mode == "evaluation":
         batches, epochs, batch = eval_batches, eval_epochs, eval_batch
     else:
         batches, epochs = batches_and_epochs(
             params.num_batches, params.num_epochs, batch * towers, train_examples
         )
-    _check_frozen(params, spec, len(job.own_towers))
+    check_frozen(params, spec, len(job.own_towers))
     if params.precision == "int8":
-        _check_int8(model, spec)
-    _check_shards(params, dataset, job)
+        check_int8(model, spec)
+    check_shards(params, dataset, job)
+    aggregation = _aggregation(params)
     return Plan(
         model=model,
         spec=spec,
@@ -287,95 +243,53 @@ def make_plan(params: Params) -> Plan:
         num_eval_batches=eval_batches,
         eval_examples=eval_examples,
         eval_steps=evaluation_steps(params, batches, epochs, train_examples, batch * towers),
-        aggregation=_aggregation(params),
+        aggregation=aggregation,
+        update=plan_update(params, aggregation, towers),
         examples=examples,
         job=job,
-        asynchronous=asynchronous(params),
+        asynchronous=alone,
         coordinated=coordinated(params),
-        target=target,
+        target=target_of(params, model),
     )
 
 
-def _check_frozen(params: Params, spec: ModelSpec, towers: int) -> None:
-    size = {"fp32": 4, "int8": 5}.get(params.precision, 2) * spec.parameters * towers
-    if params.forward_only and params.freeze_when_forward_only and size >= _LARGEST_GRAPH:
-        raise FlagError(
-            "freeze_when_forward_only",
-            "true",
-            f"{params.model} on {towers} devices has {binary(size)} of weights, and a "
-            "graph holds less than 2 GiB; use fewer devices or a 16-bit --precision",
-        )
+def _declared(params: Params, mode: str) -> tuple[Dataset, Model, ModelSpec]:
+    """Data set and model, including plug-ins, checked against the flags."""
+    if params.dataset_plugin:
+        load_plugin(params.dataset_plugin)
+    if params.model_plugin:
+        registry.load_plugin(params.model_plugin)
+    dataset = find_dataset(params.data_name, params.data_dir, params.model)
+    model = registry.get_model(params.model, dataset.name)
+    set_aux_head(params, model)
+    check_model(params, model, mode)
+    check_input(params, dataset)
+    spec = declare(model, dataset.num_classes)
+    if params.backbone_model_path is not None and mode.startswith("training"):
+        check_backbone(params.backbone_model_path, model, spec)
+    return dataset, model, spec
 
 
-def _check_int8(model: Model, spec: ModelSpec) -> None:
-    if not any(len(one.shape) == 4 for one in spec.variables):
-        raise FlagError("precision", "int8", f"{model.name} has no convolution to run in 8 bits")
-    found = processor(Host()).get("cpu_isa")
-    if not isinstance(found, list) or not set(found) & set(_INT8_INSTRUCTIONS):
-        reason = f"this CPU has none of {', '.join(_INT8_INSTRUCTIONS)}; use bf16 or fp32"
-        raise FlagError("precision", "int8", reason)
-    if os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0":
-        raise FlagError(
-            "precision", "int8", "its kernels are oneDNN's; unset TF_ENABLE_ONEDNN_OPTS"
-        )
-
-
-def _check_shards(params: Params, dataset: Dataset, job: Job) -> None:
-    """Refuses to share out files that cannot be, or of which there are not enough."""
-    policy, workers = params.auto_shard_policy, job.num_workers
-    if policy != "file" or workers == 1 or params.data_dir is None or params.eval:
-        return
-    files = len(dataset.subsets_in(params.data_dir)["train"])
-    if not dataset.skips_bad_records:
-        reason = f"every worker reads the files of data set {dataset.name} whole; use data or off"
-    elif files < workers:
-        reason = f"there are {files} training files for {workers} workers; use data or off"
-    else:
-        return
-    raise FlagError("auto_shard_policy", policy, reason)
-
-
-def _set_aux_head(params: Params, model: Model) -> None:
-    if not params.aux_head:
-        return
-    if model.aux_head is None:
-        reason = f"--model={params.model} has no auxiliary head to switch on; leave it out"
-        raise FlagError("aux_head", "true", reason)
-    model.aux_head = True
-
-
-def _check_elements(
-    spec: ModelSpec, model: Model, dataset: Dataset, examples: Sequence[Element]
-) -> None:
-    """Refuses a model that takes what the data set does not give.
-
-    Raises:
-      FlagError: names the first such element.
-    """
-    if type(model).preprocess is not Model.preprocess:
-        return
-    given = {one.name: (one.shape, one.dtype) for one in examples}
-    for one in spec.elements:
-        if given.get(one.name) != (one.shape, one.dtype):
-            offered = ", ".join(f"{name} {shape} {dtype}" for name, (shape, dtype) in given.items())
-            raise FlagError(
-                "model",
-                model.name,
-                f"takes {one.name} {one.shape} {one.dtype} of an example, but data set "
-                f"{dataset.name} gives {offered}",
-            )
-
-
-def _check_backbone(path: str, model: Model, spec: ModelSpec) -> None:
-    within = [v for v in spec.variables if v.name.startswith(f"{model.backbone}/")]
-    if not model.backbone or not within:
-        raise FlagError("backbone_model_path", path, f"--model={model.name} has no backbone")
-    if checkpoint_folder.latest(path) is None:
-        raise FlagError("backbone_model_path", path, "there is no checkpoint")
+def _of_evaluations(
+    params: Params, dataset: Dataset, global_batch: int, workers: int
+) -> tuple[int, float, int]:
+    """Batches, epochs and examples of an evaluation."""
+    validation = dataset.num_examples("validation", params.data_dir)
+    batches, epochs = batches_and_epochs(
+        params.num_eval_batches or (None if params.num_eval_epochs else params.num_batches),
+        params.num_eval_epochs or (None if params.num_eval_batches else params.num_epochs),
+        global_batch,
+        validation,
+        "num_eval_epochs" if params.num_eval_epochs else "num_epochs",
+    )
+    if params.data_dir is None:
+        return batches, epochs, batches * global_batch
+    shards = 1 if asynchronous(params) else workers
+    return batches, epochs, evaluated_examples(batches, global_batch, validation, shards)
 
 
 def initial_loss_scale(params: Params) -> float:
-    """Factor on the loss in the first step: 1 but for fp16, whose range is small."""
+    """Factor on the loss in the first step; 1 except for fp16."""
     if params.precision != "fp16":
         return 1.0
     return params.fp16_loss_scale or DEFAULT_FP16_LOSS_SCALE
@@ -426,10 +340,10 @@ def _least_warmup(params: Params) -> int:
 def _aggregation(params: Params) -> AggregationSpec:
     spec = params.all_reduce_spec
     if spec is not None:
-        # Not before: a plug-in may have registered an algorithm.
+        # Only now: a plug-in may have registered an algorithm.
         spec.check_names(all_reduce.names())
     if params.eval or params.forward_only:
-        # What is not reduced need not be reducible: nccl is no reason not to evaluate on a CPU.
+        # Without gradients there is no reduction, so an unusable algorithm such as nccl is ignored.
         return AggregationSpec(all_reduce=single(params.update_mode.all_reduce or "copy"))
     compact = params.compact_gradient_transfer and params.precision != "fp32"
     return AggregationSpec.of(

@@ -1,8 +1,10 @@
-"""What looks at single steps of the warm-up, so that no timed step is looked at."""
+"""Profilers attached to single warm-up steps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import gzip
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 
@@ -12,16 +14,15 @@ from cnnbench.models.declare import scope_flops
 from cnnbench.records.files import write_bytes, write_text
 from cnnbench.run.driver.plan import Plan
 from cnnbench.run.observe import layers
-from cnnbench.run.observe.chrome_trace import chrome_trace, encoded
 from cnnbench.run.observe.graphs import writing_partitions
 from cnnbench.run.observe.operations import operations, table
 from cnnbench.run.observe.profile import profiling
-from cnnbench.run.observe.xplane import Plane
+from cnnbench.run.observe.xplane import XPlane
 from cnnbench.version import __version__
 
 
 class Probe(NamedTuple):
-    """A look at one step.
+    """A profiler of one step.
 
     Attributes:
       step: its number in the warm-up, from 1.
@@ -39,14 +40,7 @@ Looks = Callable[[Plan, Any], Iterable[Probe]]
 def make_probes(
     params: Params, plan: Plan, graph: Any, messages: Messages, looks: Looks | None = None
 ) -> tuple[Probe, ...]:
-    """The looks that the parameters ask for.
-
-    Args:
-      params, plan: of the run.
-      graph: of the step, as traced.
-      messages: are told what was written.
-      looks: more of them.
-    """
+    """The profilers that the parameters ask for."""
     probes = [] if looks is None else [*looks(plan, graph)]
     if params.partitioned_graph_file_prefix:
         # The runtime divides a graph among the devices when it runs for the first time.
@@ -60,7 +54,7 @@ def make_probes(
 
 
 class _Report:
-    """Writes what a profile shows."""
+    """Writes the files of a profile."""
 
     def __init__(self, params: Params, plan: Plan, graph: Any, step: int) -> None:
         self._params = params
@@ -70,8 +64,8 @@ class _Report:
             f"warm-up step {step} of {plan.model.name}, {plan.batch_per_device} images per device"
         )
 
-    def __call__(self, planes: Sequence[Plane]) -> None:
-        """Writes the files that were asked for.
+    def __call__(self, planes: Sequence[XPlane]) -> None:
+        """Writes the requested files.
 
         Raises:
           BenchmarkError: one of them cannot be written.
@@ -103,3 +97,47 @@ def _partitions(prefix: str, messages: Messages) -> Iterator[None]:
         yield
     for line in written:
         messages.notice(line)
+
+
+_MICROSECONDS = 1e-6  # per picosecond
+
+
+def chrome_trace(planes: Iterable[XPlane], about: Mapping[str, Any]) -> dict[str, Any]:
+    """The trace: a process for every plane, a thread for every line.
+
+    Moments without a duration are left out: they are bookkeeping of thread pools.
+
+    Args:
+      about: what the trace shows; JSON values.
+    """
+    planes = tuple(planes)
+    origin = min((e.start for p in planes for line in p.lines for e in line.events), default=0)
+    events: list[dict[str, Any]] = []
+    for process, plane in enumerate(planes):
+        events.append(_name("process_name", process, 0, plane.name))
+        for thread, line in enumerate(plane.lines):
+            events.append(_name("thread_name", process, thread, line.name))
+            for event in line.events:
+                if event.duration:
+                    events.append(
+                        {
+                            "ph": "X",
+                            "name": event.name,
+                            "pid": process,
+                            "tid": thread,
+                            "ts": (event.start - origin) * _MICROSECONDS,
+                            "dur": event.duration * _MICROSECONDS,
+                            "args": dict(event.stats),
+                        }
+                    )
+    return {"displayTimeUnit": "ms", "otherData": dict(about), "traceEvents": events}
+
+
+def encoded(trace: Mapping[str, Any], path: str) -> bytes:
+    """Content of a trace file: JSON, compressed by gzip if the name ends in .gz."""
+    text = json.dumps(trace, allow_nan=False).encode("ascii")
+    return gzip.compress(text, mtime=0) if path.endswith(".gz") else text
+
+
+def _name(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": kind, "pid": process, "tid": thread, "args": {"name": name}}

@@ -35,12 +35,10 @@ _BITS = {1: tf.uint8, 2: tf.uint16, 4: tf.uint32, 8: tf.uint64}
 def replica_checks(
     params: Params, plan: Plan, built: BuiltRun, measurements: Measurements
 ) -> list[Observer]:
-    """The check, if it is wanted and there are copies to compare.
+    """The check as an observer, if it is requested and there are copies to compare.
 
     Args:
-      params, plan: of the run.
       built: its variables have been created.
-      measurements: counts the checks.
     """
     if not (params.check_replica_consistency and plan.trains and built.manager.replicas_in_sync):
         return []
@@ -53,7 +51,7 @@ def replica_checks(
 def equal_copies(
     manager: VariableMgr, slots: Mapping[str, TowerVariable]
 ) -> tuple[TowerVariable, ...]:
-    """The variables and slots of which every tower has a copy, equal to the others after a step.
+    """Variables and slots with a copy per tower that must be equal after each step.
 
     Moving averages of batch norm are not among them: a step updates copy 0 alone, and the others
     take it over before anything reads them, see `cnnbench.run.step.batch_norm_stats`.
@@ -80,7 +78,6 @@ class ReplicaCheck(Observer):
     Args:
       variables: at least one, of equally many copies each; see `equal_copies`.
       every: timed steps between two checks.
-      measurements: counts the checks.
       workers: those that have copies of their own; None where all copies are here.
     """
 
@@ -98,7 +95,7 @@ class ReplicaCheck(Observer):
         self._differing = TracedFunction("the comparison of copies", self._compare)
 
     def begins(self, global_step: int, steps: int) -> None:
-        """Checks what was initialised or restored; the function is warm afterwards."""
+        """Checks initial or restored values, which also traces the function."""
         del steps
         self._check(global_step)
 
@@ -107,7 +104,7 @@ class ReplicaCheck(Observer):
         return step % self._every == 0
 
     def paused(self, moment: Moment) -> None:
-        """Checks the weights that the step has left.
+        """Checks the weights after a step.
 
         Raises:
           ReplicaDivergenceError: some copies differ.
@@ -116,8 +113,9 @@ class ReplicaCheck(Observer):
 
     def _check(self, global_step: int) -> None:
         differing = np.array([flags.numpy() for flags in self._differing()])
-        self._measurements.replica_checks = (self._measurements.replica_checks or 0) + 1
-        # Before this worker leaves the others alone with an error of its own.
+        checks = self._measurements.measured.replica_checks or 0
+        self._measurements.note(replica_checks=checks + 1)
+        # Before this worker raises an error and leaves the others waiting.
         error = self._between_workers(bool(differing.any()), global_step)
         if differing.any():
             raise self._error(differing, global_step)
@@ -127,7 +125,7 @@ class ReplicaCheck(Observer):
     def _between_workers(
         self, differs_here: bool, global_step: int
     ) -> ReplicaDivergenceError | None:
-        """Compares the workers' copies; what is wrong with those of others, if anything is."""
+        """Compares the workers' copies; returns what differs on other workers, or None."""
         if self._workers is None:
             return None
         own = b"".join(map(_digest, self._variables)) + bytes([differs_here])
@@ -148,7 +146,7 @@ class ReplicaCheck(Observer):
         return None
 
     def _compare(self) -> list[tf.Tensor]:
-        """For each tower but the first, which variables differ from those of tower 0."""
+        """Names of the variables that differ from those of tower 0, by tower."""
         found = []
         for tower in range(1, len(self._variables[0].copies)):
             flags = []
@@ -166,7 +164,6 @@ class ReplicaCheck(Observer):
 
         Args:
           differing: bool, [towers - 1, variables].
-          global_step: of the weights.
         """
         index, *others = np.flatnonzero(differing.any(axis=0))
         variable = self._variables[index]

@@ -1,83 +1,38 @@
-"""What a run does once it is built: it trains, evaluates, or measures the input alone."""
+"""Scenarios of a run: training, evaluation, measurement of the input alone."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import replace
 
-from cnnbench.base.text.progress import Messages, Progress
 from cnnbench.data import InputSource
 from cnnbench.errors import BenchmarkError, DataError, FlagError
-from cnnbench.flags import Params
-from cnnbench.machine.watch import Watch
-from cnnbench.records.measurements import Measurements
-from cnnbench.records.run import InputStage
+from cnnbench.records.parts import InputStage
 from cnnbench.run.driver import checkpoint_folder, checkpoints
 from cnnbench.run.driver.benchmark_log import BenchmarkLog
 from cnnbench.run.driver.build import BuiltRun
 from cnnbench.run.driver.checkpoints import Restored
-from cnnbench.run.driver.console import Console, Phase
-from cnnbench.run.driver.host_metrics import Results
+from cnnbench.run.driver.console import Phase
+from cnnbench.run.driver.context import ScenarioContext
+from cnnbench.run.driver.host_metrics import EvaluationResults
 from cnnbench.run.driver.input_only import DEVICE_STAGE, InputStep, time_stages, time_whole
-from cnnbench.run.driver.learning_rate import Schedule, make_schedule
 from cnnbench.run.driver.loop_time import LoopTimer
 from cnnbench.run.driver.mlperf_log import MLPerfLog
 from cnnbench.run.driver.observer import Observer
-from cnnbench.run.driver.plan import Plan
-from cnnbench.run.driver.probes import Looks, make_probes
+from cnnbench.run.driver.probes import make_probes
 from cnnbench.run.driver.replica_check import replica_checks
 from cnnbench.run.driver.summaries import EvaluationSummaries, TrainingSummaries
 from cnnbench.run.driver.training import Training
 from cnnbench.run.observe import outputs
 from cnnbench.run.observe.graphs import write_graph
-from cnnbench.run.runtime.activity import Activity, Doing
+from cnnbench.run.runtime.activity import Doing
 from cnnbench.run.runtime.turns import Turns
 
 
-@dataclass(frozen=True)
-class Run:
-    """What every scenario works with.
-
-    Attributes:
-      params, plan: what to run.
-      console, messages, progress: where lines, notices and progress go.
-      measurements: filled as the run goes on.
-      watch: entered before what is timed and left after it.
-      gone: which workers do not answer any more, and why, where the others go on.
-      looks: more probes of warm-up steps than the parameters ask for.
-      turns: of this process, where others step in turn with it.
-      activity: what the loop is doing.
-    """
-
-    params: Params
-    plan: Plan
-    console: Console
-    messages: Messages
-    progress: Progress
-    measurements: Measurements
-    watch: Watch
-    gone: Callable[[], Mapping[str, str]] = dict
-    looks: Looks | None = None
-    turns: Turns = field(default_factory=Turns)
-    activity: Activity = field(default_factory=Activity)
-
-    @property
-    def schedule(self) -> Schedule:
-        """The learning rate of every step."""
-        plan = self.plan
-        return make_schedule(
-            self.params,
-            plan.model.learning_rate,
-            plan.global_batch,
-            plan.train_examples,
-            plan.training_steps,
-        )
-
-
-def train_or_evaluate(run: Run, built: BuiltRun) -> float | None:
-    """Runs what was built, and observers beside it.
+def train_or_evaluate(run: ScenarioContext, built: BuiltRun) -> float | None:
+    """Runs the training or evaluation that was built, with its observers.
 
     Returns:
       Images/sec of the last lines; None for runs that end without them.
@@ -89,8 +44,8 @@ def train_or_evaluate(run: Run, built: BuiltRun) -> float | None:
     with (
         _observing(run, built) as observers,
         closing(
-            Results(
-                built.host_metrics,
+            EvaluationResults(
+                None if built.evaluator is None else built.evaluator.host,
                 run.console,
                 run.measurements,
                 observers,
@@ -103,38 +58,24 @@ def train_or_evaluate(run: Run, built: BuiltRun) -> float | None:
         return _train(run, built, results, observers)
 
 
-def measure_input(run: Run, inputs: InputSource) -> float | None:
+def measure_input(run: ScenarioContext, inputs: InputSource) -> float | None:
     """Times the input pipeline without a network, as a whole and by stages.
 
     Args:
-      run: its measurements get the stages.
       inputs: the pipeline; closed at the end.
 
     Returns:
       Images/sec of the whole pipeline.
     """
     plan, measurements = run.plan, run.measurements
-    training = Training(
-        run.params,
-        plan,
-        InputStep(inputs),
-        inputs,
-        lambda step: 0.0,
-        run.console,
-        run.progress,
-        measurements,
-        checkpoints=None,
-        evaluator=None,
-        results=None,
-        around_loop=run.watch,
-        activity=run.activity,
-    )
+    training = Training(replace(run, turns=Turns()), InputStep(inputs), inputs, lambda step: 0.0)
     total = training.run(plan.num_batches)
-    measurements.input_wait_seconds = None  # nothing but the input was waited for
+    measurements.note(input_wait_seconds=None)  # all time was spent waiting for the input
     inputs.close()
     examples = plan.num_batches * plan.global_batch
-    assert measurements.loop_seconds is not None
-    whole = InputStage(name=DEVICE_STAGE, examples=examples, seconds=measurements.loop_seconds)
+    seconds = measurements.measured.loop_seconds
+    assert seconds is not None
+    whole = InputStage(name=DEVICE_STAGE, examples=examples, seconds=seconds)
     measurements.input_stages = [*time_stages(inputs, examples), whole]
     if plan.num_epochs < 1 and inputs.examples_per_epoch <= inputs.spec.shuffle_buffer:
         run.messages.notice(
@@ -144,8 +85,8 @@ def measure_input(run: Run, inputs: InputSource) -> float | None:
     return total
 
 
-def measure_input_alone(run: Run, built: BuiltRun) -> None:
-    """What the pipeline of a run gives when nothing else is at work; takes seconds."""
+def measure_input_alone(run: ScenarioContext, built: BuiltRun) -> None:
+    """Measures the throughput of a run's input pipeline alone; takes seconds."""
     if run.params.data_dir is None or built.inputs is None:
         return
     try:
@@ -155,8 +96,8 @@ def measure_input_alone(run: Run, built: BuiltRun) -> None:
 
 
 @contextmanager
-def _observing(run: Run, built: BuiltRun) -> Iterator[list[Observer]]:
-    """What hears of the run's events, closed at its end."""
+def _observing(run: ScenarioContext, built: BuiltRun) -> Iterator[list[Observer]]:
+    """Observers of the run, closed at its end."""
     params, plan = run.params, run.plan
     observers = replica_checks(params, plan, built, run.measurements)
     if outputs.summarizes_training(params):
@@ -177,7 +118,7 @@ def _observing(run: Run, built: BuiltRun) -> Iterator[list[Observer]]:
 
 
 def _train(
-    run: Run, built: BuiltRun, results: Results, observers: Sequence[Observer]
+    run: ScenarioContext, built: BuiltRun, results: EvaluationResults, observers: Sequence[Observer]
 ) -> float | None:
     params, plan = run.params, run.plan
     assert built.step is not None
@@ -194,36 +135,26 @@ def _train(
         _resume_input(run, built.inputs, examples)
     built.manager.settle(built.inputs.devices)
     training = Training(
-        params,
-        plan,
+        run,
         built.step,
         built.inputs,
         run.schedule,
-        run.console,
-        run.progress,
-        run.measurements,
-        built.checkpoints,
-        built.evaluator,
-        results,
-        global_step,
-        run.watch,
+        checkpoints=built.checkpoints,
+        evaluator=built.evaluator,
+        results=results,
+        global_step=global_step,
         lag=1 if built.devices.kind == "gpu" else 0,
         probes=make_probes(params, plan, built.step.graph, run.messages, run.looks),
         observers=observers,
         workers=built.manager.workers,
         updaters=built.workers,
-        warn=run.messages.warning,
-        gone=run.gone,
-        turns=run.turns,
-        suspended=run.watch.suspended,
-        activity=run.activity,
     )
     total = training.run(steps)
     _export(run, built)
     return total
 
 
-def _initialize(run: Run, built: BuiltRun) -> tuple[Restored, int]:
+def _initialize(run: ScenarioContext, built: BuiltRun) -> tuple[Restored, int]:
     """Restores a checkpoint if there is one; returns what it says and the steps to run."""
     params, plan = run.params, run.plan
     run.console.phase(Phase.INITIALIZING)
@@ -243,7 +174,7 @@ def _initialize(run: Run, built: BuiltRun) -> tuple[Restored, int]:
         return restored, plan.num_batches
     # As in tf_cnn_benchmarks, --num_batches counts from the first run on.
     steps = plan.num_batches - restored.global_step
-    if -steps > plan.warm_up.most:  # which trains too; a run of these flags comes no further
+    if -steps > plan.warm_up.most:  # warm-up steps train too, so a run with these flags ends there
         raise FlagError(
             "num_batches",
             plan.num_batches,
@@ -258,20 +189,20 @@ def _initialize(run: Run, built: BuiltRun) -> tuple[Restored, int]:
     return restored, max(0, steps)
 
 
-def _resume_input(run: Run, inputs: InputSource, examples: int) -> None:
-    """Has the input go on behind so many examples, which earlier runs have trained on."""
+def _resume_input(run: ScenarioContext, inputs: InputSource, examples: int) -> None:
+    """Lets the input continue after the examples that earlier runs trained on."""
     plan = run.plan
-    # Workers that do not wait for one another have had equal shares of them, about.
+    # Asynchronous workers have had approximately equal shares of them.
     together = plan.global_batch * (plan.job.num_workers if plan.asynchronous else 1)
     if inputs.resume(-(-examples // together)):
         # The first step may have to wait for it.
-        notice = f"the input goes on behind the {examples} examples trained on"
+        notice = f"the input continues after the {examples} examples trained on"
     else:
-        notice = "the input starts over: its data set cannot go on in the middle"
+        notice = "the input starts over: its data set cannot be resumed in the middle"
     run.messages.notice(notice)
 
 
-def _restore_backbone(run: Run, built: BuiltRun, given: str) -> None:
+def _restore_backbone(run: ScenarioContext, built: BuiltRun, given: str) -> None:
     path = checkpoint_folder.latest(given)
     if path is None:
         raise BenchmarkError(f"no checkpoint in --backbone_model_path={given}")
@@ -279,7 +210,7 @@ def _restore_backbone(run: Run, built: BuiltRun, given: str) -> None:
     run.messages.notice(f"backbone of {count} variables restored from {path}")
 
 
-def _evaluate(run: Run, built: BuiltRun, results: Results) -> float | None:
+def _evaluate(run: ScenarioContext, built: BuiltRun, results: EvaluationResults) -> float | None:
     assert built.evaluator is not None
     if not run.plan.job.is_chief:
         return _evaluate_with_the_chief(run, built, results)
@@ -299,7 +230,7 @@ def _evaluate(run: Run, built: BuiltRun, results: Results) -> float | None:
                 restored = built.checkpoints.restore(path)
             except BenchmarkError:
                 if pause and checkpoint_folder.latest(train_dir) != path:
-                    continue  # the training that goes on has deleted it for a newer one
+                    continue  # the running training has replaced it by a newer one
                 raise
             built.share_restored(restored.global_step)
             run.console.checkpoint_loaded(path)
@@ -310,11 +241,11 @@ def _evaluate(run: Run, built: BuiltRun, results: Results) -> float | None:
                 )
             results.add(found)
             run.measurements.set_loop_time(*timer.loop())
-            run.measurements.loop_images = found.evaluation.examples
+            run.measurements.note(loop_images=found.evaluation.examples)
             _export(run, built)
             if not pause:
                 return found.evaluation.images_per_sec
-            # Evaluations that go on for ever end each with its own total.
+            # Endless evaluations print a total each.
             run.console.footer(found.evaluation.images_per_sec)
             done = path
         end = time.monotonic() + pause
@@ -323,8 +254,10 @@ def _evaluate(run: Run, built: BuiltRun, results: Results) -> float | None:
             time.sleep(max(0.0, end - time.monotonic()))
 
 
-def _evaluate_with_the_chief(run: Run, built: BuiltRun, results: Results) -> float:
-    """Takes part in the chief's evaluations."""
+def _evaluate_with_the_chief(
+    run: ScenarioContext, built: BuiltRun, results: EvaluationResults
+) -> float:
+    """Takes part in the evaluations of the chief."""
     assert built.evaluator is not None
     while True:
         with run.activity.during(Doing.OTHERS):  # the chief, and the checkpoint that it waits for
@@ -336,7 +269,7 @@ def _evaluate_with_the_chief(run: Run, built: BuiltRun, results: Results) -> flo
         results.finish(0.0)
 
 
-def _export(run: Run, built: BuiltRun) -> None:
+def _export(run: ScenarioContext, built: BuiltRun) -> None:
     if built.exporter is not None and run.params.export_dir is not None:
         built.exporter.write(run.params.export_dir)
         run.messages.notice(f"SavedModel written to {run.params.export_dir}")

@@ -1,4 +1,4 @@
-"""Steps from flags that count steps or epochs, with an end to what they can add up to."""
+"""Step counts from flags in steps or epochs, with an upper limit."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def batches_and_epochs(
 
 
 def evaluated_examples(batches: int, global_batch: int, examples: int, shards: int) -> int:
-    """Examples that count in an evaluation; what fills up the last batch of a pass does not.
+    """Examples that count in an evaluation, padding of the last batch excluded.
 
     Args:
       batches: global batches.

@@ -1,4 +1,4 @@
-"""Running steps and timing them without stalling the device.
+"""Execution and timing of steps without stalling the device.
 
 On the CPU a traced step has finished when its call returns, so each step is timed from
 before its input is fetched until its loss is read. On a GPU the call only enqueues
@@ -47,7 +47,7 @@ Values = TypeVar("Values")
 
 
 class StepTime(NamedTuple):
-    """What a step took.
+    """Wall and CPU time of a step.
 
     Attributes:
       seconds: wall time.
@@ -112,7 +112,6 @@ class StepLoop(Generic[Handle, Values]):
         """Runs `steps` steps.
 
         Args:
-          steps: how many.
           done: called after each step, in order, with its number (from 1), its
             time and its values.
           pause_due: whether `pause` must be called after the step of that number.

@@ -1,4 +1,4 @@
-"""What TensorBoard shows of a training and of evaluations, at --summary_verbosity 1 to 3."""
+"""TensorBoard summaries of training and evaluations, by --summary_verbosity."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from cnnbench.flags import Params
-from cnnbench.records.run import Evaluation
+from cnnbench.records.parts import Evaluation
 from cnnbench.run.driver.observer import Moment, Observer
 from cnnbench.run.observe.events import EventFile
 from cnnbench.run.step.train_step import TrainStep
@@ -21,9 +21,7 @@ class TrainingSummaries(Observer):
     """Writes summaries of a training into --train_dir.
 
     Args:
-      params: of the run.
       step: whose gradients to show; traced for them here, if they are wanted.
-      manager: whose variables to show.
     """
 
     def __init__(self, params: Params, step: TrainStep, manager: VariableMgr) -> None:
@@ -42,7 +40,7 @@ class TrainingSummaries(Observer):
         return step % self._every == 0
 
     def paused(self, moment: Moment) -> None:
-        """Writes scalars, and what is computed for summaries alone.
+        """Writes scalars, and statistics that only summaries need.
 
         Raises:
           BenchmarkError: they cannot be written.
@@ -77,17 +75,13 @@ class TrainingSummaries(Observer):
 
 
 class EvaluationSummaries(Observer):
-    """Writes the results of evaluations into --eval_dir.
-
-    Args:
-      folder: of the event file.
-    """
+    """Writes the results of evaluations into --eval_dir."""
 
     def __init__(self, folder: str) -> None:
         self._file = EventFile(folder)
 
     def evaluated(self, evaluation: Evaluation) -> None:
-        """Writes what an evaluation has found.
+        """Writes the result of an evaluation.
 
         Raises:
           BenchmarkError: it cannot be written.

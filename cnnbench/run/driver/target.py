@@ -1,4 +1,4 @@
-"""The metric that ends a training: found in the model, and looked for in every evaluation."""
+"""The metric that ends a training, and its check in each evaluation."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def target_of(params: Params, model: Model) -> Target | None:
 
 
 def target_notice(params: Params, target: Target | None) -> str | None:
-    """What --stop_at_top_1_accuracy means for a model without a top-1 accuracy, if that is so."""
+    """A notice if --stop_at_top_1_accuracy is applied to another metric; else None."""
     if target is None or params.stop_at_top_1_accuracy is None or target.metric == "top_1":
         return None
     return (
@@ -61,7 +61,7 @@ def target_notice(params: Params, target: Target | None) -> str | None:
 
 
 class TargetWatch:
-    """Looks for the target in one evaluation after the other.
+    """Compares each evaluation with the target.
 
     Metrics that a process of its own computes count at the next evaluation, which waits for them:
     how many steps a training has does not depend on how long that process takes.
@@ -77,7 +77,7 @@ class TargetWatch:
         self._waiting: Evaluated | None = None
 
     def reached_before(self) -> bool:
-        """Whether the evaluation before this one has reached the target after all.
+        """Whether the previous evaluation, complete by now, has reached the target.
 
         Raises:
           BenchmarkError: its metrics cannot be computed.
@@ -88,7 +88,7 @@ class TargetWatch:
         return self._target.reached(waiting.metrics.get(self._target.metric))
 
     def reached(self, found: Evaluated) -> bool:
-        """Whether this evaluation reaches the target, as far as its metrics count now.
+        """Whether this evaluation reaches the target, by the metrics known so far.
 
         Raises:
           BenchmarkError: its metrics cannot be computed.

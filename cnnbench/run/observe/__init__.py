@@ -1,1 +1,1 @@
-"""What a run shows of itself beside its figures: graphs, traces, profiles, summaries, logs."""
+"""Outputs of a run beside its record: graphs, traces, profiles, summaries, logs."""

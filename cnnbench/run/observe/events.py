@@ -42,16 +42,14 @@ class EventFile:
         self._write(tag, tf.constant(value, tf.float32), step, "scalars", _SCALAR)
 
     def histogram(self, tag: str, values: npt.ArrayLike, step: int) -> None:
-        """Writes how values are distributed; those that are not finite are left out."""
+        """Writes a histogram of the finite values."""
         self._write(tag, tf.constant(buckets(values)), step, "histograms", _TENSOR)
 
     def images(self, tag: str, images: npt.ArrayLike, step: int) -> None:
         """Writes the first images of a batch, each with its own darkest and brightest value.
 
         Args:
-          tag: name.
           images: [n, height, width, channels] of 1, 3 or 4 channels, on any scale.
-          step: of the run.
         """
         rows = np.asarray(images, np.float64)[:_MOST_IMAGES]
         height, width = rows.shape[1:3]
@@ -60,7 +58,7 @@ class EventFile:
         self._write(tag, tf.constant(content), step, "images", _BLOBS)
 
     def flush(self) -> None:
-        """Hands what was written to readers.
+        """Writes buffered values to disk.
 
         Raises:
           BenchmarkError: the file cannot be written.
@@ -100,12 +98,8 @@ class EventFile:
 
 
 def buckets(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """The histogram of finite values: rows of left edge, right edge and count.
-
-    Args:
-      values: of any shape.
-    """
-    # Looked at where they are: copies in double precision are memory that the system has to map.
+    """The histogram of finite values: rows of left edge, right edge and count."""
+    # Without copies in double precision, for which the system would have to map memory.
     flat = np.asarray(values).ravel()
     finite = np.isfinite(flat)
     if not finite.all():

@@ -1,4 +1,4 @@
-"""The graph of a step as files: as traced, and as divided among the devices.
+"""Graphs of a step as files: as traced, and as partitioned among devices.
 
 TensorFlow 2 hands out the graphs that its runtime made of a function, after optimization and
 partitioning, in one public way: `tf.summary.trace_on` collects them while the function runs
@@ -33,8 +33,6 @@ def write_graph(flag: str, path: str, graph_def: Any) -> None:
     """Writes a GraphDef: as text if the name ends in txt, else binary.
 
     Args:
-      flag: name of the flag that gave the path, for errors.
-      path: of the file.
       graph_def: the message, as `tf.Graph.as_graph_def` makes it.
 
     Raises:
@@ -46,7 +44,7 @@ def write_graph(flag: str, path: str, graph_def: Any) -> None:
 
 @contextmanager
 def collecting_partitions(found: list[Any]) -> Iterator[None]:
-    """Collects the graphs of every device that the function called in the block was divided into.
+    """Collects the partitions of the function that is called in the block.
 
     Args:
       found: gets a GraphDef per device, in the order of devices.
@@ -67,12 +65,10 @@ def collecting_partitions(found: list[Any]) -> Iterator[None]:
 
 @contextmanager
 def writing_partitions(flag: str, prefix: str, written: list[str]) -> Iterator[None]:
-    """Writes the graphs of every device that the function called in the block was divided into.
+    """Writes the partitions of the function that is called in the block.
 
     Args:
-      flag: name of the flag, for errors.
       prefix: of the files, see `partition_file`.
-      written: gets a line about each file.
 
     Raises:
       BenchmarkError: the graphs cannot be had or written.
@@ -94,7 +90,7 @@ def _partitions() -> list[Any]:
         [message.FromString(graph) for graph in parts(function, _FUNCTION_PARTITIONS)]
         for function in parts(_exported(), _METADATA_FUNCTION_GRAPHS)
     ]
-    # Beside the step there are the few operations that feed it and read its results.
+    # Other functions are the few operations that feed the step and read its results.
     step = max(functions, key=lambda graphs: sum(len(g.node) for g in graphs), default=[])
     if not step:
         raise BenchmarkError("TensorFlow has collected no graphs of the step")

@@ -15,18 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cnnbench.base.charts import Axis, Row, Rows
+from cnnbench.base.charts import Axis, DistributionRow, Rows
 from cnnbench.base.charts.draw import FORMATS, render
 from cnnbench.base.text.numbers import binary, number, percent
 from cnnbench.base.text.table import aligned
 from cnnbench.records.files import write_bytes, write_text
+from cnnbench.records.step_profile import REST
 from cnnbench.run.observe.operations import Operation
 
 TABLES = ("txt", "csv")
 """Suffixes of files with a table; those with a plot are `cnnbench.base.charts.draw.FORMATS`."""
-
-REST = "reduction and updates"
-"""The row of what belongs to no tower."""
 
 _MOST_IN_PLOT = 30
 _TOWER = re.compile(r"(?:^|/)tower_(\d+)/(.+)")
@@ -62,11 +60,10 @@ class Layer:
 def layers_of(
     made: Iterable[Operation], graph: Any, flops: Mapping[str, int], towers: int
 ) -> list[Layer]:
-    """What a profiled step says of its layers.
+    """Time, memory and FLOPs by layer of a profiled step.
 
     Args:
       made: operations of the step, of all devices.
-      graph: of the step, as traced.
       flops: of one device by layer, in the order of the network; 0 for scopes without any.
       towers: number of devices.
 
@@ -91,11 +88,10 @@ def layers_of(
 
 
 def layer_of(operation: str, scopes: Collection[str]) -> str:
-    """The innermost layer or scope whose name begins the operation's, or the kind of it.
+    """The innermost layer or scope that prefixes an operation's name, else its kind.
 
     Args:
       operation: its name in the graph; `REST` is the layer of those outside of towers.
-      scopes: names of the network's layers and scopes.
     """
     match = _TOWER.search(operation)
     if match is None:
@@ -108,12 +104,13 @@ def layer_of(operation: str, scopes: Collection[str]) -> str:
     return re.sub(r"_\d+$", "", path[0]).removesuffix("Grad")
 
 
-def backward_operations(graph: Any) -> set[str]:
-    """Names of the operations that depend on a gradient.
+def of_tower(operation: str) -> bool:
+    """Whether an operation belongs to a tower, by its name."""
+    return _TOWER.search(operation) is not None
 
-    Args:
-      graph: of a step, as traced.
-    """
+
+def backward_operations(graph: Any) -> set[str]:
+    """Names of the operations that depend on a gradient."""
     found: set[str] = set()
     for operation in graph.get_operations():
         inputs = (tensor.op.name for tensor in operation.inputs)
@@ -123,7 +120,7 @@ def backward_operations(graph: Any) -> set[str]:
 
 
 def _activations(graph: Any, scopes: Collection[str], backward: Collection[str]) -> dict[str, int]:
-    """By layer, the bytes of what the first tower's operations hand to other layers."""
+    """Bytes that the first tower's operations pass to other layers, by layer."""
     sizes: defaultdict[str, int] = defaultdict(int)
     for operation in graph.get_operations():
         match = _TOWER.search(operation.name)
@@ -140,7 +137,7 @@ def _activations(graph: Any, scopes: Collection[str], backward: Collection[str])
 
 
 def _is_activation(tensor: Any) -> bool:
-    """Whether a value of known size depends on the input, as weights and constants do not."""
+    """Whether a value of known size depends on the input, unlike weights and constants."""
     operation = tensor.op
     while operation.type in _PASSED_ON:
         operation = operation.inputs[0].op
@@ -151,10 +148,8 @@ def write(flag: str, path: str, layers: Sequence[Layer], title: str) -> None:
     """Writes a table or draws a plot, by the suffix of the file.
 
     Args:
-      flag: name of the flag that gave the path, for errors.
       path: ends in one of `TABLES` or of `cnnbench.base.charts.draw.FORMATS`.
       layers: as `layers_of` returns them.
-      title: of the table or plot.
 
     Raises:
       BenchmarkError: it cannot be written.
@@ -173,7 +168,6 @@ def table(layers: Sequence[Layer], title: str) -> str:
 
     Args:
       layers: as `layers_of` returns them.
-      title: the first line.
     """
     total = sum(layer.seconds for layer in layers)
     rows = [["layer", "forward ms", "backward ms", "share", "memory", "GFLOP", "GFLOP/s"]]
@@ -198,13 +192,12 @@ def chart(layers: Sequence[Layer], title: str) -> Rows:
 
     Args:
       layers: as `layers_of` returns them.
-      title: of the plot.
     """
     total = sum(layer.seconds for layer in layers)
     longest = sorted(layers, key=lambda layer: -layer.seconds)[:_MOST_IN_PLOT]
     shown = [layer for layer in layers if layer in longest]
     rows = tuple(
-        Row(
+        DistributionRow(
             label=layer.name,
             low=0.0,
             high=layer.seconds * 1e3,

@@ -1,16 +1,16 @@
-"""Operations in a profile: which took how long, one by one, by name and by type."""
+"""Operations of a profile, one by one, by name and by type."""
 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from cnnbench.base.text.numbers import number, percent
 from cnnbench.base.text.table import aligned
-from cnnbench.run.observe.xplane import Event, Plane
+from cnnbench.run.observe.xplane import XEvent, XPlane
 
 MOST = 20
 """Operations in the table of single ones."""
@@ -46,53 +46,88 @@ class _Run(NamedTuple):
     duration: int
 
 
-def operations(planes: Iterable[Plane]) -> list[Operation]:
+def operations(planes: Iterable[XPlane]) -> list[Operation]:
     """The operations of a profile.
 
     Where GPUs were profiled, only what ran on them counts: on the host an operation of a GPU
     is over when its kernels are launched.
-
-    Args:
-      planes: of one host.
     """
     return [Operation(run.name, run.type, run.duration * _PICOSECONDS) for run in _runs(planes)]
 
 
-def wall_seconds(planes: Iterable[Plane]) -> dict[tuple[str, str], float]:
-    """What each operation has of the wall time, by name and type.
+class WallTimes(NamedTuple):
+    """How the wall time of a step divides among its operations.
 
-    Where several run at the same moment, each has an equal part of that moment, so that the
-    values add up to the time during which any operation ran.
+    Attributes:
+      seconds: of each operation of the step, by name and type. Where several run at the same
+        moment, each has an equal part of that moment.
+      other_seconds: in which operations ran, but none of the step.
+      idle_seconds: in which none ran. Both between the first operation of the step and the last.
+      counts: how often each operation of the step ran.
+    """
+
+    seconds: dict[tuple[str, str], float]
+    other_seconds: float
+    idle_seconds: float
+    counts: Counter[tuple[str, str]]
+
+
+def wall_seconds(planes: Iterable[XPlane]) -> dict[tuple[str, str], float]:
+    """Share of each operation in the wall time, by name and type.
+
+    The values add up to the time during which any operation ran.
+    """
+    return wall_times(planes).seconds
+
+
+def wall_times(planes: Iterable[XPlane], is_own: Callable[[str], bool] | None = None) -> WallTimes:
+    """Divides the wall time of a step among its operations.
 
     Args:
-      planes: of one host.
+      is_own: whether an operation of that name belongs to the step; None for all. Others, such
+        as those of the input pipeline, have no time while one of the step runs.
     """
-    edges: list[tuple[int, bool, int, tuple[str, str]]] = []
-    for index, run in enumerate(run for run in _runs(planes) if run.duration):
-        key = (run.name, run.type)
-        edges += [(run.start, True, index, key), (run.start + run.duration, False, index, key)]
+    ran = _runs(planes)
+    own = {run.name: is_own is None or is_own(run.name) for run in ran}
+    counts = Counter((run.name, run.type) for run in ran if own[run.name])
+    runs = [run for run in ran if run.duration]
+    first = min((run.start for run in runs if own[run.name]), default=0)
+    last = max((run.start + run.duration for run in runs if own[run.name]), default=0)
+    edges: list[tuple[int, bool, int]] = []
+    for index, run in enumerate(runs):
+        edges += [(run.start, True, index), (run.start + run.duration, False, index)]
     seconds: defaultdict[tuple[str, str], float] = defaultdict(float)
     active: dict[int, tuple[str, str]] = {}
-    before = 0
-    for moment, begins, index, key in sorted(edges):
+    others = 0
+    before = first
+    other = idle = 0
+    for moment, begins, index in sorted(edges):
+        until = min(max(moment, first), last)
+        spent = until - before
         for one in active.values():
-            seconds[one] += (moment - before) * _PICOSECONDS / len(active)
-        before = moment
-        if begins:
-            active[index] = key
+            seconds[one] += spent * _PICOSECONDS / len(active)
+        if not active:
+            other += spent if others else 0
+            idle += 0 if others else spent
+        before = until
+        run = runs[index]
+        if not own[run.name]:
+            others += 1 if begins else -1
+        elif begins:
+            active[index] = (run.name, run.type)
         else:
             del active[index]
-    return dict(seconds)
+    return WallTimes(dict(seconds), other * _PICOSECONDS, idle * _PICOSECONDS, counts)
 
 
-def _runs(planes: Iterable[Plane]) -> list[_Run]:
+def _runs(planes: Iterable[XPlane]) -> list[_Run]:
     planes = tuple(planes)
     on_gpus = list(_read([p for p in planes if p.name.startswith(_GPU)], _of_kernel))
     return on_gpus or list(_read([p for p in planes if not p.name.startswith(_GPU)], _of_host))
 
 
 def _read(
-    planes: Iterable[Plane], read: Callable[[Event], tuple[str, str] | None]
+    planes: Iterable[XPlane], read: Callable[[XEvent], tuple[str, str] | None]
 ) -> Iterator[_Run]:
     for plane in planes:
         for line in plane.lines:
@@ -102,12 +137,12 @@ def _read(
                     yield _Run(*names, event.start, event.duration)
 
 
-def _of_host(event: Event) -> tuple[str, str] | None:
+def _of_host(event: XEvent) -> tuple[str, str] | None:
     match = _ON_HOST.fullmatch(event.name)
     return (match[1], match[2]) if match else None
 
 
-def _of_kernel(event: Event) -> tuple[str, str] | None:
+def _of_kernel(event: XEvent) -> tuple[str, str] | None:
     for key in _LAUNCHED_BY:
         text = event.stats.get(key)
         if isinstance(text, str):
@@ -119,12 +154,7 @@ def _of_kernel(event: Event) -> tuple[str, str] | None:
 
 
 def table(made: Sequence[Operation], title: str) -> str:
-    """The times by type of operation, and the operations that took longest.
-
-    Args:
-      made: operations of one step.
-      title: the first line.
-    """
+    """The times by type of operation, and the operations that took longest."""
     total = sum(operation.seconds for operation in made)
     lines = [title]
     lines += ["times of operations that run side by side add up", ""]

@@ -1,4 +1,4 @@
-"""Where a run writes what it shows of itself; checked before TensorFlow is loaded."""
+"""Output files and folders of a run, checked before TensorFlow is loaded."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def summarizes_evaluations(params: Params) -> bool:
 
 
 def prepare_folders(params: Params) -> None:
-    """Makes the folders that files are written into, and proves that they can be.
+    """Makes the folders of output files and checks that they are writable.
 
     Raises:
       FlagError: names the flag of a path that cannot be written.
@@ -58,13 +58,14 @@ def prepare_folders(params: Params) -> None:
 
 
 def files(params: Params) -> Iterator[Output]:
-    """The files that a run writes besides its records.
+    """Output files of a run except its records.
 
     Raises:
       FlagError: names the flag of a path whose suffix says nothing.
     """
     yield Output("graph_file", params.graph_file, _graph(params.graph_file))
     yield Output("tfprof_file", params.tfprof_file, "table of operations")
+    yield Output("profile_json", params.profile_json, "step_profile")
     yield Output("trace_file", params.trace_file if params.use_chrome_trace_format else "", "trace")
     prefix = params.partitioned_graph_file_prefix
     for number in range(params.num_gpus + 1 if prefix else 0):  # all devices and the host
@@ -80,7 +81,7 @@ def _graph(path: str | None) -> str:
 def hold_train_dir(
     folder: str, warn: Callable[[str], None]
 ) -> contextlib.AbstractContextManager[object]:
-    """Keeps the folder of checkpoints for one training; runs that read it are not affected.
+    """Locks the folder of checkpoints for one training; runs that read it are not affected.
 
     Args:
       folder: value of --train_dir; made if it is not there.

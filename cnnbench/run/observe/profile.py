@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from cnnbench.base.scratch import Scratch
 from cnnbench.errors import BenchmarkError
-from cnnbench.run.observe.xplane import Plane, read
+from cnnbench.run.observe.xplane import XPlane, read
 from cnnbench.run.runtime.native import without_info_lines
 
 # Every operation of the host, no Python functions, kernels of GPUs.
@@ -20,13 +20,13 @@ _OPTIONS = {"host_tracer_level": 3, "python_tracer_level": 0, "device_tracer_lev
 
 @contextmanager
 def profiling(
-    folder: str | None, use: Callable[[tuple[Plane, ...]], None] | None
+    folder: str | None, use: Callable[[tuple[XPlane, ...]], None] | None
 ) -> Iterator[None]:
     """Profiles the block.
 
     Args:
       folder: where the profile is left, for `tensorboard --logdir`; None for nowhere.
-      use: is given the planes; None if nobody needs them.
+      use: called with the planes; None if they are not needed.
 
     Raises:
       BenchmarkError: the profile could not be taken or written.

@@ -1,4 +1,4 @@
-"""What one call of a traced function sends from process to process of a job.
+"""Data sent between the processes of a job in one call of a traced function.
 
 TensorFlow divides a function among devices and sends a tensor once to every device that uses it
 and did not make it. The traced graph has device, dtype and static shape of everything, so what
@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from cnnbench.variable_mgr.all_reduce.context import is_gpu, process_of
 
-# What a branch uses it takes from where that is; the operation of the branch itself moves nothing.
+# A branch reads its inputs from where they are; the operation of the branch itself moves nothing.
 _BRANCHES = ("If", "StatelessIf")
 
 _REDUCE = ("CollectiveReduce", "CollectiveReduceV2")
@@ -25,7 +25,7 @@ _GATHER = ("CollectiveGather", "CollectiveGatherV2")
 
 @dataclass(frozen=True)
 class Traffic:
-    """What all processes together send one another.
+    """Data that all processes together send.
 
     Attributes:
       messages: how many tensors, or chunks of one.
@@ -44,7 +44,7 @@ class Traffic:
 
 
 def traffic(graph: Any, processes: int) -> Traffic:
-    """Counts what crosses from process to process in one call.
+    """Counts the data that crosses processes in one call.
 
     Signals without a value, which only put operations in order, are not counted. Collectives
     are taken as TensorFlow's ring, in which the devices of a process are neighbours: with n
@@ -78,12 +78,11 @@ def traffic(graph: Any, processes: int) -> Traffic:
 
 
 def communication(graph: Any, devices: Collection[str]) -> tuple[str, ...]:
-    """How TensorFlow's collectives between some devices run.
+    """Implementation of TensorFlow's collectives between some devices.
 
     By NCCL where the operation asks for it and is on a GPU, otherwise in TensorFlow's ring.
 
     Args:
-      graph: of a traced function.
       devices: full device strings; those of other devices, which are not of gradients, are left
         out.
 
@@ -99,7 +98,7 @@ def communication(graph: Any, devices: Collection[str]) -> tuple[str, ...]:
 
 
 def _needed(graph: Any) -> Iterator[Any]:
-    """What outputs and side effects depend on; TensorFlow prunes the rest."""
+    """Operations that outputs and side effects depend on; TensorFlow prunes the rest."""
     seen: set[Any] = set()
     todo = [tensor.op for tensor in graph.outputs]
     todo += [op for op in graph.get_operations() if op.op_def.is_stateful]
@@ -124,7 +123,7 @@ def _ring(op: Any, processes: int) -> Traffic:
 
 
 def _instance(op: Any) -> tuple[int, int] | None:
-    """What the ops of one collective have in common, one per device.
+    """Key that the ops of one collective share, one op per device.
 
     None where a strategy of tf.distribute numbers its collectives anew in every call.
     """

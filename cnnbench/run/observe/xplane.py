@@ -29,8 +29,8 @@ _STAT_KEY, _STAT_DOUBLE, _STAT_UNSIGNED, _STAT_SIGNED, _STAT_TEXT, _STAT_REFEREN
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
-    """Something that took time, or (with a duration of 0) a moment.
+class XEvent:
+    """An interval or, with a duration of 0, a point in time.
 
     Attributes:
       name: of an operation on the host "name:type".
@@ -45,22 +45,22 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class XLine:
     """A thread of the host, or a stream of a GPU."""
 
     name: str
-    events: tuple[Event, ...]
+    events: tuple[XEvent, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Plane:
+class XPlane:
     """A host ("/host:CPU") or a GPU ("/device:GPU:0")."""
 
     name: str
-    lines: tuple[Line, ...]
+    lines: tuple[XLine, ...]
 
 
-def read(message: bytes) -> tuple[Plane, ...]:
+def read(message: bytes) -> tuple[XPlane, ...]:
     """The planes of a profile that have events.
 
     Args:
@@ -81,12 +81,12 @@ class _Plane:
         self._events = dict(_entry(part) for part in parts(message, _EVENT_NAMES))
         self._stats = dict(_entry(part) for part in parts(message, _STAT_NAMES))
 
-    def plane(self) -> Plane:
+    def plane(self) -> XPlane:
         (name,) = parts(self._message, _PLANE_NAME)
         lines = map(self._line, parts(self._message, _PLANE_LINES))
-        return Plane(_text(name), tuple(line for line in lines if line.events))
+        return XPlane(_text(name), tuple(line for line in lines if line.events))
 
-    def _line(self, message: bytes) -> Line:
+    def _line(self, message: bytes) -> XLine:
         name = shown = ""
         start = 0
         events = []
@@ -99,9 +99,9 @@ class _Plane:
                 shown = _text(value)
             elif number == _LINE_EVENTS and isinstance(value, bytes):
                 events.append(value)
-        return Line(shown or name, tuple(self._event(event, start * 1000) for event in events))
+        return XLine(shown or name, tuple(self._event(event, start * 1000) for event in events))
 
-    def _event(self, message: bytes, line_start: int) -> Event:
+    def _event(self, message: bytes, line_start: int) -> XEvent:
         key = offset = duration = 0
         stats = {}
         for number, value in fields(message):
@@ -115,7 +115,7 @@ class _Plane:
                 offset = signed(value)
             elif number == _EVENT_DURATION:
                 duration = value
-        return Event(self._events.get(key, ""), line_start + offset, duration, stats)
+        return XEvent(self._events.get(key, ""), line_start + offset, duration, stats)
 
     def _stat(self, message: bytes) -> tuple[str, int | float | str]:
         name = ""

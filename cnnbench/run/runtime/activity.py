@@ -1,7 +1,7 @@
-"""Progress of the loop of a process, for the watchdog, which looks at it from another thread.
+"""Progress of the training loop, read by the watchdog from another thread.
 
-The loop writes nothing within a step: steps done are counted anyway, and an input knows whether
-somebody waits for it. Only what lies between steps is marked, by `Activity`.
+The loop writes nothing within a step: completed steps are counted anyway, and inputs know their
+waiting callers. Only activities between steps are marked, by `Activity`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LONGEST_STEPS = 3
 
 
 class Doing(str, enum.Enum):
-    """What a process waits for; the values complete a sentence."""
+    """What a process waits for; the values are phrases that complete a sentence."""
 
     START = "the first step"
     INPUT = "its input"
@@ -37,14 +37,14 @@ class Doing(str, enum.Enum):
 
 
 class Activity:
-    """What the loop of this process is doing now."""
+    """The current activity of the training loop."""
 
     def __init__(self) -> None:
         self.doing = Doing.START
 
     @contextlib.contextmanager
     def during(self, doing: Doing) -> Iterator[None]:
-        """Marks what happens within."""
+        """Sets the activity within the block."""
         before, self.doing = self.doing, doing
         try:
             yield
@@ -53,7 +53,7 @@ class Activity:
 
 
 def time_limit(limit: float, longest: float, is_step: bool) -> float:
-    """Seconds after which something counts as stuck.
+    """Seconds after which a process counts as stuck.
 
     A step and its input have `limit` seconds, or three times the longest step so far if that is
     more. The first step (which is traced and compiled) and whatever is no step have `LONG` times
@@ -70,7 +70,7 @@ def time_limit(limit: float, longest: float, is_step: bool) -> float:
 
 
 class Standing(NamedTuple):
-    """How far a process has come.
+    """Progress of a process.
 
     Attributes:
       task: name of the task that is waited for if nothing moves.
@@ -92,7 +92,7 @@ class Standing(NamedTuple):
 
     @classmethod
     def read(cls, values: list[Any]) -> Standing:
-        """One that was sent as JSON, as a list.
+        """Reads progress that was sent as a JSON list.
 
         Raises:
           TypeError, ValueError: it is something else.
@@ -105,11 +105,10 @@ class Standing(NamedTuple):
         return f"no progress for {self.idle:.0f} s after {self.last}, waits for {self.doing.value}"
 
 
-class Progress:
-    """Finds out for how long nothing has moved.
+class StallDetector:
+    """Measures for how long there was no progress.
 
     Args:
-      look: tells how far this process has come.
       limit: seconds, as of `time_limit`.
     """
 
@@ -120,7 +119,7 @@ class Progress:
         self._seen: Standing | None = None
 
     def at(self, now: float) -> Standing:
-        """How far the process has come, and for how long it has been there, in seconds."""
+        """The progress, and the seconds since it changed."""
         seen, before = self._look(), self._seen
         if seen != before:
             if before is not None and _in_steps(before):
@@ -130,7 +129,7 @@ class Progress:
         return seen._replace(idle=idle, stalled=idle > self._bound(seen))
 
     def forgive(self, seconds: float) -> None:
-        """Leaves out seconds in which the whole process stood still."""
+        """Excludes seconds in which the whole process was stopped."""
         self._since += seconds
 
     def _bound(self, seen: Standing) -> float:
@@ -144,7 +143,7 @@ def _in_steps(seen: Standing) -> bool:
 
 
 def blamed(standings: Mapping[Task, Standing]) -> dict[Task, Standing]:
-    """Those that the others wait for.
+    """Processes that the others wait for.
 
     Args:
       standings: by task, all of them stalled, of a job whose tasks wait for one another in every

@@ -1,4 +1,4 @@
-"""The rate at which the machine copies memory, measured in this process."""
+"""Memory copy rate of the machine, measured in this process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ def measured(device_kind: str, device: str) -> CopyRate:
 
     Args:
       device_kind: "cpu" or "gpu".
-      device: TensorFlow name of the GPU.
     """
     if device_kind == "cpu":
         threads = available_cores()

@@ -1,4 +1,4 @@
-"""TensorFlow imported by a plug-in, before the run would import it: quiet, and timed.
+"""Quiet and timed import of TensorFlow by plug-ins.
 
 A plug-in is loaded while flags are checked. If its file imports TensorFlow at the top, the
 import happens then, and not where a run sets the log level and looks at the clock.
@@ -22,18 +22,18 @@ _seconds: list[float] = []
 
 
 def watch(_: str = "") -> None:
-    """Prepares for an import of TensorFlow by code that runs from now on."""
+    """Prepares for an import of TensorFlow by plug-in code."""
     if _PACKAGE not in sys.modules and not any(isinstance(one, _Finder) for one in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 
 
 def seconds() -> float:
-    """How long an import by a plug-in took; 0 if there was none."""
+    """Seconds that an import by a plug-in took; 0 if there was none."""
     return sum(_seconds)
 
 
 class _Finder(MetaPathFinder):
-    """Finds TensorFlow as others do, once, and has its import watched."""
+    """Finds TensorFlow by the other finders, once, and wraps its loader."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -48,7 +48,7 @@ class _Finder(MetaPathFinder):
 
 
 class _Loader(Loader):
-    """Another loader whose work is quiet and timed."""
+    """Wraps a loader; the import is quiet and timed."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader

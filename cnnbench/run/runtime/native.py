@@ -30,7 +30,7 @@ _shared: list[IO[bytes]] = []
 
 
 def share_held_back() -> Callable[[], str]:
-    """Lets a process that is forked now hold back its standard error in a file of this one.
+    """Lets a forked process hold back its standard error in a file of this process.
 
     Returns:
       What gives the text, less informational lines, that a block of the other process held back
@@ -51,7 +51,7 @@ def share_held_back() -> Callable[[], str]:
 
 @contextlib.contextmanager
 def filtered_stderr(select: Callable[[str, BaseException | None], str]) -> Iterator[None]:
-    """Holds back what is written to file descriptor 2 and writes a part of it at the end.
+    """Holds back output to file descriptor 2 and writes a part of it at the end.
 
     Does nothing when TF_CPP_MIN_LOG_LEVEL=0 asks for everything, or without a descriptor 2 or
     a temporary file.

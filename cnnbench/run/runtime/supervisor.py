@@ -1,12 +1,12 @@
-"""A small parent that tells how a measuring process died of native code.
+"""Records native crashes of a run.
 
-TensorFlow ends a process by C's exit for a wrong environment variable, and its kernels may abort
-or crash: Python then gets no chance to say anything. So the process that a command measures in is
-a child, forked before TensorFlow is loaded, and its parent sleeps until it ends. What the child
-says by Python stays as it is: standard streams, signals and exit codes pass through. A child whose
-end Python did not announce becomes exit code 4 with a line, and a record that says so.
+TensorFlow ends a process by C's exit for a wrong environment variable, and its kernels may abort or
+crash without any Python code running. So a command measures in a child, forked before TensorFlow is
+loaded, and its parent sleeps until it ends. Standard streams, signals and exit codes of the child
+pass through. If Python has not announced the end of the child, the parent prints a line, completes
+the record and exits with code 4.
 
-Linux only: elsewhere nobody would end the child of a parent that is killed.
+Linux only: elsewhere a child would survive the kill of its parent.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _HINTS = {
 
 
 class NativeDeathError(BenchmarkError):
-    """The process that measured ended without a word of Python."""
+    """The measuring process ended in native code."""
 
 
 @dataclass
 class _Supervision:
-    """Of this process.
+    """The state of supervision in this process.
 
     Attributes:
       wanted: whether `supervised` is to fork.
@@ -65,7 +65,7 @@ _state = _Supervision()
 
 @contextlib.contextmanager
 def offered() -> Iterator[None]:
-    """Where `supervised` may fork: this process is a program of its own."""
+    """Allows `supervised` to fork in the block: this process is a program of its own."""
     _state.wanted = sys.platform == "linux"
     _state.program = True
     try:
@@ -75,18 +75,18 @@ def offered() -> Iterator[None]:
 
 
 def is_program() -> bool:
-    """Whether this process does nothing but run cnnbench, as no other program's part."""
+    """Whether this process runs cnnbench only, not as part of another program."""
     return _state.program
 
 
 def announce(code: int) -> None:
-    """Tells the parent, if there is one, that Python ends this process with an exit code."""
+    """Announces to the parent, if there is one, that Python exits with this code."""
     if _state.link is not None:
         os.write(_state.link, bytes([code & 0xFF]))
 
 
 def supervised(lost: Callable[[NativeDeathError], None]) -> None:
-    """Goes on in a child; the calling process waits for it and ends as it did.
+    """Continues in a child; the calling process waits for it and ends in the same way.
 
     Does nothing but within `offered`, and there once.
 
@@ -100,7 +100,7 @@ def supervised(lost: Callable[[NativeDeathError], None]) -> None:
 
 
 def watched(code: str) -> None:
-    """Goes on in a child because code of others is about to run, long before a measurement.
+    """Continues in a child before foreign code runs, long before a measurement.
 
     Does nothing but within `offered`, before `supervised`, and there once, but for plug-ins after
     NumPy, which are named in their place; `supervised` forks once more, since only what is planned
@@ -116,18 +116,18 @@ def watched(code: str) -> None:
 
 
 def heed_once() -> None:
-    """To be called when a handler of SIGINT, SIGTERM or SIGHUP has been set in a child."""
+    """Prevents doubled signals; to be called after a handler was set in a child."""
     if _state.link is not None:
         for number in _FORWARDED:
             _once(number)
 
 
 def _go_on_in_child(suspect: str, lost: Callable[[NativeDeathError], None]) -> None:
-    """See `supervised`; `suspect` is whoever may end a process by C's exit."""
+    """See `supervised`; `suspect` is the code that may end a process by C's exit."""
     from cnnbench.run.runtime.native import share_held_back  # not for --help and refused flags
 
     if GUARDED in os.environ:
-        return  # whoever started the guard tells how this process ended
+        return  # the parent of the guard reports how this process ended
     sys.stdout.flush()
     sys.stderr.flush()
     unwritten = share_held_back()
@@ -152,7 +152,7 @@ def _go_on_in_child(suspect: str, lost: Callable[[NativeDeathError], None]) -> N
 
 
 def _die_with(parent: int) -> None:
-    """Has the kernel kill this process when its parent ends, however that ends."""
+    """Lets the kernel kill this process when its parent ends in any way."""
     import ctypes
 
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -198,7 +198,7 @@ def _wait(child: int, link: int, waited_for: set[signal.Signals]) -> tuple[int |
 
 
 def _tell(how: str, unwritten: str, lost: Callable[[NativeDeathError], None]) -> int:
-    """Says how a child died, and returns the exit code for it."""
+    """Reports how a child died, and returns the exit code for it."""
     error = NativeDeathError(how)
     sys.stderr.write(unwritten)
     print_error(str(error))

@@ -1,4 +1,4 @@
-"""TensorFlow's process-wide settings (environment, threads, devices) and its peak memory.
+"""TensorFlow's process-wide settings: environment, threads, devices.
 
 TensorFlow fixes most of these when it first touches a device, so a process has
 one configuration; a second run in the same process may reuse it when it fits.
@@ -6,25 +6,16 @@ one configuration; a second run in the same process may reuse it when it fits.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import resource
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from cnnbench.base.jobs.job import Job
-from cnnbench.errors import BenchmarkError, FlagError, exhausted, first_line
+from cnnbench.errors import FlagError
 from cnnbench.machine.cpu import available_cores
 from cnnbench.machine.software import XLA_CACHE
-from cnnbench.run.runtime import supervisor
-
-OLDEST = (2, 18)
-NEWEST_TESTED = (2, 21)
-"""Versions of TensorFlow, major and minor: an older one is refused, a newer one gets a notice."""
-
-_RU_MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
+from cnnbench.run.runtime.loading import untested_notices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,67 +118,13 @@ def export_environment(settings: Settings) -> tuple[str, ...]:
     return tuple(warnings)
 
 
-# Set by the user on purpose; they change no result that a flag promises.
+# Set by the user on purpose; they do not contradict any flag.
 _FOR_THE_USER = ("TF_CPP_MIN_LOG_LEVEL", "CUDA_VISIBLE_DEVICES")
-
-
-def load_tensorflow() -> Any:
-    """Imports TensorFlow, without what Keras takes along for parts of it that no run uses.
-
-    That is a quarter of the import (scikit-learn) and a fifth of the memory. It can be imported
-    afterwards as ever, but Keras goes on without it: so only where nobody else uses Keras.
-
-    Returns:
-      The module.
-
-    Raises:
-      BenchmarkError: it is missing, broken or too old.
-    """
-    try:
-        with _hidden(*(_OF_KERAS if supervisor.is_program() else ())):
-            import tensorflow as tf
-    except Exception as error:  # where memory is short, any
-        reason = exhausted(error) or first_line(error)
-        raise BenchmarkError(f"TensorFlow cannot be imported: {reason}") from error
-    if _version(tf) < OLDEST:
-        oldest = ".".join(map(str, OLDEST))
-        raise BenchmarkError(
-            f"TensorFlow {tf.__version__} is installed; cnnbench needs at least {oldest}"
-        )
-    return tf
-
-
-def _version(tf: Any) -> tuple[int, ...]:
-    """Major and minor version."""
-    return tuple(int(part) for part in tf.__version__.split(".")[:2])
-
-
-def _untested(tf: Any) -> tuple[str, ...]:
-    """A notice where TensorFlow is newer than cnnbench knows."""
-    if _version(tf) <= NEWEST_TESTED:
-        return ()
-    newest = ".".join(map(str, NEWEST_TESTED))
-    return (f"TensorFlow {tf.__version__} is newer than {newest}, the newest tested",)
-
-
-_OF_KERAS = ("sklearn", "matplotlib", "pandas")
-
-
-@contextlib.contextmanager
-def _hidden(*packages: str) -> Iterator[None]:
-    """Lets imports of packages fail as if they were not installed, unless they are loaded."""
-    hidden = [name for name in packages if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
-    try:
-        yield
-    finally:
-        for name in hidden:
-            del sys.modules[name]
 
 
 @dataclass(frozen=True)
 class ChosenDevices:
-    """Which devices a process is to use, before it uses them.
+    """Devices that a process will use.
 
     Attributes:
       kind: "cpu" or "gpu".
@@ -206,7 +143,7 @@ class ChosenDevices:
 
 
 def choose_devices(settings: Settings) -> ChosenDevices:
-    """Looks for the devices that the flags ask for; initialises none of them.
+    """Finds the devices that the flags ask for; initialises none of them.
 
     Args:
       settings: validated.
@@ -218,7 +155,7 @@ def choose_devices(settings: Settings) -> ChosenDevices:
 
     gpus = tf.config.list_physical_devices("GPU")
     kind, notices = _device_kind(settings, len(gpus))
-    notices = (*_untested(tf), *notices)
+    notices = (*untested_notices(tf), *notices)
     intra, inter = thread_counts(settings, kind, available_cores())
     visible: tuple[int, ...] = ()
     order = tuple(range(settings.num_gpus))
@@ -288,40 +225,6 @@ def data_format(layout: str, kind: str) -> Literal["NHWC", "NCHW"]:
     return "NCHW" if layout == "NCHW" else "NHWC"
 
 
-def reset_peak_memory(device_kind: str) -> None:
-    """Resets the peak memory of GPUs; that of a process cannot be reset.
-
-    Args:
-      device_kind: "cpu" or "gpu".
-    """
-    if device_kind != "gpu":
-        return
-    import tensorflow as tf
-
-    for device in _logical_gpus():
-        tf.config.experimental.reset_memory_stats(device)
-
-
-def peak_memory(device_kind: str) -> int:
-    """Peak memory of the run in bytes.
-
-    Args:
-      device_kind: "cpu" or "gpu".
-
-    Returns:
-      On GPUs the memory of tensors on the fullest one, not what TensorFlow's allocator
-      reserved; on the CPU the resident set of this process since its start.
-    """
-    if device_kind != "gpu":
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RU_MAXRSS_UNIT
-    import tensorflow as tf
-
-    return max(
-        (int(tf.config.experimental.get_memory_info(device)["peak"]) for device in _logical_gpus()),
-        default=0,
-    )
-
-
 def _device_kind(settings: Settings, visible_gpus: int) -> tuple[str, tuple[str, ...]]:
     """The kind of device of a run, and notices about it."""
     if settings.device == "cpu":
@@ -389,12 +292,11 @@ def thread_counts(settings: Settings, kind: str, cores: int) -> tuple[int, int]:
     TensorFlow's own choice on the CPU is two pools as large as the machine, shared by
     all towers. That is best for one tower. As many towers as cores do better without
     splitting operations: each core then runs one operation of one tower, and nothing
-    waits for its pieces (docs/benchmarks.md has the ratio). In between the pools stay
+    waits for its pieces (docs/history_of_decisions.md has the ratio). In between the pools stay
     whole, because the intra-op pool is one for all towers. GPUs need one host thread per
     kernel launch, as tf_cnn_benchmarks had it.
 
     Args:
-      settings: of the run.
       kind: "cpu" or "gpu".
       cores: usable processors.
     """
@@ -414,7 +316,6 @@ def input_threads(settings: Settings, kind: str) -> int:
     leave over.
 
     Args:
-      settings: of the run.
       kind: "cpu" or "gpu".
     """
     if settings.datasets_num_private_threads is not None:
@@ -450,10 +351,3 @@ def _make_logical_cpus(tf: Any, count: int) -> None:
                 count,
                 f"this process already runs TensorFlow with {have_now} logical CPU device(s)",
             ) from None
-
-
-def _logical_gpus() -> list[str]:
-    import tensorflow as tf
-
-    # Those of this process, of which each is one device; others are not asked from here.
-    return [f"GPU:{i}" for i, _ in enumerate(tf.config.get_visible_devices("GPU"))]

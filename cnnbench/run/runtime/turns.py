@@ -1,9 +1,9 @@
-"""A process that steps in turn with others that are alive at the same time.
+"""Turns of this process where several processes step in turn.
 
 `cnnbench.campaigns.processes.turns` starts them and gives each one end of a socket pair, whose
-number stands in an environment variable. A process that waits says so with a byte, sleeps until a
-byte comes back, and then has the machine to itself until it waits again. It waits only between
-steps, so that no wait is in a step's time. Standard library only.
+number is in an environment variable. A waiting process sends a byte, sleeps until a byte comes
+back, and then has the machine to itself until it waits again. It waits only between steps, so that
+no wait is part of a step's time. Standard library only.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WAITS, WAITS_AFTER_STEPS, GO_ON = b"w", b"a", b"g"
 
 @dataclass(frozen=True)
 class Wait:
-    """What a process did while it was not its turn.
+    """Wall and CPU time of a process while it waited for its turn.
 
     Attributes:
       seconds: wall time.
@@ -38,10 +38,10 @@ class Wait:
 
 
 class Turns:
-    """The turns of this process; without a link it is alone, and never waits.
+    """Turns of this process; without a link there are no others, and it never waits.
 
     Args:
-      link: to the process that hands out turns; None if there is none.
+      link: socket to the process that assigns turns; None if there is none.
       seconds: length of a turn. It ends with the first step that ends later.
       clock: seconds, monotonic.
     """
@@ -59,7 +59,7 @@ class Turns:
 
     @classmethod
     def joined(cls, environ: MutableMapping[str, str]) -> Turns:
-        """The turns that the parent of this process wants it to take.
+        """The turns that the parent process asks for.
 
         Args:
           environ: environment variables; the one that says so is removed, since it is not for
@@ -73,7 +73,7 @@ class Turns:
 
     @property
     def taken(self) -> bool:
-        """Whether there are others to take turns with."""
+        """Whether there are other processes to take turns with."""
         return self._link is not None
 
     def due(self) -> bool:
@@ -81,7 +81,7 @@ class Turns:
         return self._link is not None and self._clock() >= self._end
 
     def wait(self, *, steps_left: bool = True) -> Wait:
-        """Lets the others have their turns.
+        """Passes the turn on and waits for it to come back.
 
         Args:
           steps_left: whether timed steps are still to come; what comes after them has to wait
@@ -99,7 +99,7 @@ class Turns:
             told = self._told(self._link)
         except ConnectionError:
             told = b""
-        if not told:  # nobody hands out turns any more
+        if not told:  # the process that hands out turns has ended
             self._link.close()
             self._link = None
         now = self._clock()
@@ -108,7 +108,7 @@ class Turns:
 
     @staticmethod
     def _told(link: socket.socket) -> bytes:
-        """What comes back; b"" from one that has gone."""
+        """Reads the answer; b"" if the parent has gone."""
         link.settimeout(LONGEST_WAIT_SECONDS)
         while True:
             with contextlib.suppress(TimeoutError):

@@ -17,7 +17,7 @@ from cnnbench.variable_mgr.worker_group import WorkerGroup
 def over_towers(
     layer: str, mean: tf.Tensor, variance: tf.Tensor, workers: WorkerGroup | None = None
 ) -> tuple[tf.Tensor, tf.Tensor, int]:
-    """Mean and variance over the batches of all towers; call it in towers that are in step.
+    """Mean and variance over the batches of all towers; to be called in towers built in step.
 
     The gradient of a tower's moments is that of the losses of all towers, so that a reduction of
     the towers' gradients of a weight is the one of a single tower with all the batches.
@@ -95,7 +95,6 @@ def update_moving_averages(
     independently of each other keep one average each.
 
     Args:
-      manager: holds the averages.
       towers: per tower the batch moments of its normalisation layers, all in the
         same order.
       policy: "first" (tower 0's moments), "mean" (the mean over towers) or "sync" (all towers

@@ -1,4 +1,4 @@
-"""One step for all workers of a job, which a ClusterCoordinator runs on whichever is free."""
+"""One step for all workers of a job, run by a ClusterCoordinator on any idle worker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _RETRY_SECONDS = 0.05
 
 
 class CoordinatedStep(TrainStep):
-    """A `TrainStep` that knows on which worker it runs.
+    """A `TrainStep` that reads the number of the worker on which it runs.
 
     It has the arguments of `TrainStep`, among them a counter and a `CoordinatedInput`. Draws depend
     on the number of the worker and on the updates counted before.
@@ -38,7 +38,7 @@ class CoordinatedStep(TrainStep):
 
     @property
     def input_wait_seconds(self) -> float:
-        """Time that a worker spent waiting for batches, in the mean."""
+        """Mean time that workers spent waiting for batches."""
         return self._waited / len(self._inputs.devices)
 
     def resume(self, global_step: int) -> None:
@@ -46,18 +46,15 @@ class CoordinatedStep(TrainStep):
         assert self._updates_counter is not None
         self._updates_counter.resume(global_step)
 
-    def slot(self) -> Slot:
-        """What has one update made at a time."""
-        return Slot(self)
+    def slot(self) -> UpdateSlot:
+        """A slot, which runs one update at a time."""
+        return UpdateSlot(self)
 
     def run(self, rate: float) -> StepResult:
-        """Has an update made and waits for it; may be called from several threads.
+        """Schedules an update and waits for it; may be called from several threads.
 
         An update under way on a worker that is killed is made again on another one, though the
         first may have been applied.
-
-        Args:
-          rate: learning rate.
         """
         self._inputs.next()
         arguments = (self._rate_tensor(rate),)
@@ -90,7 +87,7 @@ class CoordinatedStep(TrainStep):
             time.sleep(_RETRY_SECONDS)
 
     def _scheduled(self, rate: tf.Tensor) -> tf.Tensor:
-        """The fields of `StepResult` that there are, and the time waited for input.
+        """Fields of `StepResult` that are present, and the time waited for input.
 
         As float64 of one tensor, which is fetched by one message.
         """
@@ -101,7 +98,7 @@ class CoordinatedStep(TrainStep):
         return tf.stack([tf.cast(scalar, tf.float64) for scalar in tf.nest.flatten(made)])
 
     def _make_counter(self) -> None:
-        """None: that of all updates is used."""
+        """None: the counter of all updates is used."""
 
     def _count_step(self) -> list[Any]:
         return []
@@ -112,12 +109,8 @@ class CoordinatedStep(TrainStep):
         return tf.stack([self._config.seed + self._inputs.worker(), begun])
 
 
-class Slot:
-    """Has updates made by a `CoordinatedStep`, one at a time.
-
-    Args:
-      step: built.
-    """
+class UpdateSlot:
+    """Runs updates of a `CoordinatedStep`, one at a time."""
 
     def __init__(self, step: CoordinatedStep) -> None:
         self._step = step
@@ -138,12 +131,12 @@ class Slot:
         self._rate = rate
 
     def request_stop(self) -> None:
-        """Nothing: Ctrl-C reaches the process that schedules."""
+        """Does nothing: Ctrl-C reaches the process that schedules."""
 
     def resume(self, global_step: int) -> None:
         """See `TrainStep.resume`."""
         self._step.resume(global_step)
 
     def __call__(self) -> StepResult:
-        """Has one update made and waits for it."""
+        """Runs one update and waits for it."""
         return self._step.run(self._rate)

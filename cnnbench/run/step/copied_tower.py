@@ -1,4 +1,4 @@
-"""The graph of the first tower copied for the others, which is faster than to trace each of them.
+"""Copies of the first tower's graph, which are built faster than by tracing each tower.
 
 Tracing makes one operation after the other from Python, and the gradients of each; an import
 makes all of them at once. ResNet-50: 1.1 s of CPU time for a tower traced, 0.2 s for a copy.
@@ -23,7 +23,7 @@ _WITH_BODIES = frozenset({"StatelessWhile", "StatelessIf", "StatelessCase"})
 
 
 class CopiedTowers(Generic[_R]):
-    """Makes the towers of one traced function, which differ in their device and what is theirs.
+    """Builds the towers of one traced function, which differ in device and inputs.
 
     Args:
       trace: makes the first tower, of which the others are copies, in the current name scope and
@@ -39,7 +39,7 @@ class CopiedTowers(Generic[_R]):
         self._original: _Original | None = None
 
     def __call__(self, read: Reader, *given: Any) -> _R:
-        """One tower, in the current name scope and on the current device.
+        """Builds one tower, in the current name scope and on the current device.
 
         Args:
           read: returns the tower's value of a variable.
@@ -75,7 +75,7 @@ class CopiedTowers(Generic[_R]):
 
 
 class _Recorded:
-    """A reader that remembers what was read, and by which operations."""
+    """A reader that records what was read, and by which operations."""
 
     def __init__(self, read: Reader, graph: tf.Graph) -> None:
         self._read = read
@@ -91,17 +91,17 @@ class _Recorded:
         return value
 
     def original(self, start: int, given: Sequence[tf.Tensor], result: Any) -> _Original | None:
-        """The tower made by the operations since the one of this number; None if it has no copies.
+        """The tower built since the operation of this number; None if it cannot be copied.
 
         Args:
           start: number of its first operation.
           given, result: see `_Original`.
         """
         body = self._others(start)
-        # A stateful operation, such as tf.random.uniform, would share its state with its copies,
-        # or draw the same numbers; the bodies of loops and branches name the first tower's device;
-        # and where in the job an operation beside the tower's device belongs for another tower, a
-        # copy cannot know.
+        # A stateful operation, such as tf.random.uniform, would share its state with its copies
+        # or draw the same numbers. Bodies of loops and branches name the first tower's device.
+        # For an operation on another device than the tower's, the device in another tower is
+        # unknown.
         if any(one.op_def.is_stateful or one.type in _WITH_BODIES for one in body):
             return None
         if len({operation.device for operation in body}) != 1:
@@ -109,7 +109,7 @@ class _Recorded:
         return _Original(self._graph, body, self._reads, given, result)
 
     def _others(self, start: int) -> list[tf.Operation]:
-        """The operations since the one of this number that read no variable."""
+        """Operations since that of this number that read no variable."""
         operations = self._graph.get_operations()
         of_reads = {number for part in self._parts for number in range(*part)}
         numbers = (n for n in range(start, len(operations)) if n not in of_reads)
@@ -118,14 +118,13 @@ class _Recorded:
 
 
 class _Original:
-    """A tower that was traced, as a definition without a place.
+    """A traced tower as a definition without devices.
 
     Args:
       graph: that has it; the current name scope and device are the tower's.
       body: its operations, without those that read variables.
       reads: variable, dtype and value of each read.
       given: what else it was given, flat.
-      result: its.
     """
 
     def __init__(
@@ -147,7 +146,7 @@ class _Original:
         self._nodes = [self._node(operation) for operation in body]
 
     def copy(self, read: Reader, given: Sequence[tf.Tensor]) -> Any:
-        """The tower once more, in the current name scope and on the current device.
+        """Adds a copy of the tower, in the current name scope and on the current device.
 
         Args:
           read: returns the values of this tower's variables.
@@ -205,7 +204,7 @@ class _Original:
         return f"{elsewhere}:{number or 0}"
 
     def _definition(self, renamed: Callable[[str], str]) -> Any:
-        """Of a tower with its own names, without a place."""
+        """Definition of a tower with names of its own and without devices."""
         definition = tf.Graph().as_graph_def()
         for original in self._nodes:
             node = definition.node.add()

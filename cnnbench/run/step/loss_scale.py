@@ -62,7 +62,7 @@ class LossScale(abc.ABC):
 
     @abc.abstractmethod
     def factor(self) -> Factor:
-        """The factor of this step; call it inside the traced step."""
+        """The factor of this step; to be called inside the traced step."""
 
     @abc.abstractmethod
     def guard(self, tensors: Sequence[tf.Tensor]) -> LossScaleLike:
@@ -70,7 +70,7 @@ class LossScale(abc.ABC):
 
     @abc.abstractmethod
     def judge(self, gradients: Sequence[Sequence[tf.Tensor]], *, together: bool) -> UpdateGuards:
-        """Decides which updates happen; call it once in the traced step.
+        """Decides which updates happen; to be called once in the traced step.
 
         Args:
           gradients: per apply device the aggregated gradients, as they came out of the
@@ -175,7 +175,7 @@ class _Always:
 
 
 class _IfFinite:
-    """Builds an update in the branch that a flag chooses, so that a skip touches nothing."""
+    """Builds an update in a conditional branch, so that a skipped step changes nothing."""
 
     def __init__(self, finite: tf.Tensor) -> None:
         self._finite = finite
@@ -189,7 +189,7 @@ class _IfFinite:
 
 
 def scaled(loss: tf.Tensor, factor: Factor) -> tf.Tensor:
-    """The loss to take gradients of: float32 scalar times the factor."""
+    """The loss to differentiate: a float32 scalar times the factor."""
     return loss if factor is None else loss * factor
 
 
@@ -199,7 +199,7 @@ def inverse_of(factor: Factor) -> Factor:
 
 
 def unscaled(gradient: Gradient, inverse: Factor) -> Gradient:
-    """Takes the factor off a gradient, on the current device.
+    """Divides a gradient by the factor, on the current device.
 
     Args:
       gradient: of any float dtype; a tensor, tf.IndexedSlices or None.

@@ -1,4 +1,4 @@
-"""What in a step reads a variable, so that the variable's update can wait for it.
+"""Operations that read a variable, for which its update waits.
 
 A read hands out the variable's own buffer. An update that runs while an operation still holds
 that buffer copies the whole variable first; one that waits works in place. TensorFlow orders
@@ -25,7 +25,7 @@ _SHARING = frozenset({"Identity", "StopGradient", "Reshape", "ExpandDims", "Sque
 
 
 class Readers:
-    """The operations of a traced function, so far, that take the value of a variable.
+    """Operations of the function being traced that read a variable.
 
     Args:
       graph: of the function, in which `tower_variable.read` has read the variables.
@@ -47,16 +47,15 @@ class Readers:
                 values[operation.outputs[0].name] = values[names[0]]
 
     def before_update(self, variable: tf.Variable, gradient: tf.Tensor) -> tf.Tensor:
-        """The gradient, once all readers that share the variable's buffer have run.
+        """The gradient, with dependencies on all readers that share the variable's buffer.
 
         Args:
-          variable: what the gradient updates.
           gradient: a tensor on the current device.
         """
         home = _host(variable.device)
         if home is None:
             return gradient
-        # What is on no task runs in that of the caller, which has no variables of a ps.
+        # Operations without a task run in the caller, which has no variables of a ps.
         near = {home} if home.startswith("ps:") else {home, ""}
         of_variable = self._readers.get(id(variable.handle), ())
         readers = [reader for reader in of_variable if _host(reader.device) in near]
@@ -67,7 +66,7 @@ class Readers:
 
 
 def signals(operations: Sequence[Any], device: str) -> list[Any]:
-    """What an operation on a device waits for, so that each other device sends it one signal.
+    """Operations to wait for on a device, so that each other device sends it one signal.
 
     Args:
       operations: it is to run after; operations or tensors.

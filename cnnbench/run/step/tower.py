@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,23 +17,21 @@ from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec, VariableSpec
 from cnnbench.run.step.batch_norm_stats import over_towers
 from cnnbench.run.step.loss_scale import Factor, scaled
+from cnnbench.run.step.update_plan import UpdatePlan
 from cnnbench.variable_mgr.gradients import Gradient
 from cnnbench.variable_mgr.worker_group import WorkerGroup
 
 
 @dataclass(frozen=True)
 class StepConfig:
-    """The numbers and policies of a step.
+    """Constants and policies of a step.
 
     Attributes:
       host: full string of the CPU of the process that calls the step.
       data_format: "NHWC" or "NCHW".
       compute_dtype: "float32", "bfloat16" or "float16"; weights, batch norm, loss
         and weight decay are float32 whatever it is.
-      weight_decay: factor of the L2 loss, 0 for none.
-      gradient_clip: bound c of the elementwise clipping to [-c, c], or None.
-      gradient_reduction: "mean" or "sum" over towers, as the manager does it.
-      rate_factor: of the learning rate; 1 / towers turns an update by the sum into one by the mean.
+      update: what is done to gradients.
       bn_stats: "first", "mean" or "sync".
       label_smoothing: share of every label that is spread over all classes, 0 for none.
       report_total_loss: whether the reported loss includes the L2 loss.
@@ -54,10 +52,7 @@ class StepConfig:
     host: str = "/device:CPU:0"
     data_format: DataFormat = "NHWC"
     compute_dtype: str = "float32"
-    weight_decay: float = 0.0
-    gradient_clip: float | None = None
-    gradient_reduction: str = "mean"
-    rate_factor: float = 1.0
+    update: UpdatePlan = field(default_factory=UpdatePlan)
     bn_stats: str = "first"
     label_smoothing: float = 0.0
     report_total_loss: bool = True
@@ -72,7 +67,7 @@ class StepConfig:
 
     @property
     def synchronises(self) -> bool:
-        """Whether towers meet in their batch-norm layers."""
+        """Whether towers exchange moments in batch-norm layers."""
         return self.bn_stats == "sync" and not self.forward_only
 
 
@@ -94,12 +89,11 @@ class TowerResult(NamedTuple):
 
 
 class Tower:
-    """Makes the graph of one tower; changes no variable.
+    """Builds the graph of one tower; changes no variable.
 
     Args:
       model, spec: the network and its declaration.
       config: see StepConfig.
-      device: where the tower is.
       workers: whose towers synchronise with this one, beside those of its own step.
 
     Attributes:
@@ -130,7 +124,7 @@ class Tower:
         seed: tf.Tensor,
         factor: Factor,
     ) -> TowerResult:
-        """Call it inside the traced step, under the tower's device.
+        """Builds the tower; to be called inside the traced step, under the tower's device.
 
         Args:
           read: returns the tower's value of a variable in the dtype asked for.
@@ -169,7 +163,7 @@ class Tower:
         return TowerResult(list(gradients), loss, outside, metrics)
 
     def _dtypes_read(self, features: Any) -> dict[VariableSpec, tf.DType]:
-        """Which variable the network reads in which dtype, from a trace that is thrown away."""
+        """Dtypes in which the network reads its variables, from a trace that is discarded."""
         dtypes: dict[VariableSpec, tf.DType] = {}
 
         def read(spec: VariableSpec, dtype: tf.DType) -> tf.Tensor:

@@ -60,7 +60,7 @@ class TracedFunction:
 
 
 def _changed(signature: Any, arguments: Any) -> list[str]:
-    """The parts of the arguments that are not what the signature says, in words."""
+    """Parts of the arguments that differ from the signature, in words."""
     before, now = (dict(_parts(value, "")) for value in (signature, arguments))
     return [
         f"{path} was {before.get(path, 'not there')} and is {now.get(path, 'not there')}"

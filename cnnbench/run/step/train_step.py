@@ -20,23 +20,19 @@ import tensorflow as tf
 from cnnbench.base.jobs.devices import cpu_of, is_cpu
 from cnnbench.data.copies import copied_to
 from cnnbench.data.source import InputSource, TowerBatch
-from cnnbench.models.batch_norm import Moments
 from cnnbench.models.int8 import Calibration
 from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec, VariableSpec
-from cnnbench.run.step.batch_norm_stats import update_moving_averages
 from cnnbench.run.step.copied_tower import CopiedTowers
 from cnnbench.run.step.loss_scale import Factor, LossScale, inverse_of, unscaled
 from cnnbench.run.step.optimizers import Optimizer
-from cnnbench.run.step.readers import Readers, signals
+from cnnbench.run.step.readers import signals
 from cnnbench.run.step.tower import StepConfig, Tower, TowerResult
 from cnnbench.run.step.traced import TracedFunction
+from cnnbench.run.step.update import Updater, Updates
 from cnnbench.run.step.update_counter import UpdateCounter
-from cnnbench.run.step.weight_decay import WeightDecay, WeightLosses
 from cnnbench.variable_mgr import gradients, tower_variable
-from cnnbench.variable_mgr.base import GradientPairs, LossScaleLike, VariableMgr
-from cnnbench.variable_mgr.gradients import Column, Gradient
-from cnnbench.variable_mgr.kept import traced_graph
+from cnnbench.variable_mgr.base import VariableMgr
 
 RATE = tf.TensorSpec([], tf.float32, name="learning_rate")
 """Of the first argument of a traced step."""
@@ -73,14 +69,6 @@ class _Means(NamedTuple):
     stop: tf.Tensor | None
 
 
-class _Updates(NamedTuple):
-    """What a step changes: the ops, `StepResult.skipped` and `StepResult.staleness`."""
-
-    ops: list[Any]
-    skipped: tf.Tensor | None
-    staleness: tf.Tensor | None = None
-
-
 class TrainStep:
     """Builds and runs the step of one model under one variable manager.
 
@@ -94,8 +82,6 @@ class TrainStep:
       counter: counts the updates where other steps update the same variables; otherwise None.
 
     Attributes:
-      reduction_operations: that the manager added to the traced step between gradients and
-        updates; None before `build` and with `forward_only`.
       notices: lines about how the step was built, for the user.
     """
 
@@ -111,7 +97,6 @@ class TrainStep:
         counter: UpdateCounter | None = None,
     ) -> None:
         self._manager = manager
-        self._optimizer = optimizer
         self._inputs = inputs
         self._config = config
         self._devices = manager.get_devices()
@@ -119,16 +104,14 @@ class TrainStep:
             Tower(model, spec, config, device, manager.workers) for device in self._devices
         ]
         self._trainables = [v for v in spec.variables if v.trainable]
-        self._decay = WeightDecay(
-            manager, self._trainables, config.weight_decay, config.gradient_reduction
-        )
-        if optimizer is not None and config.gradient_clip is None:
-            self._decay.fold_into(optimizer.fold_decay)
         self._loss_scale = loss_scale
+        self._update: Updater | None = None
+        if optimizer is not None:
+            self._update = Updater(manager, self._trainables, optimizer, loss_scale, config)
         self._updates_counter = counter
         self._rate_tensors: dict[float, tf.Tensor] = {}
         self._rate = self._rate_tensor(0.0)
-        # Made here and not while tracing: a function that creates variables is traced twice.
+        # Not while tracing: a function that creates variables is traced twice.
         self._counter = self._make_counter()
         self._stop: tf.Variable | None = None
         if manager.workers is not None:
@@ -138,7 +121,6 @@ class TrainStep:
         self._to_host: Callable[[StepResult], StepResult] | None = None
         self._gradients: TracedFunction | None = None
         self._batches: Any = None
-        self.reduction_operations: int | None = None
         self.notices: list[str] = []
 
     def build(self) -> None:
@@ -155,18 +137,23 @@ class TrainStep:
         return self._loss_scale
 
     @property
+    def reduction_operations(self) -> int | None:
+        """See `Updater.reduction_operations`; None with `forward_only`."""
+        return None if self._update is None else self._update.reduction_operations
+
+    @property
     def input_wait_seconds(self) -> float:
         """Total time spent waiting for batches."""
         return self._inputs.wait_seconds
 
     @property
     def graph(self) -> tf.Graph:
-        """The traced step, for tests that look at the placement of its ops."""
+        """The traced graph, for tests of the placement of its ops."""
         return self._function.concrete.graph
 
     @property
     def function(self) -> Any:
-        """The traced step: the concrete function itself, without any harness.
+        """The concrete function of the step, without the harness.
 
         It takes the learning rate, a float32 scalar, and then the batches.
         """
@@ -174,20 +161,20 @@ class TrainStep:
 
     @property
     def traces(self) -> int:
-        """How often the step has been traced."""
+        """Number of traces of the step."""
         return self._function.traces
 
     def set_learning_rate(self, rate: float) -> None:
-        """Sets the rate of the next steps; costs nothing when it has not changed."""
+        """Sets the rate of the next steps; does nothing when it has not changed."""
         self._rate = self._rate_tensor(rate)
 
     def request_stop(self) -> None:
-        """Lets the next step tell all workers that the run shall end after it."""
+        """Lets the next step tell all workers that the run ends after it."""
         assert self._stop is not None
         self._stop.assign(1.0)
 
     def resume(self, global_step: int) -> None:
-        """Sets the number of steps done before the next one, which draws depend on."""
+        """Sets the number of steps done, on which random draws depend."""
         self._counter.assign(global_step)
 
     def __call__(self) -> StepResult:
@@ -199,7 +186,7 @@ class TrainStep:
         return result
 
     def on_host(self, result: StepResult) -> StepResult:
-        """The result in the memory of the host; waits for its step, but for none launched later."""
+        """The result in host memory; waits for its step, not for later ones."""
         return result if self._to_host is None else self._to_host(result)
 
     def build_gradients(self) -> None:
@@ -208,7 +195,7 @@ class TrainStep:
         self._gradients = TracedFunction(name, self._tower_0, self._inputs.signature)
 
     def last_gradients(self) -> tuple[dict[str, tf.Tensor], list[tf.Tensor]]:
-        """Computes the gradients of tower 0 once more and updates nothing.
+        """Computes the gradients of tower 0 again and updates nothing.
 
         They are of the weights that the last step has left, on the batch of that step, without
         weight decay and loss scale.
@@ -220,11 +207,11 @@ class TrainStep:
         return self._gradients(*self._batches)  # type: ignore[no-any-return]
 
     def _rate_tensor(self, rate: float) -> tf.Tensor:
-        """The rate of an update by the reduced gradients: the same tensor for the same rate."""
+        """The rate of an update by the reduced gradients; the same tensor for the same rate."""
         found = self._rate_tensors.get(rate)
         if found is None:
             with tf.device(self._config.host):
-                found = tf.constant(rate * self._config.rate_factor, tf.float32)
+                found = tf.constant(rate * self._config.update.rate_factor, tf.float32)
             self._rate_tensors = {rate: found}
         return found
 
@@ -239,24 +226,25 @@ class TrainStep:
         if self._config.forward_only:
             losses = [tower.loss for tower in towers]
             means = self._means(towers, self._manager.add_up(sums))
-            return self._result(means, {}, _Updates(losses, None))
+            return self._result(means, [], Updates(losses, None))
         report = self._config.report_total_loss
-        weight_losses = self._decay.losses() if report else {}
+        assert self._update is not None
+        weight_losses = self._update.weight_losses() if report else []
         updates, totals = self._update(towers, factor, sums, rate)
         means = self._means(towers, totals)
         updates.ops.extend(self._count_step())
         if self._updates_counter is not None:
             staleness = self._updates_counter.end(begun, updates.ops)
-            updates = _Updates([*updates.ops, staleness], updates.skipped, staleness)
+            updates = Updates([*updates.ops, staleness], updates.skipped, staleness)
         return self._result(means, weight_losses, updates)
 
     @property
     def calibration(self) -> Calibration | None:
-        """Of the first tower's network, if it computes in 8-bit integers."""
+        """Calibration of the first tower's network, if it computes in 8-bit integers."""
         return self._towers[0].calibration
 
     def _make_counter(self) -> tf.Variable:
-        """Counts the steps done, of which draws depend."""
+        """A counter of the steps done, on which random draws depend."""
         with tf.device(self._devices[0]):
             return tf.Variable(0, dtype=tf.int64, trainable=False, name="steps_done")
 
@@ -265,7 +253,7 @@ class TrainStep:
             return [self._counter.assign_add(1, read_value=False)]
 
     def _draw_seed(self, tower: int, begun: tf.Tensor | None) -> tf.Tensor:
-        """Int64 [2], another one for each tower of the job and step."""
+        """Seed of a tower and step, int64 [2]."""
         del begun  # what was counted before the step, where several count together
         number = self._config.first_tower + tower
         return tf.stack([tf.constant(self._config.seed + number, tf.int64), self._counter])
@@ -283,7 +271,7 @@ class TrainStep:
         *,
         ahead: bool = True,
     ) -> TowerResult:
-        """One tower's pass, which reads variables after `begun`; one of those `copied`, if given.
+        """One tower's pass, which reads variables after `begun`; a copy if `copied` is given.
 
         With staged variables `ahead` reads for the next step too.
         """
@@ -309,7 +297,7 @@ class TrainStep:
         def build(tower: int) -> TowerResult:
             return self._tower(tower, batches, factor, ahead=False)
 
-        # Towers that meet need one another.
+        # Towers that meet need each other.
         of_tower = self._run_towers(build)[0] if self._config.synchronises else build(0)
         found = of_tower.gradients
         with tf.device(self._devices[0]):
@@ -322,103 +310,8 @@ class TrainStep:
             parts = tf.nest.flatten(self._inputs.of_tower(0, batches))
             return made, [tf.identity(part) for part in parts if part is not None]
 
-    def _update(
-        self,
-        towers: Sequence[TowerResult],
-        factor: Factor,
-        sums: Sequence[tf.Tensor],
-        rate: tf.Tensor,
-    ) -> tuple[_Updates, list[tf.Tensor]]:
-        """Everything that changes the state of the model and of its optimizer.
-
-        Returns:
-          What it does, and these sums over the towers of the whole job.
-        """
-        manager = self._manager
-        # Before the next step the factor may change; otherwise it stays on until the update,
-        # so that what it keeps from vanishing reaches the other devices too.
-        early, late = (factor, None) if manager.defers_gradients else (None, factor)
-        columns = self._decay.before_reduction(self._columns(towers, early))
-        graph = traced_graph()
-        before = len(graph.get_operations())
-        devices, state, totals = manager.reduce_together(columns, sums)
-        self.reduction_operations = len(graph.get_operations()) - before
-        reduced = []
-        for index, device in enumerate(devices):
-            with tf.device(device), tf.name_scope(f"apply_{index}"):
-                reduced.append(manager.get_gradients_to_apply(index, state))
-        verdict = self._loss_scale.judge(
-            [[gradient for gradient, _ in pairs] for pairs in reduced],
-            together=manager.replicas_in_sync,
-        )
-        ops = list(verdict.updates)
-        readers = Readers(towers[0].loss.graph)
-        rates = self._rates(rate, devices)
-        for index, device in enumerate(devices):
-            with tf.device(device), tf.name_scope(f"apply_{index}"):
-                inverse = inverse_of(late)
-                pairs = [(_unscaled_at_home(*pair, inverse), pair[1]) for pair in reduced[index]]
-                ops += self._apply(pairs, verdict.guards[index], device, readers, rates[index])
-        ops += manager.after_updates()
-        moments = [tower.moments for tower in towers]
-        guards = verdict.guards
-        if manager.defers_gradients:
-            # What was judged is of the step before, and the moments are of this one.
-            guards = [self._loss_scale.guard(_statistics(moments))] * len(towers)
-        ops += update_moving_averages(manager, moments, self._config.bn_stats, guards)
-        return _Updates(ops, verdict.skipped), totals
-
-    def _columns(self, towers: Sequence[TowerResult], factor: Factor) -> list[Column]:
-        """The gradients by variable, without the loss scale."""
-        inverses = gradients.on_devices(self._devices, inverse_of, [factor] * len(towers))
-        columns = []
-        by_variable = gradients.transposed([tower.gradients for tower in towers])
-        for spec, of_towers in zip(self._trainables, by_variable, strict=True):
-            pairs = list(zip(of_towers, inverses, strict=True))
-            columns.append(
-                Column(
-                    gradients.on_devices(self._devices, lambda pair: unscaled(*pair), pairs),
-                    [self._manager.variable(t, spec.name) for t in range(len(towers))],
-                )
-            )
-        return columns
-
-    def _apply(
-        self,
-        reduced: GradientPairs,
-        guard: LossScaleLike,
-        device: str,
-        readers: Readers,
-        rate: tf.Tensor,
-    ) -> list[Any]:
-        assert self._optimizer is not None
-        pairs = []
-        for gradient, variable in reduced:
-            clipped = self._clipped(self._decay.after_reduction(gradient, variable), variable)
-            with tf.device(variable.device):
-                pairs.append((readers.before_update(variable, clipped), variable))
-        return self._manager.append_apply_gradients(
-            self._optimizer, pairs, guard, device, learning_rate=rate
-        )
-
-    def _rates(self, rate: tf.Tensor, devices: Sequence[str]) -> list[tf.Tensor]:
-        """The learning rate for the updates on each device, sent once to every process."""
-        host = self._config.host
-        by_home = {host: _copy(host, rate)}
-        for home in map(cpu_of, devices):
-            if home not in by_home:
-                by_home[home] = _copy(home, by_home[host])
-        return [by_home[cpu_of(device)] for device in devices]
-
-    def _clipped(self, gradient: tf.Tensor, variable: tf.Variable) -> tf.Tensor:
-        bound = self._config.gradient_clip
-        if bound is None:
-            return gradient
-        with tf.device(variable.device):
-            return tf.clip_by_value(gradient, -bound, bound)
-
     def _sums(self, towers: Sequence[TowerResult]) -> list[tf.Tensor]:
-        """Loss and metrics over the towers of this step, and the wish to stop if there is one."""
+        """Loss and metrics over the towers of this step, and the request to stop, if any."""
         columns = [[tower.loss for tower in towers]]
         columns += [[tower.metrics[name] for tower in towers] for name in towers[0].metrics]
         with tf.device(self._devices[0]), tf.name_scope("sums"):
@@ -428,7 +321,7 @@ class TrainStep:
             return sums
 
     def _means(self, towers: Sequence[TowerResult], totals: Sequence[tf.Tensor]) -> _Means:
-        """Of `_sums` over all towers of the job."""
+        """Means of `_sums` over all towers of the job."""
         with tf.device(self._devices[0]), tf.name_scope("means"):
             sums, stop = list(totals), None
             if self._stop is not None:
@@ -437,11 +330,14 @@ class TrainStep:
             loss, *metrics = sums if count == 1 else [total / float(count) for total in sums]
             return _Means(loss, dict(zip(towers[0].metrics, metrics, strict=True)), stop)
 
-    def _result(self, means: _Means, weight_losses: WeightLosses, updates: _Updates) -> StepResult:
+    def _result(
+        self, means: _Means, weight_losses: Sequence[tf.Tensor], updates: Updates
+    ) -> StepResult:
         with tf.device(self._devices[0]), tf.name_scope("result"):
             loss = means.loss
             if weight_losses:
-                loss = loss + self._decay.total(weight_losses)
+                assert self._update is not None
+                loss = loss + self._update.l2_loss(weight_losses)
             with tf.control_dependencies(signals(updates.ops, self._devices[0])):
                 return StepResult(
                     tf.identity(loss),
@@ -450,23 +346,3 @@ class TrainStep:
                     means.stop,
                     updates.staleness,
                 )
-
-
-def _copy(device: str, tensor: tf.Tensor) -> tf.Tensor:
-    with tf.device(device):
-        return tf.identity(tensor)
-
-
-def _unscaled_at_home(gradient: Gradient, variable: tf.Variable, inverse: Factor) -> Gradient:
-    """`unscaled` on the variable's device, where the gradient is."""
-    with tf.device(variable.device):
-        return unscaled(gradient, inverse)
-
-
-def _statistics(towers: Sequence[Sequence[Moments]]) -> list[tf.Tensor]:
-    return [
-        statistic
-        for moments in towers
-        for layer in moments
-        for statistic in (layer.batch_mean, layer.batch_variance)
-    ]

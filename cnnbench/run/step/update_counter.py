@@ -1,4 +1,4 @@
-"""How many updates came between what a worker read and what it wrote."""
+"""Staleness of asynchronous updates: updates between a worker's read and its write."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NO_LIMIT = 2**63 - 1
 
 
 class UpdateCounter:
-    """Counts the updates that workers make to shared variables without waiting for one another.
+    """Counts asynchronous updates of shared variables.
 
     A worker reads the count before it reads the variables and increments it after it has
     updated them. The staleness of its update is the number of increments in between. It is
@@ -39,15 +39,14 @@ class UpdateCounter:
         self._count.assign(count)
 
     def begin(self) -> tf.Tensor:
-        """The count so far, which the step reads before any variable: an int64 scalar."""
+        """The count so far, an int64 scalar, read before any variable."""
         return tower_variable.read(self._count)
 
     def end(self, begun: tf.Tensor, updates: Sequence[Any] = ()) -> tf.Tensor:
-        """Counts an update, after everything that it changes.
+        """Counts an update, after all its assignments.
 
         Args:
           begun: what `begin` returned in the same step.
-          updates: operations that change something.
 
         Returns:
           The staleness, an int64 scalar.

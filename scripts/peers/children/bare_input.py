@@ -1,4 +1,4 @@
-"""Measures a bare tf.data pipeline on ImageNet files, written for speed by hand.
+"""A bare tf.data pipeline on ImageNet files, written for speed.
 
 It does what a training of cnnbench asks of the pipeline by default: the files interleaved, the
 records shuffled, a random window of each JPEG decoded alone, resized to 224 x 224, mirrored half
@@ -43,7 +43,7 @@ def image_and_label(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def batches(data_dir: str, batch_size: int) -> tf.data.Dataset:
-    """Without end."""
+    """Endless batches."""
     files = tf.data.Dataset.list_files(f"{data_dir}/train-*", shuffle=True)
     records = files.interleave(
         tf.data.TFRecordDataset,

@@ -1,4 +1,4 @@
-"""Measures cnnbench's harness against a bare loop over the very step that it runs.
+"""Measures cnnbench's harness against a bare loop over the same step.
 
 One process: bare loop, the command's own run, bare loop again. The bare loop only
 calls the traced function and reads the loss, without which a step would not be

@@ -7,13 +7,17 @@ workers itself.
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import sys
 from typing import Any
 
-from steps import free_hosts, measure, parse  # type: ignore[import-not-found] # beside this
+from steps import (  # type: ignore[import-not-found] # the file beside this
+    free_hosts,
+    leave,
+    measure,
+    parse,
+    serve,
+    tasks_of,
+)
 from strategy_loop import (  # type: ignore[import-not-found] # likewise
     MODELS,
     loss_and_gradients,
@@ -23,30 +27,18 @@ from strategy_loop import (  # type: ignore[import-not-found] # likewise
 
 def main() -> int:
     """Entry point."""
+    serve()
     import tensorflow as tf
 
-    place = os.environ.get("CNNBENCH_PEER")
-    if place is not None:
-        hosts, index = json.loads(place)
-        spec = tf.train.ClusterSpec({"worker": hosts})
-        tf.distribute.Server(spec, job_name="worker", task_index=index).join()
     args = parse(MODELS, of_workers=True)
-    hosts = free_hosts(args.workers)
-    servers = []
-    try:
-        for index in range(1, args.workers):
-            own = {"CNNBENCH_PEER": json.dumps([hosts, index]), "CUDA_VISIBLE_DEVICES": ""}
-            servers.append(subprocess.Popen([sys.executable, *sys.argv], env={**os.environ, **own}))
-        spec = tf.train.ClusterSpec({"worker": hosts})
+    hosts = {"worker": free_hosts(args.workers)}
+    with tasks_of(hosts, [("worker", index) for index in range(1, args.workers)]):
+        spec = tf.train.ClusterSpec(hosts)
         tf.config.experimental_connect_to_cluster(spec, job_name="worker", task_index=0)
         step = _step(args)
         measure(args, lambda: float(step()), f"tensorflow {tf.__version__}")
-    finally:
-        for server in servers:
-            server.kill()
-            server.wait()  # so that what it used counts as this process's
-    sys.stdout.flush()
-    os._exit(0)  # TensorFlow would wait for the servers
+    leave()
+    return 0
 
 
 def _step(args: Any) -> Any:

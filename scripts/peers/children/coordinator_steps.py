@@ -10,15 +10,20 @@ from __future__ import annotations
 
 import argparse
 import collections
-import json
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
-from steps import free_hosts, parse, tell, tell_step  # type: ignore[import-not-found] # beside this
+from steps import (  # type: ignore[import-not-found] # the file beside this
+    free_hosts,
+    leave,
+    parse,
+    serve,
+    tasks_of,
+    tell,
+    tell_step,
+)
 from strategy_loop import (  # type: ignore[import-not-found] # likewise
     MODELS,
     loss_and_gradients,
@@ -30,23 +35,14 @@ _SEED = 1234
 
 def main() -> int:
     """Entry point."""
+    serve()
     import tensorflow as tf
 
-    place = os.environ.get("CNNBENCH_PEER")
-    if place is not None:
-        hosts, job, index = json.loads(place)
-        server = tf.distribute.Server(tf.train.ClusterSpec(hosts), job_name=job, task_index=index)
-        server.join()
     args = parse(MODELS, of_workers=True)
     workers = args.workers
     addresses = free_hosts(workers + 2)
     hosts = {"worker": addresses[:workers], "ps": addresses[workers:-1], "chief": addresses[-1:]}
-    servers = []
-    try:
-        for job, index in (*(("worker", i) for i in range(workers)), ("ps", 0)):
-            own = {"CNNBENCH_PEER": json.dumps([hosts, job, index]), "CUDA_VISIBLE_DEVICES": ""}
-            environment = {**os.environ, **own}
-            servers.append(subprocess.Popen([sys.executable, *sys.argv], env=environment))
+    with tasks_of(hosts, [*(("worker", index) for index in range(workers)), ("ps", 0)]):
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
             tf.train.ClusterSpec(hosts), task_type="chief", task_id=0, rpc_layer="grpc"
         )
@@ -58,12 +54,8 @@ def main() -> int:
         # Updates end in bursts, so that single distances say little.
         seconds = [(time.perf_counter() - start) / args.batches] * args.batches
         tell(args.batch_size // workers, seconds, f"tensorflow {tf.__version__}")
-    finally:
-        for server in servers:
-            server.kill()
-            server.wait()  # so that what it used counts as this process's
-    sys.stdout.flush()
-    os._exit(0)  # TensorFlow would wait for the servers
+    leave()
+    return 0
 
 
 def run(
@@ -72,12 +64,9 @@ def run(
     workers: int,
     done: Callable[[int, float], None] = lambda number, seconds: None,
 ) -> None:
-    """Has updates made, and reads the loss of each; none is under way before and after.
+    """Schedules updates and reads the loss of each; none is in flight before and after.
 
     Args:
-      schedule: has one made.
-      updates: how many.
-      workers: that make them.
       done: takes the number of each and the seconds since the one before.
     """
     waiting: collections.deque[Any] = collections.deque()
@@ -92,7 +81,7 @@ def run(
 
 
 def make_schedule(args: argparse.Namespace, strategy: Any) -> Callable[[], Any]:
-    """What has one update made, of plain SGD on a worker's part of `args.batch_size` images."""
+    """A function that schedules an update of plain SGD on a worker's part of the batch."""
     import tensorflow as tf
 
     from cnnbench.data.synthetic import synthetic_rows

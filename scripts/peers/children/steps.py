@@ -1,12 +1,19 @@
-"""What the peers that train step by step have in common; needs the standard library only."""
+"""Shared parts of the peers that train step by step; standard library only."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
 import socket
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NoReturn
+
+_PLACE = "CNNBENCH_PEER"
 
 
 def parse(
@@ -15,8 +22,6 @@ def parse(
     """The command line of a peer that knows these models, and strategies if there are any.
 
     Args:
-      models: that it knows.
-      strategies: likewise.
       of_workers: whether several workers share the batch.
     """
     parser = argparse.ArgumentParser()
@@ -34,7 +39,7 @@ def parse(
 
 
 def free_hosts(count: int) -> list[str]:
-    """Addresses on this machine whose ports nobody listens on."""
+    """Addresses on this machine with unused ports."""
     sockets = [socket.socket() for _ in range(count)]
     for one in sockets:
         one.bind(("localhost", 0))
@@ -44,11 +49,62 @@ def free_hosts(count: int) -> list[str]:
     return hosts
 
 
+@contextlib.contextmanager
+def tasks_of(
+    hosts: Mapping[str, Sequence[str]],
+    others: Iterable[tuple[str, int]],
+    stdout: Callable[[str, int], int | None] = lambda job, index: None,
+) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Starts this program again for each task of a cluster; kills them on leaving.
+
+    Args:
+      hosts: addresses by the name of the job.
+      others: job and index of the tasks to start.
+      stdout: where each prints to; None for the standard output of this process.
+    """
+    started: list[subprocess.Popen[bytes]] = []
+    try:
+        for job, index in others:
+            place = json.dumps([hosts, job, index])
+            environment = {**os.environ, _PLACE: place, "CUDA_VISIBLE_DEVICES": ""}
+            command, output = [sys.executable, *sys.argv], stdout(job, index)
+            started.append(subprocess.Popen(command, env=environment, stdout=output))
+        yield started
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()  # so that what it used counts as this process's
+
+
+def own_task() -> tuple[dict[str, list[str]], str, int] | None:
+    """Hosts, job and index of a task that `tasks_of` has started; None in the first process."""
+    place = os.environ.get(_PLACE)
+    if place is None:
+        return None
+    hosts, job, index = json.loads(place)
+    return hosts, job, index
+
+
+def serve() -> None:
+    """Runs a TensorFlow server for the first process, in a task that `tasks_of` started."""
+    task = own_task()
+    if task is not None:
+        import tensorflow as tf
+
+        hosts, job, index = task
+        tf.distribute.Server(tf.train.ClusterSpec(hosts), job_name=job, task_index=index).join()
+
+
+def leave() -> NoReturn:
+    """Ends this process; TensorFlow would wait for the servers."""
+    sys.stdout.flush()
+    os._exit(0)
+
+
 def measure(args: argparse.Namespace, step: Callable[[], object], versions: str) -> None:
     """Times steps and prints the measurement.
 
     Args:
-      args: the command line.
       step: one training step; returns when it is done.
       versions: of what does the work.
     """
@@ -63,11 +119,10 @@ def measure(args: argparse.Namespace, step: Callable[[], object], versions: str)
 
 
 def tell_step(number: int, speed: float) -> None:
-    """Prints the line of a timed step; whoever has programs take turns goes by it.
+    """Prints the line of a timed step, by which turns are counted.
 
     Args:
       number: of the step, from 1.
-      speed: in images/sec.
     """
     print(f"{number}\timages/sec: {speed:.1f}", flush=True)
 
@@ -76,8 +131,6 @@ def tell(batch: int, seconds: Sequence[float], versions: str) -> None:
     """Prints a measurement.
 
     Args:
-      batch: images of a step.
-      seconds: of each step.
       versions: of what does the work.
     """
     result = {"batch": batch, "step_seconds": list(seconds), "versions": versions}

@@ -1,4 +1,4 @@
-"""A step of a bare training loop of tf.distribute, over a network of cnnbench.
+"""A step of a bare training loop of tf.distribute, with a network of cnnbench.
 
 The network, its images and its initial values are cnnbench's, so that nothing but the engine
 differs.
@@ -15,7 +15,7 @@ _SEED = 1234
 
 
 def network(model: str, devices: int = 1) -> Any:
-    """The flags of cnnbench for a network on so many CPU devices."""
+    """Flags of cnnbench for a network on some CPU devices."""
     from cnnbench.flags import Params
 
     data = "imagenet" if model == "resnet50" else "cifar10"
@@ -30,13 +30,12 @@ def loss_and_gradients(
     labels: Any,
     moments: list[Any] | None = None,
 ) -> tuple[Any, list[Any]]:
-    """The mean loss of a batch, and its gradients by the trained variables in their order.
+    """Mean loss of a batch, and its gradients by the trained variables in their order.
 
     Args:
       model: a `cnnbench.models.Model`.
       spec: its `ModelSpec`.
       variables: by name, each read once.
-      images, labels: tensors of one batch.
       moments: takes those of the batch-norm layers, in `cnnbench.models.batch_norm.Moments`.
     """
     import tensorflow as tf
@@ -70,32 +69,25 @@ def loss_and_gradients(
 def make_step(
     args: argparse.Namespace, strategy: Any, *, first: int = 0, in_replica: bool = False
 ) -> Callable[[], float]:
-    """Traces nothing yet; a call is one step of plain SGD over all replicas.
+    """Makes a step of plain SGD over all replicas; the first call traces it.
 
     Args:
       args: the command line, see `steps.parse`; --batch_size is that of all replicas.
-      strategy: of tf.distribute.
       first: number of this process's first replica.
       in_replica: whether replicas reduce by `all_reduce`; otherwise their gradients meet in
         `merge_call` and are reduced to where each variable is.
 
     Returns:
-      The step, which returns the loss when it is done.
+      The step, which returns the mean loss.
     """
     import tensorflow as tf
 
-    from cnnbench.data.synthetic import synthetic_rows
     from cnnbench.run.driver.plan import make_plan
     from cnnbench.variable_mgr.base import initial_value
 
     plan = make_plan(network(args.model))
     model, spec, replicas = plan.model, plan.spec, strategy.num_replicas_in_sync
-    batch, inputs = args.batch_size // replicas, []
-    for replica, device in enumerate(strategy.extended.worker_devices, first):
-        with tf.device(device):
-            numbers = tf.range(replica * batch, (replica + 1) * batch)
-            rows = synthetic_rows(numbers, _SEED, plan.examples)
-            inputs.append([tf.Variable(rows[e.name], trainable=False) for e in spec.elements])
+    inputs = _batches(strategy, plan, args.batch_size // replicas, first)
     with strategy.scope():
         variables = {
             v.name: tf.Variable(initial_value(v, _SEED), trainable=v.trainable)
@@ -133,3 +125,22 @@ def make_step(
 
     traced = tf.function(step, autograph=False)
     return lambda: float(traced())
+
+
+def _batches(strategy: Any, plan: Any, batch: int, first: int) -> list[list[Any]]:
+    """Synthetic images and labels in variables on the device of each replica.
+
+    Args:
+      first: number of this process's first replica.
+    """
+    import tensorflow as tf
+
+    from cnnbench.data.synthetic import synthetic_rows
+
+    made = []
+    for replica, device in enumerate(strategy.extended.worker_devices, first):
+        with tf.device(device):
+            numbers = tf.range(replica * batch, (replica + 1) * batch)
+            rows = synthetic_rows(numbers, _SEED, plan.examples)
+            made.append([tf.Variable(rows[e.name], trainable=False) for e in plan.spec.elements])
+    return made

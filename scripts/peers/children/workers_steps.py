@@ -5,49 +5,43 @@ It starts the workers itself; worker 0 prints.
 
 from __future__ import annotations
 
-import json
-import os
+import argparse
 import subprocess
 import sys
-from typing import Any
 
-from steps import free_hosts, measure, parse  # type: ignore[import-not-found] # beside this
+from steps import (  # type: ignore[import-not-found] # the file beside this
+    free_hosts,
+    measure,
+    own_task,
+    parse,
+    tasks_of,
+)
 from strategy_loop import MODELS, make_step  # type: ignore[import-not-found] # likewise
 
 
 def main() -> int:
     """Entry point."""
-    if "CNNBENCH_PEER" not in os.environ:
-        return _start(parse(MODELS, of_workers=True).workers)
-    _work(json.loads(os.environ["CNNBENCH_PEER"]))
+    args = parse(MODELS, of_workers=True)
+    task = own_task()
+    if task is None:
+        return _start(args.workers)
+    _work(args, *task)
     return 0
 
 
 def _start(workers: int) -> int:
-    hosts = free_hosts(workers)
-    started = []
-    try:
-        for index in range(workers):
-            place = json.dumps({"hosts": hosts, "index": index})
-            environment = {**os.environ, "CNNBENCH_PEER": place, "CUDA_VISIBLE_DEVICES": ""}
-            output = None if index == 0 else subprocess.DEVNULL
-            started.append(
-                subprocess.Popen([sys.executable, *sys.argv], env=environment, stdout=output)
-            )
-        return max(process.wait() for process in started)
-    finally:
-        for process in started:
-            process.kill()
+    hosts = {"worker": free_hosts(workers)}
+    tasks = [("worker", index) for index in range(workers)]
+    with tasks_of(hosts, tasks, lambda _, index: subprocess.DEVNULL if index else None) as started:
+        return int(max(process.wait() for process in started))
 
 
-def _work(place: dict[str, Any]) -> None:
-    args = parse(MODELS, of_workers=True)
-    hosts, index = place["hosts"], place["index"]
+def _work(args: argparse.Namespace, hosts: dict[str, list[str]], job: str, index: int) -> None:
     import tensorflow as tf
 
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-        tf.train.ClusterSpec({"worker": hosts}),
-        task_type="worker",
+        tf.train.ClusterSpec(hosts),
+        task_type=job,
         task_id=index,
         rpc_layer="grpc",
     )

@@ -5,8 +5,18 @@ from xml.etree import ElementTree as xml
 
 import pytest
 
-from cnnbench.base.charts import HIGHER, LOWER, Axis, Event, Lines, Row, Rows, Series
-from cnnbench.base.charts.draw import FORMATS, _limits, _shorten, _ticks, render, svg, theme
+from cnnbench.base.charts import (
+    HIGHER,
+    LOWER,
+    Axis,
+    ChartEvent,
+    ChartSeries,
+    DistributionRow,
+    Lines,
+    Rows,
+)
+from cnnbench.base.charts.draw import FORMATS, render, svg
+from cnnbench.base.charts.sheet import limits, shortened, theme, ticks_of
 
 HOSTILE = "</title><script>alert(1)</script>\" onload='x' &amp; $\\frac{ \x00\u202e"
 
@@ -25,19 +35,21 @@ def titles(root):
 
 
 def dots(name="lenet", **more):
-    row = Row(label=name, values=((1.0, name), (3.0, name)), centre=2.0, low=1.0, high=3.0)
+    row = DistributionRow(
+        label=name, values=((1.0, name), (3.0, name)), centre=2.0, low=1.0, high=3.0
+    )
     return Rows(title=name, x=Axis(label="images/sec", better=HIGHER), rows=(row,), **more)
 
 
 def lines(name="lenet", **more):
-    series = Series(name=name, points=((1.0, 10.0), (2.0, 20.0)), hints=(name, name))
+    series = ChartSeries(name=name, points=((1.0, 10.0), (2.0, 20.0)), hints=(name, name))
     y = Axis(label="images/sec", zero=True, better=HIGHER)
     return Lines(**{"title": name, "x": Axis(label="devices"), "y": y, "series": (series,), **more})
 
 
 def boxes(name="lenet", **more):
     box = {"low": 1.0, "box": (2.0, 4.0), "centre": 3.0, "high": 5.0, "hint": name, "style": 0}
-    row = Row(**{"label": name, "values": ((9.0, ""),), **box, **more})
+    row = DistributionRow(**{"label": name, "values": ((9.0, ""),), **box, **more})
     return Rows(title=name, x=Axis(label="time, ms", better=LOWER, limit=10.0), rows=(row,))
 
 
@@ -72,9 +84,16 @@ def test_captions_fit_a_phone(label, caption):
 
 def test_notes_beside_events_do_not_cover_each_other():
     points = tuple((float(x), 1.0) for x in range(20))
-    series = (Series(name="a", points=points),)
-    near = (Event(x=5.0, label="", mark="- worse"), Event(x=5.5, label="", mark="+ better"))
-    far = (*near, Event(x=6.0, label="", mark="+ third"), Event(x=16.0, label="", mark="- last"))
+    series = (ChartSeries(name="a", points=points),)
+    near = (
+        ChartEvent(x=5.0, label="", mark="- worse"),
+        ChartEvent(x=5.5, label="", mark="+ better"),
+    )
+    far = (
+        *near,
+        ChartEvent(x=6.0, label="", mark="+ third"),
+        ChartEvent(x=16.0, label="", mark="- last"),
+    )
     root = tree(lines(series=series, events=far))
     boxes = []
     for one in root.iter("text"):
@@ -89,7 +108,7 @@ def test_notes_beside_events_do_not_cover_each_other():
 
 
 def test_notes_stand_above_the_values():
-    root = tree(lines(events=(Event(x=1.5, label="e", mark="- worse"),)))
+    root = tree(lines(events=(ChartEvent(x=1.5, label="e", mark="- worse"),)))
     (note,) = [one for one in root.iter("text") if one.text == "- worse"]
     marks = [float(one.get("y")) for one in root.iter("use") if one.get("y")]
     # A mark is 8 wide.
@@ -129,14 +148,14 @@ def test_letters_of_charts_in_pages_are_large_enough_on_a_phone():
 
 
 def test_a_chart_that_zooms_names_its_parts():
-    root = tree(lines(labels=("a", "b"), events=(Event(x=1.5, label="step", mark="- worse"),)))
+    root = tree(lines(labels=("a", "b"), events=(ChartEvent(x=1.5, label="step", mark="- worse"),)))
     found = [one.get("class", "").split() for one in root.iter("g")]
     kinds = {name for names in found for name in names}
     assert {"plot", "marks", "point", "tick", "beside"} <= kinds
 
 
 def test_rows_have_the_colour_of_their_verdict():
-    row = Row(label="x", values=((1.0, "x"),), low=0.5, high=2.0, tone="bad")
+    row = DistributionRow(label="x", values=((1.0, "x"),), low=0.5, high=2.0, tone="bad")
     text = svg(Rows(title="t", x=Axis(label="change"), rows=(row,)))
     assert "var(--bad)" in text
     assert "var(--c0)" not in text
@@ -176,7 +195,8 @@ def test_a_file_needs_nothing_else():
 def test_values_are_where_the_axis_says():
     points = ((0.0, 0.0), (5.0, 4.0), (10.0, 8.0))
     chart = lines(
-        x=Axis(label="x", ticks=(0.0, 10.0)), series=(Series(name="s", points=points, hints="abc"),)
+        x=Axis(label="x", ticks=(0.0, 10.0)),
+        series=(ChartSeries(name="s", points=points, hints="abc"),),
     )
     root = tree(chart)
     places = [(float(one.get("x")), float(one.get("y"))) for one in root.iter("use")][:3]
@@ -188,7 +208,7 @@ def test_values_are_where_the_axis_says():
 
 
 def test_no_two_of_twelve_series_share_a_mark():
-    many = tuple(Series(name=str(i), points=((1.0, 1.0 + i), (2.0, 2.0))) for i in range(12))
+    many = tuple(ChartSeries(name=str(i), points=((1.0, 1.0 + i), (2.0, 2.0))) for i in range(12))
     root = tree(lines(series=many))
     shapes = {one.get("d") for defs in root.iter("defs") for one in defs}
     assert len(shapes) == 12
@@ -196,7 +216,7 @@ def test_no_two_of_twelve_series_share_a_mark():
 
 def test_values_beyond_the_limit_are_arrows_at_the_edge():
     points = ((1.0, 500.0), (2.0, 9.0), (3.0, 8.0))
-    series = Series(name="s", points=points, hints=("far", "", ""), marks=False)
+    series = ChartSeries(name="s", points=points, hints=("far", "", ""), marks=False)
     root = tree(lines(y=Axis(label="y", zero=True, limit=10.0), series=(series,)))
     # The arrow, the mark of the last point and the one of the legend.
     assert len(list(root.iter("use"))) == 3
@@ -207,8 +227,8 @@ def test_values_beyond_the_limit_are_arrows_at_the_edge():
 
 def test_shades_limits_notes_and_events():
     events = (
-        Event(x=1.1, label="first", mark="- worse"),
-        Event(x=1.9, label="second", mark="+ better", gain=True),
+        ChartEvent(x=1.1, label="first", mark="- worse"),
+        ChartEvent(x=1.9, label="second", mark="+ better", gain=True),
     )
     note = "a note " * 30
     chart = lines(shaded=(0.0, 1.0, "warm-up"), events=events, note=note)
@@ -226,18 +246,18 @@ def test_shades_limits_notes_and_events():
 
 @pytest.mark.parametrize("values", [[5.0], [5.0, 5.0], [0.0, 0.0], [], [-3.0, 4.0]])
 def test_axes_of_few_and_equal_values(values):
-    low, high = _limits(Axis(label="x"), values)
+    low, high = limits(Axis(label="x"), values)
     assert low < high
     assert all(low <= value <= high for value in values)
-    assert len(_ticks(Axis(label="x"), low, high, 5)[0]) >= 2
+    assert len(ticks_of(Axis(label="x"), low, high, 5)[0]) >= 2
 
 
 def test_limits_of_axes():
-    assert _limits(Axis(label="x", zero=True), [5.0, 10.0]) == pytest.approx((0.0, 10.5))
-    assert _limits(Axis(label="x", limit=10.0), [0.0, 99.0])[1] == pytest.approx(10.5)
-    low, high = _limits(Axis(label="x", least_span=0.1), [100.0, 100.1])
+    assert limits(Axis(label="x", zero=True), [5.0, 10.0]) == pytest.approx((0.0, 10.5))
+    assert limits(Axis(label="x", limit=10.0), [0.0, 99.0])[1] == pytest.approx(10.5)
+    low, high = limits(Axis(label="x", least_span=0.1), [100.0, 100.1])
     assert (low, high) == pytest.approx((94.5, 105.6), abs=0.2)
-    assert _limits(Axis(label="x", log=True), [1.0, 100.0]) == pytest.approx((0.794, 125.9), 1e-3)
+    assert limits(Axis(label="x", log=True), [1.0, 100.0]) == pytest.approx((0.794, 125.9), 1e-3)
 
 
 @pytest.mark.parametrize(
@@ -256,9 +276,9 @@ def test_limits_of_axes():
 )
 def test_ticks(axis, low, high, expected):
     expected = expected.split("|") if isinstance(expected, str) else expected
-    assert _ticks(Axis(label="x", **axis), low, high, 5)[1] == expected
+    assert ticks_of(Axis(label="x", **axis), low, high, 5)[1] == expected
 
 
 def test_names_are_shortened_in_the_middle():
-    assert _shorten("abcdefghij", 7) == "abcd…ij"
-    assert len(_shorten("x" * 500, 40)) == 40
+    assert shortened("abcdefghij", 7) == "abcd…ij"
+    assert len(shortened("x" * 500, 40)) == 40

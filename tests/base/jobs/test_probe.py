@@ -112,7 +112,7 @@ def test_a_program_that_is_not_grpc(answer):
 
 
 def test_wait_up(job, serve, monkeypatch):
-    monkeypatch.setattr(probing, "_REPORT_SECONDS", 0.2)
+    monkeypatch.setattr(probing.loop, "REPORT_SECONDS", 0.2)
     serve(PS)
     threading.Timer(1.0, serve, [WORKER]).start()
     said = []

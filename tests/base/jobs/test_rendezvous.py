@@ -107,7 +107,7 @@ def test_other_programs_do_no_harm(place):
 
 
 def test_who_does_not_come_is_named(place, monkeypatch):
-    monkeypatch.setattr(rendezvous, "_REPORT_SECONDS", 0.2)
+    monkeypatch.setattr(rendezvous.loop, "REPORT_SECONDS", 0.2)
     said = []
     with pytest.raises(BenchmarkError, match=f"rank 0 waited 0.5 s for ranks 1,2 at {place}"):
         exchange(ranks(0, 3), place, 0.5, said.append)

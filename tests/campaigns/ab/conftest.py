@@ -11,6 +11,11 @@ import pytest
 from cnnbench.campaigns.ab.side import Side
 
 
+@pytest.fixture(autouse=True)
+def _quick_processes(quick_processes: None) -> None:
+    """Sides are forked."""
+
+
 @pytest.fixture
 def side(fake_python: str) -> Callable[..., Side]:
     """A side of a behaviour, which fake_python.py tells of."""

@@ -9,14 +9,14 @@ import pytest
 from cnnbench.base.stats.rank_tests import paired_shift
 from cnnbench.campaigns.ab.futility import chance
 from cnnbench.campaigns.ab.sequential import InterimAnalysis
-from cnnbench.judge.compare import Case, Policy
+from cnnbench.judge.compare import Policy, TwoSamples
 
 LAST = [InterimAnalysis(16, 0.02)]
 SHAPE = (1.5, -1.2, 0.8, -0.7, 0.4, -0.5, 0.2, -0.3)
 
 
 def pairs(change, scatter):
-    return Case(
+    return TwoSamples(
         base=[100.0] * 8,
         new=[100 * (1 + change) * math.exp(scatter * z) for z in SHAPE],
         paired=True,

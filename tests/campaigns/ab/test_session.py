@@ -16,7 +16,7 @@ from cnnbench.campaigns.ab.experiment import Experiment
 from cnnbench.campaigns.ab.pairs import Pairs
 from cnnbench.campaigns.ab.results import PairsFolder
 from cnnbench.campaigns.ab.sequential import interim_analyses
-from cnnbench.campaigns.ab.session import Session
+from cnnbench.campaigns.ab.session import ExperimentSession
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.errors import ExitCode, FlagError
 from cnnbench.judge.compare import Verdict, compare_records, load_records
@@ -32,7 +32,7 @@ def measured(experiment, folder, errors=None, resume=False):
     """The finding of an experiment."""
     with PairsFolder(folder, resume=resume) as results:
         campaign = Campaign(Reporter(errors or io.StringIO()), grace=1.0)
-        return Session(Pairs(experiment, results, campaign)).run()
+        return ExperimentSession(Pairs(experiment, results, campaign)).run()
 
 
 class Run:
@@ -325,6 +325,7 @@ def test_a_crash_by_its_own_code_is_not_repeated(tmp_path, kills, signal):
     assert len(run.journal("process")) == 4
 
 
+@pytest.mark.usefixtures("real_processes")
 def test_who_fails_by_itself_beside_one_that_is_killed_ends_it(tmp_path, kills):
     b = kills("b", fail=["0001-b"])
     run = Run(tmp_path, kills("a", {"0001-a": 1}), b)
@@ -348,6 +349,7 @@ def test_a_failure_is_one_whatever_it_says(tmp_path, side, message, told):
         assert run.finding.comparison.exit_code is ExitCode.FAILED
 
 
+@pytest.mark.usefixtures("real_processes")
 def test_a_process_that_hangs_is_a_failure(tmp_path, side):
     run = Run(tmp_path, side(), side(wait=PATIENCE), timeout=1.0)
     assert run.finding.failure.startswith("B: killed after 1 s") or "2 s" in run.finding.failure
@@ -370,6 +372,7 @@ def test_flags_of_the_sides_may_differ(tmp_path, side):
     )
 
 
+@pytest.mark.usefixtures("real_processes")
 def test_an_interrupt_keeps_whole_pairs_and_judges_them(tmp_path, side):
     a, b = side(interrupt=["0007-a"]), side(speed=80, interrupt=["0007-b"])
     run = Run(tmp_path, a, b, pairs=8, sequential=False)
@@ -397,6 +400,7 @@ def test_an_interrupt_before_anything_was_measured(tmp_path, side):
     assert run.finding.comparison.entries == ()
 
 
+@pytest.mark.usefixtures("real_processes")
 def test_processes_of_an_experiment_follow_each_other(tmp_path, side):
     trace = tmp_path / "trace"
     run = Run(tmp_path, side(trace=str(trace)), side(trace=str(trace)), pairs=3)
@@ -434,6 +438,7 @@ def test_a_folder_with_results_is_refused(tmp_path):
         PairsFolder(os.devnull)
 
 
+@pytest.mark.usefixtures("real_processes")
 def test_records_of_a_failed_process_are_sound(tmp_path, side):
     run = Run(tmp_path, side(fail=["0001-a"], crash=True), side())
     record = RunRecord.from_json((run.folder / "a" / "0001-a.json").read_bytes())

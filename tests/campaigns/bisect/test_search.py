@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from cnnbench.campaigns.bisect.search import BAD, GOOD, SKIP, Search, Step
+from cnnbench.campaigns.bisect.search import BAD, GOOD, SKIP, CommitSearch, Step
 
 
 class Line:
@@ -25,7 +25,7 @@ def step(commit, answer):
 
 def found(commits, culprit, skipped=()):
     """The suspects at the end, and how many commits were tried."""
-    search, tries = Search(Line(), "0", str(commits)), 0
+    search, tries = CommitSearch(Line(), "0", str(commits)), 0
     while (commit := search.next()) is not None:
         tries += 1
         answer = BAD if int(commit) >= culprit else GOOD
@@ -43,7 +43,7 @@ def test_it_takes_as_many_steps_as_a_binary_search(commits):
 
 
 def test_the_number_of_steps_is_told_before():
-    assert [Search(Line(), "0", str(n)).steps_left for n in (1, 2, 3, 4, 30, 32, 33)] == [
+    assert [CommitSearch(Line(), "0", str(n)).steps_left for n in (1, 2, 3, 4, 30, 32, 33)] == [
         *(0, 1, 2, 2, 5, 5, 6)
     ]
 

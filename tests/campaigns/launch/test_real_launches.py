@@ -1,4 +1,4 @@
-"""Twenty launches of real processes, most of which are refused: no process or port is left."""
+"""Six launches of real processes, most of which are refused: no process or port is left."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from forked import Forked, cnnbench
 
-LAUNCHES, AT_ONCE = 20, 2
+LAUNCHES, AT_ONCE = 6, 2
 JOB = ["--variable_update=distributed_all_reduce", "--all_reduce_spec=copy", "--device=cpu"]
 SHORT = ["--model=trivial", "--batch_size=1", "--num_batches=1", "--num_warmup_batches=0"]
 

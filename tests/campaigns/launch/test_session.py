@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from cnnbench.base.jobs.ports import ReservedPorts
-from cnnbench.campaigns.launch.session import Launch, Patience, Session
-from cnnbench.campaigns.launch.tasks import Layout, shares_of_cores, task_flags
+from cnnbench.campaigns.launch.session import JobSession, Launch, Patience
+from cnnbench.campaigns.launch.tasks import JobLayout, shares_of_cores, task_flags
 from cnnbench.errors import BenchmarkError
 
 FAKE = Path(__file__).with_name("fake_task.py")
@@ -35,8 +35,8 @@ class Jobs:
         self.shown = []
         self.seen = []
 
-    def session(self, do="", *, layout=None, program=(sys.executable, "-I", str(FAKE)), **of):
-        layout = layout or Layout(workers=2, ps=1)
+    def session(self, do="", *, layout=None, program=(sys.executable, "-IS", str(FAKE)), **of):
+        layout = layout or JobLayout(workers=2, ps=1)
         flags = (f"--do={do}", f"--pids={self.folder}")
 
         @contextlib.contextmanager
@@ -49,7 +49,7 @@ class Jobs:
                     logs=self.folder,
                     **of,
                 )
-                yield Session(launch, self.shown.append, QUICK)
+                yield JobSession(launch, self.shown.append, QUICK)
 
         return made()
 
@@ -105,7 +105,7 @@ def test_success(jobs, capfdbinary):
 
 
 def test_a_controller_is_the_chief(jobs, capfdbinary):
-    with jobs.session(layout=Layout(workers=1, controller=True)) as session:
+    with jobs.session(layout=JobLayout(workers=1, controller=True)) as session:
         assert session.run() == 0
     assert capfdbinary.readouterr().out.startswith(b"chief")
     assert "to stdout" in jobs.log("worker:0")
@@ -158,7 +158,7 @@ def test_logs_that_cannot_be_written(tmp_path):
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processors")
 def test_affinity(jobs):
-    layout = Layout(workers=2)
+    layout = JobLayout(workers=2)
     with jobs.session(layout=layout, cores=shares_of_cores(2)) as session:
         assert session.run() == 0
     cores = sorted(os.sched_getaffinity(0))

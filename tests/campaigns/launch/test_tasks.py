@@ -10,7 +10,7 @@ import pytest
 
 from cnnbench.base.jobs.job import Task
 from cnnbench.campaigns.launch.tasks import (
-    Layout,
+    JobLayout,
     check,
     gpu_variables,
     log_of,
@@ -23,7 +23,7 @@ from cnnbench.flags import Params
 
 
 def test_every_process_gets_the_job_and_its_place_in_it():
-    job = Layout(workers=2, ps=1, controller=True).job([1001, 1002, 1003, 1004])
+    job = JobLayout(workers=2, ps=1, controller=True).job([1001, 1002, 1003, 1004])
     assert job.is_chief
     words = {
         str(task): " ".join(task_flags(replace(job, task=task), ("--model=lenet",), 3))
@@ -38,7 +38,7 @@ def test_every_process_gets_the_job_and_its_place_in_it():
 
 
 def test_flags_of_nobody_are_left_out():
-    job = Layout(workers=1).job([1001])
+    job = JobLayout(workers=1).job([1001])
     hosts = "--worker_hosts=localhost:1001"
     assert task_flags(job, (), None) == (hosts, "--job_name=worker", "--task_index=0")
     assert log_of(Path("x"), Task("ps", 3)) == Path("x/ps-3.log")
@@ -59,24 +59,24 @@ def test_flags_of_nobody_are_left_out():
 )
 def test_flags_that_contradict_the_launch(flags, towers, flag):
     with pytest.raises(FlagError) as caught:
-        check(Layout(workers=2), flags, towers)
+        check(JobLayout(workers=2), flags, towers)
     assert caught.value.flag == flag
 
 
 def test_a_job_can_measure_reductions():
-    run = check(Layout(workers=2), ["allreduce", "--sizes=4K", "--device=cpu"], 3)
+    run = check(JobLayout(workers=2), ["allreduce", "--sizes=4K", "--device=cpu"], 3)
     assert (run.num_gpus, run.device) == (3, "cpu")
     with pytest.raises(FlagError, match="--sizes=x"):
-        check(Layout(workers=2), ["allreduce", "--sizes=x"], None)
+        check(JobLayout(workers=2), ["allreduce", "--sizes=x"], None)
     with pytest.raises(FlagError, match="--ps=1"):
-        check(Layout(workers=2, ps=1), ["allreduce"], None)
+        check(JobLayout(workers=2, ps=1), ["allreduce"], None)
     with pytest.raises(UsageError, match="unknown flag --batch_size"):
-        check(Layout(workers=2), ["allreduce", "--batch_size=3"], None)
+        check(JobLayout(workers=2), ["allreduce", "--batch_size=3"], None)
 
 
 def test_unknown_flags():
     with pytest.raises(UsageError, match="unknown flag --modle"):
-        check(Layout(), ["--modle=x"], None)
+        check(JobLayout(), ["--modle=x"], None)
 
 
 def test_processors_are_divided(monkeypatch):
@@ -110,15 +110,15 @@ def test_processors_are_set_for_a_while():
 )
 def test_workers_get_gpus_of_their_own(monkeypatch, visible, params, expected):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    job = Layout(workers=2, ps=1).job([1001, 1002, 1003])
+    job = JobLayout(workers=2, ps=1).job([1001, 1002, 1003])
     found = [gpu_variables(replace(job, task=task), Params(**params)) for task in job.tasks]
     assert [one.get("CUDA_VISIBLE_DEVICES") for one in found] == expected
 
 
 def test_a_mode_that_is_coordinated_gets_a_controller():
-    layout = Layout(workers=2, ps=1)
+    layout = JobLayout(workers=2, ps=1)
     assert layout.with_coordinator(["--variable_update=parameter_server"]) == layout
     flags = ["--variable_update=parameter_server_strategy"]
     coordinated = layout.with_coordinator(flags)
-    assert coordinated == Layout(workers=2, ps=1, controller=True)
+    assert coordinated == JobLayout(workers=2, ps=1, controller=True)
     assert check(coordinated, flags, None).job_name == "controller"

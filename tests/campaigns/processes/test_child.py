@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 def python(code):
-    return (sys.executable, "-I", "-c", textwrap.dedent(code))
+    return (sys.executable, "-IS", "-c", textwrap.dedent(code))
 
 
 def execute(words, log, timeout, grace=child.GRACE_SECONDS, **more):

@@ -11,7 +11,8 @@ import tensorflow as tf
 
 from cnnbench.campaigns.processes.ended import Ended
 from cnnbench.campaigns.processes.outcome import Measuring, blank_record, is_out_of_memory, judge
-from cnnbench.records.run import ErrorInfo, RunRecord
+from cnnbench.records.parts import ErrorInfo
+from cnnbench.records.run import RunRecord
 from cnnbench.run.driver.benchmark_cnn import _as_benchmark_error
 
 

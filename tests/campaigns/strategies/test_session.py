@@ -11,17 +11,18 @@ import pytest
 
 from cnnbench.base.text.progress import Reporter
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.strategies.plan import ONE_TOWER, make_plan
-from cnnbench.campaigns.strategies.session import CaseRuns, Session, StrategiesFolder
+from cnnbench.campaigns.strategies.plan import make_plan
+from cnnbench.campaigns.strategies.session import CaseRuns, StrategiesFolder, StrategiesSession
 from cnnbench.errors import FlagError
 from cnnbench.flags import FLAGS, parse_flags
 from cnnbench.judge.compare import load_records
+from cnnbench.records.strategies import ONE_TOWER
 
 MODES = ("parameter_server", "replicated")
 
 
 @pytest.fixture
-def run(tmp_path: Path, fake_python: str, monkeypatch: pytest.MonkeyPatch):
+def run(tmp_path: Path, fake_python: str, quick_processes: None, monkeypatch: pytest.MonkeyPatch):
     """Runs some rounds; returns results by name, and the order of the processes."""
 
     def run(
@@ -33,7 +34,7 @@ def run(tmp_path: Path, fake_python: str, monkeypatch: pytest.MonkeyPatch):
         given = parse_flags(["--model=lenet", "--num_gpus=2", "--batch_size=4"], FLAGS)
         plan = make_plan(given, MODES, on_gpu=False, weights_steps=steps)
         with StrategiesFolder(str(tmp_path / "results"), plan) as folder:
-            session = Session(
+            session = StrategiesSession(
                 plan,
                 folder,
                 Campaign(Reporter(io.StringIO()), grace=1.0),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import json
 from collections.abc import Callable
+from datetime import datetime, timezone
 
 import pytest
 
@@ -13,12 +13,22 @@ from cnnbench.base.charts.draw import render
 from cnnbench.campaigns.processes.commands import Resolved
 from cnnbench.campaigns.processes.ended import Ended
 from cnnbench.campaigns.strategies import table
-from cnnbench.campaigns.strategies.plan import ONE_TOWER, StrategiesPlan, StrategyCase
+from cnnbench.campaigns.strategies.plan import StrategiesPlan, StrategyCase
 from cnnbench.campaigns.strategies.session import CaseRuns
-from cnnbench.campaigns.strategies.table import StrategyRow
 from cnnbench.campaigns.strategies.weights import WeightDistance
+from cnnbench.judge.report.sections.modes import chart
 from cnnbench.records.outputs import KINDS
-from cnnbench.records.run import Measured, RunRecord, StartupSeconds
+from cnnbench.records.parts import Measured, StartupSeconds
+from cnnbench.records.run import RunRecord
+from cnnbench.records.strategies import (
+    APART,
+    EQUAL,
+    ONE_TOWER,
+    REFERENCE,
+    UNKNOWN,
+    StrategiesDocument,
+    StrategyRow,
+)
 
 TOLERANCE = 1e-4
 
@@ -72,6 +82,18 @@ def rows_of(results: list[CaseRuns], **distances: WeightDistance) -> dict[str, S
     return {row.mode: row for row in found}
 
 
+def summary(results: list[CaseRuns]) -> StrategiesDocument:
+    return table.document(
+        results,
+        tuple(rows_of(results).values()),
+        PLAN,
+        TOLERANCE,
+        command=("cnnbench", "strategies"),
+        begun=datetime(2026, 11, 20, tzinfo=timezone.utc),
+        facts={"cpu_model": "Fast CPU"},
+    )
+
+
 def test_rows(results: list[CaseRuns]) -> None:
     found = rows_of(results)
     assert list(found) == list(SPEEDS)
@@ -83,10 +105,10 @@ def test_rows(results: list[CaseRuns]) -> None:
     assert (server.peak_memory_bytes, server.build_seconds) == (2**30, 2.0)
     assert (server.variables, server.variable_copies, server.reduction_operations) == (8, 16, 24)
     assert [row.weights for row in found.values()] == [
-        table.APART,
-        table.REFERENCE,
-        table.EQUAL,
-        table.APART,
+        APART,
+        REFERENCE,
+        EQUAL,
+        APART,
     ]
 
 
@@ -96,7 +118,7 @@ def test_on_gpus_a_mode_is_compared_with_so_many_single_devices(results) -> None
         results[1].rounds[at] = went_well(dataclasses.replace(record, placement=placement))
     found = table.rows(results, {}, TOLERANCE)
     assert found[1].overhead == pytest.approx(1.5)
-    assert found[1].weights == table.UNKNOWN
+    assert found[1].weights == UNKNOWN
 
 
 @pytest.mark.parametrize("value", [1.0, float("nan")])
@@ -162,7 +184,10 @@ def test_csv_and_json_have_all_digits(results: list[CaseRuns], holds: Callable[.
     assert [line["mode"] for line in lines] == list(SPEEDS)
     assert float(lines[2]["weight_distance"]) == 2e-6
     assert lines[3]["problem"] == "'=no good"
-    document = json.loads(table.json_text(found, TOLERANCE))
+    made = summary(results)
+    assert StrategiesDocument.from_json(made.to_json()) == made
+    assert KINDS["strategies"](made.to_json().encode())
+    document = made.to_dict()
     holds("strategies", document)
     assert document["rows"][2]["images_per_sec"] == 50.0
     assert document["rows"][0]["overhead"] is None
@@ -170,8 +195,7 @@ def test_csv_and_json_have_all_digits(results: list[CaseRuns], holds: Callable[.
 
 
 def test_the_chart_has_a_row_for_every_mode(results: list[CaseRuns]) -> None:
-    found = tuple(rows_of(results).values())
-    drawn = table.chart(found, results, "lenet on 2 devices")
+    drawn = chart(summary(results), "lenet on 2 devices")
     assert [row.label for row in drawn.rows] == list(SPEEDS)
     assert [len(row.values) for row in drawn.rows] == [3, 3, 3, 1]
     assert b"</svg>" in render([drawn], "svg")

@@ -14,9 +14,15 @@ import pytest
 from cnnbench.campaigns.sweep.document import load
 from cnnbench.campaigns.sweep.planning import SweepPlan, make_plan
 from cnnbench.campaigns.sweep.schema import Suite, check
-from cnnbench.records.run import Batch, RunRecord
+from cnnbench.records.parts import Batch
+from cnnbench.records.run import RunRecord
 
 FACTS = {"hostname": "here", "tensorflow_version": "2.21.0"}
+
+
+@pytest.fixture(autouse=True)
+def _quick_processes(quick_processes: None) -> None:
+    """Runs are forked."""
 
 
 @pytest.fixture(scope="session")
@@ -65,5 +71,5 @@ def fake(
     template.write_text(make_record().to_json(), encoding="ascii")
     script = Path(__file__).with_name("fake_run.py")
     return SimpleNamespace(
-        program=(sys.executable, "-I", str(script), str(template)), template=template
+        program=(sys.executable, "-IS", str(script), str(template)), template=template
     )

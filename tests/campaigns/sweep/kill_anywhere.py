@@ -58,7 +58,7 @@ def fork(plan, folder, program, resume, line):
 def main():
     suite, results, template, count = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
     script = str(Path(__file__).with_name("fake_run.py"))
-    program = (sys.executable, "-I", script, template)
+    program = (sys.executable, "-IS", script, template)
     plan = planning.make_plan(schema.check(document.load(suite)), FACTS)
     whole = os.path.join(results, "whole")
     assert not fork(plan, whole, program, False, 10**9)

@@ -30,7 +30,7 @@ def test_the_suite_shown_is_what_the_list_shown_says(write):
 def test_every_key_and_metric_is_there():
     for name in (*schema.keys_of(schema.Suite), *schema.keys_of(schema.SuiteEntry)):
         assert f"| `{name}`" in TEXT
-    for name in (*schema.keys_of(schema.Search), *BOUNDS):
+    for name in (*schema.keys_of(schema.BatchSizeSearch), *BOUNDS):
         assert re.search(rf"`{name}`|{name}: ", TEXT), name
     for name in shipped_suites():
         assert f"| `{name}` |" in TEXT
@@ -40,7 +40,7 @@ def test_defaults_are_those_of_the_schema():
     starred = re.findall(r"^\| `(\w+)` \*", TEXT, re.MULTILINE)
     assert sorted(starred) == sorted(schema.keys_of(schema.EntrySettings))
     assert f"seconds for one process | {schema.DEFAULT_TIMEOUT:g} |" in TEXT
-    search = schema.Search()
+    search = schema.BatchSizeSearch()
     assert f"`limit` ({search.limit})" in TEXT
     assert f"`multiple_of` ({search.multiple_of})" in TEXT
     assert f"({search.num_batches}) steps" in TEXT

@@ -41,5 +41,5 @@ def test_searches_and_unknown_devices_are_not_guessed(plan):
     work = dataclasses.replace(case.resolved.work, kind="gpu")
     unknown = dataclasses.replace(case, resolved=dataclasses.replace(case.resolved, work=work))
     assert outlook(ordered([unknown], 1), Durations(), {}).endswith(
-        "how long they take shows after the first"
+        "their duration is known after the first"
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-MOMENTS = 8
+MOMENTS = 5
 FAKE = runpy.run_path(str(Path(__file__).with_name("fake_run.py")))
 
 SUITE = f"""

@@ -13,7 +13,7 @@ from cifar10_writer import write_cifar10
 from cnnbench.campaigns.sweep.document import find_suite, load, shipped_suites
 from cnnbench.campaigns.sweep.planning import Item, Overrides, expand, make_plan, ordered
 from cnnbench.campaigns.sweep.runner import arguments
-from cnnbench.campaigns.sweep.schema import Search, check
+from cnnbench.campaigns.sweep.schema import BatchSizeSearch, check
 from cnnbench.errors import FlagError, UsageError
 
 FACTS = {"hostname": "here", "tensorflow_version": "2.21.0", "load_average_1min": 1.0}
@@ -101,7 +101,7 @@ def test_optional_entries_are_left_out_aloud(plan, monkeypatch):
 def test_overrides(plan):
     (case,) = plan(TINY, Overrides({"num_gpus": "2", "model": "trivial"}, 5, 60.0, True)).cases
     assert case.flags == ("--model=trivial", "--num_gpus=2")
-    assert (case.repeats, case.timeout, case.search) == (5, 60.0, Search())
+    assert (case.repeats, case.timeout, case.search) == (5, 60.0, BatchSizeSearch())
 
 
 REDUCE = "entries: [{name: a, command: allreduce, %s}]"
@@ -122,7 +122,7 @@ def test_all_reduces(plan):
     assert reduce.flags == ("--sizes=4K,1M", "--num_gpus=2,4", "--device=cpu")
     assert run.flags == ("--device=cpu", "--batch_size=3")
     assert reduce.resolved.config["num_gpus"] == [2, 4]
-    assert (reduce.search, run.search) == (None, Search())
+    assert (reduce.search, run.search) == (None, BatchSizeSearch())
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from cnnbench.campaigns.processes import campaign, commands
 from cnnbench.campaigns.processes.campaign import Campaign, Durations
 from cnnbench.campaigns.sweep.planning import Overrides
 from cnnbench.campaigns.sweep.runner import Sweep, largest_batch
-from cnnbench.campaigns.sweep.schema import Search
+from cnnbench.campaigns.sweep.schema import BatchSizeSearch
 from cnnbench.campaigns.sweep.store import Store
 from cnnbench.campaigns.sweep.summary import exit_code, summarise
 from cnnbench.judge.compare import load_records
@@ -30,6 +30,7 @@ pytestmark = pytest.mark.timeout(120)
 
 # Tests are no package, so that what lies beside them is run rather than imported.
 FAKE = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("fake_run.py"))))
+COMMAND = ("cnnbench", "sweep", "suite.yaml")
 FACTS = {"hostname": "here", "tensorflow_version": "2.21.0"}
 
 
@@ -60,6 +61,7 @@ def sweep(tmp_path, plan, fake):
                 seed=seed,
                 resume=resume,
                 program=fake.program,
+                command=COMMAND,
             )
             results = one.run()
         run.rows = summarise(made.cases, results)
@@ -106,6 +108,7 @@ def test_a_record_says_which_sweep_it_is_of(sweep, holds):
         "key": result.item.case.key,
         "repeat": 1,
         "seed": 1,
+        "command": list(COMMAND),
     }
     # The file that the record has in the end, not the one the child wrote it to.
     assert record["config"]["result_json"] == str(result.path)
@@ -407,10 +410,10 @@ def tried(start, search, capacity):
 @pytest.mark.parametrize(
     ("start", "search", "capacity", "found", "sizes"),
     [
-        (4, Search(limit=1000), 23, 23, [4, 8, 16, 32, 24, 20, 22, 23]),
-        (64, Search(), 5, 5, [64, 32, 16, 8]),
-        (4, Search(), 0, 0, [4]),
-        (4, Search(limit=20), 10**9, 20, [4, 8, 16, 20]),
+        (4, BatchSizeSearch(limit=1000), 23, 23, [4, 8, 16, 32, 24, 20, 22, 23]),
+        (64, BatchSizeSearch(), 5, 5, [64, 32, 16, 8]),
+        (4, BatchSizeSearch(), 0, 0, [4]),
+        (4, BatchSizeSearch(limit=20), 10**9, 20, [4, 8, 16, 20]),
     ],
 )
 def test_the_largest_batch_is_doubled_then_bisected(start, search, capacity, found, sizes):
@@ -426,7 +429,7 @@ def test_the_largest_batch_is_doubled_then_bisected(start, search, capacity, fou
 )
 def test_finds_the_largest_multiple_that_fits(start, limit, unit, capacity):
     limit = max(limit, unit)
-    search = Search(limit=limit, multiple_of=unit)
+    search = BatchSizeSearch(limit=limit, multiple_of=unit)
     found, sizes = tried(start, search, capacity)
     assert found == min(capacity, limit) // unit * unit
     assert len(set(sizes)) == len(sizes) <= 2 * (limit // unit).bit_length() + 2
@@ -438,4 +441,4 @@ def test_what_a_trial_raises_ends_it():
         raise RuntimeError(f"bug at {size}")
 
     with pytest.raises(RuntimeError, match="bug at 4"):
-        largest_batch(4, Search(), fits)
+        largest_batch(4, BatchSizeSearch(), fits)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cnnbench.campaigns.sweep.schema import DEFAULT_TIMEOUT, Search
+from cnnbench.campaigns.sweep.schema import DEFAULT_TIMEOUT, BatchSizeSearch
 from cnnbench.errors import UsageError
 
 
@@ -39,7 +39,7 @@ def test_defaults_are_merged_into_entries(suite):
     assert (a.repeats, a.timeout, a.search, a.command) == (3, 90, None, "run")
     assert b.flags["num_gpus"].text == "4"
     assert b.flags["model"].text == "lenet"
-    assert (b.repeats, b.timeout, b.search) == (1, 1.5, Search())
+    assert (b.repeats, b.timeout, b.search) == (1, 1.5, BatchSizeSearch())
     assert [(x.metric, x.minimum, x.maximum) for x in b.bounds.values()] == [
         ("throughput", None, 9),
         ("mfu", 0.1, None),
@@ -56,7 +56,7 @@ def test_what_is_said_of_one_command_means_nothing_to_another(suite):
           - {name: b, command: allreduce, flags: {sizes: 4K}}
         """
     ).entries
-    assert (list(run.flags), len(run.bounds), run.search) == (["model"], 1, Search())
+    assert (list(run.flags), len(run.bounds), run.search) == (["model"], 1, BatchSizeSearch())
     assert (list(reduce.flags), reduce.bounds, reduce.search) == (["sizes"], {}, None)
     assert reduce.repeats == 3
 

@@ -16,7 +16,7 @@ from cnnbench.campaigns.sweep.summary import advice, exit_code, summarise, table
 from cnnbench.judge.metrics.registry import BOUNDS
 from cnnbench.records.allreduce import AllReduceRecord, Point
 from cnnbench.records.load import record_of
-from cnnbench.records.run import Batch, Evaluation
+from cnnbench.records.parts import Batch, Evaluation
 from cnnbench.variable_mgr.aggregation.spec import Packing
 
 
@@ -152,7 +152,7 @@ def test_a_record_that_has_gone_is_a_failure(rows, plan, tmp_path):
 
 
 def test_every_metric_reads_a_full_record(make_record):
-    from cnnbench.records.run import Measured, ModelInfo, StartupSeconds
+    from cnnbench.records.parts import Measured, ModelInfo, StartupSeconds
 
     record = make_record(
         model=ModelInfo(

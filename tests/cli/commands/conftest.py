@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,7 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+from forked import Forked, cnnbench, execute
 
+from cnnbench.campaigns.processes import campaign
 from cnnbench.cli import main
 
 SPEEDS = (100.0, 100.2, 99.8, 100.1, 99.9)
@@ -50,32 +50,32 @@ def refuse(capsys: pytest.CaptureFixture[str]) -> Callable[..., None]:
 
 
 @pytest.fixture
-def interrupt() -> Callable[..., str]:
-    """Sends a signal to a command when it has printed a line; the rest of its output."""
+def interrupt(tmp_path: Path) -> Callable[..., str]:
+    """Sends a signal to a process of cnnbench when it has printed a line; all of its output."""
 
-    def run(command: Sequence[str], number: int, once: Callable[[str], bool]) -> str:
-        process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        )
+    def run(words: Sequence[str], number: int, once: Callable[[str], bool]) -> str:
+        out, err = tmp_path / "out", tmp_path / "err"
+        process = Forked(cnnbench, words, out, err)
         try:
-            assert process.stdout is not None
             deadline = time.monotonic() + PATIENCE
-            while not once(process.stdout.readline()):
+            while not any(map(once, out.read_text().splitlines())):
                 assert time.monotonic() < deadline
-                assert process.poll() is None
+                assert process.poll() is None, err.read_text()
+                time.sleep(0.02)
             process.send_signal(number)
-            out, err = process.communicate(timeout=PATIENCE)
+            assert process.wait(PATIENCE) == 130
         finally:
             process.kill()
-        assert process.returncode == 130
-        assert err.splitlines()[-1] == "cnnbench: error: interrupted"
-        return out
+        assert err.read_text().splitlines()[-1] == "cnnbench: error: interrupted"
+        return out.read_text()
 
     return run
+
+
+@pytest.fixture
+def loaded_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real processes of a campaign begin with TensorFlow loaded, and without a guard."""
+    monkeypatch.setattr(campaign, "execute", execute)
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from step_profiles import Profiles, changed
 
 from cnnbench import cli
 from cnnbench.campaigns.ab.side import SideFlags
@@ -136,7 +137,7 @@ def test_records_of_all_steps_are_ordinary_ones(quick, repository, bisect, tmp_p
 
 
 def test_an_interrupt_keeps_whole_pairs_and_resume_goes_on(
-    repository, unchecked, bisect, tmp_path, capsys
+    repository, unchecked, quick_processes, bisect, tmp_path, capsys
 ):
     parent = {"parent": os.getpid(), "interrupt": ["0003-b"]}
     stop = tmp_path / "stop"
@@ -206,7 +207,7 @@ def running_in(folder):
     ("says", "status", "message"),
     [
         (({"speed": 100}, {"speed": 100, "salt": 1}), 3, "BAD is not slower than GOOD: same"),
-        (({"speed": 50}, {"speed": 100}), 3, "check which is GOOD and which BAD"),
+        (({"speed": 50}, {"speed": 100}), 3, "check which is GOOD and which"),
         (({"speed": 100, "scatter": 0.5}, {"speed": 100, "salt": 1}), 3, "is undecided: "),
         (({"speed": 100}, {"die": "no such layer"}), 4, "fails: B: no such layer"),
         (({"die": "no such layer"}, {"speed": 100}), 4, "fails: A: no such layer"),
@@ -269,7 +270,7 @@ def test_the_answers_are_changes(quick, repository, bisect, capsys):
 
 @pytest.mark.parametrize(("flags", "seconds"), [((), 0.3), (("--pairing=alternate",), 0.0)])
 def test_pairs_step_in_turn_where_they_can(
-    repository, unchecked, bisect, tmp_path, capsys, flags, seconds
+    repository, unchecked, quick_processes, bisect, tmp_path, capsys, flags, seconds
 ):
     folder = repository({"speed": 100, "turns": True}, {"speed": 50, "turns": True})
     assert cli.main(bisect("main~1", "main", *flags)) == 0
@@ -291,7 +292,7 @@ def test_turns_that_cannot_be_are_wrong_use_or_skip_a_commit(repository, uncheck
 
 
 def test_a_commit_whose_processes_are_killed_is_measured_again_later(
-    repository, unchecked, bisect, tmp_path, capsys
+    repository, unchecked, quick_processes, bisect, tmp_path, capsys
 ):
     kills = {"kill": {"0001-b": 3}, "kills": str(tmp_path)}
     folder = repository({"speed": 100}, {"speed": 101, "salt": 1, **kills}, {"speed": 50})
@@ -351,3 +352,37 @@ def test_flags_that_good_cannot_run_are_wrong_use(repository, bisect, capsys):
     assert cli.main([word for word in words if not word.startswith("--python")]) == 2
     assert "--model=lenett: unknown" in capsys.readouterr().err
     assert nothing_is_left(folder)
+
+
+def test_the_commit_that_was_found_is_explained(
+    repository, unchecked, bisect, tmp_path, lenet_runs, capsys
+):
+    make = Profiles(lenet_runs())
+    says = []
+    for number, factor in enumerate((1.0, 1.0, 2.0)):
+        path = tmp_path / f"{number}.profile"
+        rows = changed(lambda part: part.layer == "conv1", factor)
+        path.write_text(make(rows).to_json())
+        says.append({"speed": 100 / factor, "profile": str(path)})
+    repository(*says)
+    assert cli.main(bisect("main~2", "main", "--explain")) == 0
+    out, err = capsys.readouterr()
+    head, _, told = out.partition("\nA step takes ")
+    assert "is the first bad commit" in head
+    assert "in conv1" in told
+    assert "the commit before it" in err
+    (folder,) = (tmp_path / "results").glob("explain-*")
+    assert len(list(folder.glob("[ab]/*.profile"))) == 6
+    # Once more from the journal; only the profiles are taken again.
+    assert cli.main(bisect("main~2", "main", "--explain", "--resume")) == 0
+    assert "in conv1" in capsys.readouterr().out
+
+
+def test_a_commit_that_cannot_be_explained_is_found_nevertheless(
+    repository, unchecked, bisect, capsys
+):
+    repository({"speed": 100}, {"speed": 50})
+    assert cli.main(bisect("main~1", "main", "--explain")) == 0
+    out, err = capsys.readouterr()
+    assert "is the first bad commit" in out
+    assert "not explained: the cnnbench of side A is of a version without --profile_json" in err

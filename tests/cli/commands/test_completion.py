@@ -1,56 +1,36 @@
-"""cnnbench completion: what shells propose, asked of the shells themselves."""
+"""cnnbench completion: what is proposed, and that the shells ask for it."""
 
 from __future__ import annotations
 
+import io
+import os
 import shutil
 import subprocess
+import sys
 
 import pytest
 
 from cnnbench import cli
 from cnnbench.campaigns.sweep.document import shipped_suites
 from cnnbench.cli.commands import COMMANDS
+from cnnbench.cli.commands.completion import proposals
 from cnnbench.flags import FLAGS
 from cnnbench.variable_mgr.all_reduce.registry import names
 
-BREAKS = "= : @"
+
+def proposed(*words):
+    """The words that the last one may be completed to."""
+    return [word for word, _ in proposals(words)]
 
 
-@pytest.fixture(scope="module")
-def scripts(tmp_path_factory):
-    """The script of each shell, in a file."""
-    folder = tmp_path_factory.mktemp("completion")
-    for shell in ("bash", "zsh"):
-        with pytest.MonkeyPatch.context() as patch:
-            lines = []
-            patch.setattr("cnnbench.cli.commands.completion.print_result", lines.append)
-            assert cli.main(["completion", shell]) == 0
-        (folder / shell).write_text("\n".join(lines) + "\n")
-    return folder
-
-
-@pytest.fixture
-def propose(scripts, tmp_path):
-    """What bash proposes for the last of some words, = being a word of its own."""
-
-    def ask(*words):
-        code = 'source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _cnnbench; '
-        code += 'printf "%s\\n" "${COMPREPLY[@]}"'
-        command = ["bash", "--norc", "-c", code, "bash", str(scripts / "bash"), "cnnbench", *words]
-        done = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True)
-        return done.stdout.split()
-
-    return ask
-
-
-def test_commands_and_flags_are_those_that_there_are(propose):
-    assert set(propose("")) == {*COMMANDS, "help"}
-    assert set(propose("help", "")) == set(COMMANDS)
-    proposed = set(propose("--"))
+def test_commands_and_flags_are_those_that_there_are():
+    assert set(proposed("")) == {*COMMANDS, "help"}
+    assert set(proposed("help", "")) == set(COMMANDS)
+    flags = set(proposed("--"))
     for spec in FLAGS:
         switch = {f"--{spec.name}", f"--no{spec.name}"}
-        assert (switch if spec.kind == "boolean" else {f"--{spec.name}="}) <= proposed
-    assert propose("run", "-data_d") == ["--data_dir="]
+        assert (switch if spec.kind == "boolean" else {f"--{spec.name}="}) <= flags
+    assert proposed("run", "-data_d") == ["--data_dir="]
 
 
 @pytest.mark.parametrize(
@@ -58,36 +38,112 @@ def test_commands_and_flags_are_those_that_there_are(propose):
     [
         (["--model", "=", "resnet50_v1"], {"resnet50_v1.5"}),
         (["--model", "lene"], {"lenet"}),
+        (["--model=lene"], {"--model=lenet"}),
         (["--variable_update=coll"], {"--variable_update=collective_all_reduce"}),
         (["--all_reduce_spec", "="], set(names())),
         (["--variable_update", "=", "distributed_r"], {"distributed_replicated"}),
         (["ab", "--pairs=8", "--", "--optimizer", "=", "mo"], {"momentum"}),
+        (["ab", "--pairs", "=", "8", "--", "--optimizer=mo"], {"--optimizer=momentum"}),
         (["compare", "a", "b", "--metrics", "=", "throughput,mem"], {"throughput,memory"}),
         (["sweep", ""], set(shipped_suites())),
         (["data", "make-i"], {"make-imagenet"}),
         (["strategies", "--model", "=", "alexn"], {"alexnet"}),
         (["completion", "z"], {"zsh"}),
         (["--xla", "--mod"], {"--model=", "--model_plugin="}),
+        (["--noxla", "--mod"], {"--model=", "--model_plugin="}),
         (["--batch_size", "=", ""], set()),
+        (["--batch_size", ""], set()),
+        (["--no_such_flag", "--mod"], set()),
+        (["no_such_command", "--mod"], set()),
+        (["--model_plugin", "=", "ne"], {":file"}),
+        (["--data_dir="], {":folder"}),
+        (["report", "r"], {":file"}),
+        (["compare", "runs", "--baseline_aa", "ru"], {":folder"}),
+        (["run", ""], set()),
     ],
 )
-def test_values_are_those_that_a_flag_takes(propose, words, expected):
-    assert set(propose(*words)) == expected
+def test_values_are_those_that_a_flag_takes(words, expected):
+    assert set(proposed(*words)) == expected
 
 
-def test_files_and_folders_follow_where_paths_are_taken(propose, tmp_path):
-    (tmp_path / "nets.py").touch()
+def test_words_are_read_from_stdin_and_have_a_line_of_help(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("hist\n"))
+    assert cli.main(["completion", "--words"]) == 0
+    assert capsys.readouterr().out == f"history\t{COMMANDS['history']}\n"
+
+
+def test_completing_loads_nothing_heavy():
+    code = (
+        "import sys; from cnnbench.cli.commands import COMMANDS;"
+        "from cnnbench.cli.commands.completion import proposals;"
+        "assert all(list(proposals([name, '--'])) for name in COMMANDS);"
+        "assert list(proposals(['--model=']));"
+        "assert not {'tensorflow', 'pandas', 'matplotlib', 'jinja2'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    """A folder for PATH with the command and the scripts of both shells."""
+    folder = tmp_path_factory.mktemp("completion")
+    for shell in ("bash", "zsh"):
+        with pytest.MonkeyPatch.context() as patch:
+            lines = []
+            patch.setattr("cnnbench.cli.commands.completion.print_result", lines.append)
+            assert cli.main(["completion", shell]) == 0
+        (folder / shell).write_text("\n".join(lines) + "\n")
+    command = folder / "bin" / "cnnbench"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m cnnbench "$@"\n')
+    command.chmod(0o755)
+    return folder
+
+
+def environment(path):
+    return {**os.environ, "PATH": f"{path / 'bin'}:{os.environ['PATH']}"}
+
+
+@pytest.fixture
+def ask(path, tmp_path):
+    """What bash proposes for the last of some words, = being a word of its own."""
+
+    def ask(*words):
+        code = 'source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _cnnbench; '
+        code += 'printf "%s\\n" "${COMPREPLY[@]}"'
+        done = subprocess.run(
+            ["bash", "--norc", "-c", code, "bash", str(path / "bash"), "cnnbench", *words],
+            cwd=tmp_path,
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env=environment(path),
+        )
+        return done.stdout.splitlines()
+
+    return ask
+
+
+def test_bash_completes_words(ask):
+    assert ask("--model", "=", "resnet50_v1") == ["resnet50_v1.5"]
+    assert set(ask("help", "")) == set(COMMANDS)
+    assert ask("--no_such=") == [""]
+
+
+def test_bash_completes_files_and_folders(ask, tmp_path):
+    (tmp_path / "nets a.py").touch()
     (tmp_path / "runs").mkdir()
-    assert set(propose("--model_plugin", "=", "")) == {"nets.py", "runs"}
-    assert propose("--data_dir", "=", "") == ["runs"]
-    assert propose("report", "r") == ["runs"]
-    assert propose("compare", "runs", "--baseline_aa", "ru") == ["runs"]
+    assert set(ask("--model_plugin", "=", "")) == {"nets a.py", "runs"}
+    assert ask("--model_plugin=ne") == ["--model_plugin=nets a.py"]
+    assert ask("--data_dir", "=") == ["runs"]
+    assert ask("report", "r") == ["runs"]
 
 
-def test_the_scripts_parse(scripts):
-    subprocess.run(["bash", "-n", str(scripts / "bash")], check=True)
+def test_the_scripts_parse(path):
+    subprocess.run(["bash", "-n", str(path / "bash")], check=True)
     if shutil.which("zsh"):
-        subprocess.run(["zsh", "-n", str(scripts / "zsh")], check=True)
+        subprocess.run(["zsh", "-n", str(path / "zsh")], check=True)
 
 
 ZSH = """
@@ -112,10 +168,10 @@ while zpty -r box line; do if [[ $line == *DONE:* ]]; then print -r -- "$line"; 
         ("cnnbench ab -- --data_d", "cnnbench ab -- --data_dir="),
     ],
 )
-def test_zsh_completes_too(scripts, line, completed):
+def test_zsh_completes_too(path, line, completed):
     done = subprocess.run(
         ["zsh", "-f", "-c", ZSH],
-        env={"LINE": line, "SCRIPT": str(scripts / "zsh"), "TERM": "dumb", "PATH": "/usr/bin:/bin"},
+        env={**environment(path), "LINE": line, "SCRIPT": str(path / "zsh"), "TERM": "dumb"},
         capture_output=True,
         text=True,
         timeout=60,

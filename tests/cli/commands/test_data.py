@@ -42,8 +42,8 @@ def test_make_then_check(folder, tmp_path, capsys):
     assert data.main(["check", str(out)]) == 0
     report = capsys.readouterr().out
     assert "imagenet" in report
-    assert "train: 6 sound records in 2 files" in report
-    assert "validation: 2 sound records in 1 files" in report
+    assert "train: 6 valid records in 2 files" in report
+    assert "validation: 2 valid records in 1 files" in report
 
 
 def test_a_labels_file_gives_the_order(folder, tmp_path):

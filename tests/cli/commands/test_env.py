@@ -116,8 +116,8 @@ def test_check_of_a_busy_machine_exits_3(conditions, capsys):
         "load: other processes keep 1.0 of 2 CPUs busy (load average 2.0); stop them, leave them "
         "their CPUs with --num_intra_threads=1, or compare runs with cnnbench ab, which "
         "interleaves the two sides",
-        "steal: the hypervisor withholds 20% of the CPU time this machine asks for; use a machine "
-        "whose CPUs are its own, or compare runs with cnnbench ab, which interleaves the two sides",
+        "steal: the hypervisor withholds 20% of the CPU time this machine asks for; use a "
+        "dedicated machine, or compare runs with cnnbench ab, which interleaves the two sides",
         "2 condition(s) that would distort a measurement",
     ]
 

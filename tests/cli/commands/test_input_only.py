@@ -14,7 +14,7 @@ from cnnbench import RunRecord
 from cnnbench.base.text.numbers import number
 from cnnbench.cli import main
 from cnnbench.data import IMAGENET, InputSpec
-from cnnbench.data.pipeline import Pipeline, Stage
+from cnnbench.data.pipeline import Pipeline, PipelineStage
 from cnnbench.data.prefetch import PipelineInput
 from cnnbench.run.driver import input_only
 
@@ -114,7 +114,7 @@ class SlowPipeline(Pipeline):
         return tf.data.Dataset.counter().map(batch).prefetch(8)
 
     def stages(self):
-        return [Stage("batch", self.tower_batches(), 1)]
+        return [PipelineStage("batch", self.tower_batches(), 1)]
 
 
 def test_batches_that_lie_ready_are_no_throughput(cpu_devices, monkeypatch):

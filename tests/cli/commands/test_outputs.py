@@ -109,14 +109,14 @@ def test_names_longer_than_any_path_are_one_line(argv, capsys):
 
 
 def test_a_prediction_does_not_replace_what_it_is_made_from(tmp_path, capsys):
-    points = Path(__file__).parents[2] / "frozen" / "allreduce.json"
-    copy = tmp_path / "points.json"
-    copy.write_bytes(points.read_bytes())
-    flags = ["allreduce", "--predict", f"--points={copy}", "--devices=4"]
+    measured = Path(__file__).parents[2] / "frozen" / "allreduce.json"
+    copy = tmp_path / "run.json"
+    copy.write_bytes(measured.read_bytes())
+    flags = ["allreduce", "--predict", "--link=hdr", f"--record={copy}", "--devices=4"]
     assert main([*flags, f"--result_json={copy}"]) == 2
     assert f"--result_json={copy}: is a file that this command reads" in capsys.readouterr().err
     other = tmp_path / "measured.json"
-    other.write_bytes(points.read_bytes())
+    other.write_bytes(measured.read_bytes())
     assert main([*flags, f"--result_json={other}"]) == 2
     assert "is a file of another kind" in capsys.readouterr().err
-    assert copy.read_bytes() == other.read_bytes() == points.read_bytes()
+    assert copy.read_bytes() == other.read_bytes() == measured.read_bytes()

@@ -9,9 +9,9 @@ import pytest
 
 from cnnbench.cli import main
 from cnnbench.cli.commands.roofline import RooflineFlags, _check_outputs
-from cnnbench.lab.roofline.work import FORWARD, TO_INPUT, TO_KERNEL
 from cnnbench.models import get_model
 from cnnbench.models.declare import declare
+from cnnbench.records.step_profile import FORWARD, TO_INPUT, TO_KERNEL
 from cnnbench.run.runtime import copy_rate
 
 RUN = (
@@ -39,6 +39,12 @@ def test_all_flops_of_a_training_step_have_a_row(quick_start, monkeypatch, tmp_p
     seconds = [float(row["seconds"]) for row in rows]
     document = json.loads(files[0].read_text())
     assert sum(seconds) == pytest.approx(document["step_seconds"])
+    assert document["run"]["command"][:3] == ["cnnbench", *RUN[:2]]
+    assert document["run"]["measured"]["peak_flops_per_sec"] == 1e11
+    assert main(["report", str(files[0]), "--format=markdown"]) == 0
+    page = capsys.readouterr().out
+    assert "## What the machine reaches" in page
+    assert "lenet, batch 4, 2 cpu, replicated: by kind of operation" in page
     by_part = {(row["layer"], row["direction"]): row for row in rows if int(row["flops"])}
     first = by_part["conv0", FORWARD]
     assert first["kind"] == "convolution 5x5"

@@ -38,7 +38,7 @@ def test_wrong_use(words: tuple[str, ...], message: str, refuse: Callable[..., N
 
 
 def test_modes_are_measured_and_have_equal_weights(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], loaded_processes: None
 ) -> None:
     results, plot = tmp_path / "results", tmp_path / "plot.svg"
     modes = f"--modes=parameter_server,replicated,{local_sgd.MODE}"
@@ -46,7 +46,7 @@ def test_modes_are_measured_and_have_equal_weights(
     out = ("--format=json", f"--results={results}", f"--plot={plot}")
     assert main(["strategies", *TINY, *STEPS, modes, plugin, *out]) == 0
     text = capsys.readouterr().out
-    assert KINDS["json of strategies"](text.encode())
+    assert KINDS["strategies"](text.encode())
     assert KINDS[".svg"](plot.read_bytes())
     document = json.loads(text)
     rows = {row["mode"]: row for row in document["rows"]}
@@ -59,6 +59,7 @@ def test_modes_are_measured_and_have_equal_weights(
     assert rows["parameter_server"]["reduction_operations"] > 0
     assert all(row["images_per_sec"] > 0 for row in rows.values())
     assert "</svg>" in plot.read_text()
+    assert json.loads((results / "strategies.json").read_text()) == document
     records = load_records([results]).records
     modes_run = sorted(one.config["variable_update"] for one in records)
     assert modes_run == [local_sgd.MODE, "parameter_server", "parameter_server", "replicated"]
@@ -66,5 +67,9 @@ def test_modes_are_measured_and_have_equal_weights(
     # Ordinary records, which other commands read.
     pair = [str(results / name) for name in ("parameter_server", "replicated")]
     assert main(["compare", *pair, "--allow_different=variable_update"]) == 3
+    capsys.readouterr()
     assert main(["report", str(results), "--format=markdown"]) == 0
+    page = capsys.readouterr().out
+    assert "## Modes side by side" in page
+    assert "cnnbench strategies --model=trivial" in page
     assert main(["history", str(results)]) == 0

@@ -138,7 +138,7 @@ def test_planning_loads_no_tensorflow(in_folder, alone):
 
 
 @pytest.mark.timeout(280)
-def test_end_to_end(in_folder, capfd):
+def test_end_to_end(in_folder, capfd, loaded_processes):
     """Real runs: interrupted by SIGTERM, resumed, summed up; nothing twice."""
     command = [sys.executable, "-m", "cnnbench", "sweep", "tiny.yaml", "--resume", "--seed=1"]
     first = subprocess.Popen([*command, "--repeats=1"], stderr=subprocess.PIPE, text=True)
@@ -166,7 +166,7 @@ def test_end_to_end(in_folder, capfd):
 
 
 @pytest.mark.timeout(280)
-def test_a_search_meets_a_real_lack_of_memory(in_folder, capfd):
+def test_a_search_meets_a_real_lack_of_memory(in_folder, capfd, loaded_processes):
     suite = f"""
     name: greedy
     defaults:

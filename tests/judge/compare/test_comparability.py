@@ -4,7 +4,7 @@ from cnnbench.flags import FLAGS
 from cnnbench.judge.compare.comparability import Group, differences, known_facts
 from cnnbench.judge.compare.configuration import Configuration
 from cnnbench.judge.metrics.comparable_facts import FACTS, GROUPS, PATTERNS, Role, expand, fact
-from cnnbench.records.run import Batch, ModelInfo
+from cnnbench.records.parts import Batch, ModelInfo
 
 
 def group(*records):

@@ -4,9 +4,9 @@ import math
 import pytest
 
 from cnnbench.errors import ExitCode
-from cnnbench.judge.compare import Policy, Skipped, Verdict, compare_records
+from cnnbench.judge.compare import Policy, SkippedFile, Verdict, compare_records
 from cnnbench.judge.report.renderers import render
-from cnnbench.records.run import Evaluation
+from cnnbench.records.parts import Evaluation
 
 BASE = (100.0, 100.2, 99.8, 100.1, 99.9)
 
@@ -174,9 +174,9 @@ def test_the_geometric_mean_is_over_what_was_compared_only(runs):
     new += [runs(None, error=("OSError", "no"), flags={"model": "resnet20"})]
     new += suite({"overfeat": 1.0})
     found = compare_records(base, new)
-    mean, number = found.geometric_mean()
+    mean = found.geometric_mean()
     # sqrt(1.21 * 1) = 1.1
-    assert (mean, number) == (pytest.approx(0.1), 2)
+    assert (mean.change, mean.configurations) == (pytest.approx(0.1), 2)
     nothing = compare_records(runs.of(*BASE), runs.of(*BASE, flags={"model": "vgg11"}))
     assert nothing.geometric_mean() is None
 
@@ -214,7 +214,7 @@ def test_a_regression_outranks_failures_and_open_questions(runs):
     failed = runs(None, error=("OSError", "no"), flags={"model": "a"})
     open_question = runs(flags={"model": "b"})
     base = [*runs.of(*BASE), *runs.of(*BASE, flags={"model": "a"}), open_question]
-    broken = (Skipped("x.json", "empty"),)
+    broken = (SkippedFile("x.json", "empty"),)
 
     def code(*new, skipped=()):
         return compare_records(base, new, skipped=skipped).exit_code
@@ -229,8 +229,8 @@ def test_a_faulty_file_makes_the_answer_incomplete(runs):
         return compare_records(runs.of(*BASE), runs.of(*BASE), skipped=skipped).exit_code
 
     assert code() is ExitCode.OK
-    assert code(Skipped("a.json", "holds a document of the kind", defect=False)) is ExitCode.OK
-    assert code(Skipped("a.json", "empty")) is ExitCode.INCONCLUSIVE
+    assert code(SkippedFile("a.json", "holds a document of the kind", defect=False)) is ExitCode.OK
+    assert code(SkippedFile("a.json", "empty")) is ExitCode.INCONCLUSIVE
     assert compare_records([], []).exit_code is ExitCode.INCONCLUSIVE
 
 

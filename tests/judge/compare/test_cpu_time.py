@@ -11,8 +11,7 @@ from cnnbench.judge.compare import Policy, Verdict, compare_records
 from cnnbench.judge.compare.answer import answer
 from cnnbench.judge.compare.cpu_time import difference
 from cnnbench.judge.compare.disturbance import mostly_disturbed
-from cnnbench.records.run import ConditionNote, Conditions
-from cnnbench.records.turns import TurnTaking
+from cnnbench.records.parts import ConditionNote, Conditions, TurnTaking
 
 WALL_NOISE = [0.78, 1.3, 0.9, 1.12, 0.83, 1.22, 1.05, 0.95]
 CPU_NOISE = [1.01, 0.99, 1.005, 0.995, 1.0, 1.01, 0.992, 1.003]

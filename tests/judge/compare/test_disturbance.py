@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cnnbench.judge.compare import Verdict, compare_records
 from cnnbench.judge.compare.disturbance import disturbance
-from cnnbench.records.run import ConditionNote, Conditions
+from cnnbench.records.parts import ConditionNote, Conditions
 
 NOISY = (90.0, 95.0, 100.0, 105.0, 110.0)
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cnnbench.judge.compare import METRICS, Case, Policy, Verdict, aa_spread, judge, judge_all
+from cnnbench.judge.compare import METRICS, Policy, TwoSamples, Verdict, aa_spread, judge, judge_all
 from cnnbench.judge.compare.judge import processes_needed
 
 # Five processes of 100 images/sec, give or take 0.3 %.
@@ -229,8 +229,8 @@ def test_a_change_that_nearly_is_one_needs_few_more():
     # the floor. Quantiles of alpha 0.004 (ten configurations) 2.878 and of 0.8 0.842:
     # 2 * pi / 3 * (3.72 * 0.231 / 0.27)^2 = 21.2 processes.
     base = [100 * math.exp(0.2 * sign) for sign in (1, -1, 1, -1)]
-    like = [Case(base=BASE, new=BASE) for _ in range(9)]
-    found = judge_all([*like, Case(base=base * 2, new=scaled(base * 2, math.exp(-0.3)))])[-1]
+    like = [TwoSamples(base=BASE, new=BASE) for _ in range(9)]
+    found = judge_all([*like, TwoSamples(base=base * 2, new=scaled(base * 2, math.exp(-0.3)))])[-1]
     assert found.verdict is Verdict.INCONCLUSIVE
     assert found.needed == pytest.approx(21, abs=4)
     more = found.needed - 8
@@ -245,8 +245,8 @@ def test_an_interval_beyond_the_floor_may_not_be_certain():
     # Nine of ten configurations are alike, so that p counts ten times.
     base = [100.0, 101.0, 102.0, 103.0, 104.0, 105.0, 106.0]
     new = [80.0, 81.0, 82.0, 83.0, 84.0, 102.5, 85.0]
-    like = [Case(base=BASE, new=BASE) for _ in range(9)]
-    found = judge_all([*like, Case(base=base, new=new)])[-1]
+    like = [TwoSamples(base=BASE, new=BASE) for _ in range(9)]
+    found = judge_all([*like, TwoSamples(base=base, new=new)])[-1]
     assert found.verdict is Verdict.INCONCLUSIVE
     assert ": slower by more than 3.0 %, but not certainly so" in found.reason
     assert "would prove a change as large" in found.reason
@@ -276,8 +276,8 @@ def test_pairs_take_out_what_both_of_a_pair_share():
 def test_a_suite_pays_for_its_tests():
     # One slower among ten: 10 * 2/252 = 0.079. Five processes cannot prove it, six can:
     # 10 * 2/924 = 0.022.
-    like = [Case(base=BASE, new=BASE) for _ in range(9)]
-    found = judge_all([*like, Case(base=BASE, new=scaled(BASE, 0.9))])[-1]
+    like = [TwoSamples(base=BASE, new=BASE) for _ in range(9)]
+    found = judge_all([*like, TwoSamples(base=BASE, new=scaled(BASE, 0.9))])[-1]
     assert found.verdict is Verdict.INCONCLUSIVE
     assert found.p_adjusted == pytest.approx(20 / 252)
     assert found.reason == (
@@ -285,14 +285,18 @@ def test_a_suite_pays_for_its_tests():
         "at least 6 on each side are needed"
     )
     six = [*BASE, 100.0]
-    found = judge_all([*like, Case(base=six, new=scaled(six, 0.9))])[-1]
+    found = judge_all([*like, TwoSamples(base=six, new=scaled(six, 0.9))])[-1]
     assert found.verdict is Verdict.SLOWER
     assert found.reason.endswith("p = 0.022 over 10 configurations")
 
 
 def test_a_suite_does_not_pay_for_what_was_not_tested():
-    cases = [Case(base=BASE, new=BASE[:3]), Case(base=[], new=[]), Case(base=[math.nan], new=[1.0])]
-    found = judge_all([*cases, Case(base=BASE, new=scaled(BASE, 0.9))])
+    cases = [
+        TwoSamples(base=BASE, new=BASE[:3]),
+        TwoSamples(base=[], new=[]),
+        TwoSamples(base=[math.nan], new=[1.0]),
+    ]
+    found = judge_all([*cases, TwoSamples(base=BASE, new=scaled(BASE, 0.9))])
     assert found[-1].p_adjusted == found[-1].p
     assert [one.verdict for one in found] == [
         Verdict.INCONCLUSIVE,
@@ -303,8 +307,8 @@ def test_a_suite_does_not_pay_for_what_was_not_tested():
 
 
 def test_metrics_are_families_of_their_own():
-    memory = [Case(base=BASE, new=BASE, metric=METRICS["memory"]) for _ in range(9)]
-    found = judge_all([*memory, Case(base=BASE, new=scaled(BASE, 0.9))])
+    memory = [TwoSamples(base=BASE, new=BASE, metric=METRICS["memory"]) for _ in range(9)]
+    found = judge_all([*memory, TwoSamples(base=BASE, new=scaled(BASE, 0.9))])
     assert found[-1].p_adjusted == found[-1].p
 
 

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from cnnbench.judge.compare import Verdict, compare_records
-from cnnbench.judge.compare.estimate import Case
+from cnnbench.judge.compare.estimate import TwoSamples
 from cnnbench.judge.compare.judge import judge_all, processes_needed
 from cnnbench.judge.compare.power import processes_to_decide, processes_to_find
 from cnnbench.judge.metrics.policy import Policy
@@ -22,7 +22,7 @@ def suite(draw, processes, scatter, change=0.8, configurations=SMOKE):
     def side(level):
         return [level * math.exp(draw.gauss(0, scatter)) for _ in range(processes)]
 
-    return [Case(base=side(100.0), new=side(100.0 * change)) for _ in range(configurations)]
+    return [TwoSamples(base=side(100.0), new=side(100.0 * change)) for _ in range(configurations)]
 
 
 def verdicts(cases):
@@ -40,7 +40,7 @@ def test_as_many_as_a_verdict_on_every_configuration_takes(configurations, proce
 
 def test_one_process_that_met_a_neighbour_leaves_its_configuration_decided():
     cases = suite(random.Random(1), processes_to_decide(SMOKE), 0.02)
-    slow = Case(base=[50.0, *cases[0].base[1:]], new=cases[0].new)
+    slow = TwoSamples(base=[50.0, *cases[0].base[1:]], new=cases[0].new)
     assert verdicts([slow, *cases[1:]]) == {Verdict.SLOWER}
 
 

@@ -311,8 +311,9 @@ def test_runs_and_reductions_are_judged_each_by_its_metric(reductions, runs):
     # Means and counts are of one unit each.
     throughput, bandwidth = found.leading
     assert [metric.name for metric in found.leading] == ["throughput", "bus_bandwidth"]
-    assert found.geometric_mean(throughput) == (pytest.approx(0.1), 1)
-    assert found.geometric_mean(bandwidth) == (pytest.approx(-0.1), 1)
+    means = [found.geometric_mean(metric) for metric in (throughput, bandwidth)]
+    assert [mean.change for mean in means] == [pytest.approx(0.1), pytest.approx(-0.1)]
+    assert [mean.configurations for mean in means] == [1, 1]
     assert found.counts(throughput) == {Verdict.FASTER: 1}
     assert found.counts(bandwidth) == {Verdict.SLOWER: 1}
 

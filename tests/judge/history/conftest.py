@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from cnnbench.judge.history import METRICS, Entry, all_series
+from cnnbench.judge.history import METRICS, HistoryEntry, all_series
 
 
 class Runs:
@@ -62,7 +62,9 @@ def series_of():
 
     def make(records, metric="throughput", **more):
         return all_series(
-            [entry for one in records for entry in Entry.all_of(one)], METRICS[metric], **more
+            [entry for one in records for entry in HistoryEntry.all_of(one)],
+            METRICS[metric],
+            **more,
         )
 
     return make

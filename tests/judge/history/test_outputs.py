@@ -12,7 +12,7 @@ import pytest
 
 from cnnbench import __version__
 from cnnbench.base.charts import Lines
-from cnnbench.judge.compare import Skipped
+from cnnbench.judge.compare import SkippedFile
 from cnnbench.judge.history import METRICS, page, trend
 from cnnbench.judge.history.document import json_text
 from cnnbench.judge.history.figures import figures
@@ -73,7 +73,7 @@ def test_table_is_golden(trends):
 
 
 def test_document_is_golden(trends):
-    golden("history.json", json_text(trends, SPEED, [Skipped("x.json", "empty")]))
+    golden("history.json", json_text(trends, SPEED, [SkippedFile("x.json", "empty")]))
 
 
 def test_markdown_of_the_page_is_golden(trends):

@@ -5,7 +5,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from cnnbench.judge.history import METRICS, Entry, Selection, all_series, contents, trend
+from cnnbench.judge.history import METRICS, HistoryEntry, Selection, all_series, contents, trend
 from cnnbench.records.allreduce import Copying
 
 BANDWIDTH = METRICS["bus_bandwidth"]
@@ -29,7 +29,7 @@ def history(reductions):
 
 
 def entries(records):
-    return [entry for record in records for entry in Entry.all_of(record)]
+    return [entry for record in records for entry in HistoryEntry.all_of(record)]
 
 
 def names(series):

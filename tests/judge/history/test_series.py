@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 import pytest
 
 from cnnbench.errors import FlagError
-from cnnbench.judge.history import METRICS, Entry, Selection, all_series
+from cnnbench.judge.history import METRICS, HistoryEntry, Selection, all_series
 from cnnbench.judge.history.series import order_of_commits
 
 
@@ -80,7 +80,7 @@ def test_what_a_point_is(runs, series_of, by, names):
 
 
 def test_the_users_commit_comes_before_cnnbenchs_own(runs):
-    (entry,) = Entry.all_of(runs(1, "mine", facts={"git_commit": "f" * 40}))
+    (entry,) = HistoryEntry.all_of(runs(1, "mine", facts={"git_commit": "f" * 40}))
     assert entry.commit == "mine"
 
 
@@ -129,7 +129,7 @@ def test_points_can_be_in_order_of_a_repository(runs, series_of):
 
 
 def test_values_without_a_logarithm_are_left_out(runs):
-    (entry,) = Entry.all_of(runs(100, "a"))
+    (entry,) = HistoryEntry.all_of(runs(100, "a"))
     (series,) = all_series([replace(entry, values={"throughput": 0.0})], METRICS["throughput"])
     assert series.points == ()
 

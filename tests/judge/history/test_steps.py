@@ -69,7 +69,10 @@ def test_facts_that_changed_at_the_step_are_named_what_decides_speed_first(runs,
     for index in range(8):
         records += [runs(80.0, f"d{index}", facts=after)]
     (step,) = trend(series_of(records)[0], SPEED).steps
-    assert step.facts == (("tensorflow_version", "2.20", "2.21"), ("numpy_version", "2", "3"))
+    assert [(one.fact, one.before, one.after) for one in step.facts] == [
+        ("tensorflow_version", "2.20", "2.21"),
+        ("numpy_version", "2", "3"),
+    ]
 
 
 def test_changes_below_the_threshold_are_none_whatever_their_number():

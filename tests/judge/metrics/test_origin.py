@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cnnbench.judge.compare import Verdict, compare_records, judge
-from cnnbench.judge.history import METRICS, Entry, all_series
+from cnnbench.judge.history import METRICS, HistoryEntry, all_series
 from cnnbench.judge.metrics.origin import Origin, titles, varying
 from cnnbench.judge.report.results import configurations
 from cnnbench.judge.report.results import gather as report_of
@@ -101,7 +101,7 @@ def test_a_report_pools_one_origin_and_all_of_it(made, triples):
 @given(MIXED, st.sampled_from(["commit", "day", "hostname"]))
 def test_a_point_of_a_history_is_of_one_origin(made, triples, by):
     records = made(triples)
-    entries = [entry for record in records for entry in Entry.all_of(record)]
+    entries = [entry for record in records for entry in HistoryEntry.all_of(record)]
     known = {record.run_id: identity(record) for record in records}
     seen = []
     for series in all_series(entries, METRICS["throughput"], by=by):
@@ -163,6 +163,6 @@ def test_what_varies_names_configurations_and_points(made):
         f"lenet, batch 8, 1 cpu, side A, {'a' * 12}",
         f"lenet, batch 8, 1 cpu, side B, {'b' * 12}+",
     ]
-    entries = [entry for record in records for entry in Entry.all_of(record)]
+    entries = [entry for record in records for entry in HistoryEntry.all_of(record)]
     (series,) = all_series(entries, METRICS["throughput"])
     assert [point.short for point in series.points] == ["a" * 12, "b" * 12]

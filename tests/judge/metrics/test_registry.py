@@ -1,7 +1,7 @@
 import pytest
 
 from cnnbench.judge.metrics.measurement import KINDS
-from cnnbench.judge.metrics.policy import Policy, Verdict
+from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.registry import (
     ALL,
     BOUNDS,
@@ -14,7 +14,7 @@ from cnnbench.judge.metrics.registry import (
     startup,
     throughput,
 )
-from cnnbench.records.run import Batch, Evaluation, Measured, StartupSeconds
+from cnnbench.records.parts import Batch, Evaluation, Measured, StartupSeconds
 
 
 def test_throughput_is_the_global_batch_over_the_median_step(runs):
@@ -52,23 +52,6 @@ def test_memory_and_startup(runs):
     assert memory(runs(measured=Measured(peak_memory_bytes=5))) == 5.0
     seconds = StartupSeconds(import_=1.0, build=2.0, first_step=4.0)
     assert startup(runs(startup_seconds=seconds)) == 7.0
-
-
-@pytest.mark.parametrize(
-    ("name", "better", "worse"),
-    [
-        ("throughput", "faster", "slower"),
-        ("memory", "less", "more"),
-        ("startup", "quicker", "longer"),
-        ("accuracy", "better", "worse"),
-        ("cpu_time", "less", "more"),
-    ],
-)
-def test_words(name, better, worse):
-    metric = METRICS[name]
-    assert metric.word(Verdict.FASTER) == better
-    assert metric.word(Verdict.SLOWER) == worse
-    assert metric.word(Verdict.NOT_COMPARABLE) == "not comparable"
 
 
 def test_thresholds():

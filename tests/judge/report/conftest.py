@@ -7,7 +7,7 @@ import pytest
 from cnnbench.judge.report import gather
 from cnnbench.records.allreduce import Copying
 from cnnbench.records.load import Loaded
-from cnnbench.records.run import (
+from cnnbench.records.parts import (
     ConditionNote,
     Conditions,
     Evaluation,

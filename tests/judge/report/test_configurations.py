@@ -7,7 +7,7 @@ from scipy import stats
 
 from cnnbench.base.stats.descriptive import median
 from cnnbench.judge.compare import compare_records
-from cnnbench.judge.report.results import Values, configurations, median_interval
+from cnnbench.judge.report.results import ProcessValues, configurations, median_interval
 
 
 @pytest.mark.parametrize(
@@ -67,10 +67,16 @@ def test_runs_that_went_wrong_enter_no_figure(runs):
 
 
 def test_samples_of_few_values():
-    assert Values(()).median is Values(()).range is Values(()).interval is Values(()).spread is None
-    assert Values((2.0,)).spread is None
-    assert Values((90.0, 110.0)).spread == pytest.approx(0.2)
-    assert Values((1.0, 5.0, 3.0)).median == median([1.0, 3.0, 5.0])
+    assert (
+        ProcessValues(()).median
+        is ProcessValues(()).range
+        is ProcessValues(()).interval
+        is ProcessValues(()).spread
+        is None
+    )
+    assert ProcessValues((2.0,)).spread is None
+    assert ProcessValues((90.0, 110.0)).spread == pytest.approx(0.2)
+    assert ProcessValues((1.0, 5.0, 3.0)).median == median([1.0, 3.0, 5.0])
 
 
 def test_configurations_are_in_order_of_the_numbers_in_their_names(runs):

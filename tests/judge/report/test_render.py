@@ -7,57 +7,19 @@ import hashlib
 import io
 import os
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from pages import HOSTILE, Page
 
 from cnnbench import __version__
-from cnnbench.judge.compare import Skipped
+from cnnbench.judge.compare import SkippedFile
 from cnnbench.judge.report import build, gather, render
 from cnnbench.judge.report.tables import TABLES, frame
 from cnnbench.judge.report.tables import csv as csv_text
 from cnnbench.records.load import Loaded
 
 GOLDEN = Path(__file__).parent / "golden"
-HOSTILE = (
-    "</script></style></title></svg>--><script>alert(1)</script><img src=x onerror=alert(1)>"
-    "\"'><b onmouseover='x'>=1+1|`@you` #1 https://x.y [l](javascript:x)\r\n\x1b[31m\x00\u202e"
-)
-VOID = {"meta", "link", "img", "br", "hr", "input", "base"}
-
-
-class Page(HTMLParser):
-    """Elements with their attributes, text by element, and whether all were closed."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.elements, self.texts, self._open = [], {}, []
-        self.policy = ""
-        self.feed(text)
-        self.close()
-        assert self._open == []
-
-    def handle_starttag(self, tag, attrs):
-        assert len(dict(attrs)) == len(attrs)
-        self.elements.append((tag, dict(attrs)))
-        if dict(attrs).get("http-equiv") == "Content-Security-Policy":
-            self.policy = dict(attrs)["content"]
-        if tag not in VOID:
-            self._open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.elements.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag):
-        assert self._open.pop() == tag
-
-    def handle_data(self, data):
-        where = self._open[-1] if self._open else ""
-        self.texts.setdefault(where, []).append(data)
-
-    def count(self, tag):
-        return sum(one == tag for one, _ in self.elements)
 
 
 @pytest.fixture
@@ -74,7 +36,7 @@ def hostile(runs):
     good = [dataclasses.replace(run, run_id=f"{HOSTILE}{i}") for i, run in enumerate(good)]
     other = runs.of(100, devices=2, flags=bad, environment={HOSTILE: "x"})
     failed = runs(error=(HOSTILE, HOSTILE), flags=bad)
-    loaded = Loaded((*good, *other, failed), (Skipped(f"{HOSTILE}.json", HOSTILE),))
+    loaded = Loaded((*good, *other, failed), (SkippedFile(f"{HOSTILE}.json", HOSTILE),))
     base = runs.of(100, 101, 102, 99, 98, 97, flags=bad)
     return gather(loaded, Loaded(tuple(base), ()), labels=(HOSTILE, HOSTILE))
 

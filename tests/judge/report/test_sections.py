@@ -3,6 +3,7 @@
 import dataclasses
 
 import pytest
+from pages import charts, rows, section
 
 from cnnbench.judge.compare import compare_records
 from cnnbench.judge.report import build, gather, render
@@ -12,31 +13,8 @@ from cnnbench.judge.report.sections.scaling import curves
 from cnnbench.judge.report.sections.steps import quantiles
 from cnnbench.records.allreduce import AllReduceRecord
 from cnnbench.records.load import Loaded
-from cnnbench.records.run import ModelInfo
+from cnnbench.records.parts import ModelInfo
 from cnnbench.records.subject import Subject
-
-
-def section(report, key):
-    return next(one for one in report.sections if one.key == key)
-
-
-def rows(report, key, table=0):
-    """Rows of a table of a section, as {title: text}."""
-    tables = [one for one in section(report, key).blocks if isinstance(one, Table)]
-    titles = [column.title for column in tables[table].columns]
-    return [
-        dict(zip(titles, (cell.text for cell in row), strict=True)) for row in tables[table].rows
-    ]
-
-
-def charts(report):
-    return [
-        chart
-        for one in report.sections
-        for block in one.blocks
-        if isinstance(block, Charts)
-        for chart in block.charts
-    ]
 
 
 @pytest.fixture
@@ -46,8 +24,8 @@ def report(everything):
 
 def test_all_sections_are_there_and_only_those_that_say_something(report, runs):
     assert [one.key for one in report.sections] == [
-        *("problems", "baseline", "throughput", "scaling", "mfu", "memory", "accuracy"),
-        *("warmup", "steps", "allreduce", "conditions", "environment", "runs"),
+        *("problems", "baseline", "reach", "scaling", "allreduce", "throughput", "mfu", "memory"),
+        *("accuracy", "warmup", "steps", "conditions", "environment", "reproduce", "runs"),
     ]
     bare = runs(100, measured=runs(1).measured.__class__(), losses=(), warmup_losses=())
     lean = build(gather(Loaded((bare,), ())))

@@ -7,14 +7,11 @@ import sys
 
 import pytest
 
+from cnnbench.cli import main
 from cnnbench.errors import FlagError, UsageError
-from cnnbench.lab.predict import command, report
+from cnnbench.lab.predict import command
+from cnnbench.lab.predict.document import COLUMNS
 from cnnbench.lab.predict.formulas import FORMULAS
-from cnnbench.lab.predict.host import WORK
-from cnnbench.lab.predict.interconnect import Interconnect
-from cnnbench.lab.predict.links import Link
-
-from .conftest import TRUTH, make_document, make_point, measured_by
 
 
 def run(capsys, **given):
@@ -52,7 +49,7 @@ def test_a_link_gives_a_table_per_number_of_devices(capsys):
     assert "# link     hdr: alpha 14 us, bandwidth 24.84 GB/s" in out
     assert "# resnet50: 161 gradients, 102236324 bytes as float32, unpacked" in out
     assert column(out, "# predicted time") == ["8", "16", "32", "64"]
-    assert column(out, "# step with the fastest") == ["8", "16", "32", "64"]
+    assert column(out, "# predicted step with the fastest") == ["8", "16", "32", "64"]
     assert column(out, "# devices  fastest by size") == ["8", "16", "32", "64"]
     header = next(line for line in out.splitlines() if line.startswith("# devices"))
     assert set(header.split()) >= set(FORMULAS)
@@ -126,31 +123,13 @@ def row(out):
     return lines[lines.index("# predicted time of the reduction, ms") + 2].split()
 
 
-def test_measured_points_are_fitted_and_validated(capsys, write):
-    path = write(measured_by(TRUTH))
-    out = run(capsys, points=path, devices="2,16", model="trivial")
-    assert "# fitted to 336 measured points" in out
-    assert "# held-out sizes: error of the prediction" in out
-    assert "# held-out device counts: error of the prediction" in out
-    header = next(line for line in out.splitlines() if line.startswith("# devices"))
-    assert set(WORK) < set(header.split())
-
-
-def test_fitted_links_can_be_joined_by_a_link_between_nodes(capsys, write):
-    path = write(
-        measured_by(Interconnect(Link("true", 4e-6, 1 / 20e9, 3e-12)), device="gpu", counts=(1,))
-    )
-    out = run(capsys, points=path, inter_link="roce100", devices="64", all_reduce_spec="nccl/xring")
-    assert "# within a node of 8:  fitted: alpha 4 us, bandwidth 20 GB/s" in out
-
-
 def test_the_step_of_a_run_record(capsys, write_record):
     record = write_record(devices=1)
     out = run(capsys, link="hdr", devices="8", record=record)
     assert "step on one device 0.2500 s, 16 images per device" in out
 
 
-def test_files(capsys, tmp_path, write, holds):
+def test_files(capsys, tmp_path, holds):
     paths = {
         "result_json": str(tmp_path / "out.json"),
         "result_csv": str(tmp_path / "out.csv"),
@@ -158,7 +137,7 @@ def test_files(capsys, tmp_path, write, holds):
     }
     run(
         capsys,
-        points=write(measured_by(TRUTH)),
+        link="hdr",
         devices="2,4",
         all_reduce_spec="copy,xring#4",
         step_seconds=0.5,
@@ -166,7 +145,9 @@ def test_files(capsys, tmp_path, write, holds):
     )
     document = json.loads((tmp_path / "out.json").read_text())
     holds("allreduce_prediction", document)
-    assert document["parameters"]["kind"] == "host"
+    parameters = {key: document["parameters"][key] for key in ("kind", "inter_link", "launch")}
+    assert parameters == {"kind": "network", "inter_link": None, "launch": 0.0}
+    assert document["parameters"]["link"]["name"] == "hdr"
     assert [(row["devices"], row["spec"]) for row in document["rows"]] == [
         (2, "copy"),
         (2, "xring#4"),
@@ -177,9 +158,9 @@ def test_files(capsys, tmp_path, write, holds):
     assert document["rows"][1]["not_predicted"] == "4 shards need as many devices"
     assert document["rows"][0]["efficiency"] < 1
     assert document["fastest"][0] == {"devices": 2, "ranges": [{"spec": "copy", "up_to": None}]}
-    assert len(document["validation"]["held-out sizes"]) == 336
+    assert document["validation"] == {}
     rows = list(csv.DictReader((tmp_path / "out.csv").open()))
-    assert tuple(rows[0]) == report.COLUMNS
+    assert tuple(rows[0]) == COLUMNS
     assert rows[0]["packing"] == "unpacked"
     assert float(rows[2]["allreduce_seconds"]) == document["rows"][2]["allreduce_seconds"]
     assert rows[1]["allreduce_seconds"] == ""
@@ -212,8 +193,6 @@ def test_rows_are_appended_to_a_table(capsys, tmp_path):
             {"link": "hdr", "batch_size": 4},
             "--batch_size=4: has no effect without --step_seconds or --record",
         ),
-        ({"link": "hdr", "points": "x"}, "--link=hdr: has no meaning beside --points"),
-        ({"points": "/nowhere"}, "--points=/nowhere: cannot be read: No such file"),
         (
             {"link": "hdr", "gradient_repacking": (1, 2)},
             "--gradient_repacking=1,2: must be one value with --predict",
@@ -228,13 +207,6 @@ def test_errors_name_flag_and_value(given, message):
     assert message in refused(**given)
 
 
-def test_points_that_a_link_or_no_formula_fits(write):
-    path = write(measured_by(TRUTH))
-    assert refused(points=path, inter_link="hdr").startswith("--inter_link=hdr: ")
-    path = write(make_document([make_point("magic", 10, 2, [1.0])]))
-    assert "there is no formula for any of the measured algorithms" in refused(points=path)
-
-
 def test_records_of_several_devices_and_of_failed_runs_are_refused(write_record):
     two = write_record(devices=2)
     assert "was measured on 2 devices" in refused(link="hdr", record=two)
@@ -244,9 +216,49 @@ def test_records_of_several_devices_and_of_failed_runs_are_refused(write_record)
     assert "contradicts --record" in refused(link="hdr", record=one, step_seconds=0.1)
 
 
+def test_documents_fitted_to_points_by_earlier_versions_are_valid(holds):
+    prediction = dict.fromkeys(COLUMNS[:-1]) | {"model": "trivial", "bytes": 8, "gradients": 1}
+    prediction |= {"dtype": "float32", "packing": "unpacked", "parameters": "fitted"}
+    document = {
+        "schema": 1,
+        "kind": "allreduce_prediction",
+        "model": "trivial",
+        "parameters": {
+            "rates": {"ops": 1e-6},
+            "cache_bytes": 2.0**24,
+            "group_size": 0,
+            "kind": "host",
+        },
+        "rows": [{**prediction, "devices": 2, "spec": "copy"}],
+        "fastest": [{"devices": 2, "ranges": [{"spec": "copy", "up_to": None}]}],
+        "validation": {
+            "held-out sizes": [
+                {
+                    "spec": "copy",
+                    "packing": "unpacked",
+                    "bytes": 8,
+                    "tensors": 1,
+                    "devices": 2,
+                    "measured_seconds": 0.5,
+                    "predicted_seconds": 0.25,
+                    "relative_error": -0.5,
+                }
+            ]
+        },
+    }
+    holds("allreduce_prediction", document)
+
+
 def test_parameters_must_come_from_somewhere():
     with pytest.raises(UsageError, match="--link=PRESET"):
         command.main({"predict": True})
+
+
+def test_points_of_earlier_versions_are_refused_with_what_to_use(capsys):
+    assert main(["allreduce", "--predict", "--points=points.json", "--devices=4"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "--points was removed" in line
+    assert "--link=" in line
 
 
 @pytest.mark.parametrize(

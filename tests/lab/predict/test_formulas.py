@@ -4,9 +4,10 @@ import math
 
 import pytest
 
-from cnnbench.lab.predict.formulas import FORMULAS, Layout, Phase, path_seconds
+from cnnbench.lab.predict.formulas import FORMULAS
 from cnnbench.lab.predict.interconnect import Interconnect
 from cnnbench.lab.predict.links import Link
+from cnnbench.lab.predict.phases import NodeLayout, ReductionPhase, path_seconds
 from cnnbench.lab.predict.workload import Tensor
 from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.all_reduce.registry import names
@@ -145,7 +146,7 @@ def test_what_holds_for_every_formula(name):
 @pytest.mark.parametrize("devices", [8, 20, 64])
 def test_a_slow_link_between_nodes_costs(name, devices):
     slow = Link("slow", 10 * ALPHA, 10 * BETA, GAMMA)
-    network = Interconnect(LINK, slow, per_node=8)
+    network = Interconnect(LINK, slow, devices_per_node=8)
     # pscpu's CPUs are those of nodes, of which there are fewer to take turns.
     if devices == 8 and name != "pscpu":
         assert seconds(name, [MIB] * 4, 8, network) <= seconds(name, [MIB] * 4, 8) * 1.5
@@ -155,7 +156,7 @@ def test_a_slow_link_between_nodes_costs(name, devices):
 
 def test_the_ring_leaves_each_node_once_per_lap():
     slow = Link("slow", 16 * ALPHA, 16 * BETA, GAMMA)
-    network = Interconnect(LINK, slow, per_node=4)
+    network = Interconnect(LINK, slow, devices_per_node=4)
     # 7 hops per lap, of which 2 leave a node; the bytes of the slow link count.
     lap = 5 * ALPHA + 2 * 16 * ALPHA + 7 / 8 * MIB * 16 * BETA
     expected = 2 * lap + 7 / 8 * MIB * GAMMA + MIB * COPY
@@ -164,13 +165,13 @@ def test_the_ring_leaves_each_node_once_per_lap():
 
 def test_the_roots_of_a_node_share_its_link():
     slow = Link("slow", 0.0, 1e-9, 0.0)
-    network = Interconnect(Link("none", 0.0, 0.0, 0.0), slow, per_node=4)
+    network = Interconnect(Link("none", 0.0, 0.0, 0.0), slow, devices_per_node=4)
     # Eight tensors on eight devices: four of them wait for one link, each 4 * 1 MiB in, out.
     assert seconds("copy", [MIB] * 8, 8, network) == pytest.approx(2 * 4 * 4 * MIB * 1e-9)
 
 
 def test_phases_add_and_cost_by_kind():
-    phase = Phase(1, 10, 2, 20, 30, 60, 5.0) + Phase(1, 0, 0, 0, 0, 0, 1.0)
+    phase = ReductionPhase(1, 10, 2, 20, 30, 60, 5.0) + ReductionPhase(1, 0, 0, 0, 0, 0, 1.0)
     near, far = Link("near", 1.0, 2.0, 3.0), Link("far", 10.0, 20.0, 0.0)
     # Bytes move at the same time near and far; copying costs two thirds of adding.
     assert phase.seconds(near, far) == 2 + 20 + max(20, 400) + (30 + 40) * 3 + 6
@@ -178,8 +179,8 @@ def test_phases_add_and_cost_by_kind():
 
 
 def test_layout():
-    assert Layout(20, 8).nodes == 3
-    assert Layout(20, 8).near == 8
-    assert Layout(4, 8).nodes == 1
-    assert Layout(4, 8).near == 4
-    assert math.prod((Layout(5).nodes, Layout(5).near)) == 5
+    assert NodeLayout(20, 8).nodes == 3
+    assert NodeLayout(20, 8).near == 8
+    assert NodeLayout(4, 8).nodes == 1
+    assert NodeLayout(4, 8).near == 4
+    assert math.prod((NodeLayout(5).nodes, NodeLayout(5).near)) == 5

@@ -54,7 +54,7 @@ def test_launch_is_paid_once():
 
 
 def test_two_levels_within_between_and_back():
-    network = Interconnect(LINK, FAR, per_node=4)
+    network = Interconnect(LINK, FAR, devices_per_node=4)
     tensor = [Tensor(MIB)]
     within = seconds("xring", tensor, devices=4)
     between = seconds("rechd", tensor, devices=2, network=Interconnect(FAR))
@@ -64,18 +64,18 @@ def test_two_levels_within_between_and_back():
 
 
 def test_two_levels_in_one_node_are_one():
-    network = Interconnect(LINK, FAR, per_node=8)
+    network = Interconnect(LINK, FAR, devices_per_node=8)
     assert seconds("xring/rechd", [Tensor(MIB)], 8, network) == seconds("xring", [Tensor(MIB)], 8)
 
 
 def test_two_levels_between_single_devices_are_one():
-    network = Interconnect(LINK, FAR, per_node=1)
+    network = Interconnect(LINK, FAR, devices_per_node=1)
     one = seconds("rechd", [Tensor(MIB)], 8, Interconnect(FAR))
     assert seconds("xring/rechd", [Tensor(MIB)], 8, network) == pytest.approx(one)
 
 
 def test_two_levels_win_where_the_far_link_is_slow():
-    network = Interconnect(LINK, FAR, per_node=8)
+    network = Interconnect(LINK, FAR, devices_per_node=8)
     tensor = [Tensor(16 * MIB)]
     assert seconds("psgpu/xring", tensor, 64, network) < seconds("copy", tensor, 64, network)
 

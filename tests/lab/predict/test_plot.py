@@ -7,21 +7,18 @@ import pytest
 from cnnbench.lab.predict import plot
 from cnnbench.lab.predict.interconnect import Interconnect
 from cnnbench.lab.predict.links import PRESETS
-from cnnbench.lab.predict.points import read_points
 from cnnbench.lab.predict.predict import predict
 from cnnbench.lab.predict.workload import Tensor, TrainingStep
 from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.all_reduce.spec import parse_all_reduce_spec
 
-from .conftest import TRUTH, measured_by
-
 SPECS = tuple(parse_all_reduce_spec(text) for text in ("xring", "copy", "xring/rechd"))
 
 
-def draw(path, model, step_seconds=0.1, points=()):
+def draw(path, model, step_seconds=0.1):
     step = TrainingStep("toy", (Tensor(1 << 20),), Packing(), "float32", step_seconds, 32)
     predictions = predict(model, step, SPECS, (2, 4, 8))
-    plot.draw(str(path), model, SPECS, step, predictions, 8, points)
+    plot.draw(str(path), model, SPECS, step, predictions, 8)
 
 
 def texts(path):
@@ -49,16 +46,6 @@ def test_time_instead_of_efficiency_without_a_step(tmp_path):
     found = texts(path)
     assert sum(text.startswith("time of the reduction") for text in found) == 2
     assert not any("efficiency" in text for text in found)
-
-
-def test_measured_points_have_the_style_of_their_curves(tmp_path, write):
-    path = tmp_path / "plot.svg"
-    points = read_points([write(measured_by(TRUTH))])
-    draw(path, TRUTH, points=points)
-    assert {"xring, measured", "copy, measured"} <= set(texts(path))
-    chart = plot._over_size(TRUTH, SPECS, 8, points)
-    styles = {series.name: series.style for series in chart.series}
-    assert styles["copy, measured"] == styles["copy"] == 1
 
 
 @pytest.mark.parametrize(

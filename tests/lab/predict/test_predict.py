@@ -1,24 +1,30 @@
 """Step time, efficiency and images per second, and the fastest spec by size."""
 
+from dataclasses import replace
+
 import pytest
 
 from cnnbench.lab.predict.interconnect import Interconnect
 from cnnbench.lab.predict.links import Link
 from cnnbench.lab.predict.predict import (
     FastestRange,
-    Prediction,
     fastest,
     fastest_by_size,
     predict,
+    prediction,
 )
 from cnnbench.lab.predict.workload import Tensor, TrainingStep
 from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.all_reduce.spec import parse_all_reduce_spec
 
-from .conftest import TRUTH
-
 NETWORK = Interconnect(Link("test", 1e-5, 1e-9, 1e-12))
 STEP = TrainingStep("toy", (Tensor(1 << 20),) * 2, Packing(), "float32", 0.5, 32)
+
+
+def of_step(compute, reduction):
+    """The prediction of 4 devices with 32 images each."""
+    step = replace(STEP, step_seconds=compute)
+    return prediction("hdr", step, *specs("xring"), 4, reduction)
 
 
 def specs(*texts):
@@ -32,7 +38,7 @@ def test_all_specs_on_all_numbers_of_devices():
 
 
 def test_step_without_overlap_and_its_bound():
-    p = Prediction(4, "xring", 0.1, None, 0.4, 32)
+    p = of_step(0.4, 0.1)
     assert p.step_seconds == pytest.approx(0.5)
     assert p.efficiency == pytest.approx(0.8)
     assert p.images_per_sec == pytest.approx(256)
@@ -42,13 +48,13 @@ def test_step_without_overlap_and_its_bound():
 
 
 def test_a_reduction_longer_than_the_step_bounds_any_overlap():
-    p = Prediction(4, "xring", 0.8, None, 0.4, 32)
+    p = of_step(0.4, 0.8)
     assert p.overlapped_step_seconds == 0.8
     assert p.overlapped_efficiency == pytest.approx(0.5)
 
 
 def test_nothing_is_known_of_the_step_without_its_time():
-    p = Prediction(4, "xring", 0.1, None, None, 32)
+    p = of_step(None, 0.1)
     assert (p.step_seconds, p.efficiency, p.images_per_sec) == (None, None, None)
     assert p.overlapped_images_per_sec is None
 
@@ -58,11 +64,6 @@ def test_one_device_needs_no_reduction():
     assert p.allreduce_seconds == 0.0
     assert p.efficiency == 1.0
     assert p.images_per_sec == pytest.approx(64)
-
-
-def test_devices_that_share_the_cores_compute_one_after_the_other():
-    (p,) = predict(TRUTH, STEP, specs("xring"), (4,))
-    assert p.compute_seconds == pytest.approx(2.0)
 
 
 def test_what_cannot_be_predicted_has_a_reason():

@@ -1,16 +1,13 @@
 """The text of predictions."""
 
 from cnnbench.lab.predict import report
-from cnnbench.lab.predict.fit import fit, held_out
+from cnnbench.lab.predict.document import FastestByDevices
 from cnnbench.lab.predict.interconnect import Interconnect
 from cnnbench.lab.predict.links import parse_link
-from cnnbench.lab.predict.points import read_points
 from cnnbench.lab.predict.predict import FastestRange, predict
 from cnnbench.lab.predict.workload import Tensor, TrainingStep
 from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.all_reduce.spec import parse_all_reduce_spec
-
-from .conftest import TRUTH, make_document, make_point, measured_by
 
 NETWORK = Interconnect(parse_link("link", "alpha=1e-5,bandwidth=1e9"))
 STEP = TrainingStep("toy", (Tensor(250_000),), Packing(gradient_repacking=1), "float32", 0.01, 32)
@@ -54,7 +51,8 @@ def test_steps(monkeypatch):
 
 
 def test_fastest():
-    ranges = {8: (FastestRange("rechd", 3 << 19), FastestRange("xring", None)), 16: ()}
+    eight = (FastestRange("rechd", 3 << 19), FastestRange("xring", None))
+    ranges = [FastestByDevices(devices=8, ranges=eight), FastestByDevices(devices=16, ranges=())]
     assert report.fastest_lines(ranges) == [
         "# devices  fastest by size of a single tensor, 1 KiB to 1 GiB",
         "        8  rechd < 1.5 MiB <= xring",
@@ -71,40 +69,7 @@ def test_what_was_predicted_from_what():
         "# within a node of 8",
         "# between nodes, a link per node",
     ]
-    machine = report.model_lines(TRUTH)
-    assert "#   ops        3.000e-06 s per op" in machine
-    assert machine[-1] == "#   caches     16 MiB"
     assert report.step_line(STEP) == (
         "# toy: 1 gradients, 1000000 bytes as float32, 1 packs; step on one device 0.01000 s, "
         "32 images per device"
     )
-
-
-def test_validation_by_algorithm(write):
-    errors = held_out(read_points([write(measured_by(TRUTH))]), lambda point: point.bytes)
-    lines = report.validation_lines("held-out sizes", errors)
-    assert lines[0].startswith("# held-out sizes: error of the prediction")
-    assert lines[1].split()[1:5] == ["spec", "points", "median", "p90"]
-    assert [line.split()[0] for line in lines[2:]] == [
-        "collective",
-        "copy",
-        "pscpu#2",
-        "rechd",
-        "tree",
-        "xring",
-        "xring#2",
-        "all",
-    ]
-    assert "100.0 %" in lines[-1]
-    assert report.validation_lines("held-out sizes", []) == [
-        "# held-out sizes: not possible, there is only one"
-    ]
-
-
-def test_what_was_fitted(write):
-    points = [make_point("copy", 10, 2, [1.0]), make_point("magic", 10, 2, [1.0])]
-    fitted = fit(read_points([write(make_document(points))]))
-    assert report.fit_lines(fitted) == [
-        "# fitted to 1 measured points",
-        "# 1 left out: magic does not work on CPU devices",
-    ]

@@ -81,5 +81,3 @@ def test_many_devices_do_not_make_chunks_below_16_kib():
 
 def test_bytes():
     assert Tensor(10, 2).bytes == 20
-    assert Tensor(16, 4).splits_in_rows
-    assert not Tensor(17, 4).splits_in_rows

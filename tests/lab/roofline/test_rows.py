@@ -4,36 +4,40 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 
 import pytest
 
-from cnnbench.lab.roofline.output import chart, table, to_csv, to_json
-from cnnbench.lab.roofline.rows import Machine, Roofline, faster_half, rows_of
-from cnnbench.lab.roofline.work import FORWARD, OUTSIDE, TO_KERNEL, Part, Work
+from cnnbench.base.stats.descriptive import faster_half
+from cnnbench.judge.report.sections.roofline import chart
+from cnnbench.lab.roofline.output import table, to_csv
+from cnnbench.lab.roofline.rows import rows_of
 from cnnbench.models.declare import Flops
+from cnnbench.records.roofline import Machine, Roofline
+from cnnbench.records.step_profile import FORWARD, OUTSIDE, TO_KERNEL, Part
 from cnnbench.run.observe.operations import wall_seconds
-from cnnbench.run.observe.xplane import Event, Line, Plane
+from cnnbench.run.observe.work import OperationWork
+from cnnbench.run.observe.xplane import XEvent, XLine, XPlane
 
 MACHINE = Machine(flops_per_sec=100e9, bytes_per_sec=10e9)
 CONV, GRAD = ("tower_0/conv0/Conv2D", "Conv2D"), ("tower_0/conv0/both", "MatMul")
 RELU, APPLY = ("tower_0/Relu", "Relu"), ("apply", "ResourceApplyMomentum")
 WORKS = {
-    CONV: Work(Part("conv0", "convolution 3x3", FORWARD), True, 10**7),
-    GRAD: Work(Part("conv0", "convolution 3x3", TO_KERNEL), True, 2 * 10**7),
-    RELU: Work(Part("Relu", "ReLU", FORWARD), False, 10**8),
-    APPLY: Work(Part("step", "update", OUTSIDE), False, 5 * 10**7),
+    CONV: OperationWork(Part("conv0", "convolution 3x3", FORWARD), True, 10**7),
+    GRAD: OperationWork(Part("conv0", "convolution 3x3", TO_KERNEL), True, 2 * 10**7),
+    RELU: OperationWork(Part("Relu", "ReLU", FORWARD), False, 10**8),
+    APPLY: OperationWork(Part("step", "update", OUTSIDE), False, 5 * 10**7),
 }
 
 
-def roofline():
+@pytest.fixture
+def roofline(lenet_runs):
     steps = [
         {CONV: 0.030, GRAD: 0.010, RELU: 0.020, APPLY: 0.008},
         {CONV: 0.050, GRAD: 0.010, RELU: 0.020},
     ]
     flops = {"conv0": Flops(2 * 10**9, 10**9, 10**9)}
-    rows = rows_of(steps, lambda name, type: WORKS[name, type], flops, MACHINE)
-    return Roofline(rows, MACHINE, step_seconds=0.080, unprofiled_seconds=0.078)
+    rows = rows_of(steps, lambda name, type: WORKS[name, type], flops, MACHINE, 0.080)
+    return Roofline(rows, MACHINE, 0.080, 0.078, lenet_runs()(100))
 
 
 def test_the_faster_half_of_the_steps_counts():
@@ -41,19 +45,19 @@ def test_the_faster_half_of_the_steps_counts():
     assert faster_half([0.2]) == [0]
 
 
-def test_rows_by_hand():
-    found = roofline()
+def test_rows_by_hand(roofline):
+    found = roofline
     by_part = {(row.layer, row.direction): row for row in found.rows}
     conv = by_part["conv0", FORWARD]
     assert (conv.seconds, conv.flops, conv.bytes) == (0.040, 2 * 10**9, 10**7)
     assert conv.bound_seconds == pytest.approx(0.020)  # 2 GFLOP at 100 GFLOP/s; 1 ms of bytes
     assert conv.share_of_bound == pytest.approx(0.5)
-    assert conv.intensity == pytest.approx(200.0)
+    assert conv.flops_per_byte == pytest.approx(200.0)
     # No product is told to be of the input, so the one that is there has done both.
     assert by_part["conv0", TO_KERNEL].flops == 2 * 10**9
     relu = by_part["Relu", FORWARD]
     assert relu.bound_seconds == pytest.approx(0.010)  # 100 MB at 10 GB/s
-    assert relu.intensity is None
+    assert relu.flops_per_byte is None
     # The gradients' bound is above their time: nothing to win.
     assert [row.layer for row in found.rows] == ["conv0", "Relu", "conv0", "step"]
     assert [row.winnable_seconds for row in found.rows] == pytest.approx([0.020, 0.010, 0, 0])
@@ -65,16 +69,19 @@ def test_rows_by_hand():
     ]
 
 
-def test_table_and_files_say_the_same(holds, monkeypatch):
+def test_table_and_files_say_the_same(roofline, holds, monkeypatch):
     monkeypatch.setenv("COLUMNS", "160")
-    found = roofline()
+    found = roofline
     rows = list(csv.DictReader(io.StringIO(to_csv(found))))
     assert sum(float(row["seconds"]) for row in rows) == pytest.approx(0.080)
     assert rows[-1]["kind"] == "remainder"
-    document = json.loads(to_json(found, {"model": "lenet"}))
+    assert Roofline.from_json(found.to_json()) == found
+    document = found.to_dict()
     holds("roofline", document)
     assert document["rows"][0]["winnable_seconds"] == pytest.approx(0.020)
     assert document["total"]["flops"] == 4 * 10**9
+    # 8 images in 20 + 10 + 20 + 5 ms.
+    assert document["bound_images_per_sec"] == pytest.approx(8 / 0.055)
     lines = table(found, "title", most=1).splitlines()
     assert lines[0] == "title"
     assert lines[4].split()[:5] == ["conv0", "convolution", "3x3", "forward", "40.00"]
@@ -87,17 +94,17 @@ def test_table_and_files_say_the_same(holds, monkeypatch):
 
 def test_rows_at_the_bound_are_ordered_by_time():
     seconds = {"a": 0.001, "b": 0.030, "c": 0.020}
-    works = {name: Work(Part(name, "other", FORWARD), False, 10**9) for name in seconds}
-    works["d"] = Work(Part("d", "other", FORWARD), False, 0)
+    works = {name: OperationWork(Part(name, "other", FORWARD), False, 10**9) for name in seconds}
+    works["d"] = OperationWork(Part("d", "other", FORWARD), False, 0)
     step = {(name, "Add"): time for name, time in {**seconds, "d": 0.002}.items()}
-    rows = rows_of([step], lambda name, type: works[name], {}, MACHINE)
+    rows = rows_of([step], lambda name, type: works[name], {}, MACHINE, 0.053)
     assert [row.layer for row in rows] == ["d", "b", "c", "a"]
 
 
 @pytest.mark.parametrize("columns", [100, 80])
-def test_the_table_fits_the_terminal(columns, monkeypatch):
+def test_the_table_fits_the_terminal(roofline, columns, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(columns))
-    lines = table(roofline(), "title", most=0).splitlines()
+    lines = table(roofline, "title", most=0).splitlines()
     assert max(map(len, lines)) <= columns
     assert any(line.startswith(f"not in {columns} columns: ") for line in lines)
     assert all(any(name in line for line in lines) for name in ("conv0", "Relu", "step"))
@@ -105,10 +112,10 @@ def test_the_table_fits_the_terminal(columns, monkeypatch):
 
 def test_operations_that_run_at_once_share_the_time():
     def line(*events):
-        return Line("thread", tuple(Event(name, at, took) for name, at, took in events))
+        return XLine("thread", tuple(XEvent(name, at, took) for name, at, took in events))
 
     second = 10**12
-    plane = Plane(
+    plane = XPlane(
         "/host:CPU",
         (
             line(("a:MatMul", 0, 4 * second), ("nothing", 0, 9 * second)),

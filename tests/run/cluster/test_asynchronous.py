@@ -9,13 +9,13 @@ import threading
 import numpy as np
 import pytest
 import tensorflow as tf
+from bowls import optimizer_of
 from cifar10_writer import write_cifar10
 from jobs import SECONDS, record_of, started
 
 from cnnbench.errors import FlagError
 from cnnbench.flags import parse_args
 from cnnbench.models.spec import Initializer, VariableSpec
-from cnnbench.run.step.optimizers import GradientDescent
 from cnnbench.run.step.update_counter import UpdateCounter
 from cnnbench.variable_mgr import VariableMgrSpec, create
 from cnnbench.variable_mgr.gradients import Column
@@ -60,7 +60,7 @@ def test_updates_of_threads_add_up_and_their_staleness_is_counted(cpu_devices):
             with tf.device(device):
                 rate = tf.constant(1.0)
             ops = own.append_apply_gradients(
-                GradientDescent(), pairs, None, device, learning_rate=rate
+                optimizer_of("sgd"), pairs, None, device, learning_rate=rate
             )
             with tf.control_dependencies(ops):
                 return counter.end(begun)
@@ -118,20 +118,6 @@ def test_what_needs_all_workers_is_refused(flags, refused):
 
 
 @pytest.mark.timeout(2 * SECONDS)
-def test_two_workers_train_at_their_own_pace(tmp_path):
-    record = record_of(tmp_path, {**FLAGS, "num_batches": 60}, ORDER)
-    cluster = record["cluster"]
-    shares = {one["task"]: one for one in cluster["workers"]}
-    assert sum(one["steps"] for one in shares.values()) == len(record["step_seconds"]) == 60
-    assert all(one["images"] == 4 * one["steps"] and not one["lost"] for one in shares.values())
-    assert len(cluster["staleness"]) == 60
-    assert max(cluster["staleness"]) > 0
-    assert record["batch"] == {"per_device": 4, "global": 4}
-    assert np.mean(record["losses"][-10:]) < 0.5 * np.mean(record["losses"][:10])
-    assert "Sync:        False" in (tmp_path / "worker:0.out").read_text()
-
-
-@pytest.mark.timeout(2 * SECONDS)
 def test_a_killed_worker_is_left_behind(tmp_path):
     flags = {**FLAGS, "num_batches": 300, "display_every": 20, "train_dir": tmp_path / "train"}
     texts = [f"--{name}={value}" for name, value in {**flags, "save_model_steps": 150}.items()]
@@ -143,10 +129,16 @@ def test_a_killed_worker_is_left_behind(tmp_path):
         victim.kill()
         codes = tasks.wait()
         assert (codes["worker:0"], codes["ps:0"]) == (0, 0), tasks.errors()
-        assert "worker:1 is lost, the others go on" in tasks.printed("worker:0", "err")
+        assert "worker:1 is lost, the others continue" in tasks.printed("worker:0", "err")
     record = json.loads(path.read_text())
     assert len(record["step_seconds"]) == 300
-    assert [one["lost"] for one in record["cluster"]["workers"]] == [False, True]
+    assert np.mean(record["losses"][-10:]) < 0.5 * np.mean(record["losses"][:10])
+    shares = record["cluster"]["workers"]
+    assert [one["lost"] for one in shares] == [False, True]
+    assert all(one["images"] == 4 * one["steps"] for one in shares)
+    assert max(record["cluster"]["staleness"]) > 0
+    assert record["batch"] == {"per_device": 4, "global": 4}
+    assert "Sync:        False" in (tmp_path / "worker:0.out").read_text()
     saved = {one.name for one in (tmp_path / "train").glob("*.index")}
     assert saved == {"model.ckpt-154.index", "model.ckpt-304.index"}
 
@@ -183,7 +175,7 @@ def test_a_stopped_worker_is_left_behind_and_an_interrupt_ends_all(tmp_path):
         chief = tasks.processes["worker:0"]
         tasks.wait_for("worker:0", "\n40\t")
         tasks.processes["worker:1"].send_signal(signal.SIGSTOP)
-        tasks.wait_for("worker:0", "worker:1 is lost, the others go on", "err")
+        tasks.wait_for("worker:0", "worker:1 is lost, the others continue", "err")
         tasks.wait_for("worker:0", "images/sec", seen=len(tasks.printed("worker:0")))
         chief.send_signal(signal.SIGINT)
         assert chief.wait(SECONDS) == tasks.processes["ps:0"].wait(SECONDS) == 130

@@ -21,7 +21,7 @@ from cnnbench.base.jobs.probe import REFUSED, SILENT
 from cnnbench.data.synthetic import synthetic_rows
 from cnnbench.errors import BenchmarkError, FlagError
 from cnnbench.flags import parse_args
-from cnnbench.flags.cluster import spared
+from cnnbench.flags.cluster import tolerates_loss_of
 from cnnbench.flags.ineffective import unused_notices
 from cnnbench.run.driver.async_loop import CoordinatedLoop
 from cnnbench.run.driver.plan import make_plan
@@ -64,7 +64,7 @@ def test_flags_without_meaning_are_named():
 
 
 def test_the_others_go_on_without_a_worker_that_is_gone_but_not_without_one_that_is_silent():
-    spares = spared(parse_args([MODE, *JOB]).params)
+    spares = tolerates_loss_of(parse_args([MODE, *JOB]).params)
     worker = Task("worker", 1)
     assert spares(worker, REFUSED)
     assert not spares(worker, SILENT)
@@ -211,7 +211,7 @@ def test_a_killed_worker_is_left_behind_and_a_killed_ps_ends_the_run(tmp_path):
     with started(tmp_path, flags, order, controller=True, chief_flags=chief_flags) as tasks:
         tasks.wait_for("controller:0", "\n40\t")
         tasks.processes["worker:1"].send_signal(signal.SIGKILL)
-        tasks.wait_for("controller:0", "worker:1 is lost, the others go on", "err")
+        tasks.wait_for("controller:0", "worker:1 is lost, the others continue", "err")
         tasks.wait_for("controller:0", "images/sec", seen=len(tasks.printed("controller:0")))
         tasks.processes["ps:0"].send_signal(signal.SIGKILL)
         codes = tasks.wait()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -31,38 +32,44 @@ def unimportable(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.timeout(SECONDS + 30)
-@pytest.mark.parametrize(
-    ("words", "task"),
-    [
-        (REDUCED, 0),  # drives the others
-        (REDUCED, 1),  # serves
-        (COLLECTIVE, 0),
-        (COLLECTIVE, 1),
-        (("allreduce", "--sizes=64"), 0),
-    ],
+CASES = (
+    (REDUCED, 0),  # drives the others
+    (REDUCED, 1),  # serves
+    (COLLECTIVE, 0),
+    (COLLECTIVE, 1),
+    (("allreduce", "--sizes=64"), 0),
 )
+
+
+@pytest.mark.timeout(SECONDS + 30)
 def test_nothing_is_loaded_before_the_processes_have_met(
-    words: tuple[str, ...], task: int, unimportable: Path, tmp_path: Path
+    unimportable: Path, tmp_path: Path
 ) -> None:
-    record = tmp_path / "record.json"
-    with ReservedPorts(2) as ports:
-        hosts = [f"localhost:{port}" for port in ports.numbers]
-        own = [f"--worker_hosts={','.join(hosts)}", "--job_name=worker", f"--task_index={task}"]
-        flags = ["--cluster_timeout=1", "--device=cpu", f"--result_json={record}"]
-        done = subprocess.run(
-            [sys.executable, "-m", "cnnbench", *words, *own, *flags],
-            env={**os.environ, "PYTHONPATH": str(unimportable)},
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-        )
-    missing = f"worker:{1 - task} ({hosts[1 - task]}): nobody listens there"
-    error = f"worker:{task}: waited 1 s (--cluster_timeout) for {missing}"
-    assert done.stderr == f"cnnbench: error: {error}\n"
-    assert (done.returncode, done.stdout) == (4, "")
+    """All of them wait at the same time, each for a job of its own."""
+    with ReservedPorts(2 * len(CASES)) as ports, contextlib.ExitStack() as stack:
+        started = []
+        for number, (words, task) in enumerate(CASES):
+            hosts = [f"localhost:{port}" for port in ports.numbers[2 * number : 2 * number + 2]]
+            own = [f"--worker_hosts={','.join(hosts)}", "--job_name=worker", f"--task_index={task}"]
+            record = tmp_path / f"record{number}.json"
+            flags = ["--cluster_timeout=1", "--device=cpu", f"--result_json={record}"]
+            process = subprocess.Popen(
+                [sys.executable, "-m", "cnnbench", *words, *own, *flags],
+                env={**os.environ, "PYTHONPATH": str(unimportable)},
+                cwd=tmp_path,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            started.append((process, task, hosts[1 - task], record))
+        for process, task, other, record in started:
+            out, err = process.communicate(timeout=SECONDS)
+            missing = f"worker:{1 - task} ({other}): nobody listens there"
+            error = f"worker:{task}: waited 1 s (--cluster_timeout) for {missing}"
+            assert err == f"cnnbench: error: {error}\n"
+            assert (process.returncode, out) == (4, "")
+            if task == 0:
+                assert json.loads(record.read_text())["error"]["message"] == error
     assert not (tmp_path / "imported").exists()
-    if task == 0:
-        assert json.loads(record.read_text())["error"]["message"] == error

@@ -43,8 +43,8 @@ def jobs():
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch):
-    monkeypatch.setattr(handshake, "_REPORT_SECONDS", 0.3)
-    monkeypatch.setattr(handshake, "_RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(handshake.loop, "REPORT_SECONDS", 0.3)
+    monkeypatch.setattr(handshake.loop, "RETRY_SECONDS", 0.05)
     monkeypatch.setattr(handshake, "_PORT_SECONDS", 0.5)
 
 

@@ -25,7 +25,7 @@ def flags(tmp_path):
         *("--device=cpu", "--model=gate", f"--model_plugin={PLUGIN}", "--quiet_conditions=all"),
         *("--data_name=cifar10", f"--data_dir={tmp_path / 'data'}", "--batch_size=2"),
         *("--num_warmup_batches=1", "--num_batches=100000000", "--display_every=20"),
-        "--stall_timeout=8",
+        "--stall_timeout=6",
     ]
 
 
@@ -56,7 +56,7 @@ def test_a_worker_whose_input_hangs_is_named_by_all(tmp_path, flags):
             assert "stuck: worker:1 (localhost:" in tasks.printed(name, "err")
     record = json.loads(path.read_text())
     assert record["status"] == "failed"
-    assert record["error"]["message"].endswith("waits for its input (--stall_timeout=8)")
+    assert record["error"]["message"].endswith("waits for its input (--stall_timeout=6)")
     steps = len(record["losses"])
     assert steps >= 20
     assert f"s after step {steps}, waits" in record["error"]["message"]
@@ -66,7 +66,8 @@ def test_a_worker_whose_input_hangs_is_named_by_all(tmp_path, flags):
 @pytest.mark.parametrize("waits", [True, False])
 def test_one_process_waits_for_the_input_of_a_worker(tmp_path, flags, waits):
     """Where workers wait for one another the job ends; else it goes on without that one."""
-    mode = [] if waits else ["--nocross_replica_sync"]
+    # The first update of a worker, which may still be under way, may take ten times as long.
+    mode = [] if waits else ["--nocross_replica_sync", "--stall_timeout=3"]
     job, path = run(tmp_path, [*flags, *mode], ("worker:1", "ps:0", "worker:0"))
     with job as tasks:
         tasks.wait_for("worker:0", "\n20\t")
@@ -78,7 +79,7 @@ def test_one_process_waits_for_the_input_of_a_worker(tmp_path, flags, waits):
             assert "stuck: worker:1 (localhost:" in message
             assert "waits for its input" in message
         else:
-            tasks.wait_for("worker:0", "worker:1 is lost, the others go on: no progress", "err")
+            tasks.wait_for("worker:0", "worker:1 is lost, the others continue: no progress", "err")
             tasks.wait_for("worker:0", "images/sec", seen=len(tasks.printed("worker:0")))
 
 

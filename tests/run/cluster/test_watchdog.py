@@ -17,7 +17,7 @@ from cnnbench.base.jobs.job import Job, Task
 from cnnbench.base.jobs.probe import OK, REFUSED, SILENT
 from cnnbench.run.cluster import watchdog
 from cnnbench.run.cluster.watchdog import Ending, Watchdog
-from cnnbench.run.runtime.activity import LONG, Activity, Doing, Progress, Standing, blamed
+from cnnbench.run.runtime.activity import LONG, Activity, Doing, StallDetector, Standing, blamed
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -259,7 +259,7 @@ def test_a_chief_that_stood_still_says_so(cluster, first):
     job.run(60)
     assert job.processes[OTHER].codes == [4]
     job.chief.go_on()
-    message = f"{job.named(CHIEF)} stood still for 60 s, and the others ended without it"
+    message = f"{job.named(CHIEF)} was stopped for 60 s, and the others ended without it"
     if first == "main":
         assert job.chief.dog.explanation() == message
         return
@@ -275,7 +275,7 @@ def test_a_worker_that_stood_still_says_so(cluster):
     assert job.chief.messages == [f"lost {job.named(OTHER)}: {SILENT}"]
     job.processes[OTHER].go_on()
     job.run(10)
-    said = f"{job.named(OTHER)} stood still for 40 s, and the others ended without it"
+    said = f"{job.named(OTHER)} was stopped for 40 s, and the others ended without it"
     assert job.processes[OTHER].messages == [said]
 
 
@@ -374,7 +374,7 @@ def test_a_process_that_drives_all_names_the_worker_that_it_waits_for(cluster):
 class TestProgress:
     def progress(self, limit=10.0):
         self.loop = Loop(CHIEF)
-        return Progress(self.loop, limit)
+        return StallDetector(self.loop, limit)
 
     def test_first_step_and_pauses_take_longer(self):
         progress = self.progress()

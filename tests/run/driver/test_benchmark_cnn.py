@@ -21,15 +21,17 @@ from cnnbench.base.lock import FolderLock
 from cnnbench.base.text.progress import Messages
 from cnnbench.errors import BenchmarkError, FlagError, NonFiniteLossError, UsageError
 from cnnbench.judge.compare import Verdict, compare_records
-from cnnbench.judge.history import METRICS, Entry, all_series
+from cnnbench.judge.history import METRICS, HistoryEntry, all_series
 from cnnbench.models import graph
 from cnnbench.records.subject import Subject
+from cnnbench.run.driver import benchmark_cnn
 from cnnbench.run.driver.checkpoints import Checkpoints
 from cnnbench.run.driver.console import Console
 from cnnbench.run.observe import outputs
 from cnnbench.run.runtime import peak_flops
-from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.step.train_step import TrainStep
+
+pytestmark = pytest.mark.usefixtures("quick_start")
 
 TINY = {
     "model": "lenet",
@@ -98,7 +100,7 @@ def test_runs_of_two_revisions_of_the_users_repository_are_not_pooled(
         assert record.subject == expected
     # The version of cnnbench is a fact of its own.
     assert records[0].environment.get("git_commit") not in revisions
-    entries = [entry for record in records for entry in Entry.all_of(record)]
+    entries = [entry for record in records for entry in HistoryEntry.all_of(record)]
     (series,) = all_series(entries, METRICS["throughput"])
     assert [point.name for point in series.points] == revisions
     (entry,) = compare_records(records, [run()[0]]).entries
@@ -189,7 +191,7 @@ def test_the_peak_of_memory_is_that_of_the_run_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measured: list[str] = []
-    monkeypatch.setattr(runtime, "peak_memory", lambda kind: measured.append("memory") or 7)
+    monkeypatch.setattr(benchmark_cnn, "peak_memory", lambda kind: measured.append("memory") or 7)
     monkeypatch.setattr(peak_flops, "peak", lambda *of: measured.append("matrix product"))
     record, _ = run(result_json=str(tmp_path / "r.json"))
     assert measured == ["memory", "matrix product"]

@@ -12,6 +12,8 @@ from cnnbench.cli import main
 from cnnbench.errors import BenchmarkError
 from cnnbench.run.driver.checkpoint_folder import clean, latest, tidy
 
+pytestmark = pytest.mark.usefixtures("quick_start")
+
 RUN = (
     *("--model=trivial", "--data_name=cifar10", "--device=cpu", "--batch_size=2"),
     *("--num_warmup_batches=0", "--progress=off", "--quiet_conditions=all"),

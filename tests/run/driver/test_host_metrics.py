@@ -19,9 +19,9 @@ from cnnbench.errors import BenchmarkError, FlagError
 from cnnbench.flags.ineffective import unused_notices
 from cnnbench.models import get_model
 from cnnbench.records.measurements import Measurements
-from cnnbench.records.run import Evaluation
+from cnnbench.records.parts import Evaluation
 from cnnbench.run.driver.console import Console
-from cnnbench.run.driver.host_metrics import Evaluated, Immediate, InProcess, Results
+from cnnbench.run.driver.host_metrics import Evaluated, EvaluationResults, Immediate, InProcess
 
 WEATHER = str(Path(__file__).parents[3] / "docs" / "examples" / "weather_plugin.py")
 EVALUATING = {"eval_during_training_every_n_steps": 2, "num_eval_batches": 2}
@@ -154,7 +154,7 @@ def evaluated(step, host):
 def test_an_interrupted_run_keeps_what_is_ready_and_says_what_is_not():
     out, said = io.StringIO(), []
     measurements = Measurements(command=[], config={})
-    results = Results(None, Console(out), measurements, (), said.append)
+    results = EvaluationResults(None, Console(out), measurements, (), said.append)
     first, second, third = Future(), Future(), Future()
     for step, host in ((10, first), (20, second), (30, third)):
         results.add(evaluated(step, host))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -59,6 +61,14 @@ def batches(files: Path, **flags: object) -> tuple[list[np.ndarray], list[list[s
     return [*images, *labels], [batch.features.device for batch in steps[-1]]
 
 
+@pytest.fixture(scope="module")
+def wanted(files: Path) -> Callable[[int], tuple[list[np.ndarray], list[list[str]]]]:
+    """The batches of so many towers without a strategy."""
+    return functools.cache(
+        lambda towers: batches(files, variable_update="replicated", num_gpus=towers)
+    )
+
+
 @pytest.mark.parametrize(
     "flags",
     [
@@ -75,31 +85,33 @@ def batches(files: Path, **flags: object) -> tuple[list[np.ndarray], list[list[s
     ids=lambda flags: "-".join(str(value) for value in flags.values()),
 )
 def test_d8_d9_d10_d11_every_distribution_gives_the_batches_of_towers(
-    flags: dict[str, object], files: Path
+    flags: dict[str, object], files: Path, wanted
 ) -> None:
     # One worker reads everything whatever is sharded between workers.
-    wanted, devices = batches(files, variable_update="replicated", num_gpus=2)
+    expected, devices = wanted(2)
     found, places = batches(files, **flags)
     assert places == devices
-    for one, other in zip(found, wanted, strict=True):
+    for one, other in zip(found, expected, strict=True):
         np.testing.assert_array_equal(one, other)
 
 
-def test_an_input_per_replica_leaves_later_ones_as_they_are(files: Path) -> None:
+def test_an_input_per_replica_leaves_later_ones_as_they_are(files: Path, wanted) -> None:
     batches(files, **MIRRORED, **MANUAL, input_replication="per_replica")
     found, _ = batches(files, **MIRRORED, **MANUAL)
-    wanted, _ = batches(files, **MIRRORED)
-    for one, other in zip(found, wanted, strict=True):
+    expected, _ = wanted(2)
+    for one, other in zip(found, expected, strict=True):
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("mode", ["one_device_strategy", "multi_worker_mirrored_strategy"])
-@pytest.mark.parametrize("sharding", ["auto", "manual"])
-def test_one_device_gets_whole_batches(sharding: str, mode: str, files: Path) -> None:
+@pytest.mark.parametrize(
+    ("sharding", "mode"),
+    [("auto", "one_device_strategy"), ("manual", "multi_worker_mirrored_strategy")],
+)
+def test_one_device_gets_whole_batches(sharding: str, mode: str, files: Path, wanted) -> None:
     flags = {"input_distribution": "strategy", "input_sharding": sharding, "num_gpus": 1}
     found, _ = batches(files, variable_update=mode, **flags)
-    wanted, _ = batches(files, num_gpus=1)
-    for one, other in zip(found, wanted, strict=True):
+    expected, _ = wanted(1)
+    for one, other in zip(found, expected, strict=True):
         np.testing.assert_array_equal(one, other)
 
 

@@ -9,7 +9,7 @@ import pytest
 from cnnbench.cli import main
 from cnnbench.machine.cpu import processor
 from cnnbench.machine.host import Host
-from cnnbench.run.driver import plan
+from cnnbench.run.driver import plan_checks
 
 INFERENCE = ("--device=cpu", "--forward_only", "--freeze_when_forward_only", "--precision=int8")
 STEPS = ("--batch_size=2", "--num_batches=2", "--num_warmup_batches=1")
@@ -51,7 +51,7 @@ def test_it_is_refused_where_it_has_no_meaning(capsys, words, message):
 
 
 def test_it_is_refused_on_a_cpu_without_the_instructions(monkeypatch, capsys):
-    monkeypatch.setattr(plan, "processor", lambda host: {"cpu_isa": ["avx2", "avx512f"]})
+    monkeypatch.setattr(plan_checks, "processor", lambda host: {"cpu_isa": ["avx2", "avx512f"]})
     assert main([*INFERENCE, "--model=lenet"]) == 2
     message = "--precision=int8: this CPU has none of avx512_vnni, avx_vnni, amx_int8; use bf16"
     assert message in capsys.readouterr().err

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cnnbench.records.measurements import Measurements
-from cnnbench.records.run import Batch, ModelInfo, Summary
+from cnnbench.records.parts import Batch, ModelInfo
+from cnnbench.records.run import Summary
 from cnnbench.run.driver.notices import (
     loss_scaling_lines,
     peak_warning,
@@ -60,7 +61,7 @@ def record(warmup, timed, status="fixed"):
             record([0.02] * 10, [0.02] * 90 + [0.03] * 10),
             (
                 "step times reached no steady state: the last change, from 20 to 30 ms, came at "
-                "step 91; a longer run or a quieter machine would tell more",
+                "step 91; a longer run or a quieter machine would give a clearer result",
                 True,
             ),
         ),
@@ -87,7 +88,7 @@ def test_warm_up_at_its_limit():
             4000.0,
             "measured: matmul",
             "MFU would be 150 % and is left out: the peak (measured: matmul) is too low; it was "
-            "measured while the machine had other work to do; measure again on a quiet machine",
+            "measured while other programs used the machine; measure again on a quiet machine",
         ),
         (
             5000.0,
@@ -109,7 +110,7 @@ def test_more_than_the_peak(peak, source, expected):
         training_flops_per_image=15,
     )
     run.add_step(0.02)
-    run.peak_flops_per_sec, run.peak_flops_source = peak, source
+    run.note(peak_flops_per_sec=peak, peak_flops_source=source)
     assert peak_warning(run.record()) == expected
     assert (run.record().summary().mfu is None) == (peak != 6000.0)
 
@@ -145,8 +146,8 @@ def _scaled_record(start, end, warmup=(), timed=()):
             _scaled_record(4.0, 1.0, [1, 2], [3]),
             [
                 "3 of 6 steps skipped for gradients that were not finite (2 of them in the "
-                "warm-up); the loss scale went from 4 to 1, its lowest: the cause is hardly "
-                "fp16's range"
+                "warm-up); the loss scale went from 4 to 1, its minimum: the range of "
+                "fp16 is an unlikely cause"
             ],
         ),
     ],

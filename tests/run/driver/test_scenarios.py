@@ -28,4 +28,4 @@ def test_an_input_goes_on_behind_the_examples_of_earlier_runs(
     run = SimpleNamespace(plan=plan, messages=SimpleNamespace(notice=told.append))
     _resume_input(run, inputs, examples)
     assert asked == [steps]
-    assert told == [f"the input goes on behind the {examples} examples trained on"]
+    assert told == [f"the input continues after the {examples} examples trained on"]

@@ -13,7 +13,7 @@ from cnnbench.base.text.progress import Messages
 from cnnbench.cli import main
 from cnnbench.errors import FlagError
 from cnnbench.flags import validate
-from cnnbench.flags.stop_at import parse_stop_at
+from cnnbench.flags.groups.run import parse_stop_at
 from cnnbench.records.run import RunRecord
 from cnnbench.records.target import Target
 from cnnbench.run.driver.console import Console

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import io
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 
 import pytest
 
-from cnnbench.base.text.progress import Progress
+from cnnbench.base.text.progress import Messages, Progress
 from cnnbench.errors import NonFiniteLossError
 from cnnbench.flags import Params
 from cnnbench.records.measurements import Measurements
-from cnnbench.records.run import Evaluation, RunRecord
-from cnnbench.records.turns import TurnTaking
+from cnnbench.records.parts import Evaluation, TurnTaking
+from cnnbench.records.run import RunRecord
 from cnnbench.run.driver import loop_time
 from cnnbench.run.driver.console import Console
-from cnnbench.run.driver.host_metrics import Evaluated, Results
+from cnnbench.run.driver.context import ScenarioContext
+from cnnbench.run.driver.host_metrics import Evaluated, EvaluationResults
 from cnnbench.run.driver.plan import make_plan
 from cnnbench.run.driver.training import Training
-from cnnbench.run.runtime.turns import Wait
+from cnnbench.run.runtime.turns import Turns, Wait
 from cnnbench.run.step.train_step import StepResult
 
 FAST, SLOW = 0.02, 0.03
@@ -29,7 +30,7 @@ SETTLING = [FAST * 1.05**i for i in range(33, 0, -1)]
 
 
 class Script:
-    """Steps that take scripted times; everything that Training talks to.
+    """Steps that take scripted times; everything that Training uses, the watch included.
 
     Attributes:
       times: of the steps, the last one for ever.
@@ -80,11 +81,13 @@ class Script:
             self.host[-1].set_result({})
         return Evaluated(evaluation, {"top_1": 0.5, "top_5": 0.5}, self.host[-1])
 
-    @contextmanager
-    def around_loop(self):
+    def __enter__(self):
         self.loop.append(self.launched)
-        yield
+
+    def __exit__(self, *error):
         self.loop.append(self.launched)
+
+    suspended = staticmethod(nullcontext)
 
 
 class Scalar:
@@ -95,29 +98,37 @@ class Scalar:
         return self.value
 
 
-def run(script, global_step=0, lag=0, steps=40, more=None, **flags):
+def run(script, global_step=0, lag=0, steps=40, turns=None, **flags):
     params = Params(**{"model": "lenet", "num_batches": 40, "display_every": 100, **flags})
     plan = make_plan(params)
     out = io.StringIO()
     measurements = Measurements(command=[], config={})
     console = Console(out)
-    training = Training(
+    if turns is not None:
+        script.suspended = turns.suspended
+    context = ScenarioContext(
         params,
         plan,
+        console,
+        Messages.silent(),
+        Progress.silent(),
+        measurements,
+        watch=script,
+        turns=turns or Turns(),
+    )
+    training = Training(
+        context,
         script,
         script,
         float,  # the learning rate of a step is its number
-        console,
-        Progress.silent(),
-        measurements,
-        script if params.train_dir else None,
-        script if plan.eval_steps else None,
-        Results(None, console, measurements, (), print) if plan.eval_steps else None,
-        global_step,
-        script.around_loop(),
-        lag,
-        script.clock,
-        **(more or {}),
+        checkpoints=script if params.train_dir else None,
+        evaluator=script if plan.eval_steps else None,
+        results=EvaluationResults(None, console, measurements, (), print)
+        if plan.eval_steps
+        else None,
+        global_step=global_step,
+        lag=lag,
+        clock=script.clock,
     )
     training.run(steps)
     return measurements.record(), training, out.getvalue()
@@ -285,7 +296,7 @@ def test_latency_is_not_measured_apart(lag, forward_only):
 def test_waits_for_others_are_in_no_step(lag):
     script = Script([FAST])
     turns = InTurn(script, 15)
-    record, _, _ = run(script, lag=lag, more={"turns": turns, "suspended": turns.suspended})
+    record, _, _ = run(script, lag=lag, turns=turns)
     if not lag:  # the reading thread has a clock of its own
         assert record.step_seconds == pytest.approx([FAST] * 40)
     # After the warm-up, after the turns, and before what comes at the end; not within the warm-up.
@@ -306,7 +317,7 @@ def test_cpu_time_is_that_of_the_steps_and_of_the_loop_without_what_interrupts_i
         getrusage=lambda who: SimpleNamespace(ru_utime=1.5 * script.now, ru_stime=0.5 * script.now),
     )
     monkeypatch.setattr(loop_time, "resource", usage)
-    record, _, _ = run(script, more={"turns": turns, "suspended": turns.suspended})
+    record, _, _ = run(script, turns=turns)
     assert record.measured.loop_user_seconds == pytest.approx(1.5 * 40 * FAST)
     assert record.measured.loop_system_seconds == pytest.approx(0.5 * 40 * FAST)
     assert len(record.step_cpu_seconds) == 40
@@ -316,7 +327,7 @@ def test_cpu_time_is_that_of_the_steps_and_of_the_loop_without_what_interrupts_i
 def test_a_turn_that_is_over_with_the_last_step_is_not_passed_on_twice():
     script = Script([FAST])
     turns = InTurn(script, 20)
-    run(script, more={"turns": turns, "suspended": turns.suspended})
+    run(script, turns=turns)
     assert turns.waits == [(10, True), (30, True), (50, False)]
 
 

@@ -11,7 +11,8 @@ from cnnbench.cli import main
 from cnnbench.models import get_model
 from cnnbench.models.declare import declare, scope_flops
 from cnnbench.records.outputs import Output, check_outputs
-from cnnbench.run.observe.layers import REST, Layer, chart, layers_of, table
+from cnnbench.records.step_profile import REST
+from cnnbench.run.observe.layers import Layer, chart, layers_of, table
 from cnnbench.run.observe.operations import Operation
 
 

@@ -12,7 +12,8 @@ import tensorflow as tf
 
 from cnnbench import Params
 from cnnbench.flags import validate
-from cnnbench.records.run import Evaluation, RunRecord
+from cnnbench.records.parts import Evaluation
+from cnnbench.records.run import RunRecord
 from cnnbench.run.driver.learning_rate import make_schedule
 from cnnbench.run.driver.mlperf_log import MLPerfLog
 from cnnbench.run.driver.plan import make_plan

@@ -14,15 +14,14 @@ from forked import Forked, cnnbench
 
 from cnnbench.errors import BenchmarkError, ExitCode
 from cnnbench.flags import Params
+from cnnbench.run.runtime.loading import load_tensorflow
+from cnnbench.run.runtime.peak_memory import peak_memory, reset_peak_memory
 from cnnbench.run.runtime.tensorflow import (
     XLA_CACHE,
     Settings,
     configure,
     export_environment,
     input_threads,
-    load_tensorflow,
-    peak_memory,
-    reset_peak_memory,
     thread_counts,
 )
 
@@ -183,7 +182,7 @@ def test_a_program_loads_tensorflow_without_what_only_keras_uses():
     code = """if True:
         import sys
         from cnnbench.run.runtime import supervisor
-        from cnnbench.run.runtime.tensorflow import load_tensorflow
+        from cnnbench.run.runtime.loading import load_tensorflow
         print(supervisor.is_program())
         with supervisor.offered():
             load_tensorflow()

@@ -13,6 +13,8 @@ from cnnbench.base.text.progress import Messages
 from cnnbench.errors import ExitCode, NonFiniteLossError
 from cnnbench.run.step.loss_scale import CAP
 
+pytestmark = pytest.mark.usefixtures("quick_start")
+
 FLAGS = {
     "model": "trivial",
     "data_name": "cifar10",
@@ -122,7 +124,7 @@ def test_scale_and_counter_go_on_after_a_resume(later: dict[str, object], tmp_pa
 def test_a_checkpoint_without_a_scale_is_mentioned(tmp_path: Path) -> None:
     run(num_batches=2, train_dir=str(tmp_path), fp16_enable_auto_loss_scale=False)
     record, err = run(num_batches=4, train_dir=str(tmp_path), fp16_loss_scale=32.0)
-    assert "has no loss scale; --fp16_loss_scale is where it starts" in err
+    assert "has no loss scale; --fp16_loss_scale is its first value" in err
     assert record.loss_scaling.start == 32.0
 
 

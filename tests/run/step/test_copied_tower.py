@@ -28,6 +28,7 @@ from cnnbench.run.step.copied_tower import CopiedTowers
 from cnnbench.run.step.tower import StepConfig, Tower, TowerResult
 
 PLUGIN = Path(__file__).parents[3] / "docs" / "examples" / "weather_plugin.py"
+PLUGINS = Path(__file__).parents[2] / "plugins"
 TRAINING = StepConfig(metrics=True, training_steps=10)
 TOWERS = 2
 BATCH = 2
@@ -135,7 +136,7 @@ def test_a_step_of_copies_is_the_step_that_would_be_traced(
     flags: dict[str, Any], monkeypatch: pytest.MonkeyPatch, quick_start: None
 ) -> None:
     sizes = {"num_gpus": 2, "batch_size": 2, "device": "cpu", "num_warmup_batches": 0}
-    own = {"model": "resnet20", "data_name": "cifar10", **sizes, **flags}
+    own = {"model": "poison", "model_plugin": str(PLUGINS / "poison_plugin.py"), **sizes, **flags}
     traced = []
     trace = Tower.__call__
 

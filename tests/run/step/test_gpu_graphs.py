@@ -14,7 +14,7 @@ from small_networks import cut
 
 from cnnbench.models import get_model, registry
 from cnnbench.models.deepspeech import DeepSpeech2
-from cnnbench.run.step import train_step
+from cnnbench.run.step import update
 from cnnbench.variable_mgr.kept import untraced
 
 pytestmark = pytest.mark.skipif(
@@ -107,9 +107,9 @@ def test_a_device_sends_one_signal_for_all_its_updates():
 class TestWhatIsWrongIsFound:
     def found(self, monkeypatch: pytest.MonkeyPatch, change: Any, **flags: Any) -> list[str]:
         """The findings with something else done to each gradient before its update."""
-        unscaled = train_step.unscaled
+        unscaled = update.unscaled
         monkeypatch.setattr(
-            train_step, "unscaled", lambda gradient, inverse: change(unscaled(gradient, inverse))
+            update, "unscaled", lambda gradient, inverse: change(unscaled(gradient, inverse))
         )
         return [one.what for one in findings({**TINY, "num_gpus": 2, **flags})]
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import built_runs
 import numpy as np
@@ -37,11 +38,7 @@ def step(built: BuiltRun, bad: Iterable[int] = (), label: int = NAN) -> tuple[fl
 
 def everything(built: BuiltRun) -> dict[str, object]:
     """Every copy of every variable, moments, slots and the optimizer's scalars."""
-    optimizer = built.step._optimizer
-    facades = {
-        **built.manager.savable_variables(),
-        **built.manager.savable_slots(optimizer),
-    }
+    facades = {**built.manager.savable_variables(), **built.slots}
     return {
         f"{name}@{copy}": variable
         for name, facade in facades.items()
@@ -72,7 +69,7 @@ def changed(before: State, after: State) -> set[str]:
     ("mode", "towers", "optimizer"),
     [
         pytest.param(*mode.values, *others, id="-".join(map(str, (mode.id, *others))))
-        for mode, *others in covering_pairs(MODES, [1, 2, 3, 4], ["momentum", "rmsprop", "adam"])
+        for mode, *others in covering_pairs(MODES, [1, 2, 3], ["momentum", "rmsprop", "adam"])
     ],
 )
 def test_a_bad_gradient_of_any_tower_skips_the_step(
@@ -181,9 +178,33 @@ def test_independent_towers_share_one_scale() -> None:
     assert built.step.loss_scale.value == SCALE / 2
 
 
+@pytest.fixture(scope="module")
+def clipped() -> Callable[..., BuiltRun]:
+    """A step of each mode on three towers, traced once; each test has the first state of it."""
+
+    @functools.cache
+    def make(**mode: str) -> tuple[BuiltRun, State]:
+        own = {"num_gpus": 3, "gradient_clip": 1e-3, "fp16_inc_loss_scale_every_n": 3}
+        built = build(**mode, **own)
+        return built, {**state(built), **_scales(built)}
+
+    def fresh(**mode: str) -> BuiltRun:
+        built, first = make(**mode)
+        restore(built, first)
+        for name, variable in built.step.loss_scale.variables().items():
+            variable.assign(first[name])
+        return built
+
+    return fresh
+
+
+def _scales(built: BuiltRun) -> State:
+    return {name: one.numpy() for name, one in built.step.loss_scale.variables().items()}
+
+
 @pytest.mark.parametrize("mode", MODES)
-def test_the_scale_doubles_after_exactly_n_good_steps(mode: dict[str, str]) -> None:
-    built = build(**mode, num_gpus=2, fp16_inc_loss_scale_every_n=3)
+def test_the_scale_doubles_after_exactly_n_good_steps(mode: dict[str, str], clipped) -> None:
+    built = clipped(**mode)
     seen = []
     for bad in ([], [], [1], [], [], [], [], []):
         step(built, bad)
@@ -192,11 +213,11 @@ def test_the_scale_doubles_after_exactly_n_good_steps(mode: dict[str, str]) -> N
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_clipping_does_not_hide_an_infinity(mode: dict[str, str]) -> None:
-    built = build(**mode, num_gpus=2, gradient_clip=1e-3)
+def test_clipping_does_not_hide_an_infinity(mode: dict[str, str], clipped) -> None:
+    built = clipped(**mode)
     before = state(built)
     for label in (NAN, INFINITY):
-        _, skipped = step(built, [0, 1], label)
+        _, skipped = step(built, [0, 1, 2], label)
         assert skipped
     assert changed(before, state(built)) == set()
     assert built.step.loss_scale.value == SCALE / 4
@@ -241,9 +262,9 @@ def test_a_constant_scale_applies_what_it_gets() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_updates_and_checks_stay_where_the_variables_are(
-    mode: dict[str, str], cpu_devices: tuple[str, ...]
+    mode: dict[str, str], cpu_devices: tuple[str, ...], clipped
 ) -> None:
-    built = build(**mode, num_gpus=3)
+    built = clipped(**mode)
     checks = [o.device for o in built.step.graph.get_operations() if o.type == "IsFinite"]
     assert set(checks) == set(cpu_devices[:3])
     homes = {

@@ -14,10 +14,13 @@ from built_runs import MODES
 from cnnbench.flags import Params
 from cnnbench.run.driver.benchmark_cnn import BenchmarkCNN
 from cnnbench.run.driver.build import BuiltRun
-from cnnbench.variable_mgr.distributed_replicated import DistributedReplicatedVariableMgr
 from cnnbench.variable_mgr.parameter_server import ParameterServerVariableMgr
-from cnnbench.variable_mgr.per_tower import IndependentVariableMgr, ReplicatedVariableMgr
-from cnnbench.variable_mgr.strategies.mirrored import MirroredStrategyVariableMgr
+from cnnbench.variable_mgr.per_tower import (
+    DistributedReplicatedVariableMgr,
+    IndependentVariableMgr,
+    ReplicatedVariableMgr,
+)
+from cnnbench.variable_mgr.strategies.managers import MirroredStrategyVariableMgr
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
@@ -65,19 +68,22 @@ def handed_over(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[Any]]:
     return record
 
 
-@pytest.mark.parametrize("mode", MODES)
+CLIPPED = {"optimizer": "momentum", "gradient_clip": 0.01}
+SCALED = {
+    "precision": "fp16",
+    "fp16_loss_scale": 64.0,
+    "fp16_enable_auto_loss_scale": True,
+    "optimizer": "adam",
+}
+
+
 @pytest.mark.parametrize(
-    "flags",
+    ("mode", "flags"),
     [
-        {"optimizer": "momentum", "gradient_clip": 0.01},
-        {
-            "precision": "fp16",
-            "fp16_loss_scale": 64.0,
-            "fp16_enable_auto_loss_scale": True,
-            "optimizer": "adam",
-        },
+        # The first of them with both.
+        pytest.param(*mode.values, flags, id=f"{mode.id}-{'scaled' if flags is SCALED else 'clip'}")
+        for mode, flags in zip([MODES[0], *MODES], [CLIPPED, SCALED] * 4, strict=False)
     ],
-    ids=["clipped", "scaled"],
 )
 def test_slices_reach_the_manager_and_the_update_is_the_dense_one(
     mode: dict[str, str], flags: dict[str, Any], handed_over: Callable[[str], list[Any]]
@@ -133,18 +139,13 @@ def test_rows_travel_instead_of_the_table(mode: dict[str, str]) -> None:
     assert max(np.prod(shape) for shape in whole) >= ROWS * WIDTH
 
 
-@pytest.mark.parametrize(
-    ("mode", "ways"), [("parameter_server", 1), ("replicated", 2)], ids=["ps", "replicated"]
-)
-def test_the_slices_of_ncf_take_fewer_bytes_as_its_batch_is_smaller_than_its_tables(
-    mode: str, ways: int
-) -> None:
+def test_the_slices_of_ncf_take_fewer_bytes_as_its_batch_is_smaller_than_its_tables() -> None:
     users, items, batch, widths = 138_493, 26_744, 64, (64, 128)
     flags = {"model": "ncf", "data_name": "ratings", "batch_size": batch, "dataset_plugin": None}
 
     def sent(**more: Any) -> int:
         """Bytes that belong to tables: whole ones, or the rows of a batch and their numbers."""
-        tensors = crossing(build(**flags, variable_update=mode, **more))
+        tensors = crossing(build(**flags, variable_update="replicated", **more))
         shapes = {*((rows, width) for rows in (users, items, batch) for width in widths)}
         return sum(
             int(np.prod(tensor.shape)) * tensor.dtype.size
@@ -153,9 +154,9 @@ def test_the_slices_of_ncf_take_fewer_bytes_as_its_batch_is_smaller_than_its_tab
         )
 
     slices, dense = sent(), sent(sparse_to_dense_grads=True)
-    # Each gradient goes to the device that adds; in replicated modes the sum comes back.
-    assert dense == ways * (users + items) * sum(widths) * 4
-    assert slices == ways * 2 * batch * sum(width * 4 + 8 for width in widths)
+    # Each gradient goes to the device that adds, and the sum comes back.
+    assert dense == 2 * (users + items) * sum(widths) * 4
+    assert slices == 2 * 2 * batch * sum(width * 4 + 8 for width in widths)
     assert dense / slices == pytest.approx((users + items) / (2 * batch), rel=0.03)
 
 

@@ -8,6 +8,8 @@ import pytest
 from cnnbench.flags import Params
 from cnnbench.run.driver.benchmark_cnn import BenchmarkCNN
 
+pytestmark = pytest.mark.usefixtures("quick_start")
+
 STEPS = 4
 
 

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import built_runs
 import numpy as np
 import pytest
 import tensorflow as tf
+from bowls import optimizer_of
 from built_runs import MODES, RATE
 from covering import covering_pairs
 from towers import columns_of
 
 from cnnbench.models.spec import Initializer, VariableSpec
 from cnnbench.run.driver.build import BuiltRun
-from cnnbench.run.step.weight_decay import WeightDecay
-from cnnbench.variable_mgr import VariableMgrSpec, create, registry
+from cnnbench.run.step.loss_scale import StaticLossScale
+from cnnbench.run.step.tower import StepConfig
+from cnnbench.run.step.update import Updater
+from cnnbench.run.step.update_plan import UpdatePlan
+from cnnbench.variable_mgr import VariableMgrSpec, create
 from cnnbench.variable_mgr.base import VariableMgr
-from cnnbench.variable_mgr.gradients import Column
-from cnnbench.variable_mgr.per_tower import ReplicatedVariableMgr
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
@@ -70,9 +70,9 @@ def test_a_weight_without_any_other_gradient_decays(
         np.testing.assert_allclose(copy, expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_without_decay_it_stays(mode: dict[str, str]) -> None:
-    built = build(**mode, num_gpus=2, weight_decay=0.0)
+def test_without_decay_it_stays() -> None:
+    # test_saved_updates.py has every mode without decay.
+    built = build(variable_update="replicated", num_gpus=2, weight_decay=0.0)
     built.step().loss.numpy()
     for copy in detached(built):
         np.testing.assert_array_equal(copy, np.full(3, 2.0, np.float32))
@@ -85,37 +85,6 @@ def test_its_decay_is_clipped_like_any_gradient() -> None:
         np.testing.assert_allclose(copy, np.full(3, 2.0 - RATE * 0.125), rtol=1e-6)
 
 
-class Deferring(ReplicatedVariableMgr):
-    """Applies the reduced gradients of the step before, in the first step zeros."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self._kept: dict[tuple[int, int], tf.Variable] = {}
-
-    @property
-    def defers_gradients(self) -> bool:
-        return True
-
-    def preprocess_device_grads(self, columns: Sequence[Column]) -> tuple[list[str], list[Column]]:
-        devices, reduced = super().preprocess_device_grads(columns)
-        deferred = []
-        for i, column in enumerate(reduced):
-            deferred.append(Column([], column.variables))
-            for tower, device in enumerate(devices):
-                with tf.device(device):
-                    gradient = self._exchanged(column.gradients[tower], (tower, i))
-                deferred[i].gradients.append(gradient)
-        return devices, deferred
-
-    def _exchanged(self, gradient: tf.Tensor, key: tuple[int, int]) -> tf.Tensor:
-        if key not in self._kept:
-            with tf.init_scope():
-                self._kept[key] = tf.Variable(tf.zeros(gradient.shape))
-        old = self._kept[key].read_value()
-        self._kept[key].assign(gradient)
-        return old
-
-
 def manager(mode: str, devices: tuple[str, ...]) -> VariableMgr:
     made = create(
         VariableMgrSpec(variable_update=mode, devices=devices, cpu_device=devices[0]), VARIABLES
@@ -124,14 +93,19 @@ def manager(mode: str, devices: tuple[str, ...]) -> VariableMgr:
     return made
 
 
-def before_reduction(made: VariableMgr, gradients: list[list[Any]]) -> list[list[Any]]:
-    """What WeightDecay makes of gradients[tower][variable]."""
+def before_reduction(
+    made: VariableMgr, gradients: list[list[Any]], *, deferred: bool = False
+) -> list[list[Any]]:
+    """What is reduced of gradients[tower][variable]."""
     device_grads = [
         [(g, made.variable(t, v.name)) for g, v in zip(of_tower, VARIABLES, strict=True)]
         for t, of_tower in enumerate(gradients)
     ]
     columns = columns_of(device_grads)
-    found = WeightDecay(made, VARIABLES, DECAY, "mean").before_reduction(columns)
+    plan = UpdatePlan(weight_decay=DECAY, decay=DECAY, deferred=deferred)
+    optimizer, config = optimizer_of("sgd"), StepConfig(update=plan)
+    updater = Updater(made, VARIABLES, optimizer, StaticLossScale(), config)
+    found = [updater.before_reduction(column) for column in columns]
     for before, after in zip(columns, found, strict=True):
         assert [v.ref() for v in after.variables] == [v.ref() for v in before.variables]
     return [[column.gradients[t] for column in found] for t in range(len(gradients))]
@@ -169,14 +143,13 @@ def test_independent_towers_look_at_their_own_gradient_only(cpu_devices: tuple[s
 
 
 def test_deferred_gradients_are_complete_before_the_reduction(
-    cpu_devices: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    cpu_devices: tuple[str, ...],
 ) -> None:
-    mode = dataclasses.replace(registry.find("replicated"), manager=Deferring)
-    monkeypatch.setitem(registry._modes, "replicated", mode)
     made = manager("replicated", cpu_devices[:3])
     slices = tf.IndexedSlices(tf.ones([2, 3]), tf.constant([1, 1]), tf.constant([2, 3]))
     gamma = tf.ones([2])
-    found = before_reduction(made, [[None, None], [tf.ones([2, 3]), gamma], [slices, None]])
+    given = [[None, None], [tf.ones([2, 3]), gamma], [slices, None]]
+    found = before_reduction(made, given, deferred=True)
     term = DECAY * made.variable(0, "kernel").numpy()
     for tower, data in enumerate(([[0.0], [0.0]], [[1.0], [1.0]], [[0.0], [2.0]])):
         np.testing.assert_allclose(found[tower][0].numpy(), term + data, rtol=1e-6)
@@ -186,13 +159,15 @@ def test_deferred_gradients_are_complete_before_the_reduction(
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_update_n_uses_the_whole_gradient_of_step_n_less_one(
-    reduction: str, monkeypatch: pytest.MonkeyPatch
+    reduction: str,
 ) -> None:
-    mode = dataclasses.replace(registry.find("replicated"), manager=Deferring)
-    monkeypatch.setitem(registry._modes, "replicated", mode)
     towers = 2
     built = build(
-        "oracle", num_gpus=towers, variable_update="replicated", gradient_reduction=reduction
+        "oracle",
+        num_gpus=towers,
+        variable_update="replicated",
+        variable_consistency="relaxed",
+        gradient_reduction=reduction,
     )
     slopes = [4.0 * float(tf.reduce_mean(images)) + 1.0 for images, _ in built.inputs._towers]
     factor = towers if reduction == "sum" else 1

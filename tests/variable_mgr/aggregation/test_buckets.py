@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 from towers import ByTower
 
-from cnnbench.lab.predict.workload import Tensor, joined
+from cnnbench.lab.predict import workload
 from cnnbench.variable_mgr.aggregation.pipeline import Buckets
 from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.sizes import buckets_of
@@ -64,5 +64,6 @@ def test_gradients_of_two_dtypes_meet_in_the_one_that_is_sent(cpu_devices):
 def test_predictions_join_the_same(cpu_devices, place):
     sizes = (5, 1, 30, 2, 2, 9)
     sent, _ = stage(cpu_devices[:1], 50)(place([[np.ones(n) for n in sizes]]))
-    predicted = joined(Packing(gradient_bucket_bytes=50), [Tensor(n) for n in sizes])
+    packing = Packing(gradient_bucket_bytes=50)
+    predicted = workload.sent(packing, [workload.Tensor(n) for n in sizes])
     assert [tensor.elements for tensor in predicted] == lengths(sent[0])

@@ -8,8 +8,8 @@ from cnnbench.variable_mgr.all_reduce.context import (
     check_partition,
     cpus_of,
     groups_of,
+    leaders_of,
     process_of,
-    speakers_of,
     turns_of,
 )
 
@@ -116,9 +116,9 @@ def test_cpus_that_reduce_add_for_their_own_group_only():
 def test_every_device_speaks_for_its_group_in_turn():
     groups = ("abc", "d", "ef")
     turns = turns_of(groups)
-    spoken = [speakers_of(groups, turn) for turn in range(turns)]
-    assert spoken == [("a", "d", "e"), ("b", "d", "f"), ("c", "d", "e")]
-    assert set().union(*spoken) == set("abcdef")
+    leaders = [leaders_of(groups, turn) for turn in range(turns)]
+    assert leaders == [("a", "d", "e"), ("b", "d", "f"), ("c", "d", "e")]
+    assert set().union(*leaders) == set("abcdef")
 
 
 def test_groups_hold_every_device_once():

@@ -1,8 +1,9 @@
-"""docs/all_reduce.md: its example of a new algorithm works as it says."""
+"""docs/all_reduce.md and its example of a new algorithm."""
 
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -15,14 +16,15 @@ from cnnbench.variable_mgr import all_reduce
 from cnnbench.variable_mgr.all_reduce import algorithms
 from cnnbench.variable_mgr.all_reduce.reducer import Reducer
 
-TEXT = (Path(__file__).parents[3] / "docs" / "all_reduce.md").read_text()
+DOCS = Path(__file__).parents[3] / "docs"
+TEXT = (DOCS / "all_reduce.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture
 def chain(registered, tmp_path, monkeypatch) -> None:
-    """The file that the documentation has us write."""
-    (source,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
-    (tmp_path / "chain.py").write_text(source)
+    """The example as a file of the package."""
+    assert "(examples/chain.py)" in TEXT
+    shutil.copy(DOCS / "examples" / "chain.py", tmp_path)
     monkeypatch.setattr(algorithms, "__path__", [*algorithms.__path__, str(tmp_path)])
 
 

@@ -1,7 +1,7 @@
 """Every algorithm of the registry against NumPy's sum; new ones are picked up by themselves.
 
-Algorithms alone are tried at every number of devices, in every dtype; in shards, in levels,
-with memories of their own and within stages (`STAGES`) at some.
+Algorithms alone are tried at every number of devices, and in every dtype at some; in shards, in
+levels, with memories of their own and within stages (`STAGES`) at some.
 """
 
 from __future__ import annotations
@@ -172,13 +172,13 @@ def exact_sum(column: Iterable[np.ndarray]) -> np.ndarray:
 
 @pytest.mark.parametrize(("spec", "count"), cases(NAMES, COUNTS))
 def test_every_device_gets_the_exact_sum(spec, count, check):
-    check(spec, count, DTYPES)
+    check(spec, count, DTYPES if count in (3, 8) else DTYPES[:1])
 
 
 def staged_cases() -> list[object]:
     """Pairs of specs, stages, numbers of devices, reductions and memories; stages on one device."""
     working = [spec for spec in STAGED if refusal(spec, 8) is None]
-    result = covering_pairs(working, STAGES, COUNTS[1:], ("mean", "sum"), (False, True))
+    result = covering_pairs(working, STAGES, (2, 3, 4, 8), ("mean", "sum"), (False, True))
     result += [(working[0], stages, 1, "mean", True) for stages in STAGES]
     return [pytest.param(*case, id="-".join(map(str, case))) for case in result]
 

@@ -58,8 +58,15 @@ def run(call_whole):
     return check
 
 
-@pytest.mark.parametrize("between", WITHIN)
-@pytest.mark.parametrize("within", WITHIN)
+# Each is twice the first level and twice the second; test_oracle.py has it beside copy and xring.
+@pytest.mark.parametrize(
+    ("within", "between"),
+    [
+        pair
+        for turn in (1, 3)
+        for pair in zip(WITHIN, [*WITHIN[turn:], *WITHIN[:turn]], strict=True)
+    ],
+)
 def test_every_pair_sums(within, between, cpu_devices, run):
     devices = cpu_devices[:5]
     algorithm = TwoLevel(within, between, context_of(devices), groups_by(devices, (2, 3)), 1)
@@ -85,7 +92,7 @@ def test_groups_that_interleave_keep_the_order_of_devices(cpu_devices, run):
     run(algorithm, devices, range(2))
 
 
-def test_speakers_take_turns_and_stay_on_their_devices(cpu_devices):
+def test_leaders_take_turns_and_stay_on_their_devices(cpu_devices):
     devices = cpu_devices[:5]
     groups = groups_by(devices, (2, 3))
     algorithm = TwoLevel("psgpu", "copy", context_of(devices), groups, 1)

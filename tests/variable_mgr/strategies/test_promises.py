@@ -1,4 +1,8 @@
-"""What tf.distribute promises and the managers build on, by the numbers of docs/strategies.md."""
+"""Promises of tf.distribute that managers rely on.
+
+D: of Strategy; M: of MirroredStrategy; R: of variables with a copy per replica. docs/strategies.md
+lists those that are not used.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,11 @@ import threading
 import numpy as np
 import pytest
 import tensorflow as tf
+from bowls import optimizer_of
 
 from cnnbench.models.batch_norm import Moments
 from cnnbench.models.spec import Initializer, VariableSpec
 from cnnbench.run.step.batch_norm_stats import share_moving_averages, update_moving_averages
-from cnnbench.run.step.optimizers import Momentum
 from cnnbench.variable_mgr import towers
 from cnnbench.variable_mgr.gradients import Column
 from cnnbench.variable_mgr.tower_variable import tower_context
@@ -198,7 +202,7 @@ def test_d5_d6_moving_averages_are_those_of_the_strategy_s_own_aggregation(
 @pytest.mark.parametrize("mode", STRATEGIES)
 def test_d7_slots_are_where_their_variables_are(mode, make_manager, trainable):
     manager = make_manager(mode, 2)
-    optimizer = Momentum(0.9)
+    optimizer = optimizer_of("momentum")
     for group in manager.updated_groups():
         optimizer.create_slots(group)
     for spec in trainable:

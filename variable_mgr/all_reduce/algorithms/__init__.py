@@ -1,1 +1,1 @@
-"""One module per all-reduce algorithm; its name is the algorithm's name in a spec."""
+"""All-reduce algorithms, one module each; its name is the name in a spec."""

@@ -157,8 +157,6 @@ def collectively(
 
     Args:
       op: makes the op of a device from its tensor and the instance key.
-      devices: of this process.
-      tensors: one for each device.
       key: of the group of all devices that take part.
       in_flight: begins when the one so many before it has ended on its device; `IN_FLIGHT` at
         most.
@@ -207,7 +205,7 @@ def _current_graph() -> tf.Graph:
 
 
 def _subdivision_offsets(devices: Sequence[str], shards: int) -> list[int]:
-    """Where in the list of a process's devices each of the rings begins.
+    """Offset in the list of a process's devices at which each ring begins.
 
     A negative offset also turns the ring round, so that two rings use the links between
     the devices in both directions.

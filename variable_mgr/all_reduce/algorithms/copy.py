@@ -1,4 +1,4 @@
-"""Copy to one device, add there, hand the sum to everyone."""
+"""Copy to one device, addition there, copy to all devices."""
 
 from __future__ import annotations
 

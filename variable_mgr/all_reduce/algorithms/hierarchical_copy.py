@@ -19,7 +19,7 @@ _GCP_V100_MAINS = ((0, 5), (2, 7), (5, 0), (7, 2))
 
 @dataclass(frozen=True)
 class _Tree:
-    """Who adds for each half, and who belongs to it, as positions in the device list.
+    """Adding device and members of each half, as positions in the device list.
 
     The halves' sums meet on the main device of the first one.
     """
@@ -47,7 +47,7 @@ class HierarchicalCopy:
         self._trees = _trees(len(context.devices), context.network_topology)
 
     def main_devices(self, index: int) -> tuple[str, str]:
-        """Where tensor `index` is added: the first holds the total, the second its copy."""
+        """Devices that add tensor `index`: the first holds the total, the second its copy."""
         first, second = self._trees[index % len(self._trees)].mains
         return self._devices[first], self._devices[second]
 
@@ -69,7 +69,7 @@ class HierarchicalCopy:
 
 
 def _trees(count: int, topology: str) -> list[_Tree]:
-    """One tree after the other, for consecutive tensors."""
+    """Trees for consecutive tensors."""
     lower, upper = tuple(range(count // 2)), tuple(range(count // 2, count))
     if topology == "gcp_v100":
         mains = list(_GCP_V100_MAINS)

@@ -1,4 +1,4 @@
-"""NCCL: NVIDIA's library sums over the GPUs of one process."""
+"""NCCL: sums over the GPUs of one process by NVIDIA's library."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Nccl:
 
 
 def kernel_exists() -> bool:
-    """Whether this TensorFlow has the kernel, found out by asking it for one on the CPU.
+    """Whether this TensorFlow has the kernel; tested by requesting it on the CPU.
 
     There is none for CPUs in any build, and the refusal lists those that there are.
     """

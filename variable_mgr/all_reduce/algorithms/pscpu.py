@@ -1,4 +1,4 @@
-"""Shuffle: each shard of a tensor is summed on a device of its own and sent to all.
+"""Shuffle: each shard of a tensor is summed on one device and sent to all.
 
 Here on CPUs, as parameter servers do it; in psgpu.py on the devices that have the values.
 """
@@ -40,7 +40,6 @@ class Shuffle:
     Args:
       context: its devices have the values and are given the sum; its shards are those
         of each tensor.
-      gather_devices: where shards are summed.
 
     Raises:
       ValueError: more shards than devices to gather on.
@@ -51,7 +50,7 @@ class Shuffle:
         self._groups = gather_groups(gather_devices, context.shards)
 
     def device(self, chunk: int, index: int = 0) -> str:
-        """Where a shard of tensor `index` is summed."""
+        """Device that sums a shard of tensor `index`."""
         return self._groups[index % len(self._groups)][chunk]
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:

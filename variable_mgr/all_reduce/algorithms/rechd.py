@@ -55,7 +55,7 @@ class RecursiveHalvingDoubling:
 
 
 def _interleaved(context: ReduceContext) -> list[str]:
-    """One device of each memory, then another one of each, and so on."""
+    """Devices in an order that alternates between memories."""
     seen: Counter[str] = Counter()
     places = []
     for device in context.devices:
@@ -147,7 +147,7 @@ def _double(
 
 
 def _send(pieces: list[tf.Tensor], sender: str, receiver: str) -> list[tf.Tensor]:
-    """Sends a block as one message, however many pieces it has come in."""
+    """Sends the pieces of a block as one message."""
     if not pieces:
         return []
     with tf.device(sender):

@@ -1,4 +1,4 @@
-"""Double binary tree: two trees, in which every device is a leaf of at least one."""
+"""Double binary tree: two trees, each device a leaf of at least one."""
 
 from __future__ import annotations
 

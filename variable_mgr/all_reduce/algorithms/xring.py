@@ -1,4 +1,4 @@
-"""Ring: reduce-scatter along the ring, then all-gather along it."""
+"""Ring: reduce-scatter, then all-gather along the ring."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Ring:
         self._processes = groups_of(context.devices)
 
     def way(self, chunk: int, index: int = 0) -> list[str]:
-        """The devices on the way of a chunk of tensor `index`, 2n - 1 of them.
+        """Devices that a chunk of tensor `index` passes, 2n - 1 of them.
 
         Its sum begins as the value of the first. The following n - 1 add their own values,
         and the last n - 1 are given the sum.

@@ -1,4 +1,4 @@
-"""Values in the formats of other programs: trackers of benchmarks, monitoring, experiments."""
+"""Values in formats of other programs: benchmark trackers, monitoring, experiment trackers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FORMATS: dict[str, str] = {
 
 
 class Export(NamedTuple):
-    """What a format makes of some values.
+    """The document of a format, and a remark about values that have no place in it.
 
     Attributes:
       text: the document, ending in a line break.
@@ -34,7 +34,6 @@ def render(figures: Sequence[Figure], format: str) -> Export:
     """Some values as a document for another program.
 
     Args:
-      figures: of one command.
       format: one of `FORMATS`.
 
     Raises:

@@ -14,8 +14,7 @@ import json
 from collections.abc import Sequence
 
 from cnnbench.judge.report.exports import Export
-from cnnbench.judge.report.exports.figures import Figure
-from cnnbench.judge.report.exports.subjects import newest
+from cnnbench.judge.report.exports.figures import Figure, newest
 
 _LONGEST = 1024
 """Bytes of the name of a benchmark."""

@@ -1,4 +1,4 @@
-"""The values that are handed on to other programs: one metric of one subject each.
+"""Values for export to other programs: one metric of one subject each.
 
 A figure is of one configuration and one origin (side, repository, revision, TensorFlow, machine),
 so that nothing is pooled over subjects, whatever format it is written in.
@@ -13,14 +13,15 @@ from typing import Any
 
 from cnnbench.base.text.escape import plain
 from cnnbench.base.text.labels import labels_of
+from cnnbench.base.text.numbers import count
 from cnnbench.judge.compare.comparability import Group
 from cnnbench.judge.compare.estimate import usable
 from cnnbench.judge.compare.judge import Judgement
-from cnnbench.judge.compare.result import Comparison, Entry
+from cnnbench.judge.compare.result import ComparedConfiguration, Comparison
 from cnnbench.judge.metrics.measurement import Measurement
 from cnnbench.judge.metrics.origin import Origin, machine_names, titles
 from cnnbench.judge.metrics.registry import Metric
-from cnnbench.judge.report.results import Values
+from cnnbench.judge.report.results import ProcessValues
 from cnnbench.records.codec import started
 
 BASE, NEW = "base", "new"
@@ -51,7 +52,7 @@ class Figure:
     """
 
     metric: Metric
-    sample: Values
+    sample: ProcessValues
     configuration: str
     key: str
     flags: Mapping[str, Any]
@@ -73,7 +74,7 @@ class Figure:
 
     @property
     def title(self) -> str:
-        """Configuration and machine, with what else tells it apart from others; one line.
+        """Configuration and machine, with what distinguishes it from others; one line.
 
         Without role and revision, so that it stays the same from commit to commit.
         """
@@ -81,7 +82,7 @@ class Figure:
         return plain(", ".join(filter(None, parts)))
 
     def subject(self) -> dict[str, str]:
-        """What was measured, by name; only what is known."""
+        """The known facts about the measured code, by name."""
         origin = self.origin
         found = {
             "configuration": self.configuration,
@@ -113,7 +114,7 @@ def shared_labels(each: Iterable[Mapping[str, str]]) -> dict[str, str]:
 
 
 def of_comparison(comparison: Comparison) -> list[Figure]:
-    """The values of both sides, by configuration and origin, with how the new ones were judged."""
+    """Values of both sides, by configuration and origin, with the verdict on the new ones."""
     everything = [
         one for entry in comparison.entries for side in (entry.base, entry.new) for one in side
     ]
@@ -127,7 +128,10 @@ def of_comparison(comparison: Comparison) -> list[Figure]:
 
 
 def _of_side(
-    entry: Entry, role: str, records: tuple[Measurement, ...], machines: Mapping[Origin, str]
+    entry: ComparedConfiguration,
+    role: str,
+    records: tuple[Measurement, ...],
+    machines: Mapping[Origin, str],
 ) -> Iterable[Figure]:
     """The figures of one side of a configuration; of several origins if it is a mixture."""
     origins = Group(entry.configuration, records).origins()
@@ -140,7 +144,7 @@ def _of_side(
                 continue
             yield Figure(
                 metric=result.metric,
-                sample=Values(values),
+                sample=ProcessValues(values),
                 configuration=entry.name,
                 key=entry.configuration.key,
                 flags=entry.configuration.not_default(),
@@ -158,3 +162,29 @@ def _of_side(
 def _values(records: Sequence[Measurement], metric: Metric) -> tuple[float, ...]:
     found = map(metric.value, records)
     return tuple(value for value in found if value is not None and usable(value, metric))
+
+
+def newest(figures: Sequence[Figure]) -> tuple[list[Figure], str]:
+    """The figures of the newest subject, and a sentence about the others, or "".
+
+    Of one that was measured repeatedly, on several days as an example, only the last value. The
+    base of a comparison was the newest subject of an earlier one, and is not mentioned.
+    """
+    last = {
+        _key(figure): figure
+        for figure in sorted(figures, key=lambda figure: figure.started)
+        if figure.current
+    }
+    wanted = [figure for figure in figures if last.get(_key(figure)) is figure]
+    others = sum(figure.role != BASE for figure in figures) - len(wanted)
+    if not others:
+        return wanted, ""
+    values = count(others, "other value", "other values")
+    if not wanted:
+        return wanted, f"the newest commit has no value; {values} left out"
+    revision = wanted[0].origin.short or "an unknown revision"
+    return wanted, f"the format holds one commit, here {revision}; {values} left out"
+
+
+def _key(figure: Figure) -> tuple[str, str]:
+    return figure.title, figure.metric.name

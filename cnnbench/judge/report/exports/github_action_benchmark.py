@@ -13,8 +13,7 @@ from collections.abc import Sequence
 
 from cnnbench.base.text.numbers import count
 from cnnbench.judge.report.exports import Export
-from cnnbench.judge.report.exports.figures import Figure
-from cnnbench.judge.report.exports.subjects import newest
+from cnnbench.judge.report.exports.figures import Figure, newest
 
 
 def render(figures: Sequence[Figure]) -> Export:
@@ -47,11 +46,11 @@ def _entry(figure: Figure) -> dict[str, object]:
 
 
 def _lines(figure: Figure) -> list[str]:
-    """What a chart shows beside the value."""
+    """Text that a chart shows beside the value."""
     lines = [f"{name}: {text}" for name, text in {**figure.subject(), **figure.labels}.items()]
     lines.append(f"median of {count(len(figure.sample.values), 'process', 'processes')}")
     judgement = figure.judgement
     if judgement is not None and judgement.change is not None:
         change = figure.metric.change_text(judgement.change)
-        lines.append(f"change from base: {change}, {figure.metric.word(judgement.verdict)}")
+        lines.append(f"change from base: {change}, {judgement.verdict.word(figure.metric)}")
     return lines

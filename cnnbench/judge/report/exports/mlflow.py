@@ -43,7 +43,7 @@ def _run(figures: Sequence[Figure]) -> dict[str, Any]:
     for one in figures:
         tags[f"cnnbench.unit.{one.metric.name}"] = one.metric.unit
         if one.judgement is not None:
-            tags[f"cnnbench.verdict.{one.metric.name}"] = one.metric.word(one.judgement.verdict)
+            tags[f"cnnbench.verdict.{one.metric.name}"] = one.judgement.verdict.word(one.metric)
     name = ", ".join(filter(None, (first.title, first.role, first.point or first.origin.short)))
     metrics = [metric for one in figures for metric in _metrics(one)]
     params = _pairs({name: fact_text(value) for name, value in first.flags.items()})

@@ -89,7 +89,7 @@ def _labels(figure: Figure) -> str:
     }
     judgement = figure.judgement
     if judgement is not None:
-        found["verdict"] = figure.metric.word(judgement.verdict)
+        found["verdict"] = judgement.verdict.word(figure.metric)
     found |= figure.subject()
     return ",".join(f'{name}="{_escaped(text)}"' for name, text in found.items())
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 
 from cnnbench.base.text.escape import plain
 from cnnbench.judge.compare.answer import opening
-from cnnbench.judge.compare.result import Comparison, Entry, Result
-from cnnbench.judge.metrics.policy import Verdict
+from cnnbench.judge.compare.result import ComparedConfiguration, Comparison, MetricResult
+from cnnbench.judge.compare.verdict import Verdict
 
 _SHOWN = 10
 _LEVELS = ("error", "warning", "notice")
@@ -38,7 +38,9 @@ def render(comparison: Comparison) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _level(comparison: Comparison, entry: Entry, result: Result) -> str | None:
+def _level(
+    comparison: Comparison, entry: ComparedConfiguration, result: MetricResult
+) -> str | None:
     verdict = result.verdict
     if not entry.decides:
         known = (Verdict.FASTER, Verdict.SLOWER, Verdict.FAILED)
@@ -53,7 +55,7 @@ def _level(comparison: Comparison, entry: Entry, result: Result) -> str | None:
     return "notice" if verdict is Verdict.FASTER else None
 
 
-def _message(entry: Entry, result: Result) -> str:
+def _message(entry: ComparedConfiguration, result: MetricResult) -> str:
     judgement = result.judgement
     if result.verdict is Verdict.CHANGED_WORK:
         return judgement.reason

@@ -10,27 +10,19 @@ from typing import Any, ClassVar
 from cnnbench.judge.compare.answer import advice, answer
 from cnnbench.judge.compare.comparability import Difference
 from cnnbench.judge.compare.judge import Judgement
-from cnnbench.judge.compare.result import Comparison, Entry, Result
+from cnnbench.judge.compare.result import (
+    ComparedConfiguration,
+    Comparison,
+    GeometricMean,
+    MetricResult,
+)
+from cnnbench.judge.compare.verdict import Verdict
 from cnnbench.judge.metrics.measurement import KINDS, RUN
-from cnnbench.judge.metrics.policy import Policy, Verdict
-from cnnbench.judge.metrics.registry import BUS_BANDWIDTH, THROUGHPUT, Metric
+from cnnbench.judge.metrics.policy import Policy
+from cnnbench.judge.metrics.registry import BUS_BANDWIDTH, THROUGHPUT
 from cnnbench.records.codec import ABSENT, OPTIONAL, Document, one_of
-from cnnbench.records.load import Skipped
-
-
-@dataclass(frozen=True, kw_only=True)
-class GeometricMean:
-    """The mean change of a metric.
-
-    Attributes:
-      metric: its name.
-      change: as a share of the base.
-      configurations: how many are in it.
-    """
-
-    metric: str
-    change: float
-    configurations: int
+from cnnbench.records.explanation import Explanation
+from cnnbench.records.load import SkippedFile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +94,7 @@ class ComparisonDocument(Document):
       configurations: in order of their names, numbers in them by value.
       repeated_pairs: that were measured again, since a process was ended from outside; absent if
         there are none.
+      explanation: where the difference is; absent where nothing was profiled.
       notes: sentences.
       skipped: files that gave no record.
     """
@@ -123,8 +116,9 @@ class ComparisonDocument(Document):
     bus_bandwidth_mean: GeometricMean | None = field(metadata=ABSENT)
     configurations: tuple[EntryDocument, ...]
     repeated_pairs: int | None = field(default=None, metadata=ABSENT)
+    explanation: Explanation | None = field(default=None, metadata=ABSENT)
     notes: tuple[str, ...]
-    skipped: tuple[Skipped, ...]
+    skipped: tuple[SkippedFile, ...]
 
 
 def render(comparison: Comparison) -> str:
@@ -145,23 +139,17 @@ def document(comparison: Comparison) -> ComparisonDocument:
         allow_changed_work=comparison.allow_changed_work,
         policy=comparison.policy,
         metrics=tuple(metric.name for metric in comparison.metrics),
-        geometric_mean=_mean(comparison, THROUGHPUT),
-        bus_bandwidth_mean=_mean(comparison, BUS_BANDWIDTH),
+        geometric_mean=comparison.geometric_mean(THROUGHPUT),
+        bus_bandwidth_mean=comparison.geometric_mean(BUS_BANDWIDTH),
         configurations=tuple(map(_entry, comparison.entries)),
         repeated_pairs=comparison.repeated_pairs or None,
+        explanation=comparison.explanation,
         notes=comparison.notes,
         skipped=comparison.skipped,
     )
 
 
-def _mean(comparison: Comparison, metric: Metric) -> GeometricMean | None:
-    found = comparison.geometric_mean(metric)
-    if found is None:
-        return None
-    return GeometricMean(metric=metric.name, change=found[0], configurations=found[1])
-
-
-def _entry(entry: Entry) -> EntryDocument:
+def _entry(entry: ComparedConfiguration) -> EntryDocument:
     run = entry.configuration.kind == RUN
     return EntryDocument(
         name=entry.name,
@@ -177,7 +165,7 @@ def _entry(entry: Entry) -> EntryDocument:
     )
 
 
-def _result(result: Result) -> ResultDocument:
+def _result(result: MetricResult) -> ResultDocument:
     return ResultDocument(
         **vars(result.judgement),
         metric=result.metric.name,

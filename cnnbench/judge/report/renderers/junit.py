@@ -6,8 +6,8 @@ from xml.etree import ElementTree as xml
 
 from cnnbench.base.text.escape import plain
 from cnnbench.judge.compare.answer import opening
-from cnnbench.judge.compare.result import Comparison, Entry, Result
-from cnnbench.judge.metrics.policy import Verdict
+from cnnbench.judge.compare.result import ComparedConfiguration, Comparison, MetricResult
+from cnnbench.judge.compare.verdict import Verdict
 from cnnbench.judge.metrics.registry import Metric
 from cnnbench.judge.report.renderers import wording
 
@@ -35,7 +35,7 @@ def render(comparison: Comparison) -> str:
 
 
 def _suite(
-    comparison: Comparison, metric: Metric, cases: list[tuple[Entry, Result]]
+    comparison: Comparison, metric: Metric, cases: list[tuple[ComparedConfiguration, MetricResult]]
 ) -> xml.Element:
     suite = xml.Element("testsuite", name=f"{_SUITE}: {metric.name}")
     if comparison.repeated_pairs:
@@ -71,7 +71,7 @@ def _counted(suite: xml.Element) -> xml.Element:
     return suite
 
 
-def _tag(comparison: Comparison, entry: Entry, result: Result) -> str | None:
+def _tag(comparison: Comparison, entry: ComparedConfiguration, result: MetricResult) -> str | None:
     if result.verdict in (Verdict.SLOWER, Verdict.CHANGED_WORK):
         return "failure" if comparison.is_regression(entry, result) else None
     if result.verdict is Verdict.FAILED:
@@ -79,7 +79,7 @@ def _tag(comparison: Comparison, entry: Entry, result: Result) -> str | None:
     return "skipped" if result.verdict.undecided else None
 
 
-def _numbers(entry: Entry, result: Result) -> str:
+def _numbers(entry: ComparedConfiguration, result: MetricResult) -> str:
     judgement = result.judgement
     base = result.metric.value_text(judgement.base_median)
     new = result.metric.value_text(judgement.new_median)

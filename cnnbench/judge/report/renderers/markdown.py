@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cnnbench.base.text.escape import code, markdown
-from cnnbench.judge.compare.answer import advice, answer
-from cnnbench.judge.compare.result import Comparison, Result
-from cnnbench.judge.metrics.policy import Verdict
+from cnnbench.judge.compare.answer import advice, answer, why
+from cnnbench.judge.compare.result import Comparison, MetricResult
+from cnnbench.judge.compare.verdict import Verdict
+from cnnbench.judge.explain.text import markdown_body
 from cnnbench.judge.report.renderers import wording
 
 LIMIT = 65_536
@@ -54,14 +55,16 @@ def render(comparison: Comparison) -> str:
         rows = _fitting(rows, _TABLES - _size(lines), _row(("…", "{} more", *[""] * 6)))
         head = _row(wording.head(comparison, metric))
         lines += [head, "|---|---|--:|--:|--:|--:|--:|--:|", *rows, ""]
+    if comparison.explanation is not None:
+        lines += [*markdown_body(comparison.explanation), ""]
     details = _details(comparison, LIMIT - _size(lines))
     return "\n".join([*lines, *details]) + "\n"
 
 
 def _opening(comparison: Comparison) -> list[str]:
-    """The answer, and what to do."""
+    """The answer and the advice."""
     lines = [markdown(answer(comparison))]
-    if found := advice(comparison):
+    for found in filter(None, (why(comparison), advice(comparison))):
         lines += ["", markdown(found)]
     if comparison.next_step:
         lines += ["", f"Next: {code(comparison.next_step)}"]
@@ -69,7 +72,7 @@ def _opening(comparison: Comparison) -> list[str]:
 
 
 def _details(comparison: Comparison, room: int) -> list[str]:
-    """Reasons, conditions, notes and skipped files in so many characters."""
+    """Reasons, conditions, notes and skipped files, within a number of characters."""
     reasons = [
         f"- {code(entry.name)}: {_reason(result)}"
         for _, rows in wording.tables(comparison)
@@ -92,8 +95,8 @@ def _details(comparison: Comparison, room: int) -> list[str]:
     return [*head, *reasons, *remarks, "", "</details>"]
 
 
-def _reason(result: Result) -> str:
-    """Sentences of a test as they are; others quote records, and are code."""
+def _reason(result: MetricResult) -> str:
+    """A reason: sentences of a test as they are; others quote records, and become code."""
     if result.judgement.p is None:
         return f"{result.word}: {code(result.judgement.reason)}"
     return wording.explained(result)
@@ -108,7 +111,7 @@ def _size(lines: Sequence[str]) -> int:
 
 
 def _fitting(lines: Sequence[str], room: int, more: str) -> list[str]:
-    """The lines that fit into so many characters, and `more` with the number of the others."""
+    """Lines that fit into a number of characters, and `more` with the number of the others."""
     for index, line in enumerate(lines):
         room -= len(line) + 1
         if room < 0:

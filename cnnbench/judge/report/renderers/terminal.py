@@ -1,4 +1,4 @@
-"""A comparison as a table for a terminal; colours only repeat what the words say."""
+"""A comparison as a table for a terminal; colours repeat what the words say."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from cnnbench.base.text.escape import plain
 from cnnbench.base.text.numbers import count
 from cnnbench.base.text.table import fitted_rows, wrapped
 from cnnbench.base.text.terminal import is_terminal
-from cnnbench.judge.compare.answer import advice, answer
-from cnnbench.judge.compare.result import Comparison, Entry, Result
-from cnnbench.judge.metrics.policy import Verdict
+from cnnbench.judge.compare.answer import advice, answer, why
+from cnnbench.judge.compare.result import ComparedConfiguration, Comparison, MetricResult
+from cnnbench.judge.compare.verdict import Verdict
+from cnnbench.judge.explain.text import body
 from cnnbench.judge.metrics.registry import Metric
 from cnnbench.judge.report.renderers import wording
 
@@ -24,23 +25,27 @@ def wants_colour(stream: TextIO) -> bool:
 
 
 def render(comparison: Comparison, colour: bool = False) -> str:
-    """The answer, what to do, the tables with reasons, the worst first, and a summary.
+    """The answer, the advice, the tables with reasons, the worst first, and a summary.
 
     Args:
-      comparison: to be shown.
       colour: add ANSI colours to the verdicts.
     """
-    said = [line for line in (answer(comparison), advice(comparison)) if line]
+    said = filter(None, (answer(comparison), why(comparison), advice(comparison)))
     lines = [line for sentence in said for line in wrapped(plain(sentence))]
     lines += ["", f"BASE {plain(comparison.base_label)}", f"NEW  {plain(comparison.new_label)}"]
     for metric, rows in wording.tables(comparison):
         lines += ["", *_table(comparison, metric, rows, colour)]
+    if comparison.explanation is not None:
+        lines += ["", "Why, milliseconds of a step:", *body(comparison.explanation)]
     lines += ["", *_summary(comparison)]
     return "\n".join(lines) + "\n"
 
 
 def _table(
-    comparison: Comparison, metric: Metric, rows: list[tuple[Entry, Result]], colour: bool
+    comparison: Comparison,
+    metric: Metric,
+    rows: list[tuple[ComparedConfiguration, MetricResult]],
+    colour: bool,
 ) -> list[str]:
     cells = [tuple(map(plain, wording.cells(entry, result))) for entry, result in rows]
     title, *heads = wording.head(comparison, metric)

@@ -1,4 +1,4 @@
-"""Tables, words and numbers that all formats share."""
+"""Tables, words and numbers shared by all formats."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 from cnnbench.base.text.numbers import NONE, count
 from cnnbench.judge.compare.comparability import unlike_text
-from cnnbench.judge.compare.result import Comparison, Entry, Result
-from cnnbench.judge.metrics.policy import Verdict
+from cnnbench.judge.compare.result import ComparedConfiguration, Comparison, MetricResult
+from cnnbench.judge.compare.verdict import Verdict
 from cnnbench.judge.metrics.registry import SPEEDS, Metric
 
 
 class Sign(NamedTuple):
-    """How a verdict is shown beside its word.
+    """Mark and colour of a verdict.
 
     Attributes:
       mark: an ASCII character, so that no meaning depends on a colour or a font.
@@ -52,7 +52,7 @@ _SPREAD = "as is what differs within the A/A spread"
 
 
 def ending(comparison: Comparison) -> str:
-    """What the exit code says."""
+    """The meaning of the exit code."""
     code = comparison.exit_code
     if code == 0 and comparison.ends_with is not None and not _fine(comparison):
         return "an A/A measurement, whatever the verdict"
@@ -69,8 +69,8 @@ def _fine(comparison: Comparison) -> bool:
     return replace(comparison, ends_with=None).exit_code == 0
 
 
-def changed_work(comparison: Comparison) -> list[tuple[Entry, Result]]:
-    """Configurations that other work was measured of; the reason is the answer."""
+def changed_work(comparison: Comparison) -> list[tuple[ComparedConfiguration, MetricResult]]:
+    """Configurations whose work differs; the reason is the answer."""
     return [
         (entry, entry.main)
         for entry in comparison.by_severity()
@@ -78,13 +78,13 @@ def changed_work(comparison: Comparison) -> list[tuple[Entry, Result]]:
     ]
 
 
-def change(result: Result) -> str:
+def change(result: MetricResult) -> str:
     """The estimated change."""
     found = result.judgement.change
     return NONE if found is None else result.metric.change_text(found)
 
 
-def interval(result: Result) -> str:
+def interval(result: MetricResult) -> str:
     """Its confidence interval."""
     low, high = result.judgement.low, result.judgement.high
     if low is None or high is None:
@@ -92,36 +92,38 @@ def interval(result: Result) -> str:
     return result.metric.range_text(low, high)
 
 
-def p_value(result: Result) -> str:
+def p_value(result: MetricResult) -> str:
     """The p value after Holm."""
     found = result.judgement.p_adjusted
     return NONE if found is None else f"{found:.2g}"
 
 
-def runs(entry: Entry) -> str:
-    """Processes of both sides."""
+def runs(entry: ComparedConfiguration) -> str:
+    """Numbers of processes of both sides."""
     return f"{len(entry.base)}+{len(entry.new)}"
 
 
 def confidence(comparison: Comparison) -> str:
-    """Of the intervals, as in "96 %"."""
+    """Confidence of the intervals, as in "96 %"."""
     return f"{100 * comparison.policy.confidence:.4g} %"
 
 
-def verdict(result: Result) -> str:
+def verdict(result: MetricResult) -> str:
     """Mark and word, as in "- slower"."""
     return f"{SIGNS[result.verdict].mark} {result.word}"
 
 
-def explained(result: Result) -> str:
-    """The word for a verdict with its reason; reasons of changes begin with their size and word."""
+def explained(result: MetricResult) -> str:
+    """The word for a verdict with its reason; reasons of changes begin with size and word."""
     reason = result.judgement.reason
     return reason if f" {result.word}" in reason[:40] else f"{result.word}: {reason}"
 
 
-def further_tables(comparison: Comparison) -> list[tuple[Metric, list[tuple[Entry, Result]]]]:
-    """Further metrics, and context, with the results that are not undecided nor the same."""
-    found: dict[str, tuple[Metric, list[tuple[Entry, Result]]]] = {}
+def further_tables(
+    comparison: Comparison,
+) -> list[tuple[Metric, list[tuple[ComparedConfiguration, MetricResult]]]]:
+    """Further metrics and context, without undecided and equal results."""
+    found: dict[str, tuple[Metric, list[tuple[ComparedConfiguration, MetricResult]]]] = {}
     for metric in comparison.metrics:
         for entry in comparison.by_severity():
             for result in entry.results:
@@ -134,31 +136,23 @@ def further_tables(comparison: Comparison) -> list[tuple[Metric, list[tuple[Entr
     return list(found.values())
 
 
-def tables(comparison: Comparison) -> list[tuple[Metric, list[tuple[Entry, Result]]]]:
-    """A table per metric, those that the comparison is about first; rows with the worst first."""
+def tables(
+    comparison: Comparison,
+) -> list[tuple[Metric, list[tuple[ComparedConfiguration, MetricResult]]]]:
+    """A table per metric, leading metrics first; rows with the worst first."""
     leading = [(metric, comparison.about(metric)) for metric in comparison.leading]
     return leading + further_tables(comparison)
 
 
 def head(comparison: Comparison, metric: Metric) -> tuple[str, ...]:
-    """The heads of a table's columns; base and new are medians over processes.
-
-    Args:
-      comparison: what the table is about.
-      metric: of its rows.
-    """
+    """Heads of a table's columns; base and new are medians over processes."""
     interval = f"{confidence(comparison)} interval"
     columns = ("configuration", "base", "new", "change", interval, "p", "runs")
     return (f"{metric.name}, median {metric.unit_text}", *columns)
 
 
-def cells(entry: Entry, result: Result) -> tuple[str, ...]:
-    """A row below `head`; names are not escaped.
-
-    Args:
-      entry: the configuration.
-      result: one of its results.
-    """
+def cells(entry: ComparedConfiguration, result: MetricResult) -> tuple[str, ...]:
+    """Cells of a row below `head`; names are not escaped."""
     judgement, metric = result.judgement, result.metric
     return (
         verdict(result),
@@ -173,14 +167,9 @@ def cells(entry: Entry, result: Result) -> tuple[str, ...]:
 
 
 def tally(comparison: Comparison, metric: Metric) -> str:
-    """How many configurations have which verdict, the worst first: "1 slower, 2 same".
-
-    Args:
-      comparison: of the configurations.
-      metric: that they were judged by.
-    """
+    """Number of configurations per verdict, the worst first: "1 slower, 2 same"."""
     found = comparison.counts(metric)
-    return ", ".join(f"{number} {metric.word(verdict)}" for verdict, number in found.items())
+    return ", ".join(f"{number} {verdict.word(metric)}" for verdict, number in found.items())
 
 
 def outcome(comparison: Comparison) -> str:
@@ -192,7 +181,7 @@ def outcome(comparison: Comparison) -> str:
 
 
 def conditions(comparison: Comparison) -> str:
-    """How it was judged, in one sentence."""
+    """Conditions of the judgement, in one sentence."""
     text = "Compared in pairs" if comparison.paired else "Compared by one value per process"
     for floors in dict.fromkeys(_floors(comparison, metric) for metric in comparison.leading):
         text += floors and f"; changes under {floors} are ignored"
@@ -216,13 +205,13 @@ def mean_sentences(comparison: Comparison) -> Iterator[str]:
     for metric in SPEEDS:
         found = comparison.geometric_mean(metric)
         if found is not None:
-            mean, number = found
+            number = found.configurations
             total = sum(entry.configuration.kind in metric.judged for entry in comparison.entries)
             if number < 2:
-                continue  # its change once more, whatever its verdict
+                continue  # its change again, independent of the verdict
             of = count(total, "configuration", "configurations")
             of = of if number == total else f"{number} of {of}"
-            yield f"{metric.name} {metric.change_text(mean)} in the geometric mean of {of}"
+            yield f"{metric.name} {metric.change_text(found.change)} in the geometric mean of {of}"
 
 
 def mentions(comparison: Comparison) -> list[str]:

@@ -1,4 +1,4 @@
-"""The sections of a report, and the whole of it.
+"""Sections of a report.
 
 A function returns None where the records have nothing for its section.
 """
@@ -8,34 +8,46 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from cnnbench.base.text.numbers import count, counted, first_few, number
+from cnnbench.base.text.numbers import count, counted, first_few, number, percent
 from cnnbench.judge.metrics.measurement import fact_text
 from cnnbench.judge.report.document import Answer, Report, Section
-from cnnbench.judge.report.results import Results, time_text
+from cnnbench.judge.report.results import ReportSubject, time_text
 from cnnbench.judge.report.sections import (
     allreduce,
     baseline,
+    best_flags,
+    explanation,
     machine,
+    modes,
     processes,
     quantities,
+    reach,
+    reproduce,
+    roofline,
     scaling,
     steps,
 )
 from cnnbench.version import __version__
 
-SECTIONS: tuple[Callable[[Results], Section | None], ...] = (
+SECTIONS: tuple[Callable[[ReportSubject], Section | None], ...] = (
     processes.failures,
     baseline.baseline,
-    quantities.THROUGHPUT.section,
+    explanation.explanation,
+    reach.reach,
+    best_flags.best_flags,
+    modes.modes,
     scaling.scaling,
+    allreduce.allreduce,
+    quantities.THROUGHPUT.section,
     quantities.HARDWARE.section,
+    roofline.roofline,
     quantities.MEMORY.section,
     quantities.ACCURACY.section,
     quantities.WARMUP.section,
     steps.steps,
-    allreduce.allreduce,
     machine.conditions,
     machine.environment,
+    reproduce.reproduce,
     processes.commands,
 )
 """In the order of a report."""
@@ -44,36 +56,50 @@ _MACHINE = ("gpu_names", "cpu_model")
 _MOST = 3
 
 
-def build(results: Results, title: str = "") -> Report:
-    """Makes all sections that the records have something for.
+def build(results: ReportSubject, title: str = "") -> Report:
+    """Makes all sections for which the records have content.
 
     Args:
-      results: the subject of the report.
       title: of the page; one that names the models if empty.
     """
     sections = [found for make in SECTIONS if (found := make(results)) is not None]
-    answers = (baseline.verdict(results), _failed(results), machine.disturbances(results))
+    answers = (
+        # A picture of a machine answers without a baseline, too.
+        None if results.studies and results.comparison is None else baseline.verdict(results),
+        _failed(results),
+        *best_flags.proofs(results),
+        *modes.fastest_modes(results),
+        machine.disturbances(results),
+    )
+    asked = results.processes or results.studies
     return Report(
         title=title or _title(results),
         subtitle=_subtitle(results),
-        answers=tuple(one for one in answers if one is not None) if results.processes else (),
+        answers=tuple(one for one in answers if one is not None) if asked else (),
         highlights=tuple(_highlights(results)),
         sections=tuple(sections),
     )
 
 
-def _title(results: Results) -> str:
-    models = list(dict.fromkeys(one.model for one in results.configured))
+def _measured(results: ReportSubject) -> list[str]:
+    """When everything began that the report is about."""
+    processes = (one.started_at for _, one in results.processes)
+    return [*processes, *(one.started_at for one in results.strategies)]
+
+
+def _title(results: ReportSubject) -> str:
+    configured = (*results.configured, *results.profiled.values())
+    named = [one.model for one in configured]
+    named += [str(one.config.get("model")) for one in results.strategies]
+    named += map(best_flags.network, results.tunings)
+    models = list(dict.fromkeys(named))
     if not models:
         return "All-reduce of gradients" if results.allreduces else "No results"
     return f"Speed of {first_few(models, _MOST, ', ')}"
 
 
-def _subtitle(results: Results) -> str:
-    starts = sorted(
-        [time_text(run.started_at) for run in results.runs]
-        + [time_text(one.started_at) for one in results.allreduces]
-    )
+def _subtitle(results: ReportSubject) -> str:
+    starts = sorted(map(time_text, _measured(results)))
     when = ""
     if starts:
         first, last = starts[0][:16], starts[-1][:16]
@@ -81,8 +107,8 @@ def _subtitle(results: Results) -> str:
     return f"Measured with cnnbench; report of version {__version__}{when}"
 
 
-def _failed(results: Results) -> Answer | None:
-    """Processes without a result, and faulty files; None if there are none."""
+def _failed(results: ReportSubject) -> Answer | None:
+    """Processes without a result, and defective files; None if there are none."""
     bad = [run for _, run in results.processes if run.status != "ok"]
     defects = [one for one in results.skipped if one.defect]
     parts = []
@@ -98,7 +124,7 @@ def _failed(results: Results) -> Answer | None:
     return Answer(name="Failed", text=", ".join(parts), tone="bad", details=tuple(details))
 
 
-def _highlights(results: Results) -> Iterable[tuple[str, str]]:
+def _highlights(results: ReportSubject) -> Iterable[tuple[str, str]]:
     runs = results.runs
     measured = []
     if runs:
@@ -106,6 +132,12 @@ def _highlights(results: Results) -> Iterable[tuple[str, str]]:
         measured.append(count(len(runs), "process", "processes"))
     if results.allreduces:
         measured.append(count(len(results.allreduces), "all-reduce run", "all-reduce runs"))
+    if results.strategies:
+        measured.append(count(len(results.strategies), "set of modes", "sets of modes"))
+    if results.tunings:
+        measured.append(count(len(results.tunings), "search of flags", "searches of flags"))
+    if results.rooflines:
+        measured.append(count(len(results.rooflines), "roofline", "rooflines"))
     if measured:
         yield "measured", ", ".join(measured)
     environments = [one.environment for _, one in results.processes]
@@ -121,6 +153,10 @@ def _highlights(results: Results) -> Iterable[tuple[str, str]]:
         if known:
             speed, name = max(known)
             yield f"fastest {work}, median", f"{number(speed)} images/sec ({name})"
+    shares = [(share, one.one.name) for one in reach.reached(results) if (share := one.mfu.median)]
+    if shares:
+        share, name = max(shares)
+        yield "highest MFU, median", f"{percent(share)} ({name})"
     if results.skipped:
         defects = sum(one.defect for one in results.skipped)
         yield "skipped", f"{count(len(results.skipped), 'file', 'files')}, {defects} of them faulty"

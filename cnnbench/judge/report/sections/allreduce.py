@@ -6,27 +6,27 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TypeAlias
 
-from cnnbench.base.charts import HIGHER, Axis, Chart, Lines, Series
+from cnnbench.base.charts import HIGHER, Axis, Chart, ChartSeries, Lines
 from cnnbench.base.text import numbers
 from cnnbench.base.text.numbers import binary
 from cnnbench.judge.report.document import (
-    Cell,
     Charts,
-    Column,
     Section,
+    TableCell,
+    TableColumn,
     Text,
     number,
     numeric,
     section,
     table,
 )
-from cnnbench.judge.report.results import Results, time_text
+from cnnbench.judge.report.results import ReportSubject, time_text
 from cnnbench.records.allreduce import AllReduceRecord, Point
 
 _GIGA = 1e9
 
 
-def allreduce(results: Results) -> Section | None:
+def allreduce(results: ReportSubject) -> Section | None:
     """Charts and a row per point, of all measurements."""
     if not results.allreduces:
         return None
@@ -74,14 +74,14 @@ def _charts(record: AllReduceRecord, several: bool) -> list[Chart]:
     return charts
 
 
-def _curves(points: Sequence[Point], name: str) -> list[Series]:
+def _curves(points: Sequence[Point], name: str) -> list[ChartSeries]:
     specs: dict[str, dict[int, float]] = {}
     for point in points:
         # Of a size with several numbers of tensors, the fastest.
         best = specs.setdefault(point.spec, {})
         best[point.bytes] = max(_speed(point, name), best.get(point.bytes, 0.0))
     return [
-        Series(
+        ChartSeries(
             name=spec,
             points=tuple((float(size), best[size]) for size in sorted(best)),
             hints=tuple(
@@ -93,7 +93,7 @@ def _curves(points: Sequence[Point], name: str) -> list[Series]:
     ]
 
 
-def _bound(record: AllReduceRecord, points: Sequence[Point], name: str) -> list[Series]:
+def _bound(record: AllReduceRecord, points: Sequence[Point], name: str) -> list[ChartSeries]:
     bounds: dict[int, float] = {}
     for point in points:
         share = record.share_of_bound(point)
@@ -102,7 +102,7 @@ def _bound(record: AllReduceRecord, points: Sequence[Point], name: str) -> list[
     if len(bounds) < 2:
         return []
     line = tuple((float(size), bounds[size]) for size in sorted(bounds))
-    return [Series(name="bound: copying what must be moved", points=line, reference=True)]
+    return [ChartSeries(name="bound: copying what must be moved", points=line, reference=True)]
 
 
 def _speed(point: Point, name: str) -> float:
@@ -118,7 +118,7 @@ def _spec(row: _Row) -> str:
     return f"{row[1].spec}{' (peer)' if row[1] in row[0].peers else ''}"
 
 
-def _wrong(row: _Row) -> Cell:
+def _wrong(row: _Row) -> TableCell:
     point = row[1]
     text = f"{point.wrong:,}" if point.checked else "not checked"
     return number(point.wrong, text, tone="bad" if point.wrong else "")
@@ -129,17 +129,17 @@ def _workload(row: _Row) -> str:
     return "" if row[1].workload == str(row[1].bytes) else row[1].workload
 
 
-def _error(row: _Row) -> Cell:
-    return Cell(row[1].error or numbers.NONE, tone="bad" if row[1].error else "")
+def _error(row: _Row) -> TableCell:
+    return TableCell(row[1].error or numbers.NONE, tone="bad" if row[1].error else "")
 
 
-_COLUMNS: tuple[Column[_Row], ...] = (
-    Column("algorithm", _spec),
-    Column("packing", lambda row: str(row[1].packing).removeprefix("-")),
-    Column("of", _workload),
+_COLUMNS: tuple[TableColumn[_Row], ...] = (
+    TableColumn("algorithm", _spec),
+    TableColumn("packing", lambda row: str(row[1].packing).removeprefix("-")),
+    TableColumn("of", _workload),
     numeric("size", lambda row: row[1].bytes, binary),
     numeric("tensors", lambda row: row[1].tensors, numbers.integer),
-    Column("format", lambda row: row[1].dtype),
+    TableColumn("format", lambda row: row[1].dtype),
     numeric("devices", lambda row: row[1].devices, numbers.integer),
     numeric("median time, µs", lambda row: row[1].median, scale=1e6),
     numeric("99 %, µs", lambda row: row[1].p99, scale=1e6),
@@ -151,9 +151,9 @@ _COLUMNS: tuple[Column[_Row], ...] = (
         lambda row: row[0].share_of_bound(row[1]),
         partial(numbers.percent, digits=0),
     ),
-    Column("#wrong", _wrong, "number"),
-    Column("error", _error),
+    TableColumn("#wrong", _wrong, "number"),
+    TableColumn("error", _error),
 )
-_MEASURED: Column[_Row] = Column(
+_MEASURED: TableColumn[_Row] = TableColumn(
     "measured (UTC)", lambda row: time_text(row[0].started_at), "steady"
 )

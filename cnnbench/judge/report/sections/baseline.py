@@ -5,31 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from cnnbench.base.charts import HIGHER, LOWER, Axis, Row, Rows
+from cnnbench.base.charts import HIGHER, LOWER, Axis, DistributionRow, Rows
 from cnnbench.base.text.numbers import count
-from cnnbench.judge.compare import Comparison, Entry, Result
+from cnnbench.judge.compare import ComparedConfiguration, Comparison, MetricResult
 from cnnbench.judge.compare.answer import opening
-from cnnbench.judge.metrics.policy import Verdict
+from cnnbench.judge.compare.verdict import Verdict
 from cnnbench.judge.metrics.registry import Metric
 from cnnbench.judge.report.document import (
     Answer,
-    Cell,
     Charts,
-    Column,
     Section,
+    TableCell,
+    TableColumn,
     Text,
     number,
     section,
     table,
 )
 from cnnbench.judge.report.renderers import wording
-from cnnbench.judge.report.results import Results
+from cnnbench.judge.report.results import ReportSubject
 
 _MOST_NAMED = 3
-_Judged: TypeAlias = tuple[Entry, Result]
+_Judged: TypeAlias = tuple[ComparedConfiguration, MetricResult]
 
 
-def baseline(results: Results) -> Section | None:
+def baseline(results: ReportSubject) -> Section | None:
     """A table per metric, as compare judges it, and the changes with their intervals."""
     comparison = results.comparison
     if comparison is None:
@@ -54,8 +54,8 @@ def baseline(results: Results) -> Section | None:
     )
 
 
-def verdict(results: Results) -> Answer:
-    """The outcome of the comparison with its worst configurations; without one what is missing."""
+def verdict(results: ReportSubject) -> Answer:
+    """The comparison's outcome with its worst configurations, or what is missing for one."""
     comparison = results.comparison
     if comparison is None:
         details = ("--baseline=RECORDS judges these records against others",)
@@ -79,7 +79,7 @@ def verdict(results: Results) -> Answer:
 
 
 def _worst(comparison: Comparison) -> list[str]:
-    """The configurations that make it a regression or a failure, or had other work to do."""
+    """Configurations with a regression, a failure or changed work."""
     found = [
         f"{entry.name}: {_in_words(result)}"
         for entry in comparison.by_severity()
@@ -91,14 +91,14 @@ def _worst(comparison: Comparison) -> list[str]:
     return found[:_MOST_NAMED] + ([f"and {more}"] if len(found) > _MOST_NAMED else [])
 
 
-def _in_words(result: Result) -> str:
+def _in_words(result: MetricResult) -> str:
     if result.verdict is Verdict.CHANGED_WORK:
         return result.judgement.reason
     text = f"{result.metric.name} {result.word}"
     return text if result.judgement.change is None else f"{text} {_change(result)}"
 
 
-def _change(result: Result) -> str:
+def _change(result: MetricResult) -> str:
     return f"{wording.change(result)} ({wording.interval(result)})"
 
 
@@ -106,18 +106,20 @@ def _means(comparison: Comparison) -> list[str]:
     return [f"{mean[0].upper()}{mean[1:]}" for mean in wording.mean_sentences(comparison)]
 
 
-def _columns(comparison: Comparison, metric: Metric) -> tuple[Column[_Judged], ...]:
+def _columns(comparison: Comparison, metric: Metric) -> tuple[TableColumn[_Judged], ...]:
     unit = metric.unit_text
 
-    def value(found: float | None) -> Cell:
+    def value(found: float | None) -> TableCell:
         return number(found, lambda known: metric.value_text(known, unit=False))
 
-    def numeric(title: str, cell: Callable[[Entry, Result], Cell]) -> Column[_Judged]:
-        return Column(title, lambda row: cell(*row), "number")
+    def numeric(
+        title: str, cell: Callable[[ComparedConfiguration, MetricResult], TableCell]
+    ) -> TableColumn[_Judged]:
+        return TableColumn(title, lambda row: cell(*row), "number")
 
     return (
-        Column("configuration", lambda row: row[0].name),
-        Column(metric.name, _verdict),
+        TableColumn("configuration", lambda row: row[0].name),
+        TableColumn(metric.name, _verdict),
         numeric("change", lambda _, found: number(found.judgement.change, wording.change(found))),
         numeric(
             f"{wording.confidence(comparison)} interval",
@@ -132,17 +134,17 @@ def _columns(comparison: Comparison, metric: Metric) -> tuple[Column[_Judged], .
     )
 
 
-_REASONS: tuple[Column[_Judged], ...] = (
-    Column("configuration", lambda row: row[0].name),
-    Column("metric", lambda row: row[1].metric.name),
-    Column("verdict", lambda row: _verdict(row)),
-    Column("why", lambda row: row[1].judgement.reason, "prose"),
+_REASONS: tuple[TableColumn[_Judged], ...] = (
+    TableColumn("configuration", lambda row: row[0].name),
+    TableColumn("metric", lambda row: row[1].metric.name),
+    TableColumn("verdict", lambda row: _verdict(row)),
+    TableColumn("why", lambda row: row[1].judgement.reason, "prose"),
 )
 
 
-def _verdict(row: _Judged) -> Cell:
+def _verdict(row: _Judged) -> TableCell:
     result = row[1]
-    return Cell(wording.verdict(result), tone=wording.SIGNS[result.verdict].tone)
+    return TableCell(wording.verdict(result), tone=wording.SIGNS[result.verdict].tone)
 
 
 def _changes(comparison: Comparison, metric: Metric) -> Rows | None:
@@ -153,7 +155,7 @@ def _changes(comparison: Comparison, metric: Metric) -> Rows | None:
         if judgement.change is None:
             continue
         rows.append(
-            Row(
+            DistributionRow(
                 label=entry.name,
                 values=((judgement.change, f"{entry.name}: {result.word} {_change(result)}"),),
                 low=judgement.low,

@@ -13,17 +13,19 @@ from cnnbench.judge.metrics.comparable_facts import Role, fact
 from cnnbench.judge.metrics.measurement import fact_text, readable_fact
 from cnnbench.judge.report.document import (
     Answer,
-    Column,
     Section,
+    TableColumn,
     Text,
     number,
     numeric,
     section,
     table,
 )
-from cnnbench.judge.report.results import Configured, Results, time_text
+from cnnbench.judge.report.results import Configured, ReportSubject, time_text
 from cnnbench.machine.checks import CONDITIONS
-from cnnbench.records.run import ConditionNote, RunRecord
+from cnnbench.records.allreduce import AllReduceRecord
+from cnnbench.records.parts import ConditionNote
+from cnnbench.records.run import RunRecord
 
 _ROLES = (Role.BLOCKS, Role.MENTIONED, Role.IGNORED)
 _UNKNOWN = "unknown"
@@ -31,8 +33,8 @@ _MOST_NAMED = 3
 _WHEN = {"before": "before the steps", "during": "in the timed steps"}
 
 
-def disturbances(results: Results) -> Answer | None:
-    """Whether anything disturbed the measurements, and what most; None if nothing was checked."""
+def disturbances(results: ReportSubject) -> Answer | None:
+    """The most frequent disturbance, or that there was none; None if nothing was checked."""
     marked, checked = _disturbed(results)
     name = "Conditions"
     if not checked:
@@ -50,13 +52,13 @@ def disturbances(results: Results) -> Answer | None:
     return Answer(name=name, text=text, tone="unsure", details=details)
 
 
-def _disturbed(results: Results) -> tuple[int, int]:
-    """How many processes that succeeded have remarks, and how many were checked at all."""
+def _disturbed(results: ReportSubject) -> tuple[int, int]:
+    """Number of successful processes with remarks, and number of those that were checked."""
     checked = [run.conditions for run in _good(results) if run.conditions is not None]
     return sum(bool(one.notes) for one in checked), len(checked)
 
 
-def conditions(results: Results) -> Section | None:
+def conditions(results: ReportSubject) -> Section | None:
     """Remarks by kind, the most frequent first, and disturbances by configuration."""
     marked, checked = _disturbed(results)
     if not checked:
@@ -65,14 +67,14 @@ def conditions(results: Results) -> Section | None:
     if marked:
         message = f"In {marked} of {checked} processes something may have distorted the values."
         summary = Text(text=message, tone="unsure")
-    remarks: tuple[Column[list[ConditionNote]], ...] = (
-        Column("condition", lambda notes: CONDITIONS.get(notes[0].id, notes[0].id)),
-        Column("when", lambda notes: _WHEN.get(notes[0].when, notes[0].when), "steady"),
-        Column(
+    remarks: tuple[TableColumn[list[ConditionNote]], ...] = (
+        TableColumn("condition", lambda notes: CONDITIONS.get(notes[0].id, notes[0].id)),
+        TableColumn("when", lambda notes: _WHEN.get(notes[0].when, notes[0].when), "steady"),
+        TableColumn(
             "processes", lambda notes: number(len(notes), f"{len(notes)} of {checked}"), "number"
         ),
-        Column("for example", lambda notes: notes[0].text, "prose"),
-        Column("advice", lambda notes: notes[0].advice, "prose"),
+        TableColumn("for example", lambda notes: notes[0].text, "prose"),
+        TableColumn("advice", lambda notes: notes[0].advice, "prose"),
     )
     good = [one for one in results.configured if one.good]
     return section(
@@ -85,11 +87,11 @@ def conditions(results: Results) -> Section | None:
     )
 
 
-def _good(results: Results) -> list[RunRecord]:
-    return [record for one in results.configured for record in one.good]
+def _good(results: ReportSubject) -> list[RunRecord | AllReduceRecord]:
+    return [one for _, one in results.processes if one.status == "ok"]
 
 
-def _remarks(results: Results) -> list[list[ConditionNote]]:
+def _remarks(results: ReportSubject) -> list[list[ConditionNote]]:
     """Notes by kind and time, at most one of each run."""
     found: dict[tuple[str, str], list[ConditionNote]] = {}
     for run in _good(results):
@@ -104,15 +106,15 @@ def _disturbance(name: str, run: RunRecord) -> float | None:
     return float(value) if isinstance(value, (int, float)) else None
 
 
-def _most(title: str, name: str, text: Callable[[float], str]) -> Column[Configured]:
-    """A column with the maximum over processes of what a record calls by this name."""
+def _most(title: str, name: str, text: Callable[[float], str]) -> TableColumn[Configured]:
+    """A column with the maximum of a recorded quantity over processes."""
     value = partial(_disturbance, name)
     return numeric(title, lambda one: max(one.sample(value).values, default=None), text)
 
 
 _OTHERS = partial(_disturbance, "other_cpus")
-_DISTURBANCES: tuple[Column[Configured], ...] = (
-    Column("configuration", lambda one: one.name),
+_DISTURBANCES: tuple[TableColumn[Configured], ...] = (
+    TableColumn("configuration", lambda one: one.name),
     numeric("CPUs used by others, median", lambda one: one.sample(_OTHERS).median, numbers.number),
     _most("CPUs used by others, at most", "other_cpus", numbers.number),
     _most("stolen by the hypervisor, at most", "steal_fraction", numbers.percent),
@@ -122,26 +124,26 @@ _DISTURBANCES: tuple[Column[Configured], ...] = (
 )
 
 
-def environment(results: Results) -> Section | None:
-    """A table of the facts that are alike, and one of the others with a row per run."""
+def environment(results: ReportSubject) -> Section | None:
+    """A table of equal facts, and one of the others with a row per run."""
     described = [(name, one) for name, one in results.processes if one.environment]
     environments = [one.environment for _, one in described]
     names = sorted({name for facts in environments for name in facts}, key=natural_key)
     if not names:
         return None
     alike = [name for name in names if _same(name, environments)]
-    # What decides speed first.
+    # Facts that decide speed come first.
     unlike = [name for name in names if name not in alike]
     unlike.sort(key=lambda name: _ROLES.index(fact(name).role))
-    runs: list[Column[tuple[str, Any]]] = [
-        Column("started (UTC)", lambda one: time_text(one[1].started_at), "steady"),
-        Column("configuration", lambda one: one[0]),
-        Column("run", lambda one: one[1].run_id[:8]),
-        *(Column(name, partial(_fact_of, name)) for name in unlike),
+    runs: list[TableColumn[tuple[str, Any]]] = [
+        TableColumn("started (UTC)", lambda one: time_text(one[1].started_at), "steady"),
+        TableColumn("configuration", lambda one: one[0]),
+        TableColumn("run", lambda one: one[1].run_id[:8]),
+        *(TableColumn(name, partial(_fact_of, name)) for name in unlike),
     ]
-    shared: tuple[Column[str], ...] = (
-        Column("fact", lambda name: name),
-        Column("value", lambda name: readable_fact(name, environments[0][name]), "code"),
+    shared: tuple[TableColumn[str], ...] = (
+        TableColumn("fact", lambda name: name),
+        TableColumn("value", lambda name: readable_fact(name, environments[0][name]), "code"),
     )
     return section(
         "environment",
@@ -157,8 +159,8 @@ def _fact_of(name: str, process: tuple[str, Any]) -> str:
     return readable_fact(name, process[1].environment.get(name, ""))
 
 
-def _mixture(results: Results, unlike: Sequence[str]) -> Text | None:
-    """Names the facts that decide speed and differ within a configuration."""
+def _mixture(results: ReportSubject, unlike: Sequence[str]) -> Text | None:
+    """Names of facts that decide speed and differ within a configuration."""
     groups = [
         [record.environment for record in one.good if record.environment]
         for one in results.configured

@@ -1,4 +1,4 @@
-"""Sections with a row per process: what failed or was skipped, and the exact commands."""
+"""Sections with a row per process: failures, skipped files, exact commands."""
 
 from __future__ import annotations
 
@@ -6,28 +6,38 @@ import shlex
 from typing import TypeAlias
 
 from cnnbench.judge.metrics.registry import throughput
-from cnnbench.judge.report.document import Cell, Column, Section, Text, numeric, section, table
-from cnnbench.judge.report.results import Results, time_text
+from cnnbench.judge.report.document import (
+    Section,
+    TableCell,
+    TableColumn,
+    Text,
+    numeric,
+    section,
+    table,
+)
+from cnnbench.judge.report.results import ReportSubject, time_text
 from cnnbench.records.allreduce import AllReduceRecord
-from cnnbench.records.load import Skipped
+from cnnbench.records.load import SkippedFile
 from cnnbench.records.run import RunRecord
 
 _Process: TypeAlias = "tuple[str, RunRecord | AllReduceRecord]"
 """A record with the name of its configuration."""
 
-_NAME: Column[_Process] = Column("configuration", lambda one: one[0])
-_STARTED: Column[_Process] = Column(
+_NAME: TableColumn[_Process] = TableColumn("configuration", lambda one: one[0])
+_STARTED: TableColumn[_Process] = TableColumn(
     "started (UTC)", lambda one: time_text(one[1].started_at), "steady"
 )
-_RUN: Column[_Process] = Column("run", lambda one: one[1].run_id, "code")
+_RUN: TableColumn[_Process] = TableColumn("run", lambda one: one[1].run_id, "code")
 
 
-def failures(results: Results) -> Section | None:
+def failures(results: ReportSubject) -> Section | None:
     """Failed and interrupted runs with their errors, and skipped files with the reason."""
     failed = [one for one in results.processes if one[1].status != "ok"]
     if not failed and not results.skipped:
         return None
-    text = Text(text="No value of this report is of these runs, only sound points of all-reduces.")
+    text = Text(
+        text="These runs have no values in this report, except valid points of all-reduces."
+    )
     return section(
         "problems",
         "Failed and skipped",
@@ -37,8 +47,8 @@ def failures(results: Results) -> Section | None:
     )
 
 
-def _status(process: _Process) -> Cell:
-    return Cell(process[1].status, tone="" if process[1].status == "ok" else "bad")
+def _status(process: _Process) -> TableCell:
+    return TableCell(process[1].status, tone="" if process[1].status == "ok" else "bad")
 
 
 def error_text(run: RunRecord | AllReduceRecord) -> str:
@@ -54,38 +64,38 @@ def _steps(process: _Process) -> str:
     return f"{len(record.step_seconds)} of {record.config.get('num_batches') or '?'}"
 
 
-def _kind(one: Skipped) -> Cell:
-    return Cell("a fault", tone="bad") if one.defect else Cell("no fault")
+def _kind(one: SkippedFile) -> TableCell:
+    return TableCell("a fault", tone="bad") if one.defect else TableCell("no fault")
 
 
 def _speed(process: _Process) -> float | None:
     return throughput(process[1]) if isinstance(process[1], RunRecord) else None
 
 
-_FAILURES: tuple[Column[_Process], ...] = (
+_FAILURES: tuple[TableColumn[_Process], ...] = (
     _NAME,
-    Column("status", _status),
-    Column("error", lambda one: error_text(one[1]), "prose"),
-    Column("timed steps", _steps),
+    TableColumn("status", _status),
+    TableColumn("error", lambda one: error_text(one[1]), "prose"),
+    TableColumn("timed steps", _steps),
     _STARTED,
     _RUN,
 )
-_FILES: tuple[Column[Skipped], ...] = (
-    Column("file", lambda one: one.path, "code"),
-    Column("reason", lambda one: one.reason, "prose"),
-    Column("kind", _kind),
+_FILES: tuple[TableColumn[SkippedFile], ...] = (
+    TableColumn("file", lambda one: one.path, "code"),
+    TableColumn("reason", lambda one: one.reason, "prose"),
+    TableColumn("kind", _kind),
 )
-_COMMANDS: tuple[Column[_Process], ...] = (
+_COMMANDS: tuple[TableColumn[_Process], ...] = (
     _STARTED,
     _NAME,
-    Column("status", _status),
+    TableColumn("status", _status),
     numeric("median images/sec", _speed),
     _RUN,
-    Column("command", lambda one: shlex.join(one[1].command), "command"),
+    TableColumn("command", lambda one: shlex.join(one[1].command), "command"),
 )
 
 
-def commands(results: Results) -> Section | None:
+def commands(results: ReportSubject) -> Section | None:
     """Every process with its exact command, in order of time."""
     if not results.processes:
         return None

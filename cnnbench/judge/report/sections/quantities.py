@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from cnnbench.base.charts import HIGHER, LOWER, Axis, Row, Rows
+from cnnbench.base.charts import HIGHER, LOWER, Axis, DistributionRow, Rows
 from cnnbench.base.text import numbers
 from cnnbench.base.text.numbers import first_few, integer, percent
 from cnnbench.judge.report.document import (
-    Cell,
     Charts,
-    Column,
     Section,
+    TableCell,
+    TableColumn,
     Text,
     interval,
     number,
@@ -26,12 +26,18 @@ from cnnbench.judge.report.document import (
     section,
     table,
 )
-from cnnbench.judge.report.results import CONFIDENCE, Configured, Results, Values, by_family
+from cnnbench.judge.report.results import (
+    CONFIDENCE,
+    Configured,
+    ProcessValues,
+    ReportSubject,
+    by_family,
+)
 from cnnbench.records.run import RunRecord
 
 _MIB = 2**20
 _MOST_NAMED = 5
-_NAME: Column[Configured] = Column("configuration", lambda one: one.name)
+_NAME: TableColumn[Configured] = TableColumn("configuration", lambda one: one.name)
 _exact = partial(percent, digits=2)
 
 
@@ -55,17 +61,17 @@ class Quantity:
     key: str
     title: str
     text: str
-    values: Callable[[Configured], Values]
+    values: Callable[[Configured], ProcessValues]
     chart: str
     axis: Axis
-    columns: tuple[Column[Configured], ...]
+    columns: tuple[TableColumn[Configured], ...]
     known: Callable[[Configured], bool] | None = None
     limit: float | None = None
     limit_label: str = ""
     remarks: Callable[[Sequence[Configured]], Iterable[Text]] = lambda known: ()
     folded: bool = False
 
-    def section(self, results: Results) -> Section | None:
+    def section(self, results: ReportSubject) -> Section | None:
         """Remarks, a chart for each network and data set with values, and the table."""
         known = [one for one in results.configured if (self.known or self._has_values)(one)]
         if not known:
@@ -95,23 +101,40 @@ class Quantity:
     def _has_values(self, one: Configured) -> bool:
         return bool(self.values(one).values)
 
-    def _row(self, one: Configured) -> Row:
-        found, label = self.values(one), one.variant
-        low, high = found.interval or (None, None)
+    def _row(self, one: Configured) -> DistributionRow:
         formats: dict[str, Callable[[float | None], str]]
         formats = {"percent": percent, "bytes": numbers.binary, "number": numbers.number}
-        text = formats[self.axis.format]
-        return Row(
-            label=label,
-            values=tuple(
-                (value, f"{label}, process {index}: {text(value)}")
-                for index, value in enumerate(found.values, start=1)
-            ),
-            centre=found.median,
-            low=low,
-            high=high,
-            text=text(found.median),
-        )
+        return process_row(self.values(one), one.variant, one.variant, formats[self.axis.format])
+
+
+def process_row(
+    found: ProcessValues,
+    label: str,
+    name: str,
+    text: Callable[[float | None], str],
+    unit: str = "",
+) -> DistributionRow:
+    """A row of a chart: a dot per process, the median and its interval.
+
+    Args:
+      found: at least one value.
+      label: of the row.
+      name: of the configuration, in the text of each dot.
+      text: of a value.
+      unit: behind the text of a dot, with its space.
+    """
+    low, high = found.interval or (None, None)
+    return DistributionRow(
+        label=label,
+        values=tuple(
+            (value, f"{name}, process {index}: {text(value)}{unit}")
+            for index, value in enumerate(found.values, start=1)
+        ),
+        centre=found.median,
+        low=low,
+        high=high,
+        text=text(found.median),
+    )
 
 
 def _median(
@@ -119,17 +142,17 @@ def _median(
     value: str | Callable[[RunRecord], float | None],
     text: Callable[[float], str] = numbers.number,
     scale: float = 1.0,
-) -> Column[Configured]:
+) -> TableColumn[Configured]:
     """A column of medians over processes; arguments as of `Configured.sample` and `numeric`."""
     return numeric(title, lambda one: one.sample(value).median, text, scale)
 
 
 def _spread(
     title: str,
-    ends: Callable[[Values], tuple[float, float] | None],
+    ends: Callable[[ProcessValues], tuple[float, float] | None],
     value: str,
     text: Callable[[float], str] = numbers.number,
-) -> Column[Configured]:
+) -> TableColumn[Configured]:
     """A column of intervals or ranges of a value."""
     return interval(title, lambda one: ends(one.sample(value)), text)
 
@@ -159,8 +182,8 @@ THROUGHPUT = Quantity(
         _spread(f"{100 * CONFIDENCE:.0f} % interval", lambda found: found.interval, "throughput"),
         _spread("range", lambda found: found.range, "throughput"),
         numeric("spread", lambda one: one.throughput.spread, percent),
-        Column("mode", _mode),
-        Column(
+        TableColumn("mode", _mode),
+        TableColumn(
             "devices",
             lambda one: number(one.devices or None, f"{one.devices} {one.device}"),
             "number",
@@ -168,7 +191,7 @@ THROUGHPUT = Quantity(
         _median("images per step", _images, integer),
         _median("median step, ms", "step_seconds", scale=1000),
         _median("waits for input", "input_wait_fraction", percent),
-        _median("input alone, images/s", lambda run: run.summary().input_images_per_sec),
+        _median("input alone, mean images/sec", lambda run: run.summary().input_images_per_sec),
         numeric("processes", lambda one: len(one.good), integer),
     ),
 )
@@ -201,7 +224,7 @@ def _peak_source(one: Configured) -> str:
 
 def _doubtful_peaks(known: Sequence[Configured]) -> Iterable[Text]:
     if not any(one.sample(one.peak).values for one in known):
-        message = "No run knows the peak of its devices; --peak_flops gives it."
+        message = "No run has the peak of its devices; --peak_flops sets it."
         yield Text(text=message, tone="unsure")
     if any(one.is_above_peak(run) for one in known for run in one.good):
         message = "Shares above 100 % are left out: all peaks of a machine were measured while it "
@@ -234,7 +257,7 @@ HARDWARE = Quantity(
         _median("images per CPU second", "images_per_cpu_second"),
         _median("busy CPUs", lambda run: run.summary().busy_cpus),
         _median("joules per image", "joules_per_image"),
-        Column("source of the peak", _peak_source, "prose"),
+        TableColumn("source of the peak", _peak_source, "prose"),
     ),
 )
 
@@ -258,7 +281,7 @@ MEMORY = Quantity(
     columns=(
         _median("median peak memory, MiB", "peak_memory_bytes", _mebibytes),
         _spread("range, MiB", lambda found: found.range, "peak_memory_bytes", _mebibytes),
-        Column("of", lambda one: "one device" if one.device == "gpu" else "the process"),
+        TableColumn("of", lambda one: "one device" if one.device == "gpu" else "the process"),
         numeric("processes", lambda one: len(one.sample("peak_memory_bytes").values), integer),
     ),
 )
@@ -272,10 +295,10 @@ def _trains(one: Configured) -> bool:
     return not one.flag("forward_only") and any(record.losses for record in one.good)
 
 
-def _non_finite_losses(one: Configured) -> Cell:
+def _non_finite_losses(one: Configured) -> TableCell:
     broken = sum(not all(map(math.isfinite, record.losses)) for record in one.good)
     text = f"not finite in {broken} of {len(one.good)}" if broken else numbers.NONE
-    return Cell(text, tone="bad" if broken else "")
+    return TableCell(text, tone="bad" if broken else "")
 
 
 ACCURACY = Quantity(
@@ -298,7 +321,7 @@ ACCURACY = Quantity(
         ),
         _median("first loss", lambda run: run.losses[0] if run.losses else None),
         _median("last loss", lambda run: run.losses[-1] if run.losses else None),
-        Column("losses", _non_finite_losses),
+        TableColumn("losses", _non_finite_losses),
     ),
 )
 
@@ -310,12 +333,12 @@ def _is_unsteady(one: Configured) -> bool:
     return any(state.unsteady_timed_steps != 0 for state in one.steady_states)
 
 
-def _warmup_steps(one: Configured) -> Cell:
+def _warmup_steps(one: Configured) -> TableCell:
     counts = sorted({len(record.warmup_step_seconds) for record in one.good})
     return number(counts[-1], " or ".join(map(str, counts)))
 
 
-def _steady_from(one: Configured) -> Cell:
+def _steady_from(one: Configured) -> TableCell:
     starts = [
         max(1, state.series.start - state.warmup_steps + 1)
         for state in one.steady_states
@@ -327,10 +350,10 @@ def _steady_from(one: Configured) -> Cell:
     return number(max(starts), " to ".join(map(str, ends)))
 
 
-def _shapes(one: Configured) -> Cell:
+def _shapes(one: Configured) -> TableCell:
     shapes = Counter(state.series.shape.value for state in one.steady_states)
     text = ", ".join(f"{count} {shape}" for shape, count in shapes.most_common())
-    return Cell(text or "too few steps to tell", tone="unsure" if _is_unsteady(one) else "")
+    return TableCell(text or "too few steps to tell", tone="unsure" if _is_unsteady(one) else "")
 
 
 def _unsteady(known: Sequence[Configured]) -> Iterable[Text]:
@@ -359,8 +382,8 @@ WARMUP = Quantity(
         _median("import, s", lambda run: run.startup_seconds.import_),
         _median("build, s", lambda run: run.startup_seconds.build),
         _median("first step, s", lambda run: run.startup_seconds.first_step),
-        Column("warm-up steps", _warmup_steps, "number"),
-        Column("steady from timed step", _steady_from, "number"),
-        Column("steps in order", _shapes),
+        TableColumn("warm-up steps", _warmup_steps, "number"),
+        TableColumn("steady from timed step", _steady_from, "number"),
+        TableColumn("steps in order", _shapes),
     ),
 )

@@ -7,13 +7,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from cnnbench.base.charts import HIGHER, Axis, Lines, Series
+from cnnbench.base.charts import HIGHER, Axis, ChartSeries, Lines
 from cnnbench.base.text.numbers import integer, number, percent
 from cnnbench.flags.declare import specs_of
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
 from cnnbench.judge.compare.configuration import labels
-from cnnbench.judge.report.document import Charts, Column, Section, Text, numeric, section, table
-from cnnbench.judge.report.results import Configured, Results, by_family
+from cnnbench.judge.report.document import (
+    Charts,
+    Section,
+    TableColumn,
+    Text,
+    numeric,
+    section,
+    table,
+)
+from cnnbench.judge.report.results import Configured, ReportSubject, by_family
 
 _FOLLOWING = frozenset(
     (
@@ -50,7 +58,7 @@ class Curve:
 
 
 def curves(configured: Sequence[Configured]) -> list[Curve]:
-    """The curves that can be drawn: at least two numbers of devices, counting the base."""
+    """Curves with at least two numbers of devices, the base included."""
     measured = [one for one in configured if one.throughput.values and one.devices]
     singles = {_key(one, _AGGREGATION): one for one in measured if one.devices == 1}
     found: dict[str, list[Configured]] = {}
@@ -68,7 +76,7 @@ def curves(configured: Sequence[Configured]) -> list[Curve]:
     return drawn
 
 
-def scaling(results: Results) -> Section | None:
+def scaling(results: ReportSubject) -> Section | None:
     """Images/sec and efficiency over devices."""
     drawn = curves(results.configured)
     if not drawn:
@@ -88,7 +96,7 @@ def scaling(results: Results) -> Section | None:
     logical = None
     if any(one.device == "cpu" for curve in drawn for one in curve.members):
         message = "CPU devices are logical: n of them share the cores of a machine, and cannot be "
-        message += "n times as fast. The cost of aggregation is what efficiency lacks below 1/n."
+        message += "n times as fast. The cost of aggregation is the difference to 1/n."
         logical = Text(text=message, tone="unsure")
     rows = [(curve, *point) for curve in drawn for point in _points(curve)]
     charted = Charts(charts=tuple(charts))
@@ -117,7 +125,7 @@ def _charts(family: str, drawn: Sequence[Curve]) -> list[Lines]:
         name = curve.name.removeprefix(f"{curve.members[0].network}, ")
         points = _points(curve)
         speeds.append(
-            Series(
+            ChartSeries(
                 name=name,
                 points=tuple((devices, speed) for devices, speed, _ in points),
                 hints=tuple(f"{one.name}: {number(speed)} images/sec" for _, speed, one in points),
@@ -126,7 +134,7 @@ def _charts(family: str, drawn: Sequence[Curve]) -> list[Lines]:
         )
         shares = [(devices, curve.efficiency(one) or 0.0, one.name) for devices, _, one in points]
         efficiencies.append(
-            Series(
+            ChartSeries(
                 name=name,
                 points=tuple((devices, share) for devices, share, _ in shares),
                 hints=tuple(f"{of}: {percent(share)}" for _, share, of in shares),
@@ -149,15 +157,15 @@ def _charts(family: str, drawn: Sequence[Curve]) -> list[Lines]:
     ]
 
 
-def _linear(drawn: Sequence[Curve]) -> list[Series]:
-    """What linear scaling would be, if all curves have the same base."""
+def _linear(drawn: Sequence[Curve]) -> list[ChartSeries]:
+    """Linear scaling, if all curves have the same base."""
     base = drawn[0].base
     most = max(one.devices or 1 for curve in drawn for one in curve.members)
     speed, devices = base.throughput.median or 0.0, base.devices or 1
     if any(curve.base is not base for curve in drawn) or devices >= most:
         return []
     ends = ((float(devices), speed), (float(most), speed * most / devices))
-    return [Series(name="linear scaling", points=ends, reference=True)]
+    return [ChartSeries(name="linear scaling", points=ends, reference=True)]
 
 
 def _points(curve: Curve) -> list[tuple[float, float, Configured]]:
@@ -174,11 +182,11 @@ def _points(curve: Curve) -> list[tuple[float, float, Configured]]:
 _Point: TypeAlias = tuple[Curve, float, float, Configured]
 """A curve, devices, images/sec and the configuration."""
 
-_COLUMNS: tuple[Column[_Point], ...] = (
-    Column("configuration", lambda one: one[0].name),
+_COLUMNS: tuple[TableColumn[_Point], ...] = (
+    TableColumn("configuration", lambda one: one[0].name),
     numeric("devices", lambda one: one[1], integer),
     numeric("median images/sec", lambda one: one[2]),
     numeric("median images/sec per device", lambda one: one[2] / one[1]),
     numeric("efficiency", lambda one: one[0].efficiency(one[3]), percent),
-    Column("against", lambda one: one[0].base.name),
+    TableColumn("against", lambda one: one[0].base.name),
 )

@@ -6,11 +6,19 @@ import math
 from collections.abc import Sequence
 from functools import lru_cache, partial
 
-from cnnbench.base.charts import LOWER, Axis, Lines, Row, Rows, Series
+from cnnbench.base.charts import LOWER, Axis, ChartSeries, DistributionRow, Lines, Rows
 from cnnbench.base.stats.descriptive import FEWEST_FOR_P99, median
 from cnnbench.base.text.numbers import integer, number, percent
-from cnnbench.judge.report.document import Charts, Column, Section, Text, numeric, section, table
-from cnnbench.judge.report.results import Configured, Results, time_text
+from cnnbench.judge.report.document import (
+    Charts,
+    Section,
+    TableColumn,
+    Text,
+    numeric,
+    section,
+    table,
+)
+from cnnbench.judge.report.results import Configured, ReportSubject, time_text
 from cnnbench.records.run import RunRecord
 
 _SHOWN = 8
@@ -23,7 +31,7 @@ _HEADROOM = 1.6
 """The axis ends at this multiple of the 95th percentile."""
 
 
-def steps(results: Results) -> Section | None:
+def steps(results: ReportSubject) -> Section | None:
     """Series and distributions, a pair of charts per configuration."""
     timed = [one for one in results.configured if any(r.step_seconds for r in one.good)]
     if not timed:
@@ -53,7 +61,7 @@ def quantiles(values: Sequence[float], *shares: float) -> list[float]:
 
 
 def _chosen(one: Configured) -> list[tuple[int, RunRecord]]:
-    """Processes to show with their numbers: all, or some at even distances."""
+    """Processes to show with their numbers: all, or some at equal distances."""
     timed = [(n, r) for n, r in enumerate(one.good, start=1) if r.step_seconds]
     if len(timed) <= _SHOWN:
         return timed
@@ -74,7 +82,7 @@ def _series(one: Configured) -> Lines:
         first = 1 - len(record.warmup_step_seconds)
         points = _thinned([(first + i, 1000 * s) for i, s in enumerate(seconds)])
         series.append(
-            Series(
+            ChartSeries(
                 name=f"process {process}, {time_text(record.started_at)} UTC",
                 points=points,
                 marks=False,
@@ -98,7 +106,7 @@ def _series(one: Configured) -> Lines:
 
 
 def _thinned(points: list[tuple[int, float]]) -> tuple[tuple[float, float], ...]:
-    """At most so many points; of each part the median and, if it stands out, the maximum."""
+    """At most this many points; of each part the median and, if it stands out, the maximum."""
     size = math.ceil(len(points) / _POINTS)
     if size == 1:
         return tuple((float(x), y) for x, y in points)
@@ -124,7 +132,7 @@ def _distribution(one: Configured) -> Rows:
         hint = f"median {number(middle)} ms, half of the steps between {number(first)} and "
         hint += f"{number(third)} ms"
         rows.append(
-            Row(
+            DistributionRow(
                 label=f"process {process}",
                 values=tuple((value, "") for value in (*beyond[:3], *beyond[3:][-12:])),
                 centre=middle,
@@ -166,8 +174,8 @@ def _scatter(record: RunRecord) -> float | None:
     return (third - first) / middle
 
 
-_COLUMNS: tuple[Column[Configured], ...] = (
-    Column("configuration", lambda one: one.name),
+_COLUMNS: tuple[TableColumn[Configured], ...] = (
+    TableColumn("configuration", lambda one: one.name),
     numeric(
         "timed steps",
         lambda one: sum(len(record.step_seconds) for record in one.good),

@@ -8,14 +8,14 @@ from xml.etree import ElementTree as xml
 
 import pytest
 
-from cnnbench.judge.compare import Skipped, compare_records
+from cnnbench.judge.compare import SkippedFile, compare_records
 from cnnbench.judge.compare.answer import advice, answer
 from cnnbench.judge.report.renderers import FORMATS, render
 from cnnbench.judge.report.renderers import terminal as table
 from cnnbench.judge.report.renderers.github import render as github
 from cnnbench.judge.report.renderers.markdown import LIMIT
 from cnnbench.records.outputs import KINDS
-from cnnbench.records.run import ModelInfo
+from cnnbench.records.parts import ModelInfo
 
 GOLDEN = Path(__file__).parent / "golden"
 BASE = (100.0, 100.2, 99.8, 100.1, 99.9)
@@ -55,8 +55,8 @@ def everything(runs):
         base_label="results/base",
         new_label="results/new",
         skipped=(
-            Skipped("results/new/cut.json", "cut off after 10 characters"),
-            Skipped("results/new/ar.json", "holds another kind", defect=False),
+            SkippedFile("results/new/cut.json", "cut off after 10 characters"),
+            SkippedFile("results/new/ar.json", "holds another kind", defect=False),
         ),
     )
 
@@ -74,7 +74,7 @@ def hostile(runs):
         new,
         base_label=HOSTILE,
         new_label=HOSTILE,
-        skipped=(Skipped(HOSTILE, HOSTILE),),
+        skipped=(SkippedFile(HOSTILE, HOSTILE),),
     )
 
 
@@ -249,7 +249,7 @@ def test_markdown_fits_into_a_comment_and_counts_what_it_leaves_out(runs):
         [*one_each, *runs.of(*BASE, flags={"model": "slow"})],
         [*one_each, *slow],
         metrics=("throughput",),
-        skipped=[Skipped(f"results/new/{name}.json", "empty") for name in names],
+        skipped=[SkippedFile(f"results/new/{name}.json", "empty") for name in names],
     )
     text = render(found, "markdown")
     assert 60_000 < len(text) <= LIMIT

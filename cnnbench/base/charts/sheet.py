@@ -1,0 +1,280 @@
+"""Figures that charts are drawn on: text, lines, and axes with their scales."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+import textwrap
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import resources
+from typing import Any
+
+from cnnbench.base.charts import Axis
+from cnnbench.base.charts.markup import Hint
+from cnnbench.base.text.escape import plain
+from cnnbench.base.text.numbers import binary
+
+TITLE_SIZE, SIZE, TICK_SIZE = 14.0, 12.0, 11.5
+
+CHARACTER = 7.2
+"""Width of a character in a wide face: the reader's fonts are not known."""
+
+_UNITS = (1.0, 1024.0, 1024.0**2, 1024.0**3, 1024.0**4)
+
+
+@functools.cache
+def theme() -> str:
+    """The style sheet that names the colours."""
+    return resources.files("cnnbench.base.charts").joinpath("theme.css").read_text("utf-8")
+
+
+@functools.cache
+def palette() -> dict[str, str]:
+    """The light colours by name."""
+    light = theme().partition("}")[0]
+    return dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", light))
+
+
+@contextmanager
+def settings(salt: str) -> Iterator[None]:
+    """Settings of matplotlib with which equal charts give equal bytes; `salt` makes ids differ."""
+    import matplotlib
+
+    settings = {
+        "svg.hashsalt": f"cnnbench {plain(salt)}",
+        "svg.fonttype": "none",
+        "text.parse_math": False,
+        "path.simplify": False,
+        "font.size": SIZE,
+        "text.color": palette()["ink"],
+        "lines.solid_joinstyle": "round",
+        "lines.scale_dashes": False,
+    }
+    with matplotlib.rc_context(settings), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # characters that the measuring font lacks
+        yield
+
+
+class Sheet:
+    """A figure with charts one below the other, and their hints.
+
+    Attributes:
+      figure: matplotlib's.
+      width, height: of it.
+      inner: width of a chart.
+      hints: what the artists show, by their group ids.
+
+    Args:
+      inner: width without margins.
+      height: without margins.
+      top: where the first chart begins, from the margin.
+    """
+
+    def __init__(self, inner: float, height: float, margin: float, top: float) -> None:
+        from matplotlib.figure import Figure
+
+        self.inner = inner
+        self.width = inner + 2 * margin
+        self.height = height + 2 * margin
+        self.figure = Figure(figsize=(self.width / 72, self.height / 72), dpi=72)
+        self.figure.patch.set_visible(margin > 0)
+        self.hints: dict[str, Hint] = {}
+        self._left, self._top = margin, margin + top
+
+    def advance(self, height: float) -> None:
+        """Moves the position of what follows down."""
+        self._top += height
+
+    def _place(self, x: float, y: float) -> tuple[float, float]:
+        return (self._left + x) / self.width, 1 - (self._top + y) / self.height
+
+    def text(
+        self,
+        x: float,
+        y: float,
+        content: str,
+        *,
+        size: float = SIZE,
+        colour: str = "ink",
+        bold: bool = False,
+        align: str = "left",
+        kind: str = "",
+    ) -> None:
+        """A line of text with its baseline at y; `kind` as in `mark`."""
+        weight = "bold" if bold else "normal"
+        style: Any = {"fontsize": size, "color": palette()[colour], "fontweight": weight}
+        where = self._place(x, y)
+        artist = self.figure.text(*where, plain(content), ha=align, va="baseline", **style)
+        if kind:
+            self.mark(artist, kind)
+
+    def line(self, xs: Sequence[float], y: float, **style: Any) -> None:
+        """A horizontal line, or marks, outside of the axes."""
+        from matplotlib.lines import Line2D
+
+        places = [self._place(x, y) for x in xs]
+        self.figure.add_artist(Line2D(*zip(*places, strict=True), **style))
+
+    def axes(self, left: float, right: float, top: float, bottom: float) -> Any:
+        """Frameless axes between these positions."""
+        x, y = self._place(left, bottom)
+        size = ((right - left) / self.width, (bottom - top) / self.height)
+        axes = self.figure.add_axes((x, y, *size), facecolor="none")
+        axes.spines[:].set_visible(False)
+        axes.set_axisbelow(True)
+        axes.grid(True, color=palette()["rule"], linewidth=1)
+        axes.tick_params(length=0, pad=6, labelsize=TICK_SIZE, labelcolor=palette()["soft"])
+        return axes
+
+    def mark(
+        self, artist: Any, kind: str = "", texts: str | Sequence[str] = "", *, stop: bool = False
+    ) -> None:
+        """Sets the class and the hints of an artist.
+
+        Args:
+          kind: class in the SVG; "" for none.
+          texts: on hover over it, or one over each of its marks.
+          stop: whether the keyboard reaches it; marks with a text always are.
+        """
+        key = f"hint{len(self.hints)}"
+        self.hints[key] = Hint(kind, texts, stop)
+        artist.set_gid(key)
+
+
+def wrapped_note(note: str) -> list[str]:
+    """Lines of a note."""
+    return textwrap.wrap(plain(note), 84)
+
+
+def shortened(content: str, characters: int) -> str:
+    """Text that fits, with an ellipsis in its middle where needed."""
+    if len(content) <= characters:
+        return content
+    head = (characters - 1) * 2 // 3
+    return f"{content[:head]}…{content[len(content) - (characters - 1 - head) :]}"
+
+
+def fitting(width: float) -> int:
+    """Number of characters of normal size that fit."""
+    return max(4, int(width / CHARACTER))
+
+
+def x_axis(sheet: Sheet, axes: Any, axis: Axis, values: Sequence[float], bottom: float) -> None:
+    """Scale, grid, ticks and caption of a horizontal axis."""
+    low, high = limits(axis, values)
+    if axis.log:
+        axes.set_xscale("log", base=axis.base)
+    axes.set_xlim(low, high)
+    ticks, texts = ticks_of(axis, low, high, 6)
+    box = axes.get_position()
+    start, end = box.x0 * sheet.width, box.x1 * sheet.width
+    free, shown = 0.0, []
+    places = axes.transData.transform([(tick, low) for tick in ticks])[:, 0]
+    for x, text in zip(places, texts, strict=True):
+        half = len(text) * CHARACTER / 2
+        place = min(max(x, half), sheet.width - half)
+        fits = place - half >= free  # clear of its neighbour
+        shown.append(text if fits else "")
+        free = place + half + 8 if fits else free
+    if axis.tick_texts:  # names of points: no lines for those without
+        ticks = [tick for tick, text in zip(ticks, shown, strict=True) if text]
+        shown = [text for text in shown if text]
+    axes.set_xticks(ticks, shown, minor=False)
+    axes.set_xticks([], minor=True)
+    axes.spines["bottom"].set(visible=True, color=palette()["soft"], linewidth=1)
+    title = caption(axis, sheet.inner)
+    half = len(title) * CHARACTER / 2
+    middle = min(max((start + end) / 2 - sheet._left, half), sheet.inner - half)
+    sheet.text(middle, bottom + 36, title, colour="soft", align="center")
+
+
+def y_axis(
+    sheet: Sheet, axes: Any, axis: Axis, values: Sequence[float], top: float, room: float
+) -> None:
+    """Scale, grid and ticks of a vertical axis; the caption stands above it.
+
+    Args:
+      sheet, axes, axis: to draw on, and what to draw.
+      values: that must be shown.
+      room: share of the height to leave free above the values, for notes.
+    """
+    low, high = limits(axis, values)
+    if axis.limit is None:
+        free = room / (1 - room)
+        high = high * (high / low) ** free if axis.log else high + (high - low) * free
+    if axis.log:
+        axes.set_yscale("log", base=axis.base)
+    axes.set_ylim(low, high)
+    axes.set_yticks(*ticks_of(axis, low, high, 5), minor=False)
+    axes.set_yticks([], minor=True)
+    sheet.text(0, top - 10, caption(axis, sheet.inner), colour="soft")
+
+
+def caption(axis: Axis, width: float) -> str:
+    """The caption of an axis, or its beginning as far as it fits."""
+    most = fitting(width)
+    return next(
+        (one for one in (axis.caption, axis.short_caption) if len(one) <= most),
+        shortened(axis.label, most),
+    )
+
+
+def limits(axis: Axis, values: Sequence[float]) -> tuple[float, float]:
+    """Ends of an axis that shows all values with some room beyond."""
+    known = list(values) or [1.0]
+    if axis.limit is not None:
+        known = [min(value, axis.limit) for value in known]
+    if axis.least_span:
+        middle = (min(known) + max(known)) / 2
+        known += [middle * (1 + sign * axis.least_span / 2) for sign in (-1, 1)]
+    low, high = min(known), max(known)
+    if axis.log:
+        room = (high / low) ** 0.05 if high > low else math.sqrt(2.0)
+        return low / room, high * room
+    if axis.zero:
+        low = min(0.0, low)
+    span = high - low or abs(high) * 0.1 or 1.0
+    return (low if axis.zero and low == 0.0 else low - 0.05 * span), high + 0.05 * span
+
+
+def ticks_of(axis: Axis, low: float, high: float, about: int) -> tuple[list[float], list[str]]:
+    """Ticks within the limits, and their texts."""
+    from matplotlib.ticker import MaxNLocator
+
+    unit = max((u for u in _UNITS if u <= high), default=1.0) if axis.format == "bytes" else 1.0
+    found: Sequence[float] = axis.ticks
+    if not found and axis.log:
+        found = _powers(axis.base, low, high, about)
+    if len(found) < 2 and not axis.ticks:
+        linear = MaxNLocator(about, steps=[1, 2, 2.5, 5, 10])
+        found = [tick * unit for tick in linear.tick_values(low / unit, high / unit)]
+    texts = axis.tick_texts or [_tick_text(axis.format, value) for value in found]
+    kept = [pair for pair in zip(found, texts, strict=True) if low <= pair[0] <= high]
+    return [value for value, _ in kept], [plain(text) for _, text in kept]
+
+
+def _powers(base: int, low: float, high: float, about: int) -> list[float]:
+    """Powers of a base between limits, at even distances; on short axes of ten more values."""
+    # Powers of ten alone would leave most of a short axis without a tick.
+    factors = (1, 2, 5) if base == 10 and high / low < 1000 else (1,)
+    least = math.floor(math.log(low, base))
+    most = math.ceil(math.log(high, base))
+    powers = [k for k in range(least, most + 1) if low <= float(base) ** k <= high]
+    every = 1 if len(factors) > 1 else max(1, math.ceil(len(powers) / about))
+    values = [
+        f * float(base) ** k for k in range(least, most + 1) if k % every == 0 for f in factors
+    ]
+    return [value for value in values if low <= value <= high]
+
+
+def _tick_text(format: str, value: float) -> str:
+    if format == "bytes":
+        return binary(value)
+    if format == "percent":
+        return f"{100 * value:.4g} %"
+    if value and (abs(value) >= 1e7 or abs(value) < 1e-4):
+        return f"{value:.3g}"
+    return f"{value:,.6g}"

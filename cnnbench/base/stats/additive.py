@@ -1,0 +1,139 @@
+"""Effects of candidates that were measured in rounds: an additive model, least squares.
+
+A value is the effect of its candidate plus that of its round plus noise of one size for all. What
+disturbs a whole round moves no difference between candidates, candidates may be missing in rounds,
+and the noise is estimated from all of them together, so that few rounds of many candidates tell
+as much about it as many rounds of two (two-way layout without interaction; Scheffe, The Analysis
+of Variance, 1959, chapter 4).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Additive:
+    """A fitted model.
+
+    Attributes:
+      names: of the candidates.
+      effects: of each, against the mean of all.
+      covariance: of the effects, in units of the noise's variance, [candidates, candidates].
+      scatter: standard deviation of the noise; None without degrees of freedom.
+      freedom: degrees of freedom of that.
+      is_connected: whether the rounds tell all differences; not where two groups of candidates
+        never ran in one round.
+    """
+
+    names: tuple[str, ...]
+    effects: NDArray[np.float64]
+    covariance: NDArray[np.float64]
+    scatter: float | None
+    freedom: int
+    is_connected: bool = True
+
+    def effect(self, name: str) -> float:
+        """Of a candidate."""
+        return float(self.effects[self.names.index(name)])
+
+    def difference(self, name: str, other: str) -> float:
+        """How far a candidate is above another one."""
+        return self.effect(name) - self.effect(other)
+
+    def deviation(self, name: str, other: str) -> float | None:
+        """Standard error of `difference`; None where the noise is not known."""
+        if self.scatter is None:
+            return None
+        a, b = self.names.index(name), self.names.index(other)
+        square = self.covariance[a, a] + self.covariance[b, b] - 2 * self.covariance[a, b]
+        return self.scatter * math.sqrt(max(0.0, float(square)))
+
+    def p_above(self, name: str, other: str) -> float:
+        """One-sided p of "the candidate is not above the other one"; 1 where it is not known."""
+        error, difference = self.deviation(name, other), self.difference(name, other)
+        if error is None or difference <= 0:
+            return 1.0
+        return student_tail(difference / error, self.freedom) if error else 0.0
+
+
+def fit(rounds: Sequence[Mapping[str, float]]) -> Additive:
+    """Fits the model.
+
+    Args:
+      rounds: the values of each round, by candidate; at least one value in all.
+    """
+    names = tuple(dict.fromkeys(name for one in rounds for name in one))
+    observed = [(names.index(name), at) for at, one in enumerate(rounds) for name in one]
+    values = np.asarray([value for one in rounds for value in one.values()])
+    design: NDArray[Any] = np.zeros((len(values), len(names) + len(rounds)))
+    for row, (name, at) in enumerate(observed):
+        design[row, name] = design[row, len(names) + at] = 1.0
+    # The mean of all effects is free: the solution of least norm, which differences do not show.
+    solved, _, rank, _ = np.linalg.lstsq(design, values, rcond=None)
+    inverse = np.linalg.pinv(design.T @ design, hermitian=True)
+    effects = solved[: len(names)]
+    freedom = len(values) - int(rank)
+    squares = float(np.sum((values - design @ solved) ** 2))
+    return Additive(
+        names=names,
+        effects=effects - effects.mean(),
+        covariance=inverse[: len(names), : len(names)],
+        scatter=math.sqrt(squares / freedom) if freedom else None,
+        freedom=freedom,
+        is_connected=int(rank) == len(names) + sum(map(bool, rounds)) - 1,
+    )
+
+
+def fit_blocks(blocks: Sequence[Sequence[Mapping[str, float]]]) -> Additive:
+    """Fits the model to rounds of several blocks, of which each may be disturbed by itself.
+
+    Args:
+      blocks: of each round. Where they do not tell all differences, rounds are taken as wholes.
+    """
+    fitted = fit([block for one in blocks for block in one])
+    if fitted.is_connected:
+        return fitted
+    return fit([{name: value for block in one for name, value in block.items()} for one in blocks])
+
+
+def student_tail(t: float, freedom: int) -> float:
+    """P(T >= t) of Student's distribution with whole degrees of freedom.
+
+    The finite series of Abramowitz and Stegun, 26.7.3 and 26.7.4.
+
+    Args:
+      t: not negative.
+      freedom: at least 1.
+    """
+    angle = math.atan(t / math.sqrt(freedom))
+    sine, cosine = math.sin(angle), math.cos(angle)
+    odd = freedom % 2 == 1
+    term, total = (cosine, 0.0) if odd else (1.0, 0.0)
+    for order in range(1 if odd else 0, freedom - 1, 2):
+        total += term
+        term *= cosine**2 * (order + 1) / (order + 2)
+    inside = 2 / math.pi * (angle + sine * total) if odd else sine * total
+    return max(0.0, (1.0 - inside) / 2)
+
+
+def student_quantile(tail: float, freedom: int) -> float:
+    """The t that is exceeded with a probability.
+
+    Args:
+      tail: the probability, above 0 and at most 0.5.
+      freedom: at least 1.
+    """
+    low, high = 0.0, 1.0
+    while student_tail(high, freedom) > tail and high < 1e9:
+        high *= 2
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if student_tail(middle, freedom) > tail else (low, middle)
+    return high

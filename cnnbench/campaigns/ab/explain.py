@@ -1,0 +1,150 @@
+"""Profiles processes of both sides and tells where their difference is.
+
+They are run one after the other, in the order A B, B A, A B, so that a machine that gets slower
+meanwhile is slower for both. Their results are kept apart from those that a verdict is formed of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from cnnbench.base.text.numbers import number
+from cnnbench.campaigns.ab.flags import names
+from cnnbench.campaigns.ab.results import SIDES, PairsFolder
+from cnnbench.campaigns.ab.side import Side, SideFlags, has_module, measuring
+from cnnbench.campaigns.processes.campaign import Campaign
+from cnnbench.errors import BenchmarkError
+from cnnbench.judge.explain import explain
+from cnnbench.records.explanation import Explanation
+from cnnbench.records.step_profile import StepProfile
+
+ROUNDS, STEPS = 3, 20
+"""Processes of each side, and profiled steps of each."""
+
+SUFFIX = ".profile"
+
+_WARM_UP = 5
+_PROFILES = "records/step_profile.py"  # a cnnbench that has it knows --profile_json
+
+
+class NotExplainedError(BenchmarkError):
+    """The sides cannot be profiled; the message says why, in one line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profiling:
+    """What is profiled, and how.
+
+    Attributes:
+      a, b: the sides.
+      resolved: their flags by name, as far as they are known.
+      rounds: processes of each side.
+      steps: profiled steps of each process, and timed ones.
+      timeout: seconds for each process.
+      cool_down: seconds between processes.
+    """
+
+    a: Side
+    b: Side
+    resolved: Mapping[str, SideFlags] = field(default_factory=dict)
+    rounds: int = ROUNDS
+    steps: int = STEPS
+    timeout: float = 1800.0
+    cool_down: float = 0.0
+
+    def sides(self) -> dict[str, Side]:
+        """By name."""
+        return dict(zip(SIDES, (self.a, self.b), strict=True))
+
+    def obstacle(self) -> str | None:
+        """Why the sides cannot be profiled; None if they can."""
+        for name, side in self.sides().items():
+            config = self.resolved.get(name, SideFlags()).config
+            if config.get("eval") or config.get("input_only"):
+                return f"side {name.upper()} has no steps to profile (--eval, --input_only)"
+            if not side.is_this_cnnbench and not has_module(side, _PROFILES):
+                return f"the cnnbench of side {name.upper()} is of a version without --profile_json"
+        return None
+
+
+def profile(profiling: Profiling, results: PairsFolder, campaign: Campaign) -> Explanation:
+    """Profiles processes of both sides and explains their difference.
+
+    Args:
+      profiling: what to profile.
+      results: takes profiles and logs.
+      campaign: runs the processes.
+
+    Raises:
+      NotExplainedError: a process failed, or a side cannot be profiled.
+      BenchmarkError: results cannot be written, or no process can be started.
+      KeyboardInterrupt: a signal ended it.
+    """
+    if found := profiling.obstacle():
+        raise NotExplainedError(found)
+    campaign.cool_down = profiling.cool_down
+    campaign.expect([None] * len(SIDES) * profiling.rounds)
+    profiles: dict[str, list[StepProfile]] = {side: [] for side in SIDES}
+    for turn in range(profiling.rounds):
+        for side in SIDES if turn % 2 == 0 else SIDES[::-1]:
+            profiles[side].append(_profiled(profiling, side, turn + 1, results, campaign))
+    labels = [f"{n.upper()}: {side.description()}" for n, side in profiling.sides().items()]
+    return explain(profiles["a"], profiles["b"], (labels[0], labels[1]))
+
+
+def _profiled(
+    profiling: Profiling, name: str, turn: int, results: PairsFolder, campaign: Campaign
+) -> StepProfile:
+    """The profile of one process.
+
+    Raises:
+      NotExplainedError: it failed, or left none.
+    """
+    label = f"profile {turn} {name.upper()}"
+    stem = f"{turn:04d}-{name}"
+    path = results.folder / name / f"{stem}{SUFFIX}"
+    path.unlink(missing_ok=True)
+    campaign.begin(label)
+    side = profiling.sides()[name]
+    command = measuring(
+        replace(side, flags=(*side.flags, *_flags(profiling, side, path.absolute()))),
+        results.pending(stem),
+        results.log(stem),
+        facts=campaign.facts,
+        like=profiling.resolved.get(name),
+    )
+    (ended,) = campaign.run([command], profiling.timeout)
+    told, found = ended.message, None
+    if not told:
+        found = _read(path)
+        told = "no profile" if found is None else _speed(found)
+    campaign.end(label, told, ended.seconds)
+    if found is None:
+        raise NotExplainedError(f"{label}: {told}; see {results.log(stem)}")
+    return found
+
+
+def _flags(profiling: Profiling, side: Side, path: Path) -> list[str]:
+    """What a process gets besides the flags of its side."""
+    steps = profiling.steps
+    found = [
+        f"--profile_json={path}",
+        f"--profile_steps={steps}",
+        "--warmup=fixed",
+        f"--num_warmup_batches={_WARM_UP + steps}",
+    ]
+    return found if "num_epochs" in names(side) else [*found, f"--num_batches={steps}"]
+
+
+def _read(path: Path) -> StepProfile | None:
+    try:
+        return StepProfile.from_json(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def _speed(found: StepProfile) -> str:
+    seconds = found.record.step_seconds
+    return f"{number(1e3 * min(seconds))} ms in its fastest step"

@@ -1,0 +1,378 @@
+"""Measures candidates in processes, as long as the time lasts.
+
+A process of a race is short: as many timed steps as take `SECONDS` with the flags as they are
+given, after a first process that finds out how long a step is. A round runs its candidates in
+random order. Where processes can step in turn (docs/ab.md), as many as `lanes` are alive at once:
+they start side by side and then step in turn, so that what disturbs the machine meets all of them.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from cnnbench.base.stats.descriptive import median
+from cnnbench.base.text.numbers import duration, number
+from cnnbench.campaigns.ab.flags import LENGTHS
+from cnnbench.campaigns.ab.side import Side, measuring
+from cnnbench.campaigns.ab.turns import TURN_SECONDS
+from cnnbench.campaigns.processes.campaign import Campaign
+from cnnbench.campaigns.processes.ended import Ended
+from cnnbench.campaigns.processes.outcome import read
+from cnnbench.campaigns.tune.race import Leaver
+from cnnbench.campaigns.tune.results import TuneFolder
+from cnnbench.campaigns.tune.search import Round
+from cnnbench.campaigns.tune.space import Candidate
+from cnnbench.errors import BenchmarkError
+from cnnbench.judge.metrics.registry import throughput
+from cnnbench.machine.memory import Memory
+from cnnbench.records.run import RunRecord
+
+SECONDS = 2.0
+"""Timed steps of a process of a race; of the final twice that."""
+
+FEWEST_STEPS = 10
+MOST_STEPS = 5000
+_FIRST_STEPS = 20
+_MOST_WARMUP, _FEWEST_WARMUP = 10, 2
+
+FEWEST_PAIRS, MOST_PAIRS = 6, 16
+"""Pairs of the final: with fewer than six no verdict is possible."""
+
+_FINAL_SHARE, _MOST_FINAL_SHARE = 0.4, 0.6
+_MOST_LOST = 2
+_MEMORY = 0.8  # of what is available, for processes that are alive at once
+_WARMUP = ("num_warmup_batches", "warmup", "autotune_threshold")
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Flags for the length of processes; None where the flags that are given say it.
+
+    Attributes:
+      steps: timed steps of a race with the flags as they are given.
+      warmup: steps before them.
+      step_seconds: of a step with the flags as they are given.
+      batch: images of such a step.
+    """
+
+    steps: int | None
+    warmup: int | None
+    step_seconds: float
+    batch: int
+
+    def flags(self, factor: float = 1.0, batch: int | None = None) -> tuple[str, ...]:
+        """For a process.
+
+        Args:
+          factor: of the timed steps.
+          batch: images of a step of the candidate, if it is another one.
+        """
+        found = []
+        if self.steps is not None:
+            steps = math.ceil(factor * self.steps * self.batch / (batch or self.batch))
+            found.append(f"--num_batches={min(max(FEWEST_STEPS, steps), MOST_STEPS)}")
+        if self.warmup is not None:
+            found.append(f"--num_warmup_batches={self.warmup}")
+        return tuple(found)
+
+
+def lengths_of(fixed: Mapping[str, str], record: RunRecord) -> Lengths:
+    """The lengths that suit a network.
+
+    Args:
+      fixed: the flags that are given.
+      record: of a process with these flags.
+
+    Raises:
+      BenchmarkError: the process has timed no step.
+    """
+    if not record.step_seconds or record.batch is None:
+        raise BenchmarkError("the flags as they are given lead to no timed step")
+    step = median(record.step_seconds)
+    warmup = min(max(_FEWEST_WARMUP, math.ceil(SECONDS / step)), _MOST_WARMUP)
+    return Lengths(
+        steps=None if LENGTHS & set(fixed) else math.ceil(SECONDS / step),
+        warmup=None if set(_WARMUP) & set(fixed) else warmup,
+        step_seconds=step,
+        batch=record.batch.global_,
+    )
+
+
+class Budget:
+    """The time of a search.
+
+    Args:
+      seconds: of all of it.
+      spent: by what was done before it is resumed.
+      clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self, seconds: float, spent: float = 0.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.seconds = seconds
+        self._clock = clock
+        self._begun = clock() - spent
+
+    @property
+    def left(self) -> float:
+        """Seconds; negative when it is used up."""
+        return self.seconds - (self._clock() - self._begun)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchSetting:
+    """How it is measured.
+
+    Attributes:
+      seed: of the order within rounds.
+      timeout: seconds for each process.
+      lanes: processes that are alive at once and step in turn; 1: one after the other.
+      memory: for processes that are alive at once; None where it is unknown.
+      python: an interpreter; the one that runs this if None.
+    """
+
+    seed: int
+    timeout: float
+    lanes: int = 1
+    memory: Memory | None = None
+    python: str | None = None
+
+    @property
+    def turn_seconds(self) -> float:
+        """Length of a turn; 0 without turns."""
+        return TURN_SECONDS if self.lanes > 1 else 0.0
+
+
+class RaceBench:
+    """A `search.Bench` of processes; rounds of before are taken from the folder.
+
+    Attributes:
+      lengths: of the processes, once `begin` has found them.
+
+    Args:
+      folder: takes records and events.
+      campaign: runs the processes.
+      budget: of the whole search.
+      setting: how.
+    """
+
+    lengths: Lengths
+
+    def __init__(
+        self, folder: TuneFolder, campaign: Campaign, budget: Budget, setting: BenchSetting
+    ) -> None:
+        self._folder = folder
+        self._campaign = campaign
+        self._budget = budget
+        self._setting = setting
+        self._told = [int(one["processes"]) for one in folder.events("time")]
+        self._done = {(one["group"], one["round"]): one for one in folder.events("round")}
+        self._lost: Counter[str] = Counter()
+        self._seconds = [float(event["seconds"]) for event in folder.events("process")]
+
+    def begin(self, first: Candidate, fixed: Mapping[str, str]) -> None:
+        """Runs the flags as they are given, to see how long a step is.
+
+        Raises:
+          BenchmarkError: they fail.
+        """
+        told = () if LENGTHS & set(fixed) else (f"--num_batches={_FIRST_STEPS}",)
+        name = f"first-{first.key}"
+        record = read(self._folder.record(name))
+        if not isinstance(record, RunRecord) or record.status != "ok":
+            self._campaign.expect([None])
+            (ended,) = self._run("first process", {name: first}, told)
+            if ended is None or ended.status != "ok":
+                problem = "the process was killed" if ended is None else ended.message
+                raise BenchmarkError(f"the flags as they are given fail: {problem}")
+            record = ended.record
+        self.lengths = lengths_of(fixed, record)
+        steps = self.lengths.steps
+        if steps is not None:
+            words = self.lengths.flags()[0].partition("=")[2]
+            self._campaign.reporter.notice(
+                f"{words} timed steps in each process, about "
+                f"{duration(int(words) * self.lengths.step_seconds)}; "
+                "--num_batches sets another number"
+            )
+
+    def length_flags(self, one: Candidate, factor: float = 1.0) -> tuple[str, ...]:
+        """The flags for the length of a process of a candidate; see `Lengths.flags`."""
+        batch = one.resolved.batch_size * int(one.resolved.config.get("num_gpus", 1))
+        return self.lengths.flags(factor, batch)
+
+    @property
+    def process_seconds(self) -> float:
+        """Of a process of the races, the mean so far."""
+        return sum(self._seconds) / max(1, len(self._seconds))
+
+    @property
+    def final_seconds(self) -> float:
+        """Estimated, of a process of the final."""
+        longer = 0.0 if self.lengths.steps is None else SECONDS
+        return self.process_seconds + max(longer, FEWEST_STEPS * self.lengths.step_seconds)
+
+    @property
+    def reserve(self) -> float:
+        """Seconds that the races leave to the final and to the comparison of weights."""
+        total, most = self._budget.seconds, self._reserve_for(MOST_PAIRS)
+        wanted = max(self._reserve_for(FEWEST_PAIRS), _FINAL_SHARE * total)
+        return min(wanted, most, _MOST_FINAL_SHARE * total)
+
+    @property
+    def enough_seconds(self) -> float:
+        """Estimated, of a search whose final has the fewest pairs."""
+        return self._reserve_for(FEWEST_PAIRS) / _MOST_FINAL_SHARE
+
+    def _reserve_for(self, pairs: int) -> float:
+        # With the two processes whose weights are compared.
+        return 2 * (pairs + 1) * self.final_seconds
+
+    def affordable(self) -> int:
+        """See `search.Bench`; what was answered before is answered again."""
+        if self._told:
+            return self._told.pop(0)
+        left = self._budget.left - self.reserve
+        processes = max(0, int(left / max(self.process_seconds, 1e-3)))
+        self._folder.journal.add("time", processes=processes, seconds_left=round(left, 1))
+        return processes
+
+    def measure(self, group: str, number: int, candidates: Sequence[Candidate]) -> Round:
+        """See `search.Bench`; ends early where the time is up."""
+        order = list(candidates)
+        random.Random(f"{self._setting.seed} {group} {number}").shuffle(order)
+        names = {f"{group}-{one.key}-r{number}": one for one in order}
+        before = self._done.get((group, number))
+        if before is not None:
+            names = {name: one for name, one in names.items() if one.key in before["keys"]}
+        found = Round()
+        waiting, there = {}, []
+        for name, one in names.items():
+            record = read(self._folder.record(name))
+            if isinstance(record, RunRecord):
+                self._take(found, one, record)
+                there.append(one.key)
+            else:
+                waiting[name] = one
+        if there and before is None:
+            found.blocks.append(there)  # of a round that was interrupted
+        self._campaign.expect([(group, number)] * len(waiting))
+        for chunk in self._chunks(waiting):
+            if self._is_late(len(chunk)):
+                self._campaign.drop((group, number))
+                self._campaign.reporter.notice(f"{group}, round {number}: the time is up")
+                break
+            ended = self._run(f"{group} {number}", chunk, None)
+            for one, end in zip(chunk.values(), ended, strict=True):
+                if end is not None:
+                    self._take(found, one, end.record)
+            found.blocks.append([one.key for one in chunk.values()])
+        if before is not None:
+            found.blocks.extend(before["blocks"])
+        else:
+            if self._setting.lanes < 2:
+                found.blocks.clear()
+            keys = [*found.speeds, *found.failed]
+            self._folder.journal.add(
+                "round", group=group, round=number, keys=keys, blocks=found.blocks
+            )
+        return found
+
+    def closed(self, group: str, number: int, left: Sequence[Leaver], best: str) -> None:
+        """See `search.Bench`."""
+        if left:
+            hows = Counter(one.how for one in left)
+            text = ", ".join(f"{many} {how}" for how, many in hows.items())
+            self._campaign.reporter.notice(
+                f"{group}, round {number}: {text} and out; best so far: {best}"
+            )
+
+    def _take(self, found: Round, one: Candidate, record: RunRecord) -> None:
+        """Adds what a process has measured, or why it failed."""
+        speed = throughput(record) if record.status == "ok" else None
+        if speed:
+            found.speeds[one.key] = speed
+        else:
+            error = record.error
+            found.failed[one.key] = "it has timed no step" if error is None else error.message
+
+    def _is_lost(self, one: Candidate, ended: Ended) -> bool:
+        """Whether a process says nothing: ended from outside, and not for the second time."""
+        if not ended.lost or ended.timed_out:
+            return False
+        self._lost[one.key] += 1
+        return self._lost[one.key] < _MOST_LOST
+
+    def _is_late(self, processes: int) -> bool:
+        return self._budget.left - self.reserve < processes * self.process_seconds
+
+    def _chunks(self, waiting: Mapping[str, Candidate]) -> Iterator[dict[str, Candidate]]:
+        """Processes that are alive at once: parts of about one size, as lanes and memory allow."""
+        lanes, memory = self._setting.lanes, self._setting.memory
+        if memory is not None and waiting:
+            needed = max(one.resolved.needed_bytes for one in waiting.values())
+            lanes = max(1, min(lanes, int(_MEMORY * memory.available / max(1, needed))))
+        names = list(waiting)
+        parts = math.ceil(len(names) / lanes)
+        for part in range(parts):
+            yield {name: waiting[name] for name in names[part::parts]}
+
+    def _run(
+        self, what: str, chunk: Mapping[str, Candidate], flags: Sequence[str] | None
+    ) -> list[Ended | None]:
+        """Runs processes, in turn where there are several; keeps and notes what they leave.
+
+        What was killed, and will be measured again, is None.
+
+        Args:
+          what: for messages.
+          chunk: candidates by name of the process.
+          flags: for the length; None for those of a race.
+        """
+        setting = self._setting
+        commands = []
+        for name, one in chunk.items():
+            length = self.length_flags(one) if flags is None else flags
+            commands.append(
+                measuring(
+                    Side(flags=(*one.flags, *length), python=setting.python),
+                    self._folder.record(name).with_suffix(".part"),
+                    self._folder.log(name),
+                    facts=self._campaign.facts,
+                    like=one.resolved,
+                )
+            )
+        labels = [f"{what}: {one.name}" for one in chunk.values()]
+        self._campaign.begin(labels[0] if len(labels) == 1 else f"{what}: {len(labels)} in turn")
+        in_turn = setting.turn_seconds if len(commands) > 1 else 0.0
+        timeout = min(setting.timeout, max(self._budget.left, 10.0))
+        ran = self._campaign.run(commands, timeout, in_turn)
+        found: list[Ended | None] = []
+        for command, label, (name, one), ended in zip(
+            commands, labels, chunk.items(), ran, strict=True
+        ):
+            command.record.unlink(missing_ok=True)
+            target = self._folder.record(name)
+            lost = self._is_lost(one, ended)
+            found.append(None if lost else ended)
+            # Not *.json: a process that was killed is no measurement, and will be repeated.
+            self._folder.keep(ended.document, target.with_suffix(".lost") if lost else target)
+            speed = throughput(ended.record) if ended.status == "ok" else None
+            self._seconds.append(ended.seconds)
+            self._folder.journal.add(
+                "process",
+                name=name,
+                candidate=one.name,
+                seconds=round(ended.seconds, 3),
+                images_per_sec=speed,
+                problem=ended.message,
+            )
+            told = ended.message or ("ok" if speed is None else f"{number(speed)} images/sec")
+            self._campaign.end(label, told, ended.seconds)
+        return found

@@ -1,0 +1,274 @@
+"""What is varied in which situation: one table.
+
+Dimensions of one group are combined with each other. Groups are searched one after the other,
+each with the best flags of those before (docs/tune.md has the reasons).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from cnnbench.flags.declare import specs_of
+from cnnbench.flags.groups.data import DataParams
+from cnnbench.flags.groups.runtime import RuntimeParams
+from cnnbench.flags.groups.strategies import StrategyParams
+from cnnbench.flags.groups.variable_update import BUCKET_BYTES, VariableUpdateParams
+from cnnbench.variable_mgr import registry
+from cnnbench.variable_mgr.modes import Mode, Reduction
+
+Settings: TypeAlias = Mapping[str, str]
+"""Texts of flags by name."""
+
+CHANGES: Mapping[str, str] = {
+    "precision": "precision",
+    "use_fp16": "precision",
+    "fp16_vars": "precision",
+    "compact_gradient_transfer": "precision",
+    "batch_size": "batch_size",
+    "variable_consistency": "consistency",
+    "staged_vars": "consistency",
+    "gradient_reduction": "gradient_reduction",
+}
+"""Flags that change what is trained, with the word of --allow that lets them vary."""
+
+ALLOWABLE = tuple(dict.fromkeys(CHANGES.values()))
+
+_OTHER_WORK = frozenset(
+    {
+        *("device", "num_gpus", "peak_flops"),
+        *("variable_mgr_plugin", "bn_stats", "iters_per_step", "ps_strategy", "variable_caching"),
+    }
+)
+_READING = ("datasets_", "multi_device_iterator_max_buffer_size")
+_OTHER_IMAGES = ("datasets_repeat_cached_sample", "datasets_sloppy_parallel_interleave")
+
+TUNABLE = frozenset(
+    {
+        *CHANGES,
+        *(
+            spec.name
+            for group in (RuntimeParams, VariableUpdateParams, StrategyParams)
+            for spec in specs_of(group)
+            if spec.name not in _OTHER_WORK
+        ),
+        *(
+            spec.name
+            for spec in specs_of(DataParams)
+            if spec.name.startswith(_READING) and spec.name not in _OTHER_IMAGES
+        ),
+    }
+)
+"""Flags that may vary: those that leave the work as it is, and those of `CHANGES`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Situation:
+    """What decides which dimensions apply.
+
+    Attributes:
+      towers: compute devices.
+      on_gpu: whether they are GPUs.
+      trains: else it is inference.
+      from_files: whether input comes from files.
+      cpus: that may be used.
+      batch_size: images per device.
+    """
+
+    towers: int
+    on_gpu: bool
+    trains: bool = True
+    from_files: bool = False
+    cpus: int = 1
+    batch_size: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dimension:
+    """Flags that vary together.
+
+    Attributes:
+      name: of the dimension.
+      values: of the flags, besides leaving them as they are.
+      when: whether the situation has it.
+      mode: which modes of --variable_update it is for.
+      allow: word of --allow without which it is left out; "" for none.
+    """
+
+    name: str
+    values: Callable[[Situation], Sequence[Settings]]
+    when: Callable[[Situation], bool] = lambda situation: True
+    mode: Callable[[Mode], bool] = lambda mode: True
+    allow: str = ""
+
+    def applies(self, situation: Situation, allowed: frozenset[str]) -> bool:
+        """Whether it is varied."""
+        return self.when(situation) and (not self.allow or self.allow in allowed)
+
+
+def _reduces(situation: Situation) -> bool:
+    return situation.trains and situation.towers > 1
+
+
+def _takes_algorithm(mode: Mode) -> bool:
+    return mode.reduction is Reduction.ALL_REDUCE and not mode.algorithm and not mode.needs
+
+
+def _each(name: str, *values: object) -> list[Settings]:
+    return [{name: str(value)} for value in values]
+
+
+def _modes(situation: Situation) -> list[Settings]:
+    """Modes of which all towers train the same, with the flags that they need."""
+    found = (registry.find(name) for name in registry.names())
+    fitting = [mode for mode in found if mode.in_sync and not mode.apart and not mode.one_tower]
+    return [{"variable_update": mode.name, **mode.needs} for mode in fitting]
+
+
+def _algorithms(situation: Situation) -> list[Settings]:
+    names = ("nccl", "xring", "hierarchical_copy") if situation.on_gpu else ("pscpu", "xring")
+    return _each("all_reduce_spec", *names, "rechd", "tree")
+
+
+def _cross_device(situation: Situation) -> list[Settings]:
+    names = ("reduction_to_one_device", "hierarchical_copy")
+    return _each("cross_device_ops", *(("ring", *names) if situation.on_gpu else names))
+
+
+def _packing(situation: Situation) -> list[Settings]:
+    return [
+        *_each("gradient_repacking", 8),
+        *_each("gradient_bucket_bytes", BUCKET_BYTES),
+    ]
+
+
+def _batches(situation: Situation) -> list[Settings]:
+    sizes = (2 * situation.batch_size, 4 * situation.batch_size, situation.batch_size // 2)
+    return _each("batch_size", *(size for size in sizes if size))
+
+
+def _pools(situation: Situation) -> list[int]:
+    """Sizes of thread pools: one, a core's share for each tower, half and all of the CPUs."""
+    cpus = situation.cpus
+    return sorted({1, max(1, cpus // situation.towers), max(1, cpus // 2), cpus})
+
+
+DIMENSIONS: Mapping[str, tuple[Dimension, ...]] = {
+    "computing": (
+        Dimension(
+            name="precision",
+            values=lambda s: _each("precision", *(("bf16", "fp16") if s.on_gpu else ("bf16",))),
+            allow="precision",
+        ),
+        Dimension(
+            name="layout",
+            values=lambda s: _each("data_format", "NHWC", "NCHW"),
+            when=lambda s: s.on_gpu,
+        ),
+        Dimension(
+            name="compiler", values=lambda s: [*_each("xla_compile", "true"), *_each("xla", "true")]
+        ),
+        Dimension(name="batch", values=_batches, allow="batch_size"),
+    ),
+    "aggregation": (
+        Dimension(name="mode", values=_modes, when=_reduces),
+        Dimension(name="all-reduce", values=_algorithms, when=_reduces, mode=_takes_algorithm),
+        Dimension(
+            name="cross-device",
+            values=_cross_device,
+            when=_reduces,
+            mode=lambda mode: mode.mirrors,
+        ),
+        Dimension(
+            name="packing",
+            values=_packing,
+            when=_reduces,
+            mode=lambda mode: mode.reduction is Reduction.ALL_REDUCE,
+        ),
+        Dimension(
+            name="place",
+            values=lambda s: _each("local_parameter_device", "cpu"),
+            when=_reduces,
+            mode=lambda mode: mode.reduction is Reduction.AT_VARIABLE,
+        ),
+        Dimension(
+            name="gradients of the step before",
+            values=lambda s: _each("variable_consistency", "relaxed"),
+            when=_reduces,
+            mode=lambda mode: mode.reduction is Reduction.ALL_REDUCE,
+            allow="consistency",
+        ),
+        Dimension(
+            name="values of the step before",
+            values=lambda s: _each("staged_vars", "true"),
+            when=_reduces,
+            mode=lambda mode: mode.staged,
+            allow="consistency",
+        ),
+        Dimension(
+            name="sum",
+            values=lambda s: _each("gradient_reduction", "sum"),
+            when=_reduces,
+            allow="gradient_reduction",
+        ),
+    ),
+    "threads": (
+        Dimension(
+            name="within operations",
+            values=lambda s: _each("num_intra_threads", *_pools(s)),
+            when=lambda s: not s.on_gpu,
+        ),
+        Dimension(
+            name="across operations",
+            values=lambda s: _each("num_inter_threads", *_pools(s)),
+            when=lambda s: not s.on_gpu,
+        ),
+        Dimension(
+            name="GPU's threads",
+            values=lambda s: _each("gpu_thread_mode", "global", "gpu_shared"),
+            when=lambda s: s.on_gpu,
+        ),
+    ),
+    "input": (
+        Dimension(
+            name="threads",
+            values=lambda s: _each(
+                "datasets_num_private_threads", *sorted({max(1, s.cpus // 2), s.cpus, 2 * s.cpus})
+            ),
+            when=lambda s: s.from_files,
+        ),
+        Dimension(
+            name="batches ready",
+            values=lambda s: _each("datasets_prefetch_buffer_size", 2, 4),
+            when=lambda s: s.from_files,
+        ),
+    ),
+}
+"""The dimensions by group, in the order of the search."""
+
+
+def choices(
+    group: Sequence[Dimension],
+    situation: Situation,
+    allowed: frozenset[str],
+    mode: str,
+) -> Iterator[Settings]:
+    """All combinations of a group; the first one sets nothing.
+
+    Args:
+      group: of `DIMENSIONS`.
+      situation: the machine and the flags that are given.
+      allowed: words of --allow.
+      mode: value of --variable_update where the combination sets none.
+    """
+    found: list[Settings] = [{}]
+    for dimension in (one for one in group if one.applies(situation, allowed)):
+        values = dimension.values(situation)
+        found = [
+            {**settings, **value}
+            for settings in found
+            for value in ({}, *values)
+            if not value or dimension.mode(registry.find(settings.get("variable_update", mode)))
+        ]
+    yield from found

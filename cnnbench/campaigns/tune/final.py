@@ -1,0 +1,283 @@
+"""The proof: the flags as they are given against the leader, in pairs of `cnnbench ab`.
+
+The pairs are measured anew, so that a leader that was lucky in its races has no advantage: of
+candidates that are all alike, `ab` calls the leader faster in at most 2 % of searches, whatever
+the races have done. Afterwards a few steps of both are trained, and their weights compared.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from cnnbench.campaigns.ab.experiment import Experiment
+from cnnbench.campaigns.ab.pairs import PairFailedError, Pairs
+from cnnbench.campaigns.ab.results import SIDES, PairsFolder
+from cnnbench.campaigns.ab.sequential import STEP, interim_analyses
+from cnnbench.campaigns.ab.session import ExperimentSession
+from cnnbench.campaigns.ab.side import Side, SideFlags, measuring
+from cnnbench.campaigns.processes.campaign import Campaign
+from cnnbench.campaigns.strategies.plan import flags_for_weights, weights_tolerance
+from cnnbench.campaigns.tune.bench import (
+    FEWEST_PAIRS,
+    MOST_PAIRS,
+    BenchSetting,
+    Budget,
+    RaceBench,
+)
+from cnnbench.campaigns.tune.results import TuneFolder
+from cnnbench.campaigns.tune.space import Candidate, Space
+from cnnbench.judge.compare import DEFAULT_METRICS, Policy
+from cnnbench.judge.metrics.comparable_facts import MODEL_SIZE, WORK
+from cnnbench.machine import repository
+from cnnbench.records.tune import FASTER, NONE, OPEN, SAME, SLOWER
+from cnnbench.variable_mgr import registry
+
+WEIGHTS_STEPS = 3
+_LONGER = 2.0
+
+# What follows from flags that differ.
+_FOLLOWING = ("all_reduce", "intra_op_threads", "inter_op_threads")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proof:
+    """The leader against the flags as they are given.
+
+    Attributes:
+      verdict: `FASTER`, `SAME`, `SLOWER`, `OPEN` or `NONE`.
+      reason: in words; "" for `NONE`.
+      gain: speed of the leader above that of the flags as they are given, as a share of it; None
+        where no pair was measured.
+      low, high: ends of its confidence interval; None where there are too few pairs.
+      confidence: of the interval.
+      pairs: measured.
+      failure: why it ended early by an error, or "".
+    """
+
+    verdict: str
+    reason: str = ""
+    gain: float | None = None
+    low: float | None = None
+    high: float | None = None
+    confidence: float | None = None
+    pairs: int = 0
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Whether the leader trains what the flags as they are given train.
+
+    Attributes:
+      text: a sentence without its point, or "".
+      alike: None where that was not compared.
+    """
+
+    text: str = ""
+    alike: bool | None = None
+
+
+class _TimedPairs(Pairs):
+    """Pairs as long as there is time.
+
+    Attributes:
+      is_late: whether they ended for lack of time.
+    """
+
+    def __init__(
+        self, experiment: Experiment, results: PairsFolder, campaign: Campaign, budget: Budget
+    ) -> None:
+        super().__init__(experiment, results, campaign)
+        self._budget = budget
+        self.is_late = False
+
+    def measure(self, number: int, burn_in: bool = False) -> None:
+        """See `Pairs.measure`; a pair for which there is no time ends the experiment."""
+        seconds = self.seconds_per_pair or 0.0
+        if number > FEWEST_PAIRS and self._budget.left < seconds:
+            self.is_late = True
+            raise PairFailedError("the time is up", lost=True)
+        super().measure(number, burn_in)
+
+
+class Final:
+    """The end of a search.
+
+    Args:
+      space: that was searched.
+      first: the flags as they are given.
+      folder: takes pairs and events.
+      campaign: runs the processes.
+      budget: of the whole search.
+      bench: that has measured the races.
+      setting: how they were measured.
+      policy: constants of the verdict.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        first: Candidate,
+        folder: TuneFolder,
+        campaign: Campaign,
+        budget: Budget,
+        bench: RaceBench,
+        setting: BenchSetting,
+        policy: Policy,
+    ) -> None:
+        self._space = space
+        self._first = first
+        self._folder = folder
+        self._campaign = campaign
+        self._budget = budget
+        self._bench = bench
+        self._setting = setting
+        self._policy = policy
+
+    def prove(self, leader: Candidate) -> Proof:
+        """Measures pairs until they are clear or the time is up.
+
+        Raises:
+          KeyboardInterrupt: whole pairs are kept.
+          BenchmarkError: results cannot be written, or no process can be started.
+        """
+        if leader.key == self._first.key:
+            return Proof(verdict=NONE)
+        most = self._pairs()
+        if most < FEWEST_PAIRS:
+            minutes = math.ceil(self._bench.enough_seconds / 60)
+            reason = f"no time for the {FEWEST_PAIRS} pairs that a verdict needs; "
+            return Proof(verdict=OPEN, reason=f"{reason}--minutes={minutes} would be enough")
+        with self._folder.pairs() as results:
+            pairs = _TimedPairs(
+                self._experiment(leader, most), results, self._campaign, self._budget
+            )
+            finding = ExperimentSession(pairs).run()
+        if finding.interrupted:
+            raise KeyboardInterrupt
+        main = finding.comparison.entries[0].main if finding.comparison.entries else None
+        failure = "" if pairs.is_late else finding.failure
+        measured = len(pairs.records["a"])
+        if main is None or failure:
+            return Proof(verdict=OPEN, reason=failure, pairs=measured, failure=failure)
+        judged = main.judgement
+        word = main.verdict.value
+        return Proof(
+            verdict=word if word in (FASTER, SAME, SLOWER) else OPEN,
+            reason=judged.reason,
+            gain=judged.change,
+            low=judged.low,
+            high=judged.high,
+            confidence=1 - finding.alpha,
+            pairs=measured,
+        )
+
+    def _pairs(self) -> int:
+        """Pairs at most; those of a final that was interrupted, if there was one."""
+        for event in self._folder.events("final"):
+            return int(event["pairs"])
+        left = self._budget.left - 2 * self._bench.process_seconds  # for the weights
+        fitting = int(left / (2 * self._bench.final_seconds))
+        # At most as many that the last interim analysis is after all of them.
+        most = min(fitting, MOST_PAIRS)
+        most = most // STEP * STEP if most >= 2 * STEP else most
+        if most >= FEWEST_PAIRS:
+            self._folder.journal.add("final", pairs=most)
+        return most
+
+    def _experiment(self, leader: Candidate, pairs: int) -> Experiment:
+        measured = dict(zip(SIDES, (self._first, leader), strict=True))
+        a, b = map(self._side, measured.values())
+        work = [name for name in WORK if name not in MODEL_SIZE] if leader.changes else []
+        return Experiment(
+            a=a,
+            b=b,
+            analyses=interim_analyses(pairs, self._policy.alpha),
+            seed=self._setting.seed,
+            burn_in=0,
+            timeout=self._setting.timeout,
+            turn_seconds=self._setting.turn_seconds,
+            policy=self._policy,
+            metrics=DEFAULT_METRICS[:1],
+            allow_different=(*_FOLLOWING, *work),
+            resolved={
+                name: SideFlags(config=one.resolved.config) for name, one in measured.items()
+            },
+            subjects={
+                name: replace(repository.of_work(one.resolved.config), side=name)
+                for name, one in measured.items()
+            },
+        )
+
+    def _side(self, one: Candidate) -> Side:
+        flags = (*one.flags, *self._bench.length_flags(one, _LONGER))
+        own = tuple(f"--{name}={text}" for name, text in one.settings.items())
+        return Side(flags=flags, own=own, python=self._setting.python)
+
+    def weights(self, leader: Candidate) -> Weights:
+        """Compares the weights that the leader and the flags as they are given train.
+
+        Raises:
+          KeyboardInterrupt: all else is on disk.
+        """
+        no_promise = self._no_promise(leader)
+        if no_promise:
+            return Weights(no_promise)
+        folders = {}
+        for name, one in (("as given", self._first), ("tuned", leader)):
+            folders[name] = self._folder.checkpoints / name.replace(" ", "-")
+            problem = self._train(name, one, folders[name])
+            if problem:
+                return Weights(f"weights could not be compared: {name}: {problem}", False)
+        from cnnbench.campaigns.strategies.weights import between
+        from cnnbench.run.runtime.native import without_info_lines
+
+        with without_info_lines():  # TensorFlow is loaded, when all has been measured
+            found = between(folders)["tuned"]
+        tolerance = weights_tolerance(str(self._first.resolved.config["precision"]))
+        steps = f"after {WEIGHTS_STEPS} steps"
+        if not found.within(tolerance):
+            return Weights(
+                f"weights differ {steps}: {found.variable} by {found.value:.2g} of its largest "
+                f"value, more than {tolerance:g}",
+                False,
+            )
+        close = f"within {found.value:.1g} of the largest value" if found.value else "all bits"
+        return Weights(f"weights are the same {steps}, {close}", True)
+
+    def _no_promise(self, leader: Candidate) -> str:
+        """Why the weights need not be the same; "" where they must."""
+        config = leader.resolved.config
+        if config.get("forward_only"):
+            return "nothing is trained"
+        if leader.changes:
+            return f"it trains differently: {', '.join(leader.changes)}"
+        modes = [
+            registry.find(str(one.resolved.config["variable_update"]))
+            for one in (self._first, leader)
+        ]
+        apart = next((mode.name for mode in modes if mode.apart or not mode.in_sync), None)
+        return "" if apart is None else f"weights are not compared: {apart} trains its towers apart"
+
+    def _train(self, name: str, one: Candidate, target: Path) -> str:
+        """Trains weights to compare; returns why that failed, or ""."""
+        flags = flags_for_weights({**self._space.fixed, **one.settings}, WEIGHTS_STEPS)
+        words = (*(f"--{key}={text}" for key, text in flags.items()), f"--train_dir={target}")
+        stem = f"weights-{one.key}"
+        self._campaign.expect(["weights"])
+        self._campaign.begin(f"weights: {name}")
+        pending = self._folder.record(stem).with_suffix(".part")
+        side = Side(flags=words, python=self._setting.python)
+        command = measuring(
+            side,
+            pending,
+            self._folder.log(stem),
+            facts=self._campaign.facts,
+            like=replace(one.resolved, explicit_flags=()),
+        )
+        (ended,) = self._campaign.run([command], self._setting.timeout)
+        pending.unlink(missing_ok=True)
+        self._campaign.end(f"weights: {name}", ended.message or "ok", ended.seconds)
+        return ended.message

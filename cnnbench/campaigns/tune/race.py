@@ -1,0 +1,183 @@
+"""Who stays in a race of candidates: a function of what was measured, without processes or clocks.
+
+Every round measures all candidates that are left, once each. After it a candidate leaves
+
+* `SLOWER`: it is slower than the best beyond doubt. The difference is tested by the additive model
+  of candidates and rounds (`cnnbench.base.stats.additive`), on logarithms of speeds. The level of
+  round r is alpha / (r (r - 1)), which adds up to alpha over all rounds, shared by the other
+  candidates (Bonferroni): with the noise of the model, the fastest candidate leaves this way in at
+  most a share alpha of races, whichever candidate seems to be the best;
+* `BEHIND`: time is short. The next round may take at most half of the time that is left, so that
+  the candidates with the lowest estimates, as many as do not fit, leave (successive halving). That
+  proves nothing about them, and is reported as what it is;
+* `FAILED`: its process failed.
+
+A race is over when one candidate is left; when none of the others can be faster than the best by
+more than the threshold, at the level alpha; after `MOST_ROUNDS`; or when time is too short for
+another round of those that are left.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from cnnbench.base.stats.additive import Additive, fit_blocks, student_quantile
+from cnnbench.base.text.numbers import percent
+
+SLOWER, BEHIND, FAILED = "slower", "behind", "failed"
+
+ALPHA = 0.05
+"""Share of races that the fastest candidate may leave as slower, by chance."""
+
+FINALISTS = 3
+"""Candidates that are not left behind for lack of time."""
+
+MOST_ROUNDS = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leaver:
+    """A candidate that has left.
+
+    Attributes:
+      name: of the candidate.
+      after: number of the last round that it ran in.
+      how: `SLOWER`, `BEHIND` or `FAILED`.
+      reason: in words.
+    """
+
+    name: str
+    after: int
+    how: str
+    reason: str
+
+
+class Race:
+    """The state of a race.
+
+    Attributes:
+      remaining: names of the candidates that are left.
+      rounds: logarithms of the speeds in each round, by name.
+      blocks: the same in blocks of what ran at the same time.
+      leavers: in the order in which they left.
+
+    Args:
+      names: of the candidates.
+      threshold: smallest gain that counts, as a share.
+      alpha: see `ALPHA`.
+    """
+
+    def __init__(self, names: Sequence[str], threshold: float = 0.01, alpha: float = ALPHA) -> None:
+        self.remaining = list(names)
+        self.rounds: list[dict[str, float]] = []
+        self.blocks: list[list[dict[str, float]]] = []
+        self.leavers: list[Leaver] = []
+        self._worth = math.log1p(threshold)
+        self._alpha = alpha
+        self._short = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is no round to come."""
+        over = len(self.remaining) < 2 or len(self.rounds) >= MOST_ROUNDS or self._short
+        return over or self._is_settled()
+
+    @property
+    def fitted(self) -> Additive:
+        """The estimates so far; only after a round with a value."""
+        return fit_blocks(self.blocks)
+
+    def add(
+        self,
+        speeds: Mapping[str, float],
+        failed: Mapping[str, str],
+        affordable: int,
+        blocks: Sequence[Sequence[str]] = (),
+    ) -> list[Leaver]:
+        """Takes a round.
+
+        Args:
+          speeds: images per second, by name; a candidate may be missing.
+          failed: why processes failed, by name.
+          affordable: processes that the time left is enough for.
+          blocks: names of those that ran at the same time; if not given, all did.
+
+        Returns:
+          Those that leave after it.
+        """
+        found = {name: math.log(speed) for name, speed in speeds.items()}
+        self.rounds.append(found)
+        named = blocks or [list(found)]
+        self.blocks.append([{name: found[name] for name in one if name in found} for one in named])
+        before = len(self.leavers)
+        for name in [one for one in self.remaining if one in failed]:
+            self._leave(name, FAILED, failed[name])
+        if any(self.rounds):
+            fitted = self.fitted
+            self._drop_slower(fitted)
+            self._drop_behind(fitted, affordable)
+        self._short = affordable < len(self.remaining)
+        return self.leavers[before:]
+
+    def leader(self, incumbent: str) -> str:
+        """The candidate with the highest estimate, if that is above the incumbent's by more than
+        the threshold; else the incumbent.
+        """
+        ranked = self.ranked(self.fitted) if any(self.rounds) else []
+        if not ranked:
+            return incumbent
+        if incumbent not in self.remaining or incumbent not in self.fitted.names:
+            return ranked[0]
+        above = self.fitted.difference(ranked[0], incumbent)
+        return ranked[0] if above > self._worth else incumbent
+
+    def ranked(self, fitted: Additive) -> list[str]:
+        """Those left that were measured, the fastest first."""
+        known = [name for name in self.remaining if name in fitted.names]
+        return sorted(known, key=fitted.effect, reverse=True)
+
+    def _is_settled(self) -> bool:
+        """Whether none of those left can be above the best by more than the threshold."""
+        if not any(self.rounds):
+            return False
+        fitted = self.fitted
+        ranked = self.ranked(fitted)
+        if fitted.scatter is None or len(ranked) < max(2, len(self.remaining)):
+            return False
+        best, *others = ranked
+        quantile = student_quantile(self._alpha / len(others), fitted.freedom)
+        return all(
+            fitted.difference(name, best) + quantile * (fitted.deviation(name, best) or 0.0)
+            <= self._worth
+            for name in others
+        )
+
+    def _drop_slower(self, fitted: Additive) -> None:
+        number = len(self.rounds)
+        ranked = self.ranked(fitted)
+        if number < 2 or len(ranked) < 2:
+            return
+        best, *others = ranked
+        level = self._alpha / (number * (number - 1)) / len(others)
+        for name in others:
+            p = fitted.p_above(best, name)
+            if p <= level:
+                gap = percent(-math.expm1(fitted.difference(name, best)))
+                reason = f"{gap} slower than the best, p = {p:.1g}"
+                self._leave(name, SLOWER, reason)
+
+    def _drop_behind(self, fitted: Additive, affordable: int) -> None:
+        most = max(FINALISTS, affordable // 2)
+        for place, name in enumerate(self.ranked(fitted)[most:], start=most + 1):
+            self._leave(name, BEHIND, f"no time for more of it; {_ordinal(place)} so far")
+
+    def _leave(self, name: str, how: str, reason: str) -> None:
+        self.remaining.remove(name)
+        self.leavers.append(Leaver(name=name, after=len(self.rounds), how=how, reason=reason))
+
+
+def _ordinal(number: int) -> str:
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{'th' if 10 <= number % 100 <= 20 else ending}"

@@ -1,0 +1,95 @@
+"""The results folder of a search: a journal, records of all processes, and the pairs of the proof.
+
+``race/`` has a record per process of the races, ``final/`` is a folder of `cnnbench ab`. What is
+done follows from the journal; a search goes on with the same question only.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from cnnbench.campaigns.ab.results import PairsFolder
+from cnnbench.campaigns.processes.results_dir import JOURNAL, LOGS, Journal, ResultsFolder
+from cnnbench.errors import FlagError
+from cnnbench.records.codec import encode
+
+RACE = "race"
+_FINAL, _CHECKPOINTS = "final", "checkpoints"
+
+
+class TuneFolder(ResultsFolder):
+    """The directory, held by one search at a time.
+
+    Attributes:
+      earlier: events of the journal from before.
+      checkpoints: where weights to compare go; removed in the end.
+
+    Args:
+      folder: value of --results; made if it is not there.
+      question: what is searched, as JSON values; a search can only go on with the same.
+      resume: go on with the one that is there.
+
+    Raises:
+      FlagError: it cannot be used, another search holds it, it is not empty without `resume`, or
+        it holds another search.
+    """
+
+    def __init__(self, folder: str, question: Mapping[str, Any], *, resume: bool) -> None:
+        begun = os.path.exists(os.path.join(folder, JOURNAL))
+        hint = "go on with what is there by --resume, or " if begun else ""
+        folders = (RACE, LOGS)
+        super().__init__(folder, folders=folders, used=begun and resume, hint=hint)
+        self.checkpoints = self.folder / _CHECKPOINTS
+        asked = encode(dict(question))
+        self.earlier = tuple(self.journal.read())
+        try:
+            self._refuse_another(asked)
+        except FlagError:
+            self.__exit__()
+            raise
+        self.journal.add("tune", question=asked)
+
+    def __exit__(self, *error: object) -> None:
+        """Removes the weights, which nobody needs once they are compared."""
+        shutil.rmtree(self.checkpoints, ignore_errors=True)
+        super().__exit__(*error)
+
+    def record(self, name: str) -> Path:
+        """Where the record of a process of a race goes."""
+        return self.folder / RACE / f"{name}.json"
+
+    def pairs(self) -> PairsFolder:
+        """The folder of the proof, with the pairs that are there already."""
+        return PairsFolder(self.folder / _FINAL, resume=True)
+
+    def events(self, event: str) -> Iterator[dict[str, Any]]:
+        """The events of one kind from before, oldest first."""
+        return (one for one in self.earlier if one.get("event") == event)
+
+    @property
+    def seconds_spent(self) -> float:
+        """What the processes of before took."""
+        final = Journal(self.folder / _FINAL / JOURNAL).read()
+        processes = [*self.events("process"), *(e for e in final if e.get("event") == "process")]
+        return sum(float(one.get("seconds") or 0) for one in processes)
+
+    def _refuse_another(self, asked: Any) -> None:
+        for event in self.events("tune"):
+            then = event.get("question") or {}
+            differ = [name for name in asked if then.get(name) != asked[name]]
+            if differ:
+                reason = f"holds a search with another {', '.join(differ)}; name another folder"
+                raise FlagError("results", str(self.folder), reason)
+
+
+def seed_of(folder: str) -> int | None:
+    """The seed of the search in a folder; None if there is none."""
+    for event in Journal(Path(folder) / JOURNAL).read():
+        seed = (event.get("question") or {}).get("seed")
+        if isinstance(seed, int):
+            return seed
+    return None

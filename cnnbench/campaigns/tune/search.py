@@ -1,0 +1,182 @@
+"""Goes through the groups of a space: a race for each, with the best flags of those before.
+
+A function of what a bench measures: the same answers lead to the same races and the same leader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from cnnbench.campaigns.tune.race import Leaver, Race
+from cnnbench.campaigns.tune.space import Candidate, Dropped, Maker, Space, field_of
+
+_ROUNDS = 2
+"""Rounds of all that are tried that the time of a race must be enough for."""
+
+_LEAST = 6
+"""Processes that a small group has, where its share of the time would be less."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """What a round has measured, by key of the candidate.
+
+    Attributes:
+      speeds: images per second; candidates may be missing.
+      failed: why processes failed.
+      blocks: those that were alive at the same time and stepped in turn; if empty, all alike.
+    """
+
+    speeds: dict[str, float] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    blocks: list[list[str]] = field(default_factory=list)
+
+
+class Bench(Protocol):
+    """Measures candidates and knows how much time there is."""
+
+    def affordable(self) -> int:
+        """Processes that the time left is enough for."""
+
+    def measure(self, group: str, number: int, candidates: Sequence[Candidate]) -> Round:
+        """Runs a round.
+
+        Args:
+          group: name of the race.
+          number: of the round, from 1.
+          candidates: to be measured once each.
+        """
+
+    def closed(self, group: str, number: int, left: Sequence[Leaver], best: str) -> None:
+        """Hears of the end of a round.
+
+        Args:
+          group, number: as of `measure`.
+          left: those that leave after it.
+          best: name of the one with the highest estimate.
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupRace:
+    """The race of a group.
+
+    Attributes:
+      name: of the group.
+      candidates: that took part, the best of the groups before first.
+      race: how it went.
+      leader: the best.
+      dropped: never measured, because they cannot run.
+      untried: never measured for lack of time.
+    """
+
+    name: str
+    candidates: tuple[Candidate, ...]
+    race: Race
+    leader: Candidate
+    dropped: tuple[Dropped, ...]
+    untried: tuple[Candidate, ...]
+
+
+@dataclass(frozen=True)
+class SearchOutcome:
+    """How a search ended.
+
+    Attributes:
+      races: a race for each group that has candidates.
+      leader: the best of the last one.
+    """
+
+    races: tuple[GroupRace, ...]
+    leader: Candidate
+
+    @property
+    def rounds(self) -> list[dict[str, float]]:
+        """Logarithms of the speeds in the rounds of all races, by key of the candidate."""
+        return [found for one in self.races for found in one.race.rounds if found]
+
+    @property
+    def blocks(self) -> list[list[dict[str, float]]]:
+        """The same in blocks, see `Race`."""
+        return [found for one in self.races for found in one.race.blocks if any(found)]
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """All that were measured, none twice."""
+        found: dict[str, Candidate] = {}
+        for race in self.races:
+            for one in race.candidates:
+                found.setdefault(one.key, one)
+        return tuple(found.values())
+
+    @property
+    def leavers(self) -> dict[str, tuple[str, Leaver]]:
+        """Group and how they left, by key of the candidate; the last time counts."""
+        return {
+            leaver.name: (race.name, leaver) for race in self.races for leaver in race.race.leavers
+        }
+
+
+def search(
+    space: Space, first: Candidate, make: Maker, bench: Bench, threshold: float
+) -> SearchOutcome:
+    """Races the candidates of all groups.
+
+    Args:
+      space: what may be tried.
+      first: the flags as they are given.
+      make: of candidates.
+      bench: measures.
+      threshold: share by which a candidate must seem faster to be taken on.
+    """
+    leader = first
+    races: list[GroupRace] = []
+    weights = [len(group.choices) for group in space.groups]
+    for at, group in enumerate(space.groups):
+        found = field_of(group, leader, make)
+        tried: Sequence[Candidate] = found.candidates[:1]
+        race = Race([leader.key], threshold)
+        if len(found.candidates) > 1:
+            there_is = bench.affordable()
+            share = there_is * weights[at] // sum(weights[at:])
+            share = min(there_is, max(share, min(_ROUNDS * len(found.candidates), _LEAST)))
+            if share >= _ROUNDS * 2:
+                tried = found.candidates[: share // _ROUNDS]
+                race = Race([one.key for one in tried], threshold)
+                _run(race, group.name, tried, bench, there_is - share)
+        by_key = {one.key: one for one in tried}
+        leader = by_key[race.leader(leader.key)]
+        races.append(
+            GroupRace(
+                name=group.name,
+                candidates=tuple(tried),
+                race=race,
+                leader=leader,
+                dropped=found.dropped,
+                untried=found.candidates[len(tried) :],
+            )
+        )
+    return SearchOutcome(tuple(races), leader)
+
+
+def _run(race: Race, group: str, candidates: Sequence[Candidate], bench: Bench, kept: int) -> None:
+    """Runs the rounds of a race.
+
+    Args:
+      group: its name.
+      candidates: that take part.
+      bench: measures.
+      kept: processes that the time for later groups is to be enough for.
+    """
+    names = {one.key: one.name for one in candidates}
+    while not race.is_over:
+        running = [one for one in candidates if one.key in race.remaining]
+        number = len(race.rounds) + 1
+        measured = bench.measure(group, number, running)
+        affordable = max(0, bench.affordable() - kept)
+        left = race.add(measured.speeds, measured.failed, affordable, measured.blocks)
+        if not measured.speeds:
+            break
+        bench.closed(group, number, left, names[race.ranked(race.fitted)[0]])

@@ -1,0 +1,83 @@
+"""One search from its first process to its document."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cnnbench.campaigns.processes.campaign import Campaign
+from cnnbench.campaigns.tune.bench import BenchSetting, Budget, RaceBench
+from cnnbench.campaigns.tune.final import Final, Weights
+from cnnbench.campaigns.tune.outcome import document
+from cnnbench.campaigns.tune.results import TuneFolder
+from cnnbench.campaigns.tune.search import SearchOutcome, search
+from cnnbench.campaigns.tune.space import Candidate, Maker, Space
+from cnnbench.campaigns.tune.text import processes_csv
+from cnnbench.judge.compare import Policy
+from cnnbench.records.tune import FASTER, TuneDocument
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneQuestion:
+    """What is searched.
+
+    Attributes:
+      space: what may be tried.
+      first: the flags as they are given.
+      make: of candidates.
+      policy: constants of the proof; its threshold is also that of taking on a candidate.
+      seconds: for all of it.
+    """
+
+    space: Space
+    first: Candidate
+    make: Maker
+    policy: Policy
+    seconds: float
+
+
+def tune(
+    question: TuneQuestion, folder: TuneFolder, campaign: Campaign, setting: BenchSetting
+) -> tuple[TuneDocument, SearchOutcome]:
+    """Races the candidates, proves the leader, and compares what it trains.
+
+    Args:
+      question: what is searched.
+      folder: takes everything; what it holds already is not measured again.
+      campaign: runs the processes.
+      setting: how it is measured.
+
+    Raises:
+      KeyboardInterrupt: what was measured is in the folder.
+      BenchmarkError: the flags as they are given fail, or results cannot be written.
+    """
+    space, first, policy = question.space, question.first, question.policy
+    budget = Budget(question.seconds, folder.seconds_spent)
+    bench = RaceBench(folder, campaign, budget, setting)
+    bench.begin(first, space.fixed)
+    found = search(space, first, question.make, bench, policy.threshold)
+    folder.write(folder.folder / "race.csv", processes_csv(found).encode())
+    final = Final(
+        space=space,
+        first=first,
+        folder=folder,
+        campaign=campaign,
+        budget=budget,
+        bench=bench,
+        setting=setting,
+        policy=policy,
+    )
+    proof = final.prove(found.leader)
+    weights = final.weights(found.leader) if proof.verdict == FASTER else Weights()
+    outcome = document(
+        space,
+        first,
+        found,
+        proof,
+        weights,
+        seed=setting.seed,
+        seconds=budget.seconds - budget.left,
+        budget_seconds=budget.seconds,
+    )
+    folder.journal.add("outcome", document=outcome.to_dict())
+    folder.write(folder.folder / "tune.json", outcome.to_json().encode("ascii"))  # for reports
+    return outcome, found

@@ -1,0 +1,270 @@
+"""From a space of flags to candidates: each resolved beforehand, or dropped with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cnnbench.base.text.numbers import binary
+from cnnbench.campaigns.processes.commands import Resolved, digest_key, resolve_run
+from cnnbench.campaigns.sweep.document import find_suite, load
+from cnnbench.campaigns.sweep.planning import expand
+from cnnbench.campaigns.sweep.schema import SuiteEntry, check
+from cnnbench.campaigns.tune.dimensions import (
+    CHANGES,
+    DIMENSIONS,
+    TUNABLE,
+    Settings,
+    Situation,
+    choices,
+)
+from cnnbench.errors import DataError, UsageError
+from cnnbench.flags import FLAGS, parse_args
+from cnnbench.flags.ineffective import unused_notices
+from cnnbench.machine.memory import Memory
+from cnnbench.variable_mgr import registry
+
+AS_GIVEN = "as given"
+"""Name of the candidate that adds no flag."""
+
+_NEAR = 0.9  # as `cnnbench.run.driver.memory` warns from here on
+
+_SPECS = {spec.name: spec for spec in FLAGS}
+
+
+@dataclass(frozen=True)
+class Group:
+    """Settings that are tried with each other; all of them are raced together.
+
+    Attributes:
+      name: of the group.
+      choices: flags that a candidate adds to the best of the groups before; the first adds none.
+    """
+
+    name: str
+    choices: tuple[Settings, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Space:
+    """What may be tried.
+
+    Attributes:
+      fixed: texts of the flags that are given, by name.
+      groups: in the order of the search.
+      allowed: words of --allow.
+    """
+
+    fixed: Settings
+    groups: tuple[Group, ...]
+    allowed: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Flags to be measured.
+
+    Attributes:
+      name: the flags that it adds to those that are given, or `AS_GIVEN`.
+      settings: the same, by name.
+      flags: of ``cnnbench run``, all of them.
+      key: equal for flags that mean the same.
+      changes: words of `ALLOWABLE` for what it trains differently.
+      resolved: the flags resolved.
+    """
+
+    name: str
+    settings: Settings
+    flags: tuple[str, ...]
+    key: str
+    changes: tuple[str, ...] = ()
+    resolved: Resolved = field(default_factory=lambda: Resolved({}, (), (), {}, 0), repr=False)
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """A candidate that is not measured.
+
+    Attributes:
+      name: as of `Candidate`.
+      reason: why.
+      repeats: whether it would only repeat another candidate.
+    """
+
+    name: str
+    reason: str
+    repeats: bool = False
+
+
+@dataclass(frozen=True)
+class Field:
+    """The candidates of a group, the best of the groups before first, and what is dropped."""
+
+    candidates: tuple[Candidate, ...]
+    dropped: tuple[Dropped, ...] = ()
+
+
+Maker = Callable[[Settings], Candidate]
+"""Makes the candidate that adds settings; raises UsageError with the reason why it cannot run."""
+
+
+class CandidateMaker:
+    """Makes candidates; loads no TensorFlow.
+
+    Args:
+      space: what may be tried.
+      memory: of the machine or of a GPU; None where it is unknown.
+    """
+
+    def __init__(self, space: Space, memory: Memory | None = None) -> None:
+        self._space = space
+        self._memory = memory
+
+    def __call__(self, settings: Settings) -> Candidate:
+        """See `Maker`; the flags as they are given are never refused for what they need."""
+        space = self._space
+        flags = tuple(f"--{name}={text}" for name, text in {**space.fixed, **settings}.items())
+        params = parse_args(flags).params
+        without_effect = unused_notices(params, settings)
+        if without_effect:
+            raise UsageError(without_effect[0])
+        resolved = resolve_run(flags)
+        needed = resolved.needed_bytes
+        if settings and self._memory is not None and needed > _NEAR * self._memory.available:
+            raise UsageError(
+                f"takes about {binary(needed)} of memory, and "
+                f"{binary(self._memory.available)} is available"
+            )
+        changed = tuple(dict.fromkeys(_changes(settings)))
+        for word in changed:
+            if word not in space.allowed:
+                raise UsageError(f"changes what is trained; allow it with --allow={word}")
+        return Candidate(
+            name=name_of(settings),
+            settings=dict(settings),
+            flags=flags,
+            key=digest_key({"config": resolved.identity}),
+            changes=changed,
+            resolved=resolved,
+        )
+
+
+def name_of(settings: Settings) -> str:
+    """The name of a candidate that adds these flags."""
+    return " ".join(f"{name}={text}" for name, text in settings.items()) or AS_GIVEN
+
+
+def _changes(settings: Settings) -> Iterator[str]:
+    for name, text in settings.items():
+        if name in CHANGES and text != _SPECS[name].text(_SPECS[name].default):
+            yield CHANGES[name]
+    mode = settings.get("variable_update")
+    if mode is not None and not (registry.find(mode).in_sync and not registry.find(mode).apart):
+        yield "consistency"
+
+
+def field_of(group: Group, best: Candidate, make: Maker) -> Field:
+    """The candidates of a group.
+
+    Args:
+      group: of the space.
+      best: of the groups before; the first of the candidates.
+      make: see `Maker`.
+    """
+    found: dict[str, Candidate] = {best.key: best}
+    dropped: list[Dropped] = []
+    for choice in group.choices:
+        settings = {**best.settings, **choice}
+        try:
+            candidate = make(settings)
+        except (UsageError, DataError) as error:
+            dropped.append(Dropped(name_of(settings), str(error)))
+            continue
+        known = found.setdefault(candidate.key, candidate)
+        if known.settings != candidate.settings:
+            other = "the flags as given" if known.name == AS_GIVEN else known.name
+            dropped.append(Dropped(candidate.name, f"means the same as {other}", repeats=True))
+    return Field(tuple(found.values()), tuple(dropped))
+
+
+def default_space(fixed: Settings, situation: Situation, allowed: Iterable[str]) -> Space:
+    """The space of a situation, without what contradicts the flags that are given.
+
+    Args:
+      fixed: texts of the flags that are given, by name.
+      situation: the machine and these flags.
+      allowed: words of --allow.
+    """
+    words = frozenset(allowed)
+    mode = fixed.get("variable_update", _SPECS["variable_update"].default)
+    groups = []
+    for name, dimensions in DIMENSIONS.items():
+        found = _open(choices(dimensions, situation, words, mode), fixed)
+        # Those that change least first: they are tried if not all can be.
+        groups.append(Group(name, tuple(sorted(found, key=len))))
+    return _space(fixed, groups, words)
+
+
+def read_space(path: str, fixed: Settings, allowed: Iterable[str]) -> Space:
+    """The space of a suite file, a group for each entry.
+
+    Args:
+      path: a file, or the name of a shipped suite.
+      fixed: texts of the flags that are given, by name; these are not varied.
+      allowed: words of --allow.
+
+    Raises:
+      UsageError: names file, line and key.
+    """
+    suite = check(load(find_suite(path)))
+    if suite.on_cpu is not None:
+        raise suite.entries[0].node.error("on_cpu is for sweeps; cnnbench tune takes no notice", 1)
+    groups = [_group(entry, fixed) for entry in suite.entries]
+    return _space(fixed, groups, frozenset(allowed))
+
+
+def _group(entry: SuiteEntry, fixed: Settings) -> Group:
+    not_here = {
+        "command: allreduce": entry.command != "run",
+        "launch": entry.launch is not None,
+        "bounds": bool(entry.bounds),
+        "max_batch_search": entry.search is not None,
+    }
+    for key, given in not_here.items():
+        if given:
+            raise entry.node.error(f"{entry.name}: cnnbench tune has no use for {key}")
+    expanded, unset = expand(entry)
+    if unset is not None:
+        raise entry.node.error(f"{entry.name}: {unset}")
+    for one in expanded:
+        for name in one.flags:
+            if name not in TUNABLE:
+                known = "is no flag of a run" if name not in _SPECS else "changes what is measured"
+                line = one.nodes[name].line
+                raise entry.node.error(f"{entry.name}: {name} {known}; it cannot vary", line)
+    return Group(entry.name, tuple(_open(({}, *(one.flags for one in expanded)), fixed)))
+
+
+def _open(found: Iterable[Settings], fixed: Settings) -> list[Settings]:
+    """The choices that contradict no flag that is given, without such flags, none twice."""
+    kept = (
+        {name: text for name, text in choice.items() if name not in fixed}
+        for choice in found
+        if all(fixed.get(name, text) == text for name, text in choice.items())
+    )
+    return [dict(items) for items in dict.fromkeys(tuple(choice.items()) for choice in kept)]
+
+
+def _space(fixed: Settings, groups: Sequence[Group], allowed: frozenset[str]) -> Space:
+    varied = tuple(group for group in groups if len(group.choices) > 1)
+    if not varied:
+        raise UsageError("nothing is left to vary: the flags that are given fix all of the space")
+    return Space(fixed=fixed, groups=varied, allowed=allowed)
+
+
+def by_reason(dropped: Iterable[Dropped]) -> Mapping[str, tuple[str, ...]]:
+    """Names of dropped candidates by their reason."""
+    found: dict[str, list[str]] = {}
+    for one in dropped:
+        found.setdefault(one.reason, []).append(one.name)
+    return {reason: tuple(names) for reason, names in found.items()}

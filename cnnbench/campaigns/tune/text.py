@@ -1,0 +1,226 @@
+"""What a search has found, for people and for programs: table, CSV, flag file and chart."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from dataclasses import fields as fields_of
+
+from cnnbench.base.charts import HIGHER, Axis, ChartSeries, Lines
+from cnnbench.base.text.numbers import NONE, count, duration, first_few, number, percent
+from cnnbench.base.text.table import csv_text, fitted, wrapped
+from cnnbench.campaigns.tune.outcome import CONFIDENCE, UNTRIED, estimates
+from cnnbench.campaigns.tune.race import BEHIND, FAILED, SLOWER
+from cnnbench.campaigns.tune.search import SearchOutcome
+from cnnbench.campaigns.tune.space import AS_GIVEN, Candidate, Dropped, Field, by_reason
+from cnnbench.records.tune import FASTER, SAME, TuneDocument, TuneRow
+from cnnbench.records.tune import NONE as NO_LEADER
+from cnnbench.records.tune import SLOWER as LEADER_SLOWER
+
+NEXT = 5
+"""Candidates besides the leader that the table has."""
+
+_NAMED = 6
+_REASONS = 5
+_DRAWN = 6
+_HOWS = {
+    SLOWER: "slower beyond doubt",
+    BEHIND: "left behind for lack of time",
+    FAILED: "failed",
+    UNTRIED: "not tried for lack of time",
+}
+_CSV_HEADER = ("candidate", "group", "round", "images_per_sec")
+
+FLAG_FILE_HEAD = "# cnnbench tune"
+
+
+def table(found: TuneDocument) -> str:
+    """The command line, what is known of it, the next candidates, and who left when and why."""
+    lines = [shlex.join(found.command), "", *wrapped(_answer(found))]
+    if found.weights:
+        lines += wrapped(f"{found.weights[0].upper()}{found.weights[1:]}.")
+    measured = [row for row in found.rows if row.processes]
+    shown = measured[: NEXT + 1]
+    shown += [row for row in measured if row.candidate == AS_GIVEN and row not in shown]
+    cells = [["candidate", "gain", f"{CONFIDENCE:.0%} interval", "images/sec", "processes", "left"]]
+    cells += [_cells(row) for row in shown]
+    lines += ["", *fitted(cells, (0, -1), (4, 3))]
+    if len(measured) > len(shown):
+        lines.append(f"{len(measured) - len(shown)} more were measured")
+    lines += ["", *_leavers(found.rows)]
+    lines += _refused(Dropped(one.candidate, one.reason) for one in found.refused)
+    if found.scatter is not None:
+        lines += wrapped(
+            f"{duration(found.seconds)} of {duration(found.budget_seconds)}; processes of the "
+            f"same flags scattered by {percent(found.scatter)} in the races"
+        )
+    while lines[-1] == "":
+        del lines[-1]
+    return "\n".join(lines) + "\n"
+
+
+def _answer(found: TuneDocument) -> str:
+    pairs = count(found.pairs, "pair", "pairs")
+    if found.verdict == NO_LEADER:
+        return "These are the flags as given: no candidate seemed faster in the races."
+    if found.verdict == FASTER:
+        text = f"{_gain_text(found)} faster than the flags as given ({pairs})."
+        if found.trains_alike is False:
+            return f"These are the flags as given: {found.leader} is {text[:-1]}, but see below."
+        return f"{text[0].upper()}{text[1:]}"
+    if found.verdict in (SAME, LEADER_SLOWER):
+        how = "as fast" if found.verdict == SAME else "slower"
+        return (
+            f"These are the flags as given: {found.leader} led the races, and is {how} ({pairs})."
+        )
+    why = f": {found.reason}" if found.reason else ""
+    return (
+        f"These are the flags as given. {found.leader} led the races, but it is not proven that it "
+        f"is faster ({pairs}{why})."
+    )
+
+
+def _gain_text(found: TuneDocument) -> str:
+    text = percent(found.gain)
+    if found.low is None or found.high is None or found.confidence is None:
+        return text
+    low = percent(found.low).removesuffix(" %")
+    return f"{text} ({low} to {percent(found.high)}, {percent(found.confidence)} interval)"
+
+
+def _cells(row: TuneRow) -> list[str]:
+    interval = NONE
+    if row.low is not None and row.high is not None:
+        interval = f"{percent(row.low, signed=True)} to {percent(row.high, signed=True)}"
+    left = f"{row.left}, {row.group} {row.after}" if row.left else ""
+    marked = f" ({', '.join(row.changes)})" if row.changes else ""
+    return [
+        f"{row.candidate}{marked}",
+        NONE if row.candidate == AS_GIVEN else percent(row.gain, signed=True),
+        interval,
+        number(row.images_per_sec),
+        str(row.processes),
+        left,
+    ]
+
+
+def _leavers(rows: Sequence[TuneRow]) -> list[str]:
+    lines = []
+    for how, title in _HOWS.items():
+        found = [row for row in rows if row.left == how]
+        if not found:
+            continue
+        named = [f"{row.candidate}{_when(row)}" for row in found]
+        lines += wrapped(f"{title}: {first_few(named, _NAMED)}", more="  ")
+    return lines
+
+
+def _when(row: TuneRow) -> str:
+    """When a candidate left; also why, where that is not said already."""
+    if row.left == UNTRIED:
+        return ""
+    why = "" if row.left == BEHIND else f": {row.reason}"
+    return f" ({row.group} {row.after}{why})"
+
+
+def _refused(dropped: Iterable[Dropped]) -> list[str]:
+    found = by_reason(dropped)
+    lines = []
+    for reason, names in list(found.items())[:_REASONS]:
+        lines += wrapped(f"cannot run: {reason}: {first_few(names, 2)}", more="  ")
+    if len(found) > _REASONS:
+        more = count(len(found) - _REASONS, "other reason", "other reasons")
+        lines.append(f"cannot run for {more}: --list names all")
+    return lines
+
+
+def listed(fields: Mapping[str, Field]) -> str:
+    """The candidates of a space, and what is dropped and why, without anything measured.
+
+    Args:
+      fields: by name of the group, each as it is without the groups before it.
+    """
+    lines = []
+    for name, one in fields.items():
+        lines.append(f"{name}: {count(len(one.candidates), 'candidate', 'candidates')}")
+        for candidate in one.candidates:
+            marked = f" ({', '.join(candidate.changes)})" if candidate.changes else ""
+            lines.append(f"  {candidate.name}{marked}")
+        for reason, names in by_reason(one.dropped).items():
+            lines += wrapped(f"dropped: {reason}: {'; '.join(names)}", "  ", "    ")
+    return "\n".join(lines)
+
+
+def to_csv(found: TuneDocument) -> str:
+    """A line per candidate, all digits."""
+    header = [field.name for field in fields_of(TuneRow)]
+    rows = (
+        {**asdict(row), "flags": shlex.join(row.flags), "changes": " ".join(row.changes)}
+        for row in found.rows
+    )
+    return csv_text(header, (row.values() for row in rows))
+
+
+def to_json(found: TuneDocument) -> str:
+    """The document, all digits."""
+    return found.to_json()
+
+
+def processes_csv(found: SearchOutcome) -> str:
+    """A line per process of the races, all digits."""
+    rows = [
+        (one.name, race.name, at, math.exp(values[one.key]))
+        for race in found.races
+        for at, values in enumerate(race.race.rounds, start=1)
+        for one in race.candidates
+        if one.key in values
+    ]
+    return csv_text(_CSV_HEADER, rows)
+
+
+def flag_file(found: TuneDocument) -> str:
+    """The flags of the command line, as ``--flagfile`` reads them."""
+    flags = [word for word in found.command[1:] if word.startswith("--")]
+    return "\n".join([f"{FLAG_FILE_HEAD}: {_answer(found)}", *flags]) + "\n"
+
+
+def chart(found: SearchOutcome, first: Candidate, title: str) -> Lines:
+    """The race: how the estimates of the fastest candidates went on.
+
+    Args:
+      found: the races.
+      first: the flags as they are given.
+      title: what was measured.
+    """
+    curves = estimates(found.blocks, first.key)
+    names = {one.key: one.name for one in found.candidates}
+    last = sorted(curves, key=lambda key: curves[key][-1][1], reverse=True)
+    drawn = [found.leader.key, *(key for key in last if key != found.leader.key)][:_DRAWN]
+    series = [
+        ChartSeries(
+            name=names[key],
+            points=tuple((float(at), gain) for at, gain in curves[key]),
+            hints=tuple(f"{names[key]}: {percent(gain, signed=True)}" for _, gain in curves[key]),
+        )
+        for key in drawn
+        if key in curves
+    ]
+    rest = len(curves) - len(series)
+    more = (
+        f" {count(rest, 'other candidate is', 'other candidates are')} not drawn." if rest else ""
+    )
+    rounds = range(1, len(found.blocks) + 1)
+    return Lines(
+        title=title,
+        x=Axis(
+            label="round of the races",
+            ticks=tuple(map(float, rounds)),
+            tick_texts=tuple(map(str, rounds)),
+        ),
+        y=Axis(label="speed above the flags as given", format="percent", better=HIGHER),
+        series=tuple(series),
+        note="A curve is an estimate from all rounds so far; it ends where its candidate left."
+        f"{more}",
+    )

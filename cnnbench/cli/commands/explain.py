@@ -1,0 +1,216 @@
+"""``cnnbench explain``: which layers and causes the difference between two sides is in."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cnnbench.base.text.terminal import LineWriter
+from cnnbench.cli.commands import interrupt_on_signals, sides, split_at_dashes
+from cnnbench.cli.commands.ab import MeasuringFlags
+from cnnbench.cli.commands.ab_sides import (
+    AbSideFlags,
+    checked,
+    refuse_equal_sides,
+    side_of,
+    take_variables,
+)
+from cnnbench.errors import ExitCode, FlagError, UsageError
+from cnnbench.flags.declare import flag, flag_of, specs_of
+
+if TYPE_CHECKING:
+    from cnnbench.records.explanation import Explanation
+    from cnnbench.records.step_profile import StepProfile
+
+_ABOUT = """\
+Usage: cnnbench explain [--a=FLAGS] [--b=FLAGS] [FLAGS] -- FLAGS OF BOTH SIDES
+       cnnbench explain A B [FLAGS]
+
+Says why a step of B takes another time than one of A: profiles some processes of each side, one
+after the other, compares their steps by layer, kind and direction, and names the causes that stand
+out of the noise (docs/explain.md). A and B are profiles that were taken before: files of
+cnnbench run --profile_json, or folders of them.
+
+  cnnbench explain --a=--precision=fp32 --b=--precision=bf16 -- --model=resnet50
+  cnnbench explain --a_checkout=main --b_checkout=. -- --model=lenet
+  cnnbench explain a.json b.json --format=json
+"""
+
+_EXIT_CODES = """\
+Exit codes: 0 done, whatever was found; 2 wrong use; 4 a process failed, or a side cannot be
+profiled; 130 interrupted.
+"""
+
+_FORMATS = ("table", "markdown", "json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfilingFlags:
+    """How it is profiled."""
+
+    rounds: int = flag(
+        3, "Processes of each side; from two on their spread is known.", minimum=1, maximum=100
+    )
+    steps: int = flag(
+        20, "Profiled steps of each process, and as many without.", minimum=2, maximum=1000
+    )
+    cool_down: float = flag_of(MeasuringFlags, "cool_down")
+    timeout: float = flag_of(MeasuringFlags, "timeout")
+    results: str | None = flag(
+        None, "Where profiles and logs go; explain-DATE-TIME if not given.", path="folder"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShowingFlags:
+    """How it is printed."""
+
+    rows: int = flag(10, "Rows to print, 0 for all; JSON has all of them.", minimum=0)
+    format: str = flag("table", "What to print.", choices=_FORMATS)
+    output: str | None = flag(
+        None, "Write that to this file; the table goes to stdout.", path="file"
+    )
+
+
+_FLAGS = (
+    ("What a side is", specs_of(AbSideFlags)),
+    ("How it is profiled", specs_of(ProfilingFlags)),
+    ("How it is printed", specs_of(ShowingFlags)),
+)
+HELP = (_ABOUT, _FLAGS, _EXIT_CODES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExplainFlags(AbSideFlags, ProfilingFlags, ShowingFlags):
+    """Flags of the command."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Explains a difference.
+
+    Raises:
+      UsageError: wrong use; nothing has been run.
+      BenchmarkError: a process failed, or results cannot be written.
+    """
+    rest, variables = take_variables(argv)
+    words, common = split_at_dashes(rest)
+    specs = [spec for _, those in _FLAGS for spec in those]
+    given, paths = sides.parse(words, specs, "explain ...", "; those of one side into --a or --b")
+    options = ExplainFlags(**given)
+    if paths and len(paths) != 2:
+        raise UsageError(
+            f"cnnbench explain takes two arguments, profiles of A and of B, not {len(paths)}; "
+            "or none, and flags of both sides behind --"
+        )
+    _check_output(options, paths)
+    if paths:
+        _refuse_processes(given, common, variables)
+        found = _of_files(paths)
+    else:
+        found = _profiled(options, common, variables)
+    _write(found, options)
+    return ExitCode.OK
+
+
+def _check_output(options: ExplainFlags, paths: Sequence[str]) -> None:
+    from cnnbench.records.outputs import Output, check_outputs
+
+    kinds = {"table": "table of explanation", "json": "explanation"}
+    kind = kinds.get(options.format, options.format)
+    check_outputs([Output("output", options.output, kind)], paths)
+
+
+def _refuse_processes(
+    given: Mapping[str, Any], common: Sequence[str], variables: Mapping[str, Mapping[str, str]]
+) -> None:
+    """Refuses what is for processes where profiles are read."""
+    shown = {spec.name for spec in specs_of(ShowingFlags)}
+    for name in (name for name in given if name not in shown):
+        raise FlagError(name, given[name], "is for processes; A and B are profiles")
+    if common or any(variables.values()):
+        raise UsageError("A and B are profiles: leave out the flags and variables of processes")
+
+
+def _of_files(paths: Sequence[str]) -> Explanation:
+    from cnnbench.judge.explain import explain
+
+    base, new = map(_load, paths)
+    return explain(base, new, (f"A: {paths[0]}", f"B: {paths[1]}"))
+
+
+def _load(text: str) -> list[StepProfile]:
+    """The profiles in a file or a folder.
+
+    Raises:
+      PathError: there is none.
+    """
+    from cnnbench.campaigns.ab.explain import SUFFIX
+    from cnnbench.records.load import PathError
+    from cnnbench.records.step_profile import StepProfile
+
+    path = Path(text)
+    try:
+        files = sorted(path.iterdir()) if path.is_dir() else [path]
+        found = [
+            StepProfile.from_json(file.read_bytes())
+            for file in files
+            if file == path or file.suffix in (SUFFIX, ".json")
+        ]
+    except OSError as error:
+        raise PathError(text, f"cannot be read: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:
+        raise PathError(text, f"not a profile: {error}") from None
+    if not found:
+        raise PathError(text, "no profiles; cnnbench run --profile_json=FILE writes one")
+    return found
+
+
+def _profiled(
+    options: ExplainFlags, common: Sequence[str], variables: dict[str, dict[str, str]]
+) -> Explanation:
+    # Imported late: --help and wrong flags need none of it.
+    from cnnbench.base.text.progress import Reporter
+
+    reporter = Reporter(sys.stderr)
+    interrupt_on_signals()
+    with contextlib.ExitStack() as stack:
+        a, b = (stack.enter_context(side_of(n, options, variables[n], common)) for n in "ab")
+        resolved = checked({"a": a, "b": b}, "explain", reporter)
+        refuse_equal_sides(a, b, resolved, "")
+        from cnnbench.campaigns.ab.explain import Profiling, profile
+        from cnnbench.campaigns.ab.results import PairsFolder
+        from cnnbench.campaigns.processes.campaign import Campaign
+        from cnnbench.machine import facts
+
+        profiling = Profiling(
+            a=a,
+            b=b,
+            resolved=resolved,
+            rounds=options.rounds,
+            steps=options.steps,
+            timeout=options.timeout,
+            cool_down=options.cool_down,
+        )
+        name = options.results or f"explain-{datetime.now():%Y%m%d-%H%M%S}"
+        with PairsFolder(name) as results:
+            found = profile(profiling, results, Campaign(reporter, facts.collect()))
+        reporter.notice(f"the same from the files: cnnbench explain {name}/a {name}/b")
+        return found
+
+
+def _write(found: Explanation, options: ExplainFlags) -> None:
+    from cnnbench.judge.explain.text import table, to_markdown
+    from cnnbench.records.files import write_text
+
+    texts = {"markdown": to_markdown, "table": table}
+    make = texts.get(options.format)
+    text = found.to_json() if make is None else make(found, options.rows)
+    if options.output is not None:
+        write_text("output", options.output, text)
+        text = table(found, options.rows)
+    LineWriter(sys.stdout).lines([text.removesuffix("\n")])

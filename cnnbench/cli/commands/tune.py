@@ -1,0 +1,353 @@
+"""``cnnbench tune``: which flags are fastest for one network on this machine?"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cnnbench.cli.commands import (
+    interrupt_on_signals,
+    seed_or_random,
+    sides,
+    split_at_dashes,
+    write_output,
+)
+from cnnbench.cli.commands.ab import MeasuringFlags
+from cnnbench.errors import ExitCode, FlagError
+from cnnbench.flags import FLAGS, parse_flags
+from cnnbench.flags.declare import flag, flag_of, specs_of, words
+from cnnbench.flags.retired import OBSOLETE
+
+if TYPE_CHECKING:
+    from cnnbench.base.text.progress import Reporter
+    from cnnbench.campaigns.tune.bench import BenchSetting
+    from cnnbench.campaigns.tune.dimensions import Situation
+    from cnnbench.campaigns.tune.session import TuneQuestion
+    from cnnbench.campaigns.tune.space import Space
+    from cnnbench.records.tune import TuneDocument
+
+_ABOUT = """\
+Usage: cnnbench tune --model=NAME [FLAGS] [FLAGS OF A RUN] [-- FLAGS OF A RUN]
+
+Finds the fastest flags for one network on this machine, and proves them (docs/tune.md). All
+candidates run in rounds of short processes; those that are slower beyond doubt leave. The leader
+is then measured in pairs against the flags as they are given, and a few steps of both are trained
+to compare their weights. Flags of runs that are given are fixed.
+
+  cnnbench tune --model=resnet50 --num_gpus=8 --minutes=30
+  cnnbench tune --model=resnet50 --num_gpus=8 --allow=precision --write_flagfile=fast.flags
+  cnnbench tune --model=lenet --num_gpus=2 --list
+"""
+
+_EXIT_CODES = """\
+All flags of cnnbench run are taken too, for every process.
+
+Exit codes: 0 the printed flags are proven to be faster than those given, or those given are at
+least as fast as what was tried; 3 a candidate led the races, but that it is faster is not proven;
+4 a process of the flags as given failed, or the leader does not train the same weights; 2 wrong
+use; 130 interrupted (go on with --resume).
+"""
+
+_SUFFIXES = (".svg", ".png", ".pdf")
+_LANES = 8
+"""Processes that are alive at once at most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneFlags:
+    """Flags of the command."""
+
+    minutes: float = flag(
+        30.0, "Time for all of it, in minutes; about that.", above=0.0, maximum=10080.0
+    )
+    space: str | None = flag(
+        None,
+        "YAML file in the format of suites (docs/sweep.md), an entry for each group of flags that "
+        "are tried with each other; a space that suits the flags given if not given.",
+        path="file",
+    )
+    allow: str = flag(
+        "",
+        "What may vary although it changes what is trained, comma-separated: precision, "
+        "batch_size, consistency, gradient_reduction.",
+        known=lambda: _allowable(),
+    )
+    threshold: float = flag(
+        1.0,
+        "Smallest gain that counts, in per cent.",
+        minimum=0.0,
+        below=100.0,
+    )
+    list: bool = flag(False, "List the candidates, and what cannot run and why; run nothing.")
+    timeout: float = flag_of(MeasuringFlags, "timeout")
+    pairing: str = flag_of(
+        MeasuringFlags,
+        "pairing",
+        help="How processes share their time: turns, several are alive and step in turn; "
+        "alternate, one runs after the other; auto, turns where they are possible.",
+    )
+    seed: int | None = flag(
+        None,
+        "Of the random order; random if not given, with --resume that of before.",
+        minimum=0,
+    )
+    results: str | None = flag(
+        None, "Where records and the journal go; tune-DATE-TIME if not given.", path="folder"
+    )
+    resume: bool = flag(False, "Go on with the search in --results.")
+    format: str = flag("table", "What to print.", choices=("table", "csv", "json"))
+    output: str | None = flag(None, "Write that to this file.", path="file")
+    plot: str | None = flag(None, "Draw the race into this file: .svg, .png or .pdf.", path="file")
+    write_flagfile: str | None = flag(
+        None, "Write the flags found to this file, which --flagfile=FILE reads.", path="file"
+    )
+
+
+_OWN = specs_of(TuneFlags)
+_RUN = {spec.name: spec for spec in (*OBSOLETE, *FLAGS)}
+HELP = (_ABOUT, [("Flags", _OWN)], _EXIT_CODES)
+
+_ONE_PROCESS = "cnnbench tune measures jobs of one process"
+_REFUSED = {
+    **dict.fromkeys(sides.RESERVED, "is set by the command: every process keeps its own files"),
+    **dict.fromkeys(("eval", "input_only"), "cannot go with tune, which times training steps"),
+    "export_dir": "cannot go with tune: every process would write there",
+    "job_name": _ONE_PROCESS,
+    **dict.fromkeys(
+        ("trace_file", "tfprof_file", "profile_layers", "graph_file"),
+        "cannot go with tune: every process would write there",
+    ),
+}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Searches the fastest flags.
+
+    Returns:
+      The exit code that the help explains.
+
+    Raises:
+      UsageError: wrong use; nothing has been run.
+      KeyboardInterrupt: what was measured is on disk.
+      BenchmarkError: the flags as given fail, or results can no longer be written.
+    """
+    before, behind = split_at_dashes(argv)
+    given = parse_flags(before, (*_OWN, *_RUN.values()))
+    own = {spec.name for spec in _OWN}
+    options = TuneFlags(**{name: value for name, value in given.items() if name in own})
+    of_runs = {name: value for name, value in given.items() if name not in own}
+    of_runs.update(parse_flags(behind, _RUN.values()))
+    _check(options, of_runs)
+    # Imported late: --help and wrong flags need none of it.
+    from cnnbench.base.text.progress import Reporter
+    from cnnbench.machine import facts as environment
+
+    facts = environment.collect()
+    reporter = Reporter(sys.stderr)
+    question = _question(options, of_runs, facts)
+    if options.list:
+        write_output(options.output, _listed(question))
+        return ExitCode.OK
+    return _run(question, options, facts, reporter, argv)
+
+
+def _allowable() -> tuple[str, ...]:
+    from cnnbench.campaigns.tune.dimensions import ALLOWABLE
+
+    return ALLOWABLE
+
+
+def _check(options: TuneFlags, of_runs: Mapping[str, Any]) -> None:
+    """Checks what no flag's declaration says."""
+    from cnnbench.records.outputs import Output, check_outputs
+
+    for spec in _OWN:  # choices too
+        spec.check(getattr(options, spec.name))
+    for word in words(options.allow):
+        if word not in _allowable():
+            raise FlagError("allow", word, f"must be some of {', '.join(_allowable())}")
+    for name, reason in _REFUSED.items():
+        if of_runs.get(name):
+            raise FlagError(name, _RUN[name].text(of_runs[name]), reason)
+    if of_runs.get("cluster", "flags") != "flags":
+        raise FlagError("cluster", of_runs["cluster"], _ONE_PROCESS)
+    if options.resume and options.results is None:
+        raise FlagError("resume", "true", "needs --results, the folder of the search to go on with")
+    kind = options.format if options.format == "csv" else f"{options.format} of tune"
+    check_outputs(
+        [
+            Output("output", options.output, "table of space" if options.list else kind),
+            Output("plot", options.plot, suffixes=_SUFFIXES),
+            Output("write_flagfile", options.write_flagfile, "flag file"),
+        ],
+        [options.space],
+    )
+
+
+def _question(
+    options: TuneFlags, of_runs: Mapping[str, Any], facts: Mapping[str, Any]
+) -> TuneQuestion:
+    """What is searched; every flag is checked."""
+    from cnnbench.campaigns.tune.dimensions import Situation
+    from cnnbench.campaigns.tune.session import TuneQuestion
+    from cnnbench.campaigns.tune.space import CandidateMaker, Space
+    from cnnbench.judge.compare import Policy
+    from cnnbench.machine.gpu import gpu_memory
+    from cnnbench.machine.memory import main_memory
+    from cnnbench.variable_mgr import registry
+
+    if of_runs.get(registry.PLUGIN_FLAG):
+        registry.load_plugin(str(of_runs[registry.PLUGIN_FLAG]))
+    fixed = {
+        name: "" if value is None else _RUN[name].text(value) for name, value in of_runs.items()
+    }
+    on_gpu = bool(facts.get("gpu_names")) and fixed.get("device") != "cpu"
+    if not on_gpu and fixed.get("device", "auto") == "auto":
+        fixed["device"] = "cpu"  # so that what needs GPUs is dropped, and does not fail
+    allowed = frozenset(words(options.allow))
+    memory = gpu_memory() if on_gpu else main_memory()
+    first = CandidateMaker(Space(fixed=fixed, groups=(), allowed=allowed))({})
+    config = first.resolved.config
+    situation = Situation(
+        towers=int(config["num_gpus"]),
+        on_gpu=on_gpu,
+        trains=not config["forward_only"],
+        from_files=config["data_dir"] is not None,
+        cpus=int(facts.get("usable_cpus") or facts.get("logical_cpus") or 1),
+        batch_size=first.resolved.batch_size,
+    )
+    space = _space(options, fixed, situation)
+    return TuneQuestion(
+        space=space,
+        first=first,
+        make=CandidateMaker(space, memory),
+        policy=Policy().replace(threshold=options.threshold / 100),
+        seconds=60 * options.minutes,
+    )
+
+
+def _space(options: TuneFlags, fixed: Mapping[str, str], situation: Situation) -> Space:
+    from cnnbench.campaigns.tune.space import default_space, read_space
+
+    if options.space is not None:
+        return read_space(options.space, fixed, words(options.allow))
+    return default_space(fixed, situation, words(options.allow))
+
+
+def _listed(question: TuneQuestion) -> str:
+    from cnnbench.campaigns.tune.space import field_of
+    from cnnbench.campaigns.tune.text import listed
+
+    fields = {g.name: field_of(g, question.first, question.make) for g in question.space.groups}
+    return listed(fields)
+
+
+def _run(
+    question: TuneQuestion,
+    options: TuneFlags,
+    facts: Mapping[str, Any],
+    reporter: Reporter,
+    argv: Sequence[str],
+) -> int:
+    from cnnbench.base.text.numbers import count, duration
+    from cnnbench.campaigns.processes.campaign import Campaign
+    from cnnbench.campaigns.processes.commands import environment_identity
+    from cnnbench.campaigns.tune.results import TuneFolder, seed_of
+    from cnnbench.campaigns.tune.session import tune
+
+    name = options.results or f"tune-{datetime.now():%Y%m%d-%H%M%S}"
+    earlier = seed_of(name) if options.resume and options.seed is None else None
+    seed = seed_or_random(options.seed) if earlier is None else earlier
+    setting = _setting(question, options, seed, reporter)
+    asked = {
+        "flags": dict(question.space.fixed),
+        "space": {group.name: group.choices for group in question.space.groups},
+        "allow": sorted(question.space.allowed),
+        "threshold": options.threshold,
+        "seed": seed,
+        "machine or software": environment_identity(facts),
+    }
+    with TuneFolder(name, asked, resume=options.resume) as folder:
+        for notice in question.first.resolved.notices:
+            reporter.notice(notice)
+        choices = sum(len(group.choices) for group in question.space.groups)
+        reporter.notice(
+            f"{count(choices, 'combination', 'combinations')} of flags in "
+            f"{count(len(question.space.groups), 'group', 'groups')}, about "
+            f"{duration(question.seconds)}, seed {seed}, in {folder.folder}"
+        )
+        interrupt_on_signals()
+        try:
+            outcome, found = tune(question, folder, Campaign(reporter, facts), setting)
+        except KeyboardInterrupt:
+            reporter.notice(f"to go on: {shlex.join(_again(argv, name))}")
+            raise
+    if options.plot is not None:
+        from cnnbench.base.charts.draw import render
+        from cnnbench.campaigns.tune.text import chart
+        from cnnbench.records.files import write_bytes
+
+        config = question.first.resolved.config
+        title = f"Race of flags: {config['model']} on {config['num_gpus']} devices"
+        drawn = chart(found, question.first, title)
+        content = render([drawn], Path(options.plot).suffix.lower()[1:], title)
+        write_bytes("plot", options.plot, content)
+    return _report(outcome, options, reporter)
+
+
+def _setting(
+    question: TuneQuestion,
+    options: TuneFlags,
+    seed: int,
+    reporter: Reporter,
+) -> BenchSetting:
+    from cnnbench.campaigns.ab.turns import obstacle
+    from cnnbench.campaigns.tune.bench import BenchSetting
+    from cnnbench.flags import parse_args
+    from cnnbench.machine.memory import main_memory
+    from cnnbench.run.driver.plan import make_plan
+
+    lanes = 1
+    if options.pairing != "alternate":
+        params = parse_args(question.first.flags).params
+        found = obstacle(params, make_plan(params))
+        if found is None:
+            lanes = _LANES
+        elif options.pairing == "turns":
+            raise FlagError("pairing", "turns", f"cannot be: {found}; leave it out, or alternate")
+        else:
+            reporter.notice(
+                f"processes run one after the other, since they cannot step in turn: {found}"
+            )
+    return BenchSetting(seed=seed, timeout=options.timeout, lanes=lanes, memory=main_memory())
+
+
+def _report(outcome: TuneDocument, options: TuneFlags, reporter: Reporter) -> int:
+    """Prints and writes what was found; returns the exit code."""
+    from cnnbench.campaigns.tune import text
+    from cnnbench.records.files import write_text
+    from cnnbench.records.tune import OPEN
+
+    if options.write_flagfile is not None:
+        write_text("write_flagfile", options.write_flagfile, text.flag_file(outcome))
+    written = {"table": text.table, "csv": text.to_csv, "json": text.to_json}
+    content = written[options.format](outcome)
+    write_output(options.output, content if options.output else content.removesuffix("\n"))
+    if outcome.failure:
+        reporter.error(outcome.failure)
+        return ExitCode.FAILED
+    if outcome.trains_alike is False:
+        reporter.error(outcome.weights)
+        return ExitCode.FAILED
+    return ExitCode.INCONCLUSIVE if outcome.verdict == OPEN else ExitCode.OK
+
+
+def _again(argv: Sequence[str], folder: str) -> list[str]:
+    """The command line that goes on."""
+    rest = sides.without(argv, ("results",), ("resume",))
+    return ["cnnbench", "tune", f"--results={folder}", "--resume", *rest]

@@ -1,0 +1,215 @@
+"""Drafts of a comparison's entries: samples to be judged, or verdicts that need no test."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from cnnbench.base.stats.descriptive import median
+from cnnbench.base.text.numbers import count, first_few
+from cnnbench.judge.compare import changed_work, cpu_time
+from cnnbench.judge.compare.comparability import Difference, Group, differences
+from cnnbench.judge.compare.configuration import Configuration
+from cnnbench.judge.compare.estimate import TwoSamples
+from cnnbench.judge.compare.judge import Judgement
+from cnnbench.judge.compare.matching import in_pairs, share_pairs, sides_of_experiment
+from cnnbench.judge.compare.result import MetricResult
+from cnnbench.judge.compare.verdict import Verdict
+from cnnbench.judge.metrics.measurement import Measurement
+from cnnbench.judge.metrics.policy import Policy
+from cnnbench.judge.metrics.registry import CPU_TIME, Metric
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Conditions of a comparison.
+
+    Attributes:
+      patterns: facts that may differ, as patterns.
+      paired: whether runs are compared pair by pair; None: where the records name their pairs.
+    """
+
+    policy: Policy
+    patterns: tuple[str, ...]
+    paired: bool | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draft:
+    """An entry of a comparison before it is judged.
+
+    Attributes:
+      base, new: the runs of each side; None where a side has no run of the configuration.
+      differences: facts that differ.
+      cases: samples to be judged.
+      results: metrics whose verdict needs no test.
+      unpaired: number of runs left out because they have no partner.
+      with_cpu_time: whether the first case (throughput) and the last one (CPU time) share one
+        verdict.
+    """
+
+    base: Group | None
+    new: Group | None
+    differences: tuple[Difference, ...] = ()
+    cases: tuple[TwoSamples, ...] = ()
+    results: tuple[MetricResult, ...] = ()
+    unpaired: int = 0
+    with_cpu_time: bool = False
+
+    @property
+    def runs(self) -> tuple[Measurement, ...]:
+        """Runs of both sides."""
+        return tuple(run for one in (self.base, self.new) if one for run in one.records)
+
+    @property
+    def configuration(self) -> Configuration:
+        """The configuration of both sides."""
+        group = self.base or self.new
+        assert group is not None
+        return group.configuration
+
+
+def draft_of(
+    base: Group | None,
+    new: Group | None,
+    metrics: Sequence[Metric],
+    spreads: Mapping[str, float | None],
+    terms: Terms,
+) -> Draft:
+    """The cases of a configuration, or its verdict where no test is needed.
+
+    Args:
+      base, new: the runs of each side; None where a side has no run of the configuration.
+      metrics: at least one; the comparison is about the first.
+      spreads: A/A spreads by name of the metric, None if not measured.
+    """
+    if base is None or new is None:
+        absent, present = ("BASE", "NEW") if base is None else ("NEW", "BASE")
+        reason = f"{absent} has no run of this configuration, only {present} has"
+        return _settled(base, new, metrics[0], Verdict.MISSING, reason)
+    unlike = differences(base, new, terms.patterns)
+    outcome = _outcome(base, new, unlike, metrics[0])
+    if outcome is not None:
+        if outcome[0] is Verdict.FAILED:
+            # Facts that a failed run did not collect are no differences.
+            unlike = tuple(one for one in unlike if not one.lacks)
+        return _settled(base, new, metrics[0], *outcome, unlike)
+    paired = terms.paired
+    if paired is None:
+        paired = sides_of_experiment(base.records, new.records) and share_pairs(base, new)
+    kept = in_pairs(base, new) if paired else (base, new)
+    if not kept[0].records:
+        reason = "no run in BASE has its partner in NEW"
+        return _settled(base, new, metrics[0], Verdict.INCONCLUSIVE, reason, unlike)
+    cases, partial = _samples(*kept, metrics, spreads, paired)
+    with_cpu_time = (
+        cpu_time.cases(cases[0], *kept, spreads.get(CPU_TIME.name), terms.policy) if cases else None
+    )
+    if with_cpu_time is not None:
+        others = [case for case in cases[1:] if case.metric is not CPU_TIME]
+        cases = [with_cpu_time[0], *others, with_cpu_time[1]]
+    return Draft(
+        base=kept[0],
+        new=kept[1],
+        differences=unlike,
+        cases=tuple(cases),
+        with_cpu_time=with_cpu_time is not None,
+        results=tuple(partial),
+        unpaired=sum(len(side.records) for side in (base, new))
+        - sum(len(side.records) for side in kept),
+    )
+
+
+def _samples(
+    base: Group,
+    new: Group,
+    metrics: Sequence[Metric],
+    spreads: Mapping[str, float | None],
+    paired: bool,
+) -> tuple[list[TwoSamples], list[MetricResult]]:
+    """Samples of the metrics that every run has, and results of those that only some have."""
+    cases, partial = [], []
+    for metric in metrics:
+        before, after = base.values(metric), new.values(metric)
+        lacking = _lacking("BASE", base, metric) or _lacking("NEW", new, metric)
+        if lacking is None:
+            noise = spreads[metric.name]
+            cases.append(
+                TwoSamples(base=before, new=after, metric=metric, paired=paired, noise=noise)
+            )
+        elif before or after:
+            judgement = Judgement(verdict=Verdict.INCONCLUSIVE, reason=lacking)
+            partial.append(MetricResult(metric=metric, base=before, new=after, judgement=judgement))
+    return cases, partial
+
+
+def _lacking(side: str, group: Group, metric: Metric) -> str | None:
+    """How many successful runs of a side lack a metric, in words; None if none does."""
+    runs = count(len(group.records), "run", "runs")
+    complete = (record for record in group.records if record.status == "ok")
+    missing = sum(metric.value(record) is None for record in complete)
+    return f"{missing} of {runs} in {side} did not measure {metric.name}" if missing else None
+
+
+def _outcome(
+    base: Group, new: Group, unlike: Sequence[Difference], metric: Metric
+) -> tuple[Verdict, str] | None:
+    """Verdict and reason where no statistics are needed; None where they are.
+
+    Args:
+      metric: the metric that the comparison is about.
+    """
+    sides = (("BASE", base), ("NEW", new))
+    failures = [found for side, group in sides if (found := _failure(side, group))]
+    lacking = [found for side, group in sides if (found := _lacking(side, group, metric))]
+    if failures or lacking:
+        return Verdict.FAILED, "; ".join(failures or lacking[:1])
+    blocking = [one for one in unlike if one.blocks]
+    if blocking:
+        if changed_work.of(base, new, blocking):
+            return Verdict.CHANGED_WORK, changed_work.answer(base, new, metric, blocking)
+        facts = first_few([*map(str, blocking)], changed_work.FACTS_NAMED)
+        return Verdict.NOT_COMPARABLE, facts
+    for side, group in sides:
+        stopped = sum(record.status == "interrupted" for record in group.records)
+        if stopped:
+            runs = count(len(group.records), "run", "runs")
+            return Verdict.INCONCLUSIVE, f"{stopped} of {runs} in {side} was interrupted"
+    shared = {one.run_id for one in base.records} & {one.run_id for one in new.records}
+    if shared:
+        runs = count(len(shared), "run is", "runs are")
+        return Verdict.INCONCLUSIVE, f"{runs} in BASE and in NEW; a comparison needs two sets"
+    for side, group in sides:
+        mixed = group.mixture()
+        if mixed is not None:
+            reason = f"{mixed} within {side}; give the runs of one"
+            return Verdict.NOT_COMPARABLE, reason
+    return None
+
+
+def _failure(side: str, group: Group) -> str | None:
+    """Number of failed runs of a side and the first error, in words; None if none failed."""
+    errors = [record.error for record in group.records if record.error is not None]
+    if not errors:
+        return None
+    runs = count(len(group.records), "run", "runs")
+    message = " ".join(errors[0].message.split())[:200]
+    return f"{len(errors)} of {runs} in {side} failed: {errors[0].type}: {message}"
+
+
+def _settled(
+    base: Group | None,
+    new: Group | None,
+    metric: Metric,
+    verdict: Verdict,
+    reason: str,
+    unlike: tuple[Difference, ...] = (),
+) -> Draft:
+    """A draft with a verdict that needs no test."""
+    values = [() if group is None else group.values(metric) for group in (base, new)]
+    medians = [median(side) if side else None for side in values]
+    judgement = Judgement(
+        verdict=verdict, reason=reason, base_median=medians[0], new_median=medians[1]
+    )
+    result = MetricResult(metric=metric, base=values[0], new=values[1], judgement=judgement)
+    return Draft(base=base, new=new, differences=unlike, results=(result,))

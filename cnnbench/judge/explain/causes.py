@@ -1,0 +1,319 @@
+"""Recognises what sets two sides apart.
+
+Each recogniser looks at the parts that none before it has claimed, and claims those that its cause
+explains, so that causes add up. What is certain by other evidence than time, such as another type
+of kernel, needs less of a difference than what time alone tells.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from cnnbench.base.text.numbers import first_few, number
+from cnnbench.judge.explain.facts import changes_of, text_of
+from cnnbench.judge.explain.sides import CERTAIN, LIKELY, SMALLEST, Sides
+from cnnbench.records.explanation import Cause, FactChange
+from cnnbench.records.step_profile import (
+    FORWARD,
+    GAPS,
+    INPUT,
+    OUTSIDE,
+    PROGRAM,
+    REDUCTION,
+    REST,
+    TO_INPUT,
+    TO_KERNEL,
+    Part,
+)
+
+_THREADS = (
+    *("num_intra_threads", "num_inter_threads", "usable_cpus", "cpu_affinity", "cpu_smt"),
+    *("cgroup_cpu_limit", "logical_cpus", "physical_cores", "cpu_model", "cpu_isa"),
+    *("cpu_governor", "cpu_turbo", "gpu_names", "env_OMP_NUM_THREADS"),
+    *("env_TF_NUM_INTRAOP_THREADS", "env_TF_NUM_INTEROP_THREADS", "env_TF_ENABLE_ONEDNN_OPTS"),
+)
+"""Facts that make all operations slower or faster."""
+
+_REDUCING = ("all_reduce_spec", "variable_update", "gradient_repacking", "all_reduce")
+_READING = ("data_dir", "datasets_num_private_threads", "datasets_use_prefetch", "dataset_plugin")
+
+_PRODUCT = re.compile(r"Conv\d?D|MatMul|Einsum")
+_NORM = re.compile(r"FusedBatchNorm")
+_LOAD = 0.02  # what like processes differ by as a whole, at least
+_MOST = 3
+_DOMINATES = 0.8
+
+_DIRECTIONS = {
+    FORWARD: "forward",
+    TO_INPUT: "gradient of input",
+    TO_KERNEL: "gradient of kernels",
+}
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The parts that a cause explains.
+
+    Attributes:
+      kind, place, text, evidence: see `Cause`.
+      parts: at least one.
+    """
+
+    kind: str
+    parts: tuple[Part, ...]
+    place: str
+    text: str
+    evidence: tuple[str, ...] = ()
+
+
+def causes(sides: Sides) -> tuple[Cause, ...]:
+    """The causes that stand out, the one that explains most first."""
+    free = dict.fromkeys(sides.times)
+    found = []
+    for recognise in RECOGNISERS:
+        for claim in recognise(sides, free):
+            times = sides.together(claim.parts)
+            base, new = times.usual
+            found.append(
+                Cause(
+                    kind=claim.kind,
+                    base=base,
+                    new=new,
+                    spread=2 * times.error(sides.noise),
+                    place=claim.place,
+                    text=claim.text,
+                    evidence=claim.evidence,
+                )
+            )
+            for part in claim.parts:
+                free.pop(part, None)
+    return tuple(sorted(found, key=lambda cause: -abs(cause.difference)))
+
+
+def input_wait(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
+    """The input pipeline is slower than the step."""
+    parts = tuple(part for part in free if part.direction == INPUT)
+    if parts and sides.stands_out(parts):
+        facts = changes_of(sides.a.profiles, sides.b.profiles, _READING)
+        yield Claim("input", parts, "the input pipeline", "the step waits for input", _told(facts))
+
+
+def program(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
+    """Time of the program around the graph."""
+    if PROGRAM in free and sides.stands_out([PROGRAM]):
+        text = "the program takes it before or after the step's operations"
+        yield Claim("program", (PROGRAM,), "the training loop, outside the graph", text)
+
+
+def threads(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
+    """Fewer or slower processors for all operations."""
+    facts = changes_of(sides.a.profiles, sides.b.profiles, _THREADS)
+    parts = tuple(part for part in sides.operations if part in free)
+    if not facts or not parts or not sides.stands_out(parts, LIKELY):
+        return
+    total = sides.together(parts).difference
+    alike = [one for one in map(sides.times.__getitem__, parts) if one.difference * total > 0]
+    if sum(one.difference for one in alike) >= _DOMINATES * sum(
+        abs(sides.times[part].difference) for part in parts
+    ):
+        if GAPS in free:  # fewer threads leave others
+            parts = (*parts, GAPS)
+        yield Claim("threads", parts, "all operations", _slower(sides, parts), _told(facts))
+
+
+def precision(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
+    """Layers that compute in another type of numbers."""
+    layers = _by_layer(sides, free)
+    found: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    for layer, parts in layers.items():
+        before, after = (_types(side.kernels(parts)) for side in (sides.a, sides.b))
+        if before and after and before != after:
+            found[", ".join(before), ", ".join(after)].append(layer)
+    for types, named in found.items():
+        claimed = tuple(part for layer in named for part in layers[layer])
+        if sides.stands_out(claimed, LIKELY):
+            text = f"products are in {types[1]}, not in {types[0]}"
+            yield Claim("precision", claimed, _layers(sides, named, layers), text, _casts(sides))
+
+
+def batch_norm(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
+    """Batch norm in parts that was one operation, or the other way round."""
+    parts = [part for part in sides.operations if part in free and part.layer != REST]
+    before, after = (
+        sum(times for name, times in side.kernels(parts).items() if _NORM.search(name))
+        for side in (sides.a, sides.b)
+    )
+    if before == after:
+        return
+    claimed = tuple(
+        part
+        for part in parts
+        if sides.a.operations(part) != sides.b.operations(part)
+        and not any(map(_PRODUCT.search, (*sides.a.operations(part), *sides.b.operations(part))))
+    )
+    if claimed and sides.stands_out(claimed, LIKELY):
+        word = "is no longer fused" if after < before else "is fused"
+        text = f"it {word}: {before} fused operations in A, {after} in B"
+        layers = {part.layer: [part] for part in claimed}
+        place = f"batch norm of {_layers(sides, list(layers), layers)}"
+        yield Claim("batch norm", claimed, place, text, (_changed(sides, claimed),))
+
+
+def reduction(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
+    """Gradients that are reduced in another way."""
+    parts = tuple(p for p in free if p.direction == OUTSIDE and p.kind == REDUCTION)
+    if not parts:
+        return
+    other = any(_differs(sides, part) for part in parts)
+    if sides.stands_out(parts, LIKELY if other else CERTAIN):
+        facts = changes_of(sides.a.profiles, sides.b.profiles, _REDUCING)
+        text = "gradients are reduced by other operations" if other else "gradients are reduced"
+        evidence = (*_told(facts), _changed(sides, parts))
+        yield Claim("reduction", parts, "the reduction of gradients", text, evidence)
+
+
+def copies(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
+    """More is done to variables: updates, copies."""
+    parts = tuple(p for p in free if p.direction == OUTSIDE and p.kind != REDUCTION)
+    if not parts:
+        return
+    other = any(_differs(sides, part) for part in parts)
+    if sides.stands_out(parts, LIKELY if other else CERTAIN):
+        text = "other operations on variables" if other else "the same operations on variables"
+        moved = [sum(map(side.bytes, parts)) for side in (sides.a, sides.b)]
+        evidence = [_changed(sides, parts), _ratio("bytes", *moved)]
+        place = "updates and copies of variables"
+        yield Claim("copies", parts, place, text, tuple(filter(None, evidence)))
+
+
+def layers(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
+    """Layers that one side lacks."""
+    found = _by_layer(sides, free)
+    names = [{part.layer for part in side.parts} for side in (sides.a, sides.b)]
+    own = {layer: parts for layer, parts in found.items() if any(layer not in n for n in names)}
+    parts = tuple(part for those in own.values() for part in those)
+    if parts and sides.stands_out(parts, LIKELY):
+        told = []
+        for side, other in (("A", 1), ("B", 0)):
+            only = [layer for layer in own if layer not in names[other]]
+            told += [f"only {side} has {first_few(only, _MOST, ', ')}"] if only else []
+        yield Claim("layers", parts, _layers(sides, list(own), own), "; ".join(told))
+
+
+def layer_by_layer(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
+    """Layers whose operations take longer than all others do."""
+    for layer, parts in _by_layer(sides, free).items():
+        claimed = tuple(
+            part
+            for part in parts
+            if sides.is_special(part, LIKELY if _differs(sides, part) else CERTAIN)
+        )
+        if not claimed:
+            continue
+        place, evidence = layer, []
+        total = sides.together(claimed).difference
+        largest = max(claimed, key=lambda part: abs(sides.times[part].difference))
+        if abs(sides.times[largest].difference) >= _DOMINATES * abs(total):
+            place += f", {_DIRECTIONS.get(largest.direction, largest.direction)}"
+        evidence.append(_changed(sides, claimed))
+        flops = [sum(map(side.flops, claimed)) for side in (sides.a, sides.b)]
+        evidence.append(_ratio("FLOPs", *flops))
+        moved = [sum(map(side.bytes, claimed)) for side in (sides.a, sides.b)]
+        evidence.append(_ratio("bytes", *moved))
+        if flops[0] != flops[1]:
+            kind, text = "work", "other work to do"
+        elif sides.a.kernels(claimed) != sides.b.kernels(claimed):
+            kind, text = "operations", "other operations for the same work"
+        else:
+            kind, text = "kernel", "the same operations take another time"
+        yield Claim(kind, claimed, place, text, tuple(filter(None, evidence)))
+
+
+def gaps(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
+    """Time between operations in which none runs."""
+    if GAPS in free and sides.stands_out([GAPS]):
+        text = "no operation runs between the first and the last of the step"
+        yield Claim("gaps", (GAPS,), "gaps between operations", text)
+
+
+def everything(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
+    """All operations alike, for a reason that no record shows."""
+    parts = tuple(part for part in sides.operations if part in free)
+    factors = sides.factors
+    least = CERTAIN * factors.error(_LOAD)
+    if parts and factors.apart and abs(factors.difference) > least and sides.stands_out(parts):
+        text = f"{_slower(sides, parts)}; another load or clock, which records do not show"
+        yield Claim("everything", parts, "all operations", text)
+
+
+RECOGNISERS: tuple[Callable[[Sides, Collection[Part]], Iterable[Claim]], ...] = (
+    *(input_wait, program, threads, precision, batch_norm, reduction, copies, layers),
+    *(layer_by_layer, gaps, everything),
+)
+"""In the order in which they claim."""
+
+
+def _by_layer(sides: Sides, free: Collection[Part]) -> dict[str, tuple[Part, ...]]:
+    found: defaultdict[str, list[Part]] = defaultdict(list)
+    for part in sides.operations:
+        if part in free and part.layer != REST:
+            found[part.layer].append(part)
+    return {layer: tuple(parts) for layer, parts in found.items()}
+
+
+def _types(kernels: Iterable[str]) -> tuple[str, ...]:
+    """The types that products compute in."""
+    words = (name.partition(" ") for name in kernels if _PRODUCT.search(name))
+    return tuple(sorted({type for _, _, type in words if type}))
+
+
+def _differs(sides: Sides, part: Part) -> bool:
+    """Whether a part is for certain made of other operations, FLOPs or bytes."""
+    works = [side.work(part) for side in (sides.a, sides.b)]
+    lacking = any(part not in side.parts for side in (sides.a, sides.b))
+    return lacking or (None not in works and works[0] != works[1])
+
+
+def _layers(sides: Sides, names: list[str], layers: Mapping[str, Iterable[Part]]) -> str:
+    """The layers with the largest differences first, and how many there are besides."""
+    size = {name: abs(sides.together(layers[name]).difference) for name in names}
+    return first_few(sorted(names, key=lambda name: -size[name]), 1)
+
+
+def _changed(sides: Sides, parts: Iterable[Part]) -> str:
+    """How many operations of which type one side has more of: "+2 Cast float32, -1 Relu"."""
+    parts = tuple(parts)
+    before, after = sides.a.kernels(parts), sides.b.kernels(parts)
+    found = {name: after[name] - before[name] for name in (*before, *after)}
+    texts = [
+        f"{difference:+d} {name}"
+        for name, difference in sorted(found.items(), key=lambda one: -abs(one[1]))
+        if difference
+    ]
+    return f"operations of B: {first_few(texts, _MOST, ', ')}" if texts else ""
+
+
+def _casts(sides: Sides) -> tuple[str, ...]:
+    before, after = (
+        sum(times for name, times in side.kernels(side.parts).items() if name.startswith("Cast"))
+        for side in (sides.a, sides.b)
+    )
+    return (f"casts in a step: {before} in A, {after} in B",) if before != after else ()
+
+
+def _ratio(what: str, before: float, after: float) -> str:
+    if not before or not after or abs(after / before - 1) < SMALLEST:
+        return ""
+    return f"{number(after / before)} times the {what}"
+
+
+def _slower(sides: Sides, parts: Iterable[Part]) -> str:
+    base, new = sides.together(parts).usual
+    return f"they take {number(new / base)} times as long"
+
+
+def _told(facts: Iterable[FactChange]) -> tuple[str, ...]:
+    return tuple(map(text_of, facts))

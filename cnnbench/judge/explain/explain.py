@@ -1,0 +1,98 @@
+"""From profiled processes of two sides to an explanation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cnnbench.base.text.numbers import count, number, percent
+from cnnbench.judge.explain.causes import causes
+from cnnbench.judge.explain.facts import changes_of, measured_changes
+from cnnbench.judge.explain.sides import CERTAIN, Sides, Times
+from cnnbench.records.explanation import Cause, ExplainedRow, Explanation
+from cnnbench.records.step_profile import Part, StepProfile
+
+_ALSO = 0.1  # of the difference: a second cause in the answer explains at least so much
+_MOST_NAMED = 2
+
+
+def explain(
+    base: Sequence[StepProfile],
+    new: Sequence[StepProfile],
+    labels: tuple[str, str] = ("A", "B"),
+) -> Explanation:
+    """Tells where the difference between two sides is.
+
+    Args:
+      base, new: profiled processes of A and of B, at least one of each.
+      labels: of the sides.
+    """
+    sides = Sides(base, new)
+    found = causes(sides)
+    rows = sorted(
+        (_row(sides, part, times) for part, times in sides.times.items()),
+        key=lambda row: (-abs(row.difference), row.layer, row.kind, row.direction),
+    )
+    return Explanation(
+        answer=_answer(sides, found),
+        base_label=labels[0],
+        new_label=labels[1],
+        base=sides.timed.base,
+        new=sides.timed.new,
+        spread=2 * sides.timed.error(0.0),
+        profiled_base=sides.step.base,
+        profiled_new=sides.step.new,
+        rows=tuple(rows),
+        causes=found,
+        facts=(*changes_of(base, new), *measured_changes(base, new)),
+        base_processes=len(base),
+        new_processes=len(new),
+        steps=max(len(one.step_seconds) for one in (*base, *new)),
+    )
+
+
+def _row(sides: Sides, part: Part, times: Times) -> ExplainedRow:
+    whole = sides.timed.new - sides.timed.base
+    return ExplainedRow(
+        **part._asdict(),
+        base=times.base,
+        new=times.new,
+        spread=2 * times.error(0.0),
+        share=(times.new - times.base) / whole if whole else None,
+    )
+
+
+def _answer(sides: Sides, found: Sequence[Cause]) -> str:
+    difference = sides.timed.new - sides.timed.base
+    step = f"a step takes {_more(difference)}"
+    if found:
+        first = abs(found[0].difference)
+        named = [
+            one
+            for one in found[:_MOST_NAMED]
+            if one is found[0] or abs(one.difference) >= _ALSO * max(first, abs(difference))
+        ]
+        return f"A{step[1:]}: {'; '.join(map(_named, named))}."
+    noise = CERTAIN * sides.timed.error(sides.noise)
+    if sides.is_beyond(sides.timed):
+        shown = sum(abs(times.difference) > 2 * times.error(0.0) for times in sides.times.values())
+        rows = count(shown, "row", "rows")
+        return f"A{step[1:]}, spread over {rows} of which none stands out of the noise."
+    return (
+        f"Nothing stands out of the noise: {step}, and up to {_ms(noise)} "
+        f"({percent(noise / sides.timed.base)}) can be chance."
+    )
+
+
+def _named(cause: Cause) -> str:
+    """A cause as part of the answer: "9.8 ms in conv1, forward (14.1 to 23.9 ms)"."""
+    size = _ms(abs(cause.difference)) + (" less" if cause.difference < 0 else "")
+    between = f"{number(1e3 * cause.base)} to {_ms(cause.new)}"
+    return f"{size} in {cause.place} ({between}): {cause.text}"
+
+
+def _more(difference: float) -> str:
+    return f"{_ms(abs(difference))} {'less' if difference < 0 else 'more'}"
+
+
+def _ms(seconds: float) -> str:
+    return f"{number(1e3 * seconds)} ms"

@@ -1,0 +1,282 @@
+"""Times of two sides by part, and what stands out of their noise.
+
+A side is a few processes with some profiled steps each. Its times are means over the faster half
+of all its steps: those that other programs disturbed least, whole processes of them if need be.
+Such means add up. What stands out is decided by medians, of each row over the steps of each
+process: other programs delay single operations by many times their length, and a median hardly
+moves. The noise is what the medians of like processes differ by.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from statistics import fmean
+
+from cnnbench.base.stats.descriptive import faster_half, median
+from cnnbench.records.step_profile import HOST, INPUT, Part, ProfiledPart, StepProfile
+
+CERTAIN = 5.0
+"""Standard errors by which a difference stands out by itself. Of few processes, and many rows."""
+
+LIKELY = 2.0
+"""The same where the operations differ, too, which no noise does."""
+
+SMALLEST = 0.01
+"""A cause explains at least this share of a step."""
+
+_LEAST_NOISE = 0.01  # of any time, from process to process
+_ONE_PROCESS = 0.05  # the same where a side is one process, which cannot show it
+_COUNTS = 0.01  # rows with such a share of the step tell the factor between processes
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds of a step on both sides, of one part or of several together.
+
+    Attributes:
+      base, new: of A and of B, means over the faster half of all steps.
+      base_each, new_each: of single processes, medians over their steps.
+    """
+
+    base: float
+    new: float
+    base_each: tuple[float, ...]
+    new_each: tuple[float, ...]
+
+    def __add__(self, other: Times) -> Times:
+        return Times(
+            self.base + other.base,
+            self.new + other.new,
+            tuple(map(sum, zip(self.base_each, other.base_each, strict=True))),
+            tuple(map(sum, zip(self.new_each, other.new_each, strict=True))),
+        )
+
+    @property
+    def usual(self) -> tuple[float, float]:
+        """Of A and of B: the mean over processes of their medians."""
+        return fmean(self.base_each), fmean(self.new_each)
+
+    @property
+    def difference(self) -> float:
+        """What B usually takes more."""
+        base, new = self.usual
+        return new - base
+
+    @property
+    def variance(self) -> float:
+        """Between processes of one side, pooled over both; 0 where there is one of each."""
+        sides = (self.base_each, self.new_each)
+        squares = sum((value - fmean(side)) ** 2 for side in sides for value in side)
+        return squares / max(1, sum(map(len, sides)) - len(sides))
+
+    def error(self, noise: float) -> float:
+        """Standard error of the difference.
+
+        Args:
+          noise: at least so much of the time, from process to process.
+        """
+        least = noise * fmean(self.usual)
+        deviation = max(math.sqrt(self.variance), least)
+        return deviation * math.sqrt(1 / len(self.base_each) + 1 / len(self.new_each))
+
+    @property
+    def apart(self) -> bool:
+        """Whether all processes of one side are above all of the other."""
+        return min(self.new_each) > max(self.base_each) or min(self.base_each) > max(self.new_each)
+
+    def scaled(self, base: Sequence[float], new: Sequence[float]) -> Times:
+        """These times with those of every process divided by a number."""
+        base_each = tuple(map(_divided, self.base_each, base))
+        new_each = tuple(map(_divided, self.new_each, new))
+        return Times(fmean(base_each), fmean(new_each), base_each, new_each)
+
+
+class Side:
+    """The profiled processes of one side.
+
+    Attributes:
+      profiles: one per process.
+    """
+
+    def __init__(self, profiles: Sequence[StepProfile]) -> None:
+        self.profiles = tuple(profiles)
+        self._rows = [{row.part: row for row in one.rows} for one in self.profiles]
+        steps = [
+            (process, step)
+            for process, one in enumerate(self.profiles)
+            for step in range(len(one.step_seconds))
+        ]
+        seconds = [self.profiles[process].step_seconds[step] for process, step in steps]
+        self._kept = [steps[index] for index in faster_half(seconds)]
+        self._groups = [
+            [(process, step) for step in range(len(one.step_seconds))]
+            for process, one in enumerate(self.profiles)
+        ]
+        if len(self.profiles) == 1:  # its steps stand for processes
+            self._groups = [[one] for one in self._kept]
+
+    @cached_property
+    def parts(self) -> dict[Part, None]:
+        """All that any process has, in the order of the first."""
+        return dict.fromkeys(part for rows in self._rows for part in rows)
+
+    def of(self, part: Part) -> tuple[float, tuple[float, ...]]:
+        """Seconds of a part in a step: of the side, and of each process (or step, if of one)."""
+        each = (median(self._seconds(part, one)) for one in self._groups)
+        return fmean(self._seconds(part, self._kept)), tuple(each)
+
+    def step(self) -> tuple[float, tuple[float, ...]]:
+        """The same of whole profiled steps."""
+
+        def seconds(kept: Iterable[tuple[int, int]]) -> list[float]:
+            return [self.profiles[process].step_seconds[step] for process, step in kept]
+
+        return fmean(seconds(self._kept)), tuple(median(seconds(one)) for one in self._groups)
+
+    def timed_step(self) -> tuple[float, tuple[float, ...]]:
+        """The same of steps that no profiler looked at."""
+        runs = [one.record.step_seconds for one in self.profiles]
+        seconds = [value for run in runs for value in run]
+        kept = [seconds[index] for index in faster_half(seconds)]
+        return fmean(kept), tuple(map(median, runs)) if len(runs) > 1 else tuple(kept)
+
+    def operations(self, part: Part) -> Mapping[str, int]:
+        """Of a part in a step; those of the first process."""
+        row = self._rows[0].get(part)
+        return {} if row is None else row.operations
+
+    def flops(self, part: Part) -> int:
+        """Likewise."""
+        row = self._rows[0].get(part)
+        return 0 if row is None else row.flops
+
+    def bytes(self, part: Part) -> int:
+        """Likewise."""
+        row = self._rows[0].get(part)
+        return 0 if row is None else row.bytes
+
+    def work(self, part: Part) -> ProfiledPart | None:
+        """What a part is made of, without its times; None where processes differ in it."""
+        found = [rows.get(part) for rows in self._rows]
+        made = [None if row is None else replace(row, seconds=()) for row in found]
+        return made[0] if all(one == made[0] for one in made) else None
+
+    def kernels(self, parts: Iterable[Part]) -> Counter[str]:
+        """Operations of several parts."""
+        found: Counter[str] = Counter()
+        for part in parts:
+            found.update(self.operations(part))
+        return found
+
+    def _seconds(self, part: Part, kept: Iterable[tuple[int, int]]) -> list[float]:
+        found = ((self._rows[process].get(part), step) for process, step in kept)
+        return [0.0 if row is None else row.seconds[step] for row, step in found]
+
+
+class Sides:
+    """A and B.
+
+    Attributes:
+      a, b: the sides.
+      times: of every part.
+      step: of profiled steps.
+      timed: of steps without a profiler.
+    """
+
+    def __init__(self, base: Sequence[StepProfile], new: Sequence[StepProfile]) -> None:
+        self.a, self.b = Side(base), Side(new)
+        parts = dict.fromkeys((*self.a.parts, *self.b.parts))
+        self.times = {part: _both(self.a.of(part), self.b.of(part)) for part in parts}
+        self.step = _both(self.a.step(), self.b.step())
+        self.timed = _both(self.a.timed_step(), self.b.timed_step())
+
+    def together(self, parts: Iterable[Part]) -> Times:
+        """The times of several parts added up; at least one."""
+        first, *others = (self.times[part] for part in parts)
+        return sum(others, first)
+
+    @property
+    def operations(self) -> list[Part]:
+        """The parts that are operations of the step."""
+        return [part for part in self.times if part.direction not in (INPUT, HOST)]
+
+    @cached_property
+    def factors(self) -> Times:
+        """How long all operations alike take, by process: 1 is the mean over both sides."""
+        counting = self._counting()
+        if not counting:
+            ones = tuple(1.0 for _ in self.step.base_each), tuple(1.0 for _ in self.step.new_each)
+            return Times(1.0, 1.0, *ones)
+        centres = [math.sqrt(math.prod(times.usual)) for times in counting]
+        rows = zip(counting, centres, strict=True)
+        shares = [
+            ([v / centre for v in times.base_each], [v / centre for v in times.new_each])
+            for times, centre in rows
+        ]
+        base, new = (_medians(side) for side in zip(*shares, strict=True))
+        return Times(fmean(base), fmean(new), base, new)
+
+    @cached_property
+    def noise(self) -> float:
+        """From process to process of one side, as a share of the time of a row, once the factor
+        of all rows is out of it."""
+        if 1 in (len(self.a.profiles), len(self.b.profiles)):
+            return _ONE_PROCESS
+        shares = [
+            times.variance / fmean(times.usual) ** 2 for times in map(self._own, self._counting())
+        ]
+        return max(_LEAST_NOISE, math.sqrt(median(shares))) if shares else _ONE_PROCESS
+
+    def stands_out(self, parts: Iterable[Part], errors: float = CERTAIN) -> bool:
+        """Whether the difference of some parts is large enough, and beyond the noise.
+
+        Args:
+          errors: how many standard errors that is. From `CERTAIN` on the processes of the sides
+            must not overlap, either.
+        """
+        return self.is_beyond(self.together(parts), errors)
+
+    def is_beyond(self, times: Times, errors: float = CERTAIN) -> bool:
+        """See `stands_out`."""
+        if abs(times.difference) < SMALLEST * self.step.usual[0]:
+            return False
+        apart = times.apart or errors < CERTAIN
+        return apart and abs(times.difference) > errors * times.error(self.noise)
+
+    def is_special(self, part: Part, errors: float = CERTAIN) -> bool:
+        """Whether operations of the step differ by more than all others do."""
+        times, own = self.times[part], self._own(self.times[part])
+        if times.difference * own.difference <= 0:
+            return False
+        return self.is_beyond(own, errors) and self.is_beyond(times, min(errors, LIKELY))
+
+    def _own(self, times: Times) -> Times:
+        """Times without the factor of their processes."""
+        return times.scaled(self.factors.base_each, self.factors.new_each)
+
+    def _counting(self) -> list[Times]:
+        """Rows that are large enough on both sides to compare processes by."""
+        least = _COUNTS * self.step.usual[0]
+        found = (self.times[part] for part in self.operations)
+        return [
+            one
+            for one in found
+            if min(one.usual) > least and min((*one.base_each, *one.new_each)) > 0
+        ]
+
+
+def _both(base: tuple[float, tuple[float, ...]], new: tuple[float, tuple[float, ...]]) -> Times:
+    return Times(base[0], new[0], base[1], new[1])
+
+
+def _medians(rows: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    """The median of each column."""
+    return tuple(median(column) for column in zip(*rows, strict=True))
+
+
+def _divided(value: float, by: float) -> float:
+    return value / by

@@ -1,0 +1,162 @@
+"""Where the time of a step goes: rooflines that `cnnbench roofline` measured."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import TypeAlias, TypeVar
+
+from cnnbench.base.charts import Axis, ChartSeries, Lines
+from cnnbench.base.text.numbers import binary, number, percent
+from cnnbench.judge.report.document import (
+    Block,
+    Charts,
+    Section,
+    Table,
+    TableColumn,
+    Text,
+    numeric,
+    section,
+    table,
+)
+from cnnbench.judge.report.results import ReportSubject, time_text
+from cnnbench.records.roofline import Machine, Roofline, RooflineRow
+
+T = TypeVar("T")
+
+_MOST_ROWS = 20
+
+
+def roofline(results: ReportSubject) -> Section | None:
+    """A row per profiled process, its layers under the roof, and its time by kind of operation."""
+    if not results.rooflines:
+        return None
+    named = _named(results)
+    text = (
+        "Operations of profiled steps by layer, kind and direction (cnnbench roofline). The bound "
+        "of a row is its FLOPs at the rate of a large matrix product or its bytes at the rate of "
+        "copying memory, whichever takes longer, both measured by the same process; above 100 % "
+        "of it where values are still in a cache. What is above the bound could be won."
+    )
+    charts = Charts(charts=tuple(chart(one, name) for name, one in named))
+    tables: list[Block | None] = []
+    for name, one in named:
+        tables.append(
+            table(_KINDS, one.kinds, title=f"{name}: by kind of operation", folded=len(named) > 1)
+        )
+        tables.append(_layers(name, one))
+    return section(
+        "roofline",
+        "Where the time of a step goes",
+        Text(text=text),
+        table(_COLUMNS, named),
+        charts,
+        *tables,
+    )
+
+
+_Named: TypeAlias = tuple[str, Roofline]
+
+
+def _named(results: ReportSubject) -> list[_Named]:
+    """Rooflines by the names of their configurations, with the time where these repeat."""
+    names = [results.profiled[one.run_id].name for one in results.rooflines]
+    return [
+        (f"{name}, {time_text(one.started_at)}" if names.count(name) > 1 else name, one)
+        for name, one in zip(names, results.rooflines, strict=True)
+    ]
+
+
+def _layers(name: str, one: Roofline) -> Table | None:
+    shown = one.rows[:_MOST_ROWS]
+    few = f"the {len(shown)} with the most time to win" if len(shown) < len(one.rows) else "all"
+    return table(_LAYERS, shown, title=f"{name}: rows, {few}", folded=True)
+
+
+def _ms(title: str, seconds: Callable[[T], float | None]) -> TableColumn[T]:
+    """A column of seconds, shown in milliseconds."""
+    return numeric(title, seconds, scale=1e3)
+
+
+_COLUMNS: tuple[TableColumn[_Named], ...] = (
+    TableColumn("configuration", lambda one: one[0]),
+    _ms("step, ms", lambda one: one[1].unprofiled_step_seconds),
+    _ms("profiled step, ms", lambda one: one[1].step_seconds),
+    _ms("no operation runs, ms", lambda one: max(0.0, one[1].remainder_seconds)),
+    _ms("bound, ms", lambda one: one[1].total.bound_seconds),
+    numeric("of the bound", lambda one: one[1].total.share_of_bound, percent),
+    numeric("GFLOP per step", lambda one: one[1].total.flops or None, scale=1e-9),
+    numeric("moved per step", lambda one: one[1].total.bytes or None, binary),
+    numeric("matrix products, GFLOP/s", lambda one: one[1].machine.flops_per_sec, scale=1e-9),
+    numeric("memory, GB/s", lambda one: one[1].machine.bytes_per_sec, scale=1e-9),
+    numeric("they meet at, FLOP/byte", lambda one: one[1].machine.ridge),
+    TableColumn(
+        "source",
+        lambda one: "; ".join(
+            filter(None, (one[1].machine.flops_source, one[1].machine.bytes_source))
+        ),
+        "prose",
+    ),
+)
+_NUMBERS: tuple[TableColumn[RooflineRow], ...] = (
+    _ms("ms", lambda row: row.seconds),
+    numeric("of the step", lambda row: row.share_of_step, percent),
+    numeric("GFLOP", lambda row: row.flops or None, scale=1e-9),
+    numeric("moved", lambda row: row.bytes or None, binary),
+    numeric("GFLOP/s", lambda row: _rate(row) if row.flops and row.seconds else None),
+    _ms("bound, ms", lambda row: row.bound_seconds),
+    numeric("of the bound", lambda row: row.share_of_bound, percent),
+    _ms("to win, ms", lambda row: row.winnable_seconds),
+)
+_KINDS: tuple[TableColumn[RooflineRow], ...] = (
+    TableColumn("kind", lambda row: row.kind),
+    TableColumn("direction", lambda row: row.direction),
+    *_NUMBERS,
+)
+_LAYERS: tuple[TableColumn[RooflineRow], ...] = (
+    TableColumn("layer", lambda row: row.layer),
+    *_KINDS,
+)
+
+
+def chart(roofline: Roofline, title: str) -> Lines:
+    """Every row with FLOPs as a point under the roof."""
+    groups: defaultdict[tuple[str, str], list[RooflineRow]] = defaultdict(list)
+    for row in roofline.rows:
+        if row.flops_per_byte is not None and row.seconds:
+            groups[row.kind, row.direction].append(row)
+    points = [
+        ChartSeries(
+            name=f"{kind}, {direction}",
+            points=tuple(
+                (row.flops_per_byte or 0.0, _rate(row)) for row in groups[kind, direction]
+            ),
+            hints=tuple(map(_hint, groups[kind, direction])),
+            line=False,
+        )
+        for kind, direction in sorted(groups)
+    ]
+    places = [x for one in points for x, _ in one.points]
+    return Lines(
+        title=title,
+        x=Axis(label="FLOP per byte", log=True),
+        y=Axis(label="GFLOP/s", log=True),
+        series=(_roof(roofline.machine, places), *points),
+        note="Convolutions and matrix products; the rest of a step has no FLOPs that count.",
+    )
+
+
+def _roof(machine: Machine, places: Sequence[float]) -> ChartSeries:
+    ridge = machine.ridge
+    ends = (min([ridge / 4, *places]), ridge, max([ridge * 4, *places]))
+    rates = ((x, min(machine.flops_per_sec, x * machine.bytes_per_sec) / 1e9) for x in ends)
+    return ChartSeries(name="bound of the machine", points=tuple(rates), reference=True)
+
+
+def _rate(row: RooflineRow) -> float:
+    """In GFLOP/s."""
+    return row.flops / row.seconds / 1e9
+
+
+def _hint(row: RooflineRow) -> str:
+    return f"{row.layer}: {number(row.seconds * 1e3)} ms, {percent(row.share_of_bound)} of bound"

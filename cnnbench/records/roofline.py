@@ -1,0 +1,175 @@
+"""The document of `cnnbench roofline`, schema 1: a step by layers, and the machine's bound."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from cnnbench.records.codec import Document, computed
+from cnnbench.records.parts import check_amount, check_amounts
+from cnnbench.records.run import RunRecord
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the devices of a run can do at most, all together.
+
+    Attributes:
+      flops_per_sec: of matrix products in the dtype of the run.
+      bytes_per_sec: read and written by copying memory.
+      flops_source, bytes_source: how these are known.
+    """
+
+    flops_per_sec: float
+    bytes_per_sec: float
+    flops_source: str = ""
+    bytes_source: str = ""
+
+    @property
+    def ridge(self) -> float:
+        """FLOPs per byte at which both rates bound alike."""
+        return self.flops_per_sec / self.bytes_per_sec
+
+    def seconds(self, flops: float, moved: float) -> float:
+        """The least time for that many FLOPs and bytes."""
+        return max(flops / self.flops_per_sec, moved / self.bytes_per_sec)
+
+
+@dataclass(frozen=True)
+class RooflineRow:
+    """Operations of one kind and direction in one layer, or a sum over layers.
+
+    Attributes:
+      layer, kind, direction: see `Part`; "" where rows are added up over them.
+      seconds: of the wall time of a step.
+      flops: of convolutions and matrix products in a step, all devices together; 0 for others.
+      bytes: read and written in a step.
+      bound_seconds: the least time that the machine would need; of a sum, the sum of its rows'.
+      share_of_step: of the time of a step.
+    """
+
+    layer: str
+    kind: str
+    direction: str
+    seconds: float
+    flops: int
+    bytes: int
+    bound_seconds: float
+    share_of_step: float
+
+    @property
+    @computed
+    def flops_per_byte(self) -> float | None:
+        """FLOPs per byte; None without FLOPs."""
+        return self.flops / self.bytes if self.flops and self.bytes else None
+
+    @property
+    @computed
+    def share_of_bound(self) -> float | None:
+        """The bound over the measured time; above 1 where caches are faster than memory."""
+        return self.bound_seconds / self.seconds if self.seconds and self.bound_seconds else None
+
+    @property
+    @computed
+    def winnable_seconds(self) -> float:
+        """What the time is above the bound."""
+        return max(0.0, self.seconds - self.bound_seconds)
+
+
+@dataclass(frozen=True)
+class Roofline(Document):
+    """What a step does, against what the machine could do.
+
+    Attributes:
+      rows: the one with the most time to win first; those without any by their time.
+      machine: the bound.
+      step_seconds: of the profiled steps whose operations these are, their mean.
+      unprofiled_step_seconds: of steps without a profiler, chosen alike.
+      run: the record of the process; its timed steps are those without a profiler.
+
+    Raises:
+      ValueError: values that cannot be; names the key.
+    """
+
+    kind: ClassVar[str] = "roofline"
+    schema: ClassVar[int] = 1
+    item_lines: ClassVar[tuple[str, ...]] = ("rows", "kinds")
+
+    rows: tuple[RooflineRow, ...]
+    machine: Machine
+    step_seconds: float
+    unprofiled_step_seconds: float
+    run: RunRecord
+
+    def __post_init__(self) -> None:
+        if not self.rows:
+            raise ValueError("rows: none")
+        for index, row in enumerate(self.rows):
+            check_amounts(f"rows[{index}]", row)
+        for section, of, keys in (
+            ("machine.", self.machine, ("flops_per_sec", "bytes_per_sec")),
+            ("", self, ("step_seconds", "unprofiled_step_seconds")),
+        ):
+            for key in keys:
+                check_amount(f"{section}{key}", getattr(of, key))
+        if self.run.batch is None or self.run.placement is None:
+            raise ValueError("run: its batch and placement are unknown")
+
+    @property
+    def run_id(self) -> str:
+        """Of the process."""
+        return self.run.run_id
+
+    @property
+    def started_at(self) -> str:
+        """Of the process."""
+        return self.run.started_at
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """Of the process."""
+        return self.run.command
+
+    @property
+    @computed
+    def bound_images_per_sec(self) -> float | None:
+        """Images/sec if every row took the time of its bound; None where no row has one."""
+        seconds = self.total.bound_seconds
+        return self.run.batch.global_ / seconds if self.run.batch and seconds else None
+
+    @property
+    @computed
+    def remainder_seconds(self) -> float:
+        """What no operation has of a profiled step: time in which none ran."""
+        return self.step_seconds - sum(row.seconds for row in self.rows)
+
+    @property
+    @computed
+    def kinds(self) -> tuple[RooflineRow, ...]:
+        """The sums by kind of operation and direction, the longest first."""
+        return self._sums(lambda row: ("", row.kind, row.direction))
+
+    @property
+    @computed
+    def total(self) -> RooflineRow:
+        """The sum of all rows."""
+        return self._sums(lambda row: ("", "", ""))[0]
+
+    def _sums(self, key: Callable[[RooflineRow], tuple[str, str, str]]) -> tuple[RooflineRow, ...]:
+        groups: defaultdict[tuple[str, str, str], list[RooflineRow]] = defaultdict(list)
+        for row in self.rows:
+            groups[key(row)].append(row)
+        sums = [
+            RooflineRow(
+                *names,
+                sum(row.seconds for row in rows),
+                sum(row.flops for row in rows),
+                sum(row.bytes for row in rows),
+                sum(row.bound_seconds for row in rows),
+                sum(row.share_of_step for row in rows),
+            )
+            for names, rows in groups.items()
+        ]
+        return tuple(sorted(sums, key=lambda row: -row.seconds))

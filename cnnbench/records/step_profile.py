@@ -1,0 +1,118 @@
+"""The profile of a process's steps: the time of each by layer, kind and direction.
+
+``cnnbench run --profile_json=FILE`` writes it; `cnnbench.judge.explain` compares those of two
+sides. Every moment of a profiled step belongs to one row: to the operations that run, each with an
+equal part of it, or, while none runs, to one of the parts below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from cnnbench.records.codec import Document
+from cnnbench.records.parts import is_amount
+from cnnbench.records.run import RunRecord
+
+FORWARD, TO_INPUT, TO_KERNEL, OUTSIDE = "forward", "input gradient", "kernel gradient", "step"
+"""Directions of operations; the last one is of what belongs to no tower."""
+
+INPUT, HOST = "input", "host"
+"""Directions of what is no operation of the step: waiting for input, and for the program."""
+
+REST = "reduction and updates"
+"""The layer of what belongs to no tower."""
+
+REDUCTION, UPDATE = "reduction", "update"
+"""Kinds in that layer."""
+
+
+class Part(NamedTuple):
+    """What times are added up by.
+
+    Attributes:
+      layer: canonical name; of operations outside of any layer, their kind.
+      kind: of operations, such as "convolution 3x3".
+      direction: see `FORWARD` and `INPUT`.
+    """
+
+    layer: str
+    kind: str
+    direction: str
+
+
+INPUT_OPERATIONS = Part("input pipeline", "operations", INPUT)
+"""Operations of the input pipeline, while none of the step ran."""
+
+INPUT_WAIT = Part("input pipeline", "wait", INPUT)
+"""Time in which the program waited for a batch before the step."""
+
+GAPS = Part("between operations", "no operation", HOST)
+"""Time between the step's first and last operation in which none ran."""
+
+PROGRAM = Part("outside the graph", "program", HOST)
+"""The rest of a step's time, before its first operation and after its last."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfiledPart:
+    """One layer, kind and direction.
+
+    Attributes:
+      layer, kind, direction: see `Part`.
+      seconds: of the wall time of each profiled step.
+      flops: of convolutions and matrix products in a step, all devices together; 0 for others.
+      bytes: read and written in a step, by the shapes of the graph.
+      operations: how many ran in the last profiled step, by kernel and type of their results, such
+        as "_FusedConv2D bfloat16".
+    """
+
+    layer: str
+    kind: str
+    direction: str
+    seconds: tuple[float, ...]
+    flops: int
+    bytes: int
+    operations: Mapping[str, int]
+
+    @property
+    def part(self) -> Part:
+        """What it is the time of."""
+        return Part(self.layer, self.kind, self.direction)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepProfile(Document):
+    """Profiled steps of one process, schema 1.
+
+    Attributes:
+      step_seconds: wall time of each profiled step, the profiler at work.
+      input_wait_seconds: part of it in which the program waited for a batch.
+      rows: their times; those of a step add up to its wall time.
+      graph: operations by type in the graphs that TensorFlow optimized and divided among devices.
+      record: of the whole run, whose timed steps are not profiled.
+
+    Raises:
+      ValueError: values that contradict each other; names the key.
+    """
+
+    kind: ClassVar[str] = "step_profile"
+    schema: ClassVar[int] = 1
+    item_lines: ClassVar[tuple[str, ...]] = ("rows",)
+
+    step_seconds: tuple[float, ...]
+    input_wait_seconds: tuple[float, ...]
+    rows: tuple[ProfiledPart, ...]
+    graph: Mapping[str, int]
+    record: RunRecord
+
+    def __post_init__(self) -> None:
+        steps = len(self.step_seconds)
+        if not steps or not all(map(is_amount, self.step_seconds)):
+            raise ValueError("step_seconds: there must be times, all greater than 0")
+        if not self.record.step_seconds:
+            raise ValueError("record.step_seconds: no timed step")
+        for row in self.rows:
+            if len(row.seconds) != steps:
+                raise ValueError(f"rows: {len(row.seconds)} values for {steps} steps")

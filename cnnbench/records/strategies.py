@@ -1,0 +1,164 @@
+"""The document of `cnnbench strategies`, schema 1: the modes of --variable_update side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from math import isfinite
+from typing import Any, ClassVar
+
+from cnnbench.base.text.numbers import number
+from cnnbench.records.codec import ABSENT, TIME, Document, json_key, one_of, started
+from cnnbench.records.parts import check_amount
+from cnnbench.records.subject import Subject
+
+ONE_TOWER = "one_tower"
+"""The case that the modes are compared with."""
+
+REFERENCE, EQUAL, DIFFERENT, APART = "reference", "equal", "different", "not compared"
+UNKNOWN = ""
+WEIGHTS = (REFERENCE, EQUAL, DIFFERENT, APART, UNKNOWN)
+
+_ANY_NUMBER = ("overhead", "weight_distance")
+"""Values that may be negative, infinite or no number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrategyRow:
+    """One row; None where nothing was measured.
+
+    Attributes:
+      mode: name of the case.
+      all_reduce: the aggregation in use, as the record names it; "" for none.
+      processes: that went well.
+      images_per_sec: median over the processes.
+      low, high: 95 % interval of that, or the range where there are too few processes.
+      overhead: time of a step beyond that of one tower with the same work, as a share of it; the
+        median over the rounds, each compared with its own one tower.
+      peak_memory_bytes, build_seconds, first_step_seconds: medians.
+      variables, variable_copies, reduction_operations: see `Placement` of records.
+      weights: "reference", "equal" to it, "different", "not compared", or "" where there was no
+        other checkpoint.
+      weight_distance: of the weights from the reference: the largest difference of two elements
+        of a variable, as a share of its largest element.
+      weight_variable: where it is that large; "" if all bits are equal.
+      problem: why a process failed, or "".
+    """
+
+    mode: str
+    all_reduce: str = ""
+    processes: int = 0
+    images_per_sec: float | None = None
+    low: float | None = None
+    high: float | None = None
+    overhead: float | None = None
+    peak_memory_bytes: float | None = None
+    build_seconds: float | None = None
+    first_step_seconds: float | None = None
+    variables: int | None = None
+    variable_copies: int | None = None
+    reduction_operations: int | None = None
+    weights: str = field(default=UNKNOWN, metadata=one_of(WEIGHTS))
+    weight_distance: float | None = None
+    weight_variable: str = ""
+    problem: str = ""
+
+    def __post_init__(self) -> None:
+        if self.weights not in WEIGHTS:
+            raise ValueError(f"rows.weights: {self.weights!r} is none of {', '.join(WEIGHTS)}")
+        for one in fields(self):
+            value = getattr(self, one.name)
+            checked = isinstance(value, (int, float)) and one.name not in _ANY_NUMBER
+            if checked and value != 0:
+                check_amount(f"rows.{json_key(one)}", value)
+        if self.overhead is not None and not isfinite(self.overhead):
+            raise ValueError(f"rows.overhead: {self.overhead} is not finite")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrategyProcess:
+    """A process of a round that went well.
+
+    Attributes:
+      mode: name of the case.
+      round: from 1.
+      run_id: of its record.
+      images_per_sec: at the median step; None where it is unknown.
+    """
+
+    mode: str
+    round: int
+    run_id: str
+    images_per_sec: float | None
+
+    def __post_init__(self) -> None:
+        if self.images_per_sec is not None:
+            check_amount("processes.images_per_sec", self.images_per_sec)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrategiesDocument(Document):
+    """What ``cnnbench strategies`` found.
+
+    Attributes:
+      run_id: unique.
+      started_at: ISO 8601 with offset, UTC.
+      command: argv.
+      config: parameters of the first mode, resolved.
+      rows: a mode each, one tower first.
+      processes: in the order of the rows.
+      weights_tolerance: largest distance of weights that are called equal.
+      environment: facts about machine and software; unknown ones are absent.
+      subject: what was measured; None, and the key is missing, where nothing names it.
+
+    Raises:
+      ValueError: values that cannot be; names the key.
+    """
+
+    kind: ClassVar[str] = "strategies"
+    schema: ClassVar[int] = 1
+    item_lines: ClassVar[tuple[str, ...]] = ("rows", "processes")
+
+    run_id: str
+    started_at: str = field(metadata=TIME)
+    command: tuple[str, ...]
+    config: Mapping[str, Any]
+    rows: tuple[StrategyRow, ...]
+    processes: tuple[StrategyProcess, ...]
+    weights_tolerance: float
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    subject: Subject | None = field(default=None, metadata=ABSENT)
+
+    def __post_init__(self) -> None:
+        started(self.started_at)
+        if not self.rows:
+            raise ValueError("rows: none")
+
+    def speeds(self, mode: str) -> tuple[float, ...]:
+        """Images/sec of the processes of a mode, as far as they are known."""
+        of_mode = (one.images_per_sec for one in self.processes if one.mode == mode)
+        return tuple(speed for speed in of_mode if speed is not None)
+
+
+def weight_remarks(rows: Sequence[StrategyRow], tolerance: float) -> list[tuple[str, bool]]:
+    """What the comparison of weights gave, a line each, with whether it is as it should be.
+
+    Args:
+      tolerance: largest distance of weights that are called equal.
+    """
+    reference = next((row.mode for row in rows if row.weights == REFERENCE), None)
+    if reference is None:
+        return [("weights were not compared", True)]
+    found = []
+    equal = [row for row in rows if row.weights == EQUAL]
+    if equal:
+        largest = max(row.weight_distance or 0.0 for row in equal)
+        bits = "all bits" if largest == 0.0 else f"within {number(largest)} of the largest value"
+        names = ", ".join(row.mode for row in equal)
+        found.append((f"weights equal those of {reference}, {bits}: {names}", True))
+    for row in rows:
+        if row.weights == DIFFERENT:
+            share = f"{number(row.weight_distance)} of its largest value, more than {tolerance:g}"
+            of = f"weights of {row.mode} differ from those of {reference}"
+            found.append((f"{of}: {row.weight_variable} by {share}", False))
+    return found

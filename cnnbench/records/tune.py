@@ -1,0 +1,138 @@
+"""The document of `cnnbench tune`, schema 1: the fastest flags of a network, and their proof."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+from typing import ClassVar
+
+from cnnbench.records.codec import Document
+from cnnbench.records.parts import check_amount
+
+FASTER, SAME, SLOWER, OPEN, NONE = "faster", "same", "slower", "open", "none"
+VERDICTS = (FASTER, SAME, SLOWER, OPEN, NONE)
+"""On the leader: three of `ab`; anything else of it; no candidate seemed faster."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneRow:
+    """A candidate; None where nothing was measured.
+
+    Attributes:
+      candidate: the flags that it adds, or "as given".
+      flags: all of its flags.
+      changes: what it trains differently: words of --allow.
+      group: of the race that it was first in.
+      processes: that were measured.
+      images_per_sec: the median over them.
+      gain: speed above that of the flags as they are given, as a share of it, estimated from all
+        races.
+      low, high: ends of its 95 % interval.
+      left: "slower", "behind", "failed" or "untried"; "" for one that was there at the end.
+      after: number of the last round that it ran in; None if it was there at the end.
+      reason: why it left, or "".
+    """
+
+    candidate: str
+    flags: tuple[str, ...]
+    changes: tuple[str, ...] = ()
+    group: str = ""
+    processes: int = 0
+    images_per_sec: float | None = None
+    gain: float | None = None
+    low: float | None = None
+    high: float | None = None
+    left: str = ""
+    after: int | None = None
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        if self.images_per_sec is not None:
+            check_amount("rows.images_per_sec", self.images_per_sec)
+        _check_finite("rows.", self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefusedCandidate:
+    """A candidate that cannot run.
+
+    Attributes:
+      group: of the space.
+      candidate: the flags that it adds.
+      reason: why.
+    """
+
+    group: str
+    candidate: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneDocument(Document):
+    """What ``cnnbench tune`` found, schema 1.
+
+    Attributes:
+      command: the fastest flags that are proven, as words of a command line.
+      verdict: of the leader against the flags as they are given: "faster", "same", "slower", "open"
+        or, where the latter lead themselves, "none".
+      reason: of the verdict.
+      leader: name of the candidate that led at the end of the races.
+      gain: its speed above that of the flags as they are given, as a share of it, from the pairs.
+      low, high: ends of its interval.
+      confidence: of the interval.
+      pairs: measured.
+      weights: a sentence on whether it trains the same weights.
+      trains_alike: whether it does; None where that was not compared.
+      given: the flags as they are given.
+      seed: of all orders.
+      seconds: wall time of the processes.
+      budget_seconds: of --minutes.
+      scatter: standard deviation of a process in the races, as a share; None if it is unknown.
+      failure: the error that ended the proof, or "".
+      rows: the candidates, the fastest first; then those that were not measured.
+      refused: candidates that cannot run.
+
+    Raises:
+      ValueError: values that cannot be; names the key.
+    """
+
+    kind: ClassVar[str] = "tune"
+    schema: ClassVar[int] = 1
+    item_lines: ClassVar[tuple[str, ...]] = ("rows", "refused")
+
+    command: tuple[str, ...]
+    verdict: str
+    reason: str
+    leader: str
+    gain: float | None
+    low: float | None
+    high: float | None
+    confidence: float | None
+    pairs: int
+    weights: str
+    trains_alike: bool | None
+    given: tuple[str, ...]
+    seed: int
+    seconds: float
+    budget_seconds: float
+    scatter: float | None
+    failure: str
+    rows: tuple[TuneRow, ...]
+    refused: tuple[RefusedCandidate, ...]
+
+    def __post_init__(self) -> None:
+        if self.verdict not in VERDICTS:
+            raise ValueError(f"verdict: {self.verdict!r} is none of {', '.join(VERDICTS)}")
+        _check_finite("", self)
+
+    @property
+    def proven(self) -> bool:
+        """Whether the leader is faster, and trains the same as far as that was compared."""
+        return self.verdict == FASTER and self.trains_alike is not False
+
+
+def _check_finite(section: str, of: TuneRow | TuneDocument) -> None:
+    for key in ("gain", "low", "high"):
+        value = getattr(of, key)
+        if value is not None and not isfinite(value):
+            raise ValueError(f"{section}{key}: {value} is not finite")

@@ -1,0 +1,138 @@
+"""Refusal of flags that contradict a model or data set, before TensorFlow is loaded."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from cnnbench.base.jobs.job import Job
+from cnnbench.base.text.numbers import binary
+from cnnbench.data.dataset import Dataset
+from cnnbench.errors import FlagError
+from cnnbench.flags import Params
+from cnnbench.flags.groups.run import evaluates
+from cnnbench.machine.cpu import processor
+from cnnbench.machine.host import Host
+from cnnbench.models.elements import Element
+from cnnbench.models.model import Model
+from cnnbench.models.spec import ModelSpec
+from cnnbench.run.driver import checkpoint_folder
+
+_LARGEST_GRAPH = 2**31 - 2**26  # of a protocol buffer, with room for the operations
+
+# Without one of these a product of 8-bit integers overflows the 16 bits of its sums.
+_INT8_INSTRUCTIONS = ("avx512_vnni", "avx_vnni", "amx_int8")
+
+
+def check_model(params: Params, model: Model, mode: str) -> None:
+    """Refuses flags that need a property that the model lacks."""
+    if params.label_smoothing and mode.startswith("training") and not model.has_softmax_loss():
+        raise FlagError(
+            "label_smoothing",
+            params.label_smoothing,
+            f"needs a softmax loss, but --model={params.model} has one of its own; leave it out",
+        )
+    if params.print_training_accuracy and "top_1" not in model.metric_names:
+        metrics = ", ".join(model.metric_names)
+        has = f"its metrics are {metrics}" if metrics else "it has other metrics"
+        reason = f"model {model.name} has no top-1 accuracy; {has}: leave the flag out"
+        raise FlagError("print_training_accuracy", "true", reason)
+    if params.collect_eval_results_async and evaluates(params) and not model.has_host_metrics():
+        raise FlagError(
+            "collect_eval_results_async",
+            "true",
+            f"--model={params.model} has no metrics that need a process; leave it out",
+        )
+
+
+def check_input(params: Params, dataset: Dataset) -> None:
+    """Refuses flags that need a property that the data set lacks."""
+    if params.input_preprocessor not in dataset.preprocessors:
+        choices = " or ".join(dataset.preprocessors)
+        reason = f"data set {dataset.name} takes {choices}"
+        raise FlagError("input_preprocessor", params.input_preprocessor, reason)
+    if params.on_bad_record == "skip" and params.data_dir and not dataset.skips_bad_records:
+        reason = f"the files of data set {dataset.name} are read whole; use fail"
+        raise FlagError("on_bad_record", "skip", reason)
+
+
+def check_frozen(params: Params, spec: ModelSpec, towers: int) -> None:
+    """Refuses weights that a frozen graph cannot hold."""
+    size = {"fp32": 4, "int8": 5}.get(params.precision, 2) * spec.parameters * towers
+    if params.forward_only and params.freeze_when_forward_only and size >= _LARGEST_GRAPH:
+        raise FlagError(
+            "freeze_when_forward_only",
+            "true",
+            f"{params.model} on {towers} devices has {binary(size)} of weights, and a "
+            "graph holds less than 2 GiB; use fewer devices or a 16-bit --precision",
+        )
+
+
+def check_int8(model: Model, spec: ModelSpec) -> None:
+    """Refuses a model or a machine without convolutions in 8-bit integers."""
+    if not any(len(one.shape) == 4 for one in spec.variables):
+        raise FlagError("precision", "int8", f"{model.name} has no convolution to run in 8 bits")
+    found = processor(Host()).get("cpu_isa")
+    if not isinstance(found, list) or not set(found) & set(_INT8_INSTRUCTIONS):
+        reason = f"this CPU has none of {', '.join(_INT8_INSTRUCTIONS)}; use bf16 or fp32"
+        raise FlagError("precision", "int8", reason)
+    if os.environ.get("TF_ENABLE_ONEDNN_OPTS") == "0":
+        raise FlagError(
+            "precision", "int8", "its kernels are oneDNN's; unset TF_ENABLE_ONEDNN_OPTS"
+        )
+
+
+def check_shards(params: Params, dataset: Dataset, job: Job) -> None:
+    """Refuses sharding by files where files cannot be shared out or are too few."""
+    policy, workers = params.auto_shard_policy, job.num_workers
+    if policy != "file" or workers == 1 or params.data_dir is None or params.eval:
+        return
+    files = len(dataset.subsets_in(params.data_dir)["train"])
+    if not dataset.skips_bad_records:
+        reason = f"every worker reads the files of data set {dataset.name} whole; use data or off"
+    elif files < workers:
+        reason = f"there are {files} training files for {workers} workers; use data or off"
+    else:
+        return
+    raise FlagError("auto_shard_policy", policy, reason)
+
+
+def set_aux_head(params: Params, model: Model) -> None:
+    """Switches the auxiliary head on where --aux_head asks for it; refuses models without one."""
+    if not params.aux_head:
+        return
+    if model.aux_head is None:
+        reason = f"--model={params.model} has no auxiliary head to switch on; leave it out"
+        raise FlagError("aux_head", "true", reason)
+    model.aux_head = True
+
+
+def check_elements(
+    spec: ModelSpec, model: Model, dataset: Dataset, examples: Sequence[Element]
+) -> None:
+    """Refuses a model with elements that the data set does not provide.
+
+    Raises:
+      FlagError: names the first such element.
+    """
+    if type(model).preprocess is not Model.preprocess:
+        return
+    given = {one.name: (one.shape, one.dtype) for one in examples}
+    for one in spec.elements:
+        if given.get(one.name) != (one.shape, one.dtype):
+            offered = ", ".join(f"{name} {shape} {dtype}" for name, (shape, dtype) in given.items())
+            raise FlagError(
+                "model",
+                model.name,
+                f"takes {one.name} {one.shape} {one.dtype} of an example, but data set "
+                f"{dataset.name} gives {offered}",
+            )
+
+
+def check_backbone(path: str, model: Model, spec: ModelSpec) -> None:
+    """Refuses a model without a backbone, and a folder without a checkpoint."""
+    within = [v for v in spec.variables if v.name.startswith(f"{model.backbone}/")]
+    if not model.backbone or not within:
+        raise FlagError("backbone_model_path", path, f"--model={model.name} has no backbone")
+    if checkpoint_folder.latest(path) is None:
+        raise FlagError("backbone_model_path", path, "there is no checkpoint")

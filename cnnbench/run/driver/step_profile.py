@@ -1,0 +1,158 @@
+"""Profiles the last steps of a warm-up and tells what each row of their time belongs to."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from cnnbench.models.declare import Flops, scope_flops
+from cnnbench.records.step_profile import (
+    GAPS,
+    INPUT_OPERATIONS,
+    INPUT_WAIT,
+    PROGRAM,
+    Part,
+    ProfiledPart,
+    StepProfile,
+)
+from cnnbench.run.driver.plan import Plan
+from cnnbench.run.observe.work import OperationWork, Works, flops_by_part
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cnnbench.records.run import RunRecord
+    from cnnbench.run.driver.probes import Probe
+    from cnnbench.run.observe.operations import WallTimes
+    from cnnbench.run.observe.xplane import XPlane
+
+
+class StepProfiler:
+    """Profiles the last steps of a run's warm-up.
+
+    Attributes:
+      steps: of each profiled step, how its time divides among operations.
+      waits: seconds for which each waited for its input.
+
+    Args:
+      plan: of the run.
+      most: steps to profile; all of the warm-up but its first where it has fewer.
+      waited: seconds that the run has waited for input so far.
+    """
+
+    def __init__(self, plan: Plan, most: int, waited: Callable[[], float] = lambda: 0.0) -> None:
+        self._plan = plan
+        self._count = min(most, max(1, plan.warmup - 1))
+        self._waited = waited
+        self._graph: Any = None
+        self._partitions: list[Any] = []
+        self.steps: list[WallTimes] = []
+        self.waits: list[float] = []
+
+    def looks(self, plan: Plan, graph: Any) -> Iterable[Probe]:
+        """The probes; see `cnnbench.run.driver.probes.Looks`."""
+        from cnnbench.run.driver.probes import Probe
+        from cnnbench.run.observe.graphs import collecting_partitions
+
+        self._graph = graph
+        for step in range(plan.warmup - self._count + 1, plan.warmup + 1):
+            yield Probe(step, self._profiled())
+        # The runtime divides a graph among the devices when it runs for the first time. Where that
+        # step is profiled, too, this look is left before the profile is read.
+        yield Probe(1, collecting_partitions(self._partitions))
+
+    @contextmanager
+    def _profiled(self) -> Iterator[None]:
+        from cnnbench.run.observe.operations import wall_times
+        from cnnbench.run.observe.profile import profiling
+
+        def use(planes: tuple[XPlane, ...]) -> None:
+            self.steps.append(wall_times(planes, self.works.knows))
+
+        before = self._waited()
+        with profiling(None, use):
+            yield
+            self.waits.append(self._waited() - before)
+
+    @cached_property
+    def works(self) -> Works:
+        """The work of the step's operations; known once its first step is over."""
+        kernels = {
+            one.name.rpartition("/")[0]: one.shape
+            for one in self._plan.spec.variables
+            if one.trainable and len(one.shape) in (2, 4)
+        }
+        return Works(self._graph, self._partitions, self.flops, kernels)
+
+    @cached_property
+    def flops(self) -> Mapping[str, Flops]:
+        """FLOPs of all devices in a step, by layer."""
+        plan = self._plan
+        found = scope_flops(plan.model, plan.spec.num_classes, training=plan.trains)
+        images = plan.global_batch
+        return {name: Flops(*(images * part for part in one)) for name, one in found.items()}
+
+    def profile(self, record: RunRecord) -> StepProfile:
+        """The profile of a run that has ended.
+
+        Args:
+          record: of the run.
+        """
+        seconds = record.warmup_step_seconds[: self._plan.warmup][-len(self.steps) :]
+        works = {one: self.works(*one) for step in self.steps for one in step.counts}
+        return StepProfile(
+            step_seconds=seconds,
+            input_wait_seconds=tuple(self.waits),
+            rows=tuple(rows_of(self.steps, seconds, self.waits, works, self.flops, self.works)),
+            graph=self.works.graph(),
+            record=record,
+        )
+
+
+def rows_of(
+    steps: Sequence[WallTimes],
+    step_seconds: Sequence[float],
+    waits: Sequence[float],
+    works: Mapping[tuple[str, str], OperationWork],
+    flops: Mapping[str, Flops],
+    types: Works,
+) -> Iterable[ProfiledPart]:
+    """The rows of profiled steps, which add up to the times of the steps.
+
+    Args:
+      steps: how the time of each divides among operations.
+      step_seconds: wall time of each.
+      waits: seconds for which each waited for its input.
+      works: of every operation by name and type.
+      flops: of all devices in a step, by layer.
+      types: tells the types of results.
+    """
+    seconds: defaultdict[Part, list[float]] = defaultdict(lambda: [0.0] * len(steps))
+    moved: Counter[Part] = Counter()
+    operations: defaultdict[Part, Counter[str]] = defaultdict(Counter)
+    for (name, kernel), work in works.items():
+        moved[work.part] += work.bytes
+        if times := steps[-1].counts[name, kernel]:
+            operations[work.part][f"{kernel} {types.results(name)}".rstrip()] += times
+    for number, step in enumerate(steps):
+        for operation, spent in step.seconds.items():
+            seconds[works[operation].part][number] += spent
+        around = step_seconds[number] - sum(step.seconds.values())
+        around -= step.other_seconds + step.idle_seconds
+        wait = min(max(0.0, around), waits[number])
+        seconds[INPUT_OPERATIONS][number] = step.other_seconds
+        seconds[INPUT_WAIT][number] = wait
+        seconds[GAPS][number] = step.idle_seconds
+        seconds[PROGRAM][number] = around - wait
+    counted = flops_by_part(works.values(), flops)
+    for part, values in seconds.items():
+        yield ProfiledPart(
+            **part._asdict(),
+            seconds=tuple(values),
+            flops=counted.get(part, 0),
+            bytes=moved[part],
+            operations=dict(sorted(operations[part].items())),
+        )

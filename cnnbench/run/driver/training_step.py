@@ -1,0 +1,137 @@
+"""Steps as a training loop sees them: interfaces, results on the host, interrupts."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from signal import SIGINT, SIGTERM
+from types import FrameType
+from typing import NamedTuple, Protocol
+
+from cnnbench.base.interrupts import interrupt
+from cnnbench.base.jobs.job import Task
+from cnnbench.run.step.loss_scale import LossScale
+from cnnbench.run.step.train_step import StepResult
+from cnnbench.variable_mgr.worker_group import WorkerGroup
+
+
+class StepValues(NamedTuple):
+    """A step's results on the host.
+
+    Attributes:
+      metrics: the model's, in its order; empty where they are not computed.
+      skipped, staleness: see `StepResult`.
+      worker: name of the worker that made the update; "" where all take part in each.
+      stop: whether a worker of the job was interrupted.
+    """
+
+    loss: float
+    metrics: tuple[float, ...]
+    skipped: bool
+    stop: bool = False
+    staleness: int | None = None
+    worker: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        result: StepResult,
+        metric_names: Sequence[str],
+        workers: Sequence[Task],
+        *,
+        forward_only: bool,
+    ) -> StepValues:
+        """Reads the results of a step.
+
+        Args:
+          workers: tasks that `result.worker` counts.
+        """
+        loss = float(result.loss.numpy())
+        if forward_only and math.isfinite(loss):
+            loss = 0.0  # a forward pass has no loss, and tf_cnn_benchmarks prints 0
+        names = metric_names if result.metrics else ()
+        number = None if result.worker is None else int(result.worker.numpy())
+        return cls(
+            loss=loss,
+            metrics=tuple(float(result.metrics[name].numpy()) for name in names),
+            skipped=result.skipped is not None and bool(result.skipped.numpy()),
+            stop=result.stop is not None and bool(result.stop.numpy()),
+            staleness=None if result.staleness is None else int(result.staleness.numpy()),
+            worker="" if number is None else str(workers[number]),
+        )
+
+
+class LaunchableStep(Protocol):
+    """A step launched by `Training`; see `TrainStep`."""
+
+    @property
+    def loss_scale(self) -> LossScale:
+        """See `TrainStep.loss_scale`."""
+        ...
+
+    def set_learning_rate(self, rate: float) -> None:
+        """See `TrainStep.set_learning_rate`."""
+        ...
+
+    def request_stop(self) -> None:
+        """See `TrainStep.request_stop`."""
+        ...
+
+    def __call__(self) -> StepResult:
+        """See `TrainStep.__call__`."""
+        ...
+
+    def on_host(self, result: StepResult) -> StepResult:
+        """See `TrainStep.on_host`."""
+        ...
+
+
+class WorkerStep(Protocol):
+    """The step of one asynchronous worker."""
+
+    @property
+    def input_wait_seconds(self) -> float:
+        """See `TrainStep.input_wait_seconds`."""
+        ...
+
+    def set_learning_rate(self, rate: float) -> None:
+        """See `TrainStep.set_learning_rate`."""
+        ...
+
+    def __call__(self) -> StepResult:
+        """See `TrainStep.__call__`."""
+        ...
+
+
+class Interrupts:
+    """Interrupts shared by all workers of a job.
+
+    Attributes:
+      pending: whether this process was interrupted and the others do not know yet.
+    """
+
+    def __init__(self, workers: WorkerGroup | None) -> None:
+        self._workers = workers
+        self.pending = False
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        """Ctrl-C in one worker ends all of them after the same step; a second one at once."""
+        if self._workers is None or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def handler(number: int, frame: FrameType | None) -> None:
+            if self.pending:
+                interrupt(number, frame)
+            self.pending = True
+
+        before = {number: signal.signal(number, handler) for number in (SIGINT, SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, old in before.items():
+                signal.signal(number, old)

@@ -1,0 +1,234 @@
+"""Attributes of the operations of a step: layer, kind, direction, bytes moved."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from cnnbench.models.declare import Flops
+from cnnbench.records.step_profile import (
+    FORWARD,
+    OUTSIDE,
+    REDUCTION,
+    REST,
+    TO_INPUT,
+    TO_KERNEL,
+    UPDATE,
+    Part,
+)
+from cnnbench.run.observe.layers import backward_operations, layer_of, of_tower
+
+_DECORATION = re.compile(r"^_(Mkl)?(Native)?")
+_PRODUCT = re.compile(r"Conv\d?D|MatMul|Einsum")
+_KINDS = (
+    (re.compile("BatchNorm"), "batch norm"),
+    (re.compile("Relu"), "ReLU"),
+    (re.compile("Pool"), "pooling"),
+    (re.compile(r"^Add|^BiasAdd"), "addition"),
+    (re.compile("^Cast"), "cast"),
+    (re.compile("Pad|Slice|Concat|Transpose|Tile|Pack|Split"), "moving data"),
+    (re.compile("Softmax|Sigmoid|Tanh|Gelu|Erf|Selu"), "other activation"),
+)
+_OTHER = "other"
+_PASSED_ON = ("Cast", "Identity", "Reshape", "Transpose")
+_WEIGHTS = ("ReadVariableOp", "Const")
+# They hand on the memory they get, or none.
+_NO_TRAFFIC = (
+    *("ReadVariableOp", "AssignVariableOp", "Identity", "Reshape", "Squeeze", "ExpandDims"),
+    *("Shape", "Const", "NoOp", "StopGradient", "PreventGradient"),
+)
+
+
+class OperationWork(NamedTuple):
+    """Work of one operation in one step.
+
+    Attributes:
+      part: what it belongs to.
+      is_product: whether it is a convolution or a matrix product, whose FLOPs are counted.
+      bytes: of its inputs and outputs, each once.
+    """
+
+    part: Part
+    is_product: bool
+    bytes: int
+
+
+class Works:
+    """Finds the work of every operation of a step.
+
+    Args:
+      traced: graph of the step, which knows shapes.
+      partitions: GraphDefs of what TensorFlow made of it, which know what is joined.
+      kernels: shapes of the trained kernels of layers, by layer.
+    """
+
+    def __init__(
+        self,
+        traced: Any,
+        partitions: Iterable[Any],
+        scopes: Collection[str],
+        kernels: Mapping[str, tuple[int, ...]],
+    ) -> None:
+        self._traced = {one.name: one for one in traced.get_operations()}
+        partitions = tuple(partitions)
+        self._nodes = {node.name: node for graph in partitions for node in graph.node}
+        self._called = {
+            node.name
+            for graph in partitions
+            for function in graph.library.function
+            for node in function.node_def
+        }
+        self._backward = backward_operations(traced)
+        self._scopes = scopes
+        self._kernels = kernels
+
+    def __call__(self, name: str, type: str) -> OperationWork:
+        """The work of an operation that ran."""
+        plain = _DECORATION.sub("", type)
+        layer = layer_of(name, self._scopes)
+        is_product = bool(_PRODUCT.search(plain))
+        product = self._joined(name) if is_product else None
+        if product is not None:
+            layer = layer_of(product.name, self._scopes)
+        if layer == REST:
+            return OperationWork(
+                Part(REST, self._outside(name, plain), OUTSIDE), False, self._bytes(name)
+            )
+        kind = self._product_kind(layer, plain) if is_product else _kind(plain)
+        direction = FORWARD
+        if name in self._backward or "gradient_tape/" in name:
+            direction = TO_KERNEL if self._is_to_kernel(name, plain, layer) else TO_INPUT
+        return OperationWork(Part(layer, kind, direction), is_product, self._bytes(name))
+
+    def knows(self, name: str) -> bool:
+        """Whether an operation that ran is one of the step; others are of the input, as a rule."""
+        return (
+            name in self._nodes
+            or name in self._traced
+            or of_tower(name)
+            or name.rpartition("/")[2] in self._called
+        )
+
+    def results(self, name: str) -> str:
+        """The type of an operation's first result, such as "bfloat16"; "" if it is not known."""
+        operation = self._traced.get(name)
+        outputs = () if operation is None else operation.outputs
+        return str(outputs[0].dtype.name) if outputs else ""
+
+    def graph(self) -> dict[str, int]:
+        """Operations by type in the partitions."""
+        return dict(sorted(Counter(node.op for node in self._nodes.values()).items()))
+
+    def _joined(self, name: str) -> Any:
+        """The product into which an operation of another type, such as a ReLU, was fused."""
+        waiting = [self._traced[name]] if name in self._traced else []
+        while waiting:
+            operation = waiting.pop()
+            if _PRODUCT.search(operation.type):
+                return operation
+            before = (tensor.op for tensor in operation.inputs)
+            waiting += [one for one in before if one.name not in self._nodes]
+        return None
+
+    def _product_kind(self, layer: str, plain: str) -> str:
+        kernel = self._kernels.get(layer, ())
+        if len(kernel) == 4:
+            name = "depthwise convolution" if "Depthwise" in plain else "convolution"
+            return f"{name} {kernel[0]}x{kernel[1]}"
+        return "dense" if len(kernel) == 2 else "matrix product"
+
+    def _is_to_kernel(self, name: str, plain: str, layer: str) -> bool:
+        """Whether a gradient is one of weights, not of a layer's input."""
+        if "BackpropFilter" in plain or plain == "BiasAddGrad":
+            return True
+        operation = self._traced.get(name)
+        if operation is None:
+            return False
+        if _PRODUCT.search(plain):
+            return not any(_is_weight(tensor) for tensor in operation.inputs)
+        kernel = math.prod(self._kernels.get(layer, ()))
+        made = [tensor.shape.num_elements() for tensor in operation.outputs]
+        return layer in self._kernels and made == [kernel]
+
+    def _outside(self, name: str, plain: str) -> str:
+        """The kind of an operation outside of the towers."""
+        if plain == "L2Loss":
+            return "L2 loss"
+        operation = self._traced.get(name)
+        handles = () if operation is None else _handles(operation)
+        if handles and plain != "ReadVariableOp":
+            return UPDATE
+        return REDUCTION if name in self._backward else _OTHER
+
+    def _bytes(self, name: str) -> int:
+        operation, node = self._traced.get(name), self._nodes.get(name)
+        if operation is None or node is None or operation.type in _NO_TRAFFIC:
+            return 0
+        sizes = [_size(tensor) for tensor in {*map(self._tensor, node.input)} - {None}]
+        made = sum(map(_size, operation.outputs))
+        # An update reads and writes the variables it is given, which are as large as the gradient.
+        return sum(sizes) + made + 2 * len(_handles(operation)) * max(sizes, default=0)
+
+    def _tensor(self, name: str) -> Any:
+        """A hashable reference to the traced tensor of this name.
+
+        None for a control input or one that is not known.
+        """
+        operation, _, index = name.partition(":")
+        found = self._traced.get(operation)
+        if found is None or int(index or 0) >= len(found.outputs):
+            return None
+        return found.outputs[int(index or 0)].ref()
+
+
+def _kind(plain: str) -> str:
+    return next((kind for pattern, kind in _KINDS if pattern.search(plain)), _OTHER)
+
+
+def _handles(operation: Any) -> list[Any]:
+    return [tensor for tensor in operation.inputs if tensor.dtype.name == "resource"]
+
+
+def _is_weight(tensor: Any) -> bool:
+    operation = tensor.op
+    while operation.type in _PASSED_ON:
+        operation = operation.inputs[0].op
+    return operation.type in _WEIGHTS and len(operation.outputs[0].shape) > 1
+
+
+def _size(tensor: Any) -> int:
+    tensor = tensor.deref() if hasattr(tensor, "deref") else tensor
+    if tensor.dtype.name == "resource" or not tensor.shape.is_fully_defined():
+        return 0
+    return int(tensor.shape.num_elements() * tensor.dtype.size)
+
+
+def flops_by_part(works: Iterable[OperationWork], flops: Mapping[str, Flops]) -> dict[Part, int]:
+    """The FLOPs of layers, each direction with the products that compute it.
+
+    Args:
+      works: of the operations of a step.
+      flops: of all devices in a step, by layer.
+    """
+    products: defaultdict[str, dict[str, Part]] = defaultdict(dict)
+    for work in works:
+        if work.is_product:
+            products[work.part.layer][work.part.direction] = work.part
+    counted: Counter[Part] = Counter()
+    for layer, parts in products.items():
+        for part, count in _of_directions(flops.get(layer, Flops()), parts):
+            counted[part] += count
+    return dict(counted)
+
+
+def _of_directions(flops: Flops, parts: Mapping[str, Part]) -> Iterable[tuple[Part, int]]:
+    """Where gradients of both factors of a product look alike, as in attention, they are one
+    part."""
+    for direction, count in zip((FORWARD, TO_INPUT, TO_KERNEL), flops, strict=True):
+        other = TO_INPUT if direction == TO_KERNEL else TO_KERNEL
+        found = parts.get(direction) or (None if direction == FORWARD else parts.get(other))
+        if count and found is not None:
+            yield found, count

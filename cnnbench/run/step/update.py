@@ -1,0 +1,219 @@
+"""The updates of a step: reduced, completed and applied as planned.
+
+Every tower's loss contains the L2 loss of its own weights, so under "mean" the reduced
+gradient contains its gradient once, under "sum" once per tower.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from cnnbench.base.jobs.devices import cpu_of
+from cnnbench.models.batch_norm import Moments
+from cnnbench.models.spec import VariableSpec
+from cnnbench.run.step.batch_norm_stats import update_moving_averages
+from cnnbench.run.step.loss_scale import Factor, LossScale, inverse_of, unscaled
+from cnnbench.run.step.optimizers import Optimizer
+from cnnbench.run.step.readers import Readers
+from cnnbench.run.step.tower import StepConfig, TowerResult
+from cnnbench.variable_mgr import gradients
+from cnnbench.variable_mgr.base import VariableMgr
+from cnnbench.variable_mgr.gradients import Column, Gradient
+from cnnbench.variable_mgr.kept import traced_graph
+
+
+class Updates(NamedTuple):
+    """Ops of a step that change state, `StepResult.skipped` and `StepResult.staleness`."""
+
+    ops: list[Any]
+    skipped: tf.Tensor | None
+    staleness: tf.Tensor | None = None
+
+
+class Updater:
+    """Executes `StepConfig.update` inside the traced step.
+
+    Args:
+      trainables: what is trained, in the order of every tower's gradients.
+      optimizer: its slots have been created.
+      loss_scale: decides about steps that overflow.
+      config: see StepConfig.
+
+    Attributes:
+      reduction_operations: that the manager added to the traced step between gradients and
+        updates; None before it is traced.
+    """
+
+    def __init__(
+        self,
+        manager: VariableMgr,
+        trainables: Sequence[VariableSpec],
+        optimizer: Optimizer,
+        loss_scale: LossScale,
+        config: StepConfig,
+    ) -> None:
+        self._manager = manager
+        self._devices = manager.get_devices()
+        self._trainables = trainables
+        self._optimizer = optimizer
+        self._loss_scale = loss_scale
+        self._config = config
+        self._plan = plan = config.update
+        decayed = [v.name for v in trainables if v.weight_decay and plan.weight_decay]
+        # One list for each apply device.
+        self._decayed = gradients.transposed([manager.updated(name).copies for name in decayed])
+        copies = list(itertools.chain.from_iterable(self._decayed))
+        fused = [variable for variable in copies if plan.fuses(variable)]
+        optimizer.fuse_decay(fused, plan.decay)
+        complete = copies if plan.deferred else fused
+        self._added_late = {v.ref() for v in copies} - {v.ref() for v in complete}
+        towers = range(len(self._devices))
+        self._read = {manager.variable(t, name).ref() for t in towers for name in decayed}
+        self.reduction_operations: int | None = None
+
+    def __call__(
+        self,
+        towers: Sequence[TowerResult],
+        factor: Factor,
+        sums: Sequence[tf.Tensor],
+        rate: tf.Tensor,
+    ) -> tuple[Updates, list[tf.Tensor]]:
+        """All ops that change the state of the model and its optimizer.
+
+        Args:
+          factor: loss scale that their gradients have.
+          sums: float32 scalars, over the towers of this step.
+          rate: learning rate, with the factor of the plan.
+
+        Returns:
+          What it does, and these sums over the towers of the whole job.
+        """
+        manager = self._manager
+        early, late = (factor, None) if self._plan.deferred else (None, factor)
+        columns = self._columns(towers, early)
+        graph = traced_graph()
+        before = len(graph.get_operations())
+        devices, state, totals = manager.reduce_together(columns, sums)
+        self.reduction_operations = len(graph.get_operations()) - before
+        reduced = []
+        for index, device in enumerate(devices):
+            with tf.device(device), tf.name_scope(f"apply_{index}"):
+                reduced.append(manager.get_gradients_to_apply(index, state))
+        verdict = self._loss_scale.judge(
+            [[gradient for gradient, _ in pairs] for pairs in reduced],
+            together=manager.replicas_in_sync,
+        )
+        ops = list(verdict.updates)
+        readers = Readers(towers[0].loss.graph)
+        rates = self._rates(rate, devices)
+        for index, device in enumerate(devices):
+            with tf.device(device), tf.name_scope(f"apply_{index}"):
+                inverse = inverse_of(late)
+                pairs = []
+                for gradient, variable in reduced[index]:
+                    with tf.device(variable.device):
+                        final = self._finished(gradient, variable, inverse)
+                        pairs.append((readers.before_update(variable, final), variable))
+                ops += manager.append_apply_gradients(
+                    *(self._optimizer, pairs, verdict.guards[index], device),
+                    learning_rate=rates[index],
+                )
+        ops += manager.after_updates()
+        moments = [tower.moments for tower in towers]
+        guards = verdict.guards
+        if self._plan.deferred:
+            # The judged gradients are of the previous step, the moments of this one.
+            guards = [self._loss_scale.guard(_statistics(moments))] * len(towers)
+        ops += update_moving_averages(manager, moments, self._config.bn_stats, guards)
+        return Updates(ops, verdict.skipped), totals
+
+    def weight_losses(self) -> list[tf.Tensor]:
+        """Half the squared norm of every decayed weight, each on the weight's device."""
+        # Equal replicas have equal norms; one is enough.
+        groups = self._decayed[:1] if self._manager.replicas_in_sync else self._decayed
+        losses = []
+        for variable in itertools.chain.from_iterable(groups):
+            with tf.device(variable.device):
+                losses.append(tf.nn.l2_loss(self._manager.decayed(variable)))
+        return losses
+
+    def l2_loss(self, weight_losses: Sequence[tf.Tensor]) -> tf.Tensor:
+        """The L2 loss, the mean over towers, on the current device.
+
+        Args:
+          weight_losses: what the method of this name has returned, unless empty.
+        """
+        copies = 1 if self._manager.replicas_in_sync else len(self._devices)
+        return tf.add_n(list(weight_losses)) * (self._plan.weight_decay / copies)
+
+    def _columns(self, towers: Sequence[TowerResult], factor: Factor) -> list[Column]:
+        """Gradients by variable, in the form in which they are reduced.
+
+        Args:
+          factor: loss scale to be removed.
+        """
+        inverses = gradients.on_devices(self._devices, inverse_of, [factor] * len(towers))
+        columns = []
+        by_variable = gradients.transposed([tower.gradients for tower in towers])
+        for spec, of_towers in zip(self._trainables, by_variable, strict=True):
+            pairs = list(zip(of_towers, inverses, strict=True))
+            own = gradients.on_devices(self._devices, lambda pair: unscaled(*pair), pairs)
+            variables = [self._manager.variable(t, spec.name) for t in range(len(towers))]
+            columns.append(self.before_reduction(Column(own, variables)))
+        return columns
+
+    def before_reduction(self, column: Column) -> Column:
+        """A column with the towers' L2 gradients added, if the plan adds them here.
+
+        Otherwise a decayed weight that nothing but its L2 loss depends on gets zeros.
+        """
+        if column.variables[0].ref() not in self._read:
+            return column
+        if self._plan.deferred:
+            return column.mapped(self._devices, self._with_decay)
+        if self._manager.replicas_in_sync and any(g is not None for g in column.gradients):
+            return column  # None counts as zero in the reduction, which knows in what form
+        return column.mapped(self._devices, _zeros_for_none)
+
+    def _with_decay(self, gradient: Gradient, variable: tf.Variable) -> tf.Tensor:
+        term = self._manager.decayed(variable) * self._plan.decay
+        return term if gradient is None else gradients.dense(gradient, variable) + term
+
+    def _finished(self, gradient: tf.Tensor, variable: tf.Variable, inverse: Factor) -> tf.Tensor:
+        """A reduced gradient in the optimizer's form, on its variable's device."""
+        gradient = unscaled(gradient, inverse)
+        if variable.ref() in self._added_late:
+            gradient = self._with_decay(gradient, variable)
+        bound = self._plan.clip
+        return gradient if bound is None else tf.clip_by_value(gradient, -bound, bound)
+
+    def _rates(self, rate: tf.Tensor, devices: Sequence[str]) -> list[tf.Tensor]:
+        """The learning rate for the updates on each device, sent once to every process."""
+        host = self._config.host
+        by_home = {host: _copy(host, rate)}
+        for home in map(cpu_of, devices):
+            if home not in by_home:
+                by_home[home] = _copy(home, by_home[host])
+        return [by_home[cpu_of(device)] for device in devices]
+
+
+def _copy(device: str, tensor: tf.Tensor) -> tf.Tensor:
+    with tf.device(device):
+        return tf.identity(tensor)
+
+
+def _zeros_for_none(gradient: Gradient, variable: tf.Variable) -> Gradient:
+    return tf.zeros(variable.shape) if gradient is None else gradient
+
+
+def _statistics(towers: Sequence[Sequence[Moments]]) -> list[tf.Tensor]:
+    return [
+        statistic
+        for moments in towers
+        for layer in moments
+        for statistic in (layer.batch_mean, layer.batch_variance)
+    ]

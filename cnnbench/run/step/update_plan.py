@@ -1,0 +1,96 @@
+"""The arithmetic of an update, decided once for a run; no TensorFlow.
+
+From the gradients g of the towers' scaled losses to a new weight w:
+
+    g / s             s: the loss scale
+    g + d w           the gradient of the L2 loss
+    sum, mean         over towers, by the variable manager
+    clip to [-c, c]
+    w = update(g, r)  by the optimizer, at learning rate r
+
+Scale and decay come after the reduction: that takes fewer operations, and 16-bit gradients keep
+their scale on the way. Gradients that wait for the next step are completed before it, since scale
+and weights may have changed by then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cnnbench.base.jobs.devices import is_cpu
+from cnnbench.flags.cluster import asynchronous
+from cnnbench.flags.optimizers import OPTIMIZERS
+from cnnbench.flags.params import Params
+from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
+from cnnbench.variable_mgr.modes import Reduction
+
+# Gradients are added up by operations of ours, for all towers of the job.
+_BY_OUR_SUMS = (Reduction.AT_VARIABLE, Reduction.ALL_REDUCE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdatePlan:
+    """Scale, mean, decay and clipping of gradients: which, where, by which factors.
+
+    Attributes:
+      reduction: "mean" or "sum", of the manager.
+      rate_factor: of the learning rate; 1 / towers turns an update by a sum into one by the mean.
+      weight_decay: factor of the L2 loss of a tower, 0 for none.
+      decay: d, of the gradient to which it is added.
+      clip: c; None not to clip.
+      deferred: whether updates take the gradients of the step before; each tower then removes the
+        scale and adds decay before the reduction.
+      fused: whether decay is a part of the update, where there is an operation for that.
+    """
+
+    reduction: str = "mean"
+    rate_factor: float = 1.0
+    weight_decay: float = 0.0
+    decay: float = 0.0
+    clip: float | None = None
+    deferred: bool = False
+    fused: bool = False
+
+    def fuses(self, variable: Any) -> bool:
+        """Whether decay of a tf.Variable, on its own device, is part of its update."""
+        return self.fused and is_cpu(variable.device) and variable.dtype.name == "float32"
+
+
+def plan_update(params: Params, aggregation: AggregationSpec, towers: int) -> UpdatePlan:
+    """Plans the arithmetic of a run's updates.
+
+    Args:
+      params: validated.
+      towers: whose gradients are reduced together.
+    """
+    mode, reduction = params.update_mode, params.gradient_reduction
+    optimizer = OPTIMIZERS[params.optimizer]
+    deferred = aggregation.relaxed and mode.reduction is Reduction.ALL_REDUCE
+    # Saves one pass over all gradients. Not where something between reduction and update depends
+    # on their size, or 16 bits have to hold the sum.
+    rate_has_mean = (
+        optimizer.linear
+        and reduction == "mean"
+        and mode.reduction in _BY_OUR_SUMS
+        and not asynchronous(params)
+        and params.gradient_clip is None
+        and aggregation.compact_dtype is None
+        and not params.fp16_vars
+    )
+    if rate_has_mean:
+        reduction = "sum"
+    # The mean of the towers' L2 gradients is that of one, their sum that of all of them.
+    summed = reduction == "sum" and mode.in_sync and not deferred
+    return UpdatePlan(
+        reduction=reduction,
+        rate_factor=1.0 / towers if rate_has_mean else 1.0,
+        weight_decay=params.weight_decay,
+        decay=params.weight_decay * towers if summed else params.weight_decay,
+        clip=params.gradient_clip,
+        deferred=deferred,
+        # Only where the L2 gradient is that of the weights just before the update.
+        fused=bool(optimizer.with_decay)
+        and params.gradient_clip is None
+        and not (deferred or params.staged_vars),
+    )

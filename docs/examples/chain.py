@@ -1,0 +1,30 @@
+"""Chain: one device after the other adds its value, and all are given the last sum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from cnnbench.variable_mgr.all_reduce.context import ReduceContext
+from cnnbench.variable_mgr.all_reduce.registry import register
+
+
+@register("chain")
+class Chain:
+    """Tensor i begins on device i mod n."""
+
+    def __init__(self, context: ReduceContext) -> None:
+        if context.shards != 1:
+            raise ValueError("chain takes no shards")
+        self._devices = context.devices
+
+    def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
+        """See `Algorithm.__call__`."""
+        count = len(tensors)
+        total = tensors[index % count]
+        for hop in range(1, count):
+            place = (index + hop) % count
+            with tf.device(self._devices[place]):
+                total = tf.add(total, tensors[place])
+        return [total] * count

@@ -1,0 +1,140 @@
+"""A small network whose step is slower for a cause that the environment variable PLANT names.
+
+The plants are put into cnnbench itself when the network is traced, so that both sides have one
+model, plug-in and command line.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from cnnbench.models import LearningRateSpec, Model, register_model
+
+WHERE = "conv1"
+SLEEP_SECONDS = 0.004
+
+
+class Planted(Model):
+    """Three convolutions with batch norm, and a dense layer."""
+
+    name, dataset, image_size, batch_size = "planted", "imagenet", 28, 16
+    learning_rate = LearningRateSpec(0.005)
+
+    def build(self, net: Any, images: Any) -> Any:
+        """Returns the logits."""
+        plant = PLANTS.get(os.environ.get("PLANT", ""))
+        if plant is not None and hasattr(net, "moments"):  # with tensors
+            plant(net)
+        x = net.max_pool(net.conv(images, 32, 5, batch_norm=True), 2, 2)
+        x = net.max_pool(net.conv(x, 64, 5, batch_norm=True), 2, 2)
+        x = net.conv(x, 64, 3, batch_norm=True)
+        return net.logits(net.affine(net.flatten(x), 512))
+
+
+def _in_layer(net: Any, instead: Any) -> None:
+    """Replaces the convolution of one layer by a function of the usual one and its arguments."""
+    import tensorflow as tf
+
+    usual = net._conv
+
+    def conv(*arguments: Any) -> Any:
+        here = WHERE in tf.get_current_name_scope().split("/")
+        return instead(usual, *arguments) if here else usual(*arguments)
+
+    net._conv = conv
+
+
+def twice_the_work(net: Any) -> None:
+    """The layer convolves twice and takes the mean."""
+
+    def instead(usual: Any, x: Any, kernel: Any, *window: Any) -> Any:
+        return (usual(x, kernel, *window) + usual(x * 1.001, kernel, *window)) / 2
+
+    _in_layer(net, instead)
+
+
+def in_fp32(net: Any) -> None:
+    """The layer computes in fp32."""
+    import tensorflow as tf
+
+    def instead(usual: Any, x: Any, kernel: Any, *window: Any) -> Any:
+        wide = usual(tf.cast(x, tf.float32), tf.cast(kernel, tf.float32), *window)
+        return tf.cast(wide, x.dtype)
+
+    _in_layer(net, instead)
+
+
+def unfused_norm(net: Any) -> None:
+    """Batch norm is made of single operations."""
+    import tensorflow as tf
+
+    def batch_norm(x: Any, gamma: Any, beta: Any, *others: Any) -> Any:
+        value = tf.cast(x, tf.float32)
+        mean, variance = tf.nn.moments(value, [0, 1, 2])
+        offset = net._reader(beta, tf.float32)
+        scale = None if gamma is None else net._reader(gamma, tf.float32)
+        epsilon = others[-1].epsilon
+        return tf.cast(
+            tf.nn.batch_normalization(value, mean, variance, offset, scale, epsilon), x.dtype
+        )
+
+    net._batch_norm = batch_norm
+
+
+def copied_weights(net: Any) -> None:
+    """Every weight is copied, four times, after its update."""
+    import tensorflow as tf
+
+    from cnnbench.run.step.update import Updater
+
+    usual = Updater.__call__
+
+    def call(self: Any, *arguments: Any) -> Any:
+        updates, totals = usual(self, *arguments)
+        with tf.control_dependencies(updates.ops):
+            copies = [v for s in self._trainables for v in self._manager.updated(s.name).copies]
+            updates.ops.extend(tf.raw_ops.DeepCopy(x=v.read_value()) for v in copies * 4)
+        return updates, totals
+
+    Updater.__call__ = call  # type: ignore[method-assign, assignment]
+
+
+def sleeping_program(net: Any) -> None:
+    """The training loop sleeps before every step."""
+    from cnnbench.run.step.train_step import TrainStep
+
+    usual = TrainStep.__call__
+
+    def call(self: Any) -> Any:
+        time.sleep(SLEEP_SECONDS)
+        return usual(self)
+
+    TrainStep.__call__ = call  # type: ignore[method-assign]
+
+
+def slower_input(net: Any) -> None:
+    """Every batch comes later."""
+    from cnnbench.data.synthetic import SyntheticInput
+
+    usual = SyntheticInput.next
+
+    def later(self: Any) -> Any:
+        time.sleep(SLEEP_SECONDS)
+        self.wait_seconds += SLEEP_SECONDS
+        return usual(self)
+
+    SyntheticInput.next = later  # type: ignore[method-assign]
+
+
+PLANTS = {
+    "kernel": twice_the_work,
+    "precision": in_fp32,
+    "batch_norm": unfused_norm,
+    "copies": copied_weights,
+    "program": sleeping_program,
+    "input": slower_input,
+}
+
+register_model("planted", "imagenet", Planted)

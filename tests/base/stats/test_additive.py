@@ -1,0 +1,78 @@
+"""The additive model of candidates and rounds, against SciPy and values worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from cnnbench.base.stats.additive import fit, fit_blocks, student_quantile, student_tail
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 7, 30, 101])
+def test_tails_are_those_of_students_distribution(freedom: int) -> None:
+    for t in (0.0, 0.3, 1.0, 2.5, 6.0, 20.0):
+        expected = float(stats.t.sf(t, freedom))
+        assert student_tail(t, freedom) == pytest.approx(expected, rel=1e-6, abs=1e-13)
+    for tail in (0.5, 0.1, 0.025, 1e-4):
+        assert student_quantile(tail, freedom) == pytest.approx(
+            float(stats.t.isf(tail, freedom)), rel=1e-6, abs=1e-9
+        )
+
+
+def test_a_round_that_is_slow_for_all_moves_no_difference() -> None:
+    fitted = fit([{"a": 1.0, "b": 2.0}, {"a": 0.0, "b": 1.0}, {"a": 5.0, "b": 6.0}])
+    assert fitted.difference("b", "a") == pytest.approx(1.0)
+    assert fitted.scatter == pytest.approx(0.0, abs=1e-12)
+    assert fitted.freedom == 2
+
+
+def test_two_candidates_give_the_paired_t_test() -> None:
+    a, b = [1.0, 2.0, 3.0, 4.5], [1.4, 2.1, 3.9, 4.8]
+    fitted = fit([{"a": x, "b": y} for x, y in zip(a, b, strict=True)])
+    expected = stats.ttest_rel(b, a, alternative="greater")
+    assert fitted.freedom == 3
+    assert fitted.p_above("b", "a") == pytest.approx(float(expected.pvalue))
+    assert fitted.p_above("a", "b") == 1.0
+    difference = np.subtract(b, a)
+    assert fitted.deviation("a", "b") == pytest.approx(difference.std(ddof=1) / 2)
+
+
+def test_the_noise_is_that_of_all_candidates_and_some_may_be_missing() -> None:
+    generator = np.random.default_rng(1)
+    truth = dict(zip("abcdef", np.linspace(0, 1, 6), strict=True))
+    rounds = [
+        {name: value + at + generator.normal(0, 0.01) for name, value in truth.items()}
+        for at in range(40)
+    ]
+    for at in range(20, 40):
+        del rounds[at]["b"]
+    fitted = fit(rounds)
+    assert fitted.freedom == 220 - 6 - 40 + 1
+    assert fitted.scatter == pytest.approx(0.01, rel=0.15)
+    assert fitted.difference("b", "a") == pytest.approx(0.2, abs=0.01)
+    errors = [fitted.deviation(name, "a") for name in ("b", "c")]
+    assert errors[0] > errors[1] == pytest.approx(fitted.scatter * math.sqrt(2 / 40))
+
+
+def test_one_round_says_nothing_of_the_noise() -> None:
+    fitted = fit([{"a": 1.0, "b": 2.0}])
+    assert (fitted.scatter, fitted.freedom) == (None, 0)
+    assert fitted.p_above("b", "a") == 1.0
+    assert fitted.deviation("b", "a") is None
+
+
+def test_blocks_may_be_disturbed_by_themselves_once_they_tell_all_differences() -> None:
+    first = [{"a": 1.0, "b": 2.0}, {"c": 3.0, "d": 4.0}]
+    alone = fit_blocks([first])
+    assert alone.difference("c", "b") == pytest.approx(1.0)  # as if all had run together
+    second = [{"a": 1.0, "c": 3.0}, {"b": 2.0 - 0.7, "d": 4.0 - 0.7}]
+    together = fit_blocks([first, second])
+    assert together.is_connected
+    assert together.difference("c", "b") == pytest.approx(1.0)
+    assert together.scatter == pytest.approx(0.0, abs=1e-12)
+    assert fit([{**first[0], **first[1]}, {**second[0], **second[1]}]).scatter > 0.1
+    assert not fit(first).is_connected
+    assert fit([{"a": 1.0}, {}, {"a": 2.0, "b": 2.0}]).is_connected

@@ -1,0 +1,164 @@
+"""Searches over made-up speeds, without processes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+
+import pytest
+
+from cnnbench.campaigns.ab.sequential import interim_analyses
+from cnnbench.campaigns.tune.race import BEHIND, SLOWER, Leaver
+from cnnbench.campaigns.tune.search import Round, SearchOutcome, search
+from cnnbench.campaigns.tune.space import AS_GIVEN, Candidate, Group, Space, name_of
+from cnnbench.errors import UsageError
+from cnnbench.judge.compare import Policy, Verdict, judge
+
+THRESHOLD = 0.01
+POLICY = Policy(threshold=THRESHOLD)
+
+
+def make(settings: Mapping[str, str]) -> Candidate:
+    if settings.get("c") == "bad":
+        raise UsageError("cannot be")
+    name = name_of(settings)
+    return Candidate(name=name, settings=dict(settings), flags=(name,), key=name)
+
+
+class Sampler:
+    """Draws speeds: those of candidates, times one per round, times noise.
+
+    Args:
+      speed: of a candidate.
+      processes: that there is time for.
+    """
+
+    def __init__(
+        self,
+        speed: Callable[[Candidate], float],
+        *,
+        processes: int = 10**6,
+        seed: int = 0,
+        noise: float = 0.015,
+    ) -> None:
+        self._speed = speed
+        self._left = processes
+        self._draw = random.Random(seed)
+        self._noise = noise
+        self.rounds: list[tuple[str, int, list[str]]] = []
+
+    def affordable(self) -> int:
+        return self._left
+
+    def measure(self, group: str, number: int, candidates: Sequence[Candidate]) -> Round:
+        assert len(candidates) <= self._left
+        self._left -= len(candidates)
+        self.rounds.append((group, number, [one.name for one in candidates]))
+        factor = 1 + self._draw.gauss(0, 0.05)
+        return Round({one.key: factor * self.draw(one) for one in candidates})
+
+    def closed(self, group: str, number: int, left: Sequence[Leaver], best: str) -> None:
+        assert best
+
+    def draw(self, one: Candidate) -> float:
+        return self._speed(one) * (1 + self._draw.gauss(0, self._noise))
+
+
+def space(*groups: Sequence[Mapping[str, str]]) -> Space:
+    named = (Group(f"g{at}", ({}, *choices)) for at, choices in enumerate(groups, start=1))
+    return Space(fixed={}, groups=tuple(named))
+
+
+def each(name: str, *values: str) -> list[dict[str, str]]:
+    return [{name: value} for value in values]
+
+
+def searched(bench: Sampler, *groups: Sequence[Mapping[str, str]]) -> SearchOutcome:
+    return search(space(*groups), make({}), make, bench, THRESHOLD)
+
+
+def is_proven(bench: Sampler, leader: Candidate, pairs: int = 16) -> bool:
+    """What the final does with pairs of these speeds: `ab` at its interim analyses."""
+    if leader.name == AS_GIVEN:
+        return False
+    first = make({})
+    base, new = ([bench.draw(one) for _ in range(pairs)] for one in (first, leader))
+    for look in interim_analyses(pairs, POLICY.alpha):
+        policy = POLICY.replace(alpha=look.alpha)
+        found = judge(base[: look.pairs], new[: look.pairs], policy, paired=True)
+        if found.verdict in (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME):
+            return found.verdict is Verdict.FASTER
+    return False
+
+
+@pytest.mark.parametrize("processes", [40, 10**6])
+def test_of_equal_candidates_none_is_declared_the_winner(processes: int) -> None:
+    searches, winners = 100, 0
+    for seed in range(searches):
+        bench = Sampler(lambda one: 100.0, processes=processes, seed=seed)
+        found = searched(bench, each("a", *"12345678"), each("b", *"123"))
+        winners += is_proven(bench, found.leader)
+    assert winners <= 0.05 * searches
+
+
+def test_the_fastest_is_found_and_proven() -> None:
+    def speed(one: Candidate) -> float:
+        return 100.0 * {"1": 0.8, "2": 1.05, "3": 1.15, None: 1.0}.get(one.settings.get("a"), 0.9)
+
+    searches, right = 40, 0
+    for seed in range(searches):
+        bench = Sampler(speed, processes=60, seed=seed)
+        found = searched(bench, each("a", *"12345678"))
+        right += found.leader.name == "a=3" and is_proven(bench, found.leader)
+    assert right >= 0.95 * searches
+
+
+def test_a_group_is_searched_with_the_best_of_those_before() -> None:
+    def speed(one: Candidate) -> float:
+        # b=2 is good with a=2 alone.
+        a, b = one.settings.get("a"), one.settings.get("b")
+        return 100.0 * (1.3 if a == "2" else 1.0) * ({"2": 1.2 if a == "2" else 0.5}.get(b, 1.0))
+
+    bench = Sampler(speed)
+    found = searched(bench, each("a", "1", "2"), each("b", "1", "2"))
+    assert found.leader.name == "a=2 b=2"
+    assert [race.leader.name for race in found.races] == ["a=2", "a=2 b=2"]
+    assert bench.rounds[0] == ("g1", 1, [AS_GIVEN, "a=1", "a=2"])
+    assert ("g2", 1, ["a=2", "a=2 b=1", "a=2 b=2"]) in bench.rounds
+    names = [one.name for one in found.candidates]
+    assert names == [AS_GIVEN, "a=1", "a=2", "a=2 b=1", "a=2 b=2"]
+    assert {key: one.how for key, (_, one) in found.leavers.items()} == {
+        AS_GIVEN: SLOWER,
+        "a=1": SLOWER,
+        "a=2": SLOWER,
+        "a=2 b=1": SLOWER,
+    }
+
+
+def test_what_cannot_run_is_dropped_and_never_measured() -> None:
+    bench = Sampler(lambda one: 100.0)
+    found = searched(bench, [{"c": "bad"}, {"c": "good"}], [{"c": "bad"}])
+    assert [(one.name, one.reason) for one in found.races[0].dropped] == [("c=bad", "cannot be")]
+    assert all("bad" not in name for _, _, names in bench.rounds for name in names)
+    assert [len(race.candidates) for race in found.races] == [2, 1]
+
+
+def test_time_is_kept_and_what_was_not_tried_is_named() -> None:
+    bench = Sampler(lambda one: 100.0, processes=21)  # which asserts that it has the time
+    found = searched(bench, each("a", *map(str, range(30))), each("b", "1", "2"))
+    first, second = found.races
+    assert len(first.candidates) + len(first.untried) == 31
+    assert 2 <= len(first.candidates) <= 10
+    assert {one.how for one in first.race.leavers} <= {BEHIND, SLOWER}
+    assert second.candidates[1:]  # there was time left for it
+    none = searched(Sampler(lambda one: 100.0, processes=3), each("a", "1", "2"))
+    assert none.leader.name == AS_GIVEN
+    assert [one.name for one in none.races[0].untried] == ["a=1", "a=2"]
+    assert none.rounds == []
+
+
+def test_the_same_answers_lead_to_the_same_search() -> None:
+    runs = [Sampler(lambda one: 100.0, processes=50, seed=3) for _ in range(2)]
+    for bench in runs:
+        searched(bench, each("a", *"12345"), each("b", "1", "2"))
+    assert runs[0].rounds == runs[1].rounds

@@ -1,0 +1,190 @@
+"""Searches with processes that only write records, and weights of two that train."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cnnbench.base.text.progress import Reporter
+from cnnbench.campaigns.processes.campaign import Campaign
+from cnnbench.campaigns.processes.results_dir import Journal
+from cnnbench.campaigns.tune import final, race
+from cnnbench.campaigns.tune.bench import BenchSetting
+from cnnbench.campaigns.tune.final import Weights
+from cnnbench.campaigns.tune.results import TuneFolder, seed_of
+from cnnbench.campaigns.tune.session import TuneQuestion, tune
+from cnnbench.campaigns.tune.space import AS_GIVEN, CandidateMaker, Group, Space
+from cnnbench.errors import BenchmarkError, FlagError
+from cnnbench.judge.compare import Policy, load_records
+from cnnbench.records.tune import TuneDocument
+
+FIXED = {"model": "lenet", "device": "cpu", "num_gpus": "2", "batch_size": "4"}
+MODES = ("replicated", "mirrored_strategy", "central_storage_strategy")
+GROUPS = (
+    Group("modes", ({}, *({"variable_update": mode} for mode in MODES))),
+    Group("threads", ({}, {"num_intra_threads": "1"})),
+)
+FAST = {"--variable_update=replicated": 1.2, "--variable_update=central_storage_strategy": 0.5}
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture
+def run(
+    tmp_path: Path, fake_python: str, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., TuneDocument]:
+    """Runs a search whose processes have speeds by their flags."""
+    monkeypatch.setattr(final.Final, "weights", lambda self, leader: Weights("not now"))
+    monkeypatch.setattr(race, "MOST_ROUNDS", 4)
+
+    def run(
+        seconds: float = 120.0, *, resume: bool = False, lanes: int = 2, **say: object
+    ) -> TuneDocument:
+        said = {"parent": os.getpid(), "trace": str(tmp_path / "trace"), **say}
+        monkeypatch.setenv("FAKE", json.dumps(said))
+        space = Space(fixed=FIXED, groups=GROUPS)
+        make = CandidateMaker(space)
+        question = TuneQuestion(
+            space=space,
+            first=make({}),
+            make=make,
+            policy=Policy(threshold=0.01),
+            seconds=seconds,
+        )
+        asked = {"flags": FIXED, "seed": 3}
+        with TuneFolder(str(tmp_path / "results"), asked, resume=resume) as folder:
+            campaign = Campaign(Reporter(io.StringIO()), grace=1.0)
+            setting = BenchSetting(seed=3, timeout=60.0, lanes=lanes, python=fake_python)
+            found, _ = tune(question, folder, campaign, setting)
+        return found
+
+    return run
+
+
+def test_the_fastest_is_found_and_proven(
+    run: Callable[..., TuneDocument], tmp_path: Path, holds: Callable[..., None]
+) -> None:
+    found = run(by_flag=FAST)
+    assert found.verdict == "faster"
+    assert found.leader == "variable_update=replicated"
+    given = [f"--{name}={text}" for name, text in FIXED.items()]
+    assert found.command == ("cnnbench", *given, "--variable_update=replicated")
+    assert found.gain == pytest.approx(0.2, abs=0.01)
+    assert found.low < found.gain < found.high
+    assert found.pairs == 8  # the first interim analysis
+    rows = {row.candidate: row for row in found.rows}
+    assert list(rows)[-1] == "variable_update=central_storage_strategy"
+    assert rows["variable_update=central_storage_strategy"].left == "slower"
+    assert rows["variable_update=central_storage_strategy"].gain == pytest.approx(-0.5, abs=0.02)
+    assert rows[AS_GIVEN].gain == 0.0
+    holds("tune", json.loads(found.to_json()))
+    assert TuneDocument.from_json(found.to_json()) == found
+    folder = tmp_path / "results"
+    races = load_records([folder / "race"]).records
+    assert len(races) == sum(row.processes for row in found.rows) + 1  # the first process
+    assert len(load_records([folder / "final"]).records) == 16
+    table = (folder / "race.csv").read_text().splitlines()
+    assert table[0] == "candidate,group,round,images_per_sec"
+    assert len(table) == len(races)
+    events = list(Journal(folder / "journal.jsonl").read())
+    holds("journal", *events)
+    assert events[-1]["document"] == json.loads(found.to_json())
+    assert seed_of(str(folder)) == 3
+
+
+def test_of_like_candidates_none_is_the_winner(run: Callable[..., TuneDocument]) -> None:
+    found = run(scatter=0.01)
+    assert found.verdict != "faster"
+    assert found.command[1:] == found.given
+
+
+def test_a_candidate_that_fails_leaves_and_the_flags_as_given_must_not(
+    run: Callable[..., TuneDocument], tmp_path: Path
+) -> None:
+    found = run(by_flag=FAST)
+    (name,) = {
+        path.stem
+        for path in (tmp_path / "results" / "race").glob("modes-*-r1.json")
+        if "central_storage_strategy" in path.read_text()
+    }
+    (first,) = (path.stem for path in (tmp_path / "results" / "race").glob("first-*.json"))
+    os.rename(tmp_path / "results", tmp_path / "before")
+    found = run(by_flag=FAST, fail=[name], message="no kernel")
+    row = next(row for row in found.rows if "central" in row.candidate)
+    assert (row.left, row.reason, row.processes) == ("failed", "no kernel", 0)
+    assert found.verdict == "faster"
+    os.rename(tmp_path / "results", tmp_path / "second")
+    with pytest.raises(BenchmarkError, match="the flags as they are given fail: no kernel"):
+        run(by_flag=FAST, fail=[first], message="no kernel")
+
+
+def test_an_interrupted_search_goes_on_where_it_was(
+    run: Callable[..., TuneDocument], tmp_path: Path
+) -> None:
+    whole = run(by_flag=FAST, lanes=1)
+    order = (tmp_path / "trace").read_text().split()
+    os.rename(tmp_path / "results", tmp_path / "whole")
+    (tmp_path / "trace").unlink()
+    (tmp_path / "once").touch()
+    at = order[4]  # in the first round
+    with pytest.raises(KeyboardInterrupt):
+        run(by_flag=FAST, lanes=1, interrupt=[at], once=str(tmp_path / "once"))
+    assert (tmp_path / "trace").read_text().split() == order[:5]
+    with pytest.raises(FlagError, match="go on with what is there by --resume, or name another"):
+        run()
+    resumed = run(by_flag=FAST, lanes=1, resume=True)
+    found = (tmp_path / "trace").read_text().split()
+    assert found.count(at) == 2
+    assert found[:5] == order[:5]
+    assert found[5:9] == order[4:8]  # what was done is not measured again
+    assert (resumed.verdict, resumed.leader) == (whole.verdict, whole.leader)
+    again = run(by_flag=FAST, lanes=1, resume=True)
+    assert (tmp_path / "trace").read_text().split() == found  # all is there
+    assert again.rows == resumed.rows
+    assert (again.gain, again.pairs) == (resumed.gain, resumed.pairs)
+
+
+def test_a_search_with_too_little_time_says_so(run: Callable[..., TuneDocument]) -> None:
+    found = run(seconds=3.0, by_flag=FAST, wait=0.3)
+    assert found.verdict in ("open", "none")
+    assert found.command[1:] == found.given
+    if found.verdict == "open":
+        assert "--minutes=1 would be enough" in found.reason
+    assert any(row.left == "untried" for row in found.rows)
+
+
+def test_another_search_is_refused(run: Callable[..., TuneDocument], tmp_path: Path) -> None:
+    with TuneFolder(str(tmp_path / "results"), {"flags": {}, "seed": 3}, resume=False):
+        pass
+    with pytest.raises(FlagError, match="holds a search with another flags; name another folder"):
+        run(resume=True)
+
+
+def test_weights_of_the_leader_are_compared_by_training(tmp_path: Path) -> None:
+    fixed = {"model": "trivial", "device": "cpu", "num_gpus": "2", "batch_size": "2"}
+    space = Space(fixed=fixed, groups=(), allowed=frozenset({"consistency"}))
+    make = CandidateMaker(space)
+    with TuneFolder(str(tmp_path / "results"), {}, resume=False) as folder:
+        end = final.Final(
+            space=space,
+            first=make({}),
+            folder=folder,
+            campaign=Campaign(Reporter(io.StringIO())),
+            budget=None,
+            bench=None,
+            setting=BenchSetting(seed=1, timeout=120.0),
+            policy=Policy(),
+        )
+        relaxed = end.weights(
+            make({"variable_consistency": "relaxed", "variable_update": "replicated"})
+        )
+        assert relaxed == Weights("it trains differently: consistency")
+        found = end.weights(make({"variable_update": "replicated"}))
+    assert found.alike is True
+    assert found.text.startswith("weights are the same after 3 steps, ")
+    assert not (tmp_path / "results" / "checkpoints").exists()

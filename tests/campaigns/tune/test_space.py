@@ -1,0 +1,226 @@
+"""Candidates of spaces, without anything measured."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from cnnbench.campaigns.tune.dimensions import ALLOWABLE, CHANGES, DIMENSIONS, TUNABLE, Situation
+from cnnbench.campaigns.tune.space import (
+    AS_GIVEN,
+    CandidateMaker,
+    Field,
+    Space,
+    by_reason,
+    default_space,
+    field_of,
+    read_space,
+)
+from cnnbench.errors import UsageError
+from cnnbench.flags import FLAGS
+from cnnbench.machine.memory import Memory
+
+LENET = {"model": "lenet", "device": "cpu", "num_gpus": "2", "batch_size": "8"}
+OWN_BATCH = {name: text for name, text in LENET.items() if name != "batch_size"}
+TWO_TOWERS = Situation(towers=2, on_gpu=False, cpus=4, batch_size=8)
+
+
+def fields(space: Space, memory: Memory | None = None) -> dict[str, Field]:
+    make = CandidateMaker(space, memory)
+    return {group.name: field_of(group, make({}), make) for group in space.groups}
+
+
+def names(field: Field) -> list[str]:
+    return [one.name for one in field.candidates]
+
+
+def test_the_space_of_several_towers_on_a_cpu() -> None:
+    found = fields(default_space(LENET, TWO_TOWERS, ()))
+    assert list(found) == ["computing", "aggregation", "threads"]
+    assert names(found["computing"]) == [AS_GIVEN, "xla_compile=true", "xla=true"]
+    aggregation = names(found["aggregation"])
+    assert aggregation[0] == AS_GIVEN
+    assert {
+        "local_parameter_device=cpu",
+        "variable_update=replicated",
+        "variable_update=replicated all_reduce_spec=xring gradient_repacking=8",
+        "variable_update=distributed_all_reduce all_reduce_spec=pscpu:32K:xring",
+        "variable_update=collective_all_reduce",
+        "variable_update=mirrored_strategy cross_device_ops=reduction_to_one_device",
+        "variable_update=central_storage_strategy",
+    } <= set(aggregation)
+    assert not any("independent" in name for name in aggregation)
+    lengths = [len(one.settings) for one in found["aggregation"].candidates]
+    assert lengths == sorted(lengths)
+    assert "num_intra_threads=4 num_inter_threads=1" in names(found["threads"])
+    every = [one for field in found.values() for one in field.candidates]
+    assert all(one.changes == () for one in every)
+    keys = [one.key for one in found["aggregation"].candidates]
+    assert len(set(keys)) == len(keys)
+
+
+def test_flags_that_are_given_are_fixed() -> None:
+    fixed = {**LENET, "variable_update": "replicated", "num_intra_threads": "1"}
+    found = fields(default_space(fixed, TWO_TOWERS, ()))
+    aggregation = found["aggregation"].candidates
+    assert {one.resolved.config["variable_update"] for one in aggregation} == {"replicated"}
+    assert "all_reduce_spec=xring gradient_repacking=8" in names(found["aggregation"])
+    assert names(found["threads"]) == [
+        AS_GIVEN,
+        *(f"num_inter_threads={threads}" for threads in (1, 2, 4)),
+    ]
+    assert all("--num_intra_threads=1" in one.flags for one in found["threads"].candidates)
+
+
+def test_what_applies_follows_from_the_situation() -> None:
+    alone = Situation(towers=1, on_gpu=False, cpus=2, batch_size=8)
+    fixed = {**LENET, "num_gpus": "1"}
+    assert list(fields(default_space(fixed, alone, ()))) == ["computing", "threads"]
+    inference = Situation(towers=2, on_gpu=False, cpus=2, batch_size=8, trains=False)
+    space = default_space({**LENET, "forward_only": "true"}, inference, ())
+    assert [group.name for group in space.groups] == ["computing", "threads"]
+    gpus = Situation(towers=8, on_gpu=True, cpus=16, batch_size=64, from_files=True)
+    space = default_space({"model": "resnet50"}, gpus, ())
+    groups = {group.name: group.choices for group in space.groups}
+    assert {"data_format": "NHWC"} in groups["computing"]
+    assert {"variable_update": "replicated", "all_reduce_spec": "nccl"} in groups["aggregation"]
+    assert {"gpu_thread_mode": "global"} in groups["threads"]
+    assert {"datasets_num_private_threads": "16", "datasets_prefetch_buffer_size": "2"} in (
+        groups["input"]
+    )
+
+
+def test_what_changes_the_result_varies_only_where_that_is_allowed() -> None:
+    found = fields(default_space(OWN_BATCH, TWO_TOWERS, ALLOWABLE))
+    changes = {one.name: one.changes for one in found["computing"].candidates}
+    assert changes["precision=bf16"] == ("precision",)
+    assert changes["batch_size=16"] == ("batch_size",)
+    assert changes["precision=bf16 batch_size=4"] == ("precision", "batch_size")
+    changes = {one.name: one.changes for one in found["aggregation"].candidates}
+    assert changes["staged_vars=true"] == ("consistency",)
+    assert changes["gradient_reduction=sum"] == ("gradient_reduction",)
+    relaxed = "variable_update=replicated variable_consistency=relaxed"
+    assert changes[relaxed] == ("consistency",)
+    refused = {
+        name: reason
+        for reason, names in by_reason(found["aggregation"].dropped).items()
+        for name in names
+    }
+    assert refused["variable_update=multi_worker_mirrored_strategy"].startswith("--num_gpus=2: ")
+
+
+def test_a_flag_without_effect_makes_no_candidate(space: Callable[..., Space]) -> None:
+    (field,) = fields(
+        space(
+            """
+            entries:
+              - name: reductions
+                matrix:
+                  variable_update: [parameter_server, replicated]
+                  all_reduce_spec: [null, xring]
+            """
+        )
+    ).values()
+    assert names(field) == [
+        AS_GIVEN,
+        "variable_update=replicated",
+        "variable_update=replicated all_reduce_spec=xring",
+    ]
+    reasons = {one.name: one.reason for one in field.dropped}
+    same = reasons.pop("variable_update=parameter_server")
+    assert same == "means the same as the flags as given"
+    ((name, reason),) = reasons.items()
+    assert name == "variable_update=parameter_server all_reduce_spec=xring"
+    assert reason.startswith("--all_reduce_spec has no effect ")
+
+
+def test_what_needs_more_memory_than_there_is_is_dropped() -> None:
+    space = default_space(OWN_BATCH, TWO_TOWERS, ("batch_size",))
+    make = CandidateMaker(space)
+    needed = [make({"batch_size": size}).resolved.needed_bytes for size in ("16", "32")]
+    assert needed[0] < needed[1]
+    between = round(sum(needed) / 2 / 0.9)
+    found = fields(space, Memory(total=between, available=between))["computing"]
+    assert "batch_size=16" in names(found)
+    (reason,) = [one.reason for one in found.dropped if one.name == "batch_size=32"]
+    assert reason.startswith("takes about ")
+    assert " of memory, and " in reason
+
+
+def test_entries_of_a_file_are_groups(space: Callable[..., Space]) -> None:
+    found = space(
+        """
+        entries:
+          - name: mode
+            matrix: {variable_update: [replicated, mirrored_strategy]}
+          - name: threads
+            matrix: {num_intra_threads: [1, 2], num_inter_threads: [1, 2]}
+            exclude: [{num_intra_threads: 2, num_inter_threads: 2}]
+        """,
+        fixed={**LENET, "num_inter_threads": "1"},
+    )
+    assert [(group.name, group.choices) for group in found.groups] == [
+        ("mode", ({}, *({"variable_update": m} for m in ("replicated", "mirrored_strategy")))),
+        ("threads", ({}, {"num_intra_threads": "1"}, {"num_intra_threads": "2"})),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("matrix: {optimizer: [sgd, adam]}", "a: optimizer changes what is measured; it cannot"),
+        ("matrix: {num_gpus: [1, 2]}", "a: num_gpus changes what is measured; it cannot vary"),
+        ("matrix: {threads: [1, 2]}", "a: threads is no flag of a run; it cannot vary"),
+        ("matrix: {model: [lenet]}", "a: model changes what is measured"),
+        ("bounds: {throughput: {min: 1}}, matrix: {xla: [true]}", "has no use for bounds"),
+        ("max_batch_search: true, matrix: {xla: [true]}", "has no use for max_batch_search"),
+        ("matrix: {device: [cpu]}", "a: device changes what is measured"),
+        ("matrix: {batch_size: [8]}", "nothing is left to vary"),
+    ],
+)
+def test_a_file_that_cannot_be_searched(
+    space: Callable[..., Space], entry: str, message: str
+) -> None:
+    with pytest.raises(UsageError, match=r"suite\.yaml:|nothing") as caught:
+        space(f"entries:\n  - {{name: a, {entry}}}\n")
+    assert message in str(caught.value)
+
+
+def test_changes_of_the_result_in_a_file_need_leave(space: Callable[..., Space]) -> None:
+    text = (
+        "entries:\n  - name: a\n    matrix: {precision: [bf16], variable_update: [independent]}\n"
+    )
+    fixed = {"model": "lenet", "device": "cpu", "num_gpus": "2"}
+    (field,) = fields(space(text, fixed=fixed)).values()
+    (dropped,) = field.dropped
+    assert dropped.reason == "changes what is trained; allow it with --allow=precision"
+    allowed = ("precision", "consistency")
+    (field,) = fields(space(text, fixed=fixed, allowed=allowed)).values()
+    assert field.candidates[1].changes == allowed
+
+
+def test_the_table_names_flags_that_exist_and_may_vary() -> None:
+    known = {spec.name for spec in FLAGS}
+    assert known >= TUNABLE
+    gpus = Situation(towers=8, on_gpu=True, cpus=16, batch_size=64, from_files=True)
+    for situation in (TWO_TOWERS, gpus):
+        for dimension in (one for group in DIMENSIONS.values() for one in group):
+            for settings in dimension.values(situation):
+                assert settings.keys() <= TUNABLE
+                words = {CHANGES[name] for name in settings if name in CHANGES}
+                assert words <= {dimension.allow}
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> Callable[..., Space]:
+    """Reads a space from the text of a file."""
+
+    def read(text: str, fixed: Mapping[str, str] = LENET, allowed: tuple[str, ...] = ()) -> Space:
+        path = tmp_path / "suite.yaml"
+        path.write_text(textwrap.dedent(text), encoding="utf-8")
+        return read_space(str(path), fixed, allowed)
+
+    return read

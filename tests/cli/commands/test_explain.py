@@ -1,0 +1,171 @@
+"""cnnbench explain, and what ab says with it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+
+import pytest
+from step_profiles import CONV, Profiles, changed
+
+from cnnbench.cli import main
+from cnnbench.records.outputs import KINDS
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture
+def profiles(lenet_runs, tmp_path):
+    """Files with profiles of A, and of B whose conv1 has twice the work."""
+    make = Profiles(lenet_runs())
+    twice = changed(lambda part: part[:2] == ("conv1", CONV), 2.0, flops=2 * 10**9)
+    paths = {}
+    for side, rows in (("a", None), ("b", twice)):
+        paths[side] = tmp_path / f"{side}.json"
+        paths[side].write_text(make(rows).to_json())
+    return paths
+
+
+@pytest.fixture
+def sides(fake_python, profiles, tmp_path, monkeypatch):
+    """Flags of sides whose processes write those profiles."""
+    monkeypatch.chdir(tmp_path)
+
+    def make(speed=50, **say):
+        flags = []
+        for side, path in profiles.items():
+            fake = {"profile": str(path), "speed": 100 if side == "a" else speed, **say}
+            flags += [f"--{side}_python={fake_python}", f"--{side}_env=FAKE={json.dumps(fake)}"]
+        return flags
+
+    return make
+
+
+def test_two_files_are_explained(profiles, capsys, tmp_path, holds):
+    paths = [str(profiles[side]) for side in "ab"]
+    assert main(["explain", *paths, "--rows=3"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("A step takes ")
+    assert " in conv1 (" in out.splitlines()[0] + out.splitlines()[1]
+    assert "other rows" in out
+    file = tmp_path / "why.json"
+    assert main(["explain", *paths, "--format=json", f"--output={file}"]) == 0
+    document = json.loads(file.read_text())
+    holds("explanation", document)
+    assert document["causes"][0]["place"] == "conv1"
+    assert capsys.readouterr().out.startswith(document["answer"][:60])
+    for name, kind in (("table", "table of explanation"), ("markdown", "markdown")):
+        assert main(["explain", *paths, f"--format={name}"]) == 0
+        assert KINDS[kind](capsys.readouterr().out.encode())
+    assert KINDS["explanation"](file.read_bytes())
+
+
+def test_processes_of_both_sides_are_profiled_in_turn(sides, capsys, tmp_path):
+    trace = tmp_path / "trace"
+    assert main(["explain", *sides(trace=str(trace)), "--results=why", "--", "--model=lenet"]) == 0
+    out, err = capsys.readouterr()
+    assert "3 + 3 processes of 8 profiled steps" in " ".join(out.split())
+    order = [name[-1] for name in trace.read_text().split()]
+    assert "".join(order) == "abbaab"
+    command = re.search(r"the same from the files: (.*)", err).group(1)
+    assert main(shlex.split(command)[1:]) == 0
+    again = capsys.readouterr().out
+    assert again.splitlines()[0] == out.splitlines()[0]
+    flags = json.loads((tmp_path / "why" / "discarded" / "0001-a.discarded").read_text())["command"]
+    assert {"--profile_steps=20", "--num_warmup_batches=25", "--num_batches=20"} <= set(flags)
+
+
+def test_a_verdict_of_slower_is_explained_in_every_output(sides, capsys, holds):
+    flags = [*sides(), "--burn_in=0", "--pairs=6", "--", "--model=lenet"]
+    assert main(["ab", "--results=r", "--format=json", *flags]) == 1
+    document = json.loads(capsys.readouterr().out)
+    holds("comparison", document)
+    answer = document["explanation"]["answer"]
+    assert " in conv1 (" in answer
+    assert len(document["configurations"][0]["base_runs"]) == 6  # none of those that were profiled
+    assert main(["report", "r", "--format=markdown"]) == 0
+    out, err = capsys.readouterr()
+    assert "## Where the difference is" in out
+    assert "conv1" in out
+    assert "skipped" not in err
+    assert main(["report", "r", "--output=r.html"]) == 0
+    for format, text in (("table", "Why, milliseconds of a step:"), ("markdown", "Where: milli")):
+        capsys.readouterr()
+        assert main(["ab", f"--results={format}", f"--format={format}", *flags]) == 1
+        out = capsys.readouterr().out
+        assert text in out
+        assert "in conv1" in out
+
+
+@pytest.mark.parametrize(
+    ("speed", "given", "explained"),
+    [
+        (100, (), False),
+        (100, ("--explain",), False),
+        (100, ("--explain=always",), True),
+        (50, ("--explain=never",), False),
+        (50, ("--explain", "auto"), True),
+        (150, ("--explain",), True),
+    ],
+)
+def test_when_a_verdict_is_explained(sides, capsys, tmp_path, speed, given, explained):
+    main(["ab", *given, *sides(speed), "--burn_in=0", "--pairs=6", "--results=r"])
+    assert ("Why, milliseconds" in capsys.readouterr().out) is explained
+    assert (tmp_path / "r" / "explain").exists() is explained
+
+
+def test_a_side_that_cannot_be_profiled_is_one_line_and_the_verdict_stands(sides, capsys, tmp_path):
+    flags = sides()
+    flags[1] = f"--a_env=FAKE={json.dumps({'speed': 100})}"
+    assert main(["ab", *flags, "--burn_in=0", "--pairs=6", "--results=r"]) == 1
+    out, err = capsys.readouterr()
+    told = "not explained: the cnnbench of side A is of a version without --profile_json"
+    assert err.count(told) == 1
+    assert "- slower" in out
+    assert main(["explain", *flags, "--results=why"]) == 4
+    assert "of side A is of a version without --profile_json" in capsys.readouterr().err
+
+
+def test_a_process_that_fails_or_leaves_no_profile(sides, capsys, tmp_path):
+    assert main(["explain", *sides(fail=["0001-b"]), "--results=one"]) == 4
+    assert "profile 1 B: no good; see" in capsys.readouterr().err
+    (tmp_path / "a.json").write_text("{}")
+    assert main(["explain", *sides(), "--results=two"]) == 4
+    assert "profile 1 A: no profile; see" in capsys.readouterr().err
+
+
+def test_wrong_use(profiles, refuse, tmp_path):
+    a, b = map(str, profiles.values())
+    refuse("explain", a, message="takes two arguments, profiles of A and of B, not 1")
+    refuse("explain", a, b, "--rounds=2", message="--rounds=2: is for processes")
+    refuse("explain", a, str(tmp_path / "none"), message="none: cannot be read")
+    (tmp_path / "empty").mkdir()
+    refuse("explain", a, str(tmp_path / "empty"), message="empty: no profiles; cnnbench run")
+    (tmp_path / "x.json").write_text("{}")
+    refuse("explain", a, str(tmp_path / "x.json"), message="x.json: not a profile: ")
+    refuse("explain", "--", "--model=lenet", message="the two sides are the same; say with --a")
+    refuse(
+        *("explain", "--b=--profile_json=x", "--", "--model=lenet"),
+        message="--profile_json=x: cannot go with explain",
+    )
+    refuse("explain", a, b, f"--output={a}", message="is a file that this command reads")
+
+
+def test_real_processes(tmp_path, capsys, holds):
+    flags = ["--model=lenet", "--device=cpu", "--batch_size=4", "--quiet_conditions=all"]
+    results = tmp_path / "why"
+    command = ["explain", "--b=--precision=bf16", "--rounds=1", "--steps=3", "--format=json"]
+    assert main([*command, f"--results={results}", "--", *flags]) == 0
+    document = json.loads(capsys.readouterr().out)
+    holds("explanation", document)
+    rows = {(row["layer"], row["kind"], row["direction"]): row for row in document["rows"]}
+    for direction in ("forward", "input gradient", "kernel gradient"):
+        assert rows["conv1", "convolution 5x5", direction]["new"] > 0
+    total = sum(row["difference"] for row in document["rows"]) + document["remainder"]
+    assert total == pytest.approx(document["difference"])
+    assert {"fact": "precision", "base": "fp32", "new": "bf16"} in document["facts"]
+    profile = json.loads((results / "b" / "0001-b.profile").read_text())
+    holds("step_profile", profile)
+    kinds = {kernel for row in profile["rows"] for kernel in row["operations"]}
+    assert any(re.fullmatch(r"\w*Conv2D\w* bfloat16", kernel) for kernel in kinds)

@@ -1,0 +1,172 @@
+"""``cnnbench tune`` from the command line, with processes that only write records."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import io
+import json
+import os
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cnnbench.campaigns.tune import bench, final, race
+from cnnbench.campaigns.tune.final import Weights
+from cnnbench.cli import main
+from cnnbench.flags import parse_args
+from cnnbench.records.outputs import KINDS
+
+pytestmark = pytest.mark.timeout(300)
+
+GIVEN = ("--model=lenet", "--num_gpus=2", "--batch_size=4", "--device=cpu")
+SPACE = """\
+entries:
+  - name: modes
+    matrix: {variable_update: [replicated, mirrored_strategy, independent]}
+"""
+
+
+@pytest.fixture
+def tune(
+    tmp_path: Path,
+    fake_python: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Callable[..., tuple[int, str, str]]:
+    """Runs a search over a few modes; exit code, standard output and error."""
+    setting = functools.partial(bench.BenchSetting, python=fake_python)
+    monkeypatch.setattr(bench, "BenchSetting", setting)
+    monkeypatch.setattr(race, "MOST_ROUNDS", 3)
+    (tmp_path / "space.yaml").write_text(SPACE)
+
+    def run(*flags: str, weights: Weights | None = None, **say: object) -> tuple[int, str, str]:
+        alike = weights or Weights("weights are the same after 3 steps, all bits", True)
+        monkeypatch.setattr(final.Final, "weights", lambda self, leader: alike)
+        monkeypatch.setenv("FAKE", json.dumps({"parent": os.getpid(), **say}))
+        words = (f"--space={tmp_path / 'space.yaml'}", "--minutes=2", "--seed=5", *flags)
+        results = () if any("--results" in w for w in flags) else (f"--results={tmp_path / 'r'}",)
+        code = main(["tune", *GIVEN[:2], *words, *results, "--", *GIVEN[2:]])
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--train_dir=d",), "--train_dir=d: is set by the command"),
+        (("--eval",), "--eval=true: cannot go with tune"),
+        (("--job_name=worker",), "--job_name=worker: cnnbench tune measures jobs of one process"),
+        (("--cluster=slurm",), "--cluster=slurm: cnnbench tune measures jobs of one process"),
+        (("--allow=speed",), "--allow=speed: must be some of precision, batch_size, consistency"),
+        (("--minutes=0",), "--minutes=0: must be greater than 0"),
+        (("--format=xml",), "--format=xml: must be one of table, csv, json"),
+        (("--plot=p.gif",), "--plot=p.gif: must end in .svg, .png or .pdf"),
+        (("--space=none.yaml",), "none.yaml: no such file"),
+        (("--resume",), "--resume=true: needs --results"),
+        (("--minute=3",), "unknown flag --minute; did you mean --minutes"),
+        (("--", "--minutes=3"), "unknown flag --minutes"),
+        (("--variable_update=none",), "--variable_update=none: must be one of"),
+        (("--results=/proc/none",), "--results=/proc/none: cannot be used"),
+        (("fast",), "stray argument 'fast'"),
+    ],
+)
+def test_wrong_use(words: tuple[str, ...], message: str, refuse: Callable[..., None]) -> None:
+    refuse("tune", *GIVEN, *words, message=message)
+
+
+def test_the_candidates_are_listed_with_what_is_dropped(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "space.yaml").write_text(SPACE)
+    assert main(["tune", *GIVEN, "--list", f"--space={tmp_path / 'space.yaml'}"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "modes: 3 candidates",
+        "  as given",
+        "  variable_update=replicated",
+        "  variable_update=mirrored_strategy",
+        "  dropped: changes what is trained; allow it with --allow=consistency: "
+        "variable_update=independent",
+    ]
+
+
+def test_the_winner_comes_first_and_its_flag_file_reads_back(
+    tune: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    file, plot = tmp_path / "fast.flags", tmp_path / "race.svg"
+    outputs = (f"--write_flagfile={file}", f"--plot={plot}")
+    code, out, err = tune(*outputs, by_flag={"--variable_update=replicated": 1.2})
+    assert code == 0, err
+    lines = out.splitlines()
+    words = shlex.split(lines[0])
+    assert words == ["cnnbench", *GIVEN, "--variable_update=replicated"]
+    assert lines[1] == ""
+    text = " ".join(out.split())
+    assert " faster than the flags as given (8 pairs). Weights are the same after 3 steps" in text
+    assert "cannot run: changes what is trained" in text
+    assert KINDS["table of tune"](out.encode())
+    back = parse_args([f"--flagfile={file}"])
+    assert back.params == parse_args(words[1:]).params
+    assert KINDS["flag file"](file.read_bytes())
+    assert KINDS[".svg"](plot.read_bytes())
+    assert "</svg>" in plot.read_text()
+    # Ordinary records, which other commands read.
+    pairs = [str(tmp_path / "r" / "final" / side) for side in ("a", "b")]
+    allowed = "--allow_different=variable_update,all_reduce"
+    assert main(["compare", *pairs, "--paired", allowed]) == 0
+    assert main(["report", str(tmp_path / "r"), "--format=markdown"]) == 0
+
+
+def test_formats(
+    tune: Callable[..., tuple[int, str, str]], tmp_path: Path, holds: Callable[..., None]
+) -> None:
+    fast = {"--variable_update=replicated": 1.2}
+    code, out, _ = tune("--format=json", by_flag=fast)
+    assert code == 0
+    assert KINDS["json of tune"](out.encode())
+    holds("tune", found := json.loads(out))
+    assert found["command"][1:] == [*GIVEN, "--variable_update=replicated"]
+    target = tmp_path / "rows.csv"
+    target.write_text("candidate,flags\n")  # which may be replaced
+    code, out, _ = tune("--format=csv", f"--output={target}", "--resume", by_flag=fast)
+    assert (code, out) == (0, "")
+    rows = list(csv.DictReader(io.StringIO(target.read_text())))
+    assert rows[0]["candidate"] == "variable_update=replicated"
+    assert {row["candidate"] for row in rows} == {row["candidate"] for row in found["rows"]}
+
+
+def test_nothing_is_claimed_of_like_candidates(tune: Callable[..., tuple[int, str, str]]) -> None:
+    code, out, _ = tune(scatter=0.004)
+    assert code == 0
+    assert shlex.split(out.splitlines()[0]) == ["cnnbench", *GIVEN]
+    assert "These are the flags as given" in out
+
+
+def test_a_winner_that_trains_differently_is_a_failure(
+    tune: Callable[..., tuple[int, str, str]],
+) -> None:
+    differ = Weights("weights differ after 3 steps: w by 0.5 of its largest value", False)
+    code, out, err = tune(weights=differ, by_flag={"--variable_update=replicated": 1.2})
+    assert code == 4
+    assert shlex.split(out.splitlines()[0]) == ["cnnbench", *GIVEN]
+    assert "weights differ after 3 steps" in err.splitlines()[-1]
+
+
+def test_an_interrupt_says_how_to_go_on(
+    tune: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    (tmp_path / "once").touch()
+    names = [f"0001-{side}" for side in "ab"]
+    code, out, err = tune(
+        interrupt=names, once=str(tmp_path / "once"), by_flag={"--variable_update=replicated": 1.2}
+    )
+    assert (code, out) == (130, "")
+    *_, line, last = err.splitlines()
+    assert last == "cnnbench: error: interrupted"
+    assert line.startswith(
+        f"cnnbench: to go on: cnnbench tune --results={tmp_path / 'r'} --resume --model=lenet "
+    )
+    assert line.endswith("-- --batch_size=4 --device=cpu")

@@ -1,0 +1,143 @@
+"""Profiles of steps that never ran: of a network of four layers, in a process each."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cnnbench.records.run import RunRecord
+from cnnbench.records.step_profile import (
+    FORWARD,
+    GAPS,
+    INPUT_OPERATIONS,
+    INPUT_WAIT,
+    OUTSIDE,
+    PROGRAM,
+    REDUCTION,
+    REST,
+    TO_INPUT,
+    TO_KERNEL,
+    UPDATE,
+    Part,
+    ProfiledPart,
+    StepProfile,
+)
+
+CONV = "convolution 3x3"
+
+
+@dataclass(frozen=True)
+class Row:
+    """Milliseconds of a row, and what it is made of."""
+
+    ms: float
+    flops: int = 0
+    bytes: int = 1000
+    operations: Mapping[str, int] | None = None
+
+    def times(self, factor: float, **changes: Any) -> Row:
+        return replace(self, ms=self.ms * factor, **changes)
+
+
+def network(type: str = "bfloat16") -> dict[Part, Row]:
+    """A step of about 100 ms."""
+    rows: dict[Part, Row] = {}
+    for number, ms in enumerate((4.0, 8.0, 14.0, 6.0)):
+        layer = f"conv{number}"
+        for direction, kernel in (
+            (FORWARD, "_FusedConv2D"),
+            (TO_INPUT, "Conv2DBackpropInput"),
+            (TO_KERNEL, "Conv2DBackpropFilter"),
+        ):
+            rows[Part(layer, CONV, direction)] = Row(ms, 10**9, 10**6, {f"{kernel} {type}": 1})
+        norm = {"FusedBatchNormV3 float32": 1}
+        rows[Part(layer, "batch norm", FORWARD)] = Row(0.5, operations=norm)
+        rows[Part(layer, "batch norm", TO_INPUT)] = Row(
+            0.8, operations={"FusedBatchNormGradV3 float32": 1}
+        )
+    rows[Part("Relu", "ReLU", FORWARD)] = Row(1.5, operations={f"Relu {type}": 4})
+    rows[Part(REST, UPDATE, OUTSIDE)] = Row(2.0, operations={"ResourceApplyMomentum": 12})
+    rows[Part(REST, REDUCTION, OUTSIDE)] = Row(3.0, operations={"AddN float32": 12})
+    rows[GAPS], rows[PROGRAM] = Row(1.0), Row(0.6)
+    rows[INPUT_WAIT], rows[INPUT_OPERATIONS] = Row(0.1), Row(0.0)
+    return rows
+
+
+class Profiles:
+    """Makes profiles; each call is another process on the same noisy machine.
+
+    Args:
+      record: makes a record of a run.
+      seed: of the noise.
+      load: how far processes lie apart, as a whole.
+      noise: how far rows of like processes lie apart.
+    """
+
+    def __init__(
+        self,
+        record: Callable[..., RunRecord],
+        seed: int = 0,
+        load: float = 0.1,
+        noise: float = 0.02,
+    ) -> None:
+        self._record = record
+        self._random = random.Random(seed)
+        self._load, self._noise = load, noise
+
+    def __call__(
+        self, rows: Mapping[Part, Row] | None = None, steps: int = 8, **flags: Any
+    ) -> StepProfile:
+        draw = self._random
+        rows = network() if rows is None else rows
+        load = 1 + self._load * draw.random()
+        made = []
+        for part, row in rows.items():
+            mean = row.ms * 1e-3 * load * (1 + self._noise * draw.gauss(0, 1))
+            # A step now and then meets somebody else's work.
+            late = (1.5 if step % 5 == 4 else 1.0 for step in range(steps))
+            seconds = tuple(mean * one * (1 + 0.03 * draw.random()) for one in late)
+            made.append(
+                ProfiledPart(
+                    **part._asdict(),
+                    seconds=seconds,
+                    flops=row.flops,
+                    bytes=row.bytes,
+                    operations=row.operations or {},
+                )
+            )
+        totals = tuple(map(sum, zip(*(one.seconds for one in made), strict=True)))
+        record = self._record(flags=flags, step_seconds=tuple(0.97 * one for one in totals))
+        return StepProfile(
+            step_seconds=totals,
+            input_wait_seconds=(0.0,) * steps,
+            rows=tuple(made),
+            graph={"Conv2D": 4},
+            record=record,
+        )
+
+    def side(
+        self, rows: Mapping[Part, Row] | None = None, processes: int = 3, **flags: Any
+    ) -> list[StepProfile]:
+        """Some processes of one side."""
+        return [self(rows, **flags) for _ in range(processes)]
+
+
+def changed(
+    which: Callable[[Part], bool],
+    factor: float,
+    rows: Mapping[Part, Row] | None = None,
+    **changes: Any,
+) -> dict[Part, Row]:
+    """The network with some rows that take another time."""
+    rows = network() if rows is None else rows
+    return {
+        part: row.times(factor, **changes) if which(part) else row for part, row in rows.items()
+    }
+
+
+def without(rows: Mapping[Part, Row], parts: Iterable[Part]) -> dict[Part, Row]:
+    """The rows but some."""
+    gone = set(parts)
+    return {part: row for part, row in rows.items() if part not in gone}

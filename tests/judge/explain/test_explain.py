@@ -1,0 +1,207 @@
+"""Planted causes in synthetic profiles are named first, and on like sides nothing is."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from step_profiles import CONV, Profiles, Row, changed, network, without
+
+from cnnbench.judge.explain import explain
+from cnnbench.judge.explain.text import chart, lines_of, table, to_markdown
+from cnnbench.records.explanation import Explanation
+from cnnbench.records.step_profile import (
+    FORWARD,
+    INPUT_WAIT,
+    OUTSIDE,
+    PROGRAM,
+    REDUCTION,
+    REST,
+    TO_KERNEL,
+    UPDATE,
+    Part,
+    StepProfile,
+)
+
+SEEDS = range(20)
+HOT = Part("conv2", CONV, TO_KERNEL)
+
+
+def slower_kernel():
+    return changed(lambda part: part == HOT, 1.7), {}
+
+
+def twice_the_work():
+    rows = changed(lambda part: part[:2] == ("conv1", CONV), 2.0, flops=2 * 10**9)
+    return rows, {}
+
+
+def another_precision():
+    single = network("float32")
+    rows = {
+        part: single[part].times(1.8) if part[:2] == ("conv3", CONV) else row
+        for part, row in network().items()
+    }
+    return {**rows, Part("conv3", "cast", FORWARD): Row(0.4, operations={"Cast float32": 2})}, {}
+
+
+def unfused_norm():
+    rows = changed(
+        lambda part: part.kind == "batch norm",
+        3.0,
+        operations={"Mean float32": 2, "Mul float32": 3},
+    )
+    return rows, {}
+
+
+def copied_weights():
+    rows = network()
+    update = Part(REST, UPDATE, OUTSIDE)
+    copies = {**rows[update].operations, "AssignVariableOp": 12}
+    return {**rows, update: rows[update].times(2.5, operations=copies)}, {}
+
+
+def slower_input():
+    return changed(lambda part: part == INPUT_WAIT, 60.0), {}
+
+
+def fewer_threads():
+    rows = changed(lambda part: part.layer.startswith("conv"), 1.8)
+    return rows, {"num_intra_threads": 1}
+
+
+def another_reduction():
+    rows, where = network(), Part(REST, REDUCTION, OUTSIDE)
+    slower = rows[where].times(2.2, operations={"AddN float32": 3, "ConcatV2 float32": 9})
+    return {**rows, where: slower}, {"all_reduce_spec": "xring"}
+
+
+def sleeping_program():
+    return changed(lambda part: part == PROGRAM, 10.0), {}
+
+
+def another_layer():
+    return {**network(), Part("conv9", CONV, FORWARD): Row(5.0, 10**9)}, {}
+
+
+PLANTED = {
+    slower_kernel: ("kernel", "conv2, gradient of kernels"),
+    twice_the_work: ("work", "conv1"),
+    another_precision: ("precision", "conv3"),
+    unfused_norm: ("batch norm", "batch norm of conv"),
+    copied_weights: ("copies", "updates and copies of variables"),
+    slower_input: ("input", "the input pipeline"),
+    fewer_threads: ("threads", "all operations"),
+    another_reduction: ("reduction", "the reduction of gradients"),
+    sleeping_program: ("program", "the training loop, outside the graph"),
+    another_layer: ("layers", "conv9"),
+}
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=lambda plant: plant.__name__)
+def test_a_planted_cause_is_named_first(planted, lenet_runs):
+    kind, place = PLANTED[planted]
+    rows, flags = planted()
+    first = []
+    for seed in SEEDS:
+        profiles = Profiles(lenet_runs(), seed)
+        base = profiles.side(num_intra_threads=2)
+        found = explain(base, profiles.side(rows, **{"num_intra_threads": 2, **flags}))
+        cause = found.causes[0] if found.causes else None
+        first.append(cause is not None and (cause.kind, cause.place[: len(place)]) == (kind, place))
+    assert sum(first) >= 19
+
+
+@pytest.mark.parametrize("planted", [slower_kernel, twice_the_work, another_precision])
+def test_the_other_way_round_it_takes_less(planted, lenet_runs):
+    profiles = Profiles(lenet_runs())
+    kind, place = PLANTED[planted]
+    found = explain(profiles.side(planted()[0]), profiles.side())
+    assert (found.causes[0].kind, found.causes[0].place[: len(place)]) == (kind, place)
+    assert found.causes[0].difference < 0
+    assert " less" in found.answer
+
+
+@pytest.mark.parametrize(("load", "noise"), [(0.0, 0.01), (0.2, 0.02), (0.4, 0.05)])
+def test_on_like_sides_nothing_is_named(lenet_runs, load, noise):
+    named = []
+    for seed in range(40):
+        profiles = Profiles(lenet_runs(), seed, load, noise)
+        found = explain(profiles.side(), profiles.side())
+        named += [cause.kind for cause in found.causes]
+    assert named == []
+
+
+def test_rows_and_remainder_add_up_to_the_measured_difference(lenet_runs):
+    profiles = Profiles(lenet_runs())
+    found = explain(profiles.side(), profiles.side(twice_the_work()[0]))
+    whole = sum(row.difference for row in found.rows) + found.remainder
+    assert whole == pytest.approx(found.difference, rel=1e-9)
+    assert sum(row.base for row in found.rows) == pytest.approx(found.profiled_base, rel=1e-9)
+    *shown, step = lines_of(found, 5)
+    assert len(shown) == 5 + 2
+    assert sum(line.base for line in shown) == pytest.approx(step.base, rel=1e-9)
+    assert sum(line.new for line in shown) == pytest.approx(step.new, rel=1e-9)
+
+
+def test_the_answer_names_times_and_place(lenet_runs):
+    profiles = Profiles(lenet_runs(), load=0.0, noise=0.0)
+    found = explain(profiles.side(), profiles.side(slower_kernel()[0]))
+    assert found.answer.startswith("A step takes 9.")
+    assert "in conv2, gradient of kernels (14." in found.answer
+    assert found.answer.endswith("the same operations take another time.")
+
+
+def test_noise_that_hides_everything_is_told(lenet_runs):
+    profiles = Profiles(lenet_runs(), seed=3, load=0.4)
+    found = explain(profiles.side(), profiles.side())
+    assert found.answer.startswith("Nothing stands out of the noise: a step takes ")
+    assert " can be chance." in found.answer
+
+
+def test_one_process_of_each_side_is_compared_by_its_steps(lenet_runs):
+    profiles = Profiles(lenet_runs())
+    base = [profiles()]
+    assert explain(base, [profiles()]).causes == ()
+    found = explain(base, [profiles(twice_the_work()[0])])
+    assert (found.causes[0].kind, found.causes[0].place) == ("work", "conv1")
+
+
+def test_facts_that_differ_are_listed(lenet_runs):
+    profiles = Profiles(lenet_runs())
+    found = explain(profiles.side(num_intra_threads=2), profiles.side(num_intra_threads=1))
+    facts = {one.fact: (one.base, one.new) for one in found.facts}
+    assert facts["num_intra_threads"] == ("2", "1")
+
+
+def test_a_layer_that_is_gone(lenet_runs):
+    profiles = Profiles(lenet_runs())
+    rows = network()
+    rows = without(rows, [part for part in rows if part.layer == "conv1"])
+    found = explain(profiles.side(), profiles.side(rows))
+    assert found.causes[0].text == "only A has conv1"
+
+
+def test_outputs_say_the_same(lenet_runs, holds, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
+    profiles = Profiles(lenet_runs())
+    rows, flags = another_precision()
+    base, new = profiles.side(), profiles.side(rows, precision="bf16", **flags)
+    holds("step_profile", *(json.loads(one.to_json()) for one in (*base, *new)))
+    assert StepProfile.from_json(base[0].to_json()) == base[0]
+    found = explain(base, new)
+    document = json.loads(found.to_json())
+    holds("explanation", document)
+    assert Explanation.from_json(found.to_json()) == found
+    assert document["causes"][0]["difference"] == pytest.approx(found.causes[0].difference)
+    shown = table(found, 4)
+    assert shown.startswith(found.answer)
+    assert "products are in float32, not in bfloat16" in shown
+    assert "precision is fp32 in A and bf16 in B" in shown
+    assert f"{len(found.rows) - 4} other rows" in shown
+    text = to_markdown(found, 4)
+    assert text.startswith("### cnnbench: why\n")
+    assert text.count("| <code>conv3</code> |") >= 3
+    drawn = chart(found, 4)
+    assert len(drawn.rows) == 7
+    assert drawn.rows[0].label.startswith("conv3")

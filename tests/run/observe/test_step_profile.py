@@ -1,0 +1,126 @@
+"""--profile_json: the time of steps by layer, kind and direction."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+
+from cnnbench.cli import main
+from cnnbench.models import get_model
+from cnnbench.models.declare import declare
+from cnnbench.records.outputs import KINDS, is_replaceable
+from cnnbench.records.step_profile import (
+    FORWARD,
+    GAPS,
+    INPUT_OPERATIONS,
+    INPUT_WAIT,
+    PROGRAM,
+    REST,
+    TO_INPUT,
+    TO_KERNEL,
+    Part,
+    StepProfile,
+)
+from cnnbench.run.driver.step_profile import rows_of
+from cnnbench.run.observe.operations import WallTimes, wall_times
+from cnnbench.run.observe.work import OperationWork
+from cnnbench.run.observe.xplane import XEvent, XLine, XPlane
+
+SECOND = 10**12
+
+
+def plane(*lines):
+    def event(name, start, end):
+        return XEvent(name, start * SECOND, (end - start) * SECOND)
+
+    return XPlane("/host:CPU", tuple(XLine("t", tuple(event(*e) for e in line)) for line in lines))
+
+
+def test_operations_of_the_input_have_no_time_while_one_of_the_step_runs():
+    planes = [
+        plane(
+            [("a:MatMul", 2, 4), ("b:Relu", 8, 10)],
+            [("decode:DecodeJpeg", 0, 5), ("decode:DecodeJpeg", 9, 14)],
+        )
+    ]
+    found = wall_times(planes, lambda name: name in ("a", "b"))
+    assert found.seconds == {("a", "MatMul"): 2.0, ("b", "Relu"): 2.0}
+    # Between 2 and 10: the input alone from 4 to 5, nothing from 5 to 8.
+    assert (found.other_seconds, found.idle_seconds) == (1.0, 3.0)
+    assert found.counts == Counter({("a", "MatMul"): 1, ("b", "Relu"): 1})
+    nothing = wall_times(planes, lambda name: False)
+    assert nothing == WallTimes({}, 0.0, 0.0, Counter())
+
+
+def test_every_moment_of_a_step_belongs_to_a_row():
+    class Types:
+        def results(self, name):
+            return "float32" if name == "a" else ""
+
+    conv, update = ("a", "Conv2D"), ("u", "ResourceApplyMomentum")
+    steps = [
+        WallTimes({conv: 3.0, update: 1.0}, 0.5, 0.25, Counter({conv: 2, update: 1})),
+        WallTimes({conv: 2.0}, 0.0, 0.0, Counter({conv: 2})),
+    ]
+    forward, outside = Part("conv0", "convolution 3x3", FORWARD), Part(REST, "update", "step")
+    works = {conv: OperationWork(forward, True, 10), update: OperationWork(outside, False, 4)}
+    rows = {row.part: row for row in rows_of(steps, [6.0, 4.0], [0.75, 9.0], works, {}, Types())}
+    assert [sum(row.seconds[step] for row in rows.values()) for step in range(2)] == [6.0, 4.0]
+    assert rows[forward].operations == {"Conv2D float32": 2}
+    assert rows[outside].seconds == (1.0, 0.0)
+    assert rows[INPUT_OPERATIONS].seconds == (0.5, 0.0)
+    assert rows[GAPS].seconds == (0.25, 0.0)
+    # No more than what is left of a step can have been waited for.
+    assert rows[INPUT_WAIT].seconds == (0.75, 2.0)
+    assert rows[PROGRAM].seconds == (0.5, 0.0)
+
+
+def test_a_run_writes_the_profile_of_its_last_warm_up_steps(run, tmp_path, holds):
+    path = tmp_path / "profile.json"
+    run(
+        *("--model=resnet20", "--num_gpus=2", "--variable_update=replicated"),
+        *(f"--profile_json={path}", "--profile_steps=2", "--num_warmup_batches=4"),
+    )
+    assert is_replaceable(path, KINDS["step_profile"])
+    holds("step_profile", json.loads(path.read_text()))
+    profile = StepProfile.from_json(path.read_text())
+    assert len(profile.step_seconds) == 2
+    assert profile.step_seconds == profile.record.warmup_step_seconds[-2:]
+    assert len(profile.record.step_seconds) == 2
+    for step, seconds in enumerate(profile.step_seconds):
+        assert sum(row.seconds[step] for row in profile.rows) == pytest.approx(seconds)
+    rows = {row.part: row for row in profile.rows}
+    for direction in (FORWARD, TO_INPUT, TO_KERNEL):
+        assert min(rows[Part("stage0/block0/conv1", "convolution 3x3", direction)].seconds) > 0
+    spec = declare(get_model("resnet20", "cifar10"), 11)
+    total = sum(row.flops for row in profile.rows)
+    assert total == 2 * 2 * spec.training_flops_per_image
+    assert {row.kind for row in profile.rows if row.layer == REST} >= {"update", "reduction"}
+    assert any("FusedBatchNormGrad" in name for name in profile.graph)
+    assert rows[PROGRAM].seconds[0] > 0
+
+
+def test_the_first_step_is_not_profiled(run, tmp_path):
+    path = tmp_path / "profile.json"
+    run(f"--profile_json={path}", "--num_warmup_batches=3")
+    assert len(json.loads(path.read_text())["step_seconds"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--profile_json=none/x"], "--profile_json=none/x: there is no folder"),
+        (["--profile_json=x", "--trace_file=y"], "--profile_json=x: cannot go with --trace_file"),
+        (["--profile_json=x", "--num_warmup_batches=0"], "leave out --num_warmup_batches=0"),
+        (["--profile_json=x", "--result_json=x"], "is the file of --"),
+        (["--profile_json=x", "--profile_steps=0"], "--profile_steps=0: must be at least 1"),
+    ],
+)
+def test_wrong_use_is_refused(flags, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["--model=trivial", "--device=cpu", *flags]) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.count("\n") == 1

@@ -1,0 +1,126 @@
+"""Updates bit for bit as they were saved; UPDATE_GOLDEN=1 saves those of the code at hand.
+
+The weights of every copy after three steps are saved, as bytes of their dtype. Kernels depend on
+the instruction set and the version of TensorFlow: where these differ, rounding is allowed for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import built_runs
+import numpy as np
+import pytest
+import tensorflow as tf
+from covering import covering_pairs
+
+from cnnbench.machine.cpu import processor
+from cnnbench.machine.host import Host
+
+pytestmark = pytest.mark.usefixtures("quick_start")
+
+SAVED = Path(__file__).parent / "golden" / "updates.json"
+STEPS = 3
+DECAY = 0.043
+
+WAYS = {
+    "shared": {"num_gpus": 1},
+    "shared-3": {"num_gpus": 3},
+    "staged": {"num_gpus": 2, "staged_vars": True},
+    "replicated": {"num_gpus": 3, "variable_update": "replicated"},
+    "packed": {
+        **{"num_gpus": 3, "variable_update": "replicated"},
+        **{"gradient_repacking": 2, "agg_small_grads_max_bytes": 12},
+    },
+    "buckets": {"num_gpus": 2, "variable_update": "replicated", "gradient_bucket_bytes": 24},
+    "relaxed": {
+        **{"num_gpus": 3, "variable_update": "replicated"},
+        **{"variable_consistency": "relaxed"},
+    },
+    "shadows": {"num_gpus": 3, "variable_update": "distributed_replicated"},
+    "independent": {"num_gpus": 2, "variable_update": "independent"},
+    "mirrored": {
+        **{"num_gpus": 2, "variable_update": "mirrored_strategy"},
+        **{"cross_device_ops": "reduction_to_one_device"},
+    },
+}
+PRECISIONS = {
+    "fp32": {},
+    "fp16": {"precision": "fp16", "fp16_loss_scale": 100.0},
+    "auto": {
+        **{"precision": "fp16", "fp16_enable_auto_loss_scale": True},
+        **{"fp16_loss_scale": 100.0, "fp16_inc_loss_scale_every_n": 2},
+    },
+    "vars": {"precision": "fp16", "fp16_vars": True, "compact_gradient_transfer": False},
+}
+OPTIMIZERS = ("sgd", "momentum", "rmsprop", "adam")
+CLIPS = (None, 0.75)
+
+
+def cases() -> dict[str, dict[str, Any]]:
+    """Pairs of all dimensions; and each mode with sgd, whose updates may include decay and mean."""
+    met = covering_pairs(
+        OPTIMIZERS,
+        WAYS,
+        PRECISIONS,
+        (0.0, DECAY),
+        CLIPS,
+        ("mean", "sum"),
+        allowed=lambda optimizer, way, precision, *_: optimizer != "adam" or precision != "vars",
+    )
+    met += [("sgd", way, "fp32", DECAY, None, "mean") for way in WAYS]
+    met += [("sgd", "shared-3", "fp32", DECAY, clip, "sum") for clip in CLIPS]
+    return {
+        "-".join(map(str, (optimizer, way, precision, decay, clip, reduction))): {
+            **WAYS[way],
+            **PRECISIONS[precision],
+            "optimizer": optimizer,
+            "weight_decay": decay,
+            "gradient_clip": clip,
+            "gradient_reduction": reduction,
+        }
+        for optimizer, way, precision, decay, clip, reduction in met
+    }
+
+
+CASES = cases()
+
+
+def weights_after(flags: dict[str, Any]) -> list[np.ndarray[Any, Any]]:
+    """Every copy of every trained variable after some steps, in the order of creation."""
+    built = built_runs.build("curved", **flags)
+    for _ in range(STEPS):
+        built.step().loss.numpy()
+    variables = built.manager.savable_variables().values()
+    return [copy.numpy() for variable in variables for copy in variable.copies]
+
+
+def kernels() -> dict[str, Any]:
+    """What the kernels of operations are chosen by."""
+    return {"tensorflow": tf.__version__, "cpu_isa": processor(Host()).get("cpu_isa")}
+
+
+@pytest.fixture(scope="module")
+def saved() -> dict[str, Any]:
+    if os.environ.get("UPDATE_GOLDEN"):
+        made = {name: [w.tobytes().hex() for w in weights_after(CASES[name])] for name in CASES}
+        SAVED.parent.mkdir(exist_ok=True)
+        SAVED.write_text(json.dumps({"kernels": kernels(), "weights": made}, indent=1) + "\n")
+    found: dict[str, Any] = json.loads(SAVED.read_text())
+    return found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_weights_are_as_saved(name: str, saved: dict[str, Any]) -> None:
+    found = weights_after(CASES[name])
+    expected = [
+        np.frombuffer(bytes.fromhex(text), weights.dtype).reshape(weights.shape)
+        for text, weights in zip(saved["weights"][name], found, strict=True)
+    ]
+    rounding = 2e-3 if found[0].dtype == np.float16 else 2e-6
+    tolerance = 0.0 if saved["kernels"] == kernels() else rounding
+    for weights, as_saved in zip(found, expected, strict=True):
+        np.testing.assert_allclose(weights, as_saved, rtol=tolerance, atol=tolerance)

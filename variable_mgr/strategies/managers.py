@@ -1,0 +1,111 @@
+"""Managers of the strategies of tf.distribute without parameter servers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from cnnbench.base.jobs.job import Job
+from cnnbench.errors import FlagError
+from cnnbench.variable_mgr.all_reduce.context import is_gpu
+from cnnbench.variable_mgr.gradients import Column
+from cnnbench.variable_mgr.spec import VariableLike, VariableMgrSpec
+from cnnbench.variable_mgr.strategies import make
+from cnnbench.variable_mgr.strategies.base import StrategyVariableMgr
+from cnnbench.variable_mgr.strategies.spec import COLLECTIVE
+
+
+class MirroredStrategyVariableMgr(StrategyVariableMgr):
+    """`tf.distribute.MirroredStrategy`.
+
+    Raises:
+      FlagError: the cross-device operations do not work on the devices.
+      UsageError: see `make.mirrored`.
+    """
+
+    def _make_strategy(self) -> tf.distribute.Strategy:
+        return make.mirrored(self._spec.devices, self._spec.cross_device)
+
+    def _homes(self) -> Sequence[str]:
+        return self._spec.devices
+
+    def _options(self) -> tf.distribute.experimental.CommunicationOptions | None:
+        spec = self._spec.cross_device
+        return make.communication(spec, self._spec.devices) if spec.ops in COLLECTIVE else None
+
+
+class CentralStorageStrategyVariableMgr(StrategyVariableMgr):
+    """`tf.distribute.experimental.CentralStorageStrategy`.
+
+    As TensorFlow chooses by itself, variables are on the host, or on the only device.
+    """
+
+    def _make_strategy(self) -> tf.distribute.Strategy:
+        return make.central_storage(self._spec.devices, self._homes()[0])
+
+    def _homes(self) -> Sequence[str]:
+        return self._spec.devices if len(self._spec.devices) == 1 else [self._spec.cpu_device]
+
+
+class OneDeviceStrategyVariableMgr(StrategyVariableMgr):
+    """`tf.distribute.OneDeviceStrategy`.
+
+    Raises:
+      FlagError: several devices.
+    """
+
+    def __init__(self, spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> None:
+        if len(spec.devices) > 1:
+            raise FlagError("variable_update", spec.variable_update, "needs --num_gpus=1")
+        super().__init__(spec, variables)
+
+    def _make_strategy(self) -> tf.distribute.Strategy:
+        return make.one_device(self._spec.devices[0])
+
+    def _homes(self) -> Sequence[str]:
+        return self._spec.devices
+
+
+class MultiWorkerMirroredStrategyVariableMgr(StrategyVariableMgr):
+    """`tf.distribute.MultiWorkerMirroredStrategy`, in one process or in one of several.
+
+    Every worker has an object of this class with the copies of its own towers.
+
+    Raises:
+      FlagError: other devices than the strategy takes, or operations that do not work on them.
+      UsageError: see `make.multi_worker`.
+    """
+
+    def reduce_together(
+        self, columns: Sequence[Column], sums: Sequence[tf.Tensor]
+    ) -> tuple[list[str], list[Column], list[tf.Tensor]]:
+        """See `VariableMgr.reduce_together`; all in the collective of the gradients."""
+        if self._workers is None:
+            return super().reduce_together(columns, sums)
+        own, *others = self._spec.devices
+        with tf.device(own):
+            # Scaled here: what is reduced is the mean over the towers where gradients are.
+            scale = self._spec.num_towers if self._spec.reduction == "mean" else 1
+            of_towers = [tf.stack(sums) * float(scale)]
+        for device in others:
+            with tf.device(device):
+                of_towers.append(tf.zeros([len(sums)]))
+        devices, reduced, totals = self._reduce(columns, of_towers)
+        return devices, reduced, tf.unstack(totals[0], len(sums))
+
+    def _make_strategy(self) -> tf.distribute.Strategy:
+        self._spec.cross_device.check(self._spec.devices)
+        return make.multi_worker(self._spec.job or _alone(self._spec.devices))
+
+    def _homes(self) -> Sequence[str]:
+        return self._spec.devices
+
+    def _options(self) -> tf.distribute.experimental.CommunicationOptions:
+        return make.communication(self._spec.cross_device, self._spec.devices)
+
+
+def _alone(devices: Sequence[str]) -> Job:
+    """A job of one process with so many towers."""
+    kind = "gpu" if is_gpu(devices[0]) else "cpu"
+    return Job(towers_per_worker=len(devices), device=kind)
