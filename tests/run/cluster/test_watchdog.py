@@ -455,16 +455,17 @@ def test_two_threads_end_together():
     said: list[str] = []
     dogs = [Watchdog(job, said.append, ask=lambda *_: REFUSED, period=0.1) for job in jobs]
     ends = socket.socketpair()
+    others = threading.enumerate()  # those of earlier tests, which may still be running
     dogs[0].start({Task("worker", 1): ends[0]})
     dogs[1].start({Task("worker", 0): ends[1]})
+    threads = [thread for thread in threading.enumerate() if thread not in others]
     start = time.monotonic()
     threading.Timer(0.2, dogs[1].end, [Ending(0)]).start()
     dogs[0].end(Ending(0, "done"), SECONDS)
     assert dogs[1].wait() == Ending(0, "done")
     assert time.monotonic() - start < SECONDS
-    for thread in threading.enumerate():
-        if thread.name == "watchdog":
-            thread.join(SECONDS)
+    for thread in threads:
+        thread.join(SECONDS)
     assert [one.fileno() for one in ends] == [-1, -1]
     assert said == []
 
