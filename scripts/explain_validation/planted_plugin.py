@@ -1,4 +1,4 @@
-"""A small network whose step is slower for a cause that the environment variable PLANT names.
+"""Networks whose step is slower for a cause that the environment variable PLANT names.
 
 The plants are put into cnnbench itself when the network is traced, so that both sides have one
 model, plug-in and command line.
@@ -6,56 +6,77 @@ model, plug-in and command line.
 
 from __future__ import annotations
 
+import functools
 import os
 import time
+from dataclasses import dataclass
 from typing import Any
 
-from cnnbench.models import LearningRateSpec, Model, register_model
-
-WHERE = "conv1"
-SLEEP_SECONDS = 0.004
+from cnnbench.models import Model, register_model
+from cnnbench.models.registry import get_model
 
 
-class Planted(Model):
-    """Three convolutions with batch norm, and a dense layer."""
+@dataclass(frozen=True)
+class Place:
+    """Where a network is made slower.
 
-    name, dataset, image_size, batch_size = "planted", "imagenet", 28, 16
-    learning_rate = LearningRateSpec(0.005)
+    Attributes:
+      dataset: of the network.
+      layer: the convolution, by the end of its scope.
+      seconds: that the program or the input takes longer, some percent of a step on two CPUs.
+    """
 
-    def build(self, net: Any, images: Any) -> Any:
-        """Returns the logits."""
+    dataset: str
+    layer: str
+    seconds: float
+
+
+PLACES = {
+    "lenet": Place("imagenet", "conv1", 0.004),
+    "resnet20": Place("cifar10", "stage1/block1/conv0", 0.01),
+    "resnet50": Place("imagenet", "stage1/block1/conv1", 0.1),
+}
+"""By network, which is registered as "planted_NETWORK"."""
+
+
+def planted(network: str, place: Place) -> Model:
+    """The network, whose graph has what PLANT names."""
+    model = get_model(network, place.dataset)
+    build = model.build
+
+    def built(net: Any, images: Any) -> Any:
         plant = PLANTS.get(os.environ.get("PLANT", ""))
         if plant is not None and hasattr(net, "moments"):  # with tensors
-            plant(net)
-        x = net.max_pool(net.conv(images, 32, 5, batch_norm=True), 2, 2)
-        x = net.max_pool(net.conv(x, 64, 5, batch_norm=True), 2, 2)
-        x = net.conv(x, 64, 3, batch_norm=True)
-        return net.logits(net.affine(net.flatten(x), 512))
+            plant(net, place)
+        return build(net, images)
+
+    model.build = built  # type: ignore[method-assign]
+    return model
 
 
-def _in_layer(net: Any, instead: Any) -> None:
+def _in_layer(net: Any, place: Place, instead: Any) -> None:
     """Replaces the convolution of one layer by a function of the usual one and its arguments."""
     import tensorflow as tf
 
     usual = net._conv
 
     def conv(*arguments: Any) -> Any:
-        here = WHERE in tf.get_current_name_scope().split("/")
+        here = f"/{tf.get_current_name_scope()}".endswith(f"/{place.layer}")
         return instead(usual, *arguments) if here else usual(*arguments)
 
     net._conv = conv
 
 
-def twice_the_work(net: Any) -> None:
+def twice_the_work(net: Any, place: Place) -> None:
     """The layer convolves twice and takes the mean."""
 
     def instead(usual: Any, x: Any, kernel: Any, *window: Any) -> Any:
         return (usual(x, kernel, *window) + usual(x * 1.001, kernel, *window)) / 2
 
-    _in_layer(net, instead)
+    _in_layer(net, place, instead)
 
 
-def in_fp32(net: Any) -> None:
+def in_fp32(net: Any, place: Place) -> None:
     """The layer computes in fp32."""
     import tensorflow as tf
 
@@ -63,10 +84,10 @@ def in_fp32(net: Any) -> None:
         wide = usual(tf.cast(x, tf.float32), tf.cast(kernel, tf.float32), *window)
         return tf.cast(wide, x.dtype)
 
-    _in_layer(net, instead)
+    _in_layer(net, place, instead)
 
 
-def unfused_norm(net: Any) -> None:
+def unfused_norm(net: Any, place: Place) -> None:
     """Batch norm is made of single operations."""
     import tensorflow as tf
 
@@ -83,7 +104,7 @@ def unfused_norm(net: Any) -> None:
     net._batch_norm = batch_norm
 
 
-def copied_weights(net: Any) -> None:
+def copied_weights(net: Any, place: Place) -> None:
     """Every weight is copied, four times, after its update."""
     import tensorflow as tf
 
@@ -101,28 +122,28 @@ def copied_weights(net: Any) -> None:
     Updater.__call__ = call  # type: ignore[method-assign, assignment]
 
 
-def sleeping_program(net: Any) -> None:
+def sleeping_program(net: Any, place: Place) -> None:
     """The training loop sleeps before every step."""
     from cnnbench.run.step.train_step import TrainStep
 
     usual = TrainStep.__call__
 
     def call(self: Any) -> Any:
-        time.sleep(SLEEP_SECONDS)
+        time.sleep(place.seconds)
         return usual(self)
 
     TrainStep.__call__ = call  # type: ignore[method-assign]
 
 
-def slower_input(net: Any) -> None:
+def slower_input(net: Any, place: Place) -> None:
     """Every batch comes later."""
     from cnnbench.data.synthetic import SyntheticInput
 
     usual = SyntheticInput.next
 
     def later(self: Any) -> Any:
-        time.sleep(SLEEP_SECONDS)
-        self.wait_seconds += SLEEP_SECONDS
+        time.sleep(place.seconds)
+        self.wait_seconds += place.seconds
         return usual(self)
 
     SyntheticInput.next = later  # type: ignore[method-assign]
@@ -137,4 +158,7 @@ PLANTS = {
     "input": slower_input,
 }
 
-register_model("planted", "imagenet", Planted)
+for _network, _place in PLACES.items():
+    register_model(
+        f"planted_{_network}", _place.dataset, functools.partial(planted, _network, _place)
+    )

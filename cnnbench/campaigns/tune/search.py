@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from cnnbench.campaigns.tune.race import Leaver, Race
+from cnnbench.campaigns.tune.race import FINALISTS, Leaver, Race
 from cnnbench.campaigns.tune.space import Candidate, Dropped, Maker, Space, field_of
 
 _ROUNDS = 2
-"""Rounds of all that are tried that the time of a race must be enough for."""
+"""Rounds that the time of a race must be enough for; of the second, for `FINALISTS` of them."""
 
 _LEAST = 6
 """Processes that a small group has, where its share of the time would be less."""
@@ -143,7 +143,7 @@ def search(
             share = there_is * weights[at] // sum(weights[at:])
             share = min(there_is, max(share, min(_ROUNDS * len(found.candidates), _LEAST)))
             if share >= _ROUNDS * 2:
-                tried = found.candidates[: share // _ROUNDS]
+                tried = found.candidates[: max(share // _ROUNDS, share - FINALISTS)]
                 race = Race([one.key for one in tried], threshold)
                 _run(race, group.name, tried, bench, there_is - share)
         by_key = {one.key: one for one in tried}
