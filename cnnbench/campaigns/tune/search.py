@@ -141,7 +141,9 @@ def search(
         if len(found.candidates) > 1:
             there_is = bench.affordable()
             share = there_is * weights[at] // sum(weights[at:])
-            share = min(there_is, max(share, min(_ROUNDS * len(found.candidates), _LEAST)))
+            # A small group has a few processes, wherever it stands.
+            own, *later = (min(_ROUNDS * many, _LEAST) for many in weights[at:])
+            share = min(there_is, max(min(share, there_is - sum(later)), own))
             if share >= _ROUNDS * 2:
                 tried = found.candidates[: max(share // _ROUNDS, share - FINALISTS)]
                 race = Race([one.key for one in tried], threshold)

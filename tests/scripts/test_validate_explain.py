@@ -1,0 +1,68 @@
+"""scripts/validate_explain: the pool it fills, the trials it draws, and what counts as right."""
+
+from __future__ import annotations
+
+import pytest
+import validate_explain
+from step_profiles import CONV, Profiles, changed
+
+SLOWER = changed(lambda part: part.layer == "conv2" and part.kind == CONV, 1.7)
+
+
+@pytest.fixture
+def pool(tmp_path, lenet_runs):
+    profiles = Profiles(lenet_runs())
+    for side, rows in (("base", None), ("again", None), ("kernel", SLOWER)):
+        folder = tmp_path / "lenet" / side
+        folder.mkdir(parents=True)
+        for number, one in enumerate(profiles.side(rows, processes=4)):
+            (folder / f"{number:03d}.profile").write_text(one.to_json())
+    return tmp_path
+
+
+def test_plants_and_like_sides_are_counted(pool, capsys):
+    words = ["lenet", f"--pool={pool}", "--sides=base,again,kernel"]
+    assert validate_explain.main(words) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "lenet again: nothing named in 20 of 20, 4 processes",
+        "lenet kernel: named first in 20 of 20, 4 processes",
+    ]
+
+
+def test_a_cause_of_like_sides_and_a_lacking_side_are_failures(pool, capsys):
+    (pool / "lenet" / "again").rename(pool / "lenet" / "fast")
+    (pool / "lenet" / "kernel").rename(pool / "lenet" / "again")
+    assert validate_explain.main(["lenet", f"--pool={pool}", "--sides=base,again"]) == 1
+    first, *answers = capsys.readouterr().out.splitlines()
+    assert first == "lenet again: nothing named in 0 of 20, 4 processes"
+    assert all("conv2" in answer for answer in answers)
+    assert validate_explain.main(["lenet", f"--pool={pool}", "--sides=kernel"]) == 1
+    assert "in 0 of 0" in capsys.readouterr().out
+
+
+def test_a_pool_lacks_one_process_of_each_side_in_turn(pool):
+    options = validate_explain.parse(["lenet", f"--pool={pool}", "--processes=6"])
+    lacking = [*validate_explain.missing(options)]
+    assert ("lenet", "batch_norm", 0) not in lacking  # LeNet has no batch norm
+    assert [turn for _, _, turn in lacking] == sorted(turn for _, _, turn in lacking)
+    assert sorted(turn for _, side, turn in lacking if side == "base") == [4, 5]
+    assert len([turn for _, side, turn in lacking if side == "copies"]) == 6
+
+
+def test_a_failed_process_is_one_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(validate_explain.SIDES, "base", validate_explain.Side(("--batch_size=x",)))
+    words = ["lenet", f"--pool={tmp_path}", "--sides=base", "--minutes=1"]
+    assert validate_explain.main(words) == 4
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "lenet, side base: exit code 2" in line
+    assert "--batch_size" in line
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [(["vgg"], "vgg: there are"), (["--sides=x"], "x: there are"), (["--rounds=0"], "--rounds")],
+)
+def test_wrong_use(words, key, tmp_path, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        validate_explain.main([*words, f"--pool={tmp_path}"])
+    assert key in capsys.readouterr().err
