@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 from typing import ClassVar
 
-from cnnbench.records.codec import Document
+from cnnbench.records.codec import TIME, Document, started
 from cnnbench.records.parts import check_amount
 
 FASTER, SAME, SLOWER, OPEN, NONE = "faster", "same", "slower", "open", "none"
@@ -72,6 +72,8 @@ class TuneDocument(Document):
     """What ``cnnbench tune`` found, schema 1.
 
     Attributes:
+      started_at: ISO 8601 with offset, UTC.
+      search_command: argv of the search.
       command: the fastest flags that are proven, as words of a command line.
       verdict: of the leader against the flags as they are given: "faster", "same", "slower", "open"
         or, where the latter lead themselves, "none".
@@ -100,6 +102,8 @@ class TuneDocument(Document):
     schema: ClassVar[int] = 1
     item_lines: ClassVar[tuple[str, ...]] = ("rows", "refused")
 
+    started_at: str = field(metadata=TIME)
+    search_command: tuple[str, ...]
     command: tuple[str, ...]
     verdict: str
     reason: str
@@ -121,6 +125,7 @@ class TuneDocument(Document):
     refused: tuple[RefusedCandidate, ...]
 
     def __post_init__(self) -> None:
+        started(self.started_at)
         if self.verdict not in VERDICTS:
             raise ValueError(f"verdict: {self.verdict!r} is none of {', '.join(VERDICTS)}")
         _check_finite("", self)

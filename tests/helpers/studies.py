@@ -125,6 +125,8 @@ def tuning(**parts: Any) -> TuneDocument:
     best = (*given, "--variable_update=replicated")
     refused = RefusedCandidate(group="modes", candidate="all_reduce_spec=nccl", reason="no GPU")
     values: dict[str, Any] = {
+        "started_at": "2026-01-02T03:04:05+00:00",
+        "search_command": ("cnnbench", "tune", *given),
         "command": ("cnnbench", *best),
         "verdict": "faster",
         "reason": "",

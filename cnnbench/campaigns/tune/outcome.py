@@ -26,6 +26,8 @@ def document(
     proof: Proof,
     weights: Weights,
     *,
+    started_at: str,
+    search_command: Sequence[str],
     seed: int,
     seconds: float,
     budget_seconds: float,
@@ -38,12 +40,14 @@ def document(
       found: the races.
       proof: of the leader.
       weights: of the leader.
-      seed, seconds, budget_seconds: see `TuneDocument`.
+      started_at, search_command, seed, seconds, budget_seconds: see `TuneDocument`.
     """
     fitted = fit_blocks(found.blocks) if found.blocks else None
     proven = proof.verdict == FASTER and weights.alike is not False
     chosen = found.leader if proven else first
     return TuneDocument(
+        started_at=started_at,
+        search_command=tuple(search_command),
         command=("cnnbench", *(chosen.flags or ("run",))),
         verdict=proof.verdict,
         reason=proof.reason,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.tune.bench import BenchSetting, Budget, RaceBench
@@ -26,6 +28,7 @@ class TuneQuestion:
       make: of candidates.
       policy: constants of the proof; its threshold is also that of taking on a candidate.
       seconds: for all of it.
+      command: argv.
     """
 
     space: Space
@@ -33,6 +36,7 @@ class TuneQuestion:
     make: Maker
     policy: Policy
     seconds: float
+    command: Sequence[str]
 
 
 def tune(
@@ -51,6 +55,7 @@ def tune(
       BenchmarkError: the flags as they are given fail, or results cannot be written.
     """
     space, first, policy = question.space, question.first, question.policy
+    begun = datetime.now(timezone.utc)
     budget = Budget(question.seconds, folder.seconds_spent)
     bench = RaceBench(folder, campaign, budget, setting)
     bench.begin(first, space.fixed)
@@ -74,6 +79,8 @@ def tune(
         found,
         proof,
         weights,
+        started_at=begun.isoformat(timespec="seconds"),
+        search_command=question.command,
         seed=setting.seed,
         seconds=budget.seconds - budget.left,
         budget_seconds=budget.seconds,

@@ -149,7 +149,7 @@ def main(argv: Sequence[str]) -> int:
 
     facts = environment.collect()
     reporter = Reporter(sys.stderr)
-    question = _question(options, of_runs, facts)
+    question = _question(options, of_runs, facts, argv)
     if options.list:
         write_output(options.output, _listed(question))
         return ExitCode.OK
@@ -190,7 +190,10 @@ def _check(options: TuneFlags, of_runs: Mapping[str, Any]) -> None:
 
 
 def _question(
-    options: TuneFlags, of_runs: Mapping[str, Any], facts: Mapping[str, Any]
+    options: TuneFlags,
+    of_runs: Mapping[str, Any],
+    facts: Mapping[str, Any],
+    argv: Sequence[str],
 ) -> TuneQuestion:
     """What is searched; every flag is checked."""
     from cnnbench.campaigns.tune.dimensions import Situation
@@ -228,6 +231,7 @@ def _question(
         make=CandidateMaker(space, memory),
         policy=Policy().replace(threshold=options.threshold / 100),
         seconds=60 * options.minutes,
+        command=("cnnbench", "tune", *argv),
     )
 
 

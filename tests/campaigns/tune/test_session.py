@@ -55,6 +55,7 @@ def run(
             make=make,
             policy=Policy(threshold=0.01),
             seconds=seconds,
+            command=("cnnbench", "tune"),
         )
         asked = {"flags": FIXED, "seed": 3}
         with TuneFolder(str(tmp_path / "results"), asked, resume=resume) as folder:

@@ -111,6 +111,9 @@ def _commands(results: ReportSubject) -> Iterable[_Command]:
             len(document.processes),
             document.started_at,
         )
+    for one in results.tunings:
+        processes = sum(row.processes for row in one.rows) + 2 * one.pairs
+        yield _Command("best flags", one.search_command, processes, one.started_at)
     by_campaign = {one.run_id for document in results.strategies for one in document.processes}
     alike: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for name, record in results.processes:
