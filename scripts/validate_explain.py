@@ -37,7 +37,7 @@ class Side:
     plant: str = ""
 
 
-_TOWERS = ("--num_gpus=2", "--variable_update=replicated")
+_TOWERS = ("--num_gpus=4", "--batch_size=2", "--variable_update=replicated")
 SIDES = {
     "base": Side(),
     "again": Side(),
@@ -50,7 +50,7 @@ SIDES = {
     "program": Side(plant="program"),
     "input": Side(plant="input"),
     "threads": Side(("--num_intra_threads=1",)),
-    "reduction": Side((*_TOWERS, "--all_reduce_spec=xring")),
+    "reduction": Side((*_TOWERS, "--all_reduce_spec=xring#4")),
 }
 
 

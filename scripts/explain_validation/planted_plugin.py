@@ -24,17 +24,19 @@ class Place:
       dataset: of the network.
       layer: the convolution, by the end of its scope.
       seconds: that the program or the input takes longer, some percent of a step on two CPUs.
+      copies: of every weight in each step.
     """
 
     dataset: str
     layer: str
     seconds: float
+    copies: int
 
 
 PLACES = {
-    "lenet": Place("imagenet", "conv1", 0.004),
-    "resnet20": Place("cifar10", "stage1/block1/conv0", 0.01),
-    "resnet50": Place("imagenet", "stage1/block1/conv1", 0.1),
+    "lenet": Place("imagenet", "conv1", 0.004, 4),
+    "resnet20": Place("cifar10", "stage1/block1/conv0", 0.01, 40),
+    "resnet50": Place("imagenet", "stage1/block1/conv1", 0.1, 4),
 }
 """By network, which is registered as "planted_NETWORK"."""
 
@@ -105,7 +107,7 @@ def unfused_norm(net: Any, place: Place) -> None:
 
 
 def copied_weights(net: Any, place: Place) -> None:
-    """Every weight is copied, four times, after its update."""
+    """Every weight is copied some times after its update."""
     import tensorflow as tf
 
     from cnnbench.run.step.update import Updater
@@ -116,7 +118,7 @@ def copied_weights(net: Any, place: Place) -> None:
         updates, totals = usual(self, *arguments)
         with tf.control_dependencies(updates.ops):
             copies = [v for s in self._trainables for v in self._manager.updated(s.name).copies]
-            updates.ops.extend(tf.raw_ops.DeepCopy(x=v.read_value()) for v in copies * 4)
+            updates.ops.extend(tf.raw_ops.DeepCopy(x=v.read_value()) for v in copies * place.copies)
         return updates, totals
 
     Updater.__call__ = call  # type: ignore[method-assign, assignment]
