@@ -50,7 +50,7 @@ SIDES = {
     "program": Side(plant="program"),
     "input": Side(plant="input"),
     "threads": Side(("--num_intra_threads=1",)),
-    "reduction": Side((*_TOWERS, "--all_reduce_spec=xring#4")),
+    "reduction": Side((*_TOWERS, "--all_reduce_spec=collective")),
 }
 
 

@@ -45,6 +45,7 @@ _NORM = re.compile(r"FusedBatchNorm")
 _LOAD = 0.02  # what like processes differ by as a whole, at least
 _MOST = 3
 _DOMINATES = 0.8
+_MORE = 0.1  # so many more operations, as a share, leave other gaps between them
 
 _DIRECTIONS = {
     FORWARD: "forward",
@@ -112,16 +113,24 @@ def threads(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
     """Fewer or slower processors for all operations."""
     facts = changes_of(sides.a.profiles, sides.b.profiles, _THREADS)
     parts = tuple(part for part in sides.operations if part in free)
-    if not facts or not parts or not sides.stands_out(parts, LIKELY):
+    if not facts or not parts:
         return
-    total = sides.together(parts).difference
-    alike = [one for one in map(sides.times.__getitem__, parts) if one.difference * total > 0]
-    if sum(one.difference for one in alike) >= _DOMINATES * sum(
-        abs(sides.times[part].difference) for part in parts
-    ):
+    if sides.stands_out(parts, LIKELY) and _have_one_direction(sides, parts):
         if GAPS in free:  # fewer threads leave others
             parts = (*parts, GAPS)
         yield Claim("threads", parts, "all operations", _slower(sides, parts), _told(facts))
+        return
+    # Some operations are slower and others, whose threads no longer wait for each other, faster.
+    same = (part for part in parts if not _differs(sides, part))
+    if single := tuple(part for part in same if sides.stands_out([part])):
+        place = first_few([f"{part.layer}, {part.kind}" for part in single], _MOST, "; ")
+        yield Claim("threads", single, place, _slower(sides, single), _told(facts))
+
+
+def _have_one_direction(sides: Sides, parts: Iterable[Part]) -> bool:
+    """Whether nearly all of the difference makes one side slower."""
+    differences = [sides.times[part].difference for part in parts]
+    return abs(sum(differences)) >= (2 * _DOMINATES - 1) * sum(map(abs, differences))
 
 
 def precision(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
@@ -159,7 +168,8 @@ def batch_norm(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
         text = f"it {word}: {before} fused operations in A, {after} in B"
         layers = {part.layer: [part] for part in claimed}
         place = f"batch norm of {_layers(sides, list(layers), layers)}"
-        yield Claim("batch norm", claimed, place, text, (_changed(sides, claimed),))
+        evidence = (_changed(sides, claimed),)
+        yield Claim("batch norm", _with_gaps(sides, free, claimed), place, text, evidence)
 
 
 def reduction(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
@@ -172,6 +182,7 @@ def reduction(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
         facts = changes_of(sides.a.profiles, sides.b.profiles, _REDUCING)
         text = "gradients are reduced by other operations" if other else "gradients are reduced"
         evidence = (*_told(facts), _changed(sides, parts))
+        parts = _with_gaps(sides, free, parts)
         yield Claim("reduction", parts, "the reduction of gradients", text, evidence)
 
 
@@ -186,6 +197,7 @@ def copies(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
         moved = [sum(map(side.bytes, parts)) for side in (sides.a, sides.b)]
         evidence = [_changed(sides, parts), _ratio("bytes", *moved)]
         place = "updates and copies of variables"
+        parts = _with_gaps(sides, free, parts)
         yield Claim("copies", parts, place, text, tuple(filter(None, evidence)))
 
 
@@ -206,11 +218,11 @@ def layers(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
 def layer_by_layer(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
     """Layers whose operations take longer than all others do."""
     for layer, parts in _by_layer(sides, free).items():
-        claimed = tuple(
-            part
-            for part in parts
-            if sides.is_special(part, LIKELY if _differs(sides, part) else CERTAIN)
-        )
+        others = tuple(part for part in parts if _differs(sides, part))
+        alike = (part for part in parts if part not in others)
+        claimed = tuple(part for part in alike if sides.is_special([part]))
+        if others and sides.is_special(others, LIKELY):
+            claimed = (*others, *claimed)
         if not claimed:
             continue
         place, evidence = layer, []
@@ -294,6 +306,19 @@ def _changed(sides: Sides, parts: Iterable[Part]) -> str:
         if difference
     ]
     return f"operations of B: {first_few(texts, _MOST, ', ')}" if texts else ""
+
+
+def _with_gaps(sides: Sides, free: Collection[Part], parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    """The parts, and the gaps between operations where these are what makes their number differ:
+    each operation has to be started."""
+    if GAPS not in free:
+        return parts
+    before, after = (side.kernels(sides.operations).total() for side in (sides.a, sides.b))
+    more = after - before
+    own = sides.b.kernels(parts).total() - sides.a.kernels(parts).total()
+    if abs(more) < _MORE * before or own / more < _DOMINATES:
+        return parts
+    return (*parts, GAPS) if more * sides.times[GAPS].difference > 0 else parts
 
 
 def _casts(sides: Sides) -> tuple[str, ...]:

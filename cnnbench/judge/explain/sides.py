@@ -16,11 +16,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
 
+from cnnbench.base.stats.additive import student_quantile
 from cnnbench.base.stats.descriptive import faster_half, median
 from cnnbench.records.step_profile import HOST, INPUT, Part, ProfiledPart, StepProfile
 
 CERTAIN = 5.0
 """Standard errors by which a difference stands out by itself. Of few processes, and many rows."""
+
+CHANCE = 0.002
+"""Level of the same by the scatter of the row itself, which few processes hardly tell."""
 
 LIKELY = 2.0
 """The same where the operations differ, too, which no noise does."""
@@ -30,7 +34,7 @@ SMALLEST = 0.01
 
 _LEAST_NOISE = 0.01  # of any time, from process to process
 _ONE_PROCESS = 0.05  # the same where a side is one process, which cannot show it
-_COUNTS = 0.01  # rows with such a share of the step tell the factor between processes
+_COMPARED = 10  # as many of the largest rows tell the factor between processes
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,7 @@ class Times:
         """Between processes of one side, pooled over both; 0 where there is one of each."""
         sides = (self.base_each, self.new_each)
         squares = sum((value - fmean(side)) ** 2 for side in sides for value in side)
-        return squares / max(1, sum(map(len, sides)) - len(sides))
+        return squares / self.freedom
 
     def error(self, noise: float) -> float:
         """Standard error of the difference.
@@ -84,9 +88,22 @@ class Times:
         return deviation * math.sqrt(1 / len(self.base_each) + 1 / len(self.new_each))
 
     @property
+    def freedom(self) -> int:
+        """Degrees of freedom of the variance, at least 1."""
+        return max(1, len(self.base_each) + len(self.new_each) - 2)
+
+    @property
     def apart(self) -> bool:
         """Whether all processes of one side are above all of the other."""
         return min(self.new_each) > max(self.base_each) or min(self.base_each) > max(self.new_each)
+
+    def logarithms(self) -> Times | None:
+        """These times on the scale on which noise that multiplies them is alike on both sides;
+        None where a process has none of the part."""
+        if min((*self.base_each, *self.new_each)) <= 0:
+            return None
+        base, new = (tuple(map(math.log, side)) for side in (self.base_each, self.new_each))
+        return Times(fmean(base), fmean(new), base, new)
 
     def scaled(self, base: Sequence[float], new: Sequence[float]) -> Times:
         """These times with those of every process divided by a number."""
@@ -242,31 +259,40 @@ class Sides:
 
     def is_beyond(self, times: Times, errors: float = CERTAIN) -> bool:
         """See `stands_out`."""
-        if abs(times.difference) < SMALLEST * self.step.usual[0]:
+        if not self.is_large(times):
             return False
-        apart = times.apart or errors < CERTAIN
-        return apart and abs(times.difference) > errors * times.error(self.noise)
+        size = abs(times.difference)
+        if size <= errors * times.error(self.noise):
+            return False
+        if errors < CERTAIN:
+            return True
+        # What few processes scatter by may be little by chance.
+        scale = times.logarithms() or times
+        quantile = student_quantile(CHANCE, times.freedom)
+        return times.apart and abs(scale.difference) > quantile * scale.error(0.0)
 
-    def is_special(self, part: Part, errors: float = CERTAIN) -> bool:
+    def is_large(self, times: Times) -> bool:
+        """Whether the difference is a share of the step that counts."""
+        return abs(times.difference) >= SMALLEST * self.step.usual[0]
+
+    def is_special(self, parts: Iterable[Part], errors: float = CERTAIN) -> bool:
         """Whether operations of the step differ by more than all others do."""
-        times, own = self.times[part], self._own(self.times[part])
-        if times.difference * own.difference <= 0:
+        times = self.together(parts)
+        own = self._own(times)
+        if times.difference * own.difference <= 0 or not self.is_beyond(own, errors):
             return False
-        return self.is_beyond(own, errors) and self.is_beyond(times, min(errors, LIKELY))
+        # By time alone, what is left of the factor may not be all that makes the difference.
+        return self.is_large(times) if errors < CERTAIN else self.is_beyond(times, LIKELY)
 
     def _own(self, times: Times) -> Times:
         """Times without the factor of their processes."""
         return times.scaled(self.factors.base_each, self.factors.new_each)
 
     def _counting(self) -> list[Times]:
-        """Rows that are large enough on both sides to compare processes by."""
-        least = _COUNTS * self.step.usual[0]
+        """The largest rows that all processes have, to compare processes by."""
         found = (self.times[part] for part in self.operations)
-        return [
-            one
-            for one in found
-            if min(one.usual) > least and min((*one.base_each, *one.new_each)) > 0
-        ]
+        everywhere = (one for one in found if min((*one.base_each, *one.new_each)) > 0)
+        return sorted(everywhere, key=lambda one: -sum(one.usual))[:_COMPARED]
 
 
 def _both(base: tuple[float, tuple[float, ...]], new: tuple[float, tuple[float, ...]]) -> Times:
