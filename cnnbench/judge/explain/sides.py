@@ -83,8 +83,13 @@ class Times:
         Args:
           noise: at least so much of the time, from process to process.
         """
-        least = noise * fmean(self.usual)
-        deviation = max(math.sqrt(self.variance), least)
+        return self._error(max(math.sqrt(self.variance), noise * fmean(self.usual)))
+
+    def expected_error(self, noise: float) -> float:
+        """The same from the noise alone."""
+        return self._error(noise * fmean(self.usual))
+
+    def _error(self, deviation: float) -> float:
         return deviation * math.sqrt(1 / len(self.base_each) + 1 / len(self.new_each))
 
     @property
@@ -262,10 +267,10 @@ class Sides:
         if not self.is_large(times):
             return False
         size = abs(times.difference)
-        if size <= errors * times.error(self.noise):
-            return False
         if errors < CERTAIN:
-            return True
+            return size > errors * times.error(self.noise)
+        if size <= errors * times.expected_error(self.noise):
+            return False
         # What few processes scatter by may be little by chance.
         scale = times.logarithms() or times
         quantile = student_quantile(CHANCE, times.freedom)
