@@ -9,6 +9,7 @@ like sides; 1 when not, 2 for wrong use, 4 when a process fails.
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import random
 import subprocess
@@ -176,19 +177,33 @@ def fill(options: argparse.Namespace) -> None:
 
 def trials(options: argparse.Namespace, network: str, new: str) -> list[Explanation]:
     """Explanations of processes drawn from the pool; none if it has too few."""
-    base = COMPARISONS[new].a
-    found = {side: files_of(options.pool, network, side) for side in (base, new)}
-    if min(map(len, found.values())) < options.rounds:
+    base, new_ones = (load(options.pool, network, side) for side in (COMPARISONS[new].a, new))
+    if min(len(base), len(new_ones)) < options.rounds:
         return []
-    loaded = {
-        side: [StepProfile.from_json(file.read_bytes()) for file in files]
-        for side, files in found.items()
-    }
     draw = random.Random(f"{options.seed} {network} {new}")
     return [
-        explain(*(draw.sample(loaded[side], options.rounds) for side in (base, new)))
+        explain(draw.sample(base, options.rounds), draw.sample(new_ones, options.rounds))
         for _ in range(options.trials)
     ]
+
+
+def halves(options: argparse.Namespace, network: str) -> list[Explanation]:
+    """Explanations of like processes: each side against itself, no process on both sides."""
+    found = []
+    for side in options.sides:
+        profiles, draw = load(options.pool, network, side), random.Random(f"{options.seed} {side}")
+        if len(profiles) < 2 * options.rounds:
+            continue
+        for _ in range(options.trials):
+            drawn = draw.sample(profiles, 2 * options.rounds)
+            found.append(explain(drawn[: options.rounds], drawn[options.rounds :]))
+    return found
+
+
+@functools.cache
+def load(pool: Path, network: str, side: str) -> list[StepProfile]:
+    """The profiles of one side."""
+    return [StepProfile.from_json(file.read_bytes()) for file in files_of(pool, network, side)]
 
 
 def is_right(kinds: Sequence[str], found: Explanation) -> bool:
@@ -221,6 +236,9 @@ def main(argv: Sequence[str]) -> int:
             print(f"{network} {new}: {what} in {right} of {len(found)}, {count} processes")
             for one in wrong[:3]:
                 print(f"  {one.answer}")
+        alike = halves(options, network)
+        named = sum(bool(one.causes) for one in alike)
+        print(f"{network}, each side against itself: a cause named in {named} of {len(alike)}")
     return 0 if met else 1
 
 

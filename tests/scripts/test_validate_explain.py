@@ -21,11 +21,12 @@ def pool(tmp_path, lenet_runs):
 
 
 def test_plants_and_like_sides_are_counted(pool, capsys):
-    words = ["lenet", f"--pool={pool}", "--sides=base,again,kernel"]
+    words = ["lenet", f"--pool={pool}", "--sides=base,again,kernel", "--rounds=2"]
     assert validate_explain.main(words) == 0
     assert capsys.readouterr().out.splitlines() == [
         "lenet again: nothing named in 20 of 20, 4 processes",
         "lenet kernel: named first in 20 of 20, 4 processes",
+        "lenet, each side against itself: a cause named in 0 of 60",
     ]
 
 
@@ -33,7 +34,7 @@ def test_a_cause_of_like_sides_and_a_lacking_side_are_failures(pool, capsys):
     (pool / "lenet" / "again").rename(pool / "lenet" / "fast")
     (pool / "lenet" / "kernel").rename(pool / "lenet" / "again")
     assert validate_explain.main(["lenet", f"--pool={pool}", "--sides=base,again"]) == 1
-    first, *answers = capsys.readouterr().out.splitlines()
+    first, *answers, _ = capsys.readouterr().out.splitlines()
     assert first == "lenet again: nothing named in 0 of 20, 4 processes"
     assert all("conv2" in answer for answer in answers)
     assert validate_explain.main(["lenet", f"--pool={pool}", "--sides=kernel"]) == 1
