@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 import tensorflow as tf
+from covering import covering_pairs
 from input_specs import input_spec
 from PIL import Image
 
@@ -44,9 +45,9 @@ def flat(height, width, colour):
     return jpeg(np.broadcast_to(np.array(colour, np.uint8), (height, width, 3)))
 
 
-@pytest.mark.parametrize("method", RESIZE_METHODS)
-@pytest.mark.parametrize("size", ODD_SIZES)
-@pytest.mark.parametrize("prepare", ["train", "eval"])
+@pytest.mark.parametrize(
+    ("method", "size", "prepare"), covering_pairs(RESIZE_METHODS, ODD_SIZES, ["train", "eval"])
+)
 def test_a_flat_colour_stays_flat(method, size, prepare):
     colour = (200, 100, 40)
     for at in range(4):
@@ -298,11 +299,15 @@ def decoded_by_pillow(file, mode):
 
 
 @pytest.mark.parametrize(
-    ("mode", "subsampling"), [("RGB", "4:2:0"), ("RGB", "4:4:4"), ("L", None), ("CMYK", "4:4:4")]
-)
-@pytest.mark.parametrize(
-    ("height", "width", "size"),
-    [(101, 87, 24), (63, 201, 31), (140, 91, 47), (57, 57, 33), (333, 250, 48), (41, 53, 64)],
+    ("mode", "subsampling", "height", "width", "size"),
+    [
+        ("RGB", "4:2:0", 101, 87, 24),
+        ("RGB", "4:4:4", 63, 201, 31),
+        ("L", None, 140, 91, 47),
+        ("CMYK", "4:4:4", 57, 57, 33),
+        ("RGB", "4:2:0", 333, 250, 48),
+        ("RGB", "4:2:0", 41, 53, 64),
+    ],
 )
 def test_evaluation_sees_the_pixels_that_the_ancestor_sees(
     photos, mode, subsampling, height, width, size

@@ -12,16 +12,13 @@ import pytest
 import tensorflow as tf
 import transcripts
 
-from cnnbench import BenchmarkCNN, Params
 from cnnbench.models import declare, get_model
 from cnnbench.models.deepspeech import (
-    DeepSpeech2,
     collapsed,
     edit_distance,
     frames_left,
     words_of,
 )
-from cnnbench.models.graph import forward
 
 A, B, C = 1, 2, 3
 
@@ -51,30 +48,6 @@ def labels_of(*transcripts, frames):
         "transcript": tf.constant(letters),
         "transcript_length": tf.constant([len(t) for t in transcripts], tf.int64),
     }
-
-
-def test_it_learns_a_fixed_batch(small, make_weights):
-    weights = make_weights(declare(small, 29).variables)
-    trained = [v.name for v in declare(small, 29).variables if v.trainable]
-    spectrogram = tf.constant(np.random.default_rng(0).normal(size=(2, 24, 161)), tf.float32)
-    labels = labels_of([A, B], [C], frames=[24, 20])
-
-    @tf.function(autograph=False)
-    def step(values):
-        with tf.GradientTape() as tape:
-            tape.watch([values[name] for name in trained])
-            made = forward(small, 29, spectrogram, lambda spec, _: values[spec.name], training=True)
-            loss = tf.reduce_mean(small.loss(made.outputs, labels))
-        gradients = tape.gradient(loss, [values[name] for name in trained])
-        moved = {n: values[n] - 0.02 * g for n, g in zip(trained, gradients, strict=True)}
-        return loss, made.outputs, {**values, **moved}
-
-    values, losses = weights.values, []
-    for _ in range(6):
-        loss, outputs, values = step(values)
-        losses.append(float(loss))
-    assert outputs.shape == (2, 6, 29)
-    assert losses[-1] < 0.8 * losses[0]
 
 
 def every_alignment(logits, transcript, blank):
@@ -206,28 +179,3 @@ def test_frames_behind_the_end_tell_nothing(small):
     assert rows["letters"].numpy().tolist() == [[A, B, 28, 28, 28, 28]]
     found = small.host_metrics({name: value.numpy() for name, value in rows.items()})
     assert found == {"word_error_rate": 0.0, "letter_error_rate": 0.0}
-
-
-def test_it_trains_on_synthetic_speech(monkeypatch, quick_start):
-    small = {"max_frames": 60, "min_frames": 50, "max_letters": 4, "units": 8}
-    for name, size in {**small, "recurrent_layers": 1}.items():
-        monkeypatch.setattr(DeepSpeech2, name, size)
-    params = Params(
-        model="deepspeech2",
-        data_name="librispeech",
-        device="cpu",
-        num_gpus=2,
-        variable_update="replicated",
-        batch_size=2,
-        num_batches=6,
-        num_warmup_batches=0,
-        init_learning_rate=0.05,
-        eval_during_training_every_n_steps=1000,
-        num_eval_batches=2,
-    )
-    record = BenchmarkCNN(params).run()
-    assert record.losses[-1] < record.losses[0]
-    (found,) = record.evaluations
-    assert found.examples == 8
-    assert set(found.metrics) == {"word_error_rate", "letter_error_rate"}
-    assert found.metrics["letter_error_rate"] > 0

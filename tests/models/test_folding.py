@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
+from small_networks import cut
 
 from cnnbench.models import declare, get_model
 from cnnbench.models.graph import forward
@@ -44,7 +45,7 @@ NETWORKS = [
 
 @pytest.mark.parametrize(("name", "dataset", "left"), NETWORKS)
 def test_folded_equals_unfolded(name, dataset, left, make_weights):
-    model = get_model(name, dataset)
+    model = cut(get_model(name, dataset))
     weights = make_weights(declare(model, 11).variables)
     images = images_for(model)
     plain, before = logits_of(model, weights, images, fold=False)
