@@ -58,13 +58,6 @@ def test_other_files_are_left_alone_and_pickles_win(tmp_path, digits):
     assert {path.suffix for path in find_files(str(tmp_path), "train")} == {""}
 
 
-def test_missing_directory_and_missing_files(tmp_path):
-    with pytest.raises(FlagError, match=r"--data_dir=.*nowhere: there is no such directory"):
-        find_files(str(tmp_path / "nowhere"), "train")
-    with pytest.raises(FlagError, match="holds no CIFAR-10 validation files"):
-        find_files(str(tmp_path), "validation")
-
-
 @pytest.mark.parametrize("form", ["python", "binary"])
 def test_label_out_of_range_names_file_and_record(tmp_path, digits, form):
     images, labels = digits

@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 import tensorflow as tf
+from residual_networks import relative_error
 
 from cnnbench.models import declare
 from cnnbench.models.graph import forward
@@ -139,10 +140,6 @@ def small_mobile():
 
 def small_large():
     return NasNet("nasnetlarge", Size(3, 8, 12, skip_reduction=True, keep=0.7), 67, 2)
-
-
-def relative_error(found, expected):
-    return float(tf.norm(tf.cast(found, tf.float64) - expected) / tf.norm(expected))
 
 
 @pytest.mark.parametrize("make", [small_cifar10, small_mobile, small_large])
