@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from cifar10_writer import write_cifar10
-from covering import covering_pairs
-from data_sets import SMALL, coco_annotations, examples, jpeg, noise, sound, wav
+from data_sets import FRAMES, LETTERS, SMALL, coco_annotations, examples, jpeg, noise, sound, wav
 
 from cnnbench.cli import main
 from cnnbench.data import coco_records, find_dataset, imagenet_records, make_input
@@ -261,12 +260,12 @@ def test_the_stream_depends_on_the_seed_and_not_on_the_towers(name, small_set, c
     assert not all(np.array_equal(*pair) for pair in zip(one, other, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("name", "layout", "prefetch"),
-    covering_pairs(SMALL, [(1, 8), (2, 3), (8, 3)], [True, False]),
-)
-def test_an_evaluation_is_an_exact_pass_that_wraps(name, layout, prefetch, small_set, cpu_devices):
-    small, (towers, batch) = SMALL[name], layout
+@EVERY
+@pytest.mark.parametrize(("towers", "batch", "prefetch"), [(1, 8, True), (8, 3, False)])
+def test_an_evaluation_is_an_exact_pass_that_wraps(
+    name, towers, batch, prefetch, small_set, cpu_devices
+):
+    small = SMALL[name]
     fields = {"datasets_use_prefetch": prefetch, "datasets_sloppy_parallel_interleave": True}
     spec = small.spec(small_set(name), "validation", towers, batch, **fields)
     passes = []
@@ -285,16 +284,16 @@ def test_an_evaluation_is_an_exact_pass_that_wraps(name, layout, prefetch, small
 @EVERY
 def test_shards_of_an_evaluation_have_every_example_once(name, small_set, cpu_devices):
     small, seen, steps = SMALL[name], [], set()
-    for index in range(3):
+    for index in range(2):
         spec = small.spec(
-            *(small_set(name), "validation"), batch=2, num_shards=3, shard_index=index
+            *(small_set(name), "validation"), batch=2, num_shards=2, shard_index=index
         )
         with make_input(spec, cpu_devices[:1]) as source:
             steps.add(source.steps_per_epoch)
             for _ in range(source.steps_per_epoch):
                 seen += examples(source.next(), small.of)
     assert Counter(seen) == Counter(small.examples["validation"])
-    assert steps == {math.ceil(math.ceil(small.count("validation") / 3) / 2)}
+    assert steps == {math.ceil(math.ceil(small.count("validation") / 2) / 2)}
 
 
 @pytest.mark.parametrize(
@@ -503,7 +502,7 @@ def test_check_and_reader_refuse_the_same_file(name, content, message, tmp_path,
             path.write_bytes(path.read_bytes()[:-1])
     defect = defect_in(path, name)
     assert defect.startswith(f"{path}: ")
-    assert message.replace("int64", str(np.asarray([1]).dtype)) in defect
+    assert message in defect
     assert refusal(tmp_path, name, "train", cpu_devices) == defect
 
 
@@ -553,23 +552,29 @@ def test_files_that_are_damaged_cut_off_missing_or_empty(name, small_set, tmp_pa
 # Trained on and evaluated -----------------------------------------------------------------------
 
 PRESENCE = Path(__file__).parents[1] / "plugins" / "presence_plugin.py"
-# A recurrent network is traced once per tower, which takes long.
 MODELS = {
     "imagenet": ["--model=lenet", "--num_gpus=2"],
     "cifar10": ["--model=trivial", "--num_gpus=2"],
     "coco": [f"--model_plugin={PRESENCE}", "--model=presence", "--num_gpus=2"],
-    "librispeech": ["--model=deepspeech2", "--num_gpus=1"],
+    "librispeech": ["--model=deepspeech2", "--num_gpus=2"],
     "ratings": ["--model=ncf", "--num_gpus=2"],
 }
+
+
+def every_fourth_frame(model, net, spectrogram):
+    """Logits without the recurrent layers, which take long to trace."""
+    x = net.reshape(spectrogram, (*net.shape(spectrogram), 1))
+    x = net.conv(x, 1, 1, (4, 1))
+    return net.logits(net.reshape(x, net.shape(x)[:2]))
 
 
 @EVERY
 def test_a_model_trains_on_it_and_is_evaluated(
     name, small_set, tmp_path, monkeypatch, quick_start, capsys
 ):
-    small = {"max_frames": 60, "min_frames": 50, "max_letters": 16, "units": 8}
-    for attribute, size in {**small, "recurrent_layers": 1}.items():
-        monkeypatch.setattr(DeepSpeech2, attribute, size)
+    small = {"max_frames": FRAMES, "max_letters": LETTERS, "build": every_fourth_frame}
+    for attribute, value in small.items():
+        monkeypatch.setattr(DeepSpeech2, attribute, value)
     for attribute, size in {"users": 6, "items": 60, "factors": 4, "layers": (8, 4)}.items():
         monkeypatch.setattr(NeuMF, attribute, size)
     record = tmp_path / "record.json"
