@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import tensorflow as tf
+from data_sets import SMALL
 
 CLASSES = ("cat", "china", "coffee", "flower")
 IMAGES_PER_CLASS = 6
@@ -50,3 +53,27 @@ def imagenet_dir(image_folder, tmp_path_factory):
     out = tmp_path_factory.mktemp("records")
     make_imagenet(scan(image_folder, None, 0.4, 1), out, {"train": 3, "validation": 2})
     return out
+
+
+@pytest.fixture(scope="session")
+def sources(tmp_path_factory):
+    """What users have before they make the small data set of a name; not to be changed."""
+
+    @functools.cache
+    def source(name):
+        folder = tmp_path_factory.mktemp("source")
+        SMALL[name].source(folder)
+        return folder
+
+    return source
+
+
+@pytest.fixture(scope="session")
+def small_set(sources, tmp_path_factory):
+    """The small data set of a name; not to be changed."""
+
+    @functools.cache
+    def made(name):
+        return SMALL[name].make(sources(name), tmp_path_factory.mktemp("made") / "set")
+
+    return made

@@ -15,36 +15,8 @@ from cnnbench.errors import FlagError
 
 
 @pytest.fixture
-def copy(imagenet_dir, tmp_path):
-    for path in imagenet_dir.iterdir():
-        shutil.copy(path, tmp_path)
-    return tmp_path
-
-
-def test_statistics_of_a_sound_set(imagenet_dir):
-    train, validation = check(str(imagenet_dir), IMAGENET, 1001)
-    assert (train.subset, len(train.files), train.found.records) == ("train", 3, 16)
-    assert (validation.subset, len(validation.files), validation.found.records) == (
-        "validation",
-        2,
-        8,
-    )
-    sizes = sum(path.stat().st_size for path in imagenet_dir.glob("train-*"))
-    assert train.file_bytes == sizes
-    assert train.found.defects == validation.found.defects == []
-
-
-def test_the_lines_for_people(imagenet_dir, image_folder):
-    reports = check(str(imagenet_dir), IMAGENET, 1001)
-    head, labels, images = reports[0].lines()
-    assert head.startswith("train: 16 valid records in 3 files, ")
-    assert labels == "  labels: 4 different from 1 to 4, 4 to 4 records each"
-    # The photographs are 90 + 3i high and 120 - 5i wide, i from 0 to 5; 16 of 24 hold extremes.
-    assert images.startswith("  images: 90 to 105 high, 95 to 120 wide, ")
-    assert images.endswith(" bytes on average, 0 boxes")
-    mean = int(images.split(", ")[2].split()[0].replace(",", ""))
-    stored = [path.stat().st_size for path in image_folder.rglob("*.jpg")]
-    assert min(stored) < mean < max(stored)
+def copy(small_set, tmp_path):
+    return shutil.copytree(small_set("imagenet"), tmp_path / "copy")
 
 
 def test_a_subset_that_is_missing_altogether_is_said_to_be(copy):
@@ -60,28 +32,21 @@ def test_every_defect_is_found_with_its_record(copy, photos):
     """A damaged record, one with a wrong label and a broken image do not hide each other."""
     good = tf.io.encode_jpeg(photos["cat"][:40, :40]).numpy()
     path = copy / "train-00001-of-00003"
+    others = 16 - tfrecord.count_records(path)
     with tf.io.TFRecordWriter(str(path)) as writer:
         for jpeg, label in [(good, 1), (good, 2), (good, 99), (good[:200], 1), (good, 3)]:
             writer.write(serialize(jpeg, 40, 40, label, "a.jpg", "a", "a"))
     content = bytearray(path.read_bytes())
     content[20] ^= 1
     path.write_bytes(content)
-    train, validation = check(str(copy), IMAGENET, 10)
+    train, validation = check(str(copy), IMAGENET, 17)
     assert train.found.defects == [
         f"{path}: record 0: its checksum is wrong",
-        f"{path}: record 2: label 99 is not in [0, 10)",
+        f"{path}: record 2: label 99 is not in [0, 17)",
         f"{path}: record 3: the JPEG cannot be decoded",
     ]
     assert validation.found.defects == []
-    assert train.found.records == 2 + 11
-
-
-def test_a_truncated_file_keeps_its_sound_records(copy):
-    path = copy / "validation-00001-of-00002"
-    path.write_bytes(path.read_bytes()[:-7])
-    _, validation = check(str(copy), IMAGENET, 1001)
-    assert validation.found.defects == [f"{path}: record 3: truncated, 7 bytes are missing"]
-    assert validation.found.records == 7
+    assert train.found.records == 2 + others
 
 
 def test_a_length_beyond_all_memory_is_not_believed(copy):
@@ -99,12 +64,6 @@ def test_a_length_beyond_all_memory_is_not_believed(copy):
     assert validation.found.records == 7
 
 
-def test_a_missing_file_is_a_defect(copy):
-    (copy / "train-00002-of-00003").unlink()
-    train, _ = check(str(copy), IMAGENET, 1001)
-    assert train.found.defects == [f"{copy / 'train-00002-of-00003'}: this file is missing"]
-
-
 def test_empty_files_are_a_defect(tmp_path):
     (tmp_path / "train-00000-of-00001").touch()
     train, _ = check(str(tmp_path), IMAGENET, 1001)
@@ -118,10 +77,7 @@ def test_cifar10(tmp_path, form):
     write_cifar10(tmp_path, images, np.arange(20) % 5, form=form, files=2)
     train, _ = check(str(tmp_path), CIFAR10, 11)
     assert (len(train.files), train.found.records) == (2, 20)
-    assert train.found.details == [
-        "labels: 5 different from 0 to 4, 4 to 4 records each",
-        "images: 32 to 32 high, 32 to 32 wide, 3,072 bytes on average, 0 boxes",
-    ]
+    assert train.file_bytes == sum(path.stat().st_size for path in tmp_path.iterdir())
     first = min(path for path in tmp_path.iterdir())
     first.write_bytes(first.read_bytes()[:-100])
     train, _ = check(str(tmp_path), CIFAR10, 11)

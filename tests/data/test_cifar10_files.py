@@ -58,21 +58,6 @@ def test_other_files_are_left_alone_and_pickles_win(tmp_path, digits):
     assert {path.suffix for path in find_files(str(tmp_path), "train")} == {""}
 
 
-def test_missing_directory_and_missing_files(tmp_path):
-    with pytest.raises(FlagError, match=r"--data_dir=.*nowhere: there is no such directory"):
-        find_files(str(tmp_path / "nowhere"), "train")
-    with pytest.raises(FlagError, match="holds no CIFAR-10 validation files"):
-        find_files(str(tmp_path), "validation")
-
-
-def test_truncated_binary_names_file_and_record(tmp_path, digits):
-    images, labels = digits
-    (path,) = write_cifar10(tmp_path, images[:4], labels[:4], form="binary", files=1)
-    path.write_bytes(path.read_bytes()[:-73])
-    with pytest.raises(DataError, match=r"data_batch_1\.bin: record 3: truncated, 3000 of 3073"):
-        read_file(path, 11)
-
-
 @pytest.mark.parametrize("form", ["python", "binary"])
 def test_label_out_of_range_names_file_and_record(tmp_path, digits, form):
     images, labels = digits

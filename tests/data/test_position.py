@@ -32,7 +32,7 @@ from cnnbench.data.source import TowerBatch
 
 GLOBAL_BATCH = 4
 # Of the same global batch: shards, and towers of each.
-LAYOUTS = [(1, 1), (1, 4), (2, 1), (2, 2), (4, 1)]
+LAYOUTS = [(1, 1), (1, 4), (2, 2), (4, 1)]
 FILES = (7, 5, 4, 4)  # records in them
 
 Arrays = list[np.ndarray]
@@ -167,7 +167,7 @@ def test_global_batches_of_arrays_are_those_of_one_process(
 
 @pytest.mark.parametrize(
     ("make", "layouts"),
-    [(alike_imagenet, [(2, 2), (4, 1)]), (alike_coco, [(2, 2)]), (alike_preprocessed, [(2, 1)])],
+    [(alike_imagenet, [(4, 1)]), (alike_coco, [(2, 2)]), (alike_preprocessed, [(2, 1)])],
 )
 def test_draws_depend_on_the_row_of_the_global_batch_alone(
     make: Callable[[Path], InputSpec], layouts: Sequence[tuple[int, int]], tmp_path: Path
@@ -181,15 +181,14 @@ def test_draws_depend_on_the_row_of_the_global_batch_alone(
         assert_same(read(spec, 3, shards, towers), wanted)
 
 
-@pytest.mark.parametrize("dataset", ["cifar10", "ratings"])
-@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize(("dataset", "shards"), [("cifar10", 2), ("ratings", 1)])
 def test_arrays_go_on_where_they_were_left(
     dataset: str, shards: int, request: pytest.FixtureRequest
 ) -> None:
     spec = request.getfixturevalue(dataset)
     whole = read(spec, 24, shards)
     parts = len(whole) // 24
-    for done in (1, 5, 11, 18):
+    for done in (5, 18):
         assert_same(read(spec, 6, shards, done=done), whole[done * parts : (done + 6) * parts])
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from covering import covering_pairs
 
 from cnnbench.models import get_model
 from cnnbench.models.cpu_products import (
@@ -23,21 +24,22 @@ def normal(*shape, dtype, seed):
     return tf.constant(values.astype(np.float32), dtype)
 
 
+TOLERANCES = {tf.float32: 1e-4, tf.bfloat16: 0.15, tf.float16: 0.05}
+
+
 @pytest.mark.parametrize(
-    ("dtype", "tolerance"), [(tf.float32, 1e-4), (tf.bfloat16, 0.15), (tf.float16, 0.05)]
+    ("dtype", "make", "shape"),
+    covering_pairs(
+        TOLERANCES,
+        [pointwise_conv, patches_conv, same_conv],
+        [(2, 7, 7, 5), (3, 5, 4, 6), (1, 1, 1, 3)],
+    ),
 )
-@pytest.mark.parametrize(
-    ("make", "size"),
-    [(pointwise_conv, 1), (patches_conv, 3), (same_conv, 3)],
-    ids=["pointwise", "patches", "sized"],
-)
-@pytest.mark.parametrize("shape", [(2, 7, 7, 5), (3, 5, 4, 6), (1, 1, 1, 3)])
-def test_values_and_gradients_are_those_of_the_plain_convolution(
-    dtype, tolerance, make, size, shape
-):
+def test_values_and_gradients_are_those_of_the_plain_convolution(dtype, make, shape):
+    size = 1 if make is pointwise_conv else 3
     images = normal(*shape, dtype=dtype, seed=1)
     kernel = normal(size, size, shape[3], 4, dtype=dtype, seed=2)
-    check(make, lambda x, k: tf.nn.conv2d(x, k, 1, "SAME"), images, kernel, tolerance)
+    check(make, lambda x, k: tf.nn.conv2d(x, k, 1, "SAME"), images, kernel, TOLERANCES[dtype])
 
 
 @pytest.mark.parametrize("padding", ["SAME", "VALID"])

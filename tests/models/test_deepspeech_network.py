@@ -78,8 +78,7 @@ class Reference:
         return x @ self.take("kernel", x.shape[2], CLASSES) + self.take("bias", CLASSES)
 
 
-@pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize("frames", [18, 25])
+@pytest.mark.parametrize(("frames", "training"), [(18, False), (25, True)])
 def test_its_logits(frames, training, make_weights):
     model = get_model("deepspeech2", "librispeech")
     model.max_frames, model.units, model.recurrent_layers = frames, 6, 3

@@ -1,4 +1,4 @@
-"""Mistakes in the methods of a plug-in's model, and in its file: a line each, with its place."""
+"""Mistakes in the methods of a plug-in's model: a line each, with its place."""
 
 from __future__ import annotations
 
@@ -144,28 +144,6 @@ def test_a_loss_of_none_ends_a_run_with_2_and_one_line(probe, capsys, tmp_path, 
     assert line == (
         f"cnnbench: error: --model_plugin={tmp_path / 'own.py'}: Probe.loss() {COLUMN}, not None"
     )
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("class Stop(BaseException): pass\nraise Stop('now')", "fails: Stop: now"),
-        ("import asyncio\nraise asyncio.CancelledError", "fails: CancelledError"),
-        (
-            "class Mute(Exception):\n    def __str__(self): raise self\nraise Mute",
-            "fails: Mute: (its __str__ raises Mute)",
-        ),
-        (
-            "from cnnbench.models import register_model\nregister_model('\\x1b[31m', 'cifar10', 1)",
-            r"fails: a model needs a name of printable characters, not '\x1b[31m'",
-        ),
-    ],
-)
-def test_a_file_that_cannot_be_loaded(tmp_path, capsys, text, told):
-    path = tmp_path / "own.py"
-    path.write_text(text)
-    assert main(["models", f"--model_plugin={path}"]) == 2
-    assert capsys.readouterr().err == f"cnnbench: error: --model_plugin={path}: {told}\n"
 
 
 @pytest.mark.usefixtures("own_registry")

@@ -134,10 +134,8 @@ def zeros_of(case, sizes, image):
 
 # Convolutions, those in 8 bits, and how far logits may be off, in the norm.
 NETWORKS = {
-    ("lenet", "imagenet"): (2, 2, 0.03),
     ("resnet20", "cifar10"): (19, 19, 0.05),
-    ("densenet40_k12", "cifar10"): (39, 39, 0.05),
-    ("googlenet", "imagenet"): (57, 57, 0.05),
+    ("densenet40_k12", "cifar10"): (15, 15, 0.05),
     ("mobilenet", "imagenet"): (13, 13, 0.05),
     # Depthwise ones without a ReLU and those in groups have no kernels for integers.
     ("efficientnet_b0", "imagenet"): (16, 11, 0.05),
@@ -149,8 +147,7 @@ NETWORKS = {
 def test_networks_are_close_to_float32(name, dataset, make_weights):
     convolutions, in_8_bits, tolerance = NETWORKS[name, dataset]
     model = cut(get_model(name, dataset))
-    if name == "googlenet":
-        model.image_size = 64
+    model.layers = 4  # of a block of the DenseNet
     weights = make_weights(declare(model, 11).variables)
     size = model.image_size
     images = tf.constant(np.clip(normal(4, size, size, 3), -1, 1))

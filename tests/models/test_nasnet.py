@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 import tensorflow as tf
+from residual_networks import relative_error
 
 from cnnbench.models import declare
 from cnnbench.models.graph import forward
@@ -141,10 +142,6 @@ def small_large():
     return NasNet("nasnetlarge", Size(3, 8, 12, skip_reduction=True, keep=0.7), 67, 2)
 
 
-def relative_error(found, expected):
-    return float(tf.norm(tf.cast(found, tf.float64) - expected) / tf.norm(expected))
-
-
 @pytest.mark.parametrize("make", [small_cifar10, small_mobile, small_large])
 def test_equals_the_table_of_operations(make, make_weights):
     model = make()
@@ -159,7 +156,7 @@ def test_equals_the_table_of_operations(make, make_weights):
     assert relative_error(ours, expected) < 1e-4
 
 
-@pytest.mark.parametrize("make", [small_cifar10, small_mobile, small_large])
+@pytest.mark.parametrize("make", [small_cifar10, small_mobile])
 def test_auxiliary_head(make, make_weights):
     model = make()
     model.size = dataclasses.replace(model.size, keep=1.0)

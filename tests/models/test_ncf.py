@@ -128,12 +128,6 @@ def run(**flags):
     return BenchmarkCNN(Params.from_dict({**own, **flags})).run()
 
 
-def test_it_trains_on_synthetic_ratings(quick_start):
-    record = run(num_batches=1, batch_size=4, num_gpus=2, variable_update="replicated")
-    assert record.model.parameters == 31_832_577
-    assert record.losses[0] == pytest.approx(math.log(2), rel=0.1)
-
-
 @pytest.fixture
 def ratings(tmp_path, monkeypatch):
     """Twelve users who each rated the items of their own half; one is held back among nine."""
@@ -152,11 +146,10 @@ def ratings(tmp_path, monkeypatch):
     return str(tmp_path)
 
 
-@pytest.mark.parametrize("mode", ["parameter_server", "replicated"])
-def test_it_learns_who_rates_what_from_files(ratings, mode, quick_start):
+def test_it_learns_who_rates_what_from_files(ratings, quick_start):
     record = run(
         data_dir=ratings,
-        variable_update=mode,
+        variable_update="replicated",
         num_gpus=2,
         batch_size=45,
         num_batches=90,
@@ -165,6 +158,7 @@ def test_it_learns_who_rates_what_from_files(ratings, mode, quick_start):
         eval_during_training_every_n_steps=1000,
         num_eval_epochs=1.0,
     )
+    assert record.losses[0] == pytest.approx(math.log(2), rel=0.1)
     assert record.losses[-1] < 0.5 * record.losses[0]
     (found,) = record.evaluations
     assert found.examples == 12 * 15
@@ -208,8 +202,7 @@ def test_one_global_batch_gives_one_loss_for_any_number_of_towers(ratings, quick
             init_learning_rate=1.0,
             variable_update=mode,
         ).losses
-        for towers, mode in ((1, "parameter_server"), (2, "parameter_server"), (3, "replicated"))
+        for towers, mode in ((1, "parameter_server"), (3, "replicated"))
     ]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
-    assert losses[0] == pytest.approx(losses[2], rel=1e-5)
     assert losses[0][-1] != losses[0][0]

@@ -175,6 +175,16 @@ def test_loading_leaves_nothing_beside_the_file(tmp_path):
         ("raise ValueError('first\\nsecond')\n", "fails: ValueError: first second"),
         ("import sys; sys.exit(3)\n", r"fails: it ends the program \(SystemExit 3\)"),
         ("x = 1\n", "registers no model; call cnnbench.models.register_model"),
+        ("class Stop(BaseException): pass\nraise Stop('now')", "fails: Stop: now"),
+        ("import asyncio\nraise asyncio.CancelledError", "fails: CancelledError"),
+        (
+            "class Mute(Exception):\n    def __str__(self): raise self\nraise Mute",
+            r"fails: Mute: \(its __str__ raises Mute\)",
+        ),
+        (
+            "from cnnbench.models import register_model\nregister_model('\\x1b[31m', 'cifar10', 1)",
+            r"fails: a model needs a name of printable characters, not '\\x1b\[31m'",
+        ),
         (
             PLUGIN.format(batch=2).replace('"probe", "imagenet", P', '"lenet", "imagenet", P'),
             "fails: a model lenet for imagenet is registered already",

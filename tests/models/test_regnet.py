@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
+from residual_networks import Layers, relative_error
 
 from cnnbench.models import declare, get_model
 from cnnbench.models.graph import forward
@@ -30,27 +31,8 @@ def test_stages_are_those_published(variant, blocks, widths):
     assert stages(VARIANTS[variant]) == tuple(zip(blocks, widths, strict=True))
 
 
-class Reference:
-    """The network written from the paper with plain functions, its weights taken by name."""
-
-    def __init__(self, values):
-        self.values, self.used = values, set()
-
-    def get(self, name):
-        self.used.add(name)
-        return tf.cast(self.values[name], tf.float64)
-
-    def conv(self, x, at, stride=1, groups=1):
-        kernel = self.get(f"{at}/kernel")
-        pad = kernel.shape[0] // 2
-        x = tf.pad(x, [[0, 0], [pad, pad], [pad, pad], [0, 0]])
-        parts = zip(tf.split(x, groups, 3), tf.split(kernel, groups, 3), strict=True)
-        return tf.concat([tf.nn.conv2d(p, k, stride, "VALID") for p, k in parts], 3)
-
-    def norm(self, x, at):
-        mean, variance = self.get(f"{at}/moving_mean"), self.get(f"{at}/moving_variance")
-        scale = self.get(f"{at}/gamma") / tf.sqrt(variance + 1e-5)
-        return (x - mean) * scale + self.get(f"{at}/beta")
+class Reference(Layers):
+    """The network written from the paper."""
 
     def block(self, x, at, width, stride, group):
         project = stride != 1 or x.shape[3] != width
@@ -61,9 +43,9 @@ class Reference:
         y = self.conv(y, f"{at}/conv{i + 1}", stride, width // group)
         y = tf.nn.relu(self.norm(y, f"{at}/batchnorm{i + 1}"))
         s = tf.reduce_mean(y, [1, 2])
-        s = tf.nn.relu(s @ self.get(f"{at}/affine0/kernel") + self.get(f"{at}/affine0/bias"))
+        s = tf.nn.relu(self.affine(s, f"{at}/affine0"))
         assert s.shape[1] == round(x.shape[3] * 0.25)
-        s = tf.sigmoid(s @ self.get(f"{at}/affine1/kernel") + self.get(f"{at}/affine1/bias"))
+        s = tf.sigmoid(self.affine(s, f"{at}/affine1"))
         y = self.norm(
             self.conv(y * s[:, None, None], f"{at}/conv{i + 2}"), f"{at}/batchnorm{i + 2}"
         )
@@ -77,8 +59,7 @@ class Reference:
             for block in range(count):
                 at = f"stage{stage}/block{block}"
                 x = self.block(x, at, width, 2 if block == 0 else 1, group=8)
-        x = tf.reduce_mean(x, [1, 2])
-        return x @ self.get("affine0/kernel") + self.get("affine0/bias")
+        return self.logits(x)
 
 
 def test_regnety_400mf_equals_the_reference(make_weights):
@@ -86,9 +67,6 @@ def test_regnety_400mf_equals_the_reference(make_weights):
     model.image_size = 40
     weights = make_weights(declare(model, CLASSES).variables)
     images = np.random.default_rng(1).standard_normal((2, 40, 40, 3)).astype(np.float32)
-    reference = Reference(weights.values)
-    expected = reference(images)
-    assert reference.used == set(weights.values)
+    expected = Reference(weights.values)(images)
     ours = forward(model, CLASSES, tf.constant(images), weights.read, training=False).outputs
-    error = tf.norm(tf.cast(ours, tf.float64) - expected) / tf.norm(expected)
-    assert float(error) < 1e-4
+    assert relative_error(ours, expected) < 1e-4

@@ -1,10 +1,11 @@
-"""ResNet-50 against keras.applications and against a reference written anew for each version."""
+"""ResNet-50 against keras.applications, and all versions against a reference."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from residual_networks import ResNet, relative_error
 
 from cnnbench.models import BatchNorm, declare, get_model
 from cnnbench.models.graph import forward
@@ -54,8 +55,8 @@ def fill_keras(theirs, weights):
     assert filled | set(last) == set(weights.values)
 
 
-@pytest.mark.parametrize("training", [False, True])
-def test_resnet50_equals_keras_applications(training, make_weights):
+def test_resnet50_equals_keras_applications(make_weights):
+    """In training; the moving averages, and how they are used, are in the reference."""
     # Keras pads its pooling by one on both sides, which is SAME only where the stem's output
     # is odd: 65 gives 33.
     size = 65
@@ -66,114 +67,41 @@ def test_resnet50_equals_keras_applications(training, make_weights):
     weights = make_weights(declare(model, 1001).variables)
     fill_keras(theirs, weights)
     images = noise(size, count=4)
-    expected = theirs(images, training=training)
-    ours = forward(model, 1001, tf.constant(images), weights.read, training=training)
+    expected = theirs(images, training=True)
+    ours = forward(model, 1001, tf.constant(images), weights.read, training=True)
     assert float(tf.norm(ours.outputs - expected) / tf.norm(expected)) < 1e-4
-    if training:
-        # Keras' averages move by a hundredth of the batch's.
-        for moments, (_, name) in zip(ours.moments, keras_layers(), strict=True):
-            mean = theirs.get_layer(f"{name}_bn").moving_mean
-            old = weights.values[moments.mean_spec.name].numpy()
-            np.testing.assert_allclose(mean, 0.99 * old + 0.01 * moments.batch_mean, atol=1e-4)
+    # Keras' averages move by a hundredth of the batch's.
+    for moments, (_, name) in zip(ours.moments, keras_layers(), strict=True):
+        mean = theirs.get_layer(f"{name}_bn").moving_mean
+        old = weights.values[moments.mean_spec.name].numpy()
+        np.testing.assert_allclose(mean, 0.99 * old + 0.01 * moments.batch_mean, atol=1e-4)
 
 
-# A reference of all three versions --------------------------------------------------------------
+# A reference of all versions ---------------------------------------------------------------------
+
+FEW = (2, 2, 1, 1)  # blocks; those of ResNet-50 are compared above
+V2 = {"preactivation": True, "scale": False}
 
 
-class Reference:
-    """ResNet-50 written from the papers with plain functions, its weights taken by name."""
-
-    def __init__(self, version, weights, training):
-        self.version, self.values, self.training = version, weights.values, training
-        self.used: set[str] = set()
-
-    def get(self, name):
-        self.used.add(name)
-        return tf.cast(self.values[name], tf.float64)
-
-    def conv(self, x, name, stride=1):
-        kernel = self.get(f"{name}/kernel")
-        k = kernel.shape[0]
-        before = (k - 1) // 2
-        after = k - 1 - before
-        x = tf.pad(x, [[0, 0], [before, after], [before, after], [0, 0]])
-        return tf.nn.conv2d(x, kernel, stride, "VALID")
-
-    def norm(self, x, name, scale=True):
-        gamma = self.get(f"{name}/gamma") if scale else 1.0
-        beta = self.get(f"{name}/beta")
-        if self.training:
-            mean = tf.reduce_mean(x, [0, 1, 2])
-            variance = tf.reduce_mean(tf.square(x - mean), [0, 1, 2])
-            self.used |= {f"{name}/moving_mean", f"{name}/moving_variance"}
-        else:
-            mean, variance = self.get(f"{name}/moving_mean"), self.get(f"{name}/moving_variance")
-        return gamma * (x - mean) / tf.sqrt(variance + 1e-5) + beta
-
-    def block_v1(self, x, at, stride, project):
-        s1, s2 = (stride, 1) if self.version == "v1" else (1, stride)
-        i = 0
-        shortcut = x
-        if project:
-            shortcut = self.norm(self.conv(x, f"{at}/conv0", stride), f"{at}/batchnorm0")
-            i = 1
-        y = tf.nn.relu(self.norm(self.conv(x, f"{at}/conv{i}", s1), f"{at}/batchnorm{i}"))
-        i += 1
-        y = tf.nn.relu(self.norm(self.conv(y, f"{at}/conv{i}", s2), f"{at}/batchnorm{i}"))
-        i += 1
-        y = self.norm(self.conv(y, f"{at}/conv{i}"), f"{at}/batchnorm{i}")
-        return tf.nn.relu(y + shortcut)
-
-    def block_v2(self, x, at, stride, project):
-        active = tf.nn.relu(self.norm(x, f"{at}/batchnorm0", scale=False))
-        shortcut = self.conv(active, f"{at}/conv0", stride) if project else x
-        i = int(project)
-        y = tf.nn.relu(self.norm(self.conv(active, f"{at}/conv{i}", stride), f"{at}/batchnorm1"))
-        y = tf.nn.relu(self.norm(self.conv(y, f"{at}/conv{i + 1}"), f"{at}/batchnorm2"))
-        return self.conv(y, f"{at}/conv{i + 2}") + shortcut
-
-    def __call__(self, images):
-        x = tf.cast(images, tf.float64)
-        x = tf.nn.relu(self.norm(self.conv(x, "conv0", 2), "batchnorm0"))
-        # SAME pooling of an even image: one row more after than before, and zeros do as
-        # padding because nothing is negative after a ReLU.
-        x = tf.nn.max_pool2d(tf.pad(x, [[0, 0], [0, 1], [0, 1], [0, 0]]), 3, 2, "VALID")
-        block = self.block_v2 if self.version == "v2" else self.block_v1
-        for stage, blocks in enumerate((3, 4, 6, 3)):
-            for b in range(blocks):
-                stride = 2 if (stage > 0 and b == 0) else 1
-                x = block(x, f"stage{stage}/block{b}", stride, project=b == 0)
-        if self.version == "v2":
-            x = tf.nn.relu(self.norm(x, "batchnorm1", scale=False))
-        x = tf.reduce_mean(x, [1, 2])
-        return x @ self.get("affine0/kernel") + self.get("affine0/bias")
-
-
-@pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize(
-    ("name", "version"),
-    [("resnet50", "v1"), ("resnet50_v1.5", "v1.5"), ("resnet50_v2", "v2")],
+    ("name", "strides", "options"),
+    [
+        ("resnet18", (2, 1), {"projects": False}),
+        ("resnet50", (2, 1, 1), {}),
+        ("resnet50_v1.5", (1, 2, 1), {"training": True}),
+        ("resnet50_v2", (2, 1, 1), V2),
+        ("resnet50_v2", (2, 1, 1), {**V2, "training": True}),
+    ],
 )
-def test_resnet50_equals_the_reference(name, version, training, make_weights):
+def test_it_equals_the_reference(name, strides, options, make_weights):
     model = small(name, 64)
+    model.blocks = FEW
     weights = make_weights(declare(model, 1001).variables)
     images = noise(64, count=4)
-    reference = Reference(version, weights, training)
-    expected = reference(images)
-    assert reference.used == set(weights.values)
+    expected = ResNet(weights.values, FEW, strides, **options)(images)
+    training = options.get("training", False)
     ours = forward(model, 1001, tf.constant(images), weights.read, training=training).outputs
-    error = tf.norm(tf.cast(ours, tf.float64) - expected) / tf.norm(expected)
-    assert float(error) < 1e-4
-
-
-def test_the_versions_differ(make_weights):
-    # Equal weights, other strides: what the tests above tell apart is really there.
-    weights = make_weights(declare(small("resnet50", 64), 1001).variables)
-    logits = [
-        forward(small(n, 64), 1001, tf.constant(noise(64)), weights.read, training=False).outputs
-        for n in ("resnet50", "resnet50_v1.5")
-    ]
-    assert float(tf.norm(logits[0] - logits[1]) / tf.norm(logits[0])) > 0.05
+    assert relative_error(ours, expected) < 1e-4
 
 
 # Arithmetic -----------------------------------------------------------------------------------

@@ -65,8 +65,15 @@ def test_a_second_cell_runs_backwards():
     np.testing.assert_allclose(y[..., 6:], np.asarray(back(x[:, ::-1]))[:, ::-1], atol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize(("batch", "xla"), [(3, False), (None, False), (3, True)])
+@pytest.mark.parametrize(
+    ("dtype", "batch", "xla"),
+    [
+        ("float32", None, False),
+        ("bfloat16", None, False),
+        ("float16", 3, False),
+        ("float32", 3, True),
+    ],
+)
 def test_a_recurrent_layer_trains_in_a_traced_function(batch, dtype, xla):
     values = {k: tf.constant(v) for k, v in weights("gru", 4, 6).items()}
 

@@ -1,0 +1,589 @@
+"""What holds for every data set: made, checked, read, trained on, evaluated; bad records, bad use.
+
+What is special about one of them is in a file of its name.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from cifar10_writer import write_cifar10
+from data_sets import FRAMES, LETTERS, SMALL, coco_annotations, examples, jpeg, noise, sound, wav
+
+from cnnbench.cli import main
+from cnnbench.data import coco_records, find_dataset, imagenet_records, make_input
+from cnnbench.data import librispeech_records as speech
+from cnnbench.data.coco_records import CocoObject
+from cnnbench.errors import DataError, FlagError
+from cnnbench.models.deepspeech import DeepSpeech2
+from cnnbench.models.ncf import NeuMF
+
+EVERY = pytest.mark.parametrize("name", SMALL)
+SUBSETS = ("train", "validation")
+# Those that commands make, and those whose files hold records.
+MADE = [name for name in SMALL if name != "cifar10"]
+RECORDS = ["imagenet", "coco", "librispeech"]
+
+
+# Made and checked -------------------------------------------------------------------------------
+
+FILES = {
+    "imagenet": ["labels.txt"],
+    "coco": ["coco-labels.txt"],
+    "librispeech": [],
+    "ratings": ["ratings-train.npz", "ratings-validation.npz"],
+}
+CHECKED = {
+    "imagenet": [
+        "labels: 16 different from 1 to 16, 1 to 1 records each",
+        "images: 24 to 24 high, 32 to 32 wide",
+    ],
+    "cifar10": ["labels: 10 different from 0 to 9, 2 to 3 records each", "3,072 bytes on average"],
+    "coco": [
+        "boxes: 14 of 2 classes, 2 to 2 in an image, 1 of crowds",
+        "boxes: 14 of 2 classes, 0 to 2 in an image, 1 of crowds",
+        "images: 48 to 90 high, 50 to 100 wide",
+    ],
+    "librispeech": ["audio: 29 to 46 frames of 161 frequencies", "transcripts: 2 to 14 letters"],
+    "ratings": ["users: 6 different up to 5", "negatives: 9 for each user"],
+}
+
+
+@EVERY
+def test_it_is_made_found_counted_and_checked(name, small_set, capsys):
+    small, folder = SMALL[name], small_set(name)
+    if name in FILES:
+        shards = [f"train-0000{i}-of-00003" for i in range(3)]
+        shards += [f"validation-0000{i}-of-00002" for i in range(2)]
+        prefix = {"imagenet": "", "ratings": None}.get(name, f"{name}-")
+        made = [] if prefix is None else [prefix + shard for shard in shards]
+        assert sorted(path.name for path in folder.iterdir()) == sorted([*FILES[name], *made])
+    assert find_dataset(None, str(folder)) is small.dataset
+    for subset in SUBSETS:
+        assert small.dataset.num_examples(subset, str(folder)) == small.count(subset)
+    capsys.readouterr()
+    assert main(["data", "check", str(folder)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"{folder}: {name}\ntrain: ")
+    for part in CHECKED[name]:
+        assert part in out
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_nothing_is_overwritten(name, sources, small_set, capsys):
+    folder = small_set(name)
+    before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
+    capsys.readouterr()
+    assert (
+        main(["data", f"make-{name}", str(sources(name)), str(folder), *SMALL[name].options]) == 2
+    )
+    err = capsys.readouterr().err
+    assert f"{folder}: holds " in err
+    assert "already" in err
+    assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
+
+
+def annotated(change):
+    """Changes the annotations of the training images."""
+
+    def edit(root):
+        path = coco_annotations(root)
+        content = json.loads(path.read_text())
+        change(content)
+        path.write_text(json.dumps(content))
+
+    return edit
+
+
+def another_category(root):
+    path = coco_annotations(root, "val")
+    content = json.loads(path.read_text())
+    content["categories"].append({"id": 5, "name": "cat"})
+    path.write_text(json.dumps(content))
+
+
+def another_year(root):
+    shutil.copy(coco_annotations(root), root / "annotations" / "instances_train2014.json")
+
+
+def chapter(root):
+    return root / "test-clean" / "7" / "21"
+
+
+def heard(content, suffix=".wav"):
+    """Replaces the first file of audio; None removes it."""
+
+    def edit(root):
+        path = chapter(root) / "7-21-0000.wav"
+        path.unlink()
+        if content is not None:
+            path.with_suffix(suffix).write_bytes(content)
+
+    return edit
+
+
+def said(text):
+    return lambda root: (chapter(root) / "7-21.trans.txt").write_text(text)
+
+
+def rated(text):
+    return lambda root: (root / "ratings.dat").write_text(text)
+
+
+def photographed(name, content):
+    """A file of the first class for training."""
+    return lambda root: (root / "train" / "c01" / name).write_bytes(content)
+
+
+LONGER = "7-21-0000.wav: the transcript of 5 letters is longer than its audio of 1 frames"
+BAD_SOURCES = [
+    *((name, shutil.rmtree, 2, "there is no such f") for name in MADE if name != "ratings"),
+    ("ratings", shutil.rmtree, 2, "is neither a file nor a folder with ratings.dat or"),
+    ("imagenet", photographed("1.jpg", b"hello"), 4, "1.jpg: is neither a JPEG nor a PNG"),
+    ("imagenet", photographed("1.png", b"\x89PNG\r\n\x1a\n"), 4, "the PNG cannot be decoded"),
+    ("imagenet", photographed("1.jpg", jpeg(1)[:300]), 4, "the JPEG cannot be decoded"),
+    (
+        "coco",
+        annotated(lambda c: c["annotations"][0].update(bbox=[70, 5, 30, 9])),
+        *(4, "instances_train2017.json: annotation 1018: box [70, 5, 30, 9] is outside its image"),
+    ),
+    *(
+        ("coco", annotated(change), 4, message)
+        for change, message in [
+            (lambda c: c["annotations"][0].update(image_id=9), "1018: there is no image"),
+            (lambda c: c["annotations"][0].update(category_id=9), "there is no category 9"),
+            (lambda c: c["annotations"][0].pop("bbox"), "is no entry: 'bbox'"),
+            (lambda c: c["images"][0].update(file_name="x.jpg"), "image 100: there is no file"),
+            (lambda c: c.pop("images"), "holds no list 'images'"),
+            (lambda c: c["categories"].pop(), "there is no category 3"),
+        ]
+    ),
+    ("coco", another_category, 2, "has other categories"),
+    ("coco", another_year, 2, "instances_train2014.json and instances_train2017.json"),
+    (
+        "coco",
+        lambda root: shutil.rmtree(root / "annotations"),
+        *(2, "holds neither annotations/instances_train*.json"),
+    ),
+    ("librispeech", heard(wav(sound(400))), 4, LONGER),
+    ("librispeech", heard(None), 4, "7-21.trans.txt: line 1: there is no file"),
+    ("librispeech", heard(b"fLaC", ".flac"), 2, "cannot decode FLAC; convert the files to WAV"),
+    ("librispeech", said("7-21-0000 HELLO\n7-21-0001\n"), 4, "line 2: has no transcript"),
+    (
+        "librispeech",
+        lambda root: [shutil.rmtree(folder) for folder in root.iterdir()],
+        *(2, "holds no transcripts in train-* or test-clean"),
+    ),
+    ("ratings", rated("1::2::3::4\n1::x::3::4\n"), 4, "ratings.dat: line 2: item x is no number"),
+    ("ratings", rated("1::2::3::4\n1::2\n"), 4, "ratings.dat: line 2: rating nan is no number"),
+    ("ratings", rated(""), 4, "ratings.dat: holds no ratings"),
+    ("ratings", rated("1::2::3::4\n"), 2, "--min_ratings=8: no user of "),
+]
+
+
+@pytest.mark.parametrize(("name", "change", "status", "message"), BAD_SOURCES)
+def test_sources_that_cannot_be_used(name, change, status, message, sources, tmp_path, capsys):
+    source = shutil.copytree(sources(name), tmp_path / "source")
+    change(source)
+    capsys.readouterr()
+    out = tmp_path / "out"
+    assert main(["data", f"make-{name}", str(source), str(out), *SMALL[name].options]) == status
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.count("\n") == 1
+    assert not list(out.glob("*"))
+
+
+# Read -------------------------------------------------------------------------------------------
+
+
+@EVERY
+def test_an_epoch_has_every_example_once_in_a_new_order(name, small_set, cpu_devices):
+    small = SMALL[name]
+    with make_input(small.spec(small_set(name)), cpu_devices[:1]) as source:
+        assert source.examples_per_epoch == small.count("train")
+        assert not source.synthetic
+        epochs = [
+            [one for _ in range(small.count("train")) for one in examples(source.next(), small.of)]
+            for _ in range(3)
+        ]
+    for epoch in epochs:
+        assert Counter(epoch) == Counter(small.examples["train"])
+    assert len(set(map(tuple, epochs))) == 3
+
+
+@EVERY
+def test_batches_are_as_promised(name, small_set, cpu_devices):
+    """On the devices, and of the shapes and dtypes that the input told."""
+    for subset in SUBSETS:
+        spec = SMALL[name].spec(small_set(name), subset, towers=2, batch=3, dtype="bfloat16")
+        with make_input(spec, cpu_devices[2:4]) as source:
+            towers = zip(source.next(), source.element_spec, cpu_devices[2:4], strict=True)
+            for batch, promised, device in towers:
+                tf.nest.assert_same_structure(tuple(batch), tuple(promised))
+                for value, wanted in zip(
+                    tf.nest.flatten(tuple(batch)), tf.nest.flatten(tuple(promised)), strict=True
+                ):
+                    assert (value is None) == (wanted is None)
+                    if value is not None:
+                        assert wanted.is_compatible_with(value)
+                        assert value.device == device
+
+
+@EVERY
+def test_the_stream_depends_on_the_seed_and_not_on_the_towers(name, small_set, cpu_devices):
+    """Nor on reading ahead, and that of arrays not on the random seed of TensorFlow."""
+
+    def read(towers, batch, seed=7, **fields):
+        if name not in RECORDS:
+            tf.random.set_seed(towers)
+        spec = SMALL[name].spec(
+            *(small_set(name), "train", towers, batch), seed=seed, distortions=True, **fields
+        )
+        with make_input(spec, cpu_devices[:towers]) as source:
+            steps = [source.next() for _ in range(4)]
+        columns = zip(*(tf.nest.flatten(tuple(b)[:2]) for step in steps for b in step), strict=True)
+        return [np.concatenate(column) for column in columns]
+
+    one, four = read(1, 8), read(4, 2, datasets_use_prefetch=False)
+    for single, joined in zip(one, four, strict=True):
+        np.testing.assert_array_equal(single, joined)
+    other = read(1, 8, seed=8)
+    assert not all(np.array_equal(*pair) for pair in zip(one, other, strict=True))
+
+
+@EVERY
+@pytest.mark.parametrize(("towers", "batch", "prefetch"), [(1, 8, True), (8, 3, False)])
+def test_an_evaluation_is_an_exact_pass_that_wraps(
+    name, towers, batch, prefetch, small_set, cpu_devices
+):
+    small = SMALL[name]
+    fields = {"datasets_use_prefetch": prefetch, "datasets_sloppy_parallel_interleave": True}
+    spec = small.spec(small_set(name), "validation", towers, batch, **fields)
+    passes = []
+    with make_input(spec, cpu_devices[:towers]) as source:
+        assert source.steps_per_epoch == -(-small.count("validation") // (towers * batch))
+        for _ in range(2):
+            batches = [b for _ in range(source.steps_per_epoch) for b in source.next()]
+            weights = np.concatenate([b.weights for b in batches])
+            assert len(weights) == source.steps_per_epoch * towers * batch
+            assert (np.diff(weights) <= 0).all()
+            passes.append(examples(batches, small.of))
+    assert Counter(passes[0]) == Counter(small.examples["validation"])
+    assert passes[0] == passes[1]
+
+
+@EVERY
+def test_shards_of_an_evaluation_have_every_example_once(name, small_set, cpu_devices):
+    small, seen, steps = SMALL[name], [], set()
+    for index in range(2):
+        spec = small.spec(
+            *(small_set(name), "validation"), batch=2, num_shards=2, shard_index=index
+        )
+        with make_input(spec, cpu_devices[:1]) as source:
+            steps.add(source.steps_per_epoch)
+            for _ in range(source.steps_per_epoch):
+                seen += examples(source.next(), small.of)
+    assert Counter(seen) == Counter(small.examples["validation"])
+    assert steps == {math.ceil(math.ceil(small.count("validation") / 2) / 2)}
+
+
+@pytest.mark.parametrize(
+    ("name", "subset"), [*zip(SMALL, itertools.cycle(SUBSETS)), ("imagenet", "validation")]
+)
+def test_one_sample_for_ever(name, subset, small_set, cpu_devices):
+    small = SMALL[name]
+    spec = small.spec(small_set(name), subset, batch=4, datasets_repeat_cached_sample=True)
+    with make_input(spec, cpu_devices[:1]) as source:
+        seen = [one for _ in range(6) for one in examples(source.next(), small.of)]
+    assert len(set(seen)) == 1
+
+
+@EVERY
+def test_folders_without_it(name, small_set, tmp_path):
+    dataset = SMALL[name].dataset
+    with pytest.raises(FlagError, match="nowhere: there is no such directory"):
+        dataset.num_examples("train", str(tmp_path / "nowhere"))
+    with pytest.raises(FlagError, match=r"holds no (files|CIFAR-10|ratings-)"):
+        dataset.num_examples("train", str(tmp_path))
+    with pytest.raises(FlagError, match=f"holds no {name} files"):
+        dataset.subsets_in(str(tmp_path))
+    for path in small_set(name).iterdir():
+        if "train" in path.name or "batch_" in path.name:
+            shutil.copy(path, tmp_path)
+    assert list(dataset.subsets_in(str(tmp_path))) == ["train"]
+    with pytest.raises(FlagError, match=r"holds no .*(validation|test_batch)"):
+        dataset.num_examples("validation", str(tmp_path))
+
+
+# Bad records ------------------------------------------------------------------------------------
+
+PNG = tf.io.encode_png(noise(0, 9, 9, 3)).numpy()
+STRIP = tf.io.encode_jpeg(np.zeros((1, 20_000, 3), np.uint8)).numpy()
+CAR = CocoObject(1, (0.1, 0.2, 0.5, 0.6), False)
+SOUND = wav(sound(4800))
+
+
+def changed(record, drop=(), **values):
+    """The record without some features, and with other values of some."""
+    example = tf.train.Example.FromString(record)
+    for key in drop:
+        del example.features.feature[key]
+    for key, value in values.items():
+        feature = example.features.feature[key]
+        kind = "float_list" if key.partition("bbox/")[2] else "int64_list"
+        getattr(feature, kind).value[:] = value
+    return example.SerializeToString()
+
+
+def image(encoded=None, label=1, drop=(), **values):
+    record = imagenet_records.serialize(encoded or jpeg(1), 24, 32, label, "a", "a", "a")
+    return changed(record, drop, **values)
+
+
+def boxed(*box, sides=4):
+    names = imagenet_records.BOX_SIDES[:sides]
+    return image(**{name: [value] for name, value in zip(names, box, strict=False)})
+
+
+def scene(objects=(CAR,), encoded=None, drop=(), **values):
+    record = coco_records.serialize(encoded or jpeg(1), 24, 32, 7, "7.jpg", objects)
+    return changed(record, drop, **values)
+
+
+def lying(*box):
+    return scene([CocoObject(1, box, False)])
+
+
+def utterance(audio=SOUND, text="hello"):
+    return speech.serialize(audio, text, "a")
+
+
+NO_EXAMPLE = "is not a serialized tf.train.Example"
+NAN = float("nan")
+OUTSIDE = "is no part of the image"
+BAD_RECORDS = {
+    "imagenet": [
+        (image(drop=["image/encoded"]), "key image/encoded is missing"),
+        (image(drop=["image/class/label"]), "key image/class/label is missing"),
+        (image(label=1001), "label 1001 is not in [0, 1001)"),
+        (image(label=-1), "label -1 is not in [0, 1001)"),
+        (image(label=2**40), f"label {2**40} is not in [0, 1001)"),
+        (image(jpeg(1)[:300]), "the JPEG cannot be decoded"),
+        (image(b"no image"), "the image is no JPEG"),
+        (image(PNG), "the image is a PNG"),
+        (image(STRIP), "no side more than 100 times as long"),
+        (boxed(0.5, 0.5, 1.5, 0.6), "box ymin=0.5 xmin=0.5 ymax=1.5 xmax=0.6 is no part"),
+        (boxed(0.5, 0, 0.4, 1), OUTSIDE),
+        (boxed(-0.1, 0, 1, 1), OUTSIDE),
+        (boxed(0, 0.7, 1, 0.6), OUTSIDE),
+        (boxed(0.1, NAN, 0.3, 0.5), OUTSIDE),
+        (boxed(0.5, sides=1), "the sides of image/object/bbox have different lengths"),
+        (b"\xff\xff", NO_EXAMPLE),
+    ],
+    "coco": [
+        (scene(drop=["image/encoded"]), "key image/encoded is missing"),
+        (scene(drop=["image/source_id"]), "key image/source_id is missing"),
+        (lying(0.1, 0.2, 1.5, 0.6), OUTSIDE),
+        (lying(0.5, 0.2, 0.1, 0.6), OUTSIDE),
+        (lying(NAN, 0.2, 0.1, 0.6), OUTSIDE),
+        (scene([CocoObject(81, CAR.box, False)]), "label 81 is not in [1, 81)"),
+        (scene(**{"image/object/is_crowd": [0, 0]}), "1 boxes, but 2 values of image/object/is_c"),
+        (scene(drop=["image/object/class/label"]), "1 boxes, but 0 values of image/object/class"),
+        (scene([CAR] * 201), "201 boxes, but at most 200 fit"),
+        (scene(encoded=PNG), "the image is a PNG"),
+        (scene(encoded=jpeg(1)[:300]), "the JPEG cannot be decoded"),
+        (b"nonsense", NO_EXAMPLE),
+    ],
+    "librispeech": [
+        (utterance(wav(sound(800))), "of 5 letters is longer than its audio of 4 fr"),
+        (utterance(wav(sound(960))), "of 5 letters is longer than its audio of 5 fr"),
+        (utterance(wav(sound(300)), "a"), "has 300 samples, but one frame takes 320"),
+        (utterance(text="HELLO"), "the transcript has 'H'"),
+        (utterance(text=""), "the transcript is empty"),
+        (utterance(wav(sound(4800), rate=44_100)), "1 channels of 16 bits and 44100 samples a sec"),
+        (utterance(wav(sound(4800), channels=2)), "2 channels of 16 bits and 16000 samples a sec"),
+        (utterance(SOUND[:30]), "the audio is no WAV of PCM"),
+        (utterance(SOUND[:-100]), "the audio is cut off after 4750 of 4800 samples"),
+        (utterance(b"fLaC...."), "the audio is no WAV of PCM"),
+        (tf.train.Example().SerializeToString(), "key audio/text is missing"),
+    ],
+}
+GOOD = {"imagenet": image(), "coco": scene(), "librispeech": utterance()}
+
+
+def write(folder, name, subset, *records):
+    prefix = "" if name == "imagenet" else f"{name}-"
+    path = folder / f"{prefix}{subset}-00000-of-00001"
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for record in records:
+            writer.write(record)
+    return path
+
+
+def defect_in(path, name):
+    """What the check finds, which must be one thing."""
+    found = SMALL[name].dataset.check([path], SMALL[name].dataset.num_classes)
+    (defect,) = found.defects
+    assert "\n" not in defect
+    return defect
+
+
+def refusal(folder, name, subset, devices, **fields):
+    """What reading ends with."""
+    spec = SMALL[name].spec(folder, subset, **fields)
+    with pytest.raises(DataError) as caught, make_input(spec, devices[:1]) as source:
+        list(itertools.islice(iter(source.next, None), 4))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "subset"), list(itertools.product(RECORDS, SUBSETS)))
+def test_check_and_reader_refuse_the_same_records(name, subset, tmp_path, cpu_devices):
+    """One good record is behind all bad ones; a reader that skips these delivers it alone."""
+    rows = BAD_RECORDS[name]
+    path = write(tmp_path, name, subset, *(bad for bad, _ in rows), GOOD[name])
+    found = SMALL[name].dataset.check([path], SMALL[name].dataset.num_classes)
+    assert found.records == 1
+    for number, (defect, (_, message)) in enumerate(zip(found.defects, rows, strict=True)):
+        assert defect.startswith(f"{path}: record {number}: ")
+        assert message in defect
+        assert "\n" not in defect
+    with make_input(
+        SMALL[name].spec(tmp_path, subset, on_bad_record="skip"), cpu_devices[:1]
+    ) as source:
+        seen = [examples(source.next(), SMALL[name].of) for _ in range(2)]
+        assert len(set(itertools.chain(*seen))) == 1
+        assert source.skipped().count == len(rows)
+        assert source.skipped().first == tuple(found.defects[:3])
+
+
+@pytest.mark.parametrize(("name", "subset"), list(itertools.product(RECORDS, SUBSETS)))
+def test_reading_ends_at_a_bad_record(name, subset, tmp_path, cpu_devices):
+    bad, _ = BAD_RECORDS[name][-3 if subset == "train" else 5]
+    defect = defect_in(write(tmp_path, name, subset, GOOD[name], bad), name)
+    options = {"datasets_use_prefetch": False, "datasets_use_caching": True}
+    if subset == "train":
+        options = {"fuse_decode_and_crop": False}
+    assert refusal(tmp_path, name, subset, cpu_devices, **options) == defect
+
+
+NO_ROWS = np.zeros((0, 3072), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("ratings", {"users": [1]}, "array items is missing"),
+        ("ratings", {"users": [1], "items": [1.5]}, "items must hold integers in 1 dimensions"),
+        ("ratings", {"users": [1], "items": [[1]]}, "in 1 dimensions, but holds int64"),
+        ("ratings", {"users": [1], "items": [1, 2]}, "1 users, but 2 rows of items"),
+        ("ratings", {"users": NO_ROWS[:, 0], "items": NO_ROWS[:, 0]}, "holds no records"),
+        ("ratings", {"users": [1], "items": [-1]}, "record 0: item -1 is not in [0, 26744)"),
+        ("cifar10", [0, 11], "record 1: label 11 is not in [0, 11)"),
+        ("cifar10", [0] * 3 + [-1], "record 3: truncated, 3072 of 3073 bytes are there"),
+    ],
+)
+def test_check_and_reader_refuse_the_same_file(name, content, message, tmp_path, cpu_devices):
+    path = tmp_path / "ratings-train.npz"
+    if name == "ratings":
+        np.savez(path, **content)
+    else:
+        images = np.zeros((len(content), 32, 32, 3), np.uint8)
+        (path,) = write_cifar10(tmp_path, images, np.abs(content), form="binary", files=1)
+        if content[-1] < 0:
+            path.write_bytes(path.read_bytes()[:-1])
+    defect = defect_in(path, name)
+    assert defect.startswith(f"{path}: ")
+    assert message in defect
+    assert refusal(tmp_path, name, "train", cpu_devices) == defect
+
+
+def test_an_epoch_of_bad_records_ends(tmp_path, cpu_devices):
+    bad, message = BAD_RECORDS["imagenet"][0]
+    path = write(tmp_path, "imagenet", "train", bad, bad)
+    found = refusal(tmp_path, "imagenet", "train", cpu_devices, on_bad_record="skip")
+    assert found.startswith(f"no train record can be used; {path}: record 0: ")
+    assert message in found
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_files_that_are_damaged_cut_off_missing_or_empty(name, small_set, tmp_path, cpu_devices):
+    """The check goes on behind damage. The reader ends at it; what is cut off it does not begin."""
+    for path in small_set(name).glob("*train-*"):
+        shutil.copy(path, tmp_path)
+    first, second, third = sorted(tmp_path.glob("*train-*"))
+    small = SMALL[name]
+    whole = small.count("train")
+    third.unlink()
+    (defect,) = small.dataset.check([first, second], 1001).defects
+    assert defect == f"{third}: this file is missing"
+    shutil.copy(small_set(name) / third.name, third)
+    content = bytearray(first.read_bytes())
+    content[20] ^= 1
+    first.write_bytes(content)
+    damage = f"{first}: record 0: its checksum is wrong"
+    found = small.dataset.check([first, second, third], 1001)
+    assert (found.records, found.defects) == (whole - 1, [damage])
+    spec = small.spec(tmp_path)
+    with pytest.raises(DataError) as caught, make_input(spec, cpu_devices[:1]) as source:
+        source.next()
+    assert str(caught.value) == damage
+    second.write_bytes(second.read_bytes()[:-7])
+    found = small.dataset.check([first, second, third], 1001)
+    assert found.records == whole - 2
+    assert found.defects[1].startswith(f"{second}: record ")
+    assert found.defects[1].endswith(": truncated, 7 bytes are missing")
+    with pytest.raises(DataError, match="truncated, 7 bytes"):
+        make_input(spec, cpu_devices[:1])
+    for path in (first, second, third):
+        path.write_bytes(b"")
+    with pytest.raises(DataError, match="the train files hold no records"):
+        small.dataset.num_examples("train", str(tmp_path))
+
+
+# Trained on and evaluated -----------------------------------------------------------------------
+
+PRESENCE = Path(__file__).parents[1] / "plugins" / "presence_plugin.py"
+MODELS = {
+    "imagenet": ["--model=lenet", "--num_gpus=2"],
+    "cifar10": ["--model=trivial", "--num_gpus=2"],
+    "coco": [f"--model_plugin={PRESENCE}", "--model=presence", "--num_gpus=2"],
+    "librispeech": ["--model=deepspeech2", "--num_gpus=2"],
+    "ratings": ["--model=ncf", "--num_gpus=2"],
+}
+
+
+def every_fourth_frame(model, net, spectrogram):
+    """Logits without the recurrent layers, which take long to trace."""
+    x = net.reshape(spectrogram, (*net.shape(spectrogram), 1))
+    x = net.conv(x, 1, 1, (4, 1))
+    return net.logits(net.reshape(x, net.shape(x)[:2]))
+
+
+@EVERY
+def test_a_model_trains_on_it_and_is_evaluated(
+    name, small_set, tmp_path, monkeypatch, quick_start, capsys
+):
+    small = {"max_frames": FRAMES, "max_letters": LETTERS, "build": every_fourth_frame}
+    for attribute, value in small.items():
+        monkeypatch.setattr(DeepSpeech2, attribute, value)
+    for attribute, size in {"users": 6, "items": 60, "factors": 4, "layers": (8, 4)}.items():
+        monkeypatch.setattr(NeuMF, attribute, size)
+    record = tmp_path / "record.json"
+    flags = [*MODELS[name], f"--data_dir={small_set(name)}", "--device=cpu", "--batch_size=2"]
+    flags += ["--variable_update=replicated", "--num_batches=2", "--num_warmup_batches=0"]
+    flags += ["--eval_during_training_every_n_steps=2", "--num_eval_epochs=1"]
+    assert main([*flags, f"--result_json={record}", "--peak_flops=1e12"]) == 0
+    assert f"Dataset:     {name}\n" in capsys.readouterr().out
+    found = json.loads(record.read_text())
+    assert all(map(math.isfinite, found["losses"]))
+    (evaluation,) = found["evaluations"]
+    assert evaluation["examples"] == len(SMALL[name].examples["validation"])
