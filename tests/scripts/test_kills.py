@@ -18,7 +18,7 @@ SCRIPT = Path(__file__).parents[2] / "scripts/kills.py"
 def test_what_is_written_survives_kills() -> None:
     code = (
         f"import sys; sys.path[:0] = [{str(SCRIPT.parent)!r}]; import tensorflow, json, kills; "
-        "print(json.dumps(kills.run('result files', 4, 7) + kills.run('make-imagenet', 3, 7)))"
+        "print(json.dumps(kills.run('result files', 3, 7) + kills.run('make-imagenet', 1, 7)))"
     )
     finished = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=180
