@@ -10,7 +10,6 @@ from cnnbench.variable_mgr.all_reduce import (
     AllReduceSpec,
     SizeRange,
     parse_all_reduce_spec,
-    single,
 )
 
 KNOWN = ("copy", "nccl", "pscpu", "xring")
@@ -84,10 +83,6 @@ def test_invalid_specs_are_pointed_at(text, character, piece, reason):
 
 def test_any_name_is_taken_where_none_are_known():
     assert flat(parse_all_reduce_spec("warp/weft#2")) == [("warp/weft", 2, None)]
-
-
-def test_one_algorithm_for_all():
-    assert single("copy") == parse_all_reduce_spec("copy")
 
 
 @pytest.mark.parametrize(
