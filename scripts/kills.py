@@ -241,8 +241,15 @@ class ImagenetWriter:
         return False
 
     def _is_whole(self, out: Path) -> bool:
+        from cnnbench.base.lock import FILE
+
         found, wanted = (
-            {path.name: path.read_bytes() for path in folder.glob("*") if path.is_file()}
+            {
+                path.name: path.read_bytes()
+                for path in folder.glob("*")
+                # The lock is released after the last file is in its place.
+                if path.is_file() and path.name != FILE
+            }
             for folder in (out, self._whole)
         )
         return found == wanted

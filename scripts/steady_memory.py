@@ -22,7 +22,7 @@ TOLERANCE = 0.03
 
 
 def resident_bytes(process: int) -> int:
-    """Of a process, or of its only child if it has one; 0 if both are gone."""
+    """Memory of a process, or of its only child if it has one; 0 if both have ended."""
     try:
         children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
         status = Path(f"/proc/{children[0] if children else process}/statm").read_text()

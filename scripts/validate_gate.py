@@ -38,8 +38,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         "--pairing",
         choices=("turns", "alternate"),
         default="turns",
-        help="the processes of a round are alive together and step in turn, or run one after the "
-        "other [turns]",
+        help="the processes of a round are started together and step in turn, or run one after "
+        "the other [turns]",
     )
     add(
         "--neighbour",

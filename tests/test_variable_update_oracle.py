@@ -5,7 +5,6 @@ helpers/oracle.py has the network and the arithmetic.
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 
 import local_sgd
@@ -46,16 +45,10 @@ MODES = (
 REDUCTIONS = ("mean", "sum")
 
 
-def cases() -> list[object]:
-    """Pairs of all dimensions; and decay with reduction in full, for two optimizers."""
-    decays = [0, 0.0625]
-    met = covering_pairs([1, 2, 3, 4, 8], MODES, sorted(RULES), decays, REDUCTIONS)
-    met += itertools.product([2], MODES, ["momentum"], decays, REDUCTIONS)
-    met += itertools.product([3], MODES, ["sgd"], decays, ["mean"])
-    return [pytest.param(*case, id="-".join(map(str, case))) for case in dict.fromkeys(met)]
-
-
-@pytest.mark.parametrize(("devices", "mode", "optimizer", "decay", "reduction"), cases())
+@pytest.mark.parametrize(
+    ("devices", "mode", "optimizer", "decay", "reduction"),
+    covering_pairs([1, 2, 3, 4, 8], MODES, sorted(RULES), [0, 0.0625], REDUCTIONS),
+)
 def test_losses_equal_the_oracle(
     devices: int, mode: str, optimizer: str, decay: float, reduction: str
 ) -> None:
@@ -76,7 +69,6 @@ def test_losses_equal_the_oracle(
     [
         (2, {"cross_device_ops": "auto"}),
         (2, {"cross_device_ops": "ring", "bytes_per_pack": 4}),
-        (4, {"cross_device_ops": "hierarchical_copy"}),
         (4, {"cross_device_ops": "hierarchical_copy", "num_packs": 2}),
         (2, {"cross_device_ops": "hierarchical_copy", "num_packs": 0}),
         (1, {"variable_update": "one_device_strategy", "cross_device_ops": "auto"}),
@@ -92,17 +84,15 @@ def test_cross_device_operations_train_like_the_oracle(
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("devices", [3, 4])
-def test_rings_of_more_devices_train_like_the_oracle(devices: int, tmp_path: Path) -> None:
+def test_rings_of_more_devices_train_like_the_oracle(tmp_path: Path) -> None:
     """In a process of their own: collectives over two sets of devices end each other."""
+    devices = 3
     common = {"model": "oracle", "model_plugin": PLUGIN, "device": "cpu", "num_batches": STEPS}
     common |= {"num_warmup_batches": 0, "init_learning_rate": RATE, "num_gpus": devices}
     common |= {"variable_update": "mirrored_strategy", "weight_decay": 0.0625}
     cases = [
-        ({"cross_device_ops": "ring"}, "momentum", "mean"),
         ({"cross_device_ops": "ring", "bytes_per_pack": 4}, "adam", "sum"),
-        ({"cross_device_ops": "auto"}, "sgd", "sum"),
-        ({"cross_device_ops": "auto", "bytes_per_pack": 4}, "rmsprop", "mean"),
+        ({"cross_device_ops": "auto"}, "momentum", "mean"),
     ]
     runs = [
         {**common, **flags, "optimizer": optimizer, "gradient_reduction": reduction}
@@ -115,40 +105,29 @@ def test_rings_of_more_devices_train_like_the_oracle(devices: int, tmp_path: Pat
         np.testing.assert_allclose(made["losses"], expected, rtol=1e-5, atol=1e-6 * scale)
 
 
-@pytest.mark.parametrize("devices", [1, 3])
 @pytest.mark.parametrize("mode", ["parameter_server", "replicated", "distributed_replicated"])
-def test_variables_or_reduction_on_the_host_change_nothing(devices: int, mode: str) -> None:
+def test_variables_or_reduction_on_the_host_change_nothing(mode: str) -> None:
     losses = run(
-        num_gpus=devices,
+        num_gpus=3,
         optimizer="momentum",
         weight_decay=0.0625,
         variable_update=mode,
         local_parameter_device="cpu",
     )
-    expected = expected_losses(slopes(devices), mode, "momentum", 0.0625, "mean")
+    expected = expected_losses(slopes(3), mode, "momentum", 0.0625, "mean")
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
 
 
 def specs() -> list[str]:
-    """Every algorithm alone, in pairs and sharded, and some by size."""
+    """Every algorithm once as the first level and once as the second, and some by size."""
     alone = [name for name in all_reduce.names() if name != "nccl"]
-    sharded = ["xring#2", "pscpu#2", "psgpu#2", "collective#2"]
-    # Each is once the first level and once the second.
     pairs = map("/".join, zip(alone, [*alone[3:], *alone[:3]], strict=True))
-    return [
-        *alone,
-        *sharded,
-        "pscpu/pscpu",
-        *pairs,
-        "pscpu/xring#2",
-        "pscpu:4:xring",
-        "copy:1:rechd:1K:pscpu#2",
-    ]
+    return [*pairs, "pscpu/xring#2", "pscpu:4:xring", "copy:1:rechd:1K:pscpu#2"]
 
 
 # all_reduce/test_oracle.py has the sums themselves on every number of devices.
 @pytest.mark.parametrize(
-    ("text", "devices"), [(text, (3, 8, 2)[i % 3]) for i, text in enumerate(specs())]
+    ("text", "devices"), [(text, (3, 8, 4)[i % 3]) for i, text in enumerate(specs())]
 )
 def test_every_spec_trains_like_the_oracle(text: str, devices: int) -> None:
     losses = run(
@@ -157,18 +136,14 @@ def test_every_spec_trains_like_the_oracle(text: str, devices: int) -> None:
         weight_decay=0.0625,
         variable_update="distributed_all_reduce",
         all_reduce_spec=text,
-        # Groups of two, so that there are several to reduce between.
-        all_reduce_group_size=2 if devices > 3 else 1,
+        all_reduce_group_size=2,
     )
     expected = expected_losses(slopes(devices), "replicated", "momentum", 0.0625, "mean")
     np.testing.assert_allclose(losses, expected, rtol=1e-5, atol=1e-6)
 
 
 STAGES = {
-    "packed": {"gradient_repacking": 1},
     "many-packs": {"gradient_repacking": 5},
-    "small": {"agg_small_grads_max_bytes": 4, "agg_small_grads_max_group": 2},
-    "merged": {"allreduce_merge_scope": 2},
     "hierarchical": {"hierarchical_copy": True},
     "own-memories": {"all_reduce_spec": "rechd", "all_reduce_share_memory": False},
     "everything": {
@@ -219,7 +194,7 @@ def test_relaxed_applies_nothing_in_the_first_step() -> None:
 
 @pytest.mark.parametrize(
     ("devices", "decay", "optimizer", "place"),
-    covering_pairs([1, 2, 3], [0, 0.0625], ["sgd", "momentum"], ["gpu", "cpu"]),
+    covering_pairs([1, 3], [0, 0.0625], ["sgd", "momentum"], ["gpu", "cpu"]),
 )
 def test_staged_variables_are_read_one_step_late(
     devices: int, decay: float, optimizer: str, place: str
@@ -284,10 +259,11 @@ def test_sixteen_bit_losses_follow_the_oracle(precision: str, devices: int, mode
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "devices", "mode"), covering_pairs(["sgd", "momentum", "rmsprop"], [1, 3], MODES)
+    ("mode", "optimizer", "devices"),
+    [(mode, ("sgd", "momentum", "rmsprop")[n % 3], (3, 1)[n % 2]) for n, mode in enumerate(MODES)],
 )
 def test_variables_in_sixteen_bits_follow_the_oracle(
-    optimizer: str, devices: int, mode: str
+    mode: str, optimizer: str, devices: int
 ) -> None:
     losses = run(
         num_gpus=devices,
@@ -301,7 +277,9 @@ def test_variables_in_sixteen_bits_follow_the_oracle(
     np.testing.assert_allclose(losses, expected, rtol=5e-2, atol=2e-2)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "mode", ["parameter_server", "distributed_replicated", "mirrored_strategy"]
+)
 def test_only_variables_in_sixteen_bits_lose_what_is_less_than_half_a_step(mode: str) -> None:
     # Below 1 numbers are 2^-11 apart in fp16, and no gradient here is as large as 8.
     flags = {"num_gpus": 2, "variable_update": mode, "init_learning_rate": 2.0**-15}
@@ -325,7 +303,7 @@ BY_ALGORITHMS = ("replicated", "distributed_all_reduce", "collective_all_reduce"
     ("mode", "devices", "kind"),
     covering_pairs(
         [*MODES[:-1], "distributed_all_reduce"],
-        [1, 2, 3, 4, 8],
+        [1, 3, 8],
         SIXTEEN_BITS,
         allowed=lambda mode, _, kind: kind not in ("packed", "buckets") or mode in BY_ALGORITHMS,
     ),

@@ -213,7 +213,7 @@ class VariableMgr(abc.ABC):
 
         Args:
           optimizer: has slots for the variables.
-          pairs: from `get_gradients_to_apply`, clipped or decayed if so wished.
+          pairs: from `get_gradients_to_apply`, after clipping and weight decay.
           loss_scale: if given, decides whether the update happens; the update ops
             are built inside its branch.
           device: the apply device, where ops that belong to no variable go.

@@ -81,7 +81,8 @@ def load_plugin(path: str) -> tuple[str, ...]:
 class _Names(Sequence[str]):
     """The names of all modes as they are now, for the choices of a flag.
 
-    An entry point that fails is left out of the list; asking for a name that it may have tells.
+    An entry point that fails is left out of the list; looking up a name that it may register
+    raises its error.
     """
 
     def __contains__(self, name: object) -> bool:

@@ -152,8 +152,8 @@ def read(variable: tf.Variable) -> tf.Tensor:
     return value
 
 
-# By graph, of every variable that was read there, the name of its handle in the graph: which
-# variable that is, only an internal attribute of the graph tells.
+# By graph, the handle of each variable by the name of its input in the graph: TensorFlow has it
+# in an internal attribute of the graph only.
 _handles: WeakKeyDictionary[tf.Graph, dict[str, int]] = WeakKeyDictionary()
 
 

@@ -195,7 +195,7 @@ def starter(common: tuple[str, ...], in_turn: bool = False) -> Start:
     """A function that runs processes with these flags.
 
     Args:
-      in_turn: whether they are alive together and step in turn, in place of one after the other.
+      in_turn: whether they are started together and step in turn, or run one after the other.
     """
 
     def start(places: Sequence[Place]) -> list[Process]:
@@ -276,7 +276,7 @@ def fill(pool: Pool, start: Start, seed: int, seconds: float, in_turn: bool = Fa
 
     Args:
       seed: of the order within rounds.
-      in_turn: whether the processes of a round are alive together.
+      in_turn: whether the processes of a round are started together.
 
     Raises:
       PoolError: processes fail again and again.

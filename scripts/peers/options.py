@@ -148,8 +148,8 @@ def parse(argv: Sequence[str]) -> Options:
         "--turn_seconds",
         type=float,
         default=0.0,
-        help="run the subjects of a round in turns of so long, all alive, where that can be; "
-        "memory must do for all (default: 0, one after the other)",
+        help="seconds of a turn, for subjects of a round that are started together and run in "
+        "turn; memory must be enough for all (default: 0, one after the other)",
     )
     add("--overhead_batches", type=_positive, default=2000, help="steps of overhead")
     add("--memory_batches", type=_positive, default=10000, help="steps of memory")

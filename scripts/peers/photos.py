@@ -19,7 +19,7 @@ COUNT = 512
 
 @contextmanager
 def with_imagenet_files(options: Options) -> Iterator[Options]:
-    """Options with a --data_dir where one is needed: generated photographs, gone afterwards.
+    """Options with a --data_dir where one is needed: generated photographs, removed afterwards.
 
     Where they cannot be made, the reason goes to standard error and the options stay without.
     """

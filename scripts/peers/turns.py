@@ -1,4 +1,4 @@
-"""Programs that are alive together and run in turn, under equal conditions.
+"""Programs that run in turn, started together, under equal conditions.
 
 One of them runs at a time, the others are stopped (SIGSTOP), with all processes that each has
 started. They start at the same time; turns begin when every one has done a step. A turn ends with
@@ -25,7 +25,7 @@ class Rotation:
 
     Args:
       seconds: a turn takes, at least.
-      is_step: whether a line of output tells the end of a step.
+      is_step: whether a line of output is printed at the end of a step.
     """
 
     def __init__(self, seconds: float, is_step: Callable[[str], bool]) -> None:

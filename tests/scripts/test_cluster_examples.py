@@ -23,13 +23,13 @@ KUBERNETES = SCRIPTS / "kubernetes.yaml"
 
 pytestmark = pytest.mark.timeout(60)
 
-# Runs a command once for each task of two machines, as srun does.
+# Runs a command for the first and the last task of two machines, as srun does.
 SRUN = """#!/bin/bash
 [ "$1 $2" = "--distribution=block --kill-on-bad-exit=1" ] || exit 9
 shift 2
 export SLURM_JOB_ID=1 SLURM_STEP_ID=0 SLURM_STEP_NODELIST=n[1-2] SLURM_NTASKS=4
 export SLURM_STEP_TASKS_PER_NODE="2(x2)"
-for task in 0 1 2 3; do SLURM_PROCID=$task SLURM_LOCALID=$((task % 2)) "$@" || exit 1; done
+for task in 0 3; do SLURM_PROCID=$task SLURM_LOCALID=$((task % 2)) "$@" || exit 1; done
 """
 CNNBENCH = f"""#!{sys.executable}
 import json, os, sys
@@ -55,7 +55,7 @@ def test_slurm(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     tasks = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [task for task, *_ in tasks] == ["worker:0", "worker:1", "worker:2", "ps:0"]
+    assert [task for task, *_ in tasks] == ["worker:0", "ps:0"]
     assert len({json.dumps(rest) for _, *rest in tasks}) == 1
     assert tasks[0][3]["model"] == "lenet"
 

@@ -26,10 +26,10 @@ from peers.measurement import (
     measure,
     measure_in_turn,
 )
-from peers.options import CLASSIC, SCENARIOS, parse
+from peers.options import SCENARIOS, parse
 from peers.process import EndedProcess, Line, ProcessError, run
-from peers.programs import RECORD, Subject
-from peers.subjects import AGAINST, chosen, scenario_subjects
+from peers.programs import Subject
+from peers.subjects import chosen, scenario_subjects
 from peers.turns import Rotation
 
 NO_RECORD = Path("/nowhere/record.json")
@@ -54,29 +54,19 @@ def test_lines_carry_their_arrival_times_and_memory():
 
 
 def test_peak_memory_is_that_of_the_process_and_of_children_it_waited_for():
-    # A child starts as a copy of this process, whose pages count until it runs its program.
-    here = run([sys.executable, "-c", ""], timeout=60).peak_bytes
-    assert here is not None
-    large = f"memory = bytearray({here + 100_000_000}); del memory"
-    child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {large!r}])"
-    own, of_child = (
-        run([sys.executable, "-c", code], timeout=60).peak_bytes for code in (large, child)
-    )
-    assert here + 100e6 < min(own, of_child) < here + 400e6
-
-
-def test_a_hung_process_and_its_children_are_killed():
+    # Measured from a small process: a child starts as a copy of it.
     code = (
-        "import subprocess, sys, time\n"
-        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
-        "time.sleep(600)"
+        "import sys; sys.path[:0] = sys.argv[1:]; from peers.process import run\n"
+        "large = 'memory = bytearray(200_000_000); del memory'\n"
+        "child = f'import subprocess, sys; subprocess.run([sys.executable, \"-c\", {large!r}])'\n"
+        "python = [sys.executable, '-c']\n"
+        "print(*(run([*python, code], timeout=60).peak_bytes for code in ('', large, child)))\n"
     )
-    start = time.monotonic()
-    done = run([sys.executable, "-c", code], timeout=1)
-    # The grandchild holds the pipe: reading would go on for ten minutes if it lived.
-    assert time.monotonic() - start < 60
-    assert done.timed_out
-    assert done.reason.startswith("killed after")
+    command = [sys.executable, "-c", code, str(Path(compare_peers.__file__).parent)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
+    none, own, of_child = map(int, done.stdout.split())
+    assert none + 190e6 < min(own, of_child)
+    assert max(own, of_child) < none + 300e6
 
 
 def test_the_reason_of_a_failure_is_its_last_line():
@@ -136,11 +126,8 @@ def test_ancestor_steps_are_timed_by_the_arrival_of_their_lines(total, problem):
         return
     reading = read(_printed(*output, step=2.0), NO_RECORD)
     assert reading == Reading(8, (2.0, 2.0, 2.0), versions="tf_cnn_benchmarks abc")
-
-
-def test_an_ancestor_without_a_total_is_refused():
     with pytest.raises(ValueError, match="1 step lines and 0 totals"):
-        readers.ancestor_reader(8, "")(_printed("1\timages/sec: 4.0"), NO_RECORD)
+        read(_printed(steps[0]), NO_RECORD)
 
 
 def test_durations_of_a_start():
@@ -212,55 +199,27 @@ def test_every_peer_gets_the_same_work():
         assert command & {"--learning_rate=0.001", "--init_learning_rate=0.001"}
 
 
-@pytest.mark.parametrize(("scenario", "by_themselves"), [("resnet50", 2), ("vgg16", 1)])
-def test_a_matrix_product_takes_no_turns(scenario, by_themselves):
+def test_a_matrix_product_takes_no_turns():
     options = _options("--ancestor=/a", "--turn_seconds=0.5")
-    subjects = scenario_subjects(scenario, options)
-    due = [((scenario, 1, 1, one.name, one.dtype), one) for one in subjects]
+    subjects = scenario_subjects("resnet50", options)
+    due = [(("resnet50", 1, 1, one.name, one.dtype), one) for one in subjects]
     groups = compare_peers.groups_of(due, options)
     alone = [group[0][1].name for group in groups if len(group) == 1]
-    assert alone == ["matmul"] * by_themselves
-    assert len(groups) == 1 + by_themselves
-
-
-def test_classic_networks_meet_the_peers_that_have_them():
-    peers = {
-        name: {s.name for s in scenario_subjects(name, _options("--ancestor=/a"))}
-        for name in CLASSIC
-    }
-    assert peers == {
-        **{name: {"cnnbench", "ancestor"} for name in ("alexnet", "googlenet", "densenet40")},
-        **{"vgg16": {"cnnbench", "ancestor", "keras", "matmul"}},
-        **{"inception3": {"cnnbench", "ancestor", "keras"}},
-    }
+    assert alone == ["matmul"] * 2
+    assert len(groups) == 3
 
 
 def test_classic_networks_train_with_batch_16_on_their_data_set():
     subjects = scenario_subjects("densenet40", _options("--ancestor=/a", "--batch_size=8"))
     work = {"--model=densenet40_k12", "--data_name=cifar10", "--batch_size=16"}
     assert all(work <= set(subject.command) for subject in subjects)
-    subjects = scenario_subjects("inception3", _options("--ancestor=/a"))
-    assert all({"--model=inception3", "--batch_size=16"} <= set(s.command) for s in subjects)
 
 
-def test_inference_is_compared_with_the_ancestor_and_frozen_with_both():
+def test_inference_freezes_what_is_called_frozen():
     subjects = scenario_subjects("forward", _options("--ancestor=/a", "--batch_size=4"))
-    assert [s.name for s in subjects] == ["cnnbench", "cnnbench", "frozen", "frozen", "ancestor"]
-    assert [s.dtype for s in subjects] == ["fp32", "bf16", "fp32", "int8", "fp32"]
     assert all({"--forward_only", "--batch_size=4"} <= set(s.command) for s in subjects)
     frozen = [s.name for s in subjects if "--freeze_when_forward_only" in s.command]
     assert frozen == ["frozen", "frozen"]
-
-
-def test_an_observed_training_does_the_same_steps_and_writes_beside_its_record():
-    plain, observed = scenario_subjects("observed", _options("--batches=40"))
-    assert set(plain.command) <= set(observed.command)
-    more = set(observed.command) - set(plain.command)
-    assert {"--summary_verbosity=2", "--save_summaries_steps=10", "--save_model_steps=20"} < more
-    assert {flag for flag in more if RECORD in flag} == {
-        f"--trace_file={RECORD}.trace",
-        f"--train_dir={RECORD}.train",
-    }
 
 
 def test_input_pipelines_read_the_same_files():
@@ -310,36 +269,6 @@ def test_photographs_are_made_where_they_are_needed_and_go(monkeypatch, capsys):
         with photos.with_imagenet_files(_options(*argv)) as options:
             assert options == _options(*argv)
     assert len(made) == 2
-
-
-def test_two_towers_have_half_the_batch_each():
-    one, *two = scenario_subjects("towers", _options("--batch_size=8"))
-    assert "--batch_size=8" in one.command
-    assert len(two) == 3
-    assert all({"--batch_size=4", "--num_gpus=2"} <= set(s.command) for s in two)
-
-
-def test_strategies_train_the_same_batch_as_their_bare_loops():
-    for argv, model in (((), "resnet20"), (("--model=resnet50",), "resnet50")):
-        subjects = scenario_subjects("strategies", _options("--batch_size=8", *argv))
-        for subject in subjects:
-            command = set(subject.command)
-            devices = 1 if "one_device_strategy" in subject.name else 2
-            assert f"--model={model}" in command
-            if subject.name.startswith("bare"):
-                assert {"--batch_size=8", f"--strategy={subject.name[5:]}"} <= command
-            else:
-                assert {f"--batch_size={8 // devices}", f"--num_gpus={devices}"} <= command
-
-
-def test_both_programs_get_the_same_flags_in_every_case():
-    options = _options("--ancestor=x", "--batches=3", "--warmup=2")
-    subjects = {s.name: set(s.command) for s in scenario_subjects("ancestor", options)}
-    assert len(subjects) == 2 * len(AGAINST)
-    shared = {"--num_gpus=4", "--all_reduce_spec=xring", "--batch_size=32", "--num_batches=12"}
-    for program in ("cnnbench", "ancestor"):
-        assert shared | {"--num_warmup_batches=8"} <= subjects[f"{program} trivial, 4 towers"]
-        assert "--data_name=cifar10" in subjects[f"{program} resnet20"]
 
 
 def test_workers_share_the_batch_evenly():
@@ -469,7 +398,7 @@ def test_what_a_program_has_started_runs_in_its_turn_alone():
 
 
 def test_a_program_that_ends_before_the_turns_begin_is_not_measured():
-    late = "import time; time.sleep(2)\n" + _STEPS
+    late = "import time; time.sleep(1)\n" + _STEPS
     measured, _ = _in_turn(["print('1\\timages/sec: 1', flush=True)", late])
     assert [one.status for one in measured] == [FAILED, OK]
     assert measured[0].reason == (
@@ -479,8 +408,12 @@ def test_a_program_that_ends_before_the_turns_begin_is_not_measured():
 
 def test_a_program_that_takes_too_long_is_killed_with_what_it_has_started(tmp_path):
     code = _WITH_A_CHILD + "print(child.pid, flush=True)\nimport time; time.sleep(60)"
-    ended = run([sys.executable, "-c", code], timeout=2, folder=str(tmp_path))
+    start = time.monotonic()
+    ended = run([sys.executable, "-c", code], timeout=1, folder=str(tmp_path))
+    # What it has started holds a pipe: reading would go on if it lived.
+    assert time.monotonic() - start < 50
     assert ended.timed_out
+    assert ended.reason.startswith("killed after")
     deadline = time.monotonic() + 10
     while (found := _state(int(ended.lines[0].text))) not in ("", "Z"):
         assert time.monotonic() < deadline, found

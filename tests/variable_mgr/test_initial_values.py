@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from covering import covering_pairs
 
 from cnnbench.models.spec import Initializer, VariableSpec
 from cnnbench.variable_mgr.base import initial_value
@@ -51,14 +52,12 @@ def test_values_depend_on_seed_name_and_tower_only():
 def test_all_modes_and_tower_counts_start_with_the_same_weights(make_manager, declared):
     reference = make_manager("replicated", 1, seed=11)
     expected = {v.name: reference.variable(0, v.name).numpy() for v in declared}
-    for mode in MODES:
-        for towers in (1, 2, 8):
-            for place in ("cpu", "towers"):
-                manager = make_manager(mode, towers, seed=11, parameter_device=place)
-                in_sync = range(towers) if manager.replicas_in_sync else [0]
-                for tower in in_sync:
-                    for name, value in expected.items():
-                        np.testing.assert_array_equal(manager.variable(tower, name), value)
+    for mode, towers, place in covering_pairs(MODES, (1, 2, 8), ("cpu", "towers")):
+        manager = make_manager(mode, towers, seed=11, parameter_device=place)
+        in_sync = range(towers) if manager.replicas_in_sync else [0]
+        for tower in in_sync:
+            for name, value in expected.items():
+                np.testing.assert_array_equal(manager.variable(tower, name), value)
 
 
 def test_the_order_of_declaration_does_not_matter(make_manager, declared):

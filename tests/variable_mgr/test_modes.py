@@ -13,7 +13,6 @@ from bowls import centre, create_slots, curvature, one_step, optimizer_of
 from covering import covering_pairs
 from towers import columns_of
 
-from cnnbench.flags.optimizers import OPTIMIZERS
 from cnnbench.models.spec import Initializer, VariableSpec
 from cnnbench.variable_mgr import names
 from cnnbench.variable_mgr.gradients import Column
@@ -146,26 +145,6 @@ def test_weights_after_three_steps_over_ps_tasks(
     assert_weights(manager, trainable, oracle(before, mode, "mean", STEPS, momentum))
 
 
-@pytest.mark.parametrize(
-    ("mode", "towers", "reduction"), covering_pairs(MODES, TOWERS, ["mean", "sum"])
-)
-def test_aggregated_gradients(mode, towers, reduction, make_manager, trainable):
-    manager = make_manager(mode, towers, reduction=reduction, parameter_device="towers")
-    rng = np.random.default_rng(towers)
-    gradients = [
-        [rng.normal(size=v.shape).astype(np.float32) for v in trainable] for _ in range(towers)
-    ]
-    result = aggregate(manager, gradients, trainable)
-    assert len(result) == (1 if mode in UPDATED_ONCE else towers)
-    for index, tensors in enumerate(result):
-        for i, tensor in enumerate(tensors):
-            combined = sum(g[i].astype(np.float64) for g in gradients)
-            wanted = combined / towers if reduction == "mean" else combined
-            if mode in APART:
-                wanted = gradients[index][i]
-            np.testing.assert_allclose(tensor, wanted, rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_one_tower_adds_no_ops(mode, make_manager, trainable):
     manager = make_manager(mode, 1)
@@ -181,15 +160,17 @@ def test_one_tower_adds_no_ops(mode, make_manager, trainable):
     assert all(pair[1] is variable for pair, variable in zip(pairs, updated_group, strict=True))
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
 def test_synchronous_modes_train_alike(optimizer, make_manager, trainable):
     results = []
     places = [
-        (m, place)
-        for m in ("parameter_server", "replicated", "distributed_replicated")
-        for place in ("cpu", "towers")
+        ("parameter_server", "cpu"),
+        ("parameter_server", "towers"),
+        ("replicated", "towers"),
+        ("distributed_replicated", "cpu"),
+        ("mirrored_strategy", "cpu"),
+        ("central_storage_strategy", "cpu"),
     ]
-    places += [("mirrored_strategy", "cpu"), ("central_storage_strategy", "cpu")]
     for mode, place in places:
         manager = make_manager(mode, 3, parameter_device=place, seed=2)
         train(manager, optimizer_of(optimizer), trainable)
@@ -200,25 +181,16 @@ def test_synchronous_modes_train_alike(optimizer, make_manager, trainable):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_losses_are_those_before_the_update(mode, make_manager, trainable):
-    manager = make_manager(mode, 2, seed=1)
-    before = weights_of(manager, trainable)
-    losses = train(manager, optimizer_of("sgd"), trainable, steps=1)[0]
-    for tower in range(2):
-        wanted = sum(
-            0.5 * curvature(tower) * ((w - centre(tower, i)) ** 2).sum()
-            for i, w in enumerate(before[tower])
-        )
-        assert float(losses[tower]) == pytest.approx(wanted, rel=1e-5)
-
-
-@pytest.mark.parametrize("mode", MODES)
 def test_low_precision_reads_still_update_float32_weights(mode, make_manager, trainable):
     manager = make_manager(mode, 2, seed=1)
     before = weights_of(manager, trainable)
-    train(manager, optimizer_of("sgd"), trainable, steps=1, dtype=tf.bfloat16)
+    losses = train(manager, optimizer_of("sgd"), trainable, steps=1, dtype=tf.bfloat16)[0]
     expected = oracle(before, mode, "mean", 1, momentum=0.0)
     assert_weights(manager, trainable, expected, rtol=1e-2, atol=1e-2)
+    for tower, loss in enumerate(losses):
+        distances = [((w - centre(tower, i)) ** 2).sum() for i, w in enumerate(before[tower])]
+        # Those before the update.
+        assert float(loss) == pytest.approx(0.5 * curvature(tower) * sum(distances), rel=1e-2)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -248,10 +220,9 @@ def test_a_step_without_tracing(mode, make_manager, trainable):
     assert_weights(manager, trainable, oracle(before, mode, "mean", 2, momentum=0.75))
 
 
-@pytest.mark.parametrize("place", ["cpu", "towers"])
 @pytest.mark.parametrize("mode", MODES)
-def test_updates_run_where_the_variables_are(mode, place, make_manager, trainable, cpu_devices):
-    manager = make_manager(mode, 3, parameter_device=place)
+def test_updates_run_where_the_variables_are(mode, make_manager, trainable, cpu_devices):
+    manager = make_manager(mode, 3, parameter_device="towers")
     optimizer = optimizer_of("momentum")
     create_slots(manager, optimizer)
     step = tf.function(
@@ -381,9 +352,8 @@ class Conditional:
         return [tf.cond(self.good, branch, lambda: tf.constant(0)).op]
 
 
-@pytest.mark.parametrize("good", [True, False])
 @pytest.mark.parametrize("mode", MODES)
-def test_a_loss_scale_can_hold_an_update_back(mode, good, make_manager, trainable):
+def test_a_loss_scale_can_hold_an_update_back(mode, make_manager, trainable):
     manager = make_manager(mode, 2, seed=1)
     optimizer = optimizer_of("adam")
     create_slots(manager, optimizer)
@@ -395,9 +365,12 @@ def test_a_loss_scale_can_hold_an_update_back(mode, good, make_manager, trainabl
     def step(rate, good):
         return one_step(manager, optimizer, trainable, rate, loss_scale=Conditional(good))
 
-    step(tf.constant(RATE), tf.constant(good))
-    unchanged = [bool((v.numpy() == old).all()) for v, old in zip(state, before, strict=True)]
-    assert not any(unchanged) if good else all(unchanged)
+    step(tf.constant(RATE), tf.constant(False))
+    assert all((v.numpy() == old).all() for v, old in zip(state, before, strict=True))
+    # Two steps: after one, local_sgd has the mean of steps in opposite directions.
+    for _ in range(2):
+        step(tf.constant(RATE), tf.constant(True))
+    assert not any((v.numpy() == old).all() for v, old in zip(state, before, strict=True))
 
 
 @pytest.mark.parametrize("mode", MODES)

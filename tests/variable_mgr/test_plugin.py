@@ -107,21 +107,7 @@ def test_a_mode_that_says_so_runs_in_several(processes: str, plugin: Callable[..
         ("x = 1\n", "registers no variable manager; call cnnbench.variable_mgr.register_mode("),
         ("import no_such_package\n", "fails: ModuleNotFoundError: No module named"),
         (MANAGER.format(body="pass", row="", name="replicated"), "replicated of --variable_update"),
-        (
-            MANAGER.format(body="pass", row="reduction=1", name="own"),
-            "fails: mode own: reduction=1",
-        ),
         (MANAGER.format(body="pass", row="nosuch=1", name="own"), "'nosuch'"),
-        (
-            "from cnnbench.variable_mgr import Mode, register_mode\n"
-            'register_mode(Mode(name="own"))',
-            "'manager'",
-        ),
-        (
-            "from cnnbench.variable_mgr import Mode, register_mode\n"
-            'register_mode(Mode(name="own", manager=None))',
-            "fails: mode own needs a manager: a subclass of VariableMgr, or 'module:Class'",
-        ),
     ],
 )
 def test_a_wrong_file_is_one_line_and_exit_code_2(

@@ -45,12 +45,12 @@ def test_variables_go_to_ps_tasks_and_not_to_towers(
     assert homes(manager) == [ps[task] for task in tasks]
 
 
-@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("tasks", [2, 3])
-def test_ps_tasks_differ_by_at_most_the_largest_variable(mode, tasks, make_manager, cpu_devices):
+def test_ps_tasks_differ_by_at_most_the_largest_variable(tasks, make_manager, cpu_devices):
     variables = sized(*((7919 * i) % 1000 + 1 for i in range(60)))
-    manager = make_manager(mode, 1, variables=variables, ps_devices=cpu_devices[1 : 1 + tasks])
-    load = dict.fromkeys(cpu_devices[1 : 1 + tasks], 0)
+    ps = cpu_devices[1 : 1 + tasks]
+    manager = make_manager("parameter_server", 1, variables=variables, ps_devices=ps)
+    load = dict.fromkeys(ps, 0)
     for home, variable in zip(homes(manager), variables, strict=True):
         load[home] += variable.bytes
     assert max(load.values()) - min(load.values()) <= max(v.bytes for v in variables)

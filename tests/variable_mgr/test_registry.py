@@ -23,15 +23,8 @@ from cnnbench.variable_mgr import (
 )
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.modes import BUILT_IN, Reduction
-from cnnbench.variable_mgr.parameter_server import ParameterServerVariableMgr
-from cnnbench.variable_mgr.per_tower import IndependentVariableMgr, ReplicatedVariableMgr
+from cnnbench.variable_mgr.per_tower import ReplicatedVariableMgr
 from cnnbench.variable_mgr.strategies.base import StrategyVariableMgr
-from cnnbench.variable_mgr.strategies.managers import (
-    CentralStorageStrategyVariableMgr,
-    MirroredStrategyVariableMgr,
-    MultiWorkerMirroredStrategyVariableMgr,
-    OneDeviceStrategyVariableMgr,
-)
 
 ROOT = Path(__file__).parents[2]
 WORKERS = {"job_name": "worker", "worker_hosts": "a:1,b:1"}
@@ -39,24 +32,6 @@ WORKERS = {"job_name": "worker", "worker_hosts": "a:1,b:1"}
 
 def spec(mode, **fields):
     return VariableMgrSpec(variable_update=mode, devices=("/CPU:0",), cpu_device="/CPU:0", **fields)
-
-
-@pytest.mark.parametrize(
-    ("mode", "cls"),
-    [
-        ("parameter_server", ParameterServerVariableMgr),
-        ("replicated", ReplicatedVariableMgr),
-        ("distributed_all_reduce", ReplicatedVariableMgr),
-        ("independent", IndependentVariableMgr),
-        ("mirrored_strategy", MirroredStrategyVariableMgr),
-        ("central_storage_strategy", CentralStorageStrategyVariableMgr),
-        ("one_device_strategy", OneDeviceStrategyVariableMgr),
-        ("multi_worker_mirrored_strategy", MultiWorkerMirroredStrategyVariableMgr),
-    ],
-)
-def test_one_spec_one_manager(mode, cls, declared):
-    assert mode in names()
-    assert type(create(spec(mode), declared)) is cls
 
 
 @pytest.mark.parametrize("mode", BUILT_IN, ids=lambda mode: mode.name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -104,13 +103,6 @@ def test_writes_reach_all_copies_outside_and_one_inside(
     assert values(second) == inside
 
 
-def test_equal_copies_stay_equal_under_adding(cpu_devices):
-    facade = make(cpu_devices[:3], [1.0, 1.0, 1.0])
-    facade.assign_add([0.25, 0.25])
-    facade.assign_sub([1.0, 1.0])
-    assert values(facade) == [0.25] * 3
-
-
 def test_an_earlier_read_keeps_the_old_value(facade):
     @tf.function(autograph=False)
     def step():
@@ -131,13 +123,6 @@ def test_broadcast_copies_number_0(facade):
     assert values(facade) == [0.0, 4.0, 0.0], "copies are separate again after a broadcast"
 
 
-def test_copies_differ_until_they_are_broadcast(cpu_devices):
-    facade = make(cpu_devices[:2], np.random.default_rng(0).normal(size=2))
-    assert values(facade)[0] != values(facade)[1]
-    facade.broadcast()
-    assert values(facade)[0] == values(facade)[1]
-
-
 def test_a_shared_variable_is_every_towers_copy(cpu_devices):
     facade = make(cpu_devices[:1], [3.0])
     with tower_context(6):
@@ -149,11 +134,8 @@ def test_a_shared_variable_is_every_towers_copy(cpu_devices):
 
 
 def test_properties_come_from_copy_0(facade):
-    assert facade.name == "layer/kernel"
-    assert facade.shape == [2]
-    assert facade.dtype == tf.float32
     assert facade.primary is facade.copies[0]
-    assert "copies=3" in repr(facade)
+    assert (facade.name, facade.shape, facade.dtype) == ("layer/kernel", [2], tf.float32)
 
 
 @pytest.mark.parametrize("tower", [-1, 3])

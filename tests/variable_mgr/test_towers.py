@@ -57,8 +57,7 @@ def test_a_single_tower_meets_itself():
     assert towers.in_step(lambda tower: towers.meet("here", 4, sums), 1) == [4]
 
 
-@pytest.mark.parametrize("failing", [0, 1, 2])
-@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize(("failing", "late"), [(0, False), (2, False), (0, True), (1, True)])
 def test_a_failing_tower_ends_all_with_its_error(failing, late):
     unwound = []
 

@@ -105,11 +105,10 @@ def _bytes(tensor: tf.Tensor) -> int:
 class TwoLevel:
     """Sums within each group, then between groups, then sends the sum to each group.
 
-    The device that speaks for its group changes with the index of the tensor. `within`
-    makes the sum of the group for all of its devices, as every algorithm does; what it
-    would do only for those that do not speak is not run, because nothing uses it and
-    TensorFlow prunes it. Algorithms whose devices wait for each other are kept whole
-    (`registry.runs_together`).
+    The leader of a group changes with the index of the tensor. `within` makes the sum of the
+    group for all of its devices, as every algorithm does; operations that only the other devices
+    need are unused, so TensorFlow prunes them. Algorithms whose devices wait for each other are
+    not pruned (`registry.runs_together`).
 
     Args:
       between: algorithm between the groups; gets the shards.

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
+from forked import cnnbench
+from worker_runs import processes
 
+from cnnbench.base.jobs.ports import ReservedPorts
 from cnnbench.cli import main
 from cnnbench.errors import FlagError
 from cnnbench.flags.groups.allreduce import params_of
 from cnnbench.lab.allreduce.plan import make_plan
 from cnnbench.records.allreduce import AllReduceRecord
+from cnnbench.run.runtime.supervisor import GUARDED
 
 JOB = {"job_name": "worker", "worker_hosts": "a:1,b:1", "device": "cpu", "num_gpus": (1,)}
-SHORT = ("--device=cpu", "--sizes=1K,64K", "--num_batches=2", "--num_warmup_batches=0")
+SHORT = ("--device=cpu", "--sizes=64K", "--num_batches=2", "--num_warmup_batches=0")
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("flags", "specs"),
     [
@@ -29,16 +31,17 @@ SHORT = ("--device=cpu", "--sizes=1K,64K", "--num_batches=2", "--num_warmup_batc
 )
 def test_two_processes(tmp_path, flags, specs):
     path = tmp_path / "record.json"
-    command = [sys.executable, "-m", "cnnbench", "launch", "--workers=2", "--", "allreduce"]
-    done = subprocess.run(
-        [*command, *SHORT, "--num_gpus=1,2", f"--result_json={path}", *flags],
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert done.returncode == 0, done.stderr
-    rows = [line.split() for line in done.stdout.splitlines() if line[:1] == " "]
-    sizes = [("1024", "2"), ("65536", "2"), ("1024", "4"), ("65536", "4")]
+    command = ["allreduce", *SHORT, "--num_gpus=1,2", f"--result_json={path}", *flags]
+    with ReservedPorts(2) as ports:
+        hosts = ",".join(f"localhost:{port}" for port in ports.numbers)
+        job = ["--job_name=worker", f"--worker_hosts={hosts}"]
+        programs = [(cnnbench, [*command, *job, f"--task_index={task}"]) for task in range(2)]
+        with processes(programs, tmp_path, {GUARDED: "1"}) as started:
+            for number, process in enumerate(started):
+                assert process.wait(100) == 0, (tmp_path / f"err{number}").read_text()
+    printed = (tmp_path / "out0").read_text()
+    rows = [line.split() for line in printed.splitlines() if line[:1] == " "]
+    sizes = [("65536", "2"), ("65536", "4")]
     assert [(row[0], row[4], row[5]) for row in rows] == [
         (*s, spec) for s in sizes for spec in specs
     ]

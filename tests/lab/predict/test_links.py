@@ -16,26 +16,6 @@ def test_a_preset_by_its_name():
     assert link.gamma == pytest.approx(3 / 1555e9)
 
 
-@pytest.mark.parametrize(
-    ("slower", "faster"),
-    [
-        ("pcie3", "pcie4"),
-        ("pcie4", "pcie5"),
-        ("nvlink2", "nvlink3"),
-        ("nvlink3", "nvlink4"),
-        ("tcp25", "tcp100"),
-        ("roce100", "roce200"),
-        ("tcp100", "roce100"),
-        ("edr", "hdr"),
-        ("hdr", "ndr"),
-        ("roce400", "ndr"),
-    ],
-)
-def test_presets_are_ordered_as_the_hardware_is(slower, faster):
-    assert PRESETS[slower].bandwidth < PRESETS[faster].bandwidth
-    assert PRESETS[slower].alpha >= PRESETS[faster].alpha
-
-
 def test_no_network_carries_more_than_its_line_rate():
     for name, link in PRESETS.items():
         if name.startswith(("tcp", "roce")):

@@ -2,6 +2,7 @@
 
 import pytest
 import tensorflow as tf
+from covering import covering_pairs
 
 from cnnbench.lab.predict.formulas import FORMULAS
 from cnnbench.lab.predict.formulas import traffic as predicted
@@ -37,13 +38,16 @@ def counted(algorithm, devices, elements):
     return traffic(graph, len(devices))
 
 
-@pytest.mark.parametrize("elements", SIZES)
-@pytest.mark.parametrize("count", [2, 3, 4])
 @pytest.mark.parametrize(
-    ("name", "shards"),
-    [(name, 1) for name in FORMULAS if name != "nccl"] + [(name, 2) for name in SHARDED],
+    ("algorithm", "count", "elements"),
+    covering_pairs(
+        [(name, 1) for name in FORMULAS if name != "nccl"] + [(name, 2) for name in SHARDED],
+        (2, 3, 4),
+        SIZES,
+    ),
 )
-def test_messages_and_bytes_are_those_of_the_graph(name, shards, count, elements):
+def test_messages_and_bytes_are_those_of_the_graph(algorithm, count, elements):
+    name, shards = algorithm
     devices = tuple(of_task("worker", index) for index in range(count))
     context = ReduceContext(devices=devices, cpu_devices=devices, shards=shards)
     # On CPU devices, the CPUs that add are devices themselves.

@@ -38,8 +38,7 @@ def test_the_inverse_restores_everything(shapes, dtype, packs, towers, cpu_devic
             np.testing.assert_array_equal(a.numpy(), b.numpy())
 
 
-@pytest.mark.parametrize("packs", [1, 2, 3, 7, 500])
-@pytest.mark.parametrize("towers", [2, 3])
+@pytest.mark.parametrize(("packs", "towers"), [(1, 2), (3, 3), (7, 2)])
 def test_packed_sums_are_the_unpacked_ones_bit_for_bit(packs, towers, cpu_devices, place):
     devices = cpu_devices[:towers]
     rng = np.random.default_rng(packs)
@@ -107,8 +106,8 @@ def test_many_tensors_cost_few_ops(packs, cpu_devices, trace):
         reducer = Reducer(single("copy"), ReduceContext(devices=devices), [devices])
         return len(trace(lambda t: run_through(stages, t, reducer), forms, 2))
 
-    forms = [((1024,), tf.float32)] * 300
-    assert ops_of_a_mean([], forms) == 300
+    forms = [((1024,), tf.float32)] * 100
+    assert ops_of_a_mean([], forms) == 100
     # Per pack: a concat and a split on both devices, an addition, and a cut of a
     # tensor that straddles two packs, which is joined again.
     assert ops_of_a_mean([Repacking(packs, devices)], forms) <= 9 * packs

@@ -27,17 +27,12 @@ def test_what_all_towers_have():
     assert static_shapes([]) == static_dtypes([]) == []
 
 
-@pytest.mark.parametrize("tower", [1, 2])
-@pytest.mark.parametrize("number", [0, 1, 2])
+@pytest.mark.parametrize(("tower", "number"), [(1, 0), (2, 2)])
 def test_a_tower_with_another_shape_is_named(tower, number):
     tensors = towers(*GOOD)
-    was = tensors[number][tower].shape
     tensors[number][tower] = tf.zeros([7])
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError, match=rf"gradient {number} of tower {tower} has .* \(7,\)"):
         static_shapes(tensors)
-    assert str(caught.value) == (
-        f"gradient {number} of tower {tower} has the shape (7,), and that of tower 0 {was}"
-    )
 
 
 @pytest.mark.parametrize("tower", [1, 2])
@@ -45,11 +40,8 @@ def test_a_tower_with_another_shape_is_named(tower, number):
 def test_a_tower_with_another_dtype_is_named(function, tower):
     tensors = towers(*GOOD)
     tensors[1][tower] = tf.zeros([], tf.bfloat16)
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError, match=f"gradient 1 of tower {tower} has .* bfloat16, .*float32"):
         function(tensors)
-    assert str(caught.value) == (
-        f"gradient 1 of tower {tower} has the dtype bfloat16, and that of tower 0 float32"
-    )
 
 
 @pytest.mark.parametrize("tower", [0, 1])

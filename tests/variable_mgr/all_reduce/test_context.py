@@ -99,12 +99,8 @@ def test_gpus_add_on_the_cpus_of_their_own_process():
     everywhere = cpus(0, 0) + cpus(1, 0)
     assert cpus_of(mine, mine + others, everywhere) == cpus(0, 0)
     assert cpus_of(others, mine + others, everywhere) == cpus(1, 0)
-
-
-def test_islands_of_gpus_share_their_hosts_cpu():
-    devices = gpus("worker", 0, 0, 1, 2, 3)
-    assert cpus_of(devices[:2], devices, cpus(0, 0)) == cpus(0, 0)
-    assert cpus_of(devices[2:], devices, cpus(0, 0)) == cpus(0, 0)
+    # Parts of a process share its CPU.
+    assert cpus_of(mine[1:], mine, cpus(0, 0)) == cpus(0, 0)
 
 
 def test_cpus_that_reduce_add_for_their_own_group_only():

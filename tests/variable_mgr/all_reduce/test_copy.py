@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import pytest
 
-from cnnbench.variable_mgr import all_reduce
-
 
 @pytest.mark.parametrize("towers", [2, 3, 8])
 def test_tensor_i_is_added_on_device_i_mod_n(towers, make_context, trace):
@@ -24,8 +22,3 @@ def test_devices_share_the_sum_without_further_ops(make_context, trace):
     for per_device in traced.results:
         assert len(per_device) == 3
         assert all(total is per_device[0] for total in per_device)
-
-
-def test_shards_mean_nothing_here(make_context):
-    with pytest.raises(ValueError, match="copy takes no shards"):
-        all_reduce.create("copy", make_context(4, shards=2))

@@ -29,7 +29,7 @@ def chain(registered, tmp_path, monkeypatch) -> None:
 
 
 @pytest.mark.usefixtures("chain")
-@pytest.mark.parametrize("spec", ["chain", "chain:1K:xring", "chain/copy", "copy/chain"])
+@pytest.mark.parametrize("spec", ["chain:1K:xring", "chain/copy"])
 def test_the_new_file_is_all_that_it_takes(spec, make_context):
     context = make_context(5)
     groups = [context.devices[:3], context.devices[3:]]

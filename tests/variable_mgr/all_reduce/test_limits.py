@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from cnnbench.errors import FlagError
@@ -29,17 +31,22 @@ def refusal(check, *args) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("topology", ["dgx1", "gcp_v100"])
-@pytest.mark.parametrize("shards", [1, 2, 3, 9])
 @pytest.mark.parametrize("name", sorted(set(all_reduce.names()) - {"nccl"}))
-def test_what_is_built_is_what_is_allowed(name, shards, topology):
-    for kind in ("CPU", "GPU"):
-        for count in (2, 3, 8):
-            context = context_of(kind, count, network_topology=topology).within(
-                devices(kind, count), shards
-            )
-            refused = refusal(limits.check, name, context)
-            assert refused == refusal(all_reduce.create, name, context)
+def test_what_is_built_is_what_is_allowed(name):
+    dimensions = (("CPU", "GPU"), (2, 3, 8), (1, 2, 3, 9), ("dgx1", "gcp_v100"))
+    for kind, count, shards, topology in itertools.product(*dimensions):
+        context = context_of(kind, count, network_topology=topology).within(
+            devices(kind, count), shards
+        )
+        refused = refusal(limits.check, name, context)
+        assert refused == refusal(all_reduce.create, name, context)
+
+
+@pytest.mark.parametrize("name", ["copy", "hierarchical_copy", "nccl", "rechd"])
+def test_what_takes_no_shards_says_so(name):
+    context = context_of("GPU", 8).within(devices("GPU", 8), 2)
+    with pytest.raises(ValueError, match=f"{name} takes no shards"):
+        limits.check(name, context)
 
 
 def test_every_entry_is_of_an_algorithm():
@@ -62,6 +69,7 @@ def test_an_algorithm_without_an_entry_is_left_to_itself():
         ("copy:1K:rechd#02", 4, 0, "character 9, 'rechd#02': rechd takes no shards"),
         ("copy/rechd#2", 4, 2, "'copy/rechd#2': rechd takes no shards"),
         ("pscpu#3", 2, 0, "3 shards need as many different devices"),
+        ("pscpu:4096:xring#3:1M:copy", 2, 0, "character 12, 'xring#3': 3 rings need as many"),
     ],
 )
 def test_specs_are_refused_as_the_reducer_refuses_them(spec, count, group_size, message):

@@ -6,12 +6,12 @@ import pytest
 import tensorflow as tf
 
 from cnnbench.base.jobs.devices import device_string
-from cnnbench.errors import FlagError
-from cnnbench.variable_mgr.all_reduce import ReduceContext, create, single
+from cnnbench.variable_mgr.all_reduce import ReduceContext, create
 from cnnbench.variable_mgr.all_reduce.algorithms import nccl
-from cnnbench.variable_mgr.all_reduce.reducer import Reducer
 
-GPUS = tuple(device_string("localhost", 0, "gpu", i) for i in range(3))
+GPUS, CPUS = (
+    tuple(device_string("localhost", 0, kind, i) for i in range(3)) for kind in ("gpu", "cpu")
+)
 
 
 @pytest.fixture
@@ -19,31 +19,22 @@ def build_with_nccl(monkeypatch):
     monkeypatch.setattr(nccl, "kernel_exists", lambda: True)
 
 
-def test_cpus_are_refused(cpu_devices):
-    with pytest.raises(ValueError, match=r"on GPUs only, and .*CPU:0 is none"):
-        create("nccl", ReduceContext(devices=cpu_devices[:2]))
-
-
-def test_one_cpu_among_gpus_is_refused(cpu_devices):
-    with pytest.raises(ValueError, match=r"on GPUs only, and .*CPU:1 is none"):
-        create("nccl", ReduceContext(devices=(*GPUS, cpu_devices[1])))
-
-
-def test_the_refusal_points_into_the_spec(cpu_devices):
-    context = ReduceContext(devices=cpu_devices[:2])
-    with pytest.raises(FlagError, match=r"^--all_reduce_spec=nccl: .*'nccl': .*GPUs only"):
-        Reducer(single("nccl"), context, groups=[context.devices])
-
-
-def test_several_processes_are_refused():
-    devices = tuple(device_string("worker", task, "gpu", 0) for task in (0, 1))
-    with pytest.raises(ValueError, match=r"in 2: .*task:0, .*task:1; use two levels"):
-        create("nccl", ReduceContext(devices=devices))
-
-
-def test_shards_are_refused():
-    with pytest.raises(ValueError, match="no shards"):
-        create("nccl", ReduceContext(devices=GPUS, shards=2))
+@pytest.mark.parametrize(
+    ("devices", "shards", "words"),
+    [
+        (CPUS[:2], 1, "on GPUs only, and .*CPU:0 is none"),
+        ((*GPUS, CPUS[1]), 1, "on GPUs only, and .*CPU:1 is none"),
+        (
+            tuple(device_string("worker", task, "gpu", 0) for task in (0, 1)),
+            1,
+            "in 2: .*task:0, .*task:1; use two levels",
+        ),
+        (GPUS, 2, "no shards"),
+    ],
+)
+def test_what_nccl_cannot_reduce_is_refused(devices, shards, words):
+    with pytest.raises(ValueError, match=words):
+        create("nccl", ReduceContext(devices=devices, shards=shards))
 
 
 def test_a_build_without_the_kernel_is_refused(monkeypatch):

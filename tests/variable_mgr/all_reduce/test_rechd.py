@@ -103,8 +103,3 @@ def test_the_index_rotates_the_ranks(make_context):
     context = make_context(3)
     algorithm = all_reduce.create("rechd", context)
     assert algorithm.order(4) == [context.devices[i] for i in (1, 2, 0)]
-
-
-def test_shards_mean_nothing_here(make_context):
-    with pytest.raises(ValueError, match="rechd takes no shards"):
-        all_reduce.create("rechd", make_context(4, shards=2))

@@ -43,11 +43,13 @@ def test_collectives_over_other_devices_are_refused(cpu_devices, monkeypatch):
     assert "\n" not in str(error.value)
 
 
-def test_a_multi_worker_strategy_of_one_process(cpu_devices):
+def test_a_multi_worker_strategy_of_one_process(cpu_devices, monkeypatch):
+    monkeypatch.setattr(make, "_collective_devices", None)
     alone = Job(device="cpu")
     strategy = make.multi_worker(alone)
     assert make.multi_worker(alone) is strategy
     assert strategy.num_replicas_in_sync == 1
+    assert make._collective_devices is None  # one tower has no collectives
     assert strategy.extended.worker_devices == (cpu_devices[0],)
     with pytest.raises(FlagError, match="must be 1 on CPUs") as error:
         make.multi_worker(Job(device="cpu", towers_per_worker=2))

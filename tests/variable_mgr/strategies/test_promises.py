@@ -275,7 +275,7 @@ def test_m5_towers_meet_by_a_merge_that_runs_once(mode, make_manager):
     assert merges == [True, True]
 
 
-@pytest.mark.parametrize("mode", [*STRATEGIES, "replicated"])
+@pytest.mark.parametrize("mode", STRATEGIES)
 @pytest.mark.parametrize("counts", [(1, 2), (2, 1)])
 def test_m5_unequal_numbers_of_meetings_are_an_error(mode, counts, make_manager):
     manager = make_manager(mode, 2)
@@ -288,7 +288,7 @@ def test_m5_unequal_numbers_of_meetings_are_an_error(mode, counts, make_manager)
         traced(lambda: manager.run_towers(build, meeting=True))()
 
 
-@pytest.mark.parametrize("mode", [*STRATEGIES, "replicated"])
+@pytest.mark.parametrize("mode", STRATEGIES)
 def test_m5_towers_at_different_points_are_named(mode, make_manager):
     manager = make_manager(mode, 2)
 
@@ -299,7 +299,7 @@ def test_m5_towers_at_different_points_are_named(mode, make_manager):
         traced(lambda: manager.run_towers(build, meeting=True))()
 
 
-@pytest.mark.parametrize("mode", [*STRATEGIES, "replicated"])
+@pytest.mark.parametrize("mode", STRATEGIES)
 @pytest.mark.parametrize("failing", [0, 1])
 def test_m6_a_failing_tower_ends_the_others_with_its_error(mode, failing, make_manager):
     manager = make_manager(mode, 2)
@@ -313,12 +313,6 @@ def test_m6_a_failing_tower_ends_the_others_with_its_error(mode, failing, make_m
     with pytest.raises(LookupError, match="of one tower"):
         traced(lambda: manager.run_towers(build, meeting=True))()
     assert threading.active_count() == before
-
-
-def test_m10_the_list_of_devices_cannot_be_changed(make_manager, cpu_devices):
-    manager = make_manager("mirrored_strategy", 2)
-    assert manager.get_devices() == cpu_devices[:2]
-    assert isinstance(manager.get_devices(), tuple)
 
 
 def test_r1_r2_a_tower_sees_its_copy_and_writes_outside_reach_all(make_manager):

@@ -56,7 +56,7 @@ class Collective:
     float32, which holds every bfloat16 number and doubles the bytes.
 
     Attributes:
-      runs_together: tells callers that results must not go unused.
+      runs_together: whether callers must use the results of all devices.
 
     Raises:
       ValueError: more than two shards, GPUs beside CPUs, or NCCL where there is none.

@@ -26,7 +26,7 @@ class Nccl:
     and doubles the bytes.
 
     Attributes:
-      runs_together: tells callers that results must not go unused.
+      runs_together: whether callers must use the results of all devices.
 
     Raises:
       ValueError: a device is no GPU, the devices belong to several processes, this
