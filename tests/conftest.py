@@ -273,6 +273,30 @@ def quick_processes(request, monkeypatch, _stand_ins):
         monkeypatch.setattr(campaign, "execute", _stand_ins.execute)
 
 
+@pytest.fixture(scope="session")
+def _answering(tmp_path_factory):
+    """Answers as `cnnbench.campaigns.ab.side.ask` does, from processes forked with it loaded."""
+    server = Zygote("import cnnbench.campaigns.ab.flags, cnnbench.campaigns.ab.turns")
+    out, err = (tmp_path_factory.mktemp("answers") / name for name in ("out", "err"))
+
+    def answer(side, code, *arguments, ours, seconds):
+        assert ours
+        place = {"folder": str(side.checkout or os.getcwd())}
+        place["environment"] = {**os.environ, **side.variables}
+        code = f"import sys; {code}"
+        status, _ = server.run(code, ["-c", *arguments], out, err, timeout=seconds, **place)
+        return SimpleNamespace(returncode=status, stdout=out.read_bytes())
+
+    yield answer
+    server.close()
+
+
+@pytest.fixture
+def quick_answers(monkeypatch, _answering):
+    """Flags of sides are resolved by processes that are forked, with what they import."""
+    monkeypatch.setattr("cnnbench.campaigns.ab.flags.ask", _answering)
+
+
 @pytest.fixture
 def real_processes():
     """See `quick_processes`."""

@@ -5,8 +5,6 @@ import signal
 import subprocess
 import sys
 
-import pytest
-
 from cnnbench.machine.repository import of_work
 from cnnbench.records.codec import encode
 
@@ -65,47 +63,9 @@ def test_an_interrupted_run_keeps_what_it_measured(tmp_path, interrupt):
     assert all(1 <= len(point["seconds"]) <= 20 for point in document["points"])
 
 
-@pytest.mark.parametrize(
-    ("flags", "line"),
-    [
-        (["--sizes=4Q"], "--sizes=4Q: '4Q': must be bytes"),
-        (["--sizes=1K:4K"], "--sizes=1K:4K: '1K:4K': a range needs three parts"),
-        (["--all_reduce_spec=xring,copy:4K"], "--all_reduce_spec=copy:4K: character 6, '4K'"),
-        (["--all_reduce_spec=ring"], "--all_reduce_spec=ring: character 1, 'ring'"),
-        (["--num_gpus=1"], "--num_gpus=1: must be at least 2"),
-        (["--dtype=fp8"], "--dtype=fp8: must be one of float32, float16, bfloat16"),
-        (["--size=4K"], "unknown flag --size; did you mean --sizes?"),
-        (["4K"], "stray argument '4K'"),
-    ],
-)
-def test_refused_before_tensorflow_is_loaded(flags, line, alone):
-    done = alone("allreduce", *flags)
-    assert (done.status, done.out) == (2, "")
-    assert done.err.startswith(f"cnnbench: error: {line}")
-    assert len(done.err.splitlines()) == 1
-    assert "tensorflow" not in done.loaded
-
-
-def test_what_only_devices_can_tell_is_refused_in_one_line(refuse):
-    flags = ("--device=cpu", "--all_reduce_spec=xring#3", "--num_gpus=3,2", "--sizes=1K")
-    refuse("allreduce", *flags, message="--all_reduce_spec=xring#3: character 1, 'xring#3'")
-
-
 def test_predictions_need_no_tensorflow(alone):
     flags = ["--predict", "--link=alpha=1e-5,bandwidth=1e10", "--devices=8", "--model=lenet"]
     done = alone("allreduce", *flags, "--all_reduce_spec=xring")
     assert (done.status, done.err) == (0, "")
     assert "xring" in done.out
     assert "tensorflow" not in done.loaded
-
-
-@pytest.mark.parametrize(
-    ("flags", "line"),
-    [
-        (["--link=hdr"], "--link=hdr: is for --predict; add that"),
-        (["--predict", "--link=hdr", "--sizes=4K"], "--sizes=4K: is for measuring"),
-        (["--predict", "--link=hdr", "--num_gpus=2,4"], "--num_gpus=2,4: is for measuring"),
-    ],
-)
-def test_flags_of_the_other_kind_are_refused(flags, line, refuse):
-    refuse("allreduce", *flags, message=f" error: {line}")

@@ -135,23 +135,6 @@ def test_a_process_that_fails_or_leaves_no_profile(sides, capsys, tmp_path):
     assert "profile 1 A: no profile; see" in capsys.readouterr().err
 
 
-def test_wrong_use(profiles, refuse, tmp_path):
-    a, b = map(str, profiles.values())
-    refuse("explain", a, message="takes two arguments, profiles of A and of B, not 1")
-    refuse("explain", a, b, "--rounds=2", message="--rounds=2: is for processes")
-    refuse("explain", a, str(tmp_path / "none"), message="none: cannot be read")
-    (tmp_path / "empty").mkdir()
-    refuse("explain", a, str(tmp_path / "empty"), message="empty: no profiles; cnnbench run")
-    (tmp_path / "x.json").write_text("{}")
-    refuse("explain", a, str(tmp_path / "x.json"), message="x.json: not a profile: ")
-    refuse("explain", "--", "--model=lenet", message="the two sides are the same; say with --a")
-    refuse(
-        *("explain", "--b=--profile_json=x", "--", "--model=lenet"),
-        message="--profile_json=x: cannot go with explain",
-    )
-    refuse("explain", a, b, f"--output={a}", message="is a file that this command reads")
-
-
 def test_real_processes(tmp_path, capsys, holds):
     flags = ["--model=lenet", "--device=cpu", "--batch_size=4", "--quiet_conditions=all"]
     results = tmp_path / "why"

@@ -59,22 +59,6 @@ def test_a_diverging_run_exits_with_4_and_one_line(capsys: pytest.CaptureFixture
     assert re.match(r"cnnbench: error: loss is (nan|inf|-inf) at step -?\d+; ", line)
 
 
-@pytest.mark.parametrize(
-    ("flags", "expected"),
-    [
-        (["--device=gpu", "--num_gpus=99"], "--num_gpus=99: TensorFlow sees "),
-        (["--result_csv=/proc/none/r.csv"], "--result_csv=/proc/none/r.csv: "),
-        (["--data_dir=/nowhere/imagenet"], "--data_dir=/nowhere/imagenet: "),
-        (["--model=resnet49"], "--model=resnet49: "),
-        (["--xla", "True"], "--xla=true"),
-    ],
-)
-def test_wrong_use_is_one_line_and_exit_code_2(
-    flags: list[str], expected: str, refuse: Callable[..., None]
-) -> None:
-    refuse(*flags, message=expected)
-
-
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
