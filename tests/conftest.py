@@ -39,6 +39,7 @@ from cnnbench.records.allreduce import AllReduceRecord, Point, RingDevices
 from cnnbench.records.codec import encode
 from cnnbench.records.parts import Batch, ErrorInfo, Measured, ModelInfo, Placement, StartupSeconds
 from cnnbench.records.run import RunRecord
+from cnnbench.run.driver import input_only
 from cnnbench.variable_mgr.aggregation.spec import Packing
 
 LOGICAL_DEVICES = 8
@@ -110,8 +111,12 @@ def _rows(rows, *of, draw=synthetic.synthetic_rows):
 
 @pytest.fixture
 def quick_start(monkeypatch):
-    """Runs look at the machine once, and draw each synthetic image once, for all tests."""
+    """Runs look at the machine once, and draw each synthetic image once, for all tests.
+
+    Those that read files measure their input alone only for a moment.
+    """
     monkeypatch.setattr(environment, "collect", lambda: dict(_machine()))
+    monkeypatch.setattr(input_only.time_whole, "__defaults__", (0.05,))
     monkeypatch.setattr(
         synthetic, "synthetic_rows", lambda rows, *of: _rows(tuple(rows.numpy()), *of)
     )

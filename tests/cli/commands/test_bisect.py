@@ -69,7 +69,7 @@ def bisect(fake_python, tmp_path):
 
 
 @pytest.fixture
-def unchecked(monkeypatch):
+def unchecked(monkeypatch, quick_answers):
     """Saves the processes that resolve flags."""
     monkeypatch.setattr("cnnbench.campaigns.bisect.bench.check", lambda side: SideFlags())
 

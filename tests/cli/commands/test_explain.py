@@ -28,7 +28,7 @@ def profiles(lenet_runs, tmp_path):
 
 
 @pytest.fixture
-def sides(fake_python, profiles, tmp_path, monkeypatch):
+def sides(fake_python, quick_answers, profiles, tmp_path, monkeypatch):
     """Flags of sides whose processes write those profiles."""
     monkeypatch.chdir(tmp_path)
 
@@ -101,12 +101,10 @@ def test_a_verdict_of_slower_is_explained_in_every_output(sides, capsys, holds):
 @pytest.mark.parametrize(
     ("speed", "given", "explained"),
     [
-        (100, (), False),
         (100, ("--explain",), False),
         (100, ("--explain=always",), True),
         (50, ("--explain=never",), False),
-        (50, ("--explain", "auto"), True),
-        (150, ("--explain",), True),
+        (150, ("--explain", "auto"), True),
     ],
 )
 def test_when_a_verdict_is_explained(sides, capsys, tmp_path, speed, given, explained):
@@ -135,7 +133,7 @@ def test_a_process_that_fails_or_leaves_no_profile(sides, capsys, tmp_path):
     assert "profile 1 A: no profile; see" in capsys.readouterr().err
 
 
-def test_real_processes(tmp_path, capsys, holds):
+def test_real_processes(tmp_path, capsys, holds, loaded_processes, quick_answers):
     flags = ["--model=lenet", "--device=cpu", "--batch_size=4", "--quiet_conditions=all"]
     results = tmp_path / "why"
     command = ["explain", "--b=--precision=bf16", "--rounds=1", "--steps=3", "--format=json"]

@@ -148,7 +148,7 @@ def _alive(group):
 def test_a_real_job_that_is_killed_leaves_nothing(tmp_path):
     """The launch is ended by SIGKILL in mid-training, as nobody can clean up after."""
     flags = ("--model=trivial", "--device=cpu", "--batch_size=2", "--num_batches=1000000")
-    words = ("--workers=2", "--ps=1", f"--log_dir={tmp_path}", "--", *flags, "--display_every=1")
+    words = ("--workers=1", "--ps=1", f"--log_dir={tmp_path}", "--", *flags, "--display_every=1")
     out = tmp_path / "out"
     with open(out, "wb") as stdout:
         process = subprocess.Popen(
@@ -166,8 +166,8 @@ def test_a_real_job_that_is_killed_leaves_nothing(tmp_path):
             # The guards lead sessions of their own.
             children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
             commands = [Path(f"/proc/{child}/cmdline").read_bytes() for child in children]
-            assert len(children) == 3
-            assert len(_alive(children)) >= 6
+            assert len(children) == 2
+            assert len(_alive(children)) >= 4
             ports = re.findall(rb"localhost:(\d+)", commands[0])
             assert probe(f"localhost:{int(ports[0])}") != REFUSED
         finally:
