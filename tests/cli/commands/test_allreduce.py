@@ -1,21 +1,19 @@
-"""`cnnbench allreduce` as a process: streams, exit codes, what an interruption leaves behind."""
+"""`cnnbench allreduce`: its table and files, and what an interruption leaves behind."""
 
 import json
 import signal
-import subprocess
-import sys
 
+from cnnbench.cli import main
 from cnnbench.machine.repository import of_work
 from cnnbench.records.codec import encode
 
-SECONDS = 240
-BASE = (sys.executable, "-m", "cnnbench", "allreduce", "--device=cpu")
+COMMAND = ("allreduce", "--device=cpu")
 
 
-def test_a_table_and_nothing_else(tmp_path):
+def test_a_table_and_nothing_else(tmp_path, capfd):
     path, table = tmp_path / "r.json", tmp_path / "r.csv"
     command = (
-        *BASE,
+        *COMMAND,
         "--num_gpus=3,2",
         "--sizes=1K:4K:x4",
         "--all_reduce_spec=copy,xring#2",
@@ -26,9 +24,10 @@ def test_a_table_and_nothing_else(tmp_path):
         "--verbose",
         "--quiet_conditions=all",
     )
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    lines = done.stdout.splitlines()
+    assert main(command) == 0
+    out, err = capfd.readouterr()
+    assert err == ""
+    lines = out.splitlines()
     rows = [line.split() for line in lines if not line.startswith("#")]
     assert [(row[4], row[0], row[5], row[6]) for row in rows] == [
         (devices, size, spec, packing)
@@ -55,7 +54,7 @@ def test_an_interrupted_run_keeps_what_it_measured(tmp_path, interrupt):
     path = tmp_path / "r.json"
     flags = ["--all_reduce_spec=copy", "--sizes=1K:512M:x2", f"--result_json={path}"]
     once = lambda line: line.split()[:1] == ["2048"]  # noqa: E731
-    out = interrupt([*BASE[3:], *flags], signal.SIGTERM, once)
+    out = interrupt([*COMMAND, *flags], signal.SIGTERM, once)
     assert "Wrong values" not in out
     document = json.loads(path.read_text())
     assert document["status"] == "interrupted"
