@@ -60,11 +60,3 @@ def test_an_interrupted_run_keeps_what_it_measured(tmp_path, interrupt):
     assert document["status"] == "interrupted"
     assert [point["bytes"] for point in document["points"]][:2] == [1024, 2048]
     assert all(1 <= len(point["seconds"]) <= 20 for point in document["points"])
-
-
-def test_predictions_need_no_tensorflow(alone):
-    flags = ["--predict", "--link=alpha=1e-5,bandwidth=1e10", "--devices=8", "--model=lenet"]
-    done = alone("allreduce", *flags, "--all_reduce_spec=xring")
-    assert (done.status, done.err) == (0, "")
-    assert "xring" in done.out
-    assert "tensorflow" not in done.loaded

@@ -72,12 +72,6 @@ def test_help(arguments, capsys):
     assert "--num_classes=N" in out
 
 
-def test_wrong_use_does_without_tensorflow(alone):
-    done = alone("data", "check", "/nowhere/at/all")
-    assert done.status == 2
-    assert "tensorflow" not in done.loaded
-
-
 @pytest.fixture
 def process(tmp_path):
     """Runs the command in a process of its own; its exit code, standard output and error."""

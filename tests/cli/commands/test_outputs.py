@@ -36,10 +36,8 @@ def call(save, tmp_path, capsys):
 @pytest.mark.parametrize(("command", "flag", "format"), COMMANDS)
 def test_only_the_like_is_replaced(command, flag, format, call, tmp_path):
     output = tmp_path / f"out{format if format.startswith('.') else ''}"
-    for _ in range(2):
-        code, _ = call(command, flag, format, output)
-        assert code == 0
-        assert output.stat().st_size
+    assert [call(command, flag, format, output)[0] for _ in range(2)] == [0, 0]
+    assert output.stat().st_size
     output.write_text("import this\n")
     before = output.read_bytes()
     code, err = call(command, flag, format, output)

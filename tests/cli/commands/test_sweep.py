@@ -105,12 +105,6 @@ def test_violated_bounds_are_told_by_the_exit_code_whoever_reads(in_folder, monk
     assert main(["sweep", "tiny.yaml"]) == 1
 
 
-def test_planning_loads_no_tensorflow(in_folder, alone):
-    done = alone("sweep", "smoke", "--dry_run")
-    assert done.status == 0
-    assert not done.loaded & {"tensorflow", "pandas"}
-
-
 @pytest.mark.timeout(280)
 def test_end_to_end(in_folder, capfd, loaded_processes):
     """Real runs: interrupted by SIGTERM, resumed, summed up; nothing twice."""
