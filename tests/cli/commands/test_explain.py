@@ -131,6 +131,7 @@ def test_a_process_that_fails_or_leaves_no_profile(sides, capsys, tmp_path):
 
 def test_real_processes(tmp_path, capsys, holds, loaded_processes, quick_answers):
     flags = ["--model=lenet", "--device=cpu", "--batch_size=4", "--quiet_conditions=all"]
+    flags += ["--peak_flops=1e12"]
     results = tmp_path / "why"
     command = ["explain", "--b=--precision=bf16", "--rounds=1", "--steps=3", "--format=json"]
     assert main([*command, f"--results={results}", "--", *flags]) == 0

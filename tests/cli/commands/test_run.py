@@ -40,7 +40,8 @@ def test_an_interrupted_run_keeps_what_it_measured(
     tmp_path: Path, interrupt: Callable[..., str]
 ) -> None:
     path = tmp_path / "record.json"
-    flags = ["--num_batches=1000000", "--num_warmup_batches=1", f"--result_json={path}"]
+    flags = ["--num_batches=1000000", "--num_warmup_batches=1", "--peak_flops=1e12"]
+    flags += [f"--result_json={path}"]
     once = lambda line: line.startswith("20\t")  # noqa: E731
     out = interrupt([*BASE[3:], *flags], signal.SIGHUP, once)
     assert "total images/sec" not in out
