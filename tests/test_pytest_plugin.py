@@ -10,6 +10,11 @@ from pathlib import Path
 import pytest
 from forked import execute
 
+# Each session in this process would import them anew, as what it imports is forgotten afterwards.
+import cnnbench.campaigns.ab.flags
+import cnnbench.judge.report.renderers
+import cnnbench.run.driver.checkpoint_folder
+import cnnbench.testing  # noqa: F401
 from cnnbench.campaigns.processes import campaign
 
 pytest_plugins = ["pytester"]
