@@ -178,6 +178,7 @@ LINK = "--link=alpha=1e-5,bandwidth=1e10"
         ("allreduce --device=cpu --num_gpus=2 --all_reduce_spec=nccl", 2),
         (f"allreduce --predict {LINK} --devices=8 --model=lenet --all_reduce_spec=xring", 0),
         ("--variable_update=replicated --device=cpu --num_gpus=2 --all_reduce_spec=nccl", 2),
+        ("roofline lenet --staged_vars --variable_update=replicated", 2),
         ("--num_gpus=0", 2),
         ("--eval", 2),
     ],
@@ -195,7 +196,7 @@ def test_a_comparison_imports_numpy_alone(alone):
     assert alone("compare", *sides).loaded <= {"numpy"}
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["--version"], ["models"], ["sweep", "--help"]])
+@pytest.mark.parametrize("argv", [["--help"], ["--version"], ["completion", "bash"]])
 def test_a_full_disk_is_one_line(argv, monkeypatch, capsys):
     with open("/dev/full", "w", buffering=1) as full:
         monkeypatch.setattr(sys, "stdout", full)

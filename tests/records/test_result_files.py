@@ -405,6 +405,15 @@ def test_torn_file_of_any_length_is_repaired(tmp_path, monkeypatch):
         assert len(rows(path)) == survivors + 1, length
 
 
+def test_a_torn_row_of_a_long_table_is_cut_off(tmp_path):
+    path = tmp_path / "r.csv"
+    append(path, a_run().record())
+    header, row = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(header + row * 200 + row[: len(row) // 2] + b"\n")
+    append(path, a_run().record())
+    assert len(rows(path)) == 201
+
+
 def test_failed_write_leaves_the_file_as_it_was(tmp_path, monkeypatch):
     path = tmp_path / "r.csv"
     append(path, a_run().record())

@@ -106,7 +106,6 @@ def test_the_flag_offers_every_metric(capsys):
 
 def test_imports_only_what_it_uses(folder, tmp_path, alone):
     for arguments, loaded in (
-        (["--help"], set()),
         ([folder, f"--plot={tmp_path}/x.svg"], {"matplotlib"}),
         ([folder, "--format=csv"], {"pandas"}),
     ):

@@ -99,7 +99,6 @@ def test_an_odd_record_stops_nothing(records, tmp_path, capsys, change, left_out
 
 def test_imports_only_what_it_uses(records, tmp_path, alone):
     for arguments, loaded in (
-        (["--help"], set()),
         ([records, f"--output={tmp_path}/x.html"], {"matplotlib", "jinja2"}),
         ([records, "--format=markdown", f"--output={tmp_path}/x.md"], set()),
         ([records, "--format=csv", f"--output={tmp_path}/x.csv"], {"pandas"}),
