@@ -104,6 +104,7 @@ def cnnbench() -> NoReturn:
 
 def cnnbench_with_little_disk() -> NoReturn:
     """`python -m cnnbench` that can write no file of more than 4 KiB, as if the disk were full."""
+    sys.dont_write_bytecode = True  # it would be cut off, and read by the next process
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
     cnnbench()
 
