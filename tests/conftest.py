@@ -39,6 +39,7 @@ from cnnbench.records.allreduce import AllReduceRecord, Point, RingDevices
 from cnnbench.records.codec import encode
 from cnnbench.records.parts import Batch, ErrorInfo, Measured, ModelInfo, Placement, StartupSeconds
 from cnnbench.records.run import RunRecord
+from cnnbench.run.driver import input_only
 from cnnbench.variable_mgr.aggregation.spec import Packing
 
 LOGICAL_DEVICES = 8
@@ -110,8 +111,12 @@ def _rows(rows, *of, draw=synthetic.synthetic_rows):
 
 @pytest.fixture
 def quick_start(monkeypatch):
-    """Runs look at the machine once, and draw each synthetic image once, for all tests."""
+    """Runs look at the machine once, and draw each synthetic image once, for all tests.
+
+    Those that read files measure their input alone only for a moment.
+    """
     monkeypatch.setattr(environment, "collect", lambda: dict(_machine()))
+    monkeypatch.setattr(input_only.time_whole, "__defaults__", (0.05,))
     monkeypatch.setattr(
         synthetic, "synthetic_rows", lambda rows, *of: _rows(tuple(rows.numpy()), *of)
     )
@@ -271,6 +276,30 @@ def quick_processes(request, monkeypatch, _stand_ins):
     """
     if "real_processes" not in request.fixturenames:
         monkeypatch.setattr(campaign, "execute", _stand_ins.execute)
+
+
+@pytest.fixture(scope="session")
+def _answering(tmp_path_factory):
+    """Answers as `cnnbench.campaigns.ab.side.ask` does, from processes forked with it loaded."""
+    server = Zygote("import cnnbench.campaigns.ab.flags, cnnbench.campaigns.ab.turns")
+    out, err = (tmp_path_factory.mktemp("answers") / name for name in ("out", "err"))
+
+    def answer(side, code, *arguments, ours, seconds):
+        assert ours
+        place = {"folder": str(side.checkout or os.getcwd())}
+        place["environment"] = {**os.environ, **side.variables}
+        code = f"import sys; {code}"
+        status, _ = server.run(code, ["-c", *arguments], out, err, timeout=seconds, **place)
+        return SimpleNamespace(returncode=status, stdout=out.read_bytes())
+
+    yield answer
+    server.close()
+
+
+@pytest.fixture
+def quick_answers(monkeypatch, _answering):
+    """Flags of sides are resolved by processes that are forked, with what they import."""
+    monkeypatch.setattr("cnnbench.campaigns.ab.flags.ask", _answering)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
@@ -158,29 +159,44 @@ def test_version(capsys):
     assert capsys.readouterr().out == f"cnnbench {cnnbench.__version__}\n"
 
 
+LINK = "--link=alpha=1e-5,bandwidth=1e10"
+
+
 @pytest.mark.parametrize(
-    ("argv", "status"),
+    ("line", "status"),
     [
-        (["--help"], 0),
-        (["models"], 0),
-        (["--version"], 0),
-        (["compare"], 2),
-        (["--xla", "True"], 2),
-        (["--batchsize=3"], 2),
-        (["--num_gpus=0"], 2),
-        (["--staged_vars", "--variable_update=replicated"], 2),
-        (["--fp16_vars"], 2),
-        (["--label_smoothing=1.5"], 2),
-        (["--eval"], 2),
+        ("--help", 0),
+        ("--version", 0),
+        ("models", 0),
+        ("compare", 2),
+        ("ab --help", 0),
+        ("ab -- --batch_size=x", 2),
+        ("ab -- --model=nosuch", 2),
+        ("sweep smoke --dry_run", 0),
+        ("data check /nowhere", 2),
+        ("allreduce --sizes=4Q", 2),
+        ("allreduce --device=cpu --num_gpus=2 --all_reduce_spec=nccl", 2),
+        (f"allreduce --predict {LINK} --devices=8 --model=lenet --all_reduce_spec=xring", 0),
+        ("--variable_update=replicated --device=cpu --num_gpus=2 --all_reduce_spec=nccl", 2),
+        ("roofline lenet --staged_vars --variable_update=replicated", 2),
+        ("--num_gpus=0", 2),
+        ("--eval", 2),
     ],
 )
-def test_quick_answers_import_nothing_heavy(argv, status, alone):
-    done = alone(*argv)
-    assert (done.status, done.loaded) == (status, set())
-    assert len(done.err.splitlines()) == (1 if status else 0)
+def test_quick_answers_import_nothing_heavy(line, status, alone):
+    done = alone(*line.split())
+    allowed = {"numpy"} if line.startswith(("sweep", "allreduce")) else set()
+    assert (done.status, done.loaded - allowed) == (status, set())
+    errors = [one for one in done.err.splitlines() if one.startswith("cnnbench: error: ")]
+    assert len(errors) == (1 if status else 0)
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["--version"], ["models"], ["sweep", "--help"]])
+def test_a_comparison_imports_numpy_alone(alone):
+    sides = [str(Path(__file__).parents[1] / "frozen" / "ab" / side) for side in "ab"]
+    assert alone("compare", *sides).loaded <= {"numpy"}
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["--version"], ["completion", "bash"]])
 def test_a_full_disk_is_one_line(argv, monkeypatch, capsys):
     with open("/dev/full", "w", buffering=1) as full:
         monkeypatch.setattr(sys, "stdout", full)
@@ -230,13 +246,12 @@ def test_a_reader_that_leaves_is_no_error():
 @pytest.mark.parametrize("closed", [(2,), (0, 1, 2)])
 def test_closed_streams_do_not_fail_a_command_nor_mix_with_its_files(tmp_path, closed):
     """A file that is opened next would get the number of a closed stream."""
-    output = tmp_path / "env.json"
+    output, frozen = tmp_path / "history.json", Path(__file__).parents[1] / "frozen" / "runs"
     code = (
         f"import os, sys; [os.close(n) for n in {closed}]; "
-        "os.execv(sys.executable, [sys.executable, '-m', 'cnnbench', 'allreduce', '--num_gpus=2', "
-        "'--sizes=1K', '--all_reduce_spec=xring', '--device=cpu', '--num_batches=1', "
-        f"'--num_warmup_batches=0', '--result_json={output}'])"
+        "os.execv(sys.executable, [sys.executable, '-m', 'cnnbench', 'history', "
+        f"'{frozen}', '--format=json', '--by=run', '--output={output}'])"
     )
     done = subprocess.run([sys.executable, "-c", code], timeout=120, check=False)
     assert done.returncode == 0
-    assert json.loads(output.read_text())["schema"]
+    assert json.loads(output.read_text())["metric"] == "throughput"

@@ -1,5 +1,4 @@
 import contextlib
-import os
 
 import pytest
 from hypothesis import given, settings
@@ -56,56 +55,6 @@ def test_flagfile(tmp_path):
     assert (parsed.params.model, parsed.params.num_gpus) == ("lenet", 3)
 
 
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (["--xla", "True"], "stray argument 'True' after --xla: write --xla=true"),
-        (
-            ["--model=lenet", "-distortions", "False", "--num_gpus=2"],
-            "stray argument 'False' after --distortions: write --distortions=false",
-        ),
-        (
-            ["--xla", "maybe"],
-            "stray argument 'maybe' after --xla: write --xla=true or --xla=false",
-        ),
-        (["resnet50"], "stray argument 'resnet50': flags are written --flag=value"),
-        (["--model=lenet", "--", "x"], "stray argument 'x': flags are written --flag=value"),
-        (["--batchsize=3"], "unknown flag --batchsize; did you mean --batch_size?"),
-        (["--nowinograd"], "unknown flag --nowinograd; did you mean --nowinograd_nonfused?"),
-        (
-            ["--nonum_gpus"],
-            "--nonum_gpus: only a boolean has a --no form, write --num_gpus=value",
-        ),
-        (["--zzzzzz"], "unknown flag --zzzzzz; cnnbench run --help lists those of runs"),
-        (["--batch_size"], "--batch_size needs a value: write --batch_size=value"),
-        (["--xla=maybe"], "--xla=maybe: must be true or false"),
-        (["--num_gpus=two"], "--num_gpus=two: must be an integer"),
-        (["--num_gpus", "-1"], "--num_gpus=-1: must be from 1 to 1024"),
-        (["--optimizer=lion"], "--optimizer=lion: must be one of momentum, sgd, rmsprop, adam"),
-        (
-            ["--variable_update=replicate"],
-            "--variable_update=replicate: must be one of parameter_server, replicated, "
-            "independent, distributed_replicated, distributed_all_reduce, collective_all_reduce, "
-            "mirrored_strategy, multi_worker_mirrored_strategy, central_storage_strategy, "
-            "one_device_strategy, parameter_server_strategy",
-        ),
-        (["--precision=fp8"], "--precision=fp8: must be one of fp32, fp16, bf16, int8"),
-        (
-            ["--use_fp16", "--precision=fp32"],
-            "--use_fp16=true: contradicts --precision=fp32; give one of the two",
-        ),
-        (
-            ["--nouse_fp16", "--precision=fp16"],
-            "--use_fp16=false: contradicts --precision=fp16; give one of the two",
-        ),
-    ],
-)
-def test_wrong_use_is_one_line(argv, message):
-    with pytest.raises(UsageError) as caught:
-        parse_args(argv)
-    assert str(caught.value) == message
-
-
 _NAMES = st.sampled_from([spec.name for spec in (*FLAGS, *OBSOLETE)])
 _VALUES = st.sampled_from(["", "0", "-1", "true", "nan", "1e999", "9" * 5000, "1;2;3", "0,1", "--"])
 _ARGUMENT = st.one_of(
@@ -118,17 +67,12 @@ _ARGUMENT = st.one_of(
 )
 
 
-@settings(deadline=None)  # it is about what is said, not how fast
+@settings(deadline=None, max_examples=40)  # it is about what is said, not how fast
 @given(st.lists(_ARGUMENT, max_size=4))
 def test_whatever_is_typed_is_used_or_refused(argv):
     with contextlib.suppress(UsageError):
         parsed = parse_args(argv)
         assert Params.from_dict(parsed.params.as_dict()) == parsed.params
-
-
-def test_missing_flagfile_is_wrong_use(tmp_path):
-    with pytest.raises(UsageError, match="nowhere"):
-        parse_args([f"--flagfile={tmp_path}/nowhere"])
 
 
 def test_a_flag_file_that_leads_back_to_itself_is_refused(tmp_path, capfd):
@@ -141,35 +85,6 @@ def test_a_flag_file_that_leads_back_to_itself_is_refused(tmp_path, capfd):
     parsed = parse_args([f"--flagfile={one}", "--flagfile", str(two)])  # twice is no circle
     assert (parsed.params.model, parsed.params.num_gpus) == ("lenet", 2)
     assert capfd.readouterr() == ("", "")
-
-
-def test_deeply_nested_flag_files_are_refused(tmp_path):
-    for number in range(3000):
-        (tmp_path / str(number)).write_text(f"--flagfile={tmp_path}/{number + 1}\n")
-    with pytest.raises(FlagError, match="is nested deeper than 64 flag files"):
-        parse_args([f"--flagfile={tmp_path}/0"])
-
-
-@pytest.mark.timeout(30)
-@pytest.mark.parametrize(
-    ("path", "reason"),
-    [
-        ("/proc/self/mem", "cannot be read: Input/output error"),
-        ("/dev/zero", "cannot be read: is a device"),
-        ("{}/pipe", "cannot be read: is a pipe that nobody writes to"),
-        ("{}/loop", "cannot be read: Too many levels"),
-        ("{}/latin", "cannot be read: it is no text in UTF-8"),
-        ("{}", "cannot be read: Is a directory"),
-    ],
-)
-def test_flag_files_that_cannot_be_read(path, reason, tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    (tmp_path / "latin").write_bytes(b"--model=caf\xe9\n")
-    path = path.format(tmp_path)
-    with pytest.raises(FlagError) as caught:
-        parse_args([f"--flagfile={path}"])
-    assert str(caught.value).startswith(f"--flagfile={path}: {reason}")
 
 
 def test_where_flag_files_are_looked_for(tmp_path):
@@ -202,20 +117,19 @@ def test_horovod_runs_as_collective_all_reduce(monkeypatch):
     assert parse_args(["--variable_update=horovod", *hosts]).params.cluster == "flags"
 
 
-@pytest.mark.parametrize("spec", OBSOLETE, ids=lambda spec: spec.name)
-def test_obsolete_flag(spec):
+def test_obsolete_flags():
     # At its old default a flag is silent; otherwise one line says what to use instead.
-    if spec.default is not None:
-        parsed = parse_args([f"--{spec.name}={spec.text(spec.default)}"])
-        assert (parsed.params, parsed.notices) == (Params(), ())
-    string = spec.choices[-1] if spec.choices else "x"
-    other = {"boolean": spec.text(not spec.default), "string": string}.get(spec.kind, "7")
-    parsed = parse_args([f"--{spec.name}={other}"])
-    assert parsed.params == Params()
-    assert parsed.explicit_flags == (spec.name,)
-    (notice,) = parsed.notices
-    assert notice.startswith(f"--{spec.name}={other} has no meaning in TensorFlow 2. ")
-    assert notice.endswith(spec.help)
+    for spec in OBSOLETE:
+        if spec.default is not None:
+            parsed = parse_args([f"--{spec.name}={spec.text(spec.default)}"])
+            assert (parsed.params, parsed.notices) == (Params(), ())
+        string = spec.choices[-1] if spec.choices else "x"
+        other = {"boolean": spec.text(not spec.default), "string": string}.get(spec.kind, "7")
+        parsed = parse_args([f"--{spec.name}={other}"])
+        assert (parsed.params, parsed.explicit_flags) == (Params(), (spec.name,))
+        (notice,) = parsed.notices
+        assert notice.startswith(f"--{spec.name}={other} has no meaning in TensorFlow 2. ")
+        assert notice.endswith(spec.help)
 
 
 @pytest.mark.parametrize(
@@ -242,12 +156,11 @@ def test_an_empty_all_reduce_spec_is_none():
     assert parsed.params == Params(variable_update="replicated")
 
 
-@pytest.mark.parametrize("spec", FLAGS, ids=lambda spec: spec.name)
-def test_every_flag_can_be_given_at_its_default(spec):
-    if spec.default is not None:
+def test_every_flag_can_be_given_at_its_default():
+    specs = [spec for spec in FLAGS if spec.default is not None]
+    for spec in specs:
         parsed = parse_args([f"--{spec.name}={spec.text(spec.default)}"])
-        assert parsed.params == Params()
-        assert parsed.explicit_flags == (spec.name,)
+        assert (parsed.params, parsed.explicit_flags) == (Params(), (spec.name,))
 
 
 _COMMAND_FLAGS = tuple(spec for spec in FLAGS if spec.name in ("model", "xla", "num_gpus"))

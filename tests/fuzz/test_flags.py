@@ -65,29 +65,7 @@ def test_extreme_values_are_refused_or_planned_at_once(name: str) -> None:
         assert time.monotonic() - start < 10, value
 
 
-@pytest.mark.parametrize(
-    ("flags", "reason"),
-    [
-        (("--batch_size=2147483648",), "--batch_size=2147483648: must"),
-        (("--num_gpus=2147483647",), "--num_gpus=2147483647: must be from 1 to 1024"),
-        (("--num_epochs=1e30",), "--num_epochs=1e+30: must be at most"),
-        (("--eval_during_training_every_n_epochs=1e-9",), "is less than one step"),
-        (
-            ("--num_batches=1000000", "--eval_during_training_every_n_steps=1"),
-            "means 1e+06 evaluations",
-        ),
-        (
-            (
-                *("--learning_rate_decay_factor=1e30", "--num_epochs_per_decay=0.01"),
-                "--init_learning_rate=1",
-            ),
-            "grows beyond all numbers",
-        ),
-        (("--datasets_num_private_threads=100000",), "must be from 0 to 4096"),
-        (("--weight_decay=1e300",), "must not be larger than 3.4028235e+38"),
-    ],
-)
-def test_the_reason_is_said(flags: tuple[str, ...], reason: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        plan_of(*flags)
-    assert reason in str(caught.value)
+def test_a_learning_rate_that_grows_beyond_all_numbers_is_refused() -> None:
+    decay = ("--learning_rate_decay_factor=1e30", "--num_epochs_per_decay=0.01")
+    with pytest.raises(UsageError, match="grows beyond all numbers"):
+        plan_of(*decay, "--init_learning_rate=1")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -99,6 +100,13 @@ def cnnbench() -> NoReturn:
     from cnnbench.cli import entry_point
 
     entry_point()
+
+
+def cnnbench_with_little_disk() -> NoReturn:
+    """`python -m cnnbench` that can write no file of more than 4 KiB, as if the disk were full."""
+    sys.dont_write_bytecode = True  # it would be cut off, and read by the next process
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+    cnnbench()
 
 
 def execute(command: child.Command, timeout: float, grace: float = child.GRACE_SECONDS) -> Ended:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
 
 import pytest
@@ -57,87 +58,44 @@ def test_quiet_and_unknown_machines_have_no_conditions(check):
     assert check(Situation(facts={}, interval=CounterChanges(seconds=0.0))) is None
 
 
+LITTLE = {"memory_bytes": 1 << 34, "memory_available_bytes": 1 << 29}
+ENOUGH = {"memory_bytes": 1 << 34, "memory_available_bytes": 1 << 33}
+MIXED = {"cpu_governor": "performance,powersave", "cpu_driver": "intel_pstate"}
+
+
 @pytest.mark.parametrize(
     ("check", "values", "text"),
     [
-        (
-            checks.load,
-            {"other_cpus": 1.3, "load_average": 2.4},
-            "other processes keep 1.3 of 8 CPUs busy (load average 2.4)",
-        ),
+        (checks.load, {"other_cpus": 1.3, "load_average": 2.4}, "1.3 of 8 CPUs*average 2.4)"),
         (checks.load, {"other_cpus": 0.39}, None),
-        (checks.load, {"other_cpus": 0.4}, "other processes keep 0.4 of 8 CPUs busy"),
+        (checks.load, {"other_cpus": 0.4}, "keep 0.4 of 8 CPUs busy"),
         # The load average still includes the run before.
         (checks.load, {"other_cpus": 0.0, "load_average": 8.0}, None),
         (checks.load, {"load_average": 4.5}, "the load average is 4.5 on 8 CPUs"),
         (checks.load, {"load_average": 3.5}, None),
-        (
-            checks.load_in_loop,
-            {"other_cpus": 2.5},
-            "in the timed loop other processes kept 2.5 of 8 CPUs busy",
-        ),
-        (
-            checks.steal,
-            {"steal_fraction": 0.02},
-            "the hypervisor withholds 2% of the CPU time this machine asks for",
-        ),
+        (checks.load_in_loop, {"other_cpus": 2.5}, "kept 2.5 of 8 CPUs busy"),
+        (checks.steal, {"steal_fraction": 0.02}, "withholds 2% of the CPU time"),
         (checks.steal, {"steal_fraction": 0.019}, None),
-        (
-            checks.steal_in_loop,
-            {"steal_fraction": 0.07},
-            "in the timed loop the hypervisor withheld 7% of the CPU time",
-        ),
-        (
-            checks.threads,
-            {"intra_threads": 16, "intra_threads_given": True},
-            "--num_intra_threads=16 is more than the 8 CPUs this process may use",
-        ),
+        (checks.steal_in_loop, {"steal_fraction": 0.07}, "withheld 7% of the CPU time"),
+        (checks.threads, {"intra_threads": 16, "intra_threads_given": True}, "=16*the 8 CPUs"),
         (checks.threads, {"intra_threads": 8, "intra_threads_given": True}, None),
-        (
-            checks.quota,
-            {"cgroup_cpu_limit": 1.5},
-            "a control group allows 1.5 CPUs, and TensorFlow's own threads keep 8 busy",
-        ),
-        (
-            checks.quota,
-            {"cgroup_cpu_limit": 2.5, "intra_threads": 4},
-            "a control group allows 2.5 CPUs, and --num_intra_threads=4 threads keep 4 busy",
-        ),
+        (checks.quota, {"cgroup_cpu_limit": 1.5}, "1.5 CPUs, and TensorFlow's*keep 8 busy"),
+        (checks.quota, {"cgroup_cpu_limit": 2.5, "intra_threads": 4}, "2.5 CPUs*=4 threads keep 4"),
         (checks.quota, {"cgroup_cpu_limit": 8.0}, None),
         (checks.quota, {"cgroup_cpu_limit": 2.0, "intra_threads": 2}, None),
         (checks.quota, {"cgroup_cpu_limit": 2.0, "on_gpu": True}, None),
         (checks.quota, {"cgroup_cpu_limit": 4.0, "usable_cpus": 4}, None),
-        (
-            checks.quota_in_loop,
-            {"quota_seconds": 1.24},
-            "in the timed loop of 10.0 s control groups stopped threads for 1.2 s",
-        ),
+        (checks.quota_in_loop, {"quota_seconds": 1.24}, "loop of 10.0 s*stopped threads for 1.2 s"),
         (checks.governor, {"cpu_governor": "powersave"}, "the frequency governor is powersave"),
-        (
-            checks.governor,
-            {"cpu_governor": "performance,powersave", "cpu_driver": "intel_pstate"},
-            "CPUs have different frequency governors (performance, powersave)",
-        ),
+        (checks.governor, MIXED, "different frequency governors (performance, powersave)"),
         (checks.governor, {"cpu_governor": "powersave", "cpu_driver": "intel_pstate"}, None),
         (checks.governor, {"cpu_governor": "performance"}, None),
         (checks.governor, {"cpu_governor": "schedutil"}, None),
-        (
-            checks.thermal,
-            {"thermal_events": 3},
-            "in the timed loop CPUs slowed down 3 times for heat",
-        ),
-        (
-            checks.memory,
-            {"memory_bytes": 1 << 34, "memory_available_bytes": 1 << 29},
-            "512 of 16384 MiB of memory are left",
-        ),
-        (checks.memory, {"memory_bytes": 1 << 34, "memory_available_bytes": 1 << 33}, None),
-        (checks.memory_in_loop, {"swapped_pages": 99}, "in the timed loop 99 pages were swapped"),
-        (
-            checks.numa,
-            {"numa_nodes": 2},
-            "the machine has 2 NUMA nodes and the run is bound to none",
-        ),
+        (checks.thermal, {"thermal_events": 3}, "slowed down 3 times for heat"),
+        (checks.memory, LITTLE, "512 of 16384 MiB of memory are left"),
+        (checks.memory, ENOUGH, None),
+        (checks.memory_in_loop, {"swapped_pages": 99}, "99 pages were swapped"),
+        (checks.numa, {"numa_nodes": 2}, "2 NUMA nodes and the run is bound to none"),
         (checks.numa, {"numa_nodes": 2, "cpu_affinity": "0-3"}, None),
         (checks.numa, {"numa_nodes": 2, "on_gpu": True}, None),
         (checks.numa, {"numa_nodes": 1}, None),
@@ -145,7 +103,9 @@ def test_quiet_and_unknown_machines_have_no_conditions(check):
     ],
 )
 def test_limits_and_texts(check, values, text):
-    assert texts(check, **values) == ([] if text is None else [text])
+    found = texts(check, **values)
+    assert len(found) == (text is not None)
+    assert all(fnmatch.fnmatchcase(one, f"*{text}*") for one in found)
 
 
 @pytest.mark.parametrize(

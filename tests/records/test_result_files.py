@@ -390,18 +390,28 @@ def test_a_header_whose_line_break_an_editor_removed(tmp_path):
 
 
 def test_torn_file_of_any_length_is_repaired(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # a thousand of them take long
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # hundreds of them take long
     path = tmp_path / "r.csv"
     for _ in range(2):
         append(path, a_run(precision='"a,b"').record())
     whole = path.read_bytes()
     first_row_end = whole.index(b"\n", whole.index(b"\n") + 1) + 1
-    for length in range(len(whole) + 1):
+    edges = [at + step for at, byte in enumerate(whole) if byte in b'\n"' for step in (0, 1, 2)]
+    for length in sorted({*range(0, len(whole), 11), *edges, len(whole) - 1, len(whole)}):
         path.write_bytes(whole[:length])
         RUNS.prepare(str(path))
         append(path, a_run().record())
         survivors = (length >= first_row_end - 1) + (length >= len(whole) - 1)
         assert len(rows(path)) == survivors + 1, length
+
+
+def test_a_torn_row_of_a_long_table_is_cut_off(tmp_path):
+    path = tmp_path / "r.csv"
+    append(path, a_run().record())
+    header, row = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(header + row * 200 + row[: len(row) // 2])
+    append(path, a_run().record())
+    assert len(rows(path)) == 201
 
 
 def test_failed_write_leaves_the_file_as_it_was(tmp_path, monkeypatch):

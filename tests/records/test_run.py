@@ -77,37 +77,6 @@ def make_record(**changes):
     return RunRecord(**{**values, **changes})
 
 
-def test_document_has_the_keys_of_schema_1():
-    document = make_record().to_dict()
-    assert document["schema"] == 1
-    assert set(document) == {
-        *("schema", "run_id", "started_at", "status", "error", "command", "config"),
-        *("explicit_flags", "model", "placement", "batch", "startup_seconds"),
-        *("warmup_step_seconds", "step_seconds", "losses", "warmup_losses", "evaluations"),
-        *("measured", "loss_scaling", "warmup_status", "conditions", "summary", "environment"),
-        *("input_stages", "skipped_records", "cluster", "latency_seconds", "step_cpu_seconds"),
-    }
-    assert set(document["batch"]) == {"per_device", "global"}
-    assert set(document["startup_seconds"]) == {"import", "build", "first_step"}
-    assert set(document["placement"]) == {
-        *("device", "devices", "num_towers", "num_workers", "variable_update", "all_reduce"),
-        *("variables", "variable_copies", "reduction_operations"),
-    }
-    assert set(document["evaluations"][0]) == {
-        *("global_step", "top_1", "top_5", "loss", "examples", "images_per_sec", "metrics"),
-        *("loop_seconds", "wall_seconds"),
-    }
-    assert set(document["summary"]) == {
-        *("images_per_sec", "images_per_sec_uncertainty", "images_per_sec_jitter"),
-        *("total_images_per_sec", "achieved_flops_per_sec", "mfu", "peak_flops_per_sec"),
-        *("peak_flops_source", "input_wait_fraction", "peak_memory_bytes"),
-        *("energy_joules", "joules_per_image", "energy_source", "input_images_per_sec"),
-        *("time_to_accuracy_seconds", "latency_p50_seconds", "latency_p90_seconds"),
-        *("latency_p99_seconds", "cpu_seconds_per_step", "busy_cpus", "images_per_cpu_second"),
-        "images_per_sec_median",
-    }
-
-
 def test_latencies_of_forward_only_runs():
     hundred = [0.001 * n for n in range(100, 0, -1)]
     run = dataclasses.replace(make_record(), step_seconds=hundred, losses=[0.0] * 100)

@@ -35,21 +35,6 @@ def save(lenet_runs):
 
 
 @pytest.fixture
-def refuse(capsys: pytest.CaptureFixture[str]) -> Callable[..., None]:
-    """Checks a command line of wrong use: exit code 2 and one line, which holds a message."""
-
-    def check(*argv: str, message: str) -> None:
-        assert main(argv) == 2
-        out, err = capsys.readouterr()
-        assert out == ""
-        assert err.startswith("cnnbench: error: ")
-        assert message in err
-        assert err.count("\n") == 1
-
-    return check
-
-
-@pytest.fixture
 def interrupt(tmp_path: Path) -> Callable[..., str]:
     """Sends a signal to a process of cnnbench when it has printed a line; all of its output."""
 

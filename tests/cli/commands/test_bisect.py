@@ -69,7 +69,7 @@ def bisect(fake_python, tmp_path):
 
 
 @pytest.fixture
-def unchecked(monkeypatch):
+def unchecked(monkeypatch, quick_answers):
     """Saves the processes that resolve flags."""
     monkeypatch.setattr("cnnbench.campaigns.bisect.bench.check", lambda side: SideFlags())
 
@@ -325,25 +325,6 @@ def test_other_work_is_what_is_looked_for_where_bad_has_it(quick, repository, bi
     out = capsys.readouterr().out
     assert f"{git(folder, 'rev-parse', 'main~1')} is the first bad commit" in out
     assert "bad: other work to do" in out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["main"], "takes two revisions, GOOD and BAD, not 1"),
-        (["nothing", "main"], "GOOD 'nothing': is no revision of"),
-        (["main", "main"], "are the same commit"),
-        (["main", "main~1"], "BAD is an ancestor of it; swap them"),
-        (["main~1", "main", "--model=lenet"], "--model is a flag of the sides, not of bisect"),
-        (["main~1", "main", "--repository=/"], "--repository=/: must be in a git repository"),
-        (["main~1", "main", "--python=/nowhere"], "--python=/nowhere: is no program"),
-        (["main~1", "main", "--", "--train_dir=x"], "--train_dir=x: cannot go with bisect"),
-    ],
-)
-def test_wrong_use(repository, bisect, refuse, arguments, message):
-    repository({}, {})
-    words = bisect()
-    refuse(*words[: words.index("--")], *arguments, message=message)
 
 
 def test_flags_that_good_cannot_run_are_wrong_use(repository, bisect, capsys):

@@ -143,39 +143,6 @@ def test_policy_flags(save, base, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["metrics"] == ["throughput"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((), "takes two arguments, BASE and NEW, not 0"),
-        (("{base}",), "takes two arguments, BASE and NEW, not 1"),
-        (("{base}", "{base}", "{base}"), "not 3; quote patterns"),
-        (("{base}", "{base}/nowhere"), "nowhere: no such file or folder"),
-        (("{base}", "{empty}"), "empty: no run records; cnnbench run --result_json=FILE"),
-        (("{base}", "{base}", "--threshold=-1"), "--threshold=-1: must be at least 0"),
-        (("{base}", "{base}", "--alpha=1"), "--alpha=1: must be greater than 0 and less than 1"),
-        (("{base}", "{base}", "--metrics=speed"), "--metrics=speed: must be some of throughput"),
-        (("{base}", "{base}", "--metrics="), "--metrics=: must be some of throughput"),
-        (("{base}", "{base}", "--format=html"), "--format=html: must be one of table, markdown"),
-        (("{base}", "{base}", "--output={base}"), "is a folder; name a file"),
-        (("{base}", "{base}", "--allow_different=cpu_modle"), "did you mean cpu_model?"),
-        (("{base}", "{base}", "--baseline_aa=gone"), "--baseline_aa=gone: no such file or folder"),
-        (("{base}", "{base}", "--baseline_aa={empty}"), "empty: no run records; cnnbench run"),
-        (("{base}", "{base}", "--tresholds=1"), "did you mean --threshold?"),
-    ],
-)
-def test_wrong_use_is_one_line(base, tmp_path, refuse, arguments, message):
-    (tmp_path / "empty").mkdir()
-    given = [one.format(base=base, empty=tmp_path / "empty") for one in arguments]
-    refuse("compare", *given, message=message)
-
-
-def test_tensorflow_is_not_imported(save, base, tmp_path, alone):
-    done = alone("compare", base, save(tmp_path / "new"))
-    assert (done.status, done.err) == (0, "")
-    heavy = {"tensorflow", "keras", "pandas", "scipy", "matplotlib", "jinja2"}
-    assert not done.loaded & {*heavy, "cnnbench.judge.report.sections"}
-
-
 def test_a_disk_that_fills_up_is_one_line(save, base, tmp_path, capsys, monkeypatch):
     def full(target, data):
         raise OSError(28, "No space left on device")

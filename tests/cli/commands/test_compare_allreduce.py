@@ -97,12 +97,6 @@ def test_history_says_what_there_is_to_follow(reductions, lenet_runs, tmp_path, 
     )
 
 
-def test_labels_are_checked_before_anything_is_measured(alone):
-    done = alone("allreduce", "--result_label=today")
-    assert (done.status, done.loaded & {"tensorflow"}) == (2, set())
-    assert "--result_label=today" in done.err
-
-
 def test_files_of_the_command_itself(tmp_path, capsys):
     for name in ("base", "new"):
         (tmp_path / name).mkdir()

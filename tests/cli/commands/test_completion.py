@@ -178,8 +178,3 @@ def test_zsh_completes_too(path, line, completed):
         check=False,
     )
     assert completed in done.stdout
-
-
-@pytest.mark.parametrize("arguments", [(), ("fish",), ("bash", "zsh")])
-def test_wrong_use(refuse, arguments):
-    refuse("completion", *arguments, message="cnnbench completion takes one of bash, zsh, not")

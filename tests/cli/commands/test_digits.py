@@ -1,7 +1,7 @@
 """Training that has to learn: ResNet-20 on real digits, by the commands of docs/data.md.
 
-It is interrupted, resumed, and evaluated. Also the proof that a checkpoint means the same in every
-mode: what one mode trains on one tower, the others evaluate on several with the same accuracy.
+It is interrupted, resumed, and evaluated: what one mode trains on one tower, another evaluates on
+three.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def documented() -> list[list[str]]:
 
 
 @pytest.mark.timeout(900)
-def test_digits_are_recognised_after_train_interrupt_resume_in_every_mode(
+def test_digits_are_recognised_after_train_interrupt_resume(
     tmp_path, monkeypatch, interrupt, capsys
 ):
     monkeypatch.chdir(tmp_path)
@@ -42,7 +42,7 @@ def test_digits_are_recognised_after_train_interrupt_resume_in_every_mode(
     runpy.run_path(str(ROOT / script), run_name="__main__")
 
     interrupt(train, signal.SIGINT, once=lambda line: line.startswith("50\t"))
-    assert main([*train, "--result_json=resumed.json"]) == 0
+    assert main([*train, "--result_json=resumed.json", "--peak_flops=1e12"]) == 0
     resuming = r"resuming from ckpt/model\.ckpt-(\d+) at global step \1\n"
     done = int(re.search(resuming, capsys.readouterr().err)[1])
     assert 40 <= done < STEPS  # the signal may be late
@@ -50,16 +50,11 @@ def test_digits_are_recognised_after_train_interrupt_resume_in_every_mode(
     assert len(losses) == STEPS - done
     assert np.mean(losses[-20:]) < np.mean(losses[:10]) / 2
 
-    # 360 is no multiple of 3 * 50 nor of 2 * 100: what the last batches are filled up with must
-    # not count.
-    for flags in (
-        [],
-        ["--variable_update=independent", "--num_gpus=2", "--batch_size=100"],
-    ):
-        assert main([*evaluate, *flags]) == 0
-        report = capsys.readouterr().out
-        assert f"Successfully loaded model from ckpt/model.ckpt-{STEPS}." in report
-        found = re.search(r"Accuracy @ 1 = (.+) Accuracy @ 5 = (.+) \[360 examples\]", report)
-        top_1, top_5 = map(float, found.groups())
-        assert top_1 > 0.95, flags
-        assert top_5 > 0.99, flags
+    # 360 is no multiple of 3 * 50: the last batches are padded, which must not count.
+    assert main(evaluate) == 0
+    report = capsys.readouterr().out
+    assert f"Successfully loaded model from ckpt/model.ckpt-{STEPS}." in report
+    found = re.search(r"Accuracy @ 1 = (.+) Accuracy @ 5 = (.+) \[360 examples\]", report)
+    top_1, top_5 = map(float, found.groups())
+    assert top_1 > 0.95
+    assert top_5 > 0.99

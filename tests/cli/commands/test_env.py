@@ -66,23 +66,6 @@ def test_this_machine(capsys):
     assert "\nSoftware\n" in out
 
 
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (["x"], "stray argument 'x': flags of a run go with --check, after --"),
-        (["--seconds=2"], "--seconds goes with --check"),
-        (["--quiet_conditions=load"], "--quiet_conditions goes with --check"),
-        (["--check", "--quiet_conditions=lod"], "--quiet_conditions=lod: 'lod' is no condition; "),
-        (["--check", "--seconds=0"], "--seconds=0: must be from 0.2 to 600"),
-        (["--check", "--", "--num_gpus=0"], "--num_gpus=0: must be from 1 to 1024"),
-        (["--check", "--", "--model=nosuch"], "--model=nosuch: unknown; models for imagenet: "),
-        (["--checks"], "unknown flag --checks; did you mean --check?"),
-    ],
-)
-def test_wrong_use(facts, argv, message, refuse):
-    refuse("env", *argv, message=f" error: {message}")
-
-
 @pytest.fixture
 def conditions(facts, monkeypatch):
     """Sets what the machine does during the second that is watched."""

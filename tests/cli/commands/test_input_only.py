@@ -80,22 +80,6 @@ def test_a_training_says_what_the_pipeline_alone_gives(
     assert "of the time spent waiting for input" in err
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ((), "--input_only=true: needs --data_dir"),
-        (("--data_dir=d", "--forward_only"), "--input_only=true: builds no network, so leave out"),
-        (("--data_dir=d", "--eval", "--train_dir=t"), "leave out --eval"),
-        (
-            ("--data_dir=d", "--eval_during_training_every_n_steps=1"),
-            "needs training, so leave out --input_only",
-        ),
-    ],
-)
-def test_what_cannot_go_with_it(flags, message, refuse):
-    refuse("--input_only", *flags, message=message)
-
-
 class SlowPipeline(Pipeline):
     """Takes a fixed time for each batch, and has a long buffer."""
 

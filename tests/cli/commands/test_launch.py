@@ -23,11 +23,6 @@ FAKE = Path(__file__).parents[2] / "campaigns" / "launch" / "fake_task.py"
 
 pytestmark = pytest.mark.timeout(240)
 
-DISTRIBUTED = (
-    *("--", "--model=resnet50", "--variable_update=distributed_all_reduce"),
-    "--all_reduce_spec=xring",
-)
-
 
 @pytest.fixture
 def launch(monkeypatch, capfd, lenet_runs, tmp_path):
@@ -46,55 +41,6 @@ def launch(monkeypatch, capfd, lenet_runs, tmp_path):
         return (cli.main(["launch", *words]), *capfd.readouterr())
 
     return run
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--workers=0"], "--workers=0: must be from 1 to 256"),
-        (["--wrokers=2"], "did you mean --workers?"),
-        (["lenet"], "launch takes no argument 'lenet'"),
-        (["--", "--modle=lenet"], "unknown flag --modle"),
-        (["--workers=2", "--", "--job_name=ps"], "--job_name=ps: is set by launch"),
-        (["--workers=2", "--", "--variable_update=replicated"], "--variable_update=replicated"),
-        (["--workers=2", "--ps=1", "--", "--batch_size=-1"], "--batch_size=-1"),
-        (["--workers=2"], "--ps=0: --variable_update=parameter_server with launch needs tasks"),
-        (
-            ["--ps=1", "--", "--variable_update=distributed_all_reduce", "--all_reduce_spec=ring"],
-            "--ps=1: --variable_update=distributed_all_reduce has no use for them",
-        ),
-        (
-            ["--controller", "--", "--variable_update=collective_all_reduce"],
-            "--controller=true: --variable_update=collective_all_reduce has none",
-        ),
-        (
-            ["--towers=2", "--ps=1", "--", "--variable_update=parameter_server_strategy"],
-            "--towers=2: --variable_update=parameter_server_strategy has one device per worker",
-        ),
-        (
-            ["--controller", *DISTRIBUTED, "--data_name=cifar10", "--model=ncf"],
-            "--model=ncf: is a model for ratings, not for cifar10",
-        ),
-        (["--controller", *DISTRIBUTED, "--data_dir=nowhere"], "--data_dir=nowhere: there is no"),
-        (["--controller", *DISTRIBUTED, "--all_reduce_spec=xrong"], "--all_reduce_spec=xrong: "),
-        (["--controller", *DISTRIBUTED, "--aux_head"], "--aux_head=true: --model=resnet50 has no"),
-        (["--workers=2", "--", "--variable_update=replicated"], "with launch use one of"),
-        (["--ps=1", "--log_dir=/dev/null/x"], "--log_dir=/dev/null/x: must be a directory"),
-        (["--ps=256", "--affinity"], "processors cannot be divided among 257 processes"),
-        (["--ps=1", "--output=x.csv"], "--output=x.csv: needs --scaling"),
-        (["--ps=1", "--scaling=1,0"], "--scaling=1,0: must be from 1"),
-        (["--ps=1", "--scaling=1", "--workers=2"], "--workers=2: has no meaning with --scaling"),
-        (["--ps=1", "--scaling=1", "--plot=x.gif"], "--plot=x.gif: "),
-        (["--ps=1", "--scaling=1", "--link=wire"], "--link=wire: "),
-        (["--ps=1", "--scaling=1", "--", "--result_json=x"], "--result_json=x: cannot be used by"),
-    ],
-)
-def test_wrong_use(launch, tmp_path, words, message):
-    before = set(tmp_path.iterdir())
-    status, out, err = launch(*words)
-    assert (status, out, err.count("\n")) == (2, "", 1)
-    assert message in err
-    assert set(tmp_path.iterdir()) - before <= {tmp_path / "scaling"}
 
 
 def test_a_job(launch, tmp_path):
@@ -202,7 +148,7 @@ def _alive(group):
 def test_a_real_job_that_is_killed_leaves_nothing(tmp_path):
     """The launch is ended by SIGKILL in mid-training, as nobody can clean up after."""
     flags = ("--model=trivial", "--device=cpu", "--batch_size=2", "--num_batches=1000000")
-    words = ("--workers=2", "--ps=1", f"--log_dir={tmp_path}", "--", *flags, "--display_every=1")
+    words = ("--workers=1", "--ps=1", f"--log_dir={tmp_path}", "--", *flags, "--display_every=1")
     out = tmp_path / "out"
     with open(out, "wb") as stdout:
         process = subprocess.Popen(
@@ -220,8 +166,8 @@ def test_a_real_job_that_is_killed_leaves_nothing(tmp_path):
             # The guards lead sessions of their own.
             children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
             commands = [Path(f"/proc/{child}/cmdline").read_bytes() for child in children]
-            assert len(children) == 3
-            assert len(_alive(children)) >= 6
+            assert len(children) == 2
+            assert len(_alive(children)) >= 4
             ports = re.findall(rb"localhost:(\d+)", commands[0])
             assert probe(f"localhost:{int(ports[0])}") != REFUSED
         finally:

@@ -97,35 +97,8 @@ def test_an_odd_record_stops_nothing(records, tmp_path, capsys, change, left_out
     assert ("9.json" in page.read_text()) == left_out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "takes run records"),
-        (["gone"], "gone: no such file"),
-        (["."], "neither run records nor all-reduce measurements"),
-        (["{records}", "--format=pdf"], "--format=pdf"),
-        (["{records}", "--table=runs"], "--table=runs: is for --format=csv"),
-        (["{records}", "--format=csv", "--table=comparison"], "needs --baseline"),
-        (["{records}", "--threshold=5"], "--threshold=5.0: needs --baseline"),
-        (["{records}", "--output=/gone/x.html"], "--output=/gone/x.html"),
-        (["{records}", "--baseline=gone"], "--baseline=gone: no such file"),
-        (["{records}", "--baseline=."], "--baseline=.: neither run records nor all-reduce"),
-        (
-            ["{records}", "--baseline={records}", "--allow_different=tensorflow,cpu_modle"],
-            "--allow_different=cpu_modle: no such fact; did you mean cpu_model?",
-        ),
-        (["{records}", "--colour=red"], "colour"),
-    ],
-)
-def test_wrong_use(records, tmp_path, monkeypatch, refuse, arguments, message):
-    (tmp_path / "empty").mkdir()
-    monkeypatch.chdir(tmp_path / "empty")
-    refuse("report", *(one.format(records=records) for one in arguments), message=message)
-
-
 def test_imports_only_what_it_uses(records, tmp_path, alone):
     for arguments, loaded in (
-        (["--help"], set()),
         ([records, f"--output={tmp_path}/x.html"], {"matplotlib", "jinja2"}),
         ([records, "--format=markdown", f"--output={tmp_path}/x.md"], set()),
         ([records, "--format=csv", f"--output={tmp_path}/x.csv"], {"pandas"}),

@@ -65,23 +65,3 @@ def test_all_flops_of_a_training_step_have_a_row(quick_start, monkeypatch, tmp_p
             **dict(zip(("json", "plot"), map(str, files), strict=True)),
         )
     )
-
-
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        (["roofline"], "name one model"),
-        (["roofline", "lenet", "trivial"], "lenet, trivial"),
-        (["roofline", "nosuch"], "--model=nosuch"),
-        (["roofline", "lenet", "--eval"], "--eval"),
-        (["roofline", "lenet", "--plot=a.txt"], ".svg"),
-        (["roofline", "lenet", "--warmup=auto"], "--warmup=auto"),
-        (["roofline", "lenet", "--worker_hosts=a:1,b:2"], "--worker_hosts"),
-    ],
-)
-def test_wrong_use(capsys, flags, words):
-    assert main(flags) == 2
-    out, err = capsys.readouterr()
-    assert not out
-    assert words in err
-    assert len(err.splitlines()) == 1

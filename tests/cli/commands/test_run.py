@@ -40,7 +40,8 @@ def test_an_interrupted_run_keeps_what_it_measured(
     tmp_path: Path, interrupt: Callable[..., str]
 ) -> None:
     path = tmp_path / "record.json"
-    flags = ["--num_batches=1000000", "--num_warmup_batches=1", f"--result_json={path}"]
+    flags = ["--num_batches=1000000", "--num_warmup_batches=1", "--peak_flops=1e12"]
+    flags += [f"--result_json={path}"]
     once = lambda line: line.startswith("20\t")  # noqa: E731
     out = interrupt([*BASE[3:], *flags], signal.SIGHUP, once)
     assert "total images/sec" not in out
@@ -57,22 +58,6 @@ def test_a_diverging_run_exits_with_4_and_one_line(capsys: pytest.CaptureFixture
     assert "total images/sec" not in out
     (line,) = err.splitlines()
     assert re.match(r"cnnbench: error: loss is (nan|inf|-inf) at step -?\d+; ", line)
-
-
-@pytest.mark.parametrize(
-    ("flags", "expected"),
-    [
-        (["--device=gpu", "--num_gpus=99"], "--num_gpus=99: TensorFlow sees "),
-        (["--result_csv=/proc/none/r.csv"], "--result_csv=/proc/none/r.csv: "),
-        (["--data_dir=/nowhere/imagenet"], "--data_dir=/nowhere/imagenet: "),
-        (["--model=resnet49"], "--model=resnet49: "),
-        (["--xla", "True"], "--xla=true"),
-    ],
-)
-def test_wrong_use_is_one_line_and_exit_code_2(
-    flags: list[str], expected: str, refuse: Callable[..., None]
-) -> None:
-    refuse(*flags, message=expected)
 
 
 class Terminal(io.StringIO):

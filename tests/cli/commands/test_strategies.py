@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import local_sgd
@@ -17,24 +16,6 @@ pytestmark = pytest.mark.timeout(300)
 
 TINY = ("--model=trivial", "--device=cpu", "--num_gpus=2", "--batch_size=2", "--peak_flops=1e11")
 STEPS = ("--num_batches=3", "--num_warmup_batches=1", "--rounds=1")
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--modes=horovod",), "--modes=horovod: must be some of "),
-        (("--num_gpus=1",), "--num_gpus=1: must be at least 2"),
-        (("--train_dir=d",), "--train_dir=d: is set by the command"),
-        (("--format=xml",), "--format=xml: must be one of table, csv, json"),
-        (("--rounds=0",), "--rounds=0: "),
-        (("--plot=p.gif",), "--plot=p.gif: must end in .svg, .png or .pdf"),
-        (("--mode=replicated",), "unknown flag --mode; did you mean --modes"),
-        (("replicated",), "stray argument 'replicated'"),
-        (("--results=/proc/none",), "--results=/proc/none: cannot be used"),
-    ],
-)
-def test_wrong_use(words: tuple[str, ...], message: str, refuse: Callable[..., None]) -> None:
-    refuse("strategies", *TINY, *words, message=message)
 
 
 def test_modes_are_measured_and_have_equal_weights(

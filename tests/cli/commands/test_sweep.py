@@ -92,32 +92,6 @@ def test_what_is_left_out_is_said(in_folder, capsys, monkeypatch):
     )
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "sweep takes a suite: all_reduce, batch_size,"),
-        (["tiny.yaml", "other"], "sweep takes one suite, not 2"),
-        (["tinny"], "no suite 'tinny'; there are all_reduce"),
-        (["tinny.yaml"], "tinny.yaml: no such file"),
-        (["tiny.yaml", "--reslts=x"], "unknown flag --reslts; did you mean --results?"),
-        (["tiny.yaml", "--repeats=0"], "--repeats=0: must be from 1 to 1000"),
-        (["tiny.yaml", "--timeout=0"], "--timeout=0: must be greater than 0"),
-        (["tiny.yaml", "--filter=b"], '--filter=b: matches none of "a num_gpus=1"'),
-        (["tiny.yaml", "--", "--modle=x"], "unknown flag --modle; did you mean --model?"),
-        (["tiny.yaml", "--", "x"], "stray argument 'x'"),
-        (["tiny.yaml", "--", "--num_gpus=3"], '--num_gpus=3: is what "a" varies'),
-        (["tiny.yaml", "--", "--result_json=x"], "tiny.yaml:8: a num_gpus=1: --result_json=x"),
-        (["tiny.yaml", "--results=tiny.yaml/x"], "--results=tiny.yaml/x: cannot be used"),
-        (["typo.yaml"], 'typo.yaml:3: unknown key "modle"; did you mean "model"?'),
-    ],
-)
-def test_wrong_use(in_folder, refuse, arguments, message):
-    typo = "entries:\n - name: a\n   flags: {modle: x}\n"
-    (in_folder / "typo.yaml").write_text(typo, encoding="utf-8")
-    refuse("sweep", *arguments, message=message)
-    assert not (in_folder / "results").exists()
-
-
 def test_violated_bounds_are_told_by_the_exit_code_whoever_reads(in_folder, monkeypatch, capsys):
     monkeypatch.setattr("cnnbench.campaigns.sweep.runner.Sweep.run", lambda self: [])
     monkeypatch.setattr("cnnbench.campaigns.sweep.summary.exit_code", lambda rows: 1)
@@ -129,12 +103,6 @@ def test_violated_bounds_are_told_by_the_exit_code_whoever_reads(in_folder, monk
     assert capsys.readouterr().err.count("No space left on device") == 2
     monkeypatch.setattr(sys, "stdout", None)
     assert main(["sweep", "tiny.yaml"]) == 1
-
-
-def test_planning_loads_no_tensorflow(in_folder, alone):
-    done = alone("sweep", "smoke", "--dry_run")
-    assert done.status == 0
-    assert not done.loaded & {"tensorflow", "pandas"}
 
 
 @pytest.mark.timeout(280)

@@ -54,30 +54,6 @@ def tune(
     return run
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--train_dir=d",), "--train_dir=d: is set by the command"),
-        (("--eval",), "--eval=true: cannot go with tune"),
-        (("--job_name=worker",), "--job_name=worker: cnnbench tune measures jobs of one process"),
-        (("--cluster=slurm",), "--cluster=slurm: cnnbench tune measures jobs of one process"),
-        (("--allow=speed",), "--allow=speed: must be some of precision, batch_size, consistency"),
-        (("--minutes=0",), "--minutes=0: must be greater than 0"),
-        (("--format=xml",), "--format=xml: must be one of table, csv, json"),
-        (("--plot=p.gif",), "--plot=p.gif: must end in .svg, .png or .pdf"),
-        (("--space=none.yaml",), "none.yaml: no such file"),
-        (("--resume",), "--resume=true: needs --results"),
-        (("--minute=3",), "unknown flag --minute; did you mean --minutes"),
-        (("--", "--minutes=3"), "unknown flag --minutes"),
-        (("--variable_update=none",), "--variable_update=none: must be one of"),
-        (("--results=/proc/none",), "--results=/proc/none: cannot be used"),
-        (("fast",), "stray argument 'fast'"),
-    ],
-)
-def test_wrong_use(words: tuple[str, ...], message: str, refuse: Callable[..., None]) -> None:
-    refuse("tune", *GIVEN, *words, message=message)
-
-
 def test_the_candidates_are_listed_with_what_is_dropped(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

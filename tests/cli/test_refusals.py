@@ -1,0 +1,567 @@
+"""Wrong use of every command: one table of command lines and of what their one line says.
+
+Each is refused with exit code 2 and a single line on stderr, prints nothing else, and changes no
+file. A reason that begins with a flag begins the line, so it is the flag that the error names;
+* stands for any text.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import shlex
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from step_profiles import Profiles
+
+from cnnbench.cli import main
+from cnnbench.cli.commands import COMMANDS
+
+pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("quick_answers")]
+
+SHORT = {
+    "TWO_CPUS": "--model=lenet --num_gpus=2 --batch_size=4 --device=cpu",
+    "TINY": "--model=trivial --data_name=cifar10 --device=cpu",
+    "DECAY": "--num_epochs_per_decay=2 --learning_rate_decay_factor=0.5",
+    "PIECEWISE": "'--piecewise_learning_rate_schedule=1;3;.1'",
+    "COSINE": "--learning_rate_schedule=cosine",
+    "DURING": "--eval_during_training_every_n_steps=5",
+    "INT8": "--precision=int8 --forward_only --freeze_when_forward_only",
+    "WORKERS": "--worker_hosts=a:1,b:1",
+    "ME": "--job_name=worker --worker_hosts=a:1,b:1",
+    "ALL_REDUCE": "--variable_update=distributed_all_reduce",
+    "FOUR": "--variable_update=distributed_all_reduce --num_gpus=4 --device=cpu",
+    "REPLICATED": "--variable_update=replicated --num_gpus=2",
+    "MIRRORED": "--variable_update=mirrored_strategy --num_gpus=2",
+    "SPLIT": "--variable_update=mirrored_strategy --num_gpus=2 --input_distribution=strategy",
+    "CENTRAL": "--variable_update=central_storage_strategy --num_gpus=2",
+    "MULTI_WORKER": "--variable_update=multi_worker_mirrored_strategy",
+    "GROUPS": "--all_reduce_group_size=2",
+    "PER_REPLICA": "--input_replication=per_replica",
+    "MANUAL": "--input_sharding=manual",
+    "RING": "--variable_update=distributed_all_reduce --all_reduce_spec=xring",
+    "PREDICT": "--predict --link=hdr",
+    "MAKE": "make-imagenet images out",
+}
+"""Words of the table that stand for several flags."""
+
+TABLE = r"""
+# The command line
+run resnet50                                 | stray argument 'resnet50': flags are written
+run --model=lenet -- x                       | stray argument 'x': flags are written --flag=value
+run --xla True                               | stray argument 'True' after --xla: write --xla=true
+run -distortions False --num_gpus=2          | stray argument 'False' after --distortions
+run --xla maybe                              | write --xla=true or --xla=false
+run --batchsize=3                            | unknown flag --batchsize; did you mean --batch_size?
+run --nowinograd                             | did you mean --nowinograd_nonfused?
+run --zzzzzz                                 | unknown flag --zzzzzz; cnnbench run --help lists
+run --nonum_gpus                             | --nonum_gpus: only a boolean has a --no form
+run --batch_size                             | --batch_size needs a value: write --batch_size=value
+run --flagfile                               | --flagfile needs a value
+run --xla=maybe                              | --xla=maybe: must be true or false
+run --num_gpus=two                           | --num_gpus=two: must be an integer
+run --num_gpus -1                            | --num_gpus=-1: must be from 1 to 1024
+run --optimizer=lion                         | --optimizer=lion: must be one of momentum, sgd,
+run --variable_update=replicate              | --variable_update=replicate: must be one of parameter
+run --precision=fp8                          | --precision=fp8: must be one of fp32, fp16, bf16
+run --label_smoothing=1.5                    | --label_smoothing=1.5: must
+run --model=resnet49                         | --model=resnet49: unknown
+run --device=gpu --num_gpus=99               | --num_gpus=99: TensorFlow sees
+run --data_dir=/nowhere                      | --data_dir=/nowhere: there is no
+run --data_dir=d --on_bad_record=never       | --on_bad_record=never: must be one of
+run --result_csv=/proc/none/r.csv            | --result_csv=/proc/none/r.csv: there is no
+run --flagfile=nowhere                       | nowhere
+run --flagfile=circle                        | --flagfile=circle: leads back to itself
+run --flagfile=/proc/self/mem                | --flagfile=*cannot be read: Input/output error
+run --flagfile=/dev/zero                     | --flagfile=*cannot be read: is a device
+run --flagfile=pipe                          | --flagfile=*is a pipe that nobody writes to
+run --flagfile=loop                          | --flagfile=*cannot be read: Too many levels
+run --flagfile=latin                         | --flagfile=*cannot be read: it is no text in UTF-8
+run --flagfile=.                             | --flagfile=*cannot be read: Is a directory
+# What is run
+run --eval                                   | --eval=true: needs --train_dir
+run --eval --train_dir=d --forward_only      | --forward_only=*--eval
+run --num_batches=3 --num_epochs=1           | --num_batches=*--num_epochs
+run --num_eval_batches=3 --num_eval_epochs=1 | --num_eval_batches=*--num_eval_epochs
+run --stop_at_top_1_accuracy=0.7             | --stop_at_top_1_accuracy=*eval_during_training
+run --stop_at_top_1_accuracy=0               | --stop_at_top_1_accuracy=*eval_during_training
+run DURING --eval_during_training_every_n_epochs=1 | --eval_during_training_every_n_epochs=*n_steps
+run DURING --eval_during_training_at_specified_steps=5,9 | --eval_during*at_specified_steps
+run DURING --eval_during_training_at_specified_epochs=1 | --eval_during_training_at_specified_epochs
+run DURING --forward_only                    | --eval_during_training_every*out --forward_only
+run --eval_during_training_every_n_epochs=1 --forward_only   | --eval_during*out --forward_only
+run --eval_during_training_at_specified_steps=5 --forward_only | --eval_during*out --forward_only
+run --eval_during_training_at_specified_epochs=1 --forward_only | --eval_dur*out --forward_only
+run DURING --eval --train_dir=d              | --eval_during_training_every_n_steps=*--eval
+run --eval_during_training_at_specified_epochs=1 --eval --train_dir=d | --eval_during*--eval
+run --input_only                             | --input_only=true: needs --data_dir
+run --input_only --data_dir=d --forward_only | --input_only=*builds no network*--forward_only
+run --input_only --data_dir=d --eval --train_dir=t | --input_only=*leave out --eval
+run --input_only --data_dir=d DURING         | needs training, so leave out --input_only
+run --save_model_secs=60 --save_model_steps=10 | --save_model_steps=*--save_model_secs
+run --result_json=a --result_csv=a           | --result_csv=*--result_json
+run --result_json=a --result_csv=b/../a      | --result_csv=*--result_json
+run --result_label=commit                    | --result_label=*commit
+run --quiet_conditions=noise                 | --quiet_conditions=*noise
+# Sizes
+run TINY --batch_size=2147483648             | --batch_size=2147483648: must
+run TINY --num_gpus=2147483647               | --num_gpus=2147483647: must be from 1 to 1024
+run TINY --num_epochs=1e30                   | --num_epochs=1e+30: must be at most
+run TINY --eval_during_training_every_n_epochs=1e-9 | --eval_during*is less than one step
+run TINY --num_batches=1000000 --eval_during_training_every_n_steps=1 | means 1e+06 evaluations
+run TINY --datasets_num_private_threads=100000 | must be from 0 to 4096
+run TINY --weight_decay=1e300                | must not be larger than 3.4028235e+38
+# Precision
+run --precision=fp16 --fp16_loss_scale=1e-39 | --fp16_loss_scale=*2^-126 to 2^126
+run --precision=fp16 --fp16_loss_scale=1e38  | --fp16_loss_scale=*2^-126 to 2^126
+run --precision=bf16 --use_fp16              | --use_fp16=true: contradicts --precision=bf16
+run --precision=fp16 --nouse_fp16            | --use_fp16=false: contradicts --precision=fp16
+run INT8 --device=gpu                        | --device=*cannot go with --precision=int8
+run INT8 --data_format=NCHW                  | --data_format=*cannot go with --precision=int8
+run INT8 --xla                               | --xla=*cannot go with --precision=int8
+run INT8 --xla_compile                       | --xla_compile=*cannot go with --precision=int8
+run --fp16_vars                              | --fp16_vars=*needs --precision=fp16
+run --fp16_vars --precision=bf16             | --fp16_vars=*needs --precision=fp16
+run --fp16_vars --use_fp16 --optimizer=adam  | --fp16_vars=*cannot go with --optimizer=adam
+run --fp16_vars --use_fp16 --optimizer=rmsprop --rmsprop_epsilon=1e-5 | --rmsprop_epsilon=*2^-14
+run --device=cpu --data_format=NCHW          | --data_format=*use NHWC or auto
+# The learning rate
+run PIECEWISE --init_learning_rate=0.1       | --init_learning_rate=*--piecewise_learning_rate
+run PIECEWISE --init_learning_rate=0         | --init_learning_rate=*--piecewise_learning_rate
+run PIECEWISE --num_epochs_per_decay=2       | --num_epochs_per_decay=*--piecewise_learning_rate
+run PIECEWISE --learning_rate_decay_factor=1 | --learning_rate_decay_factor=*--piecewise_learning
+run PIECEWISE --minimum_learning_rate=0.01   | --minimum_learning_rate=*--piecewise_learning_rate
+run PIECEWISE COSINE                         | --learning_rate_schedule=*--piecewise_learning_rate
+run PIECEWISE --learning_rate_schedule=exponential | --learning_rate_schedule=*--piecewise
+run DECAY                                    | --num_epochs_per_decay=*needs --init_learning_rate
+run --init_learning_rate=1 --learning_rate_decay_factor=1 | --learning_rate_decay*needs --num_epochs
+run --init_learning_rate=1 --num_epochs_per_decay=1 | --num_epochs_per*needs --learning_rate_decay
+run --minimum_learning_rate=0.01             | needs --init*and --num_epochs*and --learning_rate
+run --init_learning_rate=1 --minimum_learning_rate=0.01 | --minimum*needs --num_epochs*and --learn
+run --learning_rate_schedule=exponential --init_learning_rate=1 | --learning*needs --num_epochs*and
+run COSINE --minimum_learning_rate=0.1       | --learning_rate_schedule=*needs --init_learning_rate
+run COSINE --init_learning_rate=1 DECAY      | --num_epochs_per_decay=*cannot go with*=cosine
+run COSINE --init_learning_rate=1 --minimum_learning_rate=2 | --minimum*at most --init*=1
+run '--piecewise_learning_rate_schedule=1;3' | --piecewise_learning_rate_schedule=*odd number
+run '--piecewise_learning_rate_schedule=1;3;.1;5' | --piecewise_learning_rate_schedule=*odd number
+run '--piecewise_learning_rate_schedule=x;3;.1' | --piecewise*'x' is not a learning rate
+run '--piecewise_learning_rate_schedule=-1;3;.1' | --piecewise*'-1' is not a learning rate
+run '--piecewise_learning_rate_schedule=nan;3;.1' | --piecewise*'nan' is not a learning rate
+run '--piecewise_learning_rate_schedule=1;1.5;.1' | --piecewise*'1.5' is not an epoch
+run '--piecewise_learning_rate_schedule=1;;.1' | --piecewise*'' is not an epoch
+run '--piecewise_learning_rate_schedule=1;5;.1;5;.01' | --piecewise*increase
+run '--piecewise_learning_rate_schedule=1;5;.1;3;.01' | --piecewise*increase
+# Modes
+run --staged_vars --variable_update=replicated | --staged_vars=*server, not replicated
+run --staged_vars MIRRORED                   | --staged_vars=*not mirrored_strategy
+run --staged_vars MULTI_WORKER               | --staged_vars=*not multi_worker_mirrored_strategy
+run --bn_stats=sync --variable_update=independent | --bn_stats=*independent
+run --bn_stats=sync --xla_compile            | --bn_stats=*cannot go with --xla_compile
+run --variable_update=one_device_strategy --num_gpus=2 | --num_gpus=*needs --num_gpus=1
+run REPLICATED --cross_device_ops=ring       | --cross_device_ops=*needs*mirrored_strategy, not repl
+run REPLICATED --bytes_per_pack=9            | --bytes_per_pack=*needs*mirrored_strategy, not repl
+run REPLICATED --num_packs=2                 | --num_packs=*needs*mirrored_strategy, not replicated
+run CENTRAL --cross_device_ops=ring          | --cross_device_ops=*needs*mirrored_strategy
+run MIRRORED --num_gpus=3 --cross_device_ops=hierarchical_copy | --cross*the last of 3 devices
+run MIRRORED --cross_device_ops=nccl --device=cpu | --cross_device_ops=*needs GPUs
+run MULTI_WORKER --num_gpus=2 --device=cpu   | --num_gpus=*must be 1 on CPUs
+run MULTI_WORKER --cross_device_ops=reduction_to_one_device | --cross*has auto, ring, nccl
+run MULTI_WORKER --cross_device_ops=hierarchical_copy | --cross_device_ops=*has auto, ring, nccl
+run MULTI_WORKER --cross_device_ops=nccl --device=cpu | --cross_device_ops=*needs GPUs
+run MULTI_WORKER --num_packs=2               | --num_packs=*use --bytes_per_pack
+run MULTI_WORKER --num_gpus=2 --gpu_indices=1,0 | --gpu_indices=*must ascend
+run MULTI_WORKER ME --summary_verbosity=2 --bn_stats=sync | --summary_verbosity=*at most 1
+run MIRRORED --data_dir=d MANUAL | --input_sharding=*needs --input_distribution
+run MIRRORED --data_dir=d --auto_shard_policy=data | --auto_shard_policy=*needs --input_distribution
+run MIRRORED --data_dir=d PER_REPLICA | --input_repl*needs --input_distribution
+run MIRRORED --data_dir=d --noprefetch_on_device | --prefetch_on*needs --input_distribution
+run REPLICATED --input_distribution=strategy | --input_distribution=*needs a strategy, not*repl
+run SPLIT --input_only --data_dir=d          | --input_distribution=*--input_only
+run CENTRAL --input_distribution=strategy    | --input_sharding=*use --input_sharding=manual
+run SPLIT --auto_shard_policy=hint           | --auto_shard_policy=*needs a hint
+run SPLIT --auto_shard_policy=data MANUAL | --auto_shard*go with --input_sharding
+run SPLIT PER_REPLICA    | --input_replication=*needs --input_sharding=manual
+run SPLIT PER_REPLICA MANUAL --prefetch_on_device | --prefetch*go
+run CENTRAL --input_distribution=strategy PER_REPLICA MANUAL \
+                                             | --input_replication=*needs*mirrored_strategy
+run MULTI_WORKER --data_dir=d --input_distribution=strategy PER_REPLICA \
+    MANUAL                  | --input_replication=*needs*mirrored_strategy
+# All-reduces
+run ALL_REDUCE                               | --variable_update=*needs --all_reduce_spec
+run REPLICATED --all_reduce_spec=copy:1K:xring | --all_reduce_spec=*algorithms by size
+run REPLICATED --gradient_repacking=501      | --gradient_repacking=*at most 500 packs
+run REPLICATED --hierarchical_copy --network_topology=gcp_v100 | --network*exactly 8 devices
+run FOUR --all_reduce_spec=nccl              | --all_reduce_spec=*character 1, 'nccl'*GPUs only
+run FOUR --all_reduce_spec=copy:2048:nccl/xring GROUPS | --all_red*character 11,
+run FOUR --all_reduce_spec=copy/nccl GROUPS | --all_reduce*the first level only
+run FOUR --all_reduce_spec=copy/nccl --device=gpu | --all_reduce*the first level only
+run FOUR --all_reduce_spec=copy#2            | --all_reduce_spec=*copy takes no shards
+run FOUR --all_reduce_spec=copy#2 --device=auto | --all_reduce_spec=*copy takes no shards
+run FOUR --all_reduce_spec=collective#3      | --all_reduce_spec=*one or two rings, and not 3
+run FOUR --all_reduce_spec=copy/collective --communication_hint=nccl GROUPS \
+                                             | --all_reduce_spec=*NCCL needs GPUs*CPU:0 is none
+run FOUR --all_reduce_spec=collective#2 --communication_hint=nccl --device=gpu | --all*no shards
+run FOUR --all_reduce_spec=xring#5           | --all_reduce_spec=*5 rings need as many devices
+run FOUR --all_reduce_spec=pscpu#2 --device=gpu | --all_reduce_spec=*2 shards need as many different
+run FOUR --all_reduce_spec=copy/psgpu#3 GROUPS | --all*3 shards between 2 gr
+run FOUR --all_reduce_spec=hierarchical_copy --network_topology=gcp_v100 | *exactly 8*there are 4
+run FOUR --variable_update=collective_all_reduce --communication_hint=nccl | --comm*needs GPUs
+run --variable_update=collective_all_reduce ME --device=cpu --communication_hint=nccl \
+                                             | --communication_hint=nccl: NCCL needs GPUs
+# Devices and jobs
+run --per_gpu_thread_count=3 --gpu_thread_mode=global | --per_gpu*--gpu_thread_mode=gpu_private
+run --gpu_indices=0,x --num_gpus=2           | --gpu_indices=*whole numbers
+run --gpu_indices=0,-1 --num_gpus=2          | --gpu_indices=*whole numbers
+run --gpu_indices=0, --num_gpus=2            | --gpu_indices=*whole numbers
+run --gpu_indices=1,1 --num_gpus=2           | --gpu_indices=*once
+run --gpu_indices=0,1,2 --num_gpus=2         | --gpu_indices=*3 GPUs, but --num_gpus=2
+run --job_name=worker                        | --ps_hosts=*needs tasks for variables
+run ME                                       | --ps_hosts=*needs tasks for variables
+run --job_name=worker --ps_hosts=c:1         | --worker_hosts=*needs its workers
+run --job_name=worker ALL_REDUCE --all_reduce_spec=copy | --job_name=*--worker_hosts
+run ME ALL_REDUCE --all_reduce_spec=copy --task_index=2 | --task_index=*0 to 1
+run ME ALL_REDUCE --all_reduce_spec=copy --ps_hosts=c:1 | --ps_hosts=*has no use for them
+run ME ALL_REDUCE --all_reduce_spec=copy/collective | --all_reduce_spec=*drives
+run ME ALL_REDUCE --all_reduce_spec=nccl --num_gpus=2 --device=gpu | --all_reduce_spec=*two levels
+run WORKERS --ps_hosts=c:1                   | --job_name=*--worker_hosts needs it
+run ME --ps_hosts=a:1                        | --worker_hosts=*given to two tasks
+run ME --ps_hosts=c                          | --ps_hosts=*is no host:port
+run ME --ps_hosts=c:1 --server_protocol=grpc+verbs | --server_protocol=*grpc
+run ME MULTI_WORKER --ps_hosts=c:1           | --ps_hosts=*has no use for them
+run ME --variable_update=replicated          | --variable_update=*in one process only
+run ME --variable_update=independent         | --variable_update=*in one process only
+run ME --variable_update=mirrored_strategy   | --variable_update=*one process only*use one of
+run ME --variable_update=central_storage_strategy | --variable_update=*one process only*use one of
+run ME --variable_update=one_device_strategy | --variable_update=*one process only*use one of
+
+models --data_name=mnist                     | mnist
+models --model_plugin=nowhere.py             | nowhere.py
+models --format=xml                          | --format=xml: must be one of table, csv, json
+models --batch_size=3                        | unknown flag --batch_size
+models resnet50                              | stray argument 'resnet50'
+
+data                                         | takes make-imagenet,*or check, not ''
+data chek                                    | not 'chek'
+data check                                   | cnnbench data check takes DIR, not 0 arguments
+data check x y                               | cnnbench data check takes DIR, not 2 arguments
+data check x --data_name=mnist               | --data_name=mnist: must be one of imagenet, cifar10
+data check x --num_classes=0                 | --num_classes=0: must be at least 1
+data check /nowhere                          | /nowhere: there is no such directory
+data make-imagenet /nowhere out              | /nowhere: there is no such folder
+data make-imagenet images records/0.json     | records/0.json: is not a folder
+data MAKE --seed=x                           | --seed=x: must be an integer
+data MAKE --train=1                          | unknown flag --train
+data MAKE --train_shards=0                   | --train_shards=0:
+data MAKE --validation_shards=-1             | --validation_shards=-1:
+data MAKE --validation_fraction=1            | --validation_fraction=1*:
+data MAKE --validation_fraction=-0.1         | --validation_fraction=-0.1:
+
+allreduce --sizes=4Q                         | --sizes=4Q: '4Q': must be bytes
+allreduce --sizes=1K:4K                      | --sizes=1K:4K: '1K:4K': a range needs three parts
+allreduce --all_reduce_spec=xring,copy:4K    | --all_reduce_spec=copy:4K: character 6, '4K'
+allreduce --all_reduce_spec=ring             | --all_reduce_spec=ring: character 1, 'ring'
+allreduce --device=cpu --all_reduce_spec=xring#3 --num_gpus=3,2 --sizes=1K | --all*'xring#3'
+allreduce --device=cpu --num_gpus=2 --all_reduce_spec=nccl | --all_reduce_spec=*on GPUs only
+allreduce --num_gpus=1                       | --num_gpus=1: must be at least 2
+allreduce --dtype=fp8                        | --dtype=fp8: must be one of float32, float16
+allreduce --size=4K                          | unknown flag --size; did you mean --sizes?
+allreduce 4K                                 | stray argument '4K'
+allreduce --result_label=today               | --result_label=today
+allreduce --link=hdr                         | --link=hdr: is for --predict; add that
+allreduce PREDICT --sizes=4K                 | --sizes=4K: is for measuring
+allreduce PREDICT --num_gpus=2,4             | --num_gpus=2,4: is for measuring
+allreduce PREDICT --record=reduced.json --devices=4 --result_json=reduced.json | --result_j*reads
+allreduce PREDICT --record=reduced.json --devices=4 --result_json=measured.json | another kind
+
+compare                                      | takes two arguments, BASE and NEW, not 0
+compare records                              | takes two arguments, BASE and NEW, not 1
+compare records records records              | not 3; quote patterns
+compare records records/nowhere              | nowhere: no such file or folder
+compare records empty                        | empty: no run records; cnnbench run --result_json=
+compare records records --threshold=-1       | --threshold=-1*: must be at least 0
+compare records records --alpha=1            | --alpha=1*: must be greater than 0 and less than 1
+compare records records --metrics=speed      | --metrics=speed: must be some of throughput
+compare records records --metrics=           | --metrics=: must be some of throughput
+compare records records --format=html        | --format=html: must be one of table, markdown
+compare records records --output=records     | --output=records: is a folder; name a file
+compare records records --output=records/0.json | --output=records/0.json: is a file of another kind
+compare records records --output=records/0.json --format=json | --output=*is a file of another kind
+compare records/0.json records/0.json --output=records/0.json | --output=*that this command reads
+compare records records --allow_different=cpu_modle | did you mean cpu_model?
+compare records records --allow_different=iters_per_stop | did you mean iters_per_step?
+compare records records --baseline_aa=gone   | --baseline_aa=gone: no such file or folder
+compare records records --baseline_aa=empty  | empty: no run records; cnnbench run
+compare records records --tresholds=1        | did you mean --threshold?
+
+ab                                           | the two sides are the same; say with --a and --b
+ab --a=--model=lenet --b=--model=lenet       | the two sides are the same
+ab --b=--precision=fp32                      | the two sides are the same
+ab --a_env=X=1 --b_env=X=1                   | the two sides are the same
+ab --a_checkout=.. --b_checkout=..           | the two sides are the same: .. and .. are
+ab --a_checkout=v1 --b_checkout=main         | the two sides are the same: v1 and main are both
+ab --aa --b=--xla                            | --b=--xla: --aa measures side A twice
+ab --a=--modell=lenet                        | unknown flag --modell; did you mean --model?
+ab "--a=--num_gpus='1"                       | --a=--num_gpus='1: is no list of flags
+ab --a=--xla --model=lenet                   | --model is a flag of the sides, not of ab: flags
+ab --modell=lenet                            | unknown flag --modell
+ab lenet                                     | stray argument 'lenet': flags of both sides go behind
+ab --a_python=/nowhere/python                | --a_python=/nowhere/python: is no program
+ab --b_checkout=nothing-of-the-kind          | is neither a folder nor a revision
+ab --b_checkout=--help                       | is neither a folder nor a revision
+ab --a_env=NAME                              | --a_env=NAME: must be NAME=VALUE
+ab --b=--train_dir=x                         | --train_dir=x: cannot go with ab
+ab --b=--flagfile=ff                         | --result_csv=x: cannot go with ab
+ab --a_python=python3 --b=--flagfile=ff      | --result_csv=x: cannot go with ab
+ab --b=--model=nosuch                        | --model=nosuch: unknown; models for imagenet
+ab --cool_down=1e300                         | --cool_down=1e+300: must be from 0 to 86400
+ab --pairs=0                                 | --pairs=0: must be from 1 to 1000
+ab --pairing=together                        | --pairing=*must be one of alternate, turns, auto
+ab --pairing=turns --b=--xla -- --device=gpu | --pairing=*cannot be: side A: on GPUs*--allow_growth
+ab --format=html                             | --format=html: must be one of
+ab --allow_different=cpu_modell              | no such fact; did you mean cpu_model?
+ab --baseline_aa=nowhere                     | nowhere: no such file or folder
+ab -- --batch_size=-1                        | --batch_size=-1: must be
+ab -- --result_json=x.json                   | --result_json=x.json: cannot go with ab
+ab -- --model_plugin=nosuch.py               | --model_plugin=nosuch.py: cannot be read
+ab -- --peak_flops=1                         | --peak_flops=1*: must be at least
+
+explain a.json                               | takes two arguments, profiles of A and of B, not 1
+explain a.json b.json --rounds=2             | --rounds=2: is for processes
+explain a.json none                          | none: cannot be read
+explain a.json empty                         | empty: no profiles; cnnbench run
+explain a.json x.json                        | x.json: not a profile:
+explain a.json b.json --output=a.json        | --output=a.json: is a file that this command reads
+explain -- --model=lenet                     | the two sides are the same; say with --a
+explain --b=--profile_json=x -- --model=lenet | --profile_json=x: cannot go with explain
+
+bisect main                                  | takes two revisions, GOOD and BAD, not 1
+bisect nothing main                          | GOOD 'nothing': is no revision of
+bisect main main                             | are the same commit
+bisect main main~1                           | BAD is an ancestor of it; swap them
+bisect main~1 main --model=lenet             | --model is a flag of the sides, not of bisect
+bisect main~1 main --repository=/            | --repository=/: must be in a git repository
+bisect main~1 main --python=/nowhere         | --python=/nowhere: is no program
+bisect main~1 main -- --train_dir=x          | --train_dir=x: cannot go with bisect
+
+roofline                                     | name one model
+roofline lenet trivial                       | lenet, trivial
+roofline nosuch                              | --model=nosuch
+roofline lenet --eval                        | --eval
+roofline lenet --plot=a.txt                  | --plot=a.txt: must end in .svg
+roofline lenet --warmup=auto                 | --warmup=auto
+roofline lenet --worker_hosts=a:1,b:2        | --worker_hosts
+
+strategies TWO_CPUS --modes=horovod          | --modes=horovod: must be some of
+strategies TWO_CPUS --num_gpus=1             | --num_gpus=1: must be at least 2
+strategies TWO_CPUS --train_dir=d            | --train_dir=d: is set by the command
+strategies TWO_CPUS --format=xml             | --format=xml: must be one of table, csv, json
+strategies TWO_CPUS --rounds=0               | --rounds=0:
+strategies TWO_CPUS --plot=p.gif             | --plot=p.gif: must end in .svg, .png or .pdf
+strategies TWO_CPUS --mode=replicated        | unknown flag --mode; did you mean --modes
+strategies TWO_CPUS replicated               | stray argument 'replicated'
+strategies TWO_CPUS --results=/proc/none     | --results=/proc/none: cannot be used
+
+tune TWO_CPUS --train_dir=d                  | --train_dir=d: is set by the command
+tune TWO_CPUS --eval                         | --eval=true: cannot go with tune
+tune TWO_CPUS --job_name=worker              | --job_name=worker: *jobs of one process
+tune TWO_CPUS --cluster=slurm                | --cluster=slurm: *jobs of one process
+tune TWO_CPUS --allow=speed                  | --allow=speed: must be some of precision, batch_size
+tune TWO_CPUS --minutes=0                    | --minutes=0*: must be greater than 0
+tune TWO_CPUS --format=xml                   | --format=xml: must be one of table, csv, json
+tune TWO_CPUS --plot=p.gif                   | --plot=p.gif: must end in .svg, .png or .pdf
+tune TWO_CPUS --space=none.yaml              | none.yaml: no such file
+tune TWO_CPUS --resume                       | --resume=true: needs --results
+tune TWO_CPUS --minute=3                     | unknown flag --minute; did you mean --minutes
+tune TWO_CPUS -- --minutes=3                 | unknown flag --minutes
+tune TWO_CPUS --variable_update=none         | --variable_update=none: must be one of
+tune TWO_CPUS --results=/proc/none           | --results=/proc/none: cannot be used
+tune TWO_CPUS fast                           | stray argument 'fast'
+
+sweep                                        | sweep takes a suite: all_reduce, batch_size,
+sweep tiny.yaml other                        | sweep takes one suite, not 2
+sweep tinny                                  | no suite 'tinny'; there are all_reduce
+sweep tinny.yaml                             | tinny.yaml: no such file
+sweep tiny.yaml --reslts=x                   | unknown flag --reslts; did you mean --results?
+sweep tiny.yaml --repeats=0                  | --repeats=0: must be from 1 to 1000
+sweep tiny.yaml --timeout=0                  | --timeout=0*: must be greater than 0
+sweep tiny.yaml --filter=b                   | --filter=b: matches none of "a num_gpus=1"
+sweep tiny.yaml --results=tiny.yaml/x        | --results=tiny.yaml/x: cannot be used
+sweep tiny.yaml -- --modle=x                 | unknown flag --modle; did you mean --model?
+sweep tiny.yaml -- x                         | stray argument 'x'
+sweep tiny.yaml -- --num_gpus=3              | --num_gpus=3: is what "a" varies
+sweep tiny.yaml -- --result_json=x           | tiny.yaml:3: a num_gpus=1: --result_json=x
+sweep typo.yaml                              | typo.yaml:3: unknown key "modle"; did you mean
+
+launch --workers=0                           | --workers=0: must be from 1 to 256
+launch --wrokers=2                           | did you mean --workers?
+launch lenet                                 | launch takes no argument 'lenet'
+launch -- --modle=lenet                      | unknown flag --modle
+launch --workers=2                           | --ps=0: *parameter_server*needs tasks
+launch --workers=2 -- --job_name=ps          | --job_name=ps: is set by launch
+launch --workers=2 -- --variable_update=replicated | --variable*with launch use one of
+launch --workers=2 --ps=1 -- --batch_size=-1 | --batch_size=-1
+launch --ps=1 -- ALL_REDUCE --all_reduce_spec=ring | --ps=1: *has no use for them
+launch --controller -- --variable_update=collective_all_reduce | --controller=true: *has none
+launch --towers=2 --ps=1 -- --variable_update=parameter_server_strategy | --towers=2: *one device
+launch --controller -- RING --data_name=cifar10 --model=ncf \
+                                             | --model=ncf: is a model for ratings, not for cifar10
+launch --controller -- RING --data_dir=nowhere | --data_dir=*there is no
+launch --controller -- ALL_REDUCE --all_reduce_spec=xrong | --all_reduce_spec=xrong:
+launch --controller -- RING --aux_head | --aux_head=true: *has no
+launch --ps=1 --log_dir=/dev/null/x          | --log_dir=/dev/null/x: must be a directory
+launch --ps=256 --affinity                   | processors cannot be divided among 257 processes
+launch --ps=1 --output=x.csv                 | --output=x.csv: needs --scaling
+launch --ps=1 --scaling=1,0                  | --scaling=1,0: must be from 1
+launch --ps=1 --scaling=1 --workers=2        | --workers=2: has no meaning with --scaling
+launch --ps=1 --scaling=1 --plot=x.gif       | --plot=x.gif:
+launch --ps=1 --scaling=1 --link=wire        | --link=wire:
+launch --ps=1 --scaling=1 -- --result_json=x | --result_json=x: cannot be used by
+
+report                                       | takes run records
+report gone                                  | gone: no such file
+report empty                                 | neither run records nor all-reduce measurements
+report records --format=pdf                  | --format=pdf
+report records --table=runs                  | --table=runs: is for --format=csv
+report records --format=csv --table=comparison | --table=comparison: needs --baseline
+report records --threshold=5                 | --threshold=5.0: needs --baseline
+report records --output=/gone/x.html         | --output=/gone/x.html
+report records --output=records/0.json       | --output=records/0.json: is a file of another kind
+report records/0.json --output=records/0.json | --output=records/0.json: *that this command reads
+report records --baseline=gone               | --baseline=gone: no such file
+report records --baseline=empty              | --baseline=empty: neither run records nor all-reduce
+report records --baseline=records --allow_different=tensorflow,cpu_modle | --allow*mean cpu_model?
+report records --colour=red                  | colour
+
+history                                      | takes one directory of records, not 0
+history records more                         | takes one directory of records, not 2
+history gone                                 | gone: no such directory
+history empty                                | no run records
+history records --metric=speed               | --metric=speed
+history records --since=yesterday            | --since=yesterday: must be a day
+history records --plot=x.jpg                 | --plot=*must end in .html, .md, .svg, .png or .pdf
+history records --plot=/gone/x.svg           | --plot=/gone/x.svg
+history records --output=p.svg --plot=./p.svg | --plot=./p.svg: is the file of --output
+history records --output=records/0.json --format=csv | --output=records/0.json: is a file of another
+history records --output=records/0.json --format=json | --output=*is a file of another kind
+history records --git=/gone                  | --git=/gone
+history records --last=-1                    | --last=-1
+history records --by=typo                    | --by=typo: *no*label or fact*there are commit, day
+history records --by=comit                   | --by=comit: no measurement*did you mean commit?
+history records --by=                        | --by=: no measurement
+history records --by=model                   | --by=model: no measurement
+history records --machine=[                  | none of 2 runs is of it
+history records --model=lenet --since=2027-01-01 | --since=2027-01-01: none of 2 runs
+history records --configuration=lenet --model=trivial | --model=trivial*: none of 2
+history records --commit_url=https://x.y/{commit} | commit_url
+history records --commit_url=https://x.y/{commit} --plot=h.svg | commit_url
+history records --commit_url=https://x.y/ --plot=h.html | commit_url
+history records --commit_url=javascript:alert({commit}) --plot=h.html | commit_url
+history records '--commit_url=https://x.y/{commit}" onclick="x' --plot=h.html | commit_url
+history records --commit_url=https://x.y/{commit}) --plot=h.md | commit_url
+
+completion                                   | cnnbench completion takes one of bash, zsh, not
+completion fish                              | cnnbench completion takes one of bash, zsh, not
+completion bash zsh                          | cnnbench completion takes one of bash, zsh, not
+
+env x                                        | stray argument 'x': flags of a run go with --check
+env --seconds=2                              | --seconds goes with --check
+env --quiet_conditions=load                  | --quiet_conditions goes with --check
+env --check --quiet_conditions=lod           | --quiet_conditions=lod: 'lod' is no condition;
+env --check --seconds=0                      | --seconds=0*: must be from 0.2 to 600
+env --check -- --num_gpus=0                  | --num_gpus=0: must be from 1 to 1024
+env --check -- --model=nosuch                | --model=nosuch: unknown; models for imagenet:
+env --checks                                 | unknown flag --checks; did you mean --check?
+"""
+
+SUITE = """
+entries:
+  - name: a
+    flags: {model: trivial, device: cpu}
+    matrix: {num_gpus: [1, 2]}
+"""
+
+
+def rows(command: str) -> Iterator[tuple[list[str], str]]:
+    """The words of a command line and a pattern of its error, for each row of a command."""
+    for line in TABLE.replace("\\\n", "").splitlines():
+        if line.partition(" ")[0] == command:
+            words, _, reason = line.partition(" | ")
+            long = " ".join(SHORT.get(word, word) for word in words.split(" "))
+            start = "cnnbench: error: " + ("" if reason.startswith("--") else "*")
+            yield shlex.split(long), f"{start}{reason.strip()}*"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, lenet_runs: type) -> Path:
+    """A working directory with the files that the table names."""
+    folder = tmp_path_factory.mktemp("place")
+    make = lenet_runs()
+    for name in ("records", "empty", "images/left"):
+        (folder / name).mkdir(parents=True)
+    for number, model in enumerate(("lenet", "trivial")):
+        labels = {"model": model, "result_label": f"commit=c{number}"}
+        (folder / "records" / f"{number}.json").write_text(make(flags=labels).to_json())
+    for name in ("a", "b"):
+        (folder / f"{name}.json").write_text(Profiles(make)(None).to_json())
+    (folder / "x.json").write_text("{}")
+    (folder / "images" / "left" / "0.jpg").touch()
+    for name in ("reduced", "measured"):
+        frozen = Path(__file__).parents[1] / "frozen" / "allreduce.json"
+        (folder / f"{name}.json").write_bytes(frozen.read_bytes())
+    (folder / "tiny.yaml").write_text(SUITE)
+    (folder / "typo.yaml").write_text("entries:\n - name: a\n   flags: {modle: x}\n")
+    (folder / "ff").write_text("--result_csv=x\n")
+    (folder / "circle").write_text("--model=lenet\n--flagfile=circle\n")
+    (folder / "latin").write_bytes(b"--model=caf\xe9\n")
+    (folder / "loop").symlink_to("loop")
+    os.mkfifo(folder / "pipe")
+    git = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run([*git, "init", "--quiet", "--initial-branch=main"], check=True)
+    for _ in range(2):
+        subprocess.run([*git, "commit", "--quiet", "--allow-empty", "-m", "x"], check=True)
+    subprocess.run([*git, "tag", "v1"], check=True)
+    return folder
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    """All files of a folder and its sub-folders."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_wrong_use_is_one_line_and_changes_nothing(
+    command: str,
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(place)
+    before = contents(place)
+    wrong = []
+    for words, pattern in rows(command):
+        status = main(words)
+        out, err = capsys.readouterr()
+        if (status, out, err.count("\n")) != (2, "", 1) or not fnmatch.fnmatchcase(err, pattern):
+            wrong.append(f"{shlex.join(words)}: exit code {status}, {out}{err}, not {pattern}")
+    assert not wrong, "\n".join(wrong)
+    assert contents(place) == before
+
+
+def test_every_command_and_every_row_of_the_table_is_tried() -> None:
+    lines = [line for line in TABLE.replace("\\\n", "").splitlines() if line.strip("# ")]
+    asked = [line for line in lines if not line.startswith("#")]
+    tried = [sum(1 for _ in rows(command)) for command in COMMANDS]
+    assert all(tried)
+    assert sum(tried) == len(asked)
+
+
+def test_flag_files_are_nested_only_so_deep(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(70):
+        (tmp_path / str(number)).write_text(f"--flagfile={tmp_path}/{number + 1}\n")
+    assert main([f"--flagfile={tmp_path}/0"]) == 2
+    assert "is nested deeper than 64 flag files" in capsys.readouterr().err
