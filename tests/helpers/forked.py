@@ -101,6 +101,16 @@ def cnnbench() -> NoReturn:
     entry_point()
 
 
+def impatient() -> NoReturn:
+    """The same, with a watchdog that finds out about a process that was stopped within seconds."""
+    from cnnbench.run.cluster.watchdog import Watchdog
+
+    defaults = Watchdog.__init__.__kwdefaults__
+    assert defaults is not None
+    defaults.update(silence=2.0, timeout=2.0)
+    cnnbench()
+
+
 def execute(command: child.Command, timeout: float, grace: float = child.GRACE_SECONDS) -> Ended:
     """Runs a command of this cnnbench as `child.execute` does, and any other one by that."""
     words = list(command.words)

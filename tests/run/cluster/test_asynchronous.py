@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import threading
 
 import numpy as np
@@ -164,23 +163,3 @@ def test_a_controller_warms_up_until_steady_and_evaluates(tmp_path):
     found = [(one["global_step"], one["examples"]) for one in record["evaluations"]]
     assert found == [(warmed_up + 10, 26), (warmed_up + 20, 26)]
     assert sum(one["steps"] for one in record["cluster"]["workers"]) == 20
-
-
-@pytest.mark.timeout(2 * SECONDS)
-def test_a_stopped_worker_is_left_behind_and_an_interrupt_ends_all(tmp_path):
-    texts = [f"--{name}={value}" for name, value in {**FLAGS, "num_batches": 1000000}.items()]
-    path = tmp_path / "record.json"
-    flags = [*texts, "--display_every=20"]
-    with started(tmp_path, flags, ORDER, chief_flags=[f"--result_json={path}"]) as tasks:
-        chief = tasks.processes["worker:0"]
-        tasks.wait_for("worker:0", "\n40\t")
-        tasks.processes["worker:1"].send_signal(signal.SIGSTOP)
-        tasks.wait_for("worker:0", "worker:1 is lost, the others continue", "err")
-        tasks.wait_for("worker:0", "images/sec", seen=len(tasks.printed("worker:0")))
-        chief.send_signal(signal.SIGINT)
-        assert chief.wait(SECONDS) == tasks.processes["ps:0"].wait(SECONDS) == 130
-    record = json.loads(path.read_text())
-    assert record["status"] == "interrupted"
-    assert [one["lost"] for one in record["cluster"]["workers"]] == [False, True]
-    steps = sum(one["steps"] for one in record["cluster"]["workers"])
-    assert steps == len(record["losses"]) > 40

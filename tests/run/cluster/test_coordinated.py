@@ -225,10 +225,9 @@ def test_a_killed_worker_is_left_behind_and_a_killed_ps_ends_the_run(tmp_path):
 
 
 @pytest.mark.timeout(2 * SECONDS)
-@pytest.mark.parametrize(
-    ("victim", "during"), [("worker:0", False), ("worker:0", True), ("ps:0", True)]
-)
-def test_a_process_that_an_evaluation_needs_is_named(victim, during, tmp_path):
+@pytest.mark.parametrize("during", [False, True])
+def test_a_process_that_an_evaluation_needs_is_named(during, tmp_path):
+    victim = "worker:0"  # that evaluates
     batches = 1_000_000 if during else 1
     flags = ["--device=cpu", "--model=trivial", "--data_name=cifar10", "--batch_size=2", MODE]
     flags += ["--num_warmup_batches=2", "--num_batches=1000000", "--display_every=20"]

@@ -16,7 +16,7 @@ def _built(**flags):
     return build("oracle", forward_only=True, batch_size=2, num_gpus=2, **flags)
 
 
-@pytest.mark.parametrize("mode", ["parameter_server", "replicated", "independent"])
+@pytest.mark.parametrize("mode", ["parameter_server", "independent"])
 def test_no_variable_is_read(mode):
     frozen = _built(variable_update=mode, freeze_when_forward_only=True)
     free = _built(variable_update=mode)
@@ -38,7 +38,7 @@ def test_later_values_of_variables_change_nothing():
     assert frozen.step().loss.numpy() == before != 0
 
 
-@pytest.mark.parametrize("flags", [[], ["--precision=bf16"], ["--xla_compile"]])
+@pytest.mark.parametrize("flags", [["--precision=bf16"], ["--xla_compile"]])
 def test_a_run_has_the_losses_of_one_that_reads(run, tmp_path, flags):
     path = tmp_path / "graph.pb"
     shared = ["--model=resnet20", "--forward_only", *flags]

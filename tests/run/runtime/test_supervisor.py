@@ -118,8 +118,10 @@ def test_what_python_says_passes_and_all_else_is_told(
         assert f"lost: {words}" in out
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("to_group", [False, True])
+@pytest.mark.parametrize(
+    ("number", "to_group"),
+    [(signal.SIGINT, True), (signal.SIGTERM, False), (signal.SIGHUP, True), (signal.SIGINT, False)],
+)
 def test_a_signal_interrupts_the_child_once(
     start: Start, number: signal.Signals, to_group: bool
 ) -> None:
