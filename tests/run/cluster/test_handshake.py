@@ -268,7 +268,7 @@ def test_another_program_on_the_port_of_a_peer(jobs, answer):
         thread = threading.Thread(target=serve)
         thread.start()
         try:
-            message = outcome(jobs[0], timeout=1.0)
+            message = outcome(jobs[0], timeout=0.5)
         finally:
             stop.set()
             thread.join()

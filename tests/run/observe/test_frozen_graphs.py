@@ -9,8 +9,6 @@ import pytest
 import tensorflow as tf
 from built_runs import build
 
-from cnnbench.cli import main
-
 
 def _built(**flags):
     return build("oracle", forward_only=True, batch_size=2, num_gpus=2, **flags)
@@ -57,22 +55,6 @@ def test_a_run_has_the_losses_of_one_that_reads(run, tmp_path, flags):
         for text in (out, again)
     ]
     assert accuracies[0] == accuracies[1]
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--train_dir=d"], "cannot go with --train_dir"),
-        (["--model=vgg16", "--num_gpus=4"], "has 2.06 GiB of weights, and a graph holds less"),
-    ],
-)
-def test_what_cannot_be_frozen_is_refused(capsys, flags, message):
-    shared = ["--model=trivial", "--forward_only", "--freeze_when_forward_only"]
-    assert main([*shared, *flags]) == 2
-    out, err = capsys.readouterr()
-    assert (out, err.count("\n")) == ("", 1)
-    assert err.startswith("cnnbench: error: --freeze_when_forward_only=true: ")
-    assert message in err
 
 
 def test_tensorrt_is_gone(run):

@@ -160,25 +160,21 @@ def test_deferred_gradients_are_complete_before_the_reduction(
     assert [pairs[1] for pairs in found] == [None, gamma, None]
 
 
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
-def test_update_n_uses_the_whole_gradient_of_step_n_less_one(
-    reduction: str,
-) -> None:
+def test_update_n_uses_the_whole_gradient_of_step_n_less_one() -> None:
     towers = 2
     built = build(
         "oracle",
         num_gpus=towers,
         variable_update="replicated",
         variable_consistency="relaxed",
-        gradient_reduction=reduction,
+        gradient_reduction="sum",
     )
     slopes = [4.0 * float(tf.reduce_mean(images)) + 1.0 for images, _ in built.inputs._towers]
-    factor = towers if reduction == "sum" else 1
     weights, deferred = np.array([1.0, 2.0]), np.zeros(2)
     for number in range(5):
         loss = np.mean(slopes) * weights.prod() + DECAY * (weights @ weights) / 2
         np.testing.assert_allclose(built.step().loss.numpy(), loss, rtol=1e-5)
-        gradient = factor * (np.mean(slopes) * weights[::-1] + DECAY * weights)
+        gradient = towers * (np.mean(slopes) * weights[::-1] + DECAY * weights)
         if number == 0:
             assert not deferred.any()
         weights, deferred = weights - RATE * deferred, gradient
