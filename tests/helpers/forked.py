@@ -102,8 +102,11 @@ def cnnbench() -> NoReturn:
 
 
 def impatient() -> NoReturn:
-    """The same, with a watchdog that finds out about a process that was stopped within seconds."""
+    """The same, but what was stopped, or hangs in its first step, is found within seconds."""
     from cnnbench.run.cluster.watchdog import Watchdog
+    from cnnbench.run.runtime import activity
+
+    activity.LONG = 2.0
 
     defaults = Watchdog.__init__.__kwdefaults__
     assert defaults is not None

