@@ -102,11 +102,14 @@ def cnnbench() -> NoReturn:
 
 
 def impatient() -> NoReturn:
-    """The same, but what was stopped, or hangs in its first step, is found within seconds."""
+    """The same, but a stopped process and a first update that hangs are found within seconds."""
     from cnnbench.run.cluster.watchdog import Watchdog
-    from cnnbench.run.runtime import activity
+    from cnnbench.run.driver import async_loop
 
-    activity.LONG = 2.0
+    limit_of = async_loop.time_limit
+    async_loop.time_limit = lambda limit, longest, is_step: (  # type: ignore[assignment]
+        limit_of(limit, longest, is_step) if is_step else 2 * limit
+    )
 
     defaults = Watchdog.__init__.__kwdefaults__
     assert defaults is not None
