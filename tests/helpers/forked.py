@@ -107,8 +107,8 @@ def impatient() -> NoReturn:
     from cnnbench.run.driver import async_loop
 
     limit_of = async_loop.time_limit
-    async_loop.time_limit = lambda limit, longest, is_step: (  # type: ignore[assignment]
-        limit_of(limit, longest, is_step) if is_step else 2 * limit
+    async_loop.time_limit = lambda limit, longest, is_step: limit_of(
+        limit if is_step else 2 * limit, longest, True
     )
 
     defaults = Watchdog.__init__.__kwdefaults__
