@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -96,14 +95,6 @@ def test_d3_d12_a_ragged_last_batch_counts_by_its_examples(flags, weather):
     assert parts.examples == whole.examples == 7
     assert parts.loss == pytest.approx(whole.loss, rel=1e-5)
     assert parts.metrics == pytest.approx(whole.metrics, rel=1e-5)
-
-
-def test_a_compiled_step_takes_mappings_too():
-    losses = [
-        BenchmarkCNN(forecast(num_batches=2, xla_compile=compiled)).run().losses
-        for compiled in (False, True)
-    ]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
 @pytest.mark.parametrize(("towers", "batch"), [(3, 4), (2, 2)])
@@ -396,12 +387,3 @@ def test_without_training_there_is_no_second_head(headed):
 def test_heads_that_cannot_be_are_refused(headed, head, message):
     with pytest.raises(UsageError, match=message):
         headed(head)
-
-
-def test_an_old_evaluation_has_no_other_metrics(weather, tmp_path):
-    path = tmp_path / "record.json"
-    flags = {"eval_during_training_every_n_steps": 6, "num_eval_batches": 1}
-    BenchmarkCNN(forecast(result_json=str(path), peak_flops=1e12, **flags)).run()
-    document = json.loads(path.read_text())
-    assert document["evaluations"][0]["top_1"] is None
-    assert set(document["evaluations"][0]["metrics"]) == {"rain_hits", "degrees_off", "median_off"}

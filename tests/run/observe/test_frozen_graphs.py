@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -60,9 +58,3 @@ def test_a_run_has_the_losses_of_one_that_reads(run, tmp_path, flags):
 def test_tensorrt_is_gone(run):
     _, err = run("--trt_mode=FP16", "--forward_only")
     assert "--trt_mode=FP16 has no meaning in TensorFlow 2. TensorFlow is built without" in err
-
-
-def test_the_record_has_it(run, tmp_path):
-    path = tmp_path / "record.json"
-    run("--forward_only", "--freeze_when_forward_only", f"--result_json={path}")
-    assert json.loads(path.read_text())["config"]["freeze_when_forward_only"] is True

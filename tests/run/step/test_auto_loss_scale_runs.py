@@ -95,13 +95,9 @@ def test_the_default_start_is_that_of_a_constant_scale() -> None:
     assert "loss scale" not in err
 
 
-def test_runs_with_a_constant_scale_record_no_scaling() -> None:
-    record, _ = run(num_batches=2, fp16_enable_auto_loss_scale=False)
-    assert record.loss_scaling is None
-
-
-def test_without_fp16_nothing_is_scaled() -> None:
-    record, _ = run(num_batches=2, fp16_inc_loss_scale_every_n=1, precision="bf16")
+@pytest.mark.parametrize("flags", [{"fp16_enable_auto_loss_scale": False}, {"precision": "bf16"}])
+def test_a_constant_scale_or_none_is_not_recorded(flags: dict[str, object]) -> None:
+    record, _ = run(num_batches=2, fp16_inc_loss_scale_every_n=1, **flags)
     assert record.loss_scaling is None
 
 

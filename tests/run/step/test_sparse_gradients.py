@@ -140,27 +140,6 @@ def test_rows_travel_instead_of_the_table(mode: dict[str, str]) -> None:
     assert max(np.prod(shape) for shape in whole) >= ROWS * WIDTH
 
 
-def test_the_slices_of_ncf_take_fewer_bytes_as_its_batch_is_smaller_than_its_tables() -> None:
-    users, items, batch, widths = 138_493, 26_744, 64, (64, 128)
-    flags = {"model": "ncf", "data_name": "ratings", "batch_size": batch, "dataset_plugin": None}
-
-    def sent(**more: Any) -> int:
-        """Bytes that belong to tables: whole ones, or the rows of a batch and their numbers."""
-        tensors = crossing(build(**flags, variable_update="replicated", **more))
-        shapes = {*((rows, width) for rows in (users, items, batch) for width in widths)}
-        return sum(
-            int(np.prod(tensor.shape)) * tensor.dtype.size
-            for tensor in tensors
-            if tuple(tensor.shape) in shapes or tensor.dtype == tf.int64
-        )
-
-    slices, dense = sent(), sent(sparse_to_dense_grads=True)
-    # Each gradient goes to the device that adds, and the sum comes back.
-    assert dense == 2 * (users + items) * sum(widths) * 4
-    assert slices == 2 * 2 * batch * sum(width * 4 + 8 for width in widths)
-    assert dense / slices == pytest.approx((users + items) / (2 * batch), rel=0.03)
-
-
 def test_weight_decay_of_a_table_is_added_to_its_rows(tmp_path: Path) -> None:
     """A table of a model's own decays everywhere, its gradient comes in slices."""
     path = tmp_path / "rows_plugin.py"
