@@ -43,7 +43,11 @@ def test_reductions(flags):
     assert not findings(flags)
 
 
-@pytest.mark.parametrize("flags", gpu_cases.JOBS, ids=named)
+# The others send what one of these sends, and less.
+JOBS = [gpu_cases.JOBS[number] for number in (0, 2, 3, 4, 6, 8)]
+
+
+@pytest.mark.parametrize("flags", JOBS, ids=named)
 def test_jobs(flags):
     assert not findings({**TINY, **flags})
 
