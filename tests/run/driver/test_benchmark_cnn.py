@@ -535,7 +535,7 @@ def test_an_evaluation_reduces_nothing_and_needs_no_algorithm_that_works(trained
     [
         ({"variable_update": "parameter_server"}, 1, True),
         ({"variable_update": "replicated"}, 3, True),
-        ({"variable_update": "independent"}, 3, False),
+        ({"variable_update": "independent", "num_gpus": 2}, 2, False),
         ({"variable_update": "replicated", "num_gpus": 1}, 1, False),
     ],
 )
