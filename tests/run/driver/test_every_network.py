@@ -1,7 +1,6 @@
-"""Networks take steps on two devices, cut to a few blocks.
+"""Networks, cut to a few blocks, take steps on two devices.
 
-Those whose layers do more than convolve and normalise: the gradients of all networks are those of
-models/test_networks.py.
+The gradients of all networks are those of models/test_networks.py.
 """
 
 from __future__ import annotations
