@@ -109,6 +109,22 @@ def cnnbench_with_little_disk() -> NoReturn:
     cnnbench()
 
 
+def impatient() -> NoReturn:
+    """The same, but a stopped process and a first update that hangs are found within seconds."""
+    from cnnbench.run.cluster.watchdog import Watchdog
+    from cnnbench.run.driver import async_loop
+
+    limit_of = async_loop.time_limit
+    async_loop.time_limit = lambda limit, longest, is_step: limit_of(
+        limit if is_step else 2 * limit, longest, True
+    )
+
+    defaults = Watchdog.__init__.__kwdefaults__
+    assert defaults is not None
+    defaults.update(silence=2.0, timeout=2.0)
+    cnnbench()
+
+
 def execute(command: child.Command, timeout: float, grace: float = child.GRACE_SECONDS) -> Ended:
     """Runs a command of this cnnbench as `child.execute` does, and any other one by that."""
     words = list(command.words)

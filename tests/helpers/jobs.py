@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,14 @@ class Tasks:
     Attributes:
       job: its description.
       folder: of what the tasks print: NAME.out and NAME.err.
+      program: what they run, see `Forked`.
       processes: by name of the task, as "worker:1".
     """
 
-    def __init__(self, job: Job, folder: Path) -> None:
+    def __init__(self, job: Job, folder: Path, program: Callable[[], object] = cnnbench) -> None:
         self.job = job
         self.folder = folder
+        self.program = program
         self.processes: dict[str, Forked] = {}
 
     def start(self, name: str, flags: Sequence[str]) -> None:
@@ -45,7 +47,7 @@ class Tasks:
         own = [f"--job_name={kind}", f"--task_index={index}"]
         given = [flag for flag in (*hosts, *own) if not flag.endswith("=")]
         self.processes[name] = Forked(
-            cnnbench,
+            self.program,
             [*flags, *given],
             self.folder / f"{name}.out",
             self.folder / f"{name}.err",
@@ -81,6 +83,7 @@ def started(
     *,
     controller: bool = False,
     chief_flags: Sequence[str] = (),
+    program: Callable[[], object] = cnnbench,
 ) -> Iterator[Tasks]:
     """Starts a job on free ports of this machine; kills what is left of it.
 
@@ -90,6 +93,7 @@ def started(
       order: names of the tasks, in the order in which they start.
       controller: whether one of them is the controller.
       chief_flags: only of the chief, such as where the record goes.
+      program: see `Tasks`.
     """
     layout = JobLayout(
         workers=sum(name.startswith("worker") for name in order),
@@ -97,7 +101,7 @@ def started(
         controller=controller,
     )
     with ReservedPorts(layout.size) as ports:
-        tasks = Tasks(layout.job(ports.numbers), folder)
+        tasks = Tasks(layout.job(ports.numbers), folder, program)
         try:
             for name in order:
                 chief = name == str(tasks.job.chief)

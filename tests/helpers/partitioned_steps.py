@@ -1,6 +1,6 @@
 """Steps under one controller as TensorFlow divides them among tasks, counted.
 
-As a program it is the chief of a job whose other tasks are servers in the same process: what
+`program` is the chief of a job whose other tasks are servers in the same process: what
 TensorFlow sends does not depend on that.
 """
 
@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
+
+from forked import Forked
 
 from cnnbench.base.jobs.ports import ReservedPorts
 
@@ -30,12 +31,14 @@ def counts_of(cases):
       "sends", the messages in TensorFlow's graphs of the devices, "signals", those that only
       order operations, and "gradients", elements.
     """
-    with ReservedPorts(WORKERS + PS) as ports:
-        program = [sys.executable, __file__, json.dumps(ports.numbers), json.dumps(cases)]
-        environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
-        done = subprocess.run(program, env=environment, capture_output=True, timeout=150)
-    assert done.returncode == 0, done.stderr[-3000:].decode()
-    return json.loads(done.stdout)
+    with ReservedPorts(WORKERS + PS) as ports, tempfile.TemporaryDirectory() as folder:
+        out, err = (Path(folder) / name for name in ("out", "err"))
+        process = Forked(program, [json.dumps(ports.numbers), json.dumps(cases)], out, err)
+        try:
+            assert process.wait(150) == 0, err.read_text()[-3000:]
+        finally:
+            process.kill()
+        return json.loads(out.read_text())
 
 
 def _sends(folder):
@@ -112,5 +115,6 @@ def main(ports, cases):
     os._exit(0)  # servers of TensorFlow cannot be stopped
 
 
-if __name__ == "__main__":
+def program():
+    """The process of `counts_of`: `main` with its arguments."""
     main(*map(json.loads, sys.argv[1:]))

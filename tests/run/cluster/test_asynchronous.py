@@ -118,29 +118,30 @@ def test_what_needs_all_workers_is_refused(flags, refused):
 
 
 @pytest.mark.timeout(2 * SECONDS)
-def test_a_killed_worker_is_left_behind(tmp_path):
-    flags = {**FLAGS, "num_batches": 300, "display_every": 20, "train_dir": tmp_path / "train"}
-    texts = [f"--{name}={value}" for name, value in {**flags, "save_model_steps": 150}.items()]
+def test_a_killed_worker_is_left_behind_and_an_interrupt_ends_the_others(tmp_path):
+    flags = {**FLAGS, "num_batches": 1000000, "display_every": 20, "train_dir": tmp_path / "train"}
+    texts = [f"--{name}={value}" for name, value in {**flags, "save_model_steps": 50}.items()]
     path = tmp_path / "record.json"
     with started(tmp_path, texts, ORDER, chief_flags=[f"--result_json={path}"]) as tasks:
         chief, victim = tasks.processes["worker:0"], tasks.processes["worker:1"]
-        while chief.poll() is None and "\n40\t" not in tasks.printed("worker:0"):
-            threading.Event().wait(0.05)
+        tasks.wait_for("worker:0", "\n40\t")
         victim.kill()
-        codes = tasks.wait()
-        assert (codes["worker:0"], codes["ps:0"]) == (0, 0), tasks.errors()
-        assert "worker:1 is lost, the others continue" in tasks.printed("worker:0", "err")
+        tasks.wait_for("worker:0", "worker:1 is lost, the others continue", "err")
+        tasks.wait_for("worker:0", "\n100\t")
+        chief.send_signal(signal.SIGINT)
+        assert chief.wait(SECONDS) == tasks.processes["ps:0"].wait(SECONDS) == 130
     record = json.loads(path.read_text())
-    assert len(record["step_seconds"]) == 300
+    assert record["status"] == "interrupted"
     assert np.mean(record["losses"][-10:]) < 0.5 * np.mean(record["losses"][:10])
     shares = record["cluster"]["workers"]
     assert [one["lost"] for one in shares] == [False, True]
     assert all(one["images"] == 4 * one["steps"] for one in shares)
+    assert sum(one["steps"] for one in shares) == len(record["losses"]) >= 100
     assert max(record["cluster"]["staleness"]) > 0
     assert record["batch"] == {"per_device": 4, "global": 4}
     assert "Sync:        False" in (tmp_path / "worker:0.out").read_text()
     saved = {one.name for one in (tmp_path / "train").glob("*.index")}
-    assert saved == {"model.ckpt-154.index", "model.ckpt-304.index"}
+    assert "model.ckpt-54.index" in saved
 
 
 @pytest.mark.timeout(2 * SECONDS)
@@ -164,23 +165,3 @@ def test_a_controller_warms_up_until_steady_and_evaluates(tmp_path):
     found = [(one["global_step"], one["examples"]) for one in record["evaluations"]]
     assert found == [(warmed_up + 10, 26), (warmed_up + 20, 26)]
     assert sum(one["steps"] for one in record["cluster"]["workers"]) == 20
-
-
-@pytest.mark.timeout(2 * SECONDS)
-def test_a_stopped_worker_is_left_behind_and_an_interrupt_ends_all(tmp_path):
-    texts = [f"--{name}={value}" for name, value in {**FLAGS, "num_batches": 1000000}.items()]
-    path = tmp_path / "record.json"
-    flags = [*texts, "--display_every=20"]
-    with started(tmp_path, flags, ORDER, chief_flags=[f"--result_json={path}"]) as tasks:
-        chief = tasks.processes["worker:0"]
-        tasks.wait_for("worker:0", "\n40\t")
-        tasks.processes["worker:1"].send_signal(signal.SIGSTOP)
-        tasks.wait_for("worker:0", "worker:1 is lost, the others continue", "err")
-        tasks.wait_for("worker:0", "images/sec", seen=len(tasks.printed("worker:0")))
-        chief.send_signal(signal.SIGINT)
-        assert chief.wait(SECONDS) == tasks.processes["ps:0"].wait(SECONDS) == 130
-    record = json.loads(path.read_text())
-    assert record["status"] == "interrupted"
-    assert [one["lost"] for one in record["cluster"]["workers"]] == [False, True]
-    steps = sum(one["steps"] for one in record["cluster"]["workers"])
-    assert steps == len(record["losses"]) > 40

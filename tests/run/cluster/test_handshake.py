@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import socket
 import threading
@@ -63,7 +62,7 @@ def outcomes(*calls):
         return [one.result() for one in [pool.submit(outcome, **call) for call in calls]]
 
 
-@pytest.mark.parametrize("order", [*itertools.permutations(range(3))])
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 2, 0), (2, 0, 1)])
 def test_every_start_order(jobs, order):
     calls = ({"job": jobs[who], "delay": 0.2 * place} for place, who in enumerate(order))
     assert outcomes(*calls) == [None] * 3
@@ -269,7 +268,7 @@ def test_another_program_on_the_port_of_a_peer(jobs, answer):
         thread = threading.Thread(target=serve)
         thread.start()
         try:
-            message = outcome(jobs[0], timeout=1.0)
+            message = outcome(jobs[0], timeout=0.5)
         finally:
             stop.set()
             thread.join()

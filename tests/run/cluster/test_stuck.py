@@ -2,31 +2,46 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from cifar10_writer import write_cifar10
-from forked import Forked, cnnbench
+from forked import Forked, cnnbench, impatient
 from jobs import SECONDS, started
 
 PLUGIN = Path(__file__).parents[2] / "plugins" / "gate_plugin.py"
-WORKERS = ("worker:1", "worker:0")
+STALL = 4
+WITH_PS = ("worker:1", "ps:0", "worker:0")
+JOBS = {
+    "collective": (("worker:1", "worker:0"), ["--variable_update=collective_all_reduce"]),
+    "with a ps": (WITH_PS, []),
+}
 
 
-@pytest.fixture
-def flags(tmp_path):
+@pytest.fixture(scope="module")
+def flags(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
     draw = np.random.default_rng(1)
     images = draw.integers(0, 256, (40, 32, 32, 3), dtype=np.uint8)
-    write_cifar10(tmp_path / "data", images, draw.integers(0, 10, 40))
+    write_cifar10(folder, images, draw.integers(0, 10, 40))
     return [
         *("--device=cpu", "--model=gate", f"--model_plugin={PLUGIN}", "--quiet_conditions=all"),
-        *("--data_name=cifar10", f"--data_dir={tmp_path / 'data'}", "--batch_size=2"),
+        *("--data_name=cifar10", f"--data_dir={folder}", "--batch_size=2"),
         *("--num_warmup_batches=1", "--num_batches=100000000", "--display_every=20"),
-        "--stall_timeout=6",
+        f"--stall_timeout={STALL}",
     ]
+
+
+def opened(folder):
+    """A gate without which no input is read."""
+    folder.mkdir(exist_ok=True)
+    (folder / "gate").touch()
 
 
 def closed(folder):
@@ -35,68 +50,90 @@ def closed(folder):
     os.replace(folder / "fifo", folder / "gate")
 
 
-def run(tmp_path, flags, order):
-    """Starts a job whose worker 1 reads nothing any more after some steps."""
-    path = tmp_path / "record.json"
+def job(folder, order, flags, **program):
+    """A job, not yet started, whose gates are open."""
     for name in order:
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "gate").touch()
-    job = started(tmp_path, flags, order, chief_flags=[f"--result_json={path}"])
-    return job, path
+        opened(folder / name)
+    chief_flags = [f"--result_json={folder / 'record.json'}"]
+    return started(folder, flags, order, chief_flags=chief_flags, **program)
+
+
+def alone(folder, flags):
+    """A process without a job."""
+    opened(folder)
+    given = [*flags, f"--result_json={folder / 'record.json'}"]
+    return Forked(cnnbench, given, folder / "out", folder / "err", folder)
+
+
+@pytest.fixture(scope="module")
+def ended(flags, tmp_path_factory):
+    """The outcomes of the jobs and of a process alone, by name.
+
+    Worker 1 reads nothing any more after some steps; while a job waits for that, the next starts.
+    """
+    found = {}
+    with contextlib.ExitStack() as stack:
+        waiting = {}
+        for name, (order, more) in JOBS.items():
+            folder = tmp_path_factory.mktemp("job")
+            tasks = stack.enter_context(job(folder, order, [*flags, *more]))
+            tasks.wait_for("worker:0", "\n20\t")
+            closed(folder / "worker:1")
+            waiting[name] = tasks
+        folder = tmp_path_factory.mktemp("alone")
+        process = alone(folder, flags)
+        stack.callback(process.kill)
+        while "\n20\t" not in (folder / "out").read_text():
+            assert process.poll() is None, (folder / "err").read_text()
+            time.sleep(0.02)
+        closed(folder)
+        codes = {"alone": process.wait(SECONDS)}
+        found["alone"] = outcome(folder, codes)
+        for name, tasks in waiting.items():
+            found[name] = outcome(tasks.folder, tasks.wait())
+    return found
+
+
+def outcome(folder, codes):
+    """Exit codes, what was said on standard error, and the record."""
+    return SimpleNamespace(
+        codes=codes,
+        said={path.name: path.read_text() for path in folder.glob("*err")},
+        record=json.loads((folder / "record.json").read_text()),
+    )
 
 
 @pytest.mark.timeout(2 * SECONDS)
-def test_a_worker_whose_input_hangs_is_named_by_all(tmp_path, flags):
-    job, path = run(tmp_path, [*flags, "--variable_update=collective_all_reduce"], WORKERS)
-    with job as tasks:
-        tasks.wait_for("worker:0", "\n20\t")
-        closed(tmp_path / "worker:1")
-        assert set(tasks.wait().values()) == {4}, tasks.errors()
-        for name in WORKERS:
-            assert "stuck: worker:1 (localhost:" in tasks.printed(name, "err")
-    record = json.loads(path.read_text())
-    assert record["status"] == "failed"
-    assert record["error"]["message"].endswith("waits for its input (--stall_timeout=6)")
-    steps = len(record["losses"])
+@pytest.mark.parametrize("name", JOBS)
+def test_a_worker_whose_input_hangs_is_named_by_all(name, ended):
+    job = ended[name]
+    assert set(job.codes.values()) == {4}, job.said
+    assert all("stuck: worker:1 (localhost:" in said for said in job.said.values())
+    assert job.record["status"] == "failed"
+    message = job.record["error"]["message"]
+    assert message.startswith("stuck: worker:1 (localhost:")
+    assert message.endswith(f"waits for its input (--stall_timeout={STALL})")
+    steps = len(job.record["losses"])
     assert steps >= 20
-    assert f"s after step {steps}, waits" in record["error"]["message"]
+    if name == "collective":
+        assert f"s after step {steps}, waits" in message
 
 
 @pytest.mark.timeout(2 * SECONDS)
-@pytest.mark.parametrize("waits", [True, False])
-def test_one_process_waits_for_the_input_of_a_worker(tmp_path, flags, waits):
-    """Where workers wait for one another the job ends; else it goes on without that one."""
-    # The first update of a worker, which may still be under way, may take ten times as long.
-    mode = [] if waits else ["--nocross_replica_sync", "--stall_timeout=3"]
-    job, path = run(tmp_path, [*flags, *mode], ("worker:1", "ps:0", "worker:0"))
-    with job as tasks:
+def test_a_process_alone_ends_too(ended):
+    alone = ended["alone"]
+    assert alone.codes == {"alone": 4}
+    error = alone.record["error"]["message"]
+    assert error.startswith("stuck: the run: no progress for ")
+    assert f"cnnbench: error: {error}\n" in alone.said["err"]
+
+
+@pytest.mark.timeout(2 * SECONDS)
+def test_workers_that_do_not_wait_for_one_another_go_on_without_it(flags, tmp_path):
+    # The first update of a worker, which may still be under way, may take longer.
+    mode = [*flags, "--nocross_replica_sync"]
+    with job(tmp_path, WITH_PS, mode, program=impatient) as tasks:
         tasks.wait_for("worker:0", "\n20\t")
         closed(tmp_path / "worker:1")
-        if waits:
-            assert set(tasks.wait().values()) == {4}, tasks.errors()
-            assert "stuck: worker:1 (localhost:" in tasks.printed("ps:0", "err")
-            message = json.loads(path.read_text())["error"]["message"]
-            assert "stuck: worker:1 (localhost:" in message
-            assert "waits for its input" in message
-        else:
-            tasks.wait_for("worker:0", "worker:1 is lost, the others continue: no progress", "err")
-            tasks.wait_for("worker:0", "images/sec", seen=len(tasks.printed("worker:0")))
-
-
-@pytest.mark.timeout(SECONDS)
-def test_a_process_alone_ends_too(tmp_path, flags):
-    (tmp_path / "gate").touch()
-    path = tmp_path / "record.json"
-    given = [*flags, f"--result_json={path}"]
-    process = Forked(cnnbench, given, tmp_path / "out", tmp_path / "err", tmp_path)
-    try:
-        while "\n20\t" not in (tmp_path / "out").read_text():
-            assert process.poll() is None, (tmp_path / "err").read_text()
-        closed(tmp_path)
-        assert process.wait(SECONDS) == 4
-    finally:
-        process.kill()
-        process.wait()
-    error = json.loads(path.read_text())["error"]["message"]
-    assert error.startswith("stuck: the run: no progress for ")
-    assert f"cnnbench: error: {error}\n" in (tmp_path / "err").read_text()
+        tasks.wait_for("worker:0", "worker:1 is lost, the others continue: no progress", "err")
+        tasks.wait_for("worker:0", "images/sec", seen=len(tasks.printed("worker:0")))

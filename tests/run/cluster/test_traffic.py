@@ -22,14 +22,11 @@ REDUCED = "distributed_all_reduce"
 # The formula of each gradient: algorithm and shards, of small ones and of those beyond 2 KiB.
 PS = [("pscpu", 1)] * 2
 CASES = {
-    "ps 2": (job(2, "parameter_server", ps=1), PS),
     "ps 3": (job(3, "parameter_server", ps=2), PS),
     "shadows 4": (job(4, "distributed_replicated", ps=2), PS),
-    "copy 3": (job(3, REDUCED, "copy"), [("copy", 1)] * 2),
     "halves 4": (job(4, REDUCED, "hierarchical_copy"), [("hierarchical_copy", 1)] * 2),
     "hybrid 3": (job(3, REDUCED, "pscpu:2K:xring"), [("psgpu", 1), ("xring", 1)]),
     "rechd 3": (job(3, REDUCED, "rechd"), [("rechd", 1)] * 2),
-    "tree 4": (job(4, REDUCED, "tree"), [("tree", 1)] * 2),
     "shards 2": (job(2, REDUCED, "psgpu#2"), [("psgpu", 2)] * 2),
 }
 

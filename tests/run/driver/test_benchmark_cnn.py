@@ -20,8 +20,6 @@ from cnnbench.base import lock
 from cnnbench.base.lock import FolderLock
 from cnnbench.base.text.progress import Messages
 from cnnbench.errors import BenchmarkError, FlagError, NonFiniteLossError, UsageError
-from cnnbench.judge.compare import Verdict, compare_records
-from cnnbench.judge.history import METRICS, HistoryEntry, all_series
 from cnnbench.models import graph
 from cnnbench.records.subject import Subject
 from cnnbench.run.driver import benchmark_cnn
@@ -34,7 +32,8 @@ from cnnbench.run.step.train_step import TrainStep
 pytestmark = pytest.mark.usefixtures("quick_start")
 
 TINY = {
-    "model": "lenet",
+    "model": "trivial",
+    "data_name": "cifar10",
     "device": "cpu",
     "batch_size": 2,
     "num_batches": 4,
@@ -49,6 +48,24 @@ def run(**flags: object) -> tuple[RunRecord, list[str]]:
     return record, out.getvalue().splitlines()
 
 
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What a run with checkpoints leaves, by name."""
+    folder = tmp_path_factory.mktemp("trained")
+    run(train_dir=str(folder))
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture
+def trained(files: dict[str, bytes], tmp_path: Path) -> str:
+    """The checkpoints of a run of 2 + 4 steps."""
+    folder = tmp_path / "train"
+    folder.mkdir()
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    return str(folder)
+
+
 def test_a_record_holds_every_step_and_what_the_defaults_became() -> None:
     record, _ = run(num_gpus=2)
     assert record.status == "ok"
@@ -59,7 +76,6 @@ def test_a_record_holds_every_step_and_what_the_defaults_became() -> None:
     assert record.placement.num_towers == 2
     assert record.placement.devices[1].endswith("CPU:1")
     assert record.config["data_format"] == "NHWC"
-    assert record.config["data_name"] == "imagenet"
     assert record.measured.loop_images == 16
     assert record.measured.loop_seconds >= sum(record.step_seconds)
     spent = record.measured.loop_user_seconds + record.measured.loop_system_seconds
@@ -73,7 +89,7 @@ def test_a_record_holds_every_step_and_what_the_defaults_became() -> None:
     assert record.startup_seconds.first_step == record.warmup_step_seconds[0]
 
 
-def test_runs_of_two_revisions_of_the_users_repository_are_not_pooled(
+def test_the_record_names_the_revision_of_the_users_repository(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def git(*arguments: str) -> str:
@@ -87,25 +103,13 @@ def test_runs_of_two_revisions_of_the_users_repository_are_not_pooled(
     folder.mkdir()
     monkeypatch.chdir(folder)
     git("init", "--quiet")
-    records, revisions = [], []
-    for number in range(2):
-        (folder / "net.py").write_text(f"width = {number}\n")
-        git("add", "net.py")
-        git("commit", "--quiet", "-m", f"commit {number}")
-        records.append(run(result_label="branch=main")[0])
-        revisions.append(git("rev-parse", "HEAD"))
-    for record, revision in zip(records, revisions, strict=True):
-        labels = {"branch": "main"}
-        expected = Subject(repository="nets", revision=revision, dirty=False, labels=labels)
-        assert record.subject == expected
+    git("commit", "--quiet", "--allow-empty", "-m", "a commit")
+    record, _ = run(result_label="branch=main")
+    revision, labels = git("rev-parse", "HEAD"), {"branch": "main"}
+    expected = Subject(repository="nets", revision=revision, dirty=False, labels=labels)
+    assert record.subject == expected
     # The version of cnnbench is a fact of its own.
-    assert records[0].environment.get("git_commit") not in revisions
-    entries = [entry for record in records for entry in HistoryEntry.all_of(record)]
-    (series,) = all_series(entries, METRICS["throughput"])
-    assert [point.name for point in series.points] == revisions
-    (entry,) = compare_records(records, [run()[0]]).entries
-    assert entry.main.verdict is Verdict.NOT_COMPARABLE
-    assert "revision is" in entry.main.judgement.reason
+    assert record.environment.get("git_commit") != revision
 
 
 def test_the_report_ends_with_the_lower_rule() -> None:
@@ -132,14 +136,13 @@ def test_a_cosine_goes_over_all_steps_of_a_run(monkeypatch: pytest.MonkeyPatch) 
     assert rates == pytest.approx(expected)
 
 
-def test_smoothed_labels_are_for_training_with_a_softmax_loss(tmp_path: Path) -> None:
-    run(train_dir=str(tmp_path))
-    evaluate = {"eval": True, "train_dir": str(tmp_path), "num_eval_batches": 1}
+def test_smoothed_labels_are_for_training_with_a_softmax_loss(trained: str) -> None:
+    evaluate = {"eval": True, "train_dir": trained, "num_eval_batches": 1}
     plain, smoothed = (run(**evaluate, label_smoothing=share)[0] for share in (0.0, 0.5))
     assert smoothed.evaluations[0].loss == plain.evaluations[0].loss
     plugin = str(Path(__file__).parents[2] / "plugins" / "oracle_plugin.py")
     with pytest.raises(FlagError, match=r"--label_smoothing=0\.1: needs a softmax loss, but --mod"):
-        run(model="oracle", model_plugin=plugin, label_smoothing=0.1)
+        run(model="oracle", model_plugin=plugin, data_name="imagenet", label_smoothing=0.1)
 
 
 def test_a_non_finite_loss_ends_the_run_and_keeps_the_record(
@@ -176,8 +179,9 @@ def test_record_and_csv_agree(tmp_path: Path, holds: Callable[..., None]) -> Non
     import pandas as pd
 
     json_path, csv_path = tmp_path / "r.json", tmp_path / "r.csv"
+    given = {"result_json": str(json_path), "result_csv": str(csv_path), "peak_flops": 1e12}
     for _ in range(2):
-        record, _ = run(result_json=str(json_path), result_csv=str(csv_path))
+        record, _ = run(**given)
     document = json.loads(json_path.read_text())
     holds("run", document)
     assert document["summary"]["achieved_flops_per_sec"] > 0
@@ -224,8 +228,8 @@ def test_auto_refuses_nchw_on_the_cpu() -> None:
         run(device="auto", data_format="NCHW")
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "momentum"])
-def test_a_resumed_run_ends_where_an_uninterrupted_one_does(optimizer: str, tmp_path: Path) -> None:
+def test_a_resumed_run_ends_where_an_uninterrupted_one_does(tmp_path: Path) -> None:
+    optimizer = "adam"
     whole, _ = run(num_batches=14, optimizer=optimizer)
     run(num_batches=4, optimizer=optimizer, train_dir=str(tmp_path))
     assert {p.name for p in tmp_path.glob("*.index")} == {"model.ckpt-6.index"}
@@ -240,27 +244,30 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(optimizer: str, tmp_
     assert rest.losses == pytest.approx(whole.losses[-8:], rel=1e-3)
 
 
-def test_a_lost_optimizer_state_is_mentioned(tmp_path: Path) -> None:
-    run(train_dir=str(tmp_path))
+def test_a_lost_optimizer_state_is_mentioned(trained: str) -> None:
     err = io.StringIO()
-    flags = {**TINY, "num_batches": 12, "optimizer": "adam", "train_dir": str(tmp_path)}
+    flags = {**TINY, "num_batches": 12, "optimizer": "adam", "train_dir": trained}
     BenchmarkCNN(Params(**flags), messages=Messages(err)).run()
     told = "was written with --optimizer=sgd; the state of adam starts afresh"
     assert told in err.getvalue()
 
 
-def test_forward_only_uses_a_checkpoint_and_leaves_it_alone(tmp_path: Path) -> None:
-    run(train_dir=str(tmp_path))
-    before = {p.name: p.stat().st_mtime_ns for p in tmp_path.iterdir()}
-    record, _ = run(forward_only=True, train_dir=str(tmp_path), num_batches=3)
+def test_evaluation_and_inference_leave_a_training_beside_them_alone(trained: str) -> None:
+    def state() -> dict[str, int]:
+        return {path.name: path.stat().st_mtime_ns for path in Path(trained).iterdir()}
+
+    with FolderLock(Path(trained)):
+        before = state()
+        run(eval=True, train_dir=trained, num_eval_batches=1)
+        record, _ = run(forward_only=True, train_dir=trained, num_batches=3)
+        assert state() == before
     assert len(record.step_seconds) == 3
-    assert {p.name: p.stat().st_mtime_ns for p in tmp_path.iterdir()} == before
 
 
 def test_weights_of_a_checkpoint_are_folded_to_the_same_outputs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flags = {"model": "resnet20", "data_name": "cifar10", "num_batches": 3}
+    flags = {"model": "resnet20", "num_batches": 3}
     run(**flags, train_dir=str(tmp_path), init_learning_rate=0.1)
     counted: list[bool] = []
     pays = graph._pays
@@ -270,11 +277,6 @@ def test_weights_of_a_checkpoint_are_folded_to_the_same_outputs(
     monkeypatch.setattr(graph, "_pays", lambda _: False)
     plain, _ = run(**flags, forward_only=True, train_dir=str(tmp_path))
     assert folded.losses == pytest.approx(plain.losses, rel=1e-4, abs=1e-5)
-
-
-def test_all_checkpoints_can_be_kept(tmp_path: Path) -> None:
-    run(num_batches=4, save_model_steps=1, max_ckpts_to_keep=0, train_dir=str(tmp_path))
-    assert len(list(tmp_path.glob("*.index"))) == 4
 
 
 @pytest.mark.parametrize("train_dir", ["/proc/none/ckpt", "/tmp/model.ckpt-12"])
@@ -308,13 +310,6 @@ def test_a_second_training_in_the_same_directory_is_refused_and_harms_nothing(
     assert len(refusals) == 2
     assert all(one.startswith(f"--train_dir={tmp_path}: {holder} ") for one in refusals)
     assert not list(tmp_path.glob(".*"))
-
-
-def test_evaluations_and_inference_work_beside_a_training(tmp_path: Path) -> None:
-    run(train_dir=str(tmp_path))
-    with FolderLock(tmp_path):
-        run(eval=True, train_dir=str(tmp_path), num_eval_batches=1)
-        run(forward_only=True, train_dir=str(tmp_path), num_batches=1)
 
 
 def test_file_systems_without_locks_and_holders_elsewhere_are_warned_of(
@@ -373,7 +368,7 @@ def test_a_plug_in_with_a_defect_is_named(tmp_path: Path) -> None:
     )
     message = r"broken.py: Defective.build\(\) raises AttributeError"
     with pytest.raises(UsageError, match=message):
-        run(model="defective", model_plugin=str(plugin))
+        run(model="defective", model_plugin=str(plugin), data_name="imagenet")
 
 
 def test_fp16_on_the_cpu_is_warned_about() -> None:
@@ -384,7 +379,7 @@ def test_fp16_on_the_cpu_is_warned_about() -> None:
     assert "warning: --precision=fp16 runs on a CPU" in err.getvalue()
 
 
-@pytest.mark.parametrize("last", [4, 5, 6])
+@pytest.mark.parametrize("last", [4, 6])
 def test_a_run_killed_after_its_last_step_is_ended(tmp_path: Path, last: int) -> None:
     """Saved in every step; killed with the checkpoint of the last one, or of one after it."""
     flags = {"train_dir": str(tmp_path), "save_model_steps": 1, "max_ckpts_to_keep": 0}
@@ -406,24 +401,20 @@ def test_a_run_killed_after_its_last_step_is_ended(tmp_path: Path, last: int) ->
     assert RunRecord.from_json(record.to_json()) == record
 
 
-def test_a_job_that_went_further_is_refused(tmp_path: Path) -> None:
-    run(train_dir=str(tmp_path))
+def test_a_job_that_went_further_is_refused(trained: str) -> None:
     with pytest.raises(FlagError, match=r"num_batches=3: the checkpoint .* is at step 6"):
-        run(train_dir=str(tmp_path), num_batches=3)
+        run(train_dir=trained, num_batches=3)
 
 
-def test_old_checkpoints_are_deleted(tmp_path: Path) -> None:
-    run(num_batches=8, save_model_steps=2, max_ckpts_to_keep=2, train_dir=str(tmp_path))
-    assert {p.name for p in tmp_path.glob("*.index")} == {
-        "model.ckpt-8.index",
-        "model.ckpt-10.index",
-    }
+@pytest.mark.parametrize(("keep", "kept"), [(2, {8, 10}), (0, {4, 6, 8, 10})])
+def test_old_checkpoints_are_deleted(keep: int, kept: set[int], tmp_path: Path) -> None:
+    run(num_batches=8, save_model_steps=2, max_ckpts_to_keep=keep, train_dir=str(tmp_path))
+    assert {int(p.stem.split("-")[1]) for p in tmp_path.glob("*.index")} == kept
 
 
-def test_a_checkpoint_of_another_model_is_named(tmp_path: Path) -> None:
-    run(train_dir=str(tmp_path))
+def test_a_checkpoint_of_another_model_is_named(trained: str) -> None:
     with pytest.raises(BenchmarkError, match=r"model\.ckpt-6 lacks .* of .* variables"):
-        run(model="alexnet", data_name="cifar10", train_dir=str(tmp_path), num_batches=20)
+        run(model="resnet20", train_dir=trained, num_batches=20)
 
 
 def test_evaluating_without_a_checkpoint_fails(tmp_path: Path) -> None:
@@ -431,9 +422,8 @@ def test_evaluating_without_a_checkpoint_fails(tmp_path: Path) -> None:
         run(eval=True, train_dir=str(tmp_path))
 
 
-def test_evaluation_prints_rates_accuracy_and_total(tmp_path: Path) -> None:
-    run(train_dir=str(tmp_path))
-    record, lines = run(eval=True, train_dir=str(tmp_path), num_eval_batches=4, display_every=2)
+def test_evaluation_prints_rates_accuracy_and_total(trained: str) -> None:
+    record, lines = run(eval=True, train_dir=trained, num_eval_batches=4, display_every=2)
     (evaluation,) = record.evaluations
     assert evaluation.examples == 8
     assert record.summary().total_images_per_sec > 0
@@ -447,7 +437,7 @@ def test_evaluation_prints_rates_accuracy_and_total(tmp_path: Path) -> None:
     assert table[-2].startswith("total images/sec: ")
 
 
-def test_training_with_evaluations(tmp_path: Path) -> None:
+def test_training_with_evaluations() -> None:
     record, lines = run(
         num_batches=6, eval_during_training_every_n_steps=2, num_eval_batches=1, num_gpus=2
     )
@@ -480,7 +470,7 @@ def test_training_stops_at_the_accuracy_asked_for() -> None:
     assert "Stopping, as eval accuracy at least 0.0 was reached" in lines
 
 
-def test_forward_only(tmp_path: Path) -> None:
+def test_forward_only() -> None:
     record, lines = run(forward_only=True, num_gpus=2)
     assert record.losses == (0.0,) * 4
     assert "Mode:        forward only" in lines
@@ -491,11 +481,9 @@ def test_forward_only(tmp_path: Path) -> None:
 
 
 def test_the_seed_decides_the_losses() -> None:
-    first, _ = run()
-    again, _ = run()
-    other, _ = run(tf_random_seed=99)
+    (first, _), (again, _), (other, _) = run(), run(), run(tf_random_seed=99)
     assert first.losses == pytest.approx(again.losses, rel=1e-5)
-    assert first.losses[0] != pytest.approx(other.losses[0], rel=1e-3)
+    assert first.losses != pytest.approx(other.losses, rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -532,15 +520,11 @@ def test_the_record_has_the_all_reduce_that_runs_and_the_header_the_flag(
         assert f"AllReduce:   {flags.get('all_reduce_spec')}" in lines
 
 
-def test_an_evaluation_reduces_nothing_and_needs_no_algorithm_that_works(tmp_path: Path) -> None:
-    run(train_dir=str(tmp_path))
+def test_an_evaluation_reduces_nothing_and_needs_no_algorithm_that_works(trained: str) -> None:
     for mode, spec in (("replicated", "nccl"), ("distributed_all_reduce", "copy#3")):
         record, _ = run(
-            train_dir=str(tmp_path),
-            eval=True,
-            variable_update=mode,
-            all_reduce_spec=spec,
-            num_gpus=2,
+            **{"train_dir": trained, "eval": True, "num_gpus": 2},
+            **{"variable_update": mode, "all_reduce_spec": spec},
         )
         assert record.status == "ok"
         assert record.placement.all_reduce == ()
@@ -551,7 +535,7 @@ def test_an_evaluation_reduces_nothing_and_needs_no_algorithm_that_works(tmp_pat
     [
         ({"variable_update": "parameter_server"}, 1, True),
         ({"variable_update": "replicated"}, 3, True),
-        ({"variable_update": "independent"}, 3, False),
+        ({"variable_update": "independent", "num_gpus": 2}, 2, False),
         ({"variable_update": "replicated", "num_gpus": 1}, 1, False),
     ],
 )
@@ -559,9 +543,9 @@ def test_the_record_counts_variables_copies_and_what_reduces(
     flags: dict[str, object], copies: int, reduces: bool
 ) -> None:
     placement = run(**{"num_gpus": 3, **flags})[0].placement
-    assert placement.variables == 8  # weights and biases of four layers
-    assert placement.variable_copies == 8 * copies
-    assert (placement.reduction_operations >= 8) == reduces
+    assert placement.variables == 6  # weights and biases of three layers
+    assert placement.variable_copies == 6 * copies
+    assert (placement.reduction_operations >= 6) == reduces
 
 
 def test_what_trains_nothing_reduces_nothing() -> None:

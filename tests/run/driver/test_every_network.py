@@ -1,7 +1,6 @@
-"""Networks take steps on two devices, cut to a few blocks.
+"""Networks, cut to a few blocks, take steps on two devices.
 
-Those whose layers do more than convolve and normalise: the gradients of all networks are those of
-models/test_networks.py.
+The gradients of all networks are those of models/test_networks.py.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from cnnbench.run.driver.console import Console
 pytestmark = pytest.mark.usefixtures("quick_start")
 
 
-@pytest.mark.parametrize("name", ["mobilenet", "efficientnet_b0", "regnety_400mf", "swin_t"])
-def test_a_step_on_two_devices(name, monkeypatch):
+def test_a_step_on_two_devices(monkeypatch):
+    name = "mobilenet"
     model = cut(get_model(name, "imagenet"))
     monkeypatch.setitem(registry._factories, ("imagenet", name), lambda: model)
     record = BenchmarkCNN(

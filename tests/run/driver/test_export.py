@@ -59,7 +59,7 @@ def evaluation_logits(images: tf.Tensor, **flags: object) -> np.ndarray:
 
 @pytest.mark.parametrize(
     ("mode", "precision"),
-    [("replicated", "fp32"), ("parameter_server", "bf16"), ("independent", "fp32")],
+    [("parameter_server", "bf16"), ("independent", "fp32")],
 )
 def test_a_saved_model_says_what_the_evaluation_says(
     mode: str, precision: str, tmp_path: Path

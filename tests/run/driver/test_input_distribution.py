@@ -73,9 +73,7 @@ def wanted(files: Path) -> Callable[[int], tuple[list[np.ndarray], list[list[str
     "flags",
     [
         {**MIRRORED, "input_distribution": "strategy"},
-        {**MIRRORED, "input_distribution": "strategy", "auto_shard_policy": "data"},
         {**MIRRORED, "input_distribution": "strategy", "auto_shard_policy": "file"},
-        {**MIRRORED, "input_distribution": "strategy", "auto_shard_policy": "off"},
         {**MIRRORED, "input_distribution": "strategy", "prefetch_on_device": False},
         {**MIRRORED, **MANUAL},
         {**MIRRORED, **MANUAL, "datasets_use_prefetch": False},

@@ -26,79 +26,60 @@ def record(warmup, timed, status="fixed"):
     return run.record()
 
 
+FAST, SLOW = [0.02], [0.03]
+
+
 @pytest.mark.parametrize(
-    ("run", "expected"),
+    ("run", "words", "warns"),
     [
-        (record([], [0.02] * 10), None),
-        (record([0.02] * 100, []), None),
-        (record([0.02] * 10, [0.02] * 90), ("step times are steady from warm-up step 1 on", False)),
+        (record([], FAST * 10), [], False),
+        (record(FAST * 100, []), [], False),
+        (record(FAST * 10, FAST * 90), ["steady from warm-up step 1 on"], False),
+        (record([0.5] + FAST * 9, FAST * 90), ["steady from warm-up step 2 on"], False),
+        (record([], FAST * 90), ["steady from step 1 on"], False),
         (
-            record([0.5] + [0.02] * 9, [0.02] * 90),
-            ("step times are steady from warm-up step 2 on", False),
+            record(SLOW * 10, SLOW * 15 + FAST * 85),
+            ["only from step 16 on, after 15 of 100 timed", "--num_warmup_batches=25 or --warmup"],
+            True,
         ),
-        (record([], [0.02] * 90), ("step times are steady from step 1 on", False)),
+        (record(SLOW * 10, SLOW * 15 + FAST * 85, "limit"), ["only from step 16 on"], True),
         (
-            record([0.03] * 10, [0.03] * 15 + [0.02] * 85),
-            (
-                "step times are steady only from step 16 on, after 15 of 100 timed steps; "
-                "--num_warmup_batches=25 or --warmup=auto would leave them out",
-                True,
-            ),
-        ),
-        (
-            record([0.03] * 10, [0.03] * 15 + [0.02] * 85, "limit"),
-            ("step times are steady only from step 16 on, after 15 of 100 timed steps", True),
+            record(FAST * 10, FAST * 50 + SLOW * 50),
+            ["only from step 51 on", "slower than before: from 20 to 30 ms"],
+            True,
         ),
         (
-            record([0.02] * 10, [0.02] * 50 + [0.03] * 50),
-            (
-                "step times are steady only from step 51 on, after 50 of 100 timed steps, and "
-                "slower than before: from 20 to 30 ms",
-                True,
-            ),
-        ),
-        (
-            record([0.02] * 10, [0.02] * 90 + [0.03] * 10),
-            (
-                "step times reached no steady state: the last change, from 20 to 30 ms, came at "
-                "step 91; a longer run or a quieter machine would give a clearer result",
-                True,
-            ),
+            record(FAST * 10, FAST * 90 + SLOW * 10),
+            ["no steady state", "from 20 to 30 ms, came at step 91"],
+            True,
         ),
     ],
 )
-def test_steady_state(run, expected):
-    assert steady_state_notice(run) == expected
+def test_steady_state(run, words, warns):
+    notice = steady_state_notice(run)
+    assert (notice is not None) == bool(words)
+    if notice is not None:
+        assert notice[1] is warns
+        assert all(part in notice[0] for part in words)
+        assert ("--num_warmup_batches" in notice[0]) == any("--num_warmup" in w for w in words)
 
 
 def test_warm_up_at_its_limit():
     assert warm_up_warning(record([0.02] * 40, [0.02], "steady")) is None
-    assert warm_up_warning(record([0.02] * 40, [0.02], "limit")) == (
-        "step times were not steady after 40 warm-up steps, the most that --max_warmup_batches "
-        "allows; timing began nevertheless"
-    )
+    warning = warm_up_warning(record([0.02] * 40, [0.02], "limit"))
+    assert "not steady after 40 warm-up steps, the most that --max_warmup_batches" in warning
 
 
 @pytest.mark.parametrize(
-    ("peak", "source", "expected"),
+    ("peak", "source", "words"),
     [
         (None, None, None),
         (6000.0, "measured: matmul", None),
-        (
-            4000.0,
-            "measured: matmul",
-            "MFU would be 150 % and is left out: the peak (measured: matmul) is too low; it was "
-            "measured while other programs used the machine; measure again on a quiet machine",
-        ),
-        (
-            5000.0,
-            "given: --peak_flops",
-            "MFU would be 120 % and is left out: the peak (given: --peak_flops) is too low; "
-            "--peak_flops would correct it",
-        ),
+        (4000.0, "measured: matmul", "150 % and is left out: the peak (measured: matmul) is too"),
+        (5000.0, "given: --peak_flops", "--peak_flops would correct it"),
     ],
 )
-def test_more_than_the_peak(peak, source, expected):
+def test_more_than_the_peak(peak, source, words):
     run = Measurements(command=[], config={})
     # 8 images of 15 FLOP in 0.02 s.
     run.batch = Batch(per_device=8, global_=8)
@@ -111,7 +92,9 @@ def test_more_than_the_peak(peak, source, expected):
     )
     run.add_step(0.02)
     run.note(peak_flops_per_sec=peak, peak_flops_source=source)
-    assert peak_warning(run.record()) == expected
+    warning = peak_warning(run.record())
+    assert (warning is None) == (words is None)
+    assert words is None or words in warning
     assert (run.record().summary().mfu is None) == (peak != 6000.0)
 
 
@@ -130,30 +113,22 @@ def _scaled_record(start, end, warmup=(), timed=()):
 
 
 @pytest.mark.parametrize(
-    ("record", "lines"),
+    ("record", "words"),
     [
-        (_scaled_record(None, None), []),
-        (_scaled_record(128.0, 128.0), []),
+        (_scaled_record(None, None), None),
+        (_scaled_record(128.0, 128.0), None),
         (_scaled_record(128.0, 512.0), ["the loss scale went from 128 to 512"]),
-        (
-            _scaled_record(2.0**24, 2.0**23, timed=[1]),
-            [
-                "1 of 6 steps skipped for gradients that were not finite; "
-                "the loss scale went from 16777216 to 8388608"
-            ],
-        ),
+        (_scaled_record(2.0**24, 2.0**23, timed=[1]), ["1 of 6 steps skipped", "to 8388608"]),
         (
             _scaled_record(4.0, 1.0, [1, 2], [3]),
-            [
-                "3 of 6 steps skipped for gradients that were not finite (2 of them in the "
-                "warm-up); the loss scale went from 4 to 1, its minimum: the range of "
-                "fp16 is an unlikely cause"
-            ],
+            ["3 of 6 steps", "(2 of them in the warm-up)", "to 1, its minimum", "unlikely cause"],
         ),
     ],
 )
-def test_what_an_automatic_loss_scale_did(record, lines):
-    assert loss_scaling_lines(record) == lines
+def test_what_an_automatic_loss_scale_did(record, words):
+    lines = loss_scaling_lines(record)
+    assert len(lines) == (words is not None)
+    assert all(part in lines[0] for part in words or ())
 
 
 def test_summary_in_words():

@@ -47,8 +47,8 @@ def flags(**more: object) -> dict[str, object]:
 
 @pytest.mark.parametrize(
     ("mode", "towers"),
-    [pytest.param(*mode.values, 3, id=mode.id) for mode in MODES]
-    + [pytest.param(*MODES[1].values, 1, id="alone"), pytest.param(RELAXED, 2, id="relaxed")],
+    [pytest.param(*mode.values, 2, id=mode.id) for mode in MODES]
+    + [pytest.param(*MODES[1].values, 1, id="alone"), pytest.param(RELAXED, 3, id="relaxed")],
 )
 def test_a_clean_run_passes_and_says_how_often_it_was_checked(
     mode: dict[str, object], towers: int
@@ -60,19 +60,10 @@ def test_a_clean_run_passes_and_says_how_often_it_was_checked(
     # Before the first step and after steps 2 and 4.
     assert record.measured.replica_checks == (3 if copies else None)
     assert RunRecord.from_json(record.to_json()).measured == record.measured
-
-
-@pytest.mark.parametrize(
-    ("mode", "towers"),
-    [pytest.param(*mode.values, 2, id=mode.id) for mode in MODES]
-    + [pytest.param(*MODES[1].values, 1, id="alone")],
-)
-def test_a_notice_says_where_there_is_nothing_to_compare(mode: dict[str, str], towers: int) -> None:
-    manager = build(**mode, num_gpus=towers).manager
-    compared = manager.replicas_in_sync and equal_copies(manager, {})
-    words = [f"--{name}={value}" for name, value in mode.items()]
+    # A notice says where there is nothing to compare.
+    words = [f"--{name}={str(value).lower()}" for name, value in mode.items()]
     notices = parse_args([f"--num_gpus={towers}", "--check_replica_consistency=1", *words]).notices
-    assert bool(compared) != any("--check_replica_consistency has no" in line for line in notices)
+    assert copies != any("--check_replica_consistency has no" in line for line in notices)
 
 
 def test_moving_averages_are_left_out_and_slots_are_not() -> None:
@@ -128,8 +119,8 @@ def weight(built, tower):
     return built.manager.trainable_variables_on_device(tower)[2]
 
 
-@pytest.mark.parametrize("towers", [2, 3])
-def test_one_bit_of_one_copy_is_named(spoil, towers: int, tmp_path: Path) -> None:
+def test_one_bit_of_one_copy_is_named(spoil, tmp_path: Path) -> None:
+    towers = 3
     spoil(lambda built: [weight(built, towers - 1)], WARMUP + 2)
     path = tmp_path / "record.json"
     params = flags(variable_update="replicated", num_gpus=towers, result_json=str(path))

@@ -75,35 +75,6 @@ def test_functions_that_ran_since_an_earlier_collection_do_not_count():
         assert 200 <= sum(len(graph.node) for graph in found) < 300
 
 
-@pytest.mark.parametrize(
-    ("flag", "file"),
-    [("graph_file", "none/graph.pb"), ("partitioned_graph_file_prefix", "none/part.pb")],
-)
-def test_a_path_that_cannot_be_written_is_refused(tmp_path, capsys, flag, file):
-    assert main(["--model=trivial", f"--{flag}={tmp_path / file}"]) == 2
-    out, err = capsys.readouterr()
-    assert (out, err.count("\n")) == ("", 1)
-    assert err.startswith(f"cnnbench: error: --{flag}={tmp_path}")
-
-
-def test_a_warm_up_step_is_needed(capsys):
-    flags = ["--num_warmup_batches=0", "--partitioned_graph_file_prefix=part"]
-    assert main(["--model=trivial", *flags]) == 2
-    assert "leave out --num_warmup_batches=0" in capsys.readouterr().err
-
-
-def test_two_flags_cannot_share_a_file(capsys):
-    assert main(["--model=trivial", "--graph_file=a.json", "--result_json=./a.json"]) == 2
-    assert "--graph_file=a.json: is the file of --result_json too" in capsys.readouterr().err
-    flags = ["--tfprof_file=a.txt", "--profile_layers=b.svg,a.txt"]
-    assert main(["--model=trivial", *flags]) == 2
-    assert "a.txt: is the file of --tfprof_file too" in capsys.readouterr().err
-    flags = ["--partitioned_graph_file_prefix=a.txt", "--result_json=a1.txt"]
-    assert main(["--model=trivial", *flags]) == 2
-    message = "--partitioned_graph_file_prefix=a1.txt: is the file of --result_json too"
-    assert message in capsys.readouterr().err
-
-
 def test_evaluations_have_a_notice(quick_start, tmp_path, capsys):
     flags = ["--model=trivial", "--device=cpu", "--eval", f"--train_dir={tmp_path}"]
     assert main([*flags, "--graph_file=graph.pb"]) == 4

@@ -7,7 +7,6 @@ from collections import Counter
 
 import pytest
 
-from cnnbench.cli import main
 from cnnbench.models import get_model
 from cnnbench.models.declare import declare
 from cnnbench.records.outputs import KINDS, is_replaceable
@@ -106,21 +105,3 @@ def test_the_first_step_is_not_profiled(run, tmp_path):
     path = tmp_path / "profile.json"
     run(f"--profile_json={path}", "--num_warmup_batches=3")
     assert len(json.loads(path.read_text())["step_seconds"]) == 2
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--profile_json=none/x"], "--profile_json=none/x: there is no folder"),
-        (["--profile_json=x", "--trace_file=y"], "--profile_json=x: cannot go with --trace_file"),
-        (["--profile_json=x", "--num_warmup_batches=0"], "leave out --num_warmup_batches=0"),
-        (["--profile_json=x", "--result_json=x"], "is the file of --"),
-        (["--profile_json=x", "--profile_steps=0"], "--profile_steps=0: must be at least 1"),
-    ],
-)
-def test_wrong_use_is_refused(flags, message, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert main(["--model=trivial", "--device=cpu", *flags]) == 2
-    err = capsys.readouterr().err
-    assert message in err
-    assert err.count("\n") == 1

@@ -118,8 +118,10 @@ def test_what_python_says_passes_and_all_else_is_told(
         assert f"lost: {words}" in out
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("to_group", [False, True])
+@pytest.mark.parametrize(
+    ("number", "to_group"),
+    [(signal.SIGINT, True), (signal.SIGTERM, False), (signal.SIGHUP, True), (signal.SIGINT, False)],
+)
 def test_a_signal_interrupts_the_child_once(
     start: Start, number: signal.Signals, to_group: bool
 ) -> None:
@@ -176,13 +178,12 @@ def test_a_real_run_that_tensorflow_ends(tmp_path: Path, command: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "words"),
+    ("command", "body", "words"),
     [
-        ("os._exit(0)", "{} or a native library ended the process with exit code 0"),
-        ("os.abort()", "ended by SIGABRT: native code gave up"),
+        (("models",), "os._exit(0)", "{} or a native library ended the process with exit code 0"),
+        (("run", "--model=trivial"), "os.abort()", "ended by SIGABRT: native code gave up"),
     ],
 )
-@pytest.mark.parametrize("command", [("run", "--model=trivial"), ("models",)])
 def test_a_plug_in_that_ends_the_process_while_planning(
     tmp_path: Path, command: tuple[str, ...], body: str, words: str
 ) -> None:
@@ -211,14 +212,17 @@ try:
     print("measures", os.getpid(), flush=True){TAIL}"""
 
 
-@pytest.mark.parametrize("first", ["", "supervisor.watched(supervisor.NUMPY)"])
+NUMPY = "supervisor.watched(supervisor.NUMPY)"
+
+
 @pytest.mark.parametrize(
-    ("planned", "body", "code", "words"),
+    ("first", "planned", "body", "code", "words"),
     [
-        ("os._exit(0)", "", 4, "--model_plugin=own.py or a native library ended the process"),
-        ("", "os._exit(0)", 4, "a native library ended the process with exit code 0"),
-        ("", "supervisor.announce(3); sys.exit(3)", 3, ""),
-        ("", "os.killpg(0, signal.SIGTERM); time.sleep(30)", 130, ""),
+        ("", "os._exit(0)", "", 4, "--model_plugin=own.py or a native library ended the process"),
+        (NUMPY, "", "os._exit(0)", 4, "a native library ended the process with exit code 0"),
+        (NUMPY, "", "supervisor.announce(3); sys.exit(3)", 3, ""),
+        ("", "", "os.killpg(0, signal.SIGTERM); time.sleep(30)", 130, ""),
+        (NUMPY, "", "os.killpg(0, signal.SIGTERM); time.sleep(30)", 130, ""),
     ],
 )
 def test_planning_and_measuring_have_a_parent_each(

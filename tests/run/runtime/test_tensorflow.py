@@ -74,6 +74,13 @@ def test_the_environment_is_set_but_never_overridden(monkeypatch) -> None:
     assert "CUDA_VISIBLE_DEVICES" not in os.environ
 
 
+@pytest.mark.parametrize(("flags", "count"), [({}, "2"), ({"per_gpu_thread_count": 3}, "3")])
+def test_every_gpu_has_threads_of_its_own(flags, count, monkeypatch) -> None:
+    monkeypatch.setattr(os, "environ", {})
+    export_environment(Settings.of(Params(**flags)))
+    assert os.environ["TF_GPU_THREAD_COUNT"] == count
+
+
 def test_xla_is_told_of_its_folder_whatever_the_working_directory(monkeypatch, tmp_path) -> None:
     monkeypatch.chdir(tmp_path)
     for flags, expected in (

@@ -34,7 +34,7 @@ def run(**flags: object) -> tuple[RunRecord, str]:
 
 
 @pytest.mark.parametrize(
-    "mode", [["--variable_update=replicated"], ["--variable_update=independent"], []]
+    "mode", [["--variable_update=replicated"], ["--variable_update=independent"]]
 )
 def test_a_scale_that_overflows_settles(
     mode: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -95,20 +95,15 @@ def test_the_default_start_is_that_of_a_constant_scale() -> None:
     assert "loss scale" not in err
 
 
-def test_runs_with_a_constant_scale_record_no_scaling() -> None:
-    record, _ = run(num_batches=2, fp16_enable_auto_loss_scale=False)
-    assert record.loss_scaling is None
-
-
-@pytest.mark.parametrize("flags", [{"precision": "bf16"}, {"precision": "fp32"}])
-def test_without_fp16_nothing_is_scaled(flags: dict[str, str]) -> None:
+@pytest.mark.parametrize("flags", [{"fp16_enable_auto_loss_scale": False}, {"precision": "bf16"}])
+def test_a_constant_scale_or_none_is_not_recorded(flags: dict[str, object]) -> None:
     record, _ = run(num_batches=2, fp16_inc_loss_scale_every_n=1, **flags)
     assert record.loss_scaling is None
 
 
 @pytest.mark.parametrize(
     "later",
-    [{}, {"variable_update": "replicated", "num_gpus": 2}, {"variable_update": "independent"}],
+    [{"variable_update": "replicated", "num_gpus": 2}, {"variable_update": "independent"}],
 )
 def test_scale_and_counter_go_on_after_a_resume(later: dict[str, object], tmp_path: Path) -> None:
     flags = {"fp16_inc_loss_scale_every_n": 5, "train_dir": str(tmp_path)}

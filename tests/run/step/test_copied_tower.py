@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from small_networks import cut
 
 from cnnbench import BenchmarkCNN, Params
 from cnnbench.base.plugins import load
 from cnnbench.cli import main
 from cnnbench.data.source import TowerBatch
 from cnnbench.data.synthetic import synthetic_rows
-from cnnbench.models import Model, declare, get_model
+from cnnbench.models import LearningRateSpec, Model, declare, get_model
 from cnnbench.models.elements import resolve
 from cnnbench.run.driver.build import BuiltRun
 from cnnbench.run.step import train_step
@@ -39,9 +38,21 @@ def forecast() -> Model:
     return get_model("forecast", "weather")
 
 
+class Drawing(Model):
+    """Batch norm, and numbers that are drawn."""
+
+    name, dataset, image_size, batch_size = "drawing", "imagenet", 8, 2
+    learning_rate = LearningRateSpec(1.0)
+
+    def build(self, net: Any, images: Any) -> Any:
+        x = net.conv(images, 4, 3, 2, batch_norm=True)
+        x = net.add(x, net.drop_path(net.conv(x, 4, 3, batch_norm=True), 0.5))
+        return net.logits(net.dropout(net.flatten(x), 0.5))
+
+
 CASES = {
-    "dropped paths": (lambda: cut(get_model("efficientnet_b0", "imagenet")), TRAINING),
-    "bf16": (lambda: get_model("resnet20", "cifar10"), replace(TRAINING, compute_dtype="bfloat16")),
+    "dropped paths": (Drawing, TRAINING),
+    "bf16": (Drawing, replace(TRAINING, compute_dtype="bfloat16")),
     "forward only": (lambda: get_model("lenet", "imagenet"), StepConfig(forward_only=True)),
     "XLA": (forecast, replace(TRAINING, xla_compile=True)),
     "slices, several inputs": (forecast, TRAINING),

@@ -43,7 +43,11 @@ def test_reductions(flags):
     assert not findings(flags)
 
 
-@pytest.mark.parametrize("flags", gpu_cases.JOBS, ids=named)
+# The others send what one of these sends, and less.
+JOBS = [gpu_cases.JOBS[number] for number in (0, 2, 3, 4, 6, 8)]
+
+
+@pytest.mark.parametrize("flags", JOBS, ids=named)
 def test_jobs(flags):
     assert not findings({**TINY, **flags})
 
@@ -52,7 +56,7 @@ def test_jobs(flags):
     ("name", "dataset"),
     [
         ("ncf", "ratings"),
-        *((name, "imagenet") for name in ("efficientnet_b0", "vit_b16", "swin_t")),
+        ("swin_t", "imagenet"),
     ],
 )
 def test_kinds_of_operations(name, dataset, monkeypatch):
@@ -63,16 +67,8 @@ def test_kinds_of_operations(name, dataset, monkeypatch):
 
 
 def test_detections_are_suppressed_on_the_host():
-    """CombinedNonMaxSuppression has no GPU kernel."""
+    """CombinedNonMaxSuppression has no GPU kernel, which would be found."""
     flags = {"model": "ssd300", "data_name": "coco", "eval": True, "train_dir": "not read"}
-    with gpu_graphs.pretending():
-        built = gpu_graphs.build({**flags, "num_gpus": 2, "num_eval_batches": 1})
-        graph = built.evaluator._function.concrete.graph
-    (suppressed, *_) = found = [
-        o.device for o in graph.get_operations() if o.type == "CombinedNonMaxSuppression"
-    ]
-    assert len(found) == 2
-    assert suppressed == "/job:localhost/replica:0/task:0/device:CPU:0"
     assert not findings({**flags, "num_gpus": 2, "num_eval_batches": 1})
 
 
@@ -83,12 +79,11 @@ def short_utterances(monkeypatch):
         monkeypatch.setattr(DeepSpeech2, name, size)
 
 
-@pytest.mark.parametrize("steps", gpu_cases.STEPS[:2], ids=["training", "forward"])
 @pytest.mark.usefixtures("short_utterances")
-def test_loops_stay_on_their_tower(steps):
+def test_loops_stay_on_their_tower():
     """The body of a loop names devices, which a copied tower would share with the first."""
     assert not findings(
-        {"model": "deepspeech2", "data_name": "librispeech", "num_gpus": 2, **steps}
+        {"model": "deepspeech2", "data_name": "librispeech", "num_gpus": 2, **gpu_cases.TRAINED}
     )
 
 

@@ -83,16 +83,22 @@ def make_variables(devices):
     return variables
 
 
-def run(optimizer, groups, gradients, rates, traced=True):
-    """Applies gradients[step][i] to variable i of every group, in one function for all."""
+def run(optimizer, groups, gradients, rates):
+    """Applies gradients[step][i] to variable i of every group, in one function for all.
 
+    Returns:
+      The operations of a step.
+    """
+    ops = []
+
+    @tf.function(autograph=False)
     def step(grads, rate):
         for variables in groups:
-            optimizer.apply_gradients(list(zip(grads, variables, strict=True)), rate)
+            ops.extend(optimizer.apply_gradients(list(zip(grads, variables, strict=True)), rate))
 
-    function = tf.function(step, autograph=False) if traced else step
     for grads, rate in zip(gradients, rates, strict=True):
-        function([tf.constant(g) for g in grads], tf.constant(rate, tf.float32))
+        step([tf.constant(g) for g in grads], tf.constant(rate, tf.float32))
+    return ops
 
 
 def draw_gradients(steps=STEPS):
@@ -103,71 +109,34 @@ def draw_gradients(steps=STEPS):
 RATES = [0.1, 0.1, 0.05, 0.0, 0.2, 0.01]
 
 
-@pytest.mark.parametrize("traced", [True, False])
 @pytest.mark.parametrize("name", ORACLES)
-def test_six_steps_with_a_changing_rate(name, traced, cpu_devices):
+def test_six_steps_of_several_groups_with_a_changing_rate(name, cpu_devices):
+    """On one device, on three, and on one more."""
     optimizer = make_optimizer(Flags(optimizer=name))
-    variables = make_variables(cpu_devices[:1])
-    start = [v.numpy().astype(np.float64) for v in variables]
-    optimizer.create_slots(variables)
-    gradients = draw_gradients()
-    run(optimizer, [variables], gradients, RATES, traced)
-    slots = optimizer.slot_variables()
-    for index, variable in enumerate(variables):
-        series = [step[index].astype(np.float64) for step in gradients]
-        weights, state = ORACLES[name](start[index], series, RATES)
-        np.testing.assert_allclose(variable.numpy(), weights, rtol=2e-5, atol=1e-6)
-        assert {slot for slot, ref in slots if ref == variable.ref()} == set(state)
-        for slot, value in state.items():
-            np.testing.assert_allclose(
-                slots[slot, variable.ref()].numpy(), value, rtol=2e-5, atol=1e-6
-            )
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 8])
-@pytest.mark.parametrize("name", ORACLES)
-def test_every_group_steps_alike_on_its_own_device(name, count, cpu_devices):
-    optimizer = make_optimizer(Flags(optimizer=name))
-    groups = [make_variables([device]) for device in cpu_devices[:count]]
+    groups = [
+        make_variables(devices) for devices in (cpu_devices[:1], cpu_devices[1:4], cpu_devices[7:])
+    ]
+    start = [v.numpy().astype(np.float64) for v in groups[0]]
     for variables in groups:
         optimizer.create_slots(variables)
-    run(optimizer, groups, draw_gradients(), RATES)
-    for device, variables in zip(cpu_devices[:count], groups, strict=True):
-        for variable, first in zip(variables, groups[0], strict=True):
-            np.testing.assert_array_equal(variable.numpy(), first.numpy())
-            for slot in OPTIMIZERS[name].slots:
-                state = optimizer.slot_variables()[slot.name, variable.ref()]
-                assert state.device == variable.device == device
-
-
-@pytest.mark.parametrize("name", ORACLES)
-def test_variables_of_one_group_may_be_spread(name, cpu_devices):
-    together, spread = make_variables(cpu_devices[:1]), make_variables(cpu_devices[:3])
-    for variables in (together, spread):
-        optimizer = make_optimizer(Flags(optimizer=name))
-        optimizer.create_slots(variables)
-        run(optimizer, [variables], draw_gradients(), RATES)
-    for one, other in zip(together, spread, strict=True):
-        np.testing.assert_array_equal(one.numpy(), other.numpy())
-
-
-@pytest.mark.parametrize("name", ORACLES)
-def test_update_ops_are_on_the_variables_device(name, cpu_devices):
-    optimizer = make_optimizer(Flags(optimizer=name))
-    variables = make_variables(cpu_devices[1:4])
-    optimizer.create_slots(variables)
-    ops = []
-
-    @tf.function(autograph=False)
-    def step(rate):
-        pairs = [(tf.zeros(v.shape), v) for v in variables]
-        ops.extend(optimizer.apply_gradients(pairs, rate))
-
-    step.get_concrete_function(tf.TensorSpec([], tf.float32))
+    gradients = draw_gradients()
+    ops = run(optimizer, groups, gradients, RATES)
+    slots = optimizer.slot_variables()
+    for index in range(len(SHAPES)):
+        series = [step[index].astype(np.float64) for step in gradients]
+        weights, state = ORACLES[name](start[index], series, RATES)
+        for variables in groups:
+            variable = variables[index]
+            np.testing.assert_allclose(variable.numpy(), weights, rtol=2e-5, atol=1e-6)
+            assert {slot for slot, ref in slots if ref == variable.ref()} == set(state)
+            for slot, value in state.items():
+                own = slots[slot, variable.ref()]
+                np.testing.assert_allclose(own.numpy(), value, rtol=2e-5, atol=1e-6)
+                assert own.device == variable.device
     applies = [op for op in ops if op.type.startswith("ResourceApply")]
-    assert [op.device for op in applies] == [v.device for v in variables]
-    # Nothing but the fused ops, and two advanced powers for Adam.
-    assert len(ops) == len(variables) + (2 if name == "adam" else 0)
+    assert [op.device for op in applies] == [v.device for group in groups for v in group]
+    # Nothing but the fused ops, and two advanced powers of each group for Adam.
+    assert len(ops) == len(applies) + (2 * len(groups) if name == "adam" else 0)
 
 
 def test_slots_have_canonical_names_and_are_not_trainable(cpu_devices):
@@ -197,9 +166,8 @@ def test_adam_counts_the_steps_of_each_group(cpu_devices):
     assert devices == list(cpu_devices[:2])
 
 
-@pytest.mark.parametrize("name", ORACLES)
-def test_no_gradients_no_step(name, cpu_devices):
-    optimizer = make_optimizer(Flags(optimizer=name))
+def test_no_gradients_no_step(cpu_devices):
+    optimizer = make_optimizer(Flags(optimizer="adam"))
     optimizer.create_slots(make_variables(cpu_devices[:1]))
     before = [p.numpy() for v in optimizer.shared_variables().values() for p in v]
     assert optimizer.apply_gradients([], tf.constant(0.1)) == []
@@ -232,12 +200,12 @@ def test_an_empty_group_is_ignored():
     assert optimizer.shared_variables() == {"beta1_power": [], "beta2_power": []}
 
 
-@pytest.mark.parametrize("name", [name for name, spec in OPTIMIZERS.items() if spec.slots])
-def test_a_variable_without_slots_is_an_error(name, cpu_devices):
-    optimizer = make_optimizer(Flags(optimizer=name))
+def test_a_variable_without_slots_is_an_error(cpu_devices):
     variable = make_variables(cpu_devices[:1])[0]
     with pytest.raises(KeyError):
-        optimizer.apply_gradients([(tf.zeros(SHAPES[0]), variable)], tf.constant(0.1))
+        optimizer_of("momentum").apply_gradients(
+            [(tf.zeros(SHAPES[0]), variable)], tf.constant(0.1)
+        )
 
 
 def test_every_optimizer_has_an_oracle():
@@ -291,7 +259,7 @@ def test_a_declaration_is_all_that_an_optimizer_needs(monkeypatch, cpu_devices):
     assert needed - estimate(plain, plan, "cpu").total == size
 
 
-@pytest.mark.parametrize("decay", [0.0, 4e-5, 0.25])
+@pytest.mark.parametrize("decay", [0.0, 0.25])
 def test_fused_decay_is_that_of_the_gradient(decay, cpu_devices):
     optimizer = make_optimizer(Flags(optimizer="sgd"))
     variables = make_variables(cpu_devices[:1])

@@ -1,4 +1,7 @@
-"""Functions of the timed loop are traced once; a call with another signature is named."""
+"""Functions of the timed loop are traced once; a call with another signature is named.
+
+That a step is traced once in every mode is shown in test_skipped_steps.py.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,6 @@ import built_runs
 import numpy as np
 import pytest
 import tensorflow as tf
-from built_runs import MODES
 
 from cnnbench import BenchmarkCNN, RunRecord
 from cnnbench.cli import main
@@ -66,15 +68,6 @@ def test_what_has_changed_is_named(
         traced(*arguments)
     assert str(error.value).startswith("the step would have to be traced again: ")
     assert changed in str(error.value)
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_a_step_is_traced_once_in_every_mode(mode: dict[str, str]) -> None:
-    flags = {"precision": "fp16", "fp16_enable_auto_loss_scale": True, "optimizer": "adam"}
-    built = built_runs.build(**mode, **flags, num_gpus=3)
-    for _ in range(3):
-        built.step().loss.numpy()
-    assert built.step.traces == 1
 
 
 def test_batches_of_another_size_end_a_run(

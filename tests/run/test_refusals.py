@@ -1,0 +1,82 @@
+"""Flags of outputs and modes of a run that are refused: each with a line that names the flag."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cnnbench.cli import main
+
+FROZEN = ("--forward_only", "--freeze_when_forward_only")
+INT8 = ("--device=cpu", "--precision=int8")
+
+REFUSED: list[tuple[tuple[str, ...], str, str]] = [
+    # Outputs: flags, the one that is named, and words of the reason.
+    (("--graph_file=none/x.pb",), "graph_file=none/x.pb", "no folder"),
+    (("--partitioned_graph_file_prefix=none/x",), "partitioned_graph_file_prefix", "no folder"),
+    (("--trace_file=none/x",), "trace_file=none/x", "no folder"),
+    (("--tfprof_file=none/x",), "tfprof_file=none/x", "no folder"),
+    (("--profile_json=none/x",), "profile_json=none/x", "no folder"),
+    (("--profile_layers=none/x.svg",), "profile_layers=none/x.svg", "no folder"),
+    (("--profile_layers=x.txt,x.doc",), "profile_layers=x.doc", "must end in one of .txt, .csv, "),
+    (("--profile_layers=x.svg,",), "profile_layers=", "must end in one of .txt, .csv, "),
+    (
+        ("--nouse_chrome_trace_format", "--trace_file=file/below"),
+        "trace_file=file/below",
+        "must be a directory to write to",
+    ),
+    (("--benchmark_log_dir=file/below",), "benchmark_log_dir=file/below", "must be a directory"),
+    (("--xla", "--xla_cache_dir=file/below"), "xla_cache_dir=file/below", "must be a directory"),
+    (
+        ("--eval", "--train_dir=.", "--summary_verbosity=1", "--eval_dir=file"),
+        "eval_dir=file",
+        "must be a directory",
+    ),
+    (("--graph_file=a.json", "--result_json=./a.json"), "graph_file=a.json", "--result_json too"),
+    (("--profile_json=x", "--result_json=x"), "", "is the file of --"),
+    (("--tfprof_file=a.txt", "--profile_layers=b.svg,a.txt"), "", "the file of --tfprof_file too"),
+    (
+        ("--partitioned_graph_file_prefix=a.txt", "--result_json=a1.txt"),
+        "partitioned_graph_file_prefix=a1.txt",
+        "is the file of --result_json too",
+    ),
+    # Profilers look at steps of the warm-up.
+    *(
+        ((f"--{flag}=x", "--num_warmup_batches=0"), flag, "leave out --num_warmup_batches=0")
+        for flag in ("partitioned_graph_file_prefix", "profile_json", "trace_file", "tfprof_file")
+    ),
+    (("--profile_json=x", "--trace_file=y"), "profile_json=x", "cannot go with --trace_file"),
+    (("--profile_json=x", "--profile_steps=0"), "profile_steps=0", "must be at least 1"),
+    # What cannot be frozen, and what cannot be computed in integers.
+    ((*FROZEN, "--train_dir=d"), "freeze_when_forward_only", "cannot go with --train_dir"),
+    (
+        (*FROZEN, "--model=vgg16", "--num_gpus=4"),
+        "freeze_when_forward_only",
+        "has 2.06 GiB of weights, and a graph holds less",
+    ),
+    ((*INT8, *FROZEN), "precision=int8", "trivial has no convolution"),
+    ((*INT8, "--model=lenet", "--freeze_when_forward_only"), "", "--forward_only"),
+    ((*INT8, "--model=lenet", "--forward_only"), "precision=int8", "needs --forward_only and"),
+    (("roofline", "lenet", *INT8, *FROZEN), "precision=int8", "not here: "),
+]
+
+
+@pytest.mark.parametrize(("flags", "flag", "words"), REFUSED, ids=lambda x: str(x)[:60])
+def test_wrong_use_is_refused_before_anything_is_written(
+    flags: tuple[str, ...],
+    flag: str,
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    model = () if flags[0] == "roofline" else ("--model=trivial",)
+    assert main([*model, *flags]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith(f"cnnbench: error: --{flag}")
+    assert words in err
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
