@@ -156,8 +156,13 @@ def test_what_fails_is_recorded_and_the_rest_goes_on(sweep):
         "oom": (FAKE.OOM, "out_of_memory", "BenchmarkError"),
     }
     entries = [
-        entry(name, behaviour, timeout=1, flags={"batch_size": 64})
-        for name, (behaviour, _, _) in bad.items()
+        entry(
+            name,
+            behaviour,
+            timeout=0.5 if status == "timed_out" else 60,
+            flags={"batch_size": 64},
+        )
+        for name, (behaviour, status, _) in bad.items()
     ]
     results = sweep(*entries, entry("good", FAKE.OK))
     assert results[("good", 1)].ended.status == "ok"
@@ -311,7 +316,7 @@ def test_a_shape_bug_is_not_walked_down(sweep):
 @pytest.mark.parametrize(
     ("searched", "status", "sizes"),
     [
-        (entry("a", FAKE.HANG, timeout=1, max_batch_search=SEARCH), "timed_out", []),
+        (entry("a", FAKE.HANG, timeout=0.2, max_batch_search=SEARCH), "timed_out", []),
         (
             entry("a", FAKE.OOM, flags={"batch_size": 64}, max_batch_search={"multiple_of": 32}),
             "out_of_memory",

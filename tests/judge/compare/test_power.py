@@ -47,20 +47,21 @@ def test_one_process_that_met_a_neighbour_leaves_its_configuration_decided():
 def test_a_quiet_suite_finds_a_fifth_in_every_configuration():
     draw = random.Random(2)
     count = processes_to_decide(SMOKE)
-    found = [verdicts(suite(draw, count, 0.05)) == {Verdict.SLOWER} for _ in range(25)]
+    found = [verdicts(suite(draw, count, 0.05)) == {Verdict.SLOWER} for _ in range(8)]
     assert all(found)
 
 
-@pytest.mark.parametrize("scatter", [0.07, 0.1])
-def test_about_so_many_find_it_on_a_noisy_machine(scatter):
-    draw = random.Random(3)
+def test_about_so_many_find_it_on_a_noisy_machine():
+    # So many find it in nine suites of ten, and the fewest that a verdict takes in hardly any:
+    # fewer than 6 of 10, or more, would be one chance in a hundred.
+    draw, scatter = random.Random(3), 0.1
     count = processes_to_find(-0.2, scatter, SMOKE)
-    enough = [verdicts(suite(draw, count, scatter)) == {Verdict.SLOWER} for _ in range(40)]
-    assert sum(enough) >= 33
+    enough = [verdicts(suite(draw, count, scatter)) == {Verdict.SLOWER} for _ in range(10)]
+    assert sum(enough) >= 6
     few = processes_needed(Policy(), SMOKE)
-    if count > few + 2:
-        less = [verdicts(suite(draw, few, scatter)) == {Verdict.SLOWER} for _ in range(40)]
-        assert sum(less) <= 20
+    assert count > few + 2
+    less = [verdicts(suite(draw, few, scatter)) == {Verdict.SLOWER} for _ in range(10)]
+    assert sum(less) <= 5
 
 
 def test_more_scatter_and_smaller_changes_take_more():

@@ -40,10 +40,10 @@ def test_intervals_cover_the_median_of_a_skewed_distribution_often_enough():
     draw = random.Random(7)
     true = stats.lognorm(0.5).median()
     hits = 0
-    for _ in range(2000):
+    for _ in range(500):
         low, high = median_interval([draw.lognormvariate(0, 0.5) for _ in range(8)])
         hits += low <= true <= high
-    assert hits / 2000 >= 0.94  # 99.2 % in truth
+    assert hits / 500 >= 0.98  # 99.2 % in truth, less three standard deviations of the draws
 
 
 def test_statistics_are_those_of_compare(runs):
