@@ -176,7 +176,8 @@ LAUNCHER = """
 @contextlib.contextmanager
 def launched(folder, chief, ps):
     """A process that runs a job which does not end by itself."""
-    path = [str(FAKE.parent), *filter(None, os.environ.get("PYTHONPATH", "").split(":"))]
+    own = (str(FAKE.parent), str(FAKE.parents[2] / "helpers"))
+    path = [*own, *filter(None, os.environ.get("PYTHONPATH", "").split(":"))]
     code = textwrap.dedent(LAUNCHER.format(path=path, folder=str(folder), chief=chief, ps=ps))
     with subprocess.Popen([sys.executable, "-c", code], cwd=FAKE.parents[3]) as process:
         try:

@@ -12,11 +12,11 @@ import forked
 import pytest
 
 from cnnbench.base.text.progress import Reporter
-from cnnbench.campaigns.processes import campaign
+from cnnbench.campaigns.processes import campaign, child
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.results_dir import Journal
 from cnnbench.campaigns.tune import final, race
-from cnnbench.campaigns.tune.bench import BenchSetting
+from cnnbench.campaigns.tune.bench import BenchSetting, RaceBench
 from cnnbench.campaigns.tune.final import Weights
 from cnnbench.campaigns.tune.results import TuneFolder, seed_of
 from cnnbench.campaigns.tune.session import TuneQuestion, tune
@@ -43,7 +43,8 @@ def run(
 ) -> Callable[..., TuneDocument]:
     """Runs a search whose processes have speeds by their flags.
 
-    They are forked, one after the other; with two lanes they are started, and step in turn.
+    They are forked, one after the other, and taken to last equally long; with two lanes they are
+    started, and step in turn.
     """
     monkeypatch.setattr(final.Final, "weights", lambda self, leader: Weights("not now"))
     monkeypatch.setattr(race, "MOST_ROUNDS", 4)
@@ -51,6 +52,10 @@ def run(
     def run(
         seconds: float = 120.0, *, resume: bool = False, lanes: int = 1, **say: object
     ) -> TuneDocument:
+        if lanes > 1:
+            monkeypatch.setattr(campaign, "execute", child.execute)
+        else:
+            monkeypatch.setattr(RaceBench, "process_seconds", 0.1)
         said = {"parent": os.getpid(), "trace": str(tmp_path / "trace"), **say}
         monkeypatch.setenv("FAKE", json.dumps(said))
         space = Space(fixed=FIXED, groups=GROUPS)

@@ -10,11 +10,10 @@ from cnnbench.judge.metrics.registry import (
     METRICS,
     accuracy,
     judged,
-    memory,
     startup,
     throughput,
 )
-from cnnbench.records.parts import Batch, Evaluation, Measured, StartupSeconds
+from cnnbench.records.parts import Batch, Evaluation, StartupSeconds
 
 
 def test_throughput_is_the_global_batch_over_the_median_step(runs):
@@ -46,12 +45,6 @@ def test_what_was_not_measured_is_none(runs):
     assert throughput(runs(100.0, batch=None)) is None
     partly = StartupSeconds(import_=1.0, build=None, first_step=1.0)
     assert startup(runs(startup_seconds=partly)) is None
-
-
-def test_memory_and_startup(runs):
-    assert memory(runs(measured=Measured(peak_memory_bytes=5))) == 5.0
-    seconds = StartupSeconds(import_=1.0, build=2.0, first_step=4.0)
-    assert startup(runs(startup_seconds=seconds)) == 7.0
 
 
 def test_thresholds():
