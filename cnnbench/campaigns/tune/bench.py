@@ -21,7 +21,7 @@ from cnnbench.campaigns.ab.flags import LENGTHS
 from cnnbench.campaigns.ab.side import Side, measuring
 from cnnbench.campaigns.ab.turns import TURN_SECONDS
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.ended import Ended
+from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.outcome import read
 from cnnbench.campaigns.tune.race import Leaver
 from cnnbench.campaigns.tune.results import TuneFolder

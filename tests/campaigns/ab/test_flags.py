@@ -105,8 +105,8 @@ def test_paths_and_variables_are_the_sides_own(tmp_path):
         flags = ("--model_plugin=net.py", "--model=ours")
         side = Side(flags=flags, checkout=tmp_path / name, variables={"PYTHONPATH": "src"})
         assert check(side).notices == ()
-        with pytest.raises(UsageError, match="helper_of_ours"):
-            check(Side(flags=flags, checkout=tmp_path / name))
+    with pytest.raises(UsageError, match="helper_of_ours"):
+        check(Side(flags=flags, checkout=tmp_path / name))
     assert "helper_of_ours" not in sys.modules
 
 

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 import pytest
 import tensorflow as tf
 
-from cnnbench.campaigns.processes.ended import Ended
+from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.outcome import Measuring, blank_record, is_out_of_memory, judge
 from cnnbench.records.parts import ErrorInfo
 from cnnbench.records.run import RunRecord

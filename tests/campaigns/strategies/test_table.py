@@ -10,8 +10,8 @@ from datetime import datetime, timezone
 import pytest
 
 from cnnbench.base.charts.draw import render
+from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.commands import Resolved
-from cnnbench.campaigns.processes.ended import Ended
 from cnnbench.campaigns.strategies import table
 from cnnbench.campaigns.strategies.plan import StrategiesPlan, StrategyCase
 from cnnbench.campaigns.strategies.session import CaseRuns

@@ -8,7 +8,7 @@ import uuid
 
 import pytest
 
-from cnnbench.campaigns.processes.ended import Ended
+from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.outcome import headline
 from cnnbench.campaigns.sweep.planning import Item
 from cnnbench.campaigns.sweep.runner import SweepRun

@@ -7,10 +7,14 @@ import random
 
 import pytest
 
-from cnnbench.judge.compare import Verdict, compare_records
+from cnnbench.judge.compare import Verdict
 from cnnbench.judge.compare.estimate import TwoSamples
-from cnnbench.judge.compare.judge import judge_all, processes_needed
-from cnnbench.judge.compare.power import processes_to_decide, processes_to_find
+from cnnbench.judge.compare.judge import (
+    judge_all,
+    processes_needed,
+    processes_to_decide,
+    processes_to_find,
+)
 from cnnbench.judge.metrics.policy import Policy
 
 SMOKE = 10
@@ -71,19 +75,3 @@ def test_more_scatter_and_smaller_changes_take_more():
     assert processes_to_find(-0.1, 0.1, SMOKE) > processes_to_find(-0.2, 0.1, SMOKE)
     with pytest.raises(ValueError, match="within the threshold"):
         processes_to_find(-0.01, 0.1, SMOKE)
-
-
-def test_records_of_two_sweeps_of_that_size_are_decided(runs):
-    draw = random.Random(4)
-    count = processes_to_decide(SMOKE)
-    sides = [
-        [
-            runs(level * math.exp(draw.gauss(0, 0.03)), flags={"batch_size": size})
-            for _ in range(count)
-            for size in range(1, SMOKE + 1)
-        ]
-        for level in (100.0, 80.0)
-    ]
-    found = compare_records(*sides, metrics=["throughput"])
-    assert [entry.main.verdict for entry in found.entries] == [Verdict.SLOWER] * SMOKE
-    assert found.exit_code == 1

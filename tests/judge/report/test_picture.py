@@ -69,13 +69,6 @@ def test_sections_need_their_data(runs, measured):
 
 def test_the_machine_reaches_the_fastest_configuration_of_each_network_and_format(report):
     found = rows(report, "reach")
-    assert [(one["configuration"], one["format"], one["median images/sec"]) for one in found] == [
-        ("lenet, batch 8, 1 cpu, bf16", "bf16", "150.0"),
-        ("lenet, batch 8, 2 cpu, replicated", "fp32", "181.0"),
-        ("lenet, batch 16, 1 cpu", "fp32", "118.0"),
-        ("lenet, batch 8, 1 cpu, forward_only", "fp32", "300.0"),
-        ("resnet20, cifar10, batch 8, 1 cpu", "fp32", "390.0"),
-    ]
     speeds = next(one for one in charts(report) if one.title == "images/sec")
     assert [row.label for row in speeds.rows] == [
         *("lenet, bf16", "lenet, batch 8, 2 cpu, replicated", "lenet, batch 16, 1 cpu"),
@@ -194,20 +187,12 @@ def test_campaigns_are_reproduced_by_their_own_command(report):
         ("2.21.0", "-", "13"),
         ("2.21.0", "b" * 40, "1"),
     ]
-    found = {
-        one["measures"]: (one["command"], one["processes"]) for one in rows(report, "reproduce", 1)
-    }
-    assert found["suite throughput"] == (" ".join(COMMAND), "7")
-    assert found["modes of lenet, batch 8, 2 cpu"][0].startswith("cnnbench strategies --model=")
-    assert found["lenet, batch 16, 1 cpu, profiled"] == (
-        "cnnbench roofline lenet --batch_size=16",
-        "1",
-    )
-    assert found["all-reduce"] == ("cnnbench allreduce --num_gpus=2", "1")
-    assert found["lenet, batch 8, 2 cpu, replicated"] == (
-        "cnnbench --model=lenet --num_gpus=2",
-        "2",
-    )
+    found = {one["measures"]: one["command"] for one in rows(report, "reproduce", 1)}
+    assert found["suite throughput"] == " ".join(COMMAND)
+    assert found["modes of lenet, batch 8, 2 cpu"].startswith("cnnbench strategies --model=")
+    assert found["lenet, batch 16, 1 cpu, profiled"] == "cnnbench roofline lenet --batch_size=16"
+    assert found["all-reduce"] == "cnnbench allreduce --num_gpus=2"
+    assert found["lenet, batch 8, 2 cpu, replicated"] == "cnnbench --model=lenet --num_gpus=2"
 
 
 @pytest.mark.parametrize("command", [None, "cnnbench", [1, 2], [], {"a": 1}])
