@@ -168,7 +168,7 @@ class CommitBench:
         return replace(step, seconds=round(time.monotonic() - started, 3))
 
     def explain(self, parent: str, commit: str) -> Explanation:
-        """Profiles a commit and the one before it, and tells where their difference is.
+        """Profiles a commit and the one before it, and explains their difference.
 
         Raises:
           NotExplainedError: one of them cannot be profiled, or a process failed.

@@ -29,7 +29,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True, kw_only=True)
 class TuneQuestion:
-    """What is searched.
+    """Definition of a search.
 
     Attributes:
       space: what may be tried.
@@ -105,7 +105,7 @@ def document(
     seconds: float,
     budget_seconds: float,
 ) -> TuneDocument:
-    """Puts together what was found.
+    """Makes the document of a search.
 
     Args:
       space: that was searched.
@@ -201,7 +201,7 @@ def _untried(found: SearchOutcome) -> list[TuneRow]:
 def estimates(
     blocks: Sequence[Sequence[Mapping[str, float]]], first: str
 ) -> dict[str, list[tuple[int, float]]]:
-    """How the estimate of each candidate's gain went on, as points of a curve.
+    """Estimates of each candidate's gain after every round, as points of a curve.
 
     Args:
       blocks: see `SearchOutcome.blocks`.
