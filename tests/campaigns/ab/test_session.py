@@ -193,6 +193,8 @@ def test_a_process_that_fails_ends_it_with_records_of_both_sides(tmp_path, side,
     assert run.finding.comparison.exit_code is ExitCode.FAILED
     word = "ended by SIGSEGV; last log line: segmentation violation" if crash else "no good"
     assert run.finding.failure == f"{failing.upper()}: {word}"
+    assert not run.finding.lost
+    assert run.journal("lost") == []
     assert len(run.names("a")) == len(run.names("b")) == 3
     assert len(run.journal("process")) == 6
 
@@ -300,15 +302,6 @@ def test_repeats_end_and_a_resumed_experiment_does_not_start_them_again(
     assert finding.comparison.repeated_pairs == len({name[:4] for name in killed if name < "0003"})
 
 
-@pytest.mark.parametrize("signal", ["SIGSEGV", "SIGABRT"])
-def test_a_crash_by_its_own_code_is_not_repeated(tmp_path, kills, signal):
-    run = Run(tmp_path, kills("a"), kills("b", {"0002-b": 1}, signal=signal))
-    assert run.finding.failure == f"B: ended by {signal}; last log line: about to measure"
-    assert not run.finding.lost
-    assert run.journal("lost") == []
-    assert len(run.journal("process")) == 4
-
-
 @pytest.mark.usefixtures("real_processes")
 def test_who_fails_by_itself_beside_one_that_is_killed_ends_it(tmp_path, kills):
     b = kills("b", fail=["0001-b"])
@@ -318,19 +311,6 @@ def test_who_fails_by_itself_beside_one_that_is_killed_ends_it(tmp_path, kills):
     (entry,) = run.finding.comparison.entries
     assert "1 of 1 run in BASE failed: Killed: ended by SIGKILL" in entry.main.judgement.reason
     assert "1 of 1 run in NEW failed: BenchmarkError: no good" in entry.main.judgement.reason
-
-
-@pytest.mark.parametrize(
-    ("message", "told"),
-    [("", "BenchmarkError"), (" \n", "BenchmarkError"), ("not so: ", "not so:"), ("a\nb", "a b")],
-)
-def test_a_failure_is_one_whatever_it_says(tmp_path, side, message, told):
-    fail = {"fail": ["burn-in-1-b", "0001-b"], "message": message}
-    for burn_in in (0, 1):
-        run = Run(tmp_path / str(burn_in), side(), side(**fail), burn_in=burn_in)
-        assert run.finding.failure == f"B: {told}"
-        assert run.verdict is Verdict.FAILED
-        assert run.finding.comparison.exit_code is ExitCode.FAILED
 
 
 def test_a_process_that_hangs_is_a_failure(tmp_path, side):
@@ -344,15 +324,6 @@ def test_sides_on_unlike_machines_are_told_after_one_pair(tmp_path, side):
     assert run.verdict is Verdict.NOT_COMPARABLE
     assert len(run.names("a")) == 1
     assert run.finding.comparison.exit_code is ExitCode.INCONCLUSIVE
-
-
-def test_flags_of_the_sides_may_differ(tmp_path, side):
-    a, b = side("--precision=fp32"), side("--precision=bf16", speed=170, salt="b")
-    run = Run(tmp_path, a, b)
-    assert run.verdict is Verdict.FASTER
-    assert run.finding.comparison.base_label == "A: --precision=fp32, python " + (
-        f"{a.python}, variable FAKE"
-    )
 
 
 def test_an_interrupt_keeps_whole_pairs_and_judges_them(tmp_path, side):
@@ -418,13 +389,6 @@ def test_a_folder_with_results_is_refused(tmp_path):
             PairsFolder(tmp_path, resume=True)
     with pytest.raises(FlagError, match="cannot be used"):
         PairsFolder(os.devnull)
-
-
-def test_records_of_a_failed_process_are_sound(tmp_path, side):
-    run = Run(tmp_path, side(fail=["0001-a"], crash=True), side())
-    record = RunRecord.from_json((run.folder / "a" / "0001-a.json").read_bytes())
-    assert record.status == "failed"
-    assert record.command[:2] == ("cnnbench", "run")
 
 
 IN_TURN = {"turn_seconds": 0.05}

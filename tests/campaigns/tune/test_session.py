@@ -108,12 +108,6 @@ def test_the_fastest_is_found_and_proven(
     assert seed_of(str(folder)) == 3
 
 
-def test_of_like_candidates_none_is_the_winner(run: Callable[..., TuneDocument]) -> None:
-    found = run(scatter=0.01)
-    assert found.verdict != "faster"
-    assert found.command[1:] == found.given
-
-
 def test_a_candidate_that_fails_leaves_and_the_flags_as_given_must_not(
     run: Callable[..., TuneDocument], tmp_path: Path
 ) -> None:

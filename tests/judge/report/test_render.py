@@ -108,18 +108,6 @@ def test_what_is_long_is_folded_and_links_still_lead_there(page):
     assert page.count("details") == page.count("summary")
 
 
-def test_commands_are_whole_lines_to_be_copied(page):
-    (column,) = {
-        a["class"] for tag, a in page.elements if tag == "td" and "command" in a.get("class", "")
-    }
-    assert column == "command"
-    assert "cnnbench --model=lenet --num_gpus=1" in page.texts["code"]
-    style = "".join(page.texts["style"])
-    (rule,) = re.findall(r"\n\.command code \{([^}]*)\}", style)
-    assert "white-space: pre;" in rule
-    assert "overflow-x: auto" in rule
-
-
 def test_titles_of_charts_are_text_of_the_page_that_wraps(page):
     assert page.count("figcaption") == page.count("figure")
     assert any("throughput" in text for text in page.texts["figcaption"])
