@@ -231,10 +231,7 @@ def test_a_pair_that_lost_a_process_is_measured_again_and_counted(tmp_path, kill
     found = [(one["pair"], one["lost"], one["again"]) for one in run.journal("lost")]
     how = "killed by SIGKILL"
     lost = [{"side": "b", "how": how}]
-    assert found == [
-        *[("0003", lost, True)] * 2,
-        ("0005", [{"side": "a", "how": how}], True),
-    ]
+    assert found == [*[("0003", lost, True)] * 2, ("0005", [{"side": "a", "how": how}], True)]
     assert "pair 5 is measured again: A was killed by SIGKILL" in run.errors.getvalue()
     assert run.names("a") == [f"{n:04d}-a" for n in range(1, 9)]
     aside = ["0003-a-lost-1", "0003-a-lost-2", "0003-b-lost-1", "0003-b-lost-2"]
@@ -421,8 +418,7 @@ def test_a_pair_that_lost_a_process_in_turn_is_measured_again(tmp_path, kills):
 
 
 @pytest.mark.parametrize(
-    ("say", "told"),
-    [({"die": "no more"}, "no more"), ({"wait": PATIENCE}, "killed after")],
+    ("say", "told"), [({"die": "no more"}, "no more"), ({"wait": PATIENCE}, "killed after")]
 )
 def test_a_side_lost_in_turn_leaves_the_record_of_the_other(tmp_path, side, say, told):
     run = Run(tmp_path, side(), side(**say), pairs=1, timeout=1.0, **IN_TURN)

@@ -136,12 +136,7 @@ def test_what_is_no_record_is_kept_aside(outcome, make_record, cut, message):
             "failed",
             ("NonFiniteLossError", "loss is nan"),
         ),
-        (
-            Ended(4, 1.0),
-            {},
-            "failed",
-            ("ExitStatus", "exit status 4; last log line: last words"),
-        ),
+        (Ended(4, 1.0), {}, "failed", ("ExitStatus", "exit status 4; last log line: last words")),
         (
             Ended(130, 61.0, timed_out=True),
             {"status": "interrupted"},
@@ -182,13 +177,7 @@ ABORTED = "what():  std::bad_alloc"
         (Ended(-6, 1.0), ABORTED, "out_of_memory", "OutOfMemory", "SIGABRT, std::bad_alloc"),
         (Ended(-6, 1.0), "Check failed", "killed", "Killed", "SIGABRT"),
         (Ended(None, 1.0), "", "killed", "Killed", "and its guard were killed"),
-        (
-            Ended(None, 1.0, error="x: No such file"),
-            "",
-            "failed",
-            "NotStarted",
-            "x: No such file",
-        ),
+        (Ended(None, 1.0, error="x: No such file"), "", "failed", "NotStarted", "x: No such file"),
     ],
 )
 def test_without_a_record(outcome, ended, said, status, kind, message):

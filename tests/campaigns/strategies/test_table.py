@@ -104,12 +104,7 @@ def test_rows(results: list[CaseRuns]) -> None:
     assert found[ONE_TOWER].overhead is None
     assert (server.peak_memory_bytes, server.build_seconds) == (2**30, 2.0)
     assert (server.variables, server.variable_copies, server.reduction_operations) == (8, 16, 24)
-    assert [row.weights for row in found.values()] == [
-        APART,
-        REFERENCE,
-        EQUAL,
-        APART,
-    ]
+    assert [row.weights for row in found.values()] == [APART, REFERENCE, EQUAL, APART]
 
 
 def test_on_gpus_a_mode_is_compared_with_so_many_single_devices(results) -> None:

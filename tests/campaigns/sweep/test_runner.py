@@ -156,10 +156,7 @@ def test_what_fails_is_recorded_and_the_rest_goes_on(sweep):
     }
     entries = [
         entry(
-            name,
-            behaviour,
-            timeout=0.5 if status == "timed_out" else 60,
-            flags={"batch_size": 64},
+            name, behaviour, timeout=0.5 if status == "timed_out" else 60, flags={"batch_size": 64}
         )
         for name, (behaviour, status, _) in bad.items()
     ]

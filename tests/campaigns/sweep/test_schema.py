@@ -99,11 +99,7 @@ def test_repeats_are_automatic_by_default_and_by_name(suite):
             "repeats must be a whole number or auto, not true",
         ),
         ("entries:\n - name: a\n   timeout: -1", 3, "timeout: '-1' must be greater than 0"),
-        (
-            "entries:\n - name: a\n   timeout: .inf",
-            3,
-            "timeout must be a number, not '.inf'",
-        ),
+        ("entries:\n - name: a\n   timeout: .inf", 3, "timeout must be a number, not '.inf'"),
         ("entries:\n - name: a\n   command: rum", 3, "must be one of run, allreduce"),
         ("entries:\n - name: a\n   optional: 1", 3, "optional must be true or false, not '1'"),
         ("entries:\n - name: a\n   flags: [x]", 3, "flags must be a mapping"),

@@ -89,11 +89,7 @@ def test_golden_table(rows, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "300")
     made = rows(
         MATRIX,
-        {
-            "a num_gpus=1": [0.1, 0.2, 0.4],
-            "a num_gpus=2": [0.001, None],
-            "a num_gpus=16": [None],
-        },
+        {"a num_gpus=1": [0.1, 0.2, 0.4], "a num_gpus=2": [0.001, None], "a num_gpus=16": [None]},
     )
     text = "\n".join(table(made)).replace(str(tmp_path), "DIR")
     keys = {row.name: row.problems for row in made}

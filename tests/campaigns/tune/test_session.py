@@ -28,10 +28,7 @@ from cnnbench.records.tune import TuneDocument
 FIXED = {"model": "lenet", "device": "cpu", "num_gpus": "2", "batch_size": "4"}
 MODES = ("replicated", "mirrored_strategy", "central_storage_strategy")
 MODE_FLAGS = ({}, *({"variable_update": mode} for mode in MODES))
-GROUPS = (
-    Group("modes", MODE_FLAGS),
-    Group("threads", ({}, {"num_intra_threads": "1"})),
-)
+GROUPS = (Group("modes", MODE_FLAGS), Group("threads", ({}, {"num_intra_threads": "1"})))
 FAST = {"--variable_update=replicated": 1.2, "--variable_update=central_storage_strategy": 0.5}
 
 pytestmark = pytest.mark.timeout(300)
@@ -61,11 +58,7 @@ def run(
         space = Space(fixed=FIXED, groups=GROUPS)
         make = CandidateMaker(space)
         question = TuneQuestion(
-            space=space,
-            first=make({}),
-            make=make,
-            policy=Policy(threshold=0.01),
-            seconds=seconds,
+            space=space, first=make({}), make=make, policy=Policy(threshold=0.01), seconds=seconds
         )
         asked = {"flags": FIXED, "seed": 3}
         with TuneFolder(str(tmp_path / "results"), asked, resume=resume) as folder:

@@ -25,7 +25,14 @@ def only(comparison):
 
 
 LONG = {"step_seconds": (0.08,) * 1000, "losses": ()}
+UNTIMED = {"step_seconds": (), "losses": ()}
 SLOW_CPU = {"cpu_model": "Slow CPU", "logical_cpus": 64}
+GPU = {"gpu_names": ["b"], "gpu_driver": "2"}
+
+
+OK = [{}] * 5
+FAILED = {"error": ("E", "out of\nmemory")}
+OTHER_GPU = {"environment": {"gpu_names": ["a"], "gpu_driver": "1", **SLOW_CPU}}
 
 
 @pytest.mark.parametrize(
@@ -33,58 +40,16 @@ SLOW_CPU = {"cpu_model": "Slow CPU", "logical_cpus": 64}
     [
         # A thousand steps of one process are one value: processes are compared.
         ([LONG], [LONG], Verdict.INCONCLUSIVE, 3, "1 process in BASE; a verdict needs at least 4"),
-        ([{}] * 3, [{}] * 3, Verdict.INCONCLUSIVE, 3, "3 processes in BASE"),
-        (
-            [{}] * 5,
-            [*[{}] * 5, {"error": ("ResourceExhaustedError", "out of\nmemory")}],
-            Verdict.FAILED,
-            4,
-            "1 of 6 runs in NEW failed: ResourceExhaustedError: out of memory",
-        ),
-        ([{"error": ("E", "no")}], [{}] * 5, Verdict.FAILED, 4, "1 of 1 run in BASE failed"),
+        (OK[:3], OK[:3], Verdict.INCONCLUSIVE, 3, "3 processes in BASE"),
+        (OK, [*OK, FAILED], Verdict.FAILED, 4, "1 of 6 runs in NEW failed: E: out of memory"),
+        ([FAILED], OK, Verdict.FAILED, 4, "1 of 1 run in BASE failed"),
         # A failure is one on another machine too.
-        (
-            [{}] * 5,
-            [{"error": ("E", "no"), "environment": SLOW_CPU}],
-            Verdict.FAILED,
-            4,
-            "1 of 1 run in NEW failed",
-        ),
-        (
-            [{}] * 5,
-            [{}, {"step_seconds": (), "losses": ()}],
-            Verdict.FAILED,
-            4,
-            "1 of 2 runs in NEW did not measure throughput",
-        ),
-        (
-            [{}] * 5,
-            [*[{}] * 5, {"status": "interrupted"}],
-            Verdict.INCONCLUSIVE,
-            3,
-            "1 of 6 runs in NEW was interrupted",
-        ),
-        (
-            [{}] * 5,
-            [{"environment": SLOW_CPU}] * 5,
-            Verdict.NOT_COMPARABLE,
-            3,
-            "cpu_model is Fast CPU in BASE and Slow CPU in NEW; logical_cpus is 2",
-        ),
-        (
-            [{}] * 5,
-            [{"flags": {"batch_size": 16}}] * 5,
-            Verdict.CHANGED_WORK,
-            1,
-            "Different batch: 8 → 16 images per step. Speed not judged.",
-        ),
-        (
-            [{"environment": {"gpu_names": ["a"], "gpu_driver": "1", **SLOW_CPU}}],
-            [{"environment": {"gpu_names": ["b"], "gpu_driver": "2"}}],
-            Verdict.NOT_COMPARABLE,
-            3,
-            " and 1 more",
-        ),
+        (OK, [{**FAILED, "environment": SLOW_CPU}], Verdict.FAILED, 4, "1 of 1 run in NEW failed"),
+        (OK, [{}, UNTIMED], Verdict.FAILED, 4, "1 of 2 runs in NEW did not measure throughput"),
+        (OK, [*OK, {"status": "interrupted"}], Verdict.INCONCLUSIVE, 3, "was interrupted"),
+        (OK, [{"environment": SLOW_CPU}] * 5, Verdict.NOT_COMPARABLE, 3, "CPU; logical_cpus is 2"),
+        (OK, [{"flags": {"batch_size": 16}}] * 5, Verdict.CHANGED_WORK, 1, "batch: 8 → 16 images"),
+        ([OTHER_GPU], [{"environment": GPU}], Verdict.NOT_COMPARABLE, 3, " and 1 more"),
     ],
 )
 def test_verdicts_that_need_no_statistics(runs, base, new, verdict, code, words):

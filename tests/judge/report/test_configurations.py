@@ -56,11 +56,7 @@ def test_statistics_are_those_of_compare(runs):
 
 
 def test_runs_that_went_wrong_enter_no_figure(runs):
-    records = [
-        runs(100),
-        runs(1.0, status="interrupted"),
-        runs(2.0, error=("E", "m")),
-    ]
+    records = [runs(100), runs(1.0, status="interrupted"), runs(2.0, error=("E", "m"))]
     (one,) = configurations(records)
     assert one.throughput.values == pytest.approx((100,))
     assert len(one.records) == 3
