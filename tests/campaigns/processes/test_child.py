@@ -154,29 +154,21 @@ def root(tmp_path):
     return root
 
 
+EVENTS = "sys/fs/cgroup/a/b/memory.events"
+CONTROL = "sys/fs/cgroup/memory/y/memory.oom_control"
+GROUP, VMSTAT = "proc/self/cgroup", "proc/vmstat"
+
+
 @pytest.mark.parametrize(
     ("files", "count"),
     [
         ({}, 0),
-        ({"proc/vmstat": "oom_kill 7\noom_kill_x 9\n"}, 7),
-        (
-            {
-                "proc/self/cgroup": "0::/a/b\n",
-                "sys/fs/cgroup/a/b/memory.events": "oom 5\noom_kill 3\n",
-                "proc/vmstat": "oom_kill 7\n",
-            },
-            3,
-        ),
+        ({VMSTAT: "oom_kill 7\noom_kill_x 9\n"}, 7),
+        ({GROUP: "0::/a/b\n", EVENTS: "oom 5\noom_kill 3\n", VMSTAT: "oom_kill 7\n"}, 3),
         # In a container: the path is the host's, the mount point our group.
-        ({"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/memory.events": "oom_kill 2\n"}, 2),
-        (
-            {
-                "proc/self/cgroup": "5:cpu:/x\n4:memory:/y\n0::/\n",
-                "sys/fs/cgroup/memory/y/memory.oom_control": "under_oom 0\noom_kill 4\n",
-            },
-            4,
-        ),
-        ({"proc/self/cgroup": "0::/a\n", "proc/vmstat": "no such line\n"}, 0),
+        ({GROUP: "0::/a\n", "sys/fs/cgroup/memory.events": "oom_kill 2\n"}, 2),
+        ({GROUP: "5:cpu:/x\n4:memory:/y\n0::/\n", CONTROL: "under_oom 0\noom_kill 4\n"}, 4),
+        ({GROUP: "0::/a\n", VMSTAT: "no such line\n"}, 0),
     ],
 )
 def test_oom_kill_counters_of_both_versions_of_control_groups(root, files, count):

@@ -313,92 +313,60 @@ def configurations(suite):
     return configurations
 
 
+SETS = "matrix:\n  x: [{model: lenet, batch_size: 3}, {model: trivial}]\n"
+GPUS = "matrix: {num_gpus: [1, 2, 4], xla: [true, false]}\n"
+DATA = "matrix: {data_dir: ['${DATA}', /other], sizes: [[1, 2], [3]]}\n"
+VARIABLES = "flags: {data_dir: '${DATA}/x', other: '${NONE:-o}', both: '${DATA}${DATA}'}"
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("flags: {model: lenet}", {"e": {"model": "lenet"}}),
+        ("flags: {model: lenet}", {"": "model=lenet"}),
         # The product, in order.
         (
-            "flags: {model: lenet}\nmatrix: {num_gpus: [1, 2], xla: [true, no]}",
-            {
-                f"e num_gpus={gpus} xla={xla}": {"model": "lenet", "num_gpus": gpus, "xla": xla}
-                for gpus in "12"
-                for xla in ("true", "false")
-            },
+            "flags: {a: 1}\nmatrix: {b: [1, 2], xla: [true, no]}",
+            {f"b={b} xla={x}": f"a=1 b={b} xla={x}" for b in "12" for x in ("true", "false")},
         ),
         # An axis of sets of flags.
+        (SETS, {name: name for name in ("model=lenet batch_size=3", "model=trivial")}),
+        # An exclusion matches all its flags, null those that are not given; values, not spellings.
         (
-            "matrix:\n  size: [{model: lenet, batch_size: 3}, {model: trivial}]\n  num_gpus: [2]",
+            GPUS + "flags: {model: lenet}\nexclude: [{num_gpus: [2, 4], xla: yes, model: lenet}]",
             {
-                "e model=lenet batch_size=3 num_gpus=2": {
-                    **{"model": "lenet", "batch_size": "3", "num_gpus": "2"}
-                },
-                "e model=trivial num_gpus=2": {"model": "trivial", "num_gpus": "2"},
+                f"num_gpus={gpus} xla={xla}": f"model=lenet num_gpus={gpus} xla={xla}"
+                for gpus, xla in (("1", "true"), ("1", "false"), ("2", "false"), ("4", "false"))
             },
         ),
-        # An exclusion matches all its flags, null those that are not given.
+        ("matrix: {a: [null, 4], b: [1]}\nexclude: [{a: 4}]", {"a= b=1": "b=1"}),
+        ("matrix: {a: [null, 4], b: [1]}\nexclude: [{a: null}]", {"a=4 b=1": "a=4 b=1"}),
+        (SETS + "exclude: [{batch_size: [~, 4]}]", {"model=lenet batch_size=3": None}),
         (
-            "flags: {model: lenet}\nmatrix: {num_gpus: [1, 2, 4], xla: [true, false]}\n"
-            "exclude:\n  - {num_gpus: [2, 4], xla: yes, model: lenet}",
-            [
-                *("e num_gpus=1 xla=true", "e num_gpus=1 xla=false"),
-                *("e num_gpus=2 xla=false", "e num_gpus=4 xla=false"),
-            ],
+            DATA + "exclude: [{data_dir: '${DATA}'}, {sizes: [[1, 2]]}]",
+            {"data_dir=other sizes=3": "data_dir=/other sizes=3"},
         ),
-        (
-            "matrix: {batch_size: [null, 4], num_gpus: [1, 2]}\n"
-            "exclude: [{batch_size: null, num_gpus: 2}]",
-            {
-                "e batch_size= num_gpus=1": {"num_gpus": "1"},
-                "e batch_size=4 num_gpus=1": {"batch_size": "4", "num_gpus": "1"},
-                "e batch_size=4 num_gpus=2": {"batch_size": "4", "num_gpus": "2"},
-            },
-        ),
-        (
-            "matrix:\n  x: [{model: lenet, batch_size: 3}, {model: trivial}]\n"
-            "exclude: [{batch_size: [~, 4]}]",
-            ["e model=lenet batch_size=3"],
-        ),
-        # They are of values, not of spellings.
-        (
-            "matrix: {data_dir: ['${DATA}', /other], sizes: [[1, 2], [3]]}\n"
-            "exclude: [{data_dir: '${DATA}'}, {sizes: [[1, 2]]}]",
-            {"e data_dir=other sizes=3": {"data_dir": "/other", "sizes": "3"}},
-        ),
-        (
-            "matrix: {progress: [on, off], xla: [yes]}\nexclude: [{progress: off}]",
-            ["e progress=on xla=true"],
-        ),
+        ("matrix: {progress: [on, off]}\nexclude: [{progress: off}]", {"progress=on": None}),
         # Inclusions are beside the matrix, or alone.
-        (
-            "matrix: {num_gpus: [1]}\ninclude: [{num_gpus: 8, xla: true}]",
-            ["e num_gpus=1", "e num_gpus=8 xla=true"],
-        ),
-        ("include: [{num_gpus: 8}]", ["e num_gpus=8"]),
+        ("matrix: {a: [1]}\ninclude: [{a: 8, xla: true}]", {"a=1": "a=1", "a=8 xla=true": None}),
+        ("include: [{a: 8}]", {"a=8": "a=8"}),
         # Of a path the last part is in a name.
-        (
-            "matrix: {data_dir: [/a/b/c/], all_reduce_spec: [nccl/xring]}",
-            ["e data_dir=c all_reduce_spec=nccl/xring"],
-        ),
+        ("matrix: {data_dir: [/a/b/c/], x: [nccl/xring]}", {"data_dir=c x=nccl/xring": None}),
         # Words for true and false are values of other flags.
-        ("flags: {progress: on, xla: on}", {"e": {"progress": "on", "xla": "true"}}),
-        # Null takes a flag away.
-        (
-            "flags: {num_batches: 5}\nmatrix: {num_batches: [null, 3]}",
-            {"e num_batches=": {}, "e num_batches=3": {"num_batches": "3"}},
-        ),
-        # Lists become flags with commas.
-        ("flags: {steps: [1, 2], one: [3]}", {"e": {"steps": "1,2", "one": "3"}}),
-        (
-            "flags: {data_dir: '${DATA}/x', other: '${NONE:-o}', both: '${DATA}${DATA}'}",
-            {"e": {"data_dir": "/d/x", "other": "o", "both": "/d/d"}},
-        ),
+        ("flags: {progress: on, xla: on}", {"": "progress=on xla=true"}),
+        # Null takes a flag away; lists become flags with commas.
+        ("flags: {a: 5}\nmatrix: {a: [null, 3]}", {"a=": "", "a=3": "a=3"}),
+        ("flags: {steps: [1, 2], one: [3]}", {"": "steps=1,2 one=3"}),
+        (VARIABLES, {"": "data_dir=/d/x other=o both=/d/d"}),
     ],
 )
 def test_names_and_flags_of_configurations(configurations, text, expected):
-    found = {one.name: dict(one.flags) for one in configurations(text, {"DATA": "/d"})}
-    assert list(found) == list(expected)
-    assert isinstance(expected, list) or found == expected
+    found = {
+        one.name: " ".join(f"{name}={value}" for name, value in one.flags.items())
+        for one in configurations(text, {"DATA": "/d"})
+    }
+    assert list(found) == [f"e {name}".strip() for name in expected]
+    for flags, wanted in zip(found.values(), expected.values(), strict=True):
+        assert wanted is None or sorted(flags.split()) == sorted(wanted.split())
 
 
 def test_what_a_matrix_varies_is_known(configurations):

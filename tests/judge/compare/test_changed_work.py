@@ -65,32 +65,21 @@ def test_nothing_is_red_and_no_change_is_told(wider):
     assert not any("332 %" in render(found, format) for format in FORMATS)
 
 
+FORWARD = {"flags": {"forward_only": True}}
+ONE_CPU = {"environment": {"cpu_model": "one"}}
+BATCH = {"flags": {"batch_size": 16}}
+
+
 @pytest.mark.parametrize(
     ("base", "new", "words"),
     [
         ({}, {"model": model(60, parameters=11)}, "10 → 11 parameters, the same FLOPs per image."),
         ({}, {"model": model(66)}, "Different network: +10.0 % FLOPs per image."),
         ({"model": model(0)}, {}, "Different network: 0 → 60 FLOPs per image."),
-        (
-            {"model": model(6_000_000)},
-            {"model": model(6_000_001)},
-            "Different network: 6,000,000 → 6,000,001 FLOPs per image.",
-        ),
-        (
-            {},
-            {"model": model(66), "flags": {"batch_size": 16}},
-            "Different network and batch: +10.0 % FLOPs per image, 8 → 16 images per step. Speed",
-        ),
-        (
-            {"flags": {"forward_only": True}},
-            {"model": model(120), "flags": {"forward_only": True}},
-            "Different network: +100.0 % FLOPs per image.",
-        ),
-        (
-            {"environment": {"cpu_model": "one"}},
-            {"model": model(66), **OTHER_CPU},
-            "GFLOP/s. Also different: cpu_model is one in BASE and another in NEW.",
-        ),
+        ({"model": model(6_000_000)}, {"model": model(6_000_001)}, "6,000,000 → 6,000,001 FLOPs"),
+        ({}, {"model": model(66), **BATCH}, "network and batch: +10.0 % FLOPs per image, 8 → 16"),
+        (FORWARD, {"model": model(120), **FORWARD}, "Different network: +100.0 % FLOPs per image."),
+        (ONE_CPU, {"model": model(66), **OTHER_CPU}, "Also different: cpu_model is one in BASE"),
     ],
 )
 def test_what_changed_is_named(runs, base, new, words):
