@@ -47,7 +47,7 @@ OTHER_GPU = {"environment": {"gpu_names": ["a"], "gpu_driver": "1", **SLOW_CPU}}
         (OK, [{**FAILED, "environment": SLOW_CPU}], Verdict.FAILED, 4, "1 of 1 run in NEW failed"),
         (OK, [{}, UNTIMED], Verdict.FAILED, 4, "1 of 2 runs in NEW did not measure throughput"),
         (OK, [*OK, {"status": "interrupted"}], Verdict.INCONCLUSIVE, 3, "was interrupted"),
-        (OK, [{"environment": SLOW_CPU}] * 5, Verdict.NOT_COMPARABLE, 3, "CPU; logical_cpus is 2"),
+        (OK, [{"environment": SLOW_CPU}] * 5, Verdict.NOT_COMPARABLE, 3, "NEW; logical_cpus is 2"),
         (OK, [{"flags": {"batch_size": 16}}] * 5, Verdict.CHANGED_WORK, 1, "batch: 8 → 16 images"),
         ([OTHER_GPU], [{"environment": GPU}], Verdict.NOT_COMPARABLE, 3, " and 1 more"),
     ],
