@@ -137,6 +137,8 @@ def test_the_best_flags_have_their_command_first_and_their_proof(report):
         "cnnbench --model=lenet --num_gpus=2 --variable_update=replicated",
         "it trains the same weights, all bits",
     )
+    (drawn,) = (one for one in charts(report) if "gain over the flags" in one.title)
+    assert drawn.limit == 0.0  # the flags as given
     (command,) = rows(report, "flags")
     assert command["command"] == answer.details[0]
     best, given, left, untried = rows(report, "flags", 1)

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 from pages import charts, rows, section
 
+from cnnbench.base.charts import Lines
 from cnnbench.judge.compare import compare_records
 from cnnbench.judge.report import build, gather, render
 from cnnbench.judge.report.document import Charts, Table, Text
@@ -57,6 +58,18 @@ def test_disturbed_processes_are_an_answer(report):
     answer = report.answers[-1]
     assert (answer.text, answer.tone) == ("1 of 6 processes was disturbed", "unsure")
     assert "others kept 1.5 CPUs" in answer.details[0]
+
+
+def test_charts_of_scaling_have_the_points_of_the_table(report):
+    found = {
+        one.title.partition(": ")[2]: one.series for one in charts(report) if isinstance(one, Lines)
+    }
+    curve, linear = found["median images/sec over devices"]
+    assert [devices for devices, _ in curve.points] == [1.0, 2.0, 4.0]
+    assert [speed for _, speed in curve.points] == pytest.approx([100.25, 180.5, 320.0])
+    assert linear.points[-1] == pytest.approx((4.0, 401.0))
+    (shares,) = found["scaling efficiency"]
+    assert [share for _, share in shares.points] == pytest.approx([1.0, 0.9, 0.798], abs=1e-3)
 
 
 def test_scaling_without_one_device_is_against_the_fewest(runs):
