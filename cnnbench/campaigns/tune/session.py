@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from cnnbench.base.stats.additive import Additive, fit_blocks, student_quantile
-from cnnbench.base.stats.descriptive import median
-from cnnbench.base.text.table import csv_text
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.tune.bench import BenchSetting, Budget, RaceBench
-from cnnbench.campaigns.tune.final import Final, Proof, Weights
+from cnnbench.campaigns.tune.final import Final, Weights
+from cnnbench.campaigns.tune.outcome import document
 from cnnbench.campaigns.tune.results import TuneFolder
 from cnnbench.campaigns.tune.search import SearchOutcome, search
 from cnnbench.campaigns.tune.space import Candidate, Maker, Space
+from cnnbench.campaigns.tune.text import processes_csv
 from cnnbench.judge.compare import Policy
-from cnnbench.records.tune import FASTER, RefusedCandidate, TuneDocument, TuneRow
-
-UNTRIED = "untried"
-"""How a candidate left that was never measured, for lack of time."""
-
-_CSV_HEADER = ("candidate", "group", "round", "images_per_sec")
-
-CONFIDENCE = 0.95
-"""Of the intervals of estimates from the races."""
+from cnnbench.records.tune import FASTER, TuneDocument
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +55,7 @@ def tune(
     bench = RaceBench(folder, campaign, budget, setting)
     bench.begin(first, space.fixed)
     found = search(space, first, question.make, bench, policy.threshold)
-    folder.write(folder.folder / "race.csv", _processes_csv(found).encode())
+    folder.write(folder.folder / "race.csv", processes_csv(found).encode())
     final = Final(
         space=space,
         first=first,
@@ -92,142 +81,3 @@ def tune(
     folder.journal.add("outcome", document=outcome.to_dict())
     folder.write(folder.folder / "tune.json", outcome.to_json().encode("ascii"))  # for reports
     return outcome, found
-
-
-def document(
-    space: Space,
-    first: Candidate,
-    found: SearchOutcome,
-    proof: Proof,
-    weights: Weights,
-    *,
-    seed: int,
-    seconds: float,
-    budget_seconds: float,
-) -> TuneDocument:
-    """Makes the document of a search.
-
-    Args:
-      space: that was searched.
-      first: the flags as they are given.
-      found: the races.
-      proof: of the leader.
-      weights: of the leader.
-      seed, seconds, budget_seconds: see `TuneDocument`.
-    """
-    fitted = fit_blocks(found.blocks) if found.blocks else None
-    proven = proof.verdict == FASTER and weights.alike is not False
-    chosen = found.leader if proven else first
-    return TuneDocument(
-        command=("cnnbench", *(chosen.flags or ("run",))),
-        verdict=proof.verdict,
-        reason=proof.reason,
-        leader=found.leader.name,
-        gain=proof.gain,
-        low=proof.low,
-        high=proof.high,
-        confidence=proof.confidence,
-        pairs=proof.pairs,
-        weights=weights.text,
-        trains_alike=weights.alike,
-        given=first.flags,
-        seed=seed,
-        seconds=seconds,
-        budget_seconds=budget_seconds,
-        scatter=None if fitted is None else fitted.scatter,
-        failure=proof.failure,
-        rows=(*_measured(found, fitted, first), *_untried(found)),
-        refused=tuple(
-            RefusedCandidate(group=race.name, candidate=one.name, reason=one.reason)
-            for race in found.races
-            for one in race.dropped
-            if not one.repeats
-        ),
-    )
-
-
-def _measured(found: SearchOutcome, fitted: Additive | None, first: Candidate) -> list[TuneRow]:
-    groups = {one.key: race.name for race in reversed(found.races) for one in race.candidates}
-    leavers = found.leavers
-    rows = []
-    for one in found.candidates:
-        speeds = [math.exp(values[one.key]) for values in found.rounds if one.key in values]
-        _, left = leavers.get(one.key, ("", None))
-        rows.append(
-            TuneRow(
-                candidate=one.name,
-                flags=one.flags,
-                changes=one.changes,
-                group=groups[one.key],
-                processes=len(speeds),
-                images_per_sec=median(speeds) if speeds else None,
-                **_gain(fitted, one.key, first.key),
-                left="" if left is None else left.how,
-                after=None if left is None else left.after,
-                reason="" if left is None else left.reason,
-            )
-        )
-    return sorted(rows, key=lambda row: -math.inf if row.gain is None else row.gain, reverse=True)
-
-
-def _gain(fitted: Additive | None, key: str, first: str) -> dict[str, float | None]:
-    if fitted is None or key not in fitted.names or first not in fitted.names:
-        return {}
-    difference, error = fitted.difference(key, first), fitted.deviation(key, first)
-    found: dict[str, float | None] = {"gain": math.expm1(difference)}
-    if error is not None and key != first:
-        reach = error * student_quantile((1 - CONFIDENCE) / 2, fitted.freedom)
-        found["low"], found["high"] = math.expm1(difference - reach), math.expm1(difference + reach)
-    return found
-
-
-def _untried(found: SearchOutcome) -> list[TuneRow]:
-    measured = {one.key for one in found.candidates}
-    return [
-        TuneRow(
-            candidate=one.name,
-            flags=one.flags,
-            changes=one.changes,
-            group=race.name,
-            left=UNTRIED,
-            reason="no time for it",
-        )
-        for race in found.races
-        for one in race.untried
-        if one.key not in measured
-    ]
-
-
-def estimates(
-    blocks: Sequence[Sequence[Mapping[str, float]]], first: str
-) -> dict[str, list[tuple[int, float]]]:
-    """Estimates of each candidate's gain after every round, as points of a curve.
-
-    Args:
-      blocks: see `SearchOutcome.blocks`.
-      first: key of the flags as they are given.
-
-    Returns:
-      By key: number of each round that the candidate ran in, from 1, and its gain by then.
-    """
-    found: dict[str, list[tuple[int, float]]] = {}
-    for number in range(1, len(blocks) + 1):
-        fitted = fit_blocks(blocks[:number])
-        if first not in fitted.names:
-            continue
-        for key in (key for block in blocks[number - 1] for key in block):
-            gain = math.expm1(fitted.difference(key, first))
-            found.setdefault(key, []).append((number, gain))
-    return found
-
-
-def _processes_csv(found: SearchOutcome) -> str:
-    """A line per process of the races, all digits."""
-    rows = [
-        (one.name, race.name, at, math.exp(values[one.key]))
-        for race in found.races
-        for at, values in enumerate(race.race.rounds, start=1)
-        for one in race.candidates
-        if one.key in values
-    ]
-    return csv_text(_CSV_HEADER, rows)

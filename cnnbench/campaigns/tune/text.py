@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -10,9 +11,9 @@ from dataclasses import fields as fields_of
 from cnnbench.base.charts import HIGHER, Axis, ChartSeries, Lines
 from cnnbench.base.text.numbers import NONE, count, duration, first_few, number, percent
 from cnnbench.base.text.table import csv_text, fitted, wrapped
+from cnnbench.campaigns.tune.outcome import CONFIDENCE, UNTRIED, estimates
 from cnnbench.campaigns.tune.race import BEHIND, FAILED, SLOWER
 from cnnbench.campaigns.tune.search import SearchOutcome
-from cnnbench.campaigns.tune.session import CONFIDENCE, UNTRIED, estimates
 from cnnbench.campaigns.tune.space import AS_GIVEN, Candidate, Dropped, Field, by_reason
 from cnnbench.records.tune import FASTER, SAME, TuneDocument, TuneRow
 from cnnbench.records.tune import NONE as NO_LEADER
@@ -30,6 +31,7 @@ _HOWS = {
     FAILED: "failed",
     UNTRIED: "not tried for lack of time",
 }
+_CSV_HEADER = ("candidate", "group", "round", "images_per_sec")
 
 FLAG_FILE_HEAD = "# cnnbench tune"
 
@@ -164,6 +166,18 @@ def to_csv(found: TuneDocument) -> str:
 def to_json(found: TuneDocument) -> str:
     """The document, all digits."""
     return found.to_json()
+
+
+def processes_csv(found: SearchOutcome) -> str:
+    """A line per process of the races, all digits."""
+    rows = [
+        (one.name, race.name, at, math.exp(values[one.key]))
+        for race in found.races
+        for at, values in enumerate(race.race.rounds, start=1)
+        for one in race.candidates
+        if one.key in values
+    ]
+    return csv_text(_CSV_HEADER, rows)
 
 
 def flag_file(found: TuneDocument) -> str:

@@ -58,7 +58,11 @@ def run(
         space = Space(fixed=FIXED, groups=GROUPS)
         make = CandidateMaker(space)
         question = TuneQuestion(
-            space=space, first=make({}), make=make, policy=Policy(threshold=0.01), seconds=seconds
+            space=space,
+            first=make({}),
+            make=make,
+            policy=Policy(threshold=0.01),
+            seconds=seconds,
         )
         asked = {"flags": FIXED, "seed": 3}
         with TuneFolder(str(tmp_path / "results"), asked, resume=resume) as folder:
