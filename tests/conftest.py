@@ -428,6 +428,12 @@ class Reductions:
         return [self(bandwidth, **parts) for bandwidth in bandwidths]
 
 
+@pytest.fixture(scope="session")
+def make_reductions():
+    """The class `Reductions`: its instances count for themselves."""
+    return Reductions
+
+
 @pytest.fixture
-def reductions():
-    return Reductions()
+def reductions(make_reductions):
+    return make_reductions()

@@ -22,7 +22,7 @@ from cnnbench.base.stats.descriptive import median
 from cnnbench.campaigns.ab.side import Side, measuring
 from cnnbench.campaigns.ab.turns import TURN_SECONDS
 from cnnbench.campaigns.processes.campaign import measure
-from cnnbench.campaigns.processes.ended import Ended
+from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.outcome import Measuring
 from cnnbench.judge.compare import METRICS
 from cnnbench.judge.compare.cpu_time import turn_means

@@ -20,7 +20,7 @@ from typing import NoReturn
 import psutil
 
 from cnnbench.campaigns.processes import child
-from cnnbench.campaigns.processes.ended import Ended
+from cnnbench.campaigns.processes.child import Ended
 from cnnbench.run.runtime.supervisor import GUARDED
 
 _context = multiprocessing.get_context("forkserver")

@@ -17,8 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from cnnbench.campaigns.processes.child import GRACE_SECONDS, Command, execute
-from cnnbench.campaigns.processes.ended import Ended
+from cnnbench.campaigns.processes.child import GRACE_SECONDS, Command, Ended, execute
 
 STAND_INS = ("fake_python", "fake_run.py")
 """Names of the programs that `Zygote.execute` forks; it starts any other one."""

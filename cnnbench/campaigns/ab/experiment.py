@@ -8,8 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from cnnbench.campaigns.ab.flags import side_differences
-from cnnbench.campaigns.ab.results import SIDES
-from cnnbench.campaigns.ab.saved import compare_pairs
+from cnnbench.campaigns.ab.results import SIDES, compare_pairs
 from cnnbench.campaigns.ab.sequential import InterimAnalysis
 from cnnbench.campaigns.ab.side import Side, SideFlags
 from cnnbench.judge.compare import DEFAULT_METRICS, Comparison, Policy

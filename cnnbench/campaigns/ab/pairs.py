@@ -18,7 +18,7 @@ from cnnbench.campaigns.ab.experiment import Experiment
 from cnnbench.campaigns.ab.results import SIDES, PairsFolder, pair_name
 from cnnbench.campaigns.ab.side import measuring
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.ended import Ended
+from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.outcome import Measuring
 from cnnbench.judge.compare.disturbance import mostly_disturbed
 from cnnbench.judge.metrics.registry import throughput

@@ -5,13 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from cnnbench.base.stats.rank_tests import paired_bounds
 from cnnbench.base.text.numbers import percent
-from cnnbench.campaigns.ab.futility import SMALLEST_CHANCE, chance
 from cnnbench.campaigns.ab.pairs import PairFailedError, Pairs
 from cnnbench.campaigns.ab.sequential import InterimAnalysis
-from cnnbench.judge.compare import ComparedConfiguration, Comparison, TwoSamples, Verdict
+from cnnbench.judge.compare import ComparedConfiguration, Comparison, Verdict
+from cnnbench.judge.compare.estimate import TwoSamples, limits, scaled
+from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.registry import CPU_TIME
 
+SMALLEST_CHANCE = 0.05
+"""An experiment whose chance of a verdict is smaller ends at an interim analysis."""
+
+_DRAWS = 400
+_SEED = 1
 _CLEAR = (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME)
 # More pairs cannot change these.
 _HOPELESS = (
@@ -160,3 +169,34 @@ class ExperimentSession:
     def _compare(self, alpha: float) -> Comparison:
         records = self._pairs.records
         return self._experiment.compare(records["a"], records["b"], alpha)
+
+
+def chance(case: TwoSamples, left: Sequence[InterimAnalysis], policy: Policy) -> float:
+    """The chance that a later interim analysis is clear: faster, slower or same.
+
+    Future pairs are drawn from the measured ones (a bootstrap). Each draw is judged at the
+    remaining interim analyses; the chance is the share of draws in which one of them is clear. The
+    draws include noise and outliers as measured, and the apparent change. Stopping for futility
+    cannot turn a verdict into a regression; it can only omit one, and docs/methodology.md has how
+    seldom that happens.
+
+    Args:
+      case: the pairs so far, their values usable, as many on each side.
+      left: the interim analyses to come, by number of pairs.
+      policy: the constants, but for alpha.
+    """
+    metric = case.metric
+    pairs = zip(case.base, case.new, strict=True)
+    so_far = np.asarray([scaled(new, metric) - scaled(base, metric) for base, new in pairs])
+    floor, margin = (
+        scaled(1 + limit, metric) if metric.relative else limit for limit in limits(case, policy)
+    )
+    # The same pairs give the same answer, also when records are judged again.
+    generator = np.random.default_rng(_SEED)
+    to_come = generator.choice(so_far, (_DRAWS, max(0, left[-1].pairs - len(so_far))))
+    drawn = np.hstack([np.tile(so_far, (_DRAWS, 1)), to_come])
+    clear = np.zeros(_DRAWS, bool)
+    for analysis in left:
+        low, high = paired_bounds(drawn[:, : analysis.pairs], 1 - analysis.alpha)
+        clear |= (low > floor) | (high < -floor) | ((-margin <= low) & (high <= margin))
+    return float(clear.mean())

@@ -21,14 +21,16 @@ from cnnbench.campaigns.ab.sequential import InterimAnalysis, interim_analyses
 from cnnbench.campaigns.ab.session import ExperimentSession, Finding
 from cnnbench.campaigns.ab.side import Side, SideFlags
 from cnnbench.campaigns.ab.turns import turn_seconds
-from cnnbench.campaigns.bisect.rules import (
+from cnnbench.campaigns.bisect.search import (
+    BAD,
+    SKIP,
+    Step,
     answer_to_changed_work,
     answer_to_slower,
     entry_of,
     half_of,
     is_about_work,
 )
-from cnnbench.campaigns.bisect.search import BAD, SKIP, Step
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import Command, execute
 from cnnbench.campaigns.processes.outcome import last_log_line
@@ -166,7 +168,7 @@ class CommitBench:
         return replace(step, seconds=round(time.monotonic() - started, 3))
 
     def explain(self, parent: str, commit: str) -> Explanation:
-        """Profiles a commit and the one before it, and tells where their difference is.
+        """Profiles a commit and the one before it, and explains their difference.
 
         Raises:
           NotExplainedError: one of them cannot be profiled, or a process failed.

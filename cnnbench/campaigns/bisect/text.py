@@ -9,8 +9,7 @@ from cnnbench.base.text.numbers import NONE, percent
 from cnnbench.base.text.table import fitted
 from cnnbench.campaigns.bisect.bench import Setting
 from cnnbench.campaigns.bisect.commits import History
-from cnnbench.campaigns.bisect.rules import is_about_work
-from cnnbench.campaigns.bisect.search import BAD, Step
+from cnnbench.campaigns.bisect.search import BAD, Step, is_about_work
 from cnnbench.campaigns.bisect.session import BisectionOutcome, word
 from cnnbench.judge.compare.verdict import Verdict
 from cnnbench.judge.metrics.registry import THROUGHPUT

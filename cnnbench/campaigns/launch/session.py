@@ -16,8 +16,7 @@ from cnnbench.base.jobs.probe import REFUSED
 from cnnbench.base.text.escape import one_line
 from cnnbench.base.text.messages import error_line
 from cnnbench.campaigns.launch.tasks import log_of, on_cores
-from cnnbench.campaigns.processes.child import Child, Command, start
-from cnnbench.campaigns.processes.ended import Ended
+from cnnbench.campaigns.processes.child import Child, Command, Ended, start
 from cnnbench.errors import BenchmarkError, ExitCode
 
 _LOOK_SECONDS = 0.1

@@ -12,8 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from cnnbench.base.text.progress import Reporter
-from cnnbench.campaigns.processes.child import GRACE_SECONDS, execute
-from cnnbench.campaigns.processes.ended import Ended
+from cnnbench.campaigns.processes.child import GRACE_SECONDS, Ended, execute
 from cnnbench.campaigns.processes.outcome import Measuring, judge
 from cnnbench.campaigns.processes.turns import execute_in_turn
 

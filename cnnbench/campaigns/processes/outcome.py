@@ -14,8 +14,7 @@ from typing import Any, TypeAlias
 
 from cnnbench.base.text.escape import plain
 from cnnbench.base.text.numbers import number
-from cnnbench.campaigns.processes.child import Command
-from cnnbench.campaigns.processes.ended import Ended
+from cnnbench.campaigns.processes.child import Command, Ended
 from cnnbench.judge.metrics.registry import throughput
 from cnnbench.records.allreduce import AllReduceRecord
 from cnnbench.records.codec import encode, from_text

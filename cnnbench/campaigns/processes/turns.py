@@ -17,8 +17,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from cnnbench.base.interrupts import LONGEST_WAIT_SECONDS
-from cnnbench.campaigns.processes.child import GRACE_SECONDS, Child, Command, start
-from cnnbench.campaigns.processes.ended import Ended
+from cnnbench.campaigns.processes.child import GRACE_SECONDS, Child, Command, Ended, start
 from cnnbench.run.runtime.turns import GO_ON, VARIABLE, WAITS_AFTER_STEPS
 
 

@@ -60,7 +60,7 @@ class StrategyCase:
 
 @dataclass(frozen=True)
 class StrategiesPlan:
-    """What is measured.
+    """Plan of a comparison of modes.
 
     Attributes:
       one_tower: what the modes are compared with.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cnnbench.campaigns.ab.side import Side, measuring
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.ended import Ended
+from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.outcome import headline
 from cnnbench.campaigns.processes.results_dir import LOGS, ResultsFolder
 from cnnbench.campaigns.strategies.plan import StrategiesPlan, StrategyCase

@@ -1,4 +1,4 @@
-"""Execution of the items of a sweep; every result is written durably at once."""
+"""Execution of the items of a sweep, and how long that takes; results are written at once."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.ended import Ended
+from cnnbench.base.text.numbers import count, duration
+from cnnbench.campaigns.processes.campaign import Campaign, Durations
+from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.outcome import Measuring, blank_record, headline, read
-from cnnbench.campaigns.sweep.durations import outlook
 from cnnbench.campaigns.sweep.planning import Item, SweepPlan, ordered
-from cnnbench.campaigns.sweep.schema import BatchSizeSearch
+from cnnbench.campaigns.sweep.schema import AUTO, BatchSizeSearch
 from cnnbench.campaigns.sweep.store import Store
 from cnnbench.records.codec import encode
 from cnnbench.records.load import record_of
@@ -34,6 +34,9 @@ NOT_IN_TRIALS = (
     "stop_at_top_1_accuracy",
 )
 """Flags that a process of few steps, such as a trial of a batch size, replaces or leaves out."""
+
+_REDUCING_SECONDS = 20.0
+"""Of a process of all-reduces; a few sizes and algorithms on two CPU cores."""
 
 
 @dataclass(frozen=True)
@@ -356,3 +359,34 @@ def largest_batch(start: int, search: BatchSizeSearch, fits: Callable[[int], boo
         else:
             bad = middle
     return good * unit
+
+
+def outlook(todo: Sequence[Item], past: Durations, facts: Mapping[str, Any]) -> str:
+    """Number of processes, and estimated minutes, from earlier sweeps or FLOPs.
+
+    Args:
+      past: durations of earlier sweeps in the same directory.
+    """
+    runs = [item for item in todo if item.repeat]
+    cases = {item.case.key: item.case for item in todo}
+    text = f"{count(len(runs), 'process', 'processes')} of "
+    text += count(len(cases), "configuration", "configurations")
+    automatic = {case.repeats for case in cases.values() if case.is_auto}
+    if automatic:
+        text += f", {' or '.join(map(str, sorted(automatic)))} of each (repeats: {AUTO})"
+    guesses = [_seconds(item, past, facts) for item in runs]
+    known = [one for one in guesses if one is not None]
+    if len(known) < len(runs) or not runs:
+        return f"{text}; their duration is known after the first"
+    basis = "as before" if all(past.of(item.duration_key) for item in runs) else "a first guess"
+    searches = len(todo) - len(runs)
+    besides = f", and {count(searches, 'search', 'searches')} for batch sizes" if searches else ""
+    return f"{text}: about {duration(sum(known))}, {basis}{besides}"
+
+
+def _seconds(item: Item, past: Durations, facts: Mapping[str, Any]) -> float | None:
+    known = past.of(item.duration_key)
+    if known is not None:
+        return known
+    work = item.case.resolved.work
+    return _REDUCING_SECONDS if work is None else work.seconds(facts)

@@ -16,7 +16,7 @@ from cnnbench.campaigns.sweep.runner import SweepRun
 from cnnbench.campaigns.sweep.schema import Bound
 from cnnbench.errors import ExitCode
 from cnnbench.judge.compare.configuration import Configuration, labels
-from cnnbench.judge.compare.power import processes_to_find
+from cnnbench.judge.compare.judge import processes_to_find
 from cnnbench.judge.metrics.registry import BOUNDS, throughput
 from cnnbench.records.allreduce import AllReduceRecord
 from cnnbench.records.run import RunRecord

@@ -21,7 +21,7 @@ from cnnbench.campaigns.ab.flags import LENGTHS
 from cnnbench.campaigns.ab.side import Side, measuring
 from cnnbench.campaigns.ab.turns import TURN_SECONDS
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.processes.ended import Ended
+from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.outcome import read
 from cnnbench.campaigns.tune.race import Leaver
 from cnnbench.campaigns.tune.results import TuneFolder
@@ -127,7 +127,7 @@ class Budget:
 
 @dataclass(frozen=True, kw_only=True)
 class BenchSetting:
-    """How it is measured.
+    """Settings of the processes of a search.
 
     Attributes:
       seed: of the order within rounds.
@@ -177,7 +177,7 @@ class RaceBench:
         self._seconds = [float(event["seconds"]) for event in folder.events("process")]
 
     def begin(self, first: Candidate, fixed: Mapping[str, str]) -> None:
-        """Runs the flags as they are given, to see how long a step is.
+        """Runs the flags as they are given, which measures the length of a step.
 
         Raises:
           BenchmarkError: they fail.
@@ -235,7 +235,7 @@ class RaceBench:
         return 2 * (pairs + 1) * self.final_seconds
 
     def affordable(self) -> int:
-        """See `search.Bench`; what was answered before is answered again."""
+        """See `search.Bench`; a resumed search gets its earlier answers again."""
         if self._told:
             return self._told.pop(0)
         left = self._budget.left - self.reserve
@@ -303,7 +303,7 @@ class RaceBench:
             found.failed[one.key] = "it has timed no step" if error is None else error.message
 
     def _is_lost(self, one: Candidate, ended: Ended) -> bool:
-        """Whether a process says nothing: ended from outside, and not for the second time."""
+        """Whether a process is repeated: it was ended from outside, for the first time."""
         if not ended.lost or ended.timed_out:
             return False
         self._lost[one.key] += 1
@@ -326,7 +326,7 @@ class RaceBench:
     def _run(
         self, what: str, chunk: Mapping[str, Candidate], flags: Sequence[str] | None
     ) -> list[Ended | None]:
-        """Runs processes, in turn where there are several; keeps and notes what they leave.
+        """Runs processes, in turn where there are several, and stores their records.
 
         What was killed, and will be measured again, is None.
 

@@ -1,4 +1,4 @@
-"""What is varied in which situation: one table.
+"""Table of the dimensions of a search, and of the situations that they apply to.
 
 Dimensions of one group are combined with each other. Groups are searched one after the other,
 each with the best flags of those before (docs/tune.md has the reasons).
@@ -65,7 +65,7 @@ TUNABLE = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class Situation:
-    """What decides which dimensions apply.
+    """Facts that decide which dimensions apply.
 
     Attributes:
       towers: compute devices.

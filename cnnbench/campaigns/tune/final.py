@@ -68,7 +68,7 @@ class Proof:
 
 @dataclass(frozen=True)
 class Weights:
-    """Whether the leader trains what the flags as they are given train.
+    """Whether the leader trains the same weights as the flags as they are given.
 
     Attributes:
       text: a sentence without its point, or "".

@@ -32,7 +32,7 @@ def document(
     seconds: float,
     budget_seconds: float,
 ) -> TuneDocument:
-    """Puts together what was found.
+    """Makes the document of a search.
 
     Args:
       space: that was searched.
@@ -130,7 +130,7 @@ def _untried(found: SearchOutcome) -> list[TuneRow]:
 def estimates(
     blocks: Sequence[Sequence[Mapping[str, float]]], first: str
 ) -> dict[str, list[tuple[int, float]]]:
-    """How the estimate of each candidate's gain went on, as points of a curve.
+    """Estimates of each candidate's gain after every round, as points of a curve.
 
     Args:
       blocks: see `SearchOutcome.blocks`.

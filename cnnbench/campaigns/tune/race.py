@@ -1,4 +1,4 @@
-"""Who stays in a race of candidates: a function of what was measured, without processes or clocks.
+"""Rules by which candidates leave a race: functions of measured speeds, without processes.
 
 Every round measures all candidates that are left, once each. After it a candidate leaves
 

@@ -72,7 +72,7 @@ class TuneFolder(ResultsFolder):
 
     @property
     def seconds_spent(self) -> float:
-        """What the processes of before took."""
+        """Wall time of the processes of earlier sessions."""
         final = Journal(self.folder / _FINAL / JOURNAL).read()
         processes = [*self.events("process"), *(e for e in final if e.get("event") == "process")]
         return sum(float(one.get("seconds") or 0) for one in processes)

@@ -21,7 +21,7 @@ _LEAST = 6
 
 @dataclass(frozen=True)
 class Round:
-    """What a round has measured, by key of the candidate.
+    """Results of a round, by key of the candidate.
 
     Attributes:
       speeds: images per second; candidates may be missing.
@@ -82,7 +82,7 @@ class GroupRace:
 
 @dataclass(frozen=True)
 class SearchOutcome:
-    """How a search ended.
+    """Result of the races of a search.
 
     Attributes:
       races: a race for each group that has candidates.
@@ -113,7 +113,7 @@ class SearchOutcome:
 
     @property
     def leavers(self) -> dict[str, tuple[str, Leaver]]:
-        """Group and how they left, by key of the candidate; the last time counts."""
+        """Group and end of the candidates that left, by key; the last race counts."""
         return {
             leaver.name: (race.name, leaver) for race in self.races for leaver in race.race.leavers
         }

@@ -20,7 +20,7 @@ from cnnbench.records.tune import FASTER, TuneDocument
 
 @dataclass(frozen=True, kw_only=True)
 class TuneQuestion:
-    """What is searched.
+    """Definition of a search.
 
     Attributes:
       space: what may be tried.

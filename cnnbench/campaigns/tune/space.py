@@ -47,7 +47,7 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
-    """What may be tried.
+    """Flags that a search may vary.
 
     Attributes:
       fixed: texts of the flags that are given, by name.

@@ -1,4 +1,4 @@
-"""What a search has found, for people and for programs: table, CSV, flag file and chart."""
+"""Results of a search as a table, CSV, a flag file and a chart."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FLAG_FILE_HEAD = "# cnnbench tune"
 
 
 def table(found: TuneDocument) -> str:
-    """The command line, what is known of it, the next candidates, and who left when and why."""
+    """The best command line, its proof, the next candidates, and why others left."""
     lines = [shlex.join(found.command), "", *wrapped(_answer(found))]
     if found.weights:
         lines += wrapped(f"{found.weights[0].upper()}{found.weights[1:]}.")
@@ -118,7 +118,7 @@ def _leavers(rows: Sequence[TuneRow]) -> list[str]:
 
 
 def _when(row: TuneRow) -> str:
-    """When a candidate left; also why, where that is not said already."""
+    """Round in which a candidate left, with the reason where that is not shown already."""
     if row.left == UNTRIED:
         return ""
     why = "" if row.left == BEHIND else f": {row.reason}"
@@ -187,7 +187,7 @@ def flag_file(found: TuneDocument) -> str:
 
 
 def chart(found: SearchOutcome, first: Candidate, title: str) -> Lines:
-    """The race: how the estimates of the fastest candidates went on.
+    """Estimates of the fastest candidates after every round.
 
     Args:
       found: the races.

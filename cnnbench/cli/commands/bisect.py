@@ -177,8 +177,7 @@ def _run(
     setting: Setting, bad: str, history: History, options: BisectFlags, reporter: Reporter
 ) -> tuple[BisectionOutcome, Explanation | None]:
     from cnnbench.campaigns.bisect.bench import CommitBench
-    from cnnbench.campaigns.bisect.journal import BisectFolder
-    from cnnbench.campaigns.bisect.session import Bisection
+    from cnnbench.campaigns.bisect.session import BisectFolder, Bisection
     from cnnbench.campaigns.processes.commands import environment_identity
     from cnnbench.machine import facts
 

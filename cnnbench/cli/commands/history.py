@@ -228,7 +228,7 @@ def _refuse_selection(
 
 def _write(options: HistoryFlags, trends: Sequence[Trend], metric: Metric, found: Contents) -> None:
     from cnnbench.judge.history import document, formats
-    from cnnbench.judge.history.figures import figures
+    from cnnbench.judge.history.formats import figures
 
     if options.format == "table":
         text = formats.table_text(trends, metric, options.last)

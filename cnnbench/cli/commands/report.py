@@ -140,7 +140,7 @@ def _gather(options: ReportFlags, loaded: Loaded, paths: Sequence[str]) -> Repor
 
 def _experiment(paths: Sequence[str]) -> Comparison | None:
     """The verdict of the experiment whose results folder is the only path, or None."""
-    from cnnbench.campaigns.ab.saved import results_below, verdict
+    from cnnbench.campaigns.ab.results import results_below, verdict
 
     folder = results_below(Path(paths[0])) if len(paths) == 1 else None
     return None if folder is None else verdict(folder)

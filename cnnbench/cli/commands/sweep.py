@@ -122,7 +122,7 @@ def main(argv: Sequence[str]) -> int:
         )
     if options.list or options.dry_run:
         from cnnbench.campaigns.processes.campaign import Durations
-        from cnnbench.campaigns.sweep.durations import outlook
+        from cnnbench.campaigns.sweep.runner import outlook
 
         items = ordered(plan.cases, 0)
         reporter.notice(outlook(items, Durations(), facts))

@@ -1,4 +1,4 @@
-"""The history as text for a terminal and as CSV; pandas is imported for CSV only."""
+"""The history as text, as CSV and as figures for other programs; only CSV imports pandas."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from cnnbench.base.text.table import fitted, wrapped
 from cnnbench.judge.history.series import SeriesPoint
 from cnnbench.judge.history.steps import MIN_SERIES, LevelChange, Trend
 from cnnbench.judge.metrics.measurement import readable_fact
+from cnnbench.judge.metrics.origin import Origin, titles
 from cnnbench.judge.metrics.registry import Metric
+from cnnbench.judge.report.exports.figures import Figure, shared_labels
+from cnnbench.judge.report.results import ProcessValues
 
 _MOST_FACTS = 4
 
@@ -178,3 +181,34 @@ def _rows(found: Trend, metric: Metric) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def figures(trends: Sequence[Trend], metric: Metric) -> list[Figure]:
+    """A figure for each point of each series, in their order."""
+    found = [(one.series, point) for one in trends for point in one.series.points]
+    alike: dict[tuple[object, ...], list[Origin]] = {}
+    for series, point in found:
+        alike.setdefault((series, _revision(point)), []).append(point.origin)
+    details = {key: titles(origins, without=("machine",)) for key, origins in alike.items()}
+    return [
+        Figure(
+            metric=metric,
+            sample=ProcessValues(point.values),
+            configuration=series.configuration,
+            key=series.key,
+            flags=point.runs[0].configuration.not_default(),
+            origin=point.origin,
+            machine=series.machine,
+            started=point.started,
+            point=point.name,
+            detail=details[series, _revision(point)][point.origin],
+            labels=shared_labels(run.labels for run in point.runs),
+            current=point.newest,
+        )
+        for series, point in found
+    ]
+
+
+def _revision(point: SeriesPoint) -> tuple[object, ...]:
+    origin = point.origin
+    return (origin.repository, origin.revision, origin.dirty)

@@ -63,7 +63,7 @@ def render(path: str, trends: Sequence[Trend], metric: Metric, commit_url: str =
 
 
 def page(trends: Sequence[Trend], metric: Metric, commit_url: str = "") -> Report:
-    """What stepped first, then a chart for each series, then all points.
+    """Page of a history: steps first, then a chart for each series, then all points.
 
     Args:
       commit_url: an address with {commit} in it, to which commits lead; "" for none.

@@ -86,13 +86,6 @@ def test_a_look_that_is_not_clear_goes_on_if_there_is_a_chance(tmp_path, side, s
     assert ("going on" if goes_on else "stopped: 16 pairs") in run.errors.getvalue()
 
 
-def test_without_looks_all_pairs_are_run_at_the_full_level(tmp_path, side):
-    run = Run(tmp_path, side(), side(speed=80), pairs=9, sequential=False)
-    assert run.verdict is Verdict.SLOWER
-    assert run.finding.alpha == 0.04
-    assert len(run.names("b")) == 9
-
-
 def test_the_order_within_pairs_is_drawn_and_told(tmp_path, side, holds):
     run = Run(tmp_path, side(), side(salt="b"), pairs=8, sequential=False, seed=3)
     names = [one["name"] for one in run.journal("process")]
@@ -180,10 +173,10 @@ def test_without_burn_in_the_flags_say_how_many_steps(tmp_path, side):
 
 
 def test_progress_tells_figures_and_the_time_left(tmp_path, side):
-    run = Run(tmp_path, side(wait=0.1), side(wait=0.1, salt="b"), pairs=6)
-    lines = [line for line in run.errors.getvalue().splitlines() if "/12] " in line]
-    assert len(lines) == 12
-    assert lines[0].startswith("cnnbench: [1/12] pair 1 ")
+    run = Run(tmp_path, side(wait=0.05), side(wait=0.05, salt="b"), pairs=3)
+    lines = [line for line in run.errors.getvalue().splitlines() if "/6] " in line]
+    assert len(lines) == 6
+    assert lines[0].startswith("cnnbench: [1/6] pair 1 ")
     assert " images/sec (" in lines[0]
     assert "ETA" in lines[0]
     assert "ETA" not in lines[-1]
@@ -200,6 +193,8 @@ def test_a_process_that_fails_ends_it_with_records_of_both_sides(tmp_path, side,
     assert run.finding.comparison.exit_code is ExitCode.FAILED
     word = "ended by SIGSEGV; last log line: segmentation violation" if crash else "no good"
     assert run.finding.failure == f"{failing.upper()}: {word}"
+    assert not run.finding.lost
+    assert run.journal("lost") == []
     assert len(run.names("a")) == len(run.names("b")) == 3
     assert len(run.journal("process")) == 6
 
@@ -228,19 +223,15 @@ def _order(run):
     return [pair for pair, later in zip(pairs, [*pairs[1:], None], strict=True) if pair != later]
 
 
-@pytest.mark.parametrize("settings", [{}, {"turn_seconds": 0.05}])
-def test_a_pair_that_lost_a_process_is_measured_again(tmp_path, kills, settings):
+def test_a_pair_that_lost_a_process_is_measured_again_and_counted(tmp_path, kills, holds):
     a, b = kills("a", {"0005-a": 1}), kills("b", {"0003-b": 2})
-    run = Run(tmp_path / "some", a, b, pairs=12, **settings)
+    run = Run(tmp_path / "some", a, b, pairs=12)
     assert run.verdict is Verdict.SAME
     assert run.finding.comparison.exit_code is ExitCode.OK
     found = [(one["pair"], one["lost"], one["again"]) for one in run.journal("lost")]
     how = "killed by SIGKILL"
     lost = [{"side": "b", "how": how}]
-    assert found == [
-        *[("0003", lost, True)] * 2,
-        ("0005", [{"side": "a", "how": how}], True),
-    ]
+    assert found == [*[("0003", lost, True)] * 2, ("0005", [{"side": "a", "how": how}], True)]
     assert "pair 5 is measured again: A was killed by SIGKILL" in run.errors.getvalue()
     assert run.names("a") == [f"{n:04d}-a" for n in range(1, 9)]
     aside = ["0003-a-lost-1", "0003-a-lost-2", "0003-b-lost-1", "0003-b-lost-2"]
@@ -248,13 +239,9 @@ def test_a_pair_that_lost_a_process_is_measured_again(tmp_path, kills, settings)
     assert run.names("discarded") == aside
     assert set(aside) < set(run.names("logs"))
     # The order of every pair is that which the seed draws without a loss, too.
-    calm = Run(tmp_path / "calm", kills("a"), kills("b"), pairs=12, **settings)
+    calm = Run(tmp_path / "calm", kills("a"), kills("b"), pairs=12)
     assert _order(run) == _order(calm)
-
-
-def test_pairs_that_were_measured_again_are_counted_whoever_compares(tmp_path, kills, holds):
-    a, b = kills("a", {"0005-a": 1}), kills("b", {"0003-b": 2})
-    run = Run(tmp_path, a, b, pairs=12)
+    # Whoever compares the records finds them.
     base, new = (load_records([run.folder / name]).records for name in "ab")
     note = (
         "2 pairs were measured again: a process of B was killed by SIGKILL (2 times), "
@@ -262,16 +249,12 @@ def test_pairs_that_were_measured_again_are_counted_whoever_compares(tmp_path, k
     )
     for comparison in (run.finding.comparison, compare_records(base, new, paired=True)):
         assert comparison.notes == (note,)
-        document = json.loads(render(comparison, "json"))
-        holds("comparison", document)
-        assert document["repeated_pairs"] == 2
-        assert f"note: {note}" in " ".join(render(comparison, "table").split())
-        suite = ElementTree.fromstring(render(comparison, "junit")).find("testsuite")
-        assert suite.get("tests") == "1"
-        assert suite.find("properties/property[@name='repeated_pairs']").get("value") == "2"
+        assert comparison.repeated_pairs == 2
+    holds("comparison", json.loads(render(comparison, "json")))
     holds("run", json.loads((run.folder / "b" / "0003-b.json").read_text()))
-    (lost,) = run.journal("lost")[:1]
-    holds("journal", lost)
+    holds("journal", *run.journal("lost"))
+    suite = ElementTree.fromstring(render(comparison, "junit")).find("testsuite")
+    assert suite.find("properties/property[@name='repeated_pairs']").get("value") == "2"
 
 
 def test_a_burn_in_that_lost_a_process_is_repeated_too(tmp_path, kills):
@@ -284,15 +267,10 @@ def test_a_burn_in_that_lost_a_process_is_repeated_too(tmp_path, kills):
 @pytest.mark.parametrize(
     ("killed", "told"),
     [
-        (
-            {"0002-b": 9},
-            "B: ended by SIGKILL; last log line: about to measure; no repeat is left: pair 2 had "
-            "2 of 2, all pairs 2 of 2",
-        ),
+        ({"0002-b": 9}, "no repeat is left: pair 2 had 2 of 2, all pairs 2 of 2"),
         (
             {"0001-b": 1, "0002-b": 1, "0003-b": 1},
-            "B: ended by SIGKILL; last log line: about to measure; no repeat is left: pair 3 had "
-            "0 of 2, all pairs 2 of 2",
+            "no repeat is left: pair 3 had 0 of 2, all pairs 2 of 2",
         ),
     ],
 )
@@ -300,29 +278,21 @@ def test_repeats_end_and_a_resumed_experiment_does_not_start_them_again(
     tmp_path, kills, killed, told
 ):
     run = Run(tmp_path, kills("a"), kills("b", killed))
-    assert run.finding.failure == told
+    assert run.finding.failure.startswith("B: ended by SIGKILL; last log line: about to measure")
+    assert run.finding.failure.endswith(told)
     assert run.finding.lost
     assert run.verdict is Verdict.FAILED
     assert run.finding.comparison.exit_code is ExitCode.FAILED
     again = replace(run.experiment, b=kills("b", dict.fromkeys(killed, 99)))
     processes = len(run.journal("process"))
     finding = measured(again, run.folder, resume=True)
-    assert finding.failure == told
+    assert finding.failure == run.finding.failure
     assert len(run.journal("process")) == processes + 2
     # What was lost before the end of the first session is counted at the end of another one.
     calm = replace(run.experiment, b=kills("b"))
     finding = measured(calm, run.folder, resume=True)
     assert finding.failure == ""
     assert finding.comparison.repeated_pairs == len({name[:4] for name in killed if name < "0003"})
-
-
-@pytest.mark.parametrize("signal", ["SIGSEGV", "SIGABRT"])
-def test_a_crash_by_its_own_code_is_not_repeated(tmp_path, kills, signal):
-    run = Run(tmp_path, kills("a"), kills("b", {"0002-b": 1}, signal=signal))
-    assert run.finding.failure == f"B: ended by {signal}; last log line: about to measure"
-    assert not run.finding.lost
-    assert run.journal("lost") == []
-    assert len(run.journal("process")) == 4
 
 
 @pytest.mark.usefixtures("real_processes")
@@ -336,23 +306,9 @@ def test_who_fails_by_itself_beside_one_that_is_killed_ends_it(tmp_path, kills):
     assert "1 of 1 run in NEW failed: BenchmarkError: no good" in entry.main.judgement.reason
 
 
-@pytest.mark.parametrize(
-    ("message", "told"),
-    [("", "BenchmarkError"), (" \n", "BenchmarkError"), ("not so: ", "not so:"), ("a\nb", "a b")],
-)
-def test_a_failure_is_one_whatever_it_says(tmp_path, side, message, told):
-    fail = {"fail": ["burn-in-1-b", "0001-b"], "message": message}
-    for burn_in in (0, 1):
-        run = Run(tmp_path / str(burn_in), side(), side(**fail), burn_in=burn_in)
-        assert run.finding.failure == f"B: {told}"
-        assert run.verdict is Verdict.FAILED
-        assert run.finding.comparison.exit_code is ExitCode.FAILED
-
-
-@pytest.mark.usefixtures("real_processes")
 def test_a_process_that_hangs_is_a_failure(tmp_path, side):
-    run = Run(tmp_path, side(), side(wait=PATIENCE), timeout=1.0)
-    assert run.finding.failure.startswith("B: killed after 1 s") or "2 s" in run.finding.failure
+    run = Run(tmp_path, side(), side(wait=PATIENCE), pairs=1, timeout=0.5)
+    assert run.finding.failure.startswith("B: killed after ")
     assert run.verdict is Verdict.FAILED
 
 
@@ -363,16 +319,6 @@ def test_sides_on_unlike_machines_are_told_after_one_pair(tmp_path, side):
     assert run.finding.comparison.exit_code is ExitCode.INCONCLUSIVE
 
 
-def test_flags_of_the_sides_may_differ(tmp_path, side):
-    a, b = side("--precision=fp32"), side("--precision=bf16", speed=170, salt="b")
-    run = Run(tmp_path, a, b)
-    assert run.verdict is Verdict.FASTER
-    assert run.finding.comparison.base_label == "A: --precision=fp32, python " + (
-        f"{a.python}, variable FAKE"
-    )
-
-
-@pytest.mark.usefixtures("real_processes")
 def test_an_interrupt_keeps_whole_pairs_and_judges_them(tmp_path, side):
     a, b = side(interrupt=["0007-a"]), side(speed=80, interrupt=["0007-b"])
     run = Run(tmp_path, a, b, pairs=8, sequential=False)
@@ -403,7 +349,7 @@ def test_an_interrupt_before_anything_was_measured(tmp_path, side):
 @pytest.mark.usefixtures("real_processes")
 def test_processes_of_an_experiment_follow_each_other(tmp_path, side):
     trace = tmp_path / "trace"
-    run = Run(tmp_path, side(trace=str(trace)), side(trace=str(trace)), pairs=3)
+    run = Run(tmp_path, side(trace=str(trace)), side(trace=str(trace)), pairs=2)
     names = trace.read_text().splitlines()
     assert names == [one["name"] for one in run.journal("process")]
     times = [one["time"] for one in run.journal("process")]
@@ -438,27 +384,18 @@ def test_a_folder_with_results_is_refused(tmp_path):
         PairsFolder(os.devnull)
 
 
-@pytest.mark.usefixtures("real_processes")
-def test_records_of_a_failed_process_are_sound(tmp_path, side):
-    run = Run(tmp_path, side(fail=["0001-a"], crash=True), side())
-    record = RunRecord.from_json((run.folder / "a" / "0001-a.json").read_bytes())
-    assert record.status == "failed"
-    assert record.command[:2] == ("cnnbench", "run")
-
-
 IN_TURN = {"turn_seconds": 0.05}
 
 
 def test_both_halves_of_a_pair_are_alive_where_they_step_in_turn(tmp_path, side):
     trace = tmp_path / "trace"
     say = {"trace": str(trace)}
-    run = Run(tmp_path, side(**say), side(speed=80, **say), pairs=6, burn_in=1, **IN_TURN)
-    assert run.verdict is Verdict.SLOWER
+    run = Run(tmp_path, side(**say), side(speed=80, **say), pairs=3, burn_in=1, **IN_TURN)
     (start,) = run.journal("ab")
     assert start["turn_seconds"] == 0.05
     names = [one["name"] for one in run.journal("process")]
     said = trace.read_text().splitlines()
-    for first in range(0, 14, 2):
+    for first in range(0, 8, 2):
         pair = names[first : first + 2]
         assert set(said[2 * first : 2 * first + 2]) == set(pair)  # both have started
         assert said[2 * first + 2 : 2 * first + 4] == pair  # then they step, in the drawn order
@@ -466,16 +403,21 @@ def test_both_halves_of_a_pair_are_alive_where_they_step_in_turn(tmp_path, side)
         json.loads((run.folder / name[-1] / f"{name}.json").read_text())["ab"]["position"]
         for name in names[2:]
     ]
-    assert places == [1, 2] * 6
-    assert {name[-1] for name in names[2::2]} == {"a", "b"}
+    assert places == [1, 2] * 3
+    assert {name[-1] for name in names[::2]} == {"a", "b"}
+
+
+def test_a_pair_that_lost_a_process_in_turn_is_measured_again(tmp_path, kills):
+    run = Run(tmp_path, kills("a"), kills("b", {"0001-b": 1}), pairs=1, **IN_TURN)
+    assert [(one["pair"], one["again"]) for one in run.journal("lost")] == [("0001", True)]
+    assert (run.names("a"), run.names("b")) == (["0001-a"], ["0001-b"])
 
 
 @pytest.mark.parametrize(
-    ("say", "told"),
-    [({"die": "no more"}, "no more"), ({"wait": PATIENCE}, "killed after")],
+    ("say", "told"), [({"die": "no more"}, "no more"), ({"wait": PATIENCE}, "killed after")]
 )
 def test_a_side_lost_in_turn_leaves_the_record_of_the_other(tmp_path, side, say, told):
-    run = Run(tmp_path, side(), side(**say), timeout=2.0, **IN_TURN)
+    run = Run(tmp_path, side(), side(**say), pairs=1, timeout=1.0, **IN_TURN)
     assert run.verdict is Verdict.FAILED
     assert told in run.finding.failure
     a, b = (RunRecord.from_json((run.folder / s / f"0001-{s}.json").read_bytes()) for s in "ab")
@@ -483,7 +425,7 @@ def test_a_side_lost_in_turn_leaves_the_record_of_the_other(tmp_path, side, say,
 
 
 def test_an_interrupt_in_turn_keeps_whole_pairs(tmp_path, side):
-    run = Run(tmp_path, side(), side(speed=80, interrupt=["0007-b"]), pairs=8, **IN_TURN)
+    run = Run(tmp_path, side(), side(interrupt=["0002-b"]), pairs=3, **IN_TURN)
     assert run.finding.interrupted
-    assert len(run.names("a")) == len(run.names("b")) == 6
-    assert run.verdict is Verdict.INCONCLUSIVE or run.verdict is Verdict.SLOWER
+    assert len(run.names("a")) == len(run.names("b")) == 1
+    assert run.verdict is Verdict.INCONCLUSIVE

@@ -79,12 +79,6 @@ def test_steps_are_made_in_turn_and_only_by_one_at_a_time(tmp_path):
     assert all(gone(int((tmp_path / name).read_text())) for name in "ab")
 
 
-def test_no_turn_before_all_have_started(tmp_path):
-    late = "time.sleep(0.3); say('started'); steps(1)"
-    execute_in_turn([child(tmp_path, "a", "steps(1)"), child(tmp_path, "b", late)], PATIENCE, 0.1)
-    assert trace(tmp_path)[0][:2] == ("b", "started")
-
-
 def test_one_that_never_waits_is_waited_for(tmp_path):
     plain = "time.sleep(0.2); say('alone')"
     ended = execute_in_turn(
@@ -94,9 +88,8 @@ def test_one_that_never_waits_is_waited_for(tmp_path):
     assert [one[:2] for one in trace(tmp_path)][:2] == [("b", "alone"), ("a", "warm")]
 
 
-@pytest.mark.parametrize("when", ["turns.wait(); turns.wait()", "pass"])
-def test_a_side_that_is_killed_drops_out_and_the_other_goes_on(tmp_path, when):
-    dies = f"{when}; os.kill(os.getpid(), signal.SIGKILL)"
+def test_a_side_that_is_killed_drops_out_and_the_other_goes_on(tmp_path):
+    dies = "turns.wait(); turns.wait(); os.kill(os.getpid(), signal.SIGKILL)"
     ended = execute_in_turn(
         [child(tmp_path, "a", dies), child(tmp_path, "b", "steps(3)")], PATIENCE, 0.001
     )
@@ -104,13 +97,12 @@ def test_a_side_that_is_killed_drops_out_and_the_other_goes_on(tmp_path, when):
     assert [one[:2] for one in trace(tmp_path)].count(("b", "step")) == 3
 
 
-@pytest.mark.parametrize("deaf", [False, True])
-def test_a_side_that_hangs_is_ended_and_the_other_goes_on(tmp_path, deaf):
+def test_a_side_that_hangs_is_ended_and_the_other_goes_on(tmp_path):
     begin = time.monotonic()
     execute_in_turn([child(tmp_path, "c", "steps(3)")], PATIENCE, 0.001)
-    ample = 1.0 + 3 * (time.monotonic() - begin)  # on a machine that is this busy
-    ignore = "signal.signal(signal.SIGTERM, lambda *_: None); " if deaf else ""
-    hangs = f"{ignore}turns.wait(); turns.wait(); say('hangs')\nwhile True: time.sleep(600)"
+    ample = 0.5 + 3 * (time.monotonic() - begin)  # on a machine that is this busy
+    deaf = "signal.signal(signal.SIGTERM, lambda *_: None); "
+    hangs = f"{deaf}turns.wait(); turns.wait(); say('hangs')\nwhile True: time.sleep(600)"
     commands = [child(tmp_path, "b", "steps(3)"), child(tmp_path, "a", hangs)]
     ended = execute_in_turn(commands, ample, 0.001, grace=0.2)
     assert [one.timed_out for one in ended] == [False, True]

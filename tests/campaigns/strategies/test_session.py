@@ -13,7 +13,6 @@ from cnnbench.base.text.progress import Reporter
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.strategies.plan import make_plan
 from cnnbench.campaigns.strategies.session import CaseRuns, StrategiesFolder, StrategiesSession
-from cnnbench.errors import FlagError
 from cnnbench.flags import FLAGS, parse_flags
 from cnnbench.judge.compare import load_records
 from cnnbench.records.strategies import ONE_TOWER
@@ -97,10 +96,3 @@ def test_a_mode_whose_weights_cannot_be_trained_is_not_measured(run, tmp_path: P
     assert not any(name.startswith("replicated-r") for name in order)
     (failed,) = load_records([tmp_path / "results" / "replicated"]).records
     assert failed.status == "failed"
-
-
-def test_a_folder_that_holds_something_is_refused(run, tmp_path: Path) -> None:
-    (tmp_path / "results").mkdir()
-    (tmp_path / "results" / "mine").touch()
-    with pytest.raises(FlagError, match="is not empty; name another folder"):
-        run()

@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from cnnbench.campaigns.processes.campaign import Durations
-from cnnbench.campaigns.sweep.durations import outlook
 from cnnbench.campaigns.sweep.planning import ordered
+from cnnbench.campaigns.sweep.runner import outlook
 from cnnbench.run.driver import duration
 
 SUITE = "entries: [{name: a, flags: {device: cpu, model: lenet, num_batches: 5}}]"

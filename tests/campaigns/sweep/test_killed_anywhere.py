@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-MOMENTS = 5
+MOMENTS = 3
 FAKE = runpy.run_path(str(Path(__file__).with_name("fake_run.py")))
 
 SUITE = f"""
@@ -19,6 +19,7 @@ entries:
     repeats: 2
     flags: {{tf_random_seed: {FAKE["SLOW"]}, batch_size: 4}}
   - name: b
+    repeats: 1
     flags: {{tf_random_seed: {FAKE["OOM"]}, batch_size: 16}}
     max_batch_search: {{limit: 64, multiple_of: 8}}
 """

@@ -14,7 +14,7 @@ from cnnbench.campaigns.sweep.document import find_suite, load, shipped_suites
 from cnnbench.campaigns.sweep.planning import Item, Overrides, expand, make_plan, ordered
 from cnnbench.campaigns.sweep.runner import arguments
 from cnnbench.campaigns.sweep.schema import BatchSizeSearch, check
-from cnnbench.errors import FlagError, UsageError
+from cnnbench.errors import UsageError
 
 FACTS = {"hostname": "here", "tensorflow_version": "2.21.0", "load_average_1min": 1.0}
 TINY = "entries: [{name: a, flags: {model: lenet}}]"
@@ -40,44 +40,71 @@ def test_a_case(plan):
 @pytest.mark.parametrize(
     ("flags", "line", "message"),
     [
-        ("modle: lenet", 20, 'unknown key "modle"; did you mean "model"?'),
-        ("model: lenett", 20, "--model=lenett: "),
-        ("model: lenet\n     num_gpus: 0", 21, "--num_gpus=0: must be from 1 to 1024"),
-        ("model: lenet\n     num_gpus: two", 21, "--num_gpus=two: must be an integer"),
-        ("model: lenet\n     xla: maybe", 21, "--xla=maybe: must be true or false"),
-        ("num_batches: 3\n     num_epochs: 2", 20, "cannot go with --num_epochs"),
-        ("result_json: x.json", 20, "is set by the sweep"),
-        ("result_csv: x.csv", 20, "is set by the sweep"),
-        ("train_dir: /nowhere", 20, "training in a sweep"),
-        ("data_dir: /nowhere/at/all", 20, "/nowhere/at/all"),
-        ("data_name: imagenet\n     data_dir: ${CNNBENCH_TEST_EMPTY}", 18, "hold no records"),
+        ("modle: lenet", 5, 'unknown key "modle"; did you mean "model"?'),
+        ("model: lenett", 5, "--model=lenett: "),
+        ("model: lenet\n     num_gpus: 0", 6, "--num_gpus=0: must be from 1 to 1024"),
+        ("model: lenet\n     num_gpus: two", 6, "--num_gpus=two: must be an integer"),
+        ("model: lenet\n     xla: maybe", 6, "--xla=maybe: must be true or false"),
+        ("num_batches: 3\n     num_epochs: 2", 5, "cannot go with --num_epochs"),
+        ("result_json: x.json", 5, "is set by the sweep"),
+        ("result_csv: x.csv", 5, "is set by the sweep"),
+        ("train_dir: /nowhere", 5, "training in a sweep"),
+        ("data_dir: /nowhere/at/all", 5, "/nowhere/at/all"),
+        ("data_name: imagenet\n     data_dir: ${CNNBENCH_TEST_EMPTY}", 3, "hold no records"),
     ],
 )
-def test_a_mistake_in_entry_17_is_refused_with_its_line(
+def test_a_mistake_in_a_flag_is_refused_with_its_line(
     plan, tmp_path, monkeypatch, flags, line, message
 ):
     (tmp_path / "train-00000-of-00001").write_bytes(b"")
     monkeypatch.setenv("CNNBENCH_TEST_EMPTY", str(tmp_path))
-    lines = [
-        "entries:",
-        *(f" - {{name: e{i}, flags: {{tf_random_seed: {i}}}}}" for i in range(1, 17)),
-    ]
-    lines += [" - name: e17", "   flags:", f"     {flags}"]
+    lines = ["entries:", " - {name: good}", " - name: bad", "   flags:", f"     {flags}"]
     with pytest.raises(UsageError) as caught:
         plan("\n".join(lines))
     assert f"suite.yaml:{line}: " in str(caught.value)
     assert message in str(caught.value)
 
 
-def test_equal_configurations_are_refused(plan):
-    with pytest.raises(UsageError, match=r'yaml:4: "b" runs the same as "a"'):
-        plan(
-            """
-            entries:
-              - {name: a, flags: {model: trivial, batch_size: 32}}
-              - {name: b}
-            """
-        )
+REDUCE = "entries: [{name: a, command: allreduce, %s}]"
+VARIED = "entries: [{name: a, matrix: {num_gpus: [1, 2]}}]"
+ON_GPUS = "{name: g, flags: {num_gpus: 2, variable_update: replicated, all_reduce_spec: nccl}}"
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "message"),
+    [
+        (
+            "entries:\n - {name: a, flags: {model: trivial, batch_size: 32}}\n - {name: b}",
+            {},
+            'yaml:3: "b" runs the same as "a"',
+        ),
+        ("entries: [{name: a, max_batch_search: {limit: 16}}]", {}, "ends at 16, below the batch"),
+        (REDUCE % "flags: {batch_size: 3}", {}, 'yaml:1: unknown key "batch_size"'),
+        (REDUCE % "flags: {sizes: 4Q}", {}, "--sizes=4Q: "),
+        (REDUCE % "flags: {model: nonesuch}", {}, "--model=nonesuch: "),
+        (REDUCE % "flags: {all_reduce_spec: rxing}", {}, "--all_reduce_spec=rxing: "),
+        (REDUCE % "flags: {result_json: x}", {}, "is set by the sweep"),
+        (REDUCE % "bounds: {mfu: {min: 1}}", {}, "a: bounds needs command: run"),
+        (REDUCE % "max_batch_search: true", {}, "a: max_batch_search needs command: run"),
+        (REDUCE % "launch: {workers: 2}", {}, "a: launch needs command: run"),
+        (VARIED, {"flags": {"num_gpus": "4"}}, '--num_gpus=4: is what "a" varies; choose with'),
+        (VARIED, {"filter": "resnet"}, "matches none of"),
+        (VARIED, {"filter": "("}, "is not a regular expression"),
+        (f"entries: [{ON_GPUS}]", {"flags": {"device": "cpu"}}, "nccl sums on GPUs only"),
+    ],
+)
+def test_suites_that_cannot_be_run(plan, text, overrides, message):
+    with pytest.raises(UsageError) as caught:
+        plan(text, Overrides(**overrides))
+    assert message in str(caught.value)
+
+
+def test_a_filter_chooses_by_name(plan):
+    text = "entries: [{name: a, matrix: {num_gpus: [1, 2, 12]}}]"
+    assert [c.name for c in plan(text, Overrides(filter="gpus=1$")).cases] == ["a num_gpus=1"]
+    # The flags for all need not suit what is left out.
+    text = f"entries: [{ON_GPUS}, {{name: b}}]"
+    assert [c.name for c in plan(text, Overrides({"device": "cpu"}, filter="b")).cases] == ["b"]
 
 
 def test_notices_name_the_configuration(plan):
@@ -104,9 +131,6 @@ def test_overrides(plan):
     assert (case.repeats, case.timeout, case.search) == (5, 60.0, BatchSizeSearch())
 
 
-REDUCE = "entries: [{name: a, command: allreduce, %s}]"
-
-
 def test_all_reduces(plan):
     made = plan(
         """
@@ -123,36 +147,6 @@ def test_all_reduces(plan):
     assert run.flags == ("--device=cpu", "--batch_size=3")
     assert reduce.resolved.config["num_gpus"] == [2, 4]
     assert (reduce.search, run.search) == (None, BatchSizeSearch())
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ("flags: {batch_size: 3}", 'unknown key "batch_size"'),
-        ("flags: {sizes: 4Q}", "--sizes=4Q: "),
-        ("flags: {model: nonesuch}", "--model=nonesuch: "),
-        ("flags: {all_reduce_spec: rxing}", "--all_reduce_spec=rxing: "),
-        ("flags: {result_json: x}", "is set by the sweep"),
-        ("bounds: {mfu: {min: 1}}", "a: bounds needs command: run"),
-        ("max_batch_search: true", "a: max_batch_search needs command: run"),
-        ("launch: {workers: 2}", "a: launch needs command: run"),
-    ],
-)
-def test_mistakes_in_all_reduces(plan, settings, message):
-    with pytest.raises(UsageError) as caught:
-        plan(REDUCE % settings)
-    assert "suite.yaml:1: " in str(caught.value)
-    assert message in str(caught.value)
-
-
-def test_what_a_matrix_varies_cannot_be_overridden(plan):
-    with pytest.raises(FlagError, match='--num_gpus=4: is what "a" varies; choose with --filter'):
-        plan("entries: [{name: a, matrix: {num_gpus: [1, 2]}}]", Overrides({"num_gpus": "4"}))
-
-
-def test_a_search_must_not_begin_beyond_its_end(plan):
-    with pytest.raises(UsageError, match=r"ends at 16, below the batch size it starts with, 32"):
-        plan("entries: [{name: a, max_batch_search: {limit: 16}}]")
 
 
 def key_of(suite, text=TINY, facts=FACTS):
@@ -202,37 +196,6 @@ def test_the_key_is_of_a_plug_in_s_text(suite, tmp_path):
     key = key_of(suite, yaml)
     plugin.write_text(text + "# another text\n", encoding="utf-8")
     assert key_of(suite, yaml) != key
-
-
-def test_a_filter_chooses_by_name(plan):
-    text = "entries: [{name: a, matrix: {num_gpus: [1, 2, 12]}}]"
-    assert [c.name for c in plan(text, Overrides(filter="gpus=1$")).cases] == ["a num_gpus=1"]
-    with pytest.raises(FlagError, match="matches none of"):
-        plan(text, Overrides(filter="resnet"))
-    with pytest.raises(FlagError, match="is not a regular expression"):
-        plan(text, Overrides(filter="("))
-
-
-def test_flags_need_not_suit_what_a_filter_leaves_out(plan):
-    on_gpus = "num_gpus: 2, variable_update: replicated, all_reduce_spec: nccl"
-    text = f"entries: [{{name: a, flags: {{{on_gpus}}}}}, {{name: b}}]"
-    on_cpu = {"device": "cpu"}
-    with pytest.raises(UsageError, match="nccl sums on GPUs only"):
-        plan(text, Overrides(on_cpu))
-    assert [c.name for c in plan(text, Overrides(on_cpu, filter="b")).cases] == ["b"]
-
-
-def test_the_shipped_suites():
-    assert shipped_suites() == (
-        "all_reduce",
-        "batch_size",
-        "input_pipeline",
-        "leading_indicators",
-        "precision",
-        "scaling",
-        "smoke",
-        "throughput",
-    )
 
 
 @pytest.fixture(scope="module")
@@ -350,110 +313,65 @@ def configurations(suite):
     return configurations
 
 
-def names(configurations):
-    return [configuration.name for configuration in configurations]
-
-
-def test_without_a_matrix_there_is_one(configurations):
-    (one,) = configurations("flags: {model: lenet}")
-    assert (one.name, one.flags) == ("e", {"model": "lenet"})
-
-
-def test_the_matrix_is_a_product_in_order(configurations):
-    made = configurations("flags: {model: lenet}\nmatrix: {num_gpus: [1, 2], xla: [true, no]}")
-    assert names(made) == [
-        "e num_gpus=1 xla=true",
-        "e num_gpus=1 xla=false",
-        "e num_gpus=2 xla=true",
-        "e num_gpus=2 xla=false",
-    ]
-    assert made[3].flags == {"model": "lenet", "num_gpus": "2", "xla": "false"}
-    assert made[3].varied == ("num_gpus", "xla")
-
-
-def test_an_axis_of_sets_of_flags(configurations):
-    made = configurations(
-        "matrix:\n  size: [{model: lenet, batch_size: 3}, {model: trivial}]\n  num_gpus: [2]"
-    )
-    assert names(made) == ["e model=lenet batch_size=3 num_gpus=2", "e model=trivial num_gpus=2"]
-    assert "batch_size" not in made[1].flags
-    assert "size" not in made[0].flags
-
-
 SETS = "matrix:\n  x: [{model: lenet, batch_size: 3}, {model: trivial}]\n"
+GPUS = "matrix: {num_gpus: [1, 2, 4], xla: [true, false]}\n"
+DATA = "matrix: {data_dir: ['${DATA}', /other], sizes: [[1, 2], [3]]}\n"
+VARIABLES = "flags: {data_dir: '${DATA}/x', other: '${NONE:-o}', both: '${DATA}${DATA}'}"
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        # An exclusion matches all its flags, null those that are not given.
+        ("flags: {model: lenet}", {"": "model=lenet"}),
+        # The product, in order.
         (
-            "flags: {model: lenet}\nmatrix: {num_gpus: [1, 2, 4], xla: [true, false]}\n"
-            "exclude:\n  - {num_gpus: [2, 4], xla: yes, model: lenet}",
-            [
-                "num_gpus=1 xla=true",
-                "num_gpus=1 xla=false",
-                "num_gpus=2 xla=false",
-                "num_gpus=4 xla=false",
-            ],
+            "flags: {a: 1}\nmatrix: {b: [1, 2], xla: [true, no]}",
+            {f"b={b} xla={x}": f"a=1 b={b} xla={x}" for b in "12" for x in ("true", "false")},
         ),
+        # An axis of sets of flags.
+        (SETS, {name: name for name in ("model=lenet batch_size=3", "model=trivial")}),
+        # An exclusion matches all its flags, null those that are not given; values, not spellings.
         (
-            "matrix: {batch_size: [null, 4], num_gpus: [1, 2]}\n"
-            "exclude: [{batch_size: null, num_gpus: 2}]",
-            ["batch_size= num_gpus=1", "batch_size=4 num_gpus=1", "batch_size=4 num_gpus=2"],
+            GPUS + "flags: {model: lenet}\nexclude: [{num_gpus: [2, 4], xla: yes, model: lenet}]",
+            {
+                f"num_gpus={gpus} xla={xla}": f"model=lenet num_gpus={gpus} xla={xla}"
+                for gpus, xla in (("1", "true"), ("1", "false"), ("2", "false"), ("4", "false"))
+            },
         ),
-        (SETS + "exclude: [{batch_size: [~, 4]}]", ["model=lenet batch_size=3"]),
+        ("matrix: {a: [null, 4], b: [1]}\nexclude: [{a: 4}]", {"a= b=1": "b=1"}),
+        ("matrix: {a: [null, 4], b: [1]}\nexclude: [{a: null}]", {"a=4 b=1": "a=4 b=1"}),
+        (SETS + "exclude: [{batch_size: [~, 4]}]", {"model=lenet batch_size=3": None}),
+        (
+            DATA + "exclude: [{data_dir: '${DATA}'}, {sizes: [[1, 2]]}]",
+            {"data_dir=other sizes=3": "data_dir=/other sizes=3"},
+        ),
+        ("matrix: {progress: [on, off]}\nexclude: [{progress: off}]", {"progress=on": None}),
         # Inclusions are beside the matrix, or alone.
-        (
-            "matrix: {num_gpus: [1]}\ninclude: [{num_gpus: 8, xla: true}]",
-            ["num_gpus=1", "num_gpus=8 xla=true"],
-        ),
-        ("include: [{num_gpus: 8}]", ["num_gpus=8"]),
+        ("matrix: {a: [1]}\ninclude: [{a: 8, xla: true}]", {"a=1": "a=1", "a=8 xla=true": None}),
+        ("include: [{a: 8}]", {"a=8": "a=8"}),
         # Of a path the last part is in a name.
-        (
-            "matrix: {data_dir: [/a/b/c/], all_reduce_spec: [nccl/xring]}",
-            ["data_dir=c all_reduce_spec=nccl/xring"],
-        ),
+        ("matrix: {data_dir: [/a/b/c/], x: [nccl/xring]}", {"data_dir=c x=nccl/xring": None}),
+        # Words for true and false are values of other flags.
+        ("flags: {progress: on, xla: on}", {"": "progress=on xla=true"}),
+        # Null takes a flag away; lists become flags with commas.
+        ("flags: {a: 5}\nmatrix: {a: [null, 3]}", {"a=": "", "a=3": "a=3"}),
+        ("flags: {steps: [1, 2], one: [3]}", {"": "steps=1,2 one=3"}),
+        (VARIABLES, {"": "data_dir=/d/x other=o both=/d/d"}),
     ],
 )
-def test_names(configurations, text, expected):
-    assert names(configurations(text)) == [f"e {name}" for name in expected]
+def test_names_and_flags_of_configurations(configurations, text, expected):
+    found = {
+        one.name: " ".join(f"{name}={value}" for name, value in one.flags.items())
+        for one in configurations(text, {"DATA": "/d"})
+    }
+    assert list(found) == [f"e {name}".strip() for name in expected]
+    for flags, wanted in zip(found.values(), expected.values(), strict=True):
+        assert wanted is None or sorted(flags.split()) == sorted(wanted.split())
 
 
-def test_exclusions_are_of_values_not_of_spellings(configurations):
-    made = configurations(
-        "matrix: {data_dir: ['${DATA}', /other], sizes: [[1, 2], [3]]}\n"
-        "exclude: [{data_dir: '${DATA}'}, {sizes: [[1, 2]]}]",
-        {"DATA": "/d"},
-    )
-    assert [c.flags for c in made] == [{"data_dir": "/other", "sizes": "3"}]
-
-
-def test_words_for_true_and_false_are_values_of_other_flags(configurations):
-    (made,) = configurations("flags: {progress: on, xla: on}")
-    assert made.flags == {"progress": "on", "xla": "true"}
-    made = configurations("matrix: {progress: [on, off], xla: [yes]}\nexclude: [{progress: off}]")
-    assert names(made) == ["e progress=on xla=true"]
-
-
-def test_null_takes_a_flag_away(configurations):
-    made = configurations("flags: {num_batches: 5}\nmatrix: {num_batches: [null, 3]}")
-    assert [c.flags for c in made] == [{}, {"num_batches": "3"}]
-    assert names(made) == ["e num_batches=", "e num_batches=3"]
-
-
-def test_lists_become_flags_with_commas(configurations):
-    made = configurations("flags: {steps: [1, 2]}\nmatrix: {other: [[3, 4], [5]]}")
-    assert [c.flags for c in made] == [
-        {"steps": "1,2", "other": "3,4"},
-        {"steps": "1,2", "other": "5"},
-    ]
-
-
-def test_variables_of_the_environment(configurations):
-    text = "flags: {data_dir: '${DATA}/x', other: '${NONE:-o}', both: '${DATA}${DATA}'}"
-    (made,) = configurations(text, {"DATA": "/d"})
-    assert made.flags == {"data_dir": "/d/x", "other": "o", "both": "/d/d"}
+def test_what_a_matrix_varies_is_known(configurations):
+    (one,) = configurations("flags: {model: lenet}\nmatrix: {num_gpus: [1], xla: [no]}")
+    assert one.varied == ("num_gpus", "xla")
 
 
 @pytest.mark.parametrize(("environ", "lack"), [({}, "is not set"), ({"DATA": ""}, "is empty")])
@@ -506,19 +424,6 @@ entries:
 """
 
 
-def test_jobs(plan):
-    job, other = plan(LAUNCH.format("flags: {num_gpus: 2}")).cases
-    assert arguments(Item(job, 1)) == (
-        *("launch", "--workers=2", "--ps=1", "--controller=false", "--"),
-        *("--model=lenet", "--num_batches=1", "--num_gpus=2"),
-    )
-    assert arguments(Item(other, 1))[:5] == (
-        *("launch", "--workers=3", "--ps=0", "--controller=true", "--"),
-    )
-    assert job.resolved.config["worker_hosts"].count("localhost:") == 2
-    assert plan(LAUNCH.format("flags: {num_gpus: 2}")).cases[0].key == job.key
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -533,3 +438,16 @@ def test_mistakes_in_jobs(plan, settings, message):
     with pytest.raises(UsageError) as caught:
         plan(LAUNCH.format(settings))
     assert message in str(caught.value)
+
+
+def test_jobs(plan):
+    job, other = plan(LAUNCH.format("flags: {num_gpus: 2}")).cases
+    assert arguments(Item(job, 1)) == (
+        *("launch", "--workers=2", "--ps=1", "--controller=false", "--"),
+        *("--model=lenet", "--num_batches=1", "--num_gpus=2"),
+    )
+    assert arguments(Item(other, 1))[:5] == (
+        *("launch", "--workers=3", "--ps=0", "--controller=true", "--"),
+    )
+    assert job.resolved.config["worker_hosts"].count("localhost:") == 2
+    assert plan(LAUNCH.format("flags: {num_gpus: 2}")).cases[0].key == job.key

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from cnnbench.base.text.progress import Reporter
 from cnnbench.campaigns.processes import campaign, commands
 from cnnbench.campaigns.processes.campaign import Campaign, Durations
-from cnnbench.campaigns.sweep.planning import Overrides
 from cnnbench.campaigns.sweep.runner import Sweep, largest_batch
 from cnnbench.campaigns.sweep.schema import BatchSizeSearch
 from cnnbench.campaigns.sweep.store import Store
@@ -156,8 +155,10 @@ def test_what_fails_is_recorded_and_the_rest_goes_on(sweep):
         "oom": (FAKE.OOM, "out_of_memory", "BenchmarkError"),
     }
     entries = [
-        entry(name, behaviour, timeout=1, flags={"batch_size": 64})
-        for name, (behaviour, _, _) in bad.items()
+        entry(
+            name, behaviour, timeout=0.5 if status == "timed_out" else 60, flags={"batch_size": 64}
+        )
+        for name, (behaviour, status, _) in bad.items()
     ]
     results = sweep(*entries, entry("good", FAKE.OK))
     assert results[("good", 1)].ended.status == "ok"
@@ -172,15 +173,6 @@ def test_what_fails_is_recorded_and_the_rest_goes_on(sweep):
     assert exit_code(sweep.rows) == 4
     assert results[("corrupt", 1)].path.with_suffix(".unusable").exists()
     assert "out of memory: out of memory: lower --batch_size" in sweep.said()
-
-
-def test_a_program_that_cannot_be_started_is_a_failed_run(sweep, fake, monkeypatch):
-    monkeypatch.setattr(fake, "program", ("/no/such/program",))
-    result = sweep(entry("a", FAKE.OK))[("a", 1)]
-    assert (result.ended.status, result.ended.message) == (
-        "failed",
-        "/no/such/program: No such file or directory",
-    )
 
 
 def test_resume_skips_what_is_done_and_repeats_what_failed(sweep):
@@ -229,14 +221,6 @@ def test_resume_tells_what_changed(sweep, monkeypatch):
     sweep(entry("a", FAKE.OK), resume=True)
     assert "warning: sources changed since the last sweep; earlier results" in sweep.said()
     assert len(journal(sweep, "end")) == 2
-
-
-def test_an_orphan_s_record_is_never_seen(sweep, make_record):
-    sweep(entry("a", FAKE.OK))
-    (sweep.folder / ".sweep" / "123-abc.part").write_text(make_record().to_json())
-    sweep(entry("a", FAKE.OK), resume=True)
-    assert [path.name for path in (sweep.folder / ".sweep").iterdir()] == []
-    assert len(load_records([sweep.folder]).records) == 1
 
 
 def test_interrupted(sweep, monkeypatch):
@@ -311,7 +295,7 @@ def test_a_shape_bug_is_not_walked_down(sweep):
 @pytest.mark.parametrize(
     ("searched", "status", "sizes"),
     [
-        (entry("a", FAKE.HANG, timeout=1, max_batch_search=SEARCH), "timed_out", []),
+        (entry("a", FAKE.HANG, timeout=0.2, max_batch_search=SEARCH), "timed_out", []),
         (
             entry("a", FAKE.OOM, flags={"batch_size": 64}, max_batch_search={"multiple_of": 32}),
             "out_of_memory",
@@ -350,11 +334,6 @@ def test_a_search_that_was_killed_goes_on_where_it_was(sweep, monkeypatch):
     sweep(searched, resume=True)
     assert len(journal(sweep, "searched")) == 1
     assert sweep.rows[0].ok == 1
-
-
-def test_search_of_the_command_line(sweep):
-    sweep(entry("a", FAKE.OOM, flags={"batch_size": 16}), overrides=Overrides(search=True))
-    assert sweep.rows[0].batch_size == 23
 
 
 def test_time_left_knows_what_earlier_sweeps_took(sweep):
@@ -434,11 +413,3 @@ def test_finds_the_largest_multiple_that_fits(start, limit, unit, capacity):
     assert found == min(capacity, limit) // unit * unit
     assert len(set(sizes)) == len(sizes) <= 2 * (limit // unit).bit_length() + 2
     assert all(size % unit == 0 and unit <= size <= limit for size in sizes)
-
-
-def test_what_a_trial_raises_ends_it():
-    def fits(size):
-        raise RuntimeError(f"bug at {size}")
-
-    with pytest.raises(RuntimeError, match="bug at 4"):
-        largest_batch(4, BatchSizeSearch(), fits)

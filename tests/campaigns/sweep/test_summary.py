@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-import uuid
 
 import pytest
 
-from cnnbench.campaigns.processes.ended import Ended
+from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.outcome import headline
 from cnnbench.campaigns.sweep.planning import Item
 from cnnbench.campaigns.sweep.runner import SweepRun
 from cnnbench.campaigns.sweep.summary import advice, exit_code, summarise, table
 from cnnbench.judge.metrics.registry import BOUNDS
-from cnnbench.records.allreduce import AllReduceRecord, Point
 from cnnbench.records.load import record_of
 from cnnbench.records.parts import Batch, Evaluation
-from cnnbench.variable_mgr.aggregation.spec import Packing
 
 
 def went_well(case, repeat, path):
@@ -89,11 +86,7 @@ def test_golden_table(rows, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "300")
     made = rows(
         MATRIX,
-        {
-            "a num_gpus=1": [0.1, 0.2, 0.4],
-            "a num_gpus=2": [0.001, None],
-            "a num_gpus=16": [None],
-        },
+        {"a num_gpus=1": [0.1, 0.2, 0.4], "a num_gpus=2": [0.001, None], "a num_gpus=16": [None]},
     )
     text = "\n".join(table(made)).replace(str(tmp_path), "DIR")
     keys = {row.name: row.problems for row in made}
@@ -202,41 +195,25 @@ def test_every_metric_is_none_where_nothing_was_measured(make_record):
     assert {metric.value(record) for metric in BOUNDS.values()} == {None}
 
 
-def test_headlines(make_record):
+def test_headlines(make_record, measured):
     assert headline(make_record()) == "ok 40.00 images/sec"
     assert headline(make_record(step_seconds=(), losses=())) == "ok"
     assert headline(measured(0.001, 0.0005)) == "ok up to 3.000 GB/s"
     assert headline(measured()) == "ok"
 
 
-def measured(*seconds):
-    """An all-reduce measurement of 1 MB on four devices, one point per time."""
-    packing = Packing()
-    points = tuple(
-        Point(
-            spec="xring",
-            packing=packing,
-            workload="1M",
-            dtype="float32",
-            bytes=1_000_000,
-            tensors=1,
-            elements=250_000,
-            devices=4,
-            seconds=(time,),
-        )
-        for time in seconds
-    )
-    return AllReduceRecord(
-        run_id=uuid.uuid4().hex,
-        started_at="2026-01-02T00:00:00+00:00",
-        status="ok",
-        command=("cnnbench", "allreduce"),
-        config={},
-        points=points,
-    )
+@pytest.fixture
+def measured(reductions):
+    """Makes all-reduce measurements of 1 MB on four devices, one point per time."""
+
+    def make(*seconds):
+        points = (reductions.point(None, bytes=1_000_000, seconds=(one,)) for one in seconds)
+        return reductions(*points)
+
+    return make
 
 
-def test_all_reduces_have_a_column_of_their_own(plan, tmp_path, make_record):
+def test_all_reduces_have_a_column_of_their_own(plan, tmp_path, make_record, measured):
     made = plan(
         """
         entries:

@@ -8,13 +8,15 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import forked
 import pytest
 
 from cnnbench.base.text.progress import Reporter
+from cnnbench.campaigns.processes import campaign, child
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.results_dir import Journal
 from cnnbench.campaigns.tune import final, race
-from cnnbench.campaigns.tune.bench import BenchSetting
+from cnnbench.campaigns.tune.bench import BenchSetting, RaceBench
 from cnnbench.campaigns.tune.final import Weights
 from cnnbench.campaigns.tune.results import TuneFolder, seed_of
 from cnnbench.campaigns.tune.session import TuneQuestion, tune
@@ -25,10 +27,8 @@ from cnnbench.records.tune import TuneDocument
 
 FIXED = {"model": "lenet", "device": "cpu", "num_gpus": "2", "batch_size": "4"}
 MODES = ("replicated", "mirrored_strategy", "central_storage_strategy")
-GROUPS = (
-    Group("modes", ({}, *({"variable_update": mode} for mode in MODES))),
-    Group("threads", ({}, {"num_intra_threads": "1"})),
-)
+MODE_FLAGS = ({}, *({"variable_update": mode} for mode in MODES))
+GROUPS = (Group("modes", MODE_FLAGS), Group("threads", ({}, {"num_intra_threads": "1"})))
 FAST = {"--variable_update=replicated": 1.2, "--variable_update=central_storage_strategy": 0.5}
 
 pytestmark = pytest.mark.timeout(300)
@@ -36,15 +36,23 @@ pytestmark = pytest.mark.timeout(300)
 
 @pytest.fixture
 def run(
-    tmp_path: Path, fake_python: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, fake_python: str, quick_processes: None, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., TuneDocument]:
-    """Runs a search whose processes have speeds by their flags."""
+    """Runs a search whose processes have speeds by their flags.
+
+    They are forked, one after the other, and taken to last equally long; with two lanes they are
+    started, and step in turn.
+    """
     monkeypatch.setattr(final.Final, "weights", lambda self, leader: Weights("not now"))
     monkeypatch.setattr(race, "MOST_ROUNDS", 4)
 
     def run(
-        seconds: float = 120.0, *, resume: bool = False, lanes: int = 2, **say: object
+        seconds: float = 120.0, *, resume: bool = False, lanes: int = 1, **say: object
     ) -> TuneDocument:
+        if lanes > 1:
+            monkeypatch.setattr(campaign, "execute", child.execute)
+        else:
+            monkeypatch.setattr(RaceBench, "process_seconds", 0.1)
         said = {"parent": os.getpid(), "trace": str(tmp_path / "trace"), **say}
         monkeypatch.setenv("FAKE", json.dumps(said))
         space = Space(fixed=FIXED, groups=GROUPS)
@@ -59,9 +67,9 @@ def run(
         )
         asked = {"flags": FIXED, "seed": 3}
         with TuneFolder(str(tmp_path / "results"), asked, resume=resume) as folder:
-            campaign = Campaign(Reporter(io.StringIO()), grace=1.0)
+            processes = Campaign(Reporter(io.StringIO()), grace=1.0)
             setting = BenchSetting(seed=3, timeout=60.0, lanes=lanes, python=fake_python)
-            found, _ = tune(question, folder, campaign, setting)
+            found, _ = tune(question, folder, processes, setting)
         return found
 
     return run
@@ -70,7 +78,7 @@ def run(
 def test_the_fastest_is_found_and_proven(
     run: Callable[..., TuneDocument], tmp_path: Path, holds: Callable[..., None]
 ) -> None:
-    found = run(by_flag=FAST)
+    found = run(by_flag=FAST, lanes=2)
     assert found.verdict == "faster"
     assert found.leader == "variable_update=replicated"
     given = [f"--{name}={text}" for name, text in FIXED.items()]
@@ -98,60 +106,48 @@ def test_the_fastest_is_found_and_proven(
     assert seed_of(str(folder)) == 3
 
 
-def test_of_like_candidates_none_is_the_winner(run: Callable[..., TuneDocument]) -> None:
-    found = run(scatter=0.01)
-    assert found.verdict != "faster"
-    assert found.command[1:] == found.given
-
-
 def test_a_candidate_that_fails_leaves_and_the_flags_as_given_must_not(
     run: Callable[..., TuneDocument], tmp_path: Path
 ) -> None:
-    found = run(by_flag=FAST)
-    (name,) = {
-        path.stem
-        for path in (tmp_path / "results" / "race").glob("modes-*-r1.json")
-        if "central_storage_strategy" in path.read_text()
-    }
-    (first,) = (path.stem for path in (tmp_path / "results" / "race").glob("first-*.json"))
-    os.rename(tmp_path / "results", tmp_path / "before")
+    first, *modes = (CandidateMaker(Space(fixed=FIXED, groups=GROUPS))(one) for one in MODE_FLAGS)
+    name = f"modes-{modes[-1].key}-r1"
     found = run(by_flag=FAST, fail=[name], message="no kernel")
     row = next(row for row in found.rows if "central" in row.candidate)
     assert (row.left, row.reason, row.processes) == ("failed", "no kernel", 0)
     assert found.verdict == "faster"
-    os.rename(tmp_path / "results", tmp_path / "second")
+    os.rename(tmp_path / "results", tmp_path / "before")
     with pytest.raises(BenchmarkError, match="the flags as they are given fail: no kernel"):
-        run(by_flag=FAST, fail=[first], message="no kernel")
+        run(by_flag=FAST, fail=[f"first-{first.key}"], message="no kernel")
 
 
 def test_an_interrupted_search_goes_on_where_it_was(
     run: Callable[..., TuneDocument], tmp_path: Path
 ) -> None:
-    whole = run(by_flag=FAST, lanes=1)
+    whole = run(by_flag=FAST)
     order = (tmp_path / "trace").read_text().split()
     os.rename(tmp_path / "results", tmp_path / "whole")
     (tmp_path / "trace").unlink()
     (tmp_path / "once").touch()
     at = order[4]  # in the first round
     with pytest.raises(KeyboardInterrupt):
-        run(by_flag=FAST, lanes=1, interrupt=[at], once=str(tmp_path / "once"))
+        run(by_flag=FAST, interrupt=[at], once=str(tmp_path / "once"))
     assert (tmp_path / "trace").read_text().split() == order[:5]
     with pytest.raises(FlagError, match="go on with what is there by --resume, or name another"):
         run()
-    resumed = run(by_flag=FAST, lanes=1, resume=True)
+    resumed = run(by_flag=FAST, resume=True)
     found = (tmp_path / "trace").read_text().split()
     assert found.count(at) == 2
     assert found[:5] == order[:5]
     assert found[5:9] == order[4:8]  # what was done is not measured again
     assert (resumed.verdict, resumed.leader) == (whole.verdict, whole.leader)
-    again = run(by_flag=FAST, lanes=1, resume=True)
+    again = run(by_flag=FAST, resume=True)
     assert (tmp_path / "trace").read_text().split() == found  # all is there
     assert again.rows == resumed.rows
     assert (again.gain, again.pairs) == (resumed.gain, resumed.pairs)
 
 
 def test_a_search_with_too_little_time_says_so(run: Callable[..., TuneDocument]) -> None:
-    found = run(seconds=3.0, by_flag=FAST, wait=0.3)
+    found = run(seconds=1.0, by_flag=FAST, wait=0.1)
     assert found.verdict in ("open", "none")
     assert found.command[1:] == found.given
     if found.verdict == "open":
@@ -166,7 +162,10 @@ def test_another_search_is_refused(run: Callable[..., TuneDocument], tmp_path: P
         run(resume=True)
 
 
-def test_weights_of_the_leader_are_compared_by_training(tmp_path: Path) -> None:
+def test_weights_of_the_leader_are_compared_by_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(campaign, "execute", forked.execute)
     fixed = {"model": "trivial", "device": "cpu", "num_gpus": "2", "batch_size": "2"}
     space = Space(fixed=fixed, groups=(), allowed=frozenset({"consistency"}))
     make = CandidateMaker(space)

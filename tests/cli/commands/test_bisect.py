@@ -18,7 +18,7 @@ from step_profiles import Profiles, changed
 
 from cnnbench import cli
 from cnnbench.campaigns.ab.side import SideFlags
-from cnnbench.campaigns.processes.ended import Ended
+from cnnbench.campaigns.processes.child import Ended
 from cnnbench.records.load import load_records
 
 pytestmark = pytest.mark.timeout(180)

@@ -40,16 +40,16 @@ def test_which_facts_block(runs, name, before, after, blocks):
     assert unlike(base, group(runs(environment={name: before}))) == ()
 
 
+ONEDNN = "env_TF_ENABLE_ONEDNN_OPTS"
+
+
 @pytest.mark.parametrize(
     ("environment", "text"),
     [
         ({"cpu_model": "Slow CPU"}, "cpu_model is Fast CPU in BASE and Slow CPU in NEW"),
         # A limit that is not there is no limit, a variable that is not set has no value.
         ({"cgroup_cpu_limit": 1.5}, "cgroup_cpu_limit is none in BASE and 1.5 in NEW"),
-        (
-            {"env_TF_ENABLE_ONEDNN_OPTS": "0"},
-            "env_TF_ENABLE_ONEDNN_OPTS is none in BASE and 0 in NEW",
-        ),
+        ({ONEDNN: "0"}, f"{ONEDNN} is none in BASE and 0 in NEW"),
     ],
 )
 def test_both_values_are_named(runs, environment, text):
@@ -92,20 +92,16 @@ _THREADS = {"num_intra_threads": 1, "num_inter_threads": 2, "datasets_num_privat
 _POOLS = {"intra_op_threads": 1, "inter_op_threads": 2}
 
 
+_PRECISION = {"precision": "fp16", "use_fp16": True, "fp16_loss_scale": 128.0}
+_TWO = {"devices": 2, "flags": _THREADS, "environment": _POOLS}
+
+
 @pytest.mark.parametrize(
     ("flag", "more", "facts"),
     [
         ("batch_size", {"flags": {"batch_size": 16}}, {"batch_size", "global_batch"}),
-        (
-            "num_gpus",
-            {"devices": 2, "flags": _THREADS, "environment": _POOLS},
-            {"num_gpus", "global_batch", *_THREADS, *_POOLS},
-        ),
-        (
-            "precision",
-            {"flags": {"precision": "fp16", "use_fp16": True, "fp16_loss_scale": 128.0}},
-            {"precision", "fp16_loss_scale"},
-        ),
+        ("num_gpus", _TWO, {"num_gpus", "global_batch", *_THREADS, *_POOLS}),
+        ("precision", {"flags": _PRECISION}, {"precision", "fp16_loss_scale"}),
     ],
 )
 def test_flags_bring_along_what_follows_from_them(runs, flag, more, facts):

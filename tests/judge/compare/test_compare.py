@@ -24,22 +24,15 @@ def only(comparison):
     return entry.main
 
 
-@pytest.mark.parametrize(
-    ("factor", "verdict", "code"),
-    [
-        (0.9, Verdict.SLOWER, ExitCode.REGRESSION),
-        (1.1, Verdict.FASTER, ExitCode.OK),
-        (1.0, Verdict.SAME, ExitCode.OK),
-    ],
-)
-def test_verdicts_and_exit_codes(runs, factor, verdict, code):
-    found = compare_records(runs.of(*BASE), runs.of(*scaled(factor)))
-    assert only(found).verdict is verdict
-    assert found.exit_code is code
-
-
 LONG = {"step_seconds": (0.08,) * 1000, "losses": ()}
+UNTIMED = {"step_seconds": (), "losses": ()}
 SLOW_CPU = {"cpu_model": "Slow CPU", "logical_cpus": 64}
+GPU = {"gpu_names": ["b"], "gpu_driver": "2"}
+
+
+OK = [{}] * 5
+FAILED = {"error": ("E", "out of\nmemory")}
+OTHER_GPU = {"environment": {"gpu_names": ["a"], "gpu_driver": "1", **SLOW_CPU}}
 
 
 @pytest.mark.parametrize(
@@ -47,58 +40,16 @@ SLOW_CPU = {"cpu_model": "Slow CPU", "logical_cpus": 64}
     [
         # A thousand steps of one process are one value: processes are compared.
         ([LONG], [LONG], Verdict.INCONCLUSIVE, 3, "1 process in BASE; a verdict needs at least 4"),
-        ([{}] * 3, [{}] * 3, Verdict.INCONCLUSIVE, 3, "3 processes in BASE"),
-        (
-            [{}] * 5,
-            [*[{}] * 5, {"error": ("ResourceExhaustedError", "out of\nmemory")}],
-            Verdict.FAILED,
-            4,
-            "1 of 6 runs in NEW failed: ResourceExhaustedError: out of memory",
-        ),
-        ([{"error": ("E", "no")}], [{}] * 5, Verdict.FAILED, 4, "1 of 1 run in BASE failed"),
+        (OK[:3], OK[:3], Verdict.INCONCLUSIVE, 3, "3 processes in BASE"),
+        (OK, [*OK, FAILED], Verdict.FAILED, 4, "1 of 6 runs in NEW failed: E: out of memory"),
+        ([FAILED], OK, Verdict.FAILED, 4, "1 of 1 run in BASE failed"),
         # A failure is one on another machine too.
-        (
-            [{}] * 5,
-            [{"error": ("E", "no"), "environment": SLOW_CPU}],
-            Verdict.FAILED,
-            4,
-            "1 of 1 run in NEW failed",
-        ),
-        (
-            [{}] * 5,
-            [{}, {"step_seconds": (), "losses": ()}],
-            Verdict.FAILED,
-            4,
-            "1 of 2 runs in NEW did not measure throughput",
-        ),
-        (
-            [{}] * 5,
-            [*[{}] * 5, {"status": "interrupted"}],
-            Verdict.INCONCLUSIVE,
-            3,
-            "1 of 6 runs in NEW was interrupted",
-        ),
-        (
-            [{}] * 5,
-            [{"environment": SLOW_CPU}] * 5,
-            Verdict.NOT_COMPARABLE,
-            3,
-            "cpu_model is Fast CPU in BASE and Slow CPU in NEW; logical_cpus is 2",
-        ),
-        (
-            [{}] * 5,
-            [{"flags": {"batch_size": 16}}] * 5,
-            Verdict.CHANGED_WORK,
-            1,
-            "Different batch: 8 → 16 images per step. Speed not judged.",
-        ),
-        (
-            [{"environment": {"gpu_names": ["a"], "gpu_driver": "1", **SLOW_CPU}}],
-            [{"environment": {"gpu_names": ["b"], "gpu_driver": "2"}}],
-            Verdict.NOT_COMPARABLE,
-            3,
-            " and 1 more",
-        ),
+        (OK, [{**FAILED, "environment": SLOW_CPU}], Verdict.FAILED, 4, "1 of 1 run in NEW failed"),
+        (OK, [{}, UNTIMED], Verdict.FAILED, 4, "1 of 2 runs in NEW did not measure throughput"),
+        (OK, [*OK, {"status": "interrupted"}], Verdict.INCONCLUSIVE, 3, "was interrupted"),
+        (OK, [{"environment": SLOW_CPU}] * 5, Verdict.NOT_COMPARABLE, 3, "NEW; logical_cpus is 2"),
+        (OK, [{"flags": {"batch_size": 16}}] * 5, Verdict.CHANGED_WORK, 1, "batch: 8 → 16 images"),
+        ([OTHER_GPU], [{"environment": GPU}], Verdict.NOT_COMPARABLE, 3, " and 1 more"),
     ],
 )
 def test_verdicts_that_need_no_statistics(runs, base, new, verdict, code, words):
@@ -126,7 +77,6 @@ def test_what_did_not_succeed_is_no_value_and_is_counted(runs, status, how, verd
     note = f"left out of medians and values: 2 of 7 runs in NEW (2 {how})"
     assert found.notes == (note,)
     assert note in render(found, "table")
-    assert note in json.loads(render(found, "json"))["notes"]
     assert "2 of 7 runs in NEW" in render(found, "junit")
     (document,) = json.loads(render(found, "json"))["configurations"]
     assert document["results"][0]["new_values"] == pytest.approx(BASE)
@@ -138,14 +88,6 @@ def test_the_same_runs_on_both_sides_prove_nothing(runs):
     found = compare_records(both, both)
     assert only(found).verdict is Verdict.INCONCLUSIVE
     assert "5 runs are in BASE and in NEW" in only(found).judgement.reason
-
-
-def test_a_named_fact_may_differ(runs):
-    new = runs.of(*scaled(0.9), environment={"tensorflow_version": "2.20.0"})
-    base = runs.of(*BASE)
-    assert only(compare_records(base, new)).verdict is Verdict.NOT_COMPARABLE
-    found = compare_records(base, new, allow_different=["tensorflow"])
-    assert only(found).verdict is Verdict.SLOWER
 
 
 def test_a_missing_configuration_is_its_own_outcome(runs):
@@ -296,14 +238,6 @@ def test_open_questions_of_further_metrics_do_not_count(runs):
     assert found.exit_code is ExitCode.OK
 
 
-def test_a_metric_that_some_runs_lack_is_inconclusive(runs):
-    new = [*runs.with_memory(*[1000] * 4), runs()]
-    found = compare_records(runs.with_memory(*[1000] * 5), new)
-    memory = found.entries[0].results[1]
-    assert memory.judgement.reason == "1 of 5 runs in NEW did not measure memory"
-    assert memory.verdict is Verdict.INCONCLUSIVE
-
-
 def test_accuracy_is_judged_where_there_were_evaluations(runs):
     def side(top_1):
         evaluation = Evaluation(
@@ -333,26 +267,18 @@ def test_the_spread_of_like_runs_is_taken_per_configuration(runs):
 
 
 @pytest.mark.parametrize(
-    ("make", "note"),
+    ("speeds", "more", "reason"),
     [
-        (
-            lambda runs: runs.of(100.0, 101.0),
-            "A/A runs of lenet, batch 8, 1 cpu cannot be used: 2 runs, at least 4 are needed",
-        ),
-        (
-            lambda runs: runs.of(*BASE, environment={"cpu_model": "Slow CPU"}),
-            "A/A runs of lenet, batch 8, 1 cpu cannot be used: "
-            "cpu_model is Fast CPU in BASE and Slow CPU in the A/A runs",
-        ),
+        ((100.0, 101.0), {}, "2 runs, at least 4 are needed"),
+        (BASE, {"environment": {"cpu_model": "Slow CPU"}}, "cpu_model is Fast CPU in BASE"),
     ],
 )
-def test_a_spread_that_cannot_be_used_is_noted(runs, make, note):
-    found = compare_records(runs.of(*BASE), runs.of(*BASE), aa=make(runs))
+def test_a_spread_that_cannot_be_used_is_noted(runs, speeds, more, reason):
+    found = compare_records(runs.of(*BASE), runs.of(*BASE), aa=runs.of(*speeds, **more))
     assert only(found).judgement.noise is None
-    assert found.notes == (
-        note,
-        "no A/A spread for 1 configuration: the threshold alone is the floor",
-    )
+    unusable, missing = found.notes
+    assert f"A/A runs of lenet, batch 8, 1 cpu cannot be used: {reason}" in unusable
+    assert missing.startswith("no A/A spread for 1 configuration")
 
 
 def test_an_unknown_metric(runs):

@@ -142,14 +142,18 @@ def test_six_pairs_leave_the_whole_level_to_cpu_time(runs):
 
 
 def test_both_share_the_level(runs):
-    """Red by chance in at most alpha / 2 of like pairs, whatever the noise."""
+    """Red by chance in at most alpha / 2 of like pairs, whatever the noise.
+
+    Of two outcomes in which every pair is the other way round one is slower where the other is
+    faster: half of the 256 show all.
+    """
     generator = random.Random(5)
     base = [
         (0.08 * math.exp(generator.gauss(0, 0.4)), 0.08 * math.exp(generator.gauss(0, 0.4)))
         for _ in range(16)
     ]
     red = 0
-    for signs in range(256):
+    for signs in range(128):
         made = [[], []]
         for pair in range(8):
             one, other = base[2 * pair : 2 * pair + 2][:: 1 if signs >> pair & 1 else -1]
@@ -158,7 +162,7 @@ def test_both_share_the_level(runs):
                     runs(step_seconds=(wall,) * 3, step_cpu_seconds=(cpu,) * 3, conditions=BUSY)
                 )
         main, _ = judged(*made, policy=Policy(threshold=0.0))
-        red += main.verdict is Verdict.SLOWER
+        red += main.verdict in (Verdict.SLOWER, Verdict.FASTER)
     assert 0 < red <= 0.02 * 256
 
 

@@ -32,6 +32,7 @@ def test_slower():
     assert found.high == pytest.approx(0.9 * 100.2 / 99.9 - 1, abs=2e-5)
 
 
+OPEN = Verdict.INCONCLUSIVE
 SPREAD = [99.2, 99.6, 100.0, 100.4, 100.8]
 
 
@@ -42,13 +43,13 @@ SPREAD = [99.2, 99.6, 100.0, 100.4, 100.8]
         # 2/70 = 0.029 is below alpha = 0.04.
         ([100] * 4, [90] * 4, {}, Verdict.SLOWER, "p = 0.029"),
         ([100] * 4, [100] * 4, {}, Verdict.SAME, ""),
-        ([100] * 4, [90] * 3, {}, Verdict.INCONCLUSIVE, "3 processes in NEW"),
+        ([100] * 4, [90] * 3, {}, OPEN, "3 processes in NEW"),
         # Unequal counts.
         (BASE, [*scaled(BASE, 0.9), 91.0], {}, Verdict.SLOWER, ""),
         (BASE, [*BASE, 100.0], {}, Verdict.SAME, ""),
-        ([], BASE, {}, Verdict.INCONCLUSIVE, "BASE has no value of throughput"),
-        (BASE, [], {}, Verdict.INCONCLUSIVE, "NEW has no value"),
-        ([], [], {}, Verdict.INCONCLUSIVE, ""),
+        ([], BASE, {}, OPEN, "BASE has no value of throughput"),
+        (BASE, [], {}, OPEN, "NEW has no value"),
+        ([], [], {}, OPEN, ""),
         # A change of nothing has no minus.
         ([100.0] * 5, [99.999] * 5, {}, Verdict.SAME, "+0.0 to +0.0 %"),
         # Shares are not symmetric, quotients are: 1/1.031 is -3.007 %, and the way back +3.1 %.
@@ -58,76 +59,27 @@ SPREAD = [99.2, 99.6, 100.0, 100.4, 100.8]
         ([1e-300] * 5, [1e300] * 5, {}, Verdict.FASTER, ""),
         ([1e300] * 5, [1e-300] * 5, {}, Verdict.SLOWER, ""),
         # Same is a statement about the whole interval; noise is not the same.
-        (
-            BASE,
-            BASE[::-1],
-            {},
-            Verdict.SAME,
-            "the change is -0.3 to +0.3 %, less than 3.0 %",
-        ),
-        (
-            [90, 95, 100, 105, 110],
-            [89, 96, 99, 106, 111],
-            {},
-            Verdict.INCONCLUSIVE,
-            "; processes differ by 8.6 %: more processes will not help",
-        ),
+        (BASE, BASE[::-1], {}, Verdict.SAME, "-0.3 to +0.3 %, less than 3.0 %"),
+        ([90, 95, 100, 105, 110], [89, 96, 99, 106, 111], {}, OPEN, "more processes will not help"),
         # All of NEW are below all of BASE (p = 0.0079), but it may be by less than the floor.
-        (
-            [98, 99, 100, 101, 102],
-            [87, 90, 93, 96, 97.5],
-            {},
-            Verdict.INCONCLUSIVE,
-            "-7.0 % (-13.0 to -2.0 %), p = 0.0079: slower, but perhaps by less than 3.0 %",
-        ),
+        ([98, 99, 100, 101, 102], [87, 90, 93, 96, 97.5], {}, OPEN, "perhaps by less than 3.0 %"),
         # 98 against 100, +-0.5: certainly lower (p = 0.0079), but 2 % is within the floor of 3 %
         # and the interval reaches beyond it.
-        (
-            SPREAD,
-            scaled(SPREAD, 0.98),
-            {},
-            Verdict.INCONCLUSIVE,
-            ": slower, but perhaps by less than 3.0 %, perhaps by more",
-        ),
+        (SPREAD, scaled(SPREAD, 0.98), {}, OPEN, "by less than 3.0 %, perhaps by more"),
         # The A/A spread raises the floor.
         (BASE, scaled(BASE, 0.9), {"noise": 0.08}, Verdict.SLOWER, ""),
-        (
-            BASE,
-            scaled(BASE, 0.9),
-            {"noise": 0.12},
-            Verdict.INCONCLUSIVE,
-            "-10.0 % (-10.3 to -9.7 %), p = 0.0079: slower, but within the A/A spread of 12.0 %",
-        ),
+        (BASE, scaled(BASE, 0.9), {"noise": 0.12}, OPEN, "slower, but within the A/A spread of 12"),
         # The interval of -10 % lies within a spread of 30 %, but no slow-down of 10 % is ever
         # "same", unless by a threshold of the user's own.
-        (BASE, scaled(BASE, 0.9), {"noise": 0.3}, Verdict.INCONCLUSIVE, ""),
+        (BASE, scaled(BASE, 0.9), {"noise": 0.3}, OPEN, ""),
         (BASE, scaled(BASE, 0.96), {"noise": 0.3}, Verdict.SAME, ""),
         (BASE, scaled(BASE, 0.9), {"policy": Policy(threshold=0.15)}, Verdict.SAME, ""),
         # Pairs that prove nothing.
-        (
-            BASE,
-            scaled(BASE, 0.9),
-            {"paired": True},
-            Verdict.INCONCLUSIVE,
-            "5 pairs are too few to prove a change; at least 6 pairs",
-        ),
-        (
-            BASE,
-            [*BASE, 100.0],
-            {"paired": True},
-            Verdict.INCONCLUSIVE,
-            "5 values in BASE and 6 in NEW make no pairs",
-        ),
+        (BASE, scaled(BASE, 0.9), {"paired": True}, OPEN, "5 pairs are too few"),
+        (BASE, [*BASE, 100.0], {"paired": True}, OPEN, "5 values in BASE and 6 in NEW"),
         # 4 against 4, separated: p = 0.029 is enough for throughput (0.04), not for memory (0.01).
         ([2e9] * 4, [1e9] * 4, {}, Verdict.SLOWER, ""),
-        (
-            [1e9] * 4,
-            [2e9] * 4,
-            {"metric": METRICS["memory"]},
-            Verdict.INCONCLUSIVE,
-            "4 against 4 processes are too few to prove a change; at least 5 on each side are "
-            "needed",
-        ),
+        ([1e9] * 4, [2e9] * 4, {"metric": METRICS["memory"]}, OPEN, "at least 5 on each side"),
         ([1e9] * 5, [2e9] * 5, {"metric": METRICS["memory"]}, Verdict.SLOWER, ""),
     ],
 )
@@ -146,21 +98,30 @@ def test_a_difference_can_be_certain_and_too_small_to_matter():
 
 
 @pytest.mark.parametrize(
-    ("metric", "base", "factor", "verdict"),
+    ("metric", "base", "new", "verdict"),
     [
-        ("memory", 1e9, 1.1, Verdict.SLOWER),
-        ("memory", 1e9, 0.9, Verdict.FASTER),
-        ("memory", 1e9, 1.04, Verdict.SAME),
+        # Less memory and less time are better.
+        ("memory", 1e9, 1.1e9, Verdict.SLOWER),
+        ("memory", 1e9, 0.9e9, Verdict.FASTER),
+        ("memory", 1e9, 1.04e9, Verdict.SAME),
         # 15 of 100 MiB are 15 %, but less than 16 MiB.
-        ("memory", 100 * 2**20, 1.15, Verdict.SAME),
-        ("memory", 100 * 2**20, 1.17, Verdict.SLOWER),
-        ("startup", 10.0, 1.3, Verdict.SLOWER),
-        ("startup", 10.0, 1.15, Verdict.SAME),
-        ("startup", 10.0, 0.7, Verdict.FASTER),
+        ("memory", 100 * 2**20, 115 * 2**20, Verdict.SAME),
+        ("memory", 100 * 2**20, 117 * 2**20, Verdict.SLOWER),
+        ("startup", 10.0, 13.0, Verdict.SLOWER),
+        ("startup", 10.0, 11.5, Verdict.SAME),
+        ("startup", 10.0, 7.0, Verdict.FASTER),
+        # A change as large as the floor is not beyond it.
+        ("accuracy", 0.75, 0.745, Verdict.SAME),  # 0.0050000000000000044 in binary
+        ("accuracy", 0.75, 0.755, Verdict.SAME),
+        ("accuracy", 0.75, 0.7449, Verdict.SLOWER),
+        ("throughput", 100.0, 103.0, Verdict.SAME),
+        ("throughput", 103.0, 100.0, Verdict.SAME),
+        ("throughput", 100.0, 103.01, Verdict.FASTER),
+        ("throughput", 103.01, 100.0, Verdict.SLOWER),
     ],
 )
-def test_less_memory_and_time_are_better(metric, base, factor, verdict):
-    found = judge([base] * 5, [base * factor] * 5, metric=METRICS[metric])
+def test_directions_and_floors_of_metrics(metric, base, new, verdict):
+    found = judge([base] * 8, [new] * 8, metric=METRICS[metric])
     assert found.verdict is verdict
 
 
@@ -374,12 +335,6 @@ def test_processes_needed():
     assert processes_needed(Policy(alpha=0.002)) == 7
 
 
-@pytest.mark.parametrize("constant", [{"alpha": 0.0}, {"alpha": 1.0}, {"threshold": -0.1}])
-def test_policies_that_cannot_be(constant):
-    with pytest.raises(ValueError, match=next(iter(constant))):
-        Policy(**constant)
-
-
 # Error rates: quick versions; the ceilings are three standard errors of the draws above what is
 # promised, so that they hold for any seed but one in a thousand.
 
@@ -455,20 +410,3 @@ def test_floors_are_limits_both_ways():
     # 20 % less is undone by 25 % more.
     assert judge([100.0] * 5, [81.0] * 5, Policy(threshold=0.25)).verdict is Verdict.SAME
     assert judge([100.0] * 5, [79.0] * 5, Policy(threshold=0.25)).verdict is Verdict.SLOWER
-
-
-@pytest.mark.parametrize(
-    ("base", "new", "metric", "verdict"),
-    [
-        (0.75, 0.745, "accuracy", Verdict.SAME),  # 0.0050000000000000044 in binary
-        (0.75, 0.755, "accuracy", Verdict.SAME),
-        (0.75, 0.7449, "accuracy", Verdict.SLOWER),
-        (100.0, 103.0, "throughput", Verdict.SAME),
-        (103.0, 100.0, "throughput", Verdict.SAME),
-        (100.0, 103.01, "throughput", Verdict.FASTER),
-        (103.01, 100.0, "throughput", Verdict.SLOWER),
-    ],
-)
-def test_a_change_as_large_as_the_floor_is_not_beyond_it(base, new, metric, verdict):
-    found = judge([base] * 8, [new] * 8, metric=METRICS[metric])
-    assert found.verdict is verdict

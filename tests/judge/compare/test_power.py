@@ -7,10 +7,14 @@ import random
 
 import pytest
 
-from cnnbench.judge.compare import Verdict, compare_records
+from cnnbench.judge.compare import Verdict
 from cnnbench.judge.compare.estimate import TwoSamples
-from cnnbench.judge.compare.judge import judge_all, processes_needed
-from cnnbench.judge.compare.power import processes_to_decide, processes_to_find
+from cnnbench.judge.compare.judge import (
+    judge_all,
+    processes_needed,
+    processes_to_decide,
+    processes_to_find,
+)
 from cnnbench.judge.metrics.policy import Policy
 
 SMOKE = 10
@@ -47,20 +51,21 @@ def test_one_process_that_met_a_neighbour_leaves_its_configuration_decided():
 def test_a_quiet_suite_finds_a_fifth_in_every_configuration():
     draw = random.Random(2)
     count = processes_to_decide(SMOKE)
-    found = [verdicts(suite(draw, count, 0.05)) == {Verdict.SLOWER} for _ in range(25)]
+    found = [verdicts(suite(draw, count, 0.05)) == {Verdict.SLOWER} for _ in range(8)]
     assert all(found)
 
 
-@pytest.mark.parametrize("scatter", [0.07, 0.1])
-def test_about_so_many_find_it_on_a_noisy_machine(scatter):
-    draw = random.Random(3)
+def test_about_so_many_find_it_on_a_noisy_machine():
+    # So many find it in nine suites of ten, and the fewest that a verdict takes in hardly any:
+    # fewer than 6 of 10, or more, would be one chance in a hundred.
+    draw, scatter = random.Random(3), 0.1
     count = processes_to_find(-0.2, scatter, SMOKE)
-    enough = [verdicts(suite(draw, count, scatter)) == {Verdict.SLOWER} for _ in range(40)]
-    assert sum(enough) >= 33
+    enough = [verdicts(suite(draw, count, scatter)) == {Verdict.SLOWER} for _ in range(10)]
+    assert sum(enough) >= 6
     few = processes_needed(Policy(), SMOKE)
-    if count > few + 2:
-        less = [verdicts(suite(draw, few, scatter)) == {Verdict.SLOWER} for _ in range(40)]
-        assert sum(less) <= 20
+    assert count > few + 2
+    less = [verdicts(suite(draw, few, scatter)) == {Verdict.SLOWER} for _ in range(10)]
+    assert sum(less) <= 5
 
 
 def test_more_scatter_and_smaller_changes_take_more():
@@ -70,19 +75,3 @@ def test_more_scatter_and_smaller_changes_take_more():
     assert processes_to_find(-0.1, 0.1, SMOKE) > processes_to_find(-0.2, 0.1, SMOKE)
     with pytest.raises(ValueError, match="within the threshold"):
         processes_to_find(-0.01, 0.1, SMOKE)
-
-
-def test_records_of_two_sweeps_of_that_size_are_decided(runs):
-    draw = random.Random(4)
-    count = processes_to_decide(SMOKE)
-    sides = [
-        [
-            runs(level * math.exp(draw.gauss(0, 0.03)), flags={"batch_size": size})
-            for _ in range(count)
-            for size in range(1, SMOKE + 1)
-        ]
-        for level in (100.0, 80.0)
-    ]
-    found = compare_records(*sides, metrics=["throughput"])
-    assert [entry.main.verdict for entry in found.entries] == [Verdict.SLOWER] * SMOKE
-    assert found.exit_code == 1

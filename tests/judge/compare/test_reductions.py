@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import pytest
 
@@ -61,19 +62,11 @@ def test_a_row_is_one_value_of_its_process(reductions):
     assert rows_of(reductions(reductions.point(devices=1, seconds=(0.1,)))) == []
 
 
-@pytest.mark.parametrize(
-    ("factor", "verdict", "code"),
-    [
-        (0.9, Verdict.SLOWER, ExitCode.REGRESSION),
-        (1.1, Verdict.FASTER, ExitCode.OK),
-        (1.0, Verdict.SAME, ExitCode.OK),
-    ],
-)
-def test_judged_as_throughput_is(reductions, runs, factor, verdict, code):
-    found = compare_records(reductions.of(*BASE), reductions.of(*scaled(factor)))
-    assert only(found).main.verdict is verdict
-    assert found.exit_code is code
-    of_runs = compare_records(runs.of(*BASE), runs.of(*scaled(factor)))
+def test_judged_as_throughput_is(reductions, runs):
+    found = compare_records(reductions.of(*BASE), reductions.of(*scaled(0.9)))
+    assert only(found).main.verdict is Verdict.SLOWER
+    assert found.exit_code is ExitCode.REGRESSION
+    of_runs = compare_records(runs.of(*BASE), runs.of(*scaled(0.9)))
     ours, theirs = only(found).main.judgement, only(of_runs).main.judgement
     for name in ("change", "low", "high", "p", "p_adjusted", "floor", "reason"):
         assert getattr(ours, name) == pytest.approx(getattr(theirs, name))
@@ -261,18 +254,13 @@ def test_peers_and_copies_are_judged_and_never_count(reductions, monkeypatch):
     }
     assert found.exit_code is ExitCode.OK
     assert [metric.name for metric in found.leading] == ["bus_bandwidth"]
-    text = render(found, "table")
-    assert "all-reduce nccl_all_reduce, 8000000 bytes, 4 cpu, peer" in text
-    assert "memory copy, 8000000 bytes, 4 cpu" in text
     # Nor do failures of a peer count, or its absence.
     failed = compare_records(side(1.0), side(1.0, error="NotFoundError: no NCCL"))
     assert Verdict.FAILED in by_name(failed).values()
     assert failed.exit_code is ExitCode.OK
     for comparison in (found, failed):
-        assert "::error" not in render(comparison, "github")
-        assert "::warning" not in render(comparison, "github")
-        assert "<failure" not in render(comparison, "junit")
-        assert "<error" not in render(comparison, "junit")
+        assert not re.search("::error|::warning", render(comparison, "github"))
+        assert not re.search("<failure|<error", render(comparison, "junit"))
     assert compare_records(side(1.0), reductions.of(*BASE)).exit_code is ExitCode.OK
 
 
@@ -317,30 +305,27 @@ def test_runs_and_reductions_are_judged_each_by_its_metric(reductions, runs):
     assert found.counts(throughput) == {Verdict.FASTER: 1}
     assert found.counts(bandwidth) == {Verdict.SLOWER: 1}
 
+
+def test_every_format_keeps_runs_and_reductions_apart(reductions, runs):
+    base = [*runs.of(*[v * 20 for v in BASE]), *reductions.of(*BASE)]
+    new = [*runs.of(*[v * 22 for v in BASE]), *reductions.of(*scaled(0.9))]
+    found = compare_records(base, new)
     lines = render(found, "table").splitlines()
     heads = [i for i, line in enumerate(lines) if "configuration" in line and "change" in line]
-    titles = [lines[index - 1] for index in heads]
-    assert titles == ["throughput, median images/sec", "bus_bandwidth, median GB/s"]
-    (row,) = [line for line in lines if line.startswith("- slower")]
-    assert row.split()[-10:-7] == ["6.000", "5.400", "-10.0"]
+    titles = ["throughput, median images/sec", "bus_bandwidth, median GB/s"]
+    assert [lines[index - 1] for index in heads] == titles
     assert {"throughput: 1 faster", "bus_bandwidth: 1 slower"} <= set(lines)
     assert not any("geometric mean" in line for line in lines)  # of one it is its change again
     comment = render(found, "markdown")
     assert "throughput 1 faster; bus_bandwidth 1 slower." in comment
-    assert comment.count("| throughput, median images/sec | configuration | base | new |") == 1
-    assert comment.count("| bus_bandwidth, median GB/s | configuration | base | new |") == 1
-    annotations = render(found, "github").splitlines()
-    assert annotations[0].startswith("::error title=all-reduce xring%2C 8000000 bytes")
-    assert "slower (6.000 GB/s -> 5.400 GB/s)" in annotations[0]
-    assert annotations[-1].startswith(
-        "::notice title=cnnbench compare::1 of 2 configurations slower"
-    )
+    assert all(comment.count(f"| {title} | configuration") == 1 for title in titles)
+    annotation = render(found, "github").splitlines()[0]
+    assert annotation.startswith("::error title=all-reduce xring")
+    assert "slower (6.000 GB/s -> 5.400 GB/s)" in annotation
     junit = render(found, "junit")
     assert 'classname="cnnbench.bus_bandwidth"' in junit
     assert junit.count("<failure") == 1
     document = json.loads(render(found, "json"))
-    assert document["metrics"][:2] == ["throughput", "bus_bandwidth"]
-    assert document["geometric_mean"]["metric"] == "throughput"
     mean = {"metric": "bus_bandwidth", "change": pytest.approx(-0.1), "configurations": 1}
     assert document["bus_bandwidth_mean"] == mean
     kinds = {one["name"]: one.get("kind") for one in document["configurations"]}

@@ -199,13 +199,6 @@ def test_one_process_of_each_side_is_compared_by_its_steps(lenet_runs):
     assert (found.causes[0].kind, found.causes[0].place) == ("work", "conv1")
 
 
-def test_facts_that_differ_are_listed(lenet_runs):
-    profiles = Profiles(lenet_runs())
-    found = explain(profiles.side(num_intra_threads=2), profiles.side(num_intra_threads=1))
-    facts = {one.fact: (one.base, one.new) for one in found.facts}
-    assert facts["num_intra_threads"] == ("2", "1")
-
-
 def test_a_layer_that_is_gone(lenet_runs):
     profiles = Profiles(lenet_runs())
     rows = network()

@@ -38,9 +38,15 @@ class Runs:
         ]
 
 
+@pytest.fixture(scope="session")
+def make_runs(lenet_runs):
+    """Makes instances of `Runs`, which count for themselves."""
+    return lambda: Runs(lenet_runs({"hostname": "box1", "usable_cpus": 8}))
+
+
 @pytest.fixture
-def runs(lenet_runs):
-    return Runs(lenet_runs({"hostname": "box1", "usable_cpus": 8}))
+def runs(make_runs):
+    return make_runs()
 
 
 @pytest.fixture
@@ -56,7 +62,7 @@ def save():
     return write
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def series_of():
     """Series of records."""
 

@@ -9,7 +9,7 @@ import pytest
 
 from cnnbench.judge.history import METRICS, trend
 from cnnbench.judge.history.document import json_text
-from cnnbench.judge.history.figures import figures
+from cnnbench.judge.history.formats import figures
 from cnnbench.judge.report import exports
 from cnnbench.records.subject import Subject
 

@@ -15,8 +15,7 @@ from cnnbench.base.charts import Lines
 from cnnbench.judge.compare import SkippedFile
 from cnnbench.judge.history import METRICS, page, trend
 from cnnbench.judge.history.document import json_text
-from cnnbench.judge.history.figures import figures
-from cnnbench.judge.history.formats import csv_text, table_text
+from cnnbench.judge.history.formats import csv_text, figures, table_text
 from cnnbench.judge.report import exports, render
 from cnnbench.judge.report.document import Charts
 from cnnbench.records.subject import Subject
@@ -26,8 +25,9 @@ SPEED = METRICS["throughput"]
 HOSTILE = "=</style><script>alert(1)</script>\" onload='x'\n\x1b[31m@you"
 
 
-@pytest.fixture
-def records(runs):
+@pytest.fixture(scope="module")
+def trends(make_runs, series_of):
+    runs = make_runs()
     found = runs.history([100.0] * 8 + [90.0] * 6, facts={"tensorflow_version": "2.20"})
     for index in range(6):
         found.append(
@@ -36,12 +36,7 @@ def records(runs):
             )
         )
     found.append(runs(1.0, "c099", error="no memory"))
-    return found
-
-
-@pytest.fixture
-def trends(records, series_of):
-    return [trend(one, SPEED) for one in series_of(records)]
+    return [trend(one, SPEED) for one in series_of(found)]
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ FACTS = st.fixed_dictionaries(
 MIXED = st.lists(
     st.tuples(SUBJECTS, FACTS, st.sampled_from([50.0, 100.0])), min_size=1, max_size=12
 )
-SOME = settings(max_examples=30, deadline=None, derandomize=True)
+SOME = settings(max_examples=12, deadline=None, derandomize=True)
 
 
 @pytest.fixture(scope="module")

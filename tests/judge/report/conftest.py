@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cnnbench.judge.report import gather
+from cnnbench.judge.report import build, gather
 from cnnbench.records.allreduce import Copying
 from cnnbench.records.load import Loaded
 from cnnbench.records.parts import (
@@ -61,9 +61,10 @@ class Runs:
         return [self(speed, **parts) for speed in speeds]
 
 
-@pytest.fixture
-def measured(reductions):
+@pytest.fixture(scope="session")
+def measured(make_reductions):
     """A measurement of two algorithms on two sizes, one of which sums wrongly once."""
+    reductions = make_reductions()
     rows = (("xring", 4096, {}), ("xring", 65536, {}), ("pscpu", 4096, {}))
     points = [
         reductions.point(2.0 if spec == "xring" else 1.0, spec=spec, bytes=size, devices=2, **more)
@@ -80,14 +81,21 @@ def measured(reductions):
     )
 
 
-@pytest.fixture
-def runs(lenet_runs):
-    return Runs(lenet_runs(ENVIRONMENT))
+@pytest.fixture(scope="session")
+def make_runs(lenet_runs):
+    """Makes instances of `Runs`, which count for themselves."""
+    return lambda: Runs(lenet_runs(ENVIRONMENT))
 
 
 @pytest.fixture
-def everything(runs, measured):
+def runs(make_runs):
+    return make_runs()
+
+
+@pytest.fixture(scope="session")
+def everything(make_runs, measured):
     """Results with something for every section of a report."""
+    runs = make_runs()
     noisy = Conditions(
         before={"other_cpus": 0.5},
         during={"other_cpus": 1.5, "steal_fraction": 0.25, "load_average": 3.0},
@@ -119,3 +127,9 @@ def everything(runs, measured):
     base = runs.of(110, 111, 109, 110.5, 109.5, 112)
     loaded = Loaded((*good, *bad), (), (measured,))
     return gather(loaded, Loaded(tuple(base), ()), labels=("results/base", "results/new"))
+
+
+@pytest.fixture(scope="session")
+def report(everything):
+    """The report on `everything`."""
+    return build(everything)

@@ -40,10 +40,10 @@ def test_intervals_cover_the_median_of_a_skewed_distribution_often_enough():
     draw = random.Random(7)
     true = stats.lognorm(0.5).median()
     hits = 0
-    for _ in range(2000):
+    for _ in range(500):
         low, high = median_interval([draw.lognormvariate(0, 0.5) for _ in range(8)])
         hits += low <= true <= high
-    assert hits / 2000 >= 0.94  # 99.2 % in truth
+    assert hits / 500 >= 0.98  # 99.2 % in truth, less three standard deviations of the draws
 
 
 def test_statistics_are_those_of_compare(runs):
@@ -56,11 +56,7 @@ def test_statistics_are_those_of_compare(runs):
 
 
 def test_runs_that_went_wrong_enter_no_figure(runs):
-    records = [
-        runs(100),
-        runs(1.0, status="interrupted"),
-        runs(2.0, error=("E", "m")),
-    ]
+    records = [runs(100), runs(1.0, status="interrupted"), runs(2.0, error=("E", "m"))]
     (one,) = configurations(records)
     assert one.throughput.values == pytest.approx((100,))
     assert len(one.records) == 3

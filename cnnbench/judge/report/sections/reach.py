@@ -1,4 +1,4 @@
-"""What the machine reaches: the fastest configuration of each network against measured limits."""
+"""Fastest configuration of each network on the machine, against measured limits."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def reached(results: ReportSubject) -> list[Reached]:
 
 
 def _work(one: Configured) -> object:
-    """What decides the bound of a configuration."""
+    """Facts that decide the bound of a configuration."""
     images = next((run.batch.global_ for run in one.good if run.batch is not None), None)
     precision = str(one.flag("precision"))
     return (one.family, precision, one.device, one.devices, images, one.origin.machine)

@@ -1,4 +1,4 @@
-"""How to measure it again: software with its commits, and the commands."""
+"""Reproduction of the results: software with its commits, and the commands."""
 
 from __future__ import annotations
 

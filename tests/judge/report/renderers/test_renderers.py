@@ -25,6 +25,9 @@ HOSTILE = (
 )
 
 
+FACTS = {"logical_cpus": 2, "tensorflow_version": "2.21.0", "git_commit": "a" * 40}
+
+
 def suite(runs, factors, **more):
     return [
         record
@@ -33,9 +36,10 @@ def suite(runs, factors, **more):
     ]
 
 
-@pytest.fixture
-def everything(runs):
+@pytest.fixture(scope="module")
+def everything(lenet_runs):
     """A comparison in which every verdict occurs."""
+    runs = lenet_runs(FACTS)
     like = {"slow": 1.0, "fast": 1.0, "same": 1.0, "failed": 1.0}
     base = suite(runs, {**like, "other": 1.0, "gone": 1.0})
     base += runs.of(90, 95, 100, 105, 110, 115, flags={"model": "noisy"})
@@ -61,9 +65,10 @@ def everything(runs):
     )
 
 
-@pytest.fixture
-def hostile(runs):
+@pytest.fixture(scope="module")
+def hostile(lenet_runs):
     """A comparison with hostile text wherever a record or a path can bring it in."""
+    runs = lenet_runs(FACTS)
     flags = {"model": HOSTILE}
     base = runs.of(*BASE, flags=flags, environment={"cpu_model": HOSTILE, "hostname": HOSTILE})
     new = runs.of(*BASE, flags=flags)
@@ -113,23 +118,6 @@ def test_the_answer_is_wrapped_to_the_width_of_the_terminal(everything, monkeypa
     assert KINDS["table of comparison"](text.encode())
 
 
-def test_every_verdict_has_a_word_and_a_sign_of_its_own(everything):
-    text = table.render(everything)
-    rows = [line for line in text.splitlines() if re.match(r"[-!#xo?+=] .*, batch 8, ", line)]
-    signs = {line.split("  ")[0] for line in rows}
-    assert signs == {
-        "- slower",
-        "! failed",
-        "# changed work",
-        "x not comparable",
-        "o missing",
-        "? inconclusive",
-        "+ faster",
-        "= same",
-        "- more",
-    }
-
-
 @pytest.mark.parametrize(
     ("terminal", "environ", "wanted"),
     [
@@ -163,22 +151,6 @@ def test_json_is_strict_and_documented(everything):
     keys = {*document, *entry, *entry["results"][0], *document["policy"], *document["skipped"][0]}
     undocumented = {key for key in keys if f"`{key}`" not in documentation}
     assert undocumented == set()
-    slow = next(one for one in document["configurations"] if one["name"].startswith("slow"))
-    assert (slow["verdict"], slow["results"][0]["change"]) == ("slower", pytest.approx(-0.1))
-    assert slow["results"][0]["base_values"] == pytest.approx(BASE)
-    # One of five configurations that were tested: noisy, greedy, slow, fast, same.
-    assert slow["results"][0]["p_adjusted"] == pytest.approx(5 * 2 / 252)
-
-
-def test_junit_and_github_count_alike(everything):
-    throughput, memory, files = xml.fromstring(render(everything, "junit"))
-    found = {name: throughput.get(name) for name in ("tests", "failures", "errors", "skipped")}
-    assert found == {"tests": "9", "failures": "2", "errors": "1", "skipped": "3"}
-    assert memory.get("failures") == "1"
-    assert files.get("skipped") == "2"
-    levels = [line.split(" ")[0] for line in render(everything, "github").splitlines()]
-    # Slower, wider, failed, memory; not comparable, missing, noisy, the file; faster, counts.
-    assert levels == ["::error"] * 4 + ["::warning"] * 4 + ["::notice"] * 2
 
 
 def test_github_shows_ten_annotations_of_a_level_so_the_tenth_sums_up(runs):
@@ -242,7 +214,7 @@ def test_what_cannot_be_written_in_utf_8_is_replaced(runs):
 
 
 def test_markdown_fits_into_a_comment_and_counts_what_it_leaves_out(runs):
-    names = [f"net{number:04}" for number in range(1500)]
+    names = [f"net{number:04}{'x' * 120}" for number in range(250)]
     one_each = [runs(100.0, flags={"model": name}) for name in names]
     slow = runs.of(*(speed * 0.8 for speed in BASE), flags={"model": "slow"})
     found = compare_records(
@@ -255,7 +227,7 @@ def test_markdown_fits_into_a_comment_and_counts_what_it_leaves_out(runs):
     assert 60_000 < len(text) <= LIMIT
     assert "🔴 slower | <code>slow, batch 8, 1 cpu</code>" in text
     rows = text.count("🟡 inconclusive |")
-    assert f"| … | {1500 - rows} more |" in text
+    assert f"| … | {len(names) - rows} more |" in text
     assert re.search(r"^- … and \d+ reasons more$", text, re.MULTILINE)
     assert re.search(r"^- … and \d+ lines more$", text, re.MULTILINE)
     assert text.endswith("</details>\n")
