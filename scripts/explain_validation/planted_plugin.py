@@ -52,7 +52,7 @@ def planted(network: str, place: Place) -> Model:
             plant(net, place)
         return build(net, images)
 
-    model.build = built  # type: ignore[method-assign]
+    model.build = built  # type: ignore[method-assign, assignment]
     return model
 
 
