@@ -249,6 +249,18 @@ class DeviceCopies:
         return self._functions[tower](batch)
 
 
+def use_own_executor() -> None:
+    """Gives this thread an executor of TensorFlow of its own, which runs operations synchronously.
+
+    Threads share one otherwise, and reading from an iterator waits for all that is pending there:
+    a batch of one worker waited for the end of another worker's step.
+    """
+    run_synchronously = tf.config.experimental.set_synchronous_execution
+    # A thread takes a new executor where its mode changes.
+    run_synchronously(False)
+    run_synchronously(True)
+
+
 class _Prefetcher:
     """Calls ``produce`` in a thread, a bounded number of results ahead.
 
@@ -296,6 +308,7 @@ class _Prefetcher:
                 return
 
     def _fill(self, produce: Callable[[], Copying]) -> None:
+        use_own_executor()
         while not self._stopping.is_set():
             try:
                 item: Copying | BaseException = produce()

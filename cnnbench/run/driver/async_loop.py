@@ -95,6 +95,7 @@ class AsyncLoop(Generic[Values]):
         processes, with the reason; called once a second.
       clock, cpu_clock: see `StepLoop`.
       stuck: finds workers that will never return from an update though they answer; likewise.
+      begin: called in the thread of each worker before its first update.
     """
 
     def __init__(
@@ -105,8 +106,10 @@ class AsyncLoop(Generic[Values]):
         clock: Callable[[], float] = time.perf_counter,
         stuck: Stuck | None = None,
         cpu_clock: Callable[[], float] = time.process_time,
+        begin: Callable[[], object] = lambda: None,
     ) -> None:
         self._stuck = Stuck() if stuck is None else stuck
+        self._begin_thread = begin
         self._workers = dict(workers)
         self._tell_lost = lost
         self._gone = gone
@@ -221,6 +224,7 @@ class AsyncLoop(Generic[Values]):
 
     def _work(self, worker: str, run: int) -> None:
         work = self._workers[worker]
+        self._begin_thread()
         while True:
             number = self._take(worker, run)
             if number is None:

@@ -12,6 +12,7 @@ from statistics import fmean
 import tensorflow as tf
 
 from cnnbench.base.stats.descriptive import FEWEST_FOR_P99, RunningSpeed, total_images_per_sec
+from cnnbench.data.prefetch import use_own_executor
 from cnnbench.data.source import InputSource
 from cnnbench.errors import NonFiniteLossError, first_line
 from cnnbench.run.driver.async_loop import AsyncLoop, CoordinatedLoop, Stuck
@@ -198,7 +199,7 @@ class Training:
         stuck = Stuck(self._params.stall_timeout, waits)
         if self._plan.coordinated:
             return CoordinatedLoop(works, names, self._lost, gone, self._clock, stuck)
-        return AsyncLoop(works, self._lost, gone, self._clock, stuck)
+        return AsyncLoop(works, self._lost, gone, self._clock, stuck, begin=use_own_executor)
 
     def _update(self, worker: str, step: WorkerStep, number: int) -> StepValues:
         """Runs one update of an asynchronous worker; called in that worker's thread."""

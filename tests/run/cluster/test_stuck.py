@@ -108,7 +108,7 @@ def outcome(folder, codes):
 def test_a_worker_whose_input_hangs_is_named_by_all(name, ended):
     job = ended[name]
     assert set(job.codes.values()) == {4}, job.said
-    assert all("stuck: worker:1 (localhost:" in said for said in job.said.values())
+    assert all("stuck: worker:1 (localhost:" in said for said in job.said.values()), job.said
     assert job.record["status"] == "failed"
     message = job.record["error"]["message"]
     assert message.startswith("stuck: worker:1 (localhost:")
@@ -133,7 +133,8 @@ def test_workers_that_do_not_wait_for_one_another_go_on_without_it(flags, tmp_pa
     # The first update of a worker, which may still be under way, may take longer.
     mode = [*flags, "--nocross_replica_sync"]
     with job(tmp_path, WITH_PS, mode, program=impatient) as tasks:
-        tasks.wait_for("worker:0", "\n20\t")
+        # Late enough that threads of worker 1 hang in its input and keep its step from ending.
+        tasks.wait_for("worker:0", "\n1000\t")
         closed(tmp_path / "worker:1")
         tasks.wait_for("worker:0", "worker:1 is lost, the others continue: no progress", "err")
         tasks.wait_for("worker:0", "images/sec", seen=len(tasks.printed("worker:0")))
