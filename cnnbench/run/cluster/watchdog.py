@@ -35,6 +35,7 @@ NOT_STARTED = "its server has not started"
 MUTE = "answers, but reports nothing"
 
 _CALLBACK_SECONDS = 10.0
+_LINGER_SECONDS = 2.0
 _RECENT_SECONDS = 30.0  # for which the end of a job is ascribed to a stop of this process
 _MOST_BYTES = 1 << 20  # of one message
 
@@ -370,8 +371,24 @@ class Watchdog:
                 self._send(peer, {"lost": message})
         call = threading.Thread(target=self._call_back, args=(message,), daemon=True)
         call.start()
+        if self._job.is_chief:
+            self._linger()
         call.join(_CALLBACK_SECONDS)
         self._leave(int(ExitCode.FAILED))
+
+    def _linger(self) -> None:
+        """Reads until the others have closed their connections, at most for some seconds.
+
+        One that is closed here while messages are unread is reset, and the others may then not
+        get what was sent to them last.
+        """
+        end = time.monotonic() + _LINGER_SECONDS
+        while any(peer.line is not None for peer in self._peers.values()):
+            left = end - time.monotonic()
+            if left <= 0:
+                return
+            for key, _ in self._selector.select(left):
+                self._receive(key.data, self._ticked)
 
     def _call_back(self, message: str) -> None:
         with contextlib.suppress(Exception):  # the process ends in any case

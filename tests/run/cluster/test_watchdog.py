@@ -144,7 +144,8 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster():
+def cluster(monkeypatch):
+    monkeypatch.setattr(watchdog, "_LINGER_SECONDS", 0.0)  # all processes are in one thread
     with contextlib.ExitStack() as stack:
 
         def make(*arguments, **of):
@@ -447,6 +448,28 @@ def test_a_record_that_cannot_be_written_holds_up_nothing(cluster, monkeypatch, 
     job.processes[THIRD].end()
     job.run(10)
     assert job.chief.codes == [4]
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_the_chief_leaves_when_the_others_have_read_why(monkeypatch, closes):
+    """A process that ends while messages are unread resets its connections."""
+    monkeypatch.setattr(watchdog, "_LINGER_SECONDS", SECONDS if closes else 0.3)
+    job = Job(task=CHIEF, worker_hosts=("a:1", "b:1"), client_per_worker=True)
+    codes: list[int] = []
+    dog = Watchdog(job, lambda message: None, leave=codes.append)
+    own, other = socket.socketpair()
+    with own, other:
+        dog.open({OTHER: own})
+        reporting = threading.Thread(target=dog._report, args=("why",), daemon=True)
+        reporting.start()
+        assert b"why" in other.recv(1000)
+        if closes:
+            other.sendall(b'{"up": true, "standing": null}\n')
+            reporting.join(0.3)
+            assert codes == []
+            other.close()
+        reporting.join(SECONDS)
+    assert codes == [4]
 
 
 def test_two_threads_end_together():
