@@ -150,7 +150,7 @@ class BenchSetting:
 
 
 class RaceBench:
-    """A `search.Bench` of processes; rounds of before are taken from the folder.
+    """A `search.CandidateBench` of processes; rounds of before are taken from the folder.
 
     Attributes:
       lengths: of the processes, once `begin` has found them.
@@ -235,7 +235,7 @@ class RaceBench:
         return 2 * (pairs + 1) * self.final_seconds
 
     def affordable(self) -> int:
-        """See `search.Bench`; a resumed search gets its earlier answers again."""
+        """See `search.CandidateBench`; a resumed search gets its earlier answers again."""
         if self._told:
             return self._told.pop(0)
         left = self._budget.left - self.reserve
@@ -244,7 +244,7 @@ class RaceBench:
         return processes
 
     def measure(self, group: str, number: int, candidates: Sequence[Candidate]) -> Round:
-        """See `search.Bench`; ends early where the time is up."""
+        """See `search.CandidateBench`; ends early where the time is up."""
         order = list(candidates)
         random.Random(f"{self._setting.seed} {group} {number}").shuffle(order)
         names = {f"{group}-{one.key}-r{number}": one for one in order}
@@ -285,7 +285,7 @@ class RaceBench:
         return found
 
     def closed(self, group: str, number: int, left: Sequence[Leaver], best: str) -> None:
-        """See `search.Bench`."""
+        """See `search.CandidateBench`."""
         if left:
             hows = Counter(one.how for one in left)
             text = ", ".join(f"{many} {how}" for how, many in hows.items())

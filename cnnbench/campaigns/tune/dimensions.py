@@ -64,7 +64,7 @@ TUNABLE = frozenset(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Situation:
+class SearchSituation:
     """Facts that decide which dimensions apply.
 
     Attributes:
@@ -97,17 +97,17 @@ class Dimension:
     """
 
     name: str
-    values: Callable[[Situation], Sequence[Settings]]
-    when: Callable[[Situation], bool] = lambda situation: True
+    values: Callable[[SearchSituation], Sequence[Settings]]
+    when: Callable[[SearchSituation], bool] = lambda situation: True
     mode: Callable[[Mode], bool] = lambda mode: True
     allow: str = ""
 
-    def applies(self, situation: Situation, allowed: frozenset[str]) -> bool:
+    def applies(self, situation: SearchSituation, allowed: frozenset[str]) -> bool:
         """Whether it is varied."""
         return self.when(situation) and (not self.allow or self.allow in allowed)
 
 
-def _reduces(situation: Situation) -> bool:
+def _reduces(situation: SearchSituation) -> bool:
     return situation.trains and situation.towers > 1
 
 
@@ -119,36 +119,36 @@ def _each(name: str, *values: object) -> list[Settings]:
     return [{name: str(value)} for value in values]
 
 
-def _modes(situation: Situation) -> list[Settings]:
+def _modes(situation: SearchSituation) -> list[Settings]:
     """Modes of which all towers train the same, with the flags that they need."""
     found = (registry.find(name) for name in registry.names())
     fitting = [mode for mode in found if mode.in_sync and not mode.apart and not mode.one_tower]
     return [{"variable_update": mode.name, **mode.needs} for mode in fitting]
 
 
-def _algorithms(situation: Situation) -> list[Settings]:
+def _algorithms(situation: SearchSituation) -> list[Settings]:
     names = ("nccl", "xring", "hierarchical_copy") if situation.on_gpu else ("pscpu", "xring")
     return _each("all_reduce_spec", *names, "rechd", "tree")
 
 
-def _cross_device(situation: Situation) -> list[Settings]:
+def _cross_device(situation: SearchSituation) -> list[Settings]:
     names = ("reduction_to_one_device", "hierarchical_copy")
     return _each("cross_device_ops", *(("ring", *names) if situation.on_gpu else names))
 
 
-def _packing(situation: Situation) -> list[Settings]:
+def _packing(situation: SearchSituation) -> list[Settings]:
     return [
         *_each("gradient_repacking", 8),
         *_each("gradient_bucket_bytes", BUCKET_BYTES),
     ]
 
 
-def _batches(situation: Situation) -> list[Settings]:
+def _batches(situation: SearchSituation) -> list[Settings]:
     sizes = (2 * situation.batch_size, 4 * situation.batch_size, situation.batch_size // 2)
     return _each("batch_size", *(size for size in sizes if size))
 
 
-def _pools(situation: Situation) -> list[int]:
+def _pools(situation: SearchSituation) -> list[int]:
     """Sizes of thread pools: one, a core's share for each tower, half and all of the CPUs."""
     cpus = situation.cpus
     return sorted({1, max(1, cpus // situation.towers), max(1, cpus // 2), cpus})
@@ -250,7 +250,7 @@ DIMENSIONS: Mapping[str, tuple[Dimension, ...]] = {
 
 def choices(
     group: Sequence[Dimension],
-    situation: Situation,
+    situation: SearchSituation,
     allowed: frozenset[str],
     mode: str,
 ) -> Iterator[Settings]:

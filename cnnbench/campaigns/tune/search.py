@@ -34,7 +34,7 @@ class Round:
     blocks: list[list[str]] = field(default_factory=list)
 
 
-class Bench(Protocol):
+class CandidateBench(Protocol):
     """Measures candidates and knows how much time there is."""
 
     def affordable(self) -> int:
@@ -120,7 +120,7 @@ class SearchOutcome:
 
 
 def search(
-    space: Space, first: Candidate, make: Maker, bench: Bench, threshold: float
+    space: Space, first: Candidate, make: Maker, bench: CandidateBench, threshold: float
 ) -> SearchOutcome:
     """Races the candidates of all groups.
 
@@ -163,7 +163,9 @@ def search(
     return SearchOutcome(tuple(races), leader)
 
 
-def _run(race: Race, group: str, candidates: Sequence[Candidate], bench: Bench, kept: int) -> None:
+def _run(
+    race: Race, group: str, candidates: Sequence[Candidate], bench: CandidateBench, kept: int
+) -> None:
     """Runs the rounds of a race.
 
     Args:

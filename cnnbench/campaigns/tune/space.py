@@ -14,8 +14,8 @@ from cnnbench.campaigns.tune.dimensions import (
     CHANGES,
     DIMENSIONS,
     TUNABLE,
+    SearchSituation,
     Settings,
-    Situation,
     choices,
 )
 from cnnbench.errors import DataError, UsageError
@@ -33,7 +33,7 @@ _SPECS = {spec.name: spec for spec in FLAGS}
 
 
 @dataclass(frozen=True)
-class Group:
+class FlagGroup:
     """Settings that are tried with each other; all of them are raced together.
 
     Attributes:
@@ -56,7 +56,7 @@ class Space:
     """
 
     fixed: Settings
-    groups: tuple[Group, ...]
+    groups: tuple[FlagGroup, ...]
     allowed: frozenset[str] = frozenset()
 
 
@@ -163,7 +163,7 @@ def _changes(settings: Settings) -> Iterator[str]:
         yield "consistency"
 
 
-def field_of(group: Group, best: Candidate, make: Maker) -> Field:
+def field_of(group: FlagGroup, best: Candidate, make: Maker) -> Field:
     """The candidates of a group.
 
     Args:
@@ -187,7 +187,7 @@ def field_of(group: Group, best: Candidate, make: Maker) -> Field:
     return Field(tuple(found.values()), tuple(dropped))
 
 
-def default_space(fixed: Settings, situation: Situation, allowed: Iterable[str]) -> Space:
+def default_space(fixed: Settings, situation: SearchSituation, allowed: Iterable[str]) -> Space:
     """The space of a situation, without what contradicts the flags that are given.
 
     Args:
@@ -201,7 +201,7 @@ def default_space(fixed: Settings, situation: Situation, allowed: Iterable[str])
     for name, dimensions in DIMENSIONS.items():
         found = _open(choices(dimensions, situation, words, mode), fixed)
         # Those that change least first: they are tried if not all can be.
-        groups.append(Group(name, tuple(sorted(found, key=len))))
+        groups.append(FlagGroup(name, tuple(sorted(found, key=len))))
     return _space(fixed, groups, words)
 
 
@@ -223,7 +223,7 @@ def read_space(path: str, fixed: Settings, allowed: Iterable[str]) -> Space:
     return _space(fixed, groups, frozenset(allowed))
 
 
-def _group(entry: SuiteEntry, fixed: Settings) -> Group:
+def _group(entry: SuiteEntry, fixed: Settings) -> FlagGroup:
     not_here = {
         "command: allreduce": entry.command != "run",
         "launch": entry.launch is not None,
@@ -242,7 +242,7 @@ def _group(entry: SuiteEntry, fixed: Settings) -> Group:
                 known = "is no flag of a run" if name not in _SPECS else "changes what is measured"
                 line = one.nodes[name].line
                 raise entry.node.error(f"{entry.name}: {name} {known}; it cannot vary", line)
-    return Group(entry.name, tuple(_open(({}, *(one.flags for one in expanded)), fixed)))
+    return FlagGroup(entry.name, tuple(_open(({}, *(one.flags for one in expanded)), fixed)))
 
 
 def _open(found: Iterable[Settings], fixed: Settings) -> list[Settings]:
@@ -255,7 +255,7 @@ def _open(found: Iterable[Settings], fixed: Settings) -> list[Settings]:
     return [dict(items) for items in dict.fromkeys(tuple(choice.items()) for choice in kept)]
 
 
-def _space(fixed: Settings, groups: Sequence[Group], allowed: frozenset[str]) -> Space:
+def _space(fixed: Settings, groups: Sequence[FlagGroup], allowed: frozenset[str]) -> Space:
     varied = tuple(group for group in groups if len(group.choices) > 1)
     if not varied:
         raise UsageError("nothing is left to vary: the flags that are given fix all of the space")

@@ -26,7 +26,7 @@ from cnnbench.flags.retired import OBSOLETE
 if TYPE_CHECKING:
     from cnnbench.base.text.progress import Reporter
     from cnnbench.campaigns.tune.bench import BenchSetting
-    from cnnbench.campaigns.tune.dimensions import Situation
+    from cnnbench.campaigns.tune.dimensions import SearchSituation
     from cnnbench.campaigns.tune.session import TuneQuestion
     from cnnbench.campaigns.tune.space import Space
     from cnnbench.records.tune import TuneDocument
@@ -196,7 +196,7 @@ def _question(
     argv: Sequence[str],
 ) -> TuneQuestion:
     """What is searched; every flag is checked."""
-    from cnnbench.campaigns.tune.dimensions import Situation
+    from cnnbench.campaigns.tune.dimensions import SearchSituation
     from cnnbench.campaigns.tune.session import TuneQuestion
     from cnnbench.campaigns.tune.space import CandidateMaker, Space
     from cnnbench.judge.compare import Policy
@@ -216,7 +216,7 @@ def _question(
     memory = gpu_memory() if on_gpu else main_memory()
     first = CandidateMaker(Space(fixed=fixed, groups=(), allowed=allowed))({})
     config = first.resolved.config
-    situation = Situation(
+    situation = SearchSituation(
         towers=int(config["num_gpus"]),
         on_gpu=on_gpu,
         trains=not config["forward_only"],
@@ -235,7 +235,7 @@ def _question(
     )
 
 
-def _space(options: TuneFlags, fixed: Mapping[str, str], situation: Situation) -> Space:
+def _space(options: TuneFlags, fixed: Mapping[str, str], situation: SearchSituation) -> Space:
     from cnnbench.campaigns.tune.space import default_space, read_space
 
     if options.space is not None:

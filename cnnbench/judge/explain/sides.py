@@ -117,7 +117,7 @@ class Times:
         return Times(fmean(base_each), fmean(new_each), base_each, new_each)
 
 
-class Side:
+class ProfiledSide:
     """The profiled processes of one side.
 
     Attributes:
@@ -210,7 +210,7 @@ class Sides:
     """
 
     def __init__(self, base: Sequence[StepProfile], new: Sequence[StepProfile]) -> None:
-        self.a, self.b = Side(base), Side(new)
+        self.a, self.b = ProfiledSide(base), ProfiledSide(new)
         parts = dict.fromkeys((*self.a.parts, *self.b.parts))
         self.times = {part: _both(self.a.of(part), self.b.of(part)) for part in parts}
         self.step = _both(self.a.step(), self.b.step())

@@ -20,7 +20,7 @@ _MOST_FACTS = 12
 _SMALLEST = 1e-6  # seconds
 
 
-class Line(NamedTuple):
+class ExplainedLine(NamedTuple):
     """A line of the table, in seconds; see `ExplainedRow`."""
 
     layer: str
@@ -32,7 +32,7 @@ class Line(NamedTuple):
     share: float | None
 
 
-def lines_of(found: Explanation, most: int = SHOWN) -> list[Line]:
+def lines_of(found: Explanation, most: int = SHOWN) -> list[ExplainedLine]:
     """The largest rows, all others, what profiles do not show, and their sum.
 
     Args:
@@ -40,20 +40,22 @@ def lines_of(found: Explanation, most: int = SHOWN) -> list[Line]:
     """
     shown = found.rows[:most] if most else found.rows
     lines = [
-        Line(row.layer, row.kind, row.direction, row.base, row.new, row.spread, row.share)
+        ExplainedLine(row.layer, row.kind, row.direction, row.base, row.new, row.spread, row.share)
         for row in shown
     ]
     difference = found.difference
     if rest := found.rows[len(shown) :]:
         base, new = sum(row.base for row in rest), sum(row.new for row in rest)
         name = count(len(rest), "other row", "other rows")
-        lines.append(Line(name, "", "", base, new, None, _share(new - base, difference)))
+        lines.append(ExplainedLine(name, "", "", base, new, None, _share(new - base, difference)))
     base, new = found.base - found.profiled_base, found.new - found.profiled_new
     lines.append(
-        Line("not in the profiles", "", "", base, new, None, _share(new - base, difference))
+        ExplainedLine(
+            "not in the profiles", "", "", base, new, None, _share(new - base, difference)
+        )
     )
     whole = None if not difference else 1.0
-    return [*lines, Line("step", "", "", found.base, found.new, found.spread, whole)]
+    return [*lines, ExplainedLine("step", "", "", found.base, found.new, found.spread, whole)]
 
 
 def table(found: Explanation, most: int = SHOWN) -> str:
@@ -127,7 +129,7 @@ def cause_text(cause: Cause) -> str:
     return f"{_signed(cause.difference)} ms in {cause.place} ({times}): {cause.text}"
 
 
-def name_of(line: Line) -> str:
+def name_of(line: ExplainedLine) -> str:
     """Layer, kind and direction."""
     return ", ".join(filter(None, (line.layer, line.kind, line.direction)))
 
@@ -145,7 +147,7 @@ def about(found: Explanation) -> str:
     )
 
 
-def _cells(line: Line) -> tuple[str, ...]:
+def _cells(line: ExplainedLine) -> tuple[str, ...]:
     return (
         *(line.layer, line.kind, line.direction, _ms(line.base), _ms(line.new)),
         _signed(line.new - line.base),
@@ -161,7 +163,7 @@ def _facts(found: Explanation) -> Iterator[str]:
         yield f"and {len(facts) - _MOST_FACTS} more, which JSON has"
 
 
-def _tone(line: Line) -> str:
+def _tone(line: ExplainedLine) -> str:
     difference = line.new - line.base
     if line.spread is None or abs(difference) <= line.spread:
         return ""

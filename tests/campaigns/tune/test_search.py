@@ -10,7 +10,7 @@ import pytest
 from cnnbench.campaigns.ab.sequential import interim_analyses
 from cnnbench.campaigns.tune.race import BEHIND, SLOWER, Leaver
 from cnnbench.campaigns.tune.search import Round, SearchOutcome, search
-from cnnbench.campaigns.tune.space import AS_GIVEN, Candidate, Group, Space, name_of
+from cnnbench.campaigns.tune.space import AS_GIVEN, Candidate, FlagGroup, Space, name_of
 from cnnbench.errors import UsageError
 from cnnbench.judge.compare import Policy, Verdict, judge
 
@@ -65,7 +65,7 @@ class Sampler:
 
 
 def space(*groups: Sequence[Mapping[str, str]]) -> Space:
-    named = (Group(f"g{at}", ({}, *choices)) for at, choices in enumerate(groups, start=1))
+    named = (FlagGroup(f"g{at}", ({}, *choices)) for at, choices in enumerate(groups, start=1))
     return Space(fixed={}, groups=tuple(named))
 
 

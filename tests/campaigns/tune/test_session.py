@@ -20,7 +20,7 @@ from cnnbench.campaigns.tune.bench import BenchSetting, RaceBench
 from cnnbench.campaigns.tune.final import Weights
 from cnnbench.campaigns.tune.results import TuneFolder, seed_of
 from cnnbench.campaigns.tune.session import TuneQuestion, tune
-from cnnbench.campaigns.tune.space import AS_GIVEN, CandidateMaker, Group, Space
+from cnnbench.campaigns.tune.space import AS_GIVEN, CandidateMaker, FlagGroup, Space
 from cnnbench.errors import BenchmarkError, FlagError
 from cnnbench.judge.compare import Policy, load_records
 from cnnbench.records.tune import TuneDocument
@@ -28,7 +28,7 @@ from cnnbench.records.tune import TuneDocument
 FIXED = {"model": "lenet", "device": "cpu", "num_gpus": "2", "batch_size": "4"}
 MODES = ("replicated", "mirrored_strategy", "central_storage_strategy")
 MODE_FLAGS = ({}, *({"variable_update": mode} for mode in MODES))
-GROUPS = (Group("modes", MODE_FLAGS), Group("threads", ({}, {"num_intra_threads": "1"})))
+GROUPS = (FlagGroup("modes", MODE_FLAGS), FlagGroup("threads", ({}, {"num_intra_threads": "1"})))
 FAST = {"--variable_update=replicated": 1.2, "--variable_update=central_storage_strategy": 0.5}
 
 pytestmark = pytest.mark.timeout(300)

@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from cnnbench.campaigns.tune.dimensions import ALLOWABLE, CHANGES, DIMENSIONS, TUNABLE, Situation
+from cnnbench.campaigns.tune.dimensions import (
+    ALLOWABLE,
+    CHANGES,
+    DIMENSIONS,
+    TUNABLE,
+    SearchSituation,
+)
 from cnnbench.campaigns.tune.space import (
     AS_GIVEN,
     CandidateMaker,
@@ -25,7 +31,7 @@ from cnnbench.machine.memory import Memory
 
 LENET = {"model": "lenet", "device": "cpu", "num_gpus": "2", "batch_size": "8"}
 OWN_BATCH = {name: text for name, text in LENET.items() if name != "batch_size"}
-TWO_TOWERS = Situation(towers=2, on_gpu=False, cpus=4, batch_size=8)
+TWO_TOWERS = SearchSituation(towers=2, on_gpu=False, cpus=4, batch_size=8)
 
 
 def fields(space: Space, memory: Memory | None = None) -> dict[str, Field]:
@@ -76,13 +82,13 @@ def test_flags_that_are_given_are_fixed() -> None:
 
 
 def test_what_applies_follows_from_the_situation() -> None:
-    alone = Situation(towers=1, on_gpu=False, cpus=2, batch_size=8)
+    alone = SearchSituation(towers=1, on_gpu=False, cpus=2, batch_size=8)
     fixed = {**LENET, "num_gpus": "1"}
     assert list(fields(default_space(fixed, alone, ()))) == ["computing", "threads"]
-    inference = Situation(towers=2, on_gpu=False, cpus=2, batch_size=8, trains=False)
+    inference = SearchSituation(towers=2, on_gpu=False, cpus=2, batch_size=8, trains=False)
     space = default_space({**LENET, "forward_only": "true"}, inference, ())
     assert [group.name for group in space.groups] == ["computing", "threads"]
-    gpus = Situation(towers=8, on_gpu=True, cpus=16, batch_size=64, from_files=True)
+    gpus = SearchSituation(towers=8, on_gpu=True, cpus=16, batch_size=64, from_files=True)
     space = default_space({"model": "resnet50"}, gpus, ())
     groups = {group.name: group.choices for group in space.groups}
     assert {"data_format": "NHWC"} in groups["computing"]
@@ -205,7 +211,7 @@ def test_changes_of_the_result_in_a_file_need_leave(space: Callable[..., Space])
 def test_the_table_names_flags_that_exist_and_may_vary() -> None:
     known = {spec.name for spec in FLAGS}
     assert known >= TUNABLE
-    gpus = Situation(towers=8, on_gpu=True, cpus=16, batch_size=64, from_files=True)
+    gpus = SearchSituation(towers=8, on_gpu=True, cpus=16, batch_size=64, from_files=True)
     for situation in (TWO_TOWERS, gpus):
         for dimension in (one for group in DIMENSIONS.values() for one in group):
             for settings in dimension.values(situation):

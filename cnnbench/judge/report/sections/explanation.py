@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cnnbench.base.text.numbers import percent
-from cnnbench.judge.explain.text import Line, about, chart, lines_of
+from cnnbench.judge.explain.text import ExplainedLine, about, chart, lines_of
 from cnnbench.judge.report.document import (
     Charts,
     Section,
@@ -23,7 +23,7 @@ _CAUSES: tuple[TableColumn[Cause], ...] = (
     numeric("B, ms", lambda cause: cause.new, scale=1e3),
     TableColumn("what", lambda cause: "; ".join((cause.text, *cause.evidence)), "prose"),
 )
-_ROWS: tuple[TableColumn[Line], ...] = (
+_ROWS: tuple[TableColumn[ExplainedLine], ...] = (
     TableColumn("layer", lambda line: line.layer),
     TableColumn("kind", lambda line: line.kind),
     TableColumn("direction", lambda line: line.direction),
