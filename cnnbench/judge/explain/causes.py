@@ -316,7 +316,7 @@ def _with_gaps(sides: Sides, free: Collection[Part], parts: tuple[Part, ...]) ->
     before, after = (side.kernels(sides.operations).total() for side in (sides.a, sides.b))
     more = after - before
     own = sides.b.kernels(parts).total() - sides.a.kernels(parts).total()
-    if abs(more) < _MORE * before or own / more < _DOMINATES:
+    if not more or abs(more) < _MORE * before or own / more < _DOMINATES:
         return parts
     return (*parts, GAPS) if more * sides.times[GAPS].difference > 0 else parts
 

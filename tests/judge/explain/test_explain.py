@@ -126,6 +126,14 @@ def test_a_planted_cause_is_named_first(planted, lenet_runs):
     assert sum(first) >= 19
 
 
+def test_profiles_that_name_no_operations(lenet_runs):
+    profiles = Profiles(lenet_runs())
+    rows = {part: row.times(1.0, operations=None) for part, row in network().items()}
+    where = Part(REST, REDUCTION, OUTSIDE)
+    found = explain(profiles.side(rows), profiles.side({**rows, where: rows[where].times(3.0)}))
+    assert [cause.kind for cause in found.causes] == ["reduction"]
+
+
 def test_threads_explain_what_they_make_faster(lenet_runs):
     rows, flags = threads_that_wait_less()
     kinds = []
