@@ -136,8 +136,8 @@ class Allocations(NamedTuple):
 def allocations(planes: Iterable[XPlane]) -> Allocations | None:
     """The allocations of a profile; None where TensorFlow tells of none.
 
-    The allocator of GPUs does, and the one that oneDNN's operations use on CPUs, from 256 KiB on;
-    the usual one of CPUs does not.
+    The allocator of GPUs does, and that of CPUs where oneDNN is on, from 256 KiB on; the usual one
+    of CPUs does not.
     """
     events = (event for plane in planes for line in plane.lines for event in line.events)
     stats = (event.stats for event in events if event.name == _ALLOCATION)
