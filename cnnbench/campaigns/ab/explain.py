@@ -101,8 +101,7 @@ def profile(profiling: Profiling, results: PairsFolder, campaign: Campaign) -> E
         for name in SIDES:
             primitives = _logged(profiling, name, results, campaign)
             profiles[name][0] = replace(profiles[name][0], primitives=primitives)
-            path = _path(results, name, _stem(name, 1))
-            write_text("results", str(path), profiles[name][0].to_json())
+            write_text("results", str(_path(results, name, 1)), profiles[name][0].to_json())
     labels = [f"{n.upper()}: {side.description()}" for n, side in profiling.sides().items()]
     return explain(profiles["a"], profiles["b"], (labels[0], labels[1]))
 
@@ -116,8 +115,8 @@ def _profiled(
       NotExplainedError: it failed, or left none.
     """
     label = f"profile {turn} {name.upper()}"
-    stem = _stem(name, turn)
-    path = _path(results, name, stem)
+    path = _path(results, name, turn)
+    stem = path.stem
     path.unlink(missing_ok=True)
     campaign.begin(label)
     side = profiling.sides()[name]
@@ -185,12 +184,8 @@ def _run(
     return ended
 
 
-def _stem(name: str, turn: int) -> str:
-    return f"{turn:04d}-{name}"
-
-
-def _path(results: PairsFolder, name: str, stem: str) -> Path:
-    return results.folder / name / f"{stem}{SUFFIX}"
+def _path(results: PairsFolder, name: str, turn: int) -> Path:
+    return results.folder / name / f"{turn:04d}-{name}{SUFFIX}"
 
 
 def _flags(profiling: Profiling, side: Side, path: Path) -> list[str]:

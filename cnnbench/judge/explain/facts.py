@@ -46,7 +46,7 @@ def changes_of(
     ]
 
 
-class Quantity(NamedTuple):
+class ComparedQuantity(NamedTuple):
     """Something measured besides times of operations.
 
     Attributes:
@@ -134,41 +134,43 @@ def _mhz(value: float) -> str:
     return f"{integer(value)} MHz"
 
 
-_QUANTITIES: tuple[Quantity, ...] = (
-    Quantity("time to build", _of_record(lambda r: r.startup_seconds.build), _seconds, _NOTICEABLE),
-    Quantity(
+_QUANTITIES: tuple[ComparedQuantity, ...] = (
+    ComparedQuantity(
+        "time to build", _of_record(lambda r: r.startup_seconds.build), _seconds, _NOTICEABLE
+    ),
+    ComparedQuantity(
         "first step", _of_record(lambda r: r.startup_seconds.first_step), _seconds, _NOTICEABLE
     ),
-    Quantity(
+    ComparedQuantity(
         "peak memory", _of_record(lambda r: r.measured.peak_memory_bytes), binary, _NOTICEABLE
     ),
-    Quantity("CPU clock", partial(_condition, "cpu_clock_mhz"), _mhz, _CLOCKS, slows=-1),
-    Quantity("GPU clock", _gpu_clock, _mhz, _CLOCKS, slows=-1),
+    ComparedQuantity("CPU clock", partial(_condition, "cpu_clock_mhz"), _mhz, _CLOCKS, slows=-1),
+    ComparedQuantity("GPU clock", _gpu_clock, _mhz, _CLOCKS, slows=-1),
     *(
-        Quantity(f"GPUs with {one}", partial(_slowed, one), integer, slows=1)
+        ComparedQuantity(f"GPUs with {one}", partial(_slowed, one), integer, slows=1)
         for one in THROTTLE_REASONS
     ),
-    Quantity(
+    ComparedQuantity(
         "CPUs used by other programs",
         partial(_condition, "other_cpus"),
         number,
         least=_BUSY,
         slows=1,
     ),
-    Quantity(
+    ComparedQuantity(
         "CPU time withheld by the hypervisor",
         partial(_condition, "steal_fraction"),
         percent,
         least=_STOLEN,
         slows=1,
     ),
-    Quantity("FLOPs of a step", lambda p: sum(row.flops for row in p.rows), number),
-    Quantity("bytes moved in a step", lambda p: sum(row.bytes for row in p.rows), binary),
-    Quantity("allocations in a step", lambda p: p.allocations, integer, _ALLOCATED),
-    Quantity("bytes allocated in a step", lambda p: p.allocated_bytes, binary, _ALLOCATED),
-    Quantity("operations that run in a step", lambda p: _ran(p), integer),
-    Quantity("operations in the optimized graph", lambda p: sum(p.graph.values()), integer),
-    Quantity(
+    ComparedQuantity("FLOPs of a step", lambda p: sum(row.flops for row in p.rows), number),
+    ComparedQuantity("bytes moved in a step", lambda p: sum(row.bytes for row in p.rows), binary),
+    ComparedQuantity("allocations in a step", lambda p: p.allocations, integer, _ALLOCATED),
+    ComparedQuantity("bytes allocated in a step", lambda p: p.allocated_bytes, binary, _ALLOCATED),
+    ComparedQuantity("operations that run in a step", lambda p: _ran(p), integer),
+    ComparedQuantity("operations in the optimized graph", lambda p: sum(p.graph.values()), integer),
+    ComparedQuantity(
         "tensors sent between devices",
         lambda p: sum(p.graph.get(name, 0) for name in _SENDING),
         integer,
