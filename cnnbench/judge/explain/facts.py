@@ -153,7 +153,7 @@ _QUANTITIES: tuple[ComparedQuantity, ...] = (
     ComparedQuantity(
         "CPUs used by other programs",
         partial(_condition, "other_cpus"),
-        number,
+        "{:.1f}".format,
         least=_BUSY,
         slows=1,
     ),
