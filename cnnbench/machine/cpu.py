@@ -25,7 +25,7 @@ def available_cores() -> int:
 
 
 def usable_cpus() -> Collection[int]:
-    """Their numbers."""
+    """Numbers of the processors in the affinity mask, or of all."""
     try:
         return os.sched_getaffinity(0)
     except AttributeError:  # not on every platform
