@@ -121,7 +121,8 @@ def wall_times(planes: Iterable[XPlane], is_own: Callable[[str], bool] | None = 
     return WallTimes(dict(seconds), other * _PICOSECONDS, idle * _PICOSECONDS, counts)
 
 
-class Allocations(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Allocations:
     """What the allocators that keep pools gave out in a step.
 
     Attributes:
