@@ -21,6 +21,7 @@ is taken. It holds
   trace: file to append the name of the record to, and once more before the steps in turn.
   turns: it can step in turn with others.
   profile: a file to write as the profile of the process, which can then be profiled.
+  onednn: what it prints where ONEDNN_VERBOSE is set.
   busy: other programs use that many CPUs.
   cpu, cpu_scatter: CPU seconds of a step, and how far they lie apart [0.002].
 """
@@ -75,6 +76,8 @@ def main():
     if "profile" in say and "profile_json" in values:
         Path(values["profile_json"]).write_bytes(Path(say["profile"]).read_bytes())
     print("about to measure", flush=True)
+    if "ONEDNN_VERBOSE" in os.environ:
+        print(say.get("onednn", ""), flush=True)
     trace(say, target.stem)
     wait = turns() if "CNNBENCH_TURNS" in os.environ else lambda word: None
     wait(b"w")

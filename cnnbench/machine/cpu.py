@@ -7,6 +7,7 @@ import platform
 import re
 import subprocess
 import sys
+from collections.abc import Collection
 
 from cnnbench.machine.host import Fact, FactGroup, Facts, Host
 
@@ -20,10 +21,15 @@ _ISA = (
 
 def available_cores() -> int:
     """Processors in the affinity mask, or of the machine where the system has no masks."""
+    return len(usable_cpus())
+
+
+def usable_cpus() -> Collection[int]:
+    """Numbers of the processors in the affinity mask, or of all."""
     try:
-        return len(os.sched_getaffinity(0))
+        return os.sched_getaffinity(0)
     except AttributeError:  # not on every platform
-        return os.cpu_count() or 1
+        return range(os.cpu_count() or 1)
 
 
 def identity(host: Host) -> Facts:

@@ -26,6 +26,10 @@ _REASONS = {
     0x40: "thermal_hardware",
     0x80: "power_brake",
 }
+
+THROTTLE_REASONS = tuple(_REASONS.values())
+"""Why a GPU clocks lower than it could, as records have it."""
+
 # Values of NVML's enumerations.
 _SM_CLOCK = 1
 _THERMAL_POLICY = 1
@@ -155,7 +159,7 @@ class GpuState:
       index: the driver's number of it.
       uuid: its permanent name.
       sm_clock_mhz: clock of its multiprocessors.
-      throttle_reasons: why its clock is lowered, values of `_REASONS`.
+      throttle_reasons: why its clock is lowered, of `THROTTLE_REASONS`.
       processes: names of the processes that compute on it, by process id.
       thermal_seconds: time throttled for heat since the driver started.
     """

@@ -1,4 +1,4 @@
-"""Counters of the machine, and their changes between two samples.
+"""Counters of the machine, their changes between two samples, and the clock of its CPUs.
 
 Everything is read from a few files of /proc and /sys, in well under a millisecond on a
 small machine; nothing runs in between.
@@ -10,16 +10,23 @@ import os
 import re
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields, replace
 
-from cnnbench.machine.cpu import cgroup_folders
+from cnnbench.base.stats.descriptive import median
+from cnnbench.machine.cpu import cgroup_folders, usable_cpus
 from cnnbench.machine.host import Host
 
 _SHORTEST = 0.2
 """Seconds between samples; the kernel counts CPU time in hundredths."""
 
 _CPU = "sys/devices/system/cpu"
+
+_CLOCKS = 8
+"""CPUs whose clock is read, at most: older kernels may take 10 ms for each."""
+
+_CLOCK = re.compile(r"^processor\s*:\s*(\d+)$(?:\n.+)*?\ncpu MHz\s*:\s*(\d+\.\d+)$", re.MULTILINE)
+"""Number and clock of a CPU in /proc/cpuinfo, which has a paragraph for each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,3 +200,26 @@ def _quota_seconds(host: Host) -> float | None:
 def _swapped_pages(host: Host) -> int | None:
     found = re.findall(r"^pswp(?:in|out) (\d+)$", host.text("proc/vmstat") or "", re.MULTILINE)
     return sum(map(int, found)) if found else None
+
+
+def clock_mhz(host: Host, cpus: Collection[int] | None = None) -> int | None:
+    """The clock at which the CPUs run now: the median over some of them. Never raises.
+
+    Args:
+      cpus: numbers of those that count; None: all that this process may use.
+
+    Returns:
+      None where the kernel does not tell, as in most virtual machines.
+    """
+    wanted = sorted(usable_cpus() if cpus is None else cpus)
+    some = wanted[:: -(-len(wanted) // _CLOCKS) or 1]
+    paths = (f"{_CPU}/cpu{number}/cpufreq/scaling_cur_freq" for number in some)
+    kilohertz = [clock for path in paths if (clock := host.number(path))]
+    if kilohertz:
+        return round(median(kilohertz) / 1000)
+    told = dict(_CLOCK.findall(host.text("proc/cpuinfo") or ""))
+    # A nominal clock is the same to the last digit everywhere, a measured one is not.
+    if len(set(told.values())) < 2:
+        return None
+    known = [float(told[str(number)]) for number in wanted if str(number) in told]
+    return round(median(known)) if known else None

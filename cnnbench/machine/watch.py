@@ -22,7 +22,7 @@ from cnnbench.machine.checks import (
 from cnnbench.machine.energy import Energy, EnergyMeter, nvml_counters, rapl_counters
 from cnnbench.machine.gpu import GpuState, GpuView, driver_loaded, gpu_states
 from cnnbench.machine.host import Host
-from cnnbench.machine.sampling import CounterChanges, Counters, take
+from cnnbench.machine.sampling import CounterChanges, Counters, clock_mhz, take
 from cnnbench.records.parts import ConditionNote, Conditions
 
 
@@ -66,6 +66,7 @@ class Watch:
         self._gpus = GpuView()
         self._gpus_after = GpuView()
         self._before: dict[str, Any] | None = None
+        self._clock_after: dict[str, int] = {}
         self._loop: CounterChanges | None = None
         self._loop_start: Counters | None = None
         self._notes: list[ConditionNote] = []
@@ -85,7 +86,7 @@ class Watch:
             interval = replace(interval, other_cpus=None, load_average=None)
         if flags.on_gpu and self._asked is not None:
             self._gpus = self._view(self._asked.result())
-        self._before = {**interval.facts(), **self._gpus.facts()}
+        self._before = {**interval.facts(), **self._clock_now(), **self._gpus.facts()}
         now = Situation(facts=facts, interval=interval, flags=flags, gpus=self._gpus)
         return self._run(BEFORE, now, "before")
 
@@ -110,6 +111,7 @@ class Watch:
         assert self._loop_start is not None
         self.energy = self._meter.stop()
         self._loop = CounterChanges.between(self._loop_start, take(self._host, self._clock))
+        self._clock_after = self._clock_now()
         self._resources.close()
         if self._flags.on_gpu and kind is None:
             self._gpus_after = self._view(gpu_states(self._host))
@@ -143,8 +145,13 @@ class Watch:
         """Section of the run record; None if `before` was not reached."""
         if self._before is None:
             return None
-        loop = {} if self._loop is None else {**self._loop.facts(), **self._gpus_after.facts()}
+        loop: dict[str, Any] = {} if self._loop is None else self._loop.facts()
+        loop = {**loop, **self._clock_after, **self._gpus_after.facts()}
         return Conditions(before=self._before, during=loop, notes=tuple(self._notes))
+
+    def _clock_now(self) -> dict[str, int]:
+        found = clock_mhz(self._host)
+        return {} if found is None else {"cpu_clock_mhz": found}
 
     def _view(self, states: Sequence[GpuState]) -> GpuView:
         flags = self._flags

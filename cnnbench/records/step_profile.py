@@ -8,10 +8,10 @@ equal part of it, or, while none runs, to one of the parts below.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
-from cnnbench.records.codec import Document
+from cnnbench.records.codec import ABSENT, Document
 from cnnbench.records.parts import is_amount
 from cnnbench.records.run import RunRecord
 
@@ -83,6 +83,27 @@ class ProfiledPart:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Primitive:
+    """Calls of one kernel of oneDNN in a step.
+
+    Attributes:
+      name: such as "convolution".
+      propagation: such as "backward_weights"; empty where there is none.
+      types: of its tensors, in oneDNN's words, such as "bf16, f32".
+      implementation: such as "brgconv:avx512_core"; empty where the log does not tell.
+      layouts: of its tensors but vectors, such as "src acdb, wei Acdb64a, dst acdb".
+      calls: in a step.
+    """
+
+    name: str
+    propagation: str
+    types: str
+    implementation: str
+    layouts: str
+    calls: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class StepProfile(Document):
     """Profiled steps of one process, schema 1.
 
@@ -92,6 +113,10 @@ class StepProfile(Document):
       rows: their times; those of a step add up to its wall time.
       graph: operations by type in the graphs that TensorFlow optimized and divided among devices.
       record: of the whole run, whose timed steps are not profiled.
+      primitives: of oneDNN in a step, by its log of another process with the same flags; None, and
+        the key is missing, where no log was read.
+      allocations, allocated_bytes: of TensorFlow's pools of memory in the last profiled step; None,
+        and the keys are missing, where it does not tell.
 
     Raises:
       ValueError: values that contradict each other; names the key.
@@ -99,13 +124,16 @@ class StepProfile(Document):
 
     kind: ClassVar[str] = "step_profile"
     schema: ClassVar[int] = 1
-    item_lines: ClassVar[tuple[str, ...]] = ("rows",)
+    item_lines: ClassVar[tuple[str, ...]] = ("rows", "primitives")
 
     step_seconds: tuple[float, ...]
     input_wait_seconds: tuple[float, ...]
     rows: tuple[ProfiledPart, ...]
     graph: Mapping[str, int]
     record: RunRecord
+    primitives: tuple[Primitive, ...] | None = field(default=None, metadata=ABSENT)
+    allocations: int | None = field(default=None, metadata=ABSENT)
+    allocated_bytes: int | None = field(default=None, metadata=ABSENT)
 
     def __post_init__(self) -> None:
         steps = len(self.step_seconds)

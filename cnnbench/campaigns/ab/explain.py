@@ -2,23 +2,28 @@
 
 They are run one after the other, in the order A B, B A, A B, so that a machine that gets slower
 meanwhile is slower for both. Their results are kept apart from those that a verdict is formed of.
+Where both sides use oneDNN, a short process of each prints which of its kernels a step calls.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from cnnbench.base.text.numbers import number
+from cnnbench.base.text.numbers import count, number
 from cnnbench.campaigns.ab.flags import names
 from cnnbench.campaigns.ab.results import SIDES, PairsFolder
 from cnnbench.campaigns.ab.side import Side, SideFlags, has_module, measuring
 from cnnbench.campaigns.processes.campaign import Campaign
+from cnnbench.campaigns.processes.child import Ended
 from cnnbench.errors import BenchmarkError
 from cnnbench.judge.explain import explain
 from cnnbench.records.explanation import Explanation
-from cnnbench.records.step_profile import StepProfile
+from cnnbench.records.files import write_text
+from cnnbench.records.step_profile import Primitive, StepProfile
+from cnnbench.run.observe import onednn
 
 ROUNDS, STEPS = 3, 20
 """Processes of each side, and profiled steps of each."""
@@ -26,6 +31,7 @@ ROUNDS, STEPS = 3, 20
 SUFFIX = ".profile"
 
 _WARM_UP = 5
+_OF_ONEDNN = "Mkl"  # in the names of TensorFlow's operations that call it
 _PROFILES = "records/step_profile.py"  # a cnnbench that has it knows --profile_json
 
 
@@ -90,6 +96,12 @@ def profile(profiling: Profiling, results: PairsFolder, campaign: Campaign) -> E
     for turn in range(profiling.rounds):
         for side in SIDES if turn % 2 == 0 else SIDES[::-1]:
             profiles[side].append(_profiled(profiling, side, turn + 1, results, campaign))
+    if all(_has_primitives(profiling.sides()[name], profiles[name][0]) for name in SIDES):
+        campaign.expect(["oneDNN"] * len(SIDES))
+        for name in SIDES:
+            primitives = _logged(profiling, name, results, campaign)
+            profiles[name][0] = replace(profiles[name][0], primitives=primitives)
+            write_text("results", str(_path(results, name, 1)), profiles[name][0].to_json())
     labels = [f"{n.upper()}: {side.description()}" for n, side in profiling.sides().items()]
     return explain(profiles["a"], profiles["b"], (labels[0], labels[1]))
 
@@ -103,19 +115,13 @@ def _profiled(
       NotExplainedError: it failed, or left none.
     """
     label = f"profile {turn} {name.upper()}"
-    stem = f"{turn:04d}-{name}"
-    path = results.folder / name / f"{stem}{SUFFIX}"
+    path = _path(results, name, turn)
+    stem = path.stem
     path.unlink(missing_ok=True)
     campaign.begin(label)
     side = profiling.sides()[name]
-    command = measuring(
-        replace(side, flags=(*side.flags, *_flags(profiling, side, path.absolute()))),
-        results.pending(stem),
-        results.log(stem),
-        facts=campaign.facts,
-        like=profiling.resolved.get(name),
-    )
-    (ended,) = campaign.run([command], profiling.timeout)
+    side = replace(side, flags=(*side.flags, *_flags(profiling, side, path.absolute())))
+    ended = _run(profiling, name, side, stem, results, campaign)
     told, found = ended.message, None
     if not told:
         found = _read(path)
@@ -124,6 +130,62 @@ def _profiled(
     if found is None:
         raise NotExplainedError(f"{label}: {told}; see {results.log(stem)}")
     return found
+
+
+def _has_primitives(side: Side, profile: StepProfile) -> bool:
+    """Whether a short process can tell which kernels of oneDNN a step calls."""
+    placement = profile.record.placement
+    on_cpu = placement is not None and placement.device == "cpu"
+    calls = any(_OF_ONEDNN in name for name in profile.graph)
+    return on_cpu and calls and "num_epochs" not in names(side)
+
+
+def _logged(
+    profiling: Profiling, name: str, results: PairsFolder, campaign: Campaign
+) -> tuple[Primitive, ...] | None:
+    """What a step calls of oneDNN, by its log of a process; None where that does not tell."""
+    label, stem = f"oneDNN {name.upper()}", f"onednn-{name}"
+    campaign.begin(label)
+    side = profiling.sides()[name]
+    side = replace(
+        side,
+        # The peak is given so that it is not measured.
+        flags=(*side.flags, *onednn.FLAGS, "--peak_flops=1e12"),
+        variables={**side.variables, **onednn.VARIABLES},
+    )
+    ended = _run(profiling, name, side, stem, results, campaign)
+    found: tuple[Primitive, ...] = ()
+    if not ended.message:
+        with contextlib.suppress(OSError), open(results.log(stem), "rb") as log:
+            found = onednn.primitives_of_step(log)
+    calls = sum(one.calls for one in found)
+    told = ended.message or f"{count(calls, 'call', 'calls')} in a step"
+    campaign.end(label, told, ended.seconds)
+    return found or None
+
+
+def _run(
+    profiling: Profiling,
+    name: str,
+    side: Side,
+    stem: str,
+    results: PairsFolder,
+    campaign: Campaign,
+) -> Ended:
+    """The end of a process of a side whose flags or variables were extended."""
+    command = measuring(
+        side,
+        results.pending(stem),
+        results.log(stem),
+        facts=campaign.facts,
+        like=profiling.resolved.get(name),
+    )
+    (ended,) = campaign.run([command], profiling.timeout)
+    return ended
+
+
+def _path(results: PairsFolder, name: str, turn: int) -> Path:
+    return results.folder / name / f"{turn:04d}-{name}{SUFFIX}"
 
 
 def _flags(profiling: Profiling, side: Side, path: Path) -> list[str]:

@@ -33,7 +33,8 @@ Usage: cnnbench explain [--a=FLAGS] [--b=FLAGS] [FLAGS] -- FLAGS OF BOTH SIDES
 
 Says why a step of B takes another time than one of A: profiles some processes of each side, one
 after the other, compares their steps by layer, kind and direction, and names the causes that stand
-out of the noise (docs/explain.md). A and B are profiles that were taken before: files of
+out of the noise (docs/explain.md). Where both use oneDNN on CPUs, a short process of each prints
+which of its kernels a step calls. A and B are profiles that were taken before: files of
 cnnbench run --profile_json, or folders of them.
 
   cnnbench explain --a=--precision=fp32 --b=--precision=bf16 -- --model=resnet50

@@ -13,7 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from cnnbench.base.text.numbers import first_few, number
-from cnnbench.judge.explain.facts import changes_of, text_of
+from cnnbench.judge.explain.facts import changes_of, measured_changes, text_of
+from cnnbench.judge.explain.primitives import primitive_changes
 from cnnbench.judge.explain.sides import CERTAIN, LIKELY, SMALLEST, Sides
 from cnnbench.records.explanation import Cause, FactChange
 from cnnbench.records.step_profile import (
@@ -39,6 +40,10 @@ _THREADS = (
 
 _REDUCING = ("all_reduce_spec", "variable_update", "gradient_repacking", "all_reduce")
 _READING = ("data_dir", "datasets_num_private_threads", "datasets_use_prefetch", "dataset_plugin")
+
+_ALIKE = ("threads", "everything")
+_OF_LAYERS = ("precision", "layers", "work", "operations", "kernel")
+_MOST_FURTHER = 6
 
 _PRODUCT = re.compile(r"Conv\d?D|MatMul|Einsum")
 _NORM = re.compile(r"FusedBatchNorm")
@@ -86,12 +91,32 @@ def causes(sides: Sides) -> tuple[Cause, ...]:
                     spread=2 * times.error(sides.noise),
                     place=claim.place,
                     text=claim.text,
-                    evidence=claim.evidence,
+                    evidence=(*claim.evidence, *_further(sides, claim)),
                 )
             )
             for part in claim.parts:
                 free.pop(part, None)
     return tuple(sorted(found, key=lambda cause: -abs(cause.difference)))
+
+
+def _further(sides: Sides, claim: Claim) -> tuple[str, ...]:
+    """Evidence that no time tells: the state of the machine, other kernels of oneDNN."""
+    profiles = sides.a.profiles, sides.b.profiles
+    found = primitive_changes(*profiles)
+    if claim.kind in _ALIKE:
+        return (*_states(sides, claim.parts), *_told(one.fact for one in found))[:_MOST_FURTHER]
+    names = {name for side in (sides.a, sides.b) for name in side.kernels(claim.parts)}
+    if claim.kind not in _OF_LAYERS or not any(map(_PRODUCT.search, names)):
+        return ()
+    directions = {part.direction for part in claim.parts}
+    own = (one.fact for one in found if one.is_product and one.is_of(directions))
+    return _told(own)[:_MOST_FURTHER]
+
+
+def _states(sides: Sides, parts: Iterable[Part]) -> tuple[str, ...]:
+    """Clocks, load and the like that can be why all operations of a side are slower."""
+    slower = 1 if sides.together(parts).difference > 0 else -1
+    return _told(measured_changes(sides.a.profiles, sides.b.profiles, slower))
 
 
 def input_wait(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
@@ -257,7 +282,9 @@ def everything(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
     factors = sides.factors
     least = CERTAIN * factors.error(_LOAD)
     if parts and factors.apart and abs(factors.difference) > least and sides.stands_out(parts):
-        text = f"{_slower(sides, parts)}; another load or clock, which records do not show"
+        text = _slower(sides, parts)
+        if not _states(sides, parts):
+            text += "; another load or clock, which records do not show"
         yield Claim("everything", parts, "all operations", text)
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 from cnnbench.base.stats.descriptive import median
-from cnnbench.base.text.numbers import NONE, binary, integer, number
+from cnnbench.base.text.numbers import NONE, binary, integer, number, percent
 from cnnbench.judge.compare.comparability import Group, differences
 from cnnbench.judge.compare.configuration import Configuration
 from cnnbench.judge.metrics.measurement import readable_fact
+from cnnbench.machine.gpu import THROTTLE_REASONS
 from cnnbench.records.explanation import FactChange
 from cnnbench.records.run import RunRecord
 from cnnbench.records.step_profile import StepProfile
@@ -16,6 +19,10 @@ from cnnbench.records.step_profile import StepProfile
 _SENDING = ("_Send", "_HostSend")
 _PLACES = ("profile_json", "result_json")
 _NOTICEABLE = 0.1  # of start-up times and memory, which vary
+_CLOCKS = 0.05  # of clocks likewise
+_ALLOCATED = 0.02  # buffers are reused in one order or another
+_BUSY = 0.25  # CPUs
+_STOLEN = 0.02  # of the CPU time
 
 
 def changes_of(
@@ -39,20 +46,47 @@ def changes_of(
     ]
 
 
+class ComparedQuantity(NamedTuple):
+    """Something measured besides times of operations.
+
+    Attributes:
+      name: for a reader.
+      value: of a process; None if unknown.
+      text: of a value.
+      tolerance: share by which it may differ from process to process.
+      least: by which it differs, at least.
+      slows: 1 where more of it makes all operations slower, -1 where less does, otherwise 0.
+    """
+
+    name: str
+    value: Callable[[StepProfile], float | None]
+    text: Callable[[float], str]
+    tolerance: float = 0.0
+    least: float = 0.0
+    slows: int = 0
+
+
 def measured_changes(
-    base: Sequence[StepProfile], new: Sequence[StepProfile]
+    base: Sequence[StepProfile], new: Sequence[StepProfile], slower: int = 0
 ) -> Iterator[FactChange]:
-    """Quantities of start-up, memory and the graph that differ."""
-    for name, value, text, tolerance in _QUANTITIES:
-        before, after = ([value(one) for one in side] for side in (base, new))
-        known = [[one for one in side if one is not None] for side in (before, after)]
+    """Quantities of start-up, memory, the graph and the machine that differ.
+
+    Args:
+      base, new: processes of A and of B.
+      slower: only those that can make all operations of B slower (1) or faster (-1); 0 for all.
+    """
+    for one in _QUANTITIES:
+        sides = ([one.value(profile) for profile in side] for side in (base, new))
+        known = [[value for value in side if value is not None] for side in sides]
         if not all(known):
             continue
-        least, most = sorted(map(median, known))
+        before, after = map(median, known)
+        least, most = min(before, after), max(before, after)
         apart = min(known[0]) > max(known[1]) or max(known[0]) < min(known[1])
-        if apart and most > least * (1 + tolerance):
-            texts = (text(median(one)) for one in known)
-            yield FactChange(fact=name, base=next(texts), new=next(texts))
+        if not apart or most <= least * (1 + one.tolerance) or most - least < one.least:
+            continue
+        if not slower or slower * one.slows * (after - before) > 0:
+            yield FactChange(fact=one.name, base=one.text(before), new=one.text(after))
 
 
 def text_of(change: FactChange) -> str:
@@ -68,25 +102,78 @@ def _of_record(value: Callable[[RunRecord], float | None]) -> Callable[[StepProf
     return lambda profile: value(profile.record)
 
 
+def _found(name: str, profile: StepProfile) -> Any:
+    """A measuring condition of the timed loop; None if unknown."""
+    conditions = profile.record.conditions
+    return None if conditions is None else conditions.during.get(name)
+
+
+def _condition(name: str, profile: StepProfile) -> float | None:
+    found = _found(name, profile)
+    return found if isinstance(found, (int, float)) else None
+
+
+def _gpu_clock(profile: StepProfile) -> float | None:
+    """Of the slowest GPU of the run, in MHz."""
+    clocks = _found("gpu_clocks_mhz", profile)
+    return min(clocks, default=None) if isinstance(clocks, (list, tuple)) else None
+
+
+def _slowed(reason: str, profile: StepProfile) -> float | None:
+    """How many GPUs of the run were slowed for a reason; None without GPUs."""
+    if _gpu_clock(profile) is None:
+        return None
+    return sum(reason in str(one) for one in _found("gpu_throttle_reasons", profile) or ())
+
+
 def _seconds(value: float) -> str:
     return f"{number(value)} s"
 
 
-_QUANTITIES: tuple[
-    tuple[str, Callable[[StepProfile], float | None], Callable[[float], str], float], ...
-] = (
-    ("time to build", _of_record(lambda r: r.startup_seconds.build), _seconds, _NOTICEABLE),
-    ("first step", _of_record(lambda r: r.startup_seconds.first_step), _seconds, _NOTICEABLE),
-    ("peak memory", _of_record(lambda r: r.measured.peak_memory_bytes), binary, _NOTICEABLE),
-    ("FLOPs of a step", lambda p: sum(row.flops for row in p.rows), number, 0.0),
-    ("bytes moved in a step", lambda p: sum(row.bytes for row in p.rows), binary, 0.0),
-    ("operations that run in a step", lambda p: _ran(p), integer, 0.0),
-    ("operations in the optimized graph", lambda p: sum(p.graph.values()), integer, 0.0),
-    (
+def _mhz(value: float) -> str:
+    return f"{integer(value)} MHz"
+
+
+_QUANTITIES: tuple[ComparedQuantity, ...] = (
+    ComparedQuantity(
+        "time to build", _of_record(lambda r: r.startup_seconds.build), _seconds, _NOTICEABLE
+    ),
+    ComparedQuantity(
+        "first step", _of_record(lambda r: r.startup_seconds.first_step), _seconds, _NOTICEABLE
+    ),
+    ComparedQuantity(
+        "peak memory", _of_record(lambda r: r.measured.peak_memory_bytes), binary, _NOTICEABLE
+    ),
+    ComparedQuantity("CPU clock", partial(_condition, "cpu_clock_mhz"), _mhz, _CLOCKS, slows=-1),
+    ComparedQuantity("GPU clock", _gpu_clock, _mhz, _CLOCKS, slows=-1),
+    *(
+        ComparedQuantity(f"GPUs with {one}", partial(_slowed, one), integer, slows=1)
+        for one in THROTTLE_REASONS
+    ),
+    ComparedQuantity(
+        "CPUs used by other programs",
+        partial(_condition, "other_cpus"),
+        "{:.1f}".format,
+        least=_BUSY,
+        slows=1,
+    ),
+    ComparedQuantity(
+        "CPU time withheld by the hypervisor",
+        partial(_condition, "steal_fraction"),
+        percent,
+        least=_STOLEN,
+        slows=1,
+    ),
+    ComparedQuantity("FLOPs of a step", lambda p: sum(row.flops for row in p.rows), number),
+    ComparedQuantity("bytes moved in a step", lambda p: sum(row.bytes for row in p.rows), binary),
+    ComparedQuantity("allocations in a step", lambda p: p.allocations, integer, _ALLOCATED),
+    ComparedQuantity("bytes allocated in a step", lambda p: p.allocated_bytes, binary, _ALLOCATED),
+    ComparedQuantity("operations that run in a step", lambda p: _ran(p), integer),
+    ComparedQuantity("operations in the optimized graph", lambda p: sum(p.graph.values()), integer),
+    ComparedQuantity(
         "tensors sent between devices",
         lambda p: sum(p.graph.get(name, 0) for name in _SENDING),
         integer,
-        0.0,
     ),
 )
 

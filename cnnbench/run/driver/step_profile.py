@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from cnnbench.records.run import RunRecord
     from cnnbench.run.driver.probes import Probe
-    from cnnbench.run.observe.operations import WallTimes
+    from cnnbench.run.observe.operations import Allocations, WallTimes
     from cnnbench.run.observe.xplane import XPlane
 
 
@@ -36,6 +36,7 @@ class StepProfiler:
     Attributes:
       steps: of each profiled step, how its time divides among operations.
       waits: seconds for which each waited for its input.
+      allocated: in the last profiled step; None if unknown.
 
     Args:
       plan: of the run.
@@ -51,6 +52,7 @@ class StepProfiler:
         self._partitions: list[Any] = []
         self.steps: list[WallTimes] = []
         self.waits: list[float] = []
+        self.allocated: Allocations | None = None
 
     def looks(self, plan: Plan, graph: Any) -> Iterable[Probe]:
         """The probes; see `cnnbench.run.driver.probes.Looks`."""
@@ -66,11 +68,12 @@ class StepProfiler:
 
     @contextmanager
     def _profiled(self) -> Iterator[None]:
-        from cnnbench.run.observe.operations import wall_times
+        from cnnbench.run.observe.operations import allocations, wall_times
         from cnnbench.run.observe.profile import profiling
 
         def use(planes: tuple[XPlane, ...]) -> None:
             self.steps.append(wall_times(planes, self.works.knows))
+            self.allocated = allocations(planes)
 
         before = self._waited()
         with profiling(None, use):
@@ -109,6 +112,8 @@ class StepProfiler:
             rows=tuple(rows_of(self.steps, seconds, self.waits, works, self.flops, self.works)),
             graph=self.works.graph(),
             record=record,
+            allocations=None if self.allocated is None else self.allocated.count,
+            allocated_bytes=None if self.allocated is None else self.allocated.bytes,
         )
 
 

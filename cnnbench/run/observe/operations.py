@@ -20,6 +20,7 @@ _ON_HOST = re.compile(r"([\w.][\w./>-]*):([A-Za-z_]\w*)")
 # What a kernel says of the operation that launched it; another key in older versions.
 _LAUNCHED_BY = ("tf_op", "kernel_annotation")
 _PICOSECONDS = 1e-12
+_ALLOCATION = "MemoryAllocation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,31 @@ def wall_times(planes: Iterable[XPlane], is_own: Callable[[str], bool] | None = 
         else:
             del active[index]
     return WallTimes(dict(seconds), other * _PICOSECONDS, idle * _PICOSECONDS, counts)
+
+
+@dataclass(frozen=True, slots=True)
+class Allocations:
+    """What the allocators that keep pools gave out in a step.
+
+    Attributes:
+      count: pieces of memory.
+      bytes: that were asked for.
+    """
+
+    count: int
+    bytes: int
+
+
+def allocations(planes: Iterable[XPlane]) -> Allocations | None:
+    """The allocations of a profile; None where TensorFlow tells of none.
+
+    The allocator of GPUs does, and that of CPUs where oneDNN is on, from 256 KiB on; the usual one
+    of CPUs does not.
+    """
+    events = (event for plane in planes for line in plane.lines for event in line.events)
+    stats = (event.stats for event in events if event.name == _ALLOCATION)
+    sizes = [size for one in stats if isinstance(size := one.get("requested_bytes"), int)]
+    return Allocations(len(sizes), sum(sizes)) if sizes else None
 
 
 def _runs(planes: Iterable[XPlane]) -> list[_Run]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import shlex
@@ -11,6 +12,7 @@ from step_profiles import CONV, Profiles, changed
 
 from cnnbench.cli import main
 from cnnbench.records.outputs import KINDS
+from cnnbench.records.step_profile import StepProfile
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -74,6 +76,79 @@ def test_processes_of_both_sides_are_profiled_in_turn(sides, capsys, tmp_path):
     assert again.splitlines()[0] == out.splitlines()[0]
     flags = json.loads((tmp_path / "why" / "discarded" / "0001-a.discarded").read_text())["command"]
     assert {"--profile_steps=20", "--num_warmup_batches=25", "--num_batches=20"} <= set(flags)
+
+
+LINE = (
+    "onednn_verbose,v1,primitive,exec,cpu,convolution,{},backward_weights,"
+    "src:f32::blocked:acdb::f0 wei:f32::blocked:Acdb16a::f0,,alg:x,mb8,1.0"
+)
+STEPS = "1\timages/sec: 9.0\t1.0\n{0}\n{0}\n2\timages/sec: 9.0\t1.0"
+
+
+@pytest.fixture
+def with_onednn(sides, profiles):
+    """Makes profiles name operations of oneDNN, of sides whose processes print its log."""
+
+    def make(names="ab", device="cpu", **say):
+        for side in names:
+            found = StepProfile.from_json(profiles[side].read_bytes())
+            placement = dataclasses.replace(found.record.placement, device=device)
+            record = dataclasses.replace(found.record, placement=placement)
+            graph = {**found.graph, "_MklNativeConv2D": 2}
+            profiles[side].write_text(
+                dataclasses.replace(found, graph=graph, record=record).to_json()
+            )
+        flags = sides(**say)
+        logs = {"a": "jit:avx2", "b": "gemm:jit"}
+        for number, side in ((1, "a"), (3, "b")):
+            begin, _, fake = flags[number].partition("FAKE=")
+            log = {"onednn": STEPS.format(LINE.format(logs[side]))}
+            flags[number] = f"{begin}FAKE={json.dumps({**json.loads(fake), **log})}"
+        return flags
+
+    return make
+
+
+def test_a_short_process_of_each_side_logs_kernels_of_onednn(with_onednn, capsys, tmp_path):
+    trace = tmp_path / "trace"
+    flags = with_onednn(trace=str(trace))
+    assert main(["explain", *flags, "--results=why", "--format=json"]) == 0
+    out, err = capsys.readouterr()
+    fact = {
+        "fact": "oneDNN convolution backward_weights",
+        "base": "2 jit:avx2 (f32)",
+        "new": "2 gemm:jit (f32)",
+    }
+    document = json.loads(out)
+    assert fact in document["facts"]
+    assert document["base_processes"] == 3
+    assert trace.read_text().split()[6:] == ["onednn-a", "onednn-b"]
+    assert "[8/8] oneDNN B: 2 calls in a step" in err
+    made = json.loads((tmp_path / "why" / "discarded" / "onednn-a.discarded").read_text())
+    assert {"--display_every=1", "--num_batches=2"} <= set(made["command"])
+    assert not any("profile" in word for word in made["command"])
+    assert main(["explain", "why/a", "why/b", "--format=json"]) == 0
+    assert fact in json.loads(capsys.readouterr().out)["facts"]
+
+
+def test_a_log_that_fails_leaves_the_explanation(with_onednn, capsys, tmp_path):
+    assert main(["explain", *with_onednn(fail=["onednn-b"]), "--results=why", "--format=json"]) == 0
+    out, err = capsys.readouterr()
+    assert "oneDNN B: no good" in err
+    assert json.loads(out)["causes"][0]["place"] == "conv1"
+    assert "oneDNN" not in out
+
+
+@pytest.mark.parametrize(
+    ("names", "device", "flag"),
+    [("", "cpu", ()), ("b", "cpu", ()), ("ab", "gpu", ()), ("ab", "cpu", ("--num_epochs=1",))],
+)
+def test_when_no_log_is_made(with_onednn, capsys, tmp_path, names, device, flag):
+    trace = tmp_path / "trace"
+    flags = with_onednn(names, device, trace=str(trace))
+    assert main(["explain", *flags, "--results=why", "--", "--model=lenet", *flag]) == 0
+    assert len(trace.read_text().split()) == 6
+    assert "oneDNN" not in capsys.readouterr().err
 
 
 def test_a_verdict_of_slower_is_explained_in_every_output(sides, capsys, tmp_path, holds):

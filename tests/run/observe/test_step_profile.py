@@ -23,7 +23,7 @@ from cnnbench.records.step_profile import (
     StepProfile,
 )
 from cnnbench.run.driver.step_profile import rows_of
-from cnnbench.run.observe.operations import WallTimes, wall_times
+from cnnbench.run.observe.operations import Allocations, WallTimes, allocations, wall_times
 from cnnbench.run.observe.work import OperationWork
 from cnnbench.run.observe.xplane import XEvent, XLine, XPlane
 
@@ -51,6 +51,21 @@ def test_operations_of_the_input_have_no_time_while_one_of_the_step_runs():
     assert found.counts == Counter({("a", "MatMul"): 1, ("b", "Relu"): 1})
     nothing = wall_times(planes, lambda name: False)
     assert nothing == WallTimes({}, 0.0, 0.0, Counter())
+
+
+def test_allocations_of_pools():
+    def event(name, **stats):
+        return XEvent(name, 0, 0, stats)
+
+    events = (
+        event("MemoryAllocation", requested_bytes=1000, allocation_bytes=1024),
+        event("MemoryDeallocation", requested_bytes=1000, allocation_bytes=1024),
+        event("MemoryAllocation", requested_bytes=24),
+        event("MemoryAllocation"),
+    )
+    lines = (XLine("t", events), XLine("u", events[:1]))
+    assert allocations([XPlane("/host:CPU", lines)]) == Allocations(3, 2024)
+    assert allocations([plane([("a:MatMul", 2, 4)])]) is None
 
 
 def test_every_moment_of_a_step_belongs_to_a_row():

@@ -1,0 +1,234 @@
+"""Evidence that no time tells: kernels of oneDNN, clocks, load and allocations."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+from step_profiles import CONV, Profiles, changed, network
+
+from cnnbench.judge.explain import explain
+from cnnbench.judge.explain.primitives import primitive_changes
+from cnnbench.records.parts import Conditions
+from cnnbench.records.step_profile import INPUT, TO_KERNEL, Part, Primitive, StepProfile
+
+NHWC = "src acdb, wei Acdb64a, dst acdb"
+
+
+def primitive(name="convolution", propagation="backward_weights", calls=4, **changes):
+    values = {"types": "f32", "implementation": "jit:avx2", "layouts": NHWC, **changes}
+    return Primitive(name=name, propagation=propagation, calls=calls, **values)
+
+
+def reorder(calls=3):
+    return primitive("reorder", "", calls, layouts="src ab, dst ba", implementation="jit:uni")
+
+
+KERNEL = primitive()
+OTHER = primitive(implementation="gemm:jit")
+FORWARDS = primitive(propagation="forward_training")
+
+
+def logged(profiles, *primitives):
+    """A side with a log, which the first process has."""
+    return [dataclasses.replace(profiles[0], primitives=primitives), *profiles[1:]]
+
+
+def under(profiles, **during):
+    """A side under measuring conditions, a value for each process or for all."""
+    found = []
+    for number, one in enumerate(profiles):
+        values = {k: v[number] if isinstance(v, tuple) else v for k, v in during.items()}
+        conditions = Conditions(before={}, during=values)
+        record = dataclasses.replace(one.record, conditions=conditions)
+        found.append(dataclasses.replace(one, record=record))
+    return found
+
+
+def slower_everywhere(factor=1.4):
+    return changed(lambda part: part.direction not in (INPUT, "host"), factor)
+
+
+def slower_kernel():
+    return changed(lambda part: part == Part("conv2", CONV, TO_KERNEL), 1.7)
+
+
+@pytest.fixture
+def profiles(lenet_runs):
+    return Profiles(lenet_runs())
+
+
+def facts(found):
+    return {one.fact: (one.base, one.new) for one in found.facts}
+
+
+def test_another_implementation_is_evidence_of_a_kernel_and_listed(profiles):
+    base = logged(profiles.side(), KERNEL, FORWARDS, reorder())
+    new = logged(profiles.side(slower_kernel()), OTHER, FORWARDS, reorder(5))
+    found = explain(base, new)
+    assert [cause.kind for cause in found.causes] == ["kernel"]
+    line = "oneDNN convolution backward_weights: 4 jit:avx2 (f32) in A, 4 gemm:jit (f32) in B"
+    assert found.causes[0].evidence == (line,)
+    assert facts(found) == {
+        "oneDNN convolution backward_weights": ("4 jit:avx2 (f32)", "4 gemm:jit (f32)"),
+        "oneDNN reorder": ("3 jit:uni (f32)", "5 jit:uni (f32)"),
+    }
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        primitive(propagation="forward_training", implementation="gemm:jit"),
+        primitive(propagation="backward_data", implementation="gemm:jit"),
+        primitive("pooling", "backward_data", implementation="simple"),
+    ],
+    ids=lambda one: f"{one.name} {one.propagation}",
+)
+def test_kernels_of_other_directions_are_no_evidence_of_a_layer(profiles, other):
+    like = dataclasses.replace(other, implementation="jit:avx2")
+    base = logged(profiles.side(), KERNEL, like)
+    found = explain(base, logged(profiles.side(slower_kernel()), KERNEL, other))
+    assert found.causes[0].evidence == ()
+    assert list(facts(found)) == [f"oneDNN {other.name} {other.propagation}"]
+
+
+def test_evidence_changes_no_judgement(profiles):
+    base, new = profiles.side(), profiles.side(slower_kernel())
+    without = explain(base, new)
+    found = explain(logged(base, KERNEL), logged(new, OTHER))
+    assert found.causes[0].evidence != without.causes[0].evidence
+    plain = [dataclasses.replace(one, evidence=()) for one in found.causes]
+    assert plain == [dataclasses.replace(one, evidence=()) for one in without.causes]
+    assert (found.rows, found.answer) == (without.rows, without.answer)
+    alike = explain(logged(base, KERNEL), logged(profiles.side(), OTHER))
+    assert alike.causes == ()
+    assert "oneDNN convolution backward_weights" in facts(alike)
+
+
+def changes(before, after, profiles):
+    found = primitive_changes(logged(profiles.side(), *before), logged(profiles.side(), *after))
+    return {one.fact.fact.removeprefix("oneDNN "): (one.fact.base, one.fact.new) for one in found}
+
+
+def test_layouts_are_told_where_implementations_agree(profiles):
+    blocked = primitive(layouts="src aBcd8b, wei ABcd8b8a, dst aBcd8b", calls=1)
+    found = changes([primitive(calls=3)], [primitive(calls=2), blocked], profiles)
+    assert found == {
+        "convolution backward_weights": (
+            f"1 jit:avx2 (f32) with {NHWC}",
+            "1 jit:avx2 (f32) with src aBcd8b, wei ABcd8b8a, dst aBcd8b",
+        )
+    }
+
+
+def test_other_types_more_calls_and_primitives_of_one_side(profiles):
+    gemm = primitive("gemm_api", "", 2, implementation="")
+    before, after = [KERNEL, reorder(), gemm], [primitive(types="bf16"), reorder(4)]
+    found = changes(before, after, profiles)
+    assert found == {
+        "convolution backward_weights": ("4 jit:avx2 (f32)", "4 jit:avx2 (bf16)"),
+        "gemm_api": ("2 (f32)", "-"),
+        "reorder": ("3 jit:uni (f32)", "4 jit:uni (f32)"),
+    }
+    assert list(found)[-1] == "reorder"
+    assert changes(before, before, profiles) == {}
+
+
+def test_a_side_without_a_log_is_unknown_and_not_different(profiles):
+    base, new = profiles.side(), profiles.side()
+    assert primitive_changes(logged(base, KERNEL), new) == []
+    assert primitive_changes(base, logged(new, KERNEL)) == []
+    assert primitive_changes(logged(base), logged(new, KERNEL)) == []
+
+
+def test_a_lower_clock_is_why_everything_is_slower(profiles):
+    base = under(profiles.side(), cpu_clock_mhz=(3400, 3390, 3410))
+    rows = slower_everywhere(1.6)
+    found = explain(base, under(profiles.side(rows), cpu_clock_mhz=(2100, 2110, 2090)))
+    assert found.causes[0].kind == "everything"
+    assert found.causes[0].evidence == ("CPU clock: 3,400 MHz in A, 2,100 MHz in B",)
+    assert "records do not show" not in found.answer
+    assert facts(found)["CPU clock"] == ("3,400 MHz", "2,100 MHz")
+
+
+@pytest.mark.parametrize(
+    "clocks",
+    [
+        ((3400, 3400, 2000), (2100, 2100, 2100)),  # not in all processes
+        ((3400, 3400, 3400), (3350, 3350, 3350)),  # hardly
+        ((2100, 2100, 2100), (3400, 3400, 3400)),  # the faster side
+        ((3400, 3400, 3400), None),
+    ],
+)
+def test_clocks_that_are_no_reason(profiles, clocks):
+    sides = [
+        side if clock is None else under(side, cpu_clock_mhz=clock)
+        for side, clock in zip(
+            (profiles.side(), profiles.side(slower_everywhere(1.6))), clocks, strict=True
+        )
+    ]
+    found = explain(*sides)
+    assert found.causes[0].kind == "everything"
+    assert found.causes[0].evidence == ()
+    assert found.causes[0].text.endswith("another load or clock, which records do not show")
+
+
+def test_fewer_threads_and_a_lower_clock(profiles):
+    base = under(profiles.side(num_intra_threads=2), cpu_clock_mhz=3400)
+    rows = changed(lambda part: part.layer.startswith("conv"), 1.8)
+    found = explain(base, under(profiles.side(rows, num_intra_threads=1), cpu_clock_mhz=2100))
+    (cause,) = found.causes
+    assert cause.kind == "threads"
+    assert cause.evidence == (
+        "num_intra_threads: 2 in A, 1 in B",
+        "CPU clock: 3,400 MHz in A, 2,100 MHz in B",
+    )
+
+
+def test_gpus_that_slow_down_and_other_programs(profiles):
+    cool = {"gpu_clocks_mhz": [1980, 1980], "other_cpus": 0.1, "steal_fraction": 0.0}
+    hot = {
+        "gpu_clocks_mhz": [1980, 1200],
+        "gpu_throttle_reasons": ["1: power_cap, thermal_software"],
+        "other_cpus": 1.6,
+        "steal_fraction": 0.125,
+    }
+    base = under(profiles.side(), **cool)
+    found = explain(base, under(profiles.side(slower_everywhere(1.6)), **hot))
+    assert found.causes[0].kind == "everything"
+    assert found.causes[0].evidence == (
+        "GPU clock: 1,980 MHz in A, 1,200 MHz in B",
+        "GPUs with power_cap: 0 in A, 1 in B",
+        "GPUs with thermal_software: 0 in A, 1 in B",
+        "CPUs used by other programs: 0.1 in A, 1.6 in B",
+        "CPU time withheld by the hypervisor: 0.0 % in A, 12.5 % in B",
+    )
+    # Where no GPU is at work, none is said to be slowed.
+    busy = under(profiles.side(), other_cpus=0.2)
+    assert facts(explain(under(profiles.side(), other_cpus=0.1), busy)) == {}
+
+
+def test_allocations_are_listed(profiles):
+    def allocating(count, size):
+        return [
+            dataclasses.replace(one, allocations=count, allocated_bytes=size << 20)
+            for one in profiles.side()
+        ]
+
+    assert facts(explain(allocating(100, 64), allocating(180, 96))) == {
+        "allocations in a step": ("100", "180"),
+        "bytes allocated in a step": ("64 MiB", "96 MiB"),
+    }
+    assert facts(explain(allocating(100, 64), allocating(101, 64))) == {}
+    assert facts(explain(allocating(100, 64), profiles.side())) == {}
+
+
+def test_a_profile_holds_what_was_logged(profiles, holds):
+    (plain,) = profiles.side(network(), processes=1)
+    assert not {"primitives", "allocations"} & set(json.loads(plain.to_json()))
+    (full,) = logged([dataclasses.replace(plain, allocations=3, allocated_bytes=9)], KERNEL)
+    document = json.loads(full.to_json())
+    holds("step_profile", json.loads(plain.to_json()), document)
+    assert document["primitives"][0]["implementation"] == "jit:avx2"
+    assert StepProfile.from_json(full.to_json()) == full
