@@ -20,6 +20,7 @@ from cnnbench.base.text.numbers import duration, number
 from cnnbench.campaigns.ab.flags import LENGTHS
 from cnnbench.campaigns.ab.side import Side, measuring
 from cnnbench.campaigns.ab.turns import TURN_SECONDS
+from cnnbench.campaigns.launch.tasks import JobLayout
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.outcome import read
@@ -135,6 +136,7 @@ class BenchSetting:
       lanes: processes that are alive at once and step in turn; 1: one after the other.
       memory: for processes that are alive at once; None where it is unknown.
       python: an interpreter; the one that runs this if None.
+      layout: the processes of a job; None for runs in one process.
     """
 
     seed: int
@@ -142,6 +144,11 @@ class BenchSetting:
     lanes: int = 1
     memory: Memory | None = None
     python: str | None = None
+    layout: JobLayout | None = None
+
+    def side(self, flags: Sequence[str], own: Sequence[str] = ()) -> Side:
+        """What is started with these flags; see `Side`."""
+        return Side(flags=tuple(flags), own=tuple(own), python=self.python, layout=self.layout)
 
     @property
     def turn_seconds(self) -> float:
@@ -204,8 +211,7 @@ class RaceBench:
 
     def length_flags(self, one: Candidate, factor: float = 1.0) -> tuple[str, ...]:
         """The flags for the length of a process of a candidate; see `Lengths.flags`."""
-        batch = one.resolved.batch_size * int(one.resolved.config.get("num_gpus", 1))
-        return self.lengths.flags(factor, batch)
+        return self.lengths.flags(factor, one.resolved.global_batch)
 
     @property
     def process_seconds(self) -> float:
@@ -341,7 +347,7 @@ class RaceBench:
             length = self.length_flags(one) if flags is None else flags
             commands.append(
                 measuring(
-                    Side(flags=(*one.flags, *length), python=setting.python),
+                    setting.side((*one.flags, *length)),
                     self._folder.record(name).with_suffix(".part"),
                     self._folder.log(name),
                     facts=self._campaign.facts,

@@ -213,8 +213,7 @@ class Final:
 
     def _side(self, one: Candidate) -> Side:
         flags = (*one.flags, *self._bench.length_flags(one, _LONGER))
-        own = tuple(f"--{name}={text}" for name, text in one.settings.items())
-        return Side(flags=flags, own=own, python=self._setting.python)
+        return self._setting.side(flags, [f"--{n}={text}" for n, text in one.settings.items()])
 
     def weights(self, leader: Candidate) -> Weights:
         """Compares the weights that the leader and the flags as they are given train.
@@ -254,24 +253,24 @@ class Final:
             return "nothing is trained"
         if leader.changes:
             return f"it trains differently: {', '.join(leader.changes)}"
-        modes = [
-            registry.find(str(one.resolved.config["variable_update"]))
-            for one in (self._first, leader)
-        ]
-        apart = next((mode.name for mode in modes if mode.apart or not mode.in_sync), None)
-        return "" if apart is None else f"weights are not compared: {apart} trains its towers apart"
+        for one in (self._first, leader):
+            mode = registry.find(str(one.resolved.config["variable_update"]))
+            if mode.apart or not mode.in_sync:
+                return f"weights are not compared: {mode.name} trains its towers apart"
+            if one.resolved.asynchronous:
+                return "weights are not compared: workers train asynchronously"
+        return ""
 
     def _train(self, name: str, one: Candidate, target: Path) -> str:
         """Trains weights to compare; returns why that failed, or ""."""
-        flags = flags_for_weights({**self._space.fixed, **one.settings}, WEIGHTS_STEPS)
+        flags = flags_for_weights(self._space.texts(one.settings), WEIGHTS_STEPS)
         words = (*(f"--{key}={text}" for key, text in flags.items()), f"--train_dir={target}")
         stem = f"weights-{one.key}"
         self._campaign.expect(["weights"])
         self._campaign.begin(f"weights: {name}")
         pending = self._folder.record(stem).with_suffix(".part")
-        side = Side(flags=words, python=self._setting.python)
         command = measuring(
-            side,
+            self._setting.side(words),
             pending,
             self._folder.log(stem),
             facts=self._campaign.facts,

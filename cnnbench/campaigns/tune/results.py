@@ -71,6 +71,11 @@ class TuneFolder(ResultsFolder):
         return (one for one in self.earlier if one.get("event") == event)
 
     @property
+    def started_at(self) -> str:
+        """When the first session of the search began; ISO 8601, UTC."""
+        return next(str(one["time"]) for one in self.journal.read() if one.get("event") == "tune")
+
+    @property
     def seconds_spent(self) -> float:
         """Wall time of the processes of earlier sessions."""
         final = Journal(self.folder / _FINAL / JOURNAL).read()

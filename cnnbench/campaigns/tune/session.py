@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.tune.bench import BenchSetting, Budget, RaceBench
@@ -55,7 +54,6 @@ def tune(
       BenchmarkError: the flags as they are given fail, or results cannot be written.
     """
     space, first, policy = question.space, question.first, question.policy
-    begun = datetime.now(timezone.utc)
     budget = Budget(question.seconds, folder.seconds_spent)
     bench = RaceBench(folder, campaign, budget, setting)
     bench.begin(first, space.fixed)
@@ -79,11 +77,12 @@ def tune(
         found,
         proof,
         weights,
-        started_at=begun.isoformat(timespec="seconds"),
+        started_at=folder.started_at,
         search_command=question.command,
         seed=setting.seed,
         seconds=budget.seconds - budget.left,
         budget_seconds=budget.seconds,
+        layout=setting.layout,
     )
     folder.journal.add("outcome", document=outcome.to_dict())
     folder.write(folder.folder / "tune.json", outcome.to_json().encode("ascii"))  # for reports

@@ -114,6 +114,20 @@ def estimate(params: Params, plan: Plan, kind: str) -> MemoryEstimate:
     return max(step, evaluation, key=lambda one: one.total)
 
 
+def total_of_job(params: Params, plan: Plan) -> int:
+    """Bytes of all processes of a job together, as if they were on one machine; on GPUs of each.
+
+    A run in one process is a job of that process.
+    """
+    if not computes_on_cpu(params):
+        return estimate(params, plan, "gpu").total
+    workers = plan.job.num_workers * estimate(params, plan, "cpu").total
+    serving = len(plan.job.tasks) - plan.job.num_workers
+    # Variables, their slots, and the gradients that are added up.
+    held = _variables(params, plan, 0) if plan.job.ps else 0
+    return workers + serving * PROCESS_BYTES + held
+
+
 def _process(kind: str) -> int:
     return PROCESS_BYTES if kind == "cpu" else 0
 

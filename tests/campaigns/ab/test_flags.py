@@ -31,7 +31,7 @@ def answered_here(monkeypatch, capsys):
     """The question of `check` is answered in this process, which saves the start of another one."""
 
     def ask(side, code, *flags, ours, seconds):
-        print_answer(flags)
+        print_answer(*flags)
         return SimpleNamespace(stdout=capsys.readouterr().out.encode())
 
     monkeypatch.setattr(flags_of_sides, "ask", ask)

@@ -55,7 +55,7 @@ def test_no_files_are_read_ahead(tmp_path):
 
 
 def test_the_answer_about_flags_says_it(capsys):
-    print_answer(["--model=lenet", "--device=gpu"])
+    print_answer("null", "--model=lenet", "--device=gpu")
     assert "--allow_growth" in json.loads(capsys.readouterr().out.splitlines()[-1])["no_turns"]
 
 
