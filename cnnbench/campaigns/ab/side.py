@@ -61,6 +61,14 @@ class Side:
         words = run_words(self.layout, (*self.flags, f"--result_json={record}"))
         return (python, "-c", launcher(COMMAND_LINE), self.root, *words)
 
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Variables of its processes besides those of this process."""
+        # Earlier versions of launch start tasks with -m, which would look for an interpreter's
+        # cnnbench in the working directory first.
+        apart = {"PYTHONSAFEPATH": "1"} if self.layout is not None and not self.root else {}
+        return {**apart, **self.variables}
+
     def description(self) -> str:
         """Settings of this side only, in one line, without values of variables."""
         parts = [shlex.join(self.own)] if self.own else []
@@ -166,7 +174,7 @@ def measuring(
     return Measuring(
         words=side.command(record.absolute()),
         log=log,
-        environment=side.variables,
+        environment=side.environment,
         folder=side.checkout,
         record=record,
         blank=blank_record(

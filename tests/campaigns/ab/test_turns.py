@@ -10,6 +10,7 @@ import pytest
 from cnnbench.campaigns.ab import turns
 from cnnbench.campaigns.ab.flags import print_answer
 from cnnbench.campaigns.ab.side import Side, SideFlags
+from cnnbench.campaigns.launch.tasks import JobLayout
 from cnnbench.flags import Params
 from cnnbench.machine.memory import Memory
 from cnnbench.run.driver.plan import make_plan
@@ -80,3 +81,10 @@ def test_another_cnnbench_is_asked(tmp_path):
     assert found == "side B: its cnnbench is of a version that cannot"
     known["a"] = SideFlags(no_turns="it is so")
     assert turns.sides_obstacle({"a": Side(), "b": Side()}, known) == "side A: it is so"
+
+
+def test_jobs_keep_all_of_their_processes_at_work():
+    # Of another cnnbench nothing else is known.
+    job = Side(python=sys.executable, layout=JobLayout(workers=2))
+    found = turns.sides_obstacle({"a": job, "b": job}, {})
+    assert found == "side A: a job of several processes keeps all of them at work"

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import forked
 import pytest
@@ -75,6 +76,11 @@ def run(
     return run
 
 
+def events(folder: Path) -> list[dict[str, Any]]:
+    """What a search has noted."""
+    return list(Journal(folder / "results" / "journal.jsonl").read())
+
+
 def test_the_fastest_is_found_and_proven(
     run: Callable[..., TuneDocument], tmp_path: Path, holds: Callable[..., None]
 ) -> None:
@@ -140,6 +146,9 @@ def test_an_interrupted_search_goes_on_where_it_was(
     assert found[:5] == order[:5]
     assert found[5:9] == order[4:8]  # what was done is not measured again
     assert (resumed.verdict, resumed.leader) == (whole.verdict, whole.leader)
+    first, *later = (e["time"] for e in events(tmp_path) if e["event"] == "tune")
+    assert later
+    assert resumed.started_at == first
     again = run(by_flag=FAST, resume=True)
     assert (tmp_path / "trace").read_text().split() == found  # all is there
     assert again.rows == resumed.rows
