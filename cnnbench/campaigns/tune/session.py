@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.tune.bench import BenchSetting, Budget, RaceBench
+from cnnbench.campaigns.tune.bench import BenchSetting, RaceBench
+from cnnbench.campaigns.tune.budget import Budget
 from cnnbench.campaigns.tune.final import Final, Weights
 from cnnbench.campaigns.tune.outcome import document
 from cnnbench.campaigns.tune.results import TuneFolder
@@ -54,7 +55,8 @@ def tune(
       BenchmarkError: the flags as they are given fail, or results cannot be written.
     """
     space, first, policy = question.space, question.first, question.policy
-    budget = Budget(question.seconds, folder.seconds_spent)
+    budget = Budget(question.seconds, folder.seconds_of_races, folder.seconds_of_pairs)
+    folder.begin(budget.minutes)
     bench = RaceBench(folder, campaign, budget, setting)
     bench.begin(first, space.fixed)
     found = search(space, first, question.make, bench, policy.threshold)
@@ -70,6 +72,11 @@ def tune(
         policy=policy,
     )
     proof = final.prove(found.leader)
+    proven = final.proven_before()
+    if proof.verdict != FASTER and proven is not None:
+        # More time has led to another leader, of which less is known.
+        found = replace(found, leader=question.make(proven))
+        proof = final.prove(found.leader)
     weights = final.weights(found.leader) if proof.verdict == FASTER else Weights()
     outcome = document(
         space,

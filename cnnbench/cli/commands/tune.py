@@ -56,6 +56,7 @@ use; 130 interrupted (go on with --resume).
 """
 
 _SUFFIXES = (".svg", ".png", ".pdf")
+_MOST_MINUTES = 10080.0
 _LANES = 8
 """Processes that are alive at once at most."""
 
@@ -65,7 +66,11 @@ class TuneFlags(JobFlags):
     """Flags of the command."""
 
     minutes: float = flag(
-        30.0, "Time for all of it, in minutes; about that.", above=0.0, maximum=10080.0
+        30.0,
+        "Time for all of it, in minutes; about that. With --resume more may be given: the search "
+        "goes on where its time was up.",
+        above=0.0,
+        maximum=_MOST_MINUTES,
     )
     space: str | None = flag(
         None,
@@ -240,9 +245,7 @@ def _question(
     )
 
 
-def _groups(
-    options: TuneFlags, given: Space, situation: SearchSituation
-) -> tuple[FlagGroup, ...]:
+def _groups(options: TuneFlags, given: Space, situation: SearchSituation) -> tuple[FlagGroup, ...]:
     """What is varied, besides the flags that are given."""
     from cnnbench.campaigns.tune.space import default_space, read_space
 
@@ -305,6 +308,9 @@ def _run(
         except KeyboardInterrupt:
             reporter.notice(f"to go on: {shlex.join(_again(argv, name))}")
             raise
+    if _ended_early(outcome):
+        again = _again(argv, name, minutes=f"{min(2 * options.minutes, _MOST_MINUTES):g}")
+        reporter.notice(f"to go on with more time: {shlex.join(again)}")
     if options.plot is not None:
         from cnnbench.base.charts.draw import render
         from cnnbench.campaigns.tune.text import chart
@@ -369,7 +375,19 @@ def _report(outcome: TuneDocument, options: TuneFlags, reporter: Reporter) -> in
     return ExitCode.INCONCLUSIVE if outcome.verdict == OPEN else ExitCode.OK
 
 
-def _again(argv: Sequence[str], folder: str) -> list[str]:
-    """The command line that goes on."""
-    rest = sides.without(argv, ("results",), ("resume",))
-    return ["cnnbench", "tune", f"--results={folder}", "--resume", *rest]
+def _ended_early(outcome: TuneDocument) -> bool:
+    """Whether more time could change the answer."""
+    from cnnbench.campaigns.tune.outcome import UNTRIED
+    from cnnbench.campaigns.tune.race import BEHIND
+    from cnnbench.records.tune import OPEN
+
+    if outcome.failure:
+        return False
+    return outcome.verdict == OPEN or any(row.left in (UNTRIED, BEHIND) for row in outcome.rows)
+
+
+def _again(argv: Sequence[str], folder: str, **instead: object) -> list[str]:
+    """The command line that goes on, with other values of some flags."""
+    rest = sides.without(argv, ("results", *instead), ("resume",))
+    flags = [f"--{name}={value}" for name, value in {"results": folder, **instead}.items()]
+    return ["cnnbench", "tune", *flags, "--resume", *rest]

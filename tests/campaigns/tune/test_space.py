@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from cnnbench.campaigns.launch.tasks import JobLayout
 from cnnbench.campaigns.tune.dimensions import (
     ALLOWABLE,
     CHANGES,
@@ -16,7 +17,6 @@ from cnnbench.campaigns.tune.dimensions import (
     TUNABLE,
     SearchSituation,
 )
-from cnnbench.campaigns.launch.tasks import JobLayout
 from cnnbench.campaigns.tune.space import (
     AS_GIVEN,
     CandidateMaker,
