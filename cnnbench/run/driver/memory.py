@@ -121,11 +121,14 @@ def total_of_job(params: Params, plan: Plan) -> int:
     """
     if not computes_on_cpu(params):
         return estimate(params, plan, "gpu").total
-    workers = plan.job.num_workers * estimate(params, plan, "cpu").total
-    serving = len(plan.job.tasks) - plan.job.num_workers
-    # Variables, their slots, and the gradients that are added up.
-    held = _variables(params, plan, 0) if plan.job.ps else 0
-    return workers + serving * PROCESS_BYTES + held
+    job, size = plan.job, sum(one.bytes for one in plan.spec.variables)
+    worker = estimate(params, plan, "cpu").total
+    if plan.trains and job.client_per_worker and job.num_workers > 1:
+        worker += 2 * size  # gradients that are joined, and those of all workers that arrive
+    serving = len(job.tasks) - job.num_workers
+    # On the ps tasks together: variables, their slots, and the gradients that are added up.
+    held = 2 + len(OPTIMIZERS[params.optimizer].slots) if plan.trains else 1
+    return job.num_workers * worker + serving * PROCESS_BYTES + (held * size if job.ps else 0)
 
 
 def _process(kind: str) -> int:
