@@ -85,9 +85,8 @@ def checked(both: Mapping[str, Side], command: str, reporter: Reporter) -> dict[
         reason = f"cannot go with {command}; it keeps a record of each process"
         refuse(side, sides.RESERVED, reason)
         if side.layout and not side.is_this_cnnbench and not has_module(side, *_LAUNCHES):
-            flag = side.layout.flags[0][2:].partition("=")
             reason = f"the cnnbench of side {name.upper()} has no launch, or cannot be started"
-            raise FlagError(flag[0], flag[2], reason)
+            raise FlagError("workers", side.layout.workers, reason)
     first = check(both["a"])
     found = {"a": first, "b": first if both["a"] == both["b"] else check(both["b"])}
     for notice in dict.fromkeys(n for side in found.values() for n in side.notices):
