@@ -150,6 +150,25 @@ def test_an_interrupt_says_how_to_go_on(
     assert line.endswith("-- --batch_size=4 --device=cpu")
 
 
+def test_a_search_whose_time_was_up_says_how_to_go_on(
+    tune: Callable[..., tuple[int, str, str]], quick_processes: None, tmp_path: Path
+) -> None:
+    fast = {"--variable_update=replicated": 1.2}
+    results = f"--results={tmp_path / 'r'}"
+    short = ("--pairing=alternate", "--minutes=0.01")
+    _, out, err = tune(*short, results, by_flag=fast, wait=0.3)  # half of its time for one
+    assert "not tried for lack of time" in out
+    (line,) = (line for line in err.splitlines() if "to go on with more time" in line)
+    words = shlex.split(line.partition("time: ")[2])
+    assert words[:5] == ["cnnbench", "tune", results, "--minutes=0.02", "--resume"]
+    assert {"--pairing=alternate", "--seed=5", *GIVEN} < set(words)
+    assert not any(word in words for word in short[1:])
+    code, out, err = tune(*short, "--minutes=2", "--resume", results, by_flag=fast)
+    assert code == 0, err
+    assert out.splitlines()[0].endswith("--variable_update=replicated")
+    assert "to go on" not in err
+
+
 OF_JOBS = """\
 entries:
   - name: packing
