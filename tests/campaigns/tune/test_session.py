@@ -14,9 +14,12 @@ import forked
 import pytest
 
 from cnnbench.base.text.progress import Reporter
+from cnnbench.campaigns.launch.tasks import JobLayout
 from cnnbench.campaigns.processes import campaign, child
 from cnnbench.campaigns.processes.campaign import Campaign
+from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.results_dir import Journal
+from cnnbench.campaigns.strategies.weights import WeightDistance
 from cnnbench.campaigns.tune import final, race, session
 from cnnbench.campaigns.tune.bench import BenchSetting, RaceBench
 from cnnbench.campaigns.tune.final import Weights
@@ -263,3 +266,45 @@ def test_weights_of_the_leader_are_compared_by_training(
     assert found.alike is True
     assert found.text.startswith("weights are the same after 3 steps, ")
     assert not (tmp_path / "results" / "checkpoints").exists()
+
+
+def test_weights_of_jobs_are_trained_by_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained: list[list[str]] = []
+
+    class Standing(Campaign):
+        def run(self, commands: Any, timeout: float, turn_seconds: float = 0.0) -> list[Ended]:
+            trained.extend(list(one.words) for one in commands)
+            return [Ended(0, 0.0, status="ok") for _ in commands]
+
+    same = {"tuned": WeightDistance(0.0)}
+    monkeypatch.setattr("cnnbench.campaigns.strategies.weights.between", lambda folders: same)
+    fixed = {"model": "trivial", "device": "cpu", "variable_update": "parameter_server"}
+    layout = JobLayout(workers=2, ps=1)
+    space = Space(fixed=fixed, groups=())
+    make = CandidateMaker(space, layout=layout)
+    with TuneFolder(str(tmp_path / "results"), {}, resume=False) as folder:
+
+        def compared(maker: CandidateMaker) -> Weights:
+            end = final.Final(
+                space=space,
+                first=maker({}),
+                folder=folder,
+                campaign=Standing(Reporter(io.StringIO())),
+                budget=None,
+                bench=None,
+                setting=BenchSetting(seed=1, timeout=120.0, layout=layout),
+                policy=Policy(),
+            )
+            return end.weights(maker({"local_parameter_device": "cpu"}))
+
+        assert compared(make) == Weights("weights are the same after 3 steps, all bits", True)
+        assert len(trained) == 2
+        for words in trained:
+            at = words.index("launch")
+            assert words[at : at + 4] == ["launch", "--workers=2", "--ps=1", "--"]
+            assert any(word.startswith("--train_dir=") for word in words)
+        apart = replace(space, fixed={**fixed, "cross_replica_sync": "false"})
+        found = compared(CandidateMaker(apart, layout=layout))
+    assert found == Weights("weights are not compared: workers train asynchronously")
