@@ -329,7 +329,7 @@ ab -- --model_plugin=nosuch.py               | --model_plugin=nosuch.py: cannot 
 ab -- --peak_flops=1                         | --peak_flops=1*: must be at least
 ab --workers=2 --b=--xla                     | --ps=0: *parameter_server*needs tasks
 ab --workers=2 --b=--xla -- RING --job_name=ps | --job_name=ps: is set by launch
-ab --workers=2 --ps=1 --b=ALL_REDUCE         | --variable_update=distributed_all_reduce: *needs
+ab --workers=2 --ps=1 --b=--variable_update=collective_all_reduce | --ps=1: *has no use for them
 ab --workers=2 --b=--xla --pairing=turns -- RING | --pairing=*: a job of several processes
 ab --workers=0                               | --workers=0: must be from 1 to 256
 
