@@ -1,9 +1,9 @@
 """Stands in for a Python that runs cnnbench: writes records; standard library only.
 
-Started, or forked (helpers/zygote.py), as ``fake_python -c CODE ROOT run FLAG...``; template.json
-beside it is the record to fill in. Variables of the environment: SPEED in images/sec, and FAKE, a
-JSON object; where it is not set, the file fake.json of the working directory, such as a worktree,
-is taken. It holds
+Started, or forked (helpers/zygote.py), as ``fake_python -c CODE ROOT run FLAG...`` or, for a job,
+as ``fake_python -c CODE ROOT launch FLAG... -- FLAG...``; template.json beside it is the record to
+fill in. Variables of the environment: SPEED in images/sec, and FAKE, a JSON object; where it is not
+set, the file fake.json of the working directory, such as a worktree, is taken. It holds
 
   speed: where SPEED is not set.
   by_flag: factors of the speed, by flags as they are written.
@@ -19,7 +19,7 @@ is taken. It holds
   kill, signal, kills: how often which processes are ended by a signal [SIGKILL], by the names of
     their records, and the folder that counts that.
   trace: file to append the name of the record to, and once more before the steps in turn.
-  turns: it can step in turn with others.
+  turns, launches: it can step in turn with others, and run jobs.
   profile: a file to write as the profile of the process, which can then be profiled.
   onednn: what it prints where ONEDNN_VERBOSE is set.
   busy: other programs use that many CPUs.
@@ -54,6 +54,24 @@ def turns():
     return wait
 
 
+def values_of(flags):
+    return dict(flag.lstrip("-").partition("=")[::2] for flag in flags)
+
+
+def job_of(words):
+    """What the chief of a job gets besides the flags of every process, and its command line."""
+    if words[0] != "launch":
+        return {}, words
+    at = words.index("--")
+    layout = values_of(words[1:at])
+    hosts = {
+        name: ",".join(f"localhost:{random.randint(1024, 65535)}" for _ in range(int(many)))
+        for name, many in (("worker", layout["workers"]), ("ps", layout.get("ps", 0)))
+    }
+    job = {f"{name}_hosts": text for name, text in hosts.items() if text}
+    return {**job, "job_name": "worker"}, ["run", *words[at + 1 :]]
+
+
 def die_if_told(say, name):
     count = Path(say.get("kills", "."), name)
     done = len(count.read_text()) if count.exists() else 0
@@ -67,11 +85,13 @@ def main():
     file = Path("fake.json")
     say = json.loads(os.environ.get("FAKE") or (file.read_text() if file.exists() else "{}"))
     if rest[0].endswith(".py"):  # asked for the module that profiles, or steps in turn
-        sys.exit(not say.get("profile" if "step_profile" in rest[0] else "turns"))
+        known = {"step_profile": "profile", "launch": "launches"}
+        sys.exit(not say.get(next((known[n] for n in known if n in rest[0]), "turns")))
+    job, rest = job_of(rest)
     command, *flags = rest
     assert "cnnbench" in code
     assert command == "run"
-    values = dict(flag.lstrip("-").partition("=")[::2] for flag in flags)
+    values = {**values_of(flags), **job}
     target = Path(values.pop("result_json"))
     if "profile" in say and "profile_json" in values:
         Path(values["profile_json"]).write_bytes(Path(say["profile"]).read_bytes())

@@ -137,7 +137,7 @@ KINDS: dict[str, Callable[[bytes], bool]] = {
         )
     },
     "json of tune": _document("tune"),
-    "table of tune": _begins(rb"cnnbench (--|run)[^\n]*\n\n"),
+    "table of tune": _begins(rb"cnnbench (--|run|launch)[^\n]*\n\n"),
     "table of space": _begins(rb"[^\n]*: \d+ candidates?\n"),
     "flag file": _begins(rb"# cnnbench tune: "),
     ".html": _begins(rb"\s*<!doctype html.*cnnbench"),

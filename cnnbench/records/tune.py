@@ -72,9 +72,10 @@ class TuneDocument(Document):
     """What ``cnnbench tune`` found, schema 1.
 
     Attributes:
-      started_at: ISO 8601 with offset, UTC.
+      started_at: of the first session of the search; ISO 8601 with offset, UTC.
       search_command: argv of the search.
-      command: the fastest flags that are proven, as words of a command line.
+      command: the fastest flags that are proven, as words of a command line; of a job, that of
+        `cnnbench launch`.
       verdict: of the leader against the flags as they are given: "faster", "same", "slower", "open"
         or, where the latter lead themselves, "none".
       reason: of the verdict.

@@ -327,6 +327,11 @@ ab -- --batch_size=-1                        | --batch_size=-1: must be
 ab -- --result_json=x.json                   | --result_json=x.json: cannot go with ab
 ab -- --model_plugin=nosuch.py               | --model_plugin=nosuch.py: cannot be read
 ab -- --peak_flops=1                         | --peak_flops=1*: must be at least
+ab --workers=2 --b=--xla                     | --ps=0: *parameter_server*needs tasks
+ab --workers=2 --b=--xla -- RING --job_name=ps | --job_name=ps: is set by launch
+ab --workers=2 --ps=1 --b=--variable_update=collective_all_reduce | --ps=1: *has no use for them
+ab --workers=2 --b=--xla --pairing=turns -- RING | --pairing=*: a job of several processes
+ab --workers=0                               | --workers=0: must be from 1 to 256
 
 explain a.json                               | takes two arguments, profiles of A and of B, not 1
 explain a.json b.json --rounds=2             | --rounds=2: is for processes
@@ -336,6 +341,8 @@ explain a.json x.json                        | x.json: not a profile:
 explain a.json b.json --output=a.json        | --output=a.json: is a file that this command reads
 explain -- --model=lenet                     | the two sides are the same; say with --a
 explain --b=--profile_json=x -- --model=lenet | --profile_json=x: cannot go with explain
+explain --workers=2 --b=--xla                | --ps=0: *parameter_server*needs tasks
+explain --ps=-1                              | --ps=-1: must be from 0 to 256
 
 bisect main                                  | takes two revisions, GOOD and BAD, not 1
 bisect nothing main                          | GOOD 'nothing': is no revision of
@@ -366,8 +373,12 @@ strategies TWO_CPUS --results=/proc/none     | --results=/proc/none: cannot be u
 
 tune TWO_CPUS --train_dir=d                  | --train_dir=d: is set by the command
 tune TWO_CPUS --eval                         | --eval=true: cannot go with tune
-tune TWO_CPUS --job_name=worker              | --job_name=worker: *jobs of one process
-tune TWO_CPUS --cluster=slurm                | --cluster=slurm: *jobs of one process
+tune TWO_CPUS --job_name=worker              | --job_name=worker: *--workers, --ps and --controller
+tune TWO_CPUS --cluster=slurm                | --cluster=slurm: *--workers, --ps and --controller
+tune TWO_CPUS --workers=2 -- --ps_hosts=a:1  | --ps_hosts=a:1: *--workers, --ps and --controller
+tune TWO_CPUS --workers=2 --variable_update=replicated | --variable_update=replicated: *with launch
+tune TWO_CPUS --workers=2 --pairing=turns    | --pairing=turns: cannot be: a job of several
+tune TWO_CPUS --workers=2 --controller=maybe | --controller=maybe: must be true or false
 tune TWO_CPUS --allow=speed                  | --allow=speed: must be some of precision, batch_size
 tune TWO_CPUS --minutes=0                    | --minutes=0*: must be greater than 0
 tune TWO_CPUS --format=xml                   | --format=xml: must be one of table, csv, json

@@ -84,6 +84,7 @@ class Experiment:
             name: {
                 "description": side.description(),
                 "flags": side.flags,
+                "launch": None if side.layout is None else side.layout.flags,
                 "python": side.python,
                 "checkout": side.checkout,
                 "revision": side.revision,

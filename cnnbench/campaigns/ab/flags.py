@@ -17,13 +17,14 @@ from pathlib import Path
 from absl import flags as absl_flags
 
 from cnnbench.campaigns.ab.side import Side, SideFlags, ask
+from cnnbench.campaigns.launch.tasks import JobLayout, chief_flags
 from cnnbench.campaigns.processes.commands import resolve_run
 from cnnbench.errors import DataError, FlagError, UsageError
 from cnnbench.flags import FLAGS, parse_args
 from cnnbench.run.driver.duration import RunWork
 from cnnbench.run.driver.plan import make_plan
 
-_ASK = "from cnnbench.campaigns.ab.flags import print_answer; print_answer(sys.argv[1:])"
+_ASK = "from cnnbench.campaigns.ab.flags import print_answer; print_answer(*sys.argv[1:])"
 # For a plug-in whose import never returns.
 _SECONDS = 120.0
 _TUPLES = ("explicit_flags", "notices")
@@ -80,7 +81,8 @@ def check(side: Side) -> SideFlags:
         another cnnbench, which may know more.
     """
     try:
-        done = ask(side, _ASK, *side.flags, ours=True, seconds=_SECONDS)
+        layout = json.dumps(None if side.layout is None else vars(side.layout))
+        done = ask(side, _ASK, layout, *side.flags, ours=True, seconds=_SECONDS)
         answer = json.loads(done.stdout.splitlines()[-1])
         error = answer["error"]
         found = SideFlags(
@@ -99,18 +101,25 @@ def check(side: Side) -> SideFlags:
     return found
 
 
-def print_answer(flags: Sequence[str]) -> None:
-    """Prints the resolved flags of a run: the child process of `check`."""
+def print_answer(job: str, *flags: str) -> None:
+    """Prints the resolved flags of a run: the child process of `check`.
+
+    Args:
+      job: fields of a `JobLayout` in JSON; null for a run in one process.
+      *flags: of the run, or of every process of the job.
+    """
     from cnnbench.campaigns.ab.turns import obstacle
 
     answer: dict[str, object] = {"error": None, "no_turns": None, "config": {}, "work": None}
     answer.update(dict.fromkeys(_TUPLES, ()))
     try:
-        resolved = resolve_run(flags)
+        fields = json.loads(job)
+        words = chief_flags(None if fields is None else JobLayout(**fields), flags)
+        resolved = resolve_run(words)
         answer["config"] = resolved.config
         answer.update({name: getattr(resolved, name) for name in _TUPLES})
         answer["work"] = resolved.work and vars(resolved.work)
-        params = parse_args(flags).params
+        params = parse_args(words).params
         answer["no_turns"] = obstacle(params, make_plan(params))
     except (UsageError, DataError) as error:
         answer["error"] = str(error)

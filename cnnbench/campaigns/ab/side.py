@@ -11,20 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import cnnbench
+from cnnbench.campaigns.launch.tasks import JobLayout, run_words
 from cnnbench.campaigns.processes.outcome import Measuring, blank_record
+from cnnbench.campaigns.processes.program import COMMAND_LINE, launcher, own_checkout
 from cnnbench.records.run import RunRecord
 from cnnbench.run.driver.duration import RunWork
 
 if TYPE_CHECKING:
     from cnnbench.campaigns.processes.commands import Resolved
 
-# The working directory is kept off the path: what lies there must not shadow a package.
-_LAUNCH = (
-    "import sys; root = sys.argv.pop(1); "
-    "sys.path[:] = [path for path in (root, *sys.path) if path]; "
-)
-_RUN = "from cnnbench.cli import entry_point; entry_point()"
 _HAS_FILE = (
     "import os, cnnbench; home = os.path.dirname(cnnbench.__file__); "
     "sys.exit(not any(os.path.isfile(os.path.join(home, name)) for name in sys.argv[1:]))"
@@ -37,8 +32,9 @@ class Side:
     """Code, interpreter and flags of a side.
 
     Attributes:
-      flags: of ``cnnbench run``, common ones included.
+      flags: of ``cnnbench run``, common ones included; of a job, those of every process.
       own: the flags that are this side's own.
+      layout: the processes of a job; None for a run in one process.
       python: an interpreter, absolute; the one that runs this if None.
       checkout: folder that the process works in; if it is a checkout of cnnbench, its code
         is what runs.
@@ -48,6 +44,7 @@ class Side:
 
     flags: tuple[str, ...] = ()
     own: tuple[str, ...] = ()
+    layout: JobLayout | None = None
     python: str | None = None
     checkout: Path | None = None
     revision: str | None = None
@@ -61,8 +58,16 @@ class Side:
     def command(self, record: Path) -> tuple[str, ...]:
         """Program and arguments of a process that writes its record to a file."""
         python = self.python or sys.executable
-        flags = (*self.flags, f"--result_json={record}")
-        return (python, "-c", launcher(_RUN), self.root, "run", *flags)
+        words = run_words(self.layout, (*self.flags, f"--result_json={record}"))
+        return (python, "-c", launcher(COMMAND_LINE), self.root, *words)
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Variables of its processes besides those of this process."""
+        # Earlier versions of launch start tasks with -m, which would look for an interpreter's
+        # cnnbench in the working directory first.
+        apart = {"PYTHONSAFEPATH": "1"} if self.layout is not None and not self.root else {}
+        return {**apart, **self.variables}
 
     def description(self) -> str:
         """Settings of this side only, in one line, without values of variables."""
@@ -81,21 +86,6 @@ class Side:
 
     def _holds_cnnbench(self) -> bool:
         return self.checkout is not None and (self.checkout / "cnnbench" / "__init__.py").is_file()
-
-
-def launcher(code: str) -> str:
-    """Code for ``python -c`` whose first argument is the folder to import cnnbench from.
-
-    Args:
-      code: what follows; sees the other arguments as sys.argv has them.
-    """
-    return _LAUNCH + code
-
-
-def own_checkout() -> str:
-    """Checkout of the running cnnbench; "" if it is installed."""
-    package = Path(os.path.abspath(cnnbench.__file__)).parent
-    return "" if (package / "models").is_dir() else str(package.parent)
 
 
 def ask(
@@ -180,11 +170,11 @@ def measuring(
         what `cnnbench.campaigns.ab.flags.check` found.
     """
     resolved = SideFlags() if like is None else like
-    command = ("cnnbench", "run", *side.flags)
+    command = ("cnnbench", *run_words(side.layout, side.flags))
     return Measuring(
         words=side.command(record.absolute()),
         log=log,
-        environment=side.variables,
+        environment=side.environment,
         folder=side.checkout,
         record=record,
         blank=blank_record(

@@ -21,10 +21,13 @@ TURN_SECONDS = 0.3
 _WAITS = ("run/runtime/turns.py", "runtime/turns.py")
 
 
+_OF_JOBS = "a job of several processes keeps all of them at work"
+
+
 def obstacle(params: Params, plan: Plan) -> str | None:
     """The reason why a run cannot step in turn with another one like it; None if it can."""
     if plan.job.in_cluster:
-        return "a job of several processes keeps all of them at work"
+        return _OF_JOBS
     if params.eval or params.input_only or plan.num_eval_batches:
         return "only training and forward passes have steps that can wait for one another"
     if params.data_dir is not None:
@@ -46,7 +49,7 @@ def sides_obstacle(sides: Mapping[str, Side], resolved: Mapping[str, SideFlags])
       resolved: their flags, by the same names.
     """
     for name, side in sides.items():
-        found = resolved.get(name, SideFlags()).no_turns
+        found = _OF_JOBS if side.layout else resolved.get(name, SideFlags()).no_turns
         if found is None and not side.is_this_cnnbench and not has_module(side, *_WAITS):
             found = "its cnnbench is of a version that cannot"
         if found is not None:

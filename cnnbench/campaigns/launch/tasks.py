@@ -59,8 +59,9 @@ class JobLayout:
     @property
     def flags(self) -> tuple[str, ...]:
         """The flags of launch for this layout."""
-        given = {"workers": self.workers, "ps": self.ps, "controller": str(self.controller).lower()}
-        return tuple(f"--{name}={value}" for name, value in given.items())
+        ps = (f"--ps={self.ps}",) if self.ps else ()
+        controller = ("--controller",) if self.controller else ()
+        return (f"--workers={self.workers}", *ps, *controller)
 
     def with_coordinator(self, flags: Sequence[str]) -> JobLayout:
         """The layout with a controller, if the mode in these flags needs one."""
@@ -117,6 +118,35 @@ def check(layout: JobLayout, flags: Sequence[str], towers: int | None) -> Params
             for task in {task.job: task for task in reversed(job.tasks)}.values()
         ]
     return parsed[-1]
+
+
+def run_words(layout: JobLayout | None, flags: Sequence[str]) -> tuple[str, ...]:
+    """The command line, behind the program, of a run or of a job of runs.
+
+    Args:
+      layout: of the job; None for a run in one process.
+      flags: of every process.
+    """
+    if layout is None:
+        return ("run", *flags)
+    return ("launch", *layout.flags, "--", *flags)
+
+
+def chief_flags(layout: JobLayout | None, flags: Sequence[str]) -> tuple[str, ...]:
+    """The flags that describe a run: its own, or those of the chief of a job on fixed ports.
+
+    Args:
+      layout: of the job; None for a run in one process.
+      flags: of every process; those of a job are checked for each kind of process.
+
+    Raises:
+      UsageError, BenchmarkError: as of `check`.
+    """
+    if layout is None:
+        return tuple(flags)
+    layout = layout.with_coordinator(flags)
+    check(layout, flags, None)
+    return task_flags(layout.job_to_check(), flags, None)
 
 
 @contextlib.contextmanager

@@ -85,15 +85,6 @@ class Command:
     folder: Path | None = None
 
 
-def program() -> tuple[str, ...]:
-    """Command that starts this cnnbench again."""
-    script = Path(sys.argv[0])
-    if script.name == "cnnbench" and script.is_file():
-        # With -m a checkout in the working directory would precede the installed package.
-        return (sys.executable, str(script.resolve()))
-    return (sys.executable, "-m", "cnnbench")
-
-
 def execute(command: Command, timeout: float, grace: float = GRACE_SECONDS) -> Ended:
     """Runs a command to its end, in a process group of its own.
 

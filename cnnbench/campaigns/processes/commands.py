@@ -22,7 +22,7 @@ from cnnbench.flags.retired import OBSOLETE
 from cnnbench.lab.allreduce import plan as allreduce_plan
 from cnnbench.records.codec import encode
 from cnnbench.run.driver.duration import RunWork, work_of
-from cnnbench.run.driver.memory import BatchLimits, batch_limits, computes_on_cpu, estimate
+from cnnbench.run.driver.memory import BatchLimits, batch_limits, total_of_job
 from cnnbench.run.driver.plan import make_plan
 from cnnbench.variable_mgr.all_reduce.registry import names
 
@@ -70,8 +70,10 @@ class Resolved:
       identity: the parameters whose change makes it another run.
       batch_size: images per step and device; 0 of all-reduces.
       batch_limits: what the memory lets expect of other batch sizes; None where that is unknown.
-      needed_bytes: memory that it is estimated to take, of the machine or of a GPU; 0 of
-        all-reduces.
+      global_batch: images per step of all devices; 0 of all-reduces.
+      needed_bytes: memory that it is estimated to take, with all processes of a job, of the
+        machine, or of a GPU; 0 of all-reduces.
+      asynchronous: whether every worker updates the variables by itself.
       rows: configurations that one process measures, each with a verdict of its own.
       work: what it computes; None of all-reduces.
     """
@@ -82,7 +84,9 @@ class Resolved:
     identity: dict[str, Any]
     batch_size: int
     batch_limits: BatchLimits | None = None
+    global_batch: int = 0
     needed_bytes: int = 0
+    asynchronous: bool = False
     rows: int = 1
     work: RunWork | None = None
 
@@ -138,7 +142,9 @@ def resolve_run(flags: Sequence[str]) -> Resolved:
         identity=_identity(config),
         batch_size=plan.batch_per_device,
         batch_limits=batch_limits(params, plan),
-        needed_bytes=estimate(params, plan, "cpu" if computes_on_cpu(params) else "gpu").total,
+        global_batch=plan.global_batch,
+        needed_bytes=total_of_job(params, plan),
+        asynchronous=plan.asynchronous,
         work=work_of(params, plan),
     )
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cnnbench.base.text.labels import labels_of
-from cnnbench.campaigns.launch.tasks import JobLayout, check, task_flags
+from cnnbench.campaigns.launch.tasks import JobLayout, chief_flags
 from cnnbench.campaigns.processes.commands import (
     Resolved,
     digest_key,
@@ -448,10 +448,7 @@ def _resolve(configuration: FlagSet, flags: Sequence[str]) -> Resolved:
     """The resolved flags; errors name the line of the flag."""
     entry = configuration.entry
     try:
-        if entry.launch is None:
-            return resolve(entry.command, flags)
-        check(entry.launch, flags, None)
-        return resolve(entry.command, task_flags(entry.launch.job_to_check(), flags, None))
+        return resolve(entry.command, chief_flags(entry.launch, flags))
     except FlagError as error:
         node = configuration.nodes.get(error.flag, entry.node)
         raise node.error(f"{configuration.name}: {error}") from None

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cnnbench.base.text.numbers import count, duration
+from cnnbench.campaigns.launch.tasks import run_words
 from cnnbench.campaigns.processes.campaign import Campaign, Durations
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.outcome import Measuring, blank_record, headline, read
@@ -77,9 +78,7 @@ def arguments(item: Item, batch_size: int | None = None) -> tuple[str, ...]:
     if batch_size is not None:
         flags = [f for f in flags if not f.startswith("--batch_size=")]
         flags.append(f"--batch_size={batch_size}")
-    if case.launch is not None:
-        return ("launch", *case.launch.flags, "--", *flags)
-    return (case.command, *flags)
+    return run_words(case.launch, flags) if case.command == "run" else (case.command, *flags)
 
 
 class Sweep:

@@ -1,28 +1,33 @@
 """Measures candidates in processes, as long as the time lasts.
 
-A process of a race is short: as many timed steps as take `SECONDS` with the flags as they are
+A process of a race is short: as many timed steps as take some seconds with the flags as they are
 given, after a first process that finds out how long a step is. A round runs its candidates in
 random order. Where processes can step in turn (docs/ab.md), as many as `lanes` are alive at once:
 they start side by side and then step in turn, so that what disturbs the machine meets all of them.
+
+A search that is resumed gets the answers of before. With more time than before it goes the way of
+one that has had so much from its beginning: more candidates are tried, fewer leave for lack of
+time, and of all processes on this way those that are on disk are not run again.
 """
 
 from __future__ import annotations
 
 import math
 import random
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from cnnbench.base.stats.descriptive import median
 from cnnbench.base.text.numbers import duration, number
 from cnnbench.campaigns.ab.flags import LENGTHS
 from cnnbench.campaigns.ab.side import Side, measuring
 from cnnbench.campaigns.ab.turns import TURN_SECONDS
+from cnnbench.campaigns.launch.tasks import JobLayout
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.outcome import read
+from cnnbench.campaigns.tune.budget import Budget
+from cnnbench.campaigns.tune.lengths import FEWEST_STEPS, SECONDS, Lengths, lengths_of
 from cnnbench.campaigns.tune.race import Leaver
 from cnnbench.campaigns.tune.results import TuneFolder
 from cnnbench.campaigns.tune.search import Round
@@ -32,97 +37,13 @@ from cnnbench.judge.metrics.registry import throughput
 from cnnbench.machine.memory import Memory
 from cnnbench.records.run import RunRecord
 
-SECONDS = 2.0
-"""Timed steps of a process of a race; of the final twice that."""
-
-FEWEST_STEPS = 10
-MOST_STEPS = 5000
-_FIRST_STEPS = 20
-_MOST_WARMUP, _FEWEST_WARMUP = 10, 2
-
 FEWEST_PAIRS, MOST_PAIRS = 6, 16
 """Pairs of the final: with fewer than six no verdict is possible."""
 
+_FIRST_STEPS = 20
 _FINAL_SHARE, _MOST_FINAL_SHARE = 0.4, 0.6
 _MOST_LOST = 2
 _MEMORY = 0.8  # of what is available, for processes that are alive at once
-_WARMUP = ("num_warmup_batches", "warmup", "autotune_threshold")
-
-
-@dataclass(frozen=True)
-class Lengths:
-    """Flags for the length of processes; None where the flags that are given say it.
-
-    Attributes:
-      steps: timed steps of a race with the flags as they are given.
-      warmup: steps before them.
-      step_seconds: of a step with the flags as they are given.
-      batch: images of such a step.
-    """
-
-    steps: int | None
-    warmup: int | None
-    step_seconds: float
-    batch: int
-
-    def flags(self, factor: float = 1.0, batch: int | None = None) -> tuple[str, ...]:
-        """For a process.
-
-        Args:
-          factor: of the timed steps.
-          batch: images of a step of the candidate, if it is another one.
-        """
-        found = []
-        if self.steps is not None:
-            steps = math.ceil(factor * self.steps * self.batch / (batch or self.batch))
-            found.append(f"--num_batches={min(max(FEWEST_STEPS, steps), MOST_STEPS)}")
-        if self.warmup is not None:
-            found.append(f"--num_warmup_batches={self.warmup}")
-        return tuple(found)
-
-
-def lengths_of(fixed: Mapping[str, str], record: RunRecord) -> Lengths:
-    """The lengths that suit a network.
-
-    Args:
-      fixed: the flags that are given.
-      record: of a process with these flags.
-
-    Raises:
-      BenchmarkError: the process has timed no step.
-    """
-    if not record.step_seconds or record.batch is None:
-        raise BenchmarkError("the flags as they are given lead to no timed step")
-    step = median(record.step_seconds)
-    warmup = min(max(_FEWEST_WARMUP, math.ceil(SECONDS / step)), _MOST_WARMUP)
-    return Lengths(
-        steps=None if LENGTHS & set(fixed) else math.ceil(SECONDS / step),
-        warmup=None if set(_WARMUP) & set(fixed) else warmup,
-        step_seconds=step,
-        batch=record.batch.global_,
-    )
-
-
-class Budget:
-    """The time of a search.
-
-    Args:
-      seconds: of all of it.
-      spent: by what was done before it is resumed.
-      clock: seconds, monotonic.
-    """
-
-    def __init__(
-        self, seconds: float, spent: float = 0.0, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self.seconds = seconds
-        self._clock = clock
-        self._begun = clock() - spent
-
-    @property
-    def left(self) -> float:
-        """Seconds; negative when it is used up."""
-        return self.seconds - (self._clock() - self._begun)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +56,7 @@ class BenchSetting:
       lanes: processes that are alive at once and step in turn; 1: one after the other.
       memory: for processes that are alive at once; None where it is unknown.
       python: an interpreter; the one that runs this if None.
+      layout: the processes of a job; None for runs in one process.
     """
 
     seed: int
@@ -142,6 +64,11 @@ class BenchSetting:
     lanes: int = 1
     memory: Memory | None = None
     python: str | None = None
+    layout: JobLayout | None = None
+
+    def side(self, flags: Sequence[str], own: Sequence[str] = ()) -> Side:
+        """What is started with these flags; see `Side`."""
+        return Side(flags=tuple(flags), own=tuple(own), python=self.python, layout=self.layout)
 
     @property
     def turn_seconds(self) -> float:
@@ -150,7 +77,7 @@ class BenchSetting:
 
 
 class RaceBench:
-    """A `search.CandidateBench` of processes; rounds of before are taken from the folder.
+    """A `search.CandidateBench` of processes; those of before are taken from the folder.
 
     Attributes:
       lengths: of the processes, once `begin` has found them.
@@ -171,10 +98,11 @@ class RaceBench:
         self._campaign = campaign
         self._budget = budget
         self._setting = setting
-        self._told = [int(one["processes"]) for one in folder.events("time")]
+        self._told = {(one.get("group"), one.get("round")): one for one in folder.events("time")}
         self._done = {(one["group"], one["round"]): one for one in folder.events("round")}
         self._lost: Counter[str] = Counter()
-        self._seconds = [float(event["seconds"]) for event in folder.events("process")]
+        # Of each process, with the time of the search when it was run.
+        self._spent = [(one["minutes"], float(one["seconds"])) for one in folder.events("process")]
 
     def begin(self, first: Candidate, fixed: Mapping[str, str]) -> None:
         """Runs the flags as they are given, which measures the length of a step.
@@ -204,13 +132,12 @@ class RaceBench:
 
     def length_flags(self, one: Candidate, factor: float = 1.0) -> tuple[str, ...]:
         """The flags for the length of a process of a candidate; see `Lengths.flags`."""
-        batch = one.resolved.batch_size * int(one.resolved.config.get("num_gpus", 1))
-        return self.lengths.flags(factor, batch)
+        return self.lengths.flags(factor, one.resolved.global_batch)
 
     @property
     def process_seconds(self) -> float:
         """Of a process of the races, the mean so far."""
-        return sum(self._seconds) / max(1, len(self._seconds))
+        return sum(seconds for _, seconds in self._spent) / max(1, len(self._spent))
 
     @property
     def final_seconds(self) -> float:
@@ -221,7 +148,10 @@ class RaceBench:
     @property
     def reserve(self) -> float:
         """Seconds that the races leave to the final and to the comparison of weights."""
-        total, most = self._budget.seconds, self._reserve_for(MOST_PAIRS)
+        return self._reserve_of(self._budget.seconds)
+
+    def _reserve_of(self, total: float) -> float:
+        most = self._reserve_for(MOST_PAIRS)
         wanted = max(self._reserve_for(FEWEST_PAIRS), _FINAL_SHARE * total)
         return min(wanted, most, _MOST_FINAL_SHARE * total)
 
@@ -234,13 +164,24 @@ class RaceBench:
         # With the two processes whose weights are compared.
         return 2 * (pairs + 1) * self.final_seconds
 
-    def affordable(self) -> int:
-        """See `search.CandidateBench`; a resumed search gets its earlier answers again."""
-        if self._told:
-            return self._told.pop(0)
-        left = self._budget.left - self.reserve
-        processes = max(0, int(left / max(self.process_seconds, 1e-3)))
-        self._folder.journal.add("time", processes=processes, seconds_left=round(left, 1))
+    def affordable(self, group: str, number: int) -> int:
+        """See `search.CandidateBench`; a resumed search gets its earlier answers again.
+
+        With more time than then, as many processes more as fit into what has been added and is
+        not spent yet.
+        """
+        told = self._told.get((group, number))
+        if told is None:
+            known, left = 0, self._budget.left_for_races(self.reserve)
+        elif told["minutes"] >= self._budget.minutes:
+            return int(told["processes"])
+        else:
+            then = 60 * told["minutes"]
+            known, left = int(told["processes"]), self._budget.seconds - then
+            left -= self.reserve - self._reserve_of(then)
+            left -= sum(seconds for minutes, seconds in self._spent if minutes > told["minutes"])
+        processes = max(0, known + int(left / max(self.process_seconds, 1e-3)))
+        self._folder.journal.add("time", group=group, round=number, processes=processes)
         return processes
 
     def measure(self, group: str, number: int, candidates: Sequence[Candidate]) -> Round:
@@ -249,7 +190,7 @@ class RaceBench:
         random.Random(f"{self._setting.seed} {group} {number}").shuffle(order)
         names = {f"{group}-{one.key}-r{number}": one for one in order}
         before = self._done.get((group, number))
-        if before is not None:
+        if before is not None and before["minutes"] >= self._budget.minutes:
             names = {name: one for name, one in names.items() if one.key in before["keys"]}
         found = Round()
         waiting, there = {}, []
@@ -257,10 +198,11 @@ class RaceBench:
             record = read(self._folder.record(name))
             if isinstance(record, RunRecord):
                 self._take(found, one, record)
-                there.append(one.key)
+                if before is None or one.key not in before["keys"]:
+                    there.append(one.key)
             else:
                 waiting[name] = one
-        if there and before is None:
+        if there:
             found.blocks.append(there)  # of a round that was interrupted
         self._campaign.expect([(group, number)] * len(waiting))
         for chunk in self._chunks(waiting):
@@ -273,16 +215,22 @@ class RaceBench:
                 if end is not None:
                     self._take(found, one, end.record)
             found.blocks.append([one.key for one in chunk.values()])
+        self._close(group, number, found)
+        return found
+
+    def _close(self, group: str, number: int, found: Round) -> None:
+        """Adds the blocks of before, and notes a round to which something has been added."""
+        before = self._done.get((group, number))
+        if self._setting.lanes < 2 and found.blocks:  # one after the other: all alike
+            found.blocks[:] = [[key for block in found.blocks for key in block]]
+        added = bool(found.blocks)
         if before is not None:
             found.blocks.extend(before["blocks"])
-        else:
-            if self._setting.lanes < 2:
-                found.blocks.clear()
+        if added or before is None:
             keys = [*found.speeds, *found.failed]
             self._folder.journal.add(
                 "round", group=group, round=number, keys=keys, blocks=found.blocks
             )
-        return found
 
     def closed(self, group: str, number: int, left: Sequence[Leaver], best: str) -> None:
         """See `search.CandidateBench`."""
@@ -310,7 +258,8 @@ class RaceBench:
         return self._lost[one.key] < _MOST_LOST
 
     def _is_late(self, processes: int) -> bool:
-        return self._budget.left - self.reserve < processes * self.process_seconds
+        left = self._budget.left_for_races(self.reserve)
+        return left < processes * self.process_seconds
 
     def _chunks(self, waiting: Mapping[str, Candidate]) -> Iterator[dict[str, Candidate]]:
         """Processes that are alive at once: parts of about one size, as lanes and memory allow."""
@@ -341,7 +290,7 @@ class RaceBench:
             length = self.length_flags(one) if flags is None else flags
             commands.append(
                 measuring(
-                    Side(flags=(*one.flags, *length), python=setting.python),
+                    setting.side((*one.flags, *length)),
                     self._folder.record(name).with_suffix(".part"),
                     self._folder.log(name),
                     facts=self._campaign.facts,
@@ -364,7 +313,7 @@ class RaceBench:
             # Not *.json: a process that was killed is no measurement, and will be repeated.
             self._folder.keep(ended.document, target.with_suffix(".lost") if lost else target)
             speed = throughput(ended.record) if ended.status == "ok" else None
-            self._seconds.append(ended.seconds)
+            self._spent.append((self._budget.minutes, ended.seconds))
             self._folder.journal.add(
                 "process",
                 name=name,

@@ -68,12 +68,13 @@ class SearchSituation:
     """Facts that decide which dimensions apply.
 
     Attributes:
-      towers: compute devices.
+      towers: compute devices, those of all workers of a job.
       on_gpu: whether they are GPUs.
       trains: else it is inference.
       from_files: whether input comes from files.
       cpus: that may be used.
       batch_size: images per device.
+      workers: processes that have them.
     """
 
     towers: int
@@ -82,6 +83,7 @@ class SearchSituation:
     from_files: bool = False
     cpus: int = 1
     batch_size: int = 1
+    workers: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +115,10 @@ def _reduces(situation: SearchSituation) -> bool:
 
 def _takes_algorithm(mode: Mode) -> bool:
     return mode.reduction is Reduction.ALL_REDUCE and not mode.algorithm and not mode.needs
+
+
+def _takes_algorithm_between_workers(mode: Mode) -> bool:
+    return mode.reduction is Reduction.ALL_REDUCE and "all_reduce_spec" in mode.needs
 
 
 def _each(name: str, *values: object) -> list[Settings]:
@@ -174,6 +180,13 @@ DIMENSIONS: Mapping[str, tuple[Dimension, ...]] = {
     "aggregation": (
         Dimension(name="mode", values=_modes, when=_reduces),
         Dimension(name="all-reduce", values=_algorithms, when=_reduces, mode=_takes_algorithm),
+        Dimension(
+            # In one process it would repeat what the modes above do.
+            name="all-reduce between workers",
+            values=_algorithms,
+            when=lambda s: _reduces(s) and s.workers > 1,
+            mode=_takes_algorithm_between_workers,
+        ),
         Dimension(
             name="cross-device",
             values=_cross_device,

@@ -19,22 +19,20 @@ from cnnbench.campaigns.ab.session import ExperimentSession
 from cnnbench.campaigns.ab.side import Side, SideFlags, measuring
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.strategies.plan import flags_for_weights, weights_tolerance
-from cnnbench.campaigns.tune.bench import (
-    FEWEST_PAIRS,
-    MOST_PAIRS,
-    BenchSetting,
-    Budget,
-    RaceBench,
-)
+from cnnbench.campaigns.tune.bench import FEWEST_PAIRS, MOST_PAIRS, BenchSetting, RaceBench
+from cnnbench.campaigns.tune.budget import Budget
+from cnnbench.campaigns.tune.dimensions import Settings
 from cnnbench.campaigns.tune.results import TuneFolder
 from cnnbench.campaigns.tune.space import Candidate, Space
 from cnnbench.judge.compare import DEFAULT_METRICS, Policy
 from cnnbench.judge.metrics.comparable_facts import MODEL_SIZE, WORK
 from cnnbench.machine import repository
+from cnnbench.records.codec import decode, encode
 from cnnbench.records.tune import FASTER, NONE, OPEN, SAME, SLOWER
 from cnnbench.variable_mgr import registry
 
 WEIGHTS_STEPS = 3
+_PLAN = "final"  # event
 _LONGER = 2.0
 
 # What follows from flags that differ.
@@ -64,6 +62,22 @@ class Proof:
     confidence: float | None = None
     pairs: int = 0
     failure: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairsPlan:
+    """The pairs of a leader.
+
+    Attributes:
+      pairs: at most.
+      number: of the leader, from 1, in the order in which leaders came to a final.
+      alpha: level of all interim analyses together. Each plan of a search has half the level of
+        the one before, so that all of them have at most twice that of the first.
+    """
+
+    pairs: int
+    number: int
+    alpha: float
 
 
 @dataclass(frozen=True)
@@ -145,14 +159,44 @@ class Final:
         """
         if leader.key == self._first.key:
             return Proof(verdict=NONE)
-        most = self._pairs()
-        if most < FEWEST_PAIRS:
+        for told in self._proofs(leader.key):
+            if told.verdict != OPEN:
+                return told
+        plan = self._plan(leader)
+        if plan.pairs < FEWEST_PAIRS:
             minutes = math.ceil(self._bench.enough_seconds / 60)
             reason = f"no time for the {FEWEST_PAIRS} pairs that a verdict needs; "
             return Proof(verdict=OPEN, reason=f"{reason}--minutes={minutes} would be enough")
-        with self._folder.pairs() as results:
+        proof = self._measure(leader, plan)
+        longer = self._longer(leader, proof)
+        if longer is not None:
+            proof = self._measure(leader, longer)
+        self._folder.journal.add(
+            "proof", leader=leader.key, settings=leader.settings, proof=encode(proof)
+        )
+        return proof
+
+    def proven_before(self) -> Settings | None:
+        """What the leader sets that was proven to be faster last, in an earlier session."""
+        proven = [
+            dict(one["settings"])
+            for one in self._folder.events("proof")
+            if one["proof"]["verdict"] == FASTER
+        ]
+        return proven[-1] if proven else None
+
+    def _proofs(self, leader: str) -> list[Proof]:
+        """The proofs of a leader, by its key, in earlier sessions."""
+        return [
+            decode(Proof, one["proof"])
+            for one in self._folder.events("proof")
+            if one["leader"] == leader
+        ]
+
+    def _measure(self, leader: Candidate, plan: PairsPlan) -> Proof:
+        with self._folder.pairs(plan.number) as results:
             pairs = _TimedPairs(
-                self._experiment(leader, most), results, self._campaign, self._budget
+                self._experiment(leader, plan), results, self._campaign, self._budget
             )
             finding = ExperimentSession(pairs).run()
         if finding.interrupted:
@@ -174,32 +218,58 @@ class Final:
             pairs=measured,
         )
 
-    def _pairs(self) -> int:
-        """Pairs at most; those of a final that was interrupted, if there was one."""
-        for event in self._folder.events("final"):
-            return int(event["pairs"])
+    def _plan(self, leader: Candidate) -> PairsPlan:
+        """The pairs of a leader: those of an earlier session, or as many as there is time for."""
+        made = list(self._folder.events(_PLAN))
+        own = [one for one in made if one["leader"] == leader.key]
+        if own:
+            return decode(PairsPlan, own[-1]["plan"])
+        number = 1 + len({one["plan"]["number"] for one in made})
+        return self._new_plan(leader, number, len(made), 0)
+
+    def _longer(self, leader: Candidate, proof: Proof) -> PairsPlan | None:
+        """A plan with more pairs, where the last one was made for less time and is open."""
+        made = list(self._folder.events(_PLAN))
+        own = [one for one in made if one["leader"] == leader.key]
+        if not own or proof.verdict != OPEN or proof.failure:
+            return None
+        last = decode(PairsPlan, own[-1]["plan"])
+        if own[-1]["minutes"] >= self._budget.minutes or proof.pairs < last.pairs:
+            return None
+        plan = self._new_plan(leader, last.number, len(made), proof.pairs)
+        return plan if plan.pairs > last.pairs else None
+
+    def _new_plan(self, leader: Candidate, number: int, before: int, there: int) -> PairsPlan:
+        """As many pairs as there is time for.
+
+        Args:
+          number: of the leader.
+          before: plans that were made before.
+          there: pairs that are measured.
+        """
         left = self._budget.left - 2 * self._bench.process_seconds  # for the weights
         fitting = int(left / (2 * self._bench.final_seconds))
         # At most as many that the last interim analysis is after all of them.
-        most = min(fitting, MOST_PAIRS)
+        most = min(there + fitting, MOST_PAIRS)
         most = most // STEP * STEP if most >= 2 * STEP else most
-        if most >= FEWEST_PAIRS:
-            self._folder.journal.add("final", pairs=most)
-        return most
+        plan = PairsPlan(pairs=most, number=number, alpha=self._policy.alpha / 2**before)
+        if most >= FEWEST_PAIRS and most > there:
+            self._folder.journal.add(_PLAN, leader=leader.key, plan=encode(plan))
+        return plan
 
-    def _experiment(self, leader: Candidate, pairs: int) -> Experiment:
+    def _experiment(self, leader: Candidate, plan: PairsPlan) -> Experiment:
         measured = dict(zip(SIDES, (self._first, leader), strict=True))
         a, b = map(self._side, measured.values())
         work = [name for name in WORK if name not in MODEL_SIZE] if leader.changes else []
         return Experiment(
             a=a,
             b=b,
-            analyses=interim_analyses(pairs, self._policy.alpha),
+            analyses=interim_analyses(plan.pairs, plan.alpha),
             seed=self._setting.seed,
             burn_in=0,
             timeout=self._setting.timeout,
             turn_seconds=self._setting.turn_seconds,
-            policy=self._policy,
+            policy=self._policy.replace(alpha=plan.alpha),
             metrics=DEFAULT_METRICS[:1],
             allow_different=(*_FOLLOWING, *work),
             resolved={
@@ -213,8 +283,7 @@ class Final:
 
     def _side(self, one: Candidate) -> Side:
         flags = (*one.flags, *self._bench.length_flags(one, _LONGER))
-        own = tuple(f"--{name}={text}" for name, text in one.settings.items())
-        return Side(flags=flags, own=own, python=self._setting.python)
+        return self._setting.side(flags, [f"--{n}={text}" for n, text in one.settings.items()])
 
     def weights(self, leader: Candidate) -> Weights:
         """Compares the weights that the leader and the flags as they are given train.
@@ -254,24 +323,24 @@ class Final:
             return "nothing is trained"
         if leader.changes:
             return f"it trains differently: {', '.join(leader.changes)}"
-        modes = [
-            registry.find(str(one.resolved.config["variable_update"]))
-            for one in (self._first, leader)
-        ]
-        apart = next((mode.name for mode in modes if mode.apart or not mode.in_sync), None)
-        return "" if apart is None else f"weights are not compared: {apart} trains its towers apart"
+        for one in (self._first, leader):
+            mode = registry.find(str(one.resolved.config["variable_update"]))
+            if mode.apart or not mode.in_sync:
+                return f"weights are not compared: {mode.name} trains its towers apart"
+            if one.resolved.asynchronous:
+                return "weights are not compared: workers train asynchronously"
+        return ""
 
     def _train(self, name: str, one: Candidate, target: Path) -> str:
         """Trains weights to compare; returns why that failed, or ""."""
-        flags = flags_for_weights({**self._space.fixed, **one.settings}, WEIGHTS_STEPS)
+        flags = flags_for_weights(self._space.texts(one.settings), WEIGHTS_STEPS)
         words = (*(f"--{key}={text}" for key, text in flags.items()), f"--train_dir={target}")
         stem = f"weights-{one.key}"
         self._campaign.expect(["weights"])
         self._campaign.begin(f"weights: {name}")
         pending = self._folder.record(stem).with_suffix(".part")
-        side = Side(flags=words, python=self._setting.python)
         command = measuring(
-            side,
+            self._setting.side(words),
             pending,
             self._folder.log(stem),
             facts=self._campaign.facts,

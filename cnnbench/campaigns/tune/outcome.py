@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from cnnbench.base.stats.additive import Additive, fit_blocks, student_quantile
 from cnnbench.base.stats.descriptive import median
+from cnnbench.campaigns.launch.tasks import JobLayout, run_words
 from cnnbench.campaigns.tune.final import Proof, Weights
 from cnnbench.campaigns.tune.search import SearchOutcome
 from cnnbench.campaigns.tune.space import Candidate, Space
@@ -31,6 +32,7 @@ def document(
     seed: int,
     seconds: float,
     budget_seconds: float,
+    layout: JobLayout | None = None,
 ) -> TuneDocument:
     """Makes the document of a search.
 
@@ -41,6 +43,7 @@ def document(
       proof: of the leader.
       weights: of the leader.
       started_at, search_command, seed, seconds, budget_seconds: see `TuneDocument`.
+      layout: the processes of a job; None for runs in one process.
     """
     fitted = fit_blocks(found.blocks) if found.blocks else None
     proven = proof.verdict == FASTER and weights.alike is not False
@@ -48,7 +51,7 @@ def document(
     return TuneDocument(
         started_at=started_at,
         search_command=tuple(search_command),
-        command=("cnnbench", *(chosen.flags or ("run",))),
+        command=("cnnbench", *_words(layout, chosen.flags)),
         verdict=proof.verdict,
         reason=proof.reason,
         leader=found.leader.name,
@@ -73,6 +76,11 @@ def document(
             if not one.repeats
         ),
     )
+
+
+def _words(layout: JobLayout | None, flags: Sequence[str]) -> tuple[str, ...]:
+    words = run_words(layout, flags)
+    return words[1:] if layout is None and flags else words  # "run" may be left out
 
 
 def _measured(found: SearchOutcome, fitted: Additive | None, first: Candidate) -> list[TuneRow]:

@@ -1,11 +1,13 @@
 """The results folder of a search: a journal, records of all processes, and the pairs of the proof.
 
-``race/`` has a record per process of the races, ``final/`` is a folder of `cnnbench ab`. What is
-done follows from the journal; a search goes on with the same question only.
+``race/`` has a record per process of the races, ``final/`` is a folder of `cnnbench ab`, and so is
+``final-2/`` where a search that went on with more time came to another leader. What is done follows
+from the journal; a search goes on with the same question only.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -19,6 +21,7 @@ from cnnbench.records.codec import encode
 
 RACE = "race"
 _FINAL, _CHECKPOINTS = "final", "checkpoints"
+_SESSION = "session"
 
 
 class TuneFolder(ResultsFolder):
@@ -62,20 +65,48 @@ class TuneFolder(ResultsFolder):
         """Where the record of a process of a race goes."""
         return self.folder / RACE / f"{name}.json"
 
-    def pairs(self) -> PairsFolder:
-        """The folder of the proof, with the pairs that are there already."""
-        return PairsFolder(self.folder / _FINAL, resume=True)
+    def pairs(self, number: int) -> PairsFolder:
+        """The folder of a proof, with the pairs that are there already.
+
+        Args:
+          number: of the leader, from 1.
+        """
+        name = _FINAL if number == 1 else f"{_FINAL}-{number}"
+        return PairsFolder(self.folder / name, resume=True)
+
+    def begin(self, minutes: float) -> None:
+        """Notes the beginning of a session.
+
+        Args:
+          minutes: that the search may take, with all sessions before.
+        """
+        self.journal.add(_SESSION, minutes=minutes)
 
     def events(self, event: str) -> Iterator[dict[str, Any]]:
-        """The events of one kind from before, oldest first."""
-        return (one for one in self.earlier if one.get("event") == event)
+        """The events of one kind from before, oldest first, each with its session's `minutes`."""
+        minutes = math.inf
+        for one in self.earlier:
+            if one.get("event") == _SESSION:
+                minutes = float(one["minutes"])
+            elif one.get("event") == event:
+                yield {**one, "minutes": minutes}
 
     @property
-    def seconds_spent(self) -> float:
-        """Wall time of the processes of earlier sessions."""
-        final = Journal(self.folder / _FINAL / JOURNAL).read()
-        processes = [*self.events("process"), *(e for e in final if e.get("event") == "process")]
-        return sum(float(one.get("seconds") or 0) for one in processes)
+    def started_at(self) -> str:
+        """When the first session of the search began; ISO 8601, UTC."""
+        return next(str(one["time"]) for one in self.journal.read() if one.get("event") == "tune")
+
+    @property
+    def seconds_of_races(self) -> float:
+        """Wall time of the processes of races in earlier sessions."""
+        return sum(float(one["seconds"]) for one in self.events("process"))
+
+    @property
+    def seconds_of_pairs(self) -> float:
+        """Wall time of the processes of pairs in earlier sessions."""
+        journals = self.folder.glob(f"{_FINAL}*/{JOURNAL}")
+        events = (event for path in journals for event in Journal(path).read())
+        return sum(float(one["seconds"]) for one in events if one.get("event") == "process")
 
     def _refuse_another(self, asked: Any) -> None:
         for event in self.events("tune"):

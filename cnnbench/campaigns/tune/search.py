@@ -37,8 +37,13 @@ class Round:
 class CandidateBench(Protocol):
     """Measures candidates and knows how much time there is."""
 
-    def affordable(self) -> int:
-        """Processes that the time left is enough for."""
+    def affordable(self, group: str, number: int) -> int:
+        """Processes that the time left is enough for.
+
+        Args:
+          group: name of the race.
+          number: of the round that is over; 0 before the first one.
+        """
 
     def measure(self, group: str, number: int, candidates: Sequence[Candidate]) -> Round:
         """Runs a round.
@@ -139,7 +144,7 @@ def search(
         tried: Sequence[Candidate] = found.candidates[:1]
         race = Race([leader.key], threshold)
         if len(found.candidates) > 1:
-            there_is = bench.affordable()
+            there_is = bench.affordable(group.name, 0)
             share = there_is * weights[at] // sum(weights[at:])
             # A small group has a few processes, wherever it stands.
             own, *later = (min(_ROUNDS * many, _LEAST) for many in weights[at:])
@@ -179,7 +184,7 @@ def _run(
         running = [one for one in candidates if one.key in race.remaining]
         number = len(race.rounds) + 1
         measured = bench.measure(group, number, running)
-        affordable = max(0, bench.affordable() - kept)
+        affordable = max(0, bench.affordable(group, number) - kept)
         left = race.add(measured.speeds, measured.failed, affordable, measured.blocks)
         if not measured.speeds:
             break

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime, timezone
+from dataclasses import dataclass, replace
 
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.tune.bench import BenchSetting, Budget, RaceBench
+from cnnbench.campaigns.tune.bench import BenchSetting, RaceBench
+from cnnbench.campaigns.tune.budget import Budget
 from cnnbench.campaigns.tune.final import Final, Weights
 from cnnbench.campaigns.tune.outcome import document
 from cnnbench.campaigns.tune.results import TuneFolder
@@ -55,8 +55,8 @@ def tune(
       BenchmarkError: the flags as they are given fail, or results cannot be written.
     """
     space, first, policy = question.space, question.first, question.policy
-    begun = datetime.now(timezone.utc)
-    budget = Budget(question.seconds, folder.seconds_spent)
+    budget = Budget(question.seconds, folder.seconds_of_races, folder.seconds_of_pairs)
+    folder.begin(budget.minutes)
     bench = RaceBench(folder, campaign, budget, setting)
     bench.begin(first, space.fixed)
     found = search(space, first, question.make, bench, policy.threshold)
@@ -72,6 +72,11 @@ def tune(
         policy=policy,
     )
     proof = final.prove(found.leader)
+    proven = final.proven_before()
+    if proof.verdict != FASTER and proven is not None:
+        # More time has led to another leader, of which less is known.
+        found = replace(found, leader=question.make(proven))
+        proof = final.prove(found.leader)
     weights = final.weights(found.leader) if proof.verdict == FASTER else Weights()
     outcome = document(
         space,
@@ -79,11 +84,12 @@ def tune(
         found,
         proof,
         weights,
-        started_at=begun.isoformat(timespec="seconds"),
+        started_at=folder.started_at,
         search_command=question.command,
         seed=setting.seed,
         seconds=budget.seconds - budget.left,
         budget_seconds=budget.seconds,
+        layout=setting.layout,
     )
     folder.journal.add("outcome", document=outcome.to_dict())
     folder.write(folder.folder / "tune.json", outcome.to_json().encode("ascii"))  # for reports

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cnnbench.base.text.numbers import binary
+from cnnbench.campaigns.launch.tasks import JobLayout, chief_flags
 from cnnbench.campaigns.processes.commands import Resolved, digest_key, resolve_run
 from cnnbench.campaigns.sweep.document import find_suite, load
 from cnnbench.campaigns.sweep.planning import expand
@@ -23,10 +24,12 @@ from cnnbench.flags import FLAGS, parse_args
 from cnnbench.flags.ineffective import unused_notices
 from cnnbench.machine.memory import Memory
 from cnnbench.variable_mgr import registry
+from cnnbench.variable_mgr.modes import BUILT_IN, DEFAULT, Mode, Processes
 
 AS_GIVEN = "as given"
 """Name of the candidate that adds no flag."""
 
+_MODE = "variable_update"
 _NEAR = 0.9  # as `cnnbench.run.driver.memory` warns from here on
 
 _SPECS = {spec.name: spec for spec in FLAGS}
@@ -53,11 +56,23 @@ class Space:
       fixed: texts of the flags that are given, by name.
       groups: in the order of the search.
       allowed: words of --allow.
+      assumed: the mode of the flags as they are given, where the default mode cannot run.
     """
 
     fixed: Settings
     groups: tuple[FlagGroup, ...]
     allowed: frozenset[str] = frozenset()
+    assumed: Settings = field(default_factory=dict)
+
+    @property
+    def mode(self) -> str:
+        """Value of --variable_update of the flags as they are given."""
+        return {_MODE: DEFAULT, **self.assumed, **self.fixed}[_MODE]
+
+    def texts(self, settings: Settings) -> dict[str, str]:
+        """The flags of the candidate that adds settings, by name."""
+        assumed = {} if _MODE in settings else self.assumed
+        return {**self.fixed, **assumed, **settings}
 
 
 @dataclass(frozen=True)
@@ -67,7 +82,7 @@ class Candidate:
     Attributes:
       name: the flags that it adds to those that are given, or `AS_GIVEN`.
       settings: the same, by name.
-      flags: of ``cnnbench run``, all of them.
+      flags: of ``cnnbench run``, all of them; of a job, those of every process.
       key: equal for flags that mean the same.
       changes: words of `ALLOWABLE` for what it trains differently.
       resolved: the flags resolved.
@@ -114,21 +129,25 @@ class CandidateMaker:
     Args:
       space: what may be tried.
       memory: of the machine or of a GPU; None where it is unknown.
+      layout: the processes of a job; None for runs in one process.
     """
 
-    def __init__(self, space: Space, memory: Memory | None = None) -> None:
+    def __init__(
+        self, space: Space, memory: Memory | None = None, layout: JobLayout | None = None
+    ) -> None:
         self._space = space
         self._memory = memory
+        self._layout = layout
 
     def __call__(self, settings: Settings) -> Candidate:
         """See `Maker`; the flags as they are given are never refused for what they need."""
         space = self._space
-        flags = tuple(f"--{name}={text}" for name, text in {**space.fixed, **settings}.items())
-        params = parse_args(flags).params
-        without_effect = unused_notices(params, settings)
+        flags = tuple(f"--{name}={text}" for name, text in space.texts(settings).items())
+        words = chief_flags(self._layout, flags)
+        without_effect = unused_notices(parse_args(words).params, settings)
         if without_effect:
             raise UsageError(without_effect[0])
-        resolved = resolve_run(flags)
+        resolved = resolve_run(words)
         needed = resolved.needed_bytes
         if settings and self._memory is not None and needed > _NEAR * self._memory.available:
             raise UsageError(
@@ -158,9 +177,31 @@ def _changes(settings: Settings) -> Iterator[str]:
     for name, text in settings.items():
         if name in CHANGES and text != _SPECS[name].text(_SPECS[name].default):
             yield CHANGES[name]
-    mode = settings.get("variable_update")
-    if mode is not None and not (registry.find(mode).in_sync and not registry.find(mode).apart):
+    if _MODE in settings and not _trains_alike(registry.find(settings[_MODE])):
         yield "consistency"
+
+
+def _trains_alike(mode: Mode) -> bool:
+    """Whether all towers train the same in every step."""
+    return mode.in_sync and not mode.apart and mode.processes is not Processes.COORDINATOR
+
+
+def assumed_mode(fixed: Settings, layout: JobLayout | None) -> dict[str, str]:
+    """The mode of a job whose flags name none, and for which the default mode lacks ps tasks.
+
+    Args:
+      fixed: texts of the flags that are given, by name.
+      layout: None for runs in one process.
+
+    Returns:
+      Flags by name; none where the default mode is that of the flags.
+    """
+    if layout is None or layout.ps or _MODE in fixed:
+        return {}
+    how = Processes.CONTROLLER if layout.controller else Processes.CLIENT_PER_WORKER
+    mode = next(one for one in BUILT_IN if one.processes is how and not one.uses_ps)
+    needs = {name: text for name, text in mode.needs.items() if name not in fixed}
+    return {_MODE: mode.name, **needs}
 
 
 def field_of(group: FlagGroup, best: Candidate, make: Maker) -> Field:
@@ -187,16 +228,19 @@ def field_of(group: FlagGroup, best: Candidate, make: Maker) -> Field:
     return Field(tuple(found.values()), tuple(dropped))
 
 
-def default_space(fixed: Settings, situation: SearchSituation, allowed: Iterable[str]) -> Space:
+def default_space(
+    fixed: Settings, situation: SearchSituation, allowed: Iterable[str], mode: str = DEFAULT
+) -> Space:
     """The space of a situation, without what contradicts the flags that are given.
 
     Args:
       fixed: texts of the flags that are given, by name.
       situation: the machine and these flags.
       allowed: words of --allow.
+      mode: value of --variable_update where these name none.
     """
     words = frozenset(allowed)
-    mode = fixed.get("variable_update", _SPECS["variable_update"].default)
+    mode = fixed.get(_MODE, mode)
     groups = []
     for name, dimensions in DIMENSIONS.items():
         found = _open(choices(dimensions, situation, words, mode), fixed)

@@ -182,7 +182,8 @@ def processes_csv(found: SearchOutcome) -> str:
 
 def flag_file(found: TuneDocument) -> str:
     """The flags of the command line, as ``--flagfile`` reads them."""
-    flags = [word for word in found.command[1:] if word.startswith("--")]
+    behind = found.command.index("--") if "--" in found.command else 0  # of a job
+    flags = [word for word in found.command[behind + 1 :] if word.startswith("--")]
     return "\n".join([f"{FLAG_FILE_HEAD}: {_answer(found)}", *flags]) + "\n"
 
 

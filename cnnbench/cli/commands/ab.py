@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from cnnbench.cli.commands import interrupt_on_signals, seed_or_random, sides, split_at_dashes
 from cnnbench.cli.commands.ab_sides import (
+    SIDE_FLAGS,
     AbSideFlags,
     checked,
     refuse_equal_sides,
@@ -122,7 +123,7 @@ class AbFlags(AbSideFlags, MeasuringFlags, ExplainingFlags, JudgingFlags):
 
 
 _FLAGS = (
-    ("What a side is", specs_of(AbSideFlags)),
+    ("What a side is", SIDE_FLAGS),
     ("How it is measured", specs_of(MeasuringFlags)),
     ("How it is judged and printed", (*JUDGING, *specs_of(ExplainingFlags))),
 )

@@ -10,14 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cnnbench.cli.commands import sides
+from cnnbench.cli.commands.launch import JOB_FLAGS, JobFlags
 from cnnbench.errors import FlagError, UsageError
-from cnnbench.flags.declare import flag
+from cnnbench.flags.declare import flag, specs_of
 
 if TYPE_CHECKING:
     from cnnbench.base.text.progress import Reporter
     from cnnbench.campaigns.ab.side import Side, SideFlags
 
 _VARIABLES = ("a_env", "b_env")
+
+# A cnnbench that has one of them runs jobs; the latter in earlier versions.
+_LAUNCHES = ("campaigns/launch/tasks.py", "launch/tasks.py")
 
 _CHECKOUT = (
     "Work in this folder, or in a temporary worktree of this git revision; if it is a checkout of "
@@ -26,7 +30,7 @@ _CHECKOUT = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class AbSideFlags:
+class AbSideFlags(JobFlags):
     """What a side is."""
 
     a: str = flag("", "Flags of side A alone, in one word.")
@@ -39,6 +43,10 @@ class AbSideFlags:
     b_checkout: str | None = flag(None, "The same for side B.", path="folder")
     a_env: str | None = flag(None, "Environment variable of side A, NAME=VALUE; may be repeated.")
     b_env: str | None = flag(None, "Environment variable of side B.")
+
+
+SIDE_FLAGS = (*specs_of(AbSideFlags), *JOB_FLAGS)
+"""What a side is, and of which processes its job, if it is one."""
 
 
 def take_variables(argv: Sequence[str]) -> tuple[list[str], dict[str, dict[str, str]]]:
@@ -71,10 +79,14 @@ def checked(both: Mapping[str, Side], command: str, reporter: Reporter) -> dict[
       reporter: gets the notices of the runs.
     """
     from cnnbench.campaigns.ab.flags import check, refuse
+    from cnnbench.campaigns.ab.side import has_module
 
-    for side in both.values():
+    for name, side in both.items():
         reason = f"cannot go with {command}; it keeps a record of each process"
         refuse(side, sides.RESERVED, reason)
+        if side.layout and not side.is_this_cnnbench and not has_module(side, *_LAUNCHES):
+            reason = f"the cnnbench of side {name.upper()} has no launch, or cannot be started"
+            raise FlagError("workers", side.layout.workers, reason)
     first = check(both["a"])
     found = {"a": first, "b": first if both["a"] == both["b"] else check(both["b"])}
     for notice in dict.fromkeys(n for side in found.values() for n in side.notices):
@@ -135,6 +147,7 @@ def side_of(
         yield Side(
             flags=flags,
             own=own,
+            layout=options.layout_if_several,
             python=python,
             checkout=folder,
             revision=checkout,

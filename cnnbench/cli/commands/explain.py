@@ -14,6 +14,7 @@ from cnnbench.base.text.terminal import LineWriter
 from cnnbench.cli.commands import interrupt_on_signals, sides, split_at_dashes
 from cnnbench.cli.commands.ab import MeasuringFlags
 from cnnbench.cli.commands.ab_sides import (
+    SIDE_FLAGS,
     AbSideFlags,
     checked,
     refuse_equal_sides,
@@ -79,7 +80,7 @@ class ShowingFlags:
 
 
 _FLAGS = (
-    ("What a side is", specs_of(AbSideFlags)),
+    ("What a side is", SIDE_FLAGS),
     ("How it is profiled", specs_of(ProfilingFlags)),
     ("How it is printed", specs_of(ShowingFlags)),
 )

@@ -42,15 +42,33 @@ started; 130 interrupted: the chief's record holds what was measured.
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaunchFlags:
-    """Flags of the command."""
+class JobFlags:
+    """The processes of a job; other commands that run jobs take them, too."""
 
     workers: int = flag(1, "Processes with towers.", minimum=1, maximum=256)
     ps: int = flag(0, "Parameter servers.", minimum=0, maximum=256)
+    controller: bool = flag(False, "Start a process that drives the workers.")
+
+    @property
+    def layout(self) -> JobLayout:
+        """These processes."""
+        from cnnbench.campaigns.launch.tasks import JobLayout  # late: --help needs none of it
+
+        return JobLayout(workers=self.workers, ps=self.ps, controller=self.controller)
+
+    @property
+    def layout_if_several(self) -> JobLayout | None:
+        """The same; None for one process."""
+        return self.layout if self.layout.size > 1 else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchFlags(JobFlags):
+    """Flags of the command."""
+
     towers: int | None = flag(
         None, "Towers of each worker: its --num_gpus.", minimum=1, maximum=1024
     )
-    controller: bool = flag(False, "Start a process that drives the workers.")
     affinity: bool = flag(False, "Divide the processors among the processes.")
     log_dir: str | None = flag(
         None,
@@ -86,9 +104,11 @@ class ScalingFlags(LaunchFlags):
     plot: str | None = flag(None, "Draw it into this .svg, .png or .pdf file.", path="file")
 
 
+JOB_FLAGS = specs_of(JobFlags)
+_OF_JOBS = (*JOB_FLAGS, *specs_of(LaunchFlags))
 HELP = (
     _ABOUT,
-    [("Flags", specs_of(LaunchFlags)), ("Scaling", specs_of(ScalingFlags))],
+    [("Flags", _OF_JOBS), ("Scaling", specs_of(ScalingFlags))],
     _EXIT_CODES,
 )
 
@@ -102,7 +122,7 @@ def main(argv: Sequence[str]) -> int:
       BenchmarkError: no process can be started, or a file can no longer be written.
     """
     words, flags = split_at_dashes(argv)
-    given, arguments = parse_command(words, (*specs_of(LaunchFlags), *specs_of(ScalingFlags)))
+    given, arguments = parse_command(words, (*_OF_JOBS, *specs_of(ScalingFlags)))
     options = ScalingFlags(**given)
     if arguments:
         raise UsageError(
@@ -116,10 +136,9 @@ def main(argv: Sequence[str]) -> int:
     for name in (spec.name for spec in specs_of(ScalingFlags) if spec.name in given):
         raise FlagError(name, given[name], "needs --scaling")
     # Imported late: --help and wrong flags need none of it.
-    from cnnbench.campaigns.launch.tasks import JobLayout, check, shares_of_cores
+    from cnnbench.campaigns.launch.tasks import check, shares_of_cores
 
-    layout = JobLayout(workers=options.workers, ps=options.ps, controller=options.controller)
-    layout = layout.with_coordinator(flags)
+    layout = options.layout.with_coordinator(flags)
     params = check(layout, flags, options.towers)
     cores = shares_of_cores(layout.size) if options.affinity else None
     command = task_words(flags, options.towers)
@@ -144,7 +163,7 @@ def main(argv: Sequence[str]) -> int:
 def task_words(flags: Sequence[str], towers: int | None) -> Callable[[Job], Sequence[str]]:
     """Command and flags of each process."""
     from cnnbench.campaigns.launch.tasks import command_of, task_flags
-    from cnnbench.campaigns.processes.child import program
+    from cnnbench.campaigns.processes.program import program
 
     command, own = command_of(flags)
     return lambda job: (*program(), command, *task_flags(job, own, towers))
@@ -179,7 +198,7 @@ def _run(
 
 def _scale(options: ScalingFlags, given: Mapping[str, Any], flags: Sequence[str]) -> int:
     from cnnbench.campaigns.launch import scaling
-    from cnnbench.campaigns.launch.tasks import JobLayout, check, shares_of_cores
+    from cnnbench.campaigns.launch.tasks import check, shares_of_cores
     from cnnbench.campaigns.processes.results_dir import ResultsFolder
     from cnnbench.lab.predict.links import parse_link
     from cnnbench.machine.cpu import available_cores
@@ -190,7 +209,7 @@ def _scale(options: ScalingFlags, given: Mapping[str, Any], flags: Sequence[str]
         if name in given:
             raise FlagError(name, given[name], "has no meaning with --scaling")
     counts = tuple(sorted(set(options.scaling)))
-    any_layout = JobLayout(ps=options.ps, controller=options.controller).with_coordinator(flags)
+    any_layout = options.layout.with_coordinator(flags)
     layouts = {n: replace(any_layout, workers=n) for n in counts}
     params = {n: check(layout, flags, options.towers) for n, layout in layouts.items()}
     largest, any_params = layouts[counts[-1]].size, params[counts[-1]]
@@ -260,8 +279,9 @@ def _measure(
 ) -> dict[int, list[RunRecord]]:
     """Records by number of workers, 0 for one process that exchanges nothing."""
     from cnnbench.campaigns.launch.tasks import flags_alone, on_cores
-    from cnnbench.campaigns.processes.child import Command, execute, program
+    from cnnbench.campaigns.processes.child import Command, execute
     from cnnbench.campaigns.processes.outcome import read
+    from cnnbench.campaigns.processes.program import program
     from cnnbench.records.run import RunRecord
 
     interrupt_on_signals()

@@ -5,17 +5,20 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 
+from cnnbench.base.jobs.job import split_hosts
 from cnnbench.base.text import labels
 from cnnbench.campaigns.ab.sequential import pairs_to_settle
 from cnnbench.cli.commands.sides import MOST_PAIRS, RESERVED
 from cnnbench.flags import FLAGS
+from cnnbench.flags.cluster import ADDRESSES
 from cnnbench.judge.compare import ComparedConfiguration, Comparison, processes_needed
 from cnnbench.judge.compare.answer import too_noisy, undecided
 from cnnbench.judge.metrics.measurement import MeasuredReduction, Measurement
 
 _MOST_LINES = 3
+_HOSTS = ("worker_hosts", "ps_hosts")
 _SPECS = {spec.name: spec for spec in FLAGS}
-_LEFT_OUT = (*RESERVED, labels.FLAG)
+_LEFT_OUT = (*RESERVED, labels.FLAG, *ADDRESSES)
 
 
 def settling_pairs(comparison: Comparison, entry: ComparedConfiguration) -> int:
@@ -30,6 +33,8 @@ def settling_pairs(comparison: Comparison, entry: ComparedConfiguration) -> int:
     result = entry.main
     needed, measured = result.judgement.needed, min(len(result.base), len(result.new))
     if isinstance(entry.base[0], MeasuredReduction) or too_noisy(result):
+        return 0
+    if _machines(entry) > 1:
         return 0
     if needed is None:
         enough = processes_needed(
@@ -74,10 +79,11 @@ def _command(entry: ComparedConfiguration, comparison: Comparison, pairs: int) -
         if set(words) - set(common)
     ]
     sides = [*_checkouts(entry), *own]
+    job = _job(entry.new[-1])
     if sides:
-        return shlex.join(["cnnbench", "ab", f"--pairs={pairs}", *sides, "--", *common])
+        return shlex.join(["cnnbench", "ab", f"--pairs={pairs}", *job, *sides, "--", *common])
     # What makes the sides differ is not in the records: more of each, by whoever knows it.
-    run = shlex.join(["cnnbench", *common])
+    run = shlex.join(["cnnbench", *(["launch", *job, "--"] if job else ()), *common])
     base_file, new_file = (
         f"{shlex.quote(label)}/more-$i.json"
         for label in (comparison.base_label, comparison.new_label)
@@ -94,6 +100,23 @@ def _flags(measurement: Measurement) -> list[str]:
         for name in measurement.explicit_flags
         if name in _SPECS and name not in _LEFT_OUT and measurement.config.get(name) is not None
     ]
+
+
+def _job(measurement: Measurement) -> tuple[str, ...]:
+    """The flags for the processes of the job that was measured; none for one process."""
+    workers, ps = (split_hosts(measurement.config.get(name)) for name in _HOSTS)
+    if not workers:
+        return ()
+    from cnnbench.campaigns.launch.tasks import JobLayout  # late: most records need none of it
+
+    controller = bool(measurement.config.get("controller_host"))
+    return JobLayout(workers=len(workers), ps=len(ps), controller=controller).flags
+
+
+def _machines(entry: ComparedConfiguration) -> int:
+    """Number of machines with processes of the job that was measured."""
+    addresses = (split_hosts(entry.new[-1].config.get(name)) for name in _HOSTS)
+    return len({address.rpartition(":")[0] for those in addresses for address in those})
 
 
 def _checkouts(entry: ComparedConfiguration) -> list[str]:

@@ -173,7 +173,7 @@ def _canonical(flags: Sequence[str]) -> dict[str, str]:
 
 
 def _show(plan: SweepPlan, options: SweepFlags) -> int:
-    from cnnbench.campaigns.processes.child import program
+    from cnnbench.campaigns.processes.program import program
     from cnnbench.campaigns.sweep.planning import ordered
     from cnnbench.campaigns.sweep.runner import arguments
 
@@ -210,7 +210,7 @@ def _run(
     with_more: Callable[[int], str],
 ) -> int:
     from cnnbench.campaigns.processes.campaign import Campaign
-    from cnnbench.campaigns.processes.child import program
+    from cnnbench.campaigns.processes.program import program
     from cnnbench.campaigns.sweep.runner import Sweep
     from cnnbench.campaigns.sweep.store import Store
     from cnnbench.campaigns.sweep.summary import advice, exit_code, summarise, table

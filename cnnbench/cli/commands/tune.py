@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from cnnbench.cli.commands import (
     write_output,
 )
 from cnnbench.cli.commands.ab import MeasuringFlags
+from cnnbench.cli.commands.launch import JOB_FLAGS, JobFlags
 from cnnbench.errors import ExitCode, FlagError
 from cnnbench.flags import FLAGS, parse_flags
 from cnnbench.flags.declare import flag, flag_of, specs_of, words
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from cnnbench.campaigns.tune.bench import BenchSetting
     from cnnbench.campaigns.tune.dimensions import SearchSituation
     from cnnbench.campaigns.tune.session import TuneQuestion
-    from cnnbench.campaigns.tune.space import Space
+    from cnnbench.campaigns.tune.space import FlagGroup, Space
     from cnnbench.records.tune import TuneDocument
 
 _ABOUT = """\
@@ -41,6 +42,7 @@ to compare their weights. Flags of runs that are given are fixed.
 
   cnnbench tune --model=resnet50 --num_gpus=8 --minutes=30
   cnnbench tune --model=resnet50 --num_gpus=8 --allow=precision --write_flagfile=fast.flags
+  cnnbench tune --model=resnet50 --num_gpus=4 --workers=2
   cnnbench tune --model=lenet --num_gpus=2 --list
 """
 
@@ -54,16 +56,21 @@ use; 130 interrupted (go on with --resume).
 """
 
 _SUFFIXES = (".svg", ".png", ".pdf")
+_MOST_MINUTES = 10080.0
 _LANES = 8
 """Processes that are alive at once at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class TuneFlags:
+class TuneFlags(JobFlags):
     """Flags of the command."""
 
     minutes: float = flag(
-        30.0, "Time for all of it, in minutes; about that.", above=0.0, maximum=10080.0
+        30.0,
+        "Time for all of it, in minutes; about that. With --resume more may be given: the search "
+        "goes on where its time was up.",
+        above=0.0,
+        maximum=_MOST_MINUTES,
     )
     space: str | None = flag(
         None,
@@ -108,16 +115,16 @@ class TuneFlags:
     )
 
 
-_OWN = specs_of(TuneFlags)
+_OWN = (*specs_of(TuneFlags), *JOB_FLAGS)
 _RUN = {spec.name: spec for spec in (*OBSOLETE, *FLAGS)}
 HELP = (_ABOUT, [("Flags", _OWN)], _EXIT_CODES)
 
-_ONE_PROCESS = "cnnbench tune measures jobs of one process"
+_OF_JOBS = "is set for every process; --workers, --ps and --controller make a job"
 _REFUSED = {
     **dict.fromkeys(sides.RESERVED, "is set by the command: every process keeps its own files"),
     **dict.fromkeys(("eval", "input_only"), "cannot go with tune, which times training steps"),
     "export_dir": "cannot go with tune: every process would write there",
-    "job_name": _ONE_PROCESS,
+    **dict.fromkeys(("job_name", "worker_hosts", "ps_hosts", "controller_host"), _OF_JOBS),
     **dict.fromkeys(
         ("trace_file", "tfprof_file", "profile_layers", "graph_file"),
         "cannot go with tune: every process would write there",
@@ -175,7 +182,7 @@ def _check(options: TuneFlags, of_runs: Mapping[str, Any]) -> None:
         if of_runs.get(name):
             raise FlagError(name, _RUN[name].text(of_runs[name]), reason)
     if of_runs.get("cluster", "flags") != "flags":
-        raise FlagError("cluster", of_runs["cluster"], _ONE_PROCESS)
+        raise FlagError("cluster", of_runs["cluster"], _OF_JOBS)
     if options.resume and options.results is None:
         raise FlagError("resume", "true", "needs --results, the folder of the search to go on with")
     kind = options.format if options.format == "csv" else f"{options.format} of tune"
@@ -198,7 +205,7 @@ def _question(
     """What is searched; every flag is checked."""
     from cnnbench.campaigns.tune.dimensions import SearchSituation
     from cnnbench.campaigns.tune.session import TuneQuestion
-    from cnnbench.campaigns.tune.space import CandidateMaker, Space
+    from cnnbench.campaigns.tune.space import CandidateMaker, Space, assumed_mode
     from cnnbench.judge.compare import Policy
     from cnnbench.machine.gpu import gpu_memory
     from cnnbench.machine.memory import main_memory
@@ -214,33 +221,37 @@ def _question(
         fixed["device"] = "cpu"  # so that what needs GPUs is dropped, and does not fail
     allowed = frozenset(words(options.allow))
     memory = gpu_memory() if on_gpu else main_memory()
-    first = CandidateMaker(Space(fixed=fixed, groups=(), allowed=allowed))({})
+    layout = options.layout_if_several
+    given = Space(fixed=fixed, groups=(), allowed=allowed, assumed=assumed_mode(fixed, layout))
+    first = CandidateMaker(given, layout=layout)({})
     config = first.resolved.config
     situation = SearchSituation(
-        towers=int(config["num_gpus"]),
+        towers=options.workers * int(config["num_gpus"]),
         on_gpu=on_gpu,
         trains=not config["forward_only"],
         from_files=config["data_dir"] is not None,
         cpus=int(facts.get("usable_cpus") or facts.get("logical_cpus") or 1),
         batch_size=first.resolved.batch_size,
+        workers=options.workers,
     )
-    space = _space(options, fixed, situation)
+    space = replace(given, groups=_groups(options, given, situation))
     return TuneQuestion(
         space=space,
         first=first,
-        make=CandidateMaker(space, memory),
+        make=CandidateMaker(space, memory, layout),
         policy=Policy().replace(threshold=options.threshold / 100),
         seconds=60 * options.minutes,
         command=("cnnbench", "tune", *argv),
     )
 
 
-def _space(options: TuneFlags, fixed: Mapping[str, str], situation: SearchSituation) -> Space:
+def _groups(options: TuneFlags, given: Space, situation: SearchSituation) -> tuple[FlagGroup, ...]:
+    """What is varied, besides the flags that are given."""
     from cnnbench.campaigns.tune.space import default_space, read_space
 
     if options.space is not None:
-        return read_space(options.space, fixed, words(options.allow))
-    return default_space(fixed, situation, words(options.allow))
+        return read_space(options.space, given.fixed, given.allowed).groups
+    return default_space(given.fixed, situation, given.allowed, given.mode).groups
 
 
 def _listed(question: TuneQuestion) -> str:
@@ -273,12 +284,18 @@ def _run(
         "space": {group.name: group.choices for group in question.space.groups},
         "allow": sorted(question.space.allowed),
         "threshold": options.threshold,
+        "job": () if options.layout_if_several is None else options.layout.flags,
         "seed": seed,
         "machine or software": environment_identity(facts),
     }
     with TuneFolder(name, asked, resume=options.resume) as folder:
         for notice in question.first.resolved.notices:
             reporter.notice(notice)
+        if question.space.assumed:
+            reporter.notice(
+                f"--variable_update={question.space.mode} is tried first, as if it were given: "
+                "that of runs without the flag needs --ps"
+            )
         choices = sum(len(group.choices) for group in question.space.groups)
         reporter.notice(
             f"{count(choices, 'combination', 'combinations')} of flags in "
@@ -291,13 +308,17 @@ def _run(
         except KeyboardInterrupt:
             reporter.notice(f"to go on: {shlex.join(_again(argv, name))}")
             raise
+    if _ended_early(outcome):
+        again = _again(argv, name, minutes=f"{min(2 * options.minutes, _MOST_MINUTES):g}")
+        reporter.notice(f"to go on with more time: {shlex.join(again)}")
     if options.plot is not None:
         from cnnbench.base.charts.draw import render
         from cnnbench.campaigns.tune.text import chart
         from cnnbench.records.files import write_bytes
 
         config = question.first.resolved.config
-        title = f"Race of flags: {config['model']} on {config['num_gpus']} devices"
+        towers = options.workers * int(config["num_gpus"])
+        title = f"Race of flags: {config['model']} on {count(towers, 'device', 'devices')}"
         drawn = chart(found, question.first, title)
         content = render([drawn], Path(options.plot).suffix.lower()[1:], title)
         write_bytes("plot", options.plot, content)
@@ -311,14 +332,15 @@ def _setting(
     reporter: Reporter,
 ) -> BenchSetting:
     from cnnbench.campaigns.ab.turns import obstacle
+    from cnnbench.campaigns.launch.tasks import chief_flags
     from cnnbench.campaigns.tune.bench import BenchSetting
     from cnnbench.flags import parse_args
     from cnnbench.machine.memory import main_memory
     from cnnbench.run.driver.plan import make_plan
 
-    lanes = 1
+    lanes, layout = 1, options.layout_if_several
     if options.pairing != "alternate":
-        params = parse_args(question.first.flags).params
+        params = parse_args(chief_flags(layout, question.first.flags)).params
         found = obstacle(params, make_plan(params))
         if found is None:
             lanes = _LANES
@@ -328,7 +350,9 @@ def _setting(
             reporter.notice(
                 f"processes run one after the other, since they cannot step in turn: {found}"
             )
-    return BenchSetting(seed=seed, timeout=options.timeout, lanes=lanes, memory=main_memory())
+    return BenchSetting(
+        seed=seed, timeout=options.timeout, lanes=lanes, memory=main_memory(), layout=layout
+    )
 
 
 def _report(outcome: TuneDocument, options: TuneFlags, reporter: Reporter) -> int:
@@ -351,7 +375,19 @@ def _report(outcome: TuneDocument, options: TuneFlags, reporter: Reporter) -> in
     return ExitCode.INCONCLUSIVE if outcome.verdict == OPEN else ExitCode.OK
 
 
-def _again(argv: Sequence[str], folder: str) -> list[str]:
-    """The command line that goes on."""
-    rest = sides.without(argv, ("results",), ("resume",))
-    return ["cnnbench", "tune", f"--results={folder}", "--resume", *rest]
+def _ended_early(outcome: TuneDocument) -> bool:
+    """Whether more time could change the answer."""
+    from cnnbench.campaigns.tune.outcome import UNTRIED
+    from cnnbench.campaigns.tune.race import BEHIND
+    from cnnbench.records.tune import OPEN
+
+    if outcome.failure:
+        return False
+    return outcome.verdict == OPEN or any(row.left in (UNTRIED, BEHIND) for row in outcome.rows)
+
+
+def _again(argv: Sequence[str], folder: str, **instead: object) -> list[str]:
+    """The command line that goes on, with other values of some flags."""
+    rest = sides.without(argv, ("results", *instead), ("resume",))
+    flags = [f"--{name}={value}" for name, value in {"results": folder, **instead}.items()]
+    return ["cnnbench", "tune", *flags, "--resume", *rest]

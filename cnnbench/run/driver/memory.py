@@ -114,6 +114,23 @@ def estimate(params: Params, plan: Plan, kind: str) -> MemoryEstimate:
     return max(step, evaluation, key=lambda one: one.total)
 
 
+def total_of_job(params: Params, plan: Plan) -> int:
+    """Bytes of all processes of a job together, as if they were on one machine; on GPUs of each.
+
+    A run in one process is a job of that process.
+    """
+    if not computes_on_cpu(params):
+        return estimate(params, plan, "gpu").total
+    job, size = plan.job, sum(one.bytes for one in plan.spec.variables)
+    worker = estimate(params, plan, "cpu").total
+    if plan.trains and job.client_per_worker and job.num_workers > 1:
+        worker += 2 * size  # gradients that are joined, and those of all workers that arrive
+    serving = len(job.tasks) - job.num_workers
+    # On the ps tasks together: variables, their slots, and the gradients that are added up.
+    held = 2 + len(OPTIMIZERS[params.optimizer].slots) if plan.trains else 1
+    return job.num_workers * worker + serving * PROCESS_BYTES + (held * size if job.ps else 0)
+
+
 def _process(kind: str) -> int:
     return PROCESS_BYTES if kind == "cpu" else 0
 

@@ -11,6 +11,7 @@ import pytest
 from cnnbench.campaigns.ab import flags as flags_of_sides
 from cnnbench.campaigns.ab.flags import check, names, print_answer, refuse
 from cnnbench.campaigns.ab.side import Side, SideFlags
+from cnnbench.campaigns.launch.tasks import JobLayout
 from cnnbench.errors import FlagError, UsageError
 
 PLUGIN = """
@@ -31,7 +32,7 @@ def answered_here(monkeypatch, capsys):
     """The question of `check` is answered in this process, which saves the start of another one."""
 
     def ask(side, code, *flags, ours, seconds):
-        print_answer(flags)
+        print_answer(*flags)
         return SimpleNamespace(stdout=capsys.readouterr().out.encode())
 
     monkeypatch.setattr(flags_of_sides, "ask", ask)
@@ -81,6 +82,18 @@ def test_a_side_may_have_a_mode_of_a_plug_in():
     own = (f"--variable_mgr_plugin={local_sgd.PLUGIN}", f"--variable_update={local_sgd.MODE}")
     found = check(Side(flags=("--model=lenet", "--num_gpus=2", *own)))
     assert found.config["variable_update"] == local_sgd.MODE
+
+
+@pytest.mark.usefixtures("answered_here")
+def test_flags_of_a_job_are_checked_for_all_of_its_processes():
+    flags = ("--model=lenet", "--device=cpu", "--num_gpus=2", "--batch_size=3")
+    found = check(Side(flags=flags, layout=JobLayout(workers=2, ps=1)))
+    assert len(found.config["worker_hosts"].split(",")) == 2
+    assert found.no_turns == "a job of several processes keeps all of them at work"
+    with pytest.raises(UsageError, match="--ps=0: "):
+        check(Side(flags=flags, layout=JobLayout(workers=2)))
+    with pytest.raises(UsageError, match="--worker_hosts=a:1: is set by launch"):
+        check(Side(flags=(*flags, "--worker_hosts=a:1"), layout=JobLayout(workers=2, ps=1)))
 
 
 @pytest.mark.usefixtures("answered_here")

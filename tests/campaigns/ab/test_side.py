@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from cnnbench.campaigns.ab.flags import side_differences
-from cnnbench.campaigns.ab.side import Side, own_checkout
+from cnnbench.campaigns.ab.side import Side, measuring
+from cnnbench.campaigns.launch.tasks import JobLayout
+from cnnbench.campaigns.processes.program import own_checkout
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -32,6 +34,27 @@ def test_the_command_of_a_plain_side():
     assert command[-3:] == ("run", "--model=lenet", "--result_json=/r/1.json")
     assert command[3] == own_checkout()
     assert side.is_this_cnnbench
+
+
+def test_a_job_is_launched_and_its_chief_writes_the_record(tmp_path):
+    side = Side(flags=("--model=lenet",), layout=JobLayout(workers=2, ps=1))
+    record = tmp_path / "1.json"
+    words = ("launch", "--workers=2", "--ps=1", "--", "--model=lenet", f"--result_json={record}")
+    assert side.command(record)[4:] == words
+    found = measuring(side, record, tmp_path / "log")
+    assert found.words == side.command(record)
+    assert found.blank.command == ("cnnbench", *words[:-1])
+    assert found.environment == {}
+
+
+def test_a_launch_of_another_interpreter_looks_for_itself_where_it_is_installed(tmp_path):
+    side = Side(layout=JobLayout(workers=2), python="/opt/python", variables={"A": "1"})
+    assert side.environment == {"PYTHONSAFEPATH": "1", "A": "1"}
+    (tmp_path / "cnnbench").mkdir()
+    (tmp_path / "cnnbench" / "__init__.py").touch()
+    own = Side(layout=side.layout, python="/opt/python", checkout=tmp_path)
+    assert own.environment == {}
+    assert Side(python="/opt/python").environment == {}
 
 
 def test_what_lies_in_the_working_directory_is_not_imported(tmp_path):

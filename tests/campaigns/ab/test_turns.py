@@ -10,6 +10,7 @@ import pytest
 from cnnbench.campaigns.ab import turns
 from cnnbench.campaigns.ab.flags import print_answer
 from cnnbench.campaigns.ab.side import Side, SideFlags
+from cnnbench.campaigns.launch.tasks import JobLayout
 from cnnbench.flags import Params
 from cnnbench.machine.memory import Memory
 from cnnbench.run.driver.plan import make_plan
@@ -55,7 +56,7 @@ def test_no_files_are_read_ahead(tmp_path):
 
 
 def test_the_answer_about_flags_says_it(capsys):
-    print_answer(["--model=lenet", "--device=gpu"])
+    print_answer("null", "--model=lenet", "--device=gpu")
     assert "--allow_growth" in json.loads(capsys.readouterr().out.splitlines()[-1])["no_turns"]
 
 
@@ -80,3 +81,10 @@ def test_another_cnnbench_is_asked(tmp_path):
     assert found == "side B: its cnnbench is of a version that cannot"
     known["a"] = SideFlags(no_turns="it is so")
     assert turns.sides_obstacle({"a": Side(), "b": Side()}, known) == "side A: it is so"
+
+
+def test_jobs_keep_all_of_their_processes_at_work():
+    # Of another cnnbench nothing else is known.
+    job = Side(python=sys.executable, layout=JobLayout(workers=2))
+    found = turns.sides_obstacle({"a": job, "b": job}, {})
+    assert found == "side A: a job of several processes keeps all of them at work"

@@ -12,9 +12,11 @@ from cnnbench.base.jobs.job import Task
 from cnnbench.campaigns.launch.tasks import (
     JobLayout,
     check,
+    chief_flags,
     gpu_variables,
     log_of,
     on_cores,
+    run_words,
     shares_of_cores,
     task_flags,
 )
@@ -122,3 +124,23 @@ def test_a_mode_that_is_coordinated_gets_a_controller():
     coordinated = layout.with_coordinator(flags)
     assert coordinated == JobLayout(workers=2, ps=1, controller=True)
     assert check(coordinated, flags, None).job_name == "controller"
+
+
+def test_the_command_line_of_a_run_and_of_a_job_of_runs():
+    flags = ("--model=lenet", "--xla")
+    assert run_words(None, flags) == ("run", *flags)
+    words = ("launch", "--workers=2", "--ps=1", "--controller", "--", *flags)
+    assert run_words(JobLayout(workers=2, ps=1, controller=True), flags) == words
+    assert run_words(JobLayout(workers=3), flags)[:3] == ("launch", "--workers=3", "--")
+
+
+def test_a_job_is_described_by_the_checked_flags_of_its_chief():
+    flags = ("--model=lenet", "--device=cpu")
+    assert chief_flags(None, (*flags, "--no_such")) == (*flags, "--no_such")
+    found = chief_flags(JobLayout(workers=2, ps=1), flags)
+    assert found[:2] == flags
+    assert {"--job_name=worker", "--task_index=0"} < set(found)
+    with pytest.raises(FlagError, match="--ps=0: --variable_update=parameter_server with launch"):
+        chief_flags(JobLayout(workers=2), flags)
+    coordinated = (*flags, "--variable_update=parameter_server_strategy")
+    assert "--job_name=controller" in chief_flags(JobLayout(workers=2, ps=1), coordinated)

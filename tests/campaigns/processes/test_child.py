@@ -12,7 +12,7 @@ import pytest
 from children import PATIENCE, gone, wait_for
 
 from cnnbench.campaigns.processes import child
-from cnnbench.campaigns.processes.child import Command, oom_kills, program
+from cnnbench.campaigns.processes.child import Command, oom_kills
 from cnnbench.machine.host import Host
 
 pytestmark = pytest.mark.timeout(60)
@@ -173,13 +173,3 @@ GROUP, VMSTAT = "proc/self/cgroup", "proc/vmstat"
 )
 def test_oom_kill_counters_of_both_versions_of_control_groups(root, files, count):
     assert oom_kills(Host(root(files))) == count
-
-
-def test_program_is_this_cnnbench(monkeypatch, tmp_path):
-    monkeypatch.setattr("sys.argv", ["-c"])
-    assert program()[1:] == ("-m", "cnnbench")
-    script = tmp_path / "cnnbench"
-    script.write_text("")
-    monkeypatch.setattr("sys.argv", [str(script), "sweep"])
-    assert program()[1:] == (str(script),)
-    assert os.path.samefile(program()[0], sys.executable)

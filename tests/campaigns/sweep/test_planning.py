@@ -443,11 +443,9 @@ def test_mistakes_in_jobs(plan, settings, message):
 def test_jobs(plan):
     job, other = plan(LAUNCH.format("flags: {num_gpus: 2}")).cases
     assert arguments(Item(job, 1)) == (
-        *("launch", "--workers=2", "--ps=1", "--controller=false", "--"),
+        *("launch", "--workers=2", "--ps=1", "--"),
         *("--model=lenet", "--num_batches=1", "--num_gpus=2"),
     )
-    assert arguments(Item(other, 1))[:5] == (
-        *("launch", "--workers=3", "--ps=0", "--controller=true", "--"),
-    )
+    assert arguments(Item(other, 1))[:4] == ("launch", "--workers=3", "--controller", "--")
     assert job.resolved.config["worker_hosts"].count("localhost:") == 2
     assert plan(LAUNCH.format("flags: {num_gpus: 2}")).cases[0].key == job.key

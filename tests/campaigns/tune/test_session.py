@@ -6,19 +6,25 @@ import io
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import forked
 import pytest
 
 from cnnbench.base.text.progress import Reporter
+from cnnbench.campaigns.launch.tasks import JobLayout
 from cnnbench.campaigns.processes import campaign, child
 from cnnbench.campaigns.processes.campaign import Campaign
+from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.results_dir import Journal
-from cnnbench.campaigns.tune import final, race
+from cnnbench.campaigns.strategies.weights import WeightDistance
+from cnnbench.campaigns.tune import final, race, session
 from cnnbench.campaigns.tune.bench import BenchSetting, RaceBench
 from cnnbench.campaigns.tune.final import Weights
 from cnnbench.campaigns.tune.results import TuneFolder, seed_of
+from cnnbench.campaigns.tune.search import SearchOutcome
 from cnnbench.campaigns.tune.session import TuneQuestion, tune
 from cnnbench.campaigns.tune.space import AS_GIVEN, CandidateMaker, FlagGroup, Space
 from cnnbench.errors import BenchmarkError, FlagError
@@ -73,6 +79,11 @@ def run(
         return found
 
     return run
+
+
+def events(folder: Path) -> list[dict[str, Any]]:
+    """What a search has noted."""
+    return list(Journal(folder / "results" / "journal.jsonl").read())
 
 
 def test_the_fastest_is_found_and_proven(
@@ -134,7 +145,12 @@ def test_an_interrupted_search_goes_on_where_it_was(
     assert (tmp_path / "trace").read_text().split() == order[:5]
     with pytest.raises(FlagError, match="go on with what is there by --resume, or name another"):
         run()
+    journal = tmp_path / "results" / "journal.jsonl"
+    began = "2026-01-02T03:04:05+00:00"
+    first = events(tmp_path)[0]["time"]
+    journal.write_text(journal.read_text().replace(first, began, 1))
     resumed = run(by_flag=FAST, resume=True)
+    assert resumed.started_at == began
     found = (tmp_path / "trace").read_text().split()
     assert found.count(at) == 2
     assert found[:5] == order[:5]
@@ -153,6 +169,68 @@ def test_a_search_with_too_little_time_says_so(run: Callable[..., TuneDocument])
     if found.verdict == "open":
         assert "--minutes=1 would be enough" in found.reason
     assert any(row.left == "untried" for row in found.rows)
+
+
+def test_more_time_lets_a_search_go_on_where_its_time_was_up(
+    run: Callable[..., TuneDocument], tmp_path: Path
+) -> None:
+    short = run(seconds=1.0, by_flag=FAST)
+    assert any(row.left == "untried" for row in short.rows)
+    assert short.verdict in ("open", "none")
+    before = (tmp_path / "trace").read_text().split()
+    assert run(seconds=1.0, by_flag=FAST, resume=True).rows == short.rows
+    assert (tmp_path / "trace").read_text().split() == before  # no more time, nothing more
+    found = run(seconds=120.0, by_flag=FAST, resume=True)
+    assert (found.verdict, found.leader) == ("faster", "variable_update=replicated")
+    assert not any(row.left == "untried" for row in found.rows)
+    assert found.budget_seconds == 120.0
+    done = (tmp_path / "trace").read_text().split()
+    assert done[: len(before)] == before
+    assert len(set(done)) == len(done) > len(before)  # what was measured stays
+    os.rename(tmp_path / "results", tmp_path / "before")
+    (tmp_path / "trace").unlink()
+    whole = run(seconds=120.0, by_flag=FAST)
+    assert set((tmp_path / "trace").read_text().split()) == set(done)  # the same way
+    assert (whole.leader, whole.command) == (found.leader, found.command)
+
+
+def test_a_final_that_had_time_for_few_pairs_gets_more_at_half_the_level(
+    run: Callable[..., TuneDocument], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RaceBench, "final_seconds", 7.0)
+    say = {"by_flag": {"--variable_update=replicated": 1.03}, "scatter": 0.1}
+    short = run(**say)
+    assert (short.verdict, short.pairs) == ("open", 8)
+    found = run(seconds=300.0, resume=True, **say)
+    assert found.pairs > 8
+    plans = [event["plan"] for event in events(tmp_path) if event["event"] == "final"]
+    assert [(plan["pairs"], plan["number"]) for plan in plans] == [(8, 1), (16, 1)]
+    assert plans[1]["alpha"] == plans[0]["alpha"] / 2
+    done = (tmp_path / "trace").read_text().split()
+    assert len(set(done)) == len(done)
+
+
+def test_a_leader_that_is_proven_stays_until_another_one_is(
+    run: Callable[..., TuneDocument], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proven = run(by_flag=FAST)
+    searched = session.search
+
+    def another(*args: Any) -> SearchOutcome:
+        return replace(searched(*args), leader=args[2]({"variable_update": "mirrored_strategy"}))
+
+    monkeypatch.setattr(session, "search", another)
+    found = run(seconds=600.0, by_flag=FAST, resume=True)
+    assert list((tmp_path / "results" / "final-2").glob("a/*.json"))
+    assert (found.verdict, found.leader) == ("faster", proven.leader)
+    assert (found.command, found.gain) == (proven.command, proven.gain)
+    # Time that is spent on pairs counts.
+    assert found.seconds > proven.seconds
+    folder = TuneFolder(str(tmp_path / "results"), {"flags": FIXED, "seed": 3}, resume=True)
+    with folder:
+        assert folder.seconds_of_pairs > 0
+        numbers = {event["plan"]["number"] for event in folder.events("final")}
+    assert numbers == {1, 2}
 
 
 def test_another_search_is_refused(run: Callable[..., TuneDocument], tmp_path: Path) -> None:
@@ -188,3 +266,45 @@ def test_weights_of_the_leader_are_compared_by_training(
     assert found.alike is True
     assert found.text.startswith("weights are the same after 3 steps, ")
     assert not (tmp_path / "results" / "checkpoints").exists()
+
+
+def test_weights_of_jobs_are_trained_by_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained: list[list[str]] = []
+
+    class Standing(Campaign):
+        def run(self, commands: Any, timeout: float, turn_seconds: float = 0.0) -> list[Ended]:
+            trained.extend(list(one.words) for one in commands)
+            return [Ended(0, 0.0, status="ok") for _ in commands]
+
+    same = {"tuned": WeightDistance(0.0)}
+    monkeypatch.setattr("cnnbench.campaigns.strategies.weights.between", lambda folders: same)
+    fixed = {"model": "trivial", "device": "cpu", "variable_update": "parameter_server"}
+    layout = JobLayout(workers=2, ps=1)
+    space = Space(fixed=fixed, groups=())
+    make = CandidateMaker(space, layout=layout)
+    with TuneFolder(str(tmp_path / "results"), {}, resume=False) as folder:
+
+        def compared(maker: CandidateMaker) -> Weights:
+            end = final.Final(
+                space=space,
+                first=maker({}),
+                folder=folder,
+                campaign=Standing(Reporter(io.StringIO())),
+                budget=None,
+                bench=None,
+                setting=BenchSetting(seed=1, timeout=120.0, layout=layout),
+                policy=Policy(),
+            )
+            return end.weights(maker({"local_parameter_device": "cpu"}))
+
+        assert compared(make) == Weights("weights are the same after 3 steps, all bits", True)
+        assert len(trained) == 2
+        for words in trained:
+            at = words.index("launch")
+            assert words[at : at + 4] == ["launch", "--workers=2", "--ps=1", "--"]
+            assert any(word.startswith("--train_dir=") for word in words)
+        apart = replace(space, fixed={**fixed, "cross_replica_sync": "false"})
+        found = compared(CandidateMaker(apart, layout=layout))
+    assert found == Weights("weights are not compared: workers train asynchronously")

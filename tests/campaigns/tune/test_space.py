@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from cnnbench.campaigns.launch.tasks import JobLayout
 from cnnbench.campaigns.tune.dimensions import (
     ALLOWABLE,
     CHANGES,
@@ -20,14 +22,17 @@ from cnnbench.campaigns.tune.space import (
     CandidateMaker,
     Field,
     Space,
+    assumed_mode,
     by_reason,
     default_space,
     field_of,
+    name_of,
     read_space,
 )
 from cnnbench.errors import UsageError
 from cnnbench.flags import FLAGS
 from cnnbench.machine.memory import Memory
+from cnnbench.run.driver.memory import PROCESS_BYTES
 
 LENET = {"model": "lenet", "device": "cpu", "num_gpus": "2", "batch_size": "8"}
 OWN_BATCH = {name: text for name, text in LENET.items() if name != "batch_size"}
@@ -66,6 +71,105 @@ def test_the_space_of_several_towers_on_a_cpu() -> None:
     assert all(one.changes == () for one in every)
     keys = [one.key for one in found["aggregation"].candidates]
     assert len(set(keys)) == len(keys)
+
+
+TWO_WORKERS = SearchSituation(towers=2, on_gpu=False, cpus=4, batch_size=8, workers=2)
+ONE_EACH = {**LENET, "num_gpus": "1"}
+
+
+def fields_of_jobs(
+    space: Space, layout: JobLayout, memory: Memory | None = None
+) -> dict[str, Field]:
+    space = replace(space, assumed=assumed_mode(space.fixed, layout))
+    make = CandidateMaker(space, memory, layout)
+    return {group.name: field_of(group, make({}), make) for group in space.groups}
+
+
+def test_the_space_of_several_workers() -> None:
+    layout = JobLayout(workers=2)
+    mode = assumed_mode(ONE_EACH, layout)
+    assert mode == {"variable_update": "collective_all_reduce"}
+    space = default_space(ONE_EACH, TWO_WORKERS, (), mode["variable_update"])
+    aggregation = fields_of_jobs(space, layout)["aggregation"]
+    first = aggregation.candidates[0]
+    assert (first.name, first.settings) == (AS_GIVEN, {})
+    assert first.flags[-1] == "--variable_update=collective_all_reduce"
+    assert first.resolved.global_batch == 16
+    assert {
+        "gradient_repacking=8",
+        "variable_update=multi_worker_mirrored_strategy",
+        "variable_update=distributed_all_reduce all_reduce_spec=pscpu:32K:xring",
+        "variable_update=distributed_all_reduce all_reduce_spec=tree gradient_repacking=8",
+    } <= set(names(aggregation))
+    reasons = {one.name: one.reason for one in aggregation.dropped}
+    assert reasons["variable_update=replicated"].startswith(
+        "--variable_update=replicated: works in one process only; with launch "
+    )
+    assert reasons["variable_update=parameter_server"].startswith("--ps=0: ")
+    # A candidate that names the mode has not that of the flags as given.
+    chosen = [one for one in aggregation.candidates if "variable_update" in one.settings]
+    assert all(sum("variable_update" in flag for flag in one.flags) == 1 for one in chosen)
+    in_one = default_space(LENET, TWO_TOWERS, ())
+    assert not any("distributed_all_reduce all_reduce_spec=tree" in n for n in _names(in_one))
+
+
+def _names(space: Space) -> list[str]:
+    return [name_of(choice) for group in space.groups for choice in group.choices]
+
+
+@pytest.mark.parametrize(
+    ("fixed", "layout", "mode"),
+    [
+        ({}, None, {}),
+        ({}, JobLayout(workers=2, ps=1), {}),
+        ({"variable_update": "parameter_server"}, JobLayout(workers=2), {}),
+        (
+            {},
+            JobLayout(workers=2, controller=True),
+            {"variable_update": "distributed_all_reduce", "all_reduce_spec": "pscpu:32K:xring"},
+        ),
+        (
+            {"all_reduce_spec": "xring"},
+            JobLayout(workers=2, controller=True),
+            {"variable_update": "distributed_all_reduce"},
+        ),
+    ],
+)
+def test_the_mode_of_a_job_whose_flags_name_none(
+    fixed: dict[str, str], layout: JobLayout | None, mode: dict[str, str]
+) -> None:
+    assert assumed_mode(fixed, layout) == mode
+
+
+def test_ps_tasks_make_other_candidates() -> None:
+    found = fields_of_jobs(default_space(ONE_EACH, TWO_WORKERS, ()), JobLayout(workers=2, ps=1))
+    assert names(found["aggregation"])[:2] == [AS_GIVEN, "local_parameter_device=cpu"]
+    assert "variable_update=distributed_replicated" in names(found["aggregation"])
+
+
+def test_all_processes_of_a_job_need_memory() -> None:
+    layout = JobLayout(workers=3, ps=1)
+    make = CandidateMaker(Space(fixed=ONE_EACH, groups=()))
+    one = make({}).resolved.needed_bytes
+    job = CandidateMaker(Space(fixed=ONE_EACH, groups=()), layout=layout)({}).resolved.needed_bytes
+    assert job > 3 * one + PROCESS_BYTES
+    space = default_space(OWN_BATCH, TWO_WORKERS, ("batch_size",))
+    between = Memory(total=job, available=round(job / 0.95))
+    dropped = fields_of_jobs(space, layout, between)["computing"].dropped
+    assert {one.reason.partition(" about ")[0] for one in dropped} == {"takes"}
+
+
+def test_a_coordinator_lets_workers_train_asynchronously(space: Callable[..., Space]) -> None:
+    text = "entries:\n  - {name: a, matrix: {variable_update: [parameter_server_strategy]}}\n"
+    for allowed, changes in (((), None), (("consistency",), ("consistency",))):
+        found = space(text, fixed=ONE_EACH, allowed=allowed)
+        (field,) = fields_of_jobs(found, JobLayout(workers=2, ps=1)).values()
+        if changes is None:
+            (dropped,) = field.dropped
+            assert dropped.reason.endswith("allow it with --allow=consistency")
+        else:
+            assert field.candidates[1].changes == changes
+            assert field.candidates[1].resolved.asynchronous
 
 
 def test_flags_that_are_given_are_fixed() -> None:

@@ -306,3 +306,39 @@ def test_a_real_process_of_each_side(tmp_path, monkeypatch, capsys):
     assert len(record.step_seconds) == 3
     assert record.turns is not None  # both were alive
     assert record.turns.starts[0] == 1
+
+
+def test_sides_that_are_jobs(ab, tmp_path, capsys):
+    knows = ('--a_env=FAKE={"launches": true}', '--b_env=FAKE={"launches": true, "speed": 50}')
+    assert ab("--workers=2", "--ps=1", *knows, "--pairs=6", "--explain=never") == 1
+    out, err = capsys.readouterr()
+    assert "1 slower" in out  # although every job has other ports
+    assert "cannot step in turn: side A: a job of several processes" in err
+    journal = (tmp_path / "results" / "journal.jsonl").read_text().splitlines()
+    sides = json.loads(journal[0])["sides"]
+    assert {side["launch"][0] for side in sides.values()} == {"--workers=2"}
+    for path in (tmp_path / "results").glob("?/*.json"):
+        config = json.loads(path.read_text())["config"]
+        assert [len(config[f"{name}_hosts"].split(",")) for name in ("worker", "ps")] == [2, 1]
+
+
+def test_a_cnnbench_that_cannot_run_jobs_is_refused(ab, tmp_path, capsys):
+    assert ab("--workers=2", '--a_env=FAKE={"launches": true}') == 2
+    out, err = capsys.readouterr()
+    reason = "the cnnbench of side B has no launch, or cannot be started"
+    assert (out, err) == ("", f"cnnbench: error: --workers=2: {reason}\n")
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_real_job_of_each_side(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    flags = ["--model=trivial", "--data_name=cifar10", "--device=cpu", "--batch_size=2"]
+    flags += ["--variable_update=collective_all_reduce", "--num_batches=2"]
+    flags += ["--num_warmup_batches=1", "--peak_flops=1e12", "--quiet_conditions=all"]
+    arguments = ["--workers=2", "--b=--precision=bf16", "--pairs=1", "--burn_in=0", "--results=r"]
+    assert cli.main(["ab", *arguments, "--", *flags]) == 3, capsys.readouterr().err
+    (path,) = (tmp_path / "r" / "b").iterdir()
+    record = RunRecord.from_json(path.read_bytes())
+    assert (record.config["precision"], record.batch.global_) == ("bf16", 4)
+    assert len(record.step_seconds) == 2
+    assert "?" in capsys.readouterr().out

@@ -81,6 +81,25 @@ def test_unlike_machines_and_how_to_allow_them(save, base, tmp_path, capsys):
             "--batch_size=8",
         ),
         (
+            [
+                {"flags": {"batch_size": 8, "worker_hosts": "localhost:1,localhost:2"}},
+                {
+                    "flags": {
+                        "batch_size": 8,
+                        "precision": "bf16",
+                        "worker_hosts": "localhost:3,localhost:4",
+                    }
+                },
+            ],
+            "cnnbench ab --pairs=N --workers=2 --a=--precision=fp32 --b=--precision=bf16 -- "
+            "--model=lenet --batch_size=8",
+        ),
+        (
+            [{"flags": {"batch_size": 8, "worker_hosts": "localhost:1", "ps_hosts": "localhost:2"}}]
+            * 2,
+            "for i in $(seq N); do cnnbench launch --workers=1 --ps=1 -- --model=lenet ",
+        ),
+        (
             [{}, {}],
             "for i in $(seq N); do cnnbench --model=lenet --batch_size=8 --precision=fp32 "
             "--result_json={new}/more-$i.json; done  # and in turn with these as many",
@@ -90,7 +109,7 @@ def test_unlike_machines_and_how_to_allow_them(save, base, tmp_path, capsys):
 def test_what_is_inconclusive_ends_with_the_command_that_would_settle_it(
     save, tmp_path, capsys, parts, command
 ):
-    names = ("model", "batch_size", "precision", "result_json")
+    names = ("model", "batch_size", "precision", "result_json", "worker_hosts", "job_name")
     sides = [
         save(tmp_path / name, factor, explicit_flags=names, **more)
         for name, factor, more in zip(("base", "new"), (1, 0.972), parts, strict=True)
@@ -103,6 +122,14 @@ def test_what_is_inconclusive_ends_with_the_command_that_would_settle_it(
     shown = re.sub(r"(--pairs=|seq )\d+", r"\1N", next_step)
     assert shown.startswith(command.format(new=sides[1]))
     assert err == f"cnnbench: to settle it: {next_step}\n"
+
+
+def test_jobs_on_several_machines_have_no_command_that_would_settle_them(save, tmp_path, capsys):
+    hosts = {"flags": {"worker_hosts": "one:1,other:1"}}
+    sides = [save(tmp_path / name, factor, **hosts) for name, factor in (("a", 1), ("b", 0.972))]
+    assert compare(*sides) == 3
+    out, err = capsys.readouterr()
+    assert ("? inconclusive" in out, err) == (True, "")
 
 
 def test_what_more_runs_will_not_settle_has_no_next_step(save, tmp_path, capsys):

@@ -151,6 +151,16 @@ def test_when_no_log_is_made(with_onednn, capsys, tmp_path, names, device, flag)
     assert "oneDNN" not in capsys.readouterr().err
 
 
+def test_jobs_are_profiled_by_their_chiefs(sides, capsys, tmp_path):
+    words = ["explain", "--workers=2", *sides(launches=True), "--results=why", "--rounds=1"]
+    assert main([*words, "--", "--model=lenet"]) == 0
+    assert " in conv1 (" in capsys.readouterr().out
+    document = json.loads((tmp_path / "why" / "discarded" / "0001-a.discarded").read_text())
+    assert document["config"]["worker_hosts"].count("localhost:") == 2
+    assert main(["explain", "a.json", "b.json", "--workers=2"]) == 2
+    assert "--workers=2: is for processes" in capsys.readouterr().err
+
+
 def test_a_verdict_of_slower_is_explained_in_every_output(sides, capsys, tmp_path, holds):
     flags = [*sides(), "--burn_in=0", "--pairs=6", "--", "--model=lenet"]
     assert main(["ab", "--results=r", "--format=json", "--output=r.json", *flags]) == 1

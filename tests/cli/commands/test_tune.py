@@ -8,13 +8,15 @@ import io
 import json
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from cnnbench.campaigns.tune import bench, final, race
 from cnnbench.campaigns.tune.final import Weights
+from cnnbench.campaigns.tune.search import Round
+from cnnbench.campaigns.tune.space import Candidate
 from cnnbench.cli import main
 from cnnbench.flags import parse_args
 from cnnbench.records.outputs import KINDS
@@ -146,3 +148,83 @@ def test_an_interrupt_says_how_to_go_on(
         f"cnnbench: to go on: cnnbench tune --results={tmp_path / 'r'} --resume --model=lenet "
     )
     assert line.endswith("-- --batch_size=4 --device=cpu")
+
+
+def test_a_search_whose_time_was_up_says_how_to_go_on(
+    tune: Callable[..., tuple[int, str, str]], quick_processes: None, tmp_path: Path
+) -> None:
+    fast = {"--variable_update=replicated": 1.2}
+    results = f"--results={tmp_path / 'r'}"
+    short = ("--pairing=alternate", "--minutes=0.01")
+    _, out, err = tune(*short, results, by_flag=fast, wait=0.3)  # half of its time for one
+    assert "not tried for lack of time" in out
+    (line,) = (line for line in err.splitlines() if "to go on with more time" in line)
+    words = shlex.split(line.partition("time: ")[2])
+    assert words[:5] == ["cnnbench", "tune", results, "--minutes=0.02", "--resume"]
+    assert {"--pairing=alternate", "--seed=5", *GIVEN} < set(words)
+    assert not any(word in words for word in short[1:])
+    code, out, err = tune(*short, "--minutes=2", "--resume", results, by_flag=fast)
+    assert code == 0, err
+    assert out.splitlines()[0].endswith("--variable_update=replicated")
+    assert "to go on" not in err
+
+
+OF_JOBS = """\
+entries:
+  - name: packing
+    matrix: {variable_update: [null, replicated], gradient_repacking: [null, 8]}
+"""
+
+
+def test_the_winner_of_jobs_is_a_launch(
+    tune: Callable[..., tuple[int, str, str]], quick_processes: None, tmp_path: Path
+) -> None:
+    (tmp_path / "jobs.yaml").write_text(OF_JOBS)
+    file = tmp_path / "fast.flags"
+    flags = ("--workers=2", f"--space={tmp_path / 'jobs.yaml'}", f"--write_flagfile={file}")
+    code, out, err = tune(*flags, by_flag={"--gradient_repacking=8": 1.2})
+    assert code == 0, err
+    assert "one after the other, since they cannot step in turn: a job of several" in err
+    assert "--variable_update=collective_all_reduce is tried first, as if it were given" in err
+    line = out.splitlines()[0]
+    own = [*GIVEN, "--variable_update=collective_all_reduce", "--gradient_repacking=8"]
+    assert shlex.split(line) == ["cnnbench", "launch", "--workers=2", "--", *own]
+    assert "works in one process only" in " ".join(out.split())
+    assert KINDS["table of tune"](out.encode())
+    assert file.read_text().splitlines()[1:] == own
+    assert KINDS["flag file"](file.read_bytes())
+    for path in (*tmp_path.glob("r/race/*.json"), *tmp_path.glob("r/final/?/*.json")):
+        config = json.loads(path.read_text())["config"]
+        assert config["worker_hosts"].count("localhost:") == 2, path
+    code, _, err = tune("--workers=3", *flags[1:], "--resume")
+    assert code == 2
+    assert "holds a search with another job; name another folder" in err
+
+
+def test_a_real_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Only the first job is started; its races, pairs and weights are other tests'.
+    def speeds(
+        self: bench.RaceBench, group: str, number: int, candidates: Sequence[Candidate]
+    ) -> Round:
+        return Round(speeds={one.key: 100.0 + 20 * at for at, one in enumerate(candidates)})
+
+    proof = final.Proof(verdict="faster", gain=0.2, pairs=8)
+    monkeypatch.setattr(bench.RaceBench, "measure", speeds)
+    monkeypatch.setattr(bench.RaceBench, "affordable", lambda *_: 20)
+    monkeypatch.setattr(final.Final, "prove", lambda self, leader: proof)
+    alike = Weights("weights are the same", True)
+    monkeypatch.setattr(final.Final, "weights", lambda self, leader: alike)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "jobs.yaml").write_text(OF_JOBS)
+    flags = ["--model=trivial", "--data_name=cifar10", "--device=cpu", "--batch_size=2"]
+    flags += ["--num_batches=2", "--num_warmup_batches=1", "--quiet_conditions=all"]
+    code = main(["tune", "--workers=2", "--space=jobs.yaml", "--results=r", *flags])
+    out, err = capsys.readouterr()
+    assert code == 0, err
+    words = shlex.split(out.splitlines()[0])
+    assert words[:4] == ["cnnbench", "launch", "--workers=2", "--"]
+    assert words[-1] == "--gradient_repacking=8"
+    (path,) = (tmp_path / "r" / "race").glob("first-*.json")
+    assert json.loads(path.read_text())["batch"]["global"] == 4

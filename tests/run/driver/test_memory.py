@@ -8,7 +8,13 @@ from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.machine.memory import Memory
 from cnnbench.run.driver import benchmark_cnn, memory
-from cnnbench.run.driver.memory import MemoryEstimate, batch_limits, estimate
+from cnnbench.run.driver.memory import (
+    PROCESS_BYTES,
+    MemoryEstimate,
+    batch_limits,
+    estimate,
+    total_of_job,
+)
 from cnnbench.run.driver.plan import make_plan
 
 GIB = 2**30
@@ -29,6 +35,39 @@ def test_what_a_run_keeps_beside_its_activations() -> None:
     assert copied - second == 2 * weights
     assert second > weights
     assert total(forward_only=True) < total() - 2 * weights
+
+
+@pytest.mark.parametrize(
+    ("flags", "serving", "copies"),
+    [
+        # On the ps task variables and sums of gradients; between workers joined gradients.
+        ({"variable_update": "parameter_server", "ps_hosts": "a:3"}, 1, 2),
+        ({"variable_update": "distributed_replicated", "ps_hosts": "a:3"}, 1, 2),
+        ({"variable_update": "collective_all_reduce"}, 0, 2 * 2),
+        (
+            {
+                "variable_update": "distributed_all_reduce",
+                "all_reduce_spec": "xring",
+                "controller_host": "a:3",
+            },
+            1,
+            0,
+        ),
+    ],
+)
+def test_all_processes_of_a_job_count(flags: dict[str, str], serving: int, copies: int) -> None:
+    shared = {"model": "alexnet", "device": "cpu", "batch_size": 8, **flags}
+    job = Params(**shared, worker_hosts="a:1,a:2", job_name="worker")
+    plan = make_plan(job)
+    weights = sum(one.bytes for one in plan.spec.variables)
+    workers = 2 * estimate(job, plan, "cpu").total
+    besides = total_of_job(job, plan) - workers
+    assert besides == serving * PROCESS_BYTES + copies * weights
+
+
+def test_one_process_is_a_job_too() -> None:
+    params = Params(model="alexnet", device="cpu", batch_size=8)
+    assert total_of_job(params, make_plan(params)) == total()
 
 
 def test_a_batch_counts_once_per_device() -> None:
