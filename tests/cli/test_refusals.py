@@ -110,7 +110,7 @@ run --quiet_conditions=noise                 | --quiet_conditions=*noise
 run TINY --batch_size=2147483648             | --batch_size=2147483648: must
 run TINY --num_gpus=2147483647               | --num_gpus=2147483647: must be from 1 to 1024
 run TINY --num_epochs=1e30                   | --num_epochs=1e+30: must be at most
-run TINY --eval_during_training_every_n_epochs=1e-9 | --eval_during*is less than one step; an epoch has 1.56e+03 steps
+run TINY --eval_during_training_every_n_epochs=1e-9 | *an epoch has 1.56e+03 steps
 run TINY --num_batches=1000000 --eval_during_training_every_n_steps=1 | means 1e+06 evaluations
 run TINY --datasets_num_private_threads=100000 | must be from 0 to 4096
 run TINY --weight_decay=1e300                | must not be larger than 3.4028235e+38

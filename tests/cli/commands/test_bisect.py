@@ -249,6 +249,8 @@ def test_the_command_that_goes_on_settles_what_was_undecided(
     out, err = capsys.readouterr()
     assert f"{git(folder, 'rev-parse', 'main')} is the first bad commit" in out
     assert "undecided: going on, with up to" in err
+    # What was clear is not measured again.
+    assert ("GOOD against BAD" in err) == (len(says) == 2)
 
 
 def test_what_needs_more_pairs_than_there_may_be_gives_no_command(
@@ -263,7 +265,8 @@ def test_what_needs_more_pairs_than_there_may_be_gives_no_command(
 def test_the_answers_are_changes(quick, repository, bisect, capsys):
     repository({"speed": 100}, {"speed": 100.1, "salt": 1}, {"speed": 63, "salt": 2})
     assert cli.main(bisect("main~2", "main")) == 0
-    err = capsys.readouterr().err
+    out, err = capsys.readouterr()
+    assert re.search(r"against GOOD \(9\d % interval ", " ".join(out.split()))
     assert re.search(r"[0-9a-f]{12} is bad: 37 % slower \(37 to 37 %\)\n", err)
     assert re.search(r"[0-9a-f]{12} is good: \+0\.\d % \([-+]0\.\d to \+0\.\d %\)\n", err)
 

@@ -90,7 +90,8 @@ def test_the_winner_comes_first_and_its_flag_file_reads_back(
     assert back.params == parse_args(words[1:]).params
     assert KINDS["flag file"](file.read_bytes())
     assert KINDS[".svg"](plot.read_bytes())
-    assert "</svg>" in plot.read_text()
+    assert "mirrored_strategy" in plot.read_text()
+    assert "slower beyond doubt: as given (modes 2: 16." in text
     # Ordinary records, which other commands read.
     pairs = [str(tmp_path / "r" / "final" / side) for side in ("a", "b")]
     allowed = "--allow_different=variable_update,all_reduce"
