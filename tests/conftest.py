@@ -20,7 +20,7 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 os.environ.pop("COLUMNS", None)  # which tables would be fitted to
 
 import pytest
-import tensorflow as tf
+from brief import brief
 from shuffle import (  # noqa: F401 (pytest finds them here)
     pytest_addoption,
     pytest_collection_modifyitems,
@@ -30,25 +30,18 @@ from zygote import PRELOADED, Zygote
 
 from cnnbench.base import plugins
 from cnnbench.campaigns.processes import campaign
-from cnnbench.data import synthetic
 from cnnbench.flags import Params
 from cnnbench.flags.groups.allreduce import AllReduceParams
 from cnnbench.machine import facts as environment
+from cnnbench.machine import repository
 from cnnbench.models import registry
 from cnnbench.records.allreduce import AllReduceRecord, Point, RingDevices
 from cnnbench.records.codec import encode
 from cnnbench.records.parts import Batch, ErrorInfo, Measured, ModelInfo, Placement, StartupSeconds
 from cnnbench.records.run import RunRecord
-from cnnbench.run.driver import input_only
 from cnnbench.variable_mgr.aggregation.spec import Packing
 
 LOGICAL_DEVICES = 8
-
-tf.config.set_logical_device_configuration(
-    tf.config.list_physical_devices("CPU")[0],
-    [tf.config.LogicalDeviceConfiguration()] * LOGICAL_DEVICES,
-)
-tf.config.set_soft_device_placement(False)
 
 # A traced step makes tens of thousands of objects, few of which a collection could free.
 gc.set_threshold(50_000, 20, 20)
@@ -59,6 +52,23 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Makes the devices, but not in a process that only hands out tests to others."""
+    if config.getoption("numprocesses", None):
+        return
+    capture = config.pluginmanager.getplugin("capturemanager")
+    capture.resume_global_capture()  # of what TensorFlow says while it is loaded
+    import tensorflow as tf
+
+    tf.config.set_logical_device_configuration(
+        tf.config.list_physical_devices("CPU")[0],
+        [tf.config.LogicalDeviceConfiguration()] * LOGICAL_DEVICES,
+    )
+    tf.config.set_soft_device_placement(False)
+    capture.suspend_global_capture()
+    capture.read_global_capture()
 
 
 @pytest.fixture
@@ -105,20 +115,36 @@ _machine = functools.cache(environment.collect)
 
 
 @functools.cache
-def _rows(rows, *of, draw=synthetic.synthetic_rows):
+def _subject(folder, *plugins, of_work=repository.of_work):
+    return of_work(dict(zip(repository.PLUGINS, plugins, strict=True)))
+
+
+@functools.cache
+def _rows(draw, rows, *of):
+    import tensorflow as tf
+
     return draw(tf.constant(rows), *of)
 
 
 @pytest.fixture
 def quick_start(monkeypatch):
-    """Runs look at the machine once, and draw each synthetic image once, for all tests.
+    """Runs look at machine and repository once, and draw each synthetic image once, for all tests.
 
-    Those that read files measure their input alone only for a moment.
+    What they measure beside their steps is `brief`.
     """
+    from cnnbench.data import synthetic
+
     monkeypatch.setattr(environment, "collect", lambda: dict(_machine()))
-    monkeypatch.setattr(input_only.time_whole, "__defaults__", (0.05,))
     monkeypatch.setattr(
-        synthetic, "synthetic_rows", lambda rows, *of: _rows(tuple(rows.numpy()), *of)
+        repository,
+        "of_work",
+        lambda flags: _subject(os.getcwd(), *map(flags.get, repository.PLUGINS)),
+    )
+    for owner, name, value in brief():
+        monkeypatch.setattr(owner, name, value)
+    draw = synthetic.synthetic_rows
+    monkeypatch.setattr(
+        synthetic, "synthetic_rows", lambda rows, *of: _rows(draw, tuple(rows.numpy()), *of)
     )
 
 

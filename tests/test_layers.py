@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -58,7 +59,12 @@ def _modules() -> Iterator[tuple[str, Path]]:
 
 
 MODULES = dict(_modules())
-TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
+
+
+@cache
+def _trees() -> dict[str, ast.Module]:
+    """The parsed text of every module."""
+    return {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
 
 
 def _imports(tree: ast.Module) -> Iterator[str]:
@@ -73,7 +79,10 @@ def _imports(tree: ast.Module) -> Iterator[str]:
                     yield inner if inner in MODULES else node.module
 
 
-GRAPH = {name: set(_imports(tree)) - {name} for name, tree in TREES.items()}
+@cache
+def _graph() -> dict[str, set[str]]:
+    """What every module imports of ours."""
+    return {name: set(_imports(tree)) - {name} for name, tree in _trees().items()}
 
 
 def _place(name: str) -> tuple[str, str]:
@@ -144,7 +153,7 @@ def test_arrows_point_down() -> None:
     upward = sorted(
         (name, other)
         for name, place in PLACES.items()
-        for other in GRAPH[name] - {"cnnbench"}
+        for other in _graph()[name] - {"cnnbench"}
         if place != PLACES[other] and RANKS[place] <= RANKS[PLACES[other]]
     )
     assert upward == []
@@ -154,7 +163,7 @@ def test_wings_of_one_layer_do_not_know_each_other() -> None:
     sideways = sorted(
         (name, other)
         for name, (wing, _) in PLACES.items()
-        for other in GRAPH[name] - {"cnnbench"}
+        for other in _graph()[name] - {"cnnbench"}
         if wing != PLACES[other][0] and RANKS[wing, ""][0] == RANKS[PLACES[other][0], ""][0]
     )
     assert sideways == []
@@ -163,7 +172,7 @@ def test_wings_of_one_layer_do_not_know_each_other() -> None:
 def test_tensorflow_is_imported_in_few_wings() -> None:
     users = {
         name
-        for name, tree in TREES.items()
+        for name, tree in _trees().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Import | ast.ImportFrom)
         for imported in (
@@ -178,7 +187,7 @@ def test_tensorflow_is_imported_in_few_wings() -> None:
 
 def test_no_module_imports_itself_by_way_of_others() -> None:
     # The root's lazy attributes (cnnbench.BenchmarkCNN) are for users, and nobody inside.
-    inner = {name: others - {"cnnbench"} for name, others in GRAPH.items() if name != "cnnbench"}
+    inner = {name: others - {"cnnbench"} for name, others in _graph().items() if name != "cnnbench"}
     assert _circles(inner) == []
 
 
@@ -186,7 +195,7 @@ def test_no_package_imports_itself_by_way_of_others() -> None:
     packages = defaultdict(set)
     for name, place in PLACES.items():
         home = ".".join(place)
-        packages[home] |= {".".join(PLACES[o]) for o in GRAPH[name] - {"cnnbench"}} - {home}
+        packages[home] |= {".".join(PLACES[o]) for o in _graph()[name] - {"cnnbench"}} - {home}
     assert _circles(packages) == []
 
 

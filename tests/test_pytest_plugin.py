@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture
-def session(pytester, fake_python, quick_processes, monkeypatch):
+def session(pytester, fake_python, quick_processes, quick_answers, monkeypatch):
     """Runs the source of a test file; PYTHON in it is an interpreter that only pretends."""
     # The same whether cnnbench's entry point is installed or not.
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")

@@ -14,6 +14,7 @@ import tensorflow as tf
 from cifar10_writer import write_cifar10
 from forked import Forked, cnnbench
 from oracle import PLUGIN, RATE, STEPS, expected_losses, slopes
+from shared import made_once
 from worker_runs import filled, labels_read, outcome, poisoned, processes, run_in_workers
 
 from cnnbench.base.jobs.ports import ReservedPorts
@@ -21,6 +22,8 @@ from cnnbench.data import synthetic
 from cnnbench.lab.predict.formulas import traffic
 from cnnbench.lab.predict.workload import Tensor
 from cnnbench.records.run import RunRecord
+
+pytestmark = pytest.mark.usefixtures("quick_start")
 
 PLUGINS = Path(PLUGIN).parent
 ONE_PROCESS = {"variable_update": "replicated", "device": "cpu"}
@@ -115,9 +118,8 @@ SAVED = of("normal", optimizer="momentum", num_batches=2)
 SAVING = {"workers": {}, "strategy": BY_STRATEGY}
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("workers")
+def write_data(folder: Path) -> None:
+    """Data sets, and what one process has trained on one of them."""
     rng = np.random.default_rng(5)
     images = rng.integers(0, 256, (11, 32, 32, 3), np.uint8)
     write_cifar10(folder / "cifar", images, rng.integers(0, 10, 11), subset="validation")
@@ -128,7 +130,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     trained |= {"train_dir": str(folder / "one"), "num_warmup_batches": 0, "num_gpus": 1}
     outcome({**ONE_PROCESS, **trained})
     (folder / "one").rename(folder / "evaluated0")
-    return folder
 
 
 EVALUATED = {"model": "trivial", "data_name": "cifar10", "batch_size": 2, "eval": True}
@@ -161,9 +162,9 @@ def write_records(folder: Path, files: list[list[int]]) -> None:
                 writer.write(example.SerializeToString())
 
 
-@pytest.fixture(scope="module")
-def results(folder: Path) -> dict[str, list[dict[str, object]]]:
-    """What two workers made of every run, by its name; one start of TensorFlow for all."""
+def of_all_runs(folder: Path) -> dict[str, list[dict[str, object]]]:
+    """What two workers make of every run, by its name; one start of TensorFlow for all."""
+    write_data(folder)
     runs: dict[str, dict[str, object]] = {
         name: {**flags, "num_gpus": towers} for name, (flags, towers, _) in BY_HAND.items()
     }
@@ -182,6 +183,25 @@ def results(folder: Path) -> dict[str, list[dict[str, object]]]:
     runs["lost"] = of("oracle", init_learning_rate=1e30, num_batches=9)
     texts = [filled(run, folder=folder) for run in runs.values()]
     return dict(zip(runs, run_in_workers(2, texts, folder), strict=True))
+
+
+@pytest.fixture(scope="module")
+def made(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Path, dict[str, list[dict[str, object]]]]:
+    return made_once(tmp_path_factory, "workers", of_all_runs)
+
+
+@pytest.fixture(scope="module")
+def folder(made) -> Path:
+    """The folder of all runs, with the data that they read and what they have saved."""
+    return made[0]
+
+
+@pytest.fixture(scope="module")
+def results(made) -> dict[str, list[dict[str, object]]]:
+    """See `of_all_runs`."""
+    return made[1]
 
 
 @pytest.mark.parametrize("name", BY_HAND)

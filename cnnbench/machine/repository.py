@@ -13,7 +13,9 @@ from cnnbench.machine.git import GitError, git, state
 from cnnbench.records.subject import Subject
 
 _SECONDS = 10.0
-_PLUGINS = ("model_plugin", "dataset_plugin", "variable_mgr_plugin")
+PLUGINS = ("model_plugin", "dataset_plugin", "variable_mgr_plugin")
+"""Flags with a file whose repository is measured."""
+
 # git@host:owner/name, and scheme://user:password@host:port/owner/name.
 _SHORT = re.compile(r"(?:[^@/]+@)?(?P<host>[^:/]+):(?P<path>[^/].*)")
 _LONG = re.compile(r"\w+://(?:[^@/]*@)?(?P<host>[^/]*)/(?P<path>.*)")
@@ -24,7 +26,7 @@ def of_work(flags: Mapping[str, Any]) -> Subject:
 
     A plug-in that its repository does not track differs from the commit.
     """
-    for plugin in filter(None, map(flags.get, _PLUGINS)):
+    for plugin in filter(None, map(flags.get, PLUGINS)):
         file = Path(plugin).resolve()
         found = of_folder(file.parent)
         if found.revision is None:

@@ -1,30 +1,43 @@
-"""Real processes that begin with TensorFlow loaded, which saves each of them seconds.
+"""Real processes that begin with TensorFlow and cnnbench loaded, which saves each of them seconds.
 
-A server of `multiprocessing` loads it once, uses nothing of it, and forks. What the start of a
-program does besides is shown by tests that start one.
+A server of `multiprocessing` loads both once, uses nothing of TensorFlow, and forks. What the start
+of a program does besides is shown by tests that start one.
 """
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import os
+import pkgutil
 import resource
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 import psutil
+from brief import brief
 
 from cnnbench.campaigns.processes import child
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.run.runtime.supervisor import GUARDED
 
+
+def _modules(*packages: str) -> Iterator[str]:
+    """Packages and everything in them."""
+    for name in packages:
+        yield name
+        path = importlib.import_module(name).__path__
+        yield from (module.name for module in pkgutil.walk_packages(path, f"{name}."))
+
+
+_USED = ("run", "data", "models", "variable_mgr", "lab.allreduce", "cli.commands")
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["tensorflow"])
+_context.set_forkserver_preload(["tensorflow", *_modules(*(f"cnnbench.{one}" for one in _USED))])
 
 
 class Forked:
@@ -96,9 +109,11 @@ class Forked:
 
 
 def cnnbench() -> NoReturn:
-    """`python -m cnnbench`."""
+    """`python -m cnnbench`, with what is `brief`."""
     from cnnbench.cli import entry_point
 
+    for owner, name, value in brief():
+        setattr(owner, name, value)
     entry_point()
 
 

@@ -17,7 +17,7 @@ SCRIPTS = Path(__file__).parents[2] / "scripts"
 def test_what_is_written_survives_kills(tmp_path: Path) -> None:
     code = (
         f"import sys; sys.path[:0] = [{str(SCRIPTS)!r}]; import json, kills; "
-        "print(json.dumps(kills.run('result files', 3, 7) + kills.run('make-imagenet', 2, 7)))"
+        "print(json.dumps(kills.run('result files', 3, 7) + kills.run('make-imagenet', 1, 7)))"
     )
     out, err = tmp_path / "out", tmp_path / "err"
     process = Forked(partial(exec, code, {}), [], out, err)

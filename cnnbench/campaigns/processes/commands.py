@@ -20,6 +20,7 @@ from cnnbench.flags import FLAGS, Params, parse_args, parse_flags
 from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS, AllReduceParams, params_of
 from cnnbench.flags.retired import OBSOLETE
 from cnnbench.lab.allreduce import plan as allreduce_plan
+from cnnbench.machine.repository import PLUGINS
 from cnnbench.records.codec import encode
 from cnnbench.run.driver.duration import RunWork, work_of
 from cnnbench.run.driver.memory import BatchLimits, batch_limits, total_of_job
@@ -30,8 +31,7 @@ from cnnbench.variable_mgr.all_reduce.registry import names
 _RESERVED = ("result_json", "result_csv")
 _RECORD = "--result_json=record.json"
 _NOT_IDENTITY = (*_RESERVED, "progress", "display_perf_ewma")
-_PLUGINS = ("model_plugin", "dataset_plugin", "variable_mgr_plugin")
-_PATHS = ("data_dir", "train_dir", *_PLUGINS)
+_PATHS = ("data_dir", "train_dir", *PLUGINS)
 
 KEY_LENGTH = 12
 
@@ -221,7 +221,7 @@ def _identity(config: Mapping[str, Any]) -> dict[str, Any]:
     for name in _PATHS:
         if identity.get(name):
             identity[name] = os.path.abspath(identity[name])
-    for name in _PLUGINS:
+    for name in PLUGINS:
         if identity.get(name):
             identity[f"{name} digest"] = _file_digest(identity[name])
     return identity

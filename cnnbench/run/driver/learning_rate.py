@@ -132,11 +132,13 @@ def _decaying(rate: float, flags: OptimizerParams, steps_per_epoch: float, steps
 
 
 def _cosine(peak: float, floor: float, warmup: int, steps: int) -> Schedule:
-    """Half a cosine from `peak` after the warm-up to `floor` after `steps` (arXiv:1608.03983)."""
-    length = max(1, steps - warmup)
+    """Half a cosine from `peak` after the warm-up to `floor` after `steps` (arXiv:1608.03983).
+
+    It is asked for no step of the warm-up.
+    """
 
     def rate(step: int) -> float:
-        done = min(1.0, max(0, step - warmup) / length)
+        done = (step - warmup) / (steps - warmup) if step < steps else 1.0
         return floor + (peak - floor) * 0.5 * (1.0 + math.cos(math.pi * done))
 
     return rate

@@ -1,5 +1,6 @@
 """Charts: titles, captions, values in their places, nothing that a strict page refuses."""
 
+import dataclasses
 import re
 from xml.etree import ElementTree as xml
 
@@ -15,8 +16,8 @@ from cnnbench.base.charts import (
     Lines,
     Rows,
 )
-from cnnbench.base.charts.draw import FORMATS, render, svg
-from cnnbench.base.charts.sheet import limits, shortened, theme, ticks_of
+from cnnbench.base.charts.draw import FORMATS, HEAD, render, svg
+from cnnbench.base.charts.sheet import limits, shortened, theme, ticks_of, wrapped_note
 
 HOSTILE = "</title><script>alert(1)</script>\" onload='x' &amp; $\\frac{ \x00\u202e"
 
@@ -242,6 +243,27 @@ def test_shades_limits_notes_and_events():
     assert any("a note" in one.text for one in written)
     assert all(float(one.get("y")) <= height for one in written)
     assert "most" in texts(tree(dots(limit=4.0, limit_label="most")))
+
+
+@pytest.mark.parametrize("make", KINDS)
+def test_a_file_has_room_for_title_and_note(make):
+    """Both are beside a chart in a page; of a note, the last line stands 4 above the end."""
+
+    def height_of(root):
+        return float(root.get("viewBox").split()[3])
+
+    def of(note):
+        root = xml.fromstring(render([dataclasses.replace(make(), note=note)], "svg"))
+        written = root.iter("{http://www.w3.org/2000/svg}text")
+        ends = [float(one.get("y")) for one in written if "note" in one.text]
+        return height_of(root), ends
+
+    assert len(wrapped_note("a note " * 20)) == 2
+    bare, none = of("")
+    assert (bare, none) == (height_of(tree(make())) + HEAD + 2 * 12, [])
+    one, (end,) = of("a note")
+    assert (one, end) == (bare + 15 + 4, bare - 12 + 15)
+    assert of("a note " * 20) == (one + 15, [end, end + 15])
 
 
 @pytest.mark.parametrize("values", [[5.0], [5.0, 5.0], [0.0, 0.0], [], [-3.0, 4.0]])

@@ -30,7 +30,7 @@ def profiles(lenet_runs, tmp_path):
 
 
 @pytest.fixture
-def sides(fake_python, quick_answers, profiles, tmp_path, monkeypatch):
+def sides(fake_python, quick_answers, quick_processes, profiles, tmp_path, monkeypatch):
     """Flags of sides whose processes write those profiles."""
     monkeypatch.chdir(tmp_path)
 

@@ -8,8 +8,10 @@ import io
 import json
 import os
 import shlex
-from collections.abc import Callable, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,29 +33,57 @@ entries:
 """
 
 
+FAST = {"--variable_update=replicated": 1.2}
+
+
+@pytest.fixture(scope="module")
+def search(fake_python: str) -> Iterator[Callable[..., int]]:
+    """search(FOLDER, FLAG...): exit code of a search over a few modes, of a folder with a space."""
+    with pytest.MonkeyPatch.context() as patch:
+
+        def run(folder: Path, *flags: str, weights: Weights | None = None, **say: object) -> int:
+            alike = weights or Weights("weights are the same after 3 steps, all bits", True)
+            patch.setattr(final.Final, "weights", lambda self, leader: alike)
+            patch.setenv("FAKE", json.dumps({"parent": os.getpid(), **say}))
+            (folder / "space.yaml").write_text(SPACE)
+            words = (f"--space={folder / 'space.yaml'}", "--minutes=2", "--seed=5", *flags)
+            own = () if any("--results" in w for w in flags) else (f"--results={folder / 'r'}",)
+            return main(["tune", *GIVEN[:2], *words, *own, "--", *GIVEN[2:]])
+
+        setting = functools.partial(bench.BenchSetting, python=fake_python)
+        patch.setattr(bench, "BenchSetting", setting)
+        patch.setattr(race, "MOST_ROUNDS", 3)
+        yield run
+
+
 @pytest.fixture
 def tune(
-    tmp_path: Path,
-    fake_python: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    search: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str, str]]:
-    """Runs a search over a few modes; exit code, standard output and error."""
-    setting = functools.partial(bench.BenchSetting, python=fake_python)
-    monkeypatch.setattr(bench, "BenchSetting", setting)
-    monkeypatch.setattr(race, "MOST_ROUNDS", 3)
-    (tmp_path / "space.yaml").write_text(SPACE)
+    """Exit code, standard output and error of `search` in a folder of its own."""
 
-    def run(*flags: str, weights: Weights | None = None, **say: object) -> tuple[int, str, str]:
-        alike = weights or Weights("weights are the same after 3 steps, all bits", True)
-        monkeypatch.setattr(final.Final, "weights", lambda self, leader: alike)
-        monkeypatch.setenv("FAKE", json.dumps({"parent": os.getpid(), **say}))
-        words = (f"--space={tmp_path / 'space.yaml'}", "--minutes=2", "--seed=5", *flags)
-        results = () if any("--results" in w for w in flags) else (f"--results={tmp_path / 'r'}",)
-        code = main(["tune", *GIVEN[:2], *words, *results, "--", *GIVEN[2:]])
+    def run(*flags: str, **more: Any) -> tuple[int, str, str]:
+        code = search(tmp_path, *flags, **more)
         return code, *capsys.readouterr()
 
     return run
+
+
+@pytest.fixture(scope="module")
+def finished(search: Callable[..., int], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a search that one mode has won."""
+    folder = tmp_path_factory.mktemp("search")
+    assert search(folder, by_flag=FAST) == 0
+    return folder
+
+
+@pytest.fixture
+def again(
+    finished: Path, tmp_path: Path, tune: Callable[..., tuple[int, str, str]]
+) -> Callable[..., tuple[int, str, str]]:
+    """The same search with other flags, resumed: all of its processes have run."""
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+    return functools.partial(tune, "--resume", by_flag=FAST)
 
 
 def test_the_candidates_are_listed_with_what_is_dropped(
@@ -72,11 +102,11 @@ def test_the_candidates_are_listed_with_what_is_dropped(
 
 
 def test_the_winner_comes_first_and_its_flag_file_reads_back(
-    tune: Callable[..., tuple[int, str, str]], tmp_path: Path
+    again: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
     file, plot = tmp_path / "fast.flags", tmp_path / "race.svg"
     outputs = (f"--write_flagfile={file}", f"--plot={plot}")
-    code, out, err = tune(*outputs, by_flag={"--variable_update=replicated": 1.2})
+    code, out, err = again(*outputs)
     assert code == 0, err
     lines = out.splitlines()
     words = shlex.split(lines[0])
@@ -100,17 +130,16 @@ def test_the_winner_comes_first_and_its_flag_file_reads_back(
 
 
 def test_formats(
-    tune: Callable[..., tuple[int, str, str]], tmp_path: Path, holds: Callable[..., None]
+    again: Callable[..., tuple[int, str, str]], tmp_path: Path, holds: Callable[..., None]
 ) -> None:
-    fast = {"--variable_update=replicated": 1.2}
-    code, out, _ = tune("--format=json", by_flag=fast)
+    code, out, _ = again("--format=json")
     assert code == 0
     assert KINDS["json of tune"](out.encode())
     holds("tune", found := json.loads(out))
     assert found["command"][1:] == [*GIVEN, "--variable_update=replicated"]
     target = tmp_path / "rows.csv"
     target.write_text("candidate,flags\n")  # which may be replaced
-    code, out, _ = tune("--format=csv", f"--output={target}", "--resume", by_flag=fast)
+    code, out, _ = again("--format=csv", f"--output={target}")
     assert (code, out) == (0, "")
     rows = list(csv.DictReader(io.StringIO(target.read_text())))
     assert rows[0]["candidate"] == "variable_update=replicated"
@@ -125,10 +154,10 @@ def test_nothing_is_claimed_of_like_candidates(tune: Callable[..., tuple[int, st
 
 
 def test_a_winner_that_trains_differently_is_a_failure(
-    tune: Callable[..., tuple[int, str, str]],
+    again: Callable[..., tuple[int, str, str]],
 ) -> None:
     differ = Weights("weights differ after 3 steps: w by 0.5 of its largest value", False)
-    code, out, err = tune(weights=differ, by_flag={"--variable_update=replicated": 1.2})
+    code, out, err = again(weights=differ)
     assert code == 4
     assert shlex.split(out.splitlines()[0]) == ["cnnbench", *GIVEN]
     assert "weights differ after 3 steps" in err.splitlines()[-1]
@@ -139,9 +168,7 @@ def test_an_interrupt_says_how_to_go_on(
 ) -> None:
     (tmp_path / "once").touch()
     names = [f"0001-{side}" for side in "ab"]
-    code, out, err = tune(
-        interrupt=names, once=str(tmp_path / "once"), by_flag={"--variable_update=replicated": 1.2}
-    )
+    code, out, err = tune(interrupt=names, once=str(tmp_path / "once"), by_flag=FAST)
     assert (code, out) == (130, "")
     *_, line, last = err.splitlines()
     assert last == "cnnbench: error: interrupted"

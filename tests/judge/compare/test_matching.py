@@ -1,7 +1,7 @@
 import pytest
 
 from cnnbench.judge.compare import Verdict, compare_records
-from cnnbench.judge.compare.matching import groups, match
+from cnnbench.judge.compare.matching import groups, match, pair_of
 from cnnbench.judge.metrics.comparable_facts import expand
 
 
@@ -157,7 +157,9 @@ def test_runs_of_no_common_experiment_are_paired_by_their_start(experiment, runs
 @pytest.mark.parametrize("place", [{}, {"seed": 1}, {"seed": 1, "pair": [1]}, {"pair": 1}])
 def test_a_place_that_names_no_pair_is_none(experiment, runs, place):
     a, b = experiment()
-    found, result = judged(a, b[:-1] + runs.of(27.0, ab=place))
+    alone = runs(27.0, ab=place)
+    assert pair_of(alone) is None
+    found, result = judged(a, [*b[:-1], alone])
     assert (found.notes, len(result.new)) == ((), 8)
 
 

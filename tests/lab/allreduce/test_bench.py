@@ -18,6 +18,8 @@ from cnnbench.machine import checks
 from cnnbench.records.allreduce import AllReduceRecord
 from cnnbench.variable_mgr.all_reduce import registry
 
+pytestmark = pytest.mark.usefixtures("quick_start")
+
 QUICK = {
     "device": "cpu",
     "num_gpus": (3,),

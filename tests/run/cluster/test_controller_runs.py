@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 from oracle import PLUGIN, RATE, STEPS, expected_losses, slopes
+from shared import made_once
 from worker_runs import outcome, poisoned, run_under_a_controller
 
 from cnnbench.data import synthetic
+
+pytestmark = pytest.mark.usefixtures("quick_start")
 
 ALL = {"num_gpus": 2, "num_warmup_batches": 0, "init_learning_rate": RATE}
 PS = {"variable_update": "parameter_server"}
@@ -41,8 +45,11 @@ COMPARED = {
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, object]]:
-    """One start of TensorFlow for all runs."""
-    folder = tmp_path_factory.mktemp("controller")
+    return made_once(tmp_path_factory, "controller", of_all_runs)[1]
+
+
+def of_all_runs(folder: Path) -> dict[str, dict[str, object]]:
+    """What the controller makes of every run; one start of TensorFlow for all."""
     saved = {**ORACLE, "train_dir": str(folder / "train")}
     late = {
         "saved": {**saved, "num_batches": RESUMED_AT},

@@ -146,6 +146,16 @@ RATES = {
         (CONSTANT, 10, 100, 20),
         {0: 0.0, 15: 0.2, 19: 0.4 * 19 / 30},
     ),
+    "a run as long as the warm-up, too": (
+        {**COSINE, "num_learning_rate_warmup_epochs": 3},
+        (CONSTANT, 10, 100, 30),
+        {29: 0.4 * 29 / 30, 30: 0.0},
+    ),
+    "a run a step longer has one step at the peak": (
+        {**COSINE, "num_learning_rate_warmup_epochs": 3},
+        (CONSTANT, 10, 100, 31),
+        {29: 0.4 * 29 / 30, 30: 0.4, 31: 0.0},
+    ),
 }
 
 

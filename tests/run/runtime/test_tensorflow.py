@@ -194,9 +194,8 @@ def test_a_program_loads_tensorflow_without_what_only_keras_uses():
         with supervisor.offered():
             load_tensorflow()
         print("keras" in sys.modules, *{"sklearn", "matplotlib", "pandas"} & sys.modules.keys())
-        import matplotlib, pandas
-        from sklearn.datasets import load_digits
-        print(len(load_digits().target))
+        import matplotlib, pandas, sklearn
+        print(sklearn.__name__)
     """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.stdout.split() == ["False", "True", "1797"], done.stderr
+    assert done.stdout.split() == ["False", "True", "sklearn"], done.stderr
