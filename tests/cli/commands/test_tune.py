@@ -9,7 +9,7 @@ import json
 import os
 import shlex
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,23 +37,23 @@ FAST = {"--variable_update=replicated": 1.2}
 
 
 @pytest.fixture(scope="module")
-def search(fake_python: str) -> Iterator[Callable[..., int]]:
+def search(fake_python: str) -> Callable[..., int]:
     """search(FOLDER, FLAG...): exit code of a search over a few modes, of a folder with a space."""
-    with pytest.MonkeyPatch.context() as patch:
 
-        def run(folder: Path, *flags: str, weights: Weights | None = None, **say: object) -> int:
-            alike = weights or Weights("weights are the same after 3 steps, all bits", True)
+    def run(folder: Path, *flags: str, weights: Weights | None = None, **say: object) -> int:
+        alike = weights or Weights("weights are the same after 3 steps, all bits", True)
+        (folder / "space.yaml").write_text(SPACE)
+        words = (f"--space={folder / 'space.yaml'}", "--minutes=2", "--seed=5", *flags)
+        own = () if any("--results" in w for w in flags) else (f"--results={folder / 'r'}",)
+        setting = functools.partial(bench.BenchSetting, python=fake_python)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(bench, "BenchSetting", setting)
+            patch.setattr(race, "MOST_ROUNDS", 3)
             patch.setattr(final.Final, "weights", lambda self, leader: alike)
             patch.setenv("FAKE", json.dumps({"parent": os.getpid(), **say}))
-            (folder / "space.yaml").write_text(SPACE)
-            words = (f"--space={folder / 'space.yaml'}", "--minutes=2", "--seed=5", *flags)
-            own = () if any("--results" in w for w in flags) else (f"--results={folder / 'r'}",)
             return main(["tune", *GIVEN[:2], *words, *own, "--", *GIVEN[2:]])
 
-        setting = functools.partial(bench.BenchSetting, python=fake_python)
-        patch.setattr(bench, "BenchSetting", setting)
-        patch.setattr(race, "MOST_ROUNDS", 3)
-        yield run
+    return run
 
 
 @pytest.fixture
