@@ -1,0 +1,52 @@
+"""Outputs of commands against files that were looked at; UPDATE_GOLDEN=1 rewrites them.
+
+Those of runs, of `compare`, `history` and `report` stand beside the tests of these parts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from step_profiles import CONV, Profiles, changed
+
+from cnnbench.cli import main
+from cnnbench.records.run import RunRecord
+
+GOLDEN = Path(__file__).parent / "golden"
+PREDICT = ("--predict", "--model=resnet50", "--link=nvlink4", "--devices=8..64")
+COMMANDS = {
+    "models": ("models",),
+    "allreduce": ("allreduce", *PREDICT),
+    "explain": ("explain", "a.json", "b.json", "--rows=5"),
+    "sweep": ("sweep", "smoke", "--list"),
+}
+
+
+@pytest.fixture
+def folder(
+    lenet_runs: Callable[[], Callable[..., RunRecord]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Works in a folder with profiles of A, and of B whose conv1 has twice the work."""
+    make = Profiles(lenet_runs())
+    twice = changed(lambda part: part[:2] == ("conv1", CONV), 2.0, flops=2 * 10**9)
+    for name, rows in (("a", None), ("b", twice)):
+        (tmp_path / f"{name}.json").write_text(make(rows).to_json())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CNNBENCH_CIFAR10", raising=False)
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("name", COMMANDS)
+def test_output(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(COMMANDS[name]) == 0
+    out = capsys.readouterr().out
+    path = GOLDEN / f"{name}.txt"
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(out, encoding="utf-8")
+    assert out == path.read_text(encoding="utf-8")
