@@ -5,12 +5,12 @@ Those of runs, of `compare`, `history` and `report` stand beside the tests of th
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from step_profiles import CONV, Profiles, changed
+from golden import golden
+from step_profiles import write_sides
 
 from cnnbench.cli import main
 from cnnbench.records.run import RunRecord
@@ -32,10 +32,7 @@ def folder(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Works in a folder with profiles of A, and of B whose conv1 has twice the work."""
-    make = Profiles(lenet_runs())
-    twice = changed(lambda part: part[:2] == ("conv1", CONV), 2.0, flops=2 * 10**9)
-    for name, rows in (("a", None), ("b", twice)):
-        (tmp_path / f"{name}.json").write_text(make(rows).to_json())
+    write_sides(lenet_runs(), tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CNNBENCH_CIFAR10", raising=False)
 
@@ -45,8 +42,4 @@ def folder(
 def test_output(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(COMMANDS[name]) == 0
     out = capsys.readouterr().out
-    path = GOLDEN / f"{name}.txt"
-    if os.environ.get("UPDATE_GOLDEN"):
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(out, encoding="utf-8")
-    assert out == path.read_text(encoding="utf-8")
+    assert out == golden(GOLDEN / f"{name}.txt", out)

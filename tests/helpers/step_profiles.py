@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from cnnbench.records.run import RunRecord
@@ -141,3 +142,14 @@ def without(rows: Mapping[Part, Row], parts: Iterable[Part]) -> dict[Part, Row]:
     """The rows but some."""
     gone = set(parts)
     return {part: row for part, row in rows.items() if part not in gone}
+
+
+def write_sides(record: Callable[..., RunRecord], folder: Path) -> dict[str, Path]:
+    """Files a.json and b.json by side: profiles of A, and of B whose conv1 has twice the work."""
+    make = Profiles(record)
+    twice = changed(lambda part: part[:2] == ("conv1", CONV), 2.0, flops=2 * 10**9)
+    paths = {}
+    for side, rows in (("a", None), ("b", twice)):
+        paths[side] = folder / f"{side}.json"
+        paths[side].write_text(make(rows).to_json())
+    return paths

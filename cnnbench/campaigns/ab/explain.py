@@ -149,8 +149,7 @@ def _logged(
     side = profiling.sides()[name]
     side = replace(
         side,
-        # The peak is given so that it is not measured.
-        flags=(*side.flags, *onednn.FLAGS, "--peak_flops=1e12"),
+        flags=(*side.flags, *onednn.FLAGS),
         variables={**side.variables, **onednn.VARIABLES},
     )
     ended = _run(profiling, name, side, stem, results, campaign)

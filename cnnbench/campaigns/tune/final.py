@@ -32,7 +32,7 @@ from cnnbench.records.tune import FASTER, NONE, OPEN, SAME, SLOWER
 from cnnbench.variable_mgr import registry
 
 WEIGHTS_STEPS = 3
-_PLAN = "final"  # event
+_PLAN, _PROOF = "final", "proof"  # events
 _LONGER = 2.0
 
 # What follows from flags that differ.
@@ -159,9 +159,9 @@ class Final:
         """
         if leader.key == self._first.key:
             return Proof(verdict=NONE)
-        for told in self._proofs(leader.key):
-            if told.verdict != OPEN:
-                return told
+        for event in self._folder.events(_PROOF):
+            if event["leader"] == leader.key and event["proof"]["verdict"] != OPEN:
+                return decode(Proof, event["proof"])
         plan = self._plan(leader)
         if plan.pairs < FEWEST_PAIRS:
             minutes = math.ceil(self._bench.enough_seconds / 60)
@@ -172,7 +172,7 @@ class Final:
         if longer is not None:
             proof = self._measure(leader, longer)
         self._folder.journal.add(
-            "proof", leader=leader.key, settings=leader.settings, proof=encode(proof)
+            _PROOF, leader=leader.key, settings=leader.settings, proof=encode(proof)
         )
         return proof
 
@@ -180,18 +180,10 @@ class Final:
         """What the leader sets that was proven to be faster last, in an earlier session."""
         proven = [
             dict(one["settings"])
-            for one in self._folder.events("proof")
+            for one in self._folder.events(_PROOF)
             if one["proof"]["verdict"] == FASTER
         ]
         return proven[-1] if proven else None
-
-    def _proofs(self, leader: str) -> list[Proof]:
-        """The proofs of a leader, by its key, in earlier sessions."""
-        return [
-            decode(Proof, one["proof"])
-            for one in self._folder.events("proof")
-            if one["leader"] == leader
-        ]
 
     def _measure(self, leader: Candidate, plan: PairsPlan) -> Proof:
         with self._folder.pairs(plan.number) as results:

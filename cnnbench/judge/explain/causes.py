@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 from cnnbench.base.text.numbers import first_few, number
 from cnnbench.judge.explain.facts import changes_of, measured_changes, text_of
-from cnnbench.judge.explain.primitives import primitive_changes
 from cnnbench.judge.explain.sides import CERTAIN, LIKELY, SMALLEST, Sides
 from cnnbench.records.explanation import Cause, FactChange
 from cnnbench.records.step_profile import (
@@ -101,15 +100,14 @@ def causes(sides: Sides) -> tuple[Cause, ...]:
 
 def _further(sides: Sides, claim: Claim) -> tuple[str, ...]:
     """Evidence that no time tells: the state of the machine, other kernels of oneDNN."""
-    profiles = sides.a.profiles, sides.b.profiles
-    found = primitive_changes(*profiles)
     if claim.kind in _ALIKE:
-        return (*_states(sides, claim.parts), *_told(one.fact for one in found))[:_MOST_FURTHER]
+        kernels = _told(one.fact for one in sides.primitives)
+        return (*_states(sides, claim.parts), *kernels)[:_MOST_FURTHER]
     names = {name for side in (sides.a, sides.b) for name in side.kernels(claim.parts)}
     if claim.kind not in _OF_LAYERS or not any(map(_PRODUCT.search, names)):
         return ()
     directions = {part.direction for part in claim.parts}
-    own = (one.fact for one in found if one.is_product and one.is_of(directions))
+    own = (one.fact for one in sides.primitives if one.is_product and one.is_of(directions))
     return _told(own)[:_MOST_FURTHER]
 
 

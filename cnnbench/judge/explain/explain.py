@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from cnnbench.base.text.numbers import count, number, percent
 from cnnbench.judge.explain.causes import causes
 from cnnbench.judge.explain.facts import changes_of, measured_changes
-from cnnbench.judge.explain.primitives import primitive_changes
 from cnnbench.judge.explain.sides import CERTAIN, Sides, Times
 from cnnbench.records.explanation import Cause, ExplainedRow, Explanation
 from cnnbench.records.step_profile import Part, StepProfile
@@ -47,7 +46,7 @@ def explain(
         facts=(
             *changes_of(base, new),
             *measured_changes(base, new),
-            *(one.fact for one in primitive_changes(base, new)),
+            *(one.fact for one in sides.primitives),
         ),
         base_processes=len(base),
         new_processes=len(new),

@@ -18,6 +18,7 @@ from statistics import fmean
 
 from cnnbench.base.stats.additive import student_quantile
 from cnnbench.base.stats.descriptive import faster_half, median
+from cnnbench.judge.explain.primitives import PrimitiveChange, primitive_changes
 from cnnbench.records.step_profile import HOST, INPUT, Part, ProfiledPart, StepProfile
 
 CERTAIN = 5.0
@@ -241,6 +242,11 @@ class Sides:
         ]
         base, new = (_medians(side) for side in zip(*shares, strict=True))
         return Times(fmean(base), fmean(new), base, new)
+
+    @cached_property
+    def primitives(self) -> list[PrimitiveChange]:
+        """Kernels of oneDNN that differ."""
+        return primitive_changes(self.a.profiles, self.b.profiles)
 
     @cached_property
     def noise(self) -> float:

@@ -8,7 +8,7 @@ import re
 import shlex
 
 import pytest
-from step_profiles import CONV, Profiles, changed
+from step_profiles import write_sides
 
 from cnnbench.cli import main
 from cnnbench.records.outputs import KINDS
@@ -20,13 +20,7 @@ pytestmark = pytest.mark.timeout(240)
 @pytest.fixture
 def profiles(lenet_runs, tmp_path):
     """Files with profiles of A, and of B whose conv1 has twice the work."""
-    make = Profiles(lenet_runs())
-    twice = changed(lambda part: part[:2] == ("conv1", CONV), 2.0, flops=2 * 10**9)
-    paths = {}
-    for side, rows in (("a", None), ("b", twice)):
-        paths[side] = tmp_path / f"{side}.json"
-        paths[side].write_text(make(rows).to_json())
-    return paths
+    return write_sides(lenet_runs(), tmp_path)
 
 
 @pytest.fixture

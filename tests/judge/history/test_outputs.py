@@ -3,12 +3,12 @@
 import csv
 import io
 import json
-import os
 import re
 from pathlib import Path
 from xml.etree import ElementTree as xml
 
 import pytest
+from golden import golden
 
 from cnnbench import __version__
 from cnnbench.base.charts import Lines
@@ -55,25 +55,20 @@ def hostile(runs, series_of):
     return [trend(one, SPEED) for one in series_of(found)]
 
 
-def golden(name, text):
-    path = GOLDEN / name
-    if os.environ.get("UPDATE_GOLDEN"):
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
-    assert text == path.read_text()
-
-
 def test_table_is_golden(trends):
-    golden("table.txt", table_text(trends, SPEED, last=10))
+    text = table_text(trends, SPEED, last=10)
+    assert text == golden(GOLDEN / "table.txt", text)
 
 
 def test_document_is_golden(trends):
-    golden("history.json", json_text(trends, SPEED, [SkippedFile("x.json", "empty")]))
+    text = json_text(trends, SPEED, [SkippedFile("x.json", "empty")])
+    assert text == golden(GOLDEN / "history.json", text)
 
 
 def test_markdown_of_the_page_is_golden(trends):
     markdown = render(page.page(trends, SPEED), "markdown")
-    golden("page.md", markdown.replace(__version__, "VERSION"))
+    text = markdown.replace(__version__, "VERSION")
+    assert text == golden(GOLDEN / "page.md", text)
 
 
 def test_table_of_rows(trends):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from pathlib import Path
 
 import pytest
 import studies
+from golden import golden
 from pages import HOSTILE, Page, charts, rows, section
 
 from cnnbench import __version__
@@ -213,9 +213,7 @@ def test_processes_of_a_comparison_of_modes_need_no_command_of_their_own(runs):
 
 def test_markdown_is_golden(report):
     text = render(report, "markdown").replace(__version__, "VERSION")
-    if os.environ.get("UPDATE_GOLDEN"):
-        GOLDEN.write_text(text)
-    assert text == GOLDEN.read_text()
+    assert text == golden(GOLDEN, text)
 
 
 def test_documents_of_the_page_are_read_and_faulty_ones_are_a_line_each(folder, tmp_path):

@@ -5,11 +5,11 @@ import csv
 import dataclasses
 import hashlib
 import io
-import os
 import re
 from pathlib import Path
 
 import pytest
+from golden import golden
 from pages import HOSTILE, Page
 
 from cnnbench import __version__
@@ -121,11 +121,7 @@ def test_every_number_sorts_by_its_value(page):
 
 def test_markdown_is_golden(report):
     text = render(report, "markdown").replace(__version__, "VERSION")
-    path = GOLDEN / "report.md"
-    if os.environ.get("UPDATE_GOLDEN"):
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
-    assert text == path.read_text()
+    assert text == golden(GOLDEN / "report.md", text)
 
 
 def test_hostile_markdown_keeps_its_tables(hostile):

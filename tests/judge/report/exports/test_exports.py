@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from pathlib import Path
 
 import pytest
+from golden import golden
 
 from cnnbench.judge.compare import compare_records
 from cnnbench.judge.metrics.registry import ALL
@@ -51,9 +51,7 @@ def figures(runs):
 def test_golden(figures, format):
     text = render(figures, format).text
     path = GOLDEN / f"{format}.{SUFFIXES.get(format, 'json')}"
-    if os.environ.get("UPDATE_GOLDEN"):
-        path.write_text(text)
-    assert text == path.read_text()
+    assert text == golden(path, text)
 
 
 def test_no_figure_is_of_two_subjects(runs):

@@ -1,12 +1,12 @@
 """Renderings against files that were looked at; UPDATE_GOLDEN=1 rewrites them."""
 
 import json
-import os
 import re
 from pathlib import Path
 from xml.etree import ElementTree as xml
 
 import pytest
+from golden import golden
 
 from cnnbench.judge.compare import SkippedFile, compare_records
 from cnnbench.judge.compare.answer import advice, answer
@@ -95,10 +95,7 @@ FILES = {
 @pytest.mark.parametrize("format", FORMATS)
 def test_golden(everything, format):
     found = render(everything, format)
-    path = GOLDEN / FILES[format]
-    if os.environ.get("UPDATE_GOLDEN"):
-        path.write_text(found)
-    assert found == path.read_text()
+    assert found == golden(GOLDEN / FILES[format], found)
     assert found.endswith("\n")
 
 
