@@ -115,17 +115,24 @@ def main():
     wait(b"a")
     if "die" in say:
         sys.exit(say["die"])
+    document = record_of(say, target.stem, flags, values)
+    target.write_text(json.dumps(document))
+    sys.exit(4 if document["status"] == "failed" else 0)
+
+
+def record_of(say, name, flags, values):
+    """What a process with these flags has measured, as it was told."""
     document = json.loads(Path(__file__).with_name("template.json").read_text())
-    draw = random.Random(f"{target.stem} {say.get('salt', '')}").random()
+    draw = random.Random(f"{name} {say.get('salt', '')}").random()
     speed = float(os.environ.get("SPEED") or say.get("speed", 100))
     speed *= 1 + draw * say.get("scatter", 0.003)
     for flag in flags:
         speed *= say.get("by_flag", {}).get(flag, 1)
     document["run_id"] = uuid.uuid4().hex
     document["command"] = ["cnnbench", "run", *flags]
-    for name, value in values.items():
-        kind = type(document["config"].get(name))
-        document["config"][name] = kind(value) if kind in (int, float) else value
+    for key, value in values.items():
+        kind = type(document["config"].get(key))
+        document["config"][key] = kind(value) if kind in (int, float) else value
     document["step_seconds"] = [document["batch"]["global"] / speed] * 3
     if "busy" in say:
         note = {"id": "load", "when": "during", "text": "others", "advice": "end them"}
@@ -135,14 +142,13 @@ def main():
         document["step_cpu_seconds"] = [say["cpu"] * (1 + say.get("cpu_scatter", 0.002) * draw)] * 3
     document["environment"].update(folder=os.getcwd(), **say.get("facts", {}))
     document["model"].update(say.get("model", {}))
-    if target.stem in say.get("fail", ()):
+    if name in say.get("fail", ()):
         if say.get("crash"):
             print("segmentation violation", file=sys.stderr)
             os.kill(os.getpid(), signal.SIGSEGV)
         message = say.get("message", "no good")
         document.update(status="failed", error={"type": "BenchmarkError", "message": message})
-    target.write_text(json.dumps(document))
-    sys.exit(4 if document["status"] == "failed" else 0)
+    return document
 
 
 main()

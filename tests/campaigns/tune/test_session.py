@@ -26,7 +26,7 @@ from cnnbench.campaigns.tune.final import Weights
 from cnnbench.campaigns.tune.results import TuneFolder, seed_of
 from cnnbench.campaigns.tune.search import SearchOutcome
 from cnnbench.campaigns.tune.session import TuneQuestion, tune
-from cnnbench.campaigns.tune.space import AS_GIVEN, CandidateMaker, FlagGroup, Space
+from cnnbench.campaigns.tune.space import AS_GIVEN, Candidate, CandidateMaker, FlagGroup, Space
 from cnnbench.errors import BenchmarkError, FlagError
 from cnnbench.judge.compare import Policy, load_records
 from cnnbench.records.tune import TuneDocument
@@ -240,6 +240,22 @@ def test_another_search_is_refused(run: Callable[..., TuneDocument], tmp_path: P
         run(resume=True)
 
 
+def final_of(
+    space: Space, first: Candidate, folder: TuneFolder, by: type[Campaign], **setting: Any
+) -> final.Final:
+    """The end of a search of which only the weights are asked."""
+    return final.Final(
+        space=space,
+        first=first,
+        folder=folder,
+        campaign=by(Reporter(io.StringIO())),
+        budget=None,
+        bench=None,
+        setting=BenchSetting(seed=1, timeout=120.0, **setting),
+        policy=Policy(),
+    )
+
+
 def test_weights_of_the_leader_are_compared_by_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,16 +264,7 @@ def test_weights_of_the_leader_are_compared_by_training(
     space = Space(fixed=fixed, groups=(), allowed=frozenset({"consistency"}))
     make = CandidateMaker(space)
     with TuneFolder(str(tmp_path / "results"), {}, resume=False) as folder:
-        end = final.Final(
-            space=space,
-            first=make({}),
-            folder=folder,
-            campaign=Campaign(Reporter(io.StringIO())),
-            budget=None,
-            bench=None,
-            setting=BenchSetting(seed=1, timeout=120.0),
-            policy=Policy(),
-        )
+        end = final_of(space, make({}), folder, Campaign)
         relaxed = end.weights(
             make({"variable_consistency": "relaxed", "variable_update": "replicated"})
         )
@@ -287,16 +294,7 @@ def test_weights_of_jobs_are_trained_by_jobs(
     with TuneFolder(str(tmp_path / "results"), {}, resume=False) as folder:
 
         def compared(maker: CandidateMaker) -> Weights:
-            end = final.Final(
-                space=space,
-                first=maker({}),
-                folder=folder,
-                campaign=Standing(Reporter(io.StringIO())),
-                budget=None,
-                bench=None,
-                setting=BenchSetting(seed=1, timeout=120.0, layout=layout),
-                policy=Policy(),
-            )
+            end = final_of(space, maker({}), folder, Standing, layout=layout)
             return end.weights(maker({"local_parameter_device": "cpu"}))
 
         assert compared(make) == Weights("weights are the same after 3 steps, all bits", True)
