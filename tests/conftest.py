@@ -85,13 +85,16 @@ def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_loaded", {"builtin", "entry points"})
 
 
-@pytest.fixture(autouse=True)
 def _forget_plugins():
-    """Removes what a test's plug-in files registered after the test."""
     known = plugins.loaded()
     yield
     for file in plugins.loaded() - known:
         plugins.forget(file)
+
+
+# What plug-in files registered goes after the test, or after the module whose fixture loaded them.
+_after_tests = pytest.fixture(autouse=True)(_forget_plugins)
+_after_modules = pytest.fixture(autouse=True, scope="module")(_forget_plugins)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -37,7 +37,7 @@ def folder(
     monkeypatch.delenv("CNNBENCH_CIFAR10", raising=False)
 
 
-@pytest.mark.usefixtures("folder")
+@pytest.mark.usefixtures("folder", "own_registry")
 @pytest.mark.parametrize("name", COMMANDS)
 def test_output(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(COMMANDS[name]) == 0

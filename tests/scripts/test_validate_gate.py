@@ -363,6 +363,7 @@ def test_wrong_use_is_status_2(arguments, capsys):
     capsys.readouterr()
 
 
+@pytest.mark.usefixtures("own_registry")
 @pytest.mark.parametrize("rows", ["0", "8"])
 def test_the_extra_work_changes_nothing_that_is_computed(tmp_path, monkeypatch, rows):
     import tensorflow as tf
