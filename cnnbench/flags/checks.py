@@ -18,6 +18,7 @@ from cnnbench.variable_mgr import registry
 # Such a factor and its inverse are both normal numbers in float32.
 _LARGEST_LOSS_SCALE = 2.0**126
 _SMALLEST_FP16 = 2.0**-14  # of the normal numbers
+_SMALLEST_PEAK = 1e9  # less is a number of GFLOP/s or TFLOP/s
 
 # Files that are written at different times; each needs a name of its own.
 _FILES = (
@@ -108,6 +109,8 @@ def _check_run(params: Params) -> Refusals:
         yield "train_dir", "must be printable UTF-8, as TensorFlow takes it"
     if params.train_dir and set(params.train_dir) & set("*?[]\\"):
         yield "train_dir", "must be without * ? [ ] and \\, which TensorFlow takes for a pattern"
+    if params.peak_flops and params.peak_flops < _SMALLEST_PEAK:
+        yield "peak_flops", "must be 0 or at least 1e9; it is in FLOP/s, as 312e12"
     given = [name for name in EVAL_DURING_TRAINING if getattr(params, name)]
     if len(given) > 1:
         yield given[1], _one_of_two(given[0])

@@ -326,7 +326,7 @@ ab --baseline_aa=nowhere                     | nowhere: no such file or folder
 ab -- --batch_size=-1                        | --batch_size=-1: must be
 ab -- --result_json=x.json                   | --result_json=x.json: cannot go with ab
 ab -- --model_plugin=nosuch.py               | --model_plugin=nosuch.py: cannot be read
-ab -- --peak_flops=1                         | --peak_flops=1*: must be at least
+ab -- --peak_flops=1                         | --peak_flops=1*: must be 0 or at least
 ab --workers=2 --b=--xla                     | --ps=0: *parameter_server*needs tasks
 ab --workers=2 --b=--xla -- RING --job_name=ps | --job_name=ps: is set by launch
 ab --workers=2 --ps=1 --b=--variable_update=collective_all_reduce | --ps=1: *has no use for them

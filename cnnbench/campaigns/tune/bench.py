@@ -17,6 +17,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from cnnbench.base.text.numbers import duration, number
 from cnnbench.campaigns.ab.flags import LENGTHS
@@ -28,7 +29,7 @@ from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.outcome import read
 from cnnbench.campaigns.tune.budget import Budget
 from cnnbench.campaigns.tune.lengths import FEWEST_STEPS, SECONDS, Lengths, lengths_of
-from cnnbench.campaigns.tune.race import Leaver
+from cnnbench.campaigns.tune.race import FINALISTS, Leaver
 from cnnbench.campaigns.tune.results import TuneFolder
 from cnnbench.campaigns.tune.search import Round
 from cnnbench.campaigns.tune.space import Candidate
@@ -136,8 +137,9 @@ class RaceBench:
 
     @property
     def process_seconds(self) -> float:
-        """Of a process of the races, the mean so far."""
-        return sum(seconds for _, seconds in self._spent) / max(1, len(self._spent))
+        """Of a process of the races, the mean so far; the first one is shorter, and runs alone."""
+        known = [seconds for _, seconds in self._spent]
+        return fmean(known[1:] or known or [0.0])
 
     @property
     def final_seconds(self) -> float:
@@ -186,18 +188,20 @@ class RaceBench:
 
     def measure(self, group: str, number: int, candidates: Sequence[Candidate]) -> Round:
         """See `search.CandidateBench`; ends early where the time is up."""
-        order = list(candidates)
+        order = list(candidates[1:])
         random.Random(f"{self._setting.seed} {group} {number}").shuffle(order)
+        order.insert(0, candidates[0])  # gains are measured from it, however few there is time for
         names = {f"{group}-{one.key}-r{number}": one for one in order}
         before = self._done.get((group, number))
         if before is not None and before["minutes"] >= self._budget.minutes:
             names = {name: one for name, one in names.items() if one.key in before["keys"]}
         found = Round()
-        waiting, there = {}, []
+        waiting, there, started = {}, [], set()
         for name, one in names.items():
             record = read(self._folder.record(name))
             if isinstance(record, RunRecord):
                 self._take(found, one, record)
+                started.add(one.key)
                 if before is None or one.key not in before["keys"]:
                     there.append(one.key)
             else:
@@ -205,8 +209,10 @@ class RaceBench:
         if there:
             found.blocks.append(there)  # of a round that was interrupted
         self._campaign.expect([(group, number)] * len(waiting))
+        # What is not in the first round leaves; of the rest, the best are to run again.
+        kept = min(FINALISTS, len(candidates)) if number == 1 else 0
         for chunk in self._chunks(waiting):
-            if self._is_late(len(chunk)):
+            if self._is_late(len(chunk) + kept):
                 self._campaign.drop((group, number))
                 self._campaign.reporter.notice(f"{group}, round {number}: the time is up")
                 break
@@ -215,6 +221,8 @@ class RaceBench:
                 if end is not None:
                     self._take(found, one, end.record)
             found.blocks.append([one.key for one in chunk.values()])
+            started.update(one.key for one in chunk.values())
+        found.late.extend(one.key for one in candidates if one.key not in started)
         self._close(group, number, found)
         return found
 

@@ -11,8 +11,9 @@ from cnnbench.campaigns.ab.flags import LENGTHS
 from cnnbench.errors import BenchmarkError
 from cnnbench.records.run import RunRecord
 
-SECONDS = 2.0
-"""Timed steps of a process of a race; of the final twice that."""
+SECONDS = 1.0
+"""Timed steps of a process of a race; of the final twice that. Processes of equal flags differ by
+about as much when they time twice as many steps."""
 
 FEWEST_STEPS = 10
 """Timed steps of a process at least."""
@@ -29,12 +30,14 @@ class Lengths:
     Attributes:
       steps: timed steps of a race with the flags as they are given.
       warmup: steps before them.
+      peak: peak FLOP/s; 0 leaves out measuring it.
       step_seconds: of a step with the flags as they are given.
       batch: images of such a step.
     """
 
     steps: int | None
     warmup: int | None
+    peak: int | None
     step_seconds: float
     batch: int
 
@@ -51,6 +54,8 @@ class Lengths:
             found.append(f"--num_batches={min(max(FEWEST_STEPS, steps), _MOST_STEPS)}")
         if self.warmup is not None:
             found.append(f"--num_warmup_batches={self.warmup}")
+        if self.peak is not None:
+            found.append(f"--peak_flops={self.peak}")
         return tuple(found)
 
 
@@ -71,6 +76,7 @@ def lengths_of(fixed: Mapping[str, str], record: RunRecord) -> Lengths:
     return Lengths(
         steps=None if LENGTHS & set(fixed) else math.ceil(SECONDS / step),
         warmup=None if set(_WARMUP) & set(fixed) else warmup,
+        peak=None if "peak_flops" in fixed else 0,
         step_seconds=step,
         batch=record.batch.global_,
     )

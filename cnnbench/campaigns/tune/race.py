@@ -20,7 +20,7 @@ another round of those that are left.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from cnnbench.base.stats.additive import Additive, fit_blocks, student_quantile
@@ -95,6 +95,7 @@ class Race:
         failed: Mapping[str, str],
         affordable: int,
         blocks: Sequence[Sequence[str]] = (),
+        late: Collection[str] = (),
     ) -> list[Leaver]:
         """Takes a round.
 
@@ -103,11 +104,15 @@ class Race:
           failed: why processes failed, by name.
           affordable: processes that the time left is enough for.
           blocks: names of those that ran at the same time; if not given, all did.
+          late: names of those that there was no time for. In the first round they are candidates
+            no more, of which nothing is known; later they keep their estimates.
 
         Returns:
           Those that leave after it.
         """
         found = {name: math.log(speed) for name, speed in speeds.items()}
+        if not self.rounds:
+            self.remaining = [one for one in self.remaining if one not in late]
         self.rounds.append(found)
         named = blocks or [list(found)]
         self.blocks.append([{name: found[name] for name in one if name in found} for one in named])

@@ -27,11 +27,13 @@ class Round:
       speeds: images per second; candidates may be missing.
       failed: why processes failed.
       blocks: those that were alive at the same time and stepped in turn; if empty, all alike.
+      late: those that there was no time for.
     """
 
     speeds: dict[str, float] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     blocks: list[list[str]] = field(default_factory=list)
+    late: list[str] = field(default_factory=list)
 
 
 class CandidateBench(Protocol):
@@ -155,14 +157,15 @@ def search(
                 _run(race, group.name, tried, bench, there_is - share)
         by_key = {one.key: one for one in tried}
         leader = by_key[race.leader(leader.key)]
+        ran = {*race.remaining, *(one.name for one in race.leavers)}
         races.append(
             GroupRace(
                 name=group.name,
-                candidates=tuple(tried),
+                candidates=tuple(one for one in tried if one.key in ran),
                 race=race,
                 leader=leader,
                 dropped=found.dropped,
-                untried=found.candidates[len(tried) :],
+                untried=tuple(one for one in found.candidates if one.key not in ran),
             )
         )
     return SearchOutcome(tuple(races), leader)
@@ -185,7 +188,8 @@ def _run(
         number = len(race.rounds) + 1
         measured = bench.measure(group, number, running)
         affordable = max(0, bench.affordable(group, number) - kept)
-        left = race.add(measured.speeds, measured.failed, affordable, measured.blocks)
+        late = set(measured.late) - {candidates[0].key}  # which is the answer without a race
+        left = race.add(measured.speeds, measured.failed, affordable, measured.blocks, late)
         if not measured.speeds:
             break
         bench.closed(group, number, left, names[race.ranked(race.fitted)[0]])

@@ -137,7 +137,7 @@ class RooflineRun:
         peak = peak_flops.peak(placement.device, devices, dtype, params.peak_flops)
         if peak is None:
             raise BenchmarkError(
-                f"the peak of this GPU in {dtype} is not known; give it by --peak_flops"
+                f"the peak of the device in {dtype} is not known; give it by --peak_flops"
             )
         copied = copy_rate.measured(placement.device, devices[0])
         parts = len(devices) if placement.device == "gpu" else 1

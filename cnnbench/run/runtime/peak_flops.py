@@ -107,11 +107,13 @@ def peak(
       devices: TensorFlow name of each tower's device. CPU towers share one machine,
         so their number does not count.
       dtype: of the arithmetic: "float32", "float16" or "bfloat16".
-      user_value: --peak_flops, of one device; takes precedence.
+      user_value: --peak_flops, of one device; takes precedence. 0: none is wanted.
 
     Returns:
       The peak; None for a GPU that the table does not know, or not in that type.
     """
+    if user_value == 0:
+        return None
     count = len(devices) if device_kind == "gpu" else 1
     if user_value is not None:
         return Peak(user_value * count, "given: --peak_flops")

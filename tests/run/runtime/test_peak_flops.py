@@ -86,6 +86,12 @@ def test_user_value_is_per_device():
     assert peak("cpu", ["c0", "c1"], "float32", 5e9).flops_per_sec == 5e9
 
 
+@pytest.mark.parametrize("kind", ["cpu", "gpu"])
+def test_zero_leaves_the_measuring_out(kind, monkeypatch):
+    monkeypatch.setattr(peak_flops, "measured", lambda dtype: pytest.fail("it was measured"))
+    assert peak(kind, ["d0"], "float32", 0) is None
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_cpu_is_measured_in_the_dtype_of_the_run(dtype, monkeypatch):
     monkeypatch.setattr(peak_flops, "_BUDGET_SECONDS", 0.2)

@@ -1,0 +1,102 @@
+"""Searches whose processes, alive at once, take longer than the first one, which runs alone."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from cnnbench.base.text.progress import Reporter
+from cnnbench.campaigns.processes.campaign import Campaign
+from cnnbench.campaigns.processes.child import Ended
+from cnnbench.campaigns.processes.outcome import Measuring
+from cnnbench.campaigns.tune.bench import BenchSetting, RaceBench
+from cnnbench.campaigns.tune.budget import Budget
+from cnnbench.campaigns.tune.results import TuneFolder
+from cnnbench.campaigns.tune.search import SearchOutcome, search
+from cnnbench.campaigns.tune.space import AS_GIVEN, CandidateMaker, FlagGroup, Space
+from cnnbench.records.run import RunRecord
+
+FIXED = {"model": "lenet", "device": "cpu", "num_gpus": "2", "batch_size": "4"}
+MODES = ("replicated", "mirrored_strategy", "central_storage_strategy", "parameter_server")
+CHOICES = tuple(
+    {"variable_update": mode, "num_inter_threads": threads} for mode in MODES for threads in "1234"
+)
+
+
+class Clocked(Campaign):
+    """Runs nothing: processes end as a clock says, each with one speed.
+
+    Args:
+      runs: makes records.
+      alone: seconds of a process by itself.
+      in_turn: seconds of each of several that are alive at once.
+    """
+
+    def __init__(self, runs: Callable[..., RunRecord], alone: float, in_turn: float) -> None:
+        super().__init__(Reporter(io.StringIO()))
+        self.now = 0.0
+        self.started: list[list[str]] = []
+        self._runs = runs
+        self._seconds = {False: alone, True: in_turn}
+
+    def run(
+        self, commands: Sequence[Measuring], timeout: float, turn_seconds: float = 0.0
+    ) -> list[Ended]:
+        self.started.append([one.log.stem for one in commands])
+        seconds = self._seconds[bool(turn_seconds)]
+        self.now += seconds * len(commands)
+        return [
+            Ended(0, seconds, status="ok", document=self._runs(100.0).to_dict()) for _ in commands
+        ]
+
+
+@pytest.fixture
+def searched(
+    tmp_path: Path, runs: Callable[..., RunRecord]
+) -> Callable[..., tuple[SearchOutcome, Clocked, RaceBench]]:
+    def searched(
+        seconds: float, alone: float, in_turn: float
+    ) -> tuple[SearchOutcome, Clocked, RaceBench]:
+        space = Space(fixed=FIXED, groups=(FlagGroup("all", ({}, *CHOICES)),))
+        make = CandidateMaker(space)
+        campaign = Clocked(runs, alone, in_turn)
+        budget = Budget(seconds, clock=lambda: campaign.now)
+        with TuneFolder(str(tmp_path / "results"), {}, resume=False) as folder:
+            folder.begin(budget.minutes)
+            bench = RaceBench(folder, campaign, budget, BenchSetting(seed=1, timeout=60, lanes=8))
+            bench.begin(make({}), space.fixed)
+            found = search(space, make({}), make, bench, 0.01)
+        return found, campaign, bench
+
+    return searched
+
+
+def test_what_the_time_is_not_enough_for_leaves_as_untried(
+    searched: Callable[..., tuple[SearchOutcome, Clocked, RaceBench]],
+) -> None:
+    found, campaign, bench = searched(250.0, 4.0, 8.0)
+    (race,) = found.races
+    assert race.untried
+    # The flags as given are of the first that run: gains are measured from them.
+    assert race.candidates[0].name == AS_GIVEN
+    first, *later = campaign.started[1:]
+    assert f"all-{race.candidates[0].key}-r1" in first
+    # The best of those that ran are measured again.
+    again = [name for names in later for name in names if name.endswith("-r2")]
+    assert len(again) >= 3
+    assert {key for one in found.rounds for key in one} == {one.key for one in race.candidates}
+    assert campaign.now <= 250.0 - bench.reserve
+
+
+def test_time_that_is_enough_lets_all_of_them_run(
+    searched: Callable[..., tuple[SearchOutcome, Clocked, RaceBench]],
+) -> None:
+    found, campaign, _ = searched(900.0, 4.0, 8.0)
+    (race,) = found.races
+    assert race.untried == ()
+    started = {name for names in campaign.started for name in names}
+    for one in race.candidates:
+        assert {f"all-{one.key}-r1", f"all-{one.key}-r2"} <= started
