@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -29,7 +29,7 @@ from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.outcome import read
 from cnnbench.campaigns.tune.budget import Budget
 from cnnbench.campaigns.tune.lengths import FEWEST_STEPS, SECONDS, Lengths, lengths_of
-from cnnbench.campaigns.tune.race import FINALISTS, Leaver
+from cnnbench.campaigns.tune.race import Leaver
 from cnnbench.campaigns.tune.results import TuneFolder
 from cnnbench.campaigns.tune.search import Round
 from cnnbench.campaigns.tune.space import Candidate
@@ -174,7 +174,7 @@ class RaceBench:
         """
         told = self._told.get((group, number))
         if told is None:
-            known, left = 0, self._budget.left_for_races(self.reserve)
+            processes = self._fitting
         elif told["minutes"] >= self._budget.minutes:
             return int(told["processes"])
         else:
@@ -182,40 +182,42 @@ class RaceBench:
             known, left = int(told["processes"]), self._budget.seconds - then
             left -= self.reserve - self._reserve_of(then)
             left -= sum(seconds for minutes, seconds in self._spent if minutes > told["minutes"])
-        processes = max(0, known + int(left / max(self.process_seconds, 1e-3)))
+            processes = max(0, known + int(left / max(self.process_seconds, 1e-3)))
         self._folder.journal.add("time", group=group, round=number, processes=processes)
         return processes
 
-    def measure(self, group: str, number: int, candidates: Sequence[Candidate]) -> Round:
-        """See `search.CandidateBench`; ends early where the time is up."""
-        order = list(candidates[1:])
-        random.Random(f"{self._setting.seed} {group} {number}").shuffle(order)
-        order.insert(0, candidates[0])  # gains are measured from it, however few there is time for
-        names = {f"{group}-{one.key}-r{number}": one for one in order}
+    def measure(self, group: str, number: int, candidates: Sequence[Candidate], kept: int) -> Round:
+        """See `search.CandidateBench`; the times of its own processes tell how many there is time
+        for.
+        """
+        waiting = {
+            f"{group}-{one.key}-r{number}": one for one in self._order(group, number, candidates)
+        }
         before = self._done.get((group, number))
         if before is not None and before["minutes"] >= self._budget.minutes:
-            names = {name: one for name, one in names.items() if one.key in before["keys"]}
+            waiting = {name: one for name, one in waiting.items() if one.key in before["keys"]}
         found = Round()
-        waiting, there, started = {}, [], set()
-        for name, one in names.items():
+        there, started = [], set()
+        for name, one in list(waiting.items()):
             record = read(self._folder.record(name))
             if isinstance(record, RunRecord):
+                del waiting[name]
                 self._take(found, one, record)
                 started.add(one.key)
                 if before is None or one.key not in before["keys"]:
                     there.append(one.key)
-            else:
-                waiting[name] = one
         if there:
             found.blocks.append(there)  # of a round that was interrupted
         self._campaign.expect([(group, number)] * len(waiting))
-        # What is not in the first round leaves; of the rest, the best are to run again.
-        kept = min(FINALISTS, len(candidates)) if number == 1 else 0
-        for chunk in self._chunks(waiting):
-            if self._is_late(len(chunk) + kept):
+        lanes = self._lanes(waiting.values())
+        while waiting:
+            parts = math.ceil(len(waiting) / lanes)  # of about one size
+            size = min(math.ceil(len(waiting) / parts), self._fitting - kept)
+            if size < 1:
                 self._campaign.drop((group, number))
                 self._campaign.reporter.notice(f"{group}, round {number}: the time is up")
                 break
+            chunk = {name: waiting.pop(name) for name in list(waiting)[:size]}
             ended = self._run(f"{group} {number}", chunk, None)
             for one, end in zip(chunk.values(), ended, strict=True):
                 if end is not None:
@@ -225,6 +227,16 @@ class RaceBench:
         found.late.extend(one.key for one in candidates if one.key not in started)
         self._close(group, number, found)
         return found
+
+    def _order(self, group: str, number: int, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """The best of the groups before, from which gains are measured; then all others in random
+        order, in the first round, which time may cut short, those that change few flags before.
+        """
+        first, *others = candidates
+        random.Random(f"{self._setting.seed} {group} {number}").shuffle(others)
+        if number == 1:
+            others.sort(key=lambda one: len(one.settings))
+        return [first, *others]
 
     def _close(self, group: str, number: int, found: Round) -> None:
         """Adds the blocks of before, and notes a round to which something has been added."""
@@ -265,20 +277,19 @@ class RaceBench:
         self._lost[one.key] += 1
         return self._lost[one.key] < _MOST_LOST
 
-    def _is_late(self, processes: int) -> bool:
+    @property
+    def _fitting(self) -> int:
+        """Processes that there is time for."""
         left = self._budget.left_for_races(self.reserve)
-        return left < processes * self.process_seconds
+        return max(0, int(left / max(self.process_seconds, 1e-3)))
 
-    def _chunks(self, waiting: Mapping[str, Candidate]) -> Iterator[dict[str, Candidate]]:
-        """Processes that are alive at once: parts of about one size, as lanes and memory allow."""
+    def _lanes(self, candidates: Collection[Candidate]) -> int:
+        """Processes that are alive at once, as memory allows."""
         lanes, memory = self._setting.lanes, self._setting.memory
-        if memory is not None and waiting:
-            needed = max(one.resolved.needed_bytes for one in waiting.values())
+        if memory is not None and candidates:
+            needed = max(one.resolved.needed_bytes for one in candidates)
             lanes = max(1, min(lanes, int(_MEMORY * memory.available / max(1, needed))))
-        names = list(waiting)
-        parts = math.ceil(len(names) / lanes)
-        for part in range(parts):
-            yield {name: waiting[name] for name in names[part::parts]}
+        return lanes
 
     def _run(
         self, what: str, chunk: Mapping[str, Candidate], flags: Sequence[str] | None

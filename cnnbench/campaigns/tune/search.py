@@ -13,7 +13,8 @@ from cnnbench.campaigns.tune.race import FINALISTS, Leaver, Race
 from cnnbench.campaigns.tune.space import Candidate, Dropped, Maker, Space, field_of
 
 _ROUNDS = 2
-"""Rounds that the time of a race must be enough for; of the second, for `FINALISTS` of them."""
+"""Rounds that the time of a race should be enough for; of the second, for `FINALISTS` of them. What
+there is no time for in the first round is not tried."""
 
 _LEAST = 6
 """Processes that a small group has, where its share of the time would be less."""
@@ -47,13 +48,14 @@ class CandidateBench(Protocol):
           number: of the round that is over; 0 before the first one.
         """
 
-    def measure(self, group: str, number: int, candidates: Sequence[Candidate]) -> Round:
-        """Runs a round.
+    def measure(self, group: str, number: int, candidates: Sequence[Candidate], kept: int) -> Round:
+        """Runs a round, or as much of it as there is time for.
 
         Args:
           group: name of the race.
           number: of the round, from 1.
           candidates: to be measured once each.
+          kept: processes that the time afterwards is to be enough for.
         """
 
     def closed(self, group: str, number: int, left: Sequence[Leaver], best: str) -> None:
@@ -152,7 +154,7 @@ def search(
             own, *later = (min(_ROUNDS * many, _LEAST) for many in weights[at:])
             share = min(there_is, max(min(share, there_is - sum(later)), own))
             if share >= _ROUNDS * 2:
-                tried = found.candidates[: max(share // _ROUNDS, share - FINALISTS)]
+                tried = found.candidates
                 race = Race([one.key for one in tried], threshold)
                 _run(race, group.name, tried, bench, there_is - share)
         by_key = {one.key: one for one in tried}
@@ -186,7 +188,8 @@ def _run(
     while not race.is_over:
         running = [one for one in candidates if one.key in race.remaining]
         number = len(race.rounds) + 1
-        measured = bench.measure(group, number, running)
+        again = 0 if race.rounds else min(FINALISTS, len(candidates))
+        measured = bench.measure(group, number, running, kept + again)
         affordable = max(0, bench.affordable(group, number) - kept)
         late = set(measured.late) - {candidates[0].key}  # which is the answer without a race
         left = race.add(measured.speeds, measured.failed, affordable, measured.blocks, late)

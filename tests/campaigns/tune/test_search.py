@@ -50,12 +50,15 @@ class Sampler:
     def affordable(self, group: str, number: int) -> int:
         return self._left
 
-    def measure(self, group: str, number: int, candidates: Sequence[Candidate]) -> Round:
-        assert len(candidates) <= self._left
+    def measure(self, group: str, number: int, candidates: Sequence[Candidate], kept: int) -> Round:
+        fitting = max(0, self._left - kept)
+        candidates, late = candidates[:fitting], candidates[fitting:]
+        assert number == 1 or not late  # the race has asked how many there is time for
         self._left -= len(candidates)
         self.rounds.append((group, number, [one.name for one in candidates]))
         factor = 1 + self._draw.gauss(0, 0.05)
-        return Round({one.key: factor * self.draw(one) for one in candidates})
+        speeds = {one.key: factor * self.draw(one) for one in candidates}
+        return Round(speeds, late=[one.key for one in late])
 
     def closed(self, group: str, number: int, left: Sequence[Leaver], best: str) -> None:
         assert best
