@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import gc
 import itertools
 import os
 import sys
@@ -43,6 +44,7 @@ def entry_point() -> NoReturn:
 
         leave(code)
     supervisor.announce(code)
+    gc.freeze()  # the interpreter's last collections take a second where TensorFlow is loaded
     sys.exit(code)
 
 

@@ -88,9 +88,12 @@ def test_the_unforeseen_is_a_failure_with_its_traceback(run_command, capsys):
 def test_entry_point_exits(run_command, monkeypatch):
     run_command.module.outcome = 3
     monkeypatch.setattr(sys, "argv", ["cnnbench", "--model=lenet"])
+    frozen = []
+    monkeypatch.setattr(cli.gc, "freeze", lambda: frozen.append(len(run_command.calls)))
     with pytest.raises(SystemExit) as caught:
         cli.entry_point()
     assert caught.value.code == 3
+    assert frozen == [1]  # after the command: the last collections would take a second
     assert run_command.calls == [["--model=lenet"]]
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from forked import Forked, cnnbench
 
 from cnnbench.errors import BenchmarkError, ExitCode
 from cnnbench.flags import Params
-from cnnbench.run.runtime.loading import load_tensorflow
+from cnnbench.run.runtime.loading import load_tensorflow, without_collections
 from cnnbench.run.runtime.peak_memory import peak_memory, reset_peak_memory
 from cnnbench.run.runtime.tensorflow import (
     XLA_CACHE,
@@ -183,6 +185,27 @@ def test_an_older_tensorflow_is_refused(monkeypatch):
     monkeypatch.setattr(tf, "__version__", "2.17.1")
     with pytest.raises(BenchmarkError, match=r"TensorFlow 2\.17\.1 .* needs at least 2\.18$"):
         load_tensorflow()
+
+
+@pytest.mark.parametrize(("loaded", "frozen"), [(None, 1), (SimpleNamespace(), 1), (tf, 0)])
+@pytest.mark.parametrize("collects", [True, False])
+def test_nothing_is_collected_while_tensorflow_is_loaded_nor_later_of_it(
+    loaded, frozen, collects, monkeypatch
+):
+    calls = []
+    monkeypatch.setattr(gc, "freeze", lambda: calls.append(gc.isenabled()))
+    if loaded is None:
+        monkeypatch.delitem(sys.modules, "tensorflow")
+    else:
+        monkeypatch.setitem(sys.modules, "tensorflow", loaded)
+    (gc.enable if collects else gc.disable)()
+    try:
+        with without_collections():
+            assert not gc.isenabled()
+        assert gc.isenabled() is collects
+    finally:
+        gc.enable()
+    assert calls == [False] * frozen
 
 
 def test_a_program_loads_tensorflow_without_what_only_keras_uses():
