@@ -102,6 +102,7 @@ class RaceBench:
         self._told = {(one.get("group"), one.get("round")): one for one in folder.events("time")}
         self._done = {(one["group"], one["round"]): one for one in folder.events("round")}
         self._lost: Counter[str] = Counter()
+        self._proof = True
         # Of each process, with the time of the search when it was run.
         self._spent = [(one["minutes"], float(one["seconds"])) for one in folder.events("process")]
 
@@ -153,9 +154,9 @@ class RaceBench:
         return self._reserve_of(self._budget.seconds)
 
     def _reserve_of(self, total: float) -> float:
-        most = self._reserve_for(MOST_PAIRS)
-        wanted = max(self._reserve_for(FEWEST_PAIRS), _FINAL_SHARE * total)
-        return min(wanted, most, _MOST_FINAL_SHARE * total)
+        fewest, most = map(self._reserve_for, (FEWEST_PAIRS, MOST_PAIRS))
+        wanted = max(fewest, min(_FINAL_SHARE * total, most)) if self._proof else fewest
+        return min(wanted, _MOST_FINAL_SHARE * total)
 
     @property
     def enough_seconds(self) -> float:
@@ -166,12 +167,16 @@ class RaceBench:
         # With the two processes whose weights are compared.
         return 2 * (pairs + 1) * self.final_seconds
 
-    def affordable(self, group: str, number: int) -> int:
+    def affordable(self, group: str, number: int, proof: bool) -> int:
         """See `search.CandidateBench`; a resumed search gets its earlier answers again.
+
+        Where the flags as they are given lead, the time for more than the fewest pairs goes to
+        the races.
 
         With more time than then, as many processes more as fit into what has been added and is
         not spent yet.
         """
+        self._proof = proof
         told = self._told.get((group, number))
         if told is None:
             processes = self._fitting

@@ -93,22 +93,17 @@ class Race:
         self,
         speeds: Mapping[str, float],
         failed: Mapping[str, str],
-        affordable: int,
         blocks: Sequence[Sequence[str]] = (),
         late: Collection[str] = (),
-    ) -> list[Leaver]:
-        """Takes a round.
+    ) -> None:
+        """Takes a round; those that failed leave.
 
         Args:
           speeds: images per second, by name; a candidate may be missing.
           failed: why processes failed, by name.
-          affordable: processes that the time left is enough for.
           blocks: names of those that ran at the same time; if not given, all did.
           late: names of those that there was no time for. In the first round they are candidates
             no more, of which nothing is known; later they keep their estimates.
-
-        Returns:
-          Those that leave after it.
         """
         found = {name: math.log(speed) for name, speed in speeds.items()}
         if not self.rounds:
@@ -116,15 +111,24 @@ class Race:
         self.rounds.append(found)
         named = blocks or [list(found)]
         self.blocks.append([{name: found[name] for name in one if name in found} for one in named])
-        before = len(self.leavers)
         for name in [one for one in self.remaining if one in failed]:
             self._leave(name, FAILED, failed[name])
+
+    def drop(self, affordable: int) -> list[Leaver]:
+        """Lets those leave that are slower, and those that there is no time for.
+
+        Args:
+          affordable: processes that the time left is enough for.
+
+        Returns:
+          Those that leave after this round, the failed ones included.
+        """
         if any(self.rounds):
             fitted = self.fitted
             self._drop_slower(fitted)
             self._drop_behind(fitted, affordable)
         self._short = affordable < len(self.remaining)
-        return self.leavers[before:]
+        return [one for one in self.leavers if one.after == len(self.rounds)]
 
     def leader(self, incumbent: str) -> str:
         """The candidate with the highest estimate, if that is above the incumbent's by more than

@@ -40,12 +40,13 @@ class Round:
 class CandidateBench(Protocol):
     """Measures candidates and knows how much time there is."""
 
-    def affordable(self, group: str, number: int) -> int:
+    def affordable(self, group: str, number: int, proof: bool) -> int:
         """Processes that the time left is enough for.
 
         Args:
           group: name of the race.
           number: of the round that is over; 0 before the first one.
+          proof: whether what leads will have to be proven; not so of the flags as they are given.
         """
 
     def measure(self, group: str, number: int, candidates: Sequence[Candidate], kept: int) -> Round:
@@ -148,7 +149,7 @@ def search(
         tried: Sequence[Candidate] = found.candidates[:1]
         race = Race([leader.key], threshold)
         if len(found.candidates) > 1:
-            there_is = bench.affordable(group.name, 0)
+            there_is = bench.affordable(group.name, 0, True)
             share = there_is * weights[at] // sum(weights[at:])
             # A small group has a few processes, wherever it stands.
             own, *later = (min(_ROUNDS * many, _LEAST) for many in weights[at:])
@@ -156,7 +157,7 @@ def search(
             if share >= _ROUNDS * 2:
                 tried = found.candidates
                 race = Race([one.key for one in tried], threshold)
-                _run(race, group.name, tried, bench, there_is - share)
+                _run(race, group.name, tried, bench, there_is - share, first)
         by_key = {one.key: one for one in tried}
         leader = by_key[race.leader(leader.key)]
         ran = {*race.remaining, *(one.name for one in race.leavers)}
@@ -174,7 +175,12 @@ def search(
 
 
 def _run(
-    race: Race, group: str, candidates: Sequence[Candidate], bench: CandidateBench, kept: int
+    race: Race,
+    group: str,
+    candidates: Sequence[Candidate],
+    bench: CandidateBench,
+    kept: int,
+    given: Candidate,
 ) -> None:
     """Runs the rounds of a race.
 
@@ -183,6 +189,7 @@ def _run(
       candidates: that take part.
       bench: measures.
       kept: processes that the time for later groups is to be enough for.
+      given: the flags as they are given.
     """
     names = {one.key: one.name for one in candidates}
     while not race.is_over:
@@ -190,9 +197,10 @@ def _run(
         number = len(race.rounds) + 1
         again = 0 if race.rounds else min(FINALISTS, len(candidates))
         measured = bench.measure(group, number, running, kept + again)
-        affordable = max(0, bench.affordable(group, number) - kept)
         late = set(measured.late) - {candidates[0].key}  # which is the answer without a race
-        left = race.add(measured.speeds, measured.failed, affordable, measured.blocks, late)
+        race.add(measured.speeds, measured.failed, measured.blocks, late)
         if not measured.speeds:
             break
+        proof = race.leader(candidates[0].key) != given.key
+        left = race.drop(max(0, bench.affordable(group, number, proof) - kept))
         bench.closed(group, number, left, names[race.ranked(race.fitted)[0]])

@@ -12,7 +12,7 @@ from cnnbench.base.text.progress import Reporter
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.outcome import Measuring
-from cnnbench.campaigns.tune.bench import BenchSetting, RaceBench
+from cnnbench.campaigns.tune.bench import FEWEST_PAIRS, MOST_PAIRS, BenchSetting, RaceBench
 from cnnbench.campaigns.tune.budget import Budget
 from cnnbench.campaigns.tune.results import TuneFolder
 from cnnbench.campaigns.tune.search import SearchOutcome, search
@@ -100,3 +100,16 @@ def test_time_that_is_enough_lets_all_of_them_run(
     started = {name for names in campaign.started for name in names}
     for one in race.candidates:
         assert {f"all-{one.key}-r1", f"all-{one.key}-r2"} <= started
+
+
+def test_where_the_flags_as_given_lead_less_time_is_left_to_the_final(
+    searched: Callable[..., tuple[SearchOutcome, Clocked, RaceBench]],
+) -> None:
+    _, _, bench = searched(900.0, 4.0, 8.0)
+    there_is = {}
+    for number, proof in enumerate((True, False), start=90):
+        there_is[proof] = bench.affordable("all", number, proof)
+        pairs = MOST_PAIRS if proof else FEWEST_PAIRS
+        # With two processes more, whose weights are compared.
+        assert bench.reserve == pytest.approx(2 * (pairs + 1) * bench.final_seconds)
+    assert there_is[False] > there_is[True]

@@ -47,7 +47,7 @@ class Sampler:
         self._noise = noise
         self.rounds: list[tuple[str, int, list[str]]] = []
 
-    def affordable(self, group: str, number: int) -> int:
+    def affordable(self, group: str, number: int, proof: bool) -> int:
         return self._left
 
     def measure(self, group: str, number: int, candidates: Sequence[Candidate], kept: int) -> Round:
