@@ -15,7 +15,7 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-from cnnbench.run.runtime.loading import without_collections
+from cnnbench.run.runtime.loading import quick_import
 from cnnbench.run.runtime.native import without_info_lines
 
 _PACKAGE = "tensorflow"
@@ -64,7 +64,7 @@ class _Loader(Loader):
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # as a run sets it
         start = time.perf_counter()
         try:
-            with without_info_lines(), without_collections():
+            with without_info_lines(), quick_import():
                 self._loader.exec_module(module)
         finally:
             _seconds.append(time.perf_counter() - start)
