@@ -234,7 +234,7 @@ def test_a_real_job(
 ) -> None:
     # Only the first job is started; its races, pairs and weights are other tests'.
     def speeds(
-        self: bench.RaceBench, group: str, number: int, candidates: Sequence[Candidate]
+        self: bench.RaceBench, group: str, number: int, candidates: Sequence[Candidate], _: int
     ) -> Round:
         return Round(speeds={one.key: 100.0 + 20 * at for at, one in enumerate(candidates)})
 

@@ -399,7 +399,10 @@ def test_a_time_that_cannot_be_is_doubted(monkeypatch):
             "--iterations=2: contradicts --num_batches=3",
         ),
         ({"result_json": "/nowhere/r.json"}, "--result_json=/nowhere/r.json: there is no folder"),
-        ({"result_json": "/tmp/r", "result_csv": "/tmp/r"}, "--result_csv=/tmp/r: is the file of"),
+        (
+            {"result_json": "no-such", "result_csv": "no-such"},
+            "--result_csv=no-such: is the file of",
+        ),
         ({"quiet_conditions": "noise"}, "--quiet_conditions=noise: "),
     ],
 )
