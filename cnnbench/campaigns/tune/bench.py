@@ -187,7 +187,7 @@ class RaceBench:
             known, left = int(told["processes"]), self._budget.seconds - then
             left -= self.reserve - self._reserve_of(then)
             left -= sum(seconds for minutes, seconds in self._spent if minutes > told["minutes"])
-            processes = max(0, known + int(left / max(self.process_seconds, 1e-3)))
+            processes = max(0, known + self._processes_in(left))
         self._folder.journal.add("time", group=group, round=number, processes=processes)
         return processes
 
@@ -286,7 +286,10 @@ class RaceBench:
     def _fitting(self) -> int:
         """Processes that there is time for."""
         left = self._budget.left_for_races(self.reserve)
-        return max(0, int(left / max(self.process_seconds, 1e-3)))
+        return max(0, self._processes_in(left))
+
+    def _processes_in(self, seconds: float) -> int:
+        return int(seconds / max(self.process_seconds, 1e-3))
 
     def _lanes(self, candidates: Collection[Candidate]) -> int:
         """Processes that are alive at once, as memory allows."""

@@ -146,7 +146,6 @@ def search(
     weights = [len(group.choices) for group in space.groups]
     for at, group in enumerate(space.groups):
         found = field_of(group, leader, make)
-        tried: Sequence[Candidate] = found.candidates[:1]
         race = Race([leader.key], threshold)
         if len(found.candidates) > 1:
             there_is = bench.affordable(group.name, 0, True)
@@ -155,16 +154,15 @@ def search(
             own, *later = (min(_ROUNDS * many, _LEAST) for many in weights[at:])
             share = min(there_is, max(min(share, there_is - sum(later)), own))
             if share >= _ROUNDS * 2:
-                tried = found.candidates
-                race = Race([one.key for one in tried], threshold)
-                _run(race, group.name, tried, bench, there_is - share, first)
-        by_key = {one.key: one for one in tried}
+                race = Race([one.key for one in found.candidates], threshold)
+                _run(race, group.name, found.candidates, bench, there_is - share, first)
+        by_key = {one.key: one for one in found.candidates}
         leader = by_key[race.leader(leader.key)]
         ran = {*race.remaining, *(one.name for one in race.leavers)}
         races.append(
             GroupRace(
                 name=group.name,
-                candidates=tuple(one for one in tried if one.key in ran),
+                candidates=tuple(one for one in found.candidates if one.key in ran),
                 race=race,
                 leader=leader,
                 dropped=found.dropped,
