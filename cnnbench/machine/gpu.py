@@ -10,8 +10,8 @@ import contextlib
 import importlib
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cnnbench.machine.host import FactGroup, Facts, Host
@@ -291,6 +291,16 @@ class GpuView:
         """
         uuids = [state.uuid for state in states]
         return cls(tuple(states), gpus_of_run(uuids, environ, gpu_indices, num_gpus))
+
+    def without(self, peers: Collection[int]) -> GpuView:
+        """The view without some processes, by PID, on the GPUs of the run: those of its job."""
+        states = list(self.states)
+        for i in self.mine:
+            running = states[i].processes
+            if running is not None:
+                left = {pid: name for pid, name in running.items() if pid not in peers}
+                states[i] = replace(states[i], processes=left)
+        return replace(self, states=tuple(states))
 
     @property
     def own(self) -> tuple[GpuState, ...]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, fields, replace
 from cnnbench.base.stats.descriptive import median
 from cnnbench.machine.cpu import cgroup_folders, usable_cpus
 from cnnbench.machine.host import Host
+from cnnbench.machine.processes import cpu_seconds_of
 
 _SHORTEST = 0.2
 """Seconds between samples; the kernel counts CPU time in hundredths."""
@@ -37,7 +38,7 @@ class Counters:
       at: seconds, monotonic.
       busy_seconds: busy time of all CPUs.
       steal_seconds: CPU time that the hypervisor withheld.
-      own_seconds: CPU time of this process and of its children that have ended.
+      own_seconds: CPU time of the processes of the run, and of their children that have ended.
       load_average: runnable tasks, mean of the last minute.
       thermal_events: times that a core or package was throttled for heat.
       quota_seconds: time for which control groups stopped threads.
@@ -71,19 +72,25 @@ class Counters:
         return replace(self, **known)  # type: ignore[arg-type]
 
 
-def take(host: Host, clock: Callable[[], float] = time.monotonic) -> Counters:
+def take(
+    host: Host, clock: Callable[[], float] = time.monotonic, peers: Collection[int] = ()
+) -> Counters:
     """Samples the counters. Never raises.
 
     Args:
       clock: seconds, monotonic.
+      peers: PIDs of the other processes of the run on this machine; its CPU time is unknown
+        when one of them has ended.
     """
     busy, steal = _cpu_seconds(host)
+    of_peers = [cpu_seconds_of(host, pid) for pid in peers]
+    known = [seconds for seconds in of_peers if seconds is not None]
     load = (host.text("proc/loadavg") or "").split(" ", 1)[0]
     return Counters(
         at=clock(),
         busy_seconds=busy,
         steal_seconds=steal,
-        own_seconds=_own_seconds(),
+        own_seconds=_own_seconds() + sum(known) if len(known) == len(of_peers) else None,
         load_average=float(load) if re.fullmatch(r"\d+(\.\d+)?", load) else None,
         thermal_events=_thermal_events(host),
         quota_seconds=_quota_seconds(host),
@@ -97,7 +104,7 @@ class CounterChanges:
 
     Attributes:
       seconds: between them.
-      other_cpus: mean number of CPUs that other processes kept busy.
+      other_cpus: mean number of CPUs kept busy by processes that are not of the run.
       steal_fraction: share of the CPU time wanted that the hypervisor withheld.
       load_average: at the beginning, because it includes this process later.
       thermal_events, quota_seconds, swapped_pages: see `Counters`; differences.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -55,7 +55,8 @@ class Watch:
         self._host = Host() if host is None else host
         self._clock = clock
         self._starts_with_others = starts_with_others
-        self._first = take(self._host, clock)
+        self._peers: Collection[int] = ()
+        self._first = self._sample()
         self._asked: Future[tuple[GpuState, ...]] | None = None
         if gpus and driver_loaded(self._host):
             executor = ThreadPoolExecutor(1, "cnnbench-gpus")
@@ -74,6 +75,16 @@ class Watch:
         self._meter = EnergyMeter(())
         self.energy: Energy | None = None
 
+    def met(self, peers: Collection[int]) -> None:
+        """Counts other processes on this machine as parts of the run, from now on.
+
+        Args:
+          peers: PIDs of the other processes of the job.
+        """
+        if peers:
+            self._peers = frozenset(peers)
+            self._first = replace(self._sample(), load_average=self._first.load_average)
+
     def before(self, facts: Mapping[str, Any], flags: RunFlags) -> tuple[Condition, ...]:
         """The conditions found before the first step.
 
@@ -81,7 +92,7 @@ class Watch:
           facts: about machine and software, see `cnnbench.machine.facts`.
         """
         self._facts, self._flags = facts, flags
-        interval = CounterChanges.between(self._first, take(self._host, self._clock))
+        interval = CounterChanges.between(self._first, self._sample())
         if self._starts_with_others:
             interval = replace(interval, other_cpus=None, load_average=None)
         if flags.on_gpu and self._asked is not None:
@@ -98,7 +109,7 @@ class Watch:
                 nvml_counters(self._host, flags.gpu_indices, flags.num_devices)
             )
         self._meter = EnergyMeter(counters)
-        self._loop_start = take(self._host, self._clock)
+        self._loop_start = self._sample()
         self._meter.start()
         return self
 
@@ -110,7 +121,7 @@ class Watch:
     ) -> None:
         assert self._loop_start is not None
         self.energy = self._meter.stop()
-        self._loop = CounterChanges.between(self._loop_start, take(self._host, self._clock))
+        self._loop = CounterChanges.between(self._loop_start, self._sample())
         self._clock_after = self._clock_now()
         self._resources.close()
         if self._flags.on_gpu and kind is None:
@@ -121,11 +132,11 @@ class Watch:
         """Excludes a block within the timed loop from the samples."""
         assert self._loop_start is not None
         self._meter.pause()
-        begin = take(self._host, self._clock)
+        begin = self._sample()
         try:
             yield
         finally:
-            self._loop_start = self._loop_start.moved(begin, take(self._host, self._clock))
+            self._loop_start = self._loop_start.moved(begin, self._sample())
             self._meter.start()
 
     def during(self) -> tuple[Condition, ...]:
@@ -149,13 +160,18 @@ class Watch:
         loop = {**loop, **self._clock_after, **self._gpus_after.facts()}
         return Conditions(before=self._before, during=loop, notes=tuple(self._notes))
 
+    def _sample(self) -> Counters:
+        return take(self._host, self._clock, self._peers)
+
     def _clock_now(self) -> dict[str, int]:
         found = clock_mhz(self._host)
         return {} if found is None else {"cpu_clock_mhz": found}
 
     def _view(self, states: Sequence[GpuState]) -> GpuView:
         flags = self._flags
-        return GpuView.of(states, self._host.environ, flags.gpu_indices, flags.num_devices)
+        environ = self._host.environ
+        view = GpuView.of(states, environ, flags.gpu_indices, flags.num_devices)
+        return view.without(self._peers)
 
     def _run(
         self, checks: Mapping[str, Check], situation: Situation, when: str

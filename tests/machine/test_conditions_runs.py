@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from cnnbench.base.text.progress import Messages
 from cnnbench.machine import watch
 from cnnbench.machine.energy import Counter
 from cnnbench.machine.sampling import Counters
+from cnnbench.run.driver.membership import Membership
 
 TINY = {
     "model": "lenet",
@@ -34,7 +36,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Busy with others while the run starts, robbed by the hypervisor in its loop."""
     times = iter([(0.0, 0.0, 0.0), (1.0, 2.0, 0.0), (1.0, 2.0, 0.0), (11.0, 2.0, 5.0)])
 
-    def take(host: object, clock: object) -> Counters:
+    def take(host: object, clock: object, peers: object) -> Counters:
         at, busy, steal = next(times)
         return Counters(at=at, busy_seconds=busy, steal_seconds=steal, own_seconds=0.0)
 
@@ -66,6 +68,19 @@ def test_silenced_conditions_are_recorded_all_the_same() -> None:
     assert len(record.conditions.notes) == 2
 
 
+def test_processes_of_the_job_are_not_among_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Membership, "meet", lambda self: [4242])
+    taken = []
+
+    def take(host: object, clock: object, peers: Collection[int]) -> Counters:
+        taken.append(list(peers))
+        return Counters(at=len(taken))
+
+    monkeypatch.setattr(watch, "take", take)
+    run()
+    assert taken == [[], *[[4242]] * 4]
+
+
 def test_energy_of_the_timed_loop() -> None:
     record, err = run()
     assert record.measured.cpu_energy_joules == 40.0
@@ -88,7 +103,7 @@ def test_evaluation_runs_have_conditions_and_energy_too(
 ) -> None:
     with monkeypatch.context() as without:
         without.setattr(watch, "rapl_counters", lambda host: ())
-        without.setattr(watch, "take", lambda host, clock: Counters(at=0.0))
+        without.setattr(watch, "take", lambda *_: Counters(at=0.0))
         run(train_dir=str(tmp_path))
     record, _ = run(train_dir=str(tmp_path), eval=True, num_eval_batches=2)
     assert record.conditions is not None

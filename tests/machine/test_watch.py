@@ -12,6 +12,12 @@ from cnnbench.machine.watch import Watch
 FACTS = {"logical_cpus": 2, "usable_cpus": 2}
 
 
+def stat(user, system=0.0):
+    """A process's file of /proc, whose name has what separates its fields."""
+    before = " ".join(map(str, range(4, 14)))
+    return f"7 (a) b) S {before} {round(user * 100)} {round(system * 100)} 0 0 20 0 31 0 123"
+
+
 def test_before_and_during(machine):
     machine.cpu(busy=10.0)
     machine.load(0.5)
@@ -42,6 +48,44 @@ def test_before_and_during(machine):
         ("load", "before"),
         ("steal", "during"),
     ]
+
+
+def test_other_processes_of_the_job_are_no_disturbance(machine):
+    machine.cpu(busy=10.0)
+    machine.load(0.5)
+    watch = Watch(machine.host, clock=machine.clock)
+    machine.now = 104.0  # waiting for the others, while somebody computes
+    machine.cpu(busy=14.0)
+    machine.put("proc/7/stat", stat(user=9.0))
+    watch.met([7])
+    machine.now, machine.own = 108.0, 1.0
+    machine.put("proc/7/stat", stat(user=10.0, system=2.0))
+    machine.cpu(busy=20.0)  # two of the six seconds are others'
+    assert [c.text for c in watch.before(FACTS, RunFlags())] == [
+        "other processes keep 0.5 of 2 CPUs busy (load average 0.5)"
+    ]
+    with watch:
+        machine.now, machine.own = 118.0, 9.0
+        machine.put("proc/7/stat", stat(user=19.0, system=3.0))
+        machine.cpu(busy=38.0)
+    assert watch.during() == ()
+    record = watch.record()
+    assert record is not None
+    assert record.during["other_cpus"] == 0.0
+
+
+def test_load_beside_a_process_of_the_job_that_has_ended_is_unknown(machine):
+    machine.cpu(busy=10.0)
+    watch = Watch(machine.host, clock=machine.clock)
+    watch.met([7])
+    watch.before(FACTS, RunFlags())
+    with watch:
+        machine.now = 110.0
+        machine.cpu(busy=20.0)
+    assert watch.during() == ()
+    record = watch.record()
+    assert record is not None
+    assert "other_cpus" not in record.during
 
 
 def test_a_run_that_fails_early_has_no_conditions(machine):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -43,8 +43,8 @@ class Connection(Protocol):
     def settings(self, settings: runtime.Settings) -> runtime.Settings:
         """Those of this process."""
 
-    def meet(self) -> None:
-        """Waits for all processes, before TensorFlow is loaded."""
+    def meet(self) -> Collection[int]:
+        """Waits for all processes, before TensorFlow is loaded; PIDs of those on this machine."""
 
     def join(self, devices: runtime.Devices) -> runtime.Devices:
         """Connects TensorFlow."""
@@ -195,7 +195,7 @@ class AllReduceBench:
         settings = self.plan.settings
         if self._connection is not None:
             settings = self._connection.settings(settings)
-            self._connection.meet()
+            self._watch.met(self._connection.meet())
         for warning in runtime.export_environment(settings):
             self._messages.warning(warning)
         with without_info_lines():

@@ -21,17 +21,20 @@ import asyncio
 import contextlib
 import errno
 import json
+import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from cnnbench.base.jobs import loop
 from cnnbench.base.jobs.job import Job, Task, host_and_port
 from cnnbench.base.jobs.ports import unbound
 from cnnbench.base.text.escape import one_line
 from cnnbench.errors import BenchmarkError
+from cnnbench.machine.host import Host
+from cnnbench.machine.processes import pid_namespace
 
 LONGEST_LINE = 1 << 20
 
@@ -51,10 +54,12 @@ class Met:
       port: keeps the port from other programs until TensorFlow's server listens on it; it does not
         listen itself.
       lines: a connection with each other task at the chief, with the chief at the others.
+      local: PIDs of the other processes that run on this machine.
     """
 
     port: socket.socket
     lines: Mapping[Task, socket.socket]
+    local: Collection[int] = ()
 
 
 def meet(job: Job, facts: Mapping[str, str], timeout: float, tell: Callable[[str], None]) -> Met:
@@ -77,12 +82,21 @@ def meet(job: Job, facts: Mapping[str, str], timeout: float, tell: Callable[[str
 
 @dataclass(frozen=True)
 class _Card:
-    """Facts that a process sends about itself."""
+    """Facts that a process sends about itself.
+
+    Attributes:
+      task, nonce: whose card it is.
+      facts: what all must agree on.
+      failed: why the process has given up; None if it has not.
+      pid, namespace: its PID, and where that is valid, see `pid_namespace`.
+    """
 
     task: str
     nonce: str
     facts: Mapping[str, str]
     failed: str | None
+    pid: int
+    namespace: str | None
 
     @classmethod
     def read(cls, line: bytes) -> _Card | None:
@@ -92,11 +106,14 @@ class _Card:
             if not isinstance(values, dict) or _GREETING not in values:
                 return None
             facts, failed = values["facts"], values["failed"]
+            namespace = values.get("namespace")
             return cls(
                 task=str(values["task"]),
                 nonce=str(values["nonce"]),
                 facts={str(name): str(value) for name, value in facts.items()},
                 failed=None if failed is None else str(failed),
+                pid=int(str(values.get("pid", 0))),
+                namespace=None if namespace is None else str(namespace),
             )
         except (ValueError, KeyError, AttributeError, RecursionError):
             return None
@@ -115,9 +132,16 @@ class _Meeting:
     def __init__(self, job: Job, facts: Mapping[str, str], tell: Callable[[str], None]) -> None:
         self._job = job
         self._tell = tell
-        self._own = _Card(str(job.task), secrets.token_hex(8), facts, None)
+        self._own = _Card(
+            task=str(job.task),
+            nonce=secrets.token_hex(8),
+            facts=facts,
+            failed=None,
+            pid=os.getpid(),
+            namespace=pid_namespace(Host()),
+        )
         self._by_name = {str(task): task for task in job.peers}
-        self._reached: dict[Task, str] = {}
+        self._reached: dict[Task, _Card] = {}
         self._called_by: dict[Task, str] = {}
         self._trouble: dict[Task, str] = {}
         self._lines: dict[Task, socket.socket] = {}
@@ -150,7 +174,7 @@ class _Meeting:
             for task in work:
                 task.cancel()
             server.close()
-        return Met(reserved, self._lines)
+        return Met(reserved, self._lines, self._local())
 
     # The own port.
 
@@ -230,7 +254,7 @@ class _Meeting:
             return "disagrees"
         if card.task != str(peer):
             return f"answers as {card.task}"
-        self._reached[peer] = card.nonce
+        self._reached[peer] = card
         return None
 
     async def _exchange(self, peer: Task, own: _Card) -> _Card | None:
@@ -256,7 +280,7 @@ class _Meeting:
 
     async def _say_goodbye(self, reason: str) -> None:
         """Tells the other processes that this one has given up."""
-        card = _Card(self._own.task, self._own.nonce, {}, reason)
+        card = replace(self._own, facts={}, failed=reason)
         calls = (self._exchange(peer, card) for peer in self._job.peers)
         with contextlib.suppress(asyncio.TimeoutError):
             both = asyncio.gather(*calls, return_exceptions=True)
@@ -271,11 +295,17 @@ class _Meeting:
         return not found
 
     def _has_arrived(self, peer: Task) -> bool:
-        return peer in self._reached and self._reached[peer] == self._called_by.get(peer)
+        return peer in self._reached and self._reached[peer].nonce == self._called_by.get(peer)
 
     def _check_arrivals(self) -> None:
         if all(map(self._has_arrived, self._job.peers)) and not self._over.done():
             self._over.set_result(None)
+
+    def _local(self) -> frozenset[int]:
+        """PIDs of the other processes that run on this machine."""
+        here = self._own.namespace
+        cards = self._reached.values()
+        return frozenset(c.pid for c in cards if here is not None and c.namespace == here)
 
     def _fail(self, message: str) -> None:
         if not self._over.done():

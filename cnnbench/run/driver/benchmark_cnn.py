@@ -226,7 +226,7 @@ class BenchmarkCNN:
         self._turns = Turns.joined(os.environ)
         self._watch = Watch(gpus=self.params.device != "cpu", starts_with_others=self._turns.taken)
         settings = self._membership.settings(self._settings)
-        self._membership.meet()
+        self._watch.met(self._membership.meet())
         start = time.perf_counter()
         for warning in runtime.export_environment(settings):
             self._messages.warning(warning)

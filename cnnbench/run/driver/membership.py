@@ -6,7 +6,7 @@ In a run of one process all of it does nothing.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 from cnnbench.base.jobs.job import Job
@@ -78,8 +78,11 @@ class Membership:
         """Settings of the run as they apply to this process."""
         return settings_of(self._job, settings)
 
-    def meet(self) -> None:
+    def meet(self) -> Collection[int]:
         """Waits for all processes, then starts the watchdog; comes before TensorFlow is loaded.
+
+        Returns:
+          PIDs of the other processes that run on this machine.
 
         Raises:
           BenchmarkError: one is missing, or has other flags.
@@ -90,6 +93,7 @@ class Membership:
             self._met = meet(self._job, facts, timeout, self._tell)
         if self._watchdog is not None:
             self._watchdog.start(None if self._met is None else self._met.lines)
+        return () if self._met is None else self._met.local
 
     def join(self, devices: runtime.Devices) -> runtime.Devices:
         """Connects TensorFlow, after it is configured.

@@ -79,7 +79,7 @@ def conditions(facts, monkeypatch):
             ),
             Counters(at=1.0, busy_seconds=5.0 + busy, steal_seconds=steal, own_seconds=1.0),
         ]
-        monkeypatch.setattr(watch, "take", lambda host, clock: samples.pop(0))
+        monkeypatch.setattr(watch, "take", lambda *_: samples.pop(0))
         return slept
 
     return script

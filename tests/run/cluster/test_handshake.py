@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 import threading
 import time
@@ -66,6 +67,29 @@ def outcomes(*calls):
 def test_every_start_order(jobs, order):
     calls = ({"job": jobs[who], "delay": 0.2 * place} for place, who in enumerate(order))
     assert outcomes(*calls) == [None] * 3
+
+
+def met_locally(jobs):
+    """The PIDs that each process takes for those of others on its machine; all are this one's."""
+
+    def go(job):
+        met = meet(job, FACTS, SECONDS, print)
+        met.port.close()
+        return set(met.local)
+
+    with ThreadPoolExecutor(len(jobs)) as pool:
+        return list(pool.map(go, jobs))
+
+
+def test_processes_on_the_same_machine_are_known(jobs):
+    assert met_locally(jobs) == [{os.getpid()}] * 3
+
+
+@pytest.mark.parametrize("names", [("a", "b", "c"), (None, None, None)])
+def test_processes_on_other_machines_are_none_of_this_one(jobs, names, monkeypatch):
+    given = iter(names)
+    monkeypatch.setattr(handshake, "pid_namespace", lambda host: next(given))
+    assert met_locally(jobs) == [set()] * 3
 
 
 def test_many_processes():
@@ -231,8 +255,10 @@ def garbage(port, data, stop):
         b"",
         b'{"cnnbench handshake": 1, "task": "worker:0"}\n',
         b'{"cnnbench handshake": 1, "task": [], "nonce": {}, "facts": 3, "failed": null}\n',
+        b'{"cnnbench handshake": 1, "task": "worker:1", "nonce": "", "facts": {}, "failed": null,'
+        b' "pid": Infinity}\n',
     ],
-    ids=("http", "zeros", "endless", "deep", "silent", "half", "types"),
+    ids=("http", "zeros", "endless", "deep", "silent", "half", "types", "pid"),
 )
 def test_other_programs_that_call_do_no_harm(jobs, data):
     stop = threading.Event()
