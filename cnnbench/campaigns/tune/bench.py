@@ -28,7 +28,7 @@ from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.outcome import read
 from cnnbench.campaigns.tune.budget import Budget
-from cnnbench.campaigns.tune.lengths import FEWEST_STEPS, SECONDS, Lengths, lengths_of
+from cnnbench.campaigns.tune.lengths import Lengths, lengths_of
 from cnnbench.campaigns.tune.race import Leaver
 from cnnbench.campaigns.tune.results import TuneFolder
 from cnnbench.campaigns.tune.search import Round
@@ -42,6 +42,7 @@ FEWEST_PAIRS, MOST_PAIRS = 6, 16
 """Pairs of the final: with fewer than six no verdict is possible."""
 
 _FIRST_STEPS = 20
+_LATEST = 3  # processes: a last round has at least as many
 _FINAL_SHARE, _MOST_FINAL_SHARE = 0.4, 0.6
 _MOST_LOST = 2
 _MEMORY = 0.8  # of what is available, for processes that are alive at once
@@ -138,15 +139,21 @@ class RaceBench:
 
     @property
     def process_seconds(self) -> float:
-        """Of a process of the races, the mean so far; the first one is shorter, and runs alone."""
-        known = [seconds for _, seconds in self._spent]
-        return fmean(known[1:] or known or [0.0])
+        """Of a process of the races, the mean so far."""
+        return fmean(self._known_seconds)
 
     @property
     def final_seconds(self) -> float:
-        """Estimated, of a process of the final."""
-        longer = 0.0 if self.lengths.steps is None else SECONDS
-        return self.process_seconds + max(longer, FEWEST_STEPS * self.lengths.step_seconds)
+        """Estimated, of a process of the final, by the latest ones of the races, which are those
+        of the best candidates.
+        """
+        return fmean(self._known_seconds[-_LATEST:]) + self.lengths.longer
+
+    @property
+    def _known_seconds(self) -> list[float]:
+        """Of the processes so far; the first one is shorter, and runs alone."""
+        known = [seconds for _, seconds in self._spent]
+        return known[1:] or known or [0.0]
 
     @property
     def reserve(self) -> float:

@@ -22,6 +22,7 @@ from cnnbench.campaigns.strategies.plan import flags_for_weights, weights_tolera
 from cnnbench.campaigns.tune.bench import FEWEST_PAIRS, MOST_PAIRS, BenchSetting, RaceBench
 from cnnbench.campaigns.tune.budget import Budget
 from cnnbench.campaigns.tune.dimensions import Settings
+from cnnbench.campaigns.tune.lengths import FINAL
 from cnnbench.campaigns.tune.results import TuneFolder
 from cnnbench.campaigns.tune.space import Candidate, Space
 from cnnbench.judge.compare import DEFAULT_METRICS, Policy
@@ -33,7 +34,6 @@ from cnnbench.variable_mgr import registry
 
 WEIGHTS_STEPS = 3
 _PLAN, _PROOF = "final", "proof"  # events
-_LONGER = 2.0
 
 # What follows from flags that differ.
 _FOLLOWING = ("all_reduce", "intra_op_threads", "inter_op_threads")
@@ -274,7 +274,7 @@ class Final:
         )
 
     def _side(self, one: Candidate) -> Side:
-        flags = (*one.flags, *self._bench.length_flags(one, _LONGER))
+        flags = (*one.flags, *self._bench.length_flags(one, FINAL))
         return self._setting.side(flags, [f"--{n}={text}" for n, text in one.settings.items()])
 
     def weights(self, leader: Candidate) -> Weights:

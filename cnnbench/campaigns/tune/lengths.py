@@ -12,11 +12,14 @@ from cnnbench.errors import BenchmarkError
 from cnnbench.records.run import RunRecord
 
 SECONDS = 1.0
-"""Timed steps of a process of a race; of the final twice that. Processes of equal flags differ by
-about as much when they time twice as many steps."""
+"""Timed steps of a process of a race. Processes of equal flags differ by about as much when they
+time twice as many steps."""
 
 FEWEST_STEPS = 10
 """Timed steps of a process at least."""
+
+FINAL = 2.0
+"""Timed steps of a process of the final, as a multiple of those of a race."""
 
 _MOST_STEPS = 5000
 _MOST_WARMUP, _FEWEST_WARMUP = 10, 2
@@ -50,13 +53,24 @@ class Lengths:
         """
         found = []
         if self.steps is not None:
-            steps = math.ceil(factor * self.steps * self.batch / (batch or self.batch))
-            found.append(f"--num_batches={min(max(FEWEST_STEPS, steps), _MOST_STEPS)}")
+            found.append(f"--num_batches={self._timed(self.steps, factor, batch or self.batch)}")
         if self.warmup is not None:
             found.append(f"--num_warmup_batches={self.warmup}")
         if self.peak is not None:
             found.append(f"--peak_flops={self.peak}")
         return tuple(found)
+
+    @property
+    def longer(self) -> float:
+        """Seconds that the steps of a process of the final take more than those of a race."""
+        if self.steps is None:
+            return 0.0
+        race, final = (self._timed(self.steps, factor, self.batch) for factor in (1.0, FINAL))
+        return (final - race) * self.step_seconds
+
+    def _timed(self, steps: int, factor: float, batch: int) -> int:
+        wanted = math.ceil(factor * steps * self.batch / batch)
+        return min(max(FEWEST_STEPS, wanted), _MOST_STEPS)
 
 
 def lengths_of(fixed: Mapping[str, str], record: RunRecord) -> Lengths:

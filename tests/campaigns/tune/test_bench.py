@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.outcome import Measuring
 from cnnbench.campaigns.tune.bench import FEWEST_PAIRS, MOST_PAIRS, BenchSetting, RaceBench
 from cnnbench.campaigns.tune.budget import Budget
+from cnnbench.campaigns.tune.lengths import FINAL, Lengths
 from cnnbench.campaigns.tune.results import TuneFolder
 from cnnbench.campaigns.tune.search import SearchOutcome, search
 from cnnbench.campaigns.tune.space import AS_GIVEN, CandidateMaker, FlagGroup, Space
@@ -40,13 +42,13 @@ class Clocked(Campaign):
         self.now = 0.0
         self.started: list[list[str]] = []
         self._runs = runs
-        self._seconds = {False: alone, True: in_turn}
+        self.seconds = {False: alone, True: in_turn}
 
     def run(
         self, commands: Sequence[Measuring], timeout: float, turn_seconds: float = 0.0
     ) -> list[Ended]:
         self.started.append([one.log.stem for one in commands])
-        seconds = self._seconds[bool(turn_seconds)]
+        seconds = self.seconds[bool(turn_seconds)]
         self.now += seconds * len(commands)
         return [
             Ended(0, seconds, status="ok", document=self._runs(100.0).to_dict()) for _ in commands
@@ -100,6 +102,27 @@ def test_time_that_is_enough_lets_all_of_them_run(
     started = {name for names in campaign.started for name in names}
     for one in race.candidates:
         assert {f"all-{one.key}-r1", f"all-{one.key}-r2"} <= started
+
+
+def test_a_process_of_the_final_is_predicted_by_those_of_the_last_round(
+    searched: Callable[..., tuple[SearchOutcome, Clocked, RaceBench]],
+) -> None:
+    found, campaign, bench = searched(900.0, 4.0, 8.0)
+    longer = bench.lengths.longer
+    assert (bench.process_seconds, bench.final_seconds) == (8.0, 8.0 + longer)
+    campaign.seconds[True] = 6.0
+    bench.measure("all", 90, found.races[0].candidates[:3], 0)
+    assert bench.final_seconds == 6.0 + longer
+    assert 6.0 < bench.process_seconds < 8.0
+
+
+def test_processes_of_the_final_time_more_steps() -> None:
+    lengths = Lengths(steps=30, warmup=None, peak=0, step_seconds=0.5, batch=8)
+    assert lengths.flags(FINAL)[0] == "--num_batches=60"
+    assert lengths.longer == 15.0
+    slow = replace(lengths, steps=6)  # ten steps at least, and twelve
+    assert slow.longer == 1.0
+    assert replace(lengths, steps=None).longer == 0.0
 
 
 def test_where_the_flags_as_given_lead_less_time_is_left_to_the_final(
