@@ -41,15 +41,20 @@ _OTHER_WORK = frozenset(
         *("variable_mgr_plugin", "bn_stats", "iters_per_step", "ps_strategy", "variable_caching"),
     }
 )
+COMPUTING = frozenset(spec.name for spec in specs_of(RuntimeParams)) - _OTHER_WORK
+"""Flags that choose how operations compute: with which kernels, in which order they add, and, where
+XLA compiles them, with which random numbers."""
+
 _READING = ("datasets_", "multi_device_iterator_max_buffer_size")
 _OTHER_IMAGES = ("datasets_repeat_cached_sample", "datasets_sloppy_parallel_interleave")
 
 TUNABLE = frozenset(
     {
         *CHANGES,
+        *COMPUTING,
         *(
             spec.name
-            for group in (RuntimeParams, VariableUpdateParams, StrategyParams)
+            for group in (VariableUpdateParams, StrategyParams)
             for spec in specs_of(group)
             if spec.name not in _OTHER_WORK
         ),

@@ -2,7 +2,9 @@
 
 The pairs are measured anew, so that a leader that was lucky in its races has no advantage: of
 candidates that are all alike, `ab` calls the leader faster in at most 2 % of searches, whatever
-the races have done. Afterwards a few steps of both are trained, and their weights compared.
+the races have done. Afterwards a few steps of both are trained, and their weights compared: with
+the same kernels, since others round otherwise, which changes gradients that hardly differ from 0
+by per cents.
 """
 
 from __future__ import annotations
@@ -21,10 +23,11 @@ from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.strategies.plan import flags_for_weights, weights_tolerance
 from cnnbench.campaigns.tune.bench import FEWEST_PAIRS, MOST_PAIRS, BenchSetting, RaceBench
 from cnnbench.campaigns.tune.budget import Budget
-from cnnbench.campaigns.tune.dimensions import Settings
+from cnnbench.campaigns.tune.dimensions import COMPUTING, Settings
 from cnnbench.campaigns.tune.lengths import FINAL
 from cnnbench.campaigns.tune.results import TuneFolder
-from cnnbench.campaigns.tune.space import Candidate, Space
+from cnnbench.campaigns.tune.space import Candidate, Maker, Space, name_of
+from cnnbench.errors import UsageError
 from cnnbench.judge.compare import DEFAULT_METRICS, Policy
 from cnnbench.judge.metrics.comparable_facts import MODEL_SIZE, WORK
 from cnnbench.machine import repository
@@ -122,6 +125,7 @@ class Final:
     Args:
       space: that was searched.
       first: the flags as they are given.
+      make: makes the candidate of other flags.
       folder: takes pairs and events.
       campaign: runs the processes.
       budget: of the whole search.
@@ -134,6 +138,7 @@ class Final:
         self,
         space: Space,
         first: Candidate,
+        make: Maker,
         folder: TuneFolder,
         campaign: Campaign,
         budget: Budget,
@@ -143,6 +148,7 @@ class Final:
     ) -> None:
         self._space = space
         self._first = first
+        self._make = make
         self._folder = folder
         self._campaign = campaign
         self._budget = budget
@@ -280,25 +286,38 @@ class Final:
     def weights(self, leader: Candidate) -> Weights:
         """Compares the weights that the leader and the flags as they are given train.
 
+        Both compute their operations as the leader does.
+
         Raises:
           KeyboardInterrupt: all else is on disk.
         """
         no_promise = self._no_promise(leader)
         if no_promise:
             return Weights(no_promise)
+        computing = {name: text for name, text in leader.settings.items() if name in COMPUTING}
+        both = f" with {name_of(computing)}" if computing else ""
+        try:
+            reference = self._make(computing)
+        except UsageError as error:
+            return Weights(
+                f"weights are not compared: the flags as given cannot run{both}: {error}"
+            )
+        if reference.key == leader.key:
+            return Weights("weights are not compared: only how operations compute differs")
         folders = {}
-        for name, one in (("as given", self._first), ("tuned", leader)):
+        for name, one in (("as given", reference), ("tuned", leader)):
             folders[name] = self._folder.checkpoints / name.replace(" ", "-")
             problem = self._train(name, one, folders[name])
             if problem:
                 return Weights(f"weights could not be compared: {name}: {problem}", False)
-        from cnnbench.campaigns.strategies.weights import between
         from cnnbench.run.runtime.native import without_info_lines
 
         with without_info_lines():  # TensorFlow is loaded, when all has been measured
+            from cnnbench.campaigns.strategies.weights import between
+
             found = between(folders)["tuned"]
         tolerance = weights_tolerance(str(self._first.resolved.config["precision"]))
-        steps = f"after {WEIGHTS_STEPS} steps"
+        steps = f"after {WEIGHTS_STEPS} steps{both}"
         if not found.within(tolerance):
             return Weights(
                 f"weights differ {steps}: {found.variable} by {found.value:.2g} of its largest "

@@ -64,6 +64,7 @@ def tune(
     final = Final(
         space=space,
         first=first,
+        make=question.make,
         folder=folder,
         campaign=campaign,
         budget=budget,

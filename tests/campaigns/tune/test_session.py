@@ -22,12 +22,20 @@ from cnnbench.campaigns.processes.results_dir import Journal
 from cnnbench.campaigns.strategies.weights import WeightDistance
 from cnnbench.campaigns.tune import final, race, session
 from cnnbench.campaigns.tune.bench import BenchSetting, RaceBench
+from cnnbench.campaigns.tune.dimensions import Settings
 from cnnbench.campaigns.tune.final import Weights
 from cnnbench.campaigns.tune.results import TuneFolder, seed_of
 from cnnbench.campaigns.tune.search import SearchOutcome
 from cnnbench.campaigns.tune.session import TuneQuestion, tune
-from cnnbench.campaigns.tune.space import AS_GIVEN, Candidate, CandidateMaker, FlagGroup, Space
-from cnnbench.errors import BenchmarkError, FlagError
+from cnnbench.campaigns.tune.space import (
+    AS_GIVEN,
+    Candidate,
+    CandidateMaker,
+    FlagGroup,
+    Maker,
+    Space,
+)
+from cnnbench.errors import BenchmarkError, FlagError, UsageError
 from cnnbench.judge.compare import Policy, load_records
 from cnnbench.records.tune import TuneDocument
 
@@ -241,12 +249,13 @@ def test_another_search_is_refused(run: Callable[..., TuneDocument], tmp_path: P
 
 
 def final_of(
-    space: Space, first: Candidate, folder: TuneFolder, by: type[Campaign], **setting: Any
+    space: Space, make: Maker, folder: TuneFolder, by: type[Campaign], **setting: Any
 ) -> final.Final:
     """The end of a search of which only the weights are asked."""
     return final.Final(
         space=space,
-        first=first,
+        first=make({}),
+        make=make,
         folder=folder,
         campaign=by(Reporter(io.StringIO())),
         budget=None,
@@ -264,7 +273,7 @@ def test_weights_of_the_leader_are_compared_by_training(
     space = Space(fixed=fixed, groups=(), allowed=frozenset({"consistency"}))
     make = CandidateMaker(space)
     with TuneFolder(str(tmp_path / "results"), {}, resume=False) as folder:
-        end = final_of(space, make({}), folder, Campaign)
+        end = final_of(space, make, folder, Campaign)
         relaxed = end.weights(
             make({"variable_consistency": "relaxed", "variable_update": "replicated"})
         )
@@ -275,18 +284,66 @@ def test_weights_of_the_leader_are_compared_by_training(
     assert not (tmp_path / "results" / "checkpoints").exists()
 
 
-def test_weights_of_jobs_are_trained_by_jobs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trained: list[list[str]] = []
+class Standing(Campaign):
+    """Runs nothing, and keeps the words of what it was to run."""
 
-    class Standing(Campaign):
-        def run(self, commands: Any, timeout: float, turn_seconds: float = 0.0) -> list[Ended]:
-            trained.extend(list(one.words) for one in commands)
-            return [Ended(0, 0.0, status="ok") for _ in commands]
+    trained: list[list[str]]
 
+    def run(self, commands: Any, timeout: float, turn_seconds: float = 0.0) -> list[Ended]:
+        self.trained.extend(list(one.words) for one in commands)
+        return [Ended(0, 0.0, status="ok") for _ in commands]
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The words of processes that were to train weights, which are the same."""
+    words: list[list[str]] = []
+    monkeypatch.setattr(Standing, "trained", words, raising=False)
     same = {"tuned": WeightDistance(0.0)}
     monkeypatch.setattr("cnnbench.campaigns.strategies.weights.between", lambda folders: same)
+    return words
+
+
+def test_weights_are_compared_with_the_same_kernels(
+    tmp_path: Path, trained: list[list[str]]
+) -> None:
+    """Others round otherwise: gradients of batch norm's shifts differ by per cents then."""
+    space = Space(fixed={"model": "trivial", "device": "cpu", "num_gpus": "2"}, groups=())
+    make = CandidateMaker(space)
+    with TuneFolder(str(tmp_path / "results"), {}, resume=False) as folder:
+        end = final_of(space, make, folder, Standing)
+        threads = {"num_intra_threads": "1"}
+        only = "weights are not compared: only how operations compute differs"
+        assert end.weights(make(threads)) == Weights(only)
+        assert trained == []
+        found = end.weights(make({**threads, "variable_update": "replicated"}))
+        text = "weights are the same after 3 steps with num_intra_threads=1, all bits"
+        assert found == Weights(text, True)
+        both = ["--num_intra_threads=1" in words for words in trained]
+        modes = ["--variable_update=replicated" in words for words in trained]
+        assert (both, modes) == ([True, True], [False, True])
+
+
+def test_kernels_that_the_flags_as_given_cannot_have(
+    tmp_path: Path, trained: list[list[str]]
+) -> None:
+    space = Space(fixed={"model": "trivial", "device": "cpu", "num_gpus": "2"}, groups=())
+    make = CandidateMaker(space)
+
+    def refusing(settings: Settings) -> Candidate:
+        if set(settings) == {"xla_compile"}:
+            raise UsageError("not here")
+        return make(settings)
+
+    with TuneFolder(str(tmp_path / "results"), {}, resume=False) as folder:
+        end = final_of(space, refusing, folder, Standing)
+        found = end.weights(make({"xla_compile": "true", "variable_update": "replicated"}))
+    reason = "the flags as given cannot run with xla_compile=true: not here"
+    assert found == Weights(f"weights are not compared: {reason}")
+    assert trained == []
+
+
+def test_weights_of_jobs_are_trained_by_jobs(tmp_path: Path, trained: list[list[str]]) -> None:
     fixed = {"model": "trivial", "device": "cpu", "variable_update": "parameter_server"}
     layout = JobLayout(workers=2, ps=1)
     space = Space(fixed=fixed, groups=())
@@ -294,7 +351,7 @@ def test_weights_of_jobs_are_trained_by_jobs(
     with TuneFolder(str(tmp_path / "results"), {}, resume=False) as folder:
 
         def compared(maker: CandidateMaker) -> Weights:
-            end = final_of(space, maker({}), folder, Standing, layout=layout)
+            end = final_of(space, maker, folder, Standing, layout=layout)
             return end.weights(maker({"local_parameter_device": "cpu"}))
 
         assert compared(make) == Weights("weights are the same after 3 steps, all bits", True)
