@@ -264,6 +264,7 @@ WORK = (*MODEL_SIZE, "global_batch", "batch_size", "eval_batch_size", "num_epoch
 
 _PRECISION = ("precision", "fp16_*")
 
+_POOLS = ("num_intra_threads", "num_inter_threads", "*_op_threads")
 _THREADS = (
     *("num_intra_threads", "num_inter_threads", "datasets_num_private_threads"),
     *("intra_op_threads", "inter_op_threads"),
@@ -288,8 +289,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "precision": _PRECISION,
     "use_fp16": ("use_fp16", *_PRECISION),  # the old name; records are compared by the new one
     "dtype": ("dtype", "bytes", "wire_dtype"),
-    "num_intra_threads": ("num_intra_threads", "num_inter_threads", "*_op_threads"),
-    "num_inter_threads": ("num_inter_threads", "inter_op_threads"),
+    # Where several towers share the CPUs, one without a value follows from the other.
+    "num_intra_threads": _POOLS,
+    "num_inter_threads": _POOLS,
     "autotune_threshold": (
         *("autotune_threshold", "num_warmup_batches", "env_TF_AUTOTUNE_THRESHOLD"),
     ),

@@ -93,6 +93,7 @@ _POOLS = {"intra_op_threads": 1, "inter_op_threads": 2}
 
 
 _PRECISION = {"precision": "fp16", "use_fp16": True, "fp16_loss_scale": 128.0}
+_SHARED = {"num_intra_threads": 1, "num_inter_threads": 2}
 _TWO = {"devices": 2, "flags": _THREADS, "environment": _POOLS}
 
 
@@ -102,6 +103,10 @@ _TWO = {"devices": 2, "flags": _THREADS, "environment": _POOLS}
         ("batch_size", {"flags": {"batch_size": 16}}, {"batch_size", "global_batch"}),
         ("num_gpus", _TWO, {"num_gpus", "global_batch", *_THREADS, *_POOLS}),
         ("precision", {"flags": _PRECISION}, {"precision", "fp16_loss_scale"}),
+        *(
+            (flag, {"flags": _SHARED, "environment": _POOLS}, {*_SHARED, *_POOLS})
+            for flag in _SHARED  # each follows from whether the other one is given
+        ),
     ],
 )
 def test_flags_bring_along_what_follows_from_them(runs, flag, more, facts):
