@@ -6,7 +6,7 @@ import pytest
 
 from cnnbench.machine import watch as watch_module
 from cnnbench.machine.checks import RunFlags
-from cnnbench.machine.gpu import GpuState
+from cnnbench.machine.gpu import GpuState, GpuView
 from cnnbench.machine.watch import Watch
 
 FACTS = {"logical_cpus": 2, "usable_cpus": 2}
@@ -147,6 +147,27 @@ def test_gpus_are_asked_before_and_after(machine, monkeypatch):
     assert record is not None
     assert record.before["gpu_clocks_mhz"] == [1500]
     assert record.before["gpu_processes"] == ["1: 42 (python)"]
+
+
+def test_other_processes_of_the_job_are_no_others_on_the_gpus_of_the_run(machine, monkeypatch):
+    machine.put("proc/driver/nvidia/version", "570")
+    there = {50: "worker", 60: "game"}
+    answers = [states({50: "worker"}, {50: "worker"}), states(there, there)]
+    monkeypatch.setattr(watch_module, "gpu_states", lambda host: answers.pop(0))
+    watch = Watch(machine.host, clock=machine.clock)
+    watch.met([50])
+    flags = RunFlags(on_gpu=True, gpu_indices="0")
+    assert watch.before(FACTS, flags) == ()
+    with watch:
+        machine.now += 10
+    record = watch.record()
+    assert record is not None
+    assert record.during["gpu_processes"] == ["0: 60 (game)"]
+
+
+def test_a_gpu_of_another_process_of_the_job_is_not_free():
+    view = GpuView(states({50: "worker"}, {50: "worker"}), mine=(0,)).without([50])
+    assert view.free == (0,)
 
 
 def test_gpus_are_not_asked_for_a_run_on_the_cpu(machine, monkeypatch):
