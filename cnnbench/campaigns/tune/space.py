@@ -19,11 +19,12 @@ from cnnbench.campaigns.tune.dimensions import (
     Settings,
     choices,
 )
-from cnnbench.errors import DataError, UsageError
+from cnnbench.errors import DataError, FlagError, UsageError
 from cnnbench.flags import FLAGS, parse_args
 from cnnbench.flags.ineffective import unused_notices
 from cnnbench.machine.memory import Memory
-from cnnbench.variable_mgr import registry
+from cnnbench.variable_mgr import all_reduce, registry
+from cnnbench.variable_mgr.all_reduce import AllReduceSpec
 from cnnbench.variable_mgr.modes import BUILT_IN, DEFAULT, Mode, Processes
 
 AS_GIVEN = "as given"
@@ -281,12 +282,24 @@ def _group(entry: SuiteEntry, fixed: Settings) -> FlagGroup:
     if unset is not None:
         raise entry.node.error(f"{entry.name}: {unset}")
     for one in expanded:
-        for name in one.flags:
-            if name not in TUNABLE:
-                known = "is no flag of a run" if name not in _SPECS else "changes what is measured"
-                line = one.nodes[name].line
-                raise entry.node.error(f"{entry.name}: {name} {known}; it cannot vary", line)
+        for name, text in one.flags.items():
+            _check(entry, name, text, one.nodes[name].line)
     return FlagGroup(entry.name, tuple(_open(({}, *(one.flags for one in expanded)), fixed)))
+
+
+def _check(entry: SuiteEntry, name: str, text: str, line: int) -> None:
+    """Refuses a flag that cannot vary, and a value that no run can have."""
+    spec = _SPECS.get(name)
+    if spec is None or name not in TUNABLE:
+        known = "is no flag of a run" if spec is None else "changes what is measured"
+        raise entry.node.error(f"{entry.name}: {name} {known}; it cannot vary", line)
+    try:
+        value = spec.parse(text)
+        spec.check(value)
+        if isinstance(value, AllReduceSpec):
+            value.check_names(all_reduce.names())
+    except FlagError as error:
+        raise entry.node.error(f"{entry.name}: {error}", line) from None
 
 
 def _open(found: Iterable[Settings], fixed: Settings) -> list[Settings]:

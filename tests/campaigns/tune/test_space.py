@@ -289,6 +289,9 @@ def test_entries_of_a_file_are_groups(space: Callable[..., Space]) -> None:
         ("max_batch_search: true, matrix: {xla: [true]}", "has no use for max_batch_search"),
         ("matrix: {device: [cpu]}", "a: device changes what is measured"),
         ("matrix: {batch_size: [8]}", "nothing is left to vary"),
+        ("matrix: {all_reduce_spec: [pscpu, ring]}", "a: --all_reduce_spec=ring: "),
+        ("matrix: {num_intra_threads: [1, two]}", "a: --num_intra_threads=two: must be an integer"),
+        ("matrix: {variable_update: [mirored]}", "a: --variable_update=mirored: must be one of "),
     ],
 )
 def test_a_file_that_cannot_be_searched(
