@@ -2,7 +2,8 @@
 
 ``cnnbench run --profile_json=FILE`` writes it; `cnnbench.judge.explain` compares those of two
 sides. Every moment of a profiled step belongs to one row: to the operations that run, each with an
-equal part of it, or, while none runs, to one of the parts below.
+equal part of it (collectives only where no other runs), or, while none runs, to one of the parts
+below.
 """
 
 from __future__ import annotations

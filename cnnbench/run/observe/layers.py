@@ -21,7 +21,7 @@ from cnnbench.base.text.numbers import binary, number, percent
 from cnnbench.base.text.table import aligned
 from cnnbench.records.files import write_bytes, write_text
 from cnnbench.records.step_profile import REST
-from cnnbench.run.observe.operations import Operation
+from cnnbench.run.observe.operations import TIMES, Operation
 
 TABLES = ("txt", "csv")
 """Suffixes of files with a table; those with a plot are `cnnbench.base.charts.draw.FORMATS`."""
@@ -183,8 +183,7 @@ def table(layers: Sequence[Layer], title: str) -> str:
                 number(_rate(layer)),
             ]
         )
-    notes = "per device; times of operations that run side by side add up"
-    return "\n".join([title, notes, "", *aligned(rows)]) + "\n"
+    return "\n".join([title, f"per device; {TIMES}", "", *aligned(rows)]) + "\n"
 
 
 def chart(layers: Sequence[Layer], title: str) -> Rows:

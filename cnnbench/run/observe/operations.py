@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,6 +13,9 @@ from cnnbench.base.text.numbers import number, percent
 from cnnbench.base.text.table import aligned
 from cnnbench.run.observe.xplane import XEvent, XPlane
 
+TIMES = "times of operations side by side add up; collectives count where nothing else runs"
+"""What the times in tables of operations are."""
+
 MOST = 20
 """Operations in the table of single ones."""
 
@@ -21,6 +25,7 @@ _ON_HOST = re.compile(r"([\w.][\w./>-]*):([A-Za-z_]\w*)")
 _LAUNCHED_BY = ("tf_op", "kernel_annotation")
 _PICOSECONDS = 1e-12
 _ALLOCATION = "MemoryAllocation"
+_COLLECTIVE = re.compile("Collective|Nccl")  # types of kernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +35,8 @@ class Operation:
     Attributes:
       name: in the graph.
       type: of its kernel.
-      seconds: it kept its thread (CPU), or its kernels and copies took (GPU).
+      seconds: it kept its thread (CPU), or its kernels and copies took (GPU); of a collective, its
+        part of the wall time, as in `wall_times`.
     """
 
     name: str
@@ -47,13 +53,31 @@ class _Run(NamedTuple):
     duration: int
 
 
+class _Rank(enum.IntEnum):
+    """Each moment belongs to the operations that run with the lowest rank."""
+
+    COMPUTES = 0
+    # A collective waits for other devices most of the time: only what no computation hides is its
+    # own time (exposed communication).
+    WAITS = 1
+    OTHER = 2  # not of the step
+
+
 def operations(planes: Iterable[XPlane]) -> list[Operation]:
     """The operations of a profile.
 
     Where GPUs were profiled, only what ran on them counts: on the host an operation of a GPU
     is over when its kernels are launched.
     """
-    return [Operation(run.name, run.type, run.duration * _PICOSECONDS) for run in _runs(planes)]
+    runs = _runs(planes)
+    ranks = [_rank(run) for run in runs]
+    parts = _divided(runs, ranks).parts
+    return [
+        Operation(
+            run.name, run.type, (part if rank is _Rank.WAITS else run.duration) * _PICOSECONDS
+        )
+        for run, rank, part in zip(runs, ranks, parts, strict=True)
+    ]
 
 
 class WallTimes(NamedTuple):
@@ -61,7 +85,8 @@ class WallTimes(NamedTuple):
 
     Attributes:
       seconds: of each operation of the step, by name and type. Where several run at the same
-        moment, each has an equal part of that moment.
+        moment, each has an equal part of that moment; collectives, which wait for all devices, have
+        no part of it while others run.
       other_seconds: in which operations ran, but none of the step.
       idle_seconds: in which none ran. Both between the first operation of the step and the last.
       counts: how often each operation of the step ran.
@@ -73,14 +98,6 @@ class WallTimes(NamedTuple):
     counts: Counter[tuple[str, str]]
 
 
-def wall_seconds(planes: Iterable[XPlane]) -> dict[tuple[str, str], float]:
-    """Share of each operation in the wall time, by name and type.
-
-    The values add up to the time during which any operation ran.
-    """
-    return wall_times(planes).seconds
-
-
 def wall_times(planes: Iterable[XPlane], is_own: Callable[[str], bool] | None = None) -> WallTimes:
     """Divides the wall time of a step among its operations.
 
@@ -88,37 +105,67 @@ def wall_times(planes: Iterable[XPlane], is_own: Callable[[str], bool] | None = 
       is_own: whether an operation of that name belongs to the step; None for all. Others, such
         as those of the input pipeline, have no time while one of the step runs.
     """
-    ran = _runs(planes)
-    own = {run.name: is_own is None or is_own(run.name) for run in ran}
-    counts = Counter((run.name, run.type) for run in ran if own[run.name])
-    runs = [run for run in ran if run.duration]
-    first = min((run.start for run in runs if own[run.name]), default=0)
-    last = max((run.start + run.duration for run in runs if own[run.name]), default=0)
+    runs = _runs(planes)
+    ranks = [_rank(run) if is_own is None or is_own(run.name) else _Rank.OTHER for run in runs]
+    divided = _divided(runs, ranks)
+    seconds: defaultdict[tuple[str, str], float] = defaultdict(float)
+    counts: Counter[tuple[str, str]] = Counter()
+    for run, rank, part in zip(runs, ranks, divided.parts, strict=True):
+        if rank is not _Rank.OTHER:
+            counts[run.name, run.type] += 1
+            seconds[run.name, run.type] += part * _PICOSECONDS
+    return WallTimes(
+        dict(seconds), divided.other * _PICOSECONDS, divided.idle * _PICOSECONDS, counts
+    )
+
+
+class _Divided(NamedTuple):
+    """The time between the first and the last operation of a step, in picoseconds.
+
+    Attributes:
+      parts: of each run; 0 for those that are not of the step.
+      other: in which operations ran, but none of the step.
+      idle: in which none ran.
+    """
+
+    parts: list[float]
+    other: int
+    idle: int
+
+
+def _rank(run: _Run) -> _Rank:
+    return _Rank.WAITS if _COLLECTIVE.match(run.type) else _Rank.COMPUTES
+
+
+def _divided(runs: Sequence[_Run], ranks: Sequence[_Rank]) -> _Divided:
+    """Divides the time among runs with these ranks."""
     edges: list[tuple[int, bool, int]] = []
     for index, run in enumerate(runs):
-        edges += [(run.start, True, index), (run.start + run.duration, False, index)]
-    seconds: defaultdict[tuple[str, str], float] = defaultdict(float)
-    active: dict[int, tuple[str, str]] = {}
-    others = 0
+        if run.duration:
+            edges += [(run.start, True, index), (run.start + run.duration, False, index)]
+    of_step = [moment for moment, _, index in edges if ranks[index] is not _Rank.OTHER]
+    first, last = min(of_step, default=0), max(of_step, default=0)
+    parts = [0.0] * len(runs)
+    active: dict[_Rank, set[int]] = {rank: set() for rank in _Rank}
     before = first
     other = idle = 0
     for moment, begins, index in sorted(edges):
         until = min(max(moment, first), last)
         spent = until - before
-        for one in active.values():
-            seconds[one] += spent * _PICOSECONDS / len(active)
-        if not active:
-            other += spent if others else 0
-            idle += 0 if others else spent
         before = until
-        run = runs[index]
-        if not own[run.name]:
-            others += 1 if begins else -1
-        elif begins:
-            active[index] = (run.name, run.type)
+        rank = next((rank for rank in _Rank if active[rank]), None)
+        if rank is None:
+            idle += spent
+        elif rank is _Rank.OTHER:
+            other += spent
+        elif spent:
+            for one in active[rank]:
+                parts[one] += spent / len(active[rank])
+        if begins:
+            active[ranks[index]].add(index)
         else:
-            del active[index]
-    return WallTimes(dict(seconds), other * _PICOSECONDS, idle * _PICOSECONDS, counts)
+            active[ranks[index]].remove(index)
+    return _Divided(parts, other, idle)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +230,7 @@ def table(made: Sequence[Operation], title: str) -> str:
     """The times by type of operation, and the operations that took longest."""
     total = sum(operation.seconds for operation in made)
     lines = [title]
-    lines += ["times of operations that run side by side add up", ""]
+    lines += [TIMES, ""]
     by_type = _grouped(made, lambda operation: operation.type)
     lines += [*aligned(_rows("type", by_type, total)), ""]
     by_name = _grouped(made, lambda operation: f"{operation.name}:{operation.type}")

@@ -14,9 +14,7 @@ from cnnbench.lab.roofline.session import rows_of
 from cnnbench.models.declare import Flops
 from cnnbench.records.roofline import Machine, Roofline
 from cnnbench.records.step_profile import FORWARD, OUTSIDE, TO_KERNEL, Part
-from cnnbench.run.observe.operations import wall_seconds
 from cnnbench.run.observe.work import OperationWork
-from cnnbench.run.observe.xplane import XEvent, XLine, XPlane
 
 MACHINE = Machine(flops_per_sec=100e9, bytes_per_sec=10e9)
 CONV, GRAD = ("tower_0/conv0/Conv2D", "Conv2D"), ("tower_0/conv0/both", "MatMul")
@@ -108,18 +106,3 @@ def test_the_table_fits_the_terminal(roofline, columns, monkeypatch):
     assert max(map(len, lines)) <= columns
     assert any(line.startswith(f"not in {columns} columns: ") for line in lines)
     assert all(any(name in line for line in lines) for name in ("conv0", "Relu", "step"))
-
-
-def test_operations_that_run_at_once_share_the_time():
-    def line(*events):
-        return XLine("thread", tuple(XEvent(name, at, took) for name, at, took in events))
-
-    second = 10**12
-    plane = XPlane(
-        "/host:CPU",
-        (
-            line(("a:MatMul", 0, 4 * second), ("nothing", 0, 9 * second)),
-            line(("b:Relu", 2 * second, 4 * second), ("c:Relu", 7 * second, 0)),
-        ),
-    )
-    assert wall_seconds([plane]) == {("a", "MatMul"): 3.0, ("b", "Relu"): 3.0}
