@@ -11,7 +11,11 @@ from cnnbench.records.parts import check_amount
 
 FASTER, SAME, SLOWER, OPEN, NONE = "faster", "same", "slower", "open", "none"
 VERDICTS = (FASTER, SAME, SLOWER, OPEN, NONE)
-"""On the leader: three of `ab`; anything else of it; no candidate seemed faster."""
+"""On the leader: three of `ab`; anything else of it, or no time for any candidate; no candidate
+seemed faster."""
+
+AS_GIVEN = "as given"
+"""Name of the candidate that adds no flag."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +23,7 @@ class TuneRow:
     """A candidate; None where nothing was measured.
 
     Attributes:
-      candidate: the flags that it adds, or "as given".
+      candidate: the flags that it adds, or `AS_GIVEN`.
       flags: all of its flags.
       changes: what it trains differently: words of --allow.
       group: of the race that it was first in.
@@ -77,7 +81,7 @@ class TuneDocument(Document):
       command: the fastest flags that are proven, as words of a command line; of a job, that of
         `cnnbench launch`.
       verdict: of the leader against the flags as they are given: "faster", "same", "slower", "open"
-        or, where the latter lead themselves, "none".
+        or, where the latter lead themselves, "none" ("open" if no candidate was tried).
       reason: of the verdict.
       leader: name of the candidate that led at the end of the races.
       gain: its speed above that of the flags as they are given, as a share of it, from the pairs.

@@ -170,9 +170,7 @@ class Final:
                 return decode(Proof, event["proof"])
         plan = self._plan(leader)
         if plan.pairs < FEWEST_PAIRS:
-            minutes = math.ceil(self._bench.enough_seconds / 60)
-            reason = f"no time for the {FEWEST_PAIRS} pairs that a verdict needs; "
-            return Proof(verdict=OPEN, reason=f"{reason}--minutes={minutes} would be enough")
+            return self.too_late(f"the {FEWEST_PAIRS} pairs that a verdict needs")
         proof = self._measure(leader, plan)
         longer = self._longer(leader, proof)
         if longer is not None:
@@ -181,6 +179,13 @@ class Final:
             _PROOF, leader=leader.key, settings=leader.settings, proof=encode(proof)
         )
         return proof
+
+    def too_late(self, what: str) -> Proof:
+        """Nothing is proven, since there was no time for something."""
+        minutes = math.ceil(self._bench.enough_seconds / 60)
+        return Proof(
+            verdict=OPEN, reason=f"no time for {what}; --minutes={minutes} would be enough"
+        )
 
     def proven_before(self) -> Settings | None:
         """What the leader sets that was proven to be faster last, in an earlier session."""

@@ -122,6 +122,11 @@ class SearchOutcome:
         return tuple(found.values())
 
     @property
+    def is_late(self) -> bool:
+        """Whether there was no time to try any candidate."""
+        return len(self.candidates) <= 1 and any(race.untried for race in self.races)
+
+    @property
     def leavers(self) -> dict[str, tuple[str, Leaver]]:
         """Group and end of the candidates that left, by key; the last race counts."""
         return {

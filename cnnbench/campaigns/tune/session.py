@@ -72,7 +72,7 @@ def tune(
         setting=setting,
         policy=policy,
     )
-    proof = final.prove(found.leader)
+    proof = final.too_late("any candidate") if found.is_late else final.prove(found.leader)
     proven = final.proven_before()
     if proof.verdict != FASTER and proven is not None:
         # More time has led to another leader, of which less is known.

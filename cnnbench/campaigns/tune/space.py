@@ -23,12 +23,10 @@ from cnnbench.errors import DataError, FlagError, UsageError
 from cnnbench.flags import FLAGS, parse_args
 from cnnbench.flags.ineffective import unused_notices
 from cnnbench.machine.memory import Memory
+from cnnbench.records.tune import AS_GIVEN
 from cnnbench.variable_mgr import all_reduce, registry
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec
 from cnnbench.variable_mgr.modes import BUILT_IN, DEFAULT, Mode, Processes
-
-AS_GIVEN = "as given"
-"""Name of the candidate that adds no flag."""
 
 _MODE = "variable_update"
 _NEAR = 0.9  # as `cnnbench.run.driver.memory` warns from here on

@@ -14,8 +14,8 @@ from cnnbench.base.text.table import csv_text, fitted, wrapped
 from cnnbench.campaigns.tune.outcome import CONFIDENCE, UNTRIED, estimates
 from cnnbench.campaigns.tune.race import BEHIND, FAILED, SLOWER
 from cnnbench.campaigns.tune.search import SearchOutcome
-from cnnbench.campaigns.tune.space import AS_GIVEN, Candidate, Dropped, Field, by_reason
-from cnnbench.records.tune import FASTER, SAME, TuneDocument, TuneRow
+from cnnbench.campaigns.tune.space import Candidate, Dropped, Field, by_reason
+from cnnbench.records.tune import AS_GIVEN, FASTER, SAME, TuneDocument, TuneRow
 from cnnbench.records.tune import NONE as NO_LEADER
 from cnnbench.records.tune import SLOWER as LEADER_SLOWER
 
@@ -75,6 +75,8 @@ def _answer(found: TuneDocument) -> str:
         return (
             f"These are the flags as given: {found.leader} led the races, and is {how} ({pairs})."
         )
+    if found.leader == AS_GIVEN:
+        return f"These are the flags as given: {found.reason}."
     why = f": {found.reason}" if found.reason else ""
     return (
         f"These are the flags as given. {found.leader} led the races, but it is not proven that it "

@@ -50,9 +50,9 @@ _EXIT_CODES = """\
 All flags of cnnbench run are taken too, for every process.
 
 Exit codes: 0 the printed flags are proven to be faster than those given, or those given are at
-least as fast as what was tried; 3 a candidate led the races, but that it is faster is not proven;
-4 a process of the flags as given failed, or the leader does not train the same weights; 2 wrong
-use; 130 interrupted (go on with --resume).
+least as fast as what was tried; 3 a candidate led the races, but that it is faster is not proven,
+or no candidate was tried; 4 a process of the flags as given failed, or the leader does not train
+the same weights; 2 wrong use; 130 interrupted (go on with --resume).
 """
 
 _SUFFIXES = (".svg", ".png", ".pdf")

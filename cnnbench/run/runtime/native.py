@@ -20,7 +20,9 @@ from cnnbench.base.text.terminal import StandardStream
 
 # Error 303 of cuInit: no driver is installed; cnnbench reports that itself.
 _INFORMATIONAL = re.compile(
-    r"^(I\d{4} |WARNING: All log messages before absl::InitializeLog|E\d{4} .*cuInit.*\(303\)$)"
+    r"^(I\d{4} |WARNING: All log messages before absl::InitializeLog|E\d{4} .*cuInit.*\(303\)$"
+    # The second line of a message on what a CPU can do.
+    r"|To enable the following instructions: .* rebuild TensorFlow)"
 )
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -18,8 +18,9 @@ from cnnbench.campaigns.tune.budget import Budget
 from cnnbench.campaigns.tune.lengths import FINAL, Lengths
 from cnnbench.campaigns.tune.results import TuneFolder
 from cnnbench.campaigns.tune.search import SearchOutcome, search
-from cnnbench.campaigns.tune.space import AS_GIVEN, CandidateMaker, FlagGroup, Space
+from cnnbench.campaigns.tune.space import CandidateMaker, FlagGroup, Space
 from cnnbench.records.run import RunRecord
+from cnnbench.records.tune import AS_GIVEN
 
 FIXED = {"model": "lenet", "device": "cpu", "num_gpus": "2", "batch_size": "4"}
 MODES = ("replicated", "mirrored_strategy", "central_storage_strategy", "parameter_server")

@@ -10,9 +10,10 @@ import pytest
 from cnnbench.campaigns.ab.sequential import interim_analyses
 from cnnbench.campaigns.tune.race import BEHIND, SLOWER, Leaver
 from cnnbench.campaigns.tune.search import Round, SearchOutcome, search
-from cnnbench.campaigns.tune.space import AS_GIVEN, Candidate, FlagGroup, Space, name_of
+from cnnbench.campaigns.tune.space import Candidate, FlagGroup, Space, name_of
 from cnnbench.errors import UsageError
 from cnnbench.judge.compare import Policy, Verdict, judge
+from cnnbench.records.tune import AS_GIVEN
 
 THRESHOLD = 0.01
 POLICY = Policy(threshold=THRESHOLD)

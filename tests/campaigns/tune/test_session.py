@@ -28,16 +28,16 @@ from cnnbench.campaigns.tune.results import TuneFolder, seed_of
 from cnnbench.campaigns.tune.search import SearchOutcome
 from cnnbench.campaigns.tune.session import TuneQuestion, tune
 from cnnbench.campaigns.tune.space import (
-    AS_GIVEN,
     Candidate,
     CandidateMaker,
     FlagGroup,
     Maker,
     Space,
 )
+from cnnbench.campaigns.tune.text import table
 from cnnbench.errors import BenchmarkError, FlagError, UsageError
 from cnnbench.judge.compare import Policy, load_records
-from cnnbench.records.tune import TuneDocument
+from cnnbench.records.tune import AS_GIVEN, TuneDocument
 
 FIXED = {"model": "lenet", "device": "cpu", "num_gpus": "2", "batch_size": "4"}
 MODES = ("replicated", "mirrored_strategy", "central_storage_strategy")
@@ -177,6 +177,15 @@ def test_a_search_with_too_little_time_says_so(run: Callable[..., TuneDocument])
     if found.verdict == "open":
         assert "--minutes=1 would be enough" in found.reason
     assert any(row.left == "untried" for row in found.rows)
+
+
+def test_a_search_that_has_no_time_for_any_candidate_is_open(
+    run: Callable[..., TuneDocument],
+) -> None:
+    found = run(seconds=0.01, by_flag=FAST)
+    assert (found.verdict, found.leader, found.pairs) == ("open", "as given", 0)
+    assert found.reason == "no time for any candidate; --minutes=1 would be enough"
+    assert f"These are the flags as given: {found.reason}." in table(found)
 
 
 def test_more_time_lets_a_search_go_on_where_its_time_was_up(

@@ -18,7 +18,6 @@ from cnnbench.campaigns.tune.dimensions import (
     SearchSituation,
 )
 from cnnbench.campaigns.tune.space import (
-    AS_GIVEN,
     CandidateMaker,
     Field,
     Space,
@@ -32,6 +31,7 @@ from cnnbench.campaigns.tune.space import (
 from cnnbench.errors import UsageError
 from cnnbench.flags import FLAGS
 from cnnbench.machine.memory import Memory
+from cnnbench.records.tune import AS_GIVEN
 from cnnbench.run.driver.memory import PROCESS_BYTES
 
 LENET = {"model": "lenet", "device": "cpu", "num_gpus": "2", "batch_size": "8"}

@@ -16,6 +16,8 @@ def test_informational_lines_are_dropped_and_others_kept(capfd, monkeypatch) -> 
     monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
     with without_info_lines():
         write("I0000 00:00:1795162120.891879   13488 port.cc:153] oneDNN is on\n")
+        write("I0000 00:00:1795162120.891879   13488 cpu_feature_guard.cc:227] This TensorFlow\n")
+        write("To enable the following instructions: AVX2 FMA, rebuild TensorFlow with flags.\n")
         write("WARNING: All log messages before absl::InitializeLog() is called\n")
         write("E0000 00:00:1795162120.891879   13488 cuda.cc:1] call to cuInit: (303)\n")
         write("E0000 00:00:1795162120.891879   13488 cuda.cc:1] driver too old\n")

@@ -22,6 +22,7 @@ from cnnbench.judge.report.document import (
 )
 from cnnbench.judge.report.results import ReportSubject
 from cnnbench.records.tune import (
+    AS_GIVEN,
     FASTER,
     OPEN,
     SAME,
@@ -86,6 +87,8 @@ def _verdict(one: TuneDocument) -> tuple[str, str]:
         if one.trains_alike is False:
             return f"{one.leader} is {gain} faster, but trains other weights", "bad"
         return f"{gain} faster than the flags as given, {pairs}", "good"
+    if one.verdict == OPEN and one.leader == AS_GIVEN:
+        return "no candidate was tried", "unsure"
     if one.verdict == OPEN:
         return f"it is not proven that {one.leader} is faster than the flags as given", "unsure"
     how = {SAME: f"; {one.leader} is as fast", SLOWER: f"; {one.leader} is slower"}
