@@ -38,9 +38,6 @@ from cnnbench.variable_mgr import registry
 WEIGHTS_STEPS = 3
 _PLAN, _PROOF = "final", "proof"  # events
 
-# What follows from flags that differ.
-_FOLLOWING = ("all_reduce", "intra_op_threads", "inter_op_threads")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Proof:
@@ -274,7 +271,7 @@ class Final:
             turn_seconds=self._setting.turn_seconds,
             policy=self._policy.replace(alpha=plan.alpha),
             metrics=DEFAULT_METRICS[:1],
-            allow_different=(*_FOLLOWING, *work),
+            allow_different=tuple(work),
             resolved={
                 name: SideFlags(config=one.resolved.config) for name, one in measured.items()
             },

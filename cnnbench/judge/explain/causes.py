@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from cnnbench.base.text.numbers import first_few, number
 from cnnbench.judge.explain.facts import changes_of, measured_changes, text_of
 from cnnbench.judge.explain.sides import CERTAIN, LIKELY, SMALLEST, Sides
+from cnnbench.judge.metrics.comparable_facts import REDUCING
 from cnnbench.records.explanation import Cause, FactChange
 from cnnbench.records.step_profile import (
     FORWARD,
@@ -37,7 +38,10 @@ _THREADS = (
 )
 """Facts that make all operations slower or faster."""
 
-_REDUCING = ("all_reduce_spec", "variable_update", "gradient_repacking", "all_reduce")
+_REDUCING = (
+    *REDUCING,
+    *("gradient_repacking", "gradient_bucket_bytes", "agg_small_grads_max_bytes", "all_reduce"),
+)
 _READING = ("data_dir", "datasets_num_private_threads", "datasets_use_prefetch", "dataset_plugin")
 
 _ALIKE = ("threads", "everything")

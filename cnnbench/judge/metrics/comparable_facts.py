@@ -264,6 +264,12 @@ WORK = (*MODEL_SIZE, "global_batch", "batch_size", "eval_batch_size", "num_epoch
 
 _PRECISION = ("precision", "fp16_*")
 
+REDUCING = (
+    *("variable_update", "all_reduce_spec", "all_reduce_group_size"),
+    *("hierarchical_copy", "cross_device_ops"),
+)
+"""Flags that choose how gradients are reduced, which is the fact "all_reduce"."""
+
 _POOLS = ("num_intra_threads", "num_inter_threads", "*_op_threads")
 _THREADS = (
     *("num_intra_threads", "num_inter_threads", "datasets_num_private_threads"),
@@ -284,8 +290,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "num_gpus": ("num_gpus", "global_batch", "num_epochs", "gpu_*", "devices", *_THREADS),
     "batch_size": ("batch_size", "eval_batch_size", "global_batch", "num_epochs"),
     "num_batches": ("num_batches", "num_epochs"),
-    "variable_update": ("variable_update", "all_reduce"),
-    "all_reduce_spec": ("all_reduce_spec", "all_reduce"),
+    **{name: (name, "all_reduce") for name in REDUCING},
     "precision": _PRECISION,
     "use_fp16": ("use_fp16", *_PRECISION),  # the old name; records are compared by the new one
     "dtype": ("dtype", "bytes", "wire_dtype"),

@@ -1,9 +1,18 @@
 import pytest
 
-from cnnbench.flags import FLAGS
+from cnnbench.flags import FLAGS, parse_args
+from cnnbench.flags.reductions import running_all_reduce, strategy_reduction
 from cnnbench.judge.compare.comparability import Group, differences, known_facts
 from cnnbench.judge.compare.configuration import Configuration
-from cnnbench.judge.metrics.comparable_facts import FACTS, GROUPS, PATTERNS, Role, expand, fact
+from cnnbench.judge.metrics.comparable_facts import (
+    FACTS,
+    GROUPS,
+    PATTERNS,
+    Role,
+    allowed,
+    expand,
+    fact,
+)
 from cnnbench.records.parts import Batch, ModelInfo
 
 
@@ -115,6 +124,27 @@ def test_flags_bring_along_what_follows_from_them(runs, flag, more, facts):
     assert by_fact(unlike(base, new, flag)) == dict.fromkeys(facts, False)
     if flag == "precision":  # which may be called by its old name
         assert by_fact(unlike(base, new, "use_fp16")) == dict.fromkeys(facts, False)
+
+
+@pytest.mark.parametrize(
+    ("given", "flag"),
+    [
+        ("--variable_update=replicated", "--variable_update=mirrored_strategy"),
+        ("--variable_update=replicated", "--all_reduce_spec=xring"),
+        ("--variable_update=replicated", "--hierarchical_copy"),
+        ("--variable_update=replicated --all_reduce_spec=copy/xring", "--all_reduce_group_size=2"),
+        ("--variable_update=mirrored_strategy", "--cross_device_ops=reduction_to_one_device"),
+    ],
+)
+def test_flags_that_choose_the_reduction_bring_it_along(given, flag):
+    def reduction(*more):
+        params = parse_args(("--num_gpus=4", "--device=cpu", *given.split(), *more)).params
+        return strategy_reduction(params, on_gpu=False) or str(running_all_reduce(params))
+
+    assert reduction() != reduction(flag)
+    name = flag.removeprefix("--").partition("=")[0]
+    assert allowed("all_reduce", expand((name,)))
+    assert not allowed("all_reduce", expand(("batch_size",)))
 
 
 def test_places_are_mentioned(runs):
