@@ -223,7 +223,10 @@ def needed(case: TwoSamples, found: Evidence, alpha: float) -> Needed | None:
 
 def _size(change: float, metric: Metric) -> float:
     """A change on the scale of the tests."""
-    return scaled(1 + change, metric) if metric.relative else change
+    if not metric.relative:
+        return change
+    # To so little that the share is rounded to all of it.
+    return math.log1p(change) if change > -1 else -math.inf
 
 
 def aa_spread(values: Sequence[float], policy: Policy, metric: Metric = THROUGHPUT) -> float:

@@ -2,7 +2,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cnnbench.judge.compare import METRICS, Policy, TwoSamples, Verdict, aa_spread, judge, judge_all
@@ -306,6 +306,7 @@ def test_swapping_the_sides_mirrors_the_verdict(base, new, paired):
     st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=6),
     st.booleans(),
 )
+@example([1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1e-132, 1e-132], False)
 def test_whatever_is_given_there_is_an_answer(base, new, paired):
     found = judge(base, new, paired=paired)
     assert found.reason
