@@ -28,19 +28,19 @@ _WARMUP = ("num_warmup_batches", "warmup", "autotune_threshold")
 
 @dataclass(frozen=True)
 class Lengths:
-    """Flags for the length of processes; None where the flags that are given say it.
+    """Flags for the length of processes; numbers are None where the flags that are given say them.
 
     Attributes:
       steps: timed steps of a race with the flags as they are given.
       warmup: steps before them.
-      peak: peak FLOP/s; 0 leaves out measuring it.
+      has_peak: whether the flags that are given name the peak FLOP/s; else it is not measured.
       step_seconds: of a step with the flags as they are given.
       batch: images of such a step.
     """
 
     steps: int | None
     warmup: int | None
-    peak: int | None
+    has_peak: bool
     step_seconds: float
     batch: int
 
@@ -56,8 +56,8 @@ class Lengths:
             found.append(f"--num_batches={self._timed(self.steps, factor, batch or self.batch)}")
         if self.warmup is not None:
             found.append(f"--num_warmup_batches={self.warmup}")
-        if self.peak is not None:
-            found.append(f"--peak_flops={self.peak}")
+        if not self.has_peak:
+            found.append("--peak_flops=0")
         return tuple(found)
 
     @property
@@ -90,7 +90,7 @@ def lengths_of(fixed: Mapping[str, str], record: RunRecord) -> Lengths:
     return Lengths(
         steps=None if LENGTHS & set(fixed) else math.ceil(SECONDS / step),
         warmup=None if set(_WARMUP) & set(fixed) else warmup,
-        peak=None if "peak_flops" in fixed else 0,
+        has_peak="peak_flops" in fixed,
         step_seconds=step,
         batch=record.batch.global_,
     )

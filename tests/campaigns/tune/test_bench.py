@@ -118,7 +118,7 @@ def test_a_process_of_the_final_is_predicted_by_those_of_the_last_round(
 
 
 def test_processes_of_the_final_time_more_steps() -> None:
-    lengths = Lengths(steps=30, warmup=None, peak=0, step_seconds=0.5, batch=8)
+    lengths = Lengths(steps=30, warmup=None, has_peak=False, step_seconds=0.5, batch=8)
     assert lengths.flags(FINAL)[0] == "--num_batches=60"
     assert lengths.longer == 15.0
     slow = replace(lengths, steps=6)  # ten steps at least, and twelve

@@ -155,6 +155,7 @@ def test_the_best_flags_have_their_command_first_and_their_proof(report):
     [
         ({"trains_alike": False}, "faster, but trains other weights", "bad"),
         ({"verdict": "open"}, "it is not proven that variable_update=replicated is", "unsure"),
+        ({"verdict": "open", "leader": "as given"}, "no candidate was tried", "unsure"),
         ({"verdict": "same"}, "the flags as given are the best found; variable_update", ""),
         ({"verdict": "none", "gain": None}, "the flags as given are the best found", ""),
     ],
