@@ -74,7 +74,7 @@ class _Report:
         if params.trace_file and params.use_chrome_trace_format:
             trace = chrome_trace(planes, {"step": self._title, "cnnbench": __version__})
             write_bytes("trace_file", params.trace_file, encoded(trace, params.trace_file))
-        made = operations(planes)
+        made = operations(planes, layers.of_step(self._graph))
         if params.tfprof_file:
             title = f"operations of {self._title}"
             write_text("tfprof_file", params.tfprof_file, table(made, title))

@@ -10,7 +10,7 @@ import csv
 import io
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from cnnbench.base.charts.draw import FORMATS, render
 from cnnbench.base.text.numbers import binary, number, percent
 from cnnbench.base.text.table import aligned
 from cnnbench.records.files import write_bytes, write_text
-from cnnbench.records.step_profile import REST
+from cnnbench.records.step_profile import INPUT_OPERATIONS, REST
 from cnnbench.run.observe.operations import TIMES, Operation
 
 TABLES = ("txt", "csv")
@@ -29,6 +29,7 @@ TABLES = ("txt", "csv")
 _MOST_IN_PLOT = 30
 _TOWER = re.compile(r"(?:^|/)tower_(\d+)/(.+)")
 _BACKWARD = re.compile(r"(^|/)gradient_tape/")
+_SENT = re.compile(r"/_\d+$")  # ends the name of what sends an operation's result to a device
 _PASSED_ON = ("Cast", "Identity", "Reshape")
 _NO_ACTIVATIONS = ("Const", "Placeholder", "ReadVariableOp", "Shape")
 
@@ -68,20 +69,23 @@ def layers_of(
       towers: number of devices.
 
     Returns:
-      The layers in the order of the network, then operations outside of layers by time, and
-      the rest of the step.
+      The layers in the order of the network, then operations outside of layers by time, the rest of
+      the step, and the operations of the input pipeline that ran meanwhile.
     """
+    is_of_step = of_step(graph)
     backward = backward_operations(graph)
     seconds: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for operation in made:
-        name = layer_of(operation.name, flops)
+        own = is_of_step(operation.name)
+        name = layer_of(operation.name, flops) if own else INPUT_OPERATIONS.layer
         late = operation.name in backward or bool(_BACKWARD.search(operation.name))
         seconds[name][late and name != REST] += operation.seconds / towers
     memory = _activations(graph, flops, backward)
     names = [name for name in flops if name]
-    others = sorted(set(seconds) - set(names) - {REST}, key=lambda name: -sum(seconds[name]))
+    last = (REST, INPUT_OPERATIONS.layer)
+    others = sorted(set(seconds).difference(names, last), key=lambda name: -sum(seconds[name]))
     rows = []
-    for name in [*names, *others, REST]:
+    for name in [*names, *others, *last]:
         ahead, behind = seconds[name]
         rows.append(Layer(name, ahead, behind, memory.get(name, 0), flops.get(name, 0)))
     return [row for row in rows if row.seconds or row.flops]
@@ -107,6 +111,16 @@ def layer_of(operation: str, scopes: Collection[str]) -> str:
 def of_tower(operation: str) -> bool:
     """Whether an operation belongs to a tower, by its name."""
     return _TOWER.search(operation) is not None
+
+
+def of_step(graph: Any) -> Callable[[str], bool]:
+    """Tells the operations of a step that ran, by name, from those of the input pipeline.
+
+    Args:
+      graph: of the step, as traced.
+    """
+    traced = {operation.name for operation in graph.get_operations()}
+    return lambda name: of_tower(name) or _SENT.sub("", name) in traced
 
 
 def backward_operations(graph: Any) -> set[str]:

@@ -13,7 +13,7 @@ from cnnbench.base.text.numbers import number, percent
 from cnnbench.base.text.table import aligned
 from cnnbench.run.observe.xplane import XEvent, XPlane
 
-TIMES = "times of operations side by side add up; collectives count where nothing else runs"
+TIMES = "times of operations side by side add up; collectives count where no other of the step runs"
 """What the times in tables of operations are."""
 
 MOST = 20
@@ -63,14 +63,17 @@ class _Rank(enum.IntEnum):
     OTHER = 2  # not of the step
 
 
-def operations(planes: Iterable[XPlane]) -> list[Operation]:
+def operations(planes: Iterable[XPlane], is_own: Callable[[str], bool]) -> list[Operation]:
     """The operations of a profile.
 
     Where GPUs were profiled, only what ran on them counts: on the host an operation of a GPU
     is over when its kernels are launched.
+
+    Args:
+      is_own: whether an operation of that name belongs to the step; others hide no collective.
     """
     runs = _runs(planes)
-    ranks = [_rank(run) for run in runs]
+    ranks = [_rank(run, is_own) for run in runs]
     parts = _divided(runs, ranks).parts
     return [
         Operation(
@@ -98,15 +101,15 @@ class WallTimes(NamedTuple):
     counts: Counter[tuple[str, str]]
 
 
-def wall_times(planes: Iterable[XPlane], is_own: Callable[[str], bool] | None = None) -> WallTimes:
+def wall_times(planes: Iterable[XPlane], is_own: Callable[[str], bool]) -> WallTimes:
     """Divides the wall time of a step among its operations.
 
     Args:
-      is_own: whether an operation of that name belongs to the step; None for all. Others, such
-        as those of the input pipeline, have no time while one of the step runs.
+      is_own: whether an operation of that name belongs to the step. Others, such as those of the
+        input pipeline, have no time while one of the step runs.
     """
     runs = _runs(planes)
-    ranks = [_rank(run) if is_own is None or is_own(run.name) else _Rank.OTHER for run in runs]
+    ranks = [_rank(run, is_own) for run in runs]
     divided = _divided(runs, ranks)
     seconds: defaultdict[tuple[str, str], float] = defaultdict(float)
     counts: Counter[tuple[str, str]] = Counter()
@@ -133,7 +136,9 @@ class _Divided(NamedTuple):
     idle: int
 
 
-def _rank(run: _Run) -> _Rank:
+def _rank(run: _Run, is_own: Callable[[str], bool]) -> _Rank:
+    if not is_own(run.name):
+        return _Rank.OTHER
     return _Rank.WAITS if _COLLECTIVE.match(run.type) else _Rank.COMPUTES
 
 

@@ -46,6 +46,7 @@ def _graph():
             gradient = tf.raw_ops.ReluGrad(gradients=made, features=made, name="ReluGrad_3")
         with tf.name_scope("tower_0/"):
             tf.add_n([gradient, gradient], name="AddN")
+        tf.add_n([gradient, gradient], name="allreduce_0/AddN")
     return graph
 
 
@@ -58,7 +59,9 @@ def test_operations_belong_to_the_innermost_layer():
         Operation("tower_0/Relu_7", "Relu", 0.5),
         Operation("gradient_tape/tower_0/ReluGrad_3", "ReluGrad", 0.25),
         Operation("tower_0/AddN", "AddN", 0.0625),
-        Operation("apply_0/ResourceApplyMomentum", "ResourceApplyMomentum", 2.0),
+        Operation("allreduce_0/AddN", "AddN", 1.5),
+        Operation("allreduce_0/AddN/_27", "_Send", 0.5),
+        Operation("DecodeJpeg", "DecodeJpeg", 4.0),
     ]
     flops = {"": 0, "block": 0, "block/affine0": 48, "idle": 0}
     assert layers_of(made, _graph(), flops, towers=2) == [
@@ -68,6 +71,7 @@ def test_operations_belong_to_the_innermost_layer():
         Layer("Relu", 0.25, 0.125, 2 * 4 * 4),
         Layer("AddN", 0.0, 0.03125),
         Layer(REST, 1.0),
+        Layer("input pipeline", 2.0),
     ]
 
 
