@@ -25,7 +25,7 @@ _ON_HOST = re.compile(r"([\w.][\w./>-]*):([A-Za-z_]\w*)")
 _LAUNCHED_BY = ("tf_op", "kernel_annotation")
 _PICOSECONDS = 1e-12
 _ALLOCATION = "MemoryAllocation"
-_COLLECTIVE = re.compile("Collective|Nccl")  # types of kernels
+_COLLECTIVE = re.compile("_?(Collective|Nccl)")  # types of kernels
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,7 +66,7 @@ def test_operations_that_run_at_once_share_the_time():
     assert found.counts == Counter({("a", "MatMul"): 1, ("b", "Relu"): 1, ("c", "Relu"): 1})
 
 
-@pytest.mark.parametrize("type", ["CollectiveReduce", "CollectiveReduceV2", "NcclAllReduce"])
+@pytest.mark.parametrize("type", ["CollectiveReduce", "CollectiveReduceV2", "_NcclReduceSend"])
 def test_collectives_have_the_time_that_nothing_hides(type):
     def is_own(name):
         return name != "decode"
