@@ -23,7 +23,7 @@ class TuneRow:
     """A candidate; None where nothing was measured.
 
     Attributes:
-      candidate: the flags that it adds, or `AS_GIVEN`.
+      candidate: the flags that it adds, or "as given".
       flags: all of its flags.
       changes: what it trains differently: words of --allow.
       group: of the race that it was first in.

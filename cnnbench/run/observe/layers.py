@@ -64,7 +64,7 @@ def layers_of(
     """Time, memory and FLOPs by layer of a profiled step.
 
     Args:
-      made: operations of the step, of all devices.
+      made: operations that ran, of all devices.
       flops: of one device by layer, in the order of the network; 0 for scopes without any.
       towers: number of devices.
 
@@ -72,12 +72,10 @@ def layers_of(
       The layers in the order of the network, then operations outside of layers by time, the rest of
       the step, and the operations of the input pipeline that ran meanwhile.
     """
-    is_of_step = of_step(graph)
     backward = backward_operations(graph)
     seconds: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for operation in made:
-        own = is_of_step(operation.name)
-        name = layer_of(operation.name, flops) if own else INPUT_OPERATIONS.layer
+        name = layer_of(operation.name, flops) if operation.own else INPUT_OPERATIONS.layer
         late = operation.name in backward or bool(_BACKWARD.search(operation.name))
         seconds[name][late and name != REST] += operation.seconds / towers
     memory = _activations(graph, flops, backward)
@@ -108,11 +106,6 @@ def layer_of(operation: str, scopes: Collection[str]) -> str:
     return re.sub(r"_\d+$", "", path[0]).removesuffix("Grad")
 
 
-def of_tower(operation: str) -> bool:
-    """Whether an operation belongs to a tower, by its name."""
-    return _TOWER.search(operation) is not None
-
-
 def of_step(graph: Any) -> Callable[[str], bool]:
     """Tells the operations of a step that ran, by name, from those of the input pipeline.
 
@@ -120,7 +113,7 @@ def of_step(graph: Any) -> Callable[[str], bool]:
       graph: of the step, as traced.
     """
     traced = {operation.name for operation in graph.get_operations()}
-    return lambda name: of_tower(name) or _SENT.sub("", name) in traced
+    return lambda name: _TOWER.search(name) is not None or _SENT.sub("", name) in traced
 
 
 def backward_operations(graph: Any) -> set[str]:

@@ -37,11 +37,13 @@ class Operation:
       type: of its kernel.
       seconds: it kept its thread (CPU), or its kernels and copies took (GPU); of a collective, its
         part of the wall time, as in `wall_times`.
+      own: whether it belongs to the step; others are of the input pipeline.
     """
 
     name: str
     type: str
     seconds: float
+    own: bool = True
 
 
 class _Run(NamedTuple):
@@ -77,7 +79,10 @@ def operations(planes: Iterable[XPlane], is_own: Callable[[str], bool]) -> list[
     parts = _divided(runs, ranks).parts
     return [
         Operation(
-            run.name, run.type, (part if rank is _Rank.WAITS else run.duration) * _PICOSECONDS
+            run.name,
+            run.type,
+            (part if rank is _Rank.WAITS else run.duration) * _PICOSECONDS,
+            own=rank is not _Rank.OTHER,
         )
         for run, rank, part in zip(runs, ranks, parts, strict=True)
     ]
@@ -89,7 +94,7 @@ class WallTimes(NamedTuple):
     Attributes:
       seconds: of each operation of the step, by name and type. Where several run at the same
         moment, each has an equal part of that moment; collectives, which wait for all devices, have
-        no part of it while others run.
+        no part of it while others of the step run.
       other_seconds: in which operations ran, but none of the step.
       idle_seconds: in which none ran. Both between the first operation of the step and the last.
       counts: how often each operation of the step ran.

@@ -19,7 +19,7 @@ from cnnbench.records.step_profile import (
     UPDATE,
     Part,
 )
-from cnnbench.run.observe.layers import backward_operations, layer_of, of_tower
+from cnnbench.run.observe.layers import backward_operations, layer_of, of_step
 
 _DECORATION = re.compile(r"^_(Mkl)?(Native)?")
 _PRODUCT = re.compile(r"Conv\d?D|MatMul|Einsum")
@@ -81,6 +81,7 @@ class Works:
             for function in graph.library.function
             for node in function.node_def
         }
+        self._is_of_step = of_step(traced)
         self._backward = backward_operations(traced)
         self._scopes = scopes
         self._kernels = kernels
@@ -106,10 +107,7 @@ class Works:
     def knows(self, name: str) -> bool:
         """Whether an operation that ran is one of the step; others are of the input, as a rule."""
         return (
-            name in self._nodes
-            or name in self._traced
-            or of_tower(name)
-            or name.rpartition("/")[2] in self._called
+            self._is_of_step(name) or name in self._nodes or name.rpartition("/")[2] in self._called
         )
 
     def results(self, name: str) -> str:

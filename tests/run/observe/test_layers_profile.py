@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 
 import pytest
 import tensorflow as tf
@@ -11,7 +12,7 @@ from cnnbench.models import get_model
 from cnnbench.models.declare import declare, scope_flops
 from cnnbench.records.outputs import Output, check_outputs
 from cnnbench.records.step_profile import REST
-from cnnbench.run.observe.layers import Layer, chart, layers_of, table
+from cnnbench.run.observe.layers import Layer, chart, layers_of, of_step, table
 from cnnbench.run.observe.operations import Operation
 
 
@@ -51,7 +52,7 @@ def _graph():
 
 
 def test_operations_belong_to_the_innermost_layer():
-    made = [
+    ran = [
         Operation("tower_0/block/affine0/MatMul", "MatMul", 0.5),
         Operation("tower_1/block/affine0/MatMul", "MatMul", 0.25),
         Operation("gradient_tape/tower_0/block/affine0/MatMul/MatMul_1", "MatMul", 1.0),
@@ -64,7 +65,10 @@ def test_operations_belong_to_the_innermost_layer():
         Operation("DecodeJpeg", "DecodeJpeg", 4.0),
     ]
     flops = {"": 0, "block": 0, "block/affine0": 48, "idle": 0}
-    assert layers_of(made, _graph(), flops, towers=2) == [
+    graph = _graph()
+    is_own = of_step(graph)
+    made = [replace(one, own=is_own(one.name)) for one in ran]
+    assert layers_of(made, graph, flops, towers=2) == [
         Layer("block", 0.0625),
         Layer("block/affine0", 0.375, 0.5, 2 * 4 * 4, 48),
         # Handed to the block and to the gradient, counted once.

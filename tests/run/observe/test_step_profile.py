@@ -85,6 +85,7 @@ def test_collectives_have_the_time_that_nothing_hides(type):
     assert (found.other_seconds, found.idle_seconds) == (0.0, 0.0)
     seconds = {one.name: one.seconds for one in operations(planes, is_own)}
     assert seconds == {"a": 4.0, "b": 1.0, "r": 3.5, "s": 1.5, "decode": 12.0}
+    assert [one.name for one in operations(planes, is_own) if not one.own] == ["decode"]
 
 
 def test_allocations_of_pools():
