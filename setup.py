@@ -96,6 +96,7 @@ setup(
             "scipy>=1.11,<2",
             "ruff>=0.6",
             "mypy>=1.11",
+            "nvidia-ml-py>=12,<14",  # reads emulated GPUs
             "types-PyYAML>=6.0",
             "types-psutil>=5.9",
             "setuptools>=70.1",  # the test of the wheel builds one without isolation

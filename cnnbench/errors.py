@@ -96,6 +96,20 @@ class FlagError(UsageError):
         self.reason = reason
 
 
+class PathError(UsageError):
+    """A file or folder that cannot be used.
+
+    Attributes:
+      path: as given.
+      reason: why, in words that follow the path and a colon.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
 class BenchmarkError(RuntimeError):
     """The benchmark itself failed: one line on stderr and exit code 4."""
 

@@ -40,6 +40,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def cnnbench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Bench:
     """Measures in fresh processes; see `cnnbench.testing.Bench`."""
+    from cnnbench.base.text.numbers import parse_number
     from cnnbench.testing import Bench, folder_name
 
     kept = request.config.getoption("cnnbench_results")
@@ -49,7 +50,7 @@ def cnnbench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         folder = Path(kept).resolve() / folder_name(request.node.nodeid)
     text = request.config.getini(_TIMEOUT)
     try:
-        timeout = float(text)
+        timeout = parse_number(text)
     except ValueError:
         raise pytest.UsageError(f"{_TIMEOUT} = {text}: must be a number of seconds") from None
     return Bench(

@@ -19,6 +19,7 @@ from typing import ClassVar, Literal, TextIO, TypeAlias
 
 import pytest
 
+from cnnbench.base.reading import read_json
 from cnnbench.base.stats.descriptive import median
 from cnnbench.base.text.progress import Reporter
 from cnnbench.campaigns.ab.flags import check, names, refuse
@@ -279,7 +280,7 @@ def _baseline(baseline: Baseline) -> tuple[tuple[RunRecord, ...], str]:
             raise UsageError(str(loaded.defects[0]))
         records = loaded.records if loaded is not None else saved or ()
     except (OSError, ValueError) as error:
-        reason = str(error)
+        reason = getattr(error, "reason", str(error))
     if not records:
         # Outside of the handler, so that pytest shows no chain of errors.
         hint = "pytest --cnnbench-update writes it"
@@ -295,10 +296,7 @@ def _saved(path: Path) -> tuple[RunRecord, ...] | None:
     """
     if not path.is_file():
         return None
-    try:
-        document = json.loads(path.read_bytes())
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
+    document = read_json(path)
     if not isinstance(document, dict) or document.get("kind") != BaselineDocument.kind:
         return None
     return BaselineDocument.from_dict(document).records

@@ -87,7 +87,6 @@ def match(boxes: Any, counted: Any) -> tuple[Any, Any]:
 
     Args:
       boxes: float32 [n, 4].
-      counted: bool [n], which of them are to be found.
 
     Returns:
       int64 [8732] indices of boxes, and bool [8732] whether the anchor stands for any.

@@ -75,7 +75,6 @@ def _judge(overlap: Any, crowd: Any, threshold: float) -> Any:
     Args:
       overlap: [detections, boxes].
       crowd: bool [boxes]; a crowd may be found any number of times.
-      threshold: least overlap.
     """
     import numpy as np
 

@@ -19,8 +19,6 @@ class Moments(NamedTuple):
     """Batch moments of a batch-norm layer; the train step updates the averages.
 
     Attributes:
-      mean_spec: the moving average that ``batch_mean`` feeds.
-      variance_spec: the moving average that ``batch_variance`` feeds.
       batch_mean: float32 ``[channels]``.
       batch_variance: float32 ``[channels]``, unbiased (divided by the count less one).
       decay: weight of the old value: new = decay * old + (1 - decay) * batch.
@@ -48,9 +46,7 @@ def synchronised_batch_norm(
     Args:
       x: the tower's batch, any float dtype, of the same shape in all towers.
       scale, offset: float32 [channels]; None for a scale of 1.
-      epsilon: added to the variance.
       channels_at: axis of the channels; may be negative.
-      synchronise: see `Synchronise`.
 
     Returns:
       The result in the shape and dtype of `x`, and mean and unbiased variance (divided by the

@@ -13,7 +13,6 @@ def squeeze_excite(net: Network[T], x: T, units: int, activation: Activation) ->
 
     Args:
       x: ``(h, w, c)`` per example.
-      units: of the narrow layer in between.
 
     Returns:
       ``(h, w, c)``. Source: Hu et al., arXiv:1709.01507.
@@ -38,12 +37,9 @@ def inverted_residual(
 
     Args:
       x: ``(h, w, c)`` per example.
-      filters: channels put out.
       kernel: side of the depthwise convolution.
-      stride: of the depthwise convolution.
       expansion: channels in the middle per channel of ``x``; with 1 there is no first
         convolution.
-      activation: after all convolutions but the last.
       squeeze: units of squeeze and excitation per channel of ``x``, 0 for none.
       keep: probability that an example's branch is kept, if there is a shortcut.
 
@@ -81,8 +77,6 @@ def aux_head(
 
     Args:
       x: ``(h, w, c)`` per example, h and w at least 5.
-      conv_stddev: of the initial kernel that takes in the whole image.
-      stddev: of the initial weights of the logits.
     """
     if not net.training:
         return
@@ -98,7 +92,6 @@ def self_attention(net: Network[T], x: T, heads: int, bias: T | None = None) -> 
 
     Args:
       x: ``(..., n, c)`` per example.
-      bias: added to the scores; see `Network.attention`.
 
     Returns:
       ``(..., n, c)``.

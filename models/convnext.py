@@ -27,8 +27,6 @@ class ConvNeXt(Model):
     """Four stages of blocks whose branch is depthwise, wide, narrow.
 
     Attributes:
-      blocks: per stage.
-      widths: channels per stage.
       keep_last: probability that the last block's branch is kept.
     """
 

@@ -18,12 +18,11 @@ from cnnbench.models.spec import BatchNorm, ModelSpec, VariableSpec
 from cnnbench.models.window import Window
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Shaped:
-    """A value of which only the shape is known.
+    """A value of which only the shape is known; values of one shape are not equal.
 
     Attributes:
-      shape: without batch.
       differentiated: whether the loss's gradient flows through it, that is, whether any
         trainable variable lies behind it.
     """
@@ -36,7 +35,6 @@ class Flops(NamedTuple):
     """FLOPs of one example.
 
     Attributes:
-      forward: of the forward pass.
       inputs: of the gradients of layers' inputs.
       kernels: of the gradients of weights, or of the second factor of products without any.
     """
@@ -88,7 +86,6 @@ def scope_flops(model: Model, num_classes: int, *, training: bool) -> dict[str, 
     Those of a scope are its own, without the layers and scopes inside it; "" is the body itself.
 
     Args:
-      model, num_classes: as for `declare`.
       training: whether what only training computes is there, and gradients are.
     """
     elements = resolve(model.elements, model, num_classes)
@@ -125,14 +122,7 @@ def check_outputs(model: Model, net: Network[T], outputs: Any) -> None:
 
 
 class ShapeNetwork(Network[Shaped]):
-    """Follows shapes, collects variables and counts multiply-adds.
-
-    Attributes:
-      variables: declared so far, in creation order.
-      forward_flops: of one example.
-      training_flops: of one example, forward and backward.
-      scope_flops: these by scope, see the function `scope_flops`.
-    """
+    """Follows shapes, collects variables and counts multiply-adds."""
 
     def __init__(self, num_classes: int, *, training: bool, batch_norm: BatchNorm) -> None:
         super().__init__(num_classes, training=training, batch_norm=batch_norm)

@@ -32,8 +32,6 @@ class DeepSpeech2(Model):
       max_frames: of an utterance, 10 ms each.
       min_frames: of a synthetic utterance, so that `max_letters` fit.
       max_letters: of a transcript.
-      units: of a direction of a recurrent layer.
-      recurrent_layers: their number.
     """
 
     name = "deepspeech2"
@@ -76,24 +74,10 @@ class DeepSpeech2(Model):
         An utterance with more letters than the frames that are left can take counts as 0: no
         alignment exists.
         """
-        import tensorflow as tf
+        from cnnbench.models.ctc import ctc_loss
 
-        letters, length = labels["transcript"], labels["transcript_length"]
         frames = frames_left(labels["num_frames"])
-        twice = (letters[:, 1:] == letters[:, :-1]) & (
-            tf.range(1, letters.shape[1], dtype=length.dtype) < length[:, None]
-        )
-        needed = length + tf.math.count_nonzero(twice, axis=1)
-        fits = needed <= frames
-        losses = tf.nn.ctc_loss(
-            tf.cast(letters, tf.int32),
-            outputs,
-            tf.cast(tf.where(fits, length, 0), tf.int32),
-            tf.cast(frames, tf.int32),
-            logits_time_major=False,
-            blank_index=outputs.shape[-1] - 1,
-        )
-        return tf.where(fits, losses, 0.0)
+        return ctc_loss(outputs, labels["transcript"], labels["transcript_length"], frames)
 
     def metrics(self, outputs: Any, labels: Any) -> Mapping[str, Any]:
         """None: an error rate is a ratio over all words, not a mean over utterances."""

@@ -22,7 +22,6 @@ class DenseNetCifar10(Model):
     """Three blocks of (depth - 4) / 3 layers.
 
     Attributes:
-      layers: per block.
       growth: channels that each layer adds.
     """
 
@@ -31,7 +30,10 @@ class DenseNetCifar10(Model):
     batch_size = 64
     batch_norm = BatchNorm(decay=0.9, epsilon=1e-5, scale=True)
     learning_rate = LearningRateSpec(
-        0.1, boundaries_epochs=(150.0, 225.0, 300.0), factors=(1.0, 0.1, 0.01, 0.001)
+        0.1,
+        boundaries_epochs=(150.0, 225.0, 300.0),
+        factors=(1.0, 0.1, 0.01, 0.001),
+        whole_batches=True,
     )
 
     def __init__(self, depth: int, growth: int) -> None:
@@ -45,16 +47,13 @@ class DenseNetCifar10(Model):
         for block in range(BLOCKS):
             with net.scope(f"block{block}"):
                 if block > 0:
-                    x = self._transition(net, x)
+                    # Half the height and width, and two layers' worth of channels.
+                    y = self._layer(net, x, 2 * self.growth, 1)
+                    x = net.avg_pool(net.relu(y), 2, 2)
                 for _ in range(self.layers):
                     x = net.concat([x, self._layer(net, x, self.growth, 3)])
         x = net.batch_norm(x, activation="relu")
         return net.logits(net.global_avg_pool(x))
-
-    def _transition(self, net: Network[T], x: T) -> T:
-        """Half the height and width, and two layers' worth of channels."""
-        y = self._layer(net, x, 2 * self.growth, 1)
-        return net.avg_pool(net.relu(y), 2, 2)
 
     @staticmethod
     def _layer(net: Network[T], x: T, filters: int, kernel: int) -> T:

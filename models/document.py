@@ -34,15 +34,11 @@ _HEADER = (
 
 def table() -> str:
     """A Markdown table of the models of each data set; FLOPs are per image."""
-    rows = [_row(model) for model in _built_in()]
+    models = [get_model(name, dataset) for dataset in CLASSES for name in model_names(dataset)]
+    # Without those of plug-ins that happen to be there.
+    rows = [_row(model) for model in models if type(model).__module__.startswith(PACKAGE)]
     align = ["---", "---", *["---:"] * (len(_HEADER) - 2)]
     return markdown_table(_HEADER, align, rows)
-
-
-def _built_in() -> list[Model]:
-    """The models of this package, without those of plug-ins that happen to be there."""
-    models = [get_model(name, dataset) for dataset in CLASSES for name in model_names(dataset)]
-    return [model for model in models if type(model).__module__.startswith(PACKAGE)]
 
 
 def _row(model: Model) -> tuple[str, ...]:

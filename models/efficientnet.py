@@ -23,10 +23,7 @@ class BlockStage(NamedTuple):
     """A stage of blocks.
 
     Attributes:
-      blocks: how many.
-      channels: that each puts out.
       kernel: side of the depthwise (or fused) convolution.
-      stride: of the first block.
       expansion: of the channels within a block.
       fused: whether one full convolution stands for the first 1 x 1 and the depthwise one,
         without squeeze and excitation.
@@ -79,10 +76,8 @@ class EfficientNet(Model):
     """Stages of inverted residuals with squeeze and excitation.
 
     Attributes:
-      stages: without those factors.
       width: factor on channels.
       depth: factor on blocks per stage.
-      stem: channels of the first convolution, before the factor.
       keep: share kept by the dropout before the logits.
     """
 

@@ -25,8 +25,6 @@ class Draw:
         two of them are redrawn), ``integers`` (uniform in [``low``, ``high``)), ``uniform``
         (real numbers in the same range), ``constant`` (``scale``) or ``boxes``.
       scale: see above.
-      low: see above.
-      high: see above.
     """
 
     kind: Literal["normal", "integers", "uniform", "constant", "boxes"]
@@ -67,7 +65,6 @@ class Element:
     """One named value of an example.
 
     Attributes:
-      name: what readers and models call it.
       shape: of one example, without batch; ``()`` for a scalar. A size may be the name of an
         attribute of the model, such as ``image_size``.
       role: whether the network gets it (``feature``) or its loss and metrics (``label``).
@@ -113,10 +110,6 @@ IMAGE_CLASSIFICATION = (IMAGE, LABEL)
 def resolve(elements: Sequence[Element], owner: object, num_classes: int) -> tuple[Element, ...]:
     """The elements with numbers in place of names.
 
-    Args:
-      owner: has the attributes that they name: a model.
-      num_classes: what ``num_classes`` stands for.
-
     Raises:
       UsageError: an attribute is missing or not a positive number.
     """
@@ -137,11 +130,7 @@ def resolve(elements: Sequence[Element], owner: object, num_classes: int) -> tup
 
 
 def named_size(owner: object, name: str) -> int:
-    """The attribute that gives a named size of an element.
-
-    Raises:
-      UsageError: it is missing or not a positive number.
-    """
+    """The attribute that gives a named size of an element."""
     value = getattr(owner, name, None)
     who = f"model class {type(owner).__name__}"
     if not isinstance(value, int):

@@ -113,9 +113,6 @@ def forward(
       fold_batch_norm: without training, on a CPU, batch norm that follows a convolution may
         become a factor of its kernel and a bias.
       make: class of the interpreter; GraphNetwork if not given.
-
-    Raises:
-      UsageError: bad ``data_format``, features or layers.
     """
     if data_format not in ("NHWC", "NCHW"):
         raise UsageError(f"data_format is NHWC or NCHW, not {data_format!r}")
@@ -171,8 +168,6 @@ class _Convolution(NamedTuple):
 
     Attributes:
       kernel: [height, width, in, out].
-      convolve: makes the convolution with a kernel of that shape.
-      scope: name scope of the layer.
     """
 
     result: Tensor
@@ -229,14 +224,12 @@ class GraphNetwork(Network[Tensor]):
         self._synchronise = synchronise
         self._folds = fold_batch_norm
         self._convolution: _Convolution | None = None  # the last one made
-        # Values without a batch dimension by id; the tensors are kept so that ids stay unique.
-        self._unbatched: dict[int, Tensor] = {}
-        self._subsampled: dict[tuple[int, tuple[int, int]], tuple[Tensor, Tensor]] = {}
+        self._unbatched: set[Any] = set()  # references to values without a batch dimension
+        self._subsampled: dict[tuple[Any, tuple[int, int]], Tensor] = {}
         outer = tf.get_current_name_scope()
         self._outer_scope = [outer] if outer else []
-        # By id of an image-like feature in the network's layout: the feature, kept so that its id
-        # stays unique, and the same in NHWC.
-        self._inputs: dict[int, tuple[Tensor, Tensor]] = {}
+        # Image-like features in NHWC, by references to them in the network's layout.
+        self._inputs: dict[Any, Tensor] = {}
 
     def receive(self, value: Tensor) -> Tensor:
         """Converts a feature of real numbers to the compute dtype and the network's layout."""
@@ -244,7 +237,7 @@ class GraphNetwork(Network[Tensor]):
         if len(value.shape) != 4:
             return rows
         laid_out = self._lay_out(rows)
-        self._inputs[id(laid_out)] = (laid_out, rows)
+        self._inputs[laid_out.ref()] = rows
         return laid_out
 
     def hand_out(self, outputs: Any) -> Any:
@@ -256,7 +249,7 @@ class GraphNetwork(Network[Tensor]):
 
     def shape(self, x: Tensor) -> tuple[int, ...]:
         """Shape without batch dimension, channels last in every layout."""
-        if id(x) in self._unbatched:
+        if x.ref() in self._unbatched:
             return tuple(x.shape)
         shape = tuple(x.shape[1:])
         if self._channels_first and len(shape) == 3:
@@ -269,9 +262,9 @@ class GraphNetwork(Network[Tensor]):
         return tf.transpose(x, _TO_NCHW) if self._channels_first else x
 
     def _to_nhwc(self, x: Tensor) -> Tensor:
-        if id(x) in self._inputs:
-            return self._inputs[id(x)][1]  # a body that flattens images needs no transposition
-        if not self._channels_first or len(x.shape) != 4 or id(x) in self._unbatched:
+        if x.ref() in self._inputs:
+            return self._inputs[x.ref()]  # a body that flattens images needs no transposition
+        if not self._channels_first or len(x.shape) != 4 or x.ref() in self._unbatched:
             return x
         return tf.transpose(x, _TO_NHWC)
 
@@ -285,7 +278,7 @@ class GraphNetwork(Network[Tensor]):
         return 1 if self._channels_first else 3
 
     def _channels_at(self, x: Tensor) -> int:
-        image_like = len(x.shape) == 4 and id(x) not in self._unbatched
+        image_like = len(x.shape) == 4 and x.ref() not in self._unbatched
         return self._channel_axis if image_like else -1
 
     # Variables ---------------------------------------------------------------------------
@@ -302,7 +295,7 @@ class GraphNetwork(Network[Tensor]):
         return self._keep_unbatched(value)
 
     def _keep_unbatched(self, value: Tensor) -> Tensor:
-        self._unbatched[id(value)] = value
+        self._unbatched.add(value.ref())
         return value
 
     # Layers ------------------------------------------------------------------------------
@@ -351,11 +344,10 @@ class GraphNetwork(Network[Tensor]):
         """Every stride-th row and column; shared by the two convolutions that open a block."""
         if window.stride == (1, 1):
             return x
-        key = (id(x), window.stride)
+        key = (x.ref(), window.stride)
         if key not in self._subsampled:
-            y = tf.nn.max_pool2d(x, 1, window.stride, "VALID")
-            self._subsampled[key] = (x, y)  # x is kept so that its id stays unique
-        return self._subsampled[key][1]
+            self._subsampled[key] = tf.nn.max_pool2d(x, 1, window.stride, "VALID")
+        return self._subsampled[key]
 
     def _bias_add(self, x: Tensor, bias: Tensor) -> Tensor:
         layout = self._format if len(x.shape) == 4 else "NHWC"
@@ -389,8 +381,10 @@ class GraphNetwork(Network[Tensor]):
             )
             self.moments.append(Moments(mean, variance, of_all[0], of_all[1], settings.decay))
             return y
+        # Tokens in a column: cuDNN refuses more than 65,535 examples in some of its batch norms.
+        column = (-1, math.prod(x.shape[1:-1]), 1, x.shape[-1])
         fused = tf.raw_ops.FusedBatchNormV3(
-            x=x if image_like else tf.reshape(x, [-1, 1, 1, x.shape[-1]]),
+            x=x if image_like else tf.reshape(x, column),
             scale=tf.ones(beta.shape) if gamma is None else value(gamma),
             offset=value(beta),
             mean=[] if self.training else value(mean),
@@ -490,12 +484,12 @@ class GraphNetwork(Network[Tensor]):
 
     def _multiply(self, x: Tensor, y: Tensor, shape: tuple[int, ...]) -> Tensor:
         product = tf.multiply(*self._aligned(x, y, len(shape)))
-        both = id(x) in self._unbatched and id(y) in self._unbatched
+        both = x.ref() in self._unbatched and y.ref() in self._unbatched
         return self._keep_unbatched(product) if both else product
 
     def _aligned(self, x: Tensor, y: Tensor, rank: int) -> tuple[Tensor, Tensor]:
         """Both with the dimensions and the layout of examples of that rank."""
-        unbatched = [id(value) in self._unbatched for value in (x, y)]
+        unbatched = [value.ref() in self._unbatched for value in (x, y)]
         if all(unbatched):
             return x, y
         return self._align(x, unbatched[0], rank), self._align(y, unbatched[1], rank)
@@ -525,12 +519,12 @@ class GraphNetwork(Network[Tensor]):
     # Layers of sequences -----------------------------------------------------------------
 
     def _reshape(self, x: Tensor, shape: tuple[int, ...]) -> Tensor:
-        if id(x) in self._unbatched:
+        if x.ref() in self._unbatched:
             return self._keep_unbatched(tf.reshape(x, shape))
         return self._like_images(tf.reshape(self._to_nhwc(x), [-1, *shape]))
 
     def _transpose(self, x: Tensor, order: tuple[int, ...]) -> Tensor:
-        if id(x) in self._unbatched:
+        if x.ref() in self._unbatched:
             return self._keep_unbatched(tf.transpose(x, order))
         y = tf.transpose(self._to_nhwc(x), [0, *(axis + 1 for axis in order)])
         return self._like_images(y)
@@ -540,7 +534,7 @@ class GraphNetwork(Network[Tensor]):
 
     def _split(self, x: Tensor, parts: int) -> list[Tensor]:
         made: list[Tensor] = tf.split(x, parts, self._channels_at(x))
-        return [self._keep_unbatched(y) for y in made] if id(x) in self._unbatched else made
+        return [self._keep_unbatched(y) for y in made] if x.ref() in self._unbatched else made
 
     def _layer_norm(
         self, x: Tensor, gamma: VariableSpec, beta: VariableSpec, epsilon: float
@@ -557,7 +551,7 @@ class GraphNetwork(Network[Tensor]):
     def _attention(
         self, query: Tensor, key: Tensor, value: Tensor, heads: int, bias: Tensor | None
     ) -> Tensor:
-        if bias is not None and id(bias) not in self._unbatched:
+        if bias is not None and bias.ref() not in self._unbatched:
             raise UsageError("attention bias must be made of variables, without the batch")
         return attend(query, key, value, heads, bias)
 
@@ -579,7 +573,7 @@ class GraphNetwork(Network[Tensor]):
         flops: int,
     ) -> Tensor:
         result = function(*(self._to_nhwc(x) for x in xs))
-        unbatched = all(id(x) in self._unbatched for x in xs)
+        unbatched = all(x.ref() in self._unbatched for x in xs)
         made = tuple(result.shape if unbatched else result.shape[1:])
         if made != shape:
             raise UsageError(f"apply declared the shape {shape} but its function made {made}")

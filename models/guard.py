@@ -52,11 +52,7 @@ class _Guarded:
         self._error = BenchmarkError if name == "host_metrics" else UsageError
 
     def __call__(self, *args: Any, **named: Any) -> Any:
-        """Calls the method.
-
-        Raises:
-          UsageError, BenchmarkError: the method raises something, or its result is of no use.
-        """
+        """Calls the method."""
         passes: list[type[BaseException]] = [UsageError, BenchmarkError, *plugins.out_of_memory()]
         with plugins.code(lambda line: self._error(f"{self._where} raises {line}"), *passes):
             result = self._method(*args, **named)

@@ -98,7 +98,6 @@ class _Chain:
       kernel: float32 [height, width, in, out], or of a depthwise one [height, width, in, 1].
       bias: float32, one per output channel.
       window: of the convolution.
-      depthwise: whether each channel is convolved on its own.
       rectified: whether a ReLU follows; nothing is joined behind it.
     """
 
@@ -124,8 +123,6 @@ class Int8Network(GraphNetwork):
 
     Args:
       calibration: ranges, which are filled in while recording.
-      recording: compute in float32 and note ranges.
-      others: see `GraphNetwork`.
     """
 
     def __init__(
@@ -141,8 +138,7 @@ class Int8Network(GraphNetwork):
         self._calibration = calibration
         self._recording = recording
         self._recorded = iter(calibration.ranges)
-        # By the id of a tensor, which is kept so that the id stays its own.
-        self._eights: dict[int, tuple[Tensor, _Eight]] = {}
+        self._eights: dict[Any, _Eight] = {}  # by references to float32 tensors
         self._last: tuple[Tensor, _Chain] | None = None  # the last value of a chain
         calibration.in_8_bits = 0
 
@@ -197,10 +193,10 @@ class Int8Network(GraphNetwork):
         return self._joined(dataclasses.replace(chain, rectified=True), plain)
 
     def _pool(self, kind: Literal["max", "avg"], x: Tensor, window: Window) -> Tensor:
-        known = self._eights.get(id(x))
+        known = self._eights.get(x.ref())
         if kind != "max" or known is None:
             return super()._pool(kind, x, window)
-        integers, low, high = known[1]
+        integers, low, high = known
         pooled = tf.raw_ops.QuantizedMaxPool(
             input=integers,
             min_input=low,
@@ -272,17 +268,17 @@ class Int8Network(GraphNetwork):
 
     def _of_integers(self, eight: _Eight) -> Tensor:
         y = _in_float(eight)
-        self._eights[id(y)] = (y, eight)
+        self._eights[y.ref()] = eight
         return y
 
     def _in_8_bits(self, x: Tensor, reach: Range) -> _Eight:
-        if id(x) not in self._eights:
+        if x.ref() not in self._eights:
             low, high = _bounds(reach, signed=reach.low < 0)
             made = tf.raw_ops.QuantizeV2(
                 input=x, min_range=low, max_range=high, T=_integers(low), mode="SCALED"
             )
-            self._eights[id(x)] = (x, _Eight(made.output, low, high))
-        return self._eights[id(x)][1]
+            self._eights[x.ref()] = _Eight(made.output, low, high)
+        return self._eights[x.ref()]
 
 
 def _convolved(chain: _Chain, reach: Range) -> _Eight:

@@ -25,133 +25,6 @@ from cnnbench.models.window import Window
 _UNUSED = 1.15
 
 
-@dataclass(frozen=True)
-class Activations:
-    """Peak number of activation values of one example.
-
-    Attributes:
-      training: in a forward and backward pass.
-      forward: in a forward pass alone.
-    """
-
-    training: int
-    forward: int
-
-
-def activations(model: Model, num_classes: int) -> Activations:
-    """Runs the model's body on shapes.
-
-    Returns:
-      Counts of values, in the compute precision.
-    """
-    elements = resolve(model.elements, model, num_classes)
-    net = _MemoryNetwork(num_classes, training=True, batch_norm=model.batch_norm)
-    features = {one.name: Shaped(one.sizes) for one in of_role(elements, "feature")}
-    for value in features.values():
-        net.make(value)
-    model.build(net, grouped(elements, "feature", features))
-    return Activations(net.training_peak, net.forward_peak)
-
-
-def bytes_per_image(
-    model: Model, spec: ModelSpec, *, training: bool = True, value_bytes: int = MASTER_BYTES
-) -> int:
-    """Bytes per additional image in the batch, without the image itself.
-
-    Args:
-      training: whether there is a backward pass.
-    """
-    values = activations(model, spec.num_classes)
-    return round(_UNUSED * value_bytes * (values.training if training else values.forward))
-
-
-class _MemoryNetwork(ShapeNetwork):
-    """Counts values as its layers are made.
-
-    Attributes:
-      training_peak, forward_peak: see `Activations`, so far.
-    """
-
-    def __init__(self, num_classes: int, *, training: bool, batch_norm: BatchNorm) -> None:
-        super().__init__(num_classes, training=training, batch_norm=batch_norm)
-        self.training_peak = 0
-        self.forward_peak = 0
-        self._kept = 0
-        # Buffer of each value, by id. All values are kept, so that ids stay unique.
-        self._buffers: dict[int, int] = {}
-        self._values: list[Shaped] = []
-        self._counted: set[int] = set()
-
-    def make(self, value: Shaped, of: Shaped | None = None) -> Shaped:
-        """Counts a value.
-
-        Args:
-          value: new, no value of before.
-          of: the value whose buffer it shares, if it does.
-        """
-        self._values.append(value)
-        self._buffers[id(value)] = self._buffer(of) if of is not None else id(value)
-        return value
-
-    def _buffer(self, value: Shaped) -> int:
-        # Variables are counted elsewhere.
-        return self._buffers.get(id(value), 0)
-
-    def _layer_of(
-        self, y: Shaped, inputs: Sequence[Shaped], kept: Iterable[Shaped] = (), extra: int = 0
-    ) -> Shaped:
-        """A layer's output, made by an operation.
-
-        Args:
-          y: the output, no value of before.
-          kept: which of the inputs and the output its gradient needs.
-          extra: number of other values that its gradient needs.
-        """
-        self.make(y)
-        if y.differentiated:
-            for value in kept:
-                buffer = self._buffer(value)
-                if buffer and buffer not in self._counted:
-                    self._counted.add(buffer)
-                    self._kept += math.prod(value.shape)
-            self._kept += extra
-        size = math.prod(y.shape)
-        read = sum(math.prod(value.shape) for value in inputs if self._buffer(value))
-        self.forward_peak = max(self.forward_peak, size + read + extra)
-        self.training_peak = max(self.training_peak, self._kept + size + read)
-        return y
-
-    def counted(self, y: Shaped, operation: _Operation, given: tuple[Any, ...]) -> Shaped:
-        """The output of a primitive operation.
-
-        Args:
-          y: as `ShapeNetwork` makes it, perhaps a value of before.
-        """
-        inputs = _values_in(given)[: operation.inputs]
-        if operation.pads:
-            inputs = [self._padded(inputs[0], next(w for w in given if isinstance(w, Window)))]
-        made = Shaped(y.shape, y.differentiated)
-        kept = [*(inputs if "x" in operation.keeps else ()), *([made] * ("y" in operation.keeps))]
-        return self._layer_of(made, inputs, kept, operation.extra(*given))
-
-    def _padded(self, x: Shaped, window: Window) -> Shaped:
-        if not window.explicit:
-            return x
-        (top, bottom), (left, right) = window.zeros
-        height, width, channels = x.shape
-        shape = (height + top + bottom, width + left + right, channels)
-        return self._layer_of(Shaped(shape, x.differentiated), [x])
-
-    def _flatten(self, x: Shaped) -> Shaped:
-        return self.make(super()._flatten(x), x)
-
-    def _reshape(self, x: Shaped, shape: tuple[int, ...]) -> Shaped:
-        return self.make(super()._reshape(x, shape), x)
-
-    def _split(self, x: Shaped, parts: int) -> list[Shaped]:
-        return [self._layer_of(part, [x]) for part in super()._split(x, parts)]
-
-
 def _values_in(given: Iterable[Any]) -> list[Shaped]:
     """The values and variables among the arguments of a primitive and in lists of them."""
     lists = (one if isinstance(one, list | tuple) else [one] for one in given)
@@ -198,49 +71,155 @@ class _Operation:
     pads: bool = False
 
 
-_OPERATIONS: Mapping[str, _Operation | Mapping[str, _Operation]] = {
-    "_conv": _Operation("x", pads=True),
-    "_depthwise": _Operation("x", pads=True),
-    "_bias_add": _Operation(),
-    "_batch_norm": _Operation("x"),
-    "_matmul": _Operation("x"),
-    "_elementwise": {
-        **dict.fromkeys(("relu", "relu6", "sigmoid", "tanh"), _Operation("y")),
-        "swish": _Operation("x"),
-        # By the error function: its argument, the function's value and a product.
-        "gelu": _Operation("x", _twice_the_input),
-    },
-    "_pool": {"max": _Operation("xy"), "avg": _Operation()},
-    "_spatial_mean": _Operation(),
-    "_dropout": _Operation(extra=_mask),
-    "_drop_path": _Operation(),
-    "_add": _Operation(),
-    "_multiply": _Operation("x"),
-    "_concat": _Operation(),
-    "_lrn": _Operation("xy"),
-    "_pad_channels": _Operation(),
-    "_transpose": _Operation(),
+_PLAIN = _Operation()
+
+
+def _counted(
+    primitive: Callable[..., Shaped], operation: _Operation | Mapping[str, _Operation] = _PLAIN
+) -> Callable[..., Shaped]:
+    """A primitive of `ShapeNetwork` whose values `_MemoryNetwork` counts."""
+
+    def counting(self: _MemoryNetwork, *given: Any) -> Shaped:
+        one = operation if isinstance(operation, _Operation) else operation[given[0]]
+        return self.counted(primitive(self, *given), one, given)
+
+    return counting
+
+
+class _MemoryNetwork(ShapeNetwork):
+    """Counts values as its layers are made."""
+
+    def __init__(self, num_classes: int, *, training: bool, batch_norm: BatchNorm) -> None:
+        super().__init__(num_classes, training=training, batch_norm=batch_norm)
+        self.training_peak = 0
+        self.forward_peak = 0
+        self._kept = 0
+        # The value whose buffer each value has. Variables are counted elsewhere.
+        self._buffers: dict[Shaped, Shaped] = {}
+        self._counted: set[Shaped] = set()
+
+    def make(self, value: Shaped, of: Shaped | None = None) -> Shaped:
+        """Counts a value.
+
+        Args:
+          value: new, no value of before.
+          of: the value whose buffer it shares, if it does.
+        """
+        if of is None:
+            self._buffers[value] = value
+        elif of in self._buffers:
+            self._buffers[value] = self._buffers[of]
+        return value
+
+    def _layer_of(
+        self, y: Shaped, inputs: Sequence[Shaped], kept: Iterable[Shaped] = (), extra: int = 0
+    ) -> Shaped:
+        """A layer's output, made by an operation.
+
+        Args:
+          y: the output, no value of before.
+          extra: number of other values that its gradient needs.
+        """
+        self.make(y)
+        if y.differentiated:
+            for value in kept:
+                buffer = self._buffers.get(value)
+                if buffer is not None and buffer not in self._counted:
+                    self._counted.add(buffer)
+                    self._kept += math.prod(value.shape)
+            self._kept += extra
+        size = math.prod(y.shape)
+        read = sum(math.prod(value.shape) for value in inputs if value in self._buffers)
+        self.forward_peak = max(self.forward_peak, size + read + extra)
+        self.training_peak = max(self.training_peak, self._kept + size + read)
+        return y
+
+    def counted(self, y: Shaped, operation: _Operation, given: tuple[Any, ...]) -> Shaped:
+        """The output of a primitive operation.
+
+        Args:
+          y: as `ShapeNetwork` makes it, perhaps a value of before.
+        """
+        inputs = _values_in(given)[: operation.inputs]
+        if operation.pads:
+            inputs = [self._padded(inputs[0], next(w for w in given if isinstance(w, Window)))]
+        made = Shaped(y.shape, y.differentiated)
+        kept = [*(inputs if "x" in operation.keeps else ()), *([made] * ("y" in operation.keeps))]
+        return self._layer_of(made, inputs, kept, operation.extra(*given))
+
+    def _padded(self, x: Shaped, window: Window) -> Shaped:
+        if not window.explicit:
+            return x
+        (top, bottom), (left, right) = window.zeros
+        height, width, channels = x.shape
+        shape = (height + top + bottom, width + left + right, channels)
+        return self._layer_of(Shaped(shape, x.differentiated), [x])
+
+    def _flatten(self, x: Shaped) -> Shaped:
+        return self.make(super()._flatten(x), x)
+
+    def _reshape(self, x: Shaped, shape: tuple[int, ...]) -> Shaped:
+        return self.make(super()._reshape(x, shape), x)
+
+    def _split(self, x: Shaped, parts: int) -> list[Shaped]:
+        return [self._layer_of(part, [x]) for part in super()._split(x, parts)]
+
+    # Primitives that compute a value; of some, an operation per kind, their first argument.
+    _conv = _counted(ShapeNetwork._conv, _Operation("x", pads=True))
+    _depthwise = _counted(ShapeNetwork._depthwise, _Operation("x", pads=True))
+    _bias_add = _counted(ShapeNetwork._bias_add)
+    _batch_norm = _counted(ShapeNetwork._batch_norm, _Operation("x"))
+    _matmul = _counted(ShapeNetwork._matmul, _Operation("x"))
+    _elementwise = _counted(
+        ShapeNetwork._elementwise,
+        {
+            **dict.fromkeys(("relu", "relu6", "sigmoid", "tanh"), _Operation("y")),
+            "swish": _Operation("x"),
+            # By the error function: its argument, the function's value and a product.
+            "gelu": _Operation("x", _twice_the_input),
+        },
+    )
+    _pool = _counted(ShapeNetwork._pool, {"max": _Operation("xy"), "avg": _Operation()})
+    _spatial_mean = _counted(ShapeNetwork._spatial_mean)
+    _dropout = _counted(ShapeNetwork._dropout, _Operation(extra=_mask))
+    _drop_path = _counted(ShapeNetwork._drop_path)
+    _add = _counted(ShapeNetwork._add)
+    _multiply = _counted(ShapeNetwork._multiply, _Operation("x"))
+    _concat = _counted(ShapeNetwork._concat)
+    _lrn = _counted(ShapeNetwork._lrn, _Operation("xy"))
+    _pad_channels = _counted(ShapeNetwork._pad_channels)
+    _transpose = _counted(ShapeNetwork._transpose)
     # What is less the mean, and that over the deviation.
-    "_layer_norm": _Operation("x", _twice_the_input),
+    _layer_norm = _counted(ShapeNetwork._layer_norm, _Operation("x", _twice_the_input))
     # Without the bias, which is the same for all examples.
-    "_attention": _Operation(extra=_scores, inputs=3),
-    "_embedding": _Operation(),
-    "_recurrent": _Operation("xy", _gates),
-    "_apply": _Operation("xy"),
-}
-"""Every primitive that computes a value; of some, by the kind that is the first argument."""
+    _attention = _counted(ShapeNetwork._attention, _Operation(extra=_scores, inputs=3))
+    _embedding = _counted(ShapeNetwork._embedding)
+    _recurrent = _counted(ShapeNetwork._recurrent, _Operation("xy", _gates))
+    _apply = _counted(ShapeNetwork._apply, _Operation("xy"))
 
 
-def _counting(name: str) -> Callable[..., Shaped]:
-    operations = _OPERATIONS[name]
+@dataclass(frozen=True)
+class Activations:
+    """Peak number of activation values of one example."""
 
-    def primitive(self: _MemoryNetwork, *given: Any) -> Shaped:
-        y = getattr(ShapeNetwork, name)(self, *given)
-        one = operations if isinstance(operations, _Operation) else operations[given[0]]
-        return self.counted(y, one, given)
-
-    return primitive
+    training: int
+    forward: int
 
 
-for _name in _OPERATIONS:
-    setattr(_MemoryNetwork, _name, _counting(_name))
+def activations(model: Model, num_classes: int) -> Activations:
+    """Runs the model's body on shapes."""
+    elements = resolve(model.elements, model, num_classes)
+    net = _MemoryNetwork(num_classes, training=True, batch_norm=model.batch_norm)
+    features = {one.name: Shaped(one.sizes) for one in of_role(elements, "feature")}
+    for value in features.values():
+        net.make(value)
+    model.build(net, grouped(elements, "feature", features))
+    return Activations(net.training_peak, net.forward_peak)
+
+
+def bytes_per_image(
+    model: Model, spec: ModelSpec, *, training: bool = True, value_bytes: int = MASTER_BYTES
+) -> int:
+    """Bytes per additional image in the batch, without the image itself."""
+    values = activations(model, spec.num_classes)
+    return round(_UNUSED * value_bytes * (values.training if training else values.forward))

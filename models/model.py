@@ -21,15 +21,10 @@ class Model(abc.ABC):
     and with TensorFlow tensors to make the graph.
 
     Attributes:
-      name: the name given to ``--model``.
-      dataset: the data set it is for.
       elements: what it takes of an example, features and labels; an image and its class unless
         set. Sizes may name attributes.
-      image_size: height and width of the images it takes, if it takes any.
-      channels: of the images.
       batch_size: per device, used when ``--batch_size`` is 0.
       learning_rate: used when no learning-rate flag is given.
-      batch_norm: settings for ``batch_norm=True`` layers.
       backbone: scope of the layers that ``--backbone_model_path`` restores, from a network that
         has them under the same names without it; empty for none.
       metric_names: what `metrics` returns, in the order in which it is printed.
@@ -64,10 +59,6 @@ class Model(abc.ABC):
         Args:
           features: the input, by default the images, ``(image_size, image_size, channels)``
             per example. With several features among the `elements`, a mapping by name.
-
-        Returns:
-          The logits, ``(num_classes,)`` per example; with a `loss` of its own, any value or
-          mapping of values.
         """
 
     def preprocess(
@@ -81,7 +72,6 @@ class Model(abc.ABC):
         Args:
           example: the elements that the data set declares, by name; without batch.
           seed: int64 tensor ``[2]`` for random choices, another one for each example.
-          training: False in an evaluation, where nothing should be left to chance.
 
         Returns:
           Values by name, one per element at least.
@@ -110,10 +100,6 @@ class Model(abc.ABC):
         the largest five. With fewer than five classes ``top_5`` is 1 but for logits that are
         not finite.
 
-        Args:
-          outputs: as in `loss`.
-          labels: as in `loss`.
-
         Returns:
           float32 tensors ``[n]``, one for each of `metric_names`.
         """
@@ -129,11 +115,6 @@ class Model(abc.ABC):
         """Values of each example that an evaluation collects for `host_metrics`; none by default.
 
         It runs on the host, also where the network is on a GPU: operations need no GPU kernel.
-
-        Args:
-          features: as in `build`, in the dtypes of the `elements` or the run's precision.
-          outputs: as in `loss`.
-          labels: as in `loss`.
 
         Returns:
           Tensors ``[n, ...]`` by name. They are kept for every example evaluated, so they
@@ -182,11 +163,7 @@ class Model(abc.ABC):
     }
 
     def validate(self) -> None:
-        """Checks the attributes that the subclass has set.
-
-        Raises:
-          UsageError: an attribute is missing, of the wrong type or not positive.
-        """
+        """Checks the attributes that the subclass has set."""
         for attribute, kind in self._ATTRIBUTES.items():
             value = getattr(self, attribute, None)
             who = f"model class {type(self).__name__}"

@@ -23,8 +23,6 @@ class Size:
 
     Attributes:
       cells: normal cells, in three groups with a reduction between them.
-      filters: of the first group; each reduction doubles them.
-      stem: filters of the first convolution.
       skip_reduction: whether the cell after a reduction takes the input before last of the
         reduction as its second input, instead of the reduction's own input.
       keep: share of drop-path's branches that the last cell keeps at the end of training.

@@ -23,8 +23,6 @@ class NeuMF(Model):
     """Matrix factorization beside a perceptron, joined before one logit.
 
     Attributes:
-      users: rows of the tables of users.
-      items: rows of the tables of items.
       factors: of the factorization.
       layers: units of the perceptron; the first is what its two embeddings make together.
     """

@@ -34,7 +34,6 @@ class Network(SequenceLayers[T]):
     memory layout, a flat one ``(units,)``, a sequence of tokens ``(n, c)``.
 
     Attributes:
-      num_classes: outputs of `logits`.
       training: whether batch norm uses the batch's own moments and dropout drops.
       auxiliaries: outputs and weight of each `auxiliary` head made so far, in training.
     """
@@ -69,9 +68,7 @@ class Network(SequenceLayers[T]):
 
         Args:
           x: ``(h, w, c)`` per example.
-          filters: output channels.
           kernel: side, or (height, width).
-          stride: likewise.
           padding: ``SAME``, ``VALID``, or ``SAME_RESNET``: SAME at stride 1, else
             (k - 1) // 2 zeros before and the rest of k - 1 after, whatever the input size.
           groups: parts of the channels that are convolved on their own; both channels and
@@ -115,13 +112,6 @@ class Network(SequenceLayers[T]):
 
         Args:
           x: ``(h, w, c)`` per example.
-          kernel: side, or (height, width).
-          stride: of both directions.
-          padding: as in `conv`.
-          multiplier: outputs per channel.
-          batch_norm: as in `conv`.
-          activation: as in `conv`.
-          bias: as in `conv`.
           stddev: of a truncated normal for the kernel; default variance scaling by the
             height x width inputs of an output.
 
@@ -152,16 +142,8 @@ class Network(SequenceLayers[T]):
         """A depthwise convolution and a 1 x 1 one, with nothing in between.
 
         Args:
-          x: ``(h, w, c)`` per example.
-          filters: output channels.
           kernel: of the depthwise convolution, like ``stride``, ``padding`` and
             ``multiplier``; see `depthwise_conv`.
-          stride: see ``kernel``.
-          padding: see ``kernel``.
-          multiplier: see ``kernel``.
-          batch_norm: as in `conv`, once, at the end.
-          activation: as in `conv`.
-          bias: as in `conv`.
           stddev: of truncated normals for both kernels; default variance scaling, each by
             its own fan-in.
 
@@ -217,7 +199,6 @@ class Network(SequenceLayers[T]):
           x: ``(inputs,)`` per example (see `flatten`), or tokens ``(..., inputs)``; for
             an image a 1 x 1 `conv` does the same.
           units: outputs.
-          activation: see `activate`; None for none.
           bias: initial value, None for no bias.
           stddev: of a truncated normal for the kernel; default sqrt(2 / inputs) before a
             ReLU (or ReLU6) and sqrt(1 / inputs) otherwise.
@@ -255,7 +236,6 @@ class Network(SequenceLayers[T]):
         Args:
           outputs: such as `logits` of a value on the way; of the same kind as what the body
             returns, since the model's own loss is computed of both.
-          weight: factor of its loss.
         """
         if not weight > 0.0:
             raise UsageError(f"an auxiliary head has a weight above 0, not {weight}")
@@ -270,7 +250,6 @@ class Network(SequenceLayers[T]):
         """An activation by its name.
 
         Args:
-          x: any value.
           activation: ``relu``, ``relu6`` (cut off at 6), ``sigmoid``, ``tanh``, ``swish``
             (x sigmoid(x)), ``gelu`` (x Phi(x), exact), or None for ``x`` itself.
         """
@@ -302,7 +281,6 @@ class Network(SequenceLayers[T]):
         What is kept is scaled by 1 / probability. Meant for the branch of a residual block.
 
         Args:
-          x: any value.
           keep: the probability.
           by_progress: whether it falls from 1 at the start of training to ``keep`` at its
             end, in proportion to the share of training done.
@@ -382,9 +360,6 @@ class Network(SequenceLayers[T]):
           *xs: its inputs: values of layers or `variable`.
           shape: of the result, without batch; default that of the first input.
           flops: of one example's forward pass, for the model's FLOP count.
-
-        Returns:
-          The result.
         """
         if not xs:
             raise UsageError("apply needs at least one input")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from collections.abc import Callable
 
 from cnnbench.base import plugins
+from cnnbench.base.text.messages import nearest
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.models.guard import guarded
 from cnnbench.models.model import Model
@@ -73,42 +73,26 @@ def get_model(name: str, dataset: str) -> Model:
 
 
 def model_names(dataset: str) -> tuple[str, ...]:
-    """Names of a data set's models, sorted.
-
-    Raises:
-      UsageError: an installed entry point fails.
-    """
+    """Names of a data set's models, sorted."""
     _load_builtin()
     _load_entry_points()
     return _names(dataset)
 
 
 def all_names() -> tuple[str, ...]:
-    """Names of the models of all data sets, sorted.
-
-    Raises:
-      UsageError: an installed entry point fails.
-    """
+    """Names of the models of all data sets, sorted."""
     return tuple(sorted({name for dataset in datasets() for name in _names(dataset)}))
 
 
 def datasets() -> tuple[str, ...]:
-    """Data sets that have models, sorted.
-
-    Raises:
-      UsageError: an installed entry point fails.
-    """
+    """Data sets that have models, sorted."""
     _load_builtin()
     _load_entry_points()
     return tuple(sorted({dataset for dataset, _ in _factories}))
 
 
 def datasets_of(name: str) -> tuple[str, ...]:
-    """Data sets that have a model of that name, sorted; none if it is unknown.
-
-    Raises:
-      FlagError: an installed entry point fails.
-    """
+    """Data sets that have a model of that name, sorted; none if it is unknown."""
     _load_builtin()
     if not _owners(name):
         _try_entry_points(name)
@@ -117,9 +101,6 @@ def datasets_of(name: str) -> tuple[str, ...]:
 
 def load_plugin(path: str) -> tuple[str, ...]:
     """Runs a Python file that calls `register_model`; see `plugins.load`.
-
-    Returns:
-      Names of the models it registered.
 
     Raises:
       FlagError: no such file, the file raises, registers nothing, or registers a name that
@@ -163,8 +144,8 @@ def _unknown(name: str, dataset: str) -> str:
     if owners:
         return f"is a model for {' and '.join(owners)}, not for {dataset}; give its --data_name"
     names = _names(dataset)
-    near = difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean {near[0]}? " if near else ""
+    near = nearest(name, names)
+    hint = f"did you mean {near}? " if near else ""
     listed = ", ".join(names) or "none"
     return f"unknown; {hint}models for {dataset}: {listed}"
 

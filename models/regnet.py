@@ -22,12 +22,9 @@ class Line(NamedTuple):
     """Parameters of a network's widths.
 
     Attributes:
-      depth: blocks.
       initial: width of the first block on the line.
       slope: by which the width grows from block to block.
       factor: between the widths that are used; each block takes the nearest power.
-      group: channels of a group.
-      batch: per device.
     """
 
     depth: int
@@ -68,11 +65,7 @@ def stages(line: Line) -> tuple[tuple[int, int], ...]:
 
 
 class RegNetY(Model):
-    """Four stages of residual blocks with a grouped 3 x 3 convolution.
-
-    Attributes:
-      line: what widths and groups follow.
-    """
+    """Four stages of residual blocks with a grouped 3 x 3 convolution."""
 
     dataset = "imagenet"
     image_size = 224

@@ -35,13 +35,11 @@ class ResNet(Model):
     """Basic blocks up to 34 layers, bottlenecks from 50 on.
 
     Attributes:
-      blocks: per stage.
       basic: whether blocks have two 3 x 3 convolutions instead of a bottleneck.
       always_projects: whether the first block of a stage has a projection even where it changes
         no shape, as basic blocks of the first stage do.
       version: where a block normalises.
       strides_inside: whether a bottleneck strides in its 3 x 3 convolution.
-      preactivation: batch norm before the blocks of v2.
     """
 
     dataset = "imagenet"

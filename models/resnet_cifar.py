@@ -24,7 +24,6 @@ class ResNetCifar10(Model):
     """Three stages of (depth - 2) / 6 residual blocks.
 
     Attributes:
-      blocks: per stage.
       version: ``v1`` normalises after each convolution, ``v2`` before.
     """
 
@@ -33,7 +32,10 @@ class ResNetCifar10(Model):
     batch_size = 128
     batch_norm = BatchNorm(decay=0.9, epsilon=1e-5, scale=True)
     learning_rate = LearningRateSpec(
-        0.1, boundaries_epochs=(82.0, 123.0, 300.0), factors=(1.0, 0.1, 0.01, 0.002)
+        0.1,
+        boundaries_epochs=(82.0, 123.0, 300.0),
+        factors=(1.0, 0.1, 0.01, 0.002),
+        whole_batches=True,
     )
 
     def __init__(self, depth: int, version: Version) -> None:

@@ -48,9 +48,6 @@ class Scopes(abc.ABC, Generic[T]):
           shape: static, without batch; ``()`` is a scalar.
           trainable: whether the optimizer updates it.
           weight_decay: whether L2 decay applies; ignored when not trainable.
-
-        Returns:
-          Its value.
         """
         spec = self._spec(
             name,

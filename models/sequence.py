@@ -36,7 +36,6 @@ class SequenceLayers(Scopes[T]):
         """Puts the dimensions of an example into another order.
 
         Args:
-          x: any value.
           order: for each dimension of the result, which of ``x`` it is; the batch, which
             stays in front, is not counted.
         """
@@ -102,8 +101,6 @@ class SequenceLayers(Scopes[T]):
 
         Args:
           ids: integers in [0, vocabulary), of any shape.
-          vocabulary: rows.
-          units: elements of a row.
           stddev: of the truncated normal that the table starts with.
 
         Returns:

@@ -28,8 +28,6 @@ class Initializer:
         beyond two standard deviations are redrawn) or ``variance_scaling`` (a truncated
         normal whose variance *after* truncation is ``scale`` / fan, the fan being the
         inputs for ``fan_in`` and the outputs for ``fan_out``).
-      value: the constant.
-      stddev: of the truncated normal.
       scale: numerator of variance scaling.
       mode: which fan variance scaling divides by.
     """
@@ -88,8 +86,6 @@ class VariableSpec:
     Attributes:
       name: canonical name, the same in every mode and checkpoint (``conv0/kernel``).
       shape: static; ``()`` for a scalar.
-      initializer: first value.
-      trainable: whether the optimizer updates it.
       weight_decay: whether L2 weight decay applies: true for kernels and biases, false
         for the scale and offset of batch norm and for what is not trainable.
       statistic: a moving average kept for evaluation (batch norm's mean and variance);
@@ -124,7 +120,6 @@ class BatchNorm:
     """Settings of batch normalisation.
 
     Attributes:
-      decay: weight of the old value when a moving average takes in a batch.
       epsilon: added to the variance before the square root.
       scale: whether a learned gamma multiplies the normalised values.
     """
@@ -143,12 +138,12 @@ class LearningRateSpec:
     first ``warmup_epochs`` it climbs linearly from 0.
 
     Attributes:
-      base: learning rate before factors.
       base_batch: global batch size that ``base`` is meant for; None when the rate does not
         depend on the batch size.
       boundaries_epochs: strictly increasing epochs at which the factor changes.
       factors: one more than boundaries; multiples of ``base``.
       warmup_epochs: length of the linear climb, in epochs.
+      whole_batches: whether boundaries count the whole batches of an epoch only.
 
     Raises:
       UsageError: boundaries and factors do not fit together.
@@ -159,6 +154,7 @@ class LearningRateSpec:
     boundaries_epochs: tuple[float, ...] = ()
     factors: tuple[float, ...] = (1.0,)
     warmup_epochs: float = 0.0
+    whole_batches: bool = False
 
     def __post_init__(self) -> None:
         if len(self.factors) != len(self.boundaries_epochs) + 1:
@@ -193,11 +189,8 @@ class ModelSpec:
     """Properties of a model that need no graph.
 
     Attributes:
-      name: as registered.
-      dataset: data set it was registered for.
       elements: features and labels of one example, sizes resolved.
       num_classes: outputs of the last layer.
-      variables: in creation order, each with its canonical name.
       forward_flops_per_image: twice the multiply-adds of convolutions, affine and recurrent
         layers and attention.
       training_flops_per_image: forward and backward pass: three times the forward count,

@@ -53,6 +53,7 @@ class SSD300(Model):
         base_batch=32,
         boundaries_epochs=(160_000 / _EPOCH, 200_000 / _EPOCH),
         factors=(1.0, 0.1, 0.01),
+        warmup_epochs=5.0,
     )
     elements = (
         IMAGE,

@@ -22,8 +22,6 @@ class SwinT(Model):
     Attributes:
       window: side of a window, in tokens; it must divide the side of every stage's image.
       width: channels of the first stage; each further one has twice as many.
-      layers: per stage.
-      heads: per stage.
       keep_last: probability that the last layer's branches are kept.
     """
 

@@ -18,11 +18,7 @@ CONVOLUTIONS = {11: (1, 1, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
 
 
 class Vgg(Model):
-    """Five stages of convolutions, then two affine layers with dropout.
-
-    Attributes:
-      convolutions: per stage.
-    """
+    """Five stages of convolutions, then two affine layers with dropout."""
 
     dataset = "imagenet"
     image_size = 224

@@ -18,10 +18,7 @@ class ViTB16(Model):
     """Twelve layers of attention and perceptron over the patches and a class token.
 
     Attributes:
-      patch: side of a patch.
       width: channels of a token.
-      layers: how many.
-      heads: of the attention.
     """
 
     name = "vit_b16"

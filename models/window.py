@@ -21,11 +21,8 @@ class Window:
     """A sliding window over an image of known size; every pair is (vertical, horizontal).
 
     Attributes:
-      size: extent of the window.
-      stride: steps between windows.
       padding: ``SAME`` or ``VALID``, to be applied after ``zeros``.
       zeros: explicit zeros ((top, bottom), (left, right)), all 0 unless SAME_RESNET.
-      output: extent of the result.
     """
 
     size: Pair

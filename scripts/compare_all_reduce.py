@@ -63,9 +63,6 @@ class RoundProcess:
     """One process, and the demands on its measurements.
 
     Attributes:
-      scenario: One of ``SCENARIOS``.
-      name: Unique.
-      flags: Of ``cnnbench allreduce``.
       demands: The bounds; each demand's ``figure`` takes the record that the process writes.
     """
 

@@ -68,16 +68,7 @@ def why_missing(subject: Subject) -> str:
 
 
 def read(subject: Subject, folder: Path, turn: Turn | None = None, *, timeout: float) -> Reading:
-    """Runs one subject once in an empty folder.
-
-    Args:
-      turn: when, if others are alive meanwhile.
-      timeout: seconds until it is killed.
-
-    Raises:
-      ProcessError: It failed or took longer than `timeout` seconds.
-      ValueError: Its output is not what a finished measurement looks like.
-    """
+    """Runs one subject once in an empty folder."""
     record = folder / "record.json"
     finished = run(
         [str(record).join(word.split(RECORD)) for word in subject.command],

@@ -56,7 +56,6 @@ def round_of(
     """Lets a worker try cases up to a time.
 
     Args:
-      first: number of the first one.
       again: whether the first case was slow before.
 
     Returns:

@@ -57,8 +57,6 @@ def plan(exists: bool, state: State | None, python_works: bool, wanted: State) -
     """Decides what to do.
 
     Args:
-      exists: Whether the folder is there.
-      state: Its state file, None if missing or unreadable.
       python_works: Whether its interpreter runs.
       wanted: What the environment should be; its extras are the least wanted.
     """

@@ -18,7 +18,8 @@ from typing import Any
 from gate_validation import gates, simulation, tables
 from gate_validation import pool as pools
 from gate_validation.neighbour import neighbour
-from gate_validation.pool import Pool, PoolError
+from gate_validation.pool import SLOWED, Pool, PoolError, slowed_by
+from gate_validation.rules import POLICY
 
 from cnnbench.errors import ExitCode
 from cnnbench.machine import facts as environment
@@ -48,6 +49,13 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         default=0.0,
         help="CPUs that programs beside the real processes keep busy; 0.5 is one in bursts [0]",
     )
+    add(
+        "--slowed",
+        type=_shares,
+        default=_shares("5,10"),
+        help="how much slower slowed processes are, in per cent, comma-separated [5,10]",
+    )
+    add("--threshold", type=float, default=3.0, help="of the gates of real ones, in per cent [3]")
     add("--seed", type=int, default=1, help="[1]")
     add("--output", type=Path, help="write the tables to this file, too")
     options = parser.parse_args(argv)
@@ -56,6 +64,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if options.draws < 0 or options.gates < 1 or options.minutes < 0:
         parser.error("--draws, --gates and --minutes cannot be negative")
     return options
+
+
+def _shares(text: str) -> tuple[float, ...]:
+    """Per cents as shares."""
+    return tuple(float(word) / 100 for word in text.split(","))
 
 
 def plan_of(options: argparse.Namespace) -> dict[str, Any]:
@@ -68,6 +81,7 @@ def plan_of(options: argparse.Namespace) -> dict[str, Any]:
         "seed": options.seed,
         # Pools of before there were turns have no word of it.
         **({"pairing": "turns"} if options.pairing == "turns" else {}),
+        **({} if slowed_by(options.slowed) == SLOWED else {"slowed": list(options.slowed)}),
         **({"neighbour": options.neighbour} if options.neighbour else {}),
         **{name: facts.get(name) for name in ("cpu_model", "tensorflow_version")},
     }
@@ -102,7 +116,8 @@ def report(options: argparse.Namespace, pool: Pool | None) -> tuple[list[str], E
         lines += [*tables.small_samples(samples), ""]
     rounds = [] if pool is None else pool.rounds()
     if rounds:
-        formed = list(gates.all_gates(rounds, options.seed, options.gates))
+        policy = POLICY.replace(threshold=options.threshold / 100)
+        formed = list(gates.all_gates(rounds, options.seed, options.gates, policy))
         lines += ["### Real processes", ""]
         if len(rounds) > 1:
             lines += [*tables.conditions(rounds), *tables.separate_limit(formed), ""]

@@ -46,12 +46,13 @@ LOGICAL_DEVICES = 8
 # A traced step makes tens of thousands of objects, few of which a collection could free.
 gc.set_threshold(50_000, 20, 20)
 
-# A shell ignores the first for background jobs, nohup the second, and so would the processes that
-# tests interrupt.
+# A shell ignores SIGINT and SIGQUIT for background jobs, nohup SIGHUP, and so would the processes
+# that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+for ignored in (signal.SIGHUP, signal.SIGQUIT):
+    if signal.getsignal(ignored) is signal.SIG_IGN:
+        signal.signal(ignored, signal.SIG_DFL)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -329,6 +330,21 @@ def _answering(tmp_path_factory):
 def quick_answers(monkeypatch, _answering):
     """Flags of sides are resolved by processes that are forked, with what they import."""
     monkeypatch.setattr("cnnbench.campaigns.ab.flags.ask", _answering)
+
+
+@pytest.fixture(scope="session")
+def emulated(tmp_path_factory):
+    """emulated("--model=lenet", gpus=2): a run on emulated GPUs; see helpers/emulated.py."""
+    from emulated import EmulatedGpus, build
+
+    try:
+        gpus = EmulatedGpus(tmp_path_factory.mktemp("emulated"))
+    except build.UnavailableError as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(error))
+    yield gpus
+    gpus.close()
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ WINGS = (
 
 INSIDE = {
     "base": (
-        ("interrupts", "lock", "reading", "stats", "text"),
+        ("interrupts", "lock", "reading", "shared", "stats", "text"),
         ("charts", "jobs", "plugins", "scratch"),
     ),
     "run": (("runtime",), ("cluster", "observe", "step"), ("driver",)),
@@ -157,6 +157,18 @@ def test_arrows_point_down() -> None:
         if place != PLACES[other] and RANKS[place] <= RANKS[PLACES[other]]
     )
     assert upward == []
+
+
+def test_modules_below_the_driver_get_plain_values() -> None:
+    # Declarations of optimizers are data; the rest of the package is about command lines.
+    readers = sorted(
+        (name, other)
+        for name, (wing, inner) in PLACES.items()
+        if wing == "run" and inner in ("runtime", "cluster", "observe", "step")
+        for other in _graph()[name]
+        if PLACES.get(other, ("",))[0] == "flags" and other != "cnnbench.flags.optimizers"
+    )
+    assert readers == []
 
 
 def test_wings_of_one_layer_do_not_know_each_other() -> None:

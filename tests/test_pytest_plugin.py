@@ -323,7 +323,7 @@ def test_a_baseline_that_is_not_there_says_how_to_make_it(session):
     ("text", "message"),
     [
         ("{", "*cannot be used*"),
-        ("[" * 100_000, "*baseline.json cannot be used: nested too deeply*"),
+        ("[" * 100_000, "*baseline.json cannot be used: not JSON: nested too deeply*"),
         ('{"schema": 2, "kind": "baseline"}', "*schema: 2 is not known*"),
     ],
 )

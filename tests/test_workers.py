@@ -89,6 +89,7 @@ COMPARED = {
     "batch norm": NORMAL,
     "moments of the first tower": {**NORMAL, "bn_stats": "first", "num_batches": 2},
     "sparse gradients": of("rows", num_gpus=2),
+    "sparse gradients in 16 bits": of("rows", num_gpus=2, precision="bf16"),
     "an infinity in one worker": of(
         "poison",
         precision="fp16",
@@ -99,7 +100,10 @@ COMPARED = {
 }
 COMPARED |= {
     f"{name}, by a strategy": {**COMPARED[name], "num_gpus": 1, **BY_STRATEGY}
-    for name in ("batch norm", "sparse gradients", "an infinity in one worker")
+    for name in (
+        *("batch norm", "an infinity in one worker"),
+        *("sparse gradients", "sparse gradients in 16 bits"),
+    )
 }
 # What one process has to do for the same weights and moving averages.
 SYNCHRONISED = of("normal", optimizer="momentum", bn_stats="sync", batch_size=2)
@@ -329,7 +333,10 @@ def test_what_ends_a_run_ends_it_in_all_workers(results) -> None:
     assert len(first["warmup_losses"]) == len(second["warmup_losses"]) > 9
     for worker in results["lost"]:
         assert "loss" in worker["error"]
-        assert len(worker["losses"]) == len(results["lost"][0]["losses"]) < 9
+        assert len(worker["losses"]) < 9
+        # The one that is later in the last step may lose its connection there, and names the other.
+        late = int("lost worker" in worker["error"])
+        assert len(worker["losses"]) + late >= len(results["lost"][0]["losses"])
 
 
 def test_copies_of_different_workers_are_compared(results) -> None:
@@ -346,34 +353,45 @@ def workers_of(ports: list[int], *flags: str) -> list[tuple[Callable[[], object]
     hosts = ",".join(f"localhost:{port}" for port in ports)
     common = ["--variable_update=collective_all_reduce"]
     common += ["--device=cpu", "--model=oracle", f"--model_plugin={PLUGIN}", "--progress=off"]
-    common += ["--num_batches=1000000", "--display_every=100", f"--worker_hosts={hosts}", *flags]
+    common += ["--display_every=100", f"--worker_hosts={hosts}", *flags]
     own = ([*common, "--job_name=worker", f"--task_index={i}"] for i in range(len(ports)))
     return [(cnnbench, flags) for flags in own]
 
 
-def until_training(folder: Path, process: Forked) -> None:
+ENDLESS = ("--num_batches=1000000",)
+EVALUATING = ("--num_batches=2", "--num_warmup_batches=0", "--num_eval_batches=1000000")
+EVALUATING += ("--eval_during_training_every_n_steps=2",)
+
+
+def until_running(folder: Path, process: Forked) -> None:
     for _ in range(600):
         if "\n100\t" in (folder / "out0").read_text():
             return
         assert process.poll() is None, (folder / "err0").read_text()
         time.sleep(0.1)
-    raise AssertionError("worker 0 did not begin to train within 60 s")
+    raise AssertionError("worker 0 did not begin to train or evaluate within 60 s")
 
 
-@pytest.mark.parametrize(("name", "status"), [("SIGKILL", 4), ("SIGINT", 130)])
-def test_a_worker_that_ends_ends_the_others(name: str, status: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "status", "flags"),
+    [("SIGKILL", 4, ENDLESS), ("SIGQUIT", 130, ENDLESS), ("SIGTERM", 130, EVALUATING)],
+)
+def test_a_worker_that_ends_ends_the_others(
+    name: str, status: int, flags: tuple[str, ...], tmp_path: Path
+) -> None:
     record = tmp_path / "record.json"
     with ReservedPorts(2) as ports:
-        programs = workers_of(ports.numbers, f"--result_json={record}")
+        programs = workers_of(ports.numbers, *flags, f"--result_json={record}")
         with processes(programs, tmp_path) as (first, second):
-            until_training(tmp_path, first)
+            until_running(tmp_path, first)
             os.kill(second.pid, getattr(signal, name))
             assert first.wait(30) == status
             second.wait(30)
     told = RunRecord.from_json(record.read_text())
-    assert len(told.step_seconds) >= 100
+    assert len(told.step_seconds) >= 100 or (flags is EVALUATING and told.losses)
     last = (tmp_path / "err0").read_text().splitlines()[-1]
     if name == "SIGKILL":
+        assert [one.lost for one in told.cluster.workers] == [False, True]
         assert f"worker:1 (localhost:{ports.numbers[1]})" in last
         assert "worker:1" in told.error.message
     else:

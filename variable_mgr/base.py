@@ -50,14 +50,6 @@ class VariableMgr(abc.ABC):
     `get_gradients_to_apply` and `append_apply_gradients`, and `after_updates` once. What holds of
     all managers of a mode, such as whether towers stay in sync, is in its row
     (`cnnbench.variable_mgr.modes`).
-
-    Args:
-      spec: the run's devices and policies.
-      variables: everything the network declares, in creation order.
-
-    Raises:
-      UsageError: if two variables have the same name.
-      FlagError: if variables are to be staged, which this manager does not support.
     """
 
     def __init__(self, spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> None:
@@ -112,11 +104,7 @@ class VariableMgr(abc.ABC):
         """Builds the towers of a step, sequentially, or in step if they exchange values.
 
         Args:
-          build: makes the operations of one tower, under that tower's device.
           meeting: whether `build` calls `towers.meet`.
-
-        Returns:
-          What it returned for each tower, in tower order.
 
         Raises:
           RuntimeError: towers do not come to the same points.
@@ -127,12 +115,7 @@ class VariableMgr(abc.ABC):
         return [build(tower) for tower in range(count)]
 
     def variable(self, tower: int, name: str) -> tf.Variable:
-        """The variable that `tower` uses under the canonical `name`.
-
-        Raises:
-          KeyError: for an unknown name, or before `create_variables`.
-          IndexError: for a tower that does not exist.
-        """
+        """The variable that `tower` uses under the canonical `name`."""
         if not 0 <= tower < len(self._spec.devices):
             raise IndexError(f"tower {tower} of {len(self._spec.devices)}")
         if name not in self._facades:
@@ -148,27 +131,15 @@ class VariableMgr(abc.ABC):
 
         Args:
           tower: call it under this tower's device.
-          dtype: what the tower computes in.
         """
         return self._cast_at_home(self.variable(tower, name), dtype)
 
     def read_for_step(self, tower: int, name: str, dtype: tf.DType) -> tf.Tensor:
-        """The value with which a tower computes its gradient: that of `read`, unless staged.
-
-        Args:
-          tower, name, dtype: see `read`; call it inside the traced step.
-        """
+        """The value with which a tower computes its gradient: that of `read`, unless staged."""
         return self.read(tower, name, dtype)
 
     def decayed(self, variable: tf.Variable) -> tf.Tensor:
-        """The value of a trained variable whose L2 loss is taken.
-
-        Args:
-          variable: call it under its device.
-
-        Returns:
-          A float32 tensor.
-        """
+        """The float32 value of a trained variable for its L2 loss; call it under its device."""
         return gradients.cast(tower_variable.read(variable), tf.float32)
 
     @abc.abstractmethod
@@ -186,17 +157,10 @@ class VariableMgr(abc.ABC):
         Returns:
           The devices on which updates are applied, and columns with a gradient and a
           variable for each of these devices.
-
-        Raises:
-          ValueError: if the gradients do not fit the towers.
         """
 
     def get_gradients_to_apply(self, device_index: int, columns: Sequence[Column]) -> GradientPairs:
-        """The aggregated (gradient, variable) pairs of one apply device.
-
-        Args:
-          device_index: into the devices that `preprocess_device_grads` returned.
-        """
+        """The aggregated (gradient, variable) pairs of one apply device."""
         pairs = [(c.gradients[device_index], c.variables[device_index]) for c in columns]
         return [(gradient, variable) for gradient, variable in pairs if gradient is not None]
 
@@ -212,7 +176,6 @@ class VariableMgr(abc.ABC):
         """Applies gradients, each on the device of its variable.
 
         Args:
-          optimizer: has slots for the variables.
           pairs: from `get_gradients_to_apply`, after clipping and weight decay.
           loss_scale: if given, decides whether the update happens; the update ops
             are built inside its branch.
@@ -236,11 +199,7 @@ class VariableMgr(abc.ABC):
             return optimizer.apply_gradients(pairs, learning_rate)
 
     def after_updates(self) -> list[Any]:
-        """Ops on variables after the updates on all apply devices.
-
-        Returns:
-          Ops or tensors; none unless a manager adds some.
-        """
+        """Ops on variables after the updates on all apply devices."""
         return []
 
     def updated(self, name: str) -> TowerVariable:
@@ -272,9 +231,6 @@ class VariableMgr(abc.ABC):
 
         Copy 0 of every variable, batch-norm moments included, goes to the other
         towers; nothing happens where copies shall differ or are shared.
-
-        Args:
-          slots: optimizer state to broadcast too (see `savable_slots`).
         """
         if self.replicas_in_sync:
             self.after_restore(slots)
@@ -284,9 +240,6 @@ class VariableMgr(abc.ABC):
 
         The other towers of this process get it too, also where they train independently from
         there on; for those of other workers see `share`.
-
-        Args:
-          slots: optimizer state that was written likewise (see `savable_slots`).
         """
         for variable in (*self._facades.values(), *slots):
             variable.broadcast()
@@ -295,9 +248,6 @@ class VariableMgr(abc.ABC):
         """Waits for assignments to variables, see `tower_variable.settle`.
 
         To be called between assigning variables and running a traced function.
-
-        Args:
-          devices: full device strings of variables beside those of this manager.
         """
         tower_variable.settle((*self._spec.devices, *self._spec.homes, *devices))
 
@@ -324,11 +274,7 @@ class VariableMgr(abc.ABC):
         """`preprocess_device_grads` for gradients, and `add_up` for a few scalars.
 
         Args:
-          columns: see `preprocess_device_grads`.
           sums: float32 scalars, over the towers of this process.
-
-        Returns:
-          Devices and columns, and the scalars over the towers of the whole job.
         """
         # Before the gradients, which come later in a backward pass and travel in this order.
         totals = self.add_up(sums)
@@ -348,10 +294,6 @@ class VariableMgr(abc.ABC):
 
         Names are "<variable>/<slot>", and "optimizer/<name>" for state that belongs
         to no variable.
-
-        Raises:
-          KeyError: if the optimizer has a slot for the first of the updated copies of a
-            variable but not for all of them.
         """
         by_key = optimizer.slot_variables()
         slots = {}
@@ -388,9 +330,6 @@ def initial_value(variable: VariableLike, seed: int, tower: int = 0) -> tf.Tenso
 
     Every mode and number of towers gets the same value, whatever else is created
     before; only the tower distinguishes copies that shall differ.
-
-    Args:
-      tower: 0 for variables that start equal on all towers.
     """
     initializer = variable.initializer
     if initializer.kind == "constant":

@@ -28,10 +28,6 @@ def create(spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> Variable
 
     What that of a plug-in raises, there or in its methods, is one line.
 
-    Args:
-      spec: the run's devices and policies.
-      variables: everything the network declares, in creation order.
-
     Raises:
       FlagError: for an unknown manager or all-reduce algorithm, and a plug-in's mistake.
       UsageError: if two variables have the same name.

@@ -46,11 +46,7 @@ class Column(NamedTuple):
 def on_devices(
     devices: Sequence[str], function: Callable[[_T], _R], values: Sequence[_T]
 ) -> list[_R]:
-    """Applies a function to the value of each device, under that device.
-
-    Raises:
-      ValueError: there are not as many values as devices.
-    """
+    """Applies a function to the value of each device, under that device."""
     results = []
     for device, value in zip(devices, values, strict=True):
         with tf.device(device):
@@ -68,11 +64,6 @@ def dense(gradient: Gradient, variable: tf.Variable, dtype: tf.DType = tf.float3
 
     Call it under the tower's device. Slices of IndexedSlices with the same index
     add up.
-
-    Args:
-      gradient: not None.
-      variable: what it is for.
-      dtype: of the result.
     """
     if isinstance(gradient, tf.IndexedSlices):
         # The declared shape, because the slices need not know theirs.
@@ -97,14 +88,10 @@ def complete(
 
     Args:
       columns: gradients of any float dtype, dense, sparse or None.
-      devices: of the towers.
       keep_sparse: whether a variable for which every tower has tf.IndexedSlices or
         None keeps them, with no slices for None. Otherwise all is made dense.
       keep_dtype: whether dense gradients keep the dtype in which the towers computed
         them, if they agree on one. Otherwise they are float32.
-
-    Raises:
-      ValueError: a column has not as many gradients as there are devices.
     """
     check_towers(columns, devices)
     result = []
@@ -130,11 +117,7 @@ def complete(
 
 
 def check_towers(columns: Sequence[Column], devices: Sequence[str]) -> None:
-    """Checks that every column has a gradient and a variable for each device.
-
-    Raises:
-      ValueError: names both numbers.
-    """
+    """Checks that every column has a gradient and a variable for each device."""
     for gradients, variables in columns:
         if not len(gradients) == len(variables) == len(devices):
             raise ValueError(f"gradients of {len(gradients)} towers for {len(devices)} devices")
@@ -151,18 +134,12 @@ def reduce_where_updated(
     """Sums the gradients of each variable on the device of its updated copy.
 
     Args:
-      columns: of every trainable variable the gradient of each tower.
-      devices: of the towers.
       updated: gives the variable that the update of a column changes.
       scale: factor of the sum, None for 1.
-      keep_sparse: see `complete`.
 
     Returns:
       Columns of one gradient, dense, float32 and on its variable's device, without those that
       no tower has a gradient for.
-
-    Raises:
-      ValueError: a column has not as many gradients as there are devices.
     """
     reduced = []
     for column in complete(columns, devices, keep_sparse=keep_sparse):
@@ -188,7 +165,6 @@ def reduce_sparse(
     more than once, in one tower or several, add up.
 
     Args:
-      column: its gradients are tf.IndexedSlices (`column.sparse`).
       devices: one for each of the column's variables: the towers', or a shared one's.
       scale: factor of the sum, None for 1.
       gather: joins tensors end to end with those of the towers that are in other processes;
@@ -202,7 +178,7 @@ def reduce_sparse(
     there = zip(gather(values), gather(indices), strict=True) if gather else None
 
     def dense_sum(variable: tf.Variable) -> tf.Tensor:
-        slices = next(there) if there else (_joined(values), _joined(indices))
+        slices = next(there) if there else (concat(values), concat(indices))
         total = dense(tf.IndexedSlices(*slices), variable)
         return total if scale is None else total * scale
 
@@ -218,7 +194,8 @@ def fit_together(column: Column) -> bool:
     return len(values) == len(indices) == 1 and None not in values.pop() + indices.pop()
 
 
-def _joined(parts: Sequence[tf.Tensor]) -> tf.Tensor:
+def concat(parts: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Tensors end to end, on the current device; no op for a single one."""
     return parts[0] if len(parts) == 1 else tf.concat(parts, 0)
 
 

@@ -56,8 +56,6 @@ class Mode:
       name: value of the flag: lower-case letters, digits and underscores.
       manager: a subclass of `VariableMgr`, or "module:Class", which is imported on use.
       about: what is particular, for --help.
-      copies: of every variable.
-      reduction: how the gradients of several towers become one.
       processes: how it runs across processes; refused with several unless given.
       uses_ps: whether it keeps the variables of a job on ps tasks.
       in_sync: whether all towers hold equal trained variables after every step.
@@ -118,11 +116,7 @@ class Mode:
                 raise UsageError(f"mode {self.name}: {attribute}={value!r} must be one of {valid}")
 
     def manager_class(self) -> type[Any]:
-        """The class, which is a subclass of `VariableMgr`; may load TensorFlow.
-
-        Raises:
-          UsageError: there is no such module or class.
-        """
+        """The class, which is a subclass of `VariableMgr`; may load TensorFlow."""
         if not isinstance(self.manager, str):
             return self.manager
         module, _, name = self.manager.partition(":")

@@ -46,7 +46,6 @@ class Staging:
         """The value read in the previous step; to be called in the traced step before any update.
 
         Args:
-          device: full string of the device that asks.
           read: the current value as `dtype`, which is kept for the next step.
         """
         graph = traced_graph()
@@ -86,12 +85,7 @@ class ParameterServerVariableMgr(VariableMgr):
         variables: Sequence[VariableLike],
         created: Mapping[str, TowerVariable] | None = None,
     ) -> None:
-        """Creates a manager, of new variables or of those of another manager.
-
-        Args:
-          spec, variables: see `VariableMgr`.
-          created: the variables of another manager by canonical name, if they are there already.
-        """
+        """Creates a manager, of new variables or of those of another manager."""
         super().__init__(spec, variables)
         self._facades.update(created or {})
         self._place = spec.home_chooser()
@@ -104,9 +98,6 @@ class ParameterServerVariableMgr(VariableMgr):
         """A manager of the same variables for the towers of one worker alone.
 
         Its gradients are reduced over these towers, and nothing waits for others.
-
-        Args:
-          devices: full device string of each of these towers.
         """
         spec = dataclasses.replace(self._spec, devices=tuple(devices), job=None)
         return ParameterServerVariableMgr(spec, self._declared, self._facades)

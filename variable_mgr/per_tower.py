@@ -42,9 +42,6 @@ class ReplicatedVariableMgr(PerTowerVariableMgr):
 
     Of `replicated`, `distributed_all_reduce` and `collective_all_reduce`: in the last, every worker
     has an object of this class with the copies of its own towers.
-
-    Raises:
-      FlagError: an all-reduce algorithm cannot work with the devices.
     """
 
     def __init__(self, spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> None:

@@ -56,20 +56,13 @@ def find(name: str) -> Mode:
 
 
 def names() -> tuple[str, ...]:
-    """Names of all modes: the built-in ones, then those of plug-ins.
-
-    Raises:
-      UsageError: an installed entry point fails.
-    """
+    """Names of all modes: the built-in ones, then those of plug-ins."""
     _load_entry_points()
     return tuple(_modes)
 
 
 def load_plugin(path: str) -> tuple[str, ...]:
     """Runs a Python file that calls `register_mode`; see `plugins.load`.
-
-    Returns:
-      Names of the modes it registered.
 
     Raises:
       FlagError: no such file, the file raises, registers nothing, or registers a name that

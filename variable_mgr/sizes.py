@@ -20,11 +20,6 @@ MIN_CHUNK_BYTES = 16 * 1024
 def chunk_size(elements: int, most: int, itemsize: int) -> int:
     """Elements of the equal chunks of a tensor, of which the last may be shorter.
 
-    Args:
-      elements: of the tensor.
-      most: chunks, at least 1.
-      itemsize: bytes of an element.
-
     Returns:
       A multiple of `LINE_BYTES`, possibly more than there are elements.
     """
@@ -37,8 +32,6 @@ def buffer_sizes(elements: int, buffers: int, line: int) -> list[int]:
     """Elements of each of several equal buffers, what is left over in the last.
 
     Args:
-      elements: to be distributed.
-      buffers: how many, at least 1.
       line: all but the last are multiples of it, unless their size is below it.
     """
     share = elements // buffers

@@ -25,7 +25,6 @@ class InitializerLike(Protocol):
 
     Attributes:
       kind: "constant" for `value` everywhere; anything else draws from a truncated normal.
-      value: the constant.
     """
 
     @property
@@ -62,7 +61,6 @@ class VariableMgrSpec:
     """Configuration of a variable manager.
 
     Attributes:
-      variable_update: name of the mode.
       devices: full device string of each tower, such as
         "/job:localhost/replica:0/task:0/device:GPU:0"; towers may share a device.
       cpu_device: full device string of the CPU that holds or reduces with
@@ -80,15 +78,8 @@ class VariableMgrSpec:
         they are float32.
       reduction: "mean" or "sum" of the gradients over towers.
       staged: whether a step computes with the values that the step before read.
-      aggregation: how copies of a variable agree on a gradient, where there are copies.
-      cross_device: how a MirroredStrategy reduces.
-      seed: of the initial values.
       job: all tasks of the run. `devices` are the towers of this process, which may be a part
         of its towers. By default this process is the job.
-
-    Raises:
-      FlagError: for no devices, and for an unknown reduction, parameter device, strategy or
-        way of caching.
     """
 
     variable_update: str
@@ -128,11 +119,7 @@ class VariableMgrSpec:
 
     @property
     def mode(self) -> Mode:
-        """The mode of that name.
-
-        Raises:
-          FlagError: there is none.
-        """
+        """The mode of that name."""
         return registry.find(self.variable_update)
 
     @property
@@ -148,11 +135,7 @@ class VariableMgrSpec:
         return RoundRobin(self.homes) if in_turn else GreedyByBytes(self.homes)
 
     def caching_device(self, reader: str) -> str | None:
-        """Device that caches a shared variable for operations on a device; None for none.
-
-        Args:
-          reader: full string of that device.
-        """
+        """Device that caches a shared variable for operations on a device; None for none."""
         if not self.ps_devices or self.variable_caching == "none":
             return None
         return reader if self.variable_caching == "consumer" else cpu_of(reader)

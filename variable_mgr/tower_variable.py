@@ -1,45 +1,20 @@
-"""Logical variables with a copy per tower, selected by context."""
+"""Logical variables with a copy per tower."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextvars import ContextVar
+from collections.abc import Iterable, Mapping, Sequence
 from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 
 from cnnbench.base.jobs.devices import cpu_of
 
-_tower: ContextVar[int | None] = ContextVar("cnnbench_tower", default=None)
-
-
-@contextlib.contextmanager
-def tower_context(tower: int) -> Iterator[None]:
-    """Selects the copy of `tower` of every TowerVariable in the block; contexts nest.
-
-    Raises:
-      ValueError: for a negative tower.
-    """
-    if tower < 0:
-        raise ValueError(f"tower {tower}: towers are numbered from 0")
-    token = _tower.set(tower)
-    try:
-        yield
-    finally:
-        _tower.reset(token)
-
 
 class TowerVariable:
     """One logical variable: a shared copy, or one copy per tower.
 
-    Within `tower_context(t)` reads and writes concern copy t only. Outside, reads
-    give copy 0 and every write (assign, assign_add, assign_sub) goes to all
-    copies, so that copies which were equal stay equal. TensorFlow functions accept
-    a TowerVariable as a tensor.
-
     Args:
-      name: canonical name, without tower prefix.
       copies: one variable shared by all towers, or one for each tower in order.
 
     Raises:
@@ -88,39 +63,18 @@ class TowerVariable:
         return self.primary.dtype
 
     def copy(self, tower: int) -> tf.Variable:
-        """The variable that `tower` uses.
-
-        Raises:
-          IndexError: if there is no such tower.
-        """
+        """The variable that `tower` uses."""
         if len(self._copies) == 1:
             return self.primary
         if not 0 <= tower < len(self._copies):
             raise IndexError(f"{self._name} has {len(self._copies)} copies, no copy {tower}")
         return self._copies[tower]
 
-    def read_value(self) -> tf.Tensor:
-        """The local copy's value in a tower, else that of copy 0."""
-        tower = _tower.get()
-        return read(self.primary if tower is None else self.copy(tower))
-
     def assign(self, value: tf.types.experimental.TensorLike) -> None:
-        """Writes the local copy in a tower, else all copies."""
-        for copy in self._written():
+        """Gives every copy a value."""
+        for copy in self._copies:
             with tf.device(copy.device):
                 copy.assign(value, read_value=False)
-
-    def assign_add(self, delta: tf.types.experimental.TensorLike) -> None:
-        """Adds to the local copy in a tower, else to each copy."""
-        for copy in self._written():
-            with tf.device(copy.device):
-                copy.assign_add(delta, read_value=False)
-
-    def assign_sub(self, delta: tf.types.experimental.TensorLike) -> None:
-        """Subtracts from the local copy in a tower, else from each copy."""
-        for copy in self._written():
-            with tf.device(copy.device):
-                copy.assign_sub(delta, read_value=False)
 
     def broadcast(self) -> None:
         """Gives every copy the value of copy 0; no op for a shared variable."""
@@ -130,10 +84,6 @@ class TowerVariable:
         for copy in self._copies[1:]:
             with tf.device(copy.device):
                 copy.assign(value, read_value=False)
-
-    def _written(self) -> tuple[tf.Variable, ...]:
-        tower = _tower.get()
-        return self._copies if tower is None else (self.copy(tower),)
 
     def __repr__(self) -> str:
         return f"<TowerVariable {self._name} {self.shape} copies={len(self._copies)}>"
@@ -172,9 +122,6 @@ def settle(devices: Iterable[str]) -> None:
     An operation on another process has only been sent when it returns. Operations that follow come
     behind it, but the parts of a traced function are sent another way and overtake it. A value that
     comes back shows that all sent before has run.
-
-    Args:
-      devices: full device string of each of the variables.
     """
     answers = []
     for device in dict.fromkeys(map(cpu_of, devices)):
@@ -183,16 +130,3 @@ def settle(devices: Iterable[str]) -> None:
             answers.append(tf.timestamp())
     for answer in answers:
         answer.numpy()
-
-
-def _to_tensor(
-    variable: TowerVariable,
-    dtype: tf.DType | None = None,
-    name: str | None = None,
-    as_ref: bool = False,
-) -> tf.Tensor:
-    del as_ref  # part of the signature that TensorFlow calls; without meaning since TF 1
-    return tf.convert_to_tensor(variable.read_value(), dtype=dtype, name=name)
-
-
-tf.register_tensor_conversion_function(TowerVariable, _to_tensor)

@@ -40,12 +40,8 @@ def meet(point: str, value: _T, merge: Callable[[list[_T]], Sequence[_R]]) -> _R
 
     Args:
       point: name of the point; all towers come to the same points in the same order.
-      value: what this tower hands in.
       merge: called once, with the values of all towers in their order; returns a result for
         each. That of tower 0 is called, in the name scope of tower 0 and on no device.
-
-    Returns:
-      This tower's result.
 
     Raises:
       RuntimeError: towers are not built in step.
@@ -62,13 +58,6 @@ def in_step(build: Callable[[int], _T], count: int) -> list[_T]:
     A tower runs until it meets the others or is done. Graph, device, name scope, control
     dependencies and context variables are those of the caller; gradient tapes and variable
     creators are not.
-
-    Args:
-      build: makes the operations of one tower; may call `meet`.
-      count: number of towers.
-
-    Returns:
-      What `build` returned, in the order of the towers.
 
     Raises:
       RuntimeError: towers come to different points, or not as often as one another.
@@ -98,14 +87,7 @@ def _merge(towers: Sequence[_TowerThread]) -> None:
 
 
 def check_points(points: Sequence[str]) -> None:
-    """Refuses towers that have reached different points.
-
-    Args:
-      points: names, in the order of the towers.
-
-    Raises:
-      RuntimeError: names the first two that differ.
-    """
+    """Refuses towers that have reached different points."""
     for number, point in enumerate(points):
         if point != points[0]:
             raise RuntimeError(

@@ -8,11 +8,15 @@ SystemError without any context.
 from __future__ import annotations
 
 import contextlib
+import signal
 from collections.abc import Iterator
 from types import FrameType
 from typing import NoReturn
 
 from cnnbench.errors import BenchmarkError, UsageError
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+"""Those that interrupt a command: what was measured is kept."""
 
 LONGEST_WAIT_SECONDS = 1.0
 """At a time: Python heeds a signal that came just before a wait only when the wait is over."""

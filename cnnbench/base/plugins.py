@@ -40,8 +40,9 @@ class Kind:
 
 
 _kinds: dict[str, Kind] = {}
-_files: dict[Path, tuple[str, Added]] = {}  # digest of a file's text, and what it registered
+_files: dict[Path, tuple[str, str, Added]] = {}  # digest of its text, name, what it registered
 _origins: dict[tuple[str, Any], str] = {}  # by flag of a kind and key: who registered it
+_entry_points: dict[str, str] = {}  # digests of their modules, by name
 _watch: list[Callable[[str], None]] = []
 
 
@@ -64,6 +65,11 @@ def about_to_run(name: str) -> None:
 def origin(flag: str, key: Any) -> str | None:
     """Name of the plug-in that registered an object; None if none did."""
     return _origins.get((flag, key))
+
+
+def digests() -> dict[str, str]:
+    """SHA-256 of the source file of each loaded plug-in, by its name."""
+    return {**_entry_points, **{name: digest for digest, name, _ in _files.values()}}
 
 
 @contextlib.contextmanager
@@ -103,26 +109,19 @@ def load(path: str, flag: str) -> tuple[Any, ...]:
         name that is taken.
     """
     kind = _kinds[flag]
-    try:
-        file = Path(os.path.realpath(path))
-        source = read_file(file, _MOST_MIB)
-    except OSError as error:
-        reason = f"cannot be read ({error.strerror}); give the path of a Python file"
-        raise FlagError(flag, path, reason) from error
-    import hashlib  # late: --help has no use for it
-
-    digest = hashlib.sha256(source).hexdigest()
+    source = read_file(path, _MOST_MIB, flag)
+    file = Path(os.path.realpath(path))
+    digest, name = _sha256(source), f"--{flag}={path}"
     if _files.get(file, ("",))[0] != digest:
         forget(file)
-        name = f"--{flag}={path}"
         about_to_run(name)
         with (
             code(lambda line: FlagError(flag, path, f"fails: {line}")),
             registering(name) as added,
         ):
             _execute(file, source)
-        _files[file] = (digest, added)
-    keys = _files[file][1].get(flag, ())
+        _files[file] = (digest, name, added)
+    keys = _files[file][2].get(flag, ())
     if not keys:
         raise FlagError(flag, path, f"registers no {kind.noun}; call {kind.call}")
     return keys
@@ -146,6 +145,9 @@ def load_entry_points(group: str) -> None:
             found = point.load()
             if callable(found):
                 found()
+        source = getattr(sys.modules[point.module], "__file__", None)
+        with contextlib.suppress(OSError):  # in an archive
+            _entry_points[name] = _sha256(Path(source).read_bytes() if source else b"")
 
 
 def loaded() -> set[Path]:
@@ -155,7 +157,7 @@ def loaded() -> set[Path]:
 
 def forget(file: Path) -> None:
     """Removes what a file has registered."""
-    _, added = _files.pop(file, ("", {}))
+    _, _, added = _files.pop(file, ("", "", {}))
     for flag, keys in added.items():
         for key in keys:
             _kinds[flag].table().pop(key, None)
@@ -205,6 +207,12 @@ def one_line(error: BaseException) -> str:
     if isinstance(error, UsageError):
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _sha256(data: bytes) -> str:
+    import hashlib  # late: --help has no use for it
+
+    return hashlib.sha256(data).hexdigest()
 
 
 def _execute(file: Path, source: bytes) -> None:

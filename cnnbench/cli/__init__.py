@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import gc
 import itertools
 import os
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -14,6 +14,7 @@ from typing import NoReturn, cast
 
 from cnnbench.base import plugins
 from cnnbench.base.interrupts import restored
+from cnnbench.base.text.messages import nearest
 from cnnbench.base.text.terminal import StandardStream, print_error, print_result, standard_streams
 from cnnbench.cli.commands import COMMANDS
 from cnnbench.errors import BenchmarkError, ExitCode, UsageError, exhausted, text_of
@@ -39,7 +40,8 @@ def entry_point() -> NoReturn:
     with supervisor.offered():
         code = main(sys.argv[1:])
     membership = sys.modules.get("cnnbench.run.driver.membership")
-    if membership is not None and membership.connected:
+    connected = membership is not None and membership.connected
+    if connected or (code in (ExitCode.FAILED, ExitCode.INTERRUPTED) and _is_held()):
         from cnnbench.run.cluster.chief import leave
 
         leave(code)
@@ -48,18 +50,26 @@ def entry_point() -> NoReturn:
     sys.exit(code)
 
 
+def _is_held() -> bool:
+    """Whether the interpreter would wait for a thread, which may be in a call that never ends."""
+    others = set(threading.enumerate()) - {threading.main_thread()}
+    return any(not thread.daemon for thread in others)
+
+
 def _open_closed_streams() -> None:
     """Connects standard streams that are closed (``2>&-``) to the null device.
 
     Otherwise the next file to be opened, such as a record, would get the number of one, and what
-    native libraries print.
+    native libraries print. That of standard output is for reading only, so that writing fails as
+    it does where the stream is closed.
     """
     for descriptor, mode, name in ((0, "r", "stdin"), (1, "w", "stdout"), (2, "w", "stderr")):
         try:
             os.fstat(descriptor)
         except OSError:
             # The lowest number that is free, which is this one.
-            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - stays open
+            os.open(os.devnull, os.O_WRONLY if descriptor == 2 else os.O_RDONLY)
+            setattr(sys, name, open(descriptor, mode))  # noqa: SIM115 - stays open
 
 
 def main(argv: Sequence[str]) -> int:
@@ -139,8 +149,8 @@ def _split(argv: Sequence[str]) -> tuple[str, Sequence[str]]:
     if command == "help":
         return _split(arguments[:1])[0], ("--help",)
     if command not in COMMANDS:
-        close = difflib.get_close_matches(command, COMMANDS, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(COMMANDS)}"
+        close = nearest(command, COMMANDS)
+        hint = f"did you mean {close}?" if close else f"there are {', '.join(COMMANDS)}"
         raise UsageError(f"unknown command {command!r}; {hint}")
     return command, arguments
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from cnnbench.data import safe_pickle
 from cnnbench.data.findings import Findings, ImageFacts, ImageTally
-from cnnbench.data.folder import once_per_content, readable, reason
+from cnnbench.data.folder import content_of, once_per_content, readable
 from cnnbench.errors import DataError, FlagError
 
 SIZE = 32
@@ -144,12 +144,8 @@ def check_files(files: Sequence[Path], num_classes: int) -> Findings:
 
 def _parse(path: Path) -> tuple[Images, Integers]:
     """Images, flat and channels first (uint8 [n, 3072]), and labels (int64 [n])."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path}: {reason(error)}") from error
     parse = _parse_binary if path.suffix == ".bin" else _parse_python
-    flat, labels = parse(path, content)
+    flat, labels = parse(path, content_of(path))
     if not len(labels):
         raise DataError(f"{path}: holds no records")
     return flat, labels
@@ -168,9 +164,13 @@ def _parse_binary(path: Path, content: bytes) -> tuple[Images, Integers]:
 def _parse_python(path: Path, content: bytes) -> tuple[Images, Integers]:
     try:
         batch = safe_pickle.loads(content)
+        data, labels = (
+            safe_pickle.integers(_entry(path, batch, key)) for key in ("data", "labels")
+        )
+        if isinstance(labels, (list, tuple)):
+            labels = [safe_pickle.integers(label) for label in labels]
     except pickle.UnpicklingError as error:
         raise DataError(f"{path}: cannot be unpickled: {error}") from error
-    data, labels = (_entry(path, batch, key) for key in ("data", "labels"))
     if not (
         isinstance(data, np.ndarray)
         and data.dtype == np.uint8

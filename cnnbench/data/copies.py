@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 
@@ -41,3 +43,82 @@ def copied_to(device: str, nest: Any) -> Callable[[Any], Any]:
 
 def _present(nest: Any) -> list[Any]:
     return [one for one in tf.nest.flatten(nest) if one is not None]
+
+
+class ReadEvents(NamedTuple):
+    """Functions that a read calls, each once and in any thread.
+
+    Attributes:
+      issued: from now on launches do not delay the read.
+      arrived: the values came to the host so many seconds ago.
+    """
+
+    issued: Callable[[], None]
+    arrived: Callable[[float], None]
+
+
+class ScalarReader:
+    """Reads scalars from a GPU, and reports when what is launched next can no longer delay them.
+
+    A copy to the host waits for all that is enqueued on the GPU when the copy is issued. Python
+    cannot observe that moment: a thread that calls a copying function is in it from the call to
+    the end of the copy. The order of operations within TensorFlow shows it. The scalars become
+    one int32 vector in the GPU's memory, read by an operation that has int32 operands in host
+    memory. TensorFlow puts a copy before it (``EnsureMemoryTypes``) that belongs to the GPU's
+    part of the function. The executor of a GPU runs operations in the order in which they become
+    ready, in one thread: the copy is issued before an operation two further ones behind the
+    vector, which is sent to the host.
+
+    The function stamps the arrival. It returns later, after several threads of TensorFlow and of
+    Python have waited for each other.
+
+    Args:
+      device: full device string of the GPU.
+      host: of the CPU of this process.
+      nest: of the scalars, float32 or bool; parts may be None.
+    """
+
+    def __init__(self, device: str, host: str, nest: Any) -> None:
+        self._host = host
+        self._issued: Callable[[], None] = _ignored
+
+        def issued(behind: np.ndarray) -> np.ndarray:
+            self._issued()
+            return behind
+
+        def read(*scalars: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+            with tf.xla.experimental.jit_scope(compile_ops=False):
+                with tf.device(device):
+                    packed = tf.stack([tf.cast(scalar, tf.float32) for scalar in scalars])
+                    bits = tf.bitcast(packed, tf.int32)
+                    copied = tf.maximum(bits, tf.int32.min)  # the same, in host memory
+                    with tf.control_dependencies([bits]):
+                        behind = tf.shape(packed) + 1
+                with tf.device(host):
+                    values = tf.bitcast(copied, tf.float32)
+                    with tf.control_dependencies([values]):
+                        stamp = tf.timestamp()
+                    called = tf.numpy_function(issued, [behind], tf.int32, stateful=False)
+                    return values, stamp, called
+
+        # Of unknown shape: otherwise `behind` would be a constant.
+        specs = [tf.TensorSpec(None, one.dtype) for one in _present(nest)]
+        self._read = tf.function(read, autograph=False).get_concrete_function(*specs)
+
+    def __call__(self, nest: Any, events: ReadEvents) -> Any:
+        """The scalars, as NumPy has them, once all that they depend on is over.
+
+        Args:
+          nest: with the structure of the one given before.
+          events: the next call must not begin before `events.issued` was called.
+        """
+        self._issued = events.issued
+        with tf.device(self._host):  # where the results of the function are put
+            values, stamp, _ = self._read(*_present(nest))
+        events.arrived(time.time() - float(stamp))
+        found = iter(values.numpy())
+        return tf.nest.map_structure(lambda one: None if one is None else next(found), nest)
+
+
+def _ignored() -> None:
+    pass

@@ -104,7 +104,7 @@ class Dataset:
         Raises:
           UsageError: instead of what nobody foresaw; names the plug-in.
         """
-        who = plugins.origin("dataset_plugin", self.name) or f"--data_name={self.name}"
+        who = self._named()
 
         def failed(line: str) -> UsageError:
             # A defect of a plug-in is one line for its author, not a traceback.
@@ -112,6 +112,10 @@ class Dataset:
 
         with plugins.code(failed, UsageError, BenchmarkError, MemoryError, *foreseen):
             yield
+
+    def _named(self) -> str:
+        """The data set in messages: its plug-in, or the flag."""
+        return plugins.origin("dataset_plugin", self.name) or f"--data_name={self.name}"
 
     def gap(self, subset: str, data_dir: str) -> str | None:
         """Number of missing files of a subset, in words; None if it is complete."""
@@ -136,6 +140,9 @@ class Dataset:
     def _files(self, data_dir: str, subset: str) -> list[Path]:
         with self.own_code():
             files = [Path(path) for path in self.find(data_dir, subset)]
+            absent = next((path for path in files if not path.exists()), None)
+        if absent is not None:
+            raise UsageError(f"{self._named()}: find names {absent}, which does not exist")
         if not files:
             raise FlagError("data_dir", data_dir, f"holds no {self.name} {subset} files")
         return files

@@ -7,7 +7,8 @@ import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from cnnbench.errors import FlagError
+from cnnbench.base.reading import read_file
+from cnnbench.errors import DataError, FlagError, PathError
 
 UNFINISHED = "unfinished-"
 """Start of the name of the folder that files are in until the whole data set is written."""
@@ -19,6 +20,18 @@ _REMEMBERED = 4096
 def reason(error: OSError) -> str:
     """The system's error message, without number and path."""
     return error.strerror or str(error) or type(error).__name__
+
+
+def content_of(path: Path) -> bytes:
+    """The content of a file of examples.
+
+    Raises:
+      DataError: it cannot be read; names the file.
+    """
+    try:
+        return read_file(path)
+    except PathError as error:
+        raise DataError(str(error)) from None
 
 
 @contextlib.contextmanager

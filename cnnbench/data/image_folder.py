@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cnnbench.base.reading import read_text
 from cnnbench.data.folder import reason
 from cnnbench.errors import UsageError
 
@@ -82,6 +83,8 @@ def _scan(
     ignored: list[Path] = []
     found = {split: _class_folders(root, ignored) for split, root in roots.items()}
     names = sorted({path.name for folders in found.values() for path in folders})
+    for name in names:
+        check_name(f"{folder}: class folder", name)
     classes = _read_labels(labels_file) if labels_file else _number(names)
     by_name = {c.name: c for c in classes}
     for name in names:
@@ -145,18 +148,27 @@ def _number(names: Sequence[str]) -> list[ImageClass]:
     return [ImageClass(label, name, name) for label, name in enumerate(names, start=1)]
 
 
+def check_name(what: str, name: str) -> None:
+    """Refuses names of classes that cannot be a line of labels.txt.
+
+    Raises:
+      UsageError: a line break, a control character or another one that is not printable.
+    """
+    # Bytes that are not UTF-8 are in Python's names as surrogates.
+    if not "".join(c for c in name if not "\udc80" <= c <= "\udcff").isprintable():
+        raise UsageError(f"{what} {name!r}: its name has characters that are not printable")
+
+
 def _read_labels(path: Path) -> list[ImageClass]:
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--labels={path}: cannot be read: {error}") from error
+    lines = [line for line in read_text(path, flag="labels").split("\n") if line.strip()]
     classes: list[ImageClass] = []
-    lines = [line for line in lines if line.strip()]
     if lines and lines[0].split()[0] == "background":
         lines = lines[1:]
     for line in lines:
-        name, *words = line.split(maxsplit=1)
+        name, *words = line.split()
+        text = " ".join(words) or name
+        check_name(f"--labels={path}:", name + text)
         if any(c.name == name for c in classes):
             raise UsageError(f"--labels={path}: {name!r} is listed twice")
-        classes.append(ImageClass(len(classes) + 1, name, words[0].strip() if words else name))
+        classes.append(ImageClass(len(classes) + 1, name, text))
     return classes

@@ -75,14 +75,24 @@ def count_examples(files: Sequence[Path], subset: str) -> int:
     Raises:
       DataError: a file is truncated or cannot be opened, or there is no record at all.
     """
-    if len(files) == _PUBLISHED_FILES[subset]:
-        published = PUBLISHED_EXAMPLES[subset]
-        if abs(count_records(files[0]) - published / len(files)) <= 1:
-            return published
-    count = count_all(files)
+    count = sum(records_by_file(files, subset))
     if count == 0:
         raise DataError(f"{files[0].parent}: the {subset} files hold no records")
     return count
+
+
+def records_by_file(files: Sequence[Path], subset: str) -> list[int]:
+    """Records in each file of a subset; of the published ImageNet equal parts of it.
+
+    Raises:
+      DataError: a file is truncated or cannot be opened.
+    """
+    number = len(files)
+    if number == _PUBLISHED_FILES[subset]:
+        published = PUBLISHED_EXAMPLES[subset]
+        if abs(count_records(files[0]) - published / number) <= 1:
+            return [published * (i + 1) // number - published * i // number for i in range(number)]
+    return [count_records(path) for path in files]
 
 
 def missing_shards(files: Sequence[Path]) -> list[str]:

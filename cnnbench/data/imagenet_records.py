@@ -46,7 +46,7 @@ def is_usable_size(shape: Any) -> tf.Tensor:
     Args:
       shape: int32 [3], height, width and channels, as `tf.io.extract_jpeg_shape` reads them.
     """
-    height, width, _ = tf.unstack(tf.cast(shape, tf.int64))
+    height, width, _ = tf.unstack(tf.cast(tf.convert_to_tensor(shape), tf.int64))
     even = (height <= MAX_ASPECT * width) & (width <= MAX_ASPECT * height)
     return even & (height * width <= MAX_PIXELS)
 
@@ -141,6 +141,23 @@ def check_boxes(features: Any) -> int:
     return len(sides[0])
 
 
+def check_size(shape: Any) -> None:
+    """Refuses images that `is_usable_size` refuses.
+
+    Args:
+      shape: int32 [3], height, width and channels.
+
+    Raises:
+      RecordDefect: names the size.
+    """
+    if not bool(is_usable_size(shape)):
+        height, width, _ = map(int, shape)
+        raise RecordDefect(
+            f"the image is {height}x{width}; it must have at most {MAX_PIXELS:,} pixels, "
+            f"and no side more than {MAX_ASPECT} times as long as the other"
+        )
+
+
 def decoded_size(jpeg: bytes) -> tuple[int, int]:
     """Height and width of a JPEG after decoding all of it.
 
@@ -152,13 +169,7 @@ def decoded_size(jpeg: bytes) -> tuple[int, int]:
             kind = "a PNG" if jpeg.startswith(b"\x89PNG") else "no JPEG"
             raise RecordDefect(f"the image is {kind}; cnnbench data make-imagenet writes JPEGs")
         try:
-            shape = tf.io.extract_jpeg_shape(jpeg)
-            if not bool(is_usable_size(shape)):
-                height, width, _ = shape.numpy().tolist()
-                raise RecordDefect(
-                    f"the image is {height}x{width}; it must have at most {MAX_PIXELS:,} pixels, "
-                    f"and no side more than {MAX_ASPECT} times as long as the other"
-                )
+            check_size(tf.io.extract_jpeg_shape(jpeg))
             image = tf.io.decode_jpeg(jpeg, channels=3)
         except tf.errors.InvalidArgumentError as error:
             raise RecordDefect("the JPEG cannot be decoded") from error

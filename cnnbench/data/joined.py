@@ -73,9 +73,13 @@ class JoinedInput(InputSource):
         first = tuple(line for one in found for line in one.first)
         return UnusableRecords(sum(one.count for one in found), first)
 
-    def resume(self, steps: int) -> bool:
+    def passed_over(self, steps: int) -> list[int]:
+        """See `InputSource.passed_over`."""
+        return [count for source in self._sources for count in source.passed_over(steps)]
+
+    def resume(self, steps: int, passed_over: Sequence[int] = ()) -> bool:
         """See `InputSource.resume`."""
-        resumed = [source.resume(steps) for source in self._sources]
+        resumed = [source.resume(steps, passed_over) for source in self._sources]
         return all(resumed)
 
     def restart(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 from collections import defaultdict
@@ -14,10 +13,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from cnnbench.base.reading import document, read_json
 from cnnbench.data import output
 from cnnbench.data.coco_records import MAX_BOXES, PREFIX, CocoObject, serialize
 from cnnbench.data.dataset import SUBSETS
-from cnnbench.data.folder import reason
+from cnnbench.data.image_folder import check_name
 from cnnbench.data.make_imagenet import rgb_jpeg
 from cnnbench.errors import DataError, UsageError
 
@@ -81,11 +81,12 @@ def read_annotations(source: Path) -> Coco:
         if path is None:
             continue
         content = _load(path)
-        own = {int(one["id"]): str(one["name"]) for one in content["categories"]}
+        with document(path, "annotations"):
+            own = _categories(path, content)
+            images, empty = _images(path, content, source, _labels(path, own))
         if categories not in (None, own):
             raise UsageError(f"{path}: has other categories than the annotations for training")
         categories = own
-        images, empty = _images(path, content, source, _labels(path, own))
         empty_boxes += empty
         if subset == "train":
             kept = [one for one in images if any(not o.is_crowd for o in one.objects)]
@@ -136,16 +137,22 @@ def _find(source: Path, name: str) -> Path | None:
 
 
 def _load(path: Path) -> Any:
-    try:
-        content = json.loads(path.read_bytes())
-    except OSError as error:
-        raise UsageError(f"{path}: {reason(error)}") from error
-    except ValueError as error:
-        raise DataError(f"{path}: is no JSON: {error}") from error
+    content = read_json(path)
     for key in ("images", "annotations", "categories"):
         if not isinstance(content, dict) or not isinstance(content.get(key), list):
             raise DataError(f"{path}: holds no list {key!r}")
     return content
+
+
+def _categories(path: Path, content: Any) -> dict[int, str]:
+    found: dict[int, str] = {}
+    for one in content["categories"]:
+        try:
+            found[int(one["id"])] = str(one["name"])
+        except (ArithmeticError, KeyError, TypeError, ValueError) as error:
+            raise DataError(f"{path}: {one!r:.80} is no category: {error}") from error
+        check_name(f"{path}: category", found[int(one["id"])])
+    return found
 
 
 def _labels(path: Path, categories: Mapping[int, str]) -> dict[int, int]:
@@ -165,7 +172,10 @@ def _images(
     one: Any = None
     try:
         for one in content["images"]:
-            files[int(one["id"])] = folder / str(one["file_name"])
+            name = str(one["file_name"])
+            if os.path.basename(name) != name or name in ("", ".", ".."):
+                raise ValueError(f"{name!r} is no name of a file in {folder}")
+            files[int(one["id"])] = folder / name
             sizes[int(one["id"])] = (int(one["height"]), int(one["width"]))
         for one in content["annotations"]:
             made = _object(path, one, sizes, labels)
@@ -173,7 +183,7 @@ def _images(
                 empty += 1
             else:
                 objects[int(one["image_id"])].append(made)
-    except (KeyError, TypeError, ValueError) as error:
+    except (ArithmeticError, KeyError, TypeError, ValueError) as error:
         raise DataError(f"{path}: {one!r:.80} is no entry: {error}") from error
     for number, file in files.items():
         if not file.is_file():

@@ -13,9 +13,10 @@ import tensorflow as tf
 
 from cnnbench.data import output
 from cnnbench.data.dataset import SUBSETS
-from cnnbench.data.folder import reason
+from cnnbench.data.findings import RecordDefect
+from cnnbench.data.folder import content_of
 from cnnbench.data.image_folder import ImageFile, ImageFolder
-from cnnbench.data.imagenet_records import serialize
+from cnnbench.data.imagenet_records import check_size, serialize
 from cnnbench.data.open import IMAGENET
 from cnnbench.errors import DataError, UsageError, first_line
 
@@ -106,25 +107,27 @@ def rgb_jpeg(path: Path) -> RgbJpeg:
     An alpha channel is dropped.
 
     Raises:
-      DataError: not a JPEG or PNG, or damaged; names the file.
+      DataError: not a JPEG or PNG, damaged, or of a size that runs refuse; names the file.
     """
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path}: {reason(error)}") from error
+    content = content_of(path)
     with tf.device("CPU:0"):
         is_jpeg = bool(tf.io.is_jpeg(content))
         if not is_jpeg and not content.startswith(b"\x89PNG\r\n\x1a\n"):
             raise DataError(f"{path}: is neither a JPEG nor a PNG")
+        image: Any
         try:
-            image: Any = (
-                tf.io.decode_jpeg(content, channels=3)
-                if is_jpeg
-                else tf.io.decode_png(content, channels=3)
-            )
-            keep = is_jpeg and int(tf.image.extract_jpeg_shape(content)[2]) == 3
-            if is_jpeg and not keep:
-                image = tf.io.decode_jpeg(content, channels=3, dct_method="INTEGER_ACCURATE")
+            if is_jpeg:
+                shape = tf.io.extract_jpeg_shape(content)
+                check_size(shape)
+                keep = int(shape[2]) == 3
+                method = "" if keep else "INTEGER_ACCURATE"
+                image = tf.io.decode_jpeg(content, channels=3, dct_method=method)
+            else:
+                keep = False
+                image = tf.io.decode_png(content, channels=3)
+                check_size(image.shape)
+        except RecordDefect as defect:
+            raise DataError(f"{path}: {defect}") from None
         except tf.errors.OpError as error:
             kind = "JPEG" if is_jpeg else "PNG"
             raise DataError(f"{path}: the {kind} cannot be decoded") from error

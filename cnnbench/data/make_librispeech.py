@@ -9,10 +9,11 @@ from pathlib import Path
 
 import tensorflow as tf
 
+from cnnbench.base.reading import read_text
 from cnnbench.data import output
 from cnnbench.data.dataset import SUBSETS
 from cnnbench.data.findings import RecordDefect
-from cnnbench.data.folder import reason
+from cnnbench.data.folder import content_of
 from cnnbench.data.librispeech_records import PREFIX, examine, serialize
 from cnnbench.errors import DataError, UsageError
 
@@ -79,12 +80,7 @@ def make_librispeech(
 
 def _utterances(folder: Path) -> Iterator[Utterance]:
     for listing in sorted(folder.glob("*/*/*.trans.txt")):
-        try:
-            lines = listing.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            why = reason(error) if isinstance(error, OSError) else "is no text in UTF-8"
-            raise DataError(f"{listing}: {why}") from error
-        for number, line in enumerate(lines, start=1):
+        for number, line in enumerate(read_text(listing).splitlines(), start=1):
             name, _, text = line.partition(" ")
             where = f"{listing}: line {number}"
             if not text.strip():
@@ -108,10 +104,8 @@ def _write_shard(path: Path, utterances: Sequence[Utterance]) -> None:
 
 def _record(one: Utterance) -> bytes:
     try:
-        record = serialize(one.path.read_bytes(), one.text, one.path.stem)
+        record = serialize(content_of(one.path), one.text, one.path.stem)
         examine(record)
-    except OSError as error:
-        raise DataError(f"{one.path}: {reason(error)}") from error
     except RecordDefect as defect:
         raise DataError(f"{one.path}: {defect} ({one.where})") from defect
     return record

@@ -34,8 +34,8 @@ class Pipeline(abc.ABC):
     Attributes:
       spec: what was asked for.
       num_examples: examples of the subset, over all shards.
-      start: training examples of this shard that an earlier run has had; 0 unless it is set
-        before reading begins.
+      start: training examples of this shard that an earlier run has had, with the records that it
+        skipped among them; 0 unless it is set before reading begins.
       resumable: whether `tower_batches` heeds ``start``.
     """
 
@@ -67,6 +67,11 @@ class Pipeline(abc.ABC):
     def skipped(self) -> UnusableRecords:
         """Records skipped so far by --on_bad_record=skip; none where it does not apply."""
         return UnusableRecords()
+
+    def passed_over(self, examples: int) -> int:
+        """Records skipped since ``start`` before the last of so many training examples."""
+        del examples
+        return 0
 
     def run_dry(self) -> DataError:
         """The reason why the endless training data has ended."""

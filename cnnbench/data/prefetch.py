@@ -44,6 +44,7 @@ class PipelineInput(InputSource):
         self._fresh = False
         self._stop: Callable[[], object] | None = None
         self._waits_since: float | None = None
+        self._passed_over_before = 0
 
     def next(self) -> Step:
         """See `InputSource.next`; the time blocked here is added to ``wait_seconds``."""
@@ -64,9 +65,16 @@ class PipelineInput(InputSource):
         since = self._waits_since
         return {} if since is None else {self.spec.shard_index: time.perf_counter() - since}
 
-    def resume(self, steps: int) -> bool:
+    def passed_over(self, steps: int) -> list[int]:
+        """See `InputSource.passed_over`."""
+        here = self._pipeline.passed_over(steps * self._examples_per_step)
+        return [self._passed_over_before + here]
+
+    def resume(self, steps: int, passed_over: Sequence[int] = ()) -> bool:
         """See `InputSource.resume`."""
-        self._pipeline.start = steps * self._examples_per_step
+        if len(passed_over) == self.spec.num_shards:
+            self._passed_over_before = passed_over[self.spec.shard_index]
+        self._pipeline.start = steps * self._examples_per_step + self._passed_over_before
         return self._pipeline.resumable
 
     @property
@@ -189,8 +197,11 @@ class Steps:
         """The next batch of the pass, filled up with zeros of weight 0."""
         spec = self._pipeline.spec
         with tf.device(self._host):
-            values = next(self._iterator, None)
-            if values is None:
+            # An error at the end would also cancel what other threads run in that process.
+            batch = self._iterator.get_next_as_optional()
+            if batch.has_value():
+                values = batch.get_value()
+            else:
                 values = {e.name: tf.zeros([0, *e.sizes], spec.dtype_of(e)) for e in spec.elements}
             present = int(values[spec.elements[0].name].shape[0])
             missing = spec.batch_per_device - present

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import abc
+import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from cnnbench.data import tfrecord
 from cnnbench.data.findings import RecordDefect, UnusableRecords
-from cnnbench.data.imagenet_files import count_records
+from cnnbench.data.imagenet_files import count_records, records_by_file
 from cnnbench.data.pipeline import Pipeline, PipelineStage, prepared, with_threads
 from cnnbench.data.position import positions_of
 from cnnbench.data.spec import InputSpec
@@ -20,18 +22,23 @@ from cnnbench.errors import DataError, first_line
 from cnnbench.machine.cpu import available_cores
 
 _CYCLE_LENGTH = 10
-_FILE_SHIFT = 2**40  # more records than any file holds
+_MOST_RECORDS = 2**40  # of a file
 _OFFSET = re.compile(r"record at (\d+)")
 _IN_FLIGHT = 1024  # records that may be on their way through decoding at a time, at most
 _EXAMINED = 1000  # skipped records that are looked at again, to see what is wrong with them
 _NAMED = 3
 
+# AutoGraph has nothing to convert here. It writes files, which processes that end without
+# TensorFlow's clean-up, as those of jobs do, would leave behind.
+_UNCONVERTED = tf.autograph.experimental.do_not_convert
+
 
 class RecordPipeline(Pipeline):
     """Interleaves the records of several files, shuffles and decodes them in parallel.
 
-    A record on its way through decoding stands in a ledger (a hash table in the graph), so
-    that an error inside TensorFlow, which names neither file nor record, can be traced.
+    A record on its way through decoding stands in a ledger (a hash table in the graph) by its
+    number in the stream, so that an error inside TensorFlow, which names neither file nor record,
+    can be traced. Records that are skipped stay there.
     """
 
     resumable = True
@@ -49,7 +56,6 @@ class RecordPipeline(Pipeline):
             self._undamaged = tf.Variable(tf.zeros([len(self._files)], tf.int64))
             self._last_used = tf.Variable(0, dtype=tf.int64)
         self._begun: list[tf.Variable] = []  # what the graphs of data sets refer to
-        self._damaged: dict[int, str] = {}
 
     @abc.abstractmethod
     def decode(self, record: tf.Tensor, position: tf.Tensor) -> Mapping[str, tf.Tensor]:
@@ -87,6 +93,7 @@ class RecordPipeline(Pipeline):
             *super().stages(),
         ]
 
+    @_UNCONVERTED
     def _examples(self) -> tf.data.Dataset:
         records = self._records().enumerate(self.start)
         if not self._skips:
@@ -101,7 +108,7 @@ class RecordPipeline(Pipeline):
 
     def _mapped(self, dataset: tf.data.Dataset, function: Callable[..., Any]) -> tf.data.Dataset:
         return dataset.map(
-            tf.autograph.experimental.do_not_convert(function),
+            function,
             # Two for a thread, so that none waits for the one whose turn it is. Left to tune it,
             # tf.data settles for fewer (docs/history_of_decisions.md).
             num_parallel_calls=2 * (self.spec.datasets_num_private_threads or available_cores()),
@@ -134,23 +141,38 @@ class RecordPipeline(Pipeline):
         records = records.shuffle(buffer, seed=spec.seed).repeat()
         return records.skip(self.start) if self.start else records
 
-    @property
-    def _whole_files(self) -> bool:
-        """Whether this shard has all records of some files; otherwise some of all files."""
+    def _parts(self) -> list[tuple[int, int, int]]:
+        """Records of this shard in one pass: file, first record there, the one behind the last.
+
+        Numbered through all files, the training records of a shard are consecutive, and shards
+        differ by one record at most. Files of which a shard has none are not opened.
+        """
         spec = self.spec
-        fit = spec.shard_files or len(self._files) % spec.num_shards == 0
-        return spec.training and fit
+        shards, shard = spec.num_shards, spec.shard_index
+        files = range(len(self._files))
+        if not spec.training or shards == 1:
+            return [(file, 0, _MOST_RECORDS) for file in files]
+        if spec.shard_files:
+            return [(file, 0, _MOST_RECORDS) for file in files[shard::shards]]
+        ends = list(itertools.accumulate(records_by_file(self._files, spec.subset)))
+        low, high = (ends[-1] * one // shards for one in (shard, shard + 1))
+        # To the end of a file, whose records need not have been counted.
+        return [
+            (file, max(low - begin, 0), _MOST_RECORDS if end <= high else high - begin)
+            for file, (begin, end) in enumerate(itertools.pairwise([0, *ends]))
+            if max(low, begin) < min(high, end)
+        ]
 
     def _records_per_pass(self) -> int:
-        """Training records of this shard; counted if it reads parts of files."""
-        shards, shard = self.spec.num_shards, self.spec.shard_index
-        if shards == 1:
+        """Training records of this shard; counted where there are several."""
+        if self.spec.num_shards == 1:
             return self.num_examples
-        if self._whole_files:
-            return sum(map(count_records, self._files[shard::shards]))
-        counts = map(count_records, self._files)
-        return sum(len(range((shard - file) % shards, n, shards)) for file, n in enumerate(counts))
+        return sum(
+            len(range(count_records(self._files[file]))[first:stop])
+            for file, first, stop in self._parts()
+        )
 
+    @_UNCONVERTED
     def _one_pass(self, behind: int = 0) -> tf.data.Dataset:
         """(file number, record number, record) of this shard.
 
@@ -160,9 +182,8 @@ class RecordPipeline(Pipeline):
             elements came before, not on what the elements were.
         """
         spec = self.spec
-        files = tf.data.Dataset.range(len(self._files))
-        if self._whole_files:
-            files = files.shard(spec.num_shards, spec.shard_index)
+        parts = np.array(self._parts(), np.int64).reshape(-1, 3)
+        files = tf.data.Dataset.from_tensor_slices(tuple(parts.T))
         if spec.training:
             files = files.shuffle(len(self._files), seed=spec.seed)
         if not behind:
@@ -176,11 +197,9 @@ class RecordPipeline(Pipeline):
             return tf.data.Dataset.from_tensors(blank).repeat(count)
 
         blank = (tf.constant(-1, tf.int64), tf.constant(-1, tf.int64), tf.constant(""))
-        first = tf.data.Dataset.from_tensors((blank,)).flat_map(
-            tf.autograph.experimental.do_not_convert(blanks)
-        )
+        first = tf.data.Dataset.from_tensors((blank,)).flat_map(blanks)
         # A filter, so that the order of the files is drawn for these iterations too.
-        return first.concatenate(self._read_in_turn(files.filter(lambda _: begun > behind)))
+        return first.concatenate(self._read_in_turn(files.filter(lambda *_: begun > behind)))
 
     def _read_in_turn(self, files: tf.data.Dataset) -> tf.data.Dataset:
         """The records of this shard in these files, by number."""
@@ -191,21 +210,15 @@ class RecordPipeline(Pipeline):
             num_parallel_calls=tf.data.AUTOTUNE,
             deterministic=self._in_order,
         )
-        if spec.num_shards == 1 or self._whole_files:
-            return records
-        if not spec.training:
-            return records.shard(spec.num_shards, spec.shard_index)
-        # By number, not by turn: which records are ours must not depend on the reading order.
-        return records.filter(
-            lambda file, record, _: (file + record) % spec.num_shards == spec.shard_index
-        )
+        return records if spec.training else records.shard(spec.num_shards, spec.shard_index)
 
-    def _read(self, file: tf.Tensor) -> tf.data.Dataset:
+    def _read(self, file: tf.Tensor, first: tf.Tensor, stop: tf.Tensor) -> tf.data.Dataset:
         records = tf.data.TFRecordDataset(tf.gather(self._paths, file))
         if self._skips:
             records = self._with_those_behind_damage(file, records)
         else:
             records = records.enumerate()
+        records = records.skip(first).take(stop - first)
         ahead = self.spec.datasets_parallel_interleave_prefetch
         if ahead:
             records = records.prefetch(ahead)
@@ -214,7 +227,7 @@ class RecordPipeline(Pipeline):
     def _with_those_behind_damage(
         self, file: tf.Tensor, records: tf.data.Dataset
     ) -> tf.data.Dataset:
-        """Records of a file with their numbers, without damaged ones.
+        """Records of a file with their numbers; damaged ones have them inverted, below 0.
 
         TensorFlow's reader ends at the first damage. From there on ours goes on, which is slower.
         """
@@ -234,21 +247,22 @@ class RecordPipeline(Pipeline):
     def _read_behind_damage(self, file: Any) -> Iterator[tuple[int, bytes]]:
         undamaged = int(self._undamaged[int(file)].numpy())
         for number, data in tfrecord.read_on(self._files[file], undamaged):
-            if isinstance(data, DataError):
-                self._damaged[int(file) * _FILE_SHIFT + number] = str(data)
-            else:
-                yield number, data
+            yield (~number, b"") if isinstance(data, DataError) else (number, data)
 
     def _decoded(
         self, turn: tf.Tensor, record: tuple[tf.Tensor, tf.Tensor, tf.Tensor]
     ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         file, number, data = record
-        key = file * _FILE_SHIFT + number
-        with tf.control_dependencies([self._ledger.insert(key, turn)]):
+        undamaged = number >= 0
+        key = file * _MOST_RECORDS + tf.where(undamaged, number, ~number)
+        with tf.control_dependencies([self._ledger.insert(turn, key)]):
             data = tf.identity(data)
+        if self._skips:
+            with tf.control_dependencies([require(undamaged, "the record is damaged")]):
+                data = tf.identity(data)
         example = self.decode(data, positions_of(turn, self.spec))
         with tf.control_dependencies(list(example.values())):
-            done = self._ledger.remove(tf.reshape(key, [1]))
+            done = self._ledger.remove(tf.reshape(turn, [1]))
         with tf.control_dependencies([done]):
             return tf.identity(turn), {name: tf.identity(x) for name, x in example.items()}
 
@@ -271,7 +285,7 @@ class RecordPipeline(Pipeline):
             if defect is not None:
                 return defect
         if len(keys) == 1:
-            file, number = divmod(keys[0], _FILE_SHIFT)
+            file, number = divmod(keys[0], _MOST_RECORDS)
             return DataError(f"{self._files[file]}: record {number}: {first_line(error)}")
         return None
 
@@ -279,7 +293,7 @@ class RecordPipeline(Pipeline):
         """See `Pipeline.skipped`."""
         if not self._skips:
             return UnusableRecords()
-        found = dict(self._damaged)
+        found = {}
         keys = self._in_decoding()
         for key in keys[:_EXAMINED]:
             defect = self._defect(key)
@@ -287,6 +301,18 @@ class RecordPipeline(Pipeline):
                 found[key] = str(defect)
         lines = [found[key] for key in sorted(found)]
         return UnusableRecords(len(found) + len(keys[_EXAMINED:]), tuple(lines[:_NAMED]))
+
+    def passed_over(self, examples: int) -> int:
+        """See `Pipeline.passed_over`."""
+        with tf.device(self.spec.host):
+            turns, _ = self._ledger.export()
+        # Behind the last example are those in progress, and what was skipped later.
+        skipped = 0
+        for turn in sorted(turns.numpy().tolist()):
+            if turn - self.start >= examples + skipped:
+                break
+            skipped += 1
+        return skipped
 
     def run_dry(self) -> DataError:
         """See `Pipeline.run_dry`."""
@@ -296,12 +322,12 @@ class RecordPipeline(Pipeline):
     def _in_decoding(self) -> list[int]:
         """Keys of the records whose decoding has begun but not succeeded."""
         with tf.device(self.spec.host):
-            keys, _ = self._ledger.export()
-        return sorted(keys.numpy().tolist())
+            _, keys = self._ledger.export()
+        return sorted(set(keys.numpy().tolist()))
 
     def _defect(self, key: int) -> DataError | None:
         """Defect of a record; None if there is none."""
-        file, number = divmod(key, _FILE_SHIFT)
+        file, number = divmod(key, _MOST_RECORDS)
         path = self._files[file]
         try:
             self.examine(tfrecord.find_record(path, number))

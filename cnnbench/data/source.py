@@ -113,11 +113,21 @@ class InputSource(abc.ABC):
         """Records skipped so far; see `Pipeline.skipped`."""
         return UnusableRecords()
 
-    def resume(self, steps: int) -> bool:
+    def passed_over(self, steps: int) -> list[int]:
+        """Records that each shard read here skipped before the end of a step.
+
+        Args:
+          steps: of training, delivered here; those of earlier runs come on top (`resume`).
+        """
+        del steps
+        return []
+
+    def resume(self, steps: int, passed_over: Sequence[int] = ()) -> bool:
         """Continues after this many steps of an earlier run; to be called before the first `next`.
 
         Args:
           steps: of training, each with a global batch of the size of this run's.
+          passed_over: records skipped by then, of every shard; 0 if it is of other shards.
 
         Returns:
           Whether it does; otherwise `next` begins with the first batch of all. Synthetic data has

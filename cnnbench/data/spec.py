@@ -44,8 +44,8 @@ class InputSpec:
       num_shards: processes that share the data; each sees its own part.
       shard_index: which part is read. Of synthetic data it says which rows of the global batch
         of all shards are made.
-      shard_files: whether training shards are whole files even where some get more than others.
-        Otherwise they are where the files divide evenly, and else of records.
+      shard_files: whether training shards are whole files, where some may get more than others.
+        Otherwise they are equal parts of all records.
       host: the CPU that reads and prepares, "CPU:0" of this process or the full string of
         another's.
       shuffle_buffer: records among which a training record is drawn.

@@ -199,12 +199,6 @@ def _check_optimizer(params: Params) -> Refusals:
 
 
 def _check_runtime(params: Params) -> Refusals:
-    if params.device == "cpu" and params.data_format == "NCHW":
-        yield (
-            "data_format",
-            "works on the CPU only where oneDNN replaces TensorFlow's own kernels; "
-            "use NHWC or auto, or --device=gpu",
-        )
     if params.per_gpu_thread_count and params.gpu_thread_mode == "global":
         yield "per_gpu_thread_count", "needs --gpu_thread_mode=gpu_private or gpu_shared"
     if not params.gpu_indices:

@@ -32,7 +32,7 @@ def agreed_facts(params: object, specs: Iterable[FlagSpec] = FLAGS) -> dict[str,
     """Facts that must be equal in all processes, for `cnnbench.run.cluster.handshake.meet`.
 
     Args:
-      params: validated.
+      params: values by flag, validated.
 
     Returns:
       Texts by name; flags with two dashes.
@@ -43,6 +43,13 @@ def agreed_facts(params: object, specs: Iterable[FlagSpec] = FLAGS) -> dict[str,
     versions = packages(Host())
     flags = {f"--{s.name}": s.text(getattr(params, s.name)) for s in specs if s.name not in _OWN}
     return {**{name: str(versions[name]) for name in _VERSIONS}, **flags}
+
+
+def digest_of(value: object) -> str:
+    """A digest of plain data, for facts too long to be shown."""
+    import hashlib  # late: --help has no use for it
+
+    return hashlib.sha256(repr(value).encode()).hexdigest()[:16]
 
 
 def with_job_from_env(params: Params, environ: Mapping[str, str]) -> Params:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cnnbench.base.text.numbers import parse_integer, parse_number
 from cnnbench.errors import FlagError
 
 _METADATA = "cnnbench.flag"
@@ -28,10 +29,6 @@ def _boolean(text: str) -> bool:
         return _BOOLEANS[text.lower()]
     except KeyError:
         raise ValueError(text) from None
-
-
-def _integer(text: str) -> int:
-    return int(text, 16) if text[:2].lower() == "0x" else int(text)
 
 
 @dataclass(frozen=True)
@@ -53,10 +50,12 @@ class _Kind:
 
 _SINGLE = {
     "boolean": _Kind(bool, "true or false", _boolean),
-    "integer": _Kind(int, "an integer", _integer, 2**31 - 1),
-    "number": _Kind(float, "a number", float, 3.4028235e38),
+    "integer": _Kind(int, "an integer", parse_integer, 2**31 - 1),
+    "number": _Kind(float, "a finite number", parse_number, 3.4028235e38),
     "string": _Kind(str, "a string", str),
 }
+# As scripts write a string that is empty, with quotes that the shell does not remove.
+_EMPTY = ("''", '""')
 _LISTS = {"integers": "integer", "numbers": "number"}
 _KINDS: dict[Any, str] = {
     **{kind.type: name for name, kind in _SINGLE.items()},
@@ -162,12 +161,24 @@ class FlagSpec(_Limits):
             return tuple(self._read(part.strip(), text) for part in parts)
         if "\0" in text:  # from a file: no path has one
             raise FlagError(self.name, text.replace("\0", "\\0"), "must have no null character")
+        if self.kind == "string" and text in _EMPTY:
+            return None if self.optional else ""
         if self.kind == "string" and self.optional and not text.strip():
             if self.empty_is_none:
                 return None
             raise FlagError(self.name, text, "is empty; give a value or leave the flag out")
         value = self.normalise(self._read(text, text))
         return value if self.parser is None or value is None else self.parser(value)
+
+    def read(self, value: Any) -> Any:
+        """A value given from Python: text for another type as on the command line, normalised.
+
+        Raises:
+          FlagError: the text does not spell such a value.
+        """
+        if isinstance(value, str) and (self.parser is not None or self.kind != "string"):
+            value = self.parse(value)
+        return self.normalise(value)
 
     def normalise(self, value: Any) -> Any:
         """Brings a value into the form it is stored in; leaves values of a wrong type alone."""
@@ -229,19 +240,15 @@ class FlagSpec(_Limits):
     def _read(self, text: str, whole: str) -> Any:
         """Parses a value or item; `whole` is the text to show in an error."""
         try:
-            value = self._single.read(text)
+            return self._single.read(text)
         except ValueError:
             raise FlagError(self.name, whole, f"must be {self._kind_text}") from None
-        if isinstance(value, float) and not math.isfinite(value):
-            raise FlagError(self.name, whole, "must be a finite number")
-        return value
 
     def _fault(self, item: Any) -> str:
         """The reason why a value or item is refused, or ''."""
-        if type(item) is not self._single.type:
+        is_finite = type(item) is not float or math.isfinite(item)
+        if type(item) is not self._single.type or not is_finite:
             return f"must be {self._kind_text}"
-        if type(item) is float and not math.isfinite(item):
-            return "must be a finite number"
         if (
             self.maximum is None
             and isinstance(item, int | float)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
+from cnnbench.base.jobs.job import is_address
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags.cluster import coordinated
 from cnnbench.flags.declare import specs_of
@@ -25,6 +26,8 @@ _SPECS = {spec.name: spec for spec in FLAGS}
 
 def _check_cluster(params: Params) -> Refusals:
     mode, job_name = params.update_mode, params.job_name
+    if params.rendezvous is not None and not is_address(params.rendezvous):
+        yield "rendezvous", "is no host:port"
     hosts = ("worker_hosts", "ps_hosts", "controller_host")
     given = [name for name in hosts if getattr(params, name)]
     if given and not job_name:

@@ -40,8 +40,6 @@ class OptimizerSpec:
         of each group of variables that are updated together.
       fixed: values by argument.
       linear: whether w changes by a multiple of lr g, so that a factor of g can be one of lr.
-      with_decay: the proximal form of plain descent, which updates by g + d w in place of g (for
-        float32 on CPUs); "" if there is none.
       refuses_fp16: why its variables cannot be float16; "" if they can.
       normal_in_fp16: flags whose values must be normal numbers in the dtype of the variables.
     """
@@ -56,7 +54,6 @@ class OptimizerSpec:
     powers: Mapping[str, str] = field(default_factory=dict)
     fixed: Mapping[str, Any] = field(default_factory=dict)
     linear: bool = False
-    with_decay: str = ""
     refuses_fp16: str = ""
     normal_in_fp16: tuple[str, ...] = ()
 
@@ -64,6 +61,10 @@ class OptimizerSpec:
     def flags(self) -> tuple[str, ...]:
         """Names of the flags that only this optimizer reads."""
         return tuple(dict.fromkeys((*self.constants.values(), *self.powers.values())))
+
+    def values(self, params: object) -> dict[str, float]:
+        """Values of its flags, by name, from an object that has all flags."""
+        return {flag: getattr(params, flag) for flag in self.flags}
 
 
 _ALL = (
@@ -82,7 +83,6 @@ _ALL = (
         rate="alpha",
         gradient="delta",
         linear=True,
-        with_decay="ResourceApplyProximalGradientDescent",
     ),
     OptimizerSpec(
         name="rmsprop",

@@ -41,13 +41,13 @@ class Params(
 
     Values are brought into one form (device names in lower case, whole numbers for number
     flags as floats, ``use_fp16`` equal to ``precision == "fp16"``), but only ``validate``
-    refuses bad ones. Flags that have a parser hold what it makes, and take the text that it
-    parses. Old names and obsolete flags are accepted with a warning, as the command line accepts
-    them with a notice. An unknown name is a TypeError.
+    refuses bad ones. Text for a flag of another type is read as on the command line. Old names and
+    obsolete flags are accepted with a warning, as the command line accepts them with a notice. An
+    unknown name is a TypeError.
 
     Raises:
-      FlagError: a text that its parser refuses; a value of an obsolete flag that it could not
-        have; a flag by both its names.
+      FlagError: a text that spells no value of its flag; a value of an obsolete flag that it could
+        not have; a flag by both its names.
     """
 
     validated = False
@@ -55,9 +55,7 @@ class Params(
 
     def __post_init__(self) -> None:
         for spec in FLAGS:
-            value = getattr(self, spec.name)
-            parsed = spec.parse(value) if spec.parser and isinstance(value, str) else value
-            object.__setattr__(self, spec.name, spec.normalise(parsed))
+            object.__setattr__(self, spec.name, spec.read(getattr(self, spec.name)))
         if self.precision == "fp16" and self.use_fp16 is False:
             object.__setattr__(self, "use_fp16", True)
         elif self.use_fp16 is True and self.precision == "fp32":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import io
 import itertools
 import os
@@ -13,7 +12,8 @@ from typing import Any
 from absl import flags
 
 from cnnbench.base.jobs.resolve import mpi_ranks
-from cnnbench.base.reading import read_file
+from cnnbench.base.reading import read_text
+from cnnbench.base.text.messages import nearest
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags.checks import check_each, check_fp16, validate
 from cnnbench.flags.cluster import ADDRESSES, with_job_from_env
@@ -23,7 +23,12 @@ from cnnbench.flags.params import FLAGS, Params
 from cnnbench.flags.retired import OBSOLETE, REMOVED, RENAMED, obsolete_notices, renamed_notices
 
 _FLAG_FILE = "flagfile"
-_MOST_NESTED, _MOST_MIB = 64, 16
+_MOST_NESTED = 64
+
+_OF_JOBS = {
+    **dict.fromkeys(("workers", "ps", "controller"), "launch, ab, explain and tune"),
+    "towers": "launch; --num_gpus sets those of a worker",
+}
 
 HOROVOD = "horovod"
 """The mode of the ancestor that needs no Horovod here."""
@@ -145,6 +150,8 @@ def parse_command(
     """
     by_name = {spec.name: spec for spec in specs}
     values, _, leftovers = _split(argv, by_name, mixed=True)
+    if "" in leftovers[: leftovers.index("--") if "--" in leftovers else None]:
+        raise UsageError("an argument is empty; is a variable of the shell not set?")
     return _given(values, by_name, choices=True), tuple(leftovers)
 
 
@@ -210,12 +217,8 @@ def _lines_of(path: str, around: tuple[str, ...]) -> Iterator[str]:
     file = os.path.expanduser(path)
     if len(around) >= _MOST_NESTED:
         raise FlagError(_FLAG_FILE, path, f"is nested deeper than {_MOST_NESTED} flag files")
-    try:
-        real = os.path.realpath(file)
-        text = "" if real in around else read_file(file, _MOST_MIB).decode("utf-8")
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
-        raise FlagError(_FLAG_FILE, path, f"cannot be read: {reason}") from None
+    text = read_text(file, flag=_FLAG_FILE)
+    real = os.path.realpath(file)
     if real in around:
         raise FlagError(_FLAG_FILE, path, "leads back to itself")
     for line in io.StringIO(text, newline=None):
@@ -254,9 +257,11 @@ def _unknown_flag(name: str, known: dict[str, FlagSpec]) -> str:
         return f"--{name}: only a boolean has a --no form, write --{name[2:]}=value"
     if name in REMOVED:
         return f"--{name} was removed; {REMOVED[name]}"
+    if name in _OF_JOBS:
+        return f"--{name} is no flag of a run, but of cnnbench {_OF_JOBS[name]}"
     switches = (f"no{n}" for n, spec in known.items() if spec.kind == "boolean")
-    close = difflib.get_close_matches(name, [*known, *switches], n=1)
-    hint = f"; did you mean --{close[0]}?" if close else "; cnnbench run --help lists those of runs"
+    close = nearest(name, [*known, *switches])
+    hint = f"; did you mean --{close}?" if close else "; cnnbench run --help lists those of runs"
     return f"unknown flag --{name}{hint}"
 
 

@@ -20,6 +20,7 @@ T = TypeVar("T")
 
 _GPU_TRACKER = "TensorFlow 2 schedules GPU kernels by itself; leave it out."
 _TENSORRT = "TensorFlow is built without TensorRT; use --freeze_when_forward_only and --precision."
+_SHARED_GPU = "Use --allow_growth to share a GPU between processes."
 _OPENMP = "TensorFlow's CPU kernels run on its own threads: use --num_intra_threads."
 
 
@@ -37,9 +38,8 @@ class ObsoleteParams:
     sync_on_finish: bool = flag(False, "Every timed step is waited for in any case; leave it out.")
     use_numa_affinity: bool = flag(False, "Start cnnbench under numactl --cpunodebind instead.")
     force_gpu_compatible: bool = flag(False, "Use --datasets_use_prefetch, which is on by default.")
-    gpu_memory_frac_for_testing: float = flag(
-        0.0, "Use --allow_growth to share a GPU between processes.", minimum=0
-    )
+    gpu_memory_frac_for_testing: float = flag(0.0, _SHARED_GPU, minimum=0)
+    gpu_mem_fraction: float = flag(0.0, _SHARED_GPU, minimum=0)
     timestamped_allocator: bool = flag(False, "Set TF_GPU_ALLOCATOR=cuda_malloc_async instead.")
     gpu_kt_max_interval: int = flag(0, _GPU_TRACKER)
     gpu_kt_max_bytes: int = flag(0, _GPU_TRACKER)
@@ -91,7 +91,7 @@ def obsolete_notices(given: Mapping[str, Any]) -> tuple[str, ...]:
     Raises:
       FlagError: a value that the flag could not have.
     """
-    values = {spec: spec.normalise(given[spec.name]) for spec in OBSOLETE if spec.name in given}
+    values = {spec: spec.read(given[spec.name]) for spec in OBSOLETE if spec.name in given}
     for spec, value in values.items():
         spec.check(value)
     return tuple(

@@ -8,12 +8,12 @@ becomes larger than the few per cent that a comparison of runs can detect.
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from cnnbench.base.text.messages import nearest
 from cnnbench.errors import FlagError
 from cnnbench.machine.gpu import GpuView, new_processes, process_names
 from cnnbench.machine.sampling import CounterChanges
@@ -45,8 +45,8 @@ def parse_quiet(text: str, flag: str = "quiet_conditions") -> frozenset[str]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         if name != ALL and name not in CONDITIONS:
-            close = difflib.get_close_matches(name, [*CONDITIONS, ALL], n=1)
-            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(CONDITIONS)}"
+            close = nearest(name, [*CONDITIONS, ALL])
+            hint = f"did you mean {close}?" if close else f"there are {', '.join(CONDITIONS)}"
             raise FlagError(flag, text, f"{name!r} is no condition; {hint}")
     return frozenset(CONDITIONS if ALL in names else names)
 
@@ -75,12 +75,9 @@ class RunFlags:
 
     Attributes:
       on_gpu: whether the towers are on GPUs.
-      num_devices: towers.
       intra_threads: threads within an operation; 0 is TensorFlow's own choice, one per
         usable CPU.
       intra_threads_given: whether the user chose them.
-      batch_size: images per device and step.
-      gpu_indices: as given.
     """
 
     on_gpu: bool = False
@@ -97,8 +94,6 @@ class Situation:
 
     Attributes:
       facts: about the machine, see `cnnbench.machine.facts`.
-      interval: what happened while the run started, or in its timed loop.
-      flags: of the run.
       gpus: state of the GPUs at the end of the interval.
       gpus_before: at its beginning; only of interest after the loop.
     """

@@ -30,8 +30,6 @@ class Counter:
     """A counter of joules.
 
     Attributes:
-      name: for people.
-      on_gpu: whether it is a GPU's.
       read: joules since some time; None if unreadable.
       range_joules: value at which it wraps around to zero; None if it does not.
       longest_seconds: time in which it cannot wrap around more than once.
@@ -54,12 +52,7 @@ class Energy:
 
 
 class EnergyMeter:
-    """Reads all counters at two moments.
-
-    Args:
-      counters: see `rapl_counters` and `nvml_counters`.
-      clock: seconds, monotonic.
-    """
+    """Reads all counters at two moments."""
 
     def __init__(
         self, counters: Sequence[Counter], clock: Callable[[], float] = time.monotonic

@@ -21,11 +21,7 @@ SECTIONS: tuple[tuple[str, tuple[FactGroup, ...]], ...] = (
 
 
 def collect(host: Host | None = None) -> dict[str, Fact]:
-    """All facts that can be read, by name.
-
-    Args:
-      host: where to read; this machine and process if None.
-    """
+    """All facts that can be read, by name."""
     sections = collect_by_section(host)
     return {name: fact for facts in sections.values() for name, fact in facts.items()}
 

@@ -40,11 +40,7 @@ class GitError(Exception):
 
 
 def command(folder: str | Path | None = None) -> list[str]:
-    """Prefix of a git command without hooks and file system monitor.
-
-    Args:
-      folder: in the repository; the working directory if None.
-    """
+    """Prefix of a git command without hooks and file system monitor."""
     place = [] if folder is None else ["-C", str(folder)]
     return ["git", *place, *_NO_PROGRAMS]
 
@@ -53,8 +49,6 @@ def git(*arguments: str, folder: str | Path | None = None, timeout: float = 60.0
     """Standard output of a reading git command, stripped.
 
     Args:
-      *arguments: of git; a command that compares contents of files would run filters.
-      folder: in the repository; the working directory if None.
       timeout: in seconds.
 
     Raises:
@@ -83,15 +77,8 @@ def state(folder: str | Path | None = None, timeout: float = 10.0) -> tuple[str,
 
     Files with a filter, such as those of Git LFS, and changes within submodules do not count.
 
-    Args:
-      folder: in a working tree; the working directory if None.
-      timeout: in seconds.
-
     Returns:
       None before the first commit.
-
-    Raises:
-      GitError: as `git` does.
     """
     lines = git(*_STATUS, folder=folder, timeout=timeout).splitlines()
     commits = [line.removeprefix(_OID) for line in lines if line.startswith(_OID)]

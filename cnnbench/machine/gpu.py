@@ -7,9 +7,11 @@ Everything is read by NVML, through the module pynvml (nvidia-ml-py, part of the
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib
 import os
 import re
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -35,21 +37,26 @@ _SM_CLOCK = 1
 _THERMAL_POLICY = 1
 
 
-def driver_loaded(host: Host) -> bool:
-    """Whether the NVIDIA kernel module is loaded."""
-    return host.text("proc/driver/nvidia/version") is not None
+EMULATED = "EMULATED_GPU"
+"""Name of emulated GPUs, which compute on the host's CPUs, in NVML and in TensorFlow."""
+
+EMULATED_NOTICE = "the GPUs are emulated on the host's CPUs: times are no measurements"
+"""What a run on such GPUs tells its user."""
 
 
 @contextlib.contextmanager
 def nvml(host: Host) -> Iterator[Any]:
     """The initialised module pynvml; None without driver, module or library."""
-    module: Any = None
-    if driver_loaded(host):
-        try:
-            module = host.modules.get("pynvml") or importlib.import_module("pynvml")
-            module.nvmlInit()
-        except Exception:  # NVMLError, where the library is missing or too old
-            module = None
+    try:
+        if host.modules is sys.modules:
+            ctypes.CDLL("libnvidia-ml.so.1")  # fails much sooner than pynvml, which needs it
+            # Also one that another thread has not yet loaded fully.
+            module = importlib.import_module("pynvml")
+        else:
+            module = host.modules["pynvml"]
+        module.nvmlInit()
+    except Exception:  # NVMLError, where driver or library are missing or too old
+        module = None
     try:
         yield module
     finally:
@@ -106,7 +113,7 @@ def nvml_facts(host: Host) -> Facts:
         limits = each(module.nvmlDeviceGetPowerManagementLimit)
         persistence = each(module.nvmlDeviceGetPersistenceMode)
         return {
-            "gpu_names": [_text(name) for name in each(module.nvmlDeviceGetName)],
+            **_named([_text(name) for name in each(module.nvmlDeviceGetName)]),
             "gpu_driver": None if driver is None else _text(driver),
             "gpu_power_limits_watts": [f"{milliwatts / 1000:.2f}" for milliwatts in limits],
             "gpu_max_clocks_mhz": [
@@ -116,17 +123,23 @@ def nvml_facts(host: Host) -> Facts:
         }
 
 
-def gpu_memory(host: Host | None = None) -> Memory | None:
-    """Memory of the smallest GPU; None without NVML.
+def gpu_memory(
+    gpu_indices: str = "", num_gpus: int | None = None, host: Host | None = None
+) -> Memory | None:
+    """Memory of the GPU of a run that has least to spare; None without NVML.
 
     Args:
-      host: where to read; this machine if None.
+      gpu_indices, num_gpus: the flags, see `gpus_of_run`; all visible GPUs if None.
     """
-    with nvml(Host() if host is None else host) as module:
+    host = Host() if host is None else host
+    with nvml(host) as module:
         found = [] if module is None else handles(module)
-        told = [ask(module.nvmlDeviceGetMemoryInfo, handle) for handle in found]
+        uuids = [uuid_of(module, handle) for handle in found]
+        count = len(found) if num_gpus is None else num_gpus
+        mine = gpus_of_run(uuids, host.environ, gpu_indices, count)
+        told = [ask(module.nvmlDeviceGetMemoryInfo, found[i]) for i in mine]
         sizes = [Memory(int(one.total), int(one.free)) for one in told if one is not None]
-    return min(sizes, key=lambda one: one.total, default=None)
+    return min(sizes, key=lambda one: one.available, default=None)
 
 
 def visible_to_tensorflow(host: Host) -> Facts:
@@ -140,12 +153,16 @@ def visible_to_tensorflow(host: Host) -> Facts:
     ]
     capabilities = [d["compute_capability"] for d in details if "compute_capability" in d]
     return {
-        "gpu_names": [d["device_name"] for d in details if "device_name" in d],
+        **_named([d["device_name"] for d in details if "device_name" in d]),
         "gpu_compute_capabilities": [".".join(map(str, pair)) for pair in capabilities],
         "tensor_float_32": (
             bool(tf.config.experimental.tensor_float_32_execution_enabled()) if details else None
         ),
     }
+
+
+def _named(names: list[str]) -> Facts:
+    return {"gpu_names": names, "emulated_gpus": True if EMULATED in names else None}
 
 
 GROUPS: tuple[FactGroup, ...] = (driver_files, nvml_facts, visible_to_tensorflow)
@@ -156,8 +173,6 @@ class GpuState:
     """The state of one GPU; None where unknown.
 
     Attributes:
-      index: the driver's number of it.
-      uuid: its permanent name.
       sm_clock_mhz: clock of its multiprocessors.
       throttle_reasons: why its clock is lowered, of `THROTTLE_REASONS`.
       processes: names of the processes that compute on it, by process id.
@@ -207,7 +222,7 @@ def visible_gpus(host: Host) -> list[str]:
     visible = host.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return [part.strip() for part in visible.split(",") if part.strip()]
-    return [str(number) for number in range(_gpu_count(host))]
+    return [str(number) for number in range(gpu_count(host))]
 
 
 def share_of_gpus(host: Host, index: int, count: int) -> str | None:
@@ -225,7 +240,8 @@ def share_of_gpus(host: Host, index: int, count: int) -> str | None:
     return ",".join(share) if len(share) == count else None
 
 
-def _gpu_count(host: Host) -> int:
+def gpu_count(host: Host) -> int:
+    """GPUs of the machine, by NVML or, without it, the driver's files."""
     with nvml(host) as module:
         if module is not None:
             return len(handles(module))
@@ -287,7 +303,6 @@ class GpuView:
 
         Args:
           states: of all GPUs, in the driver's order.
-          environ, gpu_indices, num_gpus: see `gpus_of_run`.
         """
         uuids = [state.uuid for state in states]
         return cls(tuple(states), gpus_of_run(uuids, environ, gpu_indices, num_gpus))
@@ -333,13 +348,6 @@ def new_processes(before: GpuState | None, after: GpuState) -> dict[int, str]:
 
     Inside a container the driver knows this process by another number. So where its own
     number is missing and one process is new, that one is taken for this.
-
-    Args:
-      before: the earlier state; None if unknown.
-      after: the later state of the same GPU.
-
-    Returns:
-      Names by process id.
     """
     known = {} if before is None else before.processes or {}
     new = {pid: name for pid, name in after.others.items() if pid not in known}

@@ -19,7 +19,6 @@ class Host:
 
     Attributes:
       root: of the file system that /proc and /sys are under.
-      environ: environment variables.
       modules: Python modules loaded so far.
     """
 
@@ -45,9 +44,6 @@ FactGroup: TypeAlias = Callable[[Host], Facts]
 
 def gather(groups: Iterable[FactGroup], host: Host) -> dict[str, Fact]:
     """Facts of all groups, as far as readable.
-
-    Args:
-      groups: functions that read facts; one that raises adds none.
 
     Returns:
       Facts by name, without empty ones.

@@ -25,11 +25,7 @@ class Memory:
 
 
 def main_memory(host: Host | None = None) -> Memory | None:
-    """Total and free main memory; None if unknown.
-
-    Args:
-      host: where to read; this machine if None.
-    """
+    """Total and free main memory; None if unknown."""
     host = Host() if host is None else host
     lines = re.findall(r"^(\w+): +(\d+) kB$", host.text("proc/meminfo") or "", re.MULTILINE)
     sizes = {name: int(kilobytes) * 1024 for name, kilobytes in lines}

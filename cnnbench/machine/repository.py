@@ -42,9 +42,6 @@ def of_work(flags: Mapping[str, Any]) -> Subject:
 def of_folder(folder: str | Path | None = None) -> Subject:
     """Repository of a folder, its commit, and whether tracked files differ from it.
 
-    Args:
-      folder: in a working tree; the working directory if None.
-
     Returns:
       An empty subject where there is no repository, no commit or no git.
     """

@@ -78,7 +78,6 @@ def take(
     """Samples the counters. Never raises.
 
     Args:
-      clock: seconds, monotonic.
       peers: PIDs of the other processes of the run on this machine; its CPU time is unknown
         when one of them has ended.
     """
@@ -107,7 +106,6 @@ class CounterChanges:
       other_cpus: mean number of CPUs kept busy by processes that are not of the run.
       steal_fraction: share of the CPU time wanted that the hypervisor withheld.
       load_average: at the beginning, because it includes this process later.
-      thermal_events, quota_seconds, swapped_pages: see `Counters`; differences.
     """
 
     seconds: float

@@ -20,7 +20,7 @@ from cnnbench.machine.checks import (
     conditions,
 )
 from cnnbench.machine.energy import Energy, EnergyMeter, nvml_counters, rapl_counters
-from cnnbench.machine.gpu import GpuState, GpuView, driver_loaded, gpu_states
+from cnnbench.machine.gpu import GpuState, GpuView, gpu_states
 from cnnbench.machine.host import Host
 from cnnbench.machine.sampling import CounterChanges, Counters, clock_mhz, take
 from cnnbench.records.parts import ConditionNote, Conditions
@@ -34,9 +34,7 @@ class Watch:
     encloses the timed loop.
 
     Args:
-      host: where to read; this machine if None.
       gpus: whether the run may use GPUs.
-      clock: seconds, monotonic.
       starts_with_others: whether processes that belong to the same measurement start at the
         same time; the load before the first step is then theirs and says nothing.
 
@@ -58,7 +56,7 @@ class Watch:
         self._peers: Collection[int] = ()
         self._first = self._sample()
         self._asked: Future[tuple[GpuState, ...]] | None = None
-        if gpus and driver_loaded(self._host):
+        if gpus:
             executor = ThreadPoolExecutor(1, "cnnbench-gpus")
             self._asked = executor.submit(gpu_states, self._host)
             executor.shutdown(wait=False)
@@ -108,6 +106,8 @@ class Watch:
             counters += self._resources.enter_context(
                 nvml_counters(self._host, flags.gpu_indices, flags.num_devices)
             )
+            if self._starts_with_others:  # which are on the GPUs by now
+                self._gpus = self._view(gpu_states(self._host))
         self._meter = EnergyMeter(counters)
         self._loop_start = self._sample()
         self._meter.start()

@@ -122,10 +122,15 @@ class Copying:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RingDevices:
-    """Kind of device, and the names of all devices in ring order."""
+    """Kind of device ("cpu", "gpu" or "emulated_gpu"), and the names of all in ring order."""
 
     device: str
     devices: tuple[str, ...]
+
+    @property
+    def kind(self) -> str:
+        """Kind of device, "cpu" or "gpu", emulated or not."""
+        return "cpu" if self.device == "cpu" else "gpu"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

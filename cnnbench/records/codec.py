@@ -24,7 +24,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timezone
 from enum import Enum
 from numbers import Integral, Real
-from typing import Any, ClassVar, NoReturn, TypeAlias, TypeVar
+from typing import Any, ClassVar, TypeAlias, TypeVar
+
+from cnnbench.base.reading import parse_json
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
@@ -164,15 +166,6 @@ def to_text(document: Mapping[str, Json], item_lines: Collection[str] = ()) -> s
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def from_text(text: str | bytes) -> Any:
-    """The JSON value in a text.
-
-    Raises:
-      ValueError: not JSON; NaN and Infinity, which Python would accept, are not.
-    """
-    return json.loads(text, parse_constant=_refuse_constant)
-
-
 class Document:
     """A dataclass that is a JSON document of its own: schema number, kind, fields, computed values.
 
@@ -204,7 +197,7 @@ class Document:
         Raises:
           ValueError: not JSON, or not a record; see `from_dict`.
         """
-        return cls.from_dict(from_text(text))
+        return cls.from_dict(parse_json(text))
 
     @classmethod
     def from_dict(cls: type[D], data: object) -> D:
@@ -286,7 +279,10 @@ def _decode(hint: Any, data: object, path: str) -> Any:
     if origin is Mapping:
         if not isinstance(data, dict):
             raise ValueError(f"{path}: expected an object, got {_shown(data)}")
+        whole = typing.get_args(hint)[1] is int
         for key, value in data.items():
+            if whole and _scalar(int, value, f"{path}.{key}") < 0:
+                raise ValueError(f"{path}.{key}: {value} is negative")
             if not _is_arithmetical(value):
                 raise ValueError(f"{path}.{key}: {_shown(value)} holds what is beyond all doubles")
         return data
@@ -327,7 +323,3 @@ def _word(number: float) -> str:
     if math.isnan(number):
         return "NaN"
     return "Infinity" if number > 0 else "-Infinity"
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")

@@ -9,7 +9,7 @@ from cnnbench.records.codec import Document, computed, one_of
 
 CAUSES = (
     *("threads", "input", "program", "gaps", "precision", "batch norm", "reduction", "copies"),
-    *("layers", "work", "operations", "kernel", "everything"),
+    *("layers", "work", "operations", "kernel", "everything", "network", "batch"),
 )
 """Kinds of causes; docs/explain.md has their rules."""
 

@@ -2,38 +2,35 @@
 
 from __future__ import annotations
 
-import contextlib
 import glob
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from cnnbench.base.reading import read_file
+from cnnbench.base.reading import document, read_json
 from cnnbench.base.text.table import natural_key
-from cnnbench.errors import UsageError
-from cnnbench.records.codec import from_text
+from cnnbench.errors import PathError
 from cnnbench.records.roofline import Roofline
 from cnnbench.records.run import RunRecord
+from cnnbench.records.step_profile import StepProfile
 from cnnbench.records.strategies import StrategiesDocument
 from cnnbench.records.tune import TuneDocument
 
 if TYPE_CHECKING:
     from cnnbench.records.allreduce import AllReduceRecord
 
-Study: TypeAlias = Roofline | StrategiesDocument | TuneDocument
+Study: TypeAlias = Roofline | StepProfile | StrategiesDocument | TuneDocument
 """What a command found out about one or more processes, beside their records."""
 
 _ALLREDUCE = "allreduce"
-_STUDIES: Mapping[str, type[Roofline] | type[StrategiesDocument] | type[TuneDocument]] = {
-    Roofline.kind: Roofline,
-    StrategiesDocument.kind: StrategiesDocument,
-    TuneDocument.kind: TuneDocument,
+_STUDIES: Mapping[str, type[Study]] = {
+    one.kind: one for one in (Roofline, StepProfile, StrategiesDocument, TuneDocument)
 }
 _NAMES = {
     _ALLREDUCE: "an all-reduce measurement",
     Roofline.kind: "a roofline",
+    StepProfile.kind: "a profile of steps",
     StrategiesDocument.kind: "a comparison of modes",
     TuneDocument.kind: "a search of flags",
 }
@@ -41,24 +38,10 @@ _NAMES = {
 _OTHERS = frozenset(
     (
         *("allreduce_prediction", "baseline", "comparison", "history"),
-        *("step_profile", "explanation"),
+        "explanation",
     )
 )
 _WILD = ("*", "?", "[")
-
-
-class PathError(UsageError):
-    """A path without a file to read.
-
-    Attributes:
-      path: as given.
-      reason: why.
-    """
-
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(f"{path}: {reason}")
-        self.path = path
-        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,12 +113,12 @@ def load_records(paths: Iterable[str | os.PathLike[str]], *, hidden: bool = True
             continue
         try:
             found = _read(path)
-        except (OSError, ValueError, RecursionError) as error:
-            skipped.append(SkippedFile(path, _fault(error)))
+        except PathError as error:
+            skipped.append(SkippedFile(path, error.reason))
             continue
         if isinstance(found, str):
             skipped.append(SkippedFile(path, f"holds {found}, not a run record", defect=False))
-        elif isinstance(found, Roofline | StrategiesDocument | TuneDocument):
+        elif isinstance(found, Study):
             # The process of a roofline may have left its record, too.
             studies += [found] if found not in studies else []
         elif found.run_id in records or found.run_id in reduced:
@@ -156,14 +139,10 @@ def load_run(path: str) -> RunRecord:
     """The record in a file.
 
     Raises:
-      UsageError: no such file, or not the record of a run; names the file.
+      PathError: no such file, or not the record of a run.
     """
-    try:
-        return RunRecord.from_json(read_file(path))
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror or error}") from error
-    except ValueError as error:
-        raise UsageError(f"{path}: not a run record: {error}") from error
+    with document(path, "a run record"):
+        return RunRecord.from_dict(read_json(path))
 
 
 def _files(paths: Iterable[str | os.PathLike[str]], hidden: bool) -> Iterator[str | SkippedFile]:
@@ -222,7 +201,8 @@ def _json_files(folder: str, hidden: bool = True) -> tuple[list[str], list[Skipp
         return is_first
 
     def unreadable(error: OSError) -> None:
-        skipped.append(SkippedFile(os.fsdecode(error.filename), _fault(error)))
+        reason = f"cannot be read: {error.strerror or error}"
+        skipped.append(SkippedFile(os.fsdecode(error.filename), reason))
 
     for parent, folders, names in os.walk(folder, onerror=unreadable, followlinks=True):
         shown = [name for name in sorted(folders) if hidden or not name.startswith(".")]
@@ -240,14 +220,13 @@ def _json_files(folder: str, hidden: bool = True) -> tuple[list[str], list[Skipp
 
 def _read(path: str) -> RunRecord | AllReduceRecord | Study | str:
     """The record or study in a file, or the description of another document of cnnbench."""
-    document = from_text(read_file(path))
-    kind = document.get("kind") if isinstance(document, dict) and "schema" in document else None
-    if isinstance(kind, str) and kind in _STUDIES:
-        with _named(kind):
-            return _STUDIES[kind].from_dict(document)
-    if isinstance(kind, str) and kind in _OTHERS:
+    found = read_json(path)
+    kind = found.get("kind") if isinstance(found, dict) and "schema" in found else None
+    kind = kind if isinstance(kind, str) else ""
+    if kind in _OTHERS:
         return f"a document of the kind {kind!r}"
-    return record_of(document)
+    with document(path, _NAMES.get(kind, "a run record")):
+        return _STUDIES[kind].from_dict(found) if kind in _STUDIES else record_of(found)
 
 
 def record_of(document: object) -> RunRecord | AllReduceRecord:
@@ -261,45 +240,4 @@ def record_of(document: object) -> RunRecord | AllReduceRecord:
     # Most folders have none, and its module brings the flags of the command along.
     from cnnbench.records.allreduce import AllReduceRecord
 
-    with _named(_ALLREDUCE):
-        return AllReduceRecord.from_dict(document)
-
-
-class _InvalidDocument(ValueError):
-    """A document that is not valid, of a kind other than runs.
-
-    Attributes:
-      name: of the kind.
-    """
-
-    def __init__(self, name: str, error: ValueError) -> None:
-        super().__init__(str(error))
-        self.name = name
-
-
-@contextlib.contextmanager
-def _named(kind: str) -> Iterator[None]:
-    """Names the kind of a document that is not valid."""
-    try:
-        yield
-    except ValueError as error:
-        raise _InvalidDocument(_NAMES[kind], error) from error
-
-
-def _fault(error: Exception) -> str:
-    """The reason why a file has no record, in words that follow a path and a colon."""
-    if isinstance(error, OSError):
-        return f"cannot be read: {error.strerror or error}"
-    if isinstance(error, json.JSONDecodeError):
-        text = error.doc.strip()
-        if not text:
-            return "empty"
-        if text.startswith("{") and not text.endswith("}"):
-            return f"cut off after {len(error.doc)} characters"
-        return f"not JSON: {error.msg} (line {error.lineno}, column {error.colno})"
-    if isinstance(error, RecursionError):
-        return "not a run record: nested too deeply"
-    if isinstance(error, UnicodeDecodeError):
-        return "not JSON: not text in UTF-8"
-    kind = error.name if isinstance(error, _InvalidDocument) else "a run record"
-    return f"not {kind}: {error}"
+    return AllReduceRecord.from_dict(document)

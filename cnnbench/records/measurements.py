@@ -8,8 +8,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, TypeAlias
 
+from cnnbench.base.shared import SharedDoubles, SharedValue
 from cnnbench.base.text.labels import labels_of
 from cnnbench.errors import text_of
 from cnnbench.records.codec import encode
@@ -39,7 +40,11 @@ def _now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
-def _doubles() -> array[float]:
+_Doubles: TypeAlias = "array[float] | SharedDoubles"
+_STEPS = ("_warmup_times", "_warmup_losses", "_times", "_losses", "_cpu_times")
+
+
+def _doubles() -> _Doubles:
     return array("d")
 
 
@@ -96,21 +101,39 @@ class Measurements:
     worker_tasks: Sequence[str] = ()
     messages_per_step: int | None = None
     bytes_per_step: int | None = None
-    _warmup_times: array[float] = field(init=False, default_factory=_doubles)
-    _warmup_losses: array[float] = field(init=False, default_factory=_doubles)
-    _times: array[float] = field(init=False, default_factory=_doubles)
-    _losses: array[float] = field(init=False, default_factory=_doubles)
-    _cpu_times: array[float] = field(init=False, default_factory=_doubles)
-    _latencies: array[float] = field(init=False, default_factory=_doubles)
+    _warmup_times: _Doubles = field(init=False, default_factory=_doubles)
+    _warmup_losses: _Doubles = field(init=False, default_factory=_doubles)
+    _times: _Doubles = field(init=False, default_factory=_doubles)
+    _losses: _Doubles = field(init=False, default_factory=_doubles)
+    _cpu_times: _Doubles = field(init=False, default_factory=_doubles)
+    _latencies: _Doubles = field(init=False, default_factory=_doubles)
     _evaluations: list[Evaluation] = field(init=False, default_factory=list)
     _warmup_skipped: list[int] = field(init=False, default_factory=list)
     _skipped: list[int] = field(init=False, default_factory=list)
     _updates: list[tuple[str, int]] = field(init=False, default_factory=list)
     lost_workers: list[str] = field(init=False, default_factory=list)
     turns: TurnTaking | None = field(init=False, default=None)
+    _published: SharedValue | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.config = {name: encode(value) for name, value in self.config.items()}
+
+    def share(self) -> None:
+        """Shares steps and what is published with a process that is forked after this."""
+        for name in _STEPS:
+            setattr(self, name, SharedDoubles())
+        self._published = SharedValue()
+
+    def publish(self) -> None:
+        """Lets the process that has forked this one know all besides steps; outside of steps."""
+        if self._published is not None:
+            kept = {*_STEPS, "_published"}
+            self._published.set({n: value for n, value in vars(self).items() if n not in kept})
+
+    def recall(self) -> None:
+        """Takes over what a forked process has published."""
+        if self._published is not None:
+            vars(self).update(self._published.get() or {})
 
     def update_config(self, **values: object) -> None:
         """Replaces parameters by the values that they resolved to.
@@ -211,6 +234,7 @@ class Measurements:
     def add_evaluation(self, evaluation: Evaluation) -> None:
         """One evaluation, in order of time."""
         self._evaluations.append(evaluation)
+        self.publish()
 
     def record(self, status: str = "ok", error: BaseException | None = None) -> RunRecord:
         """The record of the measurements so far; collecting may continue afterwards.
@@ -305,22 +329,18 @@ class Measurements:
         )
 
 
-def _append(times: array[float], losses: array[float], seconds: float, loss: float | None) -> None:
+def _append(times: _Doubles, losses: _Doubles, seconds: float, loss: float | None) -> None:
     times.append(seconds)
     if loss is not None:
         losses.append(loss)
 
 
-def _together(
-    times: array[float], losses: array[float]
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _together(times: _Doubles, losses: _Doubles) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Times and losses of equally many steps.
 
     A Ctrl-C between the two appends of a step leaves a time without its loss.
     """
-    if losses:
-        times = times[: len(losses)]
-    return tuple(times), tuple(losses)
+    return tuple(times[: len(losses)] if losses else times), tuple(losses)
 
 
 def _error_info(error: BaseException) -> ErrorInfo:

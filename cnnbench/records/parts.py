@@ -41,12 +41,26 @@ class ModelInfo:
     training_flops_per_image: int
 
 
+EMULATED_GPU = "emulated_gpu"
+"""Kind of device in records of emulated GPUs, which compute on the host's CPUs."""
+
+
+def recorded_device(kind: str, facts: Mapping[str, Any]) -> str:
+    """Kind of device as records have it: "cpu", "gpu" or "emulated_gpu".
+
+    Args:
+      kind: "cpu" or "gpu".
+      facts: of the environment.
+    """
+    return EMULATED_GPU if kind == "gpu" and facts.get("emulated_gpus") else kind
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
     """Where the run computed: kind of device, devices of all towers, aggregation.
 
     Attributes:
-      device: "cpu" or "gpu".
+      device: "cpu", "gpu" or "emulated_gpu".
       devices: one name per tower of the whole job.
       num_towers: towers of one worker.
       num_workers: workers of the job.
@@ -70,6 +84,11 @@ class Placement:
     variable_copies: int | None = field(default=None, metadata=OPTIONAL)
     reduction_operations: int | None = field(default=None, metadata=OPTIONAL)
     communication: tuple[str, ...] | None = field(default=None, metadata=ABSENT)
+
+    @property
+    def kind(self) -> str:
+        """Kind of device, "cpu" or "gpu", emulated or not."""
+        return "cpu" if self.device == "cpu" else "gpu"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -348,7 +367,7 @@ class WorkerShare:
       task: such as "worker:1".
       steps: in which it took part; where workers do not wait for one another, its own updates.
       images: that it worked on.
-      lost: whether it failed while others went on.
+      lost: whether it failed, while others went on or with the run.
     """
 
     task: str

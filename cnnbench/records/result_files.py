@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
-from cnnbench.errors import BenchmarkError, UsageError
+from cnnbench.base.reading import parse_json
+from cnnbench.errors import BenchmarkError
 from cnnbench.records.codec import IMPLIED_KIND
 from cnnbench.records.csv_table import CsvTable
 from cnnbench.records.files import resolve_output, write_whole
@@ -76,8 +76,8 @@ class ResultFiles:
         """The document of --result_json if it is of this run, else None."""
         try:
             text = resolve_output(_JSON, self._json).read_text("ascii") if self._json else "{}"
-            document = json.loads(text)
-        except (OSError, ValueError, UsageError):
+            document = parse_json(text)
+        except (OSError, ValueError):
             return None
         ours = isinstance(document, dict) and document.get("run_id") == run_id
         return text if ours else None

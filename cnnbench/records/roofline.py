@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from cnnbench.base.text.numbers import count
 from cnnbench.records.codec import Document, computed
 from cnnbench.records.parts import check_amount, check_amounts
 from cnnbench.records.run import RunRecord
@@ -78,6 +79,15 @@ class RooflineRow:
         return max(0.0, self.seconds - self.bound_seconds)
 
 
+def in_order(rows: Iterable[RooflineRow]) -> tuple[RooflineRow, ...]:
+    """The rows in the order of `Roofline`."""
+    return tuple(
+        sorted(
+            rows, key=lambda row: (-row.winnable_seconds, -row.seconds, row.layer, row.direction)
+        )
+    )
+
+
 @dataclass(frozen=True)
 class Roofline(Document):
     """What a step does, against what the machine could do.
@@ -132,6 +142,33 @@ class Roofline(Document):
         """Of the process."""
         return self.run.command
 
+    def at_peak(self, flops_per_sec: float, source: str) -> Roofline:
+        """The same step against another rate of matrix products of the machine."""
+        machine = replace(self.machine, flops_per_sec=flops_per_sec, flops_source=source)
+        rows = tuple(
+            replace(row, bound_seconds=machine.seconds(row.flops, row.bytes)) for row in self.rows
+        )
+        return replace(self, machine=machine, rows=in_order(rows))
+
+    @property
+    def remark(self) -> str:
+        """Why rows are faster than their bound; "" where none is."""
+        above = [row for row in self.rows if (row.share_of_bound or 0.0) > 1.0]
+        by_bytes = sum(row.bytes / self.machine.bytes_per_sec >= row.bound_seconds for row in above)
+        reasons = []
+        if by_bytes:
+            reasons.append(
+                f"{by_bytes} by bytes, where values are still in a cache, which is faster than "
+                "memory"
+            )
+        if by_bytes < len(above):
+            reasons.append(
+                f"{len(above) - by_bytes} by FLOPs, whose kernels need fewer of them, or the rate "
+                "of matrix products was measured too low, as under other load"
+            )
+        rows = count(len(above), "row is", "rows are")
+        return f"{rows} above 100 % of the bound: {'; '.join(reasons)}." if above else ""
+
     @property
     @computed
     def bound_images_per_sec(self) -> float | None:
@@ -150,6 +187,11 @@ class Roofline(Document):
     def kinds(self) -> tuple[RooflineRow, ...]:
         """The sums by kind of operation and direction, the longest first."""
         return self._sums(lambda row: ("", row.kind, row.direction))
+
+    @property
+    def layers(self) -> tuple[RooflineRow, ...]:
+        """The sums by layer, the longest first."""
+        return self._sums(lambda row: (row.layer, "", ""))
 
     @property
     @computed

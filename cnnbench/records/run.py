@@ -242,7 +242,7 @@ class RunRecord(Document):
         seconds = self.latency_seconds
         # The time of a step on a GPU is the distance between two completions, of steps launched
         # one ahead.
-        if not seconds and (self.placement is None or self.placement.device != "gpu"):
+        if not seconds and (self.placement is None or self.placement.kind == "cpu"):
             seconds = self.step_seconds
         if not self.config.get("forward_only") or not seconds:
             return {}

@@ -2,12 +2,13 @@
 
 ``cnnbench run --profile_json=FILE`` writes it; `cnnbench.judge.explain` compares those of two
 sides. Every moment of a profiled step belongs to one row: to the operations that run, each with an
-equal part of it (collectives only where no other runs), or, while none runs, to one of the parts
-below.
+equal part of it (collectives and copies between devices only where no other runs), or, while none
+runs, to one of the parts below.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
@@ -25,7 +26,7 @@ INPUT, HOST = "input", "host"
 REST = "reduction and updates"
 """The layer of what belongs to no tower."""
 
-REDUCTION, UPDATE = "reduction", "update"
+REDUCTION, UPDATE, COPIES = "reduction", "update", "copies between devices"
 """Kinds in that layer."""
 
 
@@ -84,6 +85,43 @@ class ProfiledPart:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ProfiledSpan:
+    """Operations of one part that followed each other on one device.
+
+    Attributes:
+      device: such as "gpu:0"; "" for the input pipeline.
+      layer, kind, direction: see `Part`.
+      start, end: seconds from the first operation of the profile.
+    """
+
+    device: str
+    layer: str
+    kind: str
+    direction: str
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfiledLayer:
+    """A layer with trainable variables.
+
+    Attributes:
+      name: canonical.
+      kind: of its product, such as "convolution 3x3"; empty where it has none.
+      shapes: of its variables, kernels as (height, width, inputs, outputs).
+      parameters: trainable ones.
+      flops: of the forward pass of a step, all devices together.
+    """
+
+    name: str
+    kind: str
+    shapes: tuple[tuple[int, ...], ...]
+    parameters: int
+    flops: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Primitive:
     """Calls of one kernel of oneDNN in a step.
 
@@ -114,10 +152,15 @@ class StepProfile(Document):
       rows: their times; those of a step add up to its wall time.
       graph: operations by type in the graphs that TensorFlow optimized and divided among devices.
       record: of the whole run, whose timed steps are not profiled.
+      layers: of the network, in the order of its body; None, and the key is missing, in documents
+        of earlier versions.
       primitives: of oneDNN in a step, by its log of another process with the same flags; None, and
         the key is missing, where no log was read.
       allocations, allocated_bytes: of TensorFlow's pools of memory in the last profiled step; None,
         and the keys are missing, where it does not tell.
+
+      timeline: of the last profiled step, by the start; without spans that are too short to be
+        seen. None, and the key is missing, in documents of earlier versions.
 
     Raises:
       ValueError: values that contradict each other; names the key.
@@ -125,16 +168,18 @@ class StepProfile(Document):
 
     kind: ClassVar[str] = "step_profile"
     schema: ClassVar[int] = 1
-    item_lines: ClassVar[tuple[str, ...]] = ("rows", "primitives")
+    item_lines: ClassVar[tuple[str, ...]] = ("rows", "layers", "primitives", "timeline")
 
     step_seconds: tuple[float, ...]
     input_wait_seconds: tuple[float, ...]
     rows: tuple[ProfiledPart, ...]
     graph: Mapping[str, int]
     record: RunRecord
+    layers: tuple[ProfiledLayer, ...] | None = field(default=None, metadata=ABSENT)
     primitives: tuple[Primitive, ...] | None = field(default=None, metadata=ABSENT)
     allocations: int | None = field(default=None, metadata=ABSENT)
     allocated_bytes: int | None = field(default=None, metadata=ABSENT)
+    timeline: tuple[ProfiledSpan, ...] | None = field(default=None, metadata=ABSENT)
 
     def __post_init__(self) -> None:
         steps = len(self.step_seconds)
@@ -145,3 +190,9 @@ class StepProfile(Document):
         for row in self.rows:
             if len(row.seconds) != steps:
                 raise ValueError(f"rows: {len(row.seconds)} values for {steps} steps")
+        times = (self.input_wait_seconds, *(row.seconds for row in self.rows))
+        for seconds in itertools.chain(*times):
+            if seconds != 0 and not is_amount(seconds):
+                raise ValueError(f"{seconds} is not a time")
+        if len(self.input_wait_seconds) != steps:
+            raise ValueError(f"input_wait_seconds: {len(self.input_wait_seconds)} values")

@@ -110,6 +110,8 @@ class StrategiesDocument(Document):
       weights_tolerance: largest distance of weights that are called equal.
       environment: facts about machine and software; unknown ones are absent.
       subject: what was measured; None, and the key is missing, where nothing names it.
+      incomplete: how the command ended early, and how far it came; None, and the key is missing, if
+        it did not.
 
     Raises:
       ValueError: values that cannot be; names the key.
@@ -128,6 +130,7 @@ class StrategiesDocument(Document):
     weights_tolerance: float
     environment: Mapping[str, Any] = field(default_factory=dict)
     subject: Subject | None = field(default=None, metadata=ABSENT)
+    incomplete: str | None = field(default=None, metadata=ABSENT)
 
     def __post_init__(self) -> None:
         started(self.started_at)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from dataclasses import fields
 
 from cnnbench.records.allreduce import AllReduceRecord, Point
 from cnnbench.records.csv_table import CsvTable
 from cnnbench.records.run import RunRecord
 from cnnbench.records.subject import subject_of
+from cnnbench.variable_mgr.aggregation.spec import Packing
 
 
 def _at(path: str, *names: str) -> dict[str, str]:
@@ -71,17 +73,16 @@ _RUN = {
     **_at("record.conditions.during", "other_cpus"),
 }
 
+# Whether earlier records, and tables, lack a field.
+_PACKING = {one.name: one.metadata.get("optional", False) for one in fields(Packing)}
+
 _ALLREDUCE = {
     **_at("record", "run_id", "started_at"),
     **_at("point", "workload", "bytes", "elements", "tensors", "dtype"),
     **_at("record.placement", "device"),
     **_at("point", "devices", "spec"),
     **_at("computed", "peer"),
-    **_at(
-        "point.packing",
-        *("gradient_repacking", "agg_small_grads_max_bytes", "agg_small_grads_max_group"),
-        *("compact_dtype", "allreduce_merge_scope", "variable_consistency"),
-    ),
+    **_at("point.packing", *(name for name, later in _PACKING.items() if not later)),
     **_at("computed", "calls"),
     **_at("record.config", "iters_per_step"),
     "median_seconds": "point.median",
@@ -96,6 +97,7 @@ _ALLREDUCE = {
     "max_seconds": "point.longest",
     **_SUBJECT,
     **_at("record.config", "result_label"),
+    **_at("point.packing", *(name for name, later in _PACKING.items() if later)),
 }
 
 RUNS = CsvTable("result_csv", (*_RUN, "schema"), RunRecord.schema)

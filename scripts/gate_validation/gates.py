@@ -19,8 +19,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cnnbench.campaigns.ab.sequential import InterimAnalysis, interim_analyses
-from cnnbench.judge.compare import Verdict
-from gate_validation.pool import BASES, SLOWED, Process
+from cnnbench.judge.compare import Policy, Verdict
+from gate_validation.pool import BASES, Process
 from gate_validation.rules import POLICY, judge_disturbed_pairs, judge_pairs, speeds
 
 Round = Mapping[str, Process]
@@ -35,6 +35,9 @@ PLANS: dict[str, tuple[InterimAnalysis, ...]] = {
 WAITING = 0.10
 WAITS = "waits longer, 10 % slower"
 """Like processes, of which B is counted as slower without more CPU time."""
+
+LIKE = "like"
+"""The same as A."""
 
 DISTURBED = 0.1
 """CPUs in use by other programs from which a run counts as disturbed."""
@@ -66,15 +69,24 @@ class Gates:
         return sum(self.verdicts.values())
 
 
-def separate_gates(rounds: Sequence[Round], plan: str, subject: str, seed: int) -> Gates:
+def separate_gates(
+    rounds: Sequence[Round], plan: str, subject: str, seed: int, policy: Policy = POLICY
+) -> Gates:
     """Gates of windows that share no round."""
     length = PLANS[plan][-1].pairs
     starts = range(0, len(rounds) - length + 1, length)
     draws = _drawn(starts, length, random.Random(f"{seed} separate"))
-    return _gates(rounds, plan, subject, draws, separate=True)
+    return _gates(rounds, plan, subject, draws, policy, separate=True)
 
 
-def sliding_gates(rounds: Sequence[Round], plan: str, subject: str, seed: int, least: int) -> Gates:
+def sliding_gates(
+    rounds: Sequence[Round],
+    plan: str,
+    subject: str,
+    seed: int,
+    least: int,
+    policy: Policy = POLICY,
+) -> Gates:
     """Gates of windows that start at every round, over and over until there are enough.
 
     All of them, if that is no more than enough.
@@ -83,11 +95,11 @@ def sliding_gates(rounds: Sequence[Round], plan: str, subject: str, seed: int, l
     windows = len(rounds) - length + 1
     if 0 < windows * 2**length <= least:
         every = itertools.product(range(windows), itertools.product((False, True), repeat=length))
-        return _gates(rounds, plan, subject, every, complete=True)
+        return _gates(rounds, plan, subject, every, policy, complete=True)
     times = -(-least // windows) if windows > 0 else 0
     starts = [start for _ in range(times) for start in range(windows)]
     draws = _drawn(starts, length, random.Random(f"{seed} sliding"))
-    return _gates(rounds, plan, subject, draws)
+    return _gates(rounds, plan, subject, draws, policy)
 
 
 def _drawn(
@@ -103,6 +115,7 @@ def _gates(
     plan: str,
     subject: str,
     draws: Iterable[tuple[int, Sequence[bool]]],
+    policy: Policy,
     *,
     separate: bool = False,
     complete: bool = False,
@@ -118,18 +131,18 @@ def _gates(
         ]
         a, b = [one for one, _ in pairs], [one for _, one in pairs]
         if _disturbed([*a, *b]):
-            outcome = judge_disturbed_pairs(a, b, analyses)
+            outcome = judge_disturbed_pairs(a, b, analyses, policy)
         else:
-            outcome = judge_pairs(speeds(a), speeds(b), analyses)
+            outcome = judge_pairs(speeds(a), speeds(b), analyses, policy)
         verdicts[outcome.verdict] += 1
-    sides = 3 if subject in SLOWED else 2
+    sides = 2 if subject in (LIKE, WAITS) else 3
     return Gates(plan, subject, separate, complete, verdicts, sides * len(used))
 
 
 def _pair(one: Round, subject: str, coin: bool) -> tuple[Process, Process]:
     """A and B in a round."""
     first, second = BASES if coin else BASES[::-1]
-    a, b = one[first], one[subject if subject in SLOWED else second]
+    a, b = one[first], one[second if subject in (LIKE, WAITS) else subject]
     if subject == WAITS:
         assert b.images_per_sec is not None
         b = replace(b, images_per_sec=b.images_per_sec * (1 - WAITING))
@@ -143,9 +156,12 @@ def _disturbed(processes: Sequence[Process]) -> bool:
     return 2 * sum((one.others or 0.0) >= DISTURBED for one in processes) >= len(processes)
 
 
-def all_gates(rounds: Sequence[Round], seed: int, least: int) -> Iterator[Gates]:
+def all_gates(
+    rounds: Sequence[Round], seed: int, least: int, policy: Policy = POLICY
+) -> Iterator[Gates]:
     """Gates of every rule: like with like, and with each slowed subject."""
+    slowed = [name for name in rounds[0] if name not in BASES]
     for plan in PLANS:
-        for subject in ("like", *SLOWED, WAITS):
-            yield separate_gates(rounds, plan, subject, seed)
-            yield sliding_gates(rounds, plan, subject, seed, least)
+        for subject in (LIKE, *sorted(slowed, key=len), WAITS):
+            yield separate_gates(rounds, plan, subject, seed, policy)
+            yield sliding_gates(rounds, plan, subject, seed, least, policy)

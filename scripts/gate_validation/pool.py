@@ -13,7 +13,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,13 +32,22 @@ from cnnbench.machine.sampling import CounterChanges, take
 from gate_validation import slowed_plugin
 
 BASES = ("base 1", "base 2")
-SLOWED = {"slower by 5 %": 0.05, "slower by 10 %": 0.10}
-SUBJECTS = (*BASES, *SLOWED)
+
+
+def slowed_by(shares: Iterable[float]) -> dict[str, float]:
+    """Slowed subjects: the share of the speed that each lacks, by name."""
+    return {f"slower by {100 * share:g} %": share for share in shares}
+
+
+SLOWED = slowed_by((0.05, 0.10))
+"""Those of a pool whose plan names no others."""
 
 TIMEOUT = 300.0
 # Rows to start from: what they cost tells how many are wanted.
 _FIRST_ROWS = 400
 _CALIBRATIONS = 4
+# Smaller shares would drown in the noise of so few processes.
+_CALIBRATED = 0.10
 _PATIENCE = 3
 
 
@@ -49,7 +58,7 @@ class Process:
     Attributes:
       round: counted from 1; 0 for those of the calibration.
       position: in the round, counted from 1.
-      subject: one of `SUBJECTS`.
+      subject: one of `BASES`, or of the slowed ones of its pool.
       rows: of the extra matrix product.
       images_per_sec: at the median step; None if it failed.
       step_seconds: the median step.
@@ -83,6 +92,9 @@ class PoolError(ValueError):
 class Pool:
     """The file of a pool.
 
+    Attributes:
+      slowed: the slowed subjects, see `slowed_by`.
+
     Args:
       folder: made if it is not there.
       plan: what every process has in common; must be that of what is there.
@@ -94,11 +106,17 @@ class Pool:
     def __init__(self, folder: Path, plan: dict[str, Any]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / "pool.jsonl"
+        self.slowed = slowed_by(plan["slowed"]) if "slowed" in plan else SLOWED
         lines = list(self._lines())
         if not lines:
             self._append("plan", plan)
         elif lines[0] != {"kind": "plan", **plan}:
             raise PoolError(f"{self.path}: of other flags or another machine; name another folder")
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        """All that run in a round."""
+        return (*BASES, *self.slowed)
 
     @property
     def rows(self) -> dict[str, int] | None:
@@ -124,7 +142,7 @@ class Pool:
         for process in self.processes():
             if process.round and process.images_per_sec is not None:
                 found.setdefault(process.round, {})[process.subject] = process
-        return [one for one in found.values() if set(one) == set(SUBJECTS)]
+        return [one for one in found.values() if set(one) == set(self.subjects)]
 
     def next_round(self) -> int:
         """The first unused number, so that every round is of one session."""
@@ -151,7 +169,7 @@ class Pool:
                 yield found
 
 
-def order(number: int, seed: int, subjects: Sequence[str] = SUBJECTS) -> list[str]:
+def order(number: int, seed: int, subjects: Sequence[str]) -> list[str]:
     """The subjects of a round in their order, which is deterministic."""
     mixed = list(subjects)
     random.Random(f"{seed} {number}").shuffle(mixed)
@@ -267,8 +285,9 @@ def calibrate(pool: Pool, start: Start) -> None:
                 "the machine is too noisy to calibrate"
             )
         per_row = (slowed - plain) / rows
-        rows = _rows(max(SLOWED.values()), plain, per_row)
-    pool.calibrated({name: _rows(share, plain, per_row) for name, share in SLOWED.items()}, plain)
+        rows = _rows(max(_CALIBRATED, *pool.slowed.values()), plain, per_row)
+    rows_by_name = {name: _rows(share, plain, per_row) for name, share in pool.slowed.items()}
+    pool.calibrated(rows_by_name, plain)
 
 
 def fill(pool: Pool, start: Start, seed: int, seconds: float, in_turn: bool = False) -> None:
@@ -290,7 +309,7 @@ def fill(pool: Pool, start: Start, seed: int, seconds: float, in_turn: bool = Fa
         round_begun = time.monotonic()
         places = [
             Place(number, position, subject, rows.get(subject, 0))
-            for position, subject in enumerate(order(number, seed), start=1)
+            for position, subject in enumerate(order(number, seed, pool.subjects), start=1)
         ]
         groups = [places] if in_turn else [[place] for place in places]
         for process in (process for group in groups for process in start(group)):

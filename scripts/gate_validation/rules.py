@@ -61,7 +61,10 @@ class Rule:
 
 
 def judge_pairs(
-    a: Sequence[float], b: Sequence[float], plan: Sequence[InterimAnalysis]
+    a: Sequence[float],
+    b: Sequence[float],
+    plan: Sequence[InterimAnalysis],
+    rules: Policy = POLICY,
 ) -> GateOutcome:
     """The verdict of `cnnbench ab`: at the first interim analysis that is clear, else at the last.
 
@@ -71,19 +74,22 @@ def judge_pairs(
       a, b: values of the pairs, in the order of time.
     """
     for index, analysis in enumerate(plan, start=1):
-        policy = POLICY.replace(alpha=analysis.alpha)
+        policy = rules.replace(alpha=analysis.alpha)
         sides = a[: analysis.pairs], b[: analysis.pairs]
         found = judge(*sides, policy, paired=True)
         if found.verdict in _CLEAR:
             break
         case = TwoSamples(base=sides[0], new=sides[1], paired=True)
-        if index < len(plan) and chance(case, plan[index:], POLICY) < SMALLEST_CHANCE:
+        if index < len(plan) and chance(case, plan[index:], rules) < SMALLEST_CHANCE:
             break
     return GateOutcome(found.verdict, 2 * analysis.pairs)
 
 
 def judge_disturbed_pairs(
-    a: Sequence[Process], b: Sequence[Process], plan: Sequence[InterimAnalysis]
+    a: Sequence[Process],
+    b: Sequence[Process],
+    plan: Sequence[InterimAnalysis],
+    rules: Policy = POLICY,
 ) -> GateOutcome:
     """The verdict under load: by throughput and CPU time together.
 
@@ -91,7 +97,7 @@ def judge_disturbed_pairs(
       a, b: processes of the pairs, in the order of time.
     """
     for analysis in plan:
-        policy = POLICY.replace(alpha=analysis.alpha)
+        policy = rules.replace(alpha=analysis.alpha)
         ours, theirs = a[: analysis.pairs], b[: analysis.pairs]
         speed = TwoSamples(base=speeds(ours), new=speeds(theirs), paired=True)
         cpu_time = TwoSamples(
@@ -141,6 +147,33 @@ def _in_pairs(pairs: int, sequential: bool) -> Callable[[Series, float, Generato
     return decide
 
 
+def continued(ends: Sequence[int]) -> tuple[InterimAnalysis, ...]:
+    """All analyses of an experiment that goes on until it is clear, see `ab --resume`.
+
+    Args:
+      ends: pairs at most of each session.
+    """
+    made: tuple[InterimAnalysis, ...] = ()
+    for pairs in ends:
+        made += interim_analyses(pairs, POLICY.alpha, planned=ends[0], made=made)
+    return made
+
+
+def _going_on(ends: Sequence[int]) -> Callable[[Series, float, Generator], GateOutcome]:
+    plan = continued(ends)
+
+    def decide(series: Series, factor: float, generator: Generator) -> GateOutcome:
+        a, b = _split(series, factor, generator)
+        # Somebody goes on whatever the chance of a verdict.
+        for end in (one.pairs for one in plan):
+            found = judge_pairs(a, b, [one for one in plan if one.pairs == end])
+            if found.verdict in _CLEAR:
+                break
+        return found
+
+    return decide
+
+
 def _unpaired(series: Series, factor: float, generator: Generator) -> GateOutcome:
     a, b = _split(series, factor, generator)
     return GateOutcome(judge(a, b, POLICY).verdict, len(series))
@@ -162,8 +195,12 @@ def _blocks(series: Series, factor: float, generator: Generator) -> GateOutcome:
     return GateOutcome(found.verdict, len(series))
 
 
+RESUMED = (8, 12, 16, 24, 36, 52, 76)
+"""Pairs at most of the sessions of an experiment that somebody resumes until it is clear."""
+
 RULES: tuple[Rule, ...] = (
     Rule("ab, interim analyses at 8, 12, 16 pairs", 32, _in_pairs(16, sequential=True)),
+    Rule("ab, 8 pairs, resumed to 12, 16, 24, 36, 52, 76", 152, _going_on(RESUMED)),
     Rule("ab, 8 pairs", 16, _in_pairs(8, sequential=False)),
     Rule("ab, 16 pairs", 32, _in_pairs(16, sequential=False)),
     Rule("compare, 5 + 9 in random order", 14, _shuffled(5)),

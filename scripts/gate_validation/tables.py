@@ -11,20 +11,22 @@ from cnnbench.base.stats.descriptive import median
 from cnnbench.base.stats.rank_tests import paired_shift, standard_deviation
 from cnnbench.base.text.numbers import percent
 from cnnbench.judge.compare import Verdict, aa_spread
-from gate_validation.gates import WAITS, Gates, Round
+from gate_validation.gates import LIKE, WAITS, Gates, Round
 from gate_validation.pool import BASES, SLOWED
 from gate_validation.rules import LIMIT, MEASURED_LIMIT, POLICY
 from gate_validation.simulation import Rates, upper_limit
 
 _SHOWN = (Verdict.SLOWER, Verdict.FASTER, Verdict.SAME, Verdict.INCONCLUSIVE)
-_LIKE, _FIVE, _TEN = "like", *SLOWED
+_TWO = "slower by 2 %"  # of pools that are judged with a threshold of 1 %
+_FIVE, _TEN = SLOWED
 # The share of real gates that have to have a verdict, by the CPUs that others keep busy.
 _POWER: Mapping[float, Mapping[tuple[str, str, Verdict], float]] = {
     0.0: {(_TEN, "8 pairs", Verdict.SLOWER): 0.95, (_FIVE, "16 pairs", Verdict.SLOWER): 0.80},
     1.0: {
         (_TEN, "8 pairs", Verdict.SLOWER): 0.90,
         (_FIVE, "8 pairs", Verdict.SLOWER): 0.60,
-        (_LIKE, "8 pairs", Verdict.SAME): 0.50,
+        (LIKE, "8 pairs", Verdict.SAME): 0.50,
+        (_TWO, "interim analyses at 8, 12, 16 pairs", Verdict.SLOWER): 0.80,
     },
 }
 ENOUGH_GATES = 200
@@ -115,7 +117,7 @@ def conditions(rounds: Sequence[Round]) -> list[str]:
         lines.append(
             f"- CPUs that others kept busy: median {median(others):.2f}, at most {others[-1]:.2f}"
         )
-    for name in SLOWED:
+    for name in (name for name in rounds[0] if name not in BASES):
         shift = paired_shift([_log_quotient(one, name) for one in rounds], 0.95)
         text = f"- {name}, as measured over all rounds: {_change(shift.estimate)}"
         if shift.low is not None and shift.high is not None:
@@ -148,7 +150,7 @@ def demands(
     for one in gates:
         if one.separate:
             continue
-        if one.subject == "like":
+        if one.subject == LIKE:
             found.append(_red(one))
         if one.subject in (_TEN, WAITS):
             other = one.verdicts[Verdict.SAME] + one.verdicts[Verdict.FASTER]
@@ -190,7 +192,7 @@ def separate_limit(gates: Sequence[Gates]) -> list[str]:
     """Upper limit of the chance of a red gate, from gates without a common process."""
     lines = []
     for one in gates:
-        if one.separate and one.subject == "like" and one.count:
+        if one.separate and one.subject == LIKE and one.count:
             red = one.verdicts[Verdict.SLOWER]
             lines.append(
                 f"- {one.plan}: {red} of {one.count} gates that share no process are red; "

@@ -31,7 +31,6 @@ class Estimate:
       mean: Arithmetic or geometric mean.
       low: Lower end of the interval; minus infinity (0 for ratios) from one round.
       high: Upper end of the interval.
-      rounds: How many rounds it comes from.
     """
 
     mean: float
@@ -41,11 +40,7 @@ class Estimate:
 
 
 def mean_estimate(values: Sequence[float]) -> Estimate:
-    """Arithmetic mean of one value per round, with Student's interval.
-
-    Raises:
-      ValueError: There are no values.
-    """
+    """Arithmetic mean of one value per round, with Student's interval."""
     if not values:
         raise ValueError("no values")
     mean, count = statistics.fmean(values), len(values)
@@ -58,11 +53,7 @@ def mean_estimate(values: Sequence[float]) -> Estimate:
 
 
 def ratio_estimate(ratios: Sequence[float]) -> Estimate:
-    """Geometric mean of one ratio per round.
-
-    Raises:
-      ValueError: There are no ratios, or one is not positive.
-    """
+    """Geometric mean of one ratio per round."""
     if any(ratio <= 0 for ratio in ratios):
         raise ValueError(f"ratios must be positive: {list(ratios)}")
     logs = mean_estimate([math.log(ratio) for ratio in ratios])
@@ -74,14 +65,8 @@ class Demand:
     """A figure per round and the bound on its mean over rounds.
 
     Attributes:
-      scenario: Where it is measured.
-      text: What the figure is.
-      subjects: Who must have been measured for it.
       figure: The value of a round (of a document, in the comparison of reductions); None when
         something it needs is absent.
-      bound: What the mean has to reach, or with ``at_most`` not to exceed.
-      at_most: Whether the bound is from above.
-      is_ratio: Whether means are geometric.
       needs_bf16: Whether it is only demanded of CPUs with bfloat16 instructions.
     """
 
@@ -100,7 +85,6 @@ class Finding:
     """The result for a requirement.
 
     Attributes:
-      demand: Which one.
       estimate: Mean and interval, None without a single complete round.
       verdict: ``met`` or ``MISSED`` when the whole interval lies on one side of the bound,
         ``open`` when it does not, ``not measured``.
@@ -227,11 +211,7 @@ def judge(demand: Demand, measurements: Sequence[Measurement], cpu_has_bf16: boo
 
 
 def conclude(demand: Demand, values: Sequence[float]) -> Finding:
-    """Compares the mean of one value per round with the bound.
-
-    Raises:
-      ValueError: There are no values, or a ratio is not positive.
-    """
+    """Compares the mean of one value per round with the bound."""
     estimate = ratio_estimate(values) if demand.is_ratio else mean_estimate(values)
     return Finding(demand, estimate, _verdict(demand, estimate))
 

@@ -111,14 +111,10 @@ class Measurement:
     """A reading and its position in the experiment.
 
     Attributes:
-      scenario: Which experiment.
       round: Its round, from 1; 0 for a peer that was not run at all.
       order: Position within the round, from 1.
-      subject: Who was measured.
-      dtype: ``fp32``, ``bf16`` or ``int8``.
       status: ``ok``, ``failed`` or ``not run``.
       reason: Why it failed or was not run, one line.
-      load_average: One-minute load average just before the process started.
       others_cpus: CPUs that other processes kept busy meanwhile, on average; None if unknown.
       reading: What was read, None unless ``ok``.
     """
@@ -184,7 +180,6 @@ def measure_in_turn(
 
     Args:
       places, works: see `measure`; a work takes the turns of its process besides.
-      rotation: whose turn it is, in the order of the works.
     """
     before = take(Host())
     turns = [rotation.join() for _ in works]
@@ -240,11 +235,7 @@ class CsvFile:
     """Appends measurements to a new file, each as soon as it is known."""
 
     def __init__(self, path: Path) -> None:
-        """Creates the file with its header.
-
-        Raises:
-          OSError: The file exists already or cannot be written.
-        """
+        """Creates the file with its header."""
         self._file: TextIO = path.open("x", newline="", encoding="utf-8")
         self._writer = csv.DictWriter(self._file, COLUMNS)
         self._writer.writeheader()

@@ -94,7 +94,6 @@ def common_parser(
     """A parser with the arguments that every comparison has.
 
     Args:
-      scenarios: what there is to choose from.
       batches: what --batches counts.
     """
     parser = argparse.ArgumentParser(prog=prog, description=description, allow_abbrev=False)

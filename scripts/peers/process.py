@@ -26,7 +26,6 @@ class Line:
 
     Attributes:
       seconds: When it arrived, after the start of the process, less the time it was stopped.
-      text: The line without its end.
       resident_bytes: Resident memory of the process then, None if unknown.
     """
 
@@ -40,10 +39,6 @@ class EndedProcess:
     """A process that has ended.
 
     Attributes:
-      status: Exit status; negative for a signal.
-      seconds: Wall time from start to end.
-      lines: Standard output.
-      errors: Standard error.
       timed_out: Whether it was killed for taking too long.
       waited: Seconds that it was stopped, in no other of these.
       counted: Which lines count: those from the beginning of its turns on.
@@ -95,10 +90,7 @@ def run(
     """Runs a command in a process group of its own, which is killed when time is up.
 
     Args:
-      timeout: Seconds until it and all its children are killed.
-      environment: Variables added to those of this process.
       watch_memory: Selects the lines at which resident memory is noted.
-      turn: When it runs, if others are alive meanwhile.
 
     Raises:
       OSError: The program cannot be started.

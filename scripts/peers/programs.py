@@ -30,13 +30,7 @@ class Subject:
 
     Attributes:
       name: As in the table.
-      dtype: ``fp32``, ``bf16`` or ``int8``.
-      command: Program and arguments; ``{record}`` becomes a file that is not there yet.
       read: Turns the finished process and that file into a reading; ValueError if it cannot.
-      python: Interpreter that is needed.
-      modules: Modules that it must be able to import.
-      environment: Variables to set.
-      status: Exit status of success.
       missing: Why it cannot be run, known beforehand.
       watch_memory: For which lines of output resident memory is noted.
       group: Subjects of one group run in turn, others one after the other.

@@ -48,12 +48,7 @@ class Against:
     """A training that is compared with tf_cnn_benchmarks only.
 
     Attributes:
-      name: of the row in tables.
-      model, batch_size: network and images of a step of one tower.
-      bound: see `Demand`.
       times: steps for each of --batches, where they are short.
-      towers: on the CPU.
-      flags: further ones, of both.
     """
 
     name: str

@@ -8,9 +8,9 @@ import threading
 import pytest
 
 from cnnbench.base import plugins
-from cnnbench.base.reading import read_file
+from cnnbench.base.reading import parse_json, read_file, read_json, read_text
 from cnnbench.campaigns.sweep.document import load
-from cnnbench.errors import FlagError, UsageError
+from cnnbench.errors import FlagError, PathError, UsageError
 from cnnbench.records.load import load_records, load_run
 
 
@@ -36,12 +36,13 @@ def test_what_has_no_end_is_refused_wherever_it_is_named(endless):
         plugins.load(path, "model_plugin")
 
     for path, reason in endless.items():
-        with pytest.raises(OSError) as caught:
-            read_file(path)
-        assert caught.value.strerror.startswith(reason)
-        for read, error in ((plug_in, FlagError), (load_run, UsageError), (load, UsageError)):
-            with pytest.raises(error, match=reason):
+        for read, error in (
+            *((read_file, PathError), (read_json, PathError), (load_run, PathError)),
+            *((load, PathError), (plug_in, FlagError)),
+        ):
+            with pytest.raises(error) as caught:
                 read(path)
+            assert caught.value.reason.startswith(f"cannot be read: {reason}")
 
 
 def test_a_pipe_with_a_writer_is_read_to_its_end(tmp_path):
@@ -64,9 +65,9 @@ def test_too_large_a_file(tmp_path):
     path = tmp_path / "large"
     path.write_bytes(bytes((1 << 20) + 1))
     assert len(read_file(path)) == (1 << 20) + 1
-    with pytest.raises(OSError, match="has more than 1 MiB"):
+    with pytest.raises(PathError, match="has more than 1 MiB"):
         read_file(path, 1)
-    with pytest.raises(UsageError, match="large: has more than 1 MiB"):
+    with pytest.raises(UsageError, match="large: cannot be read: has more than 1 MiB"):
         load(str(path))
 
 
@@ -74,3 +75,37 @@ def test_records_of_devices_are_skipped(tmp_path):
     os.mkfifo(tmp_path / "pipe.json")
     (found,) = load_records([tmp_path / "pipe.json"]).skipped
     assert found.reason == "cannot be read: is a pipe that nobody writes to"
+
+
+def test_text_may_have_a_byte_order_mark(tmp_path):
+    path = tmp_path / "text"
+    for content in (b"\xef\xbb\xbfcaf\xc3\xa9", b"caf\xc3\xa9"):
+        path.write_bytes(content)
+        assert read_text(path) == "café"
+    path.write_bytes(b"caf\xe9")
+    with pytest.raises(FlagError, match=r"--labels=.*text: cannot be read: it is no text in UTF-8"):
+        read_text(path, flag="labels")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"a": 1, "b": 2, "a": 3}', "not JSON: the key 'a' is there twice"),
+        ("[" * 100_000, "nested too deeply"),
+        ('{"a": [1, NaN]}', "not JSON: NaN"),
+        ("[1e999]", "not JSON: 1e999 is beyond all doubles"),
+        ("[-1e999]", "not JSON: -1e999 is beyond all doubles"),
+        (b"\x00\xff\xfe", "not JSON: not text in UTF-8"),
+        ('{"a": ', "cut off after 6 characters"),
+        (" ", "empty"),
+        ("x", "not JSON: Expecting value"),
+    ],
+)
+def test_what_is_no_json(text, reason, tmp_path):
+    with pytest.raises(ValueError) as caught:
+        parse_json(text)
+    assert reason in str(caught.value)
+    path = tmp_path / "a.json"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(PathError, match=r"a\.json: "):
+        read_json(path)

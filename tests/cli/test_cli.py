@@ -2,6 +2,7 @@ import importlib
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import types
@@ -244,6 +245,14 @@ def test_a_reader_that_leaves_is_no_error():
             check=False,
         )
     assert (done.returncode, done.stderr) == (cli.BROKEN_PIPE, b"")
+
+
+@pytest.mark.parametrize(("closed", "status"), [("1>&-", 4), ("0>&- 1>&-", 4), ("2>&-", 0)])
+def test_a_closed_standard_output_is_lost_like_a_full_one(closed, status):
+    command = f"exec {shlex.quote(sys.executable)} -m cnnbench --version {closed}"
+    done = subprocess.run(["sh", "-c", command], timeout=120, capture_output=True)
+    lost = b"cnnbench: error: cannot write to standard output: Bad file descriptor\n"
+    assert (done.returncode, done.stderr) == (status, lost if status else b"")
 
 
 @pytest.mark.parametrize("closed", [(2,), (0, 1, 2)])

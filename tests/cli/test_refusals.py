@@ -8,6 +8,7 @@ file. A reason that begins with a flag begins the line, so it is the flag that t
 from __future__ import annotations
 
 import fnmatch
+import json
 import os
 import shlex
 import subprocess
@@ -57,6 +58,13 @@ run -distortions False --num_gpus=2          | stray argument 'False' after --di
 run --xla maybe                              | write --xla=true or --xla=false
 run --batchsize=3                            | unknown flag --batchsize; did you mean --batch_size?
 run --nowinograd                             | did you mean --nowinograd_nonfused?
+run --explain                                | unknown flag --explain; cnnbench run --help lists
+run --nope                                   | unknown flag --nope; cnnbench run --help lists
+run --num_gpus=1_0                           | --num_gpus=1_0: must be an integer
+run --num_gpus=١                             | --num_gpus=١: must be an integer
+run --weight_decay=1_0                       | --weight_decay=1_0: must be a finite number
+run --stop_at=top_1_accuracy:1_0             | --stop_at=*'1_0' is not a finite number
+run '--piecewise_learning_rate_schedule=1_0;3;.1' | --piecewise*'1_0' is not a learning rate
 run --zzzzzz                                 | unknown flag --zzzzzz; cnnbench run --help lists
 run --nonum_gpus                             | --nonum_gpus: only a boolean has a --no form
 run --batch_size                             | --batch_size needs a value: write --batch_size=value
@@ -127,7 +135,6 @@ run --fp16_vars                              | --fp16_vars=*needs --precision=fp
 run --fp16_vars --precision=bf16             | --fp16_vars=*needs --precision=fp16
 run --fp16_vars --use_fp16 --optimizer=adam  | --fp16_vars=*cannot go with --optimizer=adam
 run --fp16_vars --use_fp16 --optimizer=rmsprop --rmsprop_epsilon=1e-5 | --rmsprop_epsilon=*2^-14
-run --device=cpu --data_format=NCHW          | --data_format=*use NHWC or auto
 # The learning rate
 run PIECEWISE --init_learning_rate=0.1       | --init_learning_rate=*--piecewise_learning_rate
 run PIECEWISE --init_learning_rate=0         | --init_learning_rate=*--piecewise_learning_rate
@@ -229,6 +236,15 @@ run ME ALL_REDUCE --all_reduce_spec=nccl --num_gpus=2 --device=gpu | --all_reduc
 run WORKERS --ps_hosts=c:1                   | --job_name=*--worker_hosts needs it
 run ME --ps_hosts=a:1                        | --worker_hosts=*given to two tasks
 run ME --ps_hosts=c                          | --ps_hosts=*is no host:port
+run ME --ps_hosts=c:70000                    | --ps_hosts=*'c:70000' is no host:port
+run --rendezvous=nohost                      | --rendezvous=nohost: is no host:port
+run --rendezvous=localhost:                  | --rendezvous=localhost:: is no host:port
+run --rendezvous=localhost:abc               | --rendezvous=localhost:abc: *is no host:port
+run --rendezvous=localhost:2²                | --rendezvous=localhost:2²: *is no host:port
+run --rendezvous=localhost:0                 | --rendezvous=localhost:0: *is no host:port
+run --rendezvous=2000                        | --rendezvous=2000: *is no host:port
+run --rendezvous=:2000                       | --rendezvous=:2000: *is no host:port
+run --rendezvous=localhost:99999             | --rendezvous=localhost:99999: *is no host:port
 run ME --ps_hosts=c:1 --server_protocol=grpc+verbs | --server_protocol=*grpc
 run ME MULTI_WORKER --ps_hosts=c:1           | --ps_hosts=*has no use for them
 run ME --variable_update=replicated          | --variable_update=*in one process only
@@ -253,6 +269,14 @@ data check /nowhere                          | /nowhere: there is no such direct
 data make-imagenet /nowhere out              | /nowhere: there is no such folder
 data make-imagenet images records/0.json     | records/0.json: is not a folder
 data MAKE --seed=x                           | --seed=x: must be an integer
+data check ''                                | an argument is empty
+data MAKE --labels=nowhere                   | --labels=nowhere: cannot be read: No such file
+data MAKE --labels=/dev/zero                 | --labels=/dev/zero: cannot be read: is a device
+data MAKE --labels=pipe                      | --labels=pipe: cannot be read: is a pipe that nobody
+data MAKE --labels=latin                     | --labels=latin: cannot be read: it is no text
+data MAKE --labels=hidden                    | --labels=hidden: 'left*its name has characters
+data make-imagenet broken out                | broken: class folder 'a\nb': its name has characters
+data make-imagenet escaped out               | escaped: class folder '*its name has characters
 data MAKE --train=1                          | unknown flag --train
 data MAKE --train_shards=0                   | --train_shards=0:
 data MAKE --validation_shards=-1             | --validation_shards=-1:
@@ -280,6 +304,7 @@ compare                                      | takes two arguments, BASE and NEW
 compare records                              | takes two arguments, BASE and NEW, not 1
 compare records records records              | not 3; quote patterns
 compare records records/nowhere              | nowhere: no such file or folder
+compare records ''                           | an argument is empty
 compare records empty                        | empty: no run records; cnnbench run --result_json=
 compare records records --threshold=-1       | --threshold=-1*: must be at least 0
 compare records records --alpha=1            | --alpha=1*: must be greater than 0 and less than 1
@@ -299,6 +324,8 @@ compare records records --tresholds=1        | did you mean --threshold?
 ab                                           | the two sides are the same; say with --a and --b
 ab --a=--model=lenet --b=--model=lenet       | the two sides are the same
 ab --b=--precision=fp32                      | the two sides are the same
+ab --resume                                  | --resume=true: needs --results
+ab --resume --results=none                   | --results=none: holds no experiment of cnnbench ab
 ab --a_env=X=1 --b_env=X=1                   | the two sides are the same
 ab --a_checkout=.. --b_checkout=..           | the two sides are the same: .. and .. are
 ab --a_checkout=v1 --b_checkout=main         | the two sides are the same: v1 and main are both
@@ -327,15 +354,28 @@ ab -- --batch_size=-1                        | --batch_size=-1: must be
 ab -- --result_json=x.json                   | --result_json=x.json: cannot go with ab
 ab -- --model_plugin=nosuch.py               | --model_plugin=nosuch.py: cannot be read
 ab -- --peak_flops=1                         | --peak_flops=1*: must be 0 or at least
+ab --a=--workers=2                           | --workers is no flag of a run, but of cnnbench launch
+ab -- --ps=1                                 | --ps is no flag of a run, but of cnnbench launch
 ab --workers=2 --b=--xla                     | --ps=0: *parameter_server*needs tasks
 ab --workers=2 --b=--xla -- RING --job_name=ps | --job_name=ps: is set by launch
 ab --workers=2 --ps=1 --b=--variable_update=collective_all_reduce | --ps=1: *has no use for them
 ab --workers=2 --b=--xla --pairing=turns -- RING | --pairing=*: a job of several processes
+ab --b=--xla -- --graph_file=/proc/none/g    | --graph_file=/proc/none/g: there is no folder
 ab --workers=0                               | --workers=0: must be from 1 to 256
 
 explain a.json                               | takes two arguments, profiles of A and of B, not 1
 explain a.json b.json --rounds=2             | --rounds=2: is for processes
 explain a.json none                          | none: cannot be read
+explain /dev/zero b.json                     | /dev/zero: cannot be read: is a device
+explain a.json /dev/full                     | /dev/full: cannot be read: is a device
+explain pipe b.json                          | pipe: cannot be read: is a pipe that nobody
+explain pipes b.json                         | pipes/a.json: cannot be read: is a pipe that nobody
+explain graph.json b.json                    | graph.json: not a profile: graph.Conv2D: expected
+explain graphs.json b.json                   | graphs.json: not a profile: graph.Conv2D: expected
+explain huge.json b.json                     | huge.json: not a profile: 1e+308 is not a time
+explain negative.json b.json                 | negative.json: not a profile: -1.0 is not a time
+explain deep.json b.json                     | deep.json: not JSON: nested too deeply
+explain twice.json b.json                    | twice.json: not JSON: the key 'schema' is there
 explain a.json empty                         | empty: no profiles; cnnbench run
 explain a.json x.json                        | x.json: not a profile:
 explain a.json b.json --output=a.json        | --output=a.json: is a file that this command reads
@@ -364,6 +404,7 @@ roofline lenet --worker_hosts=a:1,b:2        | --worker_hosts
 strategies TWO_CPUS --modes=horovod          | --modes=horovod: must be some of
 strategies TWO_CPUS --num_gpus=1             | --num_gpus=1: must be at least 2
 strategies TWO_CPUS --train_dir=d            | --train_dir=d: is set by the command
+strategies TWO_CPUS --graph_file=/proc/none/g | --graph_file=/proc/none/g: there is no folder
 strategies TWO_CPUS --format=xml             | --format=xml: must be one of table, csv, json
 strategies TWO_CPUS --rounds=0               | --rounds=0:
 strategies TWO_CPUS --plot=p.gif             | --plot=p.gif: must end in .svg, .png or .pdf
@@ -383,7 +424,12 @@ tune TWO_CPUS --allow=speed                  | --allow=speed: must be some of pr
 tune TWO_CPUS --minutes=0                    | --minutes=0*: must be greater than 0
 tune TWO_CPUS --format=xml                   | --format=xml: must be one of table, csv, json
 tune TWO_CPUS --plot=p.gif                   | --plot=p.gif: must end in .svg, .png or .pdf
-tune TWO_CPUS --space=none.yaml              | none.yaml: no such file
+tune TWO_CPUS --space=none.yaml              | --space=none.yaml: cannot be read: No such file
+tune TWO_CPUS --space=tinny                  | --space=tinny: cannot be read: No such file
+tune TWO_CPUS --space=pipe                   | --space=pipe: cannot be read: is a pipe that nobody
+tune TWO_CPUS --resume --results=binary      | --results=binary: journal.jsonl in it is no journal
+tune TWO_CPUS --resume --results=foreign     | --results=foreign: journal.jsonl in it is no journal
+tune TWO_CPUS --resume --results=nested      | --results=nested: journal.jsonl in it is no journal
 tune TWO_CPUS --resume                       | --resume=true: needs --results
 tune TWO_CPUS --minute=3                     | unknown flag --minute; did you mean --minutes
 tune TWO_CPUS -- --minutes=3                 | unknown flag --minutes
@@ -399,6 +445,7 @@ sweep tiny.yaml --reslts=x                   | unknown flag --reslts; did you me
 sweep tiny.yaml --repeats=0                  | --repeats=0: must be from 1 to 1000
 sweep tiny.yaml --timeout=0                  | --timeout=0*: must be greater than 0
 sweep tiny.yaml --filter=b                   | --filter=b: matches none of "a num_gpus=1"
+sweep tiny.yaml --results=tuned              | --results=tuned: journal.jsonl in it is no journal
 sweep tiny.yaml --results=tiny.yaml/x        | --results=tiny.yaml/x: cannot be used
 sweep tiny.yaml -- --modle=x                 | unknown flag --modle; did you mean --model?
 sweep tiny.yaml -- x                         | stray argument 'x'
@@ -423,6 +470,10 @@ launch --controller -- RING --data_dir=nowhere | --data_dir=*there is no
 launch --controller -- ALL_REDUCE --all_reduce_spec=xrong | --all_reduce_spec=xrong:
 launch --controller -- RING --aux_head | --aux_head=true: *has no
 launch --ps=1 --log_dir=/dev/null/x          | --log_dir=/dev/null/x: must be a directory
+launch --ps=1 -- --result_json=/proc/none/r  | --result_json=/proc/none/r: there is no folder
+launch --ps=1 -- --train_dir=/dev/null/x     | --train_dir=/dev/null/x: must be a directory
+launch --ps=1 -- --train_dir=ckpt-1          | --train_dir=ckpt-1: names one checkpoint
+launch --workers=2 -- allreduce --result_csv=/proc/none/r | --result_csv=/proc/none/r: there is no
 launch --ps=256 --affinity                   | processors cannot be divided among 257 processes
 launch --ps=1 --output=x.csv                 | --output=x.csv: needs --scaling
 launch --ps=1 --scaling=1,0                  | --scaling=1,0: must be from 1
@@ -487,6 +538,23 @@ env --check -- --model=nosuch                | --model=nosuch: unknown; models f
 env --checks                                 | unknown flag --checks; did you mean --check?
 """
 
+TIME = '"time": "2026-01-01T00:00:00+00:00"'
+JOURNALS = {
+    "binary": bytes(range(256)),
+    "foreign": f'{{"event": "ab", {TIME}}}\n'.encode(),
+    "nested": b"[" * 100_000,
+    "tuned": f'{{"event": "tune", {TIME}}}\n'.encode(),
+}
+"""Folders and the journals in them."""
+
+FAULTY_PROFILES: dict[str, dict[str, object]] = {
+    "graph": {"graph": {"Conv2D": "four"}},
+    "graphs": {"graph": {"Conv2D": [4]}},
+    "huge": {"input_wait_seconds": [1e308] * 8},
+    "negative": {"input_wait_seconds": [-1.0] * 8},
+}
+"""Files and what is wrong in each."""
+
 SUITE = """
 entries:
   - name: a
@@ -527,6 +595,20 @@ def place(tmp_path_factory: pytest.TempPathFactory, lenet_runs: type) -> Path:
     (folder / "ff").write_text("--result_csv=x\n")
     (folder / "circle").write_text("--model=lenet\n--flagfile=circle\n")
     (folder / "latin").write_bytes(b"--model=caf\xe9\n")
+    (folder / "hidden").write_text("left\x1b[31m\n")
+    for images in ("broken/a\nb", "escaped/\x1b[31m\u202e"):
+        (folder / images).mkdir(parents=True)
+        (folder / images / "0.jpg").touch()
+    for name, journal in JOURNALS.items():
+        (folder / name).mkdir()
+        (folder / name / "journal.jsonl").write_bytes(journal)
+    profile = json.loads((folder / "a.json").read_text())
+    for name, changes in FAULTY_PROFILES.items():
+        (folder / f"{name}.json").write_text(json.dumps(profile | changes))
+    (folder / "deep.json").write_text("[" * 100_000)
+    (folder / "twice.json").write_text('{"schema": 1, "schema": 1}')
+    (folder / "pipes").mkdir()
+    os.mkfifo(folder / "pipes" / "a.json")
     (folder / "loop").symlink_to("loop")
     os.mkfifo(folder / "pipe")
     git = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b"]

@@ -150,6 +150,13 @@ def test_a_defect_of_its_checker_is_one_line(own, tmp_path, capsys):
     assert capsys.readouterr().err.startswith(err)
 
 
+def test_files_that_do_not_exist(own, tmp_path, capsys):
+    path = own("make(find=lambda folder, subset: [folder + '/gone'])")
+    assert main(["data", "check", str(tmp_path), f"--dataset_plugin={path}"]) == 2
+    err = f"cnnbench: error: --dataset_plugin={path}: find names {tmp_path}/gone, which does not"
+    assert capsys.readouterr().err.startswith(err)
+
+
 def test_both_flags_may_name_one_file(own):
     path = own(
         "make()\nfrom cnnbench.models import get_model, register_model\n"

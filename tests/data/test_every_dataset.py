@@ -144,6 +144,7 @@ def photographed(name, content):
 
 
 LONGER = "7-21-0000.wav: the transcript of 5 letters is longer than its audio of 1 frames"
+STRIP = tf.io.encode_jpeg(np.zeros((1, 65_500, 3), np.uint8)).numpy()
 BAD_SOURCES = [
     *((name, shutil.rmtree, 2, "there is no such f") for name in MADE if name != "ratings"),
     ("ratings", shutil.rmtree, 2, "is neither a file nor a folder with ratings.dat or"),
@@ -163,9 +164,21 @@ BAD_SOURCES = [
             (lambda c: c["annotations"][0].pop("bbox"), "is no entry: 'bbox'"),
             (lambda c: c["images"][0].update(file_name="x.jpg"), "image 100: there is no file"),
             (lambda c: c.pop("images"), "holds no list 'images'"),
+            *(
+                (
+                    lambda c, name=name: c["images"][0].update(file_name=name),
+                    f"{name!r} is no name of a file in ",
+                )
+                for name in ("../train2017/000000000100.jpg", "/etc/passwd", "..", "")
+            ),
+            (lambda c: c["categories"][0].pop("name"), "is no category: 'name'"),
             (lambda c: c["categories"].pop(), "there is no category 3"),
         ]
     ),
+    ("coco", annotated(lambda c: c["categories"][0].update(name="a\nb")), 2, "category 'a\\nb'"),
+    ("coco", lambda root: coco_annotations(root).write_text("[" * 100_000), 2, "nested too deeply"),
+    ("coco", lambda root: coco_annotations(root).write_text('{"a": 1'), 2, "cut off after"),
+    ("imagenet", photographed("1.jpg", STRIP), 4, "1.jpg: the image is 1x65500; it must"),
     ("coco", another_category, 2, "has other categories"),
     ("coco", another_year, 2, "instances_train2014.json and instances_train2017.json"),
     (

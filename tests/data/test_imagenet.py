@@ -1,5 +1,6 @@
 import base64
 import shutil
+import tempfile
 from collections import Counter
 
 import pytest
@@ -171,7 +172,11 @@ def test_bad_records_are_skipped_and_all_others_delivered(copy, cpu_devices, opt
     with make_input(asked, cpu_devices[:1]) as source:
         epochs = [int(source.next()[0].labels[0]) for _ in range(2 * (len(TRAIN) - 4))]
         skipped = source.skipped()
-    assert Counter(epochs) == {one: 2 for i, one in enumerate(classes) if i not in bad}
+    counts = Counter(epochs)
+    assert set(counts) == {one for i, one in enumerate(classes) if i not in bad}
+    # In sloppy order the first examples of the third pass may come before the last of the second.
+    sloppy = "datasets_sloppy_parallel_interleave" in options
+    assert set(counts.values()) <= ({1, 2, 3} if sloppy else {2})
     assert skipped.count == 4
     assert skipped.first == (
         f"{files[0]}: record 1: the image is no JPEG; cnnbench data make-imagenet writes JPEGs",
@@ -191,3 +196,11 @@ def test_an_evaluation_gives_skipped_records_no_weight(copy, cpu_devices):
             batches = [b for _ in range(source.steps_per_epoch) for b in source.next()]
             assert sorted(examples(batches, SMALL["imagenet"].of)) == sorted(VALIDATION - bad)
         assert source.skipped().count == 2
+
+
+@pytest.mark.parametrize("options", [{}, {"on_bad_record": "skip"}])
+def test_no_file_of_autograph_is_written(folder, cpu_devices, tmp_path, monkeypatch, options):
+    """Processes of a job end without TensorFlow's clean-up, which would remove it."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert labels(SPEC(folder, num_shards=2, shard_index=1, **options), cpu_devices, 1)
+    assert not list(tmp_path.iterdir())

@@ -1,3 +1,4 @@
+import base64
 import os
 import re
 from pathlib import Path
@@ -7,12 +8,12 @@ import pytest
 import tensorflow as tf
 
 from cnnbench.base.lock import FolderLock
+from cnnbench.data import imagenet_records, output
 from cnnbench.data import make_imagenet as module
-from cnnbench.data import output
 from cnnbench.data.image_folder import ImageClass, ImageFile, ImageFolder, scan
 from cnnbench.data.imagenet_files import find_files
-from cnnbench.data.imagenet_records import ENCODED
-from cnnbench.data.make_imagenet import make_imagenet, rgb_jpeg
+from cnnbench.data.imagenet_records import ENCODED, decoded_size
+from cnnbench.data.make_imagenet import RgbJpeg, make_imagenet, rgb_jpeg
 from cnnbench.errors import DataError, FlagError, UsageError
 
 
@@ -87,6 +88,40 @@ def test_colour_images_of_any_kind_become_rgb_jpegs(photos, tmp_path, name):
     assert tf.image.extract_jpeg_shape(made.jpeg).numpy().tolist() == [80, 100, 3]
     back = tf.io.decode_jpeg(made.jpeg).numpy()
     assert np.abs(back.astype(int) - image).mean() < 6
+
+
+# Made by cjpeg -arithmetic of libjpeg-turbo 2.1.5:
+# 8 x 16 pixels, red on the left, green on the right.
+ARITHMETIC = {
+    "sequential": (
+        "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAAMCAgMCAgMDAwMEAwMEBQgFBQQEBQoHBwYIDAoMDAsKCwsNDhIQ"
+        "DQ4RDgsLEBYQERMUFRUVDA8XGBYUGBIUFRT/2wBDAQMEBAUEBQkFBQkUDQsNFBQUFBQUFBQUFBQUFBQUFBQU"
+        "FBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBT/yQARCAAIABADAREAAhEBAxEB/8wACgAQEAUBEBEF"
+        "/9oADAMBAAIRAxEAPwD/AM/wDqQM67rV2ZyWGP/Z"
+    ),
+    "progressive": (
+        "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAAMCAgMCAgMDAwMEAwMEBQgFBQQEBQoHBwYIDAoMDAsKCwsNDhIQ"
+        "DQ4RDgsLEBYQERMUFRUVDA8XGBYUGBIUFRT/2wBDAQMEBAUEBQkFBQkUDQsNFBQUFBQUFBQUFBQUFBQUFBQU"
+        "FBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBT/ygARCAAIABADAREAAhEBAxEB/8wABgAQARD/2gAM"
+        "AwEAAhADEAAAAf8An1i8zd+Ld7tJcXD/zAAEEAX/2gAIAQEAAQUCwP/MAAQRBf/aAAgBAwEBPwHA/8wABBEF"
+        "/9oACAECAQE/AcD/zAAEEAX/2gAIAQEABj8CwP/MAAQQBf/aAAgBAQABPyHA/9oADAMBAAIAAwAAABDY/8wA"
+        "BBEF/9oACAEDAQE/EMD/zAAEEQX/2gAIAQIBAT8QwP/MAAQQBf/aAAgBAQABPxDA/9k="
+    ),
+}
+
+
+@pytest.mark.parametrize("coding", ARITHMETIC)
+def test_jpegs_with_arithmetic_coding_are_kept_as_they_are(tmp_path, coding):
+    """TensorFlow decodes them, in runs and in checks."""
+    content = base64.b64decode(ARITHMETIC[coding])
+    assert {"sequential": b"\xff\xc9", "progressive": b"\xff\xca"}[coding] in content
+    path = tmp_path / "a.jpg"
+    path.write_bytes(content)
+    assert rgb_jpeg(path) == RgbJpeg(content, 8, 16, reencoded=False)
+    assert decoded_size(content) == (8, 16)
+    pixels = tf.io.decode_jpeg(content).numpy().astype(int)
+    assert np.abs(pixels[:, :8] - (250, 20, 30)).max() < 8
+    assert np.abs(pixels[:, 8:] - (10, 200, 40)).max() < 8
 
 
 @pytest.mark.parametrize("suffix", ["jpg", "png"])
@@ -266,7 +301,8 @@ def test_files_are_as_readable_as_others(photo, tmp_path):
     assert modes == {photo.stat().st_mode}
 
 
-def test_an_image_too_large_for_a_jpeg_is_named(tmp_path):
+def test_an_image_too_large_for_a_jpeg_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(imagenet_records, "MAX_ASPECT", 100_000)
     path = tmp_path / "wide.png"
     path.write_bytes(tf.io.encode_png(np.zeros((1, 70_000, 3), np.uint8)).numpy())
     with pytest.raises(DataError, match=re.escape(f"{path}: cannot become a JPEG: ")) as caught:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,13 @@ from cnnbench.data import (
     RATINGS,
     InputSpec,
     coco_records,
+    imagenet_files,
     imagenet_records,
     make_input,
+    tfrecord,
 )
 from cnnbench.data.coco_records import CocoObject
+from cnnbench.data.imagenet_files import find_files
 from cnnbench.data.joined import JoinedInput
 from cnnbench.data.position import positions_of, turns_before
 from cnnbench.data.records import RecordPipeline
@@ -69,10 +73,12 @@ def assert_same(found: Arrays, wanted: Arrays) -> None:
         np.testing.assert_array_equal(one, other)
 
 
-def write_files(folder: Path, prefix: str, record: Callable[[int], bytes]) -> Path:
+def write_files(
+    folder: Path, prefix: str, record: Callable[[int], bytes], counts: Sequence[int] = FILES
+) -> Path:
     numbers = itertools.count()
-    for file, count in enumerate(FILES):
-        name = f"{prefix}train-{file:05d}-of-{len(FILES):05d}"
+    for file, count in enumerate(counts):
+        name = f"{prefix}train-{file:05d}-of-{len(counts):05d}"
         with tf.io.TFRecordWriter(str(folder / name)) as writer:
             for _ in range(count):
                 writer.write(record(next(numbers)))
@@ -196,8 +202,8 @@ def test_arrays_go_on_where_they_were_left(
     "options",
     [
         {},
-        {"num_shards": 2, "shuffle_buffer": 4},  # two files each
-        {"num_shards": 3, "on_bad_record": "skip"},  # a third of the records of each file
+        {"num_shards": 2, "shuffle_buffer": 4},  # a file is divided
+        {"num_shards": 3, "on_bad_record": "skip"},
         {"num_shards": 3, "shard_files": True, "datasets_parallel_interleave_cycle_length": 1},
         {"datasets_use_caching": True},
     ],
@@ -221,6 +227,85 @@ def test_records_go_on_where_they_were_left(imagenet: InputSpec, options: dict[s
             np.testing.assert_array_equal(one[0].features, other[0].features)
 
 
+@pytest.fixture(scope="module")
+def flawed(tmp_path_factory: pytest.TempPathFactory) -> InputSpec:
+    """The same with two records that are no examples, and one whose checksum is wrong."""
+    folder = tmp_path_factory.mktemp("flawed")
+    write_files(
+        folder, "", lambda number: b"no" if number in (4, 13) else imagenet_record(number, 0)
+    )
+    (first, *_) = find_files(str(folder), "train")
+    frame = list(tfrecord.frames(first))[2]
+    content = bytearray(first.read_bytes())
+    content[frame.offset + frame.length // 2] ^= 1
+    first.write_bytes(content)
+    return input_spec(IMAGENET, 8, data_dir=str(folder), on_bad_record="skip")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"num_shards": 2, "shuffle_buffer": 4}, {"datasets_use_caching": True}],
+    ids=str,
+)
+def test_records_go_on_where_they_were_left_though_some_are_skipped(
+    flawed: InputSpec, options: dict[str, Any]
+) -> None:
+    """In two interruptions, within an epoch and after it."""
+    spec = dataclasses.replace(flawed, batch_per_device=2, **options)
+
+    def steps(count: int, done: int = 0, passed_over: Sequence[int] = ()) -> tuple[Any, list[int]]:
+        shards = [dataclasses.replace(spec, shard_index=i) for i in range(spec.num_shards)]
+        with JoinedInput([make_input(shard, ["CPU:0"]) for shard in shards]) as source:
+            assert source.resume(done, passed_over)
+            read = [
+                [batch.labels.numpy().tolist() for batch in source.next()] for _ in range(count)
+            ]
+            return read, source.passed_over(count)
+
+    whole, in_all = steps(24)
+    assert sum(in_all) > 5
+    first, skipped = steps(7)
+    second, skipped = steps(10, 7, skipped)
+    third, skipped = steps(7, 17, skipped)
+    assert first + second + third == whole
+    assert skipped == in_all
+
+
+@pytest.mark.parametrize("counts", [(5, 9, 2, 7), (1, 1, 21), (23,)])
+def test_workers_share_out_uneven_files_evenly(counts: tuple[int, ...], tmp_path: Path) -> None:
+    """As one process: in two epochs of 23 records, 24 steps of two, two come a third time."""
+    write_files(tmp_path, "", lambda number: imagenet_record(number, 0), counts)
+    spec = input_spec(IMAGENET, 8, data_dir=str(tmp_path))
+    for shards in (1, 3, 4):
+        parts = []
+        for own in range(shards):
+            shard = dataclasses.replace(spec, num_shards=shards, shard_index=own)
+            with make_input(shard, ["CPU:0"]) as source:
+                parts.append([int(source.next()[0].labels[0]) for _ in range(48 // shards)])
+        own_records = [set(part) for part in parts]
+        assert {len(records) for records in own_records} <= {23 // shards, 23 // shards + 1}
+        assert sum(map(len, own_records)) == len(set.union(*own_records)) == 23
+        times = Counter(label for part in parts for label in part)
+        assert Counter(times.values()) == {2: 21, 3: 2}
+
+
+def test_files_that_are_not_counted_are_shared_out_completely(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the published ImageNet count as equal ones, which they are within a record."""
+    monkeypatch.setitem(imagenet_files._PUBLISHED_FILES, "train", 4)
+    monkeypatch.setitem(imagenet_files.PUBLISHED_EXAMPLES, "train", 22)
+    write_files(tmp_path, "", lambda number: imagenet_record(number, 0), (6, 5, 5, 6))
+    for shards in (2, 3):
+        own_records = []
+        for own in range(shards):
+            spec = input_spec(IMAGENET, 8, data_dir=str(tmp_path))
+            shard = dataclasses.replace(spec, num_shards=shards, shard_index=own)
+            with make_input(shard, ["CPU:0"]) as source:
+                own_records.append({int(source.next()[0].labels[0]) for _ in range(16)})
+        assert sum(map(len, own_records)) == len(set.union(*own_records)) == 22
+
+
 def test_an_epoch_interrupted_again_and_again_is_seen_as_a_whole(imagenet: InputSpec) -> None:
     runs = [read(imagenet, 4, done=done) for done in (0, 4, 8)]  # an epoch has five steps
     labels = np.concatenate([labels for run in runs for labels in run[1::2]])
@@ -234,9 +319,9 @@ def test_no_file_is_opened_for_epochs_behind(
     opened = tf.Variable(0)
     plain = RecordPipeline._read
 
-    def counted(self: RecordPipeline, file: tf.Tensor) -> tf.data.Dataset:
+    def counted(self: RecordPipeline, file: tf.Tensor, *part: tf.Tensor) -> tf.data.Dataset:
         with tf.control_dependencies([opened.assign_add(1)]):
-            return plain(self, tf.identity(file))
+            return plain(self, tf.identity(file), *part)
 
     monkeypatch.setattr(RecordPipeline, "_read", counted)
     read(imagenet, 1, done=5 * 40)

@@ -1,5 +1,6 @@
 import os
 import pickle
+import pickletools
 
 import numpy as np
 import pytest
@@ -7,23 +8,32 @@ import pytest
 from cnnbench.data import safe_pickle
 
 
-@pytest.mark.parametrize("protocol", range(2, 6))
+def integers(data):
+    return safe_pickle.integers(safe_pickle.loads(data))
+
+
+@pytest.mark.parametrize("protocol", range(6))
 def test_arrays_and_containers_of_every_protocol(protocol):
-    value = {
-        b"data": np.arange(12, dtype=np.uint8).reshape(3, 4),
-        b"labels": [1, np.int64(2), 3],
-        b"names": [b"a.png", b"", "text"],
-    }
-    loaded = safe_pickle.loads(pickle.dumps(value, protocol))
-    np.testing.assert_array_equal(loaded[b"data"], value[b"data"])
-    assert loaded[b"labels"] == [1, 2, 3]
-    assert loaded[b"names"] == value[b"names"]
+    arrays = [
+        np.arange(12, dtype=np.uint8).reshape(3, 4),
+        np.arange(6).reshape(2, 3).T,
+        np.arange(3, dtype=">i4"),
+        np.zeros((0, 3), np.uint8),
+        np.int64(-7),
+    ]
+    plain = {b"names": [b"a.png", b"", "text"], "labels": (1, 2.5, None)}
+    loaded = safe_pickle.loads(pickle.dumps([arrays, plain], protocol))
+    for found, expected in zip(loaded[0], arrays, strict=True):
+        array = safe_pickle.integers(found)
+        assert array.dtype == expected.dtype
+        np.testing.assert_array_equal(array, expected)
+    assert loaded[1] == plain
 
 
 def test_module_names_of_old_numpy():
     old = pickle.dumps(np.arange(3), 2).replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
     assert b"numpy.core.multiarray" in old
-    np.testing.assert_array_equal(safe_pickle.loads(old), [0, 1, 2])
+    np.testing.assert_array_equal(integers(old), [0, 1, 2])
 
 
 def test_python_2_strings_become_bytes():
@@ -40,71 +50,65 @@ class Hostile:
 
 @pytest.mark.parametrize("protocol", range(6))
 @pytest.mark.parametrize("function", [os.system, eval, exec, __import__, getattr, open])
-def test_nothing_else_is_even_looked_up(protocol, function, tmp_path):
+def test_nothing_is_called(protocol, function, tmp_path):
     trace = tmp_path / "ran"
     argument = {os.system: f"touch {trace}", open: str(trace)}.get(
         function, f"open({str(trace)!r}, 'w')"
     )
-    data = pickle.dumps({b"data": Hostile(function, argument)}, protocol)
-    with pytest.raises(pickle.UnpicklingError, match="which is not data"):
-        safe_pickle.loads(data)
+    data = pickle.dumps(Hostile(function, argument), protocol)
+    with pytest.raises(pickle.UnpicklingError, match="is not an array of integers"):
+        integers(data)
     assert not trace.exists()
 
 
 @pytest.mark.parametrize(
     "reference",
-    [b"cnumpy\nsave\n.", b"cnumpy\nndarray.tofile\n.", b"cnumpy.core.multiarray\nfromfile\n."],
+    [
+        b"cno_such_module\nname\n.",
+        b"cnumpy\nndarray.tofile\n.",
+        b"cnumpy.core.multiarray\nfromfile\n.",
+        b"cnumpy.core.multiarray\n_reconstruct\n.",
+        b"c_codecs\nencode\nN}S'__defaults__'\nNs\x86b.",
+    ],
 )
-def test_other_numpy_functions_are_refused(reference):
-    with pytest.raises(pickle.UnpicklingError, match="which is not data"):
-        safe_pickle.loads(reference)
+def test_names_are_not_looked_up(reference):
+    with pytest.raises(pickle.UnpicklingError, match="is not an array of integers"):
+        integers(reference)
 
 
-def test_odd_codecs_are_refused():
-    data = pickle.dumps(Hostile(__import__("_codecs").encode, "x", "rot13"), 2)
-    with pytest.raises(pickle.UnpicklingError, match="rot13"):
-        safe_pickle.loads(data)
-
-
-@pytest.mark.parametrize("data", [b"", b"\x80", b"not a pickle", b"\x80\x02}q\x00"])
+@pytest.mark.parametrize(
+    "data", [b"", b"\x80", b"not a pickle", b"\x80\x02}q\x00", b"r\xff\xff\xff\x7f."]
+)
 def test_damage_is_an_unpickling_error(data):
     with pytest.raises(pickle.UnpicklingError):
         safe_pickle.loads(data)
 
 
-def test_text_and_other_byte_orders():
-    for array in (np.array([b"ab", b"c"]), np.array(["x"]), np.arange(3, dtype=">i4"), np.eye(2).T):
-        for protocol in range(6):
-            loaded = safe_pickle.loads(pickle.dumps(array, protocol))
-            assert loaded.dtype.newbyteorder("=") == array.dtype.newbyteorder("=")
-            np.testing.assert_array_equal(loaded, array)
+ARRAY = pickle.dumps(np.frombuffer(b"abcdef", np.uint8).reshape(2, 3), 2)
 
 
-STATES = (
-    (1, (2,), safe_pickle._DType("u1"), False, b"abc"),
-    (1, (-1, -3), safe_pickle._DType("u1"), False, b"abc"),
-    (1, (2**40,), safe_pickle._DType("u1"), False, b""),
-    (1, (3,), np.dtype("u1"), False, b"abc"),
-    (1, (1,), safe_pickle._DType("u1"), False, [1]),
-    (),
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (b"abcdef", b"abcde", "."),
+        (b"K\x02K\x03\x86", b"K\x02K\x02\x86", r"6 bytes for an array of shape \(2, 2\)"),
+        (b"K\x02K\x03\x86", b"J\xfe\xff\xff\xffJ\xfd\xff\xff\xff\x86", "6 bytes for an array"),
+        (b"K\x02K\x03\x86", b"\x8a\x08" + b"\x00" * 5 + b"\x01\x00\x00K\x03\x86", "6 bytes for an"),
+        (b"K\x02K\x03\x86", b"X\x01\x00\x00\x00aK\x03\x86", "shape"),
+        (b"u1", b"O8", "an array of type 'O8'"),
+        (b"u1", b"f4", "an array of type 'f4'"),
+        (b"u1", b"u3", "an array of type 'u3'"),
+        (b"X\x01\x00\x00\x00|", b"X\x01\x00\x00\x00?", "an array of type 'u1'"),
+        (b"cnumpy\ndtype\n", b"cnumpy\nndarray\n", "an array without a type"),
+    ],
 )
+def test_states_that_fit_no_array_of_integers_are_refused(old, new, words):
+    assert old in ARRAY, pickletools.dis(ARRAY)
+    with pytest.raises(pickle.UnpicklingError, match=words):
+        integers(ARRAY.replace(old, new))
 
 
-@pytest.mark.parametrize("state", STATES)
-def test_a_state_that_does_not_fit_is_refused(state):
-    array = safe_pickle._reconstruct(safe_pickle._Array, (0,), b"b")
-    with pytest.raises((pickle.UnpicklingError, TypeError, AttributeError, ValueError)):
-        array.__setstate__(state)
-    assert array.size == 0
-
-
-@pytest.mark.parametrize("dtype", ["O", "M8[s]", "V3", [("a", "u1")]])
+@pytest.mark.parametrize("dtype", ["O", "M8[s]", "V3", "U2", "f8", [("a", "u1")]])
 def test_arrays_of_anything_else_are_refused(dtype):
     with pytest.raises(pickle.UnpicklingError, match="an array of"):
-        safe_pickle.loads(pickle.dumps(np.zeros(2, dtype), 2))
-
-
-def test_the_state_of_a_function_cannot_be_set():
-    data = b"c_codecs\nencode\nN}S'__defaults__'\nNs\x86b."
-    with pytest.raises(pickle.UnpicklingError, match="state of a function"):
-        safe_pickle.loads(data)
+        integers(pickle.dumps(np.zeros(2, dtype), 2))

@@ -29,7 +29,7 @@ GONE_CHOICES = {"variable_update": {"horovod"}}
 EARLIER_FLAGS = {
     *("flush_stdout", "use_nccl", "use_multi_device_iterator", "use_data_sets"),
     *("datasets_prefetch_threadpool_size", "enable_layout_optimizer", "memory_optimization"),
-    *("gpu_pending_cap", "num_omp_threads", "result_storage", "pretrain_dir"),
+    *("gpu_pending_cap", "num_omp_threads", "result_storage", "pretrain_dir", "gpu_mem_fraction"),
 }
 
 NEW_FLAGS = {

@@ -47,6 +47,7 @@ DURING = (
         f"{REPLICATED} --gradient_repacking=501 --forward_only",
         "--data_format=NCHW",
         "--device=gpu --data_format=NCHW",
+        "--device=cpu --data_format=NCHW",
         "--device=cpu --data_format=NHWC --num_gpus=4",
         "--per_gpu_thread_count=3 --gpu_thread_mode=gpu_shared",
         "--gpu_indices=3,1 --num_gpus=2",

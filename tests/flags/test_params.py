@@ -1,11 +1,15 @@
 import dataclasses
 import inspect
+import re
+from pathlib import Path
 
 import pytest
 
 from cnnbench.errors import FlagError
 from cnnbench.flags import FLAGS, Params, parse_args, validate
 from cnnbench.flags.retired import OBSOLETE
+
+MIGRATING = Path(__file__).parents[2] / "docs" / "migrating.md"
 
 
 def test_defaults_are_valid():
@@ -85,11 +89,20 @@ def test_values_take_one_form():
     validate(params)
 
 
+def test_text_is_read_as_on_the_command_line():
+    given = {
+        "eval_during_training_at_specified_steps": "1,2",
+        **{"batch_size": "32", "weight_decay": "1e-3", "xla": "true", "train_dir": "32"},
+    }
+    assert Params(**given) == parse_args([f"--{n}={v}" for n, v in given.items()]).params
+    with pytest.raises(FlagError, match="--batch_size=x: must be an integer"):
+        Params(batch_size="x")
+
+
 @pytest.mark.parametrize(
     ("changes", "flag"),
     [
         ({"num_gpus": 0}, "num_gpus"),
-        ({"num_gpus": "2"}, "num_gpus"),
         ({"num_gpus": True}, "num_gpus"),
         ({"batch_size": -1}, "batch_size"),
         ({"model": ["resnet50"]}, "model"),
@@ -107,6 +120,12 @@ def test_validate_refuses(changes, flag):
     with pytest.raises(FlagError) as caught:
         validate(params)
     assert caught.value.flag == flag
+
+
+def test_the_error_in_the_docs_is_the_one_of_the_command():
+    (quoted,) = re.findall("`cnnbench: error: (--num_gpus=0: .*?)`", MIGRATING.read_text("utf-8"))
+    with pytest.raises(FlagError, match=re.escape(quoted)):
+        validate(Params(num_gpus=0))
 
 
 def test_replace():

@@ -151,8 +151,9 @@ def test_old_names_are_the_new_flags(old, new, value, tmp_path):
     assert parse_args([f"--flagfile={file}"]) == parsed
 
 
-def test_an_empty_all_reduce_spec_is_none():
-    parsed = parse_args(["--variable_update=replicated", "--all_reduce_spec="])
+@pytest.mark.parametrize("flag", ["--all_reduce_spec=", "--all_reduce_spec=''", '--train_dir=""'])
+def test_an_empty_value_of_an_old_script_is_none(flag):
+    parsed = parse_args(["--variable_update=replicated", flag])
     assert parsed.params == Params(variable_update="replicated")
 
 

@@ -8,7 +8,8 @@ import tensorflow as tf
 from towers import columns_of
 
 from cnnbench.flags import Params
-from cnnbench.run.step.optimizers import make_optimizer
+from cnnbench.flags.optimizers import OPTIMIZERS
+from cnnbench.run.step.optimizers import Optimizer
 
 
 def curvature(tower):
@@ -57,7 +58,8 @@ def one_step(manager, optimizer, variables, rate, dtype=tf.float32, skip=(), los
 
 def optimizer_of(name, **flags):
     """The optimizer of that name, with constants that differ from the defaults of their flags."""
-    return make_optimizer(Params(optimizer=name, **flags))
+    spec = OPTIMIZERS[name]
+    return Optimizer(spec, spec.values(Params(optimizer=name, **flags)))
 
 
 def create_slots(manager, optimizer):

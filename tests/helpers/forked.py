@@ -37,7 +37,14 @@ def _modules(*packages: str) -> Iterator[str]:
 
 _USED = ("run", "data", "models", "variable_mgr", "lab.allreduce", "cli.commands")
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["tensorflow", *_modules(*(f"cnnbench.{one}" for one in _USED))])
+
+
+def preloaded() -> list[str]:
+    """What processes have imported when they are forked."""
+    return ["tensorflow", *_modules(*(f"cnnbench.{one}" for one in _USED))]
+
+
+_context.set_forkserver_preload(preloaded())
 
 
 class Forked:

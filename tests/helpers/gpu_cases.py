@@ -1,18 +1,17 @@
-"""Runs whose graphs scripts/check_gpu_graphs looks at, and a part of them that the tests do.
+"""Runs that scripts/check_emulated_gpus makes.
 
 A case is a mapping of flags. Cases of modes are pairs of values, not all products.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from covering import covering_pairs
-from gpu_graphs import params_of
 
 from cnnbench.errors import UsageError
+from cnnbench.flags import Params, validate
 from cnnbench.models import registry
 from cnnbench.variable_mgr.all_reduce.registry import names
 
@@ -72,19 +71,22 @@ REDUCTIONS: Sequence[Flags] = (
     {"hierarchical_copy": True},
 )
 
-_WORKERS = {"job_name": "worker", "worker_hosts": "a:1,b:1", "num_gpus": 2}
-_PS = {**_WORKERS, "ps_hosts": "c:1,d:1"}
+_WORKERS = {"workers": 2, "num_gpus": 2}
+_PS = {**_WORKERS, "ps": 2, "variable_update": "parameter_server"}
 JOBS: Sequence[Flags] = (
-    {**_PS, "variable_update": "parameter_server"},
-    {**_PS, "variable_update": "parameter_server", "variable_caching": "consumer"},
-    {**_PS, "variable_update": "parameter_server", "variable_caching": "cpu"},
-    {**_PS, "variable_update": "parameter_server", "cross_replica_sync": False},
+    _PS,
+    {**_PS, "variable_caching": "consumer"},
+    {**_PS, "variable_caching": "cpu"},
+    {**_PS, "cross_replica_sync": False},
     {**_PS, "variable_update": "distributed_replicated"},
     {**_WORKERS, "variable_update": "distributed_all_reduce", "all_reduce_spec": "xring"},
     {**_WORKERS, "variable_update": "distributed_all_reduce", "all_reduce_spec": "nccl/xring"},
     {**_WORKERS, "variable_update": "collective_all_reduce"},
     {**_WORKERS, "variable_update": "collective_all_reduce", "bn_stats": "sync"},
+    {**_WORKERS, "variable_update": "multi_worker_mirrored_strategy"},
+    {**_PS, "variable_update": "parameter_server_strategy", "num_gpus": 1},
 )
+"""Flags, and how many "workers" and "ps" tasks a job has."""
 
 
 def _joined(parts: Sequence[Flags]) -> dict[str, Any]:
@@ -93,7 +95,7 @@ def _joined(parts: Sequence[Flags]) -> dict[str, Any]:
 
 def _allowed(*parts: Flags) -> bool:
     try:
-        params_of(_joined(parts))
+        validate(Params.from_dict({"device": "gpu", "num_batches": 10, **_joined(parts)}))
     except UsageError:
         return False
     return True
@@ -104,24 +106,9 @@ def modes(model: Flags) -> list[dict[str, Any]]:
     return _pairs(model, {}, MODES, OPTIMIZERS, PRECISIONS, LAYOUTS, MOMENTS, TOWERS, STEPS)
 
 
-def some_modes(model: Flags) -> list[dict[str, Any]]:
-    """Every mode once on two towers, with this or that precision and batch norm."""
-    return _in_turn({**model, "num_gpus": 2, **TRAINED}, MODES, PRECISIONS, MOMENTS)
-
-
 def reductions(model: Flags) -> list[dict[str, Any]]:
     """Pairs of all-reduce, packing, deferral, precision, layout and towers."""
     return _pairs(model, COPIES, REDUCTIONS, PACKINGS, DEFERRALS, PRECISIONS, LAYOUTS[:2], TOWERS)
-
-
-def some_reductions(model: Flags) -> list[dict[str, Any]]:
-    """Every all-reduce once on four towers, with this or that packing and deferral."""
-    return _in_turn({**model, **COPIES, "num_gpus": 4}, REDUCTIONS, PACKINGS, DEFERRALS[::-1])
-
-
-def _in_turn(same: Flags, of: Sequence[Flags], *more: Sequence[Flags]) -> list[dict[str, Any]]:
-    cases = zip(of, *map(itertools.cycle, more), strict=False)
-    return [{**same, **_joined(case)} for case in cases]
 
 
 def _pairs(model: Flags, same: Flags, *dimensions: Sequence[Flags]) -> list[dict[str, Any]]:
@@ -130,14 +117,16 @@ def _pairs(model: Flags, same: Flags, *dimensions: Sequence[Flags]) -> list[dict
 
 
 def networks() -> Iterator[dict[str, Any]]:
-    """Every network: training with evaluation, and forward-only, on two and on eight towers."""
+    """Every network: training (with evaluation), and forward-only, on two and on eight towers."""
     for dataset in registry.datasets():
         for name in registry.model_names(dataset):
             yield from network({"model": name, "data_name": dataset})
 
 
 def network(model: Flags) -> list[dict[str, Any]]:
-    """The cases of a network, whatever the mode."""
+    """The cases of a network, whatever the mode; the shortest that there are on eight towers."""
     replicated = {"variable_update": "replicated", "all_reduce_spec": "nccl", "num_gpus": 2}
     shared = {"variable_update": "parameter_server", "num_gpus": 8}
-    return [{**model, **mode, **steps} for mode in (replicated, shared) for steps in STEPS[:2]]
+    short = {**shared, "batch_size": 1, "num_batches": 2}
+    on_two = [{**model, **replicated, **steps} for steps in (TRAINED, FORWARD)]
+    return [*on_two, *({**model, **short, **steps} for steps in ({}, FORWARD))]

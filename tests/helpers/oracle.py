@@ -36,40 +36,45 @@ def slopes(devices: int, batch: int = 2, seed: int = 1234) -> np.ndarray:
     return 4.0 * means + 1.0
 
 
-def sgd() -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-    return lambda w, g: w - RATE * g
+# The update of w by g, whose state begins anew.
+Rule = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
-def momentum() -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-    velocity = np.zeros(2)
+def sgd(rate: float = RATE, count: int = 2) -> Rule:
+    return lambda w, g: w - rate * g
+
+
+def momentum(rate: float = RATE, count: int = 2) -> Rule:
+    velocity = np.zeros(count)
 
     def update(w: np.ndarray, g: np.ndarray) -> np.ndarray:
         velocity[:] = 0.9 * velocity + g
-        return w - RATE * (g + 0.9 * velocity)
+        return w - rate * (g + 0.9 * velocity)
 
     return update
 
 
-def rmsprop() -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-    square, velocity = np.ones(2), np.zeros(2)
+def rmsprop(rate: float = RATE, count: int = 2) -> Rule:
+    square, velocity = np.ones(count), np.zeros(count)
 
     def update(w: np.ndarray, g: np.ndarray) -> np.ndarray:
         square[:] = 0.9 * square + 0.1 * g * g
-        velocity[:] = 0.9 * velocity + RATE * g / np.sqrt(square + 1.0)
+        velocity[:] = 0.9 * velocity + rate * g / np.sqrt(square + 1.0)
         return w - velocity
 
     return update
 
 
-def adam() -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-    first, second, count = np.zeros(2), np.zeros(2), [0]
+def adam(rate: float = RATE, count: int = 2) -> Rule:
+    first, second, step = np.zeros(count), np.zeros(count), 0
 
     def update(w: np.ndarray, g: np.ndarray) -> np.ndarray:
-        count[0] += 1
+        nonlocal step
+        step += 1
         first[:] = 0.9 * first + 0.1 * g
         second[:] = 0.999 * second + 0.001 * g * g
-        rate = RATE * np.sqrt(1 - 0.999 ** count[0]) / (1 - 0.9 ** count[0])
-        return w - rate * first / (np.sqrt(second) + 1e-8)
+        corrected = rate * np.sqrt(1 - 0.999**step) / (1 - 0.9**step)
+        return w - corrected * first / (np.sqrt(second) + 1e-8)
 
     return update
 

@@ -63,7 +63,7 @@ def _sends(folder):
 
 def _counted(flags, workers, ps):
     from cnnbench.flags import Params, validate
-    from cnnbench.run.driver.build import assemble
+    from cnnbench.run.driver.build import Assembly
     from cnnbench.run.driver.console import Console
     from cnnbench.run.driver.plan import make_plan
     from cnnbench.run.observe.graphs import writing_partitions
@@ -80,11 +80,11 @@ def _counted(flags, workers, ps):
     plan = make_plan(params)
     job = plan.job
     devices = SimpleNamespace(kind="cpu", job=job, towers=job.tower_devices, cpu=job.cpu_device)
-    built = assemble(params, plan, devices, Console.silent())
+    built = Assembly(params, plan, devices).build(Console.silent())
     built.manager.after_initialization()
     built.step.set_learning_rate(0.1)
     with tempfile.TemporaryDirectory() as folder:
-        with writing_partitions("partitioned_graph_file_prefix", f"{folder}/part-", []):
+        with writing_partitions("partitioned_graph_file_prefix", f"{folder}/part-{{}}".format, []):
             built.step()
         sends, signals = _sends(folder)
     sent = traffic(built.step.graph, job.num_workers)

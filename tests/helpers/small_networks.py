@@ -1,8 +1,10 @@
-"""Networks of many equal blocks, cut to a few narrow ones and a small image."""
+"""Networks made small: of many equal blocks a few narrow ones, and of any network a small image."""
 
 from __future__ import annotations
 
-from cnnbench.models import Model
+from cnnbench.errors import UsageError
+from cnnbench.models import Model, get_model, registry
+from cnnbench.models.declare import declare
 from cnnbench.models.efficientnet import B0
 from cnnbench.models.regnet import Line
 
@@ -14,6 +16,10 @@ CUT = {
     "vit_b16": {"image_size": 32, "width": 192, "layers": 2, "heads": 3},
     "swin_t": {"image_size": 32, "window": 2, "width": 48, "layers": (2, 2), "heads": (2, 4)},
 }
+# Utterances of a second or so.
+_SHORT = {"max_frames": 60, "min_frames": 50, "max_letters": 4}
+# Batch norm at the end of most networks then has four values of each example.
+_IMAGE_SIZES = (64, 96)
 
 
 def cut(model: Model) -> Model:
@@ -21,3 +27,20 @@ def cut(model: Model) -> Model:
     for attribute, value in CUT.get(model.name, {}).items():
         setattr(model, attribute, value)
     return model
+
+
+def with_small_examples(name: str, dataset: str) -> None:
+    """Has a model take the smallest examples that it accepts, from now on in this process."""
+    model = get_model(name, dataset)
+    own = getattr(model, "image_size", 0)
+    for attribute, value in _SHORT.items():
+        if hasattr(model, attribute):
+            setattr(model, attribute, value)
+    for size in (*(size for size in _IMAGE_SIZES if size < own), *([own] if own else ())):
+        model.image_size = size
+        try:
+            declare(model, 1001)
+        except UsageError:
+            continue
+        break
+    registry._factories[dataset, name] = lambda: model

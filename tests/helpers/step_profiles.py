@@ -22,6 +22,7 @@ from cnnbench.records.step_profile import (
     TO_KERNEL,
     UPDATE,
     Part,
+    ProfiledLayer,
     ProfiledPart,
     StepProfile,
 )
@@ -74,6 +75,7 @@ class Profiles:
       seed: of the noise.
       load: how far processes lie apart, as a whole.
       noise: how far rows of like processes lie apart.
+      towers: of each process.
     """
 
     def __init__(
@@ -82,13 +84,18 @@ class Profiles:
         seed: int = 0,
         load: float = 0.1,
         noise: float = 0.02,
+        towers: int = 2,
     ) -> None:
         self._record = record
         self._random = random.Random(seed)
-        self._load, self._noise = load, noise
+        self._load, self._noise, self._towers = load, noise, towers
 
     def __call__(
-        self, rows: Mapping[Part, Row] | None = None, steps: int = 8, **flags: Any
+        self,
+        rows: Mapping[Part, Row] | None = None,
+        steps: int = 8,
+        layers: tuple[ProfiledLayer, ...] | None = None,
+        **flags: Any,
     ) -> StepProfile:
         draw = self._random
         rows = network() if rows is None else rows
@@ -110,12 +117,15 @@ class Profiles:
             )
         totals = tuple(map(sum, zip(*(one.seconds for one in made), strict=True)))
         record = self._record(flags=flags, step_seconds=tuple(0.97 * one for one in totals))
+        assert record.placement is not None
+        placement = replace(record.placement, num_towers=self._towers)
         return StepProfile(
             step_seconds=totals,
             input_wait_seconds=(0.0,) * steps,
             rows=tuple(made),
             graph={"Conv2D": 4},
-            record=record,
+            record=replace(record, placement=placement),
+            layers=layers,
         )
 
     def side(

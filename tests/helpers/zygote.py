@@ -80,11 +80,15 @@ class Zygote:
     Args:
       preload: code that it runs before anything else.
       options: of the interpreter.
+      environment: all variables; those of this process if None.
     """
 
-    def __init__(self, preload: str, *options: str) -> None:
+    def __init__(
+        self, preload: str, *options: str, environment: Mapping[str, str] | None = None
+    ) -> None:
         self._server = subprocess.Popen(
             [sys.executable, *options, "-c", _SERVER, preload],
+            env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,

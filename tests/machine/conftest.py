@@ -20,7 +20,7 @@ class Machine:
     now: float = 100.0
     own: float = 0.0
     environ: dict[str, str] = field(default_factory=dict)
-    modules: dict[str, object] = field(default_factory=dict)
+    modules: dict[str, object] = field(default_factory=lambda: {"pynvml": None})
 
     @property
     def host(self) -> Host:
@@ -54,7 +54,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 @pytest.fixture
 def host(tmp_path: Path) -> Host:
     """An empty machine."""
-    return Host(root=tmp_path, environ={}, modules={})
+    return Host(root=tmp_path, environ={}, modules={"pynvml": None})
 
 
 class NVMLError(Exception):

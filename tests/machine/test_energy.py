@@ -109,15 +109,9 @@ def test_any_one_overflow_is_undone(start, share, limit):
     assert found.cpu_joules == pytest.approx(taken, abs=1e-6 * limit)
 
 
-def with_driver(host, module):
-    file = host.root / "proc/driver/nvidia/version"
-    file.parent.mkdir(parents=True)
-    file.write_text("570")
-    return Host(root=host.root, environ={}, modules={"pynvml": module})
-
-
 def test_gpus_of_the_run(host, nvml):
-    with nvml_counters(with_driver(host, nvml), "1,0", 2) as counters:
+    here = Host(root=host.root, environ={}, modules={"pynvml": nvml})
+    with nvml_counters(here, "1,0", 2) as counters:
         assert [(c.name, c.on_gpu, c.read()) for c in counters] == [
             ("NVML GPU 1", True, None),  # does not count energy
             ("NVML GPU 0", True, 1.5),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -14,8 +16,7 @@ OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  560.35.03  Rele
 
 
 def host(root, tf=None, nvml=None):
-    modules = {"tensorflow": tf, "pynvml": nvml}
-    return Host(root=root, environ={}, modules={k: v for k, v in modules.items() if v})
+    return Host(root=root, environ={}, modules={"tensorflow": tf, "pynvml": nvml})
 
 
 def driver(root, version=OLD, models=()):
@@ -48,8 +49,7 @@ def test_facts_from_nvml_win_over_the_driver_s_files(tmp_path, nvml):
 
 
 def test_states(tmp_path, nvml):
-    driver(tmp_path)
-    (tmp_path / "proc/42").mkdir()
+    (tmp_path / "proc/42").mkdir(parents=True)
     (tmp_path / "proc/42/comm").write_text("python\n")
     first, second = gpu.gpu_states(host(tmp_path, nvml=nvml))
     assert first == gpu.GpuState(
@@ -62,9 +62,8 @@ def test_states(tmp_path, nvml):
 @pytest.mark.parametrize("failing", [None, "nvmlInit", "nvmlDeviceGetCount"])
 def test_without_nvml_the_driver_s_files_remain(tmp_path, nvml, failing, monkeypatch):
     def fail(*arguments):
-        raise ImportError
+        raise OSError
 
-    monkeypatch.setattr(gpu.importlib, "import_module", fail)
     if failing is not None:
         monkeypatch.setattr(nvml, failing, fail)
     driver(tmp_path, models=["Tesla T4"])
@@ -73,14 +72,28 @@ def test_without_nvml_the_driver_s_files_remain(tmp_path, nvml, failing, monkeyp
     assert gather(gpu.GROUPS, here) == {"gpu_driver": "550.54.15", "gpu_names": ["Tesla T4"]}
 
 
-def test_nvml_is_not_asked_without_a_driver(tmp_path, nvml):
-    here = host(tmp_path, nvml=nvml)
-    assert gpu.gpu_states(here) == ()
-    assert gpu.nvml_facts(here) == {}
+def test_nvml_is_asked_without_the_driver_s_files(tmp_path, nvml):
+    assert len(gpu.gpu_states(host(tmp_path, nvml=nvml))) == 2  # as in the Linux of Windows
+
+
+def test_threads_wait_for_a_module_that_one_of_them_loads(tmp_path, monkeypatch):
+    (tmp_path / "pynvml.py").write_text(
+        "import time\nnvmlInit = nvmlShutdown = lambda: None\ntime.sleep(0.2)\ncount = 3\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "pynvml", raising=False)
+    monkeypatch.setattr(gpu.ctypes, "CDLL", str)
+
+    def count(_: int) -> int:
+        with gpu.nvml(Host()) as module:
+            return module.count
+
+    with ThreadPoolExecutor() as threads:
+        assert list(threads.map(count, range(2))) == [3, 3]
+    del sys.modules["pynvml"]
 
 
 def test_an_exception_in_the_block_is_the_caller_s(tmp_path, nvml):
-    driver(tmp_path)
     with pytest.raises(RuntimeError), gpu.nvml(host(tmp_path, nvml=nvml)):
         raise RuntimeError
     assert nvml.depth == 0
@@ -129,6 +142,12 @@ def test_what_tensorflow_sees_wins(tmp_path):
     assert facts["gpu_names"] == ["NVIDIA H200"]
     assert facts["gpu_compute_capabilities"] == ["9.0"]
     assert facts["tensor_float_32"] is True
+
+
+def test_emulated_gpus_are_called_so(tmp_path):
+    tf = fake_tensorflow({"g0": {"device_name": gpu.EMULATED}})
+    facts = gather(gpu.GROUPS, host(tmp_path, tf))
+    assert (facts["gpu_names"], facts["emulated_gpus"]) == ([gpu.EMULATED], True)
 
 
 def test_no_gpu_at_all(tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from cnnbench.machine import watch as watch_module
@@ -130,7 +132,6 @@ def states(*processes):
 
 
 def test_gpus_are_asked_before_and_after(machine, monkeypatch):
-    machine.put("proc/driver/nvidia/version", "570")
     machine.environ["CUDA_VISIBLE_DEVICES"] = "1"
     answers = [states({}, {42: "python"}), states({}, {42: "python", 50: "me", 51: "you"})]
     monkeypatch.setattr(watch_module, "gpu_states", lambda host: answers.pop(0))
@@ -150,7 +151,6 @@ def test_gpus_are_asked_before_and_after(machine, monkeypatch):
 
 
 def test_other_processes_of_the_job_are_no_others_on_the_gpus_of_the_run(machine, monkeypatch):
-    machine.put("proc/driver/nvidia/version", "570")
     there = {50: "worker", 60: "game"}
     answers = [states({50: "worker"}, {50: "worker"}), states(there, there)]
     monkeypatch.setattr(watch_module, "gpu_states", lambda host: answers.pop(0))
@@ -165,13 +165,24 @@ def test_other_processes_of_the_job_are_no_others_on_the_gpus_of_the_run(machine
     assert record.during["gpu_processes"] == ["0: 60 (game)"]
 
 
+def test_processes_that_take_turns_are_not_new_on_the_gpus(machine, monkeypatch):
+    both = {os.getpid(): "me", 50: "partner"}
+    answers = [states({}), states(both), states({**both, 60: "game"})]
+    monkeypatch.setattr(watch_module, "gpu_states", lambda host: answers.pop(0))
+    watch = Watch(machine.host, clock=machine.clock, starts_with_others=True)
+    watch.before(FACTS, RunFlags(on_gpu=True))
+    with watch:
+        machine.now += 10
+    (condition,) = watch.during()
+    assert condition.text == "processes started during the run: 60 (game) on GPU 0"
+
+
 def test_a_gpu_of_another_process_of_the_job_is_not_free():
     view = GpuView(states({50: "worker"}, {50: "worker"}), mine=(0,)).without([50])
     assert view.free == (0,)
 
 
 def test_gpus_are_not_asked_for_a_run_on_the_cpu(machine, monkeypatch):
-    machine.put("proc/driver/nvidia/version", "570")
     monkeypatch.setattr(watch_module, "gpu_states", lambda host: pytest.fail("asked"))
     watch = Watch(machine.host, gpus=False, clock=machine.clock)
     watch.before(FACTS, RunFlags())

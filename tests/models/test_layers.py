@@ -294,6 +294,19 @@ def test_batch_norm_of_sequences_is_over_batch_and_tokens(shape, layout):
     np.testing.assert_allclose(net.moments[0].batch_variance, rows.var(0, ddof=1), rtol=1e-4)
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm_of_many_long_sequences_has_as_many_examples(training):
+    """128 utterances of 874 frames, not 111,872 examples: cuDNN has a limit of 65,535."""
+
+    @tf.function(input_signature=[tf.TensorSpec([128, 874, 3], tf.float32)], autograph=False)
+    def norm(x):
+        return network(norm_values(3), dtype=tf.float32, training=training).batch_norm(x)
+
+    graph = norm.get_concrete_function().graph
+    (found,) = [one for one in graph.get_operations() if one.type == "FusedBatchNormV3"]
+    assert found.inputs[0].shape == [128, 874, 1, 3]
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_batch_moments_are_float32_and_the_variance_is_unbiased(dtype):
     raw = 3.0 + np.random.default_rng(0).standard_normal((4, 2, 2, 3))

@@ -14,6 +14,7 @@ from cnnbench.models import declare, get_model
 from cnnbench.models.graph import forward
 from cnnbench.models.ncf import NeuMF, ranks_of_rated
 from cnnbench.run.driver.console import Console
+from cnnbench.run.driver.training_step import Interrupts
 
 
 @pytest.fixture
@@ -184,7 +185,7 @@ def test_ranks_do_not_depend_on_how_the_candidates_are_cut(ratings, quick_start)
         benchmark = BenchmarkCNN(params)
         built = benchmark.build()
         batches = benchmark.plan.num_eval_batches
-        found.append(built.evaluator.run(batches, 0, Console.silent()).whole())
+        found.append(built.evaluator.run(batches, 0, Console.silent(), Interrupts(None)).whole())
         built.close()
     whole, cut = found
     assert whole.examples == cut.examples == 180

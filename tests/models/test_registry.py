@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import hashlib
 import sys
 from pathlib import Path
 
 import pytest
 
+from cnnbench.base import plugins
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.models import (
     LearningRateSpec,
@@ -251,6 +253,7 @@ def test_an_entry_point_is_a_module_or_a_function(install, function):
     install(code, "cnnbench_provider:r" if function else "cnnbench_provider")
     assert "probe" in model_names("imagenet")
     assert get_model("probe", "imagenet").batch_size == 5
+    assert hashlib.sha256(code.encode()).hexdigest() in plugins.digests().values()
 
 
 def test_a_broken_entry_point_is_named_and_built_in_models_still_work(install):

@@ -197,6 +197,7 @@ def test_it_trains_on_synthetic_images(monkeypatch, quick_start):
         num_batches=2,
         num_warmup_batches=0,
         optimizer="momentum",
+        init_learning_rate=1e-4,
         weight_decay=0.0,
         eval_during_training_every_n_steps=1000,
         num_eval_batches=1,

@@ -54,6 +54,7 @@ def test_faulty_files_are_named_with_the_reason_and_skipped(runs, tmp_path):
         "infinite": text.replace('"step_seconds": [', '"step_seconds": [NaN, ', 1),
         "lacking": json.dumps({k: v for k, v in json.loads(text).items() if k != "config"}),
         "list": "[1, 2]",
+        "twice": text.replace('"schema": 1,', '"schema": 1, "schema": 1,', 1),
         "nested": "[" * 100_000,
         "text": "total images/sec: 8.00",
         "truncated": text[: len(text) // 2],
@@ -71,11 +72,12 @@ def test_faulty_files_are_named_with_the_reason_and_skipped(runs, tmp_path):
         "empty": "empty",
         "foreign": "not a run record: schema: missing; this is not a cnnbench record",
         "future": "not a run record: schema: 2 is not known to this version, which reads 1",
-        "infinite": "not a run record: NaN is not JSON",
+        "infinite": "not JSON: NaN",
         "lacking": "not a run record: config: missing",
         "list": "not a run record: record: expected an object, got list",
-        "nested": "not a run record: nested too deeply",
+        "nested": "not JSON: nested too deeply",
         "text": "not JSON: Expecting value (line 1, column 1)",
+        "twice": "not JSON: the key 'schema' is there twice",
         "truncated": f"cut off after {len(text) // 2} characters",
     }
 

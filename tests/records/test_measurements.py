@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import sys
 import tracemalloc
 from datetime import datetime, timedelta
 
@@ -151,3 +153,28 @@ def test_steady_before_the_first_timed_step():
 def test_runs_without_an_answer():
     assert run_steady_state(stepped([], [])).unsteady_timed_steps is None
     assert run_steady_state(stepped([], [0.02] * 45 + [0.03] * 5)).unsteady_timed_steps is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="shared memory needs Linux")
+def test_what_a_forked_process_measured_is_known_here():
+    run = start()
+    run.share()
+    child = os.fork()
+    if not child:
+        run.warmup_status = "fixed"
+        run.add_warmup_step(0.5, 9.0)
+        run.publish()
+        run.add_step(0.25, 8.0, cpu_seconds=0.5)
+        run.note(loop_seconds=7.0)  # after it was published
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    run.recall()
+    record = run.record("failed", ValueError("aborted"))
+    assert record.warmup_step_seconds == (0.5,)
+    assert (record.step_seconds, record.losses, record.step_cpu_seconds) == (
+        (0.25,),
+        (8.0,),
+        (0.5,),
+    )
+    assert record.warmup_status == "fixed"
+    assert record.measured.loop_seconds is None

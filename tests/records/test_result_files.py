@@ -92,9 +92,9 @@ def test_a_file_of_another_kind_is_not_replaced_by_a_record(tmp_path, content):
 def test_reading_what_is_no_record_names_the_file(content, tmp_path):
     path = tmp_path / "r.json"
     path.write_bytes(content)
-    with pytest.raises(UsageError, match=r"r\.json: not a run record"):
+    with pytest.raises(UsageError, match=r"r\.json: (empty|cut off|not )"):
         load_run(str(path))
-    with pytest.raises(UsageError, match=r"r\.txt: No such file"):
+    with pytest.raises(UsageError, match=r"r\.txt: cannot be read: No such file"):
         load_run(str(tmp_path / "r.txt"))
 
 

@@ -18,14 +18,15 @@ import validate_gate
 from gate_validation import gates, simulation, tables
 from gate_validation import pool as pools
 from gate_validation.neighbour import neighbour
-from gate_validation.pool import BASES, SLOWED, SUBJECTS, Pool, PoolError, Process, order
+from gate_validation.pool import BASES, SLOWED, Pool, PoolError, Process, order
 from gate_validation.rules import LIMIT, RULES, judge_pairs
 from gate_validation.simulation import NOISES
 
 from cnnbench.campaigns.ab.sequential import InterimAnalysis, interim_analyses
 from cnnbench.judge.compare import Verdict
 
-SEQUENTIAL, EIGHT = RULES[0], RULES[1]
+SUBJECTS = (*BASES, *SLOWED)
+SEQUENTIAL, RESUMED, EIGHT = RULES[:3]
 PLAN = {"flags": ["--model=x"], "seed": 1}
 
 
@@ -73,6 +74,15 @@ def test_pairs_keep_what_they_promise_and_blocks_do_not(noise):
     blocks = simulation.simulate(RULES[-1], "drift of 20 %", 0.0, 50, seed=1)
     assert blocks.share(Verdict.SLOWER) > 0.9
     assert blocks.violation() == ""  # nothing was promised
+
+
+def test_an_experiment_that_is_resumed_keeps_what_it_promises_and_finds_more():
+    noise = "normal, 3 %"
+    rates = [simulation.simulate(RESUMED, noise, truth, 100, seed=1) for truth in (0.0, 0.05)]
+    assert [one.violation() for one in rates] == ["", ""]
+    assert rates[0].share(Verdict.SLOWER) <= 0.01
+    found = rates[1].share(Verdict.SLOWER)
+    assert found > simulation.simulate(EIGHT, noise, 0.05, 100, seed=1).share(Verdict.SLOWER) + 0.4
 
 
 def test_a_slow_down_is_found_and_rates_repeat():
@@ -213,10 +223,10 @@ def test_a_pool_of_another_plan_is_refused(tmp_path, pool):
 
 
 def test_orders_of_rounds_differ_and_repeat():
-    found = [tuple(order(number, 7)) for number in range(1, 30)]
+    found = [tuple(order(number, 7, SUBJECTS)) for number in range(1, 30)]
     assert all(sorted(one) == sorted(SUBJECTS) for one in found)
     assert len(set(found)) > 10
-    assert found == [tuple(order(number, 7)) for number in range(1, 30)]
+    assert found == [tuple(order(number, 7, SUBJECTS)) for number in range(1, 30)]
 
 
 def made(count, scatter=0.01, slow=None):
@@ -252,7 +262,7 @@ def test_separate_gates_share_no_process_and_sliding_ones_are_enough():
 def test_all_ways_that_coins_can_fall(monkeypatch):
     judged = []
 
-    def judge(base, new, analyses):
+    def judge(base, new, analyses, policy):
         judged.append((tuple(base), tuple(new)))
         return SimpleNamespace(verdict=Verdict.SAME)
 

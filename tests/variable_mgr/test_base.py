@@ -10,7 +10,6 @@ from bowls import optimizer_of
 from cnnbench.errors import FlagError
 from cnnbench.variable_mgr import VariableMgrSpec, create, registry
 from cnnbench.variable_mgr.modes import Copies
-from cnnbench.variable_mgr.tower_variable import tower_context
 
 MODES = ("parameter_server", "replicated", "independent", "distributed_replicated")
 
@@ -113,8 +112,7 @@ def scramble(manager, slots):
     towers = len(manager.get_devices())
     for facade in (*manager.savable_variables().values(), *slots.values()):
         for tower in range(towers):
-            with tower_context(tower):
-                facade.assign(tf.fill(facade.shape, float(tower + 1)))
+            facade.copy(tower).assign(tf.fill(facade.shape, float(tower + 1)))
 
 
 def first_elements(facades):

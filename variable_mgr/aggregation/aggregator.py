@@ -26,9 +26,6 @@ from cnnbench.variable_mgr.spec import VariableMgrSpec
 class Aggregator:
     """Aggregates the gradients of towers that hold a copy of every variable.
 
-    Args:
-      spec: the devices, the reduction and `spec.aggregation`.
-
     Raises:
       FlagError: an all-reduce algorithm cannot work with the devices.
     """
@@ -65,15 +62,9 @@ class Aggregator:
     def __call__(self, columns: Sequence[Column]) -> list[Column]:
         """Aggregates inside the traced step.
 
-        Args:
-          columns: of every trainable variable the gradient of each tower.
-
         Returns:
           The same variables in the same order, without those that no tower has a gradient
           for: the aggregated gradient for each tower, dense and float32.
-
-        Raises:
-          ValueError: if the gradients do not fit the towers.
         """
         complete = gradients.complete(
             columns,
@@ -81,7 +72,13 @@ class Aggregator:
             keep_sparse=self._keep_sparse,
             keep_dtype=self._compact,
         )
-        complete = [self._densified(column) for column in complete]
+        # Slices whose number is unknown cannot be gathered.
+        complete = [
+            column
+            if not column.sparse or self._gather is None or gradients.fit_together(column)
+            else column.mapped(self._devices, gradients.dense)
+            for column in complete
+        ]
         dense = [column.gradients for column in complete if not column.sparse]
         totals = iter(run_through(self._stages, dense, self._reduce))
         return [
@@ -92,9 +89,3 @@ class Aggregator:
             )
             for column in complete
         ]
-
-    def _densified(self, column: Column) -> Column:
-        """Dense gradients in place of sparse ones with an unknown number of slices."""
-        if not column.sparse or self._gather is None or gradients.fit_together(column):
-            return column
-        return column.mapped(self._devices, gradients.dense)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
+from cnnbench.variable_mgr.gradients import concat
 from cnnbench.variable_mgr.sizes import LINE_BYTES, buffer_sizes
 
 # tensors[i][t] is tensor i of tower t; tensor i has one dtype and static shape in all towers.
@@ -35,8 +36,6 @@ class FlatLayout:
     """Layout of tensors of known shapes in flat buffers.
 
     Args:
-      shapes: of the tensors; fully known.
-      dtype: of all of them.
       buffers: how many buffers of equal size; what is left over goes to the last.
         They end on whole lines if they are a line long at all.
     """
@@ -130,9 +129,7 @@ def _split(buffer: tf.Tensor, sizes: Sequence[int]) -> list[tf.Tensor]:
 
 
 def _concatenated(parts: Sequence[tf.Tensor], dtype: tf.DType) -> tf.Tensor:
-    if not parts:
-        return tf.zeros([0], dtype)
-    return parts[0] if len(parts) == 1 else tf.concat(parts, 0)
+    return concat(parts) if parts else tf.zeros([0], dtype)
 
 
 def static_shapes(tensors: Tensors) -> list[tf.TensorShape]:
@@ -152,11 +149,7 @@ def static_shapes(tensors: Tensors) -> list[tf.TensorShape]:
 
 
 def static_dtypes(tensors: Tensors) -> list[tf.DType]:
-    """The dtype of each tensor, the same in all towers.
-
-    Raises:
-      ValueError: towers differ; names the tower and the gradient.
-    """
+    """The dtype of each tensor, the same in all towers."""
     return _of_all(tensors, "dtype", lambda tensor: tensor.dtype)
 
 

@@ -39,9 +39,6 @@ class Stage(Protocol):
           The tensors to send, and the inverse for what comes back: as many, of the same
           dtypes and shapes, in the same order. Several towers may be given the
           same object back; the inverse keeps such sharing where it costs nothing.
-
-        Raises:
-          ValueError: the tensors do not fit the stage; says why.
         """
 
 
@@ -60,11 +57,7 @@ def make_stages(
        step's gradients and their reduction, which begins with the step.
 
     Args:
-      packing: what is off there is left out.
       scale: factor of the sum, None for 1.
-
-    Raises:
-      FlagError: an option has an impossible value.
     """
     stages: list[Stage] = []
     if packing.agg_small_grads_max_bytes > 0:
@@ -93,11 +86,7 @@ def run_through(
     """Applies stages, reduces, and applies the inverses from the last stage to the first.
 
     Args:
-      stages: see `make_stages`.
       reduce: sums over towers; returns as many of the same shapes and dtypes.
-
-    Raises:
-      ValueError: the tensors do not fit a stage; says why.
     """
     inverses = []
     for stage in stages:
@@ -116,14 +105,6 @@ class SmallGradients:
     A joined tensor takes the place of the first that it holds. A run is cut after
     `max_group` tensors; what stands alone stays as it is, as do tensors of other
     dtypes.
-
-    Attributes:
-      max_bytes: most bytes of a tensor that is small.
-      max_group: most tensors in one.
-      devices: of the towers.
-
-    Raises:
-      FlagError: a limit is not positive.
     """
 
     max_bytes: int
@@ -157,8 +138,6 @@ class Buckets:
     of the first that it holds; what stands alone stays as it is.
 
     Attributes:
-      max_bytes: most bytes of a bucket, 1 or more.
-      devices: of the towers.
       dtype: of the buckets where tensors differ in theirs; None to part them.
     """
 
@@ -187,11 +166,7 @@ class Repacking:
 
     Attributes:
       packs: how many; what is left over goes to the last.
-      devices: of the towers.
       dtype: of the packs where tensors differ in theirs; None to refuse that.
-
-    Raises:
-      FlagError: fewer packs than 1 or more than `MOST_PACKS`.
     """
 
     packs: int
@@ -221,7 +196,6 @@ class Scale:
 
     Attributes:
       factor: of what comes back.
-      devices: of the towers.
       sent: factor of what is sent.
     """
 
@@ -275,13 +249,6 @@ class CompactTransfer:
 
     Towers of a 16-bit run compute most gradients in 16 bits anyway; those go out as
     they are. Each device widens what it is given.
-
-    Attributes:
-      dtype: "float16" or "bfloat16".
-      devices: of the towers.
-
-    Raises:
-      FlagError: for another dtype.
     """
 
     dtype: str
@@ -322,12 +289,7 @@ class Deferral:
         return tuple(variable for copies in self._kept for variable in copies)
 
     def __call__(self, tensors: Tensors) -> tuple[Tensors, Inverse]:
-        """See `Stage.__call__`.
-
-        Raises:
-          ValueError: the tensors have other shapes or dtypes than those of the first
-            trace.
-        """
+        """See `Stage.__call__`."""
         form = list(zip(static_shapes(tensors), static_dtypes(tensors), strict=True))
         if not self._kept:
             self._kept = untraced(lambda: [self._zeros(i, *f) for i, f in enumerate(form)])

@@ -47,7 +47,6 @@ class Packing:
 
         Args:
           flags: may hold more than the fields, and lack some, which are at their defaults.
-          **changes: fields with values of their own.
         """
         values = {**flags, **changes}
         names = (field.name for field in dataclasses.fields(cls))
@@ -87,12 +86,9 @@ class AggregationSpec(Packing):
     """The all-reduce, and the packing around it.
 
     Attributes:
-      all_reduce: the algorithm for each size of tensor.
       network_topology: "dgx1" or "gcp_v100", what hierarchical copies are laid out for.
       sparse_to_dense: whether sparse gradients are made dense before they travel.
       group_size: devices in a group of two-level algorithms; 0 for those of a process.
-      share_memory: see `ReduceContext`.
-      communication_hint: see `ReduceContext`.
     """
 
     all_reduce: AllReduceSpec = single("copy")

@@ -11,6 +11,7 @@ from typing import TypeAlias
 import tensorflow as tf
 
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext
+from cnnbench.variable_mgr.gradients import concat
 from cnnbench.variable_mgr.sizes import LINE_BYTES, chunk_size
 
 # A sum by the memory in which it lies.
@@ -19,10 +20,6 @@ Copies: TypeAlias = "Mapping[str, tf.Tensor]"
 
 def chunk_sizes(elements: int, most: int, itemsize: int) -> tuple[int, ...]:
     """Cuts into at most `most` chunks of one aligned size, of which the last may be shorter.
-
-    Args:
-      most: chunks, at least 1.
-      itemsize: bytes of an element.
 
     Returns:
       Elements of each chunk. No chunk is empty, except the one of an empty tensor.
@@ -34,9 +31,6 @@ def chunk_sizes(elements: int, most: int, itemsize: int) -> tuple[int, ...]:
 
 class Cut:
     """Cutting and joining of tensors of one shape and dtype.
-
-    Args:
-      like: a tensor of this shape and dtype.
 
     Attributes:
       sizes: elements of each chunk.
@@ -79,11 +73,10 @@ class Cut:
     def join(
         self, pieces: Mapping[str, Sequence[tf.Tensor]], context: ReduceContext, index: int
     ) -> list[tf.Tensor]:
-        """Joins pieces into a tensor, once in each memory.
+        """Concatenates the pieces of a tensor, once per memory.
 
         Args:
           pieces: consecutive parts of the tensor, for the memory of each device.
-          context: its devices are given the tensor.
           index: chooses which of the devices of one memory joins.
 
         Returns:
@@ -101,11 +94,6 @@ class Cut:
 
     def _joined(self, pieces: Sequence[tf.Tensor]) -> tf.Tensor:
         return pieces[0] if len(self.sizes) == 1 else tf.reshape(concat(pieces), self._shape)
-
-
-def concat(pieces: Sequence[tf.Tensor]) -> tf.Tensor:
-    """One flat tensor on the current device; no operation for a single piece."""
-    return pieces[0] if len(pieces) == 1 else tf.concat(pieces, 0)
 
 
 def spread(

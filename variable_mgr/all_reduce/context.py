@@ -62,10 +62,6 @@ class ReduceContext:
           cpu: the host's, on which values may be added where no tower is a CPU itself.
           cpus: one of every process, where there are several.
           add_on_cpu: whether copying adds on `cpu`.
-          network_topology: see `ReduceContext`.
-          share_memory: see `ReduceContext`.
-          own: see `ReduceContext`.
-          communication_hint: see `ReduceContext`.
         """
         towers = [device for device in devices if "/device:CPU:" in device]
         return cls(
@@ -146,16 +142,12 @@ def groups_of(devices: Sequence[str], group_size: int = 0) -> tuple[tuple[str, .
     """Groups devices by process, or into runs within each process.
 
     Args:
-      devices: full device strings.
       group_size: 0 for one group per process. More than 0 makes groups of so many
         consecutive devices of a process, of which the last may be smaller: islands of
         GPUs on one PCIe switch or NUMA node, or several hosts emulated in one process.
 
     Returns:
       Every device in one group; groups and devices in the order of their first device.
-
-    Raises:
-      ValueError: for a negative size.
     """
     if group_size < 0:
         raise ValueError(f"a group cannot have {group_size} devices")
@@ -173,11 +165,6 @@ def cpus_of(
     members: Sequence[str], devices: Sequence[str], cpu_devices: Sequence[str]
 ) -> tuple[str, ...]:
     """The CPU devices that some of the devices may add on without leaving their processes.
-
-    Args:
-      members: a group of `devices`.
-      devices: all devices of the reduction.
-      cpu_devices: the CPU devices among which to choose.
 
     Returns:
       Members that are CPUs, and CPUs of the members' processes that are not themselves
@@ -199,11 +186,7 @@ def turns_of(groups: Sequence[Sequence[str]]) -> int:
 
 
 def check_partition(groups: Sequence[Sequence[str]], devices: Sequence[str]) -> None:
-    """Checks that every device is in exactly one group.
-
-    Raises:
-      ValueError: a device is in no group or in two, or a group is empty.
-    """
+    """Checks that every device is in exactly one group."""
     members = list(itertools.chain.from_iterable(groups))
     if sorted(members) != sorted(devices) or not all(groups):
         raise ValueError(

@@ -26,11 +26,7 @@ TOPOLOGIES = ("dgx1", "gcp_v100")
 
 
 def check(name: str, context: ReduceContext) -> None:
-    """Refuses a context that the algorithm `name` cannot work with.
-
-    Raises:
-      ValueError: with a reason for the user.
-    """
+    """Refuses a context that the algorithm `name` cannot work with."""
     if name in LIMITS:
         LIMITS[name](context)
 
@@ -41,10 +37,8 @@ def check_spec(
     """Refuses a spec with an algorithm that cannot work with the devices.
 
     Args:
-      spec: any names.
       context: all devices; its `shards` is set by the spec. One device has nothing to
         reduce, and nothing is refused.
-      groups: the devices in groups, for algorithms of two levels.
 
     Raises:
       FlagError: points into the spec.
@@ -59,16 +53,7 @@ def check_spec(
 
 
 def check_two_levels(between: str, groups: int, shards: int) -> None:
-    """Refuses two-level algorithms on devices that cannot be grouped.
-
-    Args:
-      between: algorithm between the groups.
-      groups: how many there are.
-      shards: for `between`.
-
-    Raises:
-      ValueError: with a reason for the user.
-    """
+    """Refuses two-level algorithms on devices that cannot be grouped."""
     if between == "nccl":
         raise ValueError("nccl joins the GPUs of one process; it can be the first level only")
     if shards > groups:
@@ -79,15 +64,7 @@ def check_two_levels(between: str, groups: int, shards: int) -> None:
 
 
 def check_clients(between: str, context: ReduceContext) -> None:
-    """Refuses an algorithm that would need the values of other processes.
-
-    Args:
-      between: the algorithm of the last level.
-      context: all devices.
-
-    Raises:
-      ValueError: with a reason for the user.
-    """
+    """Refuses an algorithm that would need the values of other processes."""
     if not context.complete and between != "collective":
         raise ValueError(
             f"{between} needs the values of all processes in one; between workers that each "
@@ -96,11 +73,7 @@ def check_clients(between: str, context: ReduceContext) -> None:
 
 
 def check_gather(devices: Sequence[str], shards: int) -> None:
-    """Refuses more shards than there are devices to gather them on.
-
-    Raises:
-      ValueError: names both numbers.
-    """
+    """Refuses more shards than there are devices to gather them on."""
     if shards > len(devices):
         raise ValueError(
             f"{shards} shards need as many different devices to gather on, and there are "

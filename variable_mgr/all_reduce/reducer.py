@@ -21,9 +21,7 @@ class Reducer:
     """Sums each of many tensors over the devices, by the algorithm for its size.
 
     Args:
-      spec: which algorithm reduces tensors of which size.
       context: the devices; its `shards` is set by the spec.
-      groups: the devices in groups, for algorithms of two levels.
       merge_scope: so many consecutive tensors share a name scope, which only groups the
         names of their operations. TensorFlow's scoped allocator, which would make one of
         the collectives of a scope, stays off: see docs/aggregation.md.
@@ -111,15 +109,8 @@ class TwoLevel:
     not pruned (`registry.runs_together`).
 
     Args:
-      between: algorithm between the groups; gets the shards.
-      context: all devices, the parameters of both algorithms.
       groups: the devices of `context` in groups, usually one per process. Their sizes
         may differ. A single group leaves nothing to do for `between`.
-      shards: for `between`.
-
-    Raises:
-      ValueError: an algorithm cannot work with its devices, the groups are no groups of
-        the devices, or there are more shards than groups.
     """
 
     def __init__(

@@ -59,11 +59,7 @@ _factories: dict[str, Factory] = {}
 
 
 def register(name: str) -> Callable[[_Factory], _Factory]:
-    """Decorator that registers the constructor of an algorithm as `name`.
-
-    Raises:
-      UsageError: if the name is taken.
-    """
+    """Decorator that registers the constructor of an algorithm as `name`."""
 
     def decorate(factory: _Factory) -> _Factory:
         known = _factories.setdefault(name, factory)

@@ -44,7 +44,6 @@ class SizeRange:
     """The tensors that one algorithm reduces.
 
     Attributes:
-      algorithm: what reduces them.
       limit: most bytes of such a tensor as sent; None without a limit.
     """
 
@@ -62,7 +61,6 @@ class AllReduceSpec:
     `parse_all_reduce_spec(str(spec)) == spec`.
 
     Attributes:
-      ranges: see above.
       source: the text it was parsed from, which need not be the shortest form. Errors point
         into it, and records hold it.
     """
@@ -93,11 +91,7 @@ class AllReduceSpec:
         return _Pieces(self.source).error(2 * index, reason)
 
     def check_names(self, known: Collection[str]) -> None:
-        """Refuses algorithms that do not exist.
-
-        Raises:
-          FlagError: points at the first of them.
-        """
+        """Refuses algorithms that do not exist."""
         for index, part in enumerate(self.ranges):
             for name in part.algorithm.levels:
                 if name not in known:
@@ -134,11 +128,7 @@ def parse_all_reduce_spec(text: str, known: Collection[str] | None = None) -> Al
     """Parses a spec.
 
     Args:
-      text: see the module's grammar.
       known: the names that exist; None accepts any.
-
-    Returns:
-      The spec.
 
     Raises:
       FlagError: names the piece that is wrong and the character where it begins.

@@ -82,6 +82,10 @@ class StrategyVariableMgr(VariableMgr):
         """The results of `preprocess_device_grads`, and a tensor of each tower reduced likewise."""
         keep_sparse = not self._spec.aggregation.sparse_to_dense
         reduced = gradients.complete(columns, self._spec.devices, keep_sparse=keep_sparse)
+        reduced = [
+            column.mapped(self._spec.devices, _in_float32) if column.sparse else column
+            for column in reduced
+        ]
         if self._spec.num_towers > 1:
             first = Column(list(beside), reduced[0].variables)
             reduced = self._reduced([*reduced, first] if beside else reduced)
@@ -125,6 +129,12 @@ class StrategyVariableMgr(VariableMgr):
         copies = self._strategy.experimental_local_results(made)
         self._distributed.update({copy.ref(): made for copy in copies})
         return TowerVariable(variable.name, copies)
+
+
+def _in_float32(slices: tf.IndexedSlices, variable: Any) -> tf.IndexedSlices:
+    """As dense gradients: a strategy takes their mean, and its collectives take no bfloat16."""
+    values = gradients.cast(slices.values, tf.float32)
+    return tf.IndexedSlices(values, slices.indices, slices.dense_shape)
 
 
 def _dense(column: Column) -> Column:

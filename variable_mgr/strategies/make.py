@@ -22,11 +22,7 @@ def mirrored(devices: Sequence[str], spec: CrossDeviceSpec) -> tf.distribute.Mir
     A MirroredStrategy numbers its groups of devices from 1 in every instance, so that collective
     operations of two over different devices end all collectives of the process.
 
-    Args:
-      devices: full device strings of one process.
-
     Raises:
-      FlagError: its operations do not work on these devices.
       UsageError: no device or one twice, devices of several processes, or collective operations
         over other devices than those of an earlier strategy.
     """
@@ -48,15 +44,7 @@ def for_input_per_replica(strategy: tf.distribute.MirroredStrategy) -> Any:
 
 
 def central_storage(devices: Sequence[str], parameter_device: str) -> Any:
-    """A CentralStorageStrategy.
-
-    Args:
-      devices: full device strings of the towers, in one process.
-      parameter_device: full device string, where the variables are.
-
-    Raises:
-      UsageError: no device or one twice, or devices of several processes.
-    """
+    """A CentralStorageStrategy."""
     check_devices(devices)
     with tf.init_scope():
         return tf.distribute.experimental.CentralStorageStrategy(list(devices), parameter_device)
@@ -78,8 +66,6 @@ def multi_worker(job: Job) -> tf.distribute.MultiWorkerMirroredStrategy:
       job: this process is one of its workers, or alone.
 
     Raises:
-      FlagError: other towers than the strategy would take.
-      UsageError: see `mirrored`.
       BenchmarkError: the server of this worker cannot start.
     """
     refuse_towers(job)
@@ -89,14 +75,7 @@ def multi_worker(job: Job) -> tf.distribute.MultiWorkerMirroredStrategy:
 
 
 def connected(job: Job) -> tf.distribute.MultiWorkerMirroredStrategy:
-    """The strategy that connects a worker with the others, for any of its towers.
-
-    Args:
-      job: see `multi_worker`.
-
-    Raises:
-      BenchmarkError: see `multi_worker`.
-    """
+    """The strategy that connects a worker with the others, for any of its towers."""
     hosts = tuple((name, tuple(hosts)) for name, hosts in job.hosts_by_job.items())
     gpus = job.towers_per_worker if job.device == "gpu" else 0
     return _multi_worker(hosts, job.task.job, job.task.index, gpus)
@@ -129,9 +108,6 @@ def communication(
     """Implementation of a strategy's collective operations.
 
     TensorFlow's AUTO is the ring, through the hosts, between GPUs of several processes, too.
-
-    Args:
-      devices: full device strings of the towers.
     """
     kinds = tf.distribute.experimental.CommunicationImplementation
     ops = spec.running(on_gpu=True) if all(map(is_gpu, devices)) else spec.ops

@@ -17,12 +17,7 @@ from cnnbench.variable_mgr.strategies.spec import COLLECTIVE
 
 
 class MirroredStrategyVariableMgr(StrategyVariableMgr):
-    """`tf.distribute.MirroredStrategy`.
-
-    Raises:
-      FlagError: the cross-device operations do not work on the devices.
-      UsageError: see `make.mirrored`.
-    """
+    """`tf.distribute.MirroredStrategy`."""
 
     def _make_strategy(self) -> tf.distribute.Strategy:
         return make.mirrored(self._spec.devices, self._spec.cross_device)
@@ -49,11 +44,7 @@ class CentralStorageStrategyVariableMgr(StrategyVariableMgr):
 
 
 class OneDeviceStrategyVariableMgr(StrategyVariableMgr):
-    """`tf.distribute.OneDeviceStrategy`.
-
-    Raises:
-      FlagError: several devices.
-    """
+    """`tf.distribute.OneDeviceStrategy`."""
 
     def __init__(self, spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> None:
         if len(spec.devices) > 1:
@@ -71,10 +62,6 @@ class MultiWorkerMirroredStrategyVariableMgr(StrategyVariableMgr):
     """`tf.distribute.MultiWorkerMirroredStrategy`, in one process or in one of several.
 
     Every worker has an object of this class with the copies of its own towers.
-
-    Raises:
-      FlagError: other devices than the strategy takes, or operations that do not work on them.
-      UsageError: see `make.multi_worker`.
     """
 
     def reduce_together(

@@ -25,9 +25,6 @@ class ParameterServerStrategyVariableMgr(StrategyVariableMgr):
 
     There is one step for all workers, which TensorFlow runs on whichever is free. So its only
     tower is on a device without a task: that of the worker that runs it.
-
-    Raises:
-      UsageError: there are no ps tasks.
     """
 
     def __init__(self, spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> None:
@@ -39,11 +36,7 @@ class ParameterServerStrategyVariableMgr(StrategyVariableMgr):
         super().__init__(own, variables)
 
     def of_worker(self, devices: Sequence[str]) -> VariableMgr:
-        """A manager of the same variables for towers on devices of one worker.
-
-        Args:
-          devices: full device string of each of these towers.
-        """
+        """A manager of the same variables for towers on devices of one worker."""
         spec = dataclasses.replace(self._spec, devices=tuple(devices))
         return ParameterServerVariableMgr(spec, self._declared, self._facades)
 

@@ -34,14 +34,7 @@ class CrossDeviceSpec:
     num_packs: int = 1
 
     def check(self, devices: Sequence[str]) -> None:
-        """Refuses devices on which the operations fail or reduce wrongly.
-
-        Args:
-          devices: full device strings.
-
-        Raises:
-          FlagError: says why.
-        """
+        """Refuses devices on which the operations fail or reduce wrongly."""
         refuse_devices(self.ops, len(devices), on_gpu=all(map(is_gpu, devices)))
 
     def running(self, on_gpu: bool) -> str:
@@ -51,9 +44,6 @@ class CrossDeviceSpec:
 
 def refuse_towers(job: Job) -> None:
     """Refuses towers to which a MultiWorkerMirroredStrategy would not assign its replicas.
-
-    Args:
-      job: with the kind of its towers' devices.
 
     Raises:
       FlagError: several on the CPU of a process, of which the strategy takes the first alone.
@@ -68,15 +58,7 @@ def refuse_towers(job: Job) -> None:
 
 
 def refuse_devices(ops: str, count: int, *, on_gpu: bool) -> None:
-    """Refuses a number or kind of devices.
-
-    Args:
-      ops: one of `CROSS_DEVICE_OPS`.
-      on_gpu: whether they are, or may be, GPUs.
-
-    Raises:
-      FlagError: says why.
-    """
+    """Refuses a number or kind of devices."""
     if ops == "nccl" and not on_gpu:
         raise FlagError("cross_device_ops", ops, "needs GPUs; use ring on CPUs")
     if ops == "hierarchical_copy" and count > 1 and count % 2:

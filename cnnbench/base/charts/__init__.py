@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -13,8 +14,12 @@ __all__ = [
     "ChartEvent",
     "ChartSeries",
     "DistributionRow",
+    "Lane",
+    "Lanes",
     "Lines",
     "Rows",
+    "Span",
+    "key_of",
 ]
 
 HIGHER = "higher is better"
@@ -102,7 +107,8 @@ class Rows:
       rows: top to bottom.
       limit: a value marked with a line; None for none.
       limit_label: name of that value.
-      note: legend of the marks.
+      note: legend of the marks; see `key_of`.
+      bars: whether a bar reaches from 0 to each centre.
     """
 
     title: str
@@ -111,6 +117,31 @@ class Rows:
     limit: float | None = None
     limit_label: str = ""
     note: str = ""
+    bars: bool = False
+
+
+_TONES = {"good": "green is better", "bad": "red worse", "unsure": "amber undecided", "": "blue"}
+
+
+def key_of(
+    rows: Sequence[DistributionRow], *, dot: str = "", centre: str = "", band: str = ""
+) -> str:
+    """The legend of the marks that some rows have.
+
+    Args:
+      rows: of a chart.
+      dot, centre, band: what the marks mean, such as "a process"; "" for marks without a legend.
+    """
+    marks = (
+        (f"a dot is {dot}", dot and any(row.values for row in rows)),
+        (f"the stroke {centre}", centre and any(row.centre is not None for row in rows)),
+        (f"the band {band}", band and any(row.low is not None for row in rows)),
+    )
+    text = ", ".join(words for words, shown in marks if shown)
+    tones = [words for tone, words in _TONES.items() if any(row.tone == tone for row in rows)]
+    if tones != [_TONES[""]]:
+        text += f"; {', '.join(tones)}{' neither' if _TONES[''] in tones else ''}"
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +157,9 @@ class ChartSeries:
       reference: a dashed line without a colour of its own.
       spans: (low, high) of each point's interval, or None.
       style: index of colour, dashes and mark; if None its place in the chart.
+      mark: index of the mark, if it is not the style.
+      texts: one per point, written beside it; "" for none.
+      sizes: diameters of the marks in pixels, one per point; equal ones if empty.
     """
 
     name: str
@@ -136,6 +170,9 @@ class ChartSeries:
     reference: bool = False
     spans: tuple[tuple[float, float] | None, ...] = ()
     style: int | None = None
+    mark: int | None = None
+    texts: tuple[str, ...] = ()
+    sizes: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,4 +217,47 @@ class Lines:
     labels: tuple[str, ...] = ()
 
 
-Chart: TypeAlias = Rows | Lines
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A part of a lane.
+
+    Attributes:
+      start, end: on the x axis.
+      kind: index into `Lanes.kinds`, which gives the colour.
+      hint: shown on hover; "" for none.
+    """
+
+    start: float
+    end: float
+    kind: int
+    hint: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lane:
+    """What one device did; spans may overlap, and later ones cover earlier ones."""
+
+    label: str
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lanes:
+    """Spans of time of several things, one below the other.
+
+    Attributes:
+      title: of the chart.
+      x: the axis, which begins at 0.
+      lanes: top to bottom.
+      kinds: of spans, for the legend.
+      note: below the legend.
+    """
+
+    title: str
+    x: Axis
+    lanes: tuple[Lane, ...]
+    kinds: tuple[str, ...]
+    note: str = ""
+
+
+Chart: TypeAlias = Rows | Lines | Lanes

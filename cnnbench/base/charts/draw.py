@@ -10,10 +10,19 @@ from __future__ import annotations
 
 import io
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
-from cnnbench.base.charts import Chart, ChartEvent, ChartSeries, DistributionRow, Lines, Rows
+from cnnbench.base.charts import (
+    Chart,
+    ChartEvent,
+    ChartSeries,
+    DistributionRow,
+    Lanes,
+    Lines,
+    Rows,
+)
 from cnnbench.base.charts.markup import element
 from cnnbench.base.charts.sheet import (
     CHARACTER,
@@ -25,17 +34,19 @@ from cnnbench.base.charts.sheet import (
     settings,
     shortened,
     theme,
+    wrapped,
     wrapped_note,
     x_axis,
     y_axis,
 )
+from cnnbench.base.text.escape import plain
 
 FORMATS = ("svg", "png", "pdf")
 """Of files."""
 
-NARROW, WIDE = 300.0, 1250.0
-"""Widths of charts in pages: of a phone, which several beside each other have on a desk, and of
-the whole page."""
+NARROW, HALF, WIDE = 340.0, 540.0, 1100.0
+"""Widths of charts in pages: on a phone, or of three beside each other on a desk; of two; of one
+that has the whole page."""
 
 _WIDTH = 560.0
 HEAD = 24.0
@@ -44,14 +55,18 @@ _AXIS_HEIGHT = 46.0
 _PLOT_TOP, _PLOT = 52.0, 230.0
 _LINE = 18.0
 NOTE_LINE = 15.0
-_ROW = 40.0
+_ROW, _WIDE_ROW = 40.0, 28.0
+_LANE = 20.0
+_LABELLED_BESIDE = 500.0  # From this width on, labels stand on the left and not above.
+_MOST_OF_LABEL = 0.34
 _MARGIN = 12.0
 GAP = 24.0
 _KEY = 30.0
+_LEGEND_COLUMN = 260.0
 
 
-_COLOURS = tuple(f"c{index}" for index in range(7))
-# No two of the first twelve series have the same mark.
+# No two of the first twelve series have the same colour or the same mark.
+_COLOURS = tuple(f"c{index}" for index in range(12))
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "d", "p", "h", "8", "*")
 _DASHES: tuple[Any, ...] = ("-", (0, (7, 3)), (0, (2, 3)), (0, (9, 3, 2, 3)), (0, (12, 4)), "--")
 _ALONE = ":root { --panel: var(--ground); }\n.chart { font-family: sans-serif; }\n"
@@ -99,7 +114,7 @@ def _drawn(
     captions: bool = True,
 ) -> Sheet:
     """The charts one below the other, with titles and notes as captions."""
-    heights = [_height(chart, captions) for chart in charts]
+    heights = [_height(chart, width, captions) for chart in charts]
     height = sum(heights) + GAP * max(0, len(charts) - 1)
     sheet = Sheet(width, height, margin, 0.0 if captions else -HEAD)
     for chart, height in zip(charts, heights, strict=True):
@@ -107,6 +122,8 @@ def _drawn(
             sheet.text(0, 16, shortened(chart.title, 64), size=TITLE_SIZE, bold=True)
         if isinstance(chart, Rows):
             _draw_rows(sheet, chart)
+        elif isinstance(chart, Lanes):
+            _draw_lanes(sheet, chart)
         else:
             _draw_lines(sheet, chart)
         for index, line in enumerate(wrapped_note(chart.note) if captions else ()):
@@ -122,17 +139,81 @@ def _description(chart: Chart) -> str:
     return chart.x.caption
 
 
-def _height(chart: Chart, captions: bool) -> float:
+def _height(chart: Chart, width: float, captions: bool) -> float:
     if isinstance(chart, Lines):
-        height = _PLOT_TOP + _PLOT + _AXIS_HEIGHT + _LINE * len(chart.series)
+        height = _PLOT_TOP + _PLOT + _AXIS_HEIGHT + _legend_height(len(chart.series), width)
+    elif isinstance(chart, Lanes):
+        layout = _Labels([lane.label for lane in chart.lanes], width, _LANE, _LANE + 16)
+        height = _TOP + layout.height + _AXIS_HEIGHT + _legend_height(len(chart.kinds), width)
     else:
-        height = _rows_top(chart) + _ROW * len(chart.rows) + 4 + _AXIS_HEIGHT
+        height = _rows_top(chart) + _row_labels(chart, width).height + _AXIS_HEIGHT
     if not captions:
         return height - HEAD
     return height + NOTE_LINE * len(wrapped_note(chart.note)) + (4 if chart.note else 0)
 
 
-# Axes
+class _Labels:
+    """Places of the labels of rows: on the left, where there is room, else above.
+
+    Attributes:
+      left: where the plot begins.
+      pitch: height of a row.
+      height: of all rows.
+      middle: of what is drawn in a row, from its top.
+
+    Args:
+      labels: of the rows.
+      width: of the chart.
+      pitch, narrow_pitch: of rows with their labels beside and above.
+      indent: of the labels.
+    """
+
+    def __init__(
+        self,
+        labels: Sequence[str],
+        width: float,
+        pitch: float,
+        narrow_pitch: float,
+        indent: float = 0.0,
+    ) -> None:
+        self._beside = width >= _LABELLED_BESIDE
+        longest = CHARACTER * max(map(len, labels), default=0) + 12
+        self._indent = indent if self._beside else indent + 8
+        room = min(longest, _MOST_OF_LABEL * width) if self._beside else width - self._indent
+        self.left = indent + room if self._beside else 8.0
+        self._lines = [wrapped(label, fitting(room - 12), 2) for label in labels]
+        more = 14 * (max(map(len, self._lines), default=1) - 1)
+        self.pitch = max(pitch, 14 + more + 4) if self._beside else narrow_pitch + more
+        self.height = self.pitch * len(labels) + 4
+        self.middle = self.pitch / 2 + 2 if self._beside else self.pitch - narrow_pitch / 3
+
+    def write(self, sheet: Sheet, index: int, top: float) -> tuple[float, float]:
+        """Writes the label of a row that begins at `top`; returns the start of its first line."""
+        lines = self._lines[index]
+        first = self.middle + 4 - 7 * (len(lines) - 1) if self._beside else 15.0
+        for place, line in enumerate(lines):
+            sheet.text(self._indent, top + first + 14 * place, line)
+        return self._indent, top + first
+
+
+def _row_labels(chart: Rows, width: float) -> _Labels:
+    indent = 0.0 if all(row.style is None for row in chart.rows) else 20.0
+    return _Labels([row.label for row in chart.rows], width, _WIDE_ROW, _ROW, indent)
+
+
+def _legend_height(entries: int, width: float) -> float:
+    return _LINE * math.ceil(entries / _legend_columns(width))
+
+
+def _legend_columns(width: float) -> int:
+    return max(1, int(width / _LEGEND_COLUMN))
+
+
+def _legend_place(index: int, width: float, top: float) -> tuple[float, float, float]:
+    """Left end and base line of an entry of a legend, and the width of an entry."""
+    columns = _legend_columns(width)
+    each = width / columns
+    return each * (index % columns), top + 11 + _LINE * (index // columns), each
 
 
 # Rows: every value a dot, their median a stroke, its interval a band, quartiles a box
@@ -144,12 +225,14 @@ def _rows_top(chart: Rows) -> float:
 
 def _draw_rows(sheet: Sheet, chart: Rows) -> None:
     top = _rows_top(chart)
-    bottom = top + _ROW * len(chart.rows) + 4
+    labels = _row_labels(chart, sheet.inner)
+    bottom = top + labels.height
     right = max(_RIGHT, 12 + CHARACTER * max(len(row.text) for row in chart.rows))
-    axes = sheet.axes(8, sheet.inner - right, top, bottom)
+    axes = sheet.axes(labels.left, sheet.inner - right, top, bottom)
     ends = [end for row in chart.rows for end in (row.centre, row.low, row.high, chart.limit)]
     values = [value for row in chart.rows for value, _ in row.values]
-    x_axis(sheet, axes, chart.x, [*values, *(end for end in ends if end is not None)], bottom)
+    values += [end for end in ends if end is not None]
+    x_axis(sheet, axes, chart.x, [*values, 0.0] if chart.bars else values, bottom)
     axes.set_ylim(bottom - top, 0)
     axes.yaxis.set_visible(False)
     if chart.limit is not None:
@@ -160,18 +243,23 @@ def _draw_rows(sheet: Sheet, chart: Rows) -> None:
         x = max(x, CHARACTER * len(chart.limit_label))
         sheet.text(x, top - 10, chart.limit_label, size=TICK_SIZE, colour="soft", align="right")
     for index, row in enumerate(chart.rows):
-        y = top + _ROW * index
-        left = 8 if row.style is None else 28
+        start = labels.pitch * index
+        middle = start + labels.middle
+        left, base = labels.write(sheet, index, top + start)
         if row.style is not None:
-            sheet.line([18], y + 11, linestyle="none", **_mark(row.style, _colour(row.style)))
-        sheet.text(left, y + 15, shortened(row.label, fitting(sheet.inner - left)))
-        sheet.text(sheet.inner, y + 31, row.text, bold=True, align="right")
+            mark = _mark(row.style, _colour(row.style))
+            sheet.line([left - 10], base - 4, linestyle="none", **mark)
+        sheet.text(sheet.inner, top + middle + 4, row.text, bold=True, align="right")
         beyond = sum(value > axes.get_xlim()[1] for value, _ in row.values)
         if beyond:
-            sheet.text(
-                sheet.inner, y + 31, f"{beyond} ▸", size=TICK_SIZE, colour="soft", align="right"
-            )
-        _draw_row(sheet, axes, row, _ROW * index + 27)
+            text = f"{beyond} ▸"
+            style: Any = {"size": TICK_SIZE, "colour": "soft", "align": "right"}
+            sheet.text(sheet.inner, top + middle + 4, text, **style)
+        if chart.bars and row.centre is not None:
+            colour = palette()[row.tone] if row.tone else _colour(row.style or 0)
+            (bar,) = axes.barh(middle, row.centre, 14, color=colour, alpha=0.35)
+            sheet.mark(bar)
+        _draw_row(sheet, axes, row, middle)
 
 
 def _draw_row(sheet: Sheet, axes: Any, row: DistributionRow, y: float) -> None:
@@ -253,7 +341,8 @@ def _draw_lines(sheet: Sheet, chart: Lines) -> None:
     index = 0
     for place, one in enumerate(chart.series):
         style = index if one.style is None else one.style
-        _draw_series(sheet, axes, one, style, bottom + _AXIS_HEIGHT + 11 + place * _LINE)
+        _draw_series(sheet, axes, one, style)
+        _draw_key(sheet, one, style, _legend_place(place, sheet.inner, bottom + _AXIS_HEIGHT))
         index += not one.reference
 
 
@@ -300,11 +389,22 @@ def _draw_event(sheet: Sheet, axes: Any, event: ChartEvent) -> None:
     sheet.mark(line, _PLOT_PART, event.label, stop=True)
 
 
-def _draw_series(sheet: Sheet, axes: Any, one: ChartSeries, index: int, key: float) -> None:
-    """A curve, and its line in the legend with the base line at `key`."""
-    colour = palette()["soft"] if one.reference else _colour(index)
+def _stroke(one: ChartSeries, index: int) -> dict[str, Any]:
+    """Style of the line of a series."""
     dashes = (0, (6, 4)) if one.reference else _DASHES[index % len(_DASHES)]
-    line = {"color": colour, "linestyle": dashes, "linewidth": 1.7}
+    colour = palette()["soft"] if one.reference else _colour(index)
+    return {"color": colour, "linestyle": dashes, "linewidth": 1.7}
+
+
+def _size(index: int) -> float:
+    """Of the marks of a series: later ones are smaller, so that equal points stay visible."""
+    return max(5.5, 9.0 - 0.6 * index)
+
+
+def _draw_series(sheet: Sheet, axes: Any, one: ChartSeries, index: int) -> None:
+    """A curve with the marks and texts of its points."""
+    line = _stroke(one, index)
+    colour = line["color"]
     top = axes.get_ylim()[1]
     xs = [x for x, _ in one.points]
     ys = [min(y, top) for _, y in one.points]
@@ -315,22 +415,72 @@ def _draw_series(sheet: Sheet, axes: Any, one: ChartSeries, index: int, key: flo
         if span is not None:
             (stroke,) = axes.plot([x, x], [span[0], min(span[1], top)], color=colour, lw=1.5)
             sheet.mark(stroke, _PLOT_PART)
-    if not one.reference:
-        hints = one.hints or ("",) * len(xs)
-        inside = [i for i, (_, y) in enumerate(one.points) if y <= top]
-        beyond = [i for i, (_, y) in enumerate(one.points) if y > top]
-        if not one.marks:
-            inside = inside[-1:]  # enough to recognise the curve
-        for shown, mark in ((inside, index), (beyond, _MARKERS.index("^"))):
-            if shown:
-                places = [xs[i] for i in shown], [ys[i] for i in shown]
-                marks = _marks(axes, *places, mark, colour)
-                sheet.mark(marks, "marks", [hints[i] for i in shown])
+    for x, y, text in zip(xs, ys, one.texts, strict=False):
+        if text:
+            place = {"xytext": (7, 4), "textcoords": "offset points", "annotation_clip": False}
+            axes.annotate(plain(text), (x, y), fontsize=TICK_SIZE, zorder=4, **place)
+    if one.reference:
+        return
+    hints = one.hints or ("",) * len(xs)
+    sizes = one.sizes or (_size(index),) * len(xs)
+    inside = [i for i, (_, y) in enumerate(one.points) if y <= top]
+    beyond = [i for i, (_, y) in enumerate(one.points) if y > top]
+    if not one.marks:
+        inside = inside[-1:]  # enough to recognise the curve
+    mark = index if one.mark is None else one.mark
+    for shown, kind in ((inside, mark), (beyond, _MARKERS.index("^"))):
+        for size in dict.fromkeys(sizes[i] for i in shown):
+            alike = [i for i in shown if sizes[i] == size]
+            places = [xs[i] for i in alike], [ys[i] for i in alike]
+            marks = _marks(axes, *places, kind, colour, size=size, alpha=0.85)
+            sheet.mark(marks, "marks", [hints[i] for i in alike])
+
+
+def _draw_key(
+    sheet: Sheet, one: ChartSeries, index: int, place: tuple[float, float, float]
+) -> None:
+    """The entry of a series in the legend."""
+    left, base, width = place
+    line = _stroke(one, index)
     if one.line:
-        sheet.line([2, _KEY], key - 4, **line)
+        sheet.line([left + 2, left + _KEY], base - 4, **line)
     if not one.reference:
-        sheet.line([(2 + _KEY) / 2], key - 4, **_mark(index, colour))
-    sheet.text(_KEY + 8, key, shortened(one.name, fitting(sheet.inner - _KEY - 10)))
+        mark = _mark(index if one.mark is None else one.mark, line["color"], _size(index))
+        sheet.line([left + (2 + _KEY) / 2], base - 4, **mark)
+    sheet.text(left + _KEY + 8, base, shortened(one.name, fitting(width - _KEY - 10)))
+
+
+# Lanes: spans of time, a colour for each kind
+
+
+def _draw_lanes(sheet: Sheet, chart: Lanes) -> None:
+    names = [lane.label for lane in chart.lanes]
+    labels = _Labels(names, sheet.inner, _LANE, _LANE + 16)
+    bottom = _TOP + labels.height
+    axes = sheet.axes(labels.left, sheet.inner - _RIGHT, _TOP, bottom)
+    x_axis(
+        sheet, axes, chart.x, [0.0, *(s.end for lane in chart.lanes for s in lane.spans)], bottom
+    )
+    axes.set_ylim(bottom - _TOP, 0)
+    axes.yaxis.set_visible(False)
+    for index, lane in enumerate(chart.lanes):
+        start = labels.pitch * index
+        labels.write(sheet, index, _TOP + start)
+        middle = start + labels.middle
+        for kind in range(len(chart.kinds)):
+            plain_spans = [one for one in lane.spans if one.kind == kind and not one.hint]
+            if plain_spans:
+                places = [(one.start, one.end - one.start) for one in plain_spans]
+                axes.broken_barh(places, (middle - 6.5, 13), color=_colour(kind), linewidth=0)
+        for one in lane.spans:
+            if one.hint:
+                length = one.end - one.start
+                (bar,) = axes.barh(middle, length, 13, one.start, color=_colour(one.kind))
+                sheet.mark(bar, texts=one.hint, stop=True)
+    for index, name in enumerate(chart.kinds):
+        left, base, width = _legend_place(index, sheet.inner, bottom + _AXIS_HEIGHT)
+        sheet.line([left + 6], base - 4, marker="s", markersize=10, color=_colour(index))
+        sheet.text(left + 20, base, shortened(name, fitting(width - 22)))
 
 
 def _markup(sheet: Sheet, style: str = "", **attributes: str) -> str:

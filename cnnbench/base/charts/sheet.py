@@ -149,6 +149,14 @@ def wrapped_note(note: str) -> list[str]:
     return textwrap.wrap(plain(note), 84)
 
 
+def wrapped(content: str, characters: int, most: int) -> list[str]:
+    """Lines of a label, at most so many; the last one is shortened."""
+    lines = textwrap.wrap(plain(content), characters, break_on_hyphens=False) or [""]
+    if len(lines) <= most:
+        return lines
+    return [*lines[: most - 1], shortened(" ".join(lines[most - 1 :]), characters)]
+
+
 def shortened(content: str, characters: int) -> str:
     """Text that fits, with an ellipsis in its middle where needed."""
     if len(content) <= characters:

@@ -27,8 +27,12 @@ _NAME_IN_TENSORFLOW = {CONTROLLER: "chief"}
 
 DEVICE_KINDS = ("cpu", "gpu")
 
-_ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[^\s:,/\[\]]+):(?P<port>[0-9]{1,5})")
-_LARGEST_PORT = 65535
+HOST = r"[^\s:,/\[\]]+"
+"""Pattern of the name of a host."""
+
+LARGEST_PORT = 65535
+
+_ADDRESS = re.compile(rf"(\[[0-9A-Fa-f:.%]+\]|{HOST}):[0-9]{{1,5}}")
 
 
 @dataclass(frozen=True, order=True)
@@ -108,8 +112,7 @@ class Job:
             raise FlagError("worker_hosts", "", "a job of several processes needs its workers")
         addresses = [address for task in self.tasks for address in [self.address(task)]]
         for task, address in zip(self.tasks, addresses, strict=True):
-            found = _ADDRESS.fullmatch(address)
-            if found is None or not 1 <= int(found["port"]) <= _LARGEST_PORT:
+            if not is_address(address):
                 reason = f"{address!r} is no host:port"
                 raise FlagError(_flag_of(task), self._hosts_text(task.job), reason)
         for task in self.tasks:
@@ -304,8 +307,13 @@ def split_hosts(text: str | None) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",")) if text else ()
 
 
+def is_address(text: str) -> bool:
+    """Whether a text is host:port."""
+    return bool(_ADDRESS.fullmatch(text)) and 1 <= host_and_port(text)[1] <= LARGEST_PORT
+
+
 def host_and_port(address: str) -> tuple[str, int]:
-    """The parts of an address of a job; an IPv6 host loses its brackets."""
+    """The parts of an address; an IPv6 host loses its brackets."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
 

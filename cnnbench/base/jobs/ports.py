@@ -6,6 +6,7 @@ import contextlib
 import random
 import re
 import socket
+import sys
 from pathlib import Path
 
 from cnnbench.errors import BenchmarkError
@@ -56,6 +57,25 @@ class ReservedPorts(contextlib.ExitStack):
         else:
             self.enter_context(one)
             self.numbers.append(port)
+
+
+def claim(port: int) -> socket.socket:
+    """Keeps a port of this machine from other processes that claim it, until closed or dead.
+
+    Sockets on the port itself cannot do that while a server is still to listen beside them: what
+    lets the server in lets in another process of the same kind. So the claim is a socket of
+    another family. On Linux its name needs no file and belongs to the network namespace, as the
+    port does; elsewhere nothing is claimed.
+
+    Raises:
+      OSError: another process has claimed it (EADDRINUSE).
+    """
+    with contextlib.ExitStack() as stack:
+        one = stack.enter_context(socket.socket(socket.AF_UNIX))
+        if sys.platform == "linux":
+            one.bind(f"\0cnnbench port {port}")
+        stack.pop_all()
+    return one
 
 
 def unbound() -> socket.socket:

@@ -22,6 +22,7 @@ SILENT = "does not answer"
 UNKNOWN_HOST = "unknown host"
 UNREACHABLE = "cannot be reached"
 NOT_GRPC = "another program answers there"
+NAMED = "named by TensorFlow"
 
 # RFC 9113, sections 3.4 and 6.5: the preface of a client and an empty SETTINGS frame. A server
 # answers with a SETTINGS frame of its own, whose header has the type at its fourth byte.
@@ -96,24 +97,24 @@ def wait_up(job: Job, timeout: float, tell: Callable[[str], None]) -> None:
             time.sleep(loop.RETRY_SECONDS)
 
 
-def culprits(job: Job, error: BaseException) -> str:
+def culprits(job: Job, error: BaseException) -> dict[Task, str]:
     """Tasks that do not answer now, as the cause of an error of TensorFlow.
 
     Args:
       error: such as `tf.errors.UnavailableError`.
 
     Returns:
-      Tasks with their addresses and what is wrong with each, those that the message of the
-      error names first; the ones it names if all answer; "" if it names none either.
+      What is wrong with each, those that the message of the error names first; the ones it names
+      if all answer.
     """
     names = _TASK_OF_TENSORFLOW.findall(str(error))
     found = {Task.of_tensorflow(name, int(index)) for name, index in names}
     named = [task for task in job.peers if task in found]
     lost = not_ok(job, job.peers, timeout=5.0)
     if not lost:
-        return listed(job, dict.fromkeys(named, "named by TensorFlow"))
+        return dict.fromkeys(named, NAMED)
     first = {task: lost[task] for task in named if task in lost}
-    return listed(job, {**first, **lost})
+    return {**first, **lost}
 
 
 def not_ok(

@@ -38,7 +38,7 @@ def exchange(
       tell: prints a line about who is missing, called every few seconds.
 
     Raises:
-      FlagError: --rendezvous is needed, or malformed.
+      FlagError: --rendezvous is needed.
       BenchmarkError: somebody has not come in time, or the port is in use.
     """
     _held.append(ReservedPorts(1))

@@ -18,10 +18,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cnnbench.base.jobs.job import CONTROLLER, PS, WORKER, Task
+from cnnbench.base.jobs.job import CONTROLLER, HOST, LARGEST_PORT, PS, WORKER, Task, is_address
 from cnnbench.errors import FlagError, UsageError
 
-_MOST_TASKS = 65536
+_MOST_TASKS = LARGEST_PORT
+_NUMBER = "([0-9]{1,9})"
 _LONGEST_VALUE = 100
 _KUBERNETES_PORT = 2222
 
@@ -110,7 +111,7 @@ def mpi_ranks(environ: Environment) -> Ranks | None:
         return None
     launcher = next(iter(said))
     first = _RANK_VARIABLES[launcher]
-    rank, size = _whole(environ, first[0]), _whole(environ, first[1])
+    rank, size = _whole(environ, first[0]), _whole(environ, first[1], most=_MOST_TASKS)
     if rank >= size:
         raise _bad(environ, first[0], f"{first[1]} is {size}")
     same = [_RANK_VARIABLES[one] for one in said if said[one] == said[launcher]]
@@ -171,14 +172,14 @@ def _from_tf_config(ps: int, environ: Environment) -> JobPlace:
         raise bad('needs the keys "cluster" and "task", an object each')
     hosts = {str(job): _tf_hosts(value, str(job), bad) for job, value in cluster.items()}
     job, index = me.get("type"), me.get("index", 0)
-    if isinstance(index, str) and index.isdigit():
+    if isinstance(index, str) and re.fullmatch(_NUMBER, index):
         index = int(index)
-    if not isinstance(job, str) or type(index) is not int:
-        raise bad('task needs a "type", a string, and an "index", a number')
+    if not isinstance(job, str) or type(index) is not int or not 0 <= index < _MOST_TASKS:
+        raise bad('task needs a "type", a string, and an "index", a number from 0')
     unknown = sorted(({job} | hosts.keys()) - _TF_JOBS)
     if unknown:
         raise bad(f"{unknown[0]!r} is no job; there are {', '.join(sorted(_TF_JOBS))}")
-    if not 0 <= index < len(hosts.get(job, ())):
+    if index >= len(hosts.get(job, ())):
         raise bad(f"cluster has no task {job}:{index}")
     return _tf_place(hosts, job, index, bad)
 
@@ -189,9 +190,10 @@ _TF_JOBS = {WORKER, PS, CONTROLLER, *_TF_CHIEFS}
 
 
 def _tf_hosts(value: Any, job: str, bad: Callable[[str], UsageError]) -> list[str]:
-    if not isinstance(value, list) or not all(isinstance(host, str) for host in value):
+    hosts: list[Any] = value if isinstance(value, list) else [None]
+    if not all(isinstance(host, str) and is_address(host.strip()) for host in hosts):
         raise bad(f"cluster.{job} must be a list of host:port")
-    return value
+    return hosts
 
 
 def _tf_place(
@@ -219,7 +221,8 @@ def _tf_place(
 
 
 def _from_slurm(ps: int, environ: Environment) -> JobPlace:
-    rank, size = _whole(environ, "SLURM_PROCID"), _whole(environ, "SLURM_NTASKS")
+    rank = _whole(environ, "SLURM_PROCID")
+    size = _whole(environ, "SLURM_NTASKS", most=_MOST_TASKS)
     local = _whole(environ, "SLURM_LOCALID")
     step = "SLURM_STEP_NODELIST" in environ
     list_name = "SLURM_STEP_NODELIST" if step else "SLURM_JOB_NODELIST"
@@ -247,7 +250,7 @@ def expand_nodes(environ: Environment, name: str) -> list[str]:
     """
     text = _text(environ, name)
     nodes: list[str] = []
-    if not re.fullmatch(r"(?:[^\[\],\s]+|\[[^\[\]\s]+\]|,(?!$))+", text) or text.startswith(","):
+    if not re.fullmatch(rf"(?:{HOST}|\[[^\[\]\s]+\]|,(?!$))+", text) or text.startswith(","):
         raise _bad(environ, name, "is no list of nodes such as n[01-04],m7")
     # Commas within brackets do not separate nodes.
     for part in re.findall(r"(?:[^\[\],]|\[[^\]]*\])+", text):
@@ -265,7 +268,7 @@ def _numbers(text: str, environ: Environment, name: str) -> list[str]:
     """Of "1-3,07": the numbers with their leading zeros."""
     found: list[str] = []
     for part in text.split(","):
-        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
+        match = re.fullmatch(f"{_NUMBER}(?:-{_NUMBER})?", part)
         low, high = match.groups(match[1]) if match else ("1", "0")
         if not 0 <= int(high) - int(low) < _MOST_TASKS:
             raise _bad(environ, name, f"[{text}] is no list of numbers such as 01-04,7")
@@ -278,7 +281,7 @@ def _tasks_per_node(environ: Environment, name: str) -> list[int]:
     text = _text(environ, name)
     counts: list[int] = []
     for part in text.split(","):
-        match = re.fullmatch(r"(\d{1,5})(?:\(x(\d{1,5})\))?", part)
+        match = re.fullmatch(r"([0-9]{1,5})(?:\(x([0-9]{1,5})\))?", part)
         if match is None:
             raise _bad(environ, name, "is no list of numbers such as 2(x3),1")
         counts += [int(match[1])] * int(match[2] or 1)
@@ -286,16 +289,16 @@ def _tasks_per_node(environ: Environment, name: str) -> list[int]:
 
 
 def _from_kubernetes(ps: int, environ: Environment) -> JobPlace:
-    pod = re.fullmatch(r"(.+)-(\d{1,5})", _text(environ, "HOSTNAME"))
+    pod = re.fullmatch(f"({HOST})-{_NUMBER}", _text(environ, "HOSTNAME"))
     if pod is None:
         reason = "is no NAME-NUMBER, as pods of a StatefulSet or an Indexed Job are called"
         raise _bad(environ, "HOSTNAME", reason)
     name, index = pod[1], int(pod[2])
     service = _text(environ, "CNNBENCH_SERVICE")
-    size = _whole(environ, "CNNBENCH_PROCESSES")
-    port = _whole(environ, "CNNBENCH_PORT", str(_KUBERNETES_PORT))
-    if not 1 <= size <= _MOST_TASKS:
-        raise _bad(environ, "CNNBENCH_PROCESSES", f"must be from 1 to {_MOST_TASKS}")
+    if not re.fullmatch(HOST, service):
+        raise _bad(environ, "CNNBENCH_SERVICE", "is no name of a service")
+    size = _whole(environ, "CNNBENCH_PROCESSES", least=1, most=_MOST_TASKS)
+    port = _whole(environ, "CNNBENCH_PORT", str(_KUBERNETES_PORT), least=1, most=LARGEST_PORT)
     if index >= size:
         raise _bad(environ, "HOSTNAME", f"CNNBENCH_PROCESSES is {size}")
     return _numbered(index, [f"{name}-{i}.{service}:{port}" for i in range(size)], ps, None)
@@ -330,12 +333,13 @@ def _text(environ: Environment, name: str) -> str:
     return text
 
 
-def _whole(environ: Environment, name: str, otherwise: str | None = None) -> int:
-    text = environ.get(name) or otherwise
-    if text is None:
-        text = _text(environ, name)
-    if not re.fullmatch(r"\d{1,9}", text.strip()):
-        raise _bad(environ, name, "must be a whole number")
+def _whole(
+    environ: Environment, name: str, otherwise: str = "", *, least: int = 0, most: int = 999_999_999
+) -> int:
+    """The number of a variable; of `otherwise`, if that is given, where it is not set."""
+    text = environ.get(name, "").strip() or otherwise or _text(environ, name)
+    if not re.fullmatch(_NUMBER, text) or not least <= int(text) <= most:
+        raise _bad(environ, name, f"must be a whole number from {least} to {most}")
     return int(text)
 
 

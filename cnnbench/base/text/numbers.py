@@ -84,6 +84,21 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
+def parse_integer(text: str) -> int:
+    """An integer in decimal ASCII digits, or hexadecimal behind 0x; raises ValueError."""
+    if "_" in text or not text.isascii():  # which Python would take
+        raise ValueError(text)
+    return int(text, 16) if text[:2].lower() == "0x" else int(text)
+
+
+def parse_number(text: str) -> float:
+    """A finite number in ASCII digits; raises ValueError."""
+    value = float(text)
+    if "_" in text or not text.isascii() or not math.isfinite(value):
+        raise ValueError(text)
+    return value
+
+
 def parse_bytes(text: str) -> int | None:
     """Bytes of a size such as "4096" or "64K", units being powers of 1024; None if it is none."""
     match = re.fullmatch(r"([0-9]{1,15})([KMGT]?)", text.upper())

@@ -35,6 +35,14 @@ class StandardStream:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
+    def take_descriptor(self) -> None:
+        """Writes to a descriptor of its own from now on, wherever the present one is led to."""
+        before = self._stream
+        before.flush()
+        self._stream = open(  # noqa: SIM115 - as long as the process
+            os.dup(before.fileno()), "w", 1, encoding=before.encoding, errors=before.errors
+        )
+
     def write(self, text: str) -> int:
         """Writes text as the stream does; returns its length."""
         try:

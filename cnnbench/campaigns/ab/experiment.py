@@ -9,7 +9,7 @@ from typing import Any
 
 from cnnbench.campaigns.ab.flags import side_differences
 from cnnbench.campaigns.ab.results import SIDES, compare_pairs
-from cnnbench.campaigns.ab.sequential import InterimAnalysis
+from cnnbench.campaigns.ab.sequential import InterimAnalysis, interim_analyses
 from cnnbench.campaigns.ab.side import Side, SideFlags
 from cnnbench.judge.compare import DEFAULT_METRICS, Comparison, Policy
 from cnnbench.records.codec import encode
@@ -24,6 +24,9 @@ class Experiment:
     Attributes:
       a, b: the sides; A is BASE, B is NEW.
       analyses: the interim analyses, by number of pairs; the last one ends the experiment.
+      made: those of earlier sessions.
+      planned: pairs at most when it was begun; None if it begins now.
+      question: what another session must agree with; empty for experiments of other commands.
       stop_early: whether a clear interim analysis ends it, too, or one after which the pairs
         that are left have hardly a chance of a verdict.
       seed: of the order within pairs.
@@ -47,6 +50,9 @@ class Experiment:
     a: Side
     b: Side
     analyses: tuple[InterimAnalysis, ...]
+    made: tuple[InterimAnalysis, ...] = ()
+    planned: int | None = None
+    question: Mapping[str, Any] = field(default_factory=dict)
     stop_early: bool = True
     seed: int
     burn_in: int = 1
@@ -67,6 +73,22 @@ class Experiment:
     def pairs(self) -> int:
         """Largest number of pairs."""
         return self.analyses[-1].pairs
+
+    def level_after(self, pairs: int) -> float:
+        """The level of an analysis that an interrupt or a failure makes.
+
+        Args:
+          pairs: that are complete.
+        """
+        analyses = self.analyses
+        if not pairs or (len(analyses) == 1 and analyses[0].alpha >= self.policy.alpha):
+            return analyses[0].alpha
+        return interim_analyses(
+            pairs,
+            self.policy.alpha,
+            planned=self.planned or self.pairs,
+            made=(*self.made, *(one for one in analyses if one.pairs <= pairs)),
+        )[-1].alpha
 
     def sides(self) -> dict[str, Side]:
         """Both sides by name."""
@@ -95,6 +117,7 @@ class Experiment:
         }
         return {
             "sides": sides,
+            "question": self.question,
             "seed": self.seed,
             "looks": [vars(analysis) for analysis in self.analyses],
             "burn_in": self.burn_in,

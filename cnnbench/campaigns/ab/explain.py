@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from cnnbench.base.reading import read_json
 from cnnbench.base.text.numbers import count, number
 from cnnbench.campaigns.ab.flags import names
 from cnnbench.campaigns.ab.results import SIDES, PairsFolder
@@ -201,8 +202,8 @@ def _flags(profiling: Profiling, side: Side, path: Path) -> list[str]:
 
 def _read(path: Path) -> StepProfile | None:
     try:
-        return StepProfile.from_json(path.read_bytes())
-    except (OSError, ValueError):
+        return StepProfile.from_dict(read_json(path))
+    except (ValueError, RecursionError):
         return None
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 
 def main(commit: str, *git: str) -> None:
     """Makes the worktree of a commit, waits, and removes it."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
     parent = Path(tempfile.mkdtemp(prefix="cnnbench-checkout-")).resolve()
     folder = parent / commit[:12]

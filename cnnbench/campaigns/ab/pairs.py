@@ -39,7 +39,7 @@ MOST_REPEATS = 2
 """How often one pair is measured again."""
 
 _PAIRS_PER_REPEAT = 4
-_LOST = "lost"
+_LOST, _STEPS = "lost", "steps"  # events
 
 
 class PairFailedError(Exception):
@@ -70,7 +70,6 @@ class Pairs:
         self.experiment = experiment
         self.results = results
         self.campaign = campaign
-        self._coins = random.Random(experiment.seed)
         earlier = results.pairs()
         self.earlier = len(earlier)
         self.records: dict[str, list[RunRecord]] = {
@@ -78,8 +77,12 @@ class Pairs:
         }
         self._repeats = _earlier_repeats(results)
         self._most_repeats = math.ceil(experiment.pairs / _PAIRS_PER_REPEAT)
+        chosen = [
+            one["num_batches"] for one in results.journal.read() if one.get("event") == _STEPS
+        ]
+        self._chooses = bool(experiment.timed_seconds and experiment.burn_in and not chosen)
         # Timed steps of a process; None: as its flags say.
-        self._steps = FEWEST_STEPS if experiment.timed_seconds and experiment.burn_in else None
+        self._steps: int | None = FEWEST_STEPS if self._chooses else (chosen or [None])[-1]
         campaign.cool_down = experiment.cool_down
         self._expect(experiment.burn_in + max(0, experiment.pairs - self.earlier))
 
@@ -107,7 +110,9 @@ class Pairs:
         what = f"burn-in {number}" if burn_in else f"pair {number}"
         prefix = f"burn-in-{number}" if burn_in else pair_name(number)
         names = {side: f"{prefix}-{side}" for side in SIDES}
-        order = SIDES if self._coins.random() < 0.5 else SIDES[::-1]
+        # Of each pair by itself, so that those of a later session do not repeat the first ones.
+        coin = random.Random(f"{self.experiment.seed} {prefix}").random()
+        order = SIDES if coin < 0.5 else SIDES[::-1]
         while True:
             lost = self._repeats.get(prefix, [])
             places = {
@@ -126,7 +131,7 @@ class Pairs:
         failed = [side for side in SIDES if samples[side].status != "ok"]
         if failed or not burn_in:
             self._accept(names, samples)
-        elif self._steps is not None:
+        elif self._chooses:
             self._choose_steps([sample.record for sample in samples.values()])
         if failed:
             self._fail(prefix, what, {side: samples[side] for side in failed})
@@ -141,7 +146,7 @@ class Pairs:
         experiment = self.experiment
         seconds = experiment.disturbed_seconds if disturbed else experiment.timed_seconds
         self._steps = min(max(FEWEST_STEPS, math.ceil(seconds / step)), MOST_STEPS)
-        self.results.journal.add("steps", num_batches=self._steps, step_seconds=step)
+        self.results.journal.add(_STEPS, num_batches=self._steps, step_seconds=step)
         busy = "other programs use the CPUs: " if disturbed else ""
         self.campaign.reporter.notice(
             f"{busy}{self._steps} timed steps in each process, about "

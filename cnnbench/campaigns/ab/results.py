@@ -11,18 +11,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from cnnbench.campaigns.ab.sequential import InterimAnalysis
 from cnnbench.campaigns.processes.outcome import read
 from cnnbench.campaigns.processes.results_dir import JOURNAL, LOGS, Journal, ResultsFolder, writing
-from cnnbench.judge.compare import Comparison, Policy, compare_records, load_records
+from cnnbench.judge.compare import Comparison, Policy, Verdict, compare_records, load_records
 from cnnbench.records.codec import decode
 from cnnbench.records.explanation import Explanation
 from cnnbench.records.run import RunRecord
 
 SIDES = ("a", "b")
+CLEAR = (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME)
 _DISCARDED = "discarded"
 
 EXPLANATION = "explanation"
@@ -48,6 +50,8 @@ class PairsFolder(ResultsFolder):
     Raises:
       FlagError: it cannot be used.
     """
+
+    command = "ab"
 
     def __init__(self, folder: str | Path, *, resume: bool = False) -> None:
         folders = (*SIDES, _DISCARDED, LOGS)
@@ -96,6 +100,54 @@ class PairsFolder(ResultsFolder):
 def _move(source: Path, target: Path) -> None:
     with writing(source):
         source.replace(target)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Begun:
+    """What earlier sessions have left of an experiment.
+
+    Attributes:
+      facts: of the experiment, see `Experiment`.
+      planned: pairs at most, of the first session.
+      pairs: the same of the last one.
+      made: the interim analyses, by number of pairs.
+      clear: whether the last one was: more pairs cannot change that.
+    """
+
+    facts: Mapping[str, Any]
+    planned: int
+    pairs: int
+    made: tuple[InterimAnalysis, ...]
+    clear: bool
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether `cnnbench ab --resume` can go on with it: not if it is judged once."""
+        if not self.facts.get("question"):
+            return False
+        return not (
+            self.clear or any(one.alpha >= self.facts["policy"]["alpha"] for one in self.made)
+        )
+
+
+def begun(folder: Path) -> Begun | None:
+    """The experiment in a results folder; None if there is none."""
+    events = list(Journal(folder / JOURNAL).read())
+    sessions = [one for one in events if one.get("event") == "ab"]
+    if not sessions:
+        return None
+    # What an interrupt has ended was judged, too.
+    judged = {one["pairs"]: one for one in events if one.get("event") in ("look", "end")}
+    made = [InterimAnalysis(n, float(judged[n]["alpha"])) for n in sorted(judged) if n]
+    verdicts = judged[made[-1].pairs]["verdicts"] if made else ()
+    first, last = (one["looks"][-1]["pairs"] for one in (sessions[0], sessions[-1]))
+    return Begun(
+        facts=sessions[-1],
+        planned=first,
+        pairs=last,
+        made=tuple(made),
+        clear=bool(verdicts) and all(Verdict(one) in CLEAR for one in verdicts),
+    )
 
 
 def results_below(folder: Path) -> Path | None:

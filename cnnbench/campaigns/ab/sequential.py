@@ -4,14 +4,18 @@ A group-sequential test: at every interim analysis the whole policy is applied w
 its own, and the levels add up to alpha. By the union bound the chance of any false alarm is
 then at most alpha, whatever the dependence between analyses, and their intervals together
 cover the truth with 1 - alpha (repeated confidence intervals, Jennison and Turnbull, JRSS B
-51, 1989). The level spent by an analysis is a power of the share of pairs (Kim and DeMets,
-Biometrika 74, 1987): little early, most at the end, which costs hardly any power against one
-test after all pairs.
+51, 1989). The level that has been spent is a function of the number of pairs (Lan and DeMets,
+Biometrika 70, 1983). Up to the pairs that were planned it is a power of their share (Kim and
+DeMets, Biometrika 74, 1987): little early, most at the end, which costs hardly any power against
+one test after all pairs. A fifth of alpha is left for pairs beyond, of which a share of
+1 - planned / pairs is spent by then, so that an experiment that is continued again and again
+never spends more than alpha.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cnnbench.base.stats.rank_tests import smallest_p
@@ -20,9 +24,11 @@ FIRST = 8
 """Pairs before the first interim analysis: eight can reach the level of 0.01 (p = 0.0078)."""
 
 STEP = 4
-"""Pairs between interim analyses."""
+"""Pairs between the first interim analyses; later ones are about a quarter of the pairs apart."""
 
 _POWER = 2
+_PLANNED = 0.8
+_NONE_LEFT = 1e-6
 
 
 @dataclass(frozen=True)
@@ -38,41 +44,84 @@ class InterimAnalysis:
     alpha: float
 
 
-def pairs_to_settle(needed: int, measured: int) -> int:
-    """Number of pairs to allow for an experiment that follows an inconclusive one.
+def pairs_to_settle(
+    needed: int,
+    measured: int,
+    alpha: float = 1.0,
+    planned: int | None = None,
+    made: Sequence[InterimAnalysis] = (),
+) -> int:
+    """Number of pairs to allow for an inconclusive experiment that is repeated or goes on.
 
     Args:
       needed: about as many would do; 0 if that is not known.
+      alpha, planned, made: as of `interim_analyses`, where the experiment goes on.
 
     Returns:
-      As many that an interim analysis is the last.
+      As many that an interim analysis is the last, at a level that it can reach.
     """
-    return STEP * math.ceil(max(needed, measured + STEP, FIRST) / STEP)
+    pairs = STEP * math.ceil(max(needed, measured + STEP, FIRST) / STEP)
+    while made and interim_analyses(pairs, alpha, planned=planned, made=made)[
+        -1
+    ].alpha < smallest_p(pairs, pairs, paired=True):
+        pairs += STEP
+    return pairs
+
+
+def spent_by(pairs: int, planned: int, alpha: float) -> float:
+    """The level that may have been spent by a number of pairs.
+
+    Args:
+      planned: pairs of the experiment when it was begun.
+      alpha: level of all analyses together, however often the experiment is continued.
+    """
+    if pairs <= planned:
+        return alpha * _PLANNED * (pairs / planned) ** _POWER
+    return alpha * (1 - (1 - _PLANNED) * planned / pairs)
 
 
 def interim_analyses(
-    pairs: int, alpha: float, sequential: bool = True
+    pairs: int,
+    alpha: float,
+    sequential: bool = True,
+    *,
+    planned: int | None = None,
+    made: Sequence[InterimAnalysis] = (),
 ) -> tuple[InterimAnalysis, ...]:
-    """The interim analyses of an experiment, the last one after all pairs.
+    """The interim analyses to come of an experiment, the last one after all pairs.
 
     Args:
       pairs: at most.
       alpha: level of all analyses together.
+      sequential: False for one analysis, which spends all of alpha.
+      planned: pairs when the experiment was begun; None if it begins now.
+      made: the analyses of earlier sessions, by number of pairs.
 
     Returns:
-      Analyses whose levels add up to alpha. One whose level not even pairs that all agree
-      could reach, or that would leave the last one such a level, is left out, and its share
-      goes to the next one.
+      Analyses whose levels, with those of `made`, are what may be spent by then (`spent_by`). One
+      whose level not even pairs that all agree could reach, or that would leave the last one such
+      a level, is left out, and its share goes to the next one. The last one of `made` where that
+      has no fewer pairs.
     """
     if not sequential:
         return (InterimAnalysis(pairs, alpha),)
+    if made and made[-1].pairs >= pairs:
+        return (made[-1],)
+    planned = planned or pairs
     found: list[InterimAnalysis] = []
-    spent = 0.0
+    spent = sum(one.alpha for one in made)
+    limit = spent_by(pairs, planned, alpha)
     last = smallest_p(pairs, pairs, paired=True)
-    for number in range(FIRST, pairs, STEP):
-        level = alpha * (number / pairs) ** _POWER - spent
+    number = FIRST
+    while number < pairs:
+        step = STEP * math.ceil(number / (4 * STEP))
+        if number > planned and number + step > pairs:
+            break  # so near to the end, it would only take from the last one
+        level = spent_by(number, planned, alpha) - spent
         within_reach = level >= smallest_p(number, number, paired=True)
-        if within_reach and alpha - spent - level >= last:
+        if within_reach and limit - spent - level >= last:
             found.append(InterimAnalysis(number, level))
             spent += level
-    return (*found, InterimAnalysis(pairs, alpha - spent))
+        number += step
+    # Experiments of earlier versions may have spent all of it.
+    return (*found, InterimAnalysis(pairs, max(limit - spent, alpha * _NONE_LEFT)))

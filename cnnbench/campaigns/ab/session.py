@@ -10,6 +10,7 @@ import numpy as np
 from cnnbench.base.stats.rank_tests import paired_bounds
 from cnnbench.base.text.numbers import percent
 from cnnbench.campaigns.ab.pairs import PairFailedError, Pairs
+from cnnbench.campaigns.ab.results import CLEAR
 from cnnbench.campaigns.ab.sequential import InterimAnalysis
 from cnnbench.judge.compare import ComparedConfiguration, Comparison, Verdict
 from cnnbench.judge.compare.estimate import TwoSamples, limits, scaled
@@ -21,7 +22,6 @@ SMALLEST_CHANCE = 0.05
 
 _DRAWS = 400
 _SEED = 1
-_CLEAR = (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME)
 # More pairs cannot change these.
 _HOPELESS = (
     Verdict.FAILED,
@@ -72,7 +72,8 @@ class ExperimentSession:
         failure, lost, interrupted = "", False, False
         alpha = self._experiment.analyses[0].alpha
         try:
-            for number in range(1, self._experiment.burn_in + 1):
+            missing = self._pairs.earlier < self._experiment.pairs
+            for number in range(1, missing * self._experiment.burn_in + 1):
                 self._pairs.measure(number, burn_in=True)
             alpha = self._measure()
         except PairFailedError as error:
@@ -81,7 +82,7 @@ class ExperimentSession:
             interrupted = True
         pairs = len(self._pairs.records["a"])
         if failure or interrupted:
-            alpha = next((k.alpha for k in self._experiment.analyses if k.pairs >= pairs), alpha)
+            alpha = self._experiment.level_after(pairs)
         comparison = self._compare(alpha)
         self._journal.add(
             "end",
@@ -124,7 +125,7 @@ class ExperimentSession:
         results = [entry.main for entry in comparison.entries]
         verdicts = [result.verdict.value for result in results]
         last = analysis.pairs == self._experiment.pairs
-        clear = self._experiment.stop_early and all(r.verdict in _CLEAR for r in results)
+        clear = self._experiment.stop_early and all(r.verdict in CLEAR for r in results)
         chance = (
             None
             if last or clear or not self._experiment.stop_early

@@ -35,7 +35,7 @@ def obstacle(params: Params, plan: Plan) -> str | None:
     on_cpu = computes_on_cpu(params)
     if not on_cpu and not params.allow_growth:
         return "on GPUs it needs --allow_growth: the first process would take all of their memory"
-    there = main_memory() if on_cpu else gpu_memory()
+    there = main_memory() if on_cpu else gpu_memory(params.gpu_indices, params.num_gpus)
     needed = 2 * estimate(params, plan, "cpu" if on_cpu else "gpu").total
     if there is not None and needed > there.available:
         return f"two processes take about {binary(needed)}, and {binary(there.available)} is free"

@@ -78,6 +78,8 @@ class BisectFolder(ResultsFolder):
         or it holds the answer to another question.
     """
 
+    command = "bisect"
+
     def __init__(self, folder: str, question: Mapping[str, Any], *, resume: bool) -> None:
         begun = os.path.exists(os.path.join(folder, JOURNAL))
         hint = "go on with what is there by --resume, or " if begun else ""
@@ -105,7 +107,9 @@ class BisectFolder(ResultsFolder):
             if event.get("event") == "bisect" and event.get("question") != asked:
                 then = event.get("question") or {}
                 differ = [name for name in asked if then.get(name) != asked[name]]
-                reason = f"holds a bisection of another {', '.join(differ)}; name another folder"
+                reason = (
+                    f"holds a bisection that differs in {', '.join(differ)}; name another folder"
+                )
                 raise FlagError("results", str(self.folder), reason)
             if event.get("event") == "step":
                 step = Step(**{name: event[name] for name in _STEP & event.keys()})

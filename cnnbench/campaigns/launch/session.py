@@ -15,8 +15,10 @@ from cnnbench.base.jobs.job import Job, Task
 from cnnbench.base.jobs.probe import REFUSED
 from cnnbench.base.text.escape import one_line
 from cnnbench.base.text.messages import error_line
+from cnnbench.base.text.native_log import fatal_message
 from cnnbench.campaigns.launch.tasks import log_of, on_cores
 from cnnbench.campaigns.processes.child import Child, Command, Ended, start
+from cnnbench.campaigns.processes.outcome import end_of
 from cnnbench.errors import BenchmarkError, ExitCode
 
 _LOOK_SECONDS = 0.1
@@ -201,7 +203,7 @@ class JobSession:
         for process in self._processes:
             if not process.ok:
                 log = log_of(self._launch.logs, process.task)
-                self._show(error_line(f"{process.task} {_ended(process.ended)}; {log}"))
+                self._show(error_line(f"{process.task} {_ended(process.ended, log)}; {log}"))
         chief = self._processes[0].ended
         if not self._stopped and chief is not None and (chief.code or 0) > 0:
             return int(chief.code or 0)
@@ -243,7 +245,7 @@ def _stdout() -> int | None:
         return None
 
 
-def _ended(ended: Ended | None) -> str:
+def _ended(ended: Ended | None, log: Path) -> str:
     if ended is None:
         return "did not end and was killed"
     if ended.error is not None:
@@ -251,7 +253,9 @@ def _ended(ended: Ended | None) -> str:
     if ended.code is None:
         return "was killed together with its guard"
     if ended.code < 0:
+        name = f"signal {-ended.code}"
         with suppress(ValueError):
-            return f"was ended by {signal.Signals(-ended.code).name}"
-        return f"was ended by signal {-ended.code}"
+            name = signal.Signals(-ended.code).name
+        reason = fatal_message(end_of(log))
+        return f"was ended by {name}: {reason}" if reason else f"was ended by {name}"
     return f"ended with exit status {ended.code}"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from cnnbench.base.jobs.job import CONTROLLER, PS, WORKER, Job, Task
 from cnnbench.base.jobs.ports import LOWEST
+from cnnbench.base.text.progress import Messages
 from cnnbench.errors import FlagError
 from cnnbench.flags import FLAGS, Params, parse_args, parse_flags
 from cnnbench.flags.declare import specs_of
@@ -21,6 +22,11 @@ from cnnbench.flags.retired import OBSOLETE
 from cnnbench.lab.allreduce import plan as allreduce
 from cnnbench.machine.gpu import share_of_gpus
 from cnnbench.machine.host import Host
+from cnnbench.records.allreduce import AllReduceRecord
+from cnnbench.records.result_files import ResultFiles
+from cnnbench.records.run import RunRecord
+from cnnbench.records.tables import REDUCTIONS, RUNS
+from cnnbench.run.driver import outputs
 from cnnbench.run.driver.plan import make_plan
 from cnnbench.variable_mgr.modes import BUILT_IN, Processes
 
@@ -118,6 +124,25 @@ def check(layout: JobLayout, flags: Sequence[str], towers: int | None) -> Params
             for task in {task.job: task for task in reversed(job.tasks)}.values()
         ]
     return parsed[-1]
+
+
+def check_files(flags: Sequence[str], chief: Params) -> None:
+    """Refuses output files that the chief could not write.
+
+    Args:
+      flags: of every process, checked.
+      chief: what `check` has returned.
+
+    Raises:
+      FlagError: names flag and path.
+    """
+    command, flags = command_of(flags)
+    reduces = command == "allreduce"
+    given = parse_flags(flags, ALLREDUCE_FLAGS if reduces else (*FLAGS, *OBSOLETE))
+    written = (REDUCTIONS, AllReduceRecord.kind) if reduces else (RUNS, RunRecord.kind)
+    results = ResultFiles(given.get("result_json"), given.get("result_csv"), *written)
+    with outputs.held(chief, results, Messages.silent()):
+        pass
 
 
 def run_words(layout: JobLayout | None, flags: Sequence[str]) -> tuple[str, ...]:

@@ -131,7 +131,7 @@ def start(command: Command, *, stdout: int | None = None, inherited: int | None 
                 stderr=output,
                 pass_fds=passed,
                 start_new_session=True,
-                env={**os.environ, **command.environment, GUARDED: "1"},
+                env={**os.environ, GUARDED: "1", **command.environment},
                 cwd=command.folder,
             )
     except BaseException as error:

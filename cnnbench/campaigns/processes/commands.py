@@ -22,6 +22,8 @@ from cnnbench.flags.retired import OBSOLETE
 from cnnbench.lab.allreduce import plan as allreduce_plan
 from cnnbench.machine.repository import PLUGINS
 from cnnbench.records.codec import encode
+from cnnbench.records.outputs import check_outputs
+from cnnbench.run.driver import outputs
 from cnnbench.run.driver.duration import RunWork, work_of
 from cnnbench.run.driver.memory import BatchLimits, batch_limits, total_of_job
 from cnnbench.run.driver.plan import make_plan
@@ -134,6 +136,8 @@ def resolve_run(flags: Sequence[str]) -> Resolved:
     parsed = parse_args((*flags, _RECORD))
     params = parsed.params
     plan = make_plan(params)
+    check_outputs(outputs.files(params))
+    outputs.prepare_folders(params)
     config = _plain(plan.resolved(params))
     return Resolved(
         config=config,

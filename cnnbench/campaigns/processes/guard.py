@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> None:
     descriptor, *inherited = map(int, arguments[0].split(","))
     link = socket.socket(fileno=descriptor)
     # These are for the program; the guard stays to report its status.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, _ignore)
     _prefer_for_oom_killer()
     threading.Thread(target=_watch, args=(link,), daemon=True).start()

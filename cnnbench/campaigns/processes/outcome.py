@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
+import errno
+import os
 import re
 import signal
 import uuid
@@ -12,12 +14,15 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from cnnbench.base.interrupts import SIGNALS
+from cnnbench.base.reading import parse_json, read_json
 from cnnbench.base.text.escape import plain
+from cnnbench.base.text.native_log import fatal_message
 from cnnbench.base.text.numbers import number
 from cnnbench.campaigns.processes.child import Command, Ended
 from cnnbench.judge.metrics.registry import throughput
 from cnnbench.records.allreduce import AllReduceRecord
-from cnnbench.records.codec import encode, from_text
+from cnnbench.records.codec import encode
 from cnnbench.records.load import record_of
 from cnnbench.records.parts import ErrorInfo
 from cnnbench.records.run import RunRecord
@@ -36,13 +41,7 @@ _OOM_MESSAGE = re.compile(
 _OOM_ABORT = "std::bad_alloc"
 
 # Sent by the kernel, a scheduler or a person. Others come from the process's own code, as SIGSEGV.
-_SENT_FROM_OUTSIDE = (
-    signal.SIGKILL,
-    signal.SIGTERM,
-    signal.SIGINT,
-    signal.SIGHUP,
-    signal.SIGQUIT,
-)
+_SENT_FROM_OUTSIDE = (signal.SIGKILL, *SIGNALS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +87,7 @@ def blank_record(
 def judge(command: Measuring, ended: Ended) -> Ended:
     """An ended process with its record; does not raise for its failures."""
     document, defect, unusable = _read(command)
-    problem = _problem(ended, document, defect, _tail(command.log))
+    problem = _problem(ended, document, defect, end_of(command.log) or full_disk(command.log))
     if problem is None:
         assert document is not None
         return replace(ended, status="ok", document=document)
@@ -116,8 +115,8 @@ def is_out_of_memory(error: ErrorInfo) -> bool:
 def read(path: Path) -> Record | None:
     """The record in a file; None without a valid one."""
     try:
-        return record_of(json.loads(path.read_bytes()))
-    except (OSError, ValueError, RecursionError):
+        return record_of(read_json(path))
+    except (ValueError, RecursionError):
         return None
 
 
@@ -138,7 +137,7 @@ def headline(record: Record) -> str:
 
 def last_log_line(log: Path) -> str:
     """The last output of a process, in words for an error."""
-    return _last_line(_tail(log))
+    return _last_line(end_of(log))
 
 
 def _problem(
@@ -194,7 +193,7 @@ def _signalled(code: int, oom_kills: int, tail: str) -> tuple[str, ErrorInfo]:
     if code == signal.SIGABRT and _OOM_ABORT in tail:
         text = f"out of memory: {name}, {_OOM_ABORT}"
         return "out_of_memory", _error("OutOfMemory", text)
-    return "killed", _error("Killed", f"ended by {name}; {_last_line(tail)}")
+    return "killed", _error("Killed", f"ended by {name}; {fatal_message(tail) or _last_line(tail)}")
 
 
 def _read(command: Measuring) -> tuple[dict[str, Any] | None, str | None, bytes | None]:
@@ -206,7 +205,7 @@ def _read(command: Measuring) -> tuple[dict[str, Any] | None, str | None, bytes 
     except OSError as error:
         return None, f"the record cannot be read: {error.strerror}", None
     try:
-        document = from_text(data)
+        document = parse_json(data)
         record = record_of(document)
         if record.kind != command.blank.kind:
             raise ValueError(f"of the kind {record.kind!r}")
@@ -221,7 +220,8 @@ def _error(kind: str, message: str) -> ErrorInfo:
     return ErrorInfo(type=kind, message=" ".join(message.split())[:_MESSAGE_LENGTH])
 
 
-def _tail(log: Path) -> str:
+def end_of(log: Path) -> str:
+    """The last eight kilobytes of a log; "" if it cannot be read."""
     try:
         with open(log, "rb") as file:
             file.seek(0, 2)
@@ -229,6 +229,14 @@ def _tail(log: Path) -> str:
             return file.read().decode(errors="replace")
     except OSError:
         return ""
+
+
+def full_disk(log: Path) -> str:
+    """A line that says so where a process could print nothing for want of space; else ""."""
+    with contextlib.suppress(OSError):
+        if not os.statvfs(log.parent).f_bavail:
+            return f"{log.parent}: {os.strerror(errno.ENOSPC)}"
+    return ""
 
 
 def _last_line(tail: str) -> str:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from cnnbench.base.lock import FILE, hold
+from cnnbench.base.reading import parse_json, read_file
 from cnnbench.base.text.terminal import print_warning
-from cnnbench.errors import BenchmarkError, FlagError
+from cnnbench.errors import BenchmarkError, FlagError, PathError
 from cnnbench.records.codec import TIME, to_text
 from cnnbench.records.files import sync_folder, write_all, write_whole
 
@@ -29,6 +30,7 @@ class ResultsFolder:
     Attributes:
       folder: its path.
       journal: what happened.
+      command: that the journal is of; its first event has this name.
 
     Args:
       folder: value of --results; made if it is not there.
@@ -38,8 +40,11 @@ class ResultsFolder:
       hint: what can be done about those, besides naming another folder; ends in "or ".
 
     Raises:
-      FlagError: it cannot be used, another process holds it, or it is not empty.
+      FlagError: it cannot be used, another process holds it, it is not empty, or holds the journal
+        of another command.
     """
+
+    command: ClassVar[str] = ""
 
     def __init__(
         self,
@@ -57,9 +62,11 @@ class ResultsFolder:
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(hold("results", str(folder), print_warning))
-                if not used and set(os.listdir(folder)) - {FILE}:
+                there = set(os.listdir(folder)) - {FILE}
+                if not used and there:
                     reason = f"is not empty; {hint}name another folder"
                     raise FlagError("results", str(folder), reason)
+                self._refuse_journals({name for name in there if name.endswith(".jsonl")})
                 for name in folders:
                     (self.folder / name).mkdir(exist_ok=True)
             except OSError as error:
@@ -73,6 +80,15 @@ class ResultsFolder:
     def __exit__(self, *_: object) -> None:
         """Releases the lock."""
         self._lock.close()
+
+    def _refuse_journals(self, names: Iterable[str]) -> None:
+        """Refuses journals of other commands, and what is no journal."""
+        for name in sorted(names):
+            own = self.folder / name == self.journal.path
+            events = {event.get("event") for event in self.journal.read()} if own else set()
+            if self.command not in events and (self.folder / name).stat().st_size:
+                reason = f"{name} in it is no journal of cnnbench {self.command}"
+                raise FlagError("results", str(self.folder), f"{reason}; name another folder")
 
     def log(self, name: str) -> Path:
         """Log file of a process."""
@@ -138,24 +154,27 @@ class Journal:
     A kill can tear the last line only; such a line is skipped when reading, and never joined
     with the next one when writing.
 
-    Args:
+    Attributes:
       path: the file; made with the first event.
+
+    Args:
+      path: see above.
       timespec: precision of the times, see `datetime.isoformat`.
     """
 
     def __init__(self, path: Path, timespec: str = "seconds") -> None:
-        self._path = path
+        self.path = path
         self._timespec = timespec
 
     def read(self) -> Iterator[dict[str, Any]]:
         """The events so far; none if there is no file."""
         try:
-            data = self._path.read_bytes()
-        except OSError:
+            data = read_file(self.path)
+        except PathError:
             return
         for line in data.splitlines():
             with contextlib.suppress(ValueError):
-                event = json.loads(line)
+                event = parse_json(line)
                 if isinstance(event, dict):
                     yield event
 
@@ -168,8 +187,8 @@ class Journal:
         now = datetime.now(timezone.utc).isoformat(timespec=self._timespec)
         known = vars(JournalEvent(event=event, time=now))
         line = json.dumps({**known, **facts}, default=str) + "\n"
-        with writing(self._path):
-            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        with writing(self.path):
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
             try:
                 size = os.lseek(descriptor, 0, os.SEEK_END)
                 if size and os.pread(descriptor, 1, size - 1) != b"\n":

@@ -81,6 +81,9 @@ class StrategiesFolder(ResultsFolder):
 class StrategiesSession:
     """One run of the command.
 
+    Attributes:
+      cases: the processes per case, in the order of the plan.
+
     Args:
       seed: of the order within rounds.
       timeout: seconds for each process.
@@ -104,21 +107,24 @@ class StrategiesSession:
         self._coins = random.Random(seed)
         self._timeout = timeout
         self._python = python
-        self._cases = tuple(CaseRuns(case) for case in plan.cases)
+        self.cases = tuple(CaseRuns(case) for case in plan.cases)
 
-    def run(self) -> tuple[CaseRuns, ...]:
+    @property
+    def progress(self) -> str:
+        """How many of the processes of the rounds went well."""
+        done = sum(len(one.records) for one in self.cases)
+        return f"{done} of {self._rounds * len(self.cases)} processes measured"
+
+    def run(self) -> None:
         """Trains the weights to compare, then runs every case once per round, in random order.
 
         A case that fails is not run again.
 
-        Returns:
-          The processes per case, in the order of the plan.
-
         Raises:
-          KeyboardInterrupt: the process is gone; earlier records are in the folder.
+          KeyboardInterrupt: the process is gone; earlier ones are in `cases` and in the folder.
           BenchmarkError: results cannot be written, or no process can be started.
         """
-        training = [one for one in self._cases if one.case.weights_flags]
+        training = [one for one in self.cases if one.case.weights_flags]
         due = [(one, number) for number in range(1, self._rounds + 1) for one in self._shuffled()]
         self._campaign.expect(f"{one.case.name} weights" for one in training)
         self._campaign.expect(one.case.name for one, _ in due)
@@ -127,10 +133,9 @@ class StrategiesSession:
         for one, number in due:
             if not one.problem:
                 self._measure(one, number)
-        return self._cases
 
     def _shuffled(self) -> list[CaseRuns]:
-        cases = list(self._cases)
+        cases = list(self.cases)
         self._coins.shuffle(cases)
         return cases
 

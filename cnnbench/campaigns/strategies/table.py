@@ -100,7 +100,7 @@ def _overhead(result: CaseRuns, alone: Mapping[int, float | None]) -> float | No
         speed, reference, placement = throughput(record), alone.get(at), record.placement
         if speed and reference and placement is not None:
             # Devices on the CPU share its cores: together they can be as fast as one.
-            ideal = placement.num_towers if placement.device == "gpu" else 1
+            ideal = placement.num_towers if placement.kind == "gpu" else 1
             found.append(ideal * reference / speed - 1.0)
     return median(found) if found else None
 
@@ -116,9 +116,10 @@ def failed(found: Sequence[StrategyRow]) -> bool:
     return any(row.problem or row.weights == DIFFERENT for row in found)
 
 
-def table_text(found: Sequence[StrategyRow], plan: StrategiesPlan, tolerance: float) -> str:
-    """The table, and a line on the weights."""
-    enough = any(_has_interval(row) for row in found)
+def table_text(found: StrategiesDocument, plan: StrategiesPlan) -> str:
+    """The table, and remarks: on the weights, failures, an early end."""
+    rows, tolerance = found.rows, found.weights_tolerance
+    enough = any(_has_interval(row) for row in rows)
     columns: tuple[tuple[str, Callable[[StrategyRow], str]], ...] = (
         ("mode", lambda row: row.mode),
         ("all-reduce", lambda row: row.all_reduce or NONE),
@@ -134,10 +135,11 @@ def table_text(found: Sequence[StrategyRow], plan: StrategiesPlan, tolerance: fl
         ("weights", lambda row: row.weights or NONE),
     )
     cells = [[title for title, _ in columns]]
-    cells += [[text(row) for _, text in columns] for row in found]
-    remarks = [text for text, _ in weight_remarks(found, tolerance)]
+    cells += [[text(row) for _, text in columns] for row in rows]
+    remarks = [text for text, _ in weight_remarks(rows, tolerance)]
     remarks += [f"{case.name}: {case.apart}" for case in plan.modes if case.apart]
-    remarks += [f"failed: {row.mode}: {row.problem}" for row in found if row.problem]
+    remarks += [f"failed: {row.mode}: {row.problem}" for row in rows if row.problem]
+    remarks += [f"incomplete: {found.incomplete}"] if found.incomplete else []
     lines = fitted(cells, (0, 1, -1), [cells[0].index(name) for name in _SPARE])
     lines += [line for remark in remarks for line in wrapped(remark, more="  ")]
     return "\n".join(lines) + "\n"
@@ -158,6 +160,7 @@ def document(
     command: Sequence[str],
     begun: datetime,
     facts: Mapping[str, Any],
+    incomplete: str | None = None,
 ) -> StrategiesDocument:
     """The rows with all digits, the processes that they are about, and what was measured.
 
@@ -169,6 +172,7 @@ def document(
       command: argv.
       begun: with its time zone.
       facts: about machine and software.
+      incomplete: see `StrategiesDocument`.
     """
     first = plan.modes[0].resolved.config
     return StrategiesDocument(
@@ -190,6 +194,7 @@ def document(
         weights_tolerance=tolerance,
         environment=facts,
         subject=repository.of_work(first).labelled(labels_of(first)),
+        incomplete=incomplete,
     )
 
 

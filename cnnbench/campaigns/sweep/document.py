@@ -97,21 +97,18 @@ def find_suite(text: str) -> str:
     raise UsageError(f"no suite {text!r}; there are {shipped}, or name a YAML file")
 
 
-def load(path: str) -> Node:
+def load(path: str, flag: str = "") -> Node:
     """The root of the one document in a file.
 
     Args:
       path: of the file; messages name it this way.
+      flag: whose value it is; "" for an argument.
 
     Raises:
       UsageError: unreadable, not YAML, empty, several documents, a key twice, an
         unknown tag, nested too deeply; names file and line.
     """
-    try:
-        # Bytes, so that the loader finds out the encoding.
-        data = read_file(path, _MOST_MIB)
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror or error}") from error
+    data = read_file(path, _MOST_MIB, flag)  # bytes: the loader finds out the encoding
     try:
         root = yaml.compose(data, Loader=yaml.SafeLoader)
     except RecursionError:

@@ -6,14 +6,14 @@ declarations (see planning.py).
 
 from __future__ import annotations
 
-import difflib
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from cnnbench.base.text.messages import nearest
+from cnnbench.base.text.numbers import parse_integer, parse_number
 from cnnbench.campaigns.launch.tasks import JobLayout
 from cnnbench.campaigns.sweep.document import Node
 from cnnbench.judge.metrics.registry import BOUNDS
@@ -67,7 +67,7 @@ def _scalar(
 
 
 def _whole(most: int) -> Reader:
-    return _scalar("a whole number", int, lambda n: 1 <= n <= most, f"from 1 to {most}")
+    return _scalar("a whole number", parse_integer, lambda n: 1 <= n <= most, f"from 1 to {most}")
 
 
 def _words(valid: Callable[[str], object] = lambda text: True, limits: str = "") -> Reader:
@@ -80,12 +80,12 @@ def _repeats(node: Node, what: str) -> int | None:
         return None
     kind = f"a whole number or {AUTO}"
     limits = f"from 1 to {MAX_REPEATS}, or {AUTO}"
-    read = _scalar(kind, int, lambda n: 1 <= n <= MAX_REPEATS, limits)
+    read = _scalar(kind, parse_integer, lambda n: 1 <= n <= MAX_REPEATS, limits)
     return int(read(node, what))
 
 
-_number = _scalar("a number", float, math.isfinite, "finite")
-_seconds = _scalar("a number", float, lambda s: 0 < s < math.inf, "greater than 0 (seconds)")
+_number = _scalar("a finite number", parse_number)
+_seconds = _scalar("a finite number", parse_number, lambda s: s > 0, "greater than 0 (seconds)")
 _text = _words()
 _name = _words(_NAME.fullmatch, "letters, digits and any of . _ + -")
 _command = _words(COMMANDS.__contains__, f"one of {', '.join(COMMANDS)}")
@@ -378,9 +378,9 @@ def keys_of(declared: type) -> dict[str, Field[Any]]:
 def unknown_key(key: str, known: Iterable[str]) -> str:
     """The message for an unknown key: the nearest known one, or all if they are few."""
     names = tuple(known)
-    close = difflib.get_close_matches(key, names, n=1)
+    close = nearest(key, names)
     if close:
-        return f'unknown key "{key}"; did you mean "{close[0]}"?'
+        return f'unknown key "{key}"; did you mean "{close}"?'
     few = f"; there are {', '.join(names)}" if len(names) <= 20 else ""
     return f'unknown key "{key}"{few}'
 

@@ -33,6 +33,8 @@ class Store(ResultsFolder):
       FlagError: it cannot be made or written, or another process holds it.
     """
 
+    command = "sweep"
+
     def __init__(self, folder: str) -> None:
         super().__init__(folder, journal=JOURNAL, folders=(_PRIVATE,), used=True)
         self._private = self.folder / _PRIVATE

@@ -43,7 +43,7 @@ FEWEST_PAIRS, MOST_PAIRS = 6, 16
 
 _FIRST_STEPS = 20
 _LATEST = 3  # processes: a last round has at least as many
-_FINAL_SHARE, _MOST_FINAL_SHARE = 0.4, 0.6
+_FINAL_SHARE, _MOST_FINAL_SHARE = 0.4, 2 / 3
 _MOST_LOST = 2
 _MEMORY = 0.8  # of what is available, for processes that are alive at once
 
@@ -157,18 +157,33 @@ class RaceBench:
 
     @property
     def reserve(self) -> float:
-        """Seconds that the races leave to the final and to the comparison of weights."""
+        """Seconds that the races leave to the final and to the comparison of weights; 0 where there
+        is no time for the fewest pairs, as far as processes of the races have shown.
+        """
         return self._reserve_of(self._budget.seconds)
 
     def _reserve_of(self, total: float) -> float:
         fewest, most = map(self._reserve_for, (FEWEST_PAIRS, MOST_PAIRS))
         wanted = max(fewest, min(_FINAL_SHARE * total, most)) if self._proof else fewest
+        if len(self._spent) > 1 and fewest > _MOST_FINAL_SHARE * total:
+            return 0.0
         return min(wanted, _MOST_FINAL_SHARE * total)
 
-    @property
-    def enough_seconds(self) -> float:
-        """Estimated, of a search whose final has the fewest pairs."""
-        return self._reserve_for(FEWEST_PAIRS) / _MOST_FINAL_SHARE
+    def enough_minutes(self, processes: int, pairs: int) -> int:
+        """Estimated, of all of the search, more than it has had.
+
+        Args:
+          processes: of the races, more than there were.
+          pairs: of the final, more than there were.
+        """
+        more, final = processes * self.process_seconds, self._reserve_for(pairs)
+        races = sum(seconds for _, seconds in self._spent) + more
+        enough = max(
+            self._budget.seconds - self._budget.left + more + final,
+            races / (1 - _FINAL_SHARE),
+            final / _MOST_FINAL_SHARE,
+        )
+        return max(math.ceil(enough / 60), math.floor(self._budget.minutes) + 1)
 
     def _reserve_for(self, pairs: int) -> float:
         # With the two processes whose weights are compared.

@@ -9,13 +9,12 @@ by per cents.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cnnbench.campaigns.ab.experiment import Experiment
 from cnnbench.campaigns.ab.pairs import PairFailedError, Pairs
-from cnnbench.campaigns.ab.results import SIDES, PairsFolder
+from cnnbench.campaigns.ab.results import SIDES, Begun, PairsFolder, begun
 from cnnbench.campaigns.ab.sequential import STEP, interim_analyses
 from cnnbench.campaigns.ab.session import ExperimentSession
 from cnnbench.campaigns.ab.side import Side, SideFlags, measuring
@@ -52,6 +51,7 @@ class Proof:
       confidence: of the interval.
       pairs: measured.
       failure: why it ended early by an error, or "".
+      more: whether more pairs, of those that a final has at most, may decide what is open.
     """
 
     verdict: str
@@ -62,6 +62,7 @@ class Proof:
     confidence: float | None = None
     pairs: int = 0
     failure: str = ""
+    more: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +72,9 @@ class PairsPlan:
     Attributes:
       pairs: at most.
       number: of the leader, from 1, in the order in which leaders came to a final.
-      alpha: level of all interim analyses together. Each plan of a search has half the level of
-        the one before, so that all of them have at most twice that of the first.
+      alpha: level of all interim analyses together, however often the pairs of the leader go on.
+        Each leader has half the level of the one before, so that all of them have at most twice
+        that of the first.
     """
 
     pairs: int
@@ -179,10 +181,7 @@ class Final:
 
     def too_late(self, what: str) -> Proof:
         """Nothing is proven, since there was no time for something."""
-        minutes = math.ceil(self._bench.enough_seconds / 60)
-        return Proof(
-            verdict=OPEN, reason=f"no time for {what}; --minutes={minutes} would be enough"
-        )
+        return Proof(verdict=OPEN, reason=f"no time for {what}", more=True)
 
     def proven_before(self) -> Settings | None:
         """What the leader sets that was proven to be faster last, in an earlier session."""
@@ -195,9 +194,8 @@ class Final:
 
     def _measure(self, leader: Candidate, plan: PairsPlan) -> Proof:
         with self._folder.pairs(plan.number) as results:
-            pairs = _TimedPairs(
-                self._experiment(leader, plan), results, self._campaign, self._budget
-            )
+            experiment = self._experiment(leader, plan, begun(results.folder))
+            pairs = _TimedPairs(experiment, results, self._campaign, self._budget)
             finding = ExperimentSession(pairs).run()
         if finding.interrupted:
             raise KeyboardInterrupt
@@ -208,6 +206,7 @@ class Final:
             return Proof(verdict=OPEN, reason=failure, pairs=measured, failure=failure)
         judged = main.judgement
         word = main.verdict.value
+        needed = judged.needed if judged.low is not None else FEWEST_PAIRS
         return Proof(
             verdict=word if word in (FASTER, SAME, SLOWER) else OPEN,
             reason=judged.reason,
@@ -216,6 +215,7 @@ class Final:
             high=judged.high,
             confidence=1 - finding.alpha,
             pairs=measured,
+            more=needed is not None and measured < max(needed, measured + 1) <= MOST_PAIRS,
         )
 
     def _plan(self, leader: Candidate) -> PairsPlan:
@@ -225,7 +225,7 @@ class Final:
         if own:
             return decode(PairsPlan, own[-1]["plan"])
         number = 1 + len({one["plan"]["number"] for one in made})
-        return self._new_plan(leader, number, len(made), 0)
+        return self._new_plan(leader, number, 0)
 
     def _longer(self, leader: Candidate, proof: Proof) -> PairsPlan | None:
         """A plan with more pairs, where the last one was made for less time and is open."""
@@ -236,15 +236,14 @@ class Final:
         last = decode(PairsPlan, own[-1]["plan"])
         if own[-1]["minutes"] >= self._budget.minutes or proof.pairs < last.pairs:
             return None
-        plan = self._new_plan(leader, last.number, len(made), proof.pairs)
+        plan = self._new_plan(leader, last.number, proof.pairs)
         return plan if plan.pairs > last.pairs else None
 
-    def _new_plan(self, leader: Candidate, number: int, before: int, there: int) -> PairsPlan:
+    def _new_plan(self, leader: Candidate, number: int, there: int) -> PairsPlan:
         """As many pairs as there is time for.
 
         Args:
           number: of the leader.
-          before: plans that were made before.
           there: pairs that are measured.
         """
         left = self._budget.left - 2 * self._bench.process_seconds  # for the weights
@@ -252,19 +251,23 @@ class Final:
         # At most as many that the last interim analysis is after all of them.
         most = min(there + fitting, MOST_PAIRS)
         most = most // STEP * STEP if most >= 2 * STEP else most
-        plan = PairsPlan(pairs=most, number=number, alpha=self._policy.alpha / 2**before)
+        plan = PairsPlan(pairs=most, number=number, alpha=self._policy.alpha / 2 ** (number - 1))
         if most >= FEWEST_PAIRS and most > there:
             self._folder.journal.add(_PLAN, leader=leader.key, plan=encode(plan))
         return plan
 
-    def _experiment(self, leader: Candidate, plan: PairsPlan) -> Experiment:
+    def _experiment(self, leader: Candidate, plan: PairsPlan, earlier: Begun | None) -> Experiment:
         measured = dict(zip(SIDES, (self._first, leader), strict=True))
         a, b = map(self._side, measured.values())
+        planned, made = (None, ()) if earlier is None else (earlier.planned, earlier.made)
+        analyses = interim_analyses(plan.pairs, plan.alpha, planned=planned, made=made)
         work = [name for name in WORK if name not in MODEL_SIZE] if leader.changes else []
         return Experiment(
             a=a,
             b=b,
-            analyses=interim_analyses(plan.pairs, plan.alpha),
+            analyses=made[-1:] if earlier is not None and earlier.clear else analyses,
+            made=made,
+            planned=planned,
             seed=self._setting.seed,
             burn_in=0,
             timeout=self._setting.timeout,

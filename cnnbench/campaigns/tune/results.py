@@ -41,6 +41,8 @@ class TuneFolder(ResultsFolder):
         it holds another search.
     """
 
+    command = "tune"
+
     def __init__(self, folder: str, question: Mapping[str, Any], *, resume: bool) -> None:
         begun = os.path.exists(os.path.join(folder, JOURNAL))
         hint = "go on with what is there by --resume, or " if begun else ""
@@ -113,7 +115,7 @@ class TuneFolder(ResultsFolder):
             then = event.get("question") or {}
             differ = [name for name in asked if then.get(name) != asked[name]]
             if differ:
-                reason = f"holds a search with another {', '.join(differ)}; name another folder"
+                reason = f"holds a search that differs in {', '.join(differ)}; name another folder"
                 raise FlagError("results", str(self.folder), reason)
 
 

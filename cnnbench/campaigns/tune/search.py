@@ -13,8 +13,11 @@ from cnnbench.campaigns.tune.race import FINALISTS, Leaver, Race
 from cnnbench.campaigns.tune.space import Candidate, Dropped, Maker, Space, field_of
 
 _ROUNDS = 2
-"""Rounds that the time of a race should be enough for; of the second, for `FINALISTS` of them. What
-there is no time for in the first round is not tried."""
+"""Rounds that the time of a race should be enough for; of the second, for `FINALISTS` of them, or a
+third of what there is time for. What there is no time for in the first round is not tried."""
+
+_FEWEST = 2
+"""Processes of a race: the best of the groups before and a candidate."""
 
 _LEAST = 6
 """Processes that a small group has, where its share of the time would be less."""
@@ -158,9 +161,9 @@ def search(
             # A small group has a few processes, wherever it stands.
             own, *later = (min(_ROUNDS * many, _LEAST) for many in weights[at:])
             share = min(there_is, max(min(share, there_is - sum(later)), own))
-            if share >= _ROUNDS * 2:
+            if share >= _FEWEST:
                 race = Race([one.key for one in found.candidates], threshold)
-                _run(race, group.name, found.candidates, bench, there_is - share, first)
+                _run(race, group.name, found.candidates, bench, (there_is - share, share), first)
         by_key = {one.key: one for one in found.candidates}
         leader = by_key[race.leader(leader.key)]
         ran = {*race.remaining, *(one.name for one in race.leavers)}
@@ -182,7 +185,7 @@ def _run(
     group: str,
     candidates: Sequence[Candidate],
     bench: CandidateBench,
-    kept: int,
+    time: tuple[int, int],
     given: Candidate,
 ) -> None:
     """Runs the rounds of a race.
@@ -191,14 +194,15 @@ def _run(
       group: its name.
       candidates: that take part.
       bench: measures.
-      kept: processes that the time for later groups is to be enough for.
+      time: processes that the time for later groups, and that for this one, are enough for.
       given: the flags as they are given.
     """
     names = {one.key: one.name for one in candidates}
+    kept, share = time
     while not race.is_over:
         running = [one for one in candidates if one.key in race.remaining]
         number = len(race.rounds) + 1
-        again = 0 if race.rounds else min(FINALISTS, len(candidates))
+        again = 0 if race.rounds else min(FINALISTS, len(candidates), share // 3)
         measured = bench.measure(group, number, running, kept + again)
         late = set(measured.late) - {candidates[0].key}  # which is the answer without a race
         race.add(measured.speeds, measured.failed, measured.blocks, late)

@@ -6,16 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.tune.bench import BenchSetting, RaceBench
+from cnnbench.campaigns.tune.bench import FEWEST_PAIRS, MOST_PAIRS, BenchSetting, RaceBench
 from cnnbench.campaigns.tune.budget import Budget
-from cnnbench.campaigns.tune.final import Final, Weights
+from cnnbench.campaigns.tune.final import Final, Proof, Weights
 from cnnbench.campaigns.tune.outcome import document
+from cnnbench.campaigns.tune.race import BEHIND, FINALISTS
 from cnnbench.campaigns.tune.results import TuneFolder
 from cnnbench.campaigns.tune.search import SearchOutcome, search
 from cnnbench.campaigns.tune.space import Candidate, Maker, Space
 from cnnbench.campaigns.tune.text import processes_csv
 from cnnbench.judge.compare import Policy
-from cnnbench.records.tune import FASTER, TuneDocument
+from cnnbench.records.tune import FASTER, OPEN, TuneDocument
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +42,7 @@ class TuneQuestion:
 
 def tune(
     question: TuneQuestion, folder: TuneFolder, campaign: Campaign, setting: BenchSetting
-) -> tuple[TuneDocument, SearchOutcome]:
+) -> tuple[TuneDocument, SearchOutcome, int | None]:
     """Races the candidates, proves the leader, and compares what it trains.
 
     Args:
@@ -49,6 +50,10 @@ def tune(
       folder: takes everything; what it holds already is not measured again.
       campaign: runs the processes.
       setting: how it is measured.
+
+    Returns:
+      What was found, the races, and for how many minutes the search could go on; None where more
+      time would not change the answer.
 
     Raises:
       KeyboardInterrupt: what was measured is in the folder.
@@ -78,6 +83,10 @@ def tune(
         # More time has led to another leader, of which less is known.
         found = replace(found, leader=question.make(proven))
         proof = final.prove(found.leader)
+    minutes = _enough(found, proof, bench)
+    if proof.verdict == OPEN and not proof.pairs and minutes is not None:
+        reason = f"{proof.reason}; --minutes={minutes} would be enough"
+        proof = replace(proof, reason=reason)
     weights = final.weights(found.leader) if proof.verdict == FASTER else Weights()
     outcome = document(
         space,
@@ -94,4 +103,16 @@ def tune(
     )
     folder.journal.add("outcome", document=outcome.to_dict())
     folder.write(folder.folder / "tune.json", outcome.to_json().encode("ascii"))  # for reports
-    return outcome, found
+    return outcome, found, minutes
+
+
+def _enough(found: SearchOutcome, proof: Proof, bench: RaceBench) -> int | None:
+    """Minutes that would be enough for all of the search; None if it needs no more of them."""
+    waiting = {one.key for race in found.races for one in race.untried}
+    waiting |= {key for key, (_, leaver) in found.leavers.items() if leaver.how == BEHIND}
+    is_open = proof.verdict == OPEN
+    if proof.failure or (is_open and not proof.more) or not (waiting or is_open):
+        return None
+    again = min(FINALISTS, len(waiting))  # of a second round
+    pairs = MOST_PAIRS - proof.pairs if proof.pairs else FEWEST_PAIRS
+    return bench.enough_minutes(len(waiting) + again, pairs if is_open else 0)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from cnnbench.base.text.numbers import binary
 from cnnbench.campaigns.launch.tasks import JobLayout, chief_flags
 from cnnbench.campaigns.processes.commands import Resolved, digest_key, resolve_run
-from cnnbench.campaigns.sweep.document import find_suite, load
+from cnnbench.campaigns.sweep.document import load
 from cnnbench.campaigns.sweep.expansion import expand
 from cnnbench.campaigns.sweep.schema import SuiteEntry, check
 from cnnbench.campaigns.tune.dimensions import (
@@ -252,14 +252,14 @@ def read_space(path: str, fixed: Settings, allowed: Iterable[str]) -> Space:
     """The space of a suite file, a group for each entry.
 
     Args:
-      path: a file, or the name of a shipped suite.
+      path: of the file.
       fixed: texts of the flags that are given, by name; these are not varied.
       allowed: words of --allow.
 
     Raises:
       UsageError: names file, line and key.
     """
-    suite = check(load(find_suite(path)))
+    suite = check(load(path, "space"))
     if suite.on_cpu is not None:
         raise suite.entries[0].node.error("on_cpu is for sweeps; cnnbench tune takes no notice", 1)
     groups = [_group(entry, fixed) for entry in suite.entries]

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from cnnbench.base.interrupts import interrupt
+from cnnbench.base.interrupts import SIGNALS, interrupt
 from cnnbench.base.text.terminal import print_notice, print_result, print_warning
 from cnnbench.run.runtime.supervisor import heed_once
 
@@ -92,13 +92,12 @@ def seed_or_random(seed: int | None) -> int:
 
 
 def interrupt_on_signals() -> None:
-    """Lets SIGTERM and SIGHUP end a command as Ctrl-C does: what was measured is kept.
+    """Lets SIGTERM, SIGHUP and SIGQUIT end a command as Ctrl-C does: what was measured is kept.
 
     A job manager sends the first, a terminal that is closed the second; nohup has the second
-    ignored, shells have SIGINT ignored in the background, and so they stay.
+    ignored, shells have SIGINT and SIGQUIT ignored in the background, and so they stay.
     """
-    signal.signal(signal.SIGTERM, interrupt)
-    for number in (signal.SIGINT, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:
+    for number in SIGNALS:
+        if number == signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, interrupt)
     heed_once()

@@ -28,7 +28,7 @@ from cnnbench.flags.declare import flag, specs_of
 if TYPE_CHECKING:
     from cnnbench.base.text.progress import Reporter
     from cnnbench.campaigns.ab.experiment import Experiment
-    from cnnbench.campaigns.ab.results import PairsFolder
+    from cnnbench.campaigns.ab.results import Begun, PairsFolder
     from cnnbench.campaigns.ab.session import Finding
     from cnnbench.campaigns.ab.side import Side
     from cnnbench.judge.compare import Comparison
@@ -46,6 +46,7 @@ faster it profiles both sides and says which layers and causes the difference is
   cnnbench ab --a=--precision=fp32 --b=--precision=bf16 -- --model=resnet50
   cnnbench ab --a_python=old/bin/python --b_python=new/bin/python -- --model=resnet50
   cnnbench ab --a_checkout=main --b_checkout=. -- --model=lenet
+  cnnbench ab --resume --results=DIR --pairs=28
 """
 
 _EXIT_CODES = """\
@@ -53,7 +54,7 @@ What the sides differ in is allowed by itself.
 
 Exit codes: 0 no regression; 1 B is a regression, or other work; 3 inconclusive or not
 comparable; 4 a process failed, or processes were killed too often; 2 wrong use; 130 interrupted:
-the verdict on the pairs so far is printed.
+the verdict on the pairs so far is printed (go on with --resume).
 """
 
 SECONDS, DISTURBED_SECONDS = 5.0, 10.0
@@ -98,6 +99,11 @@ class MeasuringFlags:
     results: str | None = flag(
         None, "Where records go: DIR/a and DIR/b; ab-DATE-TIME if not given.", path="folder"
     )
+    resume: bool = flag(
+        False,
+        "Go on with the experiment in --results, with its flags; --pairs may be more than before, "
+        "and is as many as may settle it if not given. However often, alpha is not exceeded.",
+    )
     aa: bool = flag(
         False,
         "Measure side A twice, to see how far runs of the same thing lie apart. All pairs are "
@@ -133,6 +139,7 @@ HELP = (_ABOUT, _FLAGS, _EXIT_CODES)
 
 
 _OF_ONE_EXPERIMENT = ("pairs", "results", "seed")
+_OF_ONE_SESSION = ("resume", "results", "pairs", "format", "output", "explain")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -145,16 +152,17 @@ def main(argv: Sequence[str]) -> int:
       UsageError: wrong flags; nothing has been run.
       BenchmarkError: results can no longer be written.
     """
-    rest, variables = take_variables(argv)
-    words, common = split_at_dashes(rest)
-    words = list(_with_values(words))
-    specs = [spec for _, those in _FLAGS for spec in those]
-    given, stray = sides.parse(words, specs, "ab ...", "; those of one side into --a or --b")
-    if stray:
-        raise UsageError(
-            f"stray argument {stray[0]!r}: flags of both sides go behind --, those of one "
-            "side into --a or --b"
-        )
+    command, variables = take_variables(argv)
+    given, common = _parsed(command)
+    earlier = None
+    if given.get("resume"):
+        earlier = _earlier(given, common, variables)
+        command = earlier.facts["question"]["command"]
+        then, common = _parsed(command)
+        given = {**then, "pairs": _pairs_to_go(earlier, Path(given["results"])), **given}
+        if earlier.made and given["pairs"] < earlier.made[-1].pairs:
+            reason = f"{given['results']} has {earlier.made[-1].pairs} pairs already"
+            raise FlagError("pairs", given["pairs"], reason)
     options = AbFlags(**given)
     options.check()
     if options.aa:
@@ -167,11 +175,73 @@ def main(argv: Sequence[str]) -> int:
     with contextlib.ExitStack() as stack:
         names = ("a", "a") if options.aa else ("a", "b")
         a, b = (stack.enter_context(side_of(n, options, variables[n], common)) for n in names)
-        experiment = _experiment(options, a, b, reporter)
+        experiment = _experiment(options, a, b, reporter, command, earlier)
         if not options.aa:
             instead = ", or measure one of them twice with --aa"
             refuse_equal_sides(a, b, experiment.resolved, instead)
-        return _run(_in_turn(experiment, options, reporter), options, reporter, argv)
+        if earlier is None:
+            experiment = _in_turn(experiment, options, reporter)
+        return _run(experiment, options, reporter, argv, variables)
+
+
+def _parsed(command: Sequence[str]) -> tuple[dict[str, Any], Sequence[str]]:
+    """The values of the flags by name, and the flags of both sides."""
+    words, common = split_at_dashes(command)
+    specs = [spec for _, those in _FLAGS for spec in those]
+    hint = "; those of one side into --a or --b"
+    given, stray = sides.parse(list(_with_values(words)), specs, "ab ...", hint)
+    if stray:
+        raise UsageError(
+            f"stray argument {stray[0]!r}: flags of both sides go behind --, those of one "
+            "side into --a or --b"
+        )
+    return given, common
+
+
+def _earlier(
+    given: dict[str, Any], common: Sequence[str], variables: dict[str, dict[str, str]]
+) -> Begun:
+    """The experiment to go on with; refuses another one, and what cannot go on."""
+    from cnnbench.campaigns.ab.results import begun
+
+    folder = given.get("results")
+    if folder is None:
+        reason = "needs --results, the folder of the experiment to go on with"
+        raise FlagError("resume", "true", reason)
+    found = begun(Path(folder))
+    if found is None or not found.facts.get("question"):
+        raise FlagError("results", folder, "holds no experiment of cnnbench ab to go on with")
+    then, common_then = _parsed(found.facts["question"]["command"])
+    usual, other = vars(AbFlags()), f"is not of the experiment in {folder}; leave it out, or "
+    other += "name another folder"
+    for name, value in given.items():
+        if name not in _OF_ONE_SESSION and value != then.get(name, usual[name]):
+            raise FlagError(name, value, other)
+    if common and list(common) != list(common_then):
+        raise UsageError(f"{shlex.join(common)!r} behind -- {other}")
+    if then.get("aa") or not then.get("sequential", True):
+        reason = f"the experiment in {folder} is judged once (--nosequential, --aa); measure again"
+        raise FlagError("resume", "true", reason)
+    for side, own in variables.items():
+        had = found.facts["sides"][side]["variables"]
+        if set(had) != set(own):
+            wanted = " ".join(f"--{side}_env={name}=..." for name in had) or "none"
+            reason = f"must be those of the experiment in {folder}, whose values are not stored: "
+            raise FlagError(f"{side}_env", " ".join(own) or "none", reason + wanted)
+    return found
+
+
+def _pairs_to_go(earlier: Begun, folder: Path) -> int:
+    """Pairs at most where --resume names none: those that were planned, or may settle it."""
+    from cnnbench.campaigns.ab.results import verdict
+    from cnnbench.campaigns.ab.sequential import STEP
+
+    there = earlier.made[-1].pairs if earlier.made else 0
+    if earlier.clear or there < earlier.pairs:
+        return earlier.pairs
+    comparison = verdict(folder)
+    enough = _enough(comparison, earlier) if comparison is not None else 0
+    return min(max(enough, there + STEP), sides.MOST_PAIRS)
 
 
 def _with_values(words: Sequence[str]) -> Iterator[str]:
@@ -188,16 +258,30 @@ def _refuse_other_side(given: dict[str, Any], variables: dict[str, dict[str, str
         raise FlagError(name, given[name], "--aa measures side A twice; leave it out")
 
 
-def _experiment(options: AbFlags, a: Side, b: Side, reporter: Reporter) -> Experiment:
-    """What to measure; refuses wrong flags of sides as far as this cnnbench knows them."""
+def _experiment(
+    options: AbFlags,
+    a: Side,
+    b: Side,
+    reporter: Reporter,
+    command: Sequence[str],
+    earlier: Begun | None,
+) -> Experiment:
+    """What to measure; refuses wrong flags of sides as far as this cnnbench knows them.
+
+    Args:
+      command: without environment variables, whose values may be secrets.
+      earlier: what is there already.
+    """
     from cnnbench.campaigns.ab.flags import LENGTHS, names
 
     resolved = checked({"a": a, "b": b}, "ab", reporter)
     # Imported later still: they load NumPy.
     from cnnbench.campaigns.ab.experiment import Experiment
     from cnnbench.campaigns.ab.sequential import interim_analyses
+    from cnnbench.campaigns.processes.commands import environment_identity
     from cnnbench.judge.compare.comparability import check_facts
-    from cnnbench.machine import repository
+    from cnnbench.machine import facts, repository
+    from cnnbench.records.codec import encode
 
     # Side A measured twice is one and the same.
     labels = {"a": "a", "b": "a" if options.aa else "b"}
@@ -208,16 +292,38 @@ def _experiment(options: AbFlags, a: Side, b: Side, reporter: Reporter) -> Exper
         for name, side in (("a", a), ("b", b))
     }
     subjects = {name: replace(one, side=labels[name]) for name, one in found.items()}
+    question = {
+        "command": command,
+        "machine or software": encode(environment_identity(facts.collect())),
+        "commit": {name: [one.revision, one.dirty] for name, one in found.items()},
+    }
+    if earlier is not None:
+        differ = [
+            name for name, value in earlier.facts["question"].items() if value != question[name]
+        ]
+        if differ:
+            reason = f"holds an experiment with another {differ[0]}; name another folder"
+            raise FlagError("results", str(options.results), reason)
     loaded = options.load_aa(reductions=False)
     check_facts(options.allowed, () if loaded is None else loaded.records)
     sequential = options.sequential and not options.aa
     told = any(names(side) & LENGTHS for side in (a, b))
     given = options.seconds
+    analyses = interim_analyses(options.pairs, options.policy.alpha, sequential)
+    more: dict[str, Any] = {"seed": seed_or_random(options.seed)}
+    if earlier is not None:
+        planned, made = earlier.planned, earlier.made
+        analyses = made[-1:]
+        if not earlier.clear:
+            alpha = options.policy.alpha
+            analyses = interim_analyses(options.pairs, alpha, planned=planned, made=made)
+        kept = {name: earlier.facts[name] for name in ("seed", "turn_seconds")}
+        more = {"planned": planned, "made": made, **kept}
     return Experiment(
         a=a,
         b=b,
-        analyses=interim_analyses(options.pairs, options.policy.alpha, sequential),
-        seed=seed_or_random(options.seed),
+        analyses=analyses,
+        question=question,
         burn_in=options.burn_in,
         cool_down=options.cool_down,
         timeout=options.timeout,
@@ -230,6 +336,7 @@ def _experiment(options: AbFlags, a: Side, b: Side, reporter: Reporter) -> Exper
         aa=None if loaded is None else loaded.records,
         resolved=resolved,
         subjects=subjects,
+        **more,
     )
 
 
@@ -241,12 +348,19 @@ def _in_turn(experiment: Experiment, options: AbFlags, reporter: Reporter) -> Ex
     return replace(experiment, turn_seconds=seconds)
 
 
-def _run(experiment: Experiment, options: AbFlags, reporter: Reporter, argv: Sequence[str]) -> int:
+def _run(
+    experiment: Experiment,
+    options: AbFlags,
+    reporter: Reporter,
+    argv: Sequence[str],
+    variables: dict[str, dict[str, str]],
+) -> int:
     from cnnbench.base.text.numbers import duration
     from cnnbench.campaigns.ab.pairs import Pairs
-    from cnnbench.campaigns.ab.results import PairsFolder
+    from cnnbench.campaigns.ab.results import PairsFolder, begun
     from cnnbench.campaigns.ab.session import ExperimentSession
     from cnnbench.campaigns.processes.campaign import Campaign
+    from cnnbench.cli.commands.settling import resumption
     from cnnbench.judge.compare import processes_needed
     from cnnbench.judge.compare.noise import spread_lines
     from cnnbench.machine import facts
@@ -255,7 +369,8 @@ def _run(experiment: Experiment, options: AbFlags, reporter: Reporter, argv: Seq
     needed = processes_needed(last, paired=True)
     if experiment.pairs < needed and not options.aa:
         reporter.warning(f"a verdict needs at least {needed} pairs, not {experiment.pairs}")
-    with PairsFolder(options.results or f"ab-{datetime.now():%Y%m%d-%H%M%S}") as results:
+    name = options.results or f"ab-{datetime.now():%Y%m%d-%H%M%S}"
+    with PairsFolder(name, resume=options.resume) as results:
         reporter.notice(f"A {experiment.a.description()}")
         reporter.notice(f"B {experiment.b.description()}")
         reporter.notice(
@@ -268,8 +383,15 @@ def _run(experiment: Experiment, options: AbFlags, reporter: Reporter, argv: Seq
             explanation = _explained(experiment, results, reporter)
     code = _exit_code(finding, options)
     settled = options.aa or finding.failure or finding.interrupted
-    enough = 0 if settled else _enough(finding.comparison)
-    next_step = _next_step(enough, argv) if enough else ""
+    earlier = begun(results.folder)
+    earlier = earlier if earlier is not None and earlier.goes_on else None
+    enough = 0 if settled else _enough(finding.comparison, earlier)
+    next_step = ""
+    if enough and earlier is not None:
+        next_step = resumption(results.folder, enough, earlier, variables)
+    elif enough:
+        again = sides.without(argv, _OF_ONE_EXPERIMENT)
+        next_step = shlex.join(["cnnbench", "ab", f"--pairs={enough}", *again])
     comparison = replace(
         finding.comparison, ends_with=code, next_step=next_step, explanation=explanation
     )
@@ -286,7 +408,8 @@ def _run(experiment: Experiment, options: AbFlags, reporter: Reporter, argv: Seq
     reporter.notice(f"the same from the files: {command}")
     if next_step:
         seconds = pairs.seconds_per_pair
-        time = "" if seconds is None else f" (about {duration(enough * seconds)} at most)"
+        more = enough - len(pairs.records["a"]) if earlier is not None else enough
+        time = "" if seconds is None else f" (about {duration(more * seconds)} at most)"
         reporter.notice(f"to settle it{time}: {next_step}")
     if finding.interrupted:
         reporter.error("interrupted")
@@ -319,7 +442,7 @@ def _explained(
         cool_down=experiment.cool_down,
     )
     try:
-        with PairsFolder(results.folder / PROFILES) as folder:
+        with PairsFolder(results.folder / PROFILES, resume=True) as folder:
             found = profile(profiling, folder, Campaign(reporter))
     except NotExplainedError as error:
         reporter.notice(f"not explained: {error}")
@@ -339,18 +462,12 @@ def _exit_code(finding: Finding, options: AbFlags) -> ExitCode:
     return ExitCode.OK if options.aa else finding.comparison.exit_code
 
 
-def _next_step(pairs: int, argv: Sequence[str]) -> str:
-    """The command that measures this many pairs."""
-    again = sides.without(argv, _OF_ONE_EXPERIMENT)
-    return shlex.join(["cnnbench", "ab", f"--pairs={pairs}", *again])
-
-
-def _enough(comparison: Comparison) -> int:
-    """Pairs that would settle the experiment; 0 where they would not help."""
+def _enough(comparison: Comparison, earlier: Begun | None) -> int:
+    """Pairs that would settle the experiment, or another one; 0 where they would not help."""
     from cnnbench.cli.commands.settling import settling_pairs
     from cnnbench.judge.compare.answer import undecided
 
-    return next((settling_pairs(comparison, entry) for entry in undecided(comparison)), 0)
+    return next((settling_pairs(comparison, entry, earlier) for entry in undecided(comparison)), 0)
 
 
 def _same_from_files(

@@ -14,7 +14,7 @@ from cnnbench.cli.commands import interrupt_on_signals
 from cnnbench.cli.commands.run import lend
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError
 from cnnbench.flags import parse_flags
-from cnnbench.flags.cluster import agreed_facts
+from cnnbench.flags.cluster import agreed_facts, digest_of
 from cnnbench.flags.declare import specs_of
 from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS, ALLREDUCE_GROUPS, params_of
 from cnnbench.flags.groups.predict import PREDICT_FLAGS
@@ -35,6 +35,7 @@ _PREDICTED_FROM = (
     "gradient_repacking",
     "agg_small_grads_max_bytes",
     "agg_small_grads_max_group",
+    "gradient_bucket_bytes",
     "result_json",
     "result_csv",
 )
@@ -98,6 +99,7 @@ def main(argv: Sequence[str]) -> int:
     plan, facts = make_plan(params, tuple(given)), {}
     if plan.job.in_cluster:
         facts = agreed_facts(params, ALLREDUCE_FLAGS)
+        facts["digest of the tensors"] = digest_of(plan.workloads)
     if plan.job.serves:
         return lend(plan.job, plan.run, facts, messages)
     connection: Membership | None = None

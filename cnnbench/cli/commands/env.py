@@ -147,14 +147,14 @@ def _load_tensorflow() -> None:
 def _check(flags: EnvFlags, quiet: frozenset[str], run_flags: Sequence[str]) -> int:
     from cnnbench.machine import facts as environment
     from cnnbench.machine.checks import RunFlags
-    from cnnbench.machine.gpu import driver_loaded
+    from cnnbench.machine.gpu import gpu_count
     from cnnbench.machine.watch import Watch
     from cnnbench.run.driver.plan import make_plan
 
     params = parse_args(run_flags).params
     make_plan(params)  # refuses what a run would refuse
     host = environment.Host()
-    on_gpu = params.device == "gpu" or (params.device == "auto" and driver_loaded(host))
+    on_gpu = params.device == "gpu" or (params.device == "auto" and gpu_count(host) > 0)
     facts = environment.collect(host)
     watch = Watch(host, gpus=on_gpu)
     time.sleep(flags.seconds)

@@ -21,7 +21,7 @@ from cnnbench.cli.commands.ab_sides import (
     side_of,
     take_variables,
 )
-from cnnbench.errors import ExitCode, FlagError, UsageError
+from cnnbench.errors import ExitCode, FlagError, PathError, UsageError
 from cnnbench.flags.declare import flag, flag_of, specs_of
 
 if TYPE_CHECKING:
@@ -151,22 +151,20 @@ def _load(text: str) -> list[StepProfile]:
     Raises:
       PathError: there is none.
     """
+    from cnnbench.base.reading import document, read_json
     from cnnbench.campaigns.ab.explain import SUFFIX
-    from cnnbench.records.load import PathError
     from cnnbench.records.step_profile import StepProfile
 
     path = Path(text)
     try:
         files = sorted(path.iterdir()) if path.is_dir() else [path]
-        found = [
-            StepProfile.from_json(file.read_bytes())
-            for file in files
-            if file == path or file.suffix in (SUFFIX, ".json")
-        ]
     except OSError as error:
         raise PathError(text, f"cannot be read: {error.strerror or error}") from None
-    except (ValueError, RecursionError) as error:
-        raise PathError(text, f"not a profile: {error}") from None
+    found = []
+    for file in files:
+        if file == path or file.suffix in (SUFFIX, ".json"):
+            with document(file, "a profile"):
+                found.append(StepProfile.from_dict(read_json(file)))
     if not found:
         raise PathError(text, "no profiles; cnnbench run --profile_json=FILE writes one")
     return found

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from cnnbench.base.text.terminal import LineWriter
 from cnnbench.cli.commands import exported
-from cnnbench.errors import FlagError
+from cnnbench.errors import FlagError, PathError
 from cnnbench.flags.declare import flag, specs_of, words
 from cnnbench.judge.metrics.registry import DEFAULT_METRICS, METRICS
 from cnnbench.judge.report.exports import FORMATS as EXPORTS
@@ -103,7 +103,6 @@ class JudgingFlags:
         """
         if self.baseline_aa is None:
             return None
-        from cnnbench.records.load import PathError
 
         try:
             return load(self.baseline_aa, reductions)
@@ -172,7 +171,6 @@ def load(path: str, reductions: bool = True) -> Loaded:
       PathError: no such path, or nothing in it that was meant to be a record.
     """
     from cnnbench.judge.compare import load_records
-    from cnnbench.records.load import PathError
 
     loaded = load_records([path])
     wanted = loaded.everything if reductions else loaded.records

@@ -136,10 +136,11 @@ def main(argv: Sequence[str]) -> int:
     for name in (spec.name for spec in specs_of(ScalingFlags) if spec.name in given):
         raise FlagError(name, given[name], "needs --scaling")
     # Imported late: --help and wrong flags need none of it.
-    from cnnbench.campaigns.launch.tasks import check, shares_of_cores
+    from cnnbench.campaigns.launch.tasks import check, check_files, shares_of_cores
 
     layout = options.layout.with_coordinator(flags)
     params = check(layout, flags, options.towers)
+    check_files(flags, params)
     cores = shares_of_cores(layout.size) if options.affinity else None
     command = task_words(flags, options.towers)
     if options.log_dir is not None:
@@ -154,9 +155,12 @@ def main(argv: Sequence[str]) -> int:
 
     interrupt_on_signals()
     with Scratch("launch") as scratch:
-        scratch.kept = True  # what a job that fails has printed
-        status = _run(layout, params, command, scratch.path, cores)
-        scratch.kept = status != 0
+        try:
+            status = _run(layout, params, command, scratch.path, cores)
+            scratch.kept = status != 0
+        except Exception:
+            scratch.kept = True  # unlike after an interrupt
+            raise
     return status
 
 
@@ -181,13 +185,14 @@ def _run(
     from cnnbench.campaigns.launch.session import JobSession, Launch
     from cnnbench.campaigns.launch.tasks import gpu_variables
     from cnnbench.flags.cluster import tolerates_loss_of
+    from cnnbench.run.runtime.supervisor import GUARDED
 
     show = LineWriter(sys.stderr)
     with ReservedPorts(layout.size) as ports:
         launch = Launch(
             job=layout.job(ports.numbers),
             command=command,
-            variables=lambda job: gpu_variables(job, params),
+            variables=lambda job: {GUARDED: "", **gpu_variables(job, params)},
             logs=logs,
             cores=cores,
             prints=prints,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from cnnbench.base.text.terminal import LineWriter
 from cnnbench.cli.commands import warn_of_skipped, write_output
 from cnnbench.cli.commands.judging import JudgingFlags
-from cnnbench.errors import ExitCode, FlagError, UsageError
+from cnnbench.errors import ExitCode, FlagError, PathError, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, flag_of, specs_of
 
@@ -101,7 +101,6 @@ def _check(options: ReportFlags, given: dict[str, object]) -> None:
 
 def _load(paths: Sequence[str]) -> Loaded:
     from cnnbench.judge.report import load
-    from cnnbench.records.load import PathError
 
     loaded = load(paths)
     if not loaded.everything and not loaded.studies and not loaded.defects:
@@ -113,7 +112,6 @@ def _gather(options: ReportFlags, loaded: Loaded, paths: Sequence[str]) -> Repor
     from cnnbench.judge.compare.comparability import check_facts
     from cnnbench.judge.compare.reductions import measurements
     from cnnbench.judge.report import gather
-    from cnnbench.records.load import PathError
 
     if options.baseline is None:
         found = _experiment(paths)

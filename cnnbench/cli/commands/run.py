@@ -53,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
         messages=messages,
         progress=progress,
     )
-    supervised(benchmark.lost)
+    supervised(benchmark.lost, benchmark.share)
     benchmark.run()
     return ExitCode.OK
 

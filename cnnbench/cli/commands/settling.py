@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from cnnbench.base.jobs.job import split_hosts
 from cnnbench.base.text import labels
+from cnnbench.campaigns.ab.results import SIDES, Begun, begun
 from cnnbench.campaigns.ab.sequential import pairs_to_settle
 from cnnbench.cli.commands.sides import MOST_PAIRS, RESERVED
 from cnnbench.flags import FLAGS
@@ -21,11 +24,14 @@ _SPECS = {spec.name: spec for spec in FLAGS}
 _LEFT_OUT = (*RESERVED, labels.FLAG, *ADDRESSES)
 
 
-def settling_pairs(comparison: Comparison, entry: ComparedConfiguration) -> int:
+def settling_pairs(
+    comparison: Comparison, entry: ComparedConfiguration, earlier: Begun | None = None
+) -> int:
     """Pairs of an experiment that would settle a configuration.
 
     Args:
       entry: one of its inconclusive configurations.
+      earlier: the experiment that goes on; None for another one.
 
     Returns:
       0 where more pairs would not help, or cannot be measured by `cnnbench ab`.
@@ -43,7 +49,11 @@ def settling_pairs(comparison: Comparison, entry: ComparedConfiguration) -> int:
         if not 0 < measured < enough:
             return 0
         needed = enough
-    pairs = pairs_to_settle(needed, measured)
+    if earlier is None:
+        pairs = pairs_to_settle(needed, measured)
+    else:
+        alpha = earlier.facts["policy"]["alpha"]
+        pairs = pairs_to_settle(needed, measured, alpha, earlier.planned, earlier.made)
     return pairs if pairs <= MOST_PAIRS else 0
 
 
@@ -53,10 +63,19 @@ def with_next_step(comparison: Comparison) -> tuple[Comparison, list[str]]:
     The next step is that of the configuration which the advice is about. The lines have the first
     few configurations that an experiment would settle.
     """
+    folder = Path(comparison.base_label).parent
+    earlier = begun(folder)
+    if earlier is not None and not (
+        earlier.goes_on
+        and [comparison.base_label, comparison.new_label] == [str(folder / s) for s in SIDES]
+    ):
+        earlier = None
     commands = {
-        entry.name: _command(entry, comparison, pairs)
+        entry.name: resumption(folder, pairs, earlier)
+        if earlier is not None
+        else _command(entry, comparison, pairs)
         for entry in undecided(comparison)
-        if (pairs := settling_pairs(comparison, entry))
+        if (pairs := settling_pairs(comparison, entry, earlier))
     }
     several = len(comparison.entries) > 1
     lines = [
@@ -68,6 +87,27 @@ def with_next_step(comparison: Comparison) -> tuple[Comparison, list[str]]:
     first = [entry.name for entry in undecided(comparison)[:1]]
     next_step = "".join(commands.get(name, "") for name in first)
     return replace(comparison, next_step=next_step), lines
+
+
+def resumption(
+    folder: Path,
+    pairs: int,
+    earlier: Begun,
+    variables: Mapping[str, Mapping[str, str]] | None = None,
+) -> str:
+    """The command that goes on with an experiment.
+
+    Args:
+      folder: of its results.
+      variables: values of environment variables, by side and name; "..." for those not given.
+    """
+    own = [
+        f"--{side}_env={name}={(variables or {}).get(side, {}).get(name, '...')}"
+        for side in SIDES
+        for name in earlier.facts["sides"][side]["variables"]
+    ]
+    words = ["cnnbench", "ab", "--resume", f"--results={folder}", f"--pairs={pairs}", *own]
+    return shlex.join(words)
 
 
 def _command(entry: ComparedConfiguration, comparison: Comparison, pairs: int) -> str:

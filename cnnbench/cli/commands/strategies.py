@@ -9,8 +9,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cnnbench.base.interrupts import restored
 from cnnbench.cli.commands import interrupt_on_signals, seed_or_random, write_output
-from cnnbench.errors import ExitCode
+from cnnbench.errors import BenchmarkError, ExitCode
 from cnnbench.flags import FLAGS, parse_flags
 from cnnbench.flags.declare import flag, specs_of
 from cnnbench.flags.retired import OBSOLETE
@@ -18,6 +19,9 @@ from cnnbench.flags.retired import OBSOLETE
 if TYPE_CHECKING:
     from cnnbench.base.text.progress import Reporter
     from cnnbench.campaigns.strategies.plan import StrategiesPlan
+    from cnnbench.campaigns.strategies.session import StrategiesSession
+    from cnnbench.campaigns.strategies.weights import WeightDistance
+    from cnnbench.records.strategies import StrategiesDocument
 
 _ABOUT = """\
 Usage: cnnbench strategies --model=NAME --num_gpus=N [FLAGS] [FLAGS OF A RUN]
@@ -35,7 +39,7 @@ _EXIT_CODES = """\
 All flags of cnnbench run are taken too, for every process.
 
 Exit codes: 0 done; 4 a process failed, or modes that should train alike do not (the table is
-printed all the same); 2 wrong use; 130 interrupted: what was measured is in --results.
+printed all the same); 2 wrong use; 130 interrupted: the table has what was measured.
 """
 
 _SUFFIXES = (".svg", ".png", ".pdf")
@@ -95,8 +99,8 @@ def main(argv: Sequence[str]) -> int:
 
     Raises:
       UsageError: wrong flags; nothing has been run.
-      KeyboardInterrupt: records of what was done are on disk.
-      BenchmarkError: results can no longer be written.
+      KeyboardInterrupt: the table of what was done has been written.
+      BenchmarkError: results can no longer be written, or weights cannot be read; likewise.
     """
     given = parse_flags(argv, (*_SPECS, *FLAGS, *OBSOLETE))
     own = {spec.name for spec in _SPECS}
@@ -136,7 +140,6 @@ def _run(
     from cnnbench.campaigns.strategies import table
     from cnnbench.campaigns.strategies.plan import weights_tolerance
     from cnnbench.campaigns.strategies.session import StrategiesFolder, StrategiesSession
-    from cnnbench.run.runtime.native import without_info_lines
 
     seed = seed_or_random(options.seed)
     tolerance = options.weights_tolerance
@@ -157,21 +160,57 @@ def _run(
             seed=seed,
             timeout=options.timeout,
         )
-        results = session.run()
-        # TensorFlow, which reads checkpoints, is loaded when all has been measured.
-        with without_info_lines():
-            from cnnbench.campaigns.strategies.weights import distances
-        rows = table.rows(results, distances(results), tolerance)
+        ended_early: KeyboardInterrupt | BenchmarkError | None = None
+        found: Mapping[str, WeightDistance] = {}
+        try:
+            with restored():
+                session.run()
+                found = _compare_weights(session, reporter)
+        except (KeyboardInterrupt, BenchmarkError) as error:
+            if not any(one.records for one in session.cases):
+                raise
+            ended_early = error
+        incomplete = None
+        if ended_early is not None:
+            incomplete = f"{str(ended_early) or 'interrupted'}; {session.progress}"
+        rows = table.rows(session.cases, found, tolerance)
         document = table.document(
-            results, rows, plan, tolerance, command=command, begun=begun, facts=facts
+            *(session.cases, rows, plan, tolerance),
+            command=command,
+            begun=begun,
+            facts=facts,
+            incomplete=incomplete,
         )
+        _print(document, plan, options)
         folder.summarise(document)
+    if ended_early is not None:
+        raise ended_early
+    return ExitCode.FAILED if table.failed(rows) else ExitCode.OK
+
+
+def _compare_weights(session: StrategiesSession, reporter: Reporter) -> dict[str, WeightDistance]:
+    from cnnbench.run.runtime.native import without_info_lines
+
+    compared = sum(one.checkpoint is not None for one in session.cases)
+    if compared > 1:
+        reporter.notice(f"comparing the weights of {compared} modes")
+    # TensorFlow, which reads checkpoints, is loaded when all has been measured.
+    with without_info_lines():
+        from cnnbench.campaigns.strategies.weights import distances
+    return distances(session.cases)
+
+
+def _print(document: StrategiesDocument, plan: StrategiesPlan, options: StrategiesFlags) -> None:
+    """Writes what --output and --plot ask for, or prints it."""
+    from cnnbench.campaigns.strategies import table
+
     if options.format == "table":
-        text = table.table_text(rows, plan, tolerance)
+        text = table.table_text(document, plan)
     elif options.format == "csv":
-        text = table.to_csv(rows)
+        text = table.to_csv(document.rows)
     else:
         text = document.to_json()
+    write_output(options.output, text.removesuffix("\n") if options.output is None else text)
     if options.plot is not None:
         from cnnbench.base.charts.draw import render
         from cnnbench.judge.report.sections.modes import chart
@@ -180,5 +219,3 @@ def _run(
         drawn = chart(document)
         content = render([drawn], Path(options.plot).suffix.lower()[1:], drawn.title)
         write_bytes("plot", options.plot, content)
-    write_output(options.output, text.removesuffix("\n") if options.output is None else text)
-    return ExitCode.FAILED if table.failed(rows) else ExitCode.OK

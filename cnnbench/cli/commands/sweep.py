@@ -144,11 +144,11 @@ def _scaled_to_cpus(
     Args:
       words: of the command line, before the dashes.
     """
-    from cnnbench.machine.gpu import driver_loaded
+    from cnnbench.machine.gpu import gpu_count
     from cnnbench.machine.host import Host
 
     on_cpu = suite.on_cpu
-    if on_cpu is None or "device" in for_all or driver_loaded(Host()):
+    if on_cpu is None or "device" in for_all or gpu_count(Host()):
         return ""
     chosen = [f"--filter={on_cpu.filter}"] if on_cpu.filter and options.filter is None else []
     flags = {**{name: node.text for name, node in on_cpu.flags.items()}, **for_all}

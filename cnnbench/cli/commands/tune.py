@@ -304,12 +304,12 @@ def _run(
         )
         interrupt_on_signals()
         try:
-            outcome, found = tune(question, folder, Campaign(reporter, facts), setting)
+            outcome, found, minutes = tune(question, folder, Campaign(reporter, facts), setting)
         except KeyboardInterrupt:
             reporter.notice(f"to go on: {shlex.join(_again(argv, name))}")
             raise
-    if _ended_early(outcome):
-        again = _again(argv, name, minutes=f"{min(2 * options.minutes, _MOST_MINUTES):g}")
+    if minutes is not None:
+        again = _again(argv, name, minutes=f"{min(minutes, _MOST_MINUTES):g}")
         reporter.notice(f"to go on with more time: {shlex.join(again)}")
     if options.plot is not None:
         from cnnbench.base.charts.draw import render
@@ -373,17 +373,6 @@ def _report(outcome: TuneDocument, options: TuneFlags, reporter: Reporter) -> in
         reporter.error(outcome.weights)
         return ExitCode.FAILED
     return ExitCode.INCONCLUSIVE if outcome.verdict == OPEN else ExitCode.OK
-
-
-def _ended_early(outcome: TuneDocument) -> bool:
-    """Whether more time could change the answer."""
-    from cnnbench.campaigns.tune.outcome import UNTRIED
-    from cnnbench.campaigns.tune.race import BEHIND
-    from cnnbench.records.tune import OPEN
-
-    if outcome.failure:
-        return False
-    return outcome.verdict == OPEN or any(row.left in (UNTRIED, BEHIND) for row in outcome.rows)
 
 
 def _again(argv: Sequence[str], folder: str, **instead: object) -> list[str]:

@@ -78,6 +78,11 @@ class AlgorithmParams:
         "Sizes up to which small tensors are joined, comma-separated, as in 0,64K; 0 for none.",
     )
     agg_small_grads_max_group: int = flag_of(VariableUpdateParams, "agg_small_grads_max_group")
+    gradient_bucket_bytes: str = flag(
+        "0",
+        "Sizes of the buckets that consecutive tensors are joined into, comma-separated, as in "
+        "0,4M; 0 for none.",
+    )
     wire_dtype: str = flag(
         "same",
         "Formats that float32 tensors are sent in, comma-separated: same, float16, bfloat16.",
@@ -243,7 +248,8 @@ def parse_packings(params: AllReduceParams) -> tuple[Packing, ...]:
       FlagError: names flag and value.
     """
     combinations = itertools.product(
-        _small_sizes(params.agg_small_grads_max_bytes),
+        _byte_sizes("agg_small_grads_max_bytes", params),
+        _byte_sizes("gradient_bucket_bytes", params),
         params.gradient_repacking or (0,),
         _wire_dtypes(params),
     )
@@ -253,9 +259,10 @@ def parse_packings(params: AllReduceParams) -> tuple[Packing, ...]:
                 vars(params),
                 gradient_repacking=packs,
                 agg_small_grads_max_bytes=small,
+                gradient_bucket_bytes=bucket,
                 compact_dtype=wire,
             )
-            for small, packs, wire in combinations
+            for small, bucket, packs, wire in combinations
         )
     )
 
@@ -286,13 +293,12 @@ def model_gradients(
     return model, shapes
 
 
-def _small_sizes(text: str) -> list[int]:
+def _byte_sizes(name: str, params: AllReduceParams) -> list[int]:
+    text = getattr(params, name)
     sizes = [parse_bytes(piece.strip()) for piece in text.split(",")]
     known = [size for size in sizes if size is not None]
     if len(known) != len(sizes):
-        raise FlagError(
-            "agg_small_grads_max_bytes", text, "must be sizes in bytes, as in 0 or 0,64K"
-        )
+        raise FlagError(name, text, "must be sizes in bytes, as in 0 or 0,64K")
     return known
 
 

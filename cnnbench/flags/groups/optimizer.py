@@ -6,6 +6,7 @@ import itertools
 import re
 from dataclasses import dataclass, field
 
+from cnnbench.base.text.numbers import parse_number
 from cnnbench.errors import FlagError
 from cnnbench.flags.declare import flag
 from cnnbench.flags.optimizers import OPTIMIZERS
@@ -52,10 +53,10 @@ def parse_piecewise(text: str) -> PiecewiseSchedule:
 
 def _rate(name: str, text: str, piece: str) -> float:
     try:
-        rate = float(piece)
+        rate = parse_number(piece)
     except ValueError:
         rate = -1.0
-    if not 0 <= rate < float("inf"):
+    if rate < 0:
         raise FlagError(name, text, f"{piece!r} is not a learning rate (a number of at least 0)")
     return rate
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
+from cnnbench.base.text.numbers import parse_number
 from cnnbench.errors import FlagError
 from cnnbench.flags.declare import flag
 
@@ -36,12 +36,10 @@ def parse_stop_at(text: str) -> StopAt:
     if not (metric and colon):
         raise FlagError("stop_at", text, _FORM)
     try:
-        value = float(number)
+        return StopAt(metric, parse_number(number), text)
     except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise FlagError("stop_at", text, f"{number!r} is not a finite number; {_FORM}")
-    return StopAt(metric, value, text)
+        reason = f"{number!r} is not a finite number; {_FORM}"
+        raise FlagError("stop_at", text, reason) from None
 
 
 MOST_IMAGES = 2**20

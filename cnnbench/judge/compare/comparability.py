@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 
+from cnnbench.base.text.messages import nearest
 from cnnbench.errors import FlagError
 from cnnbench.flags import FLAGS
 from cnnbench.judge.compare.configuration import Configuration
@@ -183,7 +183,7 @@ def unknown_facts(names: Iterable[str], measured: Iterable[Measurement]) -> dict
     flags = (spec.name for spec in FLAGS)
     known = sorted({*FACTS, *GROUPS, *flags, *known_facts(measured)})
     unknown = [name for name in names if not any(allowed(one, (name,)) for one in known)]
-    return {name: next(iter(get_close_matches(name, known, n=1)), "") for name in unknown}
+    return {name: nearest(name, known) for name in unknown}
 
 
 def _difference(

@@ -24,6 +24,7 @@ from cnnbench.judge.metrics.comparable_facts import expand
 from cnnbench.judge.metrics.measurement import CONTEXT, KINDS, RUN
 from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.registry import CPU_TIME, DEFAULT_METRICS, METRICS, Metric, judged
+from cnnbench.machine.gpu import EMULATED_NOTICE
 from cnnbench.records.load import SkippedFile
 from cnnbench.records.run import RunRecord
 
@@ -205,7 +206,9 @@ def _notes(
       drafts, entries: one of each per configuration.
       aa_notes: notes about the A/A measurement.
     """
+    emulated = any(one.environment.get("emulated_gpus") for side in processes for one in side)
     return [
+        *([EMULATED_NOTICE] if emulated else []),
         *_unsuccessful(entries),
         *_repeated(entries),
         *_interrupted(processes),

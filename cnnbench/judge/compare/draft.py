@@ -16,6 +16,7 @@ from cnnbench.judge.compare.matching import in_pairs, share_pairs, sides_of_expe
 from cnnbench.judge.compare.result import MetricResult
 from cnnbench.judge.compare.verdict import Verdict
 from cnnbench.judge.metrics.measurement import Measurement
+from cnnbench.judge.metrics.mistimed import WHY, is_mistimed
 from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.registry import CPU_TIME, Metric
 
@@ -175,6 +176,11 @@ def _outcome(
         if stopped:
             runs = count(len(group.records), "run", "runs")
             return Verdict.INCONCLUSIVE, f"{stopped} of {runs} in {side} was interrupted"
+        wrong = sum(map(is_mistimed, group.records))
+        if wrong:
+            runs = count(len(group.records), "run", "runs")
+            verb = "has" if wrong == 1 else "have"
+            return Verdict.INCONCLUSIVE, f"{wrong} of {runs} in {side} {verb} {WHY}"
     shared = {one.run_id for one in base.records} & {one.run_id for one in new.records}
     if shared:
         runs = count(len(shared), "run is", "runs are")

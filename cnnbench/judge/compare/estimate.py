@@ -221,6 +221,25 @@ def needed(case: TwoSamples, found: Evidence, alpha: float) -> Needed | None:
     return Needed(same, proves=False)
 
 
+def provable(case: TwoSamples, found: Evidence, number: int, alpha: float) -> float | None:
+    """The change that a number of pairs, or processes per side, proves with a chance of 0.8.
+
+    By the normal approximation, see `needed`.
+
+    Args:
+      alpha: two-sided level.
+
+    Returns:
+      None where the scatter is not known.
+    """
+    if not found.scatter:
+        return None
+    normal = NormalDist()
+    quantiles = normal.inv_cdf(1 - alpha / 2) + normal.inv_cdf(_POWER)
+    error = found.scatter * math.sqrt((1 if case.paired else 2) * math.pi / 3 / number)
+    return unscaled(_size(found.floor, case.metric) + quantiles * error, case.metric)
+
+
 def _size(change: float, metric: Metric) -> float:
     """A change on the scale of the tests."""
     if not metric.relative:

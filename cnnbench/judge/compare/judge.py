@@ -32,6 +32,7 @@ from cnnbench.judge.compare.estimate import (
     TwoSamples,
     gather,
     needed,
+    provable,
     unscaled,
     usable,
 )
@@ -41,6 +42,10 @@ from cnnbench.judge.metrics.registry import THROUGHPUT, Metric
 from cnnbench.records.codec import OPTIONAL
 
 _DEFAULT = Policy()
+
+_FURTHER = 0.25
+"""Share of its level at which pairs that are added later are judged, about: an experiment that goes
+on spends less and less (`cnnbench.campaigns.ab.sequential`)."""
 
 _MANY = 50
 _CHANCE = 0.9
@@ -150,15 +155,20 @@ def judge_all(cases: Sequence[TwoSamples], policy: Policy = _DEFAULT) -> list[Ju
 
 
 def processes_needed(
-    policy: Policy, configurations: int = 1, paired: bool = False, metric: Metric = THROUGHPUT
+    policy: Policy,
+    configurations: int = 1,
+    paired: bool = False,
+    metric: Metric = THROUGHPUT,
+    share: float = 1.0,
 ) -> int:
     """Fewest processes per side (or pairs) that can prove one change among several tests.
 
     Args:
       configurations: how many are judged together.
+      share: of the level.
     """
     needed = policy.min_processes
-    alpha = metric.alpha(policy)
+    alpha = share * metric.alpha(policy)
     while configurations * rank_tests.smallest_p(needed, needed, paired) > alpha:
         needed += 1
     return needed
@@ -214,15 +224,12 @@ def _judged(case: TwoSamples, found: Evidence, p: float, family: int, policy: Po
         verdict = Verdict.SAME
         reason = f"the change is {metric.range_text(found.low, found.high)}, less than {margin}"
     elif found.low is None or found.high is None or _too_few(case, found, family, alpha):
-        counts = f"{len(case.base)} against {len(case.new)} processes"
-        among = f" among {family} configurations" if family > 1 else ""
-        reason = f"{f'{len(case.base)} pairs' if case.paired else counts} are too few to prove a "
-        reason += f"change{among}; at least {_needed(case, policy, family)} are needed"
+        reason = _fewest(case, found, policy, family)
     else:
         interval = metric.range_text(found.low, found.high)
         reason = f"{metric.change_text(found.change)} ({interval}), {chance}: "
         reason += _inconclusive(case, found, p <= alpha)
-        enough = needed(case, found, case.share * alpha / family)
+        enough = needed(case, found, _further(case) * alpha / family)
         reason += _outlook(case, found, enough)
         return _judgement(
             case, found, verdict, reason, p, None if enough is None else enough.number
@@ -280,8 +287,27 @@ def _too_few(case: TwoSamples, found: Evidence, family: int, alpha: float) -> bo
     return family * best > case.share * alpha and math.isclose(found.p, best)
 
 
-def _needed(case: TwoSamples, policy: Policy, family: int = 1) -> str:
-    needed = processes_needed(policy, family, case.paired, case.metric)
+def _fewest(case: TwoSamples, found: Evidence, policy: Policy, family: int) -> str:
+    """How many pairs, or processes, could prove a change of which size."""
+    counts = f"{len(case.base)} against {len(case.new)} processes"
+    text = f"{len(case.base)} pairs" if case.paired else counts
+    among = f" among {family} configurations" if family > 1 else ""
+    text += f" are too few to prove a change{among}, of whatever size"
+    share = _further(case)
+    enough = processes_needed(policy, family, case.paired, case.metric, share)
+    size = provable(case, found, enough, share * case.metric.alpha(policy) / family)
+    what = "pairs" if case.paired else "on each side"
+    text += f"; {enough} {what} could prove one"
+    return text if size is None else f"{text} of {case.metric.change_text(size, signed=False)}"
+
+
+def _further(case: TwoSamples) -> float:
+    """Share of the level of this analysis that later ones have."""
+    return (case.share or 0.5) * (_FURTHER if case.paired else 1.0)
+
+
+def _needed(case: TwoSamples, policy: Policy) -> str:
+    needed = processes_needed(policy, 1, case.paired, case.metric)
     return f"{needed} pairs" if case.paired else f"{needed} on each side"
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -31,15 +31,15 @@ from cnnbench.judge.metrics.measurement import (
 )
 from cnnbench.records.parts import ErrorInfo
 from cnnbench.records.run import RunRecord
+from cnnbench.variable_mgr.aggregation.spec import Packing
 
 if TYPE_CHECKING:
     from cnnbench.records.allreduce import AllReduceRecord, Point
-    from cnnbench.variable_mgr.aggregation.spec import Packing
 
-_PACKING = (
-    *("gradient_repacking", "agg_small_grads_max_bytes", "agg_small_grads_max_group"),
-    *("wire_dtype", "allreduce_merge_scope", "variable_consistency"),
-)
+_FLAG_OF = {"compact_dtype": "wire_dtype"}
+"""Flags by field of `Packing`, where they have another name."""
+
+_PACKING = tuple(_FLAG_OF.get(one.name, one.name) for one in fields(Packing))
 """Flags of how tensors are packed."""
 
 _OF_ROWS = (
@@ -135,7 +135,6 @@ def defaults() -> Mapping[str, Any]:
     """Defaults of the flags that a row has."""
     from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS
     from cnnbench.records.codec import encode
-    from cnnbench.variable_mgr.aggregation.spec import Packing
 
     flags = {
         spec.name: encode(spec.default)
@@ -163,8 +162,6 @@ def label(kind: str, flags: Mapping[str, Any]) -> list[str]:
 
 
 def _packing(flags: Mapping[str, Any]) -> list[str]:
-    from cnnbench.variable_mgr.aggregation.spec import Packing
-
     values = {name: flags[name] for name in _PACKING}
     wire = values.pop("wire_dtype")
     packing = Packing(**values, compact_dtype=None if wire == "same" else wire)
@@ -190,7 +187,7 @@ def _empty(record: AllReduceRecord) -> MeasuredReduction:
     # Thread pools are for all devices that the process made.
     if record.placement is not None:
         config["num_gpus"] = len(record.placement.devices)
-        config["device"] = record.placement.device
+        config["device"] = record.placement.kind
     else:
         asked = record.config.get("num_gpus")
         config["num_gpus"] = max(asked) if isinstance(asked, list) and asked else asked

@@ -11,7 +11,7 @@ from cnnbench.judge.compare.comparability import Difference
 from cnnbench.judge.compare.configuration import Configuration
 from cnnbench.judge.compare.disturbance import measured_again
 from cnnbench.judge.compare.judge import Judgement
-from cnnbench.judge.compare.verdict import Verdict
+from cnnbench.judge.compare.verdict import Level, Verdict
 from cnnbench.judge.metrics.measurement import CONTEXT, Measurement
 from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.registry import THROUGHPUT, Metric
@@ -145,6 +145,21 @@ class Comparison:
         if result.verdict is Verdict.CHANGED_WORK:
             return not self.allow_changed_work
         return result.verdict is Verdict.SLOWER and (result is entry.main or result.metric.gates)
+
+    def level(self, entry: ComparedConfiguration, result: MetricResult) -> Level:
+        """The level of a verdict, in all formats.
+
+        An error sets the exit code; a warning is bad news that does not, or leaves the question
+        open.
+        """
+        verdict = result.verdict
+        changed = verdict in (Verdict.SLOWER, Verdict.CHANGED_WORK)
+        if self.is_regression(entry, result) or (entry.decides and verdict is Verdict.FAILED):
+            return Level.ERROR
+        if entry.decides and (changed or (verdict.undecided and result is entry.main)):
+            return Level.WARNING
+        told = changed or verdict in (Verdict.FASTER, Verdict.FAILED)
+        return Level.NOTICE if told else Level.NONE
 
     @property
     def exit_code(self) -> ExitCode:

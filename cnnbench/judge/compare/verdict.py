@@ -7,6 +7,15 @@ import enum
 from cnnbench.judge.metrics.registry import Metric
 
 
+class Level(enum.Enum):
+    """What a verdict means to a gate; the values are GitHub's levels of annotations."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTICE = "notice"
+    NONE = ""
+
+
 class Verdict(enum.Enum):
     """The verdict on one metric of one configuration.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from cnnbench.base.text.numbers import first_few, number
@@ -33,27 +33,43 @@ from cnnbench.records.step_profile import (
 _THREADS = (
     *("num_intra_threads", "num_inter_threads", "usable_cpus", "cpu_affinity", "cpu_smt"),
     *("cgroup_cpu_limit", "logical_cpus", "physical_cores", "cpu_model", "cpu_isa"),
-    *("cpu_governor", "cpu_turbo", "gpu_names", "env_OMP_NUM_THREADS"),
-    *("env_TF_NUM_INTRAOP_THREADS", "env_TF_NUM_INTEROP_THREADS", "env_TF_ENABLE_ONEDNN_OPTS"),
+    *("cpu_governor", "cpu_turbo", "gpu_names", "gpu_thread_mode", "per_gpu_thread_count"),
 )
-"""Facts that make all operations slower or faster."""
+"""Facts that make all operations slower or faster, and the gaps between them."""
+
+_LIBRARIES = (
+    *("data_format", "xla", "xla_compile", "enable_optimizations", "winograd_nonfused"),
+    *("tensorflow_version", "env_*"),
+)
+"""Facts that make all operations other ones. Records name only variables that change speed."""
+
+_BATCH = ("batch_size", "global_batch", "num_gpus", "batch_group_size")
+_UPDATING = (
+    *("optimizer", "momentum", "weight_decay", "gradient_clip", "use_fp16", "precision"),
+    *("fp16_loss_scale", "fp16_enable_auto_loss_scale", "variable_update", "variable_consistency"),
+)
 
 _REDUCING = (
     *REDUCING,
     *("gradient_repacking", "gradient_bucket_bytes", "agg_small_grads_max_bytes", "all_reduce"),
 )
-_READING = ("data_dir", "datasets_num_private_threads", "datasets_use_prefetch", "dataset_plugin")
+_READING = (
+    *("data_dir", "data_name", "dataset_plugin", "datasets_*", "resize_method", "distort*"),
+    *("fuse_decode_and_crop", "jpeg_fancy_upscaling", "input_preprocessor"),
+)
+_LOOPING = ("summary_verbosity", "save_*", "train_dir", "print_training_accuracy")
 
-_ALIKE = ("threads", "everything")
+_ALIKE = ("threads", "everything", "batch")
 _OF_LAYERS = ("precision", "layers", "work", "operations", "kernel")
 _MOST_FURTHER = 6
 
-_PRODUCT = re.compile(r"Conv\d?D|MatMul|Einsum")
+_PRODUCT = re.compile(r"Conv\d?[Dd]|MatMul|Einsum")
 _NORM = re.compile(r"FusedBatchNorm")
 _LOAD = 0.02  # what like processes differ by as a whole, at least
 _MOST = 3
 _DOMINATES = 0.8
 _MORE = 0.1  # so many more operations, as a share, leave other gaps between them
+_MUCH = 0.4  # of the parameters that one side has more
 
 _DIRECTIONS = {
     FORWARD: "forward",
@@ -124,34 +140,80 @@ def _states(sides: Sides, parts: Iterable[Part]) -> tuple[str, ...]:
 def input_wait(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
     """The input pipeline is slower than the step."""
     parts = tuple(part for part in free if part.direction == INPUT)
-    if parts and sides.stands_out(parts):
-        facts = changes_of(sides.a.profiles, sides.b.profiles, _READING)
-        yield Claim("input", parts, "the input pipeline", "the step waits for input", _told(facts))
+    # Operations of the input scatter; the wait of a program hardly does.
+    for some in (parts, *((part,) for part in parts)):
+        if some and (sides.stands_out(some) or sides.is_settled(some)):
+            facts = changes_of(sides.a.profiles, sides.b.profiles, _READING)
+            text = _with_fact("the step waits for input", facts)
+            yield Claim("input", some, "the input pipeline", text, _told(facts))
+            return
 
 
 def program(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
     """Time of the program around the graph."""
-    if PROGRAM in free and sides.stands_out([PROGRAM]):
-        text = "the program takes it before or after the step's operations"
-        yield Claim("program", (PROGRAM,), "the training loop, outside the graph", text)
+    if PROGRAM in free and (sides.stands_out([PROGRAM]) or sides.is_settled([PROGRAM])):
+        facts = changes_of(sides.a.profiles, sides.b.profiles, _LOOPING)
+        text = _with_fact("the program takes it before or after the step's operations", facts)
+        place = "the training loop, outside the graph"
+        yield Claim("program", (PROGRAM,), place, text, _told(facts))
+
+
+def network(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
+    """Networks that have too little in common for a comparison by layers."""
+    alignment = sides.alignment
+    parts = tuple(part for part in sides.operations if part in free and part.layer != REST)
+    if not alignment.is_other_network or not parts or not sides.stands_out(parts, LIKELY):
+        return
+    kinds: defaultdict[str, list[Part]] = defaultdict(list)
+    for part in parts:
+        kinds[part.kind].append(part)
+    times = {kind: sides.together(those) for kind, those in kinds.items()}
+    largest = sorted(times, key=lambda kind: -abs(times[kind].difference))
+    evidence = (f"{kind}: {_between(*times[kind].usual)}" for kind in largest[:_MOST_FURTHER])
+    sizes = [sum(bool(one.kind) for one in side) for side in (alignment.a, alignment.b)]
+    text = f"another network, of {sizes[1]} layers instead of {sizes[0]}, compared by kind"
+    yield Claim("network", parts, "the network's layers", text, tuple(evidence))
+
+
+def batch(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
+    """Batches of another size: more or less of the same work."""
+    facts = changes_of(sides.a.profiles, sides.b.profiles, _BATCH)
+    parts = tuple(part for part in sides.operations if part in free)
+    if not facts or not parts or not sides.stands_out(parts, LIKELY):
+        return
+    flops = [sum(map(side.flops, parts)) for side in (sides.a, sides.b)]
+    if flops[0] == flops[1] or not _have_one_direction(sides, parts):
+        return
+    if (flops[1] - flops[0]) * sides.together(parts).difference > 0:
+        text = _with_fact("batches of another size", facts)
+        evidence = (*_told(facts), _ratio("FLOPs", *flops))
+        yield Claim("batch", parts, "all operations", text, tuple(filter(None, evidence)))
 
 
 def threads(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
-    """Fewer or slower processors for all operations."""
-    facts = changes_of(sides.a.profiles, sides.b.profiles, _THREADS)
+    """Fewer or slower processors, or another library, for all operations."""
+    libraries = changes_of(sides.a.profiles, sides.b.profiles, _LIBRARIES)
+    facts = [*libraries, *changes_of(sides.a.profiles, sides.b.profiles, _THREADS)]
     parts = tuple(part for part in sides.operations if part in free)
     if not facts or not parts:
         return
     if sides.stands_out(parts, LIKELY) and _have_one_direction(sides, parts):
         if GAPS in free:  # fewer threads leave others
             parts = (*parts, GAPS)
-        yield Claim("threads", parts, "all operations", _slower(sides, parts), _told(facts))
+        text = _with_fact(_slower(sides, parts), facts)
+        yield Claim("threads", parts, "all operations", text, _told(facts))
         return
     # Some operations are slower and others, whose threads no longer wait for each other, faster.
-    same = (part for part in parts if not _differs(sides, part))
-    if single := tuple(part for part in same if sides.stands_out([part])):
-        place = first_few([f"{part.layer}, {part.kind}" for part in single], _MOST, "; ")
-        yield Claim("threads", single, place, _slower(sides, single), _told(facts))
+    same = (part for part in parts if libraries or not _differs(sides, part))
+    single = tuple(part for part in same if sides.stands_out([part]))
+    if GAPS in free and sides.stands_out([GAPS]):
+        single = (*single, GAPS)
+    if single:
+        size = {part: abs(sides.times[part].difference) for part in single}
+        named = sorted(single, key=lambda part: -size[part])
+        place = first_few([f"{part.layer}, {part.kind}" for part in named], _MOST, "; ")
+        text = _with_fact(_slower(sides, single), facts)
+        yield Claim("threads", single, place, text, _told(facts))
 
 
 def _have_one_direction(sides: Sides, parts: Iterable[Part]) -> bool:
@@ -202,28 +264,42 @@ def batch_norm(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
 def reduction(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
     """Gradients that are reduced in another way."""
     parts = tuple(p for p in free if p.direction == OUTSIDE and p.kind == REDUCTION)
-    if not parts:
+    if not parts or _of_parameters(sides, free):
         return
     other = any(_differs(sides, part) for part in parts)
     if sides.stands_out(parts, LIKELY if other else CERTAIN):
         facts = changes_of(sides.a.profiles, sides.b.profiles, _REDUCING)
         text = "gradients are reduced by other operations" if other else "gradients are reduced"
         evidence = (*_told(facts), _changed(sides, parts))
-        parts = _with_gaps(sides, free, parts)
+        parts, text = _with_gaps(sides, free, parts), _with_fact(text, facts)
         yield Claim("reduction", parts, "the reduction of gradients", text, evidence)
 
 
 def copies(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
     """More is done to variables: updates, copies."""
+    if not _of_parameters(sides, free):
+        yield from other_copies(sides, free)
+
+
+def other_copies(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
+    """The same where no layer that has other parameters explains it."""
     parts = tuple(p for p in free if p.direction == OUTSIDE and p.kind != REDUCTION)
     if not parts:
         return
     other = any(_differs(sides, part) for part in parts)
     if sides.stands_out(parts, LIKELY if other else CERTAIN):
+        facts = changes_of(sides.a.profiles, sides.b.profiles, _UPDATING)
         text = "other operations on variables" if other else "the same operations on variables"
+        text = _with_fact(text, facts)
         moved = [sum(map(side.bytes, parts)) for side in (sides.a, sides.b)]
-        evidence = [_changed(sides, parts), _ratio("bytes", *moved)]
+        evidence = [*_told(facts), _changed(sides, parts), _ratio("bytes", *moved)]
+        applied = [
+            {name for name in side.kernels(parts) if name.startswith("ResourceApply")}
+            for side in (sides.a, sides.b)
+        ]
         place = "updates and copies of variables"
+        if applied[0] != applied[1]:
+            place = "the optimizer's update"
         parts = _with_gaps(sides, free, parts)
         yield Claim("copies", parts, place, text, tuple(filter(None, evidence)))
 
@@ -239,7 +315,12 @@ def layers(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
         for side, other in (("A", 1), ("B", 0)):
             only = [layer for layer in own if layer not in names[other]]
             told += [f"only {side} has {first_few(only, _MOST, ', ')}"] if only else []
-        yield Claim("layers", parts, _layers(sides, list(own), own), "; ".join(told))
+        text = sides.alignment.text()
+        place = _layers(sides, list(own), own)
+        lacking = sides.alignment.only_b, sides.alignment.only_a
+        more, less = (sum(one.parameters for one in side) for side in lacking)
+        parts = (*parts, *_of_parameters(sides, free, more - less))
+        yield Claim("layers", parts, place, text or "; ".join(told), tuple(told) if text else ())
 
 
 def layer_by_layer(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
@@ -253,6 +334,9 @@ def layer_by_layer(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
         if not claimed:
             continue
         place, evidence = layer, []
+        for one, other in sides.alignment.pairs:
+            if one.name == layer != other.name:
+                evidence.append(f"{other.name} in B")
         total = sides.together(claimed).difference
         largest = max(claimed, key=lambda part: abs(sides.times[part].difference))
         if abs(sides.times[largest].difference) >= _DOMINATES * abs(total):
@@ -268,6 +352,8 @@ def layer_by_layer(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
             kind, text = "operations", "other operations for the same work"
         else:
             kind, text = "kernel", "the same operations take another time"
+        more = sum(b.parameters - a.parameters for a, b in sides.alignment.pairs if a.name == layer)
+        claimed = (*claimed, *_of_parameters(sides, free, more))
         yield Claim(kind, claimed, place, text, tuple(filter(None, evidence)))
 
 
@@ -291,14 +377,37 @@ def everything(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
 
 
 RECOGNISERS: tuple[Callable[[Sides, Collection[Part]], Iterable[Claim]], ...] = (
-    *(input_wait, program, threads, precision, batch_norm, reduction, copies, layers),
-    *(layer_by_layer, gaps, everything),
+    *(input_wait, program, network, batch, threads, precision, batch_norm, reduction, copies),
+    *(layers, layer_by_layer, other_copies, gaps, everything),
 )
 """In the order in which they claim."""
 
 
+def _of_parameters(
+    sides: Sides, free: Collection[Part], own: int | None = None
+) -> tuple[Part, ...]:
+    """What belongs to no tower, where other numbers of parameters are why it takes longer: each is
+    reduced, decayed and updated.
+
+    Args:
+      own: parameters that a layer of B has more; None for all of them. A layer with few of them
+        explains nothing.
+    """
+    alignment = sides.alignment
+    sums = [sum(one.parameters for one in side) for side in (alignment.a, alignment.b)]
+    more = sums[1] - sums[0]
+    parts = tuple(part for part in free if part.direction == OUTSIDE)
+    if not more or not parts or abs(more) < SMALLEST * sums[0]:
+        return ()
+    if own is not None and own / more < _MUCH:
+        return ()
+    return parts if sides.together(parts).difference * more > 0 else ()
+
+
 def _by_layer(sides: Sides, free: Collection[Part]) -> dict[str, tuple[Part, ...]]:
     found: defaultdict[str, list[Part]] = defaultdict(list)
+    if sides.alignment.is_other_network:
+        return {}
     for part in sides.operations:
         if part in free and part.layer != REST:
             found[part.layer].append(part)
@@ -367,6 +476,16 @@ def _ratio(what: str, before: float, after: float) -> str:
 def _slower(sides: Sides, parts: Iterable[Part]) -> str:
     base, new = sides.together(parts).usual
     return f"they take {number(new / base)} times as long"
+
+
+def _between(base: float, new: float) -> str:
+    return f"{number(1e3 * base)} to {number(1e3 * new)} ms"
+
+
+def _with_fact(text: str, facts: Sequence[FactChange]) -> str:
+    """A cause with the flag or fact that it follows from: "..., num_intra_threads: 2 in A, 1 in
+    B"."""
+    return f"{text}; {text_of(facts[0])}" if facts else text
 
 
 def _told(facts: Iterable[FactChange]) -> tuple[str, ...]:

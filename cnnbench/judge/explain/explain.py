@@ -67,7 +67,7 @@ def _row(sides: Sides, part: Part, times: Times) -> ExplainedRow:
 
 def _answer(sides: Sides, found: Sequence[Cause]) -> str:
     difference = sides.timed.new - sides.timed.base
-    step = f"a step takes {_more(difference)}"
+    step, spread = f"a step takes {_more(difference)}", 2 * sides.timed.error(0.0)
     if found:
         first = abs(found[0].difference)
         named = [
@@ -75,21 +75,40 @@ def _answer(sides: Sides, found: Sequence[Cause]) -> str:
             for one in found[:_MOST_NAMED]
             if one is found[0] or abs(one.difference) >= _ALSO * max(first, abs(difference))
         ]
-        return f"A{step[1:]}: {'; '.join(map(_named, named))}."
+        if abs(difference) <= spread or difference * sides.timed.difference <= 0:
+            told = "; ".join(_named(one, with_spread=True) for one in named)
+            step = f"{_more(difference)}, +/- {_ms(spread)}"
+            return f"Whether a step takes longer cannot be told ({step}), but it has {told}."
+        opposite = [one for one in named if one.difference * difference < 0]
+        like = [one for one in named if one not in opposite]
+        against = "; ".join(_named(one, with_spread=True) for one in opposite)
+        if not like:
+            spread_out = "in rows of which none stands out of the noise"
+            return f"A{step[1:]}, {spread_out}, although it has {against}."
+        told = "; ".join(_named(one, with_spread=False) for one in like)
+        return f"A{step[1:]}: {told}{'; although it has ' + against if opposite else ''}."
     noise = CERTAIN * sides.timed.error(sides.noise)
     if sides.is_beyond(sides.timed):
         shown = sum(abs(times.difference) > 2 * times.error(0.0) for times in sides.times.values())
         rows = count(shown, "row", "rows")
         return f"A{step[1:]}, spread over {rows} of which none stands out of the noise."
+    if noise >= sides.timed.base:
+        return f"Nothing can be told: {step}, but equal processes differ by more than a whole step."
     return (
         f"Nothing stands out of the noise: {step}, and up to {_ms(noise)} "
         f"({percent(noise / sides.timed.base)}) can be chance."
     )
 
 
-def _named(cause: Cause) -> str:
-    """A cause as part of the answer: "9.8 ms in conv1, forward (14.1 to 23.9 ms)"."""
+def _named(cause: Cause, *, with_spread: bool) -> str:
+    """A cause as part of the answer: "9.8 ms in conv1, forward (14.1 to 23.9 ms)".
+
+    Args:
+      with_spread: whether its interval and its sign are told.
+    """
     size = _ms(abs(cause.difference)) + (" less" if cause.difference < 0 else "")
+    if with_spread:
+        size = f"{_more(cause.difference)} (+/- {_ms(cause.spread)})"
     between = f"{number(1e3 * cause.base)} to {_ms(cause.new)}"
     return f"{size} in {cause.place} ({between}): {cause.text}"
 

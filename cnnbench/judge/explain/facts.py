@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -32,7 +33,7 @@ def changes_of(
 
     Args:
       base, new: processes of A and of B.
-      names: only these; all if empty.
+      names: only these, patterns included; all if empty.
     """
     before, after = (
         Group(Configuration.of(side[0].record), tuple(one.record for one in side))
@@ -42,8 +43,14 @@ def changes_of(
     return [
         FactChange(fact=one.fact, base=_values(one.fact, one.base), new=_values(one.fact, one.new))
         for one in differences(before, after)
-        if one.base != one.new and one.fact not in _PLACES and (not wanted or one.fact in wanted)
+        if one.base != one.new
+        and one.fact not in _PLACES
+        and (not wanted or _is_one_of(one.fact, wanted))
     ]
+
+
+def _is_one_of(fact: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(fact, pattern) for pattern in patterns)
 
 
 class ComparedQuantity(NamedTuple):

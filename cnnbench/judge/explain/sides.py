@@ -11,15 +11,26 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from statistics import fmean
+from typing import NamedTuple
 
 from cnnbench.base.stats.additive import student_quantile
 from cnnbench.base.stats.descriptive import faster_half, median
+from cnnbench.judge.explain.alignment import Alignment, layers_of
 from cnnbench.judge.explain.primitives import PrimitiveChange, primitive_changes
-from cnnbench.records.step_profile import HOST, INPUT, Part, ProfiledPart, StepProfile
+from cnnbench.records.step_profile import (
+    HOST,
+    INPUT,
+    REDUCTION,
+    REST,
+    UPDATE,
+    Part,
+    ProfiledPart,
+    StepProfile,
+)
 
 CERTAIN = 5.0
 """Standard errors by which a difference stands out by itself. Of few processes, and many rows."""
@@ -35,6 +46,9 @@ SMALLEST = 0.01
 
 _LEAST_NOISE = 0.01  # of any time, from process to process
 _ONE_PROCESS = 0.05  # the same where a side is one process, which cannot show it
+_HARDLY_ANY = 10  # times less than the other side
+_SETTLED = 20.0  # standard errors: a row that hardly scatters
+_SMALLEST_SETTLED = 0.002  # share of a step that such a row explains at least
 _COMPARED = 10  # as many of the largest rows tell the factor between processes
 
 
@@ -45,12 +59,17 @@ class Times:
     Attributes:
       base, new: of A and of B, means over the faster half of all steps.
       base_each, new_each: of single processes, medians over their steps.
+      within: variance of such a median by the scatter of the steps within a process, the mean over
+        processes; 0 where steps stand for processes.
+      steps: profiled steps of all processes; 0 likewise.
     """
 
     base: float
     new: float
     base_each: tuple[float, ...]
     new_each: tuple[float, ...]
+    within: float = 0.0
+    steps: int = 0
 
     def __add__(self, other: Times) -> Times:
         return Times(
@@ -58,6 +77,8 @@ class Times:
             self.new + other.new,
             tuple(map(sum, zip(self.base_each, other.base_each, strict=True))),
             tuple(map(sum, zip(self.new_each, other.new_each, strict=True))),
+            self.within + other.within,
+            self.steps,
         )
 
     @property
@@ -76,7 +97,7 @@ class Times:
         """Between processes of one side, pooled over both; 0 where there is one of each."""
         sides = (self.base_each, self.new_each)
         squares = sum((value - fmean(side)) ** 2 for side in sides for value in side)
-        return squares / self.freedom
+        return squares / max(1, len(self.base_each) + len(self.new_each) - 2)
 
     def error(self, noise: float) -> float:
         """Standard error of the difference.
@@ -94,9 +115,18 @@ class Times:
         return deviation * math.sqrt(1 / len(self.base_each) + 1 / len(self.new_each))
 
     @property
-    def freedom(self) -> int:
-        """Degrees of freedom of the variance, at least 1."""
-        return max(1, len(self.base_each) + len(self.new_each) - 2)
+    def is_by_chance(self) -> bool:
+        """Whether the difference may be chance, by the scatter of the row itself.
+
+        Few processes hardly tell what they scatter by. Where most of it is what their steps scatter
+        by, the steps tell.
+        """
+        processes = len(self.base_each) + len(self.new_each)
+        freedom, variance = max(1, processes - 2), self.variance
+        if self.within >= variance / 2 and self.steps > processes:
+            freedom, variance = self.steps - processes, max(variance, self.within)
+        error = self._error(math.sqrt(variance))
+        return abs(self.difference) <= max(CERTAIN, student_quantile(CHANCE, freedom)) * error
 
     @property
     def apart(self) -> bool:
@@ -106,16 +136,31 @@ class Times:
     def logarithms(self) -> Times | None:
         """These times on the scale on which noise that multiplies them is alike on both sides;
         None where a process has none of the part."""
-        if min((*self.base_each, *self.new_each)) <= 0:
+        each = (*self.base_each, *self.new_each)
+        if min(each) <= 0:
             return None
         base, new = (tuple(map(math.log, side)) for side in (self.base_each, self.new_each))
-        return Times(fmean(base), fmean(new), base, new)
+        within = self.within / fmean(each) ** 2
+        return Times(fmean(base), fmean(new), base, new, within, self.steps)
 
     def scaled(self, base: Sequence[float], new: Sequence[float]) -> Times:
         """These times with those of every process divided by a number."""
         base_each = tuple(map(_divided, self.base_each, base))
         new_each = tuple(map(_divided, self.new_each, new))
-        return Times(fmean(base_each), fmean(new_each), base_each, new_each)
+        within = self.within / fmean((*base, *new)) ** 2
+        return Times(fmean(base_each), fmean(new_each), base_each, new_each, within, self.steps)
+
+
+class SideTimes(NamedTuple):
+    """Seconds of a step of one side.
+
+    Attributes:
+      mean: over the faster half of all steps.
+      groups: of the steps of each process; of one process, each step is a group.
+    """
+
+    mean: float
+    groups: Sequence[Sequence[float]]
 
 
 class ProfiledSide:
@@ -123,11 +168,14 @@ class ProfiledSide:
 
     Attributes:
       profiles: one per process.
+
+    Args:
+      named: the name under which a part is compared with one of the other side.
     """
 
-    def __init__(self, profiles: Sequence[StepProfile]) -> None:
+    def __init__(self, profiles: Sequence[StepProfile], named: Callable[[Part], Part]) -> None:
         self.profiles = tuple(profiles)
-        self._rows = [{row.part: row for row in one.rows} for one in self.profiles]
+        self._rows = [_joined(one.rows, named) for one in self.profiles]
         steps = [
             (process, step)
             for process, one in enumerate(self.profiles)
@@ -147,25 +195,25 @@ class ProfiledSide:
         """All that any process has, in the order of the first."""
         return dict.fromkeys(part for rows in self._rows for part in rows)
 
-    def of(self, part: Part) -> tuple[float, tuple[float, ...]]:
-        """Seconds of a part in a step: of the side, and of each process (or step, if of one)."""
-        each = (median(self._seconds(part, one)) for one in self._groups)
-        return fmean(self._seconds(part, self._kept)), tuple(each)
+    def of(self, part: Part) -> SideTimes:
+        """Seconds of a part in a step."""
+        groups = [self._seconds(part, one) for one in self._groups]
+        return SideTimes(fmean(self._seconds(part, self._kept)), groups)
 
-    def step(self) -> tuple[float, tuple[float, ...]]:
+    def step(self) -> SideTimes:
         """The same of whole profiled steps."""
 
         def seconds(kept: Iterable[tuple[int, int]]) -> list[float]:
             return [self.profiles[process].step_seconds[step] for process, step in kept]
 
-        return fmean(seconds(self._kept)), tuple(median(seconds(one)) for one in self._groups)
+        return SideTimes(fmean(seconds(self._kept)), [seconds(one) for one in self._groups])
 
-    def timed_step(self) -> tuple[float, tuple[float, ...]]:
+    def timed_step(self) -> SideTimes:
         """The same of steps that no profiler looked at."""
         runs = [one.record.step_seconds for one in self.profiles]
         seconds = [value for run in runs for value in run]
         kept = [seconds[index] for index in faster_half(seconds)]
-        return fmean(kept), tuple(map(median, runs)) if len(runs) > 1 else tuple(kept)
+        return SideTimes(fmean(kept), runs if len(runs) > 1 else [(one,) for one in kept])
 
     def operations(self, part: Part) -> Mapping[str, int]:
         """Of a part in a step; those of the first process."""
@@ -204,14 +252,21 @@ class Sides:
     """A and B.
 
     Attributes:
-      a, b: the sides.
+      a, b: the sides; parts have the names of A's layers.
+      alignment: which layers of their networks correspond.
       times: of every part.
       step: of profiled steps.
       timed: of steps without a profiler.
     """
 
     def __init__(self, base: Sequence[StepProfile], new: Sequence[StepProfile]) -> None:
-        self.a, self.b = ProfiledSide(base), ProfiledSide(new)
+        self.alignment = Alignment.of(layers_of(base[0]), layers_of(new[0]))
+        joined = not any(_reduces(one) for one in (*base, *new))
+        names: tuple[Mapping[str, str], ...] = ({}, self.alignment.names)
+        self.a, self.b = (
+            ProfiledSide(side, partial(_named, names=those, reduces=not joined))
+            for side, those in zip((base, new), names, strict=True)
+        )
         parts = dict.fromkeys((*self.a.parts, *self.b.parts))
         self.times = {part: _both(self.a.of(part), self.b.of(part)) for part in parts}
         self.step = _both(self.a.step(), self.b.step())
@@ -270,21 +325,34 @@ class Sides:
 
     def is_beyond(self, times: Times, errors: float = CERTAIN) -> bool:
         """See `stands_out`."""
+        size = abs(times.difference)
         if not self.is_large(times):
             return False
-        size = abs(times.difference)
         if errors < CERTAIN:
             return size > errors * times.error(self.noise)
-        if size <= errors * times.expected_error(self.noise):
-            return False
-        # What few processes scatter by may be little by chance.
-        scale = times.logarithms() or times
-        quantile = student_quantile(CHANCE, times.freedom)
-        return times.apart and abs(scale.difference) > quantile * scale.error(0.0)
+        return size > errors * times.expected_error(self.noise) and self.is_beyond_chance(times)
+
+    def is_beyond_chance(self, times: Times) -> bool:
+        """Whether all processes of one side are above all of the other, by more than chance."""
+        # Logarithms of next to nothing scatter without meaning.
+        scales = [times.logarithms() or times]
+        if max(times.usual) > _HARDLY_ANY * min(times.usual):
+            scales.append(times)
+        return times.apart and not all(scale.is_by_chance for scale in scales)
 
     def is_large(self, times: Times) -> bool:
         """Whether the difference is a share of the step that counts."""
         return abs(times.difference) >= SMALLEST * self.step.usual[0]
+
+    def is_settled(self, parts: Iterable[Part]) -> bool:
+        """Whether parts that are no operations differ by little, but hardly scatter."""
+        times = self.together(parts)
+        size = abs(times.difference)
+        return (
+            size >= _SMALLEST_SETTLED * self.step.usual[0]
+            and size > _SETTLED * times.error(math.sqrt(times.within) / fmean(times.usual))
+            and self.is_beyond_chance(times)
+        )
 
     def is_special(self, parts: Iterable[Part], errors: float = CERTAIN) -> bool:
         """Whether operations of the step differ by more than all others do."""
@@ -306,8 +374,52 @@ class Sides:
         return sorted(everywhere, key=lambda one: -sum(one.usual))[:_COMPARED]
 
 
-def _both(base: tuple[float, tuple[float, ...]], new: tuple[float, tuple[float, ...]]) -> Times:
-    return Times(base[0], new[0], base[1], new[1])
+def _both(base: SideTimes, new: SideTimes) -> Times:
+    each = [tuple(map(median, side.groups)) for side in (base, new)]
+    groups = [one for one in (*base.groups, *new.groups) if len(one) > 1]
+    within = fmean(map(_variance_of_median, groups)) if groups else 0.0
+    return Times(base.mean, new.mean, each[0], each[1], within, sum(map(len, groups)))
+
+
+def _variance_of_median(values: Sequence[float]) -> float:
+    """Of normal values, by their median deviation, which single late steps hardly move."""
+    centre = median(values)
+    deviation = 1.4826 * median([abs(value - centre) for value in values])
+    return math.pi / 2 * deviation**2 / len(values)
+
+
+def _reduces(profile: StepProfile) -> bool:
+    """Whether gradients of several towers or workers are reduced; unknown is yes."""
+    placement = profile.record.placement
+    return placement is None or placement.num_towers * placement.num_workers > 1
+
+
+def _named(part: Part, names: Mapping[str, str], reduces: bool) -> Part:
+    """The part of the other side that one is compared with."""
+    if part.layer == REST:  # of one tower, gradients are only made ready for the update
+        return part if reduces or part.kind != REDUCTION else part._replace(kind=UPDATE)
+    return part._replace(layer=names.get(part.layer, part.layer))
+
+
+def _joined(
+    rows: Iterable[ProfiledPart], named: Callable[[Part], Part]
+) -> dict[Part, ProfiledPart]:
+    """Rows by the names of their parts, those of one name added up."""
+    found: dict[Part, ProfiledPart] = {}
+    for row in rows:
+        part = named(row.part)
+        other = found.get(part)
+        if other is None:
+            found[part] = replace(row, **part._asdict())
+            continue
+        found[part] = replace(
+            other,
+            seconds=tuple(map(sum, zip(other.seconds, row.seconds, strict=True))),
+            flops=other.flops + row.flops,
+            bytes=other.bytes + row.bytes,
+            operations=Counter(other.operations) + Counter(row.operations),
+        )
+    return found
 
 
 def _medians(rows: Sequence[Sequence[float]]) -> tuple[float, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from cnnbench.base.charts import Axis, DistributionRow, Rows
+from cnnbench.base.charts import Axis, DistributionRow, Rows, key_of
 from cnnbench.base.text.escape import code, markdown, plain
 from cnnbench.base.text.numbers import count, number, percent
 from cnnbench.base.text.table import fitted, wrapped
@@ -119,7 +119,7 @@ def chart(found: Explanation, most: int = SHOWN) -> Rows:
         rows=rows,
         limit=0.0,
         limit_label="no difference",
-        note="A dot is the difference, the band twice its standard error.",
+        note=key_of(rows, dot="the difference", band="twice its standard error"),
     )
 
 

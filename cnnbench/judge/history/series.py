@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -10,6 +9,7 @@ from fnmatch import fnmatchcase
 from typing import TypeAlias
 
 from cnnbench.base.stats.descriptive import median
+from cnnbench.base.text.messages import nearest
 from cnnbench.base.text.table import natural_key
 from cnnbench.errors import FlagError
 from cnnbench.judge.compare.configuration import labels
@@ -210,11 +210,11 @@ def _check_by(by: str, entries: Sequence[HistoryEntry]) -> None:
     known = labels.union(name for entry in entries for name in entry.facts)
     if by in known:
         return
-    close = difflib.get_close_matches(by, {*POINTS, *known}, n=1)
+    close = nearest(by, {*POINTS, *known})
     there = f"there are {', '.join(POINTS)}"
     if labels:
         there += f", the labels {', '.join(sorted(labels, key=natural_key))}"
-    hint = f"did you mean {close[0]}?" if close else f"{there} and facts (cnnbench env)"
+    hint = f"did you mean {close}?" if close else f"{there} and facts (cnnbench env)"
     raise FlagError("by", by, f"no measurement here has a label or fact of that name; {hint}")
 
 

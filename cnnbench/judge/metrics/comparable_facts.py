@@ -203,6 +203,8 @@ FACTS: dict[str, Fact] = {
     "hostname": _mentioned("like machines have names of their own"),
     "platform": _mentioned("kernel and libc move steps little; the processor has its own fact"),
     "gpu_names": _blocks("other GPUs"),
+    # Named so that it is in no group of facts that may differ.
+    "emulated_gpus": _blocks("emulated GPUs compute on the host's CPUs", Absent.NOTHING),
     "gpu_compute_capabilities": _blocks("other GPUs"),
     "gpu_driver": _blocks("drivers compile and schedule kernels"),
     "gpu_power_limits_watts": _blocks("decides the clock frequency"),

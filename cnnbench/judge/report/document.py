@@ -77,16 +77,21 @@ class Text:
 
 @dataclass(frozen=True, kw_only=True)
 class Charts:
-    """Charts beside each other, as many as fit.
+    """Charts beside each other, which use the whole width.
 
     Attributes:
       charts: in order.
-      aside: whether they stand beside the blocks that follow, where there is room.
+      pairs: whether two stand beside each other, however many there are.
     """
 
     kind: ClassVar[str] = "charts"
     charts: tuple[Chart, ...]
-    aside: bool = False
+    pairs: bool = False
+
+    @property
+    def columns(self) -> int:
+        """Charts beside each other where there is room."""
+        return 2 if self.pairs else {1: 1, 2: 2, 4: 2}.get(len(self.charts), 3)
 
 
 Block: TypeAlias = Table | Text | Charts

@@ -43,8 +43,9 @@ def _html(report: Report) -> str:
         f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
         "base-uri 'none'; form-action 'none'"
     )
+    widths = {1: draw.WIDE, 2: draw.HALF, 3: draw.NARROW}
     return _template().render(
-        report=report, policy=policy, style=style, script=script, svg=draw.svg, wide=draw.WIDE
+        report=report, policy=policy, style=style, script=script, svg=draw.svg, widths=widths
     )
 
 

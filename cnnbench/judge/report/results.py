@@ -23,11 +23,15 @@ from cnnbench.records.load import Loaded, SkippedFile, Study
 from cnnbench.records.roofline import Roofline
 from cnnbench.records.run import RunRecord, share_of_peak
 from cnnbench.records.steady_state import RunSteadyState, run_steady_state
+from cnnbench.records.step_profile import StepProfile
 from cnnbench.records.strategies import StrategiesDocument
 from cnnbench.records.tune import TuneDocument
 
 CONFIDENCE = 0.95
 """At least, of the intervals."""
+
+FEWEST = 6
+"""Processes that an interval takes."""
 
 _PeakKey: TypeAlias = tuple[Machine, str]
 """A machine and a number format."""
@@ -150,6 +154,18 @@ class Configured:
         """FLOP/s of all devices of a run; the highest measured, since other load only lowers it."""
         return max(self.peaks(run), default=run.summary().peak_flops_per_sec)
 
+    @property
+    def peak_source(self) -> str:
+        """How the peaks of its runs are known."""
+        sources = set()
+        for run in self.good:
+            source, peaks = run.measured.peak_flops_source or "", self.peaks(run)
+            if len(peaks) > 1:
+                kind = source.rpartition(" ")[2]
+                source = f"measured: {kind}, the highest of {len(peaks)} processes"
+            sources.add(source)
+        return "; ".join(sorted(filter(None, sources)))
+
     def mfu(self, run: RunRecord) -> float | None:
         """The share of `peak` that a run reached; None where it would be above 1."""
         return share_of_peak(run.summary().achieved_flops_per_sec, self.peak(run))
@@ -196,11 +212,6 @@ class Configured:
     def family(self) -> str:
         """Network, data set and work, a chart each."""
         return self.network if self.work == "training" else f"{self.network}, {self.work}"
-
-    @property
-    def variant(self) -> str:
-        """The name without the network."""
-        return self.name.removeprefix(f"{self.network}, ")
 
     @property
     def devices(self) -> int | None:
@@ -252,6 +263,30 @@ def _peak_key(run: RunRecord) -> _PeakKey:
     return Origin.of(run).machine, str(run.config.get("precision"))
 
 
+def apart(names: Sequence[Sequence[str]], separator: str = ", ") -> tuple[str, list[str]]:
+    """What several names share, and what each has beside it; a single name shares nothing.
+
+    Args:
+      names: the parts of each, at least one.
+      separator: between parts.
+    """
+    shared = [part for part in names[0] if all(part in name for name in names)]
+    own = [[part for part in name if part not in shared] for name in names]
+    if not all(own):
+        shared, own = [], [list(name) for name in names]
+    return separator.join(shared), [separator.join(parts) for parts in own]
+
+
+def told_apart(members: Sequence[Configured]) -> tuple[str, list[str]]:
+    """What the names of some configurations share, and what each has beside it."""
+    parts = [one.name.split(", ") for one in members]
+    formats = [str(one.flag("precision")) for one in members]
+    for own, format in zip(parts, formats, strict=True):
+        # Names leave out the default.
+        own += [format] if len(set(formats)) > 1 and format not in own else []
+    return apart(parts)
+
+
 def by_family(configured: Iterable[Configured]) -> dict[str, list[Configured]]:
     """Configurations by network, data set and work."""
     found: dict[str, list[Configured]] = {}
@@ -278,10 +313,21 @@ class ReportSubject:
     comparison: Comparison | None = None
     studies: tuple[Study, ...] = ()
 
-    @property
+    @cached_property
     def rooflines(self) -> tuple[Roofline, ...]:
-        """The profiled processes."""
-        return tuple(one for one in self.studies if isinstance(one, Roofline))
+        """The profiled processes, against the one peak of their machine and format."""
+        found = []
+        for study in self.studies:
+            if isinstance(study, Roofline):
+                one = self.profiled[study.run_id]
+                peak = one.peak(study.run) or study.machine.flops_per_sec
+                found.append(study.at_peak(peak, one.peak_source))
+        return tuple(found)
+
+    @property
+    def profiles(self) -> tuple[StepProfile, ...]:
+        """The profiles of steps."""
+        return tuple(one for one in self.studies if isinstance(one, StepProfile))
 
     @property
     def strategies(self) -> tuple[StrategiesDocument, ...]:
@@ -295,8 +341,8 @@ class ReportSubject:
 
     @cached_property
     def profiled(self) -> Mapping[str, Configured]:
-        """The configuration of each roofline's process by its run_id, pooled with no other run."""
-        found = configurations([one.run for one in self.rooflines], self.runs)
+        """The configuration of each profiled process by its run_id, pooled with no other run."""
+        found = configurations(profiled_runs(self.studies), self.runs)
         return {record.run_id: one for one in found for record in one.records}
 
     @property
@@ -309,12 +355,19 @@ class ReportSubject:
     def processes(self) -> list[tuple[str, RunRecord | AllReduceRecord]]:
         """Records with the names of their configurations: runs, all-reduces, profiled runs."""
         names = {record.run_id: one.name for one in self.configured for record in one.records}
-        profiled = [one.run for one in self.rooflines if one.run_id not in names]
+        profiled = [one for one in profiled_runs(self.studies) if one.run_id not in names]
         return [
             *((names[run.run_id], run) for run in self.runs),
             *(("all-reduce", one) for one in self.allreduces),
             *((f"{self.profiled[run.run_id].name}, profiled", run) for run in profiled),
         ]
+
+
+def profiled_runs(studies: Iterable[Study]) -> list[RunRecord]:
+    """The processes of rooflines and of profiles of steps."""
+    found = {one.run_id: one.run for one in studies if isinstance(one, Roofline)}
+    profiles = (one.record for one in studies if isinstance(one, StepProfile))
+    return list({**{run.run_id: run for run in profiles}, **found}.values())
 
 
 def gather(
@@ -346,9 +399,7 @@ def gather(
             skipped=baseline.skipped,
         )
     return ReportSubject(
-        configured=configurations(
-            loaded.records, [one.run for one in loaded.studies if isinstance(one, Roofline)]
-        ),
+        configured=configurations(loaded.records, profiled_runs(loaded.studies)),
         allreduces=tuple(sorted(loaded.allreduces, key=lambda one: started(one.started_at))),
         skipped=loaded.skipped,
         comparison=comparison,

@@ -32,7 +32,6 @@ class Workload:
 
     Attributes:
       name: the size as text ("65536", "4096*1000"), or the model whose gradients they are.
-      shapes: of each tensor.
     """
 
     name: str
@@ -46,13 +45,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReductionCase:
-    """An algorithm with packing, or a peer.
-
-    Attributes:
-      spec: the parsed spec; None for a peer.
-      peer: name of the peer; None for a spec.
-      packing: around the algorithms; none around a peer.
-    """
+    """An algorithm with packing, or a peer."""
 
     spec: AllReduceSpec | None = None
     peer: str | None = None
@@ -69,7 +62,7 @@ class ReductionCase:
 
 
 def parse_sizes(text: str, dtype: str) -> tuple[Workload, ...]:
-    """The workloads of --sizes, in order, none twice.
+    """The workloads of --sizes, in order, without duplicates.
 
     Args:
       text: see the module's grammar.

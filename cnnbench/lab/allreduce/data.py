@@ -47,7 +47,6 @@ class DataSet:
     """The values of every device and their sum.
 
     Attributes:
-      name: one of `SETS`.
       values: one period of each device's values, in the dtype that is reduced.
       total: float64, one period of the exact sums.
       magnitude: float64, the sums of the absolute values.
@@ -105,7 +104,10 @@ def make_data(name: str, devices: int, dtype: str, added_in: Sequence[str], seed
         exact = min(2 ** _BITS[name] for name in (dtype, *added_in))
         values = [_integers(g, d, devices, exact) for d, g in enumerate(generators)]
     else:
-        values = [_floats(generator) for generator in generators]
+        values = [
+            g.choice([-1.0, 1.0], PERIOD) * np.exp2(g.uniform(*_MAGNITUDES, PERIOD))
+            for g in generators
+        ]
     rounded = [value.astype(numpy_dtype(dtype)) for value in values]
     exactly = np.stack([value.astype(np.float64) for value in rounded])
     return DataSet(name, tuple(rounded), exactly.sum(axis=0), np.abs(exactly).sum(axis=0))
@@ -118,8 +120,3 @@ def _integers(generator: np.random.Generator, device: int, devices: int, exact: 
     # With more devices than the format counts, some are zero, others at every element.
     used = (device + np.arange(PERIOD)) % devices < exact
     return np.where(used, values, 0)
-
-
-def _floats(generator: np.random.Generator) -> Array:
-    exponents = generator.uniform(*_MAGNITUDES, PERIOD)
-    return generator.choice([-1.0, 1.0], PERIOD) * np.exp2(exponents)

@@ -37,11 +37,7 @@ class Peer:
     nothing.
 
     Args:
-      name: one of `NAMES`.
       devices: full device strings of one process, all different.
-
-    Raises:
-      ValueError: no such name, or it cannot work with these devices.
     """
 
     def __init__(self, name: str, devices: Sequence[str]) -> None:
@@ -80,15 +76,7 @@ class Peer:
 
 
 def check(name: str, devices: Sequence[str]) -> None:
-    """Refuses devices that a peer cannot reduce on, or reduces on wrongly.
-
-    Args:
-      name: one of `NAMES`.
-      devices: full device strings.
-
-    Raises:
-      ValueError: gives the reason.
-    """
+    """Refuses devices that a peer cannot reduce on, or reduces on wrongly."""
     if name not in _OPS:
         raise ValueError(f"there is no peer {name!r}; must be one of {', '.join(NAMES)}")
     if len({process_of(device) for device in devices}) > 1:

@@ -37,9 +37,7 @@ class Length:
 
     Attributes:
       chain: reductions in one call.
-      warmup: calls before the timed ones.
       rounds: timed calls of every case.
-      seed: of data and order.
       build_only: nothing is called after the first time.
     """
 
@@ -55,16 +53,8 @@ class AllReducePlan:
     """The work of one run.
 
     Attributes:
-      params: what it was made from.
-      workloads: tensors to reduce, in order.
-      counts: numbers of devices, in order.
-      dtype: of the tensors.
       specs: algorithms; None for all that work on the devices.
-      packings: around each of them.
-      peers: names.
-      length: how long to measure.
       run: the flags of a run on the largest number of devices.
-      job: all processes; of one process without --job_name.
     """
 
     params: AllReduceParams
@@ -96,14 +86,7 @@ class AllReducePlan:
 
 
 def make_plan(params: AllReduceParams, explicit: Sequence[str] = ()) -> AllReducePlan:
-    """Resolves everything that can be refused without a device.
-
-    Args:
-      params: every value checked by itself.
-
-    Raises:
-      FlagError: names flag and value.
-    """
+    """Resolves everything that can be refused without a device."""
     check_labels(params.result_label)
     counts = tuple(dict.fromkeys(params.num_gpus))
     if not counts:

@@ -48,8 +48,6 @@ class Buffers:
     """Equal tensors on several devices, and room for as many sums on each.
 
     Args:
-      devices: full device strings.
-      shapes: of the tensors of each device.
       first: number of the first of the devices among all that reduce.
     """
 
@@ -149,7 +147,7 @@ class Buffers:
         return len(self.devices) * sum(math.prod(shape) for shape in self.shapes)
 
     def clear_sums(self) -> None:
-        """Forgets the sums, so that none of them can be taken for a later reduction's."""
+        """Clears the sums, so that none of them can be taken for a later reduction's."""
         self._clear(self._sums)
 
     def close(self) -> None:
@@ -191,10 +189,8 @@ class Program:
         every device.
 
     Attributes:
-      trace_seconds: to trace the function.
       first_call_seconds: of the first call, in which TensorFlow optimises and places the
         graph; None before it.
-      operations: in the traced graph.
     """
 
     def __init__(
@@ -209,11 +205,7 @@ class Program:
         self.operations = len(self._call.graph.get_operations())
 
     def run(self) -> float:
-        """Calls the function, waits until every device has its sums.
-
-        Returns:
-          Seconds.
-        """
+        """Calls the function, waits until every device has its sums."""
         begin = time.perf_counter()
         self._call().numpy()
         seconds = time.perf_counter() - begin
@@ -256,15 +248,10 @@ class ReductionDevices:
     """The devices that reduce together, and the options of algorithms.
 
     Attributes:
-      devices: full device strings, in ring order.
-      cpu: the host's.
       cpus: one of every process, where there are several.
       own: those of `devices` whose tensors this process has, where every process has its own.
       add_on_cpu: whether copying adds on the host.
-      network_topology: of hierarchical copies.
       group_size: devices in a group of two-level algorithms, 0 for those of a process.
-      share_memory: see `ReduceContext`.
-      communication_hint: see `ReduceContext`.
     """
 
     devices: tuple[str, ...]
@@ -292,10 +279,7 @@ class ReductionDevices:
         )
 
     def reducer(self, spec: AllReduceSpec, merge_scope: int = 1) -> Reducer:
-        """What sums the tensors of these devices.
-
-        Args:
-          merge_scope: consecutive tensors that share a name scope.
+        """The reducer of the tensors of these devices.
 
         Raises:
           FlagError: an algorithm cannot work with these devices; points into the spec.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,10 +18,11 @@ from cnnbench.lab.allreduce import table
 from cnnbench.lab.allreduce.plan import AllReducePlan, make_plan, unused_notices
 from cnnbench.machine import facts, repository
 from cnnbench.machine.checks import Condition, RunFlags, parse_quiet
+from cnnbench.machine.gpu import EMULATED_NOTICE
 from cnnbench.machine.watch import Watch
 from cnnbench.records.allreduce import AllReduceRecord, Copying, Point, RingDevices
 from cnnbench.records.codec import encode
-from cnnbench.records.parts import ErrorInfo
+from cnnbench.records.parts import EMULATED_GPU, Conditions, ErrorInfo, recorded_device
 from cnnbench.records.result_files import ResultFiles
 from cnnbench.records.tables import REDUCTIONS, allreduce_row
 from cnnbench.run.runtime import tensorflow as runtime
@@ -60,12 +61,7 @@ class AllReduceBench:
     """Measures the cases of its flags.
 
     Args:
-      params: every value checked by itself.
-      plan: of the flags; made from them if None.
       connection: to the other processes of a job; None for one process.
-
-    Raises:
-      FlagError: a parameter that cannot be used.
     """
 
     def __init__(
@@ -98,8 +94,7 @@ class AllReduceBench:
         self._environment: Mapping[str, Any] = {}
         self._subject = repository.of_work(params.as_dict())
         self._quiet = parse_quiet(params.quiet_conditions)
-        # From here on: the load by others is measured while TensorFlow is loaded.
-        self._watch = Watch(gpus=params.device != "cpu")
+        self._conditions: Callable[[], Conditions | None] = lambda: None
         self._copies: list[Copying] = []
         self._points: list[Point] = []
         self._peers: list[Point] = []
@@ -107,14 +102,14 @@ class AllReduceBench:
     def run(self) -> AllReduceRecord:
         """Measures everything, prints the table and keeps the files up to date.
 
-        Returns:
-          The record.
-
         Raises:
           UsageError: found only now, such as too few GPUs; no file is written.
           BenchmarkError: sums were wrong or a reduction failed; the files name them.
           KeyboardInterrupt: the files hold what was measured.
         """
+        # Its thread imports a module: a fork meanwhile would leave the lock of that import held.
+        self._watch = Watch(gpus=self.params.device != "cpu")
+        self._conditions = self._watch.record
         for notice in unused_notices(self.plan, self._explicit):
             self._messages.notice(notice)
         continued = self._results.prepare()
@@ -168,7 +163,6 @@ class AllReduceBench:
 
         Args:
           status: "ok", "failed" or "interrupted".
-          error: why it failed; None if it did not.
         """
         config = {**self.params.as_dict(), "sizes": [w.name for w in self.plan.workloads]}
         config["iters_per_step"] = self.plan.length.chain
@@ -186,7 +180,7 @@ class AllReduceBench:
             points=tuple(self._points),
             peers=tuple(self._peers),
             environment=self._environment,
-            conditions=self._watch.record(),
+            conditions=self._conditions(),
             subject=self._subject.labelled(labels_of(config)),
         )
 
@@ -216,7 +210,10 @@ class AllReduceBench:
         )
         self._warn(self._watch.before(self._environment, flags))
         job = devices.job
-        self._placement = RingDevices(device=devices.kind, devices=job.tower_devices)
+        device = recorded_device(devices.kind, self._environment)
+        if device == EMULATED_GPU:
+            self._messages.notice(EMULATED_NOTICE)
+        self._placement = RingDevices(device=device, devices=job.tower_devices)
         if job.client_per_worker and job.num_workers > 1:
             from cnnbench.variable_mgr.worker_group import WorkerGroup
 

@@ -52,9 +52,6 @@ class SizeBench:
 
     In every round each case is called once, and a memory copy beside them, in a random
     order, so that disturbances of the machine are shared by all.
-
-    Args:
-      workers: the processes of a job in which each has devices of its own; None elsewhere.
     """
 
     def __init__(

@@ -68,11 +68,7 @@ class RowFormat:
         ]
 
     def row(self, point: Point, share: float | None) -> str:
-        """One row.
-
-        Args:
-          share: of the memory-copy bound; None if unknown.
-        """
+        """One row."""
         return self._line(" ", [str(column.cell(point, share)) for column in self._columns])
 
     def _line(self, mark: str, cells: Sequence[str]) -> str:
@@ -146,11 +142,7 @@ def _case(point: Point) -> str:
 
 
 def implausible(point: Point, share: float | None) -> str | None:
-    """A warning about a time too short for a reduction; None for others.
-
-    Args:
-      share: of the memory-copy bound; None if unknown.
-    """
+    """A warning about a time too short for a reduction; None for others."""
     if share is None or share <= IMPLAUSIBLE_SHARE:
         return None
     return (
@@ -173,10 +165,6 @@ def _pieces(point: Point) -> int:
     return point.devices * point.tensors
 
 
-def _per_piece(point: Point) -> str:
-    return _fixed(point.build_seconds, 1, _pieces(point) * _MICRO)
-
-
 _P99 = _Column("p99", "(us)", 11, lambda p, s: _fixed(p.p99, 1, _MICRO))
 _MAX = _Column("max", "(us)", 11, lambda p, s: _fixed(p.longest, 1, _MICRO))
 
@@ -197,5 +185,7 @@ _BUILD = (
     _Column("operations", "", 10, lambda p, s: NONE if p.operations is None else p.operations),
     _Column("trace", "(s)", 8, lambda p, s: _fixed(p.trace_seconds, 3)),
     _Column("build", "(s)", 8, lambda p, s: _fixed(p.build_seconds, 3)),
-    _Column("build/piece", "(us)", 11, lambda p, s: _per_piece(p)),
+    _Column(
+        "build/piece", "(us)", 11, lambda p, s: _fixed(p.build_seconds, 1, _pieces(p) * _MICRO)
+    ),
 )

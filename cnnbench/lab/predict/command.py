@@ -26,10 +26,11 @@ from cnnbench.lab.predict.links import LARGEST_DOMAIN, parse_link
 from cnnbench.lab.predict.predict import fastest_by_size, predict
 from cnnbench.lab.predict.workload import TrainingStep, gradient_tensors
 from cnnbench.records.csv_table import CsvTable
+from cnnbench.records.load import load_run
 from cnnbench.records.outputs import Output
 from cnnbench.records.result_files import ResultFiles
 from cnnbench.variable_mgr.aggregation.spec import Packing
-from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, parse_all_reduce_spec
+from cnnbench.variable_mgr.all_reduce.spec import parse_all_reduce_spec
 from cnnbench.variable_mgr.sizes import DTYPE_BYTES
 
 _DEFAULT_MODEL = "resnet50"
@@ -45,13 +46,8 @@ def main(given: Mapping[str, Any]) -> int:
       given: values of the flags that were given, by name: of `PREDICT_FLAGS`, and those of
         ``cnnbench allreduce`` for what is sent and how, with one packing at most.
 
-    Returns:
-      The exit code.
-
     Raises:
       FlagError: names flag and value.
-      UsageError: no link.
-      BenchmarkError: a file could not be written.
     """
     params = PredictParams(**{s.name: given[s.name] for s in PREDICT_FLAGS if s.name in given})
     sent = params_of(given)
@@ -63,7 +59,8 @@ def main(given: Mapping[str, Any]) -> int:
     model = _model(params)
     if params.inter_link is None:
         _warn_of_domain(params.link, device_counts[-1])
-    specs = parse_specs(sent.all_reduce_spec) or _default_specs(model)
+    every = (*FORMULAS, *(_TWO_LEVELS if model.inter_link is not None else ()))
+    specs = parse_specs(sent.all_reduce_spec) or tuple(map(parse_all_reduce_spec, every))
     result = PredictionDocument(
         model=step.model,
         parameters=model,
@@ -93,7 +90,7 @@ def _warn_of_domain(link: str | None, devices: int) -> None:
 
 
 def parse_device_counts(text: str) -> tuple[int, ...]:
-    """Numbers of devices, rising, none twice.
+    """Numbers of devices in ascending order, without duplicates.
 
     Args:
       text: comma-separated; each a number, or ``FIRST..LAST`` for FIRST and its doubles up
@@ -170,8 +167,6 @@ def _recorded(path: str) -> tuple[float, int]:
     Raises:
       FlagError: no record, or one of several devices or without steps.
     """
-    from cnnbench.records.load import load_run
-
     try:
         record = load_run(path)
     except UsageError as error:
@@ -191,18 +186,13 @@ def _packing(sent: AllReduceParams) -> Packing:
     values = {
         "gradient_repacking": ",".join(map(str, sent.gradient_repacking)),
         "agg_small_grads_max_bytes": sent.agg_small_grads_max_bytes,
+        "gradient_bucket_bytes": sent.gradient_bucket_bytes,
         "wire_dtype": sent.wire_dtype,
     }
     for name, value in values.items():
         if "," in value:
             raise FlagError(name, value, "must be one value with --predict")
     return parse_packings(sent)[0]
-
-
-def _default_specs(model: Interconnect) -> tuple[AllReduceSpec, ...]:
-    """Every algorithm that can be predicted."""
-    texts = (*FORMULAS, *(_TWO_LEVELS if model.inter_link is not None else ()))
-    return tuple(map(parse_all_reduce_spec, texts))
 
 
 def _print(model: Interconnect, step: TrainingStep, result: PredictionDocument) -> None:

@@ -376,11 +376,6 @@ FORMULAS: dict[str, Formula] = {
 def traffic(name: str, tensor: Tensor, devices: int, shards: int = 1) -> tuple[float, float]:
     """Bytes sent by all devices together to reduce one tensor, one process per device.
 
-    Args:
-      name: of the algorithm, see `FORMULAS`.
-      devices: how many, at least two.
-      shards: the number after "#" in a spec.
-
     Returns:
       Messages, and their bytes. Those of `pscpu` are between the devices and CPUs that are no
       devices themselves, such as ps tasks.

@@ -46,14 +46,6 @@ class Interconnect:
 
         Args:
           tensors: of one device, before packing.
-          devices: at least 1.
-          packing: what is done before and undone after.
-
-        Returns:
-          Seconds; 0 on one device.
-
-        Raises:
-          NotPredictedError: an algorithm is not known, or has no meaning on these devices.
         """
         if devices == 1:
             return 0.0
@@ -63,14 +55,7 @@ class Interconnect:
     def phases(
         self, spec: AllReduceSpec, tensors: Sequence[Tensor], devices: int, packing: Packing
     ) -> Path:
-        """Phases on the busiest device, without launch.
-
-        Args:
-          spec, tensors, devices, packing: as of `seconds`.
-
-        Raises:
-          NotPredictedError: an algorithm is not known, or has no meaning on these devices.
-        """
+        """Phases on the busiest device, without launch."""
         phases: list[ReductionPhase] = []
         if packing.joins:
             # Joining copies; splitting gives views.
@@ -138,7 +123,8 @@ def _list_phases(
     instead: Path = ()
     waiting = -1.0
     for index, tensor in enumerate(tensors):
-        path = _faster(formula, tensor, layout, shards, near, far)
+        paths = [make(tensor, layout, shards) for make in (formula.path, *formula.or_paths)]
+        path = min(paths, key=lambda one: path_seconds(one, near, far))
         busy = path if formula.busy is None else formula.busy(tensor, layout, shards)
         loads[index % roots] = _add(loads[index % roots], busy)
         wait = path_seconds(path, near, far) - path_seconds(busy, near, far)
@@ -149,13 +135,6 @@ def _list_phases(
     if formula.busy is None:
         return load
     return [*_add(load, [phase.times(-1) for phase in instead]), *longest]
-
-
-def _faster(
-    formula: Formula, tensor: Tensor, layout: NodeLayout, shards: int, near: Link, far: Link
-) -> Path:
-    paths = [path(tensor, layout, shards) for path in (formula.path, *formula.or_paths)]
-    return min(paths, key=lambda path: path_seconds(path, near, far))
 
 
 def _add(load: list[ReductionPhase], path: Path) -> list[ReductionPhase]:

@@ -12,10 +12,11 @@ sources of all figures.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 from dataclasses import dataclass
 
+from cnnbench.base.text.messages import nearest
+from cnnbench.base.text.numbers import parse_number
 from cnnbench.errors import FlagError
 
 _GIGA = 1e9
@@ -140,8 +141,8 @@ def parse_link(flag: str, text: str) -> Link:
 
 def _find(flag: str, text: str, name: str) -> Link:
     if name not in PRESETS:
-        close = difflib.get_close_matches(name, PRESETS, n=1)
-        hint = f"did you mean {close[0]}? " if close else ""
+        close = nearest(name, PRESETS)
+        hint = f"did you mean {close}? " if close else ""
         raise FlagError(
             flag,
             text,
@@ -159,10 +160,10 @@ def _values(flag: str, text: str, parts: list[str]) -> dict[str, float]:
             reason = "is given twice" if key in values else f"must be {' or '.join(_KEYS)}=number"
             raise FlagError(flag, text, f"{part!r} {reason}")
         try:
-            value = float(number)
+            value = parse_number(number)
         except ValueError:
-            value = math.nan
-        if not math.isfinite(value) or value < 0 or (key == "bandwidth" and value == 0):
+            value = -1.0
+        if value < 0 or (key == "bandwidth" and value == 0):
             least = "above 0" if key == "bandwidth" else "of at least 0"
             raise FlagError(flag, text, f"{key} must be a finite number {least}, not {number!r}")
         values[key] = value

@@ -70,14 +70,7 @@ class ReductionPhase:
         return ReductionPhase(*(count * value for value in vars(self).values()))
 
     def seconds(self, near: Link, far: Link) -> float:
-        """Time of this phase.
-
-        Args:
-          near: link between devices of a node.
-
-        Returns:
-          Seconds.
-        """
+        """Time of this phase."""
         return (
             self.near_messages * near.alpha
             + self.far_messages * far.alpha
@@ -91,11 +84,7 @@ Path = Sequence[ReductionPhase]
 
 
 def path_seconds(path: Path, near: Link, far: Link) -> float:
-    """Seconds of phases that follow each other.
-
-    Args:
-      near, far: links within and between nodes.
-    """
+    """Seconds of phases that follow each other."""
     return sum(phase.seconds(near, far) for phase in path)
 
 
@@ -108,7 +97,6 @@ class Formula:
 
     Attributes:
       path: phases of one tensor, of (tensor, layout, shards).
-      source: paper or code the cost is from.
       cost: the cost of one large tensor in words, for all devices alike.
       busy: what one tensor occupies a device with, where that is less than the path.
       roots: over how many devices successive tensors take turns, of (layout, shards).

@@ -32,11 +32,7 @@ def draw(
     Args:
       path: an .svg, .png or .pdf file.
       specs: a curve each, of one colour and mark in both charts.
-      predictions: for the second chart.
       devices: of the first chart.
-
-    Raises:
-      BenchmarkError: the file could not be written.
     """
     from cnnbench.base.charts.draw import render
 

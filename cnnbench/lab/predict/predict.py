@@ -78,11 +78,7 @@ def predict(
     specs: Sequence[AllReduceSpec],
     device_counts: Sequence[int],
 ) -> list[Prediction]:
-    """All specs on all numbers of devices, device counts outermost.
-
-    Args:
-      device_counts: each at least 1.
-    """
+    """All specs on all numbers of devices, device counts outermost."""
     return [_predict(model, step, spec, devices) for devices in device_counts for spec in specs]
 
 
@@ -103,7 +99,6 @@ def fastest_by_size(
     Args:
       specs: the candidates; of equals, the first wins. A spec counts as the fastest until
         another one is faster by 1 %.
-      devices: at least 2.
 
     Returns:
       Rising ranges; none if no spec can be predicted.

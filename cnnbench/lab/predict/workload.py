@@ -39,7 +39,6 @@ class Tensor:
     """A tensor as sent.
 
     Attributes:
-      elements: how many.
       itemsize: bytes of one.
     """
 
@@ -63,10 +62,8 @@ class TrainingStep:
     """Computation and gradients of a device in a step.
 
     Attributes:
-      model: name of the model.
       tensors: its gradients, before packing.
       packing: of the gradients.
-      dtype: of the gradients.
       step_seconds: of a step on one device, None if unknown.
       batch_size: images per device and step.
     """

@@ -34,6 +34,8 @@ def table(roofline: Roofline, title: str, most: int) -> str:
     for row in _sums(roofline):
         cells.append([row.kind or "all operations", row.direction, *_numbers(row)])
     lines += ["", *fitted(cells, (0, 1), [cells[0].index(name) for name in _SPARE]), ""]
+    if roofline.remark:
+        lines += wrapped(roofline.remark)
     lines += wrapped(_adds_up(roofline))
     return "\n".join(lines)
 

@@ -13,7 +13,7 @@ from cnnbench.base.text.progress import Messages, Progress
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags import Params
 from cnnbench.models.declare import Flops
-from cnnbench.records.roofline import Machine, Roofline, RooflineRow
+from cnnbench.records.roofline import Machine, Roofline, RooflineRow, in_order
 from cnnbench.records.step_profile import Part
 from cnnbench.run.driver.benchmark_cnn import BenchmarkCNN
 from cnnbench.run.driver.plan import COMPUTE_DTYPES, Plan
@@ -37,11 +37,7 @@ def rows_of(
 
     Args:
       steps: seconds of operations by name and type, of each profiled step.
-      work: of an operation by name and type.
       flops: of all devices in a step, by layer.
-
-    Returns:
-      Rows of mean times, ordered as `Roofline` has them.
     """
     seconds: defaultdict[Part, float] = defaultdict(float)
     moved: defaultdict[Part, int] = defaultdict(int)
@@ -61,11 +57,7 @@ def rows_of(
         )
         for part, time in seconds.items()
     ]
-    return tuple(
-        sorted(
-            rows, key=lambda row: (-row.winnable_seconds, -row.seconds, row.layer, row.direction)
-        )
-    )
+    return in_order(rows)
 
 
 class RooflineRun:
@@ -73,10 +65,6 @@ class RooflineRun:
 
     Args:
       params: of the run; as many of its last warm-up steps as it has timed steps are profiled.
-      command, explicit_flags, messages, progress: see `BenchmarkCNN`.
-
-    Raises:
-      FlagError: a parameter that cannot be used.
     """
 
     def __init__(
@@ -104,7 +92,6 @@ class RooflineRun:
 
         Raises:
           UsageError: found only now, such as too few GPUs.
-          BenchmarkError: the run failed, or the peak of a GPU is not known.
         """
         record = self.benchmark.run()
         machine = self._machine(record)
@@ -134,13 +121,13 @@ class RooflineRun:
         assert placement is not None
         dtype = COMPUTE_DTYPES[params.precision]
         devices = placement.devices
-        peak = peak_flops.peak(placement.device, devices, dtype, params.peak_flops)
+        peak = peak_flops.peak(placement.kind, devices, dtype, params.peak_flops)
         if peak is None:
             raise BenchmarkError(
                 f"the peak of the device in {dtype} is not known; give it by --peak_flops"
             )
-        copied = copy_rate.measured(placement.device, devices[0])
-        parts = len(devices) if placement.device == "gpu" else 1
+        copied = copy_rate.measured(placement.kind, devices[0])
+        parts = len(devices) if placement.kind == "gpu" else 1
         rate = parts * copied.bytes_per_sec
         return Machine(peak.flops_per_sec, rate, peak.source, copied.source)
 

@@ -23,15 +23,11 @@ def connect(
 
     Args:
       job: this process is its chief, and TensorFlow is configured.
-      timeout: seconds to wait for the servers.
       tell: prints a line about who is missing.
       by: what connects TensorFlow, where a strategy does that itself.
 
     Returns:
       The job, with the kind of devices that the workers have where this process has none.
-
-    Raises:
-      BenchmarkError: a task is missing, or lacks devices.
     """
     import tensorflow as tf
 

@@ -8,7 +8,7 @@ processes with different flags. Here every process listens on its own address, c
 and continues when it has reached and has been reached by every one. So each pair of addresses is
 known to work in both directions, whatever the order of starts, and the port is free again when
 `meet` returns: TensorFlow's server takes it. The connections with the chief stay open for
-`cnnbench.run.cluster.watchdog`.
+`cnnbench.run.cluster.watchdog`. A process that gives up tells the others, also those still to come.
 
 A call is three lines, each a JSON object of at most `LONGEST_LINE` bytes: who calls, with its
 facts; who answers, with its own; and that the answer has arrived. Nothing is authenticated, and
@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 
 from cnnbench.base.jobs import loop
 from cnnbench.base.jobs.job import Job, Task, host_and_port
-from cnnbench.base.jobs.ports import unbound
+from cnnbench.base.jobs.ports import claim, unbound
 from cnnbench.base.text.escape import one_line
 from cnnbench.errors import BenchmarkError
 from cnnbench.machine.host import Host
@@ -51,13 +51,13 @@ class Met:
     """Connections that stay open after the handshake.
 
     Attributes:
-      port: keeps the port from other programs until TensorFlow's server listens on it; it does not
-        listen itself.
+      port: keeps the port from other programs, and from another process with the same task, until
+        TensorFlow's server listens on it; it does not listen itself.
       lines: a connection with each other task at the chief, with the chief at the others.
       local: PIDs of the other processes that run on this machine.
     """
 
-    port: socket.socket
+    port: contextlib.ExitStack
     lines: Mapping[Task, socket.socket]
     local: Collection[int] = ()
 
@@ -68,7 +68,6 @@ def meet(job: Job, facts: Mapping[str, str], timeout: float, tell: Callable[[str
     Args:
       facts: what all must agree on, as texts: versions, and flags under their names with two
         dashes. The addresses of the job are added.
-      timeout: seconds to wait for the others.
       tell: prints a line about missing tasks, called every few seconds.
 
     Raises:
@@ -86,8 +85,6 @@ class _Card:
 
     Attributes:
       task, nonce: whose card it is.
-      facts: what all must agree on.
-      failed: why the process has given up; None if it has not.
       pid, namespace: its PID, and where that is valid, see `pid_namespace`.
     """
 
@@ -145,14 +142,17 @@ class _Meeting:
         self._called_by: dict[Task, str] = {}
         self._trouble: dict[Task, str] = {}
         self._lines: dict[Task, socket.socket] = {}
+        self._came: set[Task] = set()
+        self._told = False  # by another process that has given up, which tells everybody itself
         self._visits = 0
 
     async def run(self, timeout: float) -> Met:
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        until = time.monotonic() + timeout
         try:
             listener, reserved = await self._listen()
         except BenchmarkError as error:
-            await self._say_goodbye(str(error))
+            await self._say_goodbye(str(error), until)
             raise
         server = await asyncio.start_server(self._visited, sock=listener, limit=LONGEST_LINE)
         work = [asyncio.create_task(self._reach(peer)) for peer in self._job.peers]
@@ -168,18 +168,20 @@ class _Meeting:
             reserved.close()
             for line in self._lines.values():
                 line.close()
-            await self._say_goodbye(str(error))
+            await self._say_goodbye(str(error), until)
             raise
         finally:
             for task in work:
                 task.cancel()
             server.close()
-        return Met(reserved, self._lines, self._local())
+        here, cards = self._own.namespace, self._reached.values()
+        local = frozenset(c.pid for c in cards if here is not None and c.namespace == here)
+        return Met(reserved, self._lines, local)
 
     # The own port.
 
-    async def _listen(self) -> tuple[socket.socket, socket.socket]:
-        """A listening socket on the own port, and a silent one that keeps the port reserved."""
+    async def _listen(self) -> tuple[socket.socket, contextlib.ExitStack]:
+        """A listening socket on the own port, and what keeps the port without listening."""
         deadline = time.monotonic() + _PORT_SECONDS
         while True:
             try:
@@ -211,7 +213,9 @@ class _Meeting:
         card = _Card.read(await reader.readline())
         if card is None or card.nonce == self._own.nonce:
             return
+        self._note(card)
         if card.failed is not None:
+            self._told = self._told or not self._over.done()
             self._fail(f"{card.task} gave up: {card.failed}")
             return
         writer.write(self._own.line())
@@ -250,6 +254,7 @@ class _Meeting:
             return (error.strerror or str(error)).lower()
         if card is None:
             return "another program answers there"
+        self._note(card)
         if not self._agrees(card):
             return "disagrees"
         if card.task != str(peer):
@@ -278,15 +283,37 @@ class _Meeting:
             self._lines[peer].close()
         self._lines[peer] = writer.get_extra_info("socket").dup()
 
-    async def _say_goodbye(self, reason: str) -> None:
-        """Tells the other processes that this one has given up."""
+    async def _say_goodbye(self, reason: str, until: float) -> None:
+        """Tells the other processes that this one has given up, and until then those to come."""
         card = replace(self._own, facts={}, failed=reason)
-        calls = (self._exchange(peer, card) for peer in self._job.peers)
-        with contextlib.suppress(asyncio.TimeoutError):
-            both = asyncio.gather(*calls, return_exceptions=True)
-            await asyncio.wait_for(both, _FAREWELL_SECONDS)
+
+        async def tell(peer: Task) -> None:
+            while True:
+                try:
+                    await asyncio.wait_for(self._exchange(peer, card), _CALL_SECONDS)
+                    return
+                except (OSError, ValueError, asyncio.TimeoutError):
+                    if peer in self._came:
+                        return  # it has ended, or says itself what is wrong
+                await asyncio.sleep(loop.RETRY_SECONDS)
+
+        async def tell_all() -> None:
+            await asyncio.gather(*map(tell, self._job.peers))
+
+        telling = asyncio.create_task(tell_all())
+        await asyncio.wait([telling], timeout=_FAREWELL_SECONDS)
+        left = until - time.monotonic()
+        if not (telling.done() or self._told) and left > 0:
+            absent = [self._named(peer) for peer in self._job.peers if peer not in self._came]
+            self._tell(f"{reason}; waiting for {_listed(absent)} to tell it, too")
+            await asyncio.wait([telling], timeout=left)
+        telling.cancel()
 
     # What is known.
+
+    def _note(self, card: _Card) -> None:
+        if card.task in self._by_name:
+            self._came.add(self._by_name[card.task])
 
     def _agrees(self, card: _Card) -> bool:
         found = _differences(self._own, card)
@@ -300,12 +327,6 @@ class _Meeting:
     def _check_arrivals(self) -> None:
         if all(map(self._has_arrived, self._job.peers)) and not self._over.done():
             self._over.set_result(None)
-
-    def _local(self) -> frozenset[int]:
-        """PIDs of the other processes that run on this machine."""
-        here = self._own.namespace
-        cards = self._reached.values()
-        return frozenset(c.pid for c in cards if here is not None and c.namespace == here)
 
     def _fail(self, message: str) -> None:
         if not self._over.done():
@@ -331,21 +352,23 @@ class _Meeting:
         return self._job.address(task)
 
 
-def _bind(address: str) -> tuple[socket.socket, socket.socket]:
-    """A listening socket and a silent one on the port of an address, on every interface.
+def _bind(address: str) -> tuple[socket.socket, contextlib.ExitStack]:
+    """A listening socket, and what else keeps the port of an address, on every interface.
 
-    TensorFlow's server ignores the host of its own address likewise. That both set
-    SO_REUSEADDR lets the server share the port with the silent one.
+    TensorFlow's server ignores the host of its own address likewise. That all sockets set
+    SO_REUSEADDR lets the server share the port with the one that does not listen.
     """
     _, port = host_and_port(address)
     with contextlib.ExitStack() as stack:
-        pair = [stack.enter_context(unbound()) for _ in range(2)]
+        reserved = stack.enter_context(contextlib.ExitStack())
+        reserved.enter_context(claim(port))
+        pair = reserved.enter_context(unbound()), stack.enter_context(unbound())
         for one in pair:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             one.bind(("", port))
-        pair[0].listen(128)
+        pair[1].listen(128)
         stack.pop_all()
-    return pair[0], pair[1]
+    return pair[1], reserved
 
 
 def _differences(own: _Card, other: _Card) -> list[str]:

@@ -35,19 +35,7 @@ def serve(
     TensorFlow is loaded; nothing is printed on standard output.
 
     Args:
-      job: this process is one of its tasks, and not the chief.
-      facts: see `handshake.meet`.
-      timeout: seconds to wait for the other processes.
       tell: prints a line about the state of the process.
-      lost: see `Watchdog`; called before the process ends because another has.
-      spares, stall_timeout: see `Watchdog`.
-
-    Returns:
-      How the run ended.
-
-    Raises:
-      BenchmarkError: another process is missing or disagrees, or the port is in use.
-      FlagError: there are fewer devices than requested.
     """
     met = meet(job, facts, timeout, tell)
     patience = max(timeout, PATIENCE)
@@ -66,19 +54,12 @@ def serve(
         raise
     watchdog.end(found)
     if found.code == 0:
-        _outlast_chief(job)
+        # TensorFlow fails the chief's operations on the others while one process is gone.
+        until = time.monotonic() + _LINGER_SECONDS
+        while time.monotonic() < until and probe(job.address(job.chief), 1.0) == OK:
+            time.sleep(_POLL_SECONDS)
     del server
     return found
-
-
-def _outlast_chief(job: Job) -> None:
-    """Waits until the chief has told all others and ended, or for a limited time.
-
-    TensorFlow fails the chief's operations on the others while one process is gone.
-    """
-    until = time.monotonic() + _LINGER_SECONDS
-    while time.monotonic() < until and probe(job.address(job.chief), 1.0) == OK:
-        time.sleep(_POLL_SECONDS)
 
 
 def settings_of(job: Job, settings: runtime.Settings) -> runtime.Settings:

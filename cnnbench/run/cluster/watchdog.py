@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from cnnbench.base.interrupts import LONGEST_WAIT_SECONDS
 from cnnbench.base.jobs.job import Job, Task
 from cnnbench.base.jobs.probe import listed, named, not_ok, probe
 from cnnbench.base.text.escape import one_line
@@ -53,9 +54,8 @@ class _Peer:
 
     Attributes:
       line: None once it has closed.
-      heard: when the last message came, in seconds.
       up: whether its server answers since a message has said so.
-      ended: whether it has said that it ends.
+      failed: why it ends, if it has said that.
       standing: of its loop; None of one that has none, or has said nothing yet.
     """
 
@@ -63,6 +63,7 @@ class _Peer:
     heard: float
     up: bool = False
     ended: bool = False
+    failed: str = ""
     standing: Standing | None = None
     received: bytes = b""
     unsent: bytes = b""
@@ -110,8 +111,6 @@ class Watchdog:
           lost: called once, in a thread of the watchdog, with a message that names the task,
             while the main thread may be stuck in TensorFlow: writes the record and prints. It
             has ten seconds.
-          patience: seconds for a task to start its server.
-          period: seconds between two messages of a task.
           silence: seconds without a message that make a task suspect.
           timeout: seconds for an answer of a suspect.
           misses: how many in a row make a loss.
@@ -120,9 +119,6 @@ class Watchdog:
           spares: whether the job continues without a task in a state named by `probe`; its loss
             is then only noted in `gone`.
           look: see `StallDetector`; None for a process without a loop of its own.
-          stall_timeout: seconds, see `StallDetector`.
-          clock: seconds, monotonic.
-          ask: see `probe`.
         """
         self._job = job
         self._lost = lost
@@ -148,11 +144,7 @@ class Watchdog:
         self._ending: Ending | None = None
 
     def start(self, lines: Mapping[Task, socket.socket] | None = None) -> None:
-        """Starts the thread.
-
-        Args:
-          lines: the connections with the other tasks, see `handshake.meet`.
-        """
+        """Starts the thread."""
         self.open(lines or {})
         threading.Thread(target=self._run, name="watchdog", daemon=True).start()
 
@@ -165,16 +157,30 @@ class Watchdog:
             self._selector.register(line, selectors.EVENT_READ, task)
 
     def up(self, *, all_others: bool = False) -> None:
-        """Notes that TensorFlow's server of this process answers.
+        """Records and announces that TensorFlow's server of this process answers.
 
         Args:
           all_others: whether those of all others do. One that stops before it has said so itself
             is a loss then, and is not waited for as one that still loads TensorFlow.
         """
         self._up = True
-        if all_others:
-            for peer in self._peers.values():
-                peer.up = True
+        for peer in self._peers.values():
+            peer.up = peer.up or all_others
+            self._send(peer, {"up": True, "standing": self._own})
+
+    def up_together(self) -> None:
+        """`up` for workers whose servers start at the same time; returns when all others can, too.
+
+        From then on no Python runs here until the servers of all have started, so that the loss of
+        one that is not that far would not be noticed.
+        """
+        if not self._job.is_chief:
+            self.up()
+        with self._changed:
+            while not all(peer.up for peer in self._peers.values()):
+                self._changed.wait(LONGEST_WAIT_SECONDS)
+        if self._job.is_chief:
+            self.up()
 
     def wait(self) -> Ending:
         """Waits until the chief announces the end of the run."""
@@ -183,20 +189,40 @@ class Watchdog:
         assert self._ending is not None
         return self._ending
 
-    def end(self, how: Ending | None, seconds: float = 0.0) -> None:
+    def end(self, how: Ending | None, seconds: float = 0.0, failed: str = "") -> None:
         """Announces the end of this process's part; from now on other processes may end.
 
         Args:
           how: sent to the others; with None they treat the end of this process as a loss.
-          seconds: to wait for the others to say that they end, too.
+          seconds: to wait for the others to say that they end or fail, too.
+          failed: why this process is lost to the others; they name it once its server is gone.
         """
         self._stopped.set()
         if how is None:
+            for peer in self._peers.values():
+                self._send(peer, {"failed": one_line(failed)} if failed else None)
+            # Others may still wait for the end of the step in which all of them fail.
+            with self._changed:
+                self._changed.wait_for(self._all_failed, seconds)
             return
         for peer in self._peers.values():
             self._send(peer, {"end": how})
         with self._changed:
             self._changed.wait_for(self._all_ended, seconds)
+
+    def _all_failed(self) -> bool:
+        return all(peer.failed or peer.ended or peer.line is None for peer in self._peers.values())
+
+    def failed(self, seconds: float) -> dict[Task, str]:
+        """Tasks that have said why they fail, for which this waits so long."""
+        with self._changed:
+            self._changed.wait_for(lambda: any(p.failed for p in self._peers.values()), seconds)
+        return {task: peer.failed for task, peer in self._peers.items() if peer.failed}
+
+    def with_reasons(self, states: Mapping[Task, str]) -> dict[Task, str]:
+        """States of lost tasks, with the reasons that they have given for their ends."""
+        given = {task: peer.failed for task, peer in self._peers.items() if peer.failed}
+        return {task: given.get(task, state) for task, state in states.items()}
 
     def stood_still(self) -> float:
         """Seconds for which this process was stopped within the last half minute; else 0.
@@ -299,6 +325,10 @@ class Watchdog:
     def _take(self, task: Task, peer: _Peer, message: dict[str, Any]) -> None:
         if "lost" in message:
             self._report(str(message["lost"]))
+        elif "failed" in message:
+            with self._changed:
+                peer.failed = one_line(str(message["failed"]))
+                self._changed.notify_all()
         elif "end" in message:
             code, reason = message["end"]
             with self._changed:
@@ -307,7 +337,9 @@ class Watchdog:
                     self._ending = Ending(int(code), str(reason))
                 self._changed.notify_all()
         else:
-            peer.up = peer.up or bool(message["up"])
+            with self._changed:
+                peer.up = peer.up or bool(message["up"])
+                self._changed.notify_all()
             standing = message["standing"]
             peer.standing = None if standing is None else Standing.read(standing)
 
@@ -344,6 +376,8 @@ class Watchdog:
         for task in [task for task, state in lost.items() if self._spares(task, state)]:
             self.gone[task] = one_line(f"{self._job.address(task)}: {lost.pop(task)}")
         if any(task in suspects for task in lost):
+            lost = self.with_reasons(lost)
+            self.gone |= lost
             self._report(f"lost {listed(self._job, lost)}")
         late = tuple(task for task, peer in watched.items() if peer.line and not peer.up)
         if late and now - self._begun >= self._patience:

@@ -7,6 +7,7 @@ TensorFlow parts built (build.py), runs the scenario the parameters ask for
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -29,15 +30,16 @@ from cnnbench.flags.cluster import with_exchanged_addresses, with_job_from_env, 
 from cnnbench.machine import facts as environment
 from cnnbench.machine import repository
 from cnnbench.machine.checks import Condition, parse_quiet
-from cnnbench.machine.gpu import gpu_memory
+from cnnbench.machine.gpu import EMULATED_NOTICE, gpu_memory
 from cnnbench.machine.memory import main_memory
 from cnnbench.machine.watch import Watch
 from cnnbench.records.files import write_text
 from cnnbench.records.measurements import Measurements
+from cnnbench.records.parts import EMULATED_GPU
 from cnnbench.records.result_files import ResultFiles
 from cnnbench.records.run import RunRecord
 from cnnbench.records.tables import RUNS, run_row
-from cnnbench.run.driver import memory
+from cnnbench.run.driver import checkpoint_folder, memory, outputs
 from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.describe import describe, describe_built, header, run_flags
 from cnnbench.run.driver.membership import Membership
@@ -53,7 +55,6 @@ from cnnbench.run.driver.notices import (
 )
 from cnnbench.run.driver.plan import COMPUTE_DTYPES, Plan, make_plan
 from cnnbench.run.driver.target import target_notice
-from cnnbench.run.observe import outputs
 from cnnbench.run.runtime import early_import, peak_flops
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.runtime.activity import Activity, Doing, Standing
@@ -69,6 +70,10 @@ if TYPE_CHECKING:
     from cnnbench.run.driver.probes import Looks, Probe
     from cnnbench.run.driver.step_profile import StepProfiler
     from cnnbench.variable_mgr.worker_group import WorkerGroup
+
+
+# What TensorFlow says where a tensor finds no room on the device that it is copied to.
+_NO_ROOM = "Dst tensor is not initialized"
 
 
 class BenchmarkCNN:
@@ -104,6 +109,7 @@ class BenchmarkCNN:
         if self.plan.job.serves:
             task = self.plan.job.task
             raise FlagError("job_name", task.job, f"{task} serves; start it as a command, cnnbench")
+        self._check_steps_left()
         self.record: RunRecord | None = None
         self._looks = looks
         self._settings = runtime.Settings.of(params)
@@ -121,8 +127,10 @@ class BenchmarkCNN:
         self._watch: Watch | None = None
         self._turns = Turns()
         self._activity = Activity()
+        job = self.plan.job
+        facts = self.plan.agreed(params) if job.in_cluster else {}
         self._membership = Membership(
-            self.plan.job, params, tell, self._lost_another, look=self._standing
+            job, params, tell, self._lost_another, facts, look=self._standing
         )
         self._sources: list[InputSource] = []
         config = self.plan.resolved(params)
@@ -153,47 +161,43 @@ class BenchmarkCNN:
           BenchmarkError: the run failed; the record holds what was measured.
           KeyboardInterrupt: likewise.
         """
-        notice = self._files.prepare(outputs.files(self.params))
-        if notice is not None:
-            self._messages.notice(notice)
-        outputs.prepare_folders(self.params)
-        folder = self.params.train_dir
-        if folder is None or not self.plan.trains:
-            return self._run_to_its_end()
-        with outputs.hold_train_dir(folder, self._messages.warning):
-            return self._run_to_its_end()
-
-    def _run_to_its_end(self) -> RunRecord:
-        try:
-            with restored():
-                total = self._run()
-        except UsageError as error:
-            self._membership.end(ExitCode.FAILED, str(error))
-            raise
-        except KeyboardInterrupt:
-            self._membership.end(ExitCode.INTERRUPTED, "interrupted")
-            self._end("interrupted")
-            raise
-        except Exception as error:
-            own = self._membership.failure(error)
-            failure = own or _as_benchmark_error(error, self.params.xla_cache_dir)
-            self._membership.end(ExitCode.FAILED, str(failure or error))
-            self._end("failed", failure or error)
-            if failure is None or failure is error:
+        with outputs.held(self.params, self._files, self._messages):
+            try:
+                with restored():
+                    total = self._run()
+            except UsageError as error:
+                self._membership.end(ExitCode.FAILED, str(error))
                 raise
-            raise failure from error
-        self._membership.end(ExitCode.OK)
-        record = self._end("ok")
-        for line in (*summary_lines(record.summary()), *input_lines(record)):
-            self._messages.notice(line)
-        self._judge_figures(record)
-        # The last line of a successful run, printed after its results are written.
-        if total is not None:
-            self._console.footer(total)
-        return record
+            except KeyboardInterrupt:
+                self._membership.end(ExitCode.INTERRUPTED, "interrupted")
+                self._end("interrupted")
+                raise
+            except Exception as error:
+                own = self._membership.failure(error)
+                failure = own or _as_benchmark_error(error, self.params)
+                self._membership.end(ExitCode.FAILED, str(failure or error))
+                self._end("failed", failure or error)
+                if failure is None or failure is error:
+                    raise
+                raise failure from error
+            self._membership.end(ExitCode.OK)
+            record = self._end("ok")
+            for line in (*summary_lines(record.summary()), *input_lines(record)):
+                self._messages.notice(line)
+            self._judge_figures(record)
+            # The last line of a successful run, printed after its results are written.
+            if total is not None:
+                self._console.footer(total)
+            return record
+
+    def share(self) -> None:
+        """Lets this process know what one that it forks afterwards measures, for `lost`."""
+        if not self.plan.asynchronous:  # whose steps are not known by their times alone
+            self._measurements.share()
 
     def lost(self, error: BenchmarkError) -> None:
         """Writes the record of a run whose process ended without writing one."""
+        self._measurements.recall()
         if self._files.holds(self._measurements.run_id) is None:
             self._end("failed", error)
 
@@ -205,10 +209,10 @@ class BenchmarkCNN:
           BenchmarkError: TensorFlow cannot be loaded.
         """
         devices = self._start()
-        from cnnbench.run.driver.build import assemble
+        from cnnbench.run.driver.build import Assembly
 
         start = time.perf_counter()
-        built = assemble(self.params, self.plan, devices, self._console)
+        built = Assembly(self.params, self.plan, devices).build(self._console)
         self._workers = built.manager.workers
         self._measurements.build_seconds = time.perf_counter() - start
         self._sources = list(built.sources)
@@ -239,6 +243,8 @@ class BenchmarkCNN:
             self._messages.notice(notice)
         if self.params.device != "cpu":
             self._check_memory(devices.kind)
+        if devices.kind == "cpu" and self.params.data_format == "NCHW":
+            runtime.check_channels_first(COMPUTE_DTYPES[self.params.precision])
         self._warn_of_gaps()
         target = target_notice(self.params, self.plan.target)
         if target is not None:
@@ -259,7 +265,11 @@ class BenchmarkCNN:
         # Before the run, whose own load would be included afterwards.
         self._measurements.environment = environment.collect()
         describe(self._measurements, params=self.params, plan=self.plan, devices=devices)
-        self._console.header(header(self.params, self.plan, devices, tf.__version__))
+        assert self._measurements.placement is not None
+        device = self._measurements.placement.device
+        if device == EMULATED_GPU:
+            self._messages.notice(EMULATED_NOTICE)
+        self._console.header(header(self.params, self.plan, devices, tf.__version__, device))
         reset_peak_memory(devices.kind)
         return devices
 
@@ -272,7 +282,7 @@ class BenchmarkCNN:
 
         run = self._begin(built.devices)
         try:
-            total = scenarios.train_or_evaluate(run, built)
+            total = (scenarios.evaluate if self.params.eval else scenarios.train)(run, built)
             self._note_peak_memory()
             if self._files.wanted:
                 scenarios.measure_input_alone(run, built)
@@ -288,10 +298,10 @@ class BenchmarkCNN:
         """Runs the input pipeline alone."""
         devices = self._start()
         from cnnbench.run.driver import scenarios
-        from cnnbench.run.driver.inputs import make_inputs
+        from cnnbench.run.driver.build import Assembly
 
         start = time.perf_counter()
-        with make_inputs(self.params, self.plan, devices, "train") as inputs:
+        with Assembly(self.params, self.plan, devices).inputs("train") as inputs:
             self._measurements.build_seconds = time.perf_counter() - start
             self._sources = [inputs]
             return scenarios.measure_input(self._begin(devices), inputs)
@@ -304,6 +314,7 @@ class BenchmarkCNN:
         flags = run_flags(self.params, self.plan, devices)
         self._warn(self._watch.before(self._measurements.environment, flags))
         self._turns.wait()  # until the others have started
+        self._measurements.publish()
         return ScenarioContext(
             self.params,
             self.plan,
@@ -327,6 +338,15 @@ class BenchmarkCNN:
     def _waited_for_input(self) -> float:
         return sum(source.wait_seconds for source in self._sources)
 
+    def _check_steps_left(self) -> None:
+        """Refuses a training that its checkpoint has gone beyond, before TensorFlow is loaded."""
+        folder = self.params.train_dir
+        if folder is not None and self.plan.trains and self.plan.job.is_chief:
+            with contextlib.suppress(BenchmarkError):  # of a folder that cannot be restored
+                path = checkpoint_folder.latest(folder)
+                if path is not None:
+                    self.plan.check_steps_left(folder, int(path.rpartition("-")[2]))
+
     def _check_memory(self, kind: str) -> None:
         """Refuses a run that cannot fit into memory; warns of one that may not.
 
@@ -338,7 +358,8 @@ class BenchmarkCNN:
         """
         needed = memory.estimate(self.params, self.plan, kind)
         self._measurements.note(estimated_memory_bytes=needed.total)
-        there = main_memory() if kind == "cpu" else gpu_memory()
+        of_gpus = self.params.gpu_indices, self.params.num_gpus
+        there = main_memory() if kind == "cpu" else gpu_memory(*of_gpus)
         if there is not None:
             warning = memory.check(needed, there, self.params, refuse=kind == "cpu")
             if warning is not None:
@@ -422,6 +443,12 @@ class BenchmarkCNN:
 
     def _lost_another(self, message: str) -> None:
         """Writes the record before the watchdog ends this process; runs in its thread."""
+        placement = self._measurements.placement
+        if not self.plan.job.in_cluster and placement is not None and placement.kind == "gpu":
+            # This run is stuck itself.
+            from cnnbench.run.runtime.responding import silent_gpus
+
+            message = "; ".join([message, *(f"{gpu} does not respond" for gpu in silent_gpus())])
         error = BenchmarkError(message)
         self._end("failed", error)
         self._tell_error(message)
@@ -429,13 +456,17 @@ class BenchmarkCNN:
     def _note_peak_memory(self) -> None:
         """Notes peak memory once, before later measurements allocate memory of their own."""
         measurements = self._measurements
+        if self._watch is None:
+            return  # nothing ran in this process
         if measurements.placement is not None and measurements.measured.peak_memory_bytes is None:
-            measurements.note(peak_memory_bytes=peak_memory(measurements.placement.device))
+            measurements.note(peak_memory_bytes=peak_memory(measurements.placement.kind))
 
     def _end(self, status: str, error: BaseException | None = None) -> RunRecord:
         measurements = self._measurements
         self._note_peak_memory()
         conditions = self._look_back()
+        if status == "failed":
+            measurements.lost_workers += self._membership.gone().keys()
         measurements.skipped_records = skipped_records(self._sources)
         self.record = record = measurements.record(status, error)
         if status == "ok":
@@ -463,7 +494,7 @@ class BenchmarkCNN:
             write_text("profile_json", path, self._profiler.profile(record).to_json())
 
 
-def _as_benchmark_error(error: Exception, xla_cache_dir: str | None) -> BenchmarkError | None:
+def _as_benchmark_error(error: Exception, params: Params) -> BenchmarkError | None:
     """One line for failures of TensorFlow and the machine; None for a defect of cnnbench."""
     if isinstance(error, BenchmarkError):
         return error
@@ -475,14 +506,16 @@ def _as_benchmark_error(error: Exception, xla_cache_dir: str | None) -> Benchmar
     tf: Any = sys.modules.get("tensorflow")
     if not hasattr(tf, "errors"):
         return None  # it could not be loaded
-    if isinstance(error, tf.errors.ResourceExhaustedError):
-        return OutOfMemoryError(
-            f"out of memory: lower --batch_size (it counts per device); {first_line(error)}"
-        )
+    reason = first_line(error)
+    if isinstance(error, tf.errors.ResourceExhaustedError) or _NO_ROOM in reason:
+        flags = "--batch_size"
+        if params.eval_batch_size:
+            flags += " or --eval_batch_size"
+        return OutOfMemoryError(f"out of memory: lower {flags} (counted per device); {reason}")
     torn = (tf.errors.OutOfRangeError, tf.errors.DataLossError)
-    if xla_cache_dir and isinstance(error, torn):
-        reason = f"a file there cannot be read, remove it: {first_line(error)}"
-        return BenchmarkError(f"--xla_cache_dir={xla_cache_dir}: {reason}")
+    if params.xla_cache_dir and isinstance(error, torn):
+        reason = f"a file there cannot be read, remove it: {reason}"
+        return BenchmarkError(f"--xla_cache_dir={params.xla_cache_dir}: {reason}")
     if isinstance(error, tf.errors.OpError):
-        return BenchmarkError(f"TensorFlow: {type(error).__name__}: {first_line(error)}")
+        return BenchmarkError(f"TensorFlow: {type(error).__name__}: {reason}")
     return None

@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
-from cnnbench.data import InputSource
+from cnnbench.base.jobs.job import Task
+from cnnbench.data import InputSource, InputSpec, make_input
 from cnnbench.data.coordinated import WORKER_HOST, CoordinatedInput
+from cnnbench.data.distributed import InputDistribution
 from cnnbench.data.joined import JoinedInput
 from cnnbench.data.source import TowerBatch
 from cnnbench.data.synthetic import synthetic_rows
 from cnnbench.flags import Params
+from cnnbench.flags.optimizers import OPTIMIZERS
 from cnnbench.run.driver.checkpoints import Checkpoints
 from cnnbench.run.driver.console import Console, Phase
 from cnnbench.run.driver.evaluation import Evaluator
 from cnnbench.run.driver.export import Exporter
 from cnnbench.run.driver.host_metrics import HostMetrics, Immediate, InProcess
-from cnnbench.run.driver.inputs import make_inputs, towers_of, worker_input
 from cnnbench.run.driver.plan import COMPUTE_DTYPES, Plan, initial_loss_scale
+from cnnbench.run.driver.training_step import LaunchableStep, WorkerStep
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.step.coordinated import CoordinatedStep, UpdateSlot
 from cnnbench.run.step.loss_scale import AutoLossScale, LossScale, StaticLossScale
-from cnnbench.run.step.optimizers import Optimizer, make_optimizer
+from cnnbench.run.step.optimizers import Optimizer
 from cnnbench.run.step.tower import StepConfig
 from cnnbench.run.step.train_step import TrainStep
 from cnnbench.run.step.update_counter import UpdateCounter
@@ -33,39 +36,60 @@ from cnnbench.variable_mgr import create
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.parameter_server import ParameterServerVariableMgr
 from cnnbench.variable_mgr.spec import VariableMgrSpec
+from cnnbench.variable_mgr.strategies import make
+from cnnbench.variable_mgr.strategies.base import StrategyVariableMgr
 from cnnbench.variable_mgr.strategies.parameter_server import ParameterServerStrategyVariableMgr
 from cnnbench.variable_mgr.strategies.spec import CrossDeviceSpec
 from cnnbench.variable_mgr.tower_variable import TowerVariable
+from cnnbench.variable_mgr.worker_group import WorkerGroup
 
 # Updates in flight per worker: one runs and one waits, so that no worker is idle.
 _SLOTS = 2
 # Their values set the ranges of 8-bit integers.
 _CALIBRATION_EXAMPLES = 8
 
+Step = TypeVar("Step", bound=TrainStep)
+
 
 @dataclass(frozen=True)
-class BuiltRun:
-    """Everything of a run that lives in TensorFlow.
+class Trainable:
+    """What `Training` runs.
 
     Attributes:
-      step: the traced training (or forward-only) step; None when only evaluating.
+      step: the training (or forward-only) step; None when only evaluating.
+      inputs: training input; None when only evaluating.
       workers: steps of asynchronous workers by task, of which `step` is the first; or, with a
         coordinator, slots that run the step on any idle worker. Empty where all towers are part
         of one step.
-      inputs: training input; None when only evaluating.
       evaluator: None unless something is to be evaluated.
       checkpoints: None without --train_dir.
+      lag: steps launched before the result of the first is awaited; see `StepLoop`.
+      group: workers of the job where each runs a step of its own; None for others.
+    """
+
+    step: LaunchableStep | None
+    inputs: InputSource | None
+    workers: Mapping[str, WorkerStep] = field(default_factory=dict)
+    evaluator: Evaluator | None = None
+    checkpoints: Checkpoints | None = None
+    lag: int = 0
+    group: WorkerGroup | None = None
+
+
+@dataclass(frozen=True)
+class BuiltRun(Trainable):
+    """Everything of a run that lives in TensorFlow.
+
+    Attributes:
       slots: the optimizer's by canonical name; empty without one.
       exporter: None without --export_dir.
     """
 
-    devices: runtime.Devices
-    manager: VariableMgr
     step: TrainStep | None
     workers: Mapping[str, TrainStep | UpdateSlot]
-    inputs: InputSource | None
-    evaluator: Evaluator | None
-    checkpoints: Checkpoints | None
+    _: dataclasses.KW_ONLY
+    devices: runtime.Devices
+    manager: VariableMgr
     slots: Mapping[str, TowerVariable]
     exporter: Exporter | None = None
 
@@ -113,271 +137,299 @@ class BuiltRun:
             source.close()
 
 
-def assemble(params: Params, plan: Plan, devices: runtime.Devices, console: Console) -> BuiltRun:
-    """Creates variables and input and traces the functions of a run.
-
-    Args:
-      console: is told about each phase.
+class Assembly:
+    """Makes the parts of one run.
 
     Raises:
       FlagError: data that is not there.
       DataError: data that cannot be read.
     """
-    console.phase(Phase.GENERATING_EVALUATION if params.eval else Phase.GENERATING_TRAINING)
-    manager = create(_manager_spec(params, plan, devices), plan.spec.variables)
-    manager.create_variables()
-    optimizer = _optimizer(params, manager) if plan.trains else None
-    training = _training_parts(params, plan, devices, manager, optimizer)
-    evaluator: Evaluator | None = None
-    if plan.num_eval_batches:
+
+    def __init__(self, params: Params, plan: Plan, devices: runtime.Devices) -> None:
+        self.params = params
+        self.plan = plan
+        self.devices = devices
+
+    def build(self, console: Console) -> BuiltRun:
+        """Creates variables and input and traces the functions of the run.
+
+        Args:
+          console: is told about each phase.
+        """
+        params, plan, devices = self.params, self.plan, self.devices
+        console.phase(Phase.GENERATING_EVALUATION if params.eval else Phase.GENERATING_TRAINING)
+        manager = create(self._manager_spec(), plan.spec.variables)
+        manager.create_variables()
+        optimizer = None
         if plan.trains:
-            console.phase(Phase.GENERATING_EVALUATION)
-        evaluator = _evaluator(params, plan, devices, training.evaluated)
-    slots = {} if optimizer is None else manager.savable_slots(optimizer)
-    exporter = None
-    if params.export_dir is not None:
-        dtype = COMPUTE_DTYPES[params.precision]
-        exporter = Exporter(plan.model, plan.spec, manager, dtype, devices.cpu)
-    return BuiltRun(
-        devices=devices,
-        manager=manager,
-        step=training.step,
-        workers=training.workers,
-        inputs=training.inputs,
-        evaluator=evaluator,
-        checkpoints=_checkpoints(params, plan, devices, manager, slots, training.step),
-        slots=slots,
-        exporter=exporter,
-    )
-
-
-@dataclass(frozen=True)
-class _TrainingParts:
-    """The parts of a run that train; `step` and `inputs` are None when only evaluating.
-
-    Attributes:
-      evaluated: holds the variables that an evaluation reads.
-      workers: see `BuiltRun`.
-    """
-
-    evaluated: VariableMgr
-    step: TrainStep | None = None
-    workers: Mapping[str, TrainStep | UpdateSlot] = field(default_factory=dict)
-    inputs: InputSource | None = None
-
-
-def _training_parts(
-    params: Params,
-    plan: Plan,
-    devices: runtime.Devices,
-    manager: VariableMgr,
-    optimizer: Optimizer | None,
-) -> _TrainingParts:
-    """The step or steps of a run and their input."""
-    if params.eval:
-        return _TrainingParts(manager)
-    if plan.coordinated:
-        assert isinstance(manager, ParameterServerStrategyVariableMgr)
-        assert optimizer is not None
-        step, inputs = _coordinated_step(params, plan, devices, manager, optimizer)
-        workers = {f"slot {n}": step.slot() for n in range(_SLOTS * plan.job.num_workers)}
-        evaluated = manager.of_worker(towers_of(devices, plan.job.workers[0]))
-        return _TrainingParts(evaluated, step, workers, inputs)
-    if plan.asynchronous:
-        assert isinstance(manager, ParameterServerVariableMgr)  # validated
-        assert optimizer is not None
-        steps, sources = _async_steps(params, plan, devices, manager, optimizer)
-        evaluated = manager.of_worker(towers_of(devices, plan.job.workers[0]))
-        first = next(iter(steps.values()))
-        return _TrainingParts(evaluated, first, steps, JoinedInput(sources))
-    source = make_inputs(params, plan, devices, "train", manager)
-    config = _step_config(params, plan, devices)
-    scale = _loss_scale(params, plan, devices)
-    if config.frozen:
-        manager.after_initialization()  # the values of all copies are about to be fixed
-    joint = TrainStep(plan.model, plan.spec, manager, optimizer, source, config, scale)
-    joint.build()
-    return _TrainingParts(manager, joint, inputs=source)
-
-
-def _evaluator(
-    params: Params, plan: Plan, devices: runtime.Devices, evaluated: VariableMgr
-) -> Evaluator:
-    return Evaluator(
-        plan.model,
-        plan.spec,
-        evaluated,
-        make_inputs(params, plan, devices, "validation"),
-        runtime.data_format(params.data_format, devices.kind),
-        COMPUTE_DTYPES[params.precision],
-        params.display_every,
-        _host_metrics(params, plan),
-    )
-
-
-def _checkpoints(
-    params: Params,
-    plan: Plan,
-    devices: runtime.Devices,
-    manager: VariableMgr,
-    slots: Mapping[str, TowerVariable],
-    step: TrainStep | None,
-) -> Checkpoints | None:
-    """Checkpoints of --train_dir; None without one."""
-    if params.train_dir is None:
-        return None
-    return Checkpoints(
-        manager,
-        slots,
-        params.max_ckpts_to_keep,
-        {} if step is None else step.loss_scale.variables(),
-        host=devices.cpu if devices.job.in_cluster else None,
-        outlives_others=plan.asynchronous,
-        optimizer=params.optimizer if plan.trains else None,
-        global_batch=plan.global_batch,
-    )
-
-
-def _async_steps(
-    params: Params,
-    plan: Plan,
-    devices: runtime.Devices,
-    manager: ParameterServerVariableMgr,
-    optimizer: Optimizer,
-) -> tuple[dict[str, TrainStep], list[InputSource]]:
-    """A step and an input for each worker, all on the variables of one manager."""
-    counter = UpdateCounter(plan.job.ps_devices[0])
-    steps, sources = {}, []
-    for worker in plan.job.workers:
-        towers = towers_of(devices, worker)
-        source = worker_input(params, plan, devices, "train", worker, plan.job.num_workers)
-        config = dataclasses.replace(
-            _step_config(params, plan, devices),
-            first_tower=worker.index * plan.job.towers_per_worker,
+            spec = OPTIMIZERS[params.optimizer]
+            optimizer = Optimizer(spec, spec.values(params))
+            for variables in manager.updated_groups():
+                optimizer.create_slots(variables)
+        evaluated, step, inputs, workers = self._training(manager, optimizer)
+        evaluator: Evaluator | None = None
+        if plan.num_eval_batches:
+            if plan.trains:
+                console.phase(Phase.GENERATING_EVALUATION)
+            evaluator = Evaluator(
+                plan.model,
+                plan.spec,
+                evaluated,
+                self.inputs("validation"),
+                runtime.data_format(params.data_format, devices.kind),
+                COMPUTE_DTYPES[params.precision],
+                params.display_every,
+                self._host_metrics(),
+            )
+        slots = {} if optimizer is None else manager.savable_slots(optimizer)
+        checkpoints = None
+        if params.train_dir is not None:
+            checkpoints = Checkpoints(
+                manager,
+                slots,
+                params.max_ckpts_to_keep,
+                {} if step is None else step.loss_scale.variables(),
+                host=devices.cpu if devices.job.in_cluster else None,
+                outlives_others=plan.asynchronous,
+                optimizer=params.optimizer if plan.trains else None,
+                global_batch=plan.global_batch,
+                # Of workers with steps of their own each knows its own input alone.
+                inputs=None if plan.asynchronous or manager.workers is not None else inputs,
+            )
+        exporter = None
+        if params.export_dir is not None:
+            dtype = COMPUTE_DTYPES[params.precision]
+            exporter = Exporter(plan.model, plan.spec, manager, dtype, devices.cpu)
+        return BuiltRun(
+            step,
+            inputs,
+            workers,
+            evaluator,
+            checkpoints,
+            lag=1 if devices.kind == "gpu" else 0,
+            group=manager.workers,
+            devices=devices,
+            manager=manager,
+            slots=slots,
+            exporter=exporter,
         )
-        step = TrainStep(
-            plan.model,
-            plan.spec,
-            manager.of_worker(towers),
-            optimizer,
-            source,
-            config,
-            _loss_scale(params, plan, devices),
-            counter,
+
+    def inputs(self, subset: str, manager: VariableMgr | None = None) -> InputSource:
+        """The input of the run, a pipeline per worker.
+
+        Args:
+          subset: "train" or "validation".
+          manager: one whose strategy takes batches to the devices, if that is asked for.
+        """
+        workers, shards = self.devices.job.own_workers, self.devices.job.num_workers
+        if self.plan.asynchronous and subset != "train":
+            # Which other workers will be left at the evaluation is not known.
+            workers, shards = workers[:1], 1
+        distribution = None if manager is None else self._distribution(manager)
+        if distribution is not None and not distribution.by_pipeline:
+            shards = 1  # TensorFlow distributes the batches
+        sources = [self._worker_input(subset, one, shards, distribution) for one in workers]
+        return sources[0] if len(sources) == 1 else JoinedInput(sources)
+
+    def _worker_input(
+        self,
+        subset: str,
+        worker: Task,
+        shards: int,
+        distribution: InputDistribution | None = None,
+        towers: Sequence[str] | None = None,
+    ) -> InputSource:
+        """The input of one worker's towers, made on its CPU.
+
+        Args:
+          subset: "train" or "validation".
+          shards: parts that the data set is cut into; the worker reads its own.
+          towers: devices that batches go to, if not those of the worker's towers.
+        """
+        params, plan, devices = self.params, self.plan, self.devices
+        training = subset == "train"
+        spec = InputSpec.from_flags(
+            params,
+            dataset=plan.dataset,
+            data_dir=params.data_dir,
+            subset=subset,
+            batch_per_device=plan.batch_per_device if training else plan.eval_batch_per_device,
+            num_devices=devices.job.towers_per_worker,
+            num_shards=shards,
+            shard_index=worker.index if shards > 1 else 0,
+            shard_files=training and params.auto_shard_policy == "file",
+            host=worker.device("cpu"),
+            image_size=getattr(plan.model, "image_size", 0),
+            channels=plan.model.channels,
+            num_classes=plan.spec.num_classes,
+            examples=plan.examples,
+            elements=plan.spec.elements,
+            preprocess=plan.preprocess(training=training),
+            seed=params.tf_random_seed,
+            dtype=COMPUTE_DTYPES[params.precision],
+            datasets_num_private_threads=runtime.input_threads(
+                runtime.Settings.of(params), devices.kind
+            ),
         )
-        step.build()  # one after the other: tracing is not safe in threads
-        steps[str(worker)] = step
-        sources.append(source)
-    return steps, sources
+        return make_input(spec, towers or self._towers_of(worker), distribution)
 
-
-def _coordinated_step(
-    params: Params,
-    plan: Plan,
-    devices: runtime.Devices,
-    manager: ParameterServerStrategyVariableMgr,
-    optimizer: Optimizer,
-) -> tuple[CoordinatedStep, InputSource]:
-    """A step that runs on any worker, and the inputs of all of them."""
-    shards = plan.job.num_workers
-    sources = [
-        worker_input(
-            *(params, plan, devices, "train", worker, shards),
-            towers=None if params.data_dir is None else [worker.device("cpu")],
+    def _distribution(self, manager: VariableMgr) -> InputDistribution | None:
+        params = self.params
+        if params.input_distribution == "towers" or params.data_dir is None:
+            return None
+        assert isinstance(manager, StrategyVariableMgr)
+        per_replica = params.input_replication == "per_replica"
+        on_device = params.prefetch_on_device
+        strategy = manager.strategy
+        return InputDistribution(
+            strategy=make.for_input_per_replica(strategy) if per_replica else strategy,
+            manual=params.input_sharding == "manual",
+            per_replica=per_replica,
+            auto_shard_policy=params.auto_shard_policy,
+            prefetch_on_device=not per_replica if on_device is None else on_device,
         )
-        for worker in plan.job.workers
-    ]
-    inputs = CoordinatedInput(sources)
-    step = CoordinatedStep(
-        plan.model,
-        plan.spec,
-        manager,
-        optimizer,
-        inputs,
-        dataclasses.replace(
-            _step_config(params, plan, devices), host=WORKER_HOST, bn_stats="first"
-        ),
-        _loss_scale(params, plan, devices),
-        UpdateCounter(plan.job.ps_devices[0]),
-    )
-    step.build()
-    return step, inputs
 
+    def _towers_of(self, worker: Task) -> list[str]:
+        job = self.devices.job
+        own = (tower for tower in job.own_towers if job.worker_of(tower) == worker)
+        return [job.tower_device(tower) for tower in own]
 
-def _host_metrics(params: Params, plan: Plan) -> HostMetrics:
-    # Without training or further evaluations nothing could run meanwhile.
-    if params.collect_eval_results_async and (plan.trains or params.eval_interval_secs):
-        return InProcess(
-            params.model, plan.dataset.name, params.model_plugin, params.dataset_plugin
+    def _training(
+        self, manager: VariableMgr, optimizer: Optimizer | None
+    ) -> tuple[
+        VariableMgr, TrainStep | None, InputSource | None, Mapping[str, TrainStep | UpdateSlot]
+    ]:
+        """The manager whose variables an evaluation reads; step, inputs, workers of `Trainable`."""
+        plan, job = self.plan, self.plan.job
+        if self.params.eval:
+            return manager, None, None, {}
+        if plan.coordinated:
+            assert isinstance(manager, ParameterServerStrategyVariableMgr)
+            on_host = None if self.params.data_dir is None else "cpu"
+            source: InputSource = CoordinatedInput(
+                [
+                    self._worker_input(
+                        *("train", worker, job.num_workers),
+                        towers=on_host and [worker.device(on_host)],
+                    )
+                    for worker in job.workers
+                ]
+            )
+            config = dataclasses.replace(self._step_config(), host=WORKER_HOST, bn_stats="first")
+            counter = UpdateCounter(job.ps_devices[0])
+            step = self._step(CoordinatedStep, manager, optimizer, source, config, counter)
+            slots = {f"slot {n}": step.slot() for n in range(_SLOTS * job.num_workers)}
+            return manager.of_worker(self._towers_of(job.workers[0])), step, source, slots
+        if plan.asynchronous:
+            assert isinstance(manager, ParameterServerVariableMgr)  # validated
+            steps, sources = self._async_steps(manager, optimizer)
+            evaluated = manager.of_worker(self._towers_of(job.workers[0]))
+            return evaluated, next(iter(steps.values())), JoinedInput(sources), steps
+        source = self.inputs("train", manager)
+        config = self._step_config()
+        if config.frozen:
+            manager.after_initialization()  # the values of all copies are about to be fixed
+        return manager, self._step(TrainStep, manager, optimizer, source, config), source, {}
+
+    def _async_steps(
+        self, manager: ParameterServerVariableMgr, optimizer: Optimizer | None
+    ) -> tuple[dict[str, TrainStep], list[InputSource]]:
+        """A step and an input for each worker, all on the variables of one manager."""
+        job = self.plan.job
+        counter = UpdateCounter(job.ps_devices[0])
+        steps, sources = {}, []
+        for worker in job.workers:
+            source = self._worker_input("train", worker, job.num_workers)
+            config = dataclasses.replace(
+                self._step_config(), first_tower=worker.index * job.towers_per_worker
+            )
+            own = manager.of_worker(self._towers_of(worker))
+            # One after the other: tracing is not safe in threads.
+            steps[str(worker)] = self._step(TrainStep, own, optimizer, source, config, counter)
+            sources.append(source)
+        return steps, sources
+
+    def _step(
+        self,
+        kind: type[Step],
+        manager: VariableMgr,
+        optimizer: Optimizer | None,
+        inputs: InputSource,
+        config: StepConfig,
+        counter: UpdateCounter | None = None,
+    ) -> Step:
+        params, plan = self.params, self.plan
+        initial = initial_loss_scale(params)
+        scale: LossScale = StaticLossScale(initial)
+        if plan.trains and params.precision == "fp16" and params.fp16_enable_auto_loss_scale:
+            every = params.fp16_inc_loss_scale_every_n
+            scale = AutoLossScale(initial, every, self.devices.cpu)
+        step = kind(plan.model, plan.spec, manager, optimizer, inputs, config, scale, counter)
+        step.build()
+        return step
+
+    def _host_metrics(self) -> HostMetrics:
+        # Without training or further evaluations nothing could run meanwhile.
+        if self.params.collect_eval_results_async and (
+            self.plan.trains or self.params.eval_interval_secs
+        ):
+            return InProcess(
+                self.params.model,
+                self.plan.dataset.name,
+                self.params.model_plugin,
+                self.params.dataset_plugin,
+            )
+        return Immediate(self.plan.model)
+
+    def _manager_spec(self) -> VariableMgrSpec:
+        return VariableMgrSpec(
+            variable_update=self.params.variable_update,
+            devices=self.devices.towers,
+            parameter_device="cpu" if self.params.local_parameter_device == "cpu" else "towers",
+            cpu_device=self.devices.cpu,
+            ps_devices=self.devices.job.ps_devices,
+            ps_strategy=self.params.ps_strategy,
+            variable_caching=self.params.variable_caching,
+            variable_dtype="float16" if self.params.fp16_vars else "float32",
+            reduction=self.plan.update.reduction,
+            staged=self.params.staged_vars and self.plan.trains,
+            aggregation=self.plan.aggregation,
+            cross_device=CrossDeviceSpec(
+                ops=self.params.cross_device_ops,
+                bytes_per_pack=self.params.bytes_per_pack,
+                num_packs=self.params.num_packs,
+            ),
+            seed=self.params.tf_random_seed,
+            job=self.devices.job,
         )
-    return Immediate(plan.model)
 
+    def _step_config(self) -> StepConfig:
+        job = self.plan.job
+        together = job.towers_per_worker if self.plan.asynchronous else job.num_towers
+        return StepConfig(
+            host=self.devices.cpu,
+            data_format=runtime.data_format(self.params.data_format, self.devices.kind),
+            compute_dtype=COMPUTE_DTYPES[self.params.precision],
+            update=self.plan.update,
+            bn_stats=self.params.bn_stats if together > 1 else "first",
+            label_smoothing=self.params.label_smoothing,
+            report_total_loss=self.params.loss_type_to_report == "total_loss",
+            metrics=self.params.print_training_accuracy or self.params.forward_only,
+            forward_only=self.params.forward_only,
+            calibration=self._calibration(),
+            frozen=self.params.forward_only and self.params.freeze_when_forward_only,
+            xla_compile=self.params.xla_compile,
+            seed=self.params.tf_random_seed,
+            first_tower=self.devices.job.own_towers.start,
+            training_steps=self.plan.training_steps,
+        )
 
-def _optimizer(params: Params, manager: VariableMgr) -> Optimizer:
-    optimizer = make_optimizer(params)
-    for group in manager.updated_groups():
-        optimizer.create_slots(group)
-    return optimizer
-
-
-def _manager_spec(params: Params, plan: Plan, devices: runtime.Devices) -> VariableMgrSpec:
-    return VariableMgrSpec(
-        variable_update=params.variable_update,
-        devices=devices.towers,
-        parameter_device="cpu" if params.local_parameter_device == "cpu" else "towers",
-        cpu_device=devices.cpu,
-        ps_devices=devices.job.ps_devices,
-        ps_strategy=params.ps_strategy,
-        variable_caching=params.variable_caching,
-        variable_dtype="float16" if params.fp16_vars else "float32",
-        reduction=plan.update.reduction,
-        staged=params.staged_vars and plan.trains,
-        aggregation=plan.aggregation,
-        cross_device=CrossDeviceSpec(
-            ops=params.cross_device_ops,
-            bytes_per_pack=params.bytes_per_pack,
-            num_packs=params.num_packs,
-        ),
-        seed=params.tf_random_seed,
-        job=devices.job,
-    )
-
-
-def _step_config(params: Params, plan: Plan, devices: runtime.Devices) -> StepConfig:
-    job = plan.job
-    together = job.towers_per_worker if plan.asynchronous else job.num_towers
-    return StepConfig(
-        host=devices.cpu,
-        data_format=runtime.data_format(params.data_format, devices.kind),
-        compute_dtype=COMPUTE_DTYPES[params.precision],
-        update=plan.update,
-        bn_stats=params.bn_stats if together > 1 else "first",
-        label_smoothing=params.label_smoothing,
-        report_total_loss=params.loss_type_to_report == "total_loss",
-        metrics=params.print_training_accuracy or params.forward_only,
-        forward_only=params.forward_only,
-        calibration=_calibration(params, plan),
-        frozen=params.forward_only and params.freeze_when_forward_only,
-        xla_compile=params.xla_compile,
-        seed=params.tf_random_seed,
-        first_tower=devices.job.own_towers.start,
-        training_steps=plan.training_steps,
-    )
-
-
-def _calibration(params: Params, plan: Plan) -> Any:
-    """Synthetic examples, as the model takes them, for computing in 8-bit integers."""
-    if params.precision != "int8":
-        return None
-    rows = tf.range(_CALIBRATION_EXAMPLES)
-    preprocess = plan.preprocess(training=False)
-    drawn = synthetic_rows(rows, params.tf_random_seed, plan.examples, preprocess)
-    elements = plan.spec.elements
-    return TowerBatch.of(elements, {one.name: drawn[one.name] for one in elements}).features
-
-
-def _loss_scale(params: Params, plan: Plan, devices: runtime.Devices) -> LossScale:
-    initial = initial_loss_scale(params)
-    if plan.trains and params.precision == "fp16" and params.fp16_enable_auto_loss_scale:
-        return AutoLossScale(initial, params.fp16_inc_loss_scale_every_n, devices.cpu)
-    return StaticLossScale(initial)
+    def _calibration(self) -> Any:
+        """Synthetic examples, as the model takes them, for computing in 8-bit integers."""
+        if self.params.precision != "int8":
+            return None
+        rows = tf.range(_CALIBRATION_EXAMPLES)
+        preprocess = self.plan.preprocess(training=False)
+        drawn = synthetic_rows(rows, self.params.tf_random_seed, self.plan.examples, preprocess)
+        elements = self.plan.spec.elements
+        return TowerBatch.of(elements, {one.name: drawn[one.name] for one in elements}).features

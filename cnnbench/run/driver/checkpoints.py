@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from cnnbench.data.source import InputSource
 from cnnbench.errors import BenchmarkError, first_line
 from cnnbench.flags.optimizers import OPTIMIZERS
 from cnnbench.run.driver import checkpoint_folder
@@ -33,11 +34,13 @@ class Restored(NamedTuple):
       global_step: at which the checkpoint was saved.
       examples: training examples of all steps before it.
       notices: lines for the user.
+      passed_over: records skipped among them, see `InputSource.passed_over`.
     """
 
     global_step: int
     examples: int
     notices: tuple[str, ...]
+    passed_over: tuple[int, ...] = ()
 
 
 class Checkpoints:
@@ -54,6 +57,7 @@ class Checkpoints:
       optimizer: value of --optimizer, of which the slots are; None when only evaluating.
       global_batch: examples per step. Their number is stored, since the steps before a restored
         checkpoint may have had another batch.
+      inputs: whose skipped records are stored; None if steps do not tell which these are.
     """
 
     def __init__(
@@ -66,6 +70,7 @@ class Checkpoints:
         outlives_others: bool = False,
         optimizer: str | None = None,
         global_batch: int = 0,
+        inputs: InputSource | None = None,
     ) -> None:
         self._manager = manager
         self._variables = manager.savable_variables()
@@ -80,6 +85,9 @@ class Checkpoints:
         self._examples = tf.Variable(0, dtype=tf.int64, trainable=False, name="examples")
         self._global_batch = global_batch
         self._examples_before = 0  # those of step 0, had all steps the batch of this run
+        self._inputs = inputs
+        self._passed_over: list[int] = []
+        self._first_step = 0
 
     def save(self, directory: str, global_step: int) -> str:
         """Writes `directory`/model.ckpt-<global_step>; returns its path prefix.
@@ -89,6 +97,8 @@ class Checkpoints:
         """
         self._global_step.assign(global_step)
         self._examples.assign(self._examples_before + global_step * self._global_batch)
+        if self._inputs is not None:
+            self._passed_over = self._inputs.passed_over(global_step - self._first_step)
         prefix = str(Path(directory) / f"{checkpoint_folder.NAME}-{global_step}")
         try:
             self._write(prefix, directory, global_step)
@@ -161,6 +171,7 @@ class Checkpoints:
             stored.read_into({_EXAMPLES: self._examples})
         examples = int(self._examples.numpy())
         self._examples_before = examples - global_step * self._global_batch
+        self._first_step = global_step
         notices = []
         if before != self._optimizer:
             notices.append(
@@ -173,7 +184,7 @@ class Checkpoints:
             notices.append(f"{path} has no loss scale; --fp16_loss_scale is its first value")
         if not self._in_sync:
             notices.append(f"{path} holds the weights of one tower; all towers start from them")
-        return Restored(global_step, examples, tuple(notices))
+        return Restored(global_step, examples, tuple(notices), stored.passed_over())
 
     def _checkpoint(self) -> tf.train.Checkpoint:
         parts = {
@@ -185,9 +196,11 @@ class Checkpoints:
             parts["slots"] = {name: self._here(slot.primary) for name, slot in self._slots.items()}
         if self._loss_scale:
             parts["loss_scale"] = self._loss_scale
-        if self._optimizer:
-            with tf.device(self._host or "CPU:0"):
+        with tf.device(self._host or "CPU:0"):
+            if self._optimizer:
                 parts["optimizer"] = tf.Variable(self._optimizer, trainable=False)
+            if any(self._passed_over):
+                parts["passed_over"] = tf.Variable(self._passed_over, trainable=False)
         return tf.train.Checkpoint(**parts)
 
     def _here(self, variable: tf.Variable) -> tf.Variable:
@@ -261,6 +274,13 @@ class _Stored:
         """Whether it holds all these keys."""
         return all(key in self._shapes for key in variables)
 
+    def passed_over(self) -> tuple[int, ...]:
+        """See `Restored`; none where no record was skipped."""
+        if _PASSED_OVER not in self._shapes:
+            return ()
+        with self._readable():
+            return tuple(self._reader.get_tensor(_PASSED_OVER).tolist())
+
     def optimizer(self) -> str:
         """The value of --optimizer with which it was written."""
         if _OPTIMIZER in self._shapes:
@@ -320,6 +340,7 @@ _ATTRIBUTE = "/.ATTRIBUTES/VARIABLE_VALUE"
 _GLOBAL_STEP = f"global_step{_ATTRIBUTE}"
 _OPTIMIZER = f"optimizer{_ATTRIBUTE}"
 _EXAMPLES = f"examples{_ATTRIBUTE}"
+_PASSED_OVER = f"passed_over{_ATTRIBUTE}"
 
 
 def _key(part: str, name: str) -> str:

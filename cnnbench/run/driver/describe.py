@@ -11,7 +11,7 @@ from cnnbench.flags import Params
 from cnnbench.flags.reductions import running_all_reduce, strategy_reduction
 from cnnbench.machine.checks import RunFlags
 from cnnbench.records.measurements import Measurements
-from cnnbench.records.parts import Batch, ModelInfo, Placement
+from cnnbench.records.parts import Batch, ModelInfo, Placement, recorded_device
 from cnnbench.run.driver.console import HeaderInfo
 from cnnbench.run.driver.plan import Plan
 from cnnbench.run.runtime import tensorflow as runtime
@@ -37,7 +37,7 @@ def describe(
         training_flops_per_image=plan.spec.training_flops_per_image,
     )
     measurements.placement = Placement(
-        device=devices.kind,
+        device=recorded_device(devices.kind, measurements.environment),
         devices=devices.towers,
         num_towers=plan.job.num_towers,
         num_workers=plan.job.num_workers,
@@ -108,9 +108,13 @@ def run_flags(params: Params, plan: Plan, devices: runtime.Devices) -> RunFlags:
 
 
 def header(
-    params: Params, plan: Plan, devices: runtime.Devices, tensorflow_version: str
+    params: Params, plan: Plan, devices: runtime.Devices, tensorflow_version: str, device: str
 ) -> HeaderInfo:
-    """Values of the header on standard output."""
+    """Values of the header on standard output.
+
+    Args:
+      device: kind of the devices, as in the record.
+    """
     return HeaderInfo(
         tensorflow_version=tensorflow_version,
         model=plan.model.name,
@@ -121,7 +125,7 @@ def header(
         per_device_batch=plan.batch_per_device,
         num_batches=plan.num_batches,
         num_epochs=plan.num_epochs,
-        devices=_labels(devices),
+        devices=_labels(devices, device),
         data_format=runtime.data_format(params.data_format, devices.kind),
         optimizer=params.optimizer,
         variable_update=params.variable_update,
@@ -159,13 +163,17 @@ def _all_reduce_text(params: Params, devices: runtime.Devices) -> str | None:
     return f"{text}, {towers} in {count(job.num_workers, 'process', 'processes')}"
 
 
-def _labels(devices: runtime.Devices) -> Sequence[str]:
+def _labels(devices: runtime.Devices, device: str) -> Sequence[str]:
     """Devices of the towers as tf_cnn_benchmarks wrote them; of the whole job if it is one step."""
     job = devices.job
+    numbers = [label.partition(":")[2] for label in devices.labels]
+    if len(numbers) != job.towers_per_worker:  # a controller has one CPU device
+        numbers = [str(number) for number in range(job.towers_per_worker)]
+    own = [f"{device}:{number}" for number in numbers]
     if len(job.own_workers) < 2:
-        return devices.labels
+        return [f"/{label}" for label in own]
     return [
-        f"job:worker/replica:0/task{worker.index}/{label[1:]}"
+        f"job:worker/replica:0/task{worker.index}/{label}"
         for worker in job.own_workers
-        for label in devices.labels
+        for label in own
     ]

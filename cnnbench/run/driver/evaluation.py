@@ -19,6 +19,7 @@ from cnnbench.models.spec import ModelSpec, VariableSpec
 from cnnbench.records.parts import Evaluation
 from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.host_metrics import Evaluated, HostMetrics, Rows
+from cnnbench.run.driver.training_step import Interrupts
 from cnnbench.run.step.batch_norm_stats import share_moving_averages
 from cnnbench.run.step.copied_tower import CopiedTowers
 from cnnbench.run.step.traced import TracedFunction
@@ -69,7 +70,9 @@ class Evaluator:
         # Traced here, so that the first rate printed is not mostly tracing.
         self._function = TracedFunction("the evaluation", self._step, inputs.signature)
 
-    def run(self, batches: int, global_step: int, console: Console) -> Evaluated:
+    def run(
+        self, batches: int, global_step: int, console: Console, interrupts: Interrupts
+    ) -> Evaluated:
         """Evaluates `batches` global batches and prints rates.
 
         The first evaluation begins with an untimed step that counts for nothing.
@@ -78,10 +81,14 @@ class Evaluator:
           batches: how many; past the end of the data set it starts over.
           global_step: of the weights, for the result.
           console: gets a line every `display_every` batches.
+          interrupts: of the workers that evaluate together.
 
         Returns:
           Metrics and mean loss (without the L2 loss) over examples; padding does not
           count.
+
+        Raises:
+          KeyboardInterrupt: one of the workers was interrupted.
         """
         share_moving_averages(self._manager)
         self._manager.settle(self.inputs.devices)
@@ -94,6 +101,7 @@ class Evaluator:
         totals: list[float] = []
         rows: list[Mapping[str, Any]] = []
         start = window = time.perf_counter()
+        check = 1
         for batch in range(1, batches + 1):
             sums, collected = self._function(*self.inputs.next())
             values = sums.numpy().tolist()
@@ -105,6 +113,8 @@ class Evaluator:
                 images = towers * self.inputs.spec.batch_per_device * self._display_every
                 console.evaluation_row(batch, images / (now - window))
                 window = now
+            if batch == check:
+                check += interrupts.check((time.perf_counter() - start) / batch)
         elapsed = time.perf_counter() - start
         # Reading ahead would slow down the training that continues.
         self.inputs.close()

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from cnnbench.data.copies import ReadEvents
 from cnnbench.data.pipeline import PipelineStage
 from cnnbench.data.source import InputSource
 from cnnbench.data.spec import InputSpec
@@ -52,7 +53,7 @@ class InputStep:
             tf.test.experimental.sync_devices()
         return StepResult(self._loss, {})
 
-    def on_host(self, result: StepResult) -> StepResult:
+    def on_host(self, result: StepResult, events: ReadEvents) -> StepResult:
         """The result itself, which is on the host already."""
         return result
 

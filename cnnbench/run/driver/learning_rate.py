@@ -100,6 +100,8 @@ def make_schedule(
         # One step earlier than a model's own boundaries, as the ancestor has it.
         schedule = _piecewise([boundary - 1 for boundary in boundaries], rates)
     elif flags.init_learning_rate is None:
+        if defaults.whole_batches:
+            boundaries = [int(epoch * int(steps_per_epoch)) for epoch in outline.boundaries_epochs]
         schedule = _piecewise(boundaries, [base * factor for factor in defaults.factors])
     elif flags.learning_rate_schedule == "cosine":
         schedule = _cosine(base, flags.minimum_learning_rate, warmup, steps)

@@ -9,11 +9,11 @@ import dataclasses
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
-from cnnbench.base.jobs.job import Job
-from cnnbench.base.jobs.probe import culprits
+from cnnbench.base.jobs.job import Job, Task
+from cnnbench.base.jobs.probe import NAMED, culprits, listed
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags import Params
-from cnnbench.flags.cluster import agreed_facts, coordinated, tolerates_loss_of
+from cnnbench.flags.cluster import coordinated, tolerates_loss_of
 from cnnbench.run.cluster import chief
 from cnnbench.run.cluster.handshake import Met, meet
 from cnnbench.run.cluster.serve import settings_of
@@ -24,6 +24,7 @@ from cnnbench.run.runtime.activity import Standing
 
 # A peer of a run that has succeeded is there, however slow its machine may be just now.
 _DISMISSAL_SECONDS = {True: 60.0, False: 5.0}
+_FAILURE_SECONDS = 1.0  # for which a worker that fails waits for others in the same step
 _LOOK_SECONDS = 10.0  # where there is nothing but the own progress to look at
 
 connected = False
@@ -37,7 +38,7 @@ class Membership:
       job: this process is its chief, a worker that runs a step of its own, or alone.
       tell: prints a line about missing tasks.
       lost: see `Watchdog`.
-      facts: what all processes must have alike; the flags of the run if None.
+      facts: what all processes must have alike.
       look: returns the progress of this process; None without supervision of progress.
     """
 
@@ -47,7 +48,7 @@ class Membership:
         params: Params,
         tell: Callable[[str], None],
         lost: Callable[[str], None],
-        facts: Mapping[str, str] | None = None,
+        facts: Mapping[str, str],
         look: Callable[[], Standing] | None = None,
     ) -> None:
         self._job = job
@@ -73,6 +74,7 @@ class Membership:
         )
         self._met: Met | None = None
         self._joined = False
+        self._culprits: dict[Task, str] = {}
 
     def settings(self, settings: runtime.Settings) -> runtime.Settings:
         """Settings of the run as they apply to this process."""
@@ -88,9 +90,8 @@ class Membership:
           BenchmarkError: one is missing, or has other flags.
         """
         if self._job.in_cluster:
-            facts = agreed_facts(self._params) if self._facts is None else self._facts
             timeout = self._params.cluster_timeout
-            self._met = meet(self._job, facts, timeout, self._tell)
+            self._met = meet(self._job, self._facts, timeout, self._tell)
         if self._watchdog is not None:
             self._watchdog.start(None if self._met is None else self._met.lines)
         return () if self._met is None else self._met.local
@@ -109,11 +110,13 @@ class Membership:
         # Open until TensorFlow's server listens, so that no other program takes the port.
         with self._met.port:
             if self._job.client_per_worker:
-                self._connect_worker(devices.job)
+                self._watchdog.up_together()
+                with supervisor.connecting(self._params.cluster_timeout):
+                    self._connect_worker(devices.job)
                 self._joined = True
             else:
                 devices = self._connect_chief(devices)
-        self._watchdog.up(all_others=True)
+                self._watchdog.up(all_others=True)
         return devices
 
     def _connect_chief(self, devices: runtime.Devices) -> runtime.Devices:
@@ -141,9 +144,9 @@ class Membership:
             raise BenchmarkError(f"{job.task}: TensorFlow does not see {missing[0]}")
 
     def gone(self) -> dict[str, str]:
-        """Workers that were lost while others continue, with the reasons."""
+        """Tasks that were lost, with the reasons."""
         lost = {} if self._watchdog is None else dict(self._watchdog.gone)
-        return {str(task): why for task, why in lost.items()}
+        return {str(task): why for task, why in {**lost, **self._culprits}.items()}
 
     def failure(self, error: BaseException) -> BenchmarkError | None:
         """The error that names a lost process, if that explains an error of TensorFlow."""
@@ -159,10 +162,15 @@ class Membership:
         if not any(isinstance(cause, unreachable) for cause in causes):
             return None
         own = "" if self._watchdog is None else self._watchdog.explanation()
-        if own or not isinstance(error, unreachable):
-            return BenchmarkError(own) if own else None
-        named = culprits(self._job, error)
-        return BenchmarkError(f"lost {named}") if named else None
+        if own:
+            return BenchmarkError(own)
+        found = culprits(self._job, error)
+        if not isinstance(error, unreachable):  # it says what failed, unless a process is lost
+            found = {task: state for task, state in found.items() if state != NAMED}
+        if self._watchdog is not None:
+            found = self._watchdog.with_reasons(found) or self._watchdog.failed(_FAILURE_SECONDS)
+        self._culprits = found
+        return BenchmarkError(f"lost {listed(self._job, found)}") if found else None
 
     def end(self, code: int, reason: str = "") -> None:
         """Tells servers how the run has ended; from now on other processes may end.
@@ -176,4 +184,5 @@ class Membership:
             self._watchdog.end(Ending(code, reason), _DISMISSAL_SECONDS[code == 0])
         else:
             # Workers that fail for the same reason detect it themselves, at the same step.
-            self._watchdog.end(Ending(code) if code == 0 else None)
+            ending = Ending(code) if code == 0 else None
+            self._watchdog.end(ending, 0.0 if code == 0 else _FAILURE_SECONDS, failed=reason)

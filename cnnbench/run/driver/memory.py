@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from cnnbench.base.text.numbers import binary
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.flags.optimizers import OPTIMIZERS
-from cnnbench.machine.gpu import driver_loaded
+from cnnbench.machine.gpu import gpu_count
 from cnnbench.machine.host import Host
 from cnnbench.machine.memory import Memory, main_memory
 from cnnbench.models.memory import bytes_per_image
@@ -81,7 +82,12 @@ def batch_limits(params: Params, plan: Plan) -> BatchLimits | None:
 
 def computes_on_cpu(params: Params) -> bool:
     """Whether a run computes on the CPU, as far as known before TensorFlow is loaded."""
-    return params.device == "cpu" or (params.device == "auto" and not driver_loaded(Host()))
+    return params.device == "cpu" or (params.device == "auto" and not _machine_has_gpus())
+
+
+@cache
+def _machine_has_gpus() -> bool:
+    return gpu_count(Host()) > 0
 
 
 def estimate(params: Params, plan: Plan, kind: str) -> MemoryEstimate:

@@ -9,15 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from types import SimpleNamespace
 from typing import Any
 
+from cnnbench.base import plugins
 from cnnbench.base.jobs.job import Job
 from cnnbench.base.stats.steady_state import MIN_STEPS, steady_state
 from cnnbench.data.dataset import Dataset, find_dataset, load_plugin
 from cnnbench.data.spec import Preprocess
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
-from cnnbench.flags.cluster import asynchronous, coordinated
+from cnnbench.flags.cluster import agreed_facts, asynchronous, coordinated, digest_of
+from cnnbench.flags.optimizers import OPTIMIZERS
 from cnnbench.flags.reductions import all_reduce_of, bucket_bytes
 from cnnbench.models import registry
 from cnnbench.models.declare import declare
@@ -35,7 +38,12 @@ from cnnbench.run.driver.plan_checks import (
     check_shards,
     set_aux_head,
 )
-from cnnbench.run.driver.step_counts import batches_and_epochs, evaluated_examples, evaluation_steps
+from cnnbench.run.driver.step_counts import (
+    batches_and_epochs,
+    evaluated_examples,
+    evaluation_batches,
+    evaluation_steps,
+)
 from cnnbench.run.driver.target import target_of
 from cnnbench.run.step.update_plan import UpdatePlan, plan_update
 from cnnbench.variable_mgr import all_reduce
@@ -162,6 +170,22 @@ class Plan:
         """Steps of the whole training from global step 0; warm-up steps train too."""
         return self.warm_up.least + self.num_batches
 
+    def check_steps_left(self, train_dir: str, done: int) -> None:
+        """Refuses a training that its checkpoint has gone beyond.
+
+        Args:
+          done: global step of the checkpoint.
+
+        Raises:
+          FlagError: --num_batches is smaller.
+        """
+        if done - self.num_batches > self.warm_up.most:  # warm-up steps train, too
+            reason = (
+                f"the checkpoint in --train_dir={train_dir} is at step {done} already; ask for "
+                "more batches or for another directory"
+            )
+            raise FlagError("num_batches", self.num_batches, reason)
+
     @property
     def trains(self) -> bool:
         """Whether weights are updated."""
@@ -180,6 +204,27 @@ class Plan:
             "num_warmup_batches": self.warmup,
             "fp16_loss_scale": initial_loss_scale(params),
             **self._target_flags(),
+        }
+
+    def agreed(self, params: Params) -> dict[str, str]:
+        """Facts that must be equal in all processes of a job, as `agreed_facts`.
+
+        Where each worker builds a step of its own, also what the flags resolve to, the sources of
+        plug-ins, and what follows from plug-ins and data: one that differs would train another
+        network, or another number of steps.
+        """
+        if not self.job.client_per_worker:
+            return agreed_facts(params)
+        model = self.model
+        settings = (model.learning_rate, model.batch_norm, model.metric_names, self.spec.elements)
+        flops = (self.spec.forward_flops_per_image, self.spec.training_flops_per_image)
+        return {
+            **agreed_facts(SimpleNamespace(**self.resolved(params))),
+            **{f"SHA-256 of {name}": digest[:16] for name, digest in plugins.digests().items()},
+            "digest of the model's variables": digest_of(self.spec.variables),
+            "digest of the model's settings": digest_of((settings, flops)),
+            "the number of training examples": str(self.train_examples),
+            "the number of evaluated examples": str(self.eval_examples),
         }
 
     def _target_flags(self) -> dict[str, Any]:
@@ -244,7 +289,17 @@ def make_plan(params: Params) -> Plan:
         eval_examples=eval_examples,
         eval_steps=evaluation_steps(params, batches, epochs, train_examples, batch * towers),
         aggregation=aggregation,
-        update=plan_update(params, aggregation, towers),
+        update=plan_update(
+            params.update_mode,
+            aggregation,
+            towers,
+            reduction=params.gradient_reduction,
+            weight_decay=params.weight_decay,
+            clip=params.gradient_clip,
+            linear=OPTIMIZERS[params.optimizer].linear,
+            asynchronous=asynchronous(params),
+            narrow=params.fp16_vars,
+        ),
         examples=examples,
         job=job,
         asynchronous=alone,
@@ -275,13 +330,8 @@ def _of_evaluations(
 ) -> tuple[int, float, int]:
     """Batches, epochs and examples of an evaluation."""
     validation = dataset.num_examples("validation", params.data_dir)
-    batches, epochs = batches_and_epochs(
-        params.num_eval_batches or (None if params.num_eval_epochs else params.num_batches),
-        params.num_eval_epochs or (None if params.num_eval_batches else params.num_epochs),
-        global_batch,
-        validation,
-        "num_eval_epochs" if params.num_eval_epochs else "num_epochs",
-    )
+    batches = evaluation_batches(params, global_batch, validation)
+    epochs = batches * global_batch / validation
     if params.data_dir is None:
         return batches, epochs, batches * global_batch
     shards = 1 if asynchronous(params) else workers

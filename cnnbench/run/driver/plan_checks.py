@@ -26,13 +26,14 @@ _INT8_INSTRUCTIONS = ("avx512_vnni", "avx_vnni", "amx_int8")
 
 def check_model(params: Params, model: Model, mode: str) -> None:
     """Refuses flags that need a property that the model lacks."""
-    if params.label_smoothing and mode.startswith("training") and not model.has_softmax_loss():
+    trains = mode.startswith("training")
+    if params.label_smoothing and trains and not model.has_softmax_loss():
         raise FlagError(
             "label_smoothing",
             params.label_smoothing,
             f"needs a softmax loss, but --model={params.model} has one of its own; leave it out",
         )
-    if params.print_training_accuracy and "top_1" not in model.metric_names:
+    if params.print_training_accuracy and trains and "top_1" not in model.metric_names:
         metrics = ", ".join(model.metric_names)
         has = f"its metrics are {metrics}" if metrics else "it has other metrics"
         reason = f"model {model.name} has no top-1 accuracy; {has}: leave the flag out"

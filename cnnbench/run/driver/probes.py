@@ -6,12 +6,14 @@ import gzip
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 from cnnbench.base.text.progress import Messages
 from cnnbench.flags import Params
 from cnnbench.models.declare import scope_flops
 from cnnbench.records.files import write_bytes, write_text
+from cnnbench.run.driver.outputs import partition_file
 from cnnbench.run.driver.plan import Plan
 from cnnbench.run.observe import layers
 from cnnbench.run.observe.graphs import writing_partitions
@@ -93,7 +95,8 @@ class _Report:
 @contextmanager
 def _partitions(prefix: str, messages: Messages) -> Iterator[None]:
     written: list[str] = []
-    with writing_partitions("partitioned_graph_file_prefix", prefix, written):
+    path_of = partial(partition_file, prefix)
+    with writing_partitions("partitioned_graph_file_prefix", path_of, written):
         yield
     for line in written:
         messages.notice(line)

@@ -8,11 +8,11 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 
 from cnnbench.data import InputSource
-from cnnbench.errors import BenchmarkError, DataError, FlagError
+from cnnbench.errors import BenchmarkError, DataError
 from cnnbench.records.parts import InputStage
-from cnnbench.run.driver import checkpoint_folder, checkpoints
+from cnnbench.run.driver import checkpoint_folder, checkpoints, outputs
 from cnnbench.run.driver.benchmark_log import BenchmarkLog
-from cnnbench.run.driver.build import BuiltRun
+from cnnbench.run.driver.build import BuiltRun, Trainable
 from cnnbench.run.driver.checkpoints import Restored
 from cnnbench.run.driver.console import Phase
 from cnnbench.run.driver.context import ScenarioContext
@@ -25,37 +25,10 @@ from cnnbench.run.driver.probes import make_probes
 from cnnbench.run.driver.replica_check import replica_checks
 from cnnbench.run.driver.summaries import EvaluationSummaries, TrainingSummaries
 from cnnbench.run.driver.training import Training
-from cnnbench.run.observe import outputs
+from cnnbench.run.driver.training_step import Interrupts
 from cnnbench.run.observe.graphs import write_graph
 from cnnbench.run.runtime.activity import Doing
 from cnnbench.run.runtime.turns import Turns
-
-
-def train_or_evaluate(run: ScenarioContext, built: BuiltRun) -> float | None:
-    """Runs the training or evaluation that was built, with its observers.
-
-    Returns:
-      Images/sec of the last lines; None for runs that end without them.
-
-    Raises:
-      FlagError: the checkpoint in --train_dir leaves no step to run.
-      BenchmarkError: the run failed.
-    """
-    with (
-        _observing(run, built) as observers,
-        closing(
-            EvaluationResults(
-                None if built.evaluator is None else built.evaluator.host,
-                run.console,
-                run.measurements,
-                observers,
-                run.messages.warning,
-            )
-        ) as results,
-    ):
-        if run.params.eval:
-            return _evaluate(run, built, results)
-        return _train(run, built, results, observers)
 
 
 def measure_input(run: ScenarioContext, inputs: InputSource) -> float | None:
@@ -68,7 +41,7 @@ def measure_input(run: ScenarioContext, inputs: InputSource) -> float | None:
       Images/sec of the whole pipeline.
     """
     plan, measurements = run.plan, run.measurements
-    training = Training(replace(run, turns=Turns()), InputStep(inputs), inputs, lambda step: 0.0)
+    training = Training(replace(run, turns=Turns()), Trainable(InputStep(inputs), inputs))
     total = training.run(plan.num_batches)
     measurements.note(input_wait_seconds=None)  # all time was spent waiting for the input
     inputs.close()
@@ -96,8 +69,10 @@ def measure_input_alone(run: ScenarioContext, built: BuiltRun) -> None:
 
 
 @contextmanager
-def _observing(run: ScenarioContext, built: BuiltRun) -> Iterator[list[Observer]]:
-    """Observers of the run, closed at its end."""
+def _observing(
+    run: ScenarioContext, built: BuiltRun
+) -> Iterator[tuple[list[Observer], EvaluationResults]]:
+    """Observers and evaluation results of the run, closed at its end."""
     params, plan = run.params, run.plan
     observers = replica_checks(params, plan, built, run.measurements)
     if outputs.summarizes_training(params):
@@ -114,44 +89,61 @@ def _observing(run: ScenarioContext, built: BuiltRun) -> Iterator[list[Observer]
     with ExitStack() as stack:
         for observer in observers:
             stack.callback(observer.close)
-        yield observers
+        host = None if built.evaluator is None else built.evaluator.host
+        outputs_of = run.console, run.measurements, observers, run.messages.warning
+        yield observers, stack.enter_context(closing(EvaluationResults(host, *outputs_of)))
 
 
-def _train(
-    run: ScenarioContext, built: BuiltRun, results: EvaluationResults, observers: Sequence[Observer]
-) -> float | None:
+def train(run: ScenarioContext, built: BuiltRun) -> float | None:
+    """Runs the training (or forward-only run) that was built.
+
+    Returns:
+      Images/sec of the last lines; None for runs that end without them.
+
+    Raises:
+      FlagError: the checkpoint in --train_dir leaves no step to run.
+      BenchmarkError: the run failed.
+    """
     params, plan = run.params, run.plan
     assert built.step is not None
     assert built.inputs is not None
-    if params.graph_file:
-        write_graph("graph_file", params.graph_file, built.step.graph.as_graph_def())
-    restored, steps = _initialize(run, built)
-    global_step, examples = built.share_restored(restored.global_step, restored.examples)
-    if not plan.job.is_chief:
-        steps = plan.num_batches - (global_step if plan.trains else 0)
-    for step in (built.step, *built.workers.values()):
-        step.resume(global_step)
-    if plan.trains and examples and not built.inputs.synthetic:
-        _resume_input(run, built.inputs, examples)
-    built.manager.settle(built.inputs.devices)
-    training = Training(
-        run,
-        built.step,
-        built.inputs,
-        run.schedule,
-        checkpoints=built.checkpoints,
-        evaluator=built.evaluator,
-        results=results,
-        global_step=global_step,
-        lag=1 if built.devices.kind == "gpu" else 0,
-        probes=make_probes(params, plan, built.step.graph, run.messages, run.looks),
-        observers=observers,
-        workers=built.manager.workers,
-        updaters=built.workers,
-    )
-    total = training.run(steps)
-    _export(run, built)
-    return total
+    with _observing(run, built) as (observers, results):
+        if params.graph_file:
+            write_graph("graph_file", params.graph_file, built.step.graph.as_graph_def())
+        restored, steps = _initialize(run, built)
+        global_step, examples = built.share_restored(restored.global_step, restored.examples)
+        if not plan.job.is_chief:
+            steps = plan.num_batches - (global_step if plan.trains else 0)
+        for step in (built.step, *built.workers.values()):
+            step.resume(global_step)
+        if plan.trains and examples and not built.inputs.synthetic:
+            _resume_input(run, built.inputs, examples, restored.passed_over)
+        built.manager.settle(built.inputs.devices)
+        total = Training(
+            run,
+            built,
+            results=results,
+            global_step=global_step,
+            probes=make_probes(params, plan, built.step.graph, run.messages, run.looks),
+            observers=observers,
+        ).run(steps)
+        _export(run, built)
+        return total
+
+
+def evaluate(run: ScenarioContext, built: BuiltRun) -> float | None:
+    """Runs the evaluation that was built, of every new checkpoint where that was asked for.
+
+    Returns:
+      Examples/sec of the last evaluation.
+
+    Raises:
+      BenchmarkError: the run failed.
+    """
+    with _observing(run, built) as (_, results):
+        if run.plan.job.is_chief:
+            return _evaluate(run, built, results)
+        return _evaluate_with_the_chief(run, built, results)
 
 
 def _initialize(run: ScenarioContext, built: BuiltRun) -> tuple[Restored, int]:
@@ -174,13 +166,8 @@ def _initialize(run: ScenarioContext, built: BuiltRun) -> tuple[Restored, int]:
         return restored, plan.num_batches
     # As in tf_cnn_benchmarks, --num_batches counts from the first run on.
     steps = plan.num_batches - restored.global_step
-    if -steps > plan.warm_up.most:  # warm-up steps train too, so a run with these flags ends there
-        raise FlagError(
-            "num_batches",
-            plan.num_batches,
-            f"the checkpoint in --train_dir={params.train_dir} is at step "
-            f"{restored.global_step} already; ask for more batches or for another directory",
-        )
+    assert params.train_dir is not None
+    plan.check_steps_left(params.train_dir, restored.global_step)
     if steps < 1:
         run.messages.notice(
             "no step is left to train; only what comes at the end is done. For more steps, ask "
@@ -189,12 +176,14 @@ def _initialize(run: ScenarioContext, built: BuiltRun) -> tuple[Restored, int]:
     return restored, max(0, steps)
 
 
-def _resume_input(run: ScenarioContext, inputs: InputSource, examples: int) -> None:
+def _resume_input(
+    run: ScenarioContext, inputs: InputSource, examples: int, passed_over: Sequence[int]
+) -> None:
     """Lets the input continue after the examples that earlier runs trained on."""
     plan = run.plan
     # Asynchronous workers have had approximately equal shares of them.
     together = plan.global_batch * (plan.job.num_workers if plan.asynchronous else 1)
-    if inputs.resume(-(-examples // together)):
+    if inputs.resume(-(-examples // together), passed_over):
         # The first step may have to wait for it.
         notice = f"the input continues after the {examples} examples trained on"
     else:
@@ -212,12 +201,11 @@ def _restore_backbone(run: ScenarioContext, built: BuiltRun, given: str) -> None
 
 def _evaluate(run: ScenarioContext, built: BuiltRun, results: EvaluationResults) -> float | None:
     assert built.evaluator is not None
-    if not run.plan.job.is_chief:
-        return _evaluate_with_the_chief(run, built, results)
     assert built.checkpoints is not None
     train_dir = run.params.train_dir
     assert train_dir is not None  # validated
     pause = run.params.eval_interval_secs
+    interrupts = Interrupts(built.manager.workers)
     done: str | None = None
     while True:
         path = checkpoint_folder.latest(train_dir)
@@ -235,9 +223,9 @@ def _evaluate(run: ScenarioContext, built: BuiltRun, results: EvaluationResults)
             built.share_restored(restored.global_step)
             run.console.checkpoint_loaded(path)
             timer = LoopTimer()
-            with run.watch, run.activity.during(Doing.EVALUATION):
+            with run.watch, run.activity.during(Doing.EVALUATION), interrupts.shared():
                 found = built.evaluator.run(
-                    run.plan.num_eval_batches, restored.global_step, run.console
+                    run.plan.num_eval_batches, restored.global_step, run.console, interrupts
                 )
             results.add(found)
             run.measurements.set_loop_time(*timer.loop())
@@ -259,10 +247,13 @@ def _evaluate_with_the_chief(
 ) -> float:
     """Takes part in the evaluations of the chief."""
     assert built.evaluator is not None
+    interrupts = Interrupts(built.manager.workers)
+    batches = run.plan.num_eval_batches
     while True:
         with run.activity.during(Doing.OTHERS):  # the chief, and the checkpoint that it waits for
             global_step, _ = built.share_restored(0)
-        found = built.evaluator.run(run.plan.num_eval_batches, global_step, run.console)
+        with interrupts.shared():
+            found = built.evaluator.run(batches, global_step, run.console, interrupts)
         results.add(found)
         if not run.params.eval_interval_secs:
             return found.evaluation.images_per_sec

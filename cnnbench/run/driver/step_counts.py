@@ -17,7 +17,6 @@ def batches_and_epochs(
     num_epochs: float | None,
     global_batch: int,
     examples: int,
-    epochs_flag: str = "num_epochs",
 ) -> tuple[int, float]:
     """The number of global batches, and the epochs they make.
 
@@ -27,16 +26,37 @@ def batches_and_epochs(
         either, 100 batches.
       global_batch: images per step over all devices.
       examples: images in one epoch.
-      epochs_flag: the flag that `num_epochs` is of.
 
     Raises:
       FlagError: more steps than can be counted.
     """
     if num_epochs:
-        batches = epoch_to_step(epochs_flag, num_epochs, global_batch, examples)
+        batches = epoch_to_step("num_epochs", num_epochs, global_batch, examples)
     else:
         batches = num_batches or DEFAULT_NUM_BATCHES
     return batches, batches * global_batch / examples
+
+
+def evaluation_batches(params: RunParams, global_batch: int, examples: int) -> int:
+    """Global batches of an evaluation; as of the training where no flag of its own is given.
+
+    Every pass ends with a batch that is filled up, so that passes have whole numbers of batches.
+
+    Args:
+      global_batch: images per step over all devices.
+      examples: of the validation subset.
+
+    Raises:
+      FlagError: more steps than can be counted.
+    """
+    flag = "num_eval_epochs" if params.num_eval_epochs else "num_epochs"
+    epochs = getattr(params, flag)
+    if not epochs or params.num_eval_batches:
+        return params.num_eval_batches or params.num_batches or DEFAULT_NUM_BATCHES
+    passes, part = divmod(epochs, 1.0)
+    steps = int(passes) * math.ceil(examples / global_batch)
+    steps += math.ceil(int(part * examples) / global_batch)
+    return _countable(flag, epochs, max(1, steps), global_batch, examples)
 
 
 def evaluated_examples(batches: int, global_batch: int, examples: int, shards: int) -> int:
@@ -62,10 +82,7 @@ def epoch_to_step(flag: str, epoch: float, global_batch: int, examples: int) -> 
       FlagError: it is more than can be counted.
     """
     steps = max(1, math.ceil(int(epoch * examples) / global_batch))
-    if steps > MOST_STEPS:
-        most = MOST_STEPS * global_batch / examples
-        raise FlagError(flag, epoch, f"must be at most {most:.3g}: {MOST_STEPS} steps")
-    return steps
+    return _countable(flag, epoch, steps, global_batch, examples)
 
 
 def evaluation_steps(
@@ -102,6 +119,13 @@ def evaluation_steps(
             steps.add(epoch_to_step(flag, epoch, global_batch, examples))
     # The evaluation after the last step is the final one and has its own line.
     return frozenset(step for step in steps if step < batches)
+
+
+def _countable(flag: str, epochs: float, steps: int, global_batch: int, examples: int) -> int:
+    if steps > MOST_STEPS:
+        most = MOST_STEPS * global_batch / examples
+        raise FlagError(flag, epochs, f"must be at most {most:.3g}: {MOST_STEPS} steps")
+    return steps
 
 
 def _check_count(flag: str, value: float, count: float) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +17,9 @@ from cnnbench.records.step_profile import (
     INPUT_WAIT,
     PROGRAM,
     Part,
+    ProfiledLayer,
     ProfiledPart,
+    ProfiledSpan,
     StepProfile,
 )
 from cnnbench.run.driver.plan import Plan
@@ -26,8 +30,12 @@ if TYPE_CHECKING:
 
     from cnnbench.records.run import RunRecord
     from cnnbench.run.driver.probes import Probe
-    from cnnbench.run.observe.operations import Allocations, WallTimes
+    from cnnbench.run.observe.operations import Allocations, RanOperation, WallTimes
     from cnnbench.run.observe.xplane import XPlane
+
+
+_SHORTEST = 1 / 2000
+"""Of spans of a timeline, as a share of the step; spans that are nearer to each other are one."""
 
 
 class StepProfiler:
@@ -37,6 +45,7 @@ class StepProfiler:
       steps: of each profiled step, how its time divides among operations.
       waits: seconds for which each waited for its input.
       allocated: in the last profiled step; None if unknown.
+      last: operations of the last profiled step.
 
     Args:
       plan: of the run.
@@ -53,6 +62,7 @@ class StepProfiler:
         self.steps: list[WallTimes] = []
         self.waits: list[float] = []
         self.allocated: Allocations | None = None
+        self.last: list[RanOperation] = []
 
     def looks(self, plan: Plan, graph: Any) -> Iterable[Probe]:
         """The probes; see `cnnbench.run.driver.probes.Looks`."""
@@ -68,12 +78,13 @@ class StepProfiler:
 
     @contextmanager
     def _profiled(self) -> Iterator[None]:
-        from cnnbench.run.observe.operations import allocations, wall_times
+        from cnnbench.run.observe.operations import allocations, in_time, wall_times
         from cnnbench.run.observe.profile import profiling
 
         def use(planes: tuple[XPlane, ...]) -> None:
             self.steps.append(wall_times(planes, self.works.knows))
             self.allocated = allocations(planes)
+            self.last = in_time(planes, self.works.knows)
 
         before = self._waited()
         with profiling(None, use):
@@ -112,9 +123,27 @@ class StepProfiler:
             rows=tuple(rows_of(self.steps, seconds, self.waits, works, self.flops, self.works)),
             graph=self.works.graph(),
             record=record,
+            layers=tuple(self._layers(works.values())),
             allocations=None if self.allocated is None else self.allocated.count,
             allocated_bytes=None if self.allocated is None else self.allocated.bytes,
+            timeline=tuple(spans_of(self.last, self.works)),
         )
+
+    def _layers(self, works: Iterable[OperationWork]) -> Iterable[ProfiledLayer]:
+        """The layers with trainable variables, in the order of the body."""
+        kinds = {work.part.layer: work.part.kind for work in works if work.is_product}
+        shapes: defaultdict[str, list[tuple[int, ...]]] = defaultdict(list)
+        for one in self._plan.spec.variables:
+            if one.trainable:
+                shapes[one.name.rpartition("/")[0]].append(one.shape)
+        for name, those in shapes.items():
+            yield ProfiledLayer(
+                name=name,
+                kind=kinds.get(name, ""),
+                shapes=tuple(those),
+                parameters=sum(map(math.prod, those)),
+                flops=self.flops.get(name, Flops()).forward,
+            )
 
 
 def rows_of(
@@ -161,3 +190,32 @@ def rows_of(
             bytes=moved[part],
             operations=dict(sorted(operations[part].items())),
         )
+
+
+def spans_of(ran: Sequence[RanOperation], works: Works) -> list[ProfiledSpan]:
+    """The timeline of a step.
+
+    Args:
+      ran: its operations, in order of their start.
+      works: of the step.
+    """
+    shortest = _SHORTEST * max((one.end for one in ran), default=0.0)
+    found: list[ProfiledSpan] = []
+    latest: dict[tuple[str, Part], int] = {}
+    for one in ran:
+        part = works(one.name, one.type).part if one.own else INPUT_OPERATIONS
+        device = (works.device(one.name) or _of_plane(one.plane)) if one.own else ""
+        place = latest.get((device, part))
+        if place is not None and one.start - found[place].end <= shortest:
+            end = max(found[place].end, one.end)
+            found[place] = replace(found[place], end=end)
+            continue
+        latest[device, part] = len(found)
+        span = ProfiledSpan(device=device, **part._asdict(), start=one.start, end=one.end)
+        found.append(span)
+    return [span for span in found if span.end - span.start >= shortest]
+
+
+def _of_plane(name: str) -> str:
+    """The device of a plane of the profile: of operations whose node is not known."""
+    return name.rpartition("device:")[2].lower() if "device:" in name else "cpu:0"

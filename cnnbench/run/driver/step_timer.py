@@ -7,28 +7,11 @@ always has work, and the time of a step is the distance between two completions.
 of a step depends on all of its weight updates, so a loss that has been read means a step
 that is over.
 
-How a result is read decides whether the distances are right, and whether anything is
-launched ahead at all. In TensorFlow 2.21, by its sources:
-
-- A function that returns a tensor of the CPU returns when that tensor is there
-  (``ProcessFunctionLibraryRuntime::RunSync`` waits for all parts of the function, and a
-  ``_Recv`` is done when its copy is). A step that copied its own loss to the host would be
-  over when its call returns, and the device would idle until the next one is launched.
-  The results of a step therefore stay on its device.
-- ``Tensor.numpy()`` of a tensor on a GPU waits twice (``TensorHandle::CopyToDevice``): for
-  everything enqueued on the device, and then, since the stream of the copy waits for the
-  compute stream as it is when the copy is issued (``GPUUtil::CopyGPUTensorToCPU``), for
-  everything enqueued meanwhile. Where the next step is launched meanwhile, that is the end of
-  the next step.
-- A function that does nothing but copy its arguments to the host waits once, for what was
-  enqueued before its copies were issued. `read` has to be such a function, one call for all
-  results of a step (`cnnbench.data.copies`).
-
-Therefore a second thread calls `read` as soon as a step is launched, and the next step is not
-launched before it has. What lies between the call and the issue of the copies, some tens of
-microseconds in TensorFlow, cannot be seen from Python; the launch has its own before it
-enqueues the first kernel. Should a reading thread be held up there by the system, the time of
-its step gains what was enqueued meanwhile, and the next one loses it; sums stay right.
+A result is read on a second thread, because the read waits for its step. It must not wait for
+the step behind it, so that one is launched once the read says that later launches cannot delay
+it (`cnnbench.data.copies.ScalarReader`). Results of a step therefore stay on its device: a
+function that returns tensors of the host returns when they are there, and the device would idle
+until the next launch. A step ends when its values arrive on the host, which the read reports.
 
 The CPU time of a step is that of all threads of this process over the same interval, by one
 more clock (CLOCK_PROCESS_CPUTIME_ID). It is read just outside the wall time.
@@ -39,11 +22,17 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from typing import Generic, NamedTuple, TypeAlias, TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Generic, NamedTuple, TypeVar
+
+from cnnbench.data.copies import ReadEvents
 
 Handle = TypeVar("Handle")
 Values = TypeVar("Values")
+
+
+RESOLUTION = 1e-6
+"""Seconds; a step is at least so long."""
 
 
 class StepTime(NamedTuple):
@@ -62,12 +51,13 @@ class StepTime(NamedTuple):
         return StepTime(self.seconds - start.seconds, self.cpu_seconds - start.cpu_seconds)
 
 
-_Reading: TypeAlias = "Future[tuple[Values, StepTime]]"
-
-
 def _never(step: int) -> bool:
     del step
     return False
+
+
+def _nothing() -> None:
+    pass
 
 
 class StepLoop(Generic[Handle, Values]):
@@ -75,22 +65,20 @@ class StepLoop(Generic[Handle, Values]):
 
     Attributes:
       launch: fetches input, starts one step, returns a handle on its results.
-      read: turns a handle into values; blocks until the step is over, and no longer.
+      read: turns a handle into values; blocks until the step is over. Steps launched before
+        its `issued` may delay it; without a call of `arrived` the step ends when it returns.
       lag: 0 where a launched step has finished, or none is to be launched ahead; 1 on
         asynchronous devices.
       clock: seconds, monotonic.
       cpu_clock: seconds of CPU time of this process.
-      reader: makes the executor, of two threads, on which results are read when they lag: a
-        step's read is called while that of the step before still waits.
     """
 
     def __init__(
         self,
         launch: Callable[[], Handle],
-        read: Callable[[Handle], Values],
+        read: Callable[[Handle, ReadEvents], Values],
         lag: int,
         clock: Callable[[], float] = time.perf_counter,
-        reader: Callable[[], Executor] = lambda: ThreadPoolExecutor(2, "cnnbench-reader"),
         cpu_clock: Callable[[], float] = time.process_time,
     ) -> None:
         if lag not in (0, 1):
@@ -100,7 +88,6 @@ class StepLoop(Generic[Handle, Values]):
         self.lag = lag
         self.clock = clock
         self.cpu_clock = cpu_clock
-        self._reader = reader
 
     def run(
         self,
@@ -123,13 +110,10 @@ class StepLoop(Generic[Handle, Values]):
         """
         if self.lag:
             return self._run_lagged(steps, done, pause_due, pause)
-        launch, read, clock, cpu_clock = self.launch, self.read, self.clock, self.cpu_clock
         for step in range(1, steps + 1):
-            cpu_start = cpu_clock()
-            start = clock()
-            values = read(launch())
-            seconds = clock() - start
-            done(step, StepTime(seconds, cpu_clock() - cpu_start), values)
+            start = self._now()
+            values, end = self._read(self.launch(), _nothing)
+            done(step, end.since(start), values)
             if pause_due(step) and pause(step):
                 return step
         return steps
@@ -141,44 +125,56 @@ class StepLoop(Generic[Handle, Values]):
         pause_due: Callable[[int], bool],
         pause: Callable[[int], bool],
     ) -> int:
-        with self._reader() as reader:
-            start = self._now()
-            before: _Reading[Values] | None = None
+        start = self._now()
+
+        def finish(step: int, reading: Future[tuple[Values, StepTime]]) -> None:
+            nonlocal start
+            values, end = reading.result()
+            # Steps end in order, though the stamp of a later one may have been read first.
+            end = StepTime(
+                max(end.seconds, start.seconds + RESOLUTION),
+                max(end.cpu_seconds, start.cpu_seconds),
+            )
+            done(step, end.since(start), values)
+            start = end
+
+        # A step's read is called while that of the step before still waits.
+        threads = ThreadPoolExecutor(2, "cnnbench-reader")
+        try:
+            before: Future[tuple[Values, StepTime]] | None = None
             for step in range(1, steps + 1):
-                called = threading.Event()
-                reading = reader.submit(self._read_and_time, self.launch(), called, before)
+                issued = threading.Event()
+                try:
+                    handle = self.launch()
+                except Exception:
+                    if before is not None:
+                        finish(step - 1, before)  # was launched and is measured
+                    raise
+                reading = threads.submit(self._read, handle, issued.set)
                 if before is not None:
-                    start = self._finish(step - 1, before, start, done)
+                    finish(step - 1, before)
                 before = reading
                 due = pause_due(step)
                 if due or step == steps:
-                    self._finish(step, reading, start, done)
+                    finish(step, reading)
                     before = None
                     if due and pause(step):
                         return step
                     start = self._now()
-                called.wait()
+                issued.wait()
+        finally:
+            threads.shutdown(wait=False)  # after an error a GPU may hold them for ever
         return steps
 
-    def _read_and_time(
-        self, handle: Handle, called: threading.Event, before: _Reading[Values] | None
-    ) -> tuple[Values, StepTime]:
-        called.set()
-        values = self.read(handle)
-        if before is not None:
-            before.exception()  # waits; steps end in order, whichever thread wakes up first
-        return values, self._now()
+    def _read(self, handle: Handle, issued: Callable[[], None]) -> tuple[Values, StepTime]:
+        """The values of a step, and the time at which it was over."""
+        ages: list[float] = []
+        try:
+            values = self.read(handle, ReadEvents(issued, ages.append))
+        finally:
+            issued()  # also after an error, which the caller raises
+        now = self._now()
+        return values, now._replace(seconds=now.seconds - ages[0]) if ages else now
 
     def _now(self) -> StepTime:
         return StepTime(self.clock(), self.cpu_clock())
-
-    def _finish(
-        self,
-        step: int,
-        reading: _Reading[Values],
-        start: StepTime,
-        done: Callable[[int, StepTime, Values], None],
-    ) -> StepTime:
-        values, end = reading.result()
-        done(step, end.since(start), values)
-        return end

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from statistics import fmean
@@ -12,63 +12,50 @@ from statistics import fmean
 import tensorflow as tf
 
 from cnnbench.base.stats.descriptive import FEWEST_FOR_P99, RunningSpeed, total_images_per_sec
+from cnnbench.data.copies import ReadEvents
 from cnnbench.data.prefetch import use_own_executor
-from cnnbench.data.source import InputSource
 from cnnbench.errors import NonFiniteLossError, first_line
 from cnnbench.run.driver.async_loop import AsyncLoop, CoordinatedLoop, Stuck
-from cnnbench.run.driver.checkpoints import Checkpoints
+from cnnbench.run.driver.build import Trainable
 from cnnbench.run.driver.console import Phase
 from cnnbench.run.driver.context import ScenarioContext
-from cnnbench.run.driver.evaluation import Evaluator
 from cnnbench.run.driver.host_metrics import Evaluated, EvaluationResults
 from cnnbench.run.driver.loop_time import LoopTimer
 from cnnbench.run.driver.observer import Moment, Observer
 from cnnbench.run.driver.probes import Probe
 from cnnbench.run.driver.step_timer import StepLoop, StepTime
 from cnnbench.run.driver.target import TargetWatch
-from cnnbench.run.driver.training_step import Interrupts, LaunchableStep, StepValues, WorkerStep
+from cnnbench.run.driver.training_step import Interrupts, StepValues, WorkerStep
 from cnnbench.run.runtime.activity import Doing
 from cnnbench.run.step.train_step import StepResult
-from cnnbench.variable_mgr.worker_group import WorkerGroup
 
 
 class Training:
     """Runs one training (or forward-only) job and fills its measurements.
 
     Args:
-      step: the traced step; with `updaters` the step of the first of them.
-      inputs: training input, for the time spent waiting for it.
-      learning_rate: rate of each global step (from 0).
-      checkpoints: None when nothing is to be saved.
-      evaluator, results: None unless the plan has evaluations.
+      parts: with a step and its input.
+      results: None unless the plan has evaluations.
       global_step: number of the first step to run; above 0 after a restore. Warm-up steps
         train, so they count.
-      lag: steps launched before the result of the first is awaited; see `StepLoop`.
       clock: of step times, in seconds.
       probes: run on single steps of the warm-up.
       observers: called at pauses and evaluations.
-      workers: workers of the job where each runs a step of its own; None for others.
-      updaters: steps of asynchronous workers, by name; empty where workers are synchronous.
     """
 
     def __init__(
         self,
         run: ScenarioContext,
-        step: LaunchableStep,
-        inputs: InputSource,
-        learning_rate: Callable[[int], float],
+        parts: Trainable,
         *,
-        checkpoints: Checkpoints | None = None,
-        evaluator: Evaluator | None = None,
         results: EvaluationResults | None = None,
         global_step: int = 0,
-        lag: int = 0,
         clock: Callable[[], float] = time.perf_counter,
         probes: Sequence[Probe] = (),
         observers: Sequence[Observer] = (),
-        workers: WorkerGroup | None = None,
-        updaters: Mapping[str, WorkerStep] | None = None,
     ) -> None:
+        assert parts.step is not None
+        assert parts.inputs is not None
         self._context = run
         params, plan = run.params, run.plan
         self._params = params
@@ -78,21 +65,21 @@ class Training:
         self._measurements = run.measurements
         self._turns = run.turns
         self._activity = run.activity
-        self._step = step
-        self._inputs = inputs
-        self._learning_rate = learning_rate
-        self._checkpoints = checkpoints
-        self._evaluator = evaluator
+        self._step = parts.step
+        self._inputs = parts.inputs
+        self._evaluator = parts.evaluator
+        self._checkpoints = parts.checkpoints
+        self._lag = parts.lag
+        self._workers = parts.group
+        self._updaters = parts.workers
+        self._learning_rate = run.schedule
         self._results = results
         self.global_step = global_step
-        self._lag = lag
         self._clock = clock
         self._probes = probes
         self._observers = observers
-        self._workers = workers
-        self._updaters = dict(updaters or {})
         self._steps = 0
-        self._interrupts = Interrupts(workers)
+        self._interrupts = Interrupts(parts.group)
         self._speed = RunningSpeed(plan.global_batch, params.display_perf_ewma)
         self._save_directory = params.train_dir if plan.trains else None
         self._before_loop = global_step
@@ -116,18 +103,26 @@ class Training:
         self._measurements.loss_scale_start = self._step.loss_scale.value
         try:
             with self._interrupts.shared():
-                return self._run(steps)
+                if not steps:
+                    self._nothing_left()
+                    return None
+                loop = self._make_loop()
+                for observer in self._observers:
+                    observer.begins(self.global_step, steps)
+                self._warm_up(loop)
+                seconds = self._timed_loop(loop, steps)
+                self._measure_latency()
+                self._activity.doing = Doing.END
+                with self._activity.during(Doing.OTHERS):
+                    self._turns.wait(steps_left=False)
+                return self._finish(seconds)
         finally:
             self._measurements.loss_scale_end = self._step.loss_scale.value
 
-    def _run(self, steps: int) -> float | None:
-        if not steps:
-            self._nothing_left()
-            return None
-        loop = self._make_loop()
-        for observer in self._observers:
-            observer.begins(self.global_step, steps)
-        self._warm_up(loop)
+    def _timed_loop(
+        self, loop: StepLoop[StepResult, StepValues] | AsyncLoop[StepValues], steps: int
+    ) -> float:
+        """Runs the timed steps; returns the seconds of the loop."""
         params = self._params
         shown = params.print_training_accuracy or params.forward_only
         self._console.table_header(
@@ -149,11 +144,7 @@ class Training:
                 self._measurements.set_loop_time(*spent)
                 self._measurements.note(input_wait_seconds=self._waited() - waited)
                 self._progress.finish()
-        self._measure_latency()
-        self._activity.doing = Doing.END
-        with self._activity.during(Doing.OTHERS):
-            self._turns.wait(steps_left=False)
-        return self._finish(spent.wall)
+        return spent.wall
 
     def _measure_latency(self) -> None:
         """Times single batches of a forward-only run, where steps were launched ahead."""
@@ -239,6 +230,7 @@ class Training:
             pause(0)
             loop.run(warm_up.most, self._warmup_done, (warm_up.checks | edges).__contains__, pause)
         measurements.warmup_status = warm_up.status(steady)
+        measurements.publish()
         self._progress.finish()
         self._console.phase(Phase.WARM_UP_DONE)
 
@@ -372,7 +364,7 @@ class Training:
             observer.evaluating(self.global_step)
         with self._activity.during(Doing.EVALUATION):
             batches = self._plan.num_eval_batches
-            found = self._evaluator.run(batches, self.global_step, self._console)
+            found = self._evaluator.run(batches, self.global_step, self._console, self._interrupts)
         wall_seconds = self._timer.wall_seconds
         self._results.add(found, loop_seconds=loop_seconds, wall_seconds=wall_seconds)
         return found
@@ -419,9 +411,9 @@ class Training:
         if self._results is not None:
             self._results.finish()
 
-    def _read(self, result: StepResult) -> StepValues:
+    def _read(self, result: StepResult, events: ReadEvents) -> StepValues:
         """Waits for the end of a step."""
-        return self._values(self._step.on_host(result))
+        return self._values(self._step.on_host(result, events))
 
     def _values(self, result: StepResult) -> StepValues:
         plan = self._plan

@@ -7,15 +7,17 @@ import signal
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from signal import SIGINT, SIGTERM
 from types import FrameType
 from typing import NamedTuple, Protocol
 
-from cnnbench.base.interrupts import interrupt
+from cnnbench.base.interrupts import SIGNALS, interrupt
 from cnnbench.base.jobs.job import Task
+from cnnbench.data.copies import ReadEvents
 from cnnbench.run.step.loss_scale import LossScale
 from cnnbench.run.step.train_step import StepResult
 from cnnbench.variable_mgr.worker_group import WorkerGroup
+
+_CHECK_SECONDS = 1.0
 
 
 class StepValues(NamedTuple):
@@ -49,17 +51,17 @@ class StepValues(NamedTuple):
         Args:
           workers: tasks that `result.worker` counts.
         """
-        loss = float(result.loss.numpy())
+        loss = float(result.loss)
         if forward_only and math.isfinite(loss):
             loss = 0.0  # a forward pass has no loss, and tf_cnn_benchmarks prints 0
         names = metric_names if result.metrics else ()
-        number = None if result.worker is None else int(result.worker.numpy())
+        number = None if result.worker is None else int(result.worker)
         return cls(
             loss=loss,
-            metrics=tuple(float(result.metrics[name].numpy()) for name in names),
-            skipped=result.skipped is not None and bool(result.skipped.numpy()),
-            stop=result.stop is not None and bool(result.stop.numpy()),
-            staleness=None if result.staleness is None else int(result.staleness.numpy()),
+            metrics=tuple(float(result.metrics[name]) for name in names),
+            skipped=result.skipped is not None and bool(result.skipped),
+            stop=result.stop is not None and bool(result.stop),
+            staleness=None if result.staleness is None else int(result.staleness),
             worker="" if number is None else str(workers[number]),
         )
 
@@ -84,7 +86,7 @@ class LaunchableStep(Protocol):
         """See `TrainStep.__call__`."""
         ...
 
-    def on_host(self, result: StepResult) -> StepResult:
+    def on_host(self, result: StepResult, events: ReadEvents) -> StepResult:
         """See `TrainStep.on_host`."""
         ...
 
@@ -117,6 +119,26 @@ class Interrupts:
         self._workers = workers
         self.pending = False
 
+    def check(self, seconds: float) -> int:
+        """Ends all workers if one was interrupted; to be called by all, in loops without steps.
+
+        Args:
+          seconds: that a pass of the loop takes here.
+
+        Returns:
+          Passes until the next call, about a second by those of the chief.
+
+        Raises:
+          KeyboardInterrupt: in all workers.
+        """
+        if self._workers is None:
+            return 1  # nothing is pending without others
+        passes = max(1, int(_CHECK_SECONDS / seconds)) if self._workers.is_chief else 0
+        pending, passes = self._workers.total([int(self.pending), passes])
+        if pending:
+            raise KeyboardInterrupt
+        return int(passes)
+
     @contextmanager
     def shared(self) -> Iterator[None]:
         """Ctrl-C in one worker ends all of them after the same step; a second one at once."""
@@ -129,7 +151,8 @@ class Interrupts:
                 interrupt(number, frame)
             self.pending = True
 
-        before = {number: signal.signal(number, handler) for number in (SIGINT, SIGTERM)}
+        heeded = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, handler) for number in heeded}
         try:
             yield
         finally:

@@ -27,11 +27,7 @@ _SCALAR, _TENSOR, _BLOBS = 1, 2, 3
 
 
 class EventFile:
-    """One event file, made in a folder when the first value is written.
-
-    Args:
-      folder: made if it does not exist.
-    """
+    """One event file, made in a folder when the first value is written."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -58,11 +54,7 @@ class EventFile:
         self._write(tag, tf.constant(content), step, "images", _BLOBS)
 
     def flush(self) -> None:
-        """Writes buffered values to disk.
-
-        Raises:
-          BenchmarkError: the file cannot be written.
-        """
+        """Writes buffered values to disk."""
         if self._writer is not None:
             try:
                 self._writer.flush()

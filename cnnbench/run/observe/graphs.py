@@ -8,7 +8,7 @@ for the first time, and `tf.summary.trace_export` writes them to an event file.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,7 +17,6 @@ import tensorflow as tf
 from cnnbench.base.scratch import Scratch
 from cnnbench.errors import BenchmarkError
 from cnnbench.records.files import write_bytes
-from cnnbench.run.observe.outputs import partition_file
 from cnnbench.run.observe.protobuf import parts
 
 # Numbers of fields in TensorFlow's messages.
@@ -30,14 +29,7 @@ _FUNCTION_PARTITIONS = 1
 
 
 def write_graph(flag: str, path: str, graph_def: Any) -> None:
-    """Writes a GraphDef: as text if the name ends in txt, else binary.
-
-    Args:
-      graph_def: the message, as `tf.Graph.as_graph_def` makes it.
-
-    Raises:
-      BenchmarkError: it cannot be written.
-    """
+    """Writes a GraphDef: as text if the name ends in txt, else binary."""
     text = path.endswith("txt")
     write_bytes(flag, path, str(graph_def).encode() if text else graph_def.SerializeToString())
 
@@ -48,9 +40,6 @@ def collecting_partitions(found: list[Any]) -> Iterator[None]:
 
     Args:
       found: gets a GraphDef per device, in the order of devices.
-
-    Raises:
-      BenchmarkError: the graphs cannot be had.
     """
     tf.summary.trace_on(graph=True, profiler=False)
     _exported()  # drops what ran since an earlier one: trace_off (2.21) leaves the collecting on
@@ -64,20 +53,15 @@ def collecting_partitions(found: list[Any]) -> Iterator[None]:
 
 
 @contextmanager
-def writing_partitions(flag: str, prefix: str, written: list[str]) -> Iterator[None]:
-    """Writes the partitions of the function that is called in the block.
-
-    Args:
-      prefix: of the files, see `partition_file`.
-
-    Raises:
-      BenchmarkError: the graphs cannot be had or written.
-    """
+def writing_partitions(
+    flag: str, path_of: Callable[[int], str], written: list[str]
+) -> Iterator[None]:
+    """Writes the partitions of the function that is called in the block, to numbered paths."""
     found: list[Any] = []
     with collecting_partitions(found):
         yield
     for number, graph_def in enumerate(found):
-        path = partition_file(prefix, number)
+        path = path_of(number)
         write_graph(flag, path, graph_def)
         device = next((node.device for node in graph_def.node if node.device), "no device")
         written.append(f"{path}: {len(graph_def.node)} operations on {device}")

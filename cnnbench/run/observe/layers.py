@@ -21,6 +21,7 @@ from cnnbench.base.text.numbers import binary, number, percent
 from cnnbench.base.text.table import aligned
 from cnnbench.records.files import write_bytes, write_text
 from cnnbench.records.step_profile import INPUT_OPERATIONS, REST
+from cnnbench.run.observe.kernels import is_transfer, source
 from cnnbench.run.observe.operations import TIMES, Operation
 
 TABLES = ("txt", "csv")
@@ -29,7 +30,6 @@ TABLES = ("txt", "csv")
 _MOST_IN_PLOT = 30
 _TOWER = re.compile(r"(?:^|/)tower_(\d+)/(.+)")
 _BACKWARD = re.compile(r"(^|/)gradient_tape/")
-_SENT = re.compile(r"/_\d+$")  # ends the name of what sends an operation's result to a device
 _PASSED_ON = ("Cast", "Identity", "Reshape")
 _NO_ACTIVATIONS = ("Const", "Placeholder", "ReadVariableOp", "Shape")
 
@@ -64,9 +64,7 @@ def layers_of(
     """Time, memory and FLOPs by layer of a profiled step.
 
     Args:
-      made: operations that ran, of all devices.
       flops: of one device by layer, in the order of the network; 0 for scopes without any.
-      towers: number of devices.
 
     Returns:
       The layers in the order of the network, then operations outside of layers by time, the rest of
@@ -75,7 +73,9 @@ def layers_of(
     backward = backward_operations(graph)
     seconds: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for operation in made:
-        name = layer_of(operation.name, flops) if operation.own else INPUT_OPERATIONS.layer
+        name = INPUT_OPERATIONS.layer
+        if operation.own:
+            name = REST if is_transfer(operation.type) else layer_of(operation.name, flops)
         late = operation.name in backward or bool(_BACKWARD.search(operation.name))
         seconds[name][late and name != REST] += operation.seconds / towers
     memory = _activations(graph, flops, backward)
@@ -107,13 +107,13 @@ def layer_of(operation: str, scopes: Collection[str]) -> str:
 
 
 def of_step(graph: Any) -> Callable[[str], bool]:
-    """Tells the operations of a step that ran, by name, from those of the input pipeline.
+    """A predicate of operation names: whether one is of the step, not of the input pipeline.
 
     Args:
       graph: of the step, as traced.
     """
     traced = {operation.name for operation in graph.get_operations()}
-    return lambda name: _TOWER.search(name) is not None or _SENT.sub("", name) in traced
+    return lambda name: _TOWER.search(name) is not None or source(name) in traced
 
 
 def backward_operations(graph: Any) -> set[str]:
@@ -156,10 +156,6 @@ def write(flag: str, path: str, layers: Sequence[Layer], title: str) -> None:
 
     Args:
       path: ends in one of `TABLES` or of `cnnbench.base.charts.draw.FORMATS`.
-      layers: as `layers_of` returns them.
-
-    Raises:
-      BenchmarkError: it cannot be written.
     """
     suffix = Path(path).suffix.lower()[1:]
     if suffix == "csv":
@@ -171,11 +167,7 @@ def write(flag: str, path: str, layers: Sequence[Layer], title: str) -> None:
 
 
 def table(layers: Sequence[Layer], title: str) -> str:
-    """The layers as aligned text.
-
-    Args:
-      layers: as `layers_of` returns them.
-    """
+    """The layers as aligned text."""
     total = sum(layer.seconds for layer in layers)
     rows = [["layer", "forward ms", "backward ms", "share", "memory", "GFLOP", "GFLOP/s"]]
     for layer in layers:
@@ -194,11 +186,7 @@ def table(layers: Sequence[Layer], title: str) -> str:
 
 
 def chart(layers: Sequence[Layer], title: str) -> Rows:
-    """The layers that take the most time, in the order of the network.
-
-    Args:
-      layers: as `layers_of` returns them.
-    """
+    """The layers that take the most time, in the order of the network."""
     total = sum(layer.seconds for layer in layers)
     longest = sorted(layers, key=lambda layer: -layer.seconds)[:_MOST_IN_PLOT]
     shown = [layer for layer in layers if layer in longest]

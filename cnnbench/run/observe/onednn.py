@@ -36,7 +36,7 @@ _LONGEST_LINE = 1 << 14
 
 
 class _Call(NamedTuple):
-    """What calls are counted by, see `Primitive`."""
+    """The key by which calls are counted; see `Primitive`."""
 
     name: str
     propagation: str
@@ -46,7 +46,7 @@ class _Call(NamedTuple):
 
 
 def primitives_of_step(log: BinaryIO) -> tuple[Primitive, ...]:
-    """What the last whole step of a process called.
+    """Primitives called by the last whole step of a process.
 
     Args:
       log: its output; lines of others are passed over, and what is beyond 64 MiB.
@@ -69,7 +69,7 @@ def primitives_of_step(log: BinaryIO) -> tuple[Primitive, ...]:
 
 
 def _call(line: str) -> _Call | None:
-    """The call that a line tells of."""
+    """The call that a line describes."""
     words = line.split(",")
     if words[0] not in _MARKERS or "exec" not in words[1:5]:
         return None

@@ -11,9 +11,13 @@ from typing import NamedTuple
 
 from cnnbench.base.text.numbers import number, percent
 from cnnbench.base.text.table import aligned
+from cnnbench.run.observe.kernels import is_collective, is_transfer
 from cnnbench.run.observe.xplane import XEvent, XPlane
 
-TIMES = "times of operations side by side add up; collectives count where no other of the step runs"
+TIMES = (
+    "times of operations side by side add up; collectives and copies between devices count where "
+    "no other operation of the step runs"
+)
 """What the times in tables of operations are."""
 
 MOST = 20
@@ -25,7 +29,9 @@ _ON_HOST = re.compile(r"([\w.][\w./>-]*):([A-Za-z_]\w*)")
 _LAUNCHED_BY = ("tf_op", "kernel_annotation")
 _PICOSECONDS = 1e-12
 _ALLOCATION = "MemoryAllocation"
-_COLLECTIVE = re.compile("_?(Collective|Nccl)")  # types of kernels
+# Kernels of NCCL are launched by a thread of TensorFlow's NcclManager, which does not know the
+# operation: "ncclAllReduce", "ncclBroadcast", ...
+_BY_NCCL = re.compile(r"nccl([A-Z]\w*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +39,8 @@ class Operation:
     """One operation that ran.
 
     Attributes:
-      name: in the graph.
-      type: of its kernel.
-      seconds: it kept its thread (CPU), or its kernels and copies took (GPU); of a collective, its
-        part of the wall time, as in `wall_times`.
+      seconds: it kept its thread (CPU), or its kernels and copies took (GPU); of a collective or a
+        copy between devices, its part of the wall time, as in `wall_times`.
       own: whether it belongs to the step; others are of the input pipeline.
     """
 
@@ -53,14 +57,15 @@ class _Run(NamedTuple):
     type: str
     start: int
     duration: int
+    plane: str
 
 
 class _Rank(enum.IntEnum):
     """Each moment belongs to the operations that run with the lowest rank."""
 
     COMPUTES = 0
-    # A collective waits for other devices most of the time: only what no computation hides is its
-    # own time (exposed communication).
+    # Collectives and copies between devices run beside kernels and wait for other devices: only
+    # what no computation hides is their own time (exposed communication).
     WAITS = 1
     OTHER = 2  # not of the step
 
@@ -93,7 +98,7 @@ class WallTimes(NamedTuple):
 
     Attributes:
       seconds: of each operation of the step, by name and type. Where several run at the same
-        moment, each has an equal part of that moment; collectives, which wait for all devices, have
+        moment, each has an equal part of that moment; collectives and copies between devices have
         no part of it while others of the step run.
       other_seconds: in which operations ran, but none of the step.
       idle_seconds: in which none ran. Both between the first operation of the step and the last.
@@ -127,13 +132,46 @@ def wall_times(planes: Iterable[XPlane], is_own: Callable[[str], bool]) -> WallT
     )
 
 
+class RanOperation(NamedTuple):
+    """An operation that ran, with its time.
+
+    Attributes:
+      name, type: see `Operation`.
+      plane: of the profile, "/host:CPU" or that of a GPU.
+      start, end: seconds from the first operation of the profile.
+      own: see `Operation`.
+    """
+
+    name: str
+    type: str
+    plane: str
+    start: float
+    end: float
+    own: bool
+
+
+def in_time(planes: Iterable[XPlane], is_own: Callable[[str], bool]) -> list[RanOperation]:
+    """The operations of a profile in order of their start; `is_own` as of `operations`."""
+    runs = sorted(_runs(planes), key=lambda run: run.start)
+    first = runs[0].start if runs else 0
+    return [
+        RanOperation(
+            run.name,
+            run.type,
+            run.plane,
+            (run.start - first) * _PICOSECONDS,
+            (run.start + run.duration - first) * _PICOSECONDS,
+            _rank(run, is_own) is not _Rank.OTHER,
+        )
+        for run in runs
+    ]
+
+
 class _Divided(NamedTuple):
     """The time between the first and the last operation of a step, in picoseconds.
 
     Attributes:
       parts: of each run; 0 for those that are not of the step.
-      other: in which operations ran, but none of the step.
-      idle: in which none ran.
     """
 
     parts: list[float]
@@ -142,9 +180,12 @@ class _Divided(NamedTuple):
 
 
 def _rank(run: _Run, is_own: Callable[[str], bool]) -> _Rank:
+    if _BY_NCCL.fullmatch(run.name):  # only steps have collectives
+        return _Rank.WAITS
     if not is_own(run.name):
         return _Rank.OTHER
-    return _Rank.WAITS if _COLLECTIVE.match(run.type) else _Rank.COMPUTES
+    waits = is_collective(run.type) or is_transfer(run.type)
+    return _Rank.WAITS if waits else _Rank.COMPUTES
 
 
 def _divided(runs: Sequence[_Run], ranks: Sequence[_Rank]) -> _Divided:
@@ -180,7 +221,7 @@ def _divided(runs: Sequence[_Run], ranks: Sequence[_Rank]) -> _Divided:
 
 @dataclass(frozen=True, slots=True)
 class Allocations:
-    """What the allocators that keep pools gave out in a step.
+    """Memory handed out by pooling allocators in a step.
 
     Attributes:
       count: pieces of memory.
@@ -192,7 +233,7 @@ class Allocations:
 
 
 def allocations(planes: Iterable[XPlane]) -> Allocations | None:
-    """The allocations of a profile; None where TensorFlow tells of none.
+    """The allocations of a profile; None where TensorFlow reports none.
 
     The allocator of GPUs does, and that of CPUs where oneDNN is on, from 256 KiB on; the usual one
     of CPUs does not.
@@ -217,7 +258,7 @@ def _read(
             for event in line.events:
                 names = read(event)
                 if names is not None:
-                    yield _Run(*names, event.start, event.duration)
+                    yield _Run(*names, event.start, event.duration, plane.name)
 
 
 def _of_host(event: XEvent) -> tuple[str, str] | None:
@@ -233,6 +274,8 @@ def _of_kernel(event: XEvent) -> tuple[str, str] | None:
             match = _ON_HOST.match(text)
             if match:
                 return match[1], match[2]
+            if match := _BY_NCCL.match(text):
+                return match[0], f"Nccl{match[1]}"
     return None
 
 

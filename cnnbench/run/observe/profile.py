@@ -26,10 +26,6 @@ def profiling(
 
     Args:
       folder: where the profile is left, for `tensorboard --logdir`; None for nowhere.
-      use: called with the planes; None if they are not needed.
-
-    Raises:
-      BenchmarkError: the profile could not be taken or written.
     """
     with Scratch("profile") as own:
         scratch = own.path / "profile"

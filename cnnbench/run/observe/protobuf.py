@@ -21,9 +21,6 @@ def fields(message: bytes) -> Iterator[tuple[int, Value]]:
 
     Integers are unsigned (see `signed`), fixed-width numbers are their bits; texts, bytes and
     inner messages are bytes.
-
-    Raises:
-      ValueError: this is no message, or a part of one.
     """
     position = 0
     while position < len(message):

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from cnnbench.models.declare import Flops
 from cnnbench.records.step_profile import (
+    COPIES,
     FORWARD,
     OUTSIDE,
     REDUCTION,
@@ -19,10 +20,12 @@ from cnnbench.records.step_profile import (
     UPDATE,
     Part,
 )
+from cnnbench.run.observe.kernels import is_collective, is_transfer, source
 from cnnbench.run.observe.layers import backward_operations, layer_of, of_step
 
+_DEVICE = re.compile(r"device:(\w+:\d+)$")
 _DECORATION = re.compile(r"^_(Mkl)?(Native)?")
-_PRODUCT = re.compile(r"Conv\d?D|MatMul|Einsum")
+_PRODUCT = re.compile(r"Conv\d?[Dd]|MatMul|Einsum")
 _KINDS = (
     (re.compile("BatchNorm"), "batch norm"),
     (re.compile("Relu"), "ReLU"),
@@ -46,7 +49,7 @@ class OperationWork(NamedTuple):
     """Work of one operation in one step.
 
     Attributes:
-      part: what it belongs to.
+      part: the layer, the reduction or the update that contains the operation.
       is_product: whether it is a convolution or a matrix product, whose FLOPs are counted.
       bytes: of its inputs and outputs, each once.
     """
@@ -62,7 +65,6 @@ class Works:
     Args:
       traced: graph of the step, which knows shapes.
       partitions: GraphDefs of what TensorFlow made of it, which know what is joined.
-      kernels: shapes of the trained kernels of layers, by layer.
     """
 
     def __init__(
@@ -88,6 +90,9 @@ class Works:
 
     def __call__(self, name: str, type: str) -> OperationWork:
         """The work of an operation that ran."""
+        if is_transfer(type):
+            kind = REDUCTION if source(name) in self._backward else COPIES
+            return OperationWork(Part(REST, kind, OUTSIDE), False, self._bytes(name))
         plain = _DECORATION.sub("", type)
         layer = layer_of(name, self._scopes)
         is_product = bool(_PRODUCT.search(plain))
@@ -109,6 +114,12 @@ class Works:
         return (
             self._is_of_step(name) or name in self._nodes or name.rpartition("/")[2] in self._called
         )
+
+    def device(self, name: str) -> str:
+        """The device of an operation of the step, such as "cpu:0"; "" if it is not known."""
+        node = self._nodes.get(name)
+        found = _DEVICE.search("" if node is None else node.device)
+        return found[1].lower() if found else ""
 
     def results(self, name: str) -> str:
         """The type of an operation's first result, such as "bfloat16"; "" if it is not known."""
@@ -159,7 +170,7 @@ class Works:
         handles = () if operation is None else _handles(operation)
         if handles and plain != "ReadVariableOp":
             return UPDATE
-        return REDUCTION if name in self._backward else _OTHER
+        return REDUCTION if name in self._backward or is_collective(plain) else _OTHER
 
     def _bytes(self, name: str) -> int:
         operation, node = self._traced.get(name), self._nodes.get(name)
@@ -208,7 +219,6 @@ def flops_by_part(works: Iterable[OperationWork], flops: Mapping[str, Flops]) ->
     """The FLOPs of layers, each direction with the products that compute it.
 
     Args:
-      works: of the operations of a step.
       flops: of all devices in a step, by layer.
     """
     products: defaultdict[str, dict[str, Part]] = defaultdict(dict)
@@ -223,8 +233,7 @@ def flops_by_part(works: Iterable[OperationWork], flops: Mapping[str, Flops]) ->
 
 
 def _of_directions(flops: Flops, parts: Mapping[str, Part]) -> Iterable[tuple[Part, int]]:
-    """Where gradients of both factors of a product look alike, as in attention, they are one
-    part."""
+    """The part of each direction's FLOPs; gradients that look alike, as in attention, share one."""
     for direction, count in zip((FORWARD, TO_INPUT, TO_KERNEL), flops, strict=True):
         other = TO_INPUT if direction == TO_KERNEL else TO_KERNEL
         found = parts.get(direction) or (None if direction == FORWARD else parts.get(other))

@@ -35,7 +35,6 @@ class XEvent:
     Attributes:
       name: of an operation on the host "name:type".
       start, duration: in picoseconds, from a common origin.
-      stats: what is known of it, by name.
     """
 
     name: str
@@ -61,14 +60,7 @@ class XPlane:
 
 
 def read(message: bytes) -> tuple[XPlane, ...]:
-    """The planes of a profile that have events.
-
-    Args:
-      message: content of a file `*.xplane.pb`.
-
-    Raises:
-      ValueError: it is no such message.
-    """
+    """The planes of a profile that have events."""
     planes = (_Plane(part).plane() for part in parts(message, _PLANES))
     return tuple(plane for plane in planes if plane.lines)
 

@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import IO
 
+from cnnbench.base.interrupts import SIGNALS
 from cnnbench.base.text.terminal import StandardStream
 
 # Error 303 of cuInit: no driver is installed; cnnbench reports that itself.
@@ -24,7 +25,6 @@ _INFORMATIONAL = re.compile(
     # The second line of a message on what a CPU can do.
     r"|To enable the following instructions: .* rebuild TensorFlow)"
 )
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 # A file that the next block holds back in; empty in between and while one uses it.
@@ -109,7 +109,7 @@ def _without_informational(text: str, _: BaseException | None) -> str:
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Defers Ctrl-C, SIGTERM and SIGHUP to the end of the block.
+    """Defers signals that interrupt to the end of the block.
 
     By handlers, not by a mask: TensorFlow's threads would receive a masked signal and pass it
     to the main thread.
@@ -118,7 +118,7 @@ def uninterrupted() -> Iterator[None]:
         yield  # signals interrupt the main thread only
         return
     held: list[int] = []
-    before = {n: signal.signal(n, lambda number, frame: held.append(number)) for n in _ENDING}
+    before = {n: signal.signal(n, lambda number, frame: held.append(number)) for n in SIGNALS}
     try:
         yield
     finally:

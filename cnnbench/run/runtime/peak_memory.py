@@ -22,7 +22,7 @@ def reset_peak_memory(device_kind: str) -> None:
         tf.config.experimental.reset_memory_stats(device)
 
 
-def peak_memory(device_kind: str) -> int:
+def peak_memory(device_kind: str) -> int | None:
     """Peak memory of the run in bytes.
 
     Args:
@@ -30,7 +30,8 @@ def peak_memory(device_kind: str) -> int:
 
     Returns:
       On GPUs the memory of tensors on the fullest one, not what TensorFlow's allocator
-      reserved; on the CPU the resident set of this process since its start.
+      reserved, None where this process has none; on the CPU the resident set of this process
+      since its start.
     """
     if device_kind != "gpu":
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RU_MAXRSS_UNIT
@@ -38,7 +39,7 @@ def peak_memory(device_kind: str) -> int:
 
     return max(
         (int(tf.config.experimental.get_memory_info(device)["peak"]) for device in _logical_gpus()),
-        default=0,
+        default=None,
     )
 
 

@@ -3,8 +3,9 @@
 TensorFlow ends a process by C's exit for a wrong environment variable, and its kernels may abort or
 crash without any Python code running. So a command measures in a child, forked before TensorFlow is
 loaded, and its parent sleeps until it ends. Standard streams, signals and exit codes of the child
-pass through. If Python has not announced the end of the child, the parent prints a line, completes
-the record and exits with code 4.
+pass through; what native code writes to standard error passes the parent, which remembers the last
+of it. If Python has not announced the end of the child, the parent prints a line, completes the
+record and exits with code 4.
 
 Linux only: elsewhere a child would survive the kill of its parent.
 """
@@ -14,28 +15,33 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FrameType
 
-from cnnbench.base.text.terminal import print_error, print_warning
+from cnnbench.base.interrupts import SIGNALS
+from cnnbench.base.text.native_log import fatal_message
+from cnnbench.base.text.terminal import StandardStream, print_error, print_warning
 from cnnbench.errors import BenchmarkError, ExitCode
 
 GUARDED = "CNNBENCH_GUARDED"
-"""Environment variable of processes whose end somebody else watches for."""
+"""Environment variable of processes whose end somebody else records; an empty value is none."""
 
 NUMPY = "NumPy"
 """Its OpenBLAS ends a process where memory is short."""
 
-_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SAME_SECONDS = 1.0
 _PR_SET_PDEATHSIG = 1
+_LOG_BYTES = 1 << 17  # more than a pipe holds
 _HINTS = {
     "SIGKILL": "someone killed the process, or the kernel did for lack of memory",
     "SIGABRT": "native code gave up, often for lack of memory",
     "SIGTERM": "someone ended the process",
+    "SIGALRM": "the other processes of the job did not connect within --cluster_timeout",
 }
 
 
@@ -79,24 +85,40 @@ def is_program() -> bool:
     return _state.program
 
 
+@contextlib.contextmanager
+def connecting(seconds: float) -> Iterator[None]:
+    """Ends this program by SIGALRM if the block, in which no Python may run, takes longer.
+
+    Other Python programs are left alone.
+    """
+    signal.setitimer(signal.ITIMER_REAL, seconds if is_program() else 0.0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+
+
 def announce(code: int) -> None:
     """Announces to the parent, if there is one, that Python exits with this code."""
     if _state.link is not None:
         os.write(_state.link, bytes([code & 0xFF]))
 
 
-def supervised(lost: Callable[[NativeDeathError], None]) -> None:
+def supervised(
+    lost: Callable[[NativeDeathError], None], prepare: Callable[[], None] = lambda: None
+) -> None:
     """Continues in a child; the calling process waits for it and ends in the same way.
 
     Does nothing but within `offered`, and there once.
 
     Args:
       lost: called in the parent when the child has ended without a word, to leave a record.
+      prepare: called before the fork, to share memory with the child.
     """
     if not _state.wanted:
         return
     _state.wanted = False
-    _go_on_in_child("a native library", lost)
+    _go_on_in_child("a native library", lost, prepare)
 
 
 def watched(code: str) -> None:
@@ -112,43 +134,94 @@ def watched(code: str) -> None:
     if not _state.wanted or _state.watched:
         return
     _state.watched = code != NUMPY
-    _go_on_in_child(f"{code} or a native library", lambda error: None)
+    _go_on_in_child(f"{code} or a native library", lambda error: None, lambda: None)
 
 
 def heed_once() -> None:
     """Prevents doubled signals; to be called after a handler was set in a child."""
     if _state.link is not None:
-        for number in _FORWARDED:
+        for number in SIGNALS:
             _once(number)
 
 
-def _go_on_in_child(suspect: str, lost: Callable[[NativeDeathError], None]) -> None:
+def _go_on_in_child(
+    suspect: str, lost: Callable[[NativeDeathError], None], prepare: Callable[[], None]
+) -> None:
     """See `supervised`; `suspect` is the code that may end a process by C's exit."""
     from cnnbench.run.runtime.native import share_held_back  # not for --help and refused flags
 
-    if GUARDED in os.environ:
+    if os.environ.get(GUARDED):
         return  # the parent of the guard reports how this process ended
+    prepare()
     sys.stdout.flush()
     sys.stderr.flush()
     unwritten = share_held_back()
-    theirs, ours = os.pipe()
+    log = _NativeLog()
+    theirs, ours = (end.detach() for end in socket.socketpair())
     parent = os.getpid()
     # Before the fork: a signal must not end the parent while the child lives.
-    waited_for = {*_FORWARDED, signal.SIGCHLD}
+    waited_for = {*SIGNALS, signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, waited_for)
     child = os.fork()
     if child:
         os.close(ours)
+        log.forward()  # without memory for a thread, this process reports, and the child ends
+        os.write(theirs, b"\0")
         announced, status = _wait(child, theirs, waited_for)
+        said = log.end()
         if announced is None:
-            announced = _tell(_how(status, suspect), unwritten(), lost)
+            held_back = unwritten()
+            reason = fatal_message(held_back) or fatal_message(said)
+            announced = _tell(_how(status, suspect, reason), held_back, lost)
         announce(announced)  # to the parent of this one, if `watched` has forked
         os._exit(announced)
     os.close(theirs)
+    log.divert()
     _die_with(parent)
+    if not os.read(ours, 1):
+        os._exit(int(ExitCode.FAILED))
     _state.link = ours
     heed_once()
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class _NativeLog:
+    """Standard error of native code in a child, forwarded by its parent.
+
+    Python's standard error goes where it went: it draws on terminals.
+    """
+
+    def __init__(self) -> None:
+        """Comes before the fork."""
+        self._out, self._in = os.pipe()
+        self._mark = os.urandom(16)  # ends the log: processes of the child may outlive it
+        self._last = b""
+        self._thread = threading.Thread(target=self._forward, daemon=True)
+
+    def divert(self) -> None:
+        """Lets the child write into the pipe."""
+        if isinstance(sys.stderr, StandardStream):
+            sys.stderr.take_descriptor()
+        os.dup2(self._in, 2)
+        os.close(self._in)
+        os.close(self._out)
+
+    def forward(self) -> None:
+        """Starts forwarding in the parent."""
+        self._thread.start()
+
+    def end(self) -> str:
+        """The last of the log, when the child has ended; all of it is forwarded."""
+        os.write(self._in, self._mark)
+        self._thread.join()
+        return self._last.decode(errors="replace")
+
+    def _forward(self) -> None:
+        while self._mark not in self._last:
+            part = os.read(self._out, _LOG_BYTES)
+            self._last = self._last[-_LOG_BYTES:] + part
+            with contextlib.suppress(OSError):  # nobody reads it
+                os.write(2, part.removesuffix(self._mark))
 
 
 def _die_with(parent: int) -> None:
@@ -209,7 +282,8 @@ def _tell(how: str, unwritten: str, lost: Callable[[NativeDeathError], None]) ->
     return int(ExitCode.FAILED)
 
 
-def _how(status: int, suspect: str) -> str:
+def _how(status: int, suspect: str, reason: str) -> str:
+    """How a child ended, with the reason that its log gives, if any."""
     code = os.waitstatus_to_exitcode(status)
     if code >= 0:
         return f"{suspect} ended the process with exit code {code}; see the lines above"
@@ -217,4 +291,4 @@ def _how(status: int, suspect: str) -> str:
         name = signal.Signals(-code).name
     except ValueError:
         name = f"signal {-code}"
-    return f"ended by {name}: {_HINTS.get(name, 'native code crashed')}"
+    return f"ended by {name}: {reason or _HINTS.get(name, 'native code crashed')}"

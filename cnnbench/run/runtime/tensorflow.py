@@ -212,17 +212,31 @@ def data_format(layout: str, kind: str) -> Literal["NHWC", "NCHW"]:
     Args:
       layout: --data_format: "NHWC", "NCHW" or "auto".
       kind: "cpu" or "gpu".
+    """
+    return "NCHW" if layout == "NCHW" or (layout == "auto" and kind == "gpu") else "NHWC"
+
+
+def check_channels_first(dtype: str) -> None:
+    """Refuses NCHW on CPUs that convolve in NHWC only, as all do without oneDNN.
+
+    Args:
+      dtype: in which the layers compute.
 
     Raises:
-      FlagError: NCHW where --device=auto has found no GPU.
+      FlagError: the convolution has no kernel.
     """
-    if kind == "cpu" and layout == "NCHW":
+    import tensorflow as tf
+
+    image, kernel = tf.zeros([1, 1, 4, 4], dtype), tf.zeros([3, 3, 1, 1], dtype)
+    try:
+        with tf.device("cpu:0"):
+            tf.nn.conv2d(image, kernel, 1, "SAME", data_format="NCHW")
+    except tf.errors.UnimplementedError:
         raise FlagError(
-            "data_format", "NCHW", "the run is on the CPU; use NHWC or auto, or --device=gpu"
-        )
-    if layout == "auto":
-        return "NCHW" if kind == "gpu" else "NHWC"
-    return "NCHW" if layout == "NCHW" else "NHWC"
+            "data_format",
+            "NCHW",
+            f"Conv2D of {dtype} takes NHWC only on this CPU; use NHWC or auto, or --device=gpu",
+        ) from None
 
 
 def _device_kind(settings: Settings, visible_gpus: int) -> tuple[str, tuple[str, ...]]:

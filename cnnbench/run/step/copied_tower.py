@@ -91,13 +91,12 @@ class _Recorded:
         return value
 
     def original(self, start: int, given: Sequence[tf.Tensor], result: Any) -> _Original | None:
-        """The tower built since the operation of this number; None if it cannot be copied.
-
-        Args:
-          start: number of its first operation.
-          given, result: see `_Original`.
-        """
-        body = self._others(start)
+        """The tower built since the operation of this number; None if it cannot be copied."""
+        operations = self._graph.get_operations()
+        of_reads = {number for part in self._parts for number in range(*part)}
+        since = [operations[n] for n in range(start, len(operations)) if n not in of_reads]
+        # What a function captures comes to it as a placeholder, which is the same for all towers.
+        body = [operation for operation in since if operation.type != "Placeholder"]
         # A stateful operation, such as tf.random.uniform, would share its state with its copies
         # or draw the same numbers. Bodies of loops and branches name the first tower's device.
         # For an operation on another device than the tower's, the device in another tower is
@@ -107,14 +106,6 @@ class _Recorded:
         if len({operation.device for operation in body}) != 1:
             return None
         return _Original(self._graph, body, self._reads, given, result)
-
-    def _others(self, start: int) -> list[tf.Operation]:
-        """Operations since that of this number that read no variable."""
-        operations = self._graph.get_operations()
-        of_reads = {number for part in self._parts for number in range(*part)}
-        numbers = (n for n in range(start, len(operations)) if n not in of_reads)
-        # What a function captures comes to it as a placeholder, which is the same for all towers.
-        return [operations[n] for n in numbers if operations[n].type != "Placeholder"]
 
 
 class _Original:

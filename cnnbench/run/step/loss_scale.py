@@ -80,11 +80,7 @@ class LossScale(abc.ABC):
 
 
 class StaticLossScale(LossScale):
-    """A constant factor; every update happens.
-
-    Args:
-      factor: 1 costs nothing.
-    """
+    """A constant factor; every update happens."""
 
     def __init__(self, factor: float = 1.0) -> None:
         self._factor = None if factor == 1.0 else factor

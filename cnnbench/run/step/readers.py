@@ -47,11 +47,7 @@ class Readers:
                 values[operation.outputs[0].name] = values[names[0]]
 
     def before_update(self, variable: tf.Variable, gradient: tf.Tensor) -> tf.Tensor:
-        """The gradient, with dependencies on all readers that share the variable's buffer.
-
-        Args:
-          gradient: a tensor on the current device.
-        """
+        """The gradient, with dependencies on all readers that share the variable's buffer."""
         home = _host(variable.device)
         if home is None:
             return gradient
@@ -70,7 +66,6 @@ def signals(operations: Sequence[Any], device: str) -> list[Any]:
 
     Args:
       operations: it is to run after; operations or tensors.
-      device: full device string.
     """
     if all(operation.device == device for operation in operations):
         return list(operations)

@@ -28,10 +28,8 @@ class StepConfig:
 
     Attributes:
       host: full string of the CPU of the process that calls the step.
-      data_format: "NHWC" or "NCHW".
       compute_dtype: "float32", "bfloat16" or "float16"; weights, batch norm, loss
         and weight decay are float32 whatever it is.
-      update: what is done to gradients.
       bn_stats: "first", "mean" or "sync".
       label_smoothing: share of every label that is spread over all classes, 0 for none.
       report_total_loss: whether the reported loss includes the L2 loss.
@@ -42,7 +40,6 @@ class StepConfig:
       frozen: the values of the variables are constants of the graph (of a forward-only run),
         as they are when the step is traced.
       xla_compile: compile each tower's forward and backward pass with XLA.
-      seed: of dropout.
       first_tower: number of this process's first tower among those of the job; a tower draws by
         its number.
       training_steps: from the first step of the first run to the end of training, for layers
@@ -93,11 +90,7 @@ class Tower:
 
     Args:
       model, spec: the network and its declaration.
-      config: see StepConfig.
       workers: whose towers synchronise with this one, beside those of its own step.
-
-    Attributes:
-      calibration: of its network, once the graph is made, where it computes in 8-bit integers.
     """
 
     def __init__(
@@ -128,7 +121,6 @@ class Tower:
 
         Args:
           read: returns the tower's value of a variable in the dtype asked for.
-          features, labels: see `cnnbench.data.TowerBatch`.
           seed: int64 [2] of dropout, another one in each step.
           factor: loss scale; the gradients handed on have it.
         """

@@ -22,10 +22,6 @@ class TracedFunction:
       name: for messages, such as "the training step".
       function: takes and returns nests of tensors; makes no variables, or it is traced twice.
       signature: for each argument a nest of tf.TensorSpec.
-
-    Attributes:
-      concrete: the traced function itself, without any check around it.
-      traces: how often the function has been traced.
     """
 
     def __init__(

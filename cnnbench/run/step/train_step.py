@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from cnnbench.base.jobs.devices import cpu_of, is_cpu
-from cnnbench.data.copies import copied_to
+from cnnbench.base.jobs.devices import is_cpu
+from cnnbench.data.copies import ReadEvents, ScalarReader
 from cnnbench.data.source import InputSource, TowerBatch
 from cnnbench.models.int8 import Calibration
 from cnnbench.models.model import Model
@@ -73,12 +73,7 @@ class TrainStep:
     """Builds and runs the step of one model under one variable manager.
 
     Args:
-      model, spec: the network and its declaration.
-      manager: holds the variables; `create_variables` has been called.
       optimizer: its slots have been created; None with `forward_only`.
-      inputs: where batches come from.
-      config: see StepConfig.
-      loss_scale: factor on the loss; decides about steps that overflow.
       counter: counts the updates where other steps update the same variables; otherwise None.
 
     Attributes:
@@ -118,7 +113,7 @@ class TrainStep:
             with tf.device(self._devices[0]):
                 self._stop = tf.Variable(0.0, trainable=False, name="stop")
         self._function: TracedFunction
-        self._to_host: Callable[[StepResult], StepResult] | None = None
+        self._reader: ScalarReader | None = None
         self._gradients: TracedFunction | None = None
         self._batches: Any = None
         self.notices: list[str] = []
@@ -129,7 +124,7 @@ class TrainStep:
         self._function = TracedFunction("the step", self._step, signature)
         device = self._devices[0]  # see `_result`
         if not is_cpu(device):
-            self._to_host = copied_to(cpu_of(device), self.function.structured_outputs)
+            self._reader = ScalarReader(device, self._config.host, self.function.structured_outputs)
 
     @property
     def loss_scale(self) -> LossScale:
@@ -148,7 +143,7 @@ class TrainStep:
 
     @property
     def graph(self) -> tf.Graph:
-        """The traced graph, for tests of the placement of its ops."""
+        """The traced graph."""
         return self._function.concrete.graph
 
     @property
@@ -185,9 +180,9 @@ class TrainStep:
         result: StepResult = self._function(self._rate, *batches)
         return result
 
-    def on_host(self, result: StepResult) -> StepResult:
-        """The result in host memory; waits for its step, not for later ones."""
-        return result if self._to_host is None else self._to_host(result)
+    def on_host(self, result: StepResult, events: ReadEvents) -> StepResult:
+        """The result in host memory: of a GPU, read by a `ScalarReader`; of a CPU, itself."""
+        return result if self._reader is None else self._reader(result, events)
 
     def build_gradients(self) -> None:
         """Traces `last_gradients`; from now on the batches of the last step are kept for it."""

@@ -37,12 +37,6 @@ class Updates(NamedTuple):
 class Updater:
     """Executes `StepConfig.update` inside the traced step.
 
-    Args:
-      trainables: what is trained, in the order of every tower's gradients.
-      optimizer: its slots have been created.
-      loss_scale: decides about steps that overflow.
-      config: see StepConfig.
-
     Attributes:
       reduction_operations: that the manager added to the traced step between gradients and
         updates; None before it is traced.
@@ -67,10 +61,7 @@ class Updater:
         # One list for each apply device.
         self._decayed = gradients.transposed([manager.updated(name).copies for name in decayed])
         copies = list(itertools.chain.from_iterable(self._decayed))
-        fused = [variable for variable in copies if plan.fuses(variable)]
-        optimizer.fuse_decay(fused, plan.decay)
-        complete = copies if plan.deferred else fused
-        self._added_late = {v.ref() for v in copies} - {v.ref() for v in complete}
+        self._added_late = set() if plan.deferred else {v.ref() for v in copies}
         towers = range(len(self._devices))
         self._read = {manager.variable(t, name).ref() for t in towers for name in decayed}
         self.reduction_operations: int | None = None
@@ -142,20 +133,12 @@ class Updater:
         return losses
 
     def l2_loss(self, weight_losses: Sequence[tf.Tensor]) -> tf.Tensor:
-        """The L2 loss, the mean over towers, on the current device.
-
-        Args:
-          weight_losses: what the method of this name has returned, unless empty.
-        """
+        """The L2 loss, the mean over towers, on the current device."""
         copies = 1 if self._manager.replicas_in_sync else len(self._devices)
         return tf.add_n(list(weight_losses)) * (self._plan.weight_decay / copies)
 
     def _columns(self, towers: Sequence[TowerResult], factor: Factor) -> list[Column]:
-        """Gradients by variable, in the form in which they are reduced.
-
-        Args:
-          factor: loss scale to be removed.
-        """
+        """Gradients by variable, in the form in which they are reduced."""
         inverses = gradients.on_devices(self._devices, inverse_of, [factor] * len(towers))
         columns = []
         by_variable = gradients.transposed([tower.gradients for tower in towers])
@@ -177,7 +160,10 @@ class Updater:
             return column.mapped(self._devices, self._with_decay)
         if self._manager.replicas_in_sync and any(g is not None for g in column.gradients):
             return column  # None counts as zero in the reduction, which knows in what form
-        return column.mapped(self._devices, _zeros_for_none)
+        return column.mapped(
+            self._devices,
+            lambda gradient, variable: tf.zeros(variable.shape) if gradient is None else gradient,
+        )
 
     def _with_decay(self, gradient: Gradient, variable: tf.Variable) -> tf.Tensor:
         term = self._manager.decayed(variable) * self._plan.decay
@@ -204,10 +190,6 @@ class Updater:
 def _copy(device: str, tensor: tf.Tensor) -> tf.Tensor:
     with tf.device(device):
         return tf.identity(tensor)
-
-
-def _zeros_for_none(gradient: Gradient, variable: tf.Variable) -> Gradient:
-    return tf.zeros(variable.shape) if gradient is None else gradient
 
 
 def _statistics(towers: Sequence[Sequence[Moments]]) -> list[tf.Tensor]:

@@ -20,9 +20,6 @@ class UpdateCounter:
     updated them. The staleness of its update is the number of increments in between. It is
     that of Dai et al., "Toward understanding the impact of staleness in distributed machine
     learning", ICLR 2019.
-
-    Args:
-      device: full device string of a CPU, that of a ps task.
     """
 
     def __init__(self, device: str) -> None:

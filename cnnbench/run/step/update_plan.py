@@ -16,14 +16,9 @@ and weights may have changed by then.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from cnnbench.base.jobs.devices import is_cpu
-from cnnbench.flags.cluster import asynchronous
-from cnnbench.flags.optimizers import OPTIMIZERS
-from cnnbench.flags.params import Params
 from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
-from cnnbench.variable_mgr.modes import Reduction
+from cnnbench.variable_mgr.modes import Mode, Reduction
 
 # Gradients are added up by operations of ours, for all towers of the job.
 _BY_OUR_SUMS = (Reduction.AT_VARIABLE, Reduction.ALL_REDUCE)
@@ -41,7 +36,6 @@ class UpdatePlan:
       clip: c; None not to clip.
       deferred: whether updates take the gradients of the step before; each tower then removes the
         scale and adds decay before the reduction.
-      fused: whether decay is a part of the update, where there is an operation for that.
     """
 
     reduction: str = "mean"
@@ -50,33 +44,40 @@ class UpdatePlan:
     decay: float = 0.0
     clip: float | None = None
     deferred: bool = False
-    fused: bool = False
-
-    def fuses(self, variable: Any) -> bool:
-        """Whether decay of a tf.Variable, on its own device, is part of its update."""
-        return self.fused and is_cpu(variable.device) and variable.dtype.name == "float32"
 
 
-def plan_update(params: Params, aggregation: AggregationSpec, towers: int) -> UpdatePlan:
+def plan_update(
+    mode: Mode,
+    aggregation: AggregationSpec,
+    towers: int,
+    *,
+    reduction: str,
+    weight_decay: float,
+    clip: float | None,
+    linear: bool,
+    asynchronous: bool,
+    narrow: bool,
+) -> UpdatePlan:
     """Plans the arithmetic of a run's updates.
 
     Args:
-      params: validated.
-      towers: whose gradients are reduced together.
+      towers: of the whole job.
+      reduction: "mean" or "sum" of the gradients over towers.
+      linear: whether a factor of a gradient may be one of the learning rate instead.
+      asynchronous: whether workers update shared variables without waiting for each other.
+      narrow: whether variables have 16 bits.
     """
-    mode, reduction = params.update_mode, params.gradient_reduction
-    optimizer = OPTIMIZERS[params.optimizer]
     deferred = aggregation.relaxed and mode.reduction is Reduction.ALL_REDUCE
     # Saves one pass over all gradients. Not where something between reduction and update depends
     # on their size, or 16 bits have to hold the sum.
     rate_has_mean = (
-        optimizer.linear
+        linear
         and reduction == "mean"
         and mode.reduction in _BY_OUR_SUMS
-        and not asynchronous(params)
-        and params.gradient_clip is None
+        and not asynchronous
+        and clip is None
         and aggregation.compact_dtype is None
-        and not params.fp16_vars
+        and not narrow
     )
     if rate_has_mean:
         reduction = "sum"
@@ -85,12 +86,8 @@ def plan_update(params: Params, aggregation: AggregationSpec, towers: int) -> Up
     return UpdatePlan(
         reduction=reduction,
         rate_factor=1.0 / towers if rate_has_mean else 1.0,
-        weight_decay=params.weight_decay,
-        decay=params.weight_decay * towers if summed else params.weight_decay,
-        clip=params.gradient_clip,
+        weight_decay=weight_decay,
+        decay=weight_decay * towers if summed else weight_decay,
+        clip=clip,
         deferred=deferred,
-        # Only where the L2 gradient is that of the weights just before the update.
-        fused=bool(optimizer.with_decay)
-        and params.gradient_clip is None
-        and not (deferred or params.staged_vars),
     )

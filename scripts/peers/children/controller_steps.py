@@ -20,6 +20,9 @@ from steps import (  # type: ignore[import-not-found] # the file beside this
 )
 from strategy_loop import (  # type: ignore[import-not-found] # likewise
     MODELS,
+    batches,
+    copies_of,
+    descend,
     loss_and_gradients,
     network,
 )
@@ -44,38 +47,32 @@ def main() -> int:
 def _step(args: Any) -> Any:
     import tensorflow as tf
 
-    from cnnbench.data.synthetic import synthetic_rows
     from cnnbench.run.driver.plan import make_plan
-    from cnnbench.variable_mgr.base import initial_value
 
     workers = args.workers
     devices = [f"/job:worker/replica:0/task:{i}/device:CPU:0" for i in range(workers)]
     plan = make_plan(network(args.model))
-    model, spec, batch = plan.model, plan.spec, args.batch_size // workers
+    model, spec = plan.model, plan.spec
     trained = [v for v in spec.variables if v.trainable]
-    batches, copies = [], []
-    for index, device in enumerate(devices):
-        rows = synthetic_rows(tf.range(index * batch, (index + 1) * batch), 1234, plan.examples)
-        values = [(v.name, initial_value(v, 1234), v.trainable) for v in spec.variables]
+    inputs = batches(devices, plan, args.batch_size // workers)
+    copies = []
+    for device in devices:
         with tf.device(device):
-            batches.append([tf.Variable(rows[e.name], trainable=False) for e in spec.elements])
-            copies.append({name: tf.Variable(v, trainable=train) for name, v, train in values})
+            copies.append(copies_of(spec))
 
     def step() -> tf.Tensor:
         losses, gradients = [], []
         for index, device in enumerate(devices):
             with tf.device(device):
-                loss, found = loss_and_gradients(model, spec, copies[index], *batches[index])
+                loss, found = loss_and_gradients(model, spec, copies[index], *inputs[index])
             losses.append(loss)
             gradients.append(found)
         for number, declared in enumerate(trained):
             with tf.device(devices[number % workers]):
                 mean = tf.add_n([of_tower[number] for of_tower in gradients]) / float(workers)
-            decay = args.weight_decay if declared.weight_decay else 0.0
             for index, device in enumerate(devices):
                 with tf.device(device):
-                    variable = copies[index][declared.name]
-                    variable.assign_sub(args.learning_rate * (mean + decay * variable))
+                    descend(args, declared, copies[index][declared.name], mean)
         with tf.device(devices[0]):
             return tf.add_n(losses) / float(workers)
 

@@ -26,8 +26,11 @@ from steps import (  # type: ignore[import-not-found] # the file beside this
 )
 from strategy_loop import (  # type: ignore[import-not-found] # likewise
     MODELS,
+    copies_of,
+    descend,
     loss_and_gradients,
     network,
+    update_averages,
 )
 
 _SEED = 1234
@@ -86,15 +89,11 @@ def make_schedule(args: argparse.Namespace, strategy: Any) -> Callable[[], Any]:
 
     from cnnbench.data.synthetic import synthetic_rows
     from cnnbench.run.driver.plan import make_plan
-    from cnnbench.variable_mgr.base import initial_value
 
     plan = make_plan(network(args.model))
     model, spec = plan.model, plan.spec
     with strategy.scope():
-        variables = {
-            v.name: tf.Variable(initial_value(v, _SEED), trainable=v.trainable)
-            for v in spec.variables
-        }
+        variables = copies_of(spec)
     trained = [v for v in spec.variables if v.trainable]
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
 
@@ -110,15 +109,9 @@ def make_schedule(args: argparse.Namespace, strategy: Any) -> Callable[[], Any]:
         loss, found = loss_and_gradients(model, spec, variables, images, labels, moments)
         for declared, gradient in zip(trained, found, strict=True):
             variable = variables[declared.name]
-            decay = args.weight_decay if declared.weight_decay else 0.0
             with tf.device(variable.device):
-                variable.assign_sub(args.learning_rate * (gradient + decay * variable))
-        for layer in moments:
-            batch = {layer.mean_spec: layer.batch_mean, layer.variance_spec: layer.batch_variance}
-            for declared, value in batch.items():
-                average = variables[declared.name]
-                with tf.device(average.device):
-                    average.assign_sub((average - value) * (1.0 - layer.decay))
+                descend(args, declared, variable, gradient)
+        update_averages(variables, moments)
         return loss
 
     @tf.function(autograph=False)

@@ -19,11 +19,7 @@ _PLACE = "CNNBENCH_PEER"
 def parse(
     models: Iterable[str], strategies: Iterable[str] = (), of_workers: bool = False
 ) -> argparse.Namespace:
-    """The command line of a peer that knows these models, and strategies if there are any.
-
-    Args:
-      of_workers: whether several workers share the batch.
-    """
+    """The command line of a peer that knows these models, and strategies if there are any."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", choices=sorted(models), required=True)
     parser.add_argument("--dtype", choices=("fp32", "bf16"), required=True)
@@ -106,7 +102,6 @@ def measure(args: argparse.Namespace, step: Callable[[], object], versions: str)
 
     Args:
       step: one training step; returns when it is done.
-      versions: of what does the work.
     """
     seconds = []
     for number in range(1 - args.warmup, args.batches + 1):
@@ -119,19 +114,11 @@ def measure(args: argparse.Namespace, step: Callable[[], object], versions: str)
 
 
 def tell_step(number: int, speed: float) -> None:
-    """Prints the line of a timed step, by which turns are counted.
-
-    Args:
-      number: of the step, from 1.
-    """
+    """Prints the line of a timed step, by which turns are counted."""
     print(f"{number}\timages/sec: {speed:.1f}", flush=True)
 
 
 def tell(batch: int, seconds: Sequence[float], versions: str) -> None:
-    """Prints a measurement.
-
-    Args:
-      versions: of what does the work.
-    """
+    """Prints a measurement."""
     result = {"batch": batch, "step_seconds": list(seconds), "versions": versions}
     print("MEASURED " + json.dumps(result), flush=True)

@@ -7,19 +7,19 @@ differs.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 MODELS = ("resnet20", "resnet50", "trivial")
 _SEED = 1234
 
 
-def network(model: str, devices: int = 1) -> Any:
-    """Flags of cnnbench for a network on some CPU devices."""
+def network(model: str, devices: int = 1, device: str = "cpu") -> Any:
+    """Flags of cnnbench for a network on some devices of a kind."""
     from cnnbench.flags import Params
 
     data = "imagenet" if model == "resnet50" else "cifar10"
-    return Params(model=model, data_name=data, device="cpu", num_gpus=devices)
+    return Params(model=model, data_name=data, device=device, num_gpus=devices)
 
 
 def loss_and_gradients(
@@ -29,12 +29,11 @@ def loss_and_gradients(
     images: Any,
     labels: Any,
     moments: list[Any] | None = None,
+    data_format: Literal["NHWC", "NCHW"] = "NHWC",
 ) -> tuple[Any, list[Any]]:
     """Mean loss of a batch, and its gradients by the trained variables in their order.
 
     Args:
-      model: a `cnnbench.models.Model`.
-      spec: its `ModelSpec`.
       variables: by name, each read once.
       moments: takes those of the batch-norm layers, in `cnnbench.models.batch_norm.Moments`.
     """
@@ -57,7 +56,7 @@ def loss_and_gradients(
             tf.identity(images),
             read,
             training=True,
-            data_format="NHWC",
+            data_format=data_format,
             compute_dtype=tf.float32,
         )
         loss = tf.reduce_mean(model.loss(made.outputs, tf.identity(labels)))
@@ -66,33 +65,62 @@ def loss_and_gradients(
     return loss, tape.gradient(loss, [values[v.name] for v in spec.variables if v.trainable])
 
 
+def copies_of(spec: Any) -> dict[str, Any]:
+    """New variables with cnnbench's initial values, by name, on the current device."""
+    import tensorflow as tf
+
+    from cnnbench.variable_mgr.base import initial_value
+
+    return {
+        v.name: tf.Variable(initial_value(v, _SEED), trainable=v.trainable) for v in spec.variables
+    }
+
+
+def descend(args: argparse.Namespace, declared: Any, variable: Any, gradient: Any) -> Any:
+    """Plain SGD with weight decay: the update of one variable."""
+    if declared.weight_decay:
+        gradient += args.weight_decay * variable
+    return variable.assign_sub(args.learning_rate * gradient)
+
+
+def update_averages(variables: Mapping[str, Any], moments: Sequence[Any]) -> None:
+    """Moves the averages of batch norm towards the moments of a batch, where they are."""
+    import tensorflow as tf
+
+    for layer in moments:
+        batch = {layer.mean_spec: layer.batch_mean, layer.variance_spec: layer.batch_variance}
+        for declared, value in batch.items():
+            average = variables[declared.name]
+            with tf.device(average.device):
+                average.assign_sub((average - value) * (1.0 - layer.decay))
+
+
 def make_step(
-    args: argparse.Namespace, strategy: Any, *, first: int = 0, in_replica: bool = False
+    args: argparse.Namespace,
+    strategy: Any,
+    *,
+    first: int = 0,
+    in_replica: bool = False,
+    device: str = "cpu",
 ) -> Callable[[], float]:
     """Makes a step of plain SGD over all replicas; the first call traces it.
 
     Args:
       args: the command line, see `steps.parse`; --batch_size is that of all replicas.
-      first: number of this process's first replica.
       in_replica: whether replicas reduce by `all_reduce`; otherwise their gradients meet in
         `merge_call` and are reduced to where each variable is.
-
-    Returns:
-      The step, which returns the mean loss.
     """
     import tensorflow as tf
 
     from cnnbench.run.driver.plan import make_plan
-    from cnnbench.variable_mgr.base import initial_value
 
-    plan = make_plan(network(args.model))
+    plan = make_plan(network(args.model, device=device))
+    data_format: Literal["NHWC", "NCHW"] = "NCHW" if device == "gpu" else "NHWC"
     model, spec, replicas = plan.model, plan.spec, strategy.num_replicas_in_sync
-    inputs = _batches(strategy, plan, args.batch_size // replicas, first)
+    devices = strategy.extended.worker_devices
+    inputs = batches(devices, plan, args.batch_size // replicas, first)
     with strategy.scope():
-        variables = {
-            v.name: tf.Variable(initial_value(v, _SEED), trainable=v.trainable)
-            for v in spec.variables
-        }
+        variables = copies_of(spec)
     trained = [v for v in spec.variables if v.trainable]
 
     def update(strategy: Any, found: Any) -> None:
@@ -101,11 +129,9 @@ def make_step(
             pairs = zip(found, (variables[v.name] for v in trained), strict=True)
             found = extended.batch_reduce_to(tf.distribute.ReduceOp.SUM, list(pairs))
         for declared, gradient in zip(trained, found, strict=True):
-            decay = args.weight_decay if declared.weight_decay else 0.0
 
-            def apply(variable: Any, total: tf.Tensor, decay: float = decay) -> Any:
-                complete = total / float(replicas) + decay * variable
-                return variable.assign_sub(args.learning_rate * complete)
+            def apply(variable: Any, total: tf.Tensor, declared: Any = declared) -> Any:
+                return descend(args, declared, variable, total / float(replicas))
 
             extended.update(variables[declared.name], apply, args=(gradient,))
 
@@ -113,7 +139,9 @@ def make_step(
         context = tf.distribute.get_replica_context()
         number = int(tf.get_static_value(context.replica_id_in_sync_group))
         images, labels = inputs[number - first]
-        loss, found = loss_and_gradients(model, spec, variables, images, labels)
+        loss, found = loss_and_gradients(
+            model, spec, variables, images, labels, data_format=data_format
+        )
         if in_replica:
             found = context.all_reduce(tf.distribute.ReduceOp.SUM, found)
         context.merge_call(update, (found,))
@@ -127,18 +155,18 @@ def make_step(
     return lambda: float(traced())
 
 
-def _batches(strategy: Any, plan: Any, batch: int, first: int) -> list[list[Any]]:
-    """Synthetic images and labels in variables on the device of each replica.
+def batches(devices: Sequence[str], plan: Any, batch: int, first: int = 0) -> list[list[Any]]:
+    """Synthetic images and labels in variables on each device.
 
     Args:
-      first: number of this process's first replica.
+      batch: images on each.
     """
     import tensorflow as tf
 
     from cnnbench.data.synthetic import synthetic_rows
 
     made = []
-    for replica, device in enumerate(strategy.extended.worker_devices, first):
+    for replica, device in enumerate(devices, first):
         with tf.device(device):
             numbers = tf.range(replica * batch, (replica + 1) * batch)
             rows = synthetic_rows(numbers, _SEED, plan.examples)

@@ -13,10 +13,14 @@ from cnnbench.base.charts import (
     ChartEvent,
     ChartSeries,
     DistributionRow,
+    Lane,
+    Lanes,
     Lines,
     Rows,
+    Span,
+    key_of,
 )
-from cnnbench.base.charts.draw import FORMATS, HEAD, render, svg
+from cnnbench.base.charts.draw import FORMATS, HALF, HEAD, NARROW, WIDE, render, svg
 from cnnbench.base.charts.sheet import limits, shortened, theme, ticks_of, wrapped_note
 
 HOSTILE = "</title><script>alert(1)</script>\" onload='x' &amp; $\\frac{ \x00\u202e"
@@ -71,7 +75,7 @@ def test_every_chart_has_a_title_and_names_its_axes_with_their_direction(make):
         ("images/sec", "images/sec (higher is better)"),
         ("images/sec at the median step", "images/sec at the median step, ↑ better"),
         ("throughput, images/sec at a median step", "throughput, images/sec at a median step"),
-        ("x" * 60, "x" * 26 + "…" + "x" * 14),
+        ("x" * 60, "x" * 30 + "…" + "x" * 16),
     ],
 )
 def test_captions_fit_a_phone(label, caption):
@@ -80,7 +84,7 @@ def test_captions_fit_a_phone(label, caption):
     root = tree(Rows(title="t", x=axis, rows=dots().rows))
     (found,) = [one for one in root.iter("text") if one.text == caption]
     half = len(caption) * 7.2 / 2
-    assert half - 1 <= float(found.get("x")) <= 301 - half
+    assert half - 1 <= float(found.get("x")) <= NARROW + 1 - half
 
 
 def test_notes_beside_events_do_not_cover_each_other():
@@ -104,7 +108,7 @@ def test_notes_beside_events_do_not_cover_each_other():
             boxes.append((float(one.get("y")), left, left + width))
     assert len(boxes) == 4
     for index, (y, left, right) in enumerate(boxes):
-        assert 0 <= left < right <= 300
+        assert 0 <= left < right <= NARROW
         assert all(y != v or right <= a or left >= b for v, a, b in boxes[index + 1 :])
 
 
@@ -260,7 +264,7 @@ def test_a_file_has_room_for_title_and_note(make):
 
     assert len(wrapped_note("a note " * 20)) == 2
     bare, none = of("")
-    assert (bare, none) == (height_of(tree(make())) + HEAD + 2 * 12, [])
+    assert (bare, none) == (height_of(xml.fromstring(svg(make(), 560))) + HEAD + 2 * 12, [])
     one, (end,) = of("a note")
     assert (one, end) == (bare + 15 + 4, bare - 12 + 15)
     assert of("a note " * 20) == (one + 15, [end, end + 15])
@@ -304,3 +308,85 @@ def test_ticks(axis, low, high, expected):
 def test_names_are_shortened_in_the_middle():
     assert shortened("abcdefghij", 7) == "abcd…ij"
     assert len(shortened("x" * 500, 40)) == 40
+
+
+def test_bars_begin_at_zero():
+    row = DistributionRow(label="a", centre=131.0, hint="a", text="131")
+    rows = (row, DistributionRow(label="b", centre=155.0, hint="b", text="155"))
+    axis = Axis(label="images/sec")
+    assert "0" in texts(tree(Rows(title="t", x=axis, rows=rows, bars=True)))
+    assert "0" not in texts(tree(Rows(title="t", x=axis, rows=rows)))
+
+
+def test_labels_stand_beside_the_plot_where_there_is_room():
+    chart = dots("a candidate")
+    for width, is_beside in ((NARROW, False), (HALF, True), (WIDE, True)):
+        root = xml.fromstring(svg(chart, width))
+        found = {one.text: float(one.get("y")) for one in root.iter("text")}
+        (mark, *_) = [float(one.get("y")) for one in root.iter("use")]
+        assert (abs(found["a candidate"] - mark) < 6) == is_beside
+        assert float(root.get("viewBox").split()[2]) == width
+
+
+def test_a_long_label_has_two_lines_on_a_phone():
+    name = "num_intra_threads=1 num_inter_threads=2 xla_compile=true"
+    (first, second) = [one for one in texts(tree(dots(name))) if "=" in (one or "")][:2]
+    assert f"{first} {second}" == name
+
+
+def test_points_of_several_series_do_not_hide_each_other():
+    same = tuple(ChartSeries(name=str(i), points=((1.0, 1.0), (2.0, 2.0))) for i in range(3))
+    widths = []
+    for defs in tree(lines(series=same)).iter("defs"):
+        for one in defs:
+            values = [float(value) for value in re.findall(r"-?[\d.]+", one.get("d"))]
+            widths.append(max(values) - min(values))
+    assert len(widths) >= 3
+    assert widths[:3] == sorted(widths[:3], reverse=True)
+    assert widths[0] > widths[2]
+
+
+def test_twelve_series_have_twelve_colours():
+    many = tuple(ChartSeries(name=str(i), points=((1.0, 1.0 + i), (2.0, 2.0))) for i in range(12))
+    strokes = {one.get("stroke") for one in tree(lines(series=many)).iter("path")}
+    assert {f"var(--c{i})" for i in range(12)} <= strokes
+
+
+def test_sizes_and_texts_of_points():
+    points = ((1.0, 1.0), (2.0, 2.0))
+    own = {"texts": ("conv0", ""), "sizes": (20.0, 5.0), "hints": ("a", "b")}
+    root = tree(lines(series=(ChartSeries(name="s", points=points, line=False, **own),)))
+    assert "conv0" in texts(root)
+    shapes = {one.get("d") for defs in root.iter("defs") for one in defs}
+    assert len(shapes) == 3  # two, and the one of the legend
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        ({"values": ((1.0, ""),)}, "A dot is a process."),
+        ({"values": ((1.0, ""),), "centre": 1.0}, "A dot is a process, the stroke the median."),
+        (
+            {"values": ((1.0, ""),), "low": 0.0, "high": 2.0, "tone": "bad"},
+            "A dot is a process, the band its interval; red worse.",
+        ),
+        ({}, ""),
+    ],
+)
+def test_the_key_names_only_marks_that_there_are(parts, expected):
+    rows = (DistributionRow(label="a", **parts),)
+    assert key_of(rows, dot="a process", centre="the median", band="its interval") == expected
+
+
+def test_lanes_have_a_colour_for_each_kind_and_say_what_a_span_is():
+    lanes = (
+        Lane(label="cpu:0", spans=(Span(0.0, 2.0, 0, "conv0"), Span(2.0, 3.0, 1, ""))),
+        Lane(label="cpu:0, reduction", spans=(Span(3.0, 4.0, 1, HOSTILE),)),
+    )
+    chart = Lanes(title="t", x=Axis(label="ms"), lanes=lanes, kinds=("forward", "reduction"))
+    for width in (NARROW, WIDE):
+        root = xml.fromstring(svg(chart, width))
+        assert {"cpu:0", "cpu:0, reduction", "forward", "reduction", "ms"} <= set(texts(root))
+        assert "conv0" in titles(root)
+        fills = {one.get("fill") for one in root.iter("path")}
+        assert {"var(--c0)", "var(--c1)"} <= fills

@@ -74,6 +74,9 @@ MPICH = {
 }
 
 
+AT_INDEX = '{{"cluster": {{"worker": ["a:1"]}}, "task": {{"type": "worker", "index": {}}}}}'
+
+
 def tf_config(changes=(), **parts):
     return {"TF_CONFIG": json.dumps({**KUBEFLOW, **dict(changes), **parts})}
 
@@ -111,6 +114,12 @@ def test_tf_config_without_them_has_its_chief_as_first_worker():
         ('{"cluster": {"worker": ["a:1"]}, "task": {"type": 1}}', 'task needs a "type"'),
         ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": true}}', "needs"),
         ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1}}', "worker:1"),
+        ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": "²"}}', "from 0"),
+        ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": "١"}}', "from 0"),
+        ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": -1}}', "from 0"),
+        (AT_INDEX.format(f'"{"1" * 6000}"'), "from 0"),
+        (AT_INDEX.format("1" * 4000), "from 0"),
+        ('{"cluster": {"worker": ["a"]}, "task": {"type": "worker"}}', "cluster.worker must be"),
         ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "ps"}}', "no task ps:0"),
         ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "evaluator"}}', "is no job"),
         (
@@ -179,6 +188,10 @@ def test_malformed_lists_of_nodes(text):
     [
         ({"SLURM_PROCID": None}, "SLURM_PROCID"),
         ({"SLURM_PROCID": "x"}, "SLURM_PROCID"),
+        ({"SLURM_PROCID": "١"}, "SLURM_PROCID"),
+        ({"SLURM_NTASKS": "65536"}, "SLURM_NTASKS"),
+        ({"SLURM_STEP_NODELIST": "a:1,b,c"}, "SLURM_STEP_NODELIST"),
+        ({"SLURM_STEP_NODELIST": f"n[1-{'9' * 5000}]"}, "SLURM_STEP_NODELIST"),
         ({"SLURM_PROCID": "5"}, "SLURM_PROCID"),
         # Cyclic distribution: not the second task of its node.
         ({"SLURM_LOCALID": "0"}, "SLURM_PROCID"),
@@ -211,6 +224,10 @@ def test_kubernetes():
         ({"CNNBENCH_PROCESSES": "0"}, "CNNBENCH_PROCESSES"),
         ({"CNNBENCH_PROCESSES": "-1"}, "CNNBENCH_PROCESSES"),
         ({"CNNBENCH_PORT": "http"}, "CNNBENCH_PORT"),
+        ({"CNNBENCH_PORT": "0"}, "CNNBENCH_PORT"),
+        ({"CNNBENCH_PORT": "70000"}, "CNNBENCH_PORT"),
+        ({"CNNBENCH_SERVICE": "a b"}, "CNNBENCH_SERVICE"),
+        ({"HOSTNAME": "a b-0"}, "HOSTNAME"),
     ],
 )
 def test_malformed_kubernetes(changes, name):
@@ -278,6 +295,7 @@ def test_a_number_on_the_machine_is_that_of_this_process_or_unknown(environ, fou
         ),
         ({**OPEN_MPI, "OMPI_COMM_WORLD_RANK": "4"}, "OMPI_COMM_WORLD_RANK=4: "),
         ({**OPEN_MPI, "OMPI_COMM_WORLD_SIZE": "many"}, "OMPI_COMM_WORLD_SIZE=many: "),
+        ({**OPEN_MPI, "OMPI_COMM_WORLD_SIZE": "999999999"}, "OMPI_COMM_WORLD_SIZE=999999999: "),
         ({**MPICH, "MPI_LOCALRANKID": "?"}, "MPI_LOCALRANKID=?: "),
     ],
 )

@@ -22,7 +22,9 @@ GIB = 2**30
 def room(monkeypatch):
     """A machine with enough memory."""
     monkeypatch.setattr(turns, "main_memory", lambda: Memory(total=64 * GIB, available=60 * GIB))
-    monkeypatch.setattr(turns, "gpu_memory", lambda: Memory(total=64 * GIB, available=3 * GIB))
+    monkeypatch.setattr(
+        turns, "gpu_memory", lambda *flags: Memory(total=64 * GIB, available=3 * GIB)
+    )
 
 
 def obstacle(**flags):

@@ -77,10 +77,16 @@ with socket.create_server(("", port(TASK))):
         print("to stdout", sorted(os.sched_getaffinity(0)), flush=True)
     if deed:
         time.sleep(0.4)  # the others are about to see this one
+    if deed == "interrupt":
+        os.kill(int(os.environ["FAKE_LAUNCH"]), signal.SIGQUIT)
+        deed = "sleep"
     if deed == "ignore":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     while deed in ("sleep", "ignore"):
         time.sleep(0.1)  # not longer: a signal just before it would be heard after it
+    if deed == "abort":
+        print("F0000 00:00:1.2 7 x.cc:228] Check failed: a == b", file=sys.stderr, flush=True)
+        os.abort()
     if deed == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     if deed.isdigit():

@@ -113,6 +113,7 @@ def test_a_controller_is_the_chief(jobs, capfdbinary):
     [
         ("worker:0=2", 2, ["worker:0 ended with exit status 2"]),
         ("worker:0=kill", 4, ["worker:0 was ended by SIGKILL"]),
+        ("worker:1=abort", 4, ["worker:1 was ended by SIGABRT: Check failed: a == b; "]),
         ("ps:0=3", 4, ["ps:0 ended with exit status 3"]),
         # The chief does not end by itself, and then not even on request.
         ("worker:1=kill,worker:0=sleep", 4, ["worker:1 was ended by SIGKILL"]),

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.outcome import Measuring, blank_record, is_out_of_memory, judge
+from cnnbench.flags import Params
 from cnnbench.records.parts import ErrorInfo
 from cnnbench.records.run import RunRecord
 from cnnbench.run.driver.benchmark_cnn import _as_benchmark_error
@@ -151,6 +152,7 @@ def test_the_record_of_a_failed_child_keeps_what_was_measured(
 
 
 ABORTED = "what():  std::bad_alloc"
+FATAL = "F0000 00:00:1795490572.139305    7 x.cc:228] Check failed: a == b (1 vs. 2)\n  @  0x7 f()"
 
 
 @pytest.mark.parametrize(
@@ -166,6 +168,7 @@ ABORTED = "what():  std::bad_alloc"
         (Ended(-11, 1.0), ABORTED, "killed", "Killed", "SIGSEGV"),
         (Ended(-6, 1.0), ABORTED, "out_of_memory", "OutOfMemory", "SIGABRT, std::bad_alloc"),
         (Ended(-6, 1.0), "Check failed", "killed", "Killed", "SIGABRT"),
+        (Ended(-6, 1.0), FATAL, "killed", "Killed", "SIGABRT; Check failed: a == b (1 vs. 2)"),
         (Ended(None, 1.0), "", "killed", "Killed", "and its guard were killed"),
         (Ended(None, 1.0, error="x: No such file"), "", "failed", "NotStarted", "x: No such file"),
     ],
@@ -179,7 +182,7 @@ def test_without_a_record(outcome, ended, said, status, kind, message):
 
 def test_the_driver_s_own_report_of_too_little_memory_is_one():
     full = tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor with shape[9]")
-    error = _as_benchmark_error(full, None)
+    error = _as_benchmark_error(full, Params())
     assert is_out_of_memory(ErrorInfo(type=type(error).__name__, message=str(error)))
 
 
@@ -193,7 +196,7 @@ def test_the_driver_s_own_report_of_too_little_memory_is_one():
     ],
 )
 def test_other_errors_of_tensorflow_are_none(error):
-    failure = _as_benchmark_error(error, None)
+    failure = _as_benchmark_error(error, Params())
     assert not is_out_of_memory(ErrorInfo(type=type(failure).__name__, message=str(failure)))
 
 

@@ -42,8 +42,8 @@ def run(tmp_path: Path, fake_python: str, quick_processes: None, monkeypatch: py
                 timeout=60.0,
                 python=fake_python,
             )
-            results = session.run()
-        return {one.case.name: one for one in results}, trace.read_text().split()
+            session.run()
+        return {one.case.name: one for one in session.cases}, trace.read_text().split()
 
     return run
 

@@ -157,7 +157,12 @@ def test_time_is_kept_and_what_was_not_tried_is_named() -> None:
     assert 2 <= len(first.candidates) <= 18
     assert {one.how for one in first.race.leavers} <= {BEHIND, SLOWER}
     assert second.candidates[1:]  # there was time left for it
-    none = searched(Sampler(lambda one: 100.0, processes=3), each("a", "1", "2"))
+    # Time for one candidate is spent on it, and what there was none for is named.
+    bench = Sampler(lambda one: 100.0, processes=3)
+    (race,) = searched(bench, each("a", "1", "2", "3")).races
+    assert bench.rounds[0][2] == [AS_GIVEN, "a=1"]
+    assert [one.name for one in race.untried] == ["a=2", "a=3"]
+    none = searched(Sampler(lambda one: 100.0, processes=1), each("a", "1", "2"))
     assert none.leader.name == AS_GIVEN
     assert [one.name for one in none.races[0].untried] == ["a=1", "a=2"]
     assert none.rounds == []

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import forked
@@ -83,7 +84,7 @@ def run(
         with TuneFolder(str(tmp_path / "results"), asked, resume=resume) as folder:
             processes = Campaign(Reporter(io.StringIO()), grace=1.0)
             setting = BenchSetting(seed=3, timeout=60.0, lanes=lanes, python=fake_python)
-            found, _ = tune(question, folder, processes, setting)
+            found, *_ = tune(question, folder, processes, setting)
         return found
 
     return run
@@ -191,11 +192,11 @@ def test_a_search_that_has_no_time_for_any_candidate_is_open(
 def test_more_time_lets_a_search_go_on_where_its_time_was_up(
     run: Callable[..., TuneDocument], tmp_path: Path
 ) -> None:
-    short = run(seconds=1.0, by_flag=FAST)
+    short = run(seconds=0.4, by_flag=FAST)
     assert any(row.left == "untried" for row in short.rows)
     assert short.verdict in ("open", "none")
     before = (tmp_path / "trace").read_text().split()
-    assert run(seconds=1.0, by_flag=FAST, resume=True).rows == short.rows
+    assert run(seconds=0.4, by_flag=FAST, resume=True).rows == short.rows
     assert (tmp_path / "trace").read_text().split() == before  # no more time, nothing more
     found = run(seconds=120.0, by_flag=FAST, resume=True)
     assert (found.verdict, found.leader) == ("faster", "variable_update=replicated")
@@ -211,7 +212,7 @@ def test_more_time_lets_a_search_go_on_where_its_time_was_up(
     assert (whole.leader, whole.command) == (found.leader, found.command)
 
 
-def test_a_final_that_had_time_for_few_pairs_gets_more_at_half_the_level(
+def test_a_final_that_had_time_for_few_pairs_gets_more_of_the_same_level(
     run: Callable[..., TuneDocument], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(RaceBench, "final_seconds", 7.0)
@@ -222,7 +223,11 @@ def test_a_final_that_had_time_for_few_pairs_gets_more_at_half_the_level(
     assert found.pairs > 8
     plans = [event["plan"] for event in events(tmp_path) if event["event"] == "final"]
     assert [(plan["pairs"], plan["number"]) for plan in plans] == [(8, 1), (16, 1)]
-    assert plans[1]["alpha"] == plans[0]["alpha"] / 2
+    assert plans[1]["alpha"] == plans[0]["alpha"] == 0.04
+    journal = Journal(tmp_path / "results" / "final" / "journal.jsonl").read()
+    looks = {one["pairs"]: one["alpha"] for one in journal if one["event"] == "look"}
+    assert set(looks) > {8}
+    assert sum(looks.values()) < 0.04
     done = (tmp_path / "trace").read_text().split()
     assert len(set(done)) == len(done)
 
@@ -253,7 +258,9 @@ def test_a_leader_that_is_proven_stays_until_another_one_is(
 def test_another_search_is_refused(run: Callable[..., TuneDocument], tmp_path: Path) -> None:
     with TuneFolder(str(tmp_path / "results"), {"flags": {}, "seed": 3}, resume=False):
         pass
-    with pytest.raises(FlagError, match="holds a search with another flags; name another folder"):
+    with pytest.raises(
+        FlagError, match="holds a search that differs in flags; name another folder"
+    ):
         run(resume=True)
 
 
@@ -372,3 +379,22 @@ def test_weights_of_jobs_are_trained_by_jobs(tmp_path: Path, trained: list[list[
         apart = replace(space, fixed={**fixed, "cross_replica_sync": "false"})
         found = compared(CandidateMaker(apart, layout=layout))
     assert found == Weights("weights are not compared: workers train asynchronously")
+
+
+@pytest.mark.parametrize(
+    ("proof", "asked"),
+    [
+        ({"verdict": "open", "more": True}, (6, 6)),
+        ({"verdict": "open", "more": True, "pairs": 8}, (6, 8)),
+        ({"verdict": "faster", "pairs": 8}, (6, 0)),
+        ({"verdict": "open", "pairs": 8}, None),  # pairs scatter so much that more will not help
+        ({"verdict": "open", "more": True, "failure": "no good"}, None),
+    ],
+)
+def test_minutes_are_proposed_where_they_may_change_the_answer(
+    proof: dict[str, Any], asked: tuple[int, int] | None
+) -> None:
+    untried = [SimpleNamespace(key=key) for key in "abc"]
+    races: Any = SimpleNamespace(races=[SimpleNamespace(untried=untried)], leavers={})
+    bench: Any = SimpleNamespace(enough_minutes=lambda *asked: asked)
+    assert session._enough(races, final.Proof(**proof), bench) == asked

@@ -158,7 +158,7 @@ def test_an_interrupt_keeps_whole_pairs_and_resume_goes_on(
     assert cli.main(bisect("main~2", "main")) == 2
     assert "go on with what is there by --resume" in capsys.readouterr().err
     assert cli.main(bisect("main~2", "main~1", "--resume")) == 2
-    assert "holds a bisection of another BAD" in capsys.readouterr().err
+    assert "holds a bisection that differs in BAD" in capsys.readouterr().err
     assert cli.main(bisect("main~2", "main", "--resume")) == 0
     out, err = capsys.readouterr()
     assert "1 step is done already" in err
@@ -287,7 +287,7 @@ def test_turns_that_cannot_be_are_wrong_use_or_skip_a_commit(repository, uncheck
     assert cli.main(bisect("main~2", "main~1", "--pairing=turns")) == 2
     assert "--pairing=turns: cannot be: side B: its cnnbench" in capsys.readouterr().err
     assert cli.main(bisect("main~2", "main", "--pairing=turns", "--resume")) == 2
-    assert "of another BAD" in capsys.readouterr().err
+    assert "differs in BAD" in capsys.readouterr().err
     results = f"--results={folder}-turns"
     assert cli.main(bisect("main~2", "main", "--pairing=turns", results)) == 3
     skipped = git(folder, "rev-parse", "--short=12", "main~1")

@@ -59,6 +59,15 @@ def test_a_job_that_fails_keeps_its_logs(launch, monkeypatch):
     assert "to stdout" in Path(log).read_text()
 
 
+def test_a_job_that_is_interrupted_keeps_nothing(launch, monkeypatch, tmp_path):
+    monkeypatch.setenv("FAKE_DO", "worker:1=interrupt,worker:0=sleep")
+    monkeypatch.setenv("FAKE_LAUNCH", str(os.getpid()))
+    status, _, err = launch("--workers=2", "--ps=1", "--", "--model=lenet")
+    assert (status, err.splitlines()[-1]) == (130, "cnnbench: error: interrupted")
+    assert "[worker:0] interrupted" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["template.json"]
+
+
 def test_folders_of_launches_that_were_killed_are_removed(launch, tmp_path):
     lives, killed = (f"cnnbench-launch-{name}" for name in ("lives", "killed"))
     with FolderLock(_made(tmp_path / lives)):

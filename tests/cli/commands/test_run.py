@@ -43,7 +43,7 @@ def test_an_interrupted_run_keeps_what_it_measured(
     flags = ["--num_batches=1000000", "--num_warmup_batches=1", "--peak_flops=1e12"]
     flags += [f"--result_json={path}"]
     once = lambda line: line.startswith("20\t")  # noqa: E731
-    out = interrupt([*BASE[3:], *flags], signal.SIGHUP, once)
+    out = interrupt([*BASE[3:], *flags], signal.SIGQUIT, once)
     assert "total images/sec" not in out
     record = json.loads(path.read_text())
     assert record["status"] == "interrupted"

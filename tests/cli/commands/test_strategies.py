@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import os
 from pathlib import Path
+from typing import Any
 
 import local_sgd
 import pytest
 
+from cnnbench.campaigns.strategies import session, weights
 from cnnbench.cli import main
 from cnnbench.judge.compare import load_records
 from cnnbench.records.outputs import KINDS
+from cnnbench.records.strategies import StrategiesDocument
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -54,3 +59,45 @@ def test_modes_are_measured_and_have_equal_weights(
     assert "## Modes side by side" in page
     assert "cnnbench strategies --model=trivial" in page
     assert main(["history", str(results)]) == 0
+
+
+def no_more(*_: object) -> dict[str, object]:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("fake", "steps", "status", "told"),
+    [
+        ({"interrupt": ["replicated-r2"]}, 0, 130, "interrupted; "),
+        ({"compare": no_more}, 3, 130, "interrupted; 6 of 6 processes measured"),
+        ({}, 3, 4, "parameter_server has left no checkpoint; 6 of 6 processes measured"),
+    ],
+)
+def test_an_early_end_keeps_the_table_of_what_was_measured(
+    fake: dict[str, Any],
+    steps: int,
+    status: int,
+    told: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    fake_python: str,
+    quick_processes: None,
+) -> None:
+    started = functools.partial(session.StrategiesSession, python=fake_python)
+    monkeypatch.setattr(session, "StrategiesSession", started)
+    if "compare" in fake:
+        monkeypatch.setattr(weights, "distances", fake.pop("compare"))
+    monkeypatch.setenv("FAKE", json.dumps({"parent": os.getpid(), **fake}))
+    folder = tmp_path / "results"
+    flags = ("--modes=parameter_server,replicated", "--rounds=2", f"--weights_steps={steps}")
+    assert main(["strategies", *TINY, *flags, f"--results={folder}"]) == status
+    out, err = capsys.readouterr()
+    assert "parameter_server  " in out
+    assert f"incomplete: {told}" in out
+    assert steps == 0 or "cnnbench: comparing the weights of 2 modes\n" in err
+    assert err.splitlines()[-1].startswith(f"cnnbench: error: {told.partition(';')[0]}")
+    document = StrategiesDocument.from_json((folder / "strategies.json").read_text())
+    assert (document.incomplete or "").startswith(told)
+    assert main(["report", str(folder), "--format=markdown"]) == 0
+    assert f"Incomplete: {told}" in capsys.readouterr().out

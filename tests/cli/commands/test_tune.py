@@ -188,7 +188,7 @@ def test_a_search_whose_time_was_up_says_how_to_go_on(
     assert "not tried for lack of time" in out
     (line,) = (line for line in err.splitlines() if "to go on with more time" in line)
     words = shlex.split(line.partition("time: ")[2])
-    assert words[:5] == ["cnnbench", "tune", results, "--minutes=0.02", "--resume"]
+    assert words[:5] == ["cnnbench", "tune", results, "--minutes=1", "--resume"]
     assert {"--pairing=alternate", "--seed=5", *GIVEN} < set(words)
     assert not any(word in words for word in short[1:])
     code, out, err = tune(*short, "--minutes=2", "--resume", results, by_flag=fast)
@@ -226,7 +226,7 @@ def test_the_winner_of_jobs_is_a_launch(
         assert config["worker_hosts"].count("localhost:") == 2, path
     code, _, err = tune("--workers=3", *flags[1:], "--resume")
     assert code == 2
-    assert "holds a search with another job; name another folder" in err
+    assert "holds a search that differs in job; name another folder" in err
 
 
 def test_a_real_job(

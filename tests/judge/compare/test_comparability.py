@@ -49,6 +49,12 @@ def test_which_facts_block(runs, name, before, after, blocks):
     assert unlike(base, group(runs(environment={name: before}))) == ()
 
 
+def test_runs_on_emulated_gpus_are_compared_with_no_others(runs):
+    base, new = group(runs()), group(runs(environment={"emulated_gpus": True}))
+    assert by_fact(unlike(base, new, *GROUPS)) == {"emulated_gpus": True}
+    assert unlike(new, new) == ()
+
+
 ONEDNN = "env_TF_ENABLE_ONEDNN_OPTS"
 
 

@@ -6,6 +6,7 @@ import pytest
 from cnnbench.errors import ExitCode
 from cnnbench.judge.compare import Policy, SkippedFile, Verdict, compare_records
 from cnnbench.judge.report.renderers import render
+from cnnbench.machine.gpu import EMULATED_NOTICE
 from cnnbench.records.parts import Evaluation
 
 BASE = (100.0, 100.2, 99.8, 100.1, 99.9)
@@ -255,6 +256,12 @@ def test_losses_that_are_not_finite_are_noted(runs):
     new = [*runs.of(*BASE[1:]), runs(losses=(1.0, math.nan, 1.0))]
     found = compare_records(runs.of(*BASE), new)
     assert found.notes == ("lenet, batch 8, 1 cpu: losses of 1 of 5 runs in NEW are not finite",)
+
+
+def test_times_on_emulated_gpus_are_noted(runs):
+    side = [runs.of(*BASE, environment={"emulated_gpus": True}) for _ in range(2)]
+    found = compare_records(*side)
+    assert found.notes == (EMULATED_NOTICE,)
 
 
 def test_the_spread_of_like_runs_is_taken_per_configuration(runs):

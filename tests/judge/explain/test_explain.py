@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
 from step_profiles import CONV, Profiles, Row, changed, network, without
 
 from cnnbench.judge.explain import explain
+from cnnbench.judge.explain.sides import Times
 from cnnbench.judge.explain.text import chart, lines_of, table, to_markdown
 from cnnbench.records.explanation import Explanation
 from cnnbench.records.step_profile import (
@@ -212,7 +214,98 @@ def test_a_layer_that_is_gone(lenet_runs):
     rows = network()
     rows = without(rows, [part for part in rows if part.layer == "conv1"])
     found = explain(profiles.side(), profiles.side(rows))
-    assert found.causes[0].text == "only A has conv1"
+    assert found.causes[0].text == "B has a convolution less (3x3, after conv0)"
+    assert found.causes[0].evidence == ("only A has conv1",)
+
+
+def test_a_step_that_cannot_be_told_is_not_claimed(lenet_runs):
+    profiles = Profiles(lenet_runs(), load=0.0)
+    base, new = profiles.side(), profiles.side(slower_kernel()[0])
+    noisy = [
+        dataclasses.replace(
+            one, record=dataclasses.replace(one.record, step_seconds=(0.05 * (1 + n),) * 8)
+        )
+        for n, one in enumerate(base)
+    ]
+    found = explain(noisy, new)
+    assert abs(found.difference) < found.spread
+    assert found.answer.startswith("Whether a step takes longer cannot be told (")
+    assert "but it has 9." in found.answer
+    assert "ms more (+/- " in found.answer
+    assert "in conv2, gradient of kernels (14." in found.answer
+
+
+def test_a_cause_against_the_difference_of_the_step_is_told_as_such(lenet_runs):
+    profiles = Profiles(lenet_runs(), load=0.0)
+    base, new = profiles.side(), profiles.side(slower_kernel()[0])
+    faster = [
+        dataclasses.replace(
+            one,
+            record=dataclasses.replace(
+                one.record, step_seconds=tuple(0.6 * s for s in one.record.step_seconds)
+            ),
+        )
+        for one in new
+    ]
+    found = explain(base, faster)
+    assert found.difference < 0
+    assert " less, in rows of which none stands out of the noise, although it has 9." in (
+        found.answer
+    )
+    assert "ms more (+/- " in found.answer
+
+
+def test_one_tower_reduces_nothing(lenet_runs):
+    profiles = Profiles(lenet_runs(), towers=1)
+    rows = network()
+    reduction, update = (Part(REST, kind, OUTSIDE) for kind in (REDUCTION, UPDATE))
+    adam = rows[update].times(2.5, operations={"ResourceApplyAdam": 12})
+    rows |= {update: adam, reduction: rows[reduction].times(1.5)}
+    base = profiles.side(optimizer="sgd")
+    found = explain(base, profiles.side(rows, optimizer="adam"))
+    (cause,) = found.causes
+    assert (cause.kind, cause.place) == ("copies", "the optimizer's update")
+    assert "optimizer: sgd in A, adam in B" in found.answer
+    assert all(row.kind != REDUCTION for row in found.rows)
+
+
+def test_threads_that_leave_gaps_are_named_before_the_gaps(lenet_runs):
+    profiles = Profiles(lenet_runs(), load=0.0)
+    rows = changed(lambda part: part == GAPS, 6.0)
+    base = profiles.side(num_intra_threads=2)
+    found = explain(base, profiles.side(rows, num_intra_threads=1))
+    assert [cause.kind for cause in found.causes] == ["threads"]
+    assert "num_intra_threads: 2 in A, 1 in B" in found.answer
+    like = explain(base, profiles.side(rows, num_intra_threads=2))
+    assert [cause.kind for cause in like.causes] == ["gaps"]
+
+
+def test_a_larger_batch_is_named_before_single_layers(lenet_runs):
+    profiles = Profiles(lenet_runs(), load=0.0)
+    rows = {
+        part: row.times(1.5, flops=row.flops * 3 // 2) if row.flops else row
+        for part, row in network().items()
+    }
+    found = explain(profiles.side(batch_size=32), profiles.side(rows, batch_size=48))
+    assert [cause.kind for cause in found.causes] == ["batch"]
+    assert "batch_size: 32 in A, 48 in B" in found.answer
+
+
+def test_a_wait_that_hardly_scatters_is_named_though_it_is_short(lenet_runs):
+    profiles = Profiles(lenet_runs())
+    rows = {**network(), INPUT_WAIT: Row(0.5)}
+    found = explain(profiles.side({**network(), INPUT_WAIT: Row(0.01)}), profiles.side(rows))
+    assert [cause.kind for cause in found.causes] == ["input"]
+    assert found.causes[0].difference < 0.01 * found.base
+
+
+def test_steps_tell_the_scatter_where_it_is_the_larger_part():
+    few = Times(1.0, 2.0, (0.9, 1.0, 1.1), (1.7, 2.0, 2.3))
+    assert few.is_by_chance
+    many = dataclasses.replace(few, within=few.variance * 0.6, steps=120)
+    assert not many.is_by_chance
+    processes = dataclasses.replace(few, within=few.variance * 0.4, steps=120)
+    assert processes.is_by_chance
 
 
 def test_outputs_say_the_same(lenet_runs, holds, monkeypatch):

@@ -87,7 +87,7 @@ def test_page_reads_without_script_and_its_links_lead_somewhere(page):
     # Buttons to sort with come from the script: without it there are none that do nothing.
     assert page.count("button") == 0
     assert page.count("table") >= 9
-    assert page.count("svg") == page.count("figure") >= 12
+    assert page.count("svg") >= page.count("figure") >= 12
     headings = [a for tag, a in page.elements if tag == "th" and a.get("scope") == "col"]
     assert len(headings) > 50
 
@@ -97,7 +97,9 @@ def test_the_verdict_comes_first_with_its_colour_and_what_disturbed_beside_it(pa
     assert where[:3] == ["bad", "bad", "unsure"]  # the verdict, failed runs, conditions
     order = [a["class"] for _, a in page.elements if a.get("class") in ("answers", "highlights")]
     assert order == ["answers", "highlights"]
-    assert page.texts["h2"][3:5] == ["Failed and skipped", "Against the baseline"]
+    # On paper, the facts of the machine and its results come before anything else.
+    first = ["Against the baseline", "What the machine reaches", "How to reproduce it"]
+    assert page.texts["h2"][3:7] == [*first, "Failed and skipped"]
 
 
 def test_what_is_long_is_folded_and_links_still_lead_there(page):

@@ -181,10 +181,13 @@ def test_every_algorithm_on_every_number_of_devices(tmp_path, holds):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "spec", "wires"),
-    [("float32", "pscpu/xring", "same,bfloat16"), ("float16", "copy:100:pscpu#3", "same")],
+    ("dtype", "spec", "wires", "buckets"),
+    [
+        ("float32", "pscpu/xring", "same,bfloat16", "0"),
+        ("float16", "copy:100:pscpu#3", "same", "0,200"),
+    ],
 )
-def test_every_packing_is_right(dtype, spec, wires):
+def test_every_packing_is_right(dtype, spec, wires, buckets):
     run = Run(
         sizes="40*5,404",
         dtype=dtype,
@@ -193,11 +196,12 @@ def test_every_packing_is_right(dtype, spec, wires):
         gradient_repacking=(0, 2),
         agg_small_grads_max_bytes="0,64",
         agg_small_grads_max_group=2,
+        gradient_bucket_bytes=buckets,
         wire_dtype=wires,
         allreduce_merge_scope=2,
         num_batches=1,
     )
-    packings = 4 * len(wires.split(","))
+    packings = 4 * len(wires.split(",")) * len(buckets.split(","))
     record = run()
     assert len(record.points) == 2 * packings
     assert {point.wrong for point in record.points} == {0}
@@ -390,6 +394,7 @@ def test_a_time_that_cannot_be_is_doubted(monkeypatch):
         ),
         ({"gradient_repacking": (1, 501)}, "--gradient_repacking=1,501: must be from 0 to 500"),
         ({"agg_small_grads_max_bytes": "64,x"}, "--agg_small_grads_max_bytes=64,x: must be sizes"),
+        ({"gradient_bucket_bytes": ""}, "--gradient_bucket_bytes=: must be sizes in bytes"),
         ({"gpu_indices": "0,1"}, "--gpu_indices=0,1: names 2 GPUs, but --num_gpus=3"),
         ({"num_gpus": (2, 1)}, "--num_gpus=2,1: must be at least 2"),
         ({"num_gpus": ()}, "--num_gpus=: must name"),

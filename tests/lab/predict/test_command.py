@@ -188,7 +188,7 @@ def test_rows_are_appended_to_a_table(capsys, tmp_path):
         ({"link": "hdr", "plot": "x.jpg"}, "--plot=x.jpg: must end in .svg, .png or .pdf"),
         ({"link": "hdr", "result_json": "/"}, "--result_json=/: is a folder"),
         ({"link": "hdr", "result_csv": "/nowhere/x.csv"}, "--result_csv=/nowhere/x.csv: "),
-        ({"link": "hdr", "record": "/nowhere"}, "--record=/nowhere: No such file"),
+        ({"link": "hdr", "record": "/nowhere"}, "--record=/nowhere: cannot be read: No such file"),
         ({"link": "hdr", "devices_per_node": 4}, "--devices_per_node=4: has no effect without"),
         ({"link": "hdr", "plot_devices": 4}, "--plot_devices=4: has no effect without --plot"),
         (

@@ -9,7 +9,7 @@ import threading
 import numpy as np
 import pytest
 import tensorflow as tf
-from bowls import optimizer_of
+from bowls import create_slots, optimizer_of
 from cifar10_writer import write_cifar10
 from jobs import SECONDS, record_of, started
 
@@ -42,6 +42,8 @@ def test_updates_of_threads_add_up_and_their_staleness_is_counted(cpu_devices):
     )
     manager = create(spec, variables)
     manager.create_variables()
+    optimizer = optimizer_of("sgd")
+    create_slots(manager, optimizer)
     counter = UpdateCounter(cpu_devices[2])
     steps = 100
 
@@ -59,9 +61,7 @@ def test_updates_of_threads_add_up_and_their_staleness_is_counted(cpu_devices):
             pairs = own.get_gradients_to_apply(0, reduced)
             with tf.device(device):
                 rate = tf.constant(1.0)
-            ops = own.append_apply_gradients(
-                optimizer_of("sgd"), pairs, None, device, learning_rate=rate
-            )
+            ops = own.append_apply_gradients(optimizer, pairs, None, device, learning_rate=rate)
             with tf.control_dependencies(ops):
                 return counter.end(begun)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cifar10_writer import write_cifar10
 from oracle import PLUGIN, RATE, STEPS, expected_losses, slopes
 from shared import made_once
 from worker_runs import outcome, poisoned, run_under_a_controller
@@ -43,19 +44,33 @@ COMPARED = {
 }
 
 
+EVALUATED = {**ALL, **REDUCED, "model": "trivial", "data_name": "cifar10", "batch_size": 2}
+EVALUATED |= {"num_batches": 2, "eval_during_training_every_n_steps": 1, "num_eval_epochs": 1}
+
+
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, object]]:
-    return made_once(tmp_path_factory, "controller", of_all_runs)[1]
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, dict[str, object]]]:
+    return made_once(tmp_path_factory, "controller", of_all_runs)
+
+
+@pytest.fixture(scope="module")
+def results(made) -> dict[str, dict[str, object]]:
+    """See `of_all_runs`."""
+    return made[1]
 
 
 def of_all_runs(folder: Path) -> dict[str, dict[str, object]]:
     """What the controller makes of every run; one start of TensorFlow for all."""
+    images = np.random.default_rng(5).integers(0, 256, (11, 32, 32, 3), np.uint8)
+    for subset in ("train", "validation"):
+        write_cifar10(folder / "cifar", images, np.arange(11) % 10, subset=subset)
     saved = {**ORACLE, "train_dir": str(folder / "train")}
     late = {
         "saved": {**saved, "num_batches": RESUMED_AT},
         "resumed": {**saved, "late": True},
         "shadows": {**ORACLE, "variable_update": "distributed_replicated", "late": True},
         "evaluated": {**COMPARED["batch norm of workers"], "late": True},
+        "evaluated files": {**EVALUATED, "data_dir": str(folder / "cifar")},
     }
     runs = {"oracle": ORACLE, "reduced": REDUCED_ORACLE, **late, **COMPARED}
     found = run_under_a_controller(list(runs.values()), folder)
@@ -84,6 +99,15 @@ def test_no_function_overtakes_what_was_written_before_it(results) -> None:
         for name in ("evaluated", "batch norm of workers")
     )
     assert late == pytest.approx(punctual, rel=1e-6)
+
+
+@pytest.mark.timeout(300)
+def test_parts_of_files_that_end_early_fail_nothing(made) -> None:
+    """An error of the other worker's process would cancel what else is under way there."""
+    folder, results = made
+    assert [one["examples"] for one in results["evaluated files"]["evaluations"]] == [11, 11]
+    for log in ("err0", "err1"):
+        assert "End of sequence" not in (folder / log).read_text()
 
 
 @pytest.fixture(scope="module")

@@ -107,4 +107,5 @@ def test_a_lost_worker_is_named_and_ends_all(tmp_path, number, program):
     record = json.loads((tmp_path / "record.json").read_text())
     assert record["status"] == "failed"
     assert "lost worker:1" in record["error"]["message"]
+    assert [one["lost"] for one in record["cluster"]["workers"]] == [False, True]
     assert record["losses"]

@@ -48,7 +48,7 @@ class Line:
 class Process:
     """A task of a simulated job, which has a watchdog without a thread."""
 
-    def __init__(self, cluster, task, lines, look, spares):
+    def __init__(self, cluster, task, lines, look, spares, up):
         self.cluster, self.task, self.lines = cluster, task, lines
         self.state = OK
         self.runs = True
@@ -65,7 +65,8 @@ class Process:
             ask=cluster.ask,
         )
         self.dog.open(lines)
-        self.dog.up()
+        if up:
+            self.dog.up()
 
     def leave(self, code):
         self.codes.append(code)
@@ -93,7 +94,9 @@ class Process:
 class Cluster:
     """A job of so many tasks in simulated time; the chief is worker 0."""
 
-    def __init__(self, tasks, collective=False, looks=None, spares=lambda task, state: False):
+    def __init__(
+        self, tasks, collective=False, looks=None, spares=lambda task, state: False, late=()
+    ):
         workers = tasks if collective else tasks - 1
         self._job = Job(
             task=Task("worker"),
@@ -110,7 +113,7 @@ class Cluster:
         ends |= {task: {Task("worker"): Line(pair[1])} for task, pair in pairs.items()}
         looks = looks or {}
         self.processes = {
-            task: Process(self, task, ends[task], looks.get(task), spares)
+            task: Process(self, task, ends[task], looks.get(task), spares, task not in late)
             for task in self._job.tasks
         }
         self.chief = self.processes[Task("worker")]
@@ -185,6 +188,21 @@ def test_all_name_those_that_are_lost_in_time(cluster, victims, fate, state):
         assert one.codes == [4] * len(expected)
 
 
+@pytest.mark.parametrize("victim", [CHIEF, OTHER])
+def test_a_process_that_has_said_why_it_ends_is_lost_for_that(cluster, victim):
+    job = cluster(3)
+    job.processes[victim].dog.end(None, failed="no space left")
+    job.run(1)
+    job.processes[victim].end()
+    job.run(BOUND - 2 * TIMEOUT - 1)
+    others = [one for task, one in job.processes.items() if task != victim]
+    assert {text for one in others for text in one.messages} == {
+        f"lost {job.named(victim)}: no space left"
+    }
+    asked_itself = job.chief if victim != CHIEF else others[0]
+    assert asked_itself.dog.gone == {victim: "no space left"}
+
+
 def test_a_busy_interpreter_is_no_loss_until_it_has_said_nothing_for_very_long(cluster):
     job = cluster(3)
     job.processes[OTHER].runs = False  # but its server answers
@@ -242,14 +260,40 @@ def test_the_others_go_on_without_a_task_that_is_spared(cluster):
 
 
 def test_a_task_that_never_starts_its_server_is_named():
-    job = Cluster(3)
-    job.processes[OTHER].dog._up = False
+    job = Cluster(3, late=[OTHER])
     job.processes[OTHER].state = REFUSED
     job.run(watchdog.PATIENCE - 10)
     assert job.chief.messages == []
     job.run(20)
     assert job.chief.messages == [f"waited 600 s for {job.named(OTHER)}: {REFUSED}"]
     job.close()
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_workers_start_their_servers_when_all_can(cluster, comes):
+    """One that is lost before is named: afterwards TensorFlow lets no thread of Python run."""
+    tasks = [CHIEF, OTHER, Task("worker", 2)]
+    job = cluster(3, collective=True, late=tasks)
+    last = job.processes[tasks[-1]]
+    starts = {task: threading.Thread(target=job.processes[task].dog.up_together) for task in tasks}
+    for task in tasks[:-1]:
+        starts[task].start()
+    job.run(60)
+    assert all(starts[task].is_alive() for task in tasks[:-1])
+    if comes:
+        starts[last.task].start()
+    else:
+        last.end()
+    for _ in range(int(SECONDS * 100)):
+        job.run(1)
+        if not any(start.is_alive() for start in starts.values()) or job.chief.codes:
+            break
+        time.sleep(0.01)
+    lost = [] if comes else [f"lost {job.named(last.task)}: {REFUSED}"]
+    assert job.chief.messages == lost
+    for task in tasks[:-1]:
+        job.processes[task].dog.up(all_others=True)  # what is lost ends the process
+        starts[task].join()
 
 
 @pytest.mark.parametrize("first", ["thread", "main"])

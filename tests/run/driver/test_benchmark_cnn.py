@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import json
@@ -19,18 +20,21 @@ from cnnbench import BenchmarkCNN, Params, RunRecord
 from cnnbench.base import lock
 from cnnbench.base.lock import FolderLock
 from cnnbench.base.text.progress import Messages
+from cnnbench.data.imagenet_records import serialize
 from cnnbench.errors import BenchmarkError, FlagError, NonFiniteLossError, UsageError
 from cnnbench.models import graph
+from cnnbench.records.result_files import ResultFiles
 from cnnbench.records.subject import Subject
-from cnnbench.run.driver import benchmark_cnn
+from cnnbench.records.tables import RUNS
+from cnnbench.run.driver import benchmark_cnn, outputs
 from cnnbench.run.driver.checkpoints import Checkpoints
 from cnnbench.run.driver.console import Console
-from cnnbench.run.observe import outputs
 from cnnbench.run.runtime import peak_flops
 from cnnbench.run.step.train_step import TrainStep
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
+PLUGINS = Path(__file__).parents[2] / "plugins"
 TINY = {
     "model": "trivial",
     "data_name": "cifar10",
@@ -223,9 +227,28 @@ def test_auto_falls_back_to_the_cpu_and_says_so() -> None:
     assert "no GPU visible" in err.getvalue()
 
 
-def test_auto_refuses_nchw_on_the_cpu() -> None:
-    with pytest.raises(FlagError, match="data_format"):
-        run(device="auto", data_format="NCHW")
+def test_an_old_line_for_one_dnn_trains_in_nchw() -> None:
+    flags = {**TINY, "model": "resnet20"}
+    plain = BenchmarkCNN(Params(**flags)).run()
+    with pytest.warns(UserWarning, match="oneDNN is built in"):
+        old = Params.from_dict({**flags, "mkl": True, "data_format": "NCHW"})
+    record = BenchmarkCNN(old).run()
+    assert record.config["data_format"] == "NCHW"
+    assert record.losses == pytest.approx(plain.losses, rel=1e-4)
+
+
+def test_nchw_on_a_cpu_without_such_a_convolution_is_refused() -> None:
+    """oneDNN has NCHW convolutions of float16 on CPUs with instructions for it only."""
+    image, kernel = tf.zeros([1, 3, 8, 8], tf.float16), tf.zeros([3, 3, 3, 4], tf.float16)
+    refused = pytest.raises(FlagError, match="Conv2D of float16 takes NHWC only")
+    try:
+        tf.nn.conv2d(image, kernel, 1, "SAME", "NCHW")
+    except tf.errors.OpError:
+        pass
+    else:
+        refused = contextlib.nullcontext()
+    with refused:
+        run(device="auto", data_format="NCHW", precision="fp16")
 
 
 def test_a_resumed_run_ends_where_an_uninterrupted_one_does(tmp_path: Path) -> None:
@@ -242,6 +265,27 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(tmp_path: Path) -> N
     # 6 steps are done, 2 warm up again, 8 are left of 14: 16 steps, as in one go.
     assert len(rest.losses) == 8
     assert rest.losses == pytest.approx(whole.losses[-8:], rel=1e-3)
+
+
+@pytest.mark.parametrize("towers", [1, 2])
+def test_a_resumed_run_that_skips_records_trains_on_the_others(towers: int, tmp_path: Path) -> None:
+    """Each of ten images once an epoch, though every epoch skips two records."""
+    noise = tf.random.stateless_uniform([10, 8, 8, 3], (1, 2), maxval=256, dtype=tf.int32)
+    images = [tf.io.encode_jpeg(tf.cast(image, tf.uint8)).numpy() for image in noise]
+    records = [serialize(image, 8, 8, 1, "", "", "") for image in images]
+    with tf.io.TFRecordWriter(str(tmp_path / "train-00000-of-00001")) as writer:
+        for record in (b"no", *records[:6], b"no", *records[6:]):
+            writer.write(record)
+    model = {"model": "rows", "model_plugin": str(PLUGINS / "rows_plugin.py")}
+    model |= {"device": "cpu", "num_gpus": towers, "batch_size": 2 // towers}
+    reading = {"data_name": "imagenet", "data_dir": str(tmp_path), "on_bad_record": "skip"}
+    flags = {**model, **reading, "num_warmup_batches": 0, "train_dir": str(tmp_path / "ckpt")}
+    whole = BenchmarkCNN(Params(**{**flags, "train_dir": None}, num_batches=20)).run()
+    losses = []
+    for batches in (3, 13, 20):
+        losses += BenchmarkCNN(Params(**flags, num_batches=batches)).run().losses
+    assert losses == list(whole.losses)
+    assert len(set(losses)) == 20
 
 
 def test_a_lost_optimizer_state_is_mentioned(trained: str) -> None:
@@ -315,23 +359,24 @@ def test_a_second_training_in_the_same_directory_is_refused_and_harms_nothing(
 def test_file_systems_without_locks_and_holders_elsewhere_are_warned_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said: list[str] = []
+    said = io.StringIO()
+    held = (Params(train_dir=str(tmp_path)), ResultFiles(None, None, RUNS), Messages(said))
     about = {"pid": 7, "host": "elsewhere", "since": "2026-01-01 00:00:00 UTC"}
     (tmp_path / lock.FILE).write_text(json.dumps(about))
-    with outputs.hold_train_dir(str(tmp_path), said.append):
+    with outputs.held(*held):
         pass
 
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(lock.fcntl, "flock", refuse)
-    with outputs.hold_train_dir(str(tmp_path), said.append):
+    with outputs.held(*held):
         pass
-    assert said == [
-        f"--train_dir={tmp_path}: was not released by pid 7 on elsewhere since "
-        "2026-01-01 00:00:00 UTC; if that still runs, end one of the two",
-        f"--train_dir={tmp_path}: cannot be locked (No locks available); let no other process "
-        "write there",
+    start = f"cnnbench: warning: --train_dir={tmp_path}:"
+    assert said.getvalue().splitlines() == [
+        f"{start} was not released by pid 7 on elsewhere since 2026-01-01 00:00:00 UTC; if that "
+        "still runs, end one of the two",
+        f"{start} cannot be locked (No locks available); let no other process write there",
     ]
 
 
@@ -403,7 +448,7 @@ def test_a_run_killed_after_its_last_step_is_ended(tmp_path: Path, last: int) ->
 
 def test_a_job_that_went_further_is_refused(trained: str) -> None:
     with pytest.raises(FlagError, match=r"num_batches=3: the checkpoint .* is at step 6"):
-        run(train_dir=trained, num_batches=3)
+        BenchmarkCNN(Params(**{**TINY, "train_dir": trained, "num_batches": 3}))
 
 
 @pytest.mark.parametrize(("keep", "kept"), [(2, {8, 10}), (0, {4, 6, 8, 10})])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from cnnbench.flags import Params, validate
+from cnnbench.run.driver.console import HeaderInfo
 from cnnbench.run.driver.describe import header
 from cnnbench.run.driver.plan import make_plan
 from cnnbench.run.runtime.tensorflow import Devices
@@ -15,13 +18,29 @@ STRATEGY = {"variable_update": "multi_worker_mirrored_strategy"}
 DISTRIBUTED = {"variable_update": "distributed_all_reduce"}
 
 
-def all_reduce_of(kind: str, **flags: object) -> str | None:
+def header_of(kind: str, labels: Sequence[str] = (), **flags: object) -> HeaderInfo:
     params = Params(model="trivial", device=kind, **flags)  # type: ignore[arg-type]
     validate(params)
     plan = make_plan(params)
-    labels = tuple(f"/{kind}:{i}" for i in range(params.num_gpus))
-    devices = Devices(job=plan.job.on(kind), labels=labels, intra_threads=0, inter_threads=0)
-    return header(params, plan, devices, "2.21.0").all_reduce
+    own = tuple(labels) or tuple(f"/{kind}:{i}" for i in range(params.num_gpus))
+    devices = Devices(job=plan.job.on(kind), labels=own, intra_threads=0, inter_threads=0)
+    return header(params, plan, devices, "2.21.0", kind)
+
+
+def all_reduce_of(kind: str, **flags: object) -> str | None:
+    return header_of(kind, **flags).all_reduce  # type: ignore[arg-type]
+
+
+def test_a_controller_names_the_devices_of_the_workers() -> None:
+    job = {"job_name": "controller", "controller_host": "localhost:3", "num_gpus": 2}
+    flags = {**job, "worker_hosts": "localhost:1,localhost:2", **DISTRIBUTED}
+    found = header_of("gpu", ["/cpu:0"], all_reduce_spec="xring", **flags)  # type: ignore[arg-type]
+    tasks = [f"job:worker/replica:0/task{i}" for i in (0, 1)]
+    assert found.devices == [f"{task}/gpu:{i}" for task in tasks for i in (0, 1)]
+
+
+def test_gpu_indices_are_named_as_on_the_machine() -> None:
+    assert header_of("gpu", ["/gpu:3", "/gpu:1"], num_gpus=2).devices == ["/gpu:3", "/gpu:1"]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from cnnbench import BenchmarkCNN, Params
 from cnnbench.cli import main
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.run.driver.console import Console
+from cnnbench.run.driver.training_step import Interrupts
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
@@ -108,9 +109,11 @@ def test_every_metric_counts_every_example_once(weather):
     )
     benchmark = BenchmarkCNN(params)
     built = benchmark.build()
-    found = built.evaluator.run(benchmark.plan.num_eval_batches, 0, Console.silent()).whole()
+    found = built.evaluator.run(
+        benchmark.plan.num_eval_batches, 0, Console.silent(), Interrupts(None)
+    ).whole()
     built.close()
-    w = {name: v.read_value().numpy() for name, v in built.manager.savable_variables().items()}
+    w = {name: v.primary.numpy() for name, v in built.manager.savable_variables().items()}
     with np.load(weather / "validation.npz") as arrays:
         hours, station, rain, degrees = (
             arrays[name] for name in ("hours", "station", "rain", "degrees")
@@ -153,7 +156,9 @@ def test_accuracies_count_every_example_once(tmp_path):
         benchmark = BenchmarkCNN(params)
         built = benchmark.build()
         batches = benchmark.plan.num_eval_batches
-        evaluations.append(built.evaluator.run(batches, 0, Console.silent()).whole())
+        evaluations.append(
+            built.evaluator.run(batches, 0, Console.silent(), Interrupts(None)).whole()
+        )
         built.close()
     padded, whole = evaluations
     assert padded.examples == whole.examples == 7
@@ -163,7 +168,8 @@ def test_accuracies_count_every_example_once(tmp_path):
 
 
 def test_forward_only_prints_the_models_metrics(capsys):
-    record = BenchmarkCNN(forecast(forward_only=True), console=Console()).run()
+    params = forecast(forward_only=True, print_training_accuracy=True)  # as it always does
+    record = BenchmarkCNN(params, console=Console()).run()
     lines = capsys.readouterr().out.splitlines()
     header = lines.index("Step\tImg/sec\ttotal_loss\train_hits\tdegrees_off")
     assert len(lines[header + 1].split("\t")) == 5

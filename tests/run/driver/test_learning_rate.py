@@ -7,14 +7,18 @@ import pytest
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.flags.groups.optimizer import parse_piecewise
+from cnnbench.models import get_model
 from cnnbench.models.spec import LearningRateSpec
 from cnnbench.run.driver.learning_rate import make_schedule
 
 IMAGENET = 1281167
 CIFAR10 = 50000
+COCO = 118287
 
 CONSTANT = LearningRateSpec(base=0.005)
-CIFAR = LearningRateSpec(base=0.1, boundaries_epochs=(82, 123, 300), factors=(1, 0.1, 0.01, 0.002))
+CIFAR = get_model("resnet20", "cifar10").learning_rate
+DENSENET = get_model("densenet40_k12", "cifar10").learning_rate
+SSD = get_model("ssd300", "coco").learning_rate
 RESNET = LearningRateSpec(
     base=0.128,
     base_batch=256,
@@ -46,10 +50,21 @@ RATES = {
         {20000: 0.005},
     ),
     "constant": ({}, (CONSTANT, 32, IMAGENET), {0: 0.005, 1: 0.005, 10**7: 0.005}),
-    "boundaries are inclusive": (
+    # The ancestor multiplies the 390 whole batches of an epoch. Boundaries are inclusive.
+    "CIFAR-10": (
         {},
         (CIFAR, 128, CIFAR10),
-        {0: 0.1, 32031: 0.1, 32032: 0.01, 10**7: 0.0002},
+        {0: 0.1, 31980: 0.1, 31981: 0.01, 117000: 0.001, 117001: 0.0002, 10**7: 0.0002},
+    ),
+    "DenseNets": ({}, (DENSENET, 128, CIFAR10), {58500: 0.1, 58501: 0.01}),
+    # The ancestor warms up over int(118287 / 64 * 5) steps and has the boundaries of a batch of 32.
+    "ssd300": (
+        {},
+        (SSD, 64, COCO),
+        {
+            **{0: 0.0, 1: 0.002 / 9241, 9240: 0.002 * 9240 / 9241, 9241: 0.002},
+            **{80000: 0.002, 80001: 0.0002, 100000: 0.0002, 100001: 0.00002},
+        },
     ),
     "piecewise": (
         {"piecewise_learning_rate_schedule": parse_piecewise("1;3;.1;5;.01")},

@@ -6,7 +6,9 @@ import errno
 import socket
 
 import pytest
+import tensorflow as tf
 
+from cnnbench.base.jobs import probe
 from cnnbench.base.jobs.job import Job, Task
 from cnnbench.base.jobs.ports import ReservedPorts
 from cnnbench.errors import BenchmarkError
@@ -62,7 +64,7 @@ def test_the_port_is_kept_until_tensorflow_listens_on_it(
     monkeypatch.setattr(membership.Watchdog, "start", lambda self, lines: None)
     monkeypatch.setattr(membership.Watchdog, "up", lambda self, **_: None)
     monkeypatch.setattr(membership, "connected", False)
-    joining = Membership(job, Params(job_name="worker", worker_hosts=own), print, print)
+    joining = Membership(job, Params(job_name="worker", worker_hosts=own), print, print, {})
     joining.meet()
     devices = Devices(job=job, labels=(), intra_threads=0, inter_threads=0)
     if fails:
@@ -78,3 +80,29 @@ def _silent(address):
     listener, reserved = handshake._bind(address)
     listener.close()
     return Met(reserved, {})
+
+
+@pytest.mark.parametrize("answers", [True, False])
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_a_lost_process_is_named_for_its_errors(answers, wrapped, port, monkeypatch):
+    """Also where an error says what failed for it, such as a checkpoint."""
+    own = f"localhost:{port}"
+    job = Job(task=Task("worker"), worker_hosts=(own, "localhost:1"))
+    one = Membership(job, Params(job_name="worker", worker_hosts=own), print, print, {})
+    one._joined = True
+    one._watchdog.open({})
+    if answers:
+        monkeypatch.setattr("cnnbench.base.jobs.probe.probe", lambda *_: probe.OK)
+        monkeypatch.setattr(probe.not_ok, "__defaults__", (lambda *_: probe.OK,))
+    text = "from /job:worker/replica:0/task:1: recvmsg:Connection reset by peer"
+    error = cause = tf.errors.UnavailableError(None, None, text)
+    if wrapped:
+        error = BenchmarkError("no checkpoint could be written")
+        error.__cause__ = cause
+    found = one.failure(error)
+    if wrapped and answers:
+        assert (found, one.gone()) == (None, {})
+        return
+    state = probe.NAMED if answers else probe.REFUSED
+    assert str(found) == f"lost worker:1 (localhost:1): {state}"
+    assert one.gone() == {"worker:1": state}

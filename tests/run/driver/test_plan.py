@@ -8,12 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cnnbench.base import plugins
 from cnnbench.base.stats.steady_state import MIN_STEPS
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params, parse_args
 from cnnbench.flags.ineffective import _AGGREGATING
 from cnnbench.run.driver.plan import WarmUp, make_plan
-from cnnbench.run.driver.step_counts import batches_and_epochs
+from cnnbench.run.driver.step_counts import (
+    batches_and_epochs,
+    evaluated_examples,
+    evaluation_batches,
+)
 from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
 from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec
 
@@ -31,6 +36,55 @@ from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec
 )
 def test_batches_and_epochs(batches, epochs, batch, examples, expected) -> None:
     assert batches_and_epochs(batches, epochs, batch, examples) == pytest.approx(expected)
+
+
+ONE_LAYER = """
+import os
+from cnnbench.models import LearningRateSpec, Model, register_model
+
+class OneLayer(Model):
+    name, dataset, image_size, batch_size = "one_layer", "cifar10", 32, int(os.environ["BATCH"])
+    learning_rate = LearningRateSpec(float(os.environ["RATE"]))
+
+    def build(self, net, images):
+        x = net.conv(images, int(os.environ["WIDTH"]), 3, int(os.environ["STRIDE"]))
+        return net.logits(net.global_avg_pool(net.max_pool(x, 2, 2)))
+
+register_model("one_layer", "cifar10", OneLayer)
+"""
+
+
+@pytest.mark.usefixtures("own_registry")
+@pytest.mark.parametrize("mode", ["collective_all_reduce", "multi_worker_mirrored_strategy"])
+def test_workers_agree_on_plug_ins_and_on_all_that_follows_from_them(mode, tmp_path, monkeypatch):
+    """Each worker builds its own step: with another one the job would train a mixture."""
+    params = Params(
+        **{"variable_update": mode, "model": "one_layer", "data_name": "cifar10"},
+        **{"model_plugin": "plug.py", "job_name": "worker", "worker_hosts": "a:1,b:1"},
+    )
+
+    def facts(source: str = ONE_LAYER, folder: str = "one", **changes: str) -> dict[str, str]:
+        for name, value in {"BATCH": "4", "RATE": "1", "WIDTH": "2", "STRIDE": "1"}.items():
+            monkeypatch.setenv(name, changes.get(name, value))
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / "plug.py").write_text(source)
+        monkeypatch.chdir(tmp_path / folder)
+        for file in plugins.loaded():
+            plugins.forget(file)
+        return make_plan(params).agreed(params)
+
+    def differing(**of: str) -> set[str]:
+        one, other = facts(), facts(folder="two", **of)
+        assert one.keys() == other.keys()
+        return {name for name in one if one[name] != other[name]}
+
+    source = "SHA-256 of --model_plugin=plug.py"
+    variables, settings = (f"digest of the model's {part}" for part in ("variables", "settings"))
+    assert differing() == set()
+    assert differing(source=ONE_LAYER.replace("max_pool", "avg_pool")) == {source}
+    assert differing(WIDTH="3") == {variables, settings}
+    assert differing(STRIDE="2") == differing(RATE="2") == {settings}
+    assert differing(BATCH="8") == {"--batch_size", "--eval_batch_size", "--num_epochs"}
 
 
 def test_a_fixed_warm_up_is_never_looked_at():
@@ -138,6 +192,31 @@ def test_the_evaluation_is_as_long_as_the_training_unless_told() -> None:
     assert batches(num_batches=7) == 7
     assert batches(num_batches=7, num_eval_batches=2) == 2
     assert batches(batch_size=1000, num_eval_epochs=1.0) == 50
+
+
+@pytest.mark.parametrize(
+    ("epochs", "batches"),
+    # 40 batches of 256 for a pass over 10,000 images, 16 of which are padding.
+    [(0.00001, 1), (0.5, 20), (1, 40), (1.5, 60), (2, 80), (3, 120), (25.6, 1024)],
+)
+def test_passes_of_an_evaluation_are_whole_batches_each(epochs: float, batches: int) -> None:
+    small = {"model": "resnet20", "data_name": "cifar10", "batch_size": 256}
+    during = {"eval_during_training_every_n_steps": 1, "num_batches": 2}
+    own = make_plan(Params(**small, **during, num_eval_epochs=epochs))
+    assert own.num_eval_batches == batches
+    as_training = make_plan(Params(**small, eval=True, train_dir="d", num_epochs=epochs))
+    assert as_training.num_eval_batches == as_training.num_batches == batches
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_two_passes_count_every_example_twice(shards: int) -> None:
+    batches = evaluation_batches(Params(num_eval_epochs=2), 6, 13)
+    assert evaluated_examples(batches, 6, 13, shards) == 26
+
+
+def test_more_passes_than_can_be_counted_are_refused() -> None:
+    with pytest.raises(FlagError, match=r"--num_eval_epochs=.*must be at most"):
+        make_plan(Params(model="lenet", eval=True, train_dir="d", num_eval_epochs=1e9))
 
 
 # Flag and value, and the field that they set, alone. Values are none of the defaults.

@@ -22,10 +22,10 @@ def test_an_input_goes_on_behind_the_examples_of_earlier_runs(
 ) -> None:
     job = SimpleNamespace(num_workers=3)
     plan = SimpleNamespace(global_batch=4, asynchronous=asynchronous, job=job)
-    asked: list[int] = []
-    inputs = SimpleNamespace(resume=lambda count: asked.append(count) or True)
+    asked: list[object] = []
+    inputs = SimpleNamespace(resume=lambda *given: asked.append(given) or True)
     told: list[str] = []
     run = SimpleNamespace(plan=plan, messages=SimpleNamespace(notice=told.append))
-    _resume_input(run, inputs, examples)
-    assert asked == [steps]
+    _resume_input(run, inputs, examples, (3,))
+    assert asked == [(steps, (3,))]
     assert told == [f"the input continues after the {examples} examples trained on"]

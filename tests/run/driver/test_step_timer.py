@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 import pytest
 
+from cnnbench.data.copies import ReadEvents
 from cnnbench.run.driver.step_timer import StepLoop, StepTime
 
 
 class Device:
     """A device that needs `work` seconds per step, on which launching takes `enqueue`.
 
-    Reading a result waits for everything that was enqueued before, as a copy to the host does.
-    Time is scripted; every thread has its own.
+    Reading a result waits for everything that was enqueued when its copy is issued, which is
+    `held` real seconds after the call. Time is scripted; every thread has its own.
     """
 
-    def __init__(self, work: float, enqueue: float, fetch: float) -> None:
+    def __init__(self, work: float, enqueue: float, fetch: float, held: float = 0.0) -> None:
         self.free_at = 0.0
-        self.work, self.enqueue, self.fetch = work, enqueue, fetch
-        self.calls = self.issued = 0
-        self._changed = threading.Condition()
+        self.work, self.enqueue, self.fetch, self.held = work, enqueue, fetch, held
         self._own = threading.local()
 
     @property
@@ -38,50 +35,28 @@ class Device:
         return self.now
 
     def launch(self) -> float:
-        with self._changed:
-            # A launch takes longer to its first kernel than a read that is called to its copy.
-            assert self._changed.wait_for(lambda: self.issued == self.calls, 30)
-            self.now += self.fetch + self.enqueue
-            self.free_at = max(self.free_at, self.now) + self.work
-            return self.free_at
+        self.now += self.fetch + self.enqueue
+        self.free_at = max(self.free_at, self.now) + self.work
+        return self.free_at
 
-    def called(self) -> None:
-        with self._changed:
-            self.calls += 1
-
-    def read(self, launched: float) -> float:
-        with self._changed:
-            self.issued += 1
-            self._changed.notify_all()
-            self.now = max(self.now, self.free_at)
-            return self.now
+    def read(self, launched: float, events: ReadEvents) -> float:
+        time.sleep(self.held)
+        end = self.free_at
+        events.issued()
+        self.now = max(self.now, end)
+        events.arrived(5)
+        self.now += 5  # until they have come to the caller
+        return end
 
 
-class Reader(ThreadPoolExecutor):
-    """Calls a read so many seconds after it was submitted."""
-
-    def __init__(self, device: Device, held: float) -> None:
-        super().__init__(2)
-        self._device, self._held = device, held
-
-    def submit(self, function, /, *arguments):
-        def later():
-            time.sleep(self._held)
-            self._device.called()
-            return function(*arguments)
-
-        return super().submit(later)
-
-
-def run(device: Device, lag: int, steps: int, held: float = 0.0, **pauses):
+def run(device: Device, lag: int, steps: int, **pauses):
     steps_done: list[tuple[int, float]] = []
 
     def done(step: int, spent: StepTime, end: float) -> None:
-        device.now = max(device.now, end)  # this thread has waited for the one that reads
+        device.now = max(device.now, end) if lag else end  # this thread has waited for a reader
         steps_done.append((step, spent.seconds))
 
-    read = device.read if lag else lambda end: device.called() or device.read(end)
-    loop = StepLoop(device.launch, read, lag, device.clock, partial(Reader, device, held))
+    loop = StepLoop(device.launch, device.read, lag, device.clock)
     return loop.run(steps, done, **pauses), steps_done
 
 
@@ -99,10 +74,10 @@ def test_with_lag_the_device_never_waits_for_the_host() -> None:
     assert device.now == 43
 
 
-def test_a_step_is_launched_once_the_result_of_the_last_one_has_been_asked_for() -> None:
-    device = Device(work=10, enqueue=1, fetch=2)
-    _, done = run(device, lag=1, steps=4, held=0.03)
-    # Asked for later, the result of a step would wait for the step behind it, too.
+def test_a_step_is_launched_once_the_copy_of_the_last_one_s_result_is_issued() -> None:
+    device = Device(work=10, enqueue=1, fetch=2, held=0.03)
+    _, done = run(device, lag=1, steps=4)
+    # Copied later, the result of a step would wait for the step behind it, too.
     assert done == [(1, 13), (2, 10), (3, 10), (4, 10)]
 
 
@@ -110,18 +85,20 @@ def test_steps_end_in_order_though_a_later_read_returns_first() -> None:
     last = threading.Event()
     ticks = iter(range(100))
 
-    def take(handle: int) -> int:
+    def take(handle: int, events: ReadEvents) -> int:
+        events.issued()
         if handle == 0:
             assert last.wait(30)
-        else:
-            last.set()
+            time.sleep(0.05)
+        last.set()
         return handle
 
     handles = iter(range(2))
     seen: list[tuple[int, float, int]] = []
     loop = StepLoop(lambda: next(handles), take, 1, lambda: float(next(ticks)))
     loop.run(2, lambda step, spent, value: seen.append((step, spent.seconds, value)))
-    assert seen == [(1, 1.0, 0), (2, 1.0, 1)]
+    # The clock was read for the second step first.
+    assert seen == [(1, 2.0, 0), (2, pytest.approx(1e-6), 1)]
 
 
 def test_with_lag_a_slow_host_shows_in_the_step_time() -> None:
@@ -163,36 +140,64 @@ def test_a_pause_can_end_the_loop(lag: int) -> None:
 def test_values_reach_their_own_step(lag: int) -> None:
     values = iter(range(100))
     seen: list[tuple[int, int]] = []
-    loop = StepLoop(lambda: next(values), lambda handle: handle * 10, lag)
+    loop = StepLoop(lambda: next(values), lambda handle, events: handle * 10, lag)
     loop.run(5, lambda step, _, value: seen.append((step, value)))
     assert seen == [(1, 0), (2, 10), (3, 20), (4, 30), (5, 40)]
 
 
-def test_results_are_read_on_a_thread_of_their_own_and_before_the_next_launch() -> None:
+def test_results_are_read_on_threads_of_their_own() -> None:
     main = threading.current_thread()
-    launched: list[int] = []
+    handles = iter(range(6))
     read: list[tuple[int, bool]] = []
-    reading = threading.Event()
 
-    def launch() -> int:
-        if launched:
-            # The copy of the last result was asked for before this step goes off.
-            assert reading.wait(30)
-            reading.clear()
-        launched.append(len(launched))
-        return launched[-1]
-
-    def take(handle: int) -> int:
-        reading.set()
+    def take(handle: int, events: ReadEvents) -> int:
         read.append((handle, threading.current_thread() is main))
+        events.issued()
         return handle
 
-    assert StepLoop(launch, take, 1).run(6, lambda *_: None) == 6
+    assert StepLoop(lambda: next(handles), take, 1).run(6, lambda *_: None) == 6
     assert read == [(i, False) for i in range(6)]
 
 
+@pytest.mark.parametrize("lag", [0, 1])
+def test_what_was_launched_before_an_error_is_measured(lag: int) -> None:
+    device = Device(work=10, enqueue=1, fetch=0)
+    launches = iter(range(3))
+    measured: list[int] = []
+
+    def launch() -> float:
+        next(launches)
+        return device.launch()
+
+    loop = StepLoop(launch, device.read, lag, device.clock)
+    with pytest.raises(StopIteration):
+        loop.run(5, lambda step, spent, end: measured.append(step))
+    assert measured == [1, 2, 3]
+
+
+def test_an_error_does_not_wait_for_a_device_that_hangs() -> None:
+    device = Device(work=10, enqueue=1, fetch=0)
+    ended = threading.Event()
+
+    def read(launched: float, events: ReadEvents) -> float:
+        events.issued()
+        assert ended.wait(60)
+        return device.read(launched, events)
+
+    def launch() -> float:
+        if device.free_at:
+            raise KeyboardInterrupt
+        return device.launch()
+
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        StepLoop(launch, read, 1, device.clock).run(5, lambda *of: None)
+    assert time.monotonic() - began < 30
+    ended.set()
+
+
 def test_an_error_while_reading_ends_the_loop() -> None:
-    def fail(handle: int) -> int:
+    def fail(handle: int, events: ReadEvents) -> int:
         raise ArithmeticError(f"step {handle}")
 
     with pytest.raises(ArithmeticError, match="step 0"):
@@ -210,7 +215,7 @@ def test_cpu_time_of_a_step_is_without_that_of_pauses(lag: int) -> None:
     times: list[StepTime] = []
     StepLoop(
         lambda: spend(0.25) or time.sleep(0.01),
-        lambda handle: spend(0.5),
+        lambda handle, events: spend(0.5),
         lag,
         cpu_clock=lambda: clock[0],
     ).run(
@@ -239,13 +244,13 @@ def test_cpu_time_is_that_of_all_threads_whatever_the_wall_time(lag: int) -> Non
         other.join()
 
     times: list[StepTime] = []
-    loop = StepLoop(both, lambda handle: handle, lag)
+    loop = StepLoop(both, lambda handle, events: handle, lag)
     loop.run(2, lambda step, spent, value: times.append(spent))
     # Twice the time of one thread. On a busy machine the wall time is longer, this is not.
     assert 0.4 <= sum(spent.cpu_seconds for spent in times) < 0.6
 
     times.clear()
-    loop = StepLoop(lambda: time.sleep(0.1), lambda handle: handle, lag)
+    loop = StepLoop(lambda: time.sleep(0.1), lambda handle, events: handle, lag)
     loop.run(2, lambda step, spent, value: times.append(spent))
     assert sum(spent.seconds for spent in times) >= 0.2
     assert sum(spent.cpu_seconds for spent in times) < 0.05
@@ -257,4 +262,4 @@ def test_zero_steps() -> None:
 
 def test_an_unknown_lag_is_refused() -> None:
     with pytest.raises(ValueError, match="lag is 2"):
-        StepLoop(lambda: 0, lambda handle: handle, 2)
+        StepLoop(lambda: 0, lambda handle, events: handle, 2)

@@ -16,6 +16,7 @@ from cnnbench.records.measurements import Measurements
 from cnnbench.records.parts import Evaluation, TurnTaking
 from cnnbench.records.run import RunRecord
 from cnnbench.run.driver import loop_time
+from cnnbench.run.driver.build import Trainable
 from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.context import ScenarioContext
 from cnnbench.run.driver.host_metrics import Evaluated, EvaluationResults
@@ -61,11 +62,11 @@ class Script:
         self.now += self.times[index]
         for late in self.ready_at.get(self.launched, ()):
             self.host[late].set_result({"map": float(late)})
-        return StepResult(loss, {})
+        return StepResult((loss,), {})
 
-    def on_host(self, result):
+    def on_host(self, result, events):
         """Results are read from it alone: those of the call have no values for the host."""
-        return result._replace(loss=Scalar(result.loss))
+        return result._replace(loss=result.loss[0])
 
     def set_learning_rate(self, rate):
         self.rates.append(rate)
@@ -73,7 +74,7 @@ class Script:
     def save(self, directory, global_step):
         self.saved.append(global_step)
 
-    def run(self, batches, global_step, console):
+    def run(self, batches, global_step, console, interrupts):
         self.evaluated.append(global_step)
         evaluation = Evaluation(global_step=global_step, examples=1, images_per_sec=1.0)
         self.host.append(Future())
@@ -90,12 +91,8 @@ class Script:
     suspended = staticmethod(nullcontext)
 
 
-class Scalar:
-    def __init__(self, value):
-        self.value = value
-
-    def numpy(self):
-        return self.value
+class Context(ScenarioContext):
+    schedule = float  # the learning rate of a step is its number
 
 
 def run(script, global_step=0, lag=0, steps=40, turns=None, **flags):
@@ -106,7 +103,7 @@ def run(script, global_step=0, lag=0, steps=40, turns=None, **flags):
     console = Console(out)
     if turns is not None:
         script.suspended = turns.suspended
-    context = ScenarioContext(
+    context = Context(
         params,
         plan,
         console,
@@ -116,18 +113,18 @@ def run(script, global_step=0, lag=0, steps=40, turns=None, **flags):
         watch=script,
         turns=turns or Turns(),
     )
+    evaluated = bool(plan.eval_steps)
     training = Training(
         context,
-        script,
-        script,
-        float,  # the learning rate of a step is its number
-        checkpoints=script if params.train_dir else None,
-        evaluator=script if plan.eval_steps else None,
-        results=EvaluationResults(None, console, measurements, (), print)
-        if plan.eval_steps
-        else None,
+        Trainable(
+            script,
+            script,
+            evaluator=script if evaluated else None,
+            checkpoints=script if params.train_dir else None,
+            lag=lag,
+        ),
+        results=EvaluationResults(None, console, measurements, (), print) if evaluated else None,
         global_step=global_step,
-        lag=lag,
         clock=script.clock,
     )
     training.run(steps)
@@ -266,9 +263,9 @@ class Launched(Script):
         self.ready_at_seconds = max(self.ready_at_seconds, self.now) + 0.008
         return result
 
-    def on_host(self, result):
+    def on_host(self, result, events):
         self.now = max(self.now, self.ready_at_seconds)
-        return super().on_host(result)
+        return super().on_host(result, events)
 
 
 def test_latency_is_measured_of_batches_launched_one_at_a_time():

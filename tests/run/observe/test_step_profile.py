@@ -22,11 +22,12 @@ from cnnbench.records.step_profile import (
     Part,
     StepProfile,
 )
-from cnnbench.run.driver.step_profile import rows_of
+from cnnbench.run.driver.step_profile import rows_of, spans_of
 from cnnbench.run.observe.operations import (
     Allocations,
     WallTimes,
     allocations,
+    in_time,
     operations,
     wall_times,
 )
@@ -88,6 +89,43 @@ def test_collectives_have_the_time_that_nothing_hides(type):
     assert [one.name for one in operations(planes, is_own) if not one.own] == ["decode"]
 
 
+def test_streams_of_gpus():
+    """As the profiler of CUDA names them.
+
+    Copies have the operation that issued them, kernels of NCCL none.
+    """
+
+    def event(kernel, operation, start, end):
+        stats = {"tf_op": operation} if operation else {}
+        return XEvent(kernel, start * SECOND, (end - start) * SECOND, stats)
+
+    conv, send = "tower_0/conv0/Conv2D", "gradient_tape/tower_0/conv0/Conv2DBackpropFilter/_7"
+    compute = (event("sgemm", f"{conv}:Conv2D", 0, 4), event("sgemm", f"{conv}:Conv2D", 6, 7))
+    nccl = (event("ncclDevKernel_AllReduce_Sum_f32_RING_LL(void*)", "ncclAllReduce", 3, 6),)
+    copies = (
+        event("MemcpyP2P", f"{send}:_Send", 1, 5),
+        event("MemcpyP2P", f"{send}:_Recv", 6, 9),
+        event("Memset", "", 10, 11),
+    )
+    batch = (event("MemcpyH2D", "Identity/_1:_Recv", 2, 12),)
+    lines = (XLine("Stream #13(Compute)", compute), XLine("Stream #15(Compute)", nccl))
+    lines += (XLine("Stream #14(MemcpyP2P)", copies), XLine("Stream #16(MemcpyH2D)", batch))
+    # A second GPU at work at the same time, and the host, which only launches.
+    other = XPlane("/device:GPU:1", (XLine("Stream #13", (event("sgemm", "b:MatMul", 0, 2),)),))
+    planes = [XPlane("/device:GPU:0", lines), other, plane([("a:MatMul", 0, 20)])]
+    found = wall_times(planes, lambda name: name in (conv, send, "b"))
+    assert found.seconds == {
+        (conv, "Conv2D"): 1 + 2 + 1,
+        ("b", "MatMul"): 1,
+        # From 4 to 5 beside a copy, then alone.
+        ("ncclAllReduce", "NcclAllReduce"): 0.5 + 1,
+        (send, "_Send"): 0.5,
+        (send, "_Recv"): 2,
+    }
+    assert (found.other_seconds, found.idle_seconds) == (0, 0)
+    assert found.counts[conv, "Conv2D"] == 2
+
+
 def test_allocations_of_pools():
     def event(name, **stats):
         return XEvent(name, 0, 0, stats)
@@ -126,6 +164,41 @@ def test_every_moment_of_a_step_belongs_to_a_row():
     assert rows[PROGRAM].seconds == (0.5, 0.0)
 
 
+class OneLayer:
+    """Works of operations that belong to the layer of their name's beginning."""
+
+    def __call__(self, name, type):
+        return OperationWork(Part(name[0], type, FORWARD), False, 0)
+
+    def device(self, name):
+        return f"cpu:{name[1]}" if name[1:].isdecimal() else ""
+
+
+def test_the_timeline_joins_what_follows_and_leaves_out_what_is_too_short():
+    planes = [
+        plane(
+            [("a0:Relu", 10, 2010), ("a0:Relu", 2010, 4000), ("a0:Relu", 8000, 10010)],
+            [("b1:MatMul", 20, 5000), ("a1:Relu", 5000, 5001), ("x:Decode", 10, 3010)],
+        )
+    ]
+    found = spans_of(in_time(planes, lambda name: name != "x"), OneLayer())
+    assert [(one.device, one.layer, one.start, one.end) for one in found] == [
+        ("cpu:0", "a", 0.0, 3990.0),
+        ("", "input pipeline", 0.0, 3000.0),
+        ("cpu:1", "b", 10.0, 4990.0),
+        ("cpu:0", "a", 7990.0, 10000.0),
+    ]
+    assert spans_of([], OneLayer()) == []
+
+
+def test_operations_without_a_node_are_on_the_device_of_their_plane():
+    launched = {"tf_op": "b:MatMul"}
+    kernel = XEvent("kernel", 0, SECOND, launched)
+    planes = [XPlane("/device:GPU:1", (XLine("stream", (kernel,)),))]
+    (span,) = spans_of(in_time(planes, lambda name: True), OneLayer())
+    assert span.device == "gpu:1"
+
+
 def test_a_run_writes_the_profile_of_its_last_warm_up_steps(run, tmp_path, holds):
     path = tmp_path / "profile.json"
     run(
@@ -144,11 +217,48 @@ def test_a_run_writes_the_profile_of_its_last_warm_up_steps(run, tmp_path, holds
     for direction in (FORWARD, TO_INPUT, TO_KERNEL):
         assert min(rows[Part("stage0/block0/conv1", "convolution 3x3", direction)].seconds) > 0
     spec = declare(get_model("resnet20", "cifar10"), 11)
+    layers = {one.name: one for one in profile.layers}
+    assert sum(one.parameters for one in profile.layers) == spec.trainable_parameters
+    assert layers["stage1/block0/conv0"].kind == "convolution 3x3"
+    assert layers["stage1/block0/conv0"].shapes == ((3, 3, 16, 32),)
+    assert [name for name in layers if "conv" in name][1] == "stage0/block0/conv0"
     total = sum(row.flops for row in profile.rows)
     assert total == 2 * 2 * spec.training_flops_per_image
     assert {row.kind for row in profile.rows if row.layer == REST} >= {"update", "reduction"}
     assert any("FusedBatchNormGrad" in name for name in profile.graph)
     assert rows[PROGRAM].seconds[0] > 0
+    spans = profile.timeline
+    assert {one.device for one in spans} >= {"cpu:0", "cpu:1"}
+    assert {one.direction for one in spans} >= {FORWARD, TO_INPUT, TO_KERNEL}
+    assert [one.start for one in spans] == sorted(one.start for one in spans)
+    assert all(0 <= one.start < one.end <= profile.step_seconds[-1] for one in spans)
+
+
+DEPTHWISE = """
+from cnnbench.models import Model, register_model
+from cnnbench.models.spec import LearningRateSpec
+
+class Depthwise(Model):
+    name, dataset, image_size, batch_size = "depthwise", "cifar10", 32, 2
+    learning_rate = LearningRateSpec(0.1)
+
+    def build(self, net, images):
+        return net.logits(net.global_avg_pool(net.depthwise_conv(net.conv(images, 8, 3), 5)))
+
+register_model("depthwise", "cifar10", Depthwise)
+"""
+
+
+def test_depthwise_convolutions_have_flops(run, tmp_path):
+    path, plugin = tmp_path / "profile.json", tmp_path / "depthwise.py"
+    plugin.write_text(DEPTHWISE)
+    run(
+        *(f"--model_plugin={plugin}", "--model=depthwise", "--data_name=cifar10"),
+        *(f"--profile_json={path}", "--num_warmup_batches=2", "--batch_size=2"),
+    )
+    rows = {row.part: row for row in StepProfile.from_json(path.read_text()).rows}
+    found = rows[Part("depthwise0", "depthwise convolution 5x5", FORWARD)]
+    assert found.flops == 2 * 2 * 32 * 32 * 5 * 5 * 8
 
 
 def test_the_first_step_is_not_profiled(run, tmp_path):

@@ -5,6 +5,7 @@ import signal
 
 import pytest
 
+from cnnbench.base.interrupts import SIGNALS
 from cnnbench.run.runtime.native import uninterrupted, without_info_lines
 
 
@@ -53,7 +54,7 @@ def work(number: int, done: list[str]) -> None:
         done.append("the block")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_is_delivered_after_the_block(number: int) -> None:
     done: list[str] = []
     before = signal.signal(number, signal.default_int_handler)

@@ -24,7 +24,7 @@ pytestmark = [
 ]
 
 HEAD = """
-import os, signal, sys, time
+import contextlib, os, signal, sys, time
 from cnnbench.cli.commands import interrupt_on_signals
 from cnnbench.run.runtime import supervisor
 
@@ -100,6 +100,17 @@ def child_of(process: subprocess.Popen[str]) -> int:
         ("os._exit(0)", 4, "a native library ended the process with exit code 0"),
         ("os.kill(os.getpid(), signal.SIGSEGV)", 4, "ended by SIGSEGV: native code crashed"),
         ("os.abort()", 4, "ended by SIGABRT: native code gave up"),
+        (
+            # As TensorFlow does, it lets no Python run.
+            "import ctypes\n    with supervisor.connecting(0.2): ctypes.PyDLL(None).sleep(60)",
+            4,
+            "ended by SIGALRM: the other processes of the job did not connect within",
+        ),
+        (
+            "with supervisor.connecting(0.1): pass\n    time.sleep(0.3); supervisor.announce(0)",
+            0,
+            None,
+        ),
     ],
 )
 def test_what_python_says_passes_and_all_else_is_told(
@@ -120,7 +131,10 @@ def test_what_python_says_passes_and_all_else_is_told(
 
 @pytest.mark.parametrize(
     ("number", "to_group"),
-    [(signal.SIGINT, True), (signal.SIGTERM, False), (signal.SIGHUP, True), (signal.SIGINT, False)],
+    [
+        *((signal.SIGINT, True), (signal.SIGTERM, False), (signal.SIGHUP, True)),
+        *((signal.SIGINT, False), (signal.SIGQUIT, True), (signal.SIGQUIT, False)),
+    ],
 )
 def test_a_signal_interrupts_the_child_once(
     start: Start, number: signal.Signals, to_group: bool
@@ -145,6 +159,50 @@ def test_a_child_does_not_outlive_its_parent(start: Start) -> None:
         time.sleep(0.02)
     else:
         assert not Path(f"/proc/{child}").exists()
+
+
+FATAL = "F0000 00:00:1795490572.139305    7 device_event_mgr.cc:228] {}"
+OLD_FATAL = "2026-11-24 10:00:00.139305: F tensorflow/core/tensor.cc:84] Check failed: {}"
+
+
+@pytest.mark.parametrize(
+    ("line", "held", "told"),
+    [
+        (FATAL.format("Check failed: a == b (1 vs. 2)"), False, "Check failed: a == b (1 vs. 2)"),
+        (OLD_FATAL.format("ok \x1b[2J"), True, "Check failed: ok  [2J"),
+        (FATAL.format("Unexpected Event status: 1"), False, "a GPU failed: Unexpected Event st"),
+    ],
+)
+def test_the_reason_is_what_native_code_said(
+    start: Start, line: str, held: bool, told: str
+) -> None:
+    body = f"""
+    from cnnbench.run.runtime.native import without_info_lines
+    with without_info_lines() if {held} else contextlib.nullcontext():
+        os.write(2, {line.encode()!r} + b"\\n*** stack ***\\n    @ 0x7f31 f()\\n")
+        os.abort()"""
+    process = start(body)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 4
+    *log, last = err.splitlines()
+    assert last.startswith(f"cnnbench: error: ended by SIGABRT: {told}")
+    assert f"lost: ended by SIGABRT: {told}" in out
+    assert log == [line, "*** stack ***", "    @ 0x7f31 f()"]
+
+
+def test_output_of_native_code_is_not_waited_for_at_the_end(start: Start) -> None:
+    body = """
+    import subprocess
+    os.write(2, b"early\\n")
+    subprocess.Popen(["sleep", "30"])  # keeps standard error open
+    supervisor.announce(0)
+    sys.exit(0)"""
+    began = time.monotonic()
+    process = start(body)
+    assert process.wait(timeout=60) == 0
+    assert time.monotonic() - began < 25
+    assert process.stderr is not None
+    assert process.stderr.readline() == "early\n"
 
 
 def test_nobody_is_supervised_twice(start: Start) -> None:

@@ -158,6 +158,8 @@ def test_gpu_peak_is_that_of_the_fullest_device(monkeypatch):
     reset_peak_memory("gpu")
     assert reset == ["GPU:0", "GPU:1"]
     assert peak_memory("gpu") == 30
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: [])
+    assert peak_memory("gpu") is None  # in a controller
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from cnnbench.flags.ineffective import unused_notices
 from cnnbench.flags.optimizers import OPTIMIZERS, OptimizerSpec, Slot
 from cnnbench.run.driver.memory import estimate
 from cnnbench.run.driver.plan import make_plan
-from cnnbench.run.step.optimizers import make_optimizer
+from cnnbench.run.step.optimizers import Optimizer
 
 STEPS = 6
 SHAPES = ((3, 4), (5,), ())
@@ -22,7 +22,6 @@ SHAPES = ((3, 4), (5,), ())
 
 @dataclass(frozen=True)
 class Flags:
-    optimizer: str = "sgd"
     momentum: float = 0.8
     rmsprop_decay: float = 0.7
     rmsprop_momentum: float = 0.6
@@ -30,6 +29,10 @@ class Flags:
     adam_beta1: float = 0.85
     adam_beta2: float = 0.95
     adam_epsilon: float = 1e-3
+
+
+def make_optimizer(name):
+    return Optimizer(OPTIMIZERS[name], OPTIMIZERS[name].values(Flags()))
 
 
 def sgd_oracle(w, gradients, rates):
@@ -112,7 +115,7 @@ RATES = [0.1, 0.1, 0.05, 0.0, 0.2, 0.01]
 @pytest.mark.parametrize("name", ORACLES)
 def test_six_steps_of_several_groups_with_a_changing_rate(name, cpu_devices):
     """On one device, on three, and on one more."""
-    optimizer = make_optimizer(Flags(optimizer=name))
+    optimizer = make_optimizer(name)
     groups = [
         make_variables(devices) for devices in (cpu_devices[:1], cpu_devices[1:4], cpu_devices[7:])
     ]
@@ -167,7 +170,7 @@ def test_adam_counts_the_steps_of_each_group(cpu_devices):
 
 
 def test_no_gradients_no_step(cpu_devices):
-    optimizer = make_optimizer(Flags(optimizer="adam"))
+    optimizer = make_optimizer("adam")
     optimizer.create_slots(make_variables(cpu_devices[:1]))
     before = [p.numpy() for v in optimizer.shared_variables().values() for p in v]
     assert optimizer.apply_gradients([], tf.constant(0.1)) == []
@@ -176,7 +179,7 @@ def test_no_gradients_no_step(cpu_devices):
 
 @pytest.mark.parametrize("name", ORACLES)
 def test_a_single_update_leaves_the_others_alone(name, cpu_devices):
-    optimizer = make_optimizer(Flags(optimizer=name))
+    optimizer = make_optimizer(name)
     variables = make_variables(cpu_devices[:1])
     before = [v.numpy() for v in variables]
     optimizer.create_slots(variables)
@@ -236,11 +239,10 @@ def test_a_declaration_is_all_that_an_optimizer_needs(monkeypatch, cpu_devices):
         fixed={"update_slots": True},
     )
     monkeypatch.setattr("cnnbench.flags.optimizers.OPTIMIZERS", {**OPTIMIZERS, "adagrad": spec})
-    for module in ("cnnbench.run.driver.memory", "cnnbench.run.step.optimizers"):
-        monkeypatch.setattr(f"{module}.OPTIMIZERS", {**OPTIMIZERS, "adagrad": spec})
+    monkeypatch.setattr("cnnbench.run.driver.memory.OPTIMIZERS", {**OPTIMIZERS, "adagrad": spec})
     variables = make_variables(cpu_devices[:1])
     weights = [v.numpy().astype(np.float64) for v in variables]
-    optimizer = make_optimizer(Flags(optimizer="adagrad"))
+    optimizer = Optimizer(spec, spec.values(Flags()))
     optimizer.create_slots(variables)
     gradients = draw_gradients()
     run(optimizer, [variables], gradients, RATES)
@@ -257,33 +259,3 @@ def test_a_declaration_is_all_that_an_optimizer_needs(monkeypatch, cpu_devices):
     size = sum(one.bytes for one in plan.spec.variables)
     needed = estimate(plain.replace(optimizer="adagrad"), plan, "cpu").total
     assert needed - estimate(plain, plan, "cpu").total == size
-
-
-@pytest.mark.parametrize("decay", [0.0, 0.25])
-def test_fused_decay_is_that_of_the_gradient(decay, cpu_devices):
-    optimizer = make_optimizer(Flags(optimizer="sgd"))
-    variables = make_variables(cpu_devices[:1])
-    start = [v.numpy().astype(np.float64) for v in variables]
-    optimizer.create_slots(variables)
-    optimizer.fuse_decay(variables, decay)
-    gradients = draw_gradients()
-    run(optimizer, [variables], gradients, RATES)
-    for index, variable in enumerate(variables):
-        weights = start[index]
-        for step, rate in zip(gradients, RATES, strict=True):
-            weights = weights - rate * (step[index].astype(np.float64) + decay * weights)
-        np.testing.assert_allclose(variable.numpy(), weights, rtol=2e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("dose", [0.5, 1 - 2**-24, 1.0, 1 + 2**-23, 1.5, 2.0, 16.0])
-def test_fused_decay_of_any_rate(dose, cpu_devices):
-    """Rate times decay, by which weights shrink: all of it is gone, or more."""
-    optimizer = make_optimizer(Flags(optimizer="sgd"))
-    (variable, *_) = make_variables(cpu_devices[:1])
-    before = variable.numpy().astype(np.float64)
-    optimizer.create_slots([variable])
-    optimizer.fuse_decay([variable], 0.25)
-    ((gradient, *_),) = draw_gradients(1)
-    optimizer.apply_gradients([(tf.constant(gradient), variable)], tf.constant(4 * dose))
-    expected = before - 4 * dose * (gradient.astype(np.float64) + 0.25 * before)
-    np.testing.assert_allclose(variable.numpy(), expected, rtol=1e-6 * max(1, dose), atol=5e-7)

@@ -14,6 +14,8 @@ from cnnbench.variable_mgr.all_reduce import limits
 from cnnbench.variable_mgr.all_reduce.algorithms.nccl import kernel_exists
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext, process_of
 from cnnbench.variable_mgr.all_reduce.registry import register
+from cnnbench.variable_mgr.gradients import on_devices
+from cnnbench.variable_mgr.kept import traced_graph
 
 # Reductions that a device takes part in at one time. Every collective under way blocks a
 # thread on each device until all devices have joined, and the runtime makes as many
@@ -54,9 +56,6 @@ class Collective:
 
     By NCCL, for whose collectives TensorFlow takes no bfloat16 (2.21), such a tensor travels as
     float32, which holds every bfloat16 number and doubles the bytes.
-
-    Attributes:
-      runs_together: whether callers must use the results of all devices.
 
     Raises:
       ValueError: more than two shards, GPUs beside CPUs, or NCCL where there is none.
@@ -107,9 +106,6 @@ class Collective:
 
         Args:
           tensors: of one static shape, one for each device of this process.
-
-        Raises:
-          RuntimeError: see `__call__`.
         """
         rows, *others = tensors[0].shape
         shape = [rows * self._group_size, *others]
@@ -124,7 +120,12 @@ class Collective:
                 communication_hint=self._hint,
             )
 
-        return self._collectively(join, tensors)
+        if tensors[0].dtype != tf.bfloat16:
+            return self._collectively(join, tensors)
+        # CollectiveGather takes no bfloat16. It computes nothing, so that any 16 bits will do.
+        halves = on_devices(self._devices, lambda x: tf.bitcast(x, tf.float16), tensors)
+        joined = self._collectively(join, halves)
+        return on_devices(self._devices, lambda x: tf.bitcast(x, tf.bfloat16), joined)
 
     def _collectively(
         self, op: Callable[[tf.Tensor, int], tf.Tensor], tensors: Sequence[tf.Tensor]
@@ -134,16 +135,10 @@ class Collective:
             return collectively(op, self._devices, tensors, self._group_key)
         dtype = tensors[0].dtype
         if dtype == tf.bfloat16:
-            tensors = self._cast(tensors, tf.float32)
+            tensors = on_devices(self._devices, lambda x: tf.cast(x, tf.float32), tensors)
         key, in_flight = self._group_key, IN_FLIGHT_BY_NCCL
-        return self._cast(collectively(op, self._devices, tensors, key, in_flight), dtype)
-
-    def _cast(self, tensors: Sequence[tf.Tensor], dtype: tf.DType) -> list[tf.Tensor]:
-        cast = []
-        for device, tensor in zip(self._devices, tensors, strict=True):
-            with tf.device(device):
-                cast.append(tf.cast(tensor, dtype))
-        return cast
+        results = collectively(op, self._devices, tensors, key, in_flight)
+        return on_devices(self._devices, lambda x: tf.cast(x, dtype), results)
 
 
 def collectively(
@@ -157,19 +152,15 @@ def collectively(
 
     Args:
       op: makes the op of a device from its tensor and the instance key.
-      key: of the group of all devices that take part.
       in_flight: begins when the one so many before it has ended on its device; `IN_FLIGHT` at
         most.
 
     Returns:
       What the op gives on each device; it must be used.
-
-    Raises:
-      RuntimeError: outside of a tf.function.
     """
     if tf.executing_eagerly():
         raise RuntimeError("collective reductions work inside a tf.function only")
-    graph = _current_graph()
+    graph = traced_graph()
     under_way = _under_way.setdefault(graph, defaultdict(lambda: deque(maxlen=IN_FLIGHT)))
     instance_key = next(_instances[key])
     results = []
@@ -197,11 +188,6 @@ def group_key(devices: Sequence[str]) -> int:
       2^30 or more, which keeps clear of the small numbers that tf.distribute counts up.
     """
     return 2**30 | zlib.crc32(",".join(sorted(devices)).encode()) % 2**30
-
-
-def _current_graph() -> tf.Graph:
-    # The one public way to the graph that is being traced is by an op in it.
-    return tf.no_op().graph
 
 
 def _subdivision_offsets(devices: Sequence[str], shards: int) -> list[int]:

@@ -35,9 +35,6 @@ class HierarchicalCopy:
     Each main adds the values of its half; the first adds the two sums and copies the
     total to the second; each half takes it from its own main. So one value crosses
     from half to half in each direction, not one per device.
-
-    Raises:
-      ValueError: an unknown topology, gcp_v100 with other than 8 devices, or shards.
     """
 
     def __init__(self, context: ReduceContext) -> None:
@@ -74,15 +71,8 @@ def _trees(count: int, topology: str) -> list[_Tree]:
     if topology == "gcp_v100":
         mains = list(_GCP_V100_MAINS)
     else:
-        mains = [(first, _opposite(first, lower, upper)) for first in range(count)]
+        # Opposite of (first + n/2) mod n for an even number n of devices. Of an odd number, the
+        # upper half has one more, whose opposite is the lower half's first.
+        mains = [(first, upper[first]) for first in lower]
+        mains += [(first, lower[at % len(lower)]) for at, first in enumerate(upper)]
     return [_Tree(pair, (lower, upper) if pair[0] in lower else (upper, lower)) for pair in mains]
-
-
-def _opposite(first: int, lower: Sequence[int], upper: Sequence[int]) -> int:
-    """The device in the place of `first` in the other half.
-
-    It is (first + n/2) mod n for an even number n of devices. Of an odd number, the upper
-    half has one more, whose opposite is the lower half's first.
-    """
-    own, other = (lower, upper) if first in lower else (upper, lower)
-    return other[own.index(first) % len(other)]

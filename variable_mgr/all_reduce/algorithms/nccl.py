@@ -24,13 +24,6 @@ class Nccl:
     The result of every GPU must be used, as with collectives. A bfloat16 tensor, for
     which TensorFlow has no kernel, travels as float32, which holds every bfloat16 number
     and doubles the bytes.
-
-    Attributes:
-      runs_together: whether callers must use the results of all devices.
-
-    Raises:
-      ValueError: a device is no GPU, the devices belong to several processes, this
-        TensorFlow has no NCCL, or shards.
     """
 
     runs_together = True

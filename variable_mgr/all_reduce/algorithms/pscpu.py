@@ -22,9 +22,6 @@ def gather_groups(devices: Sequence[str], size: int) -> list[tuple[str, ...]]:
     As in tf_cnn_benchmarks, group g takes every (number of groups)-th device from g on,
     and starts again at the first device where these run out: "abcde" in groups of 2 are
     "ad", "be" and "ca".
-
-    Raises:
-      ValueError: fewer devices than a group needs.
     """
     limits.check_gather(devices, size)
     groups = -(-len(devices) // size)
@@ -35,15 +32,7 @@ def gather_groups(devices: Sequence[str], size: int) -> list[tuple[str, ...]]:
 
 
 class Shuffle:
-    """Sums each shard on one device of a group; tensors take the groups in turn.
-
-    Args:
-      context: its devices have the values and are given the sum; its shards are those
-        of each tensor.
-
-    Raises:
-      ValueError: more shards than devices to gather on.
-    """
+    """Sums each shard on one device of a group; tensors take the groups in turn."""
 
     def __init__(self, context: ReduceContext, gather_devices: Sequence[str]) -> None:
         self._context = context

@@ -10,9 +10,10 @@ from typing import TypeAlias
 import tensorflow as tf
 
 from cnnbench.variable_mgr.all_reduce import limits
-from cnnbench.variable_mgr.all_reduce.chunks import Cut, concat
+from cnnbench.variable_mgr.all_reduce.chunks import Cut
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext
 from cnnbench.variable_mgr.all_reduce.registry import register
+from cnnbench.variable_mgr.gradients import concat
 
 
 @register("rechd")
@@ -24,9 +25,6 @@ class RecursiveHalvingDoubling:
     values with rank r, one half of the tensor each, and is given the result at the end.
     The first rounds are between devices of one memory, where whole tensors cost no more
     than halves; there are only as many chunks as memories.
-
-    Raises:
-      ValueError: shards are asked for.
     """
 
     def __init__(self, context: ReduceContext) -> None:

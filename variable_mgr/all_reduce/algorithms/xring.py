@@ -20,9 +20,6 @@ class Ring:
     There are as many chunks as memories to start in, so that every link is always busy. With
     k shards there are k rings at once, each with chunks of its own. Each runs through the
     devices of a process from another one on, so that they leave it by different devices.
-
-    Raises:
-      ValueError: more shards than devices in a process.
     """
 
     def __init__(self, context: ReduceContext) -> None:

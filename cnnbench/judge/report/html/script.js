@@ -1,4 +1,4 @@
-// Sorting of tables, hints of charts, zoom, copying. It makes no markup from text.
+// Sorting of tables, signs of what scrolls, hints of charts, zoom, copying. It makes no markup from text.
 "use strict";
 (function () {
   const NEAR = 24; // Pixels around a pointer or a finger in which a point is meant.
@@ -279,6 +279,20 @@
     });
   }
 
+  // What is wider than its place fades where more follows, and says so.
+
+  function scrolls(box) {
+    const sign = make("p", {className: "sign", hidden: true, textContent: "scrolls sideways \u2192"});
+    if (box.matches(".scroll")) box.after(sign);
+    const update = function () {
+      const more = box.scrollWidth - box.clientWidth - box.scrollLeft > 2;
+      box.classList.toggle("more", more);
+      sign.hidden = !more;
+    };
+    box.addEventListener("scroll", update, {passive: true});
+    new ResizeObserver(update).observe(box); // An opened section gets its size then.
+  }
+
   // Sections: a link into a folded one opens it, and so does paper.
 
   function open() {
@@ -287,6 +301,7 @@
   }
 
   document.querySelectorAll("table").forEach(sortable);
+  document.querySelectorAll(".scroll, nav ul").forEach(scrolls);
   document.querySelectorAll("td.command code").forEach(copyable);
   document.querySelectorAll("figure svg").forEach(explorable);
   document.querySelectorAll("figure[data-labels]").forEach(zoomable);

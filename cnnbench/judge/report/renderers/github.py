@@ -13,20 +13,19 @@ from collections.abc import Iterable
 from cnnbench.base.text.escape import plain
 from cnnbench.judge.compare.answer import opening
 from cnnbench.judge.compare.result import ComparedConfiguration, Comparison, MetricResult
-from cnnbench.judge.compare.verdict import Verdict
+from cnnbench.judge.compare.verdict import Level, Verdict
 
 _SHOWN = 10
-_LEVELS = ("error", "warning", "notice")
 
 
 def render(comparison: Comparison) -> str:
     """One command per line: errors, then warnings, then notices."""
-    found: dict[str, list[tuple[str, str]]] = {level: [] for level in _LEVELS}
+    found: dict[str, list[tuple[str, str]]] = {level.value: [] for level in Level}
     for entry in comparison.by_severity():
         for result in entry.results:
-            level = _level(comparison, entry, result)
-            if level is not None:
-                found[level].append(
+            level = comparison.level(entry, result)
+            if level is not Level.NONE:
+                found[level.value].append(
                     (f"{entry.name}: {result.metric.name}", _message(entry, result))
                 )
     for one in comparison.skipped:
@@ -36,23 +35,6 @@ def render(comparison: Comparison) -> str:
     told = "\n".join(map(plain, opening(comparison)))
     lines.append(_command("notice", "cnnbench compare", told))
     return "".join(f"{line}\n" for line in lines)
-
-
-def _level(
-    comparison: Comparison, entry: ComparedConfiguration, result: MetricResult
-) -> str | None:
-    verdict = result.verdict
-    if not entry.decides:
-        known = (Verdict.FASTER, Verdict.SLOWER, Verdict.FAILED)
-        return "notice" if verdict in known else None
-    decides = result is entry.main
-    if verdict in (Verdict.SLOWER, Verdict.CHANGED_WORK):
-        return "error" if comparison.is_regression(entry, result) else "warning"
-    if verdict is Verdict.FAILED:
-        return "error"
-    if verdict.undecided:
-        return "warning" if decides else None
-    return "notice" if verdict is Verdict.FASTER else None
 
 
 def _message(entry: ComparedConfiguration, result: MetricResult) -> str:

@@ -7,7 +7,7 @@ from xml.etree import ElementTree as xml
 from cnnbench.base.text.escape import plain
 from cnnbench.judge.compare.answer import opening
 from cnnbench.judge.compare.result import ComparedConfiguration, Comparison, MetricResult
-from cnnbench.judge.compare.verdict import Verdict
+from cnnbench.judge.compare.verdict import Level, Verdict
 from cnnbench.judge.metrics.registry import Metric
 from cnnbench.judge.report.renderers import wording
 
@@ -15,7 +15,7 @@ _SUITE = "cnnbench compare"
 
 
 def render(comparison: Comparison) -> str:
-    """The document: slower is a failure, failed an error, anything undecided is skipped."""
+    """The document: an error is a failure, a failed run an error; warnings are skipped cases."""
     suites = xml.Element("testsuites", name=_SUITE)
     for metric in comparison.metrics:
         cases = [
@@ -47,7 +47,7 @@ def _suite(
         tag = _tag(comparison, entry, result)
         if tag is not None:
             message = plain(wording.explained(result))
-            xml.SubElement(case, tag, message=message, type=result.verdict.value)
+            xml.SubElement(case, tag, message=message, type=result.word)
         xml.SubElement(case, "system-out").text = plain(_numbers(entry, result))
     return _counted(suite)
 
@@ -72,11 +72,11 @@ def _counted(suite: xml.Element) -> xml.Element:
 
 
 def _tag(comparison: Comparison, entry: ComparedConfiguration, result: MetricResult) -> str | None:
-    if result.verdict in (Verdict.SLOWER, Verdict.CHANGED_WORK):
-        return "failure" if comparison.is_regression(entry, result) else None
-    if result.verdict is Verdict.FAILED:
-        return "error" if entry.decides else "skipped"
-    return "skipped" if result.verdict.undecided else None
+    level = comparison.level(entry, result)
+    if level is Level.ERROR:
+        return "error" if result.verdict is Verdict.FAILED else "failure"
+    left_open = result.verdict is Verdict.FAILED or result.verdict.undecided
+    return "skipped" if level is Level.WARNING or left_open else None
 
 
 def _numbers(entry: ComparedConfiguration, result: MetricResult) -> str:

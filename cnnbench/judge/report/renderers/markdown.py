@@ -40,7 +40,7 @@ def render(comparison: Comparison) -> str:
         "",
     ]
     answers = [
-        f"- {wording.SIGNS[result.verdict].symbol} {code(entry.name)}: "
+        f"- {wording.sign(comparison, entry, result).symbol} {code(entry.name)}: "
         f"{markdown(result.judgement.reason)}"
         for entry, result in wording.changed_work(comparison)[:_MOST_ANSWERS]
     ]
@@ -50,7 +50,7 @@ def render(comparison: Comparison) -> str:
             continue
         rows = []
         for entry, result in found:
-            verdict = f"{wording.SIGNS[result.verdict].symbol} {result.word}"
+            verdict = f"{wording.sign(comparison, entry, result).symbol} {result.word}"
             rows.append(_row((verdict, code(entry.name), *wording.cells(entry, result)[2:])))
         rows = _fitting(rows, _TABLES - _size(lines), _row(("…", "{} more", *[""] * 6)))
         head = _row(wording.head(comparison, metric))

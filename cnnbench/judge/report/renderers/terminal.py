@@ -51,8 +51,8 @@ def _table(
     title, *heads = wording.head(comparison, metric)
     head, *body = fitted_rows([("verdict", *heads), *cells], left=(0, 1))
     lines = [title, *head]
-    for (_, result), row, (first, *more) in zip(rows, cells, body, strict=True):
-        code = wording.SIGNS[result.verdict].colour
+    for (entry, result), row, (first, *more) in zip(rows, cells, body, strict=True):
+        code = wording.sign(comparison, entry, result).colour
         if colour and code:
             first = first.replace(row[0], f"\x1b[{code}m{row[0]}\x1b[0m", 1)
         lines += [first, *more]

@@ -9,35 +9,44 @@ from typing import NamedTuple
 from cnnbench.base.text.numbers import NONE, count
 from cnnbench.judge.compare.comparability import unlike_text
 from cnnbench.judge.compare.result import ComparedConfiguration, Comparison, MetricResult
-from cnnbench.judge.compare.verdict import Verdict
+from cnnbench.judge.compare.verdict import Level, Verdict
 from cnnbench.judge.metrics.registry import SPEEDS, Metric
 
 
 class Sign(NamedTuple):
-    """Mark and colour of a verdict.
+    """The colour of a verdict.
 
     Attributes:
-      mark: an ASCII character, so that no meaning depends on a colour or a font.
       symbol: for Markdown.
       colour: ANSI code for terminals; "" for none.
       tone: of a cell in a report.
     """
 
-    mark: str
     symbol: str
     colour: str = ""
     tone: str = ""
 
 
-SIGNS: dict[Verdict, Sign] = {
-    Verdict.FASTER: Sign("+", "🟢", "32", "good"),
-    Verdict.SLOWER: Sign("-", "🔴", "31;1", "bad"),
-    Verdict.SAME: Sign("=", "⚪"),
-    Verdict.INCONCLUSIVE: Sign("?", "🟡", "33", "unsure"),
-    Verdict.CHANGED_WORK: Sign("#", "🔵", "36", "unsure"),
-    Verdict.NOT_COMPARABLE: Sign("x", "🟡", "33", "unsure"),
-    Verdict.MISSING: Sign("o", "🟡", "33", "unsure"),
-    Verdict.FAILED: Sign("!", "🔴", "31;1", "bad"),
+# ASCII, so that no meaning depends on a colour or a font.
+_MARKS: dict[Verdict, str] = {
+    Verdict.FASTER: "+",
+    Verdict.SLOWER: "-",
+    Verdict.SAME: "=",
+    Verdict.INCONCLUSIVE: "?",
+    Verdict.CHANGED_WORK: "#",
+    Verdict.NOT_COMPARABLE: "x",
+    Verdict.MISSING: "o",
+    Verdict.FAILED: "!",
+}
+_OWN: dict[Verdict, Sign] = {
+    Verdict.FASTER: Sign("🟢", "32", "good"),
+    Verdict.CHANGED_WORK: Sign("🔵", "36", "unsure"),
+}
+_SIGNS: dict[Level, Sign] = {
+    Level.ERROR: Sign("🔴", "31;1", "bad"),
+    Level.WARNING: Sign("🟡", "33", "unsure"),
+    Level.NOTICE: Sign("⚪"),
+    Level.NONE: Sign("⚪"),
 }
 
 _ENDINGS = {
@@ -110,7 +119,12 @@ def confidence(comparison: Comparison) -> str:
 
 def verdict(result: MetricResult) -> str:
     """Mark and word, as in "- slower"."""
-    return f"{SIGNS[result.verdict].mark} {result.word}"
+    return f"{_MARKS[result.verdict]} {result.word}"
+
+
+def sign(comparison: Comparison, entry: ComparedConfiguration, result: MetricResult) -> Sign:
+    """By the level of a verdict, apart from what is better, and from work that cannot be."""
+    return _OWN.get(result.verdict) or _SIGNS[comparison.level(entry, result)]
 
 
 def explained(result: MetricResult) -> str:
@@ -144,10 +158,15 @@ def tables(
     return leading + further_tables(comparison)
 
 
+def change_head(comparison: Comparison) -> str:
+    """Of a column of changes; that over pairs is not the change of the medians beside it."""
+    return "paired change" if comparison.paired else "change"
+
+
 def head(comparison: Comparison, metric: Metric) -> tuple[str, ...]:
     """Heads of a table's columns; base and new are medians over processes."""
     interval = f"{confidence(comparison)} interval"
-    columns = ("configuration", "base", "new", "change", interval, "p", "runs")
+    columns = ("configuration", "base", "new", change_head(comparison), interval, "p", "runs")
     return (f"{metric.name}, median {metric.unit_text}", *columns)
 
 
@@ -182,7 +201,9 @@ def outcome(comparison: Comparison) -> str:
 
 def conditions(comparison: Comparison) -> str:
     """Conditions of the judgement, in one sentence."""
-    text = "Compared in pairs" if comparison.paired else "Compared by one value per process"
+    text = "Compared by one value per process"
+    if comparison.paired:
+        text = "Compared in pairs: a change is the centre of those within pairs, not of the medians"
     for floors in dict.fromkeys(_floors(comparison, metric) for metric in comparison.leading):
         text += floors and f"; changes under {floors} are ignored"
     judged = [entry.main.judgement for entry in comparison.entries if entry.decides]

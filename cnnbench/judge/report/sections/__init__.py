@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from cnnbench.base.text.numbers import count, counted, first_few, number, percent
-from cnnbench.judge.metrics.measurement import fact_text
+from cnnbench.base.text.numbers import count, counted, first_few
+from cnnbench.judge.metrics.measurement import readable_fact, short_commit
 from cnnbench.judge.report.document import Answer, Report, Section
 from cnnbench.judge.report.results import ReportSubject, time_text
 from cnnbench.judge.report.sections import (
@@ -26,14 +26,16 @@ from cnnbench.judge.report.sections import (
     roofline,
     scaling,
     steps,
+    timeline,
 )
 from cnnbench.version import __version__
 
 SECTIONS: tuple[Callable[[ReportSubject], Section | None], ...] = (
-    processes.failures,
     baseline.baseline,
     explanation.explanation,
     reach.reach,
+    reproduce.reproduce,
+    processes.failures,
     best_flags.best_flags,
     modes.modes,
     scaling.scaling,
@@ -41,18 +43,29 @@ SECTIONS: tuple[Callable[[ReportSubject], Section | None], ...] = (
     quantities.THROUGHPUT.section,
     quantities.HARDWARE.section,
     roofline.roofline,
+    timeline.timeline,
     quantities.MEMORY.section,
     quantities.ACCURACY.section,
     quantities.WARMUP.section,
     steps.steps,
     machine.conditions,
     machine.environment,
-    reproduce.reproduce,
     processes.commands,
 )
 """In the order of a report."""
 
-_MACHINE = ("gpu_names", "cpu_model")
+_FACTS = (
+    ("GPUs", ("gpu_names",)),
+    ("processor", ("cpu_model", "usable_cpus", "memory_bytes")),
+    ("driver, CUDA, cuDNN", ("gpu_driver", "cuda_version", "cudnn_version")),
+    ("TensorFlow", ("tensorflow_version",)),
+    ("Python", ("python_version",)),
+    ("cnnbench", ("cnnbench_version", "git_commit")),
+    ("operating system", ("platform",)),
+)
+"""Facts of the first page by their title; those of a title are shown where its first is known."""
+
+_UNITS = {"usable_cpus": " CPUs", "memory_bytes": " of memory"}
 _MOST = 3
 
 
@@ -141,28 +154,22 @@ def _highlights(results: ReportSubject) -> Iterable[tuple[str, str]]:
     if measured:
         yield "measured", ", ".join(measured)
     environments = [one.environment for _, one in results.processes]
-    machines = [values for name in _MACHINE if (values := _values(environments, name))]
-    if machines:
-        yield "machine", machines[0]
-    versions = _values(environments, "tensorflow_version")
-    if versions:
-        yield "TensorFlow", versions
-    for work in dict.fromkeys(one.work for one in results.configured):
-        alike = [one for one in results.configured if one.work == work]
-        known = [(speed, one.name) for one in alike if (speed := one.throughput.median)]
-        if known:
-            speed, name = max(known)
-            yield f"fastest {work}, median", f"{number(speed)} images/sec ({name})"
-    shares = [(share, one.one.name) for one in reach.reached(results) if (share := one.mfu.median)]
-    if shares:
-        share, name = max(shares)
-        yield "highest MFU, median", f"{percent(share)} ({name})"
+    environments += [one.environment for one in results.strategies]
+    for title, names in _FACTS:
+        texts = [_values(environments, name) for name in names]
+        if texts[0]:
+            yield title, ", ".join(filter(None, texts))
     if results.skipped:
         defects = sum(one.defect for one in results.skipped)
         yield "skipped", f"{count(len(results.skipped), 'file', 'files')}, {defects} of them faulty"
 
 
 def _values(environments: list[Mapping[str, Any]], name: str) -> str:
+    """The values of a fact with its unit, or "" where it is unknown."""
     found = (facts[name] for facts in environments if name in facts)
-    texts = (counted(one) if isinstance(one, list) else fact_text(one) for one in found)
-    return first_few([text for text in dict.fromkeys(texts) if text], _MOST)
+    texts = [
+        counted(one) if isinstance(one, list) else short_commit(readable_fact(name, one))
+        for one in found
+    ]
+    text = first_few([text for text in dict.fromkeys(texts) if text], _MOST)
+    return f"{text}{_UNITS.get(name, '')}" if text else ""

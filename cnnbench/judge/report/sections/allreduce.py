@@ -6,7 +6,16 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TypeAlias
 
-from cnnbench.base.charts import HIGHER, Axis, Chart, ChartSeries, Lines
+from cnnbench.base.charts import (
+    HIGHER,
+    Axis,
+    Chart,
+    ChartSeries,
+    DistributionRow,
+    Lines,
+    Rows,
+    key_of,
+)
 from cnnbench.base.text import numbers
 from cnnbench.base.text.numbers import binary
 from cnnbench.judge.report.document import (
@@ -21,6 +30,7 @@ from cnnbench.judge.report.document import (
     table,
 )
 from cnnbench.judge.report.results import ReportSubject, time_text
+from cnnbench.judge.report.sections.steps import quantiles
 from cnnbench.records.allreduce import AllReduceRecord, Point
 
 _GIGA = 1e9
@@ -49,7 +59,7 @@ def allreduce(results: ReportSubject) -> Section | None:
 
 
 def _charts(record: AllReduceRecord, several: bool) -> list[Chart]:
-    """Bus and algorithm bandwidth, for each number of devices, format and packing."""
+    """Bandwidth for each number of devices, format and packing: curves, or bars of one size."""
     kinds: dict[tuple[int, str, str], list[Point]] = {}
     for point in record.rows:
         if point.median is not None and not point.failed and point.devices > 1:
@@ -60,6 +70,9 @@ def _charts(record: AllReduceRecord, several: bool) -> list[Chart]:
         title = f"{devices}{kind} devices, {dtype}"
         title += "" if packing == "-" else f", {packing}"
         title += f", {time_text(record.started_at)}" if several else ""
+        if len({point.bytes for point in points}) == 1:
+            charts.append(_bars(record, points, title))
+            continue
         for name, unit in (("busbw", "bus"), ("algbw", "algorithm")):
             charts.append(
                 Lines(
@@ -72,6 +85,33 @@ def _charts(record: AllReduceRecord, several: bool) -> list[Chart]:
                 )
             )
     return charts
+
+
+def _bars(record: AllReduceRecord, points: Sequence[Point], title: str) -> Rows:
+    """A bar for each algorithm, and the bound where the record has one."""
+    rows = tuple(
+        DistributionRow(
+            label=_name(point),
+            centre=_speed(point, "busbw"),
+            low=_quartile(point, 0.75),
+            high=_quartile(point, 0.25),
+            hint=f"{_name(point)}: {numbers.number(_speed(point, 'busbw'))} GB/s",
+            text=numbers.number(_speed(point, "busbw")),
+        )
+        for point in sorted(points, key=lambda point: -_speed(point, "busbw"))
+    )
+    bounds = [
+        _speed(one, "busbw") / share for one in points if (share := record.share_of_bound(one))
+    ]
+    return Rows(
+        title=f"{title}, {binary(points[0].bytes)}: bus bandwidth",
+        x=Axis(label="busbw, GB/s", zero=True, better=HIGHER),
+        rows=rows,
+        limit=max(bounds, default=None),
+        limit_label="bound: copying what must be moved",
+        note=key_of(rows, centre="the median reduction", band="the middle half of all reductions"),
+        bars=True,
+    )
 
 
 def _curves(points: Sequence[Point], name: str) -> list[ChartSeries]:
@@ -93,6 +133,12 @@ def _curves(points: Sequence[Point], name: str) -> list[ChartSeries]:
     ]
 
 
+def _name(point: Point) -> str:
+    """The algorithm, with the tensors where there are several."""
+    tensors = numbers.count(point.tensors, "tensor", "tensors")
+    return point.spec if point.tensors == 1 else f"{point.spec}, {tensors}"
+
+
 def _bound(record: AllReduceRecord, points: Sequence[Point], name: str) -> list[ChartSeries]:
     bounds: dict[int, float] = {}
     for point in points:
@@ -109,6 +155,12 @@ def _speed(point: Point, name: str) -> float:
     """In GB/s."""
     speed = point.bus_bandwidth if name == "busbw" else point.algorithm_bandwidth
     return (speed or 0.0) / _GIGA
+
+
+def _quartile(point: Point, share: float) -> float:
+    """The bus bandwidth in GB/s of the reduction that takes longer than this share of all."""
+    seconds = quantiles(point.seconds, share)[0]
+    return _speed(point, "busbw") * (point.median or 0.0) / seconds
 
 
 _Row: TypeAlias = tuple[AllReduceRecord, Point]

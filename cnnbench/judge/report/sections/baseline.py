@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from cnnbench.base.charts import HIGHER, LOWER, Axis, DistributionRow, Rows
+from cnnbench.base.charts import HIGHER, LOWER, Axis, DistributionRow, Rows, key_of
 from cnnbench.base.text.numbers import count
 from cnnbench.judge.compare import ComparedConfiguration, Comparison, MetricResult
 from cnnbench.judge.compare.answer import opening
@@ -23,7 +23,7 @@ from cnnbench.judge.report.document import (
     table,
 )
 from cnnbench.judge.report.renderers import wording
-from cnnbench.judge.report.results import ReportSubject
+from cnnbench.judge.report.results import ReportSubject, apart
 
 _MOST_NAMED = 3
 _Judged: TypeAlias = tuple[ComparedConfiguration, MetricResult]
@@ -43,13 +43,13 @@ def baseline(results: ReportSubject) -> Section | None:
         "baseline",
         "Against the baseline",
         Text(text=labels),
-        Charts(charts=tuple(chart for chart in charts if chart is not None), aside=True),
+        Charts(charts=tuple(chart for chart in charts if chart is not None)),
         *(table(_columns(comparison, metric), rows) for metric, rows in leading),
         *(
             table(_columns(comparison, metric), rows, title=f"Also {metric.name}", folded=True)
             for metric, rows in further
         ),
-        table(_REASONS, judged, title="Why", folded=True),
+        table(_reasons(comparison), judged, title="Why", folded=True),
         *_remarks(comparison),
     )
 
@@ -64,7 +64,7 @@ def verdict(results: ReportSubject) -> Answer:
     told = opening(comparison)
     tone = {0: "good", 1: "bad", 4: "bad"}.get(int(comparison.exit_code), "unsure")
     if ending == Verdict.CHANGED_WORK.value:
-        tone = wording.SIGNS[Verdict.CHANGED_WORK].tone
+        tone = "unsure"
     return Answer(
         name=f"{comparison.new_label} against {comparison.base_label}",
         text=told[0],
@@ -119,8 +119,11 @@ def _columns(comparison: Comparison, metric: Metric) -> tuple[TableColumn[_Judge
 
     return (
         TableColumn("configuration", lambda row: row[0].name),
-        TableColumn(metric.name, _verdict),
-        numeric("change", lambda _, found: number(found.judgement.change, wording.change(found))),
+        TableColumn(metric.name, lambda row: _verdict(comparison, row)),
+        numeric(
+            wording.change_head(comparison),
+            lambda _, found: number(found.judgement.change, wording.change(found)),
+        ),
         numeric(
             f"{wording.confidence(comparison)} interval",
             lambda _, found: number(found.judgement.low, wording.interval(found)),
@@ -134,40 +137,45 @@ def _columns(comparison: Comparison, metric: Metric) -> tuple[TableColumn[_Judge
     )
 
 
-_REASONS: tuple[TableColumn[_Judged], ...] = (
-    TableColumn("configuration", lambda row: row[0].name),
-    TableColumn("metric", lambda row: row[1].metric.name),
-    TableColumn("verdict", lambda row: _verdict(row)),
-    TableColumn("why", lambda row: row[1].judgement.reason, "prose"),
-)
+def _reasons(comparison: Comparison) -> tuple[TableColumn[_Judged], ...]:
+    return (
+        TableColumn("configuration", lambda row: row[0].name),
+        TableColumn("metric", lambda row: row[1].metric.name),
+        TableColumn("verdict", lambda row: _verdict(comparison, row)),
+        TableColumn("why", lambda row: row[1].judgement.reason, "prose"),
+    )
 
 
-def _verdict(row: _Judged) -> TableCell:
-    result = row[1]
-    return TableCell(wording.verdict(result), tone=wording.SIGNS[result.verdict].tone)
+def _verdict(comparison: Comparison, row: _Judged) -> TableCell:
+    return TableCell(wording.verdict(row[1]), tone=wording.sign(comparison, *row).tone)
 
 
 def _changes(comparison: Comparison, metric: Metric) -> Rows | None:
     """The change of a leading metric, a row per configuration, the worst first."""
+    judged = [
+        (entry, result)
+        for entry, result in comparison.about(metric)
+        if result.judgement.change is not None
+    ]
+    if not judged:
+        return None
+    shared, labels = apart([entry.name.split(", ") for entry, _ in judged])
     rows = []
-    for entry, result in comparison.about(metric):
+    for (entry, result), label in zip(judged, labels, strict=True):
         judgement = result.judgement
-        if judgement.change is None:
-            continue
         rows.append(
             DistributionRow(
-                label=entry.name,
-                values=((judgement.change, f"{entry.name}: {result.word} {_change(result)}"),),
+                label=label,
+                values=((judgement.change or 0.0, f"{label}: {result.word} {_change(result)}"),),
                 low=judgement.low,
                 high=judgement.high,
                 text=wording.change(result),
-                tone=wording.SIGNS[result.verdict].tone,
+                tone=wording.sign(comparison, entry, result).tone,
             )
         )
-    if not rows:
-        return None
+    of = f" of {shared}" if shared else ""
     return Rows(
-        title=f"Change of {metric.name} against the baseline",
+        title=f"Change of {metric.name}{of} against the baseline",
         x=Axis(
             label=f"change of {metric.name}",
             format="percent" if metric.relative else "number",
@@ -176,8 +184,11 @@ def _changes(comparison: Comparison, metric: Metric) -> Rows | None:
         rows=tuple(rows),
         limit=0.0,
         limit_label="no change",
-        note="A dot is the estimated change, the band its "
-        f"{wording.confidence(comparison)} interval.",
+        note=key_of(
+            rows,
+            dot="the estimated change",
+            band=f"its {wording.confidence(comparison)} interval",
+        ),
     )
 
 

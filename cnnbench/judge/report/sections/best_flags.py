@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable
 from functools import partial
 
-from cnnbench.base.charts import HIGHER, Axis, DistributionRow, Rows
+from cnnbench.base.charts import HIGHER, Axis, DistributionRow, Rows, key_of
 from cnnbench.base.text.numbers import count, duration, integer, percent
 from cnnbench.judge.report.document import (
     Answer,
@@ -20,7 +20,7 @@ from cnnbench.judge.report.document import (
     section,
     table,
 )
-from cnnbench.judge.report.results import ReportSubject
+from cnnbench.judge.report.results import ReportSubject, apart
 from cnnbench.records.tune import (
     AS_GIVEN,
     FASTER,
@@ -68,7 +68,7 @@ def proofs(results: ReportSubject) -> Iterable[Answer]:
     """The verdict of every search with the command line that it gives."""
     for one in results.tunings:
         text, tone = _verdict(one)
-        details = (shlex.join(one.command), one.weights, one.failure)
+        details = (f"{_of_command(one)}: {shlex.join(one.command)}", one.weights, one.failure)
         yield Answer(
             name=f"Best flags of {network(one)}",
             text=text,
@@ -91,8 +91,15 @@ def _verdict(one: TuneDocument) -> tuple[str, str]:
         return "no candidate was tried", "unsure"
     if one.verdict == OPEN:
         return f"it is not proven that {one.leader} is faster than the flags as given", "unsure"
-    how = {SAME: f"; {one.leader} is as fast", SLOWER: f"; {one.leader} is slower"}
-    return f"the flags as given are the best found{how.get(one.verdict, '')}", ""
+    if one.verdict in (SAME, SLOWER):
+        how = "as fast as" if one.verdict == SAME else "slower than"
+        return f"{one.leader} is {how} the flags as given", ""
+    return "no candidate was faster than the flags as given", ""
+
+
+def _of_command(one: TuneDocument) -> str:
+    """The candidate whose command line the document has: the leader only if that is proven."""
+    return one.leader if one.proven else AS_GIVEN
 
 
 def network(one: TuneDocument) -> str:
@@ -103,28 +110,29 @@ def network(one: TuneDocument) -> str:
 
 def _charts(one: TuneDocument, name: str) -> tuple[Rows, ...]:
     """Gains of the fastest candidates, with their intervals."""
-    rows = [
+    measured = [row for row in one.rows if row.gain is not None and row.candidate != AS_GIVEN]
+    if not measured:
+        return ()
+    drawn = measured[:_MOST_DRAWN]
+    shared, labels = apart([row.candidate.split(" ") for row in drawn], " ")
+    rows = tuple(
         DistributionRow(
-            label=row.candidate,
-            values=((row.gain, f"{row.candidate}: {_signed(row.gain)}"),),
-            centre=row.gain,
+            label=label,
+            values=((row.gain or 0.0, f"{label}: {_signed(row.gain)}"),),
             low=row.low,
             high=row.high,
             text=_signed(row.gain),
         )
-        for row in one.rows
-        if row.gain is not None
-    ]
-    if len(rows) < 2:
-        return ()
-    note = "The stroke is the estimate from all rounds, the band its 95 % interval."
-    if len(rows) > _MOST_DRAWN:
-        note += f" {_MOST_DRAWN} of {len(rows)} candidates are shown."
+        for row, label in zip(drawn, labels, strict=True)
+    )
+    note = key_of(rows, dot="the estimate from all rounds", band="its 95 % interval")
+    if len(measured) > len(drawn):
+        note += f" {len(drawn)} of {len(measured)} candidates are shown."
     return (
         Rows(
-            title=f"{name}: gain over the flags as given",
+            title=f"{name}: gain over the flags as given{shared and f', all with {shared}'}",
             x=Axis(label="speed above the flags as given", format="percent", better=HIGHER),
-            rows=tuple(rows[:_MOST_DRAWN]),
+            rows=rows,
             limit=0.0,
             limit_label="as given",
             note=note,
@@ -144,7 +152,7 @@ def _left(row: TuneRow) -> str:
 
 
 _COMMANDS: tuple[TableColumn[TuneDocument], ...] = (
-    TableColumn("leader", lambda one: one.leader),
+    TableColumn("flags", _of_command),
     TableColumn("command", lambda one: shlex.join(one.command), "command"),
 )
 _COLUMNS: tuple[TableColumn[TuneRow], ...] = (

@@ -49,7 +49,7 @@ def explanation(results: ReportSubject) -> Section | None:
         "why",
         "Where the difference is",
         Text(text=found.answer),
-        Charts(charts=(chart(found),), aside=True),
+        Charts(charts=(chart(found),)),
         table(_CAUSES, found.causes),
         table(_ROWS, lines_of(found), title="The largest rows, of a step"),
         table(_ROWS, lines_of(found, 0), title="All rows", folded=True),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
 from cnnbench.base.charts import HIGHER, Axis, Rows
 from cnnbench.base.text import numbers
-from cnnbench.base.text.numbers import binary, integer, percent
+from cnnbench.base.text.numbers import binary, count, integer, percent
 from cnnbench.judge.report.document import (
     Answer,
     Block,
@@ -21,8 +21,14 @@ from cnnbench.judge.report.document import (
     section,
     table,
 )
-from cnnbench.judge.report.results import CONFIDENCE, ProcessValues, ReportSubject, time_text
-from cnnbench.judge.report.sections.quantities import process_row
+from cnnbench.judge.report.results import (
+    CONFIDENCE,
+    FEWEST,
+    ProcessValues,
+    ReportSubject,
+    time_text,
+)
+from cnnbench.judge.report.sections.quantities import process_key, process_row
 from cnnbench.records.strategies import (
     DIFFERENT,
     EQUAL,
@@ -48,35 +54,54 @@ def modes(results: ReportSubject) -> Section | None:
     )
     blocks: list[Block | None] = [Text(text=text)]
     for title, one in titled(results):
+        rows = [(one, row) for row in one.rows]
         blocks += [
             *_remarks(one),
             Charts(charts=(chart(one, title),)),
-            table(_COLUMNS, [(one, row) for row in one.rows], title=title),
+            table(_COLUMNS, rows, title=title),
+            table(_COSTS, rows, title=f"{title}: memory, start-up, variables", folded=True),
         ]
     return section("modes", "Modes side by side", *blocks)
 
 
 def fastest_modes(results: ReportSubject) -> Iterable[Answer]:
-    """The mode with the highest median of those that train alike, per comparison."""
+    """The modes that are fastest of those that train alike, per comparison."""
     for title, one in titled(results):
         alike = [row for row in one.rows if row.weights in (REFERENCE, EQUAL)]
-        known = [row for row in alike or one.rows if row.images_per_sec and row.mode != ONE_TOWER]
-        ordered = sorted(known, key=lambda row: -(row.images_per_sec or 0.0))
-        if not ordered:
-            continue
-        best, *others = ordered
-        details = [text for text, _ in weight_remarks(one.rows, one.weights_tolerance)]
-        near = [row.mode for row in others if row.high and best.low and row.high >= best.low]
-        if near:
-            details.insert(0, f"not told apart from {', '.join(near)}: their ranges overlap")
+        known = [row.mode for row in alike or one.rows if row.mode != ONE_TOWER]
+        found = {mode: ProcessValues(one.speeds(mode)) for mode in known}
         right = all(row.weights != DIFFERENT and not row.problem for row in one.rows)
-        speed = f"{numbers.number(best.images_per_sec)} images/sec"
-        yield Answer(
-            name=f"Modes of {title}",
-            text=f"{best.mode} has the highest median, {speed}",
-            tone="" if right else "bad",
-            details=tuple(details),
-        )
+        text, tone = _fastest({mode: speeds for mode, speeds in found.items() if speeds.values})
+        details = [words for words, _ in weight_remarks(one.rows, one.weights_tolerance)]
+        if one.incomplete is not None:
+            details.insert(0, f"incomplete: {one.incomplete}")
+        if text:
+            yield Answer(
+                name=f"Modes of {title}",
+                text=text,
+                tone=tone if right else "bad",
+                details=tuple(details),
+            )
+
+
+def _fastest(found: Mapping[str, ProcessValues]) -> tuple[str, str]:
+    """The fastest modes and the tone of that; none without an interval, several within noise."""
+    ordered = sorted(found, key=lambda mode: -(found[mode].median or 0.0))
+    known = [(mode, ends) for mode in ordered if (ends := found[mode].interval)]
+    if len(known) < len(ordered):
+        fewest = count(min(len(one.values) for one in found.values()), "process", "processes")
+        text = f"{fewest} of a mode cannot show which one is fastest; --rounds={FEWEST} can"
+        return text, "unsure"
+    if not known:
+        return "", ""
+    best, (low, high) = known[0]
+    near = [(mode, ends) for mode, ends in known[1:] if ends[1] >= low]
+    if near:
+        low = min(low, *(ends[0] for _, ends in near))
+    span = f"{numbers.number(low)} to {numbers.number(high)}"
+    if near:
+        return f"{best} is as fast as {', '.join(m for m, _ in near)}: {span} images/sec", ""
+    return f"{best} is the fastest: {numbers.number(found[best].median)} images/sec ({span})", ""
 
 
 def titled(results: ReportSubject) -> list[tuple[str, StrategiesDocument]]:
@@ -102,6 +127,8 @@ def work_text(one: StrategiesDocument) -> str:
 
 
 def _remarks(one: StrategiesDocument) -> Iterable[Text]:
+    if one.incomplete is not None:
+        yield Text(text=f"Incomplete: {one.incomplete}", tone="bad")
     for text, right in weight_remarks(one.rows, one.weights_tolerance):
         yield Text(text=f"{text[:1].upper()}{text[1:]}.", tone="" if right else "bad")
     for row in one.rows:
@@ -115,17 +142,16 @@ def chart(document: StrategiesDocument, title: str = "") -> Rows:
     Args:
       title: what was measured; by the document's parameters if empty.
     """
-    rows = [
+    rows = tuple(
         process_row(speeds, row.mode, row.mode, numbers.number, " images/sec")
         for row in document.rows
         if (speeds := ProcessValues(document.speeds(row.mode))).values
-    ]
+    )
     return Rows(
         title=title or work_text(document),
         x=Axis(label="images/sec at the median step", zero=True, better=HIGHER),
-        rows=tuple(rows),
-        note="A dot is a process, the stroke the median, the band its "
-        f"{100 * CONFIDENCE:.0f} % interval (from 6 on).",
+        rows=rows,
+        note=process_key(rows),
     )
 
 
@@ -155,11 +181,14 @@ _COLUMNS: tuple[TableColumn[_Row], ...] = (
     numeric("overhead", lambda row: row[1].overhead, lambda share: percent(share, signed=True)),
     TableColumn("weights", _weights),
     TableColumn("all-reduce", lambda row: row[1].all_reduce),
+    numeric("processes", lambda row: row[1].processes, integer),
+)
+_COSTS: tuple[TableColumn[_Row], ...] = (
+    TableColumn("mode", lambda row: row[1].mode),
     numeric("memory", lambda row: row[1].peak_memory_bytes, binary),
     numeric("build, s", lambda row: row[1].build_seconds),
     numeric("first step, s", lambda row: row[1].first_step_seconds),
     numeric("variables", lambda row: row[1].variables, integer),
     numeric("copies", lambda row: row[1].variable_copies, integer),
     numeric("reduction operations", lambda row: row[1].reduction_operations, integer),
-    numeric("processes", lambda row: row[1].processes, integer),
 )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from cnnbench.base.charts import HIGHER, LOWER, Axis, DistributionRow, Rows
+from cnnbench.base.charts import HIGHER, LOWER, Axis, DistributionRow, Rows, key_of
 from cnnbench.base.text import numbers
 from cnnbench.base.text.numbers import first_few, integer, percent
 from cnnbench.judge.report.document import (
@@ -28,10 +28,12 @@ from cnnbench.judge.report.document import (
 )
 from cnnbench.judge.report.results import (
     CONFIDENCE,
+    FEWEST,
     Configured,
     ProcessValues,
     ReportSubject,
     by_family,
+    told_apart,
 )
 from cnnbench.records.run import RunRecord
 
@@ -77,15 +79,7 @@ class Quantity:
         if not known:
             return None
         charts = [
-            Rows(
-                title=f"{family}: {self.chart}",
-                x=self.axis,
-                rows=tuple(self._row(one) for one in members),
-                limit=self.limit,
-                limit_label=self.limit_label,
-                note="A dot is a process, the stroke the median, the band its "
-                f"{100 * CONFIDENCE:.0f} % interval (from 6 on).",
-            )
+            self._chart(family, members)
             for family, members in by_family(filter(self._has_values, known)).items()
         ]
         return section(
@@ -101,10 +95,29 @@ class Quantity:
     def _has_values(self, one: Configured) -> bool:
         return bool(self.values(one).values)
 
-    def _row(self, one: Configured) -> DistributionRow:
+    def _chart(self, family: str, members: Sequence[Configured]) -> Rows:
+        """A row per configuration; what their names share is in the title."""
         formats: dict[str, Callable[[float | None], str]]
         formats = {"percent": percent, "bytes": numbers.binary, "number": numbers.number}
-        return process_row(self.values(one), one.variant, one.variant, formats[self.axis.format])
+        shared, labels = told_apart(members)
+        rows = tuple(
+            process_row(self.values(one), label, label, formats[self.axis.format])
+            for one, label in zip(members, labels, strict=True)
+        )
+        return Rows(
+            title=f"{shared or family}: {self.chart}",
+            x=self.axis,
+            rows=rows,
+            limit=self.limit,
+            limit_label=self.limit_label,
+            note=process_key(rows),
+        )
+
+
+def process_key(rows: Sequence[DistributionRow]) -> str:
+    """The legend of rows that `process_row` made."""
+    band = f"its {100 * CONFIDENCE:.0f} % interval (from {FEWEST} processes on)"
+    return key_of(rows, dot="a process", centre="the median", band=band)
 
 
 def process_row(
@@ -212,16 +225,6 @@ def _parameters(run: RunRecord) -> float | None:
     return None if run.model is None else run.model.parameters
 
 
-def _peak_source(one: Configured) -> str:
-    sources = set()
-    for run in one.good:
-        source, peaks = run.measured.peak_flops_source or "", one.peaks(run)
-        if len(peaks) > 1:
-            source = f"measured: {source.rpartition(' ')[2]}, the highest of {len(peaks)} processes"
-        sources.add(source)
-    return "; ".join(sorted(filter(None, sources)))
-
-
 def _doubtful_peaks(known: Sequence[Configured]) -> Iterable[Text]:
     if not any(one.sample(one.peak).values for one in known):
         message = "No run has the peak of its devices; --peak_flops sets it."
@@ -257,7 +260,7 @@ HARDWARE = Quantity(
         _median("images per CPU second", "images_per_cpu_second"),
         _median("busy CPUs", lambda run: run.summary().busy_cpus),
         _median("joules per image", "joules_per_image"),
-        TableColumn("source of the peak", _peak_source, "prose"),
+        TableColumn("source of the peak", lambda one: one.peak_source, "prose"),
     ),
 )
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from cnnbench.base.charts import HIGHER, Axis, Rows
-from cnnbench.base.text.numbers import integer, number, percent
+from cnnbench.base.text.numbers import first_few, integer, number, percent
 from cnnbench.base.text.table import natural_key
 from cnnbench.judge.report.document import (
     Charts,
@@ -18,8 +18,15 @@ from cnnbench.judge.report.document import (
     section,
     table,
 )
-from cnnbench.judge.report.results import CONFIDENCE, Configured, ProcessValues, ReportSubject
-from cnnbench.judge.report.sections.quantities import process_row
+from cnnbench.judge.report.results import (
+    CONFIDENCE,
+    FEWEST,
+    Configured,
+    ProcessValues,
+    ReportSubject,
+    told_apart,
+)
+from cnnbench.judge.report.sections.quantities import process_key, process_row
 from cnnbench.records.roofline import Roofline
 
 
@@ -28,17 +35,14 @@ class Reached:
     """The fastest configuration of a network in one number format.
 
     Attributes:
-      one: the configuration.
+      one: the configuration, the one with the highest median.
       roofline: of the same work on the same kind of machine; None if there is none.
+      as_fast: others whose intervals do not lie below its own.
     """
 
     one: Configured
     roofline: Roofline | None = None
-
-    @property
-    def label(self) -> str:
-        """Network, kind of work and number format."""
-        return f"{self.one.family}, {self.one.flag('precision')}"
+    as_fast: tuple[Configured, ...] = ()
 
     @property
     def mfu(self) -> ProcessValues:
@@ -64,24 +68,22 @@ def reached(results: ReportSubject) -> list[Reached]:
 
     A roofline of other work than these, such as another batch size, stands for itself.
     """
-    best: dict[object, Configured] = {}
+    alike: dict[object, list[Configured]] = {}
     for one in results.configured:
-        speed = one.throughput.median
         # Sides of an experiment are for its verdict.
-        if speed is None or one.origin.side or one.flag("input_only"):
-            continue
-        key = (one.family, str(one.flag("precision")), one.device, one.origin)
-        if key not in best or speed > (best[key].throughput.median or 0.0):
-            best[key] = one
+        if one.throughput.values and not one.origin.side and not one.flag("input_only"):
+            key = (one.family, str(one.flag("precision")), one.device, one.origin)
+            alike.setdefault(key, []).append(one)
     rooflines = {_work(results.profiled[one.run_id]): one for one in results.rooflines}
-    found = [Reached(one, rooflines.get(_work(one))) for one in best.values()]
-    covered = {_work(one) for one in best.values()}
-    found += [
-        Reached(results.profiled[one.run_id], one)
-        for work, one in rooflines.items()
-        if work not in covered
-    ]
-    return sorted(found, key=lambda one: natural_key(f"{one.label}, {one.one.name}"))
+    found = []
+    for members in alike.values():
+        best, *others = sorted(members, key=lambda one: -(one.throughput.median or 0.0))
+        low, _ = best.throughput.interval or (0.0, 0.0)
+        near = [one for one in others if low and one.throughput.interval]
+        as_fast = tuple(one for one in near if (one.throughput.interval or (0.0, 0.0))[1] >= low)
+        found.append(Reached(best, rooflines.pop(_work(best), None), as_fast))
+    found += [Reached(results.profiled[one.run_id], one) for one in rooflines.values()]
+    return sorted(found, key=lambda one: natural_key(one.one.name))
 
 
 def _work(one: Configured) -> object:
@@ -92,28 +94,32 @@ def _work(one: Configured) -> object:
 
 
 def reach(results: ReportSubject) -> Section | None:
-    """Throughput, share of the peak and share of the roofline, where a limit is known."""
+    """Throughput, share of the peak and share of the roofline of all networks and formats."""
     rows = reached(results)
-    if not any(one.mfu.values or one.of_bound.values for one in rows):
+    if not rows:
         return None
     text = (
-        "The fastest configuration of each network and number format, medians over processes, "
-        "against what the machine can do: MFU is the share of the peak rate of matrix products, "
-        "the roofline bound the images/sec if every layer took the least time that the machine's "
-        "own rates of matrix products and of copying memory allow (cnnbench roofline). Above "
-        "100 % of it where values are still in a cache, which is faster than memory."
+        "The configuration of each network and number format with the highest median over "
+        "processes. MFU is the share of the peak rate of matrix products, the roofline bound the "
+        "images/sec if every layer took the least time that the machine's own rates of matrix "
+        "products and of copying memory allow (cnnbench roofline)."
     )
+    lacking = None
+    if any(one.one.throughput.interval is None for one in rows):
+        message = f"A row without an interval has fewer than {FEWEST} processes: whether another "
+        lacking = Text(text=f"{message}configuration is faster is open.", tone="unsure")
+    _, labels = told_apart([one.one for one in rows])
     charts = (
-        _chart("images/sec", rows, lambda one: one.one.throughput, _SPEED, number),
-        _chart("share of the peak (MFU)", rows, lambda one: one.mfu, _OF_PEAK, percent, 1.0),
-        _chart("share of the bound", rows, lambda one: one.of_bound, _OF_BOUND, percent, 1.0),
+        _chart("Images/sec", rows, labels, lambda one: one.one.throughput, _SPEED, number),
+        _chart("Share of the peak (MFU)", rows, labels, lambda one: one.mfu, _OF_PEAK, percent),
+        _chart("Share of the bound", rows, labels, lambda one: one.of_bound, _OF_BOUND, percent),
     )
-    drawn = tuple(one for one in charts if len(one.rows) > 1)
+    drawn = Charts(charts=tuple(one for one in charts if len(one.rows) > 1))
     title = "What the machine reaches"
-    return section("reach", title, Text(text=text), Charts(charts=drawn), table(_COLUMNS, rows))
+    return section("reach", title, Text(text=text), lacking, table(_COLUMNS, rows), drawn)
 
 
-_SPEED = Axis(label="median images/sec", log=True, better=HIGHER)
+_SPEED = Axis(label="median images/sec", zero=True, better=HIGHER)
 _OF_PEAK = Axis(label="achieved over peak FLOP/s", format="percent", zero=True, better=HIGHER)
 _OF_BOUND = Axis(label="images/sec over the bound's", format="percent", zero=True, better=HIGHER)
 
@@ -121,23 +127,27 @@ _OF_BOUND = Axis(label="images/sec over the bound's", format="percent", zero=Tru
 def _chart(
     title: str,
     rows: Sequence[Reached],
+    labels: Sequence[str],
     values: Callable[[Reached], ProcessValues],
     axis: Axis,
     text: Callable[[float | None], str],
-    limit: float | None = None,
 ) -> Rows:
-    labels = [one.label for one in rows]
+    """A bar for each row that has values; shares have a line at the limit."""
     drawn = tuple(
-        process_row(
-            found,
-            one.label if labels.count(one.label) == 1 else one.one.name,
-            one.one.name,
-            text,
-        )
-        for one in rows
+        process_row(found, label, label, text)
+        for one, label in zip(rows, labels, strict=True)
         if (found := values(one)).values
     )
-    return Rows(title=title, x=axis, rows=drawn, limit=limit, limit_label="limit")
+    limit = 1.0 if axis.format == "percent" else None
+    key = process_key(drawn)
+    return Rows(
+        title=title, x=axis, rows=drawn, limit=limit, limit_label="limit", note=key, bars=True
+    )
+
+
+def _as_fast(row: Reached) -> str:
+    _, (_, *labels) = told_apart([row.one, *row.as_fast])
+    return first_few(labels, 2)
 
 
 _COLUMNS: tuple[TableColumn[Reached], ...] = (
@@ -146,14 +156,10 @@ _COLUMNS: tuple[TableColumn[Reached], ...] = (
     numeric("median images/sec", lambda one: one.one.throughput.median),
     interval(f"{100 * CONFIDENCE:.0f} % interval", lambda one: one.one.throughput.interval),
     interval("range", lambda one: one.one.throughput.range),
+    TableColumn("as fast as", _as_fast, "prose"),
     numeric("MFU", lambda one: one.mfu.median, percent),
     numeric("peak, GFLOP/s", lambda one: one.one.sample(one.one.peak).median, scale=1e-9),
     numeric("roofline bound, images/sec", lambda one: one.bound),
     numeric("of the bound", lambda one: one.of_bound.median, percent),
-    numeric(
-        "images per step",
-        lambda one: one.one.sample(lambda run: run.batch.global_ if run.batch else None).median,
-        integer,
-    ),
     numeric("processes", lambda one: len(one.one.good), integer),
 )

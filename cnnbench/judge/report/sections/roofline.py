@@ -6,7 +6,16 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import TypeAlias, TypeVar
 
-from cnnbench.base.charts import Axis, ChartSeries, Lines
+from cnnbench.base.charts import (
+    HIGHER,
+    LOWER,
+    Axis,
+    ChartSeries,
+    DistributionRow,
+    Lines,
+    Rows,
+    key_of,
+)
 from cnnbench.base.text.numbers import binary, number, percent
 from cnnbench.judge.report.document import (
     Block,
@@ -24,7 +33,7 @@ from cnnbench.records.roofline import Machine, Roofline, RooflineRow
 
 T = TypeVar("T")
 
-_MOST_ROWS = 20
+_MOST_ROWS, _MOST_NAMED, _MOST_BARS = 20, 6, 12
 
 
 def roofline(results: ReportSubject) -> Section | None:
@@ -35,22 +44,23 @@ def roofline(results: ReportSubject) -> Section | None:
     text = (
         "Operations of profiled steps by layer, kind and direction (cnnbench roofline). The bound "
         "of a row is its FLOPs at the rate of a large matrix product or its bytes at the rate of "
-        "copying memory, whichever takes longer, both measured by the same process; above 100 % "
-        "of it where values are still in a cache. What is above the bound could be won."
+        "copying memory, whichever takes longer. What is above the bound could be won."
     )
-    charts = Charts(charts=tuple(chart(one, name) for name, one in named))
+    charts = tuple(c for name, one in named for c in (chart(one, name), _layer_bars(one, name)))
     tables: list[Block | None] = []
     for name, one in named:
         tables.append(
             table(_KINDS, one.kinds, title=f"{name}: by kind of operation", folded=len(named) > 1)
         )
         tables.append(_layers(name, one))
+        if one.remark:
+            tables.append(Text(text=f"{name}: {one.remark}"))
     return section(
         "roofline",
         "Where the time of a step goes",
         Text(text=text),
         table(_COLUMNS, named),
-        charts,
+        Charts(charts=charts, pairs=True),
         *tables,
     )
 
@@ -120,29 +130,61 @@ _LAYERS: tuple[TableColumn[RooflineRow], ...] = (
 
 
 def chart(roofline: Roofline, title: str) -> Lines:
-    """Every row with FLOPs as a point under the roof."""
+    """Every row with FLOPs as a point under the roof, the longest ones named."""
     groups: defaultdict[tuple[str, str], list[RooflineRow]] = defaultdict(list)
-    for row in roofline.rows:
-        if row.flops_per_byte is not None and row.seconds:
-            groups[row.kind, row.direction].append(row)
+    rows = [row for row in roofline.rows if row.flops_per_byte is not None and row.seconds]
+    for row in rows:
+        groups[row.kind, row.direction].append(row)
+    kinds = list(dict.fromkeys(kind for kind, _ in sorted(groups)))
+    directions = list(dict.fromkeys(direction for _, direction in sorted(groups)))
+    longest = sorted(rows, key=lambda row: -row.seconds)
+    named = longest[:_MOST_NAMED]
+    largest = longest[0].seconds if longest else 1.0
     points = [
         ChartSeries(
             name=f"{kind}, {direction}",
-            points=tuple(
-                (row.flops_per_byte or 0.0, _rate(row)) for row in groups[kind, direction]
-            ),
-            hints=tuple(map(_hint, groups[kind, direction])),
+            points=tuple((row.flops_per_byte or 0.0, _rate(row)) for row in of),
+            hints=tuple(map(_hint, of)),
+            texts=tuple(row.layer if row in named else "" for row in of),
+            sizes=tuple(round(5.0 + 15.0 * (row.seconds / largest) ** 0.5) for row in of),
+            style=kinds.index(kind),
+            mark=directions.index(direction),
             line=False,
         )
-        for kind, direction in sorted(groups)
+        for (kind, direction), of in sorted(groups.items())
     ]
+    machine = roofline.machine
     places = [x for one in points for x, _ in one.points]
     return Lines(
         title=title,
         x=Axis(label="FLOP per byte", log=True),
-        y=Axis(label="GFLOP/s", log=True),
-        series=(_roof(roofline.machine, places), *points),
-        note="Convolutions and matrix products; the rest of a step has no FLOPs that count.",
+        y=Axis(label="GFLOP/s", log=True, better=HIGHER),
+        series=(_roof(machine, places), *points),
+        note="A point is a convolution or matrix product of a layer in one direction, its area the "
+        f"time; the {len(named)} longest are named. The rest of a step has no FLOPs that count.",
+    )
+
+
+def _layer_bars(roofline: Roofline, title: str) -> Rows:
+    """The time of the longest layers beside their bounds."""
+    layers = roofline.layers[:_MOST_BARS]
+    rows = tuple(
+        DistributionRow(
+            label=row.layer,
+            values=((row.bound_seconds * 1e3, f"{row.layer}: bound"),),
+            centre=row.seconds * 1e3,
+            hint=_hint(row),
+            text=percent(row.share_of_step),
+        )
+        for row in layers
+    )
+    shown = f"{len(layers)} of {len(roofline.layers)} layers are shown."
+    return Rows(
+        title=f"{title}: time of a step by layer",
+        x=Axis(label="time, ms, forward and backward", zero=True, better=LOWER),
+        rows=rows,
+        note=f"{key_of(rows, dot='the bound')} Shares are of the step. {shown}",
+        bars=True,
     )
 
 
@@ -150,7 +192,9 @@ def _roof(machine: Machine, places: Sequence[float]) -> ChartSeries:
     ridge = machine.ridge
     ends = (min([ridge / 4, *places]), ridge, max([ridge * 4, *places]))
     rates = ((x, min(machine.flops_per_sec, x * machine.bytes_per_sec) / 1e9) for x in ends)
-    return ChartSeries(name="bound of the machine", points=tuple(rates), reference=True)
+    name = f"bound: {number(machine.flops_per_sec / 1e9)} GFLOP/s of matrix products, "
+    name += f"{number(machine.bytes_per_sec / 1e9)} GB/s of memory"
+    return ChartSeries(name=name, points=tuple(rates), reference=True)
 
 
 def _rate(row: RooflineRow) -> float:

@@ -21,7 +21,13 @@ from cnnbench.judge.report.document import (
     section,
     table,
 )
-from cnnbench.judge.report.results import Configured, ReportSubject, by_family
+from cnnbench.judge.report.results import (
+    CONFIDENCE,
+    Configured,
+    ReportSubject,
+    apart,
+    by_family,
+)
 
 _FOLLOWING = frozenset(
     (
@@ -121,8 +127,9 @@ def _name(members: Sequence[Configured]) -> str:
 def _charts(family: str, drawn: Sequence[Curve]) -> list[Lines]:
     """Speed and efficiency over devices."""
     speeds, efficiencies = [], []
-    for curve in drawn:
-        name = curve.name.removeprefix(f"{curve.members[0].network}, ")
+    shared, names = apart([curve.name.split(", ") for curve in drawn])
+    title = shared or family
+    for curve, name in zip(drawn, names, strict=True):
         points = _points(curve)
         speeds.append(
             ChartSeries(
@@ -140,20 +147,20 @@ def _charts(family: str, drawn: Sequence[Curve]) -> list[Lines]:
                 hints=tuple(f"{of}: {percent(share)}" for _, share, of in shares),
             )
         )
+    spans = any(span for one in speeds for span in one.spans)
     seen = {one.devices or 1 for curve in drawn for one in (curve.base, *curve.members)}
     ticks = tuple(float(count) for count in sorted(seen))
     devices = Axis(label="devices", log=True, base=2, ticks=ticks)
     share = Axis(label="efficiency against one device", format="percent", zero=True, better=HIGHER)
     return [
         Lines(
-            title=f"{family}: median images/sec over devices",
+            title=f"{title}: median images/sec over devices",
             x=devices,
             y=Axis(label="median images/sec, all devices", zero=True, better=HIGHER),
             series=(*speeds, *_linear(drawn)),
+            note=f"A vertical stroke is the {100 * CONFIDENCE:.0f} % interval." if spans else "",
         ),
-        Lines(
-            title=f"{family}: scaling efficiency", x=devices, y=share, series=tuple(efficiencies)
-        ),
+        Lines(title=f"{title}: scaling efficiency", x=devices, y=share, series=tuple(efficiencies)),
     ]
 
 

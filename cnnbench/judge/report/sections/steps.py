@@ -47,7 +47,7 @@ def steps(results: ReportSubject) -> Section | None:
         "steps",
         "Step times",
         Text(text=text),
-        Charts(charts=charts),
+        Charts(charts=charts, pairs=True),
         table(_COLUMNS, timed),
         folded=True,
     )

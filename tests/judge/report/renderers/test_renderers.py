@@ -106,6 +106,25 @@ def test_colours_repeat_what_the_words_say(everything):
     assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain
 
 
+def test_what_is_worse_but_does_not_gate_is_a_warning_in_all_formats(runs):
+    found = compare_records(runs.with_startup(*[5] * 6), runs.with_startup(*[9] * 6))
+    assert found.exit_code == 0
+    assert "\x1b[33m- longer" in table.render(found, colour=True)
+    assert "🟡 longer" in render(found, "markdown")
+    assert "::warning title=lenet%2C batch 8%2C 1 cpu%3A startup::longer" in render(found, "github")
+    (skipped,) = xml.fromstring(render(found, "junit")).iter("skipped")
+    assert skipped.get("type") == "longer"
+
+
+def test_changes_within_pairs_are_not_those_of_the_medians(runs):
+    found = compare_records(runs.of(*range(100, 108)), runs.of(*range(101, 109)), paired=True)
+    for format in (table.render(found), render(found, "markdown")):
+        assert "paired change" in format
+        assert "a change is the centre of those within pairs, not of the medians" in " ".join(
+            format.split()
+        )
+
+
 def test_the_answer_is_wrapped_to_the_width_of_the_terminal(everything, monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     text = table.render(everything)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from cnnbench.base.lock import hold
+from cnnbench.base.text.progress import Messages
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.flags.groups.run import evaluates
 from cnnbench.records.files import SAVED_MODEL, prove_folder, real_path, resolve_folder
 from cnnbench.records.outputs import Output
+from cnnbench.records.result_files import ResultFiles
 
 _RESTART_SECONDS = 3.0  # that a killed process may take to go, when its successor has started
 
@@ -26,8 +28,8 @@ def partition_file(prefix: str, number: int) -> str:
 
 def summarizes_training(params: Params) -> bool:
     """Whether event files of the training are written, into --train_dir."""
-    trains = not (params.eval or params.forward_only) and params.train_dir is not None
-    return trains and params.summary_verbosity > 0 and params.save_summaries_steps > 0
+    wanted = params.summary_verbosity > 0 and params.save_summaries_steps > 0
+    return wanted and _checkpoints(params) is not None
 
 
 def summarizes_evaluations(params: Params) -> bool:
@@ -35,12 +37,34 @@ def summarizes_evaluations(params: Params) -> bool:
     return evaluates(params) and params.summary_verbosity > 0
 
 
-def prepare_folders(params: Params) -> None:
-    """Makes the folders of output files and checks that they are writable.
+def held(
+    params: Params, results: ResultFiles, messages: Messages
+) -> contextlib.AbstractContextManager[object]:
+    """Checks all outputs of a run, and locks the folder of its checkpoints.
+
+    Returns:
+      Where no other training writes its checkpoints.
 
     Raises:
-      FlagError: names the flag of a path that cannot be written.
+      FlagError: names the flag of a path that cannot be written, or whose folder another process
+        holds.
     """
+    notice = results.prepare(files(params))
+    if notice is not None:
+        messages.notice(notice)
+    prepare_folders(params)
+    folder = _checkpoints(params)
+    if folder is None:
+        return contextlib.nullcontext()
+    return hold("train_dir", folder, messages.warning, _RESTART_SECONDS)
+
+
+def prepare_folders(params: Params) -> None:
+    """Makes the folders of output files and checks that they are writable."""
+    if (folder := _checkpoints(params)) is not None:
+        if re.search(r"ckpt-\d+$", folder):
+            raise FlagError("train_dir", folder, "names one checkpoint; only --eval can use one")
+        prove_folder("train_dir", folder)
     if params.trace_file and not params.use_chrome_trace_format:
         prove_folder("trace_file", params.trace_file)
     if params.export_dir is not None:
@@ -78,25 +102,10 @@ def _graph(path: str | None) -> str:
     return "graph as text" if (path or "").endswith("txt") else "graph"
 
 
-def hold_train_dir(
-    folder: str, warn: Callable[[str], None]
-) -> contextlib.AbstractContextManager[object]:
-    """Locks the folder of checkpoints for one training; runs that read it are not affected.
-
-    Args:
-      folder: value of --train_dir; made if it is not there.
-      warn: as of `hold`.
-
-    Returns:
-      Where no other training writes there.
-
-    Raises:
-      FlagError: it cannot hold checkpoints, or another process holds it.
-    """
-    if re.search(r"ckpt-\d+$", folder):
-        raise FlagError("train_dir", folder, "names one checkpoint; only --eval can use one")
-    prove_folder("train_dir", folder)
-    return hold("train_dir", folder, warn, _RESTART_SECONDS)
+def _checkpoints(params: Params) -> str | None:
+    """The folder that a run writes checkpoints into, or None."""
+    trains = not (params.eval or params.forward_only or params.input_only)
+    return params.train_dir if trains else None
 
 
 def _layer_files(paths: str) -> Iterator[Output]:

@@ -1,0 +1,93 @@
+"""Memory that a process shares with those that it forks; Linux only."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import pickle
+from collections.abc import Iterator, Sequence
+from typing import Any, overload
+
+_FEWEST = 1023
+
+
+class SharedDoubles(Sequence[float]):
+    """Doubles that one process appends, and that processes related by forks read.
+
+    They outlive the process that appends. An append takes half a microsecond. Where a limit of file
+    sizes leaves no room, further ones are not shared.
+    """
+
+    def __init__(self) -> None:
+        """Empty; comes before the fork."""
+        self._file = os.memfd_create("cnnbench")
+        self._memory = memoryview(bytes(8)).cast("d")
+        self._resize(_FEWEST)
+
+    def append(self, value: float) -> None:
+        """Appends a value; to be called in one of the processes alone."""
+        size = int(self._memory[0]) + 1
+        if size == len(self._memory):
+            self._resize(2 * size)
+        self._memory[size] = value
+        self._memory[0] = size
+
+    def __len__(self) -> int:
+        return int(self._memory[0])
+
+    def __iter__(self) -> Iterator[float]:
+        return iter(self[:])
+
+    @overload
+    def __getitem__(self, key: int) -> float: ...
+
+    @overload
+    def __getitem__(self, key: slice) -> list[float]: ...
+
+    def __getitem__(self, key: int | slice) -> float | list[float]:
+        size = len(self)
+        if size >= len(self._memory):  # the other process has made it longer
+            self._map()
+        values: list[float] = [*self._memory[1 : size + 1]]
+        return values[key]
+
+    def _resize(self, most: int) -> None:
+        try:
+            os.ftruncate(self._file, 8 * (most + 1))
+            self._map()
+        except OSError:
+            own = memoryview(bytearray(8 * (most + 1))).cast("d")
+            own[: len(self._memory)] = self._memory
+            self._memory = own
+
+    def _map(self) -> None:
+        # The first holds how many there are.
+        self._memory = memoryview(mmap.mmap(self._file, 0)).cast("d")
+
+
+class SharedValue:
+    """A value that one process sets, and that processes related by forks get."""
+
+    def __init__(self) -> None:
+        """Without a value; comes before the fork."""
+        self._file = os.memfd_create("cnnbench")
+
+    def set(self, value: object) -> None:
+        """Replaces the value; leaves none where a limit of file sizes has no room for it.
+
+        Raises:
+          pickle.PicklingError, TypeError: it cannot be pickled.
+        """
+        data = pickle.dumps(value)
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, data, 0)
+
+    def get(self) -> Any:
+        """The value that was set last; None without one, or if it was being replaced."""
+        data = os.pread(self._file, os.fstat(self._file).st_size, 0)
+        try:
+            return pickle.loads(data)
+        except (EOFError, pickle.UnpicklingError):
+            return None

@@ -1,0 +1,134 @@
+"""Connectionist temporal classification, for long transcripts and on any device.
+
+Source: Graves et al., Connectionist temporal classification, ICML 2006, sections 4.1 and 4.2.
+`tf.nn.ctc_loss` of dense labels multiplies a matrix of all pairs of states in every frame; its
+kernel for sparse labels runs on CPUs only, has no XLA, and its gradients of long utterances are
+right to 3e-3 only, since it subtracts sums over all frames so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+_NEVER = -1e30  # logarithm of the probability of an impossible state; sums of it are finite
+
+
+def ctc_loss(logits: Any, letters: Any, length: Any, frames: Any) -> Any:
+    """Negative logarithm of the probability of each transcript, over all its alignments.
+
+    It has first derivatives only, with respect to the logits.
+
+    Args:
+      logits: float32 ``[batch, max_frames, classes]``; the last class is the blank.
+      letters: integers ``[batch, max_letters]``, classes below the blank.
+      length: integers ``[batch]``, the letters of each transcript; may be 0.
+      frames: integers ``[batch]``, the frames of each utterance.
+
+    Returns:
+      float32 ``[batch]``; 0 where no alignment exists, with gradients of 0.
+    """
+    classes = logits.shape[-1]
+    letters = tf.cast(letters, tf.int32)
+    length, frames = tf.cast(length, tf.int32), tf.cast(frames, tf.int32)
+    blank = tf.zeros_like(letters) + (classes - 1)
+    # A blank before, between and behind all letters.
+    pairs = tf.reshape(tf.stack([blank, letters], axis=2), [-1, 2 * letters.shape[1]])
+    states = tf.concat([pairs, blank[:, :1]], axis=1)
+    number = tf.range(states.shape[1])
+    ahead = _States(states, number == 0, classes - 1)
+    # From the last blank of a transcript to the first: the same recursion backwards.
+    behind = _States(states[:, ::-1], number[::-1] == 2 * length[:, None], classes - 1)
+
+    @tf.custom_gradient
+    def loss(logits: Any) -> tuple[Any, Callable[[Any], Any]]:
+        log_probs = tf.transpose(tf.nn.log_softmax(logits), [1, 0, 2])
+        log_total, alphas = _forward(ahead, behind, log_probs, frames)
+        impossible = log_total < _NEVER / 2
+
+        def gradient(upstream: Any) -> Any:
+            factor = tf.where(impossible, 0.0, upstream)[:, None]
+            found = _backward(ahead, behind, log_probs, frames, alphas)
+            return tf.transpose(found * factor, [1, 0, 2])
+
+        return tf.where(impossible, 0.0, -log_total), gradient
+
+    return loss(logits)
+
+
+class _States:
+    """The states of transcripts in the order in which alignments pass through them.
+
+    Args:
+      classes: int32 ``[batch, states]``, of each state.
+      first: bool, broadcast to ``classes``: the state before the first frame, a blank.
+
+    Attributes:
+      start: float32 ``[batch, states]``, the logarithm of the probability before the first frame.
+    """
+
+    def __init__(self, classes: Any, first: Any, blank: int) -> None:
+        self.classes = classes
+        self.start = tf.where(first, 0.0, _NEVER) + tf.zeros_like(classes, tf.float32)
+        # The blank between different letters may be left out.
+        may_skip = (classes[:, 2:] != blank) & (classes[:, 2:] != classes[:, :-2])
+        self._skips = tf.where(may_skip, 0.0, _NEVER)
+
+    def next(self, x: Any) -> Any:
+        """Logarithm of the probability to reach each state, given that of a frame before."""
+        one = tf.pad(x[:, :-1], [[0, 0], [1, 0]], constant_values=_NEVER)
+        two = tf.pad(x[:, :-2] + self._skips, [[0, 0], [2, 0]], constant_values=_NEVER)
+        top = tf.maximum(tf.maximum(x, one), two)
+        return top + tf.math.log(tf.exp(x - top) + tf.exp(one - top) + tf.exp(two - top))
+
+    def emitted(self, log_probs: Any) -> Any:
+        """Log probabilities of the states' classes, of those of all classes in a frame."""
+        return tf.gather(log_probs, self.classes, batch_dims=1)
+
+
+def _forward(ahead: _States, behind: _States, log_probs: Any, frames: Any) -> tuple[Any, Any]:
+    """Log probabilities of the transcripts, and those of their states by frame.
+
+    Those of a frame are less their largest, which keeps them precise over many frames.
+    """
+
+    def step(frame: Any, alpha: Any, total: Any, alphas: Any) -> tuple[Any, ...]:
+        following = ahead.next(alpha) + ahead.emitted(log_probs[frame])
+        largest = tf.reduce_max(following, axis=1, keepdims=True)
+        there = (frame < frames)[:, None]
+        alpha = tf.where(there, following - largest, alpha)
+        total = tf.where(there, total + largest, total)
+        return frame + 1, alpha, total, alphas.write(frame, alpha)
+
+    count = log_probs.shape[0]
+    alphas = tf.TensorArray(tf.float32, count, element_shape=ahead.start.shape)
+    total = tf.zeros_like(ahead.start[:, :1])
+    _, alpha, total, alphas = tf.while_loop(
+        lambda frame, *_: frame < count, step, (0, ahead.start, total, alphas)
+    )
+    ends = behind.next(behind.start)[:, ::-1]
+    return total[:, 0] + tf.reduce_logsumexp(alpha + ends, axis=1), alphas
+
+
+def _backward(ahead: _States, behind: _States, log_probs: Any, frames: Any, alphas: Any) -> Any:
+    """Gradients of the losses by the logits, ``[frames, batch, classes]``."""
+    one_hot = tf.one_hot(ahead.classes, log_probs.shape[2])
+
+    def step(frame: Any, beta: Any, gradients: Any) -> tuple[Any, ...]:
+        log_probs_here = log_probs[frame]
+        reached = behind.next(beta)
+        # Relative to this frame, where the sum is 1.
+        shares = tf.nn.softmax(alphas.read(frame) + reached[:, ::-1])
+        of_classes = tf.einsum("bs,bsc->bc", shares, one_hot)
+        there = (frame < frames)[:, None]
+        found = tf.where(there, tf.exp(log_probs_here) - of_classes, 0.0)
+        following = reached + behind.emitted(log_probs_here)
+        following -= tf.reduce_max(following, axis=1, keepdims=True)
+        return frame - 1, tf.where(there, following, beta), gradients.write(frame, found)
+
+    count = log_probs.shape[0]
+    gradients = tf.TensorArray(tf.float32, count, element_shape=log_probs.shape[1:])
+    start = (count - 1, behind.start, gradients)
+    return tf.while_loop(lambda frame, *_: frame >= 0, step, start)[2].stack()

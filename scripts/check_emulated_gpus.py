@@ -1,0 +1,278 @@
+"""Runs cnnbench on emulated GPUs and compares losses and evaluations with those of CPUs.
+
+Usage: scripts/check_emulated_gpus [--networks] [--modes] [--reductions] [--jobs] [-- FLAGS]
+
+Each run makes five steps on two or eight emulated GPUs, and the same steps on CPUs: with the
+simplest mode that computes the same, without all-reduce algorithms, packing, layouts and XLA. A
+line per run has the largest relative difference of a loss or a metric; below it are findings:
+differences above the tolerance of the precision, failures, and kernels of training steps that
+wait for the device.
+
+Without arguments everything is run: every network with small images on two and on eight GPUs
+(--networks), the modes of --variable_update (--modes) and the all-reduce algorithms
+(--reductions), each with pairs of other flags, and jobs of several processes (--jobs). Flags of
+cnnbench after -- are one run. --model=NAME selects one network. With --results=FILE measured
+values are kept, and only what failed or is not there is run.
+
+The exit status is 0 without findings, 1 with some, 2 for wrong use.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import shlex
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "tests/helpers")]
+
+gpu_losses = importlib.import_module("gpu_losses")
+
+Flags = Mapping[str, Any]
+
+PARTS = ("networks", "modes", "reductions", "jobs")
+# The smallest network with convolutions, batch norm, dropout and a classifier.
+SMALL = {"model_plugin": str(ROOT / "docs/examples/tiny_plugin.py"), "model": "tiny"}
+STEPS = {"batch_size": 2, "num_batches": 5, "num_warmup_batches": 0}
+# By optimizer: losses change, but do not magnify how sums are rounded. Adam's update hardly depends
+# on the size of a gradient.
+RATES = {"sgd": 0.01, "momentum": 0.01, "rmsprop": 0.05, "adam": 0.001}
+# How much an update changes the loss of a network, whose batch norm magnifies differences.
+CHANGE = 1e-3
+TIMEOUT = 1500.0  # seconds of a run
+
+# Operations on lists of tensors, which recurrent layers have, wait in the emulator, not on GPUs.
+OF_LISTS = ("TensorList", "ZerosLike", "AddN")
+
+# Of whole networks, whose batch norm over few values magnifies rounding: on CPUs the losses of
+# efficientnet_b7 in NCHW and in NHWC differ by half of it.
+TOLERANCE_NETWORKS = 1e-4
+
+
+def cases(parts: Sequence[str], model: str) -> Iterator[Flags]:
+    """The runs to check, as flags.
+
+    Args:
+      model: the only network, or "" for all.
+    """
+    gpu_cases = importlib.import_module("gpu_cases")
+    if "modes" in parts:
+        yield from gpu_cases.modes(SMALL)
+    if "reductions" in parts:
+        yield from gpu_cases.reductions(SMALL)
+    if "jobs" in parts:
+        yield from ({**SMALL, **job} for job in gpu_cases.JOBS)
+    if "networks" in parts:
+        chosen = [one for one in gpu_cases.networks() if model in ("", one["model"])]
+        yield from sorted(chosen, key=lambda one: (one["num_gpus"], _layers(one)))
+
+
+def with_rate(flags: Flags, runs: Runs) -> dict[str, Any]:
+    """The flags with a learning rate that changes losses, but not beyond what can be compared.
+
+    For a network, that is the largest power of ten up to which a first update changes the loss by
+    less than `CHANGE`: batch norm over few images magnifies how sums are rounded.
+    """
+    given = flags.get("forward_only") or "init_learning_rate" in flags
+    if given or _is_small(flags):
+        return {"init_learning_rate": RATES[flags.get("optimizer", "sgd")], **flags}
+    own = {name: flags[name] for name in ("model", "data_name") if name in flags}
+    same = {**own, "num_batches": 2}
+
+    def second_loss(rate: float) -> float:
+        found = runs({**same, "init_learning_rate": rate}, gpus=0)["values"]
+        return float(found.get("loss 2", math.nan))
+
+    still = second_loss(0.0)
+
+    def is_small(rate: float) -> bool:
+        return abs(second_loss(rate) - still) < CHANGE * still
+
+    exponent = -6
+    while exponent > -10 and not is_small(float(f"1e{exponent}")):
+        exponent -= 1
+    while -6 <= exponent < -4 and is_small(float(f"1e{exponent + 1}")):
+        exponent += 1
+    chosen = float(f"1e{exponent}")
+    return {**flags, "init_learning_rate": chosen}
+
+
+def _layers(flags: Flags) -> int:
+    """Number of variables of a network, by which its runs take their time."""
+    from cnnbench.models import get_model
+    from cnnbench.models.declare import declare
+
+    return len(declare(get_model(flags["model"], flags["data_name"]), 1001).variables)
+
+
+class Runs:
+    """Runs on emulated GPUs and on CPUs, each command once.
+
+    Args:
+      results: file of what has been measured, a line of JSON per run; None to keep nothing.
+    """
+
+    def __init__(self, results: Path | None) -> None:
+        emulated = importlib.import_module("emulated")
+        self._folder = tempfile.TemporaryDirectory()
+        self._run = emulated.EmulatedGpus(Path(self._folder.name))
+        self._results = results
+        self._known: dict[str, dict[str, Any]] = {}
+        if results is not None and results.exists():
+            rows = map(json.loads, results.read_text().splitlines())
+            self._known = {row["command"]: row for row in rows if not row["error"]}
+
+    def close(self) -> None:
+        """Ends its processes."""
+        self._run.close()
+        self._folder.cleanup()
+
+    def __call__(self, flags: Flags, gpus: int) -> dict[str, Any]:
+        """What a run has computed.
+
+        Args:
+          gpus: of the machine; 0 for a run on CPUs.
+
+        Returns:
+          Its "values" by name, how often an operation of which "synchronous" type waited for the
+          device in training steps, and its "error" or "".
+        """
+        flags = {**STEPS, "device": "gpu" if gpus else "cpu", **flags}
+        text = shlex.join(gpu_losses.command(flags))
+        if text not in self._known:
+            self._known[text] = {"command": text, **self._measured(flags, gpus)}
+            if self._results is not None:
+                with self._results.open("a") as file:
+                    file.write(json.dumps(self._known[text]) + "\n")
+        return self._known[text]
+
+    def _measured(self, flags: Flags, gpus: int) -> dict[str, Any]:
+        settings: dict[str, Any] = {"gpus": gpus, "timeout": TIMEOUT, "before": _before(flags)}
+        if gpus:
+            settings["memory_mb"] = 16384
+        else:
+            settings["environment"] = {} if _needs_onednn(flags) else gpu_losses.ON_CPUS
+        start = time.monotonic()
+        row: dict[str, Any] = {"error": "", "values": {}, "synchronous": {}}
+        try:
+            words = [*gpu_losses.command(flags), "--result_json=record.json"]
+            done = self._run(*words, record=False, **settings)
+        except AssertionError:
+            return {**row, "error": f"it has not ended after {TIMEOUT:.0f} s"}
+        if done.status:
+            lines = done.err.splitlines()
+            errors = [line for line in lines if line.startswith("cnnbench: error")]
+            row["error"] = f"exit status {done.status}: {(errors or lines or [''])[-1]}"
+        else:
+            row["values"] = gpu_losses.values(done.record)
+        row["synchronous"] = Counter(
+            one.operation.rpartition(":")[2]
+            for one in done.work
+            if one.what == "synchronous" and "evaluation_" not in one.operation
+        )
+        return {**row, "seconds": round(time.monotonic() - start, 1)}
+
+
+def _is_small(flags: Flags) -> bool:
+    return bool(flags["model"] == SMALL["model"])
+
+
+def _before(flags: Flags) -> str:
+    """What a process does first."""
+    small = ""
+    if not _is_small(flags):
+        names = f"{flags['model']!r}, {flags.get('data_name', 'imagenet')!r}"
+        small = f"import small_networks; small_networks.with_small_examples({names})"
+    return f"{small}{gpu_losses.FORWARD_LOSS}"
+
+
+def _needs_onednn(flags: Flags) -> bool:
+    """Without oneDNN, grouped convolutions have no gradients on CPUs."""
+    return "regnet" in flags["model"]
+
+
+def _is_deterministic(flags: Flags) -> bool:
+    """Whether a run has the losses of its run on CPUs; asynchronous workers only have some."""
+    coordinated = flags.get("variable_update") == "parameter_server_strategy"
+    return not coordinated and flags.get("cross_replica_sync", True)
+
+
+def check(flags: Flags, runs: Runs) -> list[str]:
+    """Prints how far a run on GPUs is from its run on CPUs; returns the findings."""
+    start = time.monotonic()
+    flags = with_rate(flags, runs)
+    gpus = runs(flags, gpus=gpu_losses.towers(flags))
+    cpus = runs(gpu_losses.on_cpus(flags), gpus=0)
+    sides = {"GPUs": gpus["error"], "CPUs": cpus["error"]}
+    findings = [f"{side}: {error}" for side, error in sides.items() if error]
+    largest = math.nan
+    if not findings:
+        far = gpu_losses.differences(gpus["values"], cpus["values"])
+        largest = max(far.values())
+        limit = gpu_losses.TOLERANCES[flags.get("precision", "fp32")]
+        limit = limit if _is_small(flags) else TOLERANCE_NETWORKS
+        findings += [
+            f"{name} is {gpus['values'].get(name)}, on CPUs {cpus['values'].get(name)}"
+            for name, one in far.items()
+            if not one <= (limit if _is_deterministic(flags) else 1.0)
+        ]
+        losses = [value for name, value in cpus["values"].items() if name.startswith("loss ")]
+        trained = _is_small(flags) and not flags.get("forward_only")
+        if trained and not max(losses) > (1 + 3 * limit) * min(losses):
+            findings.append("the losses hardly change: they would not show a wrong update")
+    findings += [
+        f"{count} x {operation} waited for the device"
+        for operation, count in gpus["synchronous"].items()
+        if not operation.startswith(OF_LISTS)
+    ]
+    words = shlex.join(f"--{name}={value}" for name, value in flags.items())
+    status = f"{len(findings)} findings" if findings else "ok"
+    print(f"{status} ({time.monotonic() - start:.0f} s, {largest:.1e}): {words}", flush=True)
+    for line in findings:
+        print(f"  {line}", flush=True)
+    return findings
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command; returns its exit status."""
+    split = argv.index("--") if "--" in argv else len(argv)
+    options, given = argv[:split], argv[split + 1 :]
+    if {"--help", "-h"} & set(options):
+        print(__doc__)
+        return 0
+    named = dict(o[2:].split("=", 1) for o in options if o.startswith(("--model=", "--results=")))
+    parts = [o.removeprefix("--") for o in options if o.removeprefix("--") in PARTS]
+    if len(named) + len(parts) < len(options):
+        print("an option that there is not; see --help", file=sys.stderr)
+        return 2
+    model = named.get("model", "")
+    if given:
+        from cnnbench.flags.parse import parse_args
+
+        parsed = parse_args(given)
+        own = {name: getattr(parsed.params, name) for name in parsed.explicit_flags}
+        chosen: Iterator[Flags] = iter([{"model": parsed.params.model, **own}])
+    else:
+        chosen = cases(parts or (["networks"] if model else PARTS), model)
+    runs = Runs(Path(named["results"]) if "results" in named else None)
+    try:
+        found = [check(flags, runs) for flags in chosen]
+    finally:
+        runs.close()
+    if not found:
+        print(f"--model={model}: no such network; cnnbench models lists them", file=sys.stderr)
+        return 2
+    print(f"{len(found)} runs, {sum(map(bool, found))} with findings")
+    return 1 if any(found) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

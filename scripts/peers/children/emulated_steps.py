@@ -1,0 +1,256 @@
+"""One program on emulated GPUs, with what the host and the GPUs do in each of its steps.
+
+Programs print a line per step; the work between the line of the first timed step and that of the
+last is the work of the steps between them. The process must have loaded the emulator with a
+trace (``HOSTGPU_TRACE``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import re
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TextIO, cast
+
+from steps import tell_step  # type: ignore[import-not-found] # the file beside this
+
+PROGRAMS = ("cnnbench", "bare", "mirrored", "keras")
+# Of `hostgpu_counters`; three kinds of copies, with their bytes.
+_COUNTERS = (
+    *("kernels", "synchronous", "htod", "htod_bytes", "dtoh", "dtoh_bytes", "dtod", "dtod_bytes"),
+    *("deepest", "busy_ns"),
+)
+_STEP_LINE = re.compile(r"^(\d+)\timages/sec: ", re.MULTILINE)
+
+
+class Meter:
+    """Standard output that notes the state of the process at the lines of two steps.
+
+    Attributes:
+      at: numbers of the two steps.
+    """
+
+    def __init__(self, stream: TextIO, gpus: int, at: tuple[int, int]) -> None:
+        self.stream, self.gpus, self.at = stream, gpus, at
+        self._library = ctypes.CDLL(os.environ["TF_PLUGGABLE_DEVICE_LIBRARY_PATH"])
+        self._states: list[dict[str, float]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+    def write(self, text: str) -> int:
+        """Writes text, in which the lines of steps are whole."""
+        for found in _STEP_LINE.findall(text):
+            if int(found) in self.at:
+                self._states.append(self._state())
+        return self.stream.write(text)
+
+    def _state(self) -> dict[str, float]:
+        # The GPUs' own threads are the emulator's.
+        streams = sum(_cpu_ns(task) for task in Path("/proc/self/task").iterdir())
+        found: dict[str, float] = defaultdict(float)
+        found["cpu"] = time.process_time() - 1e-9 * streams
+        found["wall"] = time.time()
+        for gpu in range(self.gpus):
+            values = (ctypes.c_int64 * len(_COUNTERS))()
+            self._library.hostgpu_counters(gpu, values)
+            for name, value in zip(_COUNTERS, values, strict=True):
+                found[name] += value
+        return found
+
+    def measured(self) -> dict[str, float]:
+        """What a step took: counts and bytes of all GPUs, seconds, and the idle share of a GPU.
+
+        Raises:
+          ValueError: the lines of the two steps were not written.
+        """
+        if len(self._states) != 2:
+            raise ValueError(f"the lines of steps {self.at} were not written")
+        first, last = self._states
+        steps = self.at[1] - self.at[0]
+        result = {name: (last[name] - first[name]) / steps for name in first}
+        busy = _busy_seconds(first["wall"], last["wall"])
+        result["idle"] = 1 - busy / (self.gpus * (last["wall"] - first["wall"]))
+        return result
+
+
+def _cpu_ns(task: Path) -> int:
+    """CPU time of a thread of a stream; 0 of any other."""
+    try:
+        if (task / "comm").read_text() != "hostgpu\n":
+            return 0
+        return int((task / "schedstat").read_text().split()[0])
+    except OSError:  # it has ended
+        return 0
+
+
+def _busy_seconds(start: float, end: float) -> float:
+    """Time that GPUs ran kernels, on any number of streams, added up over the GPUs."""
+    work = defaultdict(list)
+    trace = Path(os.environ["HOSTGPU_TRACE"], f"{os.getpid()}.tsv")
+    for line in trace.read_text().splitlines():
+        device, _, what, _, *times = line.split("\t")
+        if what == "kernel":
+            began, ended = (min(max(1e-9 * int(one), start), end) for one in times)
+            work[device].append((began, ended))
+    total = 0.0
+    for spans in work.values():
+        until = start
+        for began, ended in sorted(spans):
+            total += max(ended - max(began, until), 0.0)
+            until = max(until, ended)
+    return total
+
+
+def bare_step(args: argparse.Namespace) -> Callable[[], Any]:
+    """A step written by hand: one tf.function, a copy of variables per GPU, NCCL between them."""
+    import tensorflow as tf
+    from strategy_loop import (  # type: ignore[import-not-found] # the file beside this
+        batches,
+        copies_of,
+        descend,
+        loss_and_gradients,
+        network,
+        update_averages,
+    )
+
+    from cnnbench.run.driver.plan import make_plan
+
+    plan = make_plan(network(args.model, args.gpus, "gpu"))
+    model, spec = plan.model, plan.spec
+    trained = [v for v in spec.variables if v.trainable]
+    devices = [f"/gpu:{gpu}" for gpu in range(args.gpus)]
+    inputs = batches(devices, plan, args.batch_size)
+    copies = []
+    for device in devices:
+        with tf.device(device):
+            copies.append(copies_of(spec))
+
+    def sums(number: int, values: list[tf.Tensor]) -> Iterator[tf.Tensor]:
+        for device, value in zip(devices, values, strict=True):
+            with tf.device(device):
+                yield (
+                    value
+                    if len(devices) == 1
+                    else tf.raw_ops.NcclAllReduce(
+                        input=value,
+                        reduction="sum",
+                        num_devices=len(devices),
+                        shared_name=f"gradient{number}",
+                    )
+                )
+
+    def step() -> tf.Tensor:
+        losses, gradients = [], []
+        moments: list[Any] = []
+        for device, variables, batch in zip(devices, copies, inputs, strict=True):
+            with tf.device(device):
+                found = loss_and_gradients(model, spec, variables, *batch, moments, "NCHW")
+            losses.append(found[0])
+            gradients.append(found[1])
+        for number, declared in enumerate(trained):
+            totals = sums(number, [of_gpu[number] for of_gpu in gradients])
+            for device, variables, total in zip(devices, copies, totals, strict=True):
+                with tf.device(device):
+                    descend(args, declared, variables[declared.name], total / float(len(devices)))
+        with tf.device(devices[0]):
+            update_averages(copies[0], moments[: len(moments) // len(devices)])
+            return tf.add_n(losses) / float(len(devices))
+
+    traced: Callable[[], Any] = tf.function(step, autograph=False)
+    return traced
+
+
+def mirrored_step(args: argparse.Namespace) -> Callable[[], Any]:
+    """A step written by hand for tf.distribute.MirroredStrategy."""
+    import tensorflow as tf
+    from strategy_loop import make_step
+
+    strategy = tf.distribute.MirroredStrategy([f"/gpu:{gpu}" for gpu in range(args.gpus)])
+    of_all = argparse.Namespace(**{**vars(args), "batch_size": args.batch_size * args.gpus})
+    return cast(Callable[[], Any], make_step(of_all, strategy, device="gpu"))
+
+
+def train(args: argparse.Namespace, step: Callable[[], Any]) -> None:
+    """Calls a step and reads its loss, as a loop written by hand does."""
+    for number in range(1 - args.warmup, args.batches + 1):
+        start = time.perf_counter()
+        float(step())
+        if number > 0:
+            tell_step(number, args.gpus * args.batch_size / (time.perf_counter() - start))
+
+
+def fit(args: argparse.Namespace) -> None:
+    """Keras's `fit` with a MirroredStrategy over all GPUs."""
+    import keras
+    import tensorflow as tf
+
+    class Lines(keras.callbacks.Callback):  # type: ignore[misc] # Keras has no types
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if batch >= args.warmup:
+                tell_step(batch + 1 - args.warmup, 0.0)
+
+    batch = args.gpus * args.batch_size
+    strategy = tf.distribute.MirroredStrategy([f"/gpu:{gpu}" for gpu in range(args.gpus)])
+    with strategy.scope():
+        model = keras.applications.ResNet50(weights=None, classes=1001, classifier_activation=None)
+        model.compile(
+            optimizer=keras.optimizers.SGD(args.learning_rate, weight_decay=args.weight_decay),
+            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            jit_compile=False,
+        )
+    rows = tf.zeros([batch, 224, 224, 3]), tf.zeros([batch], tf.int32)
+    data = tf.data.Dataset.from_tensors(rows).repeat()
+    steps = args.warmup + args.batches
+    model.fit(data, steps_per_epoch=steps, epochs=1, verbose=0, callbacks=[Lines()])
+
+
+def ours(args: argparse.Namespace, flags: Sequence[str]) -> None:
+    """A run of cnnbench with further flags."""
+    from cnnbench.cli.commands import run
+
+    run.main(
+        [
+            *(f"--model={args.model}", "--device=gpu", f"--num_gpus={args.gpus}"),
+            *(f"--batch_size={args.batch_size}", f"--num_batches={args.batches}"),
+            *(f"--num_warmup_batches={args.warmup}", "--optimizer=sgd", "--display_every=1"),
+            # Peers do not compute the losses of weight decay.
+            "--loss_type_to_report=base_loss",
+            f"--init_learning_rate={args.learning_rate}",
+            f"--weight_decay={args.weight_decay}",
+            *flags,
+        ]
+    )
+
+
+def main() -> int:
+    """Entry point."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("program", choices=PROGRAMS)
+    parser.add_argument("--model", required=True)
+    for name in ("gpus", "batch_size", "batches", "warmup"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    for name in ("learning_rate", "weight_decay"):
+        parser.add_argument(f"--{name}", type=float, required=True)
+    args, flags = parser.parse_known_args()
+    meter = Meter(sys.stdout, args.gpus, (1, args.batches))
+    sys.stdout = cast(TextIO, meter)
+    if args.program == "cnnbench":
+        ours(args, flags)
+    elif args.program == "keras":
+        fit(args)
+    else:
+        train(args, (bare_step if args.program == "bare" else mirrored_step)(args))
+    print("\nMEASURED " + json.dumps(meter.measured()), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

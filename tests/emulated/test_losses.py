@@ -1,0 +1,133 @@
+"""Losses of runs on emulated GPUs: those of runs on CPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gpu_losses import (
+    FORWARD_LOSS,
+    ON_CPUS,
+    TOLERANCES,
+    command,
+    differences,
+    on_cpus,
+    towers,
+    values,
+)
+
+Flags = Mapping[str, Any]
+
+PLUGIN = Path(__file__).parents[1] / "plugins" / "normal_plugin.py"
+COMMON = {"model_plugin": str(PLUGIN), "model": "normal", "batch_size": 2, "num_batches": 5}
+COMMON |= {"num_warmup_batches": 0}
+
+EVALUATED = {"eval_during_training_every_n_steps": 5, "num_eval_batches": 1}
+SCALED = {"precision": "fp16", "fp16_enable_auto_loss_scale": True}
+# The gradients have 16, 64, 432, 576, 1024, 4004 and 16016 bytes.
+BY_SIZE = "collective:16:pscpu:64:psgpu:432:rechd:576:tree:1K:xring:4004:hierarchical_copy"
+
+# Every value of a flag with this or that of the others.
+RUNS: tuple[dict[str, Any], ...] = (
+    {"num_gpus": 1, "optimizer": "momentum", "gradient_clip": 1.0, **EVALUATED},
+    {"local_parameter_device": "cpu", "xla_compile": True, "bn_stats": "mean", **EVALUATED},
+    {"staged_vars": True, "precision": "fp16", "data_format": "NHWC"},
+    {"variable_update": "independent", "precision": "bf16", **EVALUATED},
+    {"variable_update": "distributed_replicated", "precision": "bf16", **EVALUATED},
+    {"variable_update": "distributed_replicated", "local_parameter_device": "cpu", **SCALED},
+    {
+        **{"variable_update": "replicated", "all_reduce_spec": "nccl", "xla_compile": True},
+        **{"gradient_repacking": 2, "variable_consistency": "relaxed", "precision": "fp16"},
+    },
+    {
+        **{"variable_update": "replicated", "local_parameter_device": "cpu"},
+        **{"agg_small_grads_max_bytes": 1000, **SCALED, **EVALUATED},
+    },
+    {
+        **{"variable_update": "replicated", "all_reduce_spec": "nccl/rechd", "num_gpus": 8},
+        **{"all_reduce_group_size": 2, "gradient_bucket_bytes": 1000},
+    },
+    {"variable_update": "distributed_all_reduce", "all_reduce_spec": BY_SIZE},
+    {"variable_update": "distributed_all_reduce", "all_reduce_spec": "copy:1K:xring#2", **SCALED},
+    {"variable_update": "collective_all_reduce", "bn_stats": "sync", "precision": "bf16"},
+    {"variable_update": "mirrored_strategy", "cross_device_ops": "nccl", **EVALUATED},
+    {"variable_update": "mirrored_strategy", "cross_device_ops": "hierarchical_copy"},
+    {"variable_update": "multi_worker_mirrored_strategy", "xla_compile": True},
+    {"variable_update": "central_storage_strategy", "precision": "fp16"},
+    {"variable_update": "replicated", "forward_only": True, "precision": "fp16"},
+    {"forward_only": True, "freeze_when_forward_only": True, "xla_compile": True},
+    {
+        **{"variable_update": "distributed_all_reduce", "all_reduce_spec": "nccl/xring"},
+        **{"workers": 2, "ps": 0, "num_gpus": 2},
+    },
+)
+
+Values = dict[str, float]
+
+
+def named(flags: Flags) -> str:
+    return " ".join(f"{name}={value}" for name, value in flags.items() if name not in EVALUATED)
+
+
+@pytest.fixture(scope="session")
+def losses(emulated) -> Callable[[Flags], Values]:
+    """Runs to their end; each on CPUs once."""
+    known: dict[str, Values] = {}
+
+    def run(flags: Flags) -> Values:
+        given = {**COMMON, **flags}
+        gpus = 0 if flags.get("device") == "cpu" else towers(flags)
+        words = command(given)
+        text = " ".join(words)
+        if gpus or text not in known:
+            environment = {} if gpus else ON_CPUS
+            words.append("--result_json=record.json")
+            # Two sizes of machines: each needs a process that has loaded TensorFlow.
+            settings = {"gpus": gpus and (2 if gpus <= 2 else 8), "before": FORWARD_LOSS}
+            found = emulated(*words, environment=environment, record=False, **settings)
+            assert found.status == 0, found.err
+            assert {one.what for one in found.work} <= {"kernel"} | COPIES
+            known[text] = values(found.record)
+        return known[text]
+
+    return run
+
+
+COPIES = {"MemcpyH2D", "MemcpyD2H", "MemcpyD2D", "MemcpyP2P"}
+
+
+@pytest.mark.parametrize("flags", RUNS, ids=named)
+def test_losses_are_those_of_cpus(flags: Flags, losses: Callable[[Flags], Values]) -> None:
+    flags = {"num_gpus": 2, **flags}
+    expected = losses(on_cpus(flags))
+    assert len(set(expected.values())) > 1 or flags.get("forward_only")
+    far = differences(losses(flags), expected)
+    assert max(far.values()) <= TOLERANCES[flags.get("precision", "fp32")], far
+
+
+def test_a_run_goes_on_in_another_mode_from_a_checkpoint(
+    losses: Callable[[Flags], Values], tmp_path: Path
+) -> None:
+    whole = losses(on_cpus({"num_gpus": 2, **EVALUATED}))
+    place = {"num_gpus": 2, "train_dir": tmp_path}
+    replicated = {"variable_update": "replicated", "all_reduce_spec": "nccl"}
+    first = losses({**place, **replicated, "num_batches": 3})
+    rest = losses({**place, "variable_update": "distributed_replicated", "num_batches": 5})
+    found = {**first, **{f"loss {3 + step}": rest[f"loss {step}"] for step in (1, 2)}}
+    found |= losses({**place, "eval": True, "num_eval_batches": 1})
+    assert max(differences(found, whole).values()) <= TOLERANCES["fp32"]
+
+
+def test_decay_over_a_thousand_steps(losses: Callable[[Flags], Values]) -> None:
+    rate, decay, steps = 5e-6, 0.04, 1000
+    flags = {
+        **{"model_plugin": str(PLUGIN.with_name("drift_plugin.py")), "model": "drift"},
+        **{"weight_decay": decay, "init_learning_rate": rate, "num_batches": steps},
+    }
+    gpu, cpu = losses({**flags, "num_gpus": 2}), losses({**flags, "num_gpus": 2, "device": "cpu"})
+    assert max(differences(gpu, cpu).values()) <= 1e-6
+    weights = 60_000 * (1 - rate * decay) ** (2 * (steps - 1))
+    taken = gpu["loss 1"] - gpu[f"loss {steps}"]
+    assert taken > 0.9 * decay / 2 * (60_000 - weights)

@@ -1,0 +1,59 @@
+"""GPU records whose steps were recorded with the time of two, and of none."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from cnnbench.judge.compare import Verdict, compare_records
+from cnnbench.judge.metrics.mistimed import is_mistimed
+
+# Milliseconds, as they were recorded of steps of about 190 and of 50 ms.
+TRAINING = (362, 19, 370, 18, 364, 18, 196, 182)
+FORWARD_ONLY = (111, 0.1, 100, 0.7, 95, 0.7)
+_random = random.Random(1)
+NOISY = tuple(100 * _random.lognormvariate(0, 0.6) for _ in range(300))
+
+
+@pytest.fixture
+def on_gpu(runs):
+    def made(milliseconds, device="gpu"):
+        found = runs(step_seconds=tuple(one / 1e3 for one in milliseconds), losses=())
+        return replace(found, placement=replace(found.placement, device=device))
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "wrong"),
+    [
+        (TRAINING, True),
+        (FORWARD_ONLY, True),
+        ((180,) * 10 + TRAINING * 2, True),
+        (TRAINING[:4], False),  # may be chance
+        ((180,) * 100 + TRAINING, False),  # a hardly different median
+        ((100,) * 40, False),
+        ((100, 300) * 20, False),
+        ((100, 100, 100, 100, 100, 100, 100, 100, 100, 1000) * 10, False),
+        ((100, 100, 100, 100, 100, 100, 100, 100, 100, 9000) * 10, False),
+        (NOISY, False),
+        ((), False),
+    ],
+)
+def test_step_times_of_gpus(on_gpu, milliseconds, wrong):
+    assert is_mistimed(on_gpu(milliseconds)) is wrong
+    assert is_mistimed(on_gpu(milliseconds, "emulated_gpu")) is wrong
+    assert not is_mistimed(on_gpu(milliseconds, "cpu"))
+
+
+def test_they_are_not_compared(on_gpu):
+    base, new = ([on_gpu(one) for one in ((100,) * 10,) * 5] for _ in range(2))
+    assert compare_records(base, new).entries[0].main.verdict is Verdict.SAME
+    found = compare_records(base, [on_gpu(TRAINING), *new[1:]]).entries[0].main
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert found.judgement.reason == (
+        "1 of 5 runs in NEW has step times that alternate between those of two steps and none, as "
+        "earlier versions of cnnbench mis-timed steps on GPUs; measure again"
+    )

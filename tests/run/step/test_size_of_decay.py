@@ -1,0 +1,76 @@
+"""How much weight decay takes off in thousands of steps, against updates in float64.
+
+A step takes off less than a float32 can hold: what is applied is right on average over steps, if
+gradients vary, and over weights.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import built_runs
+import numpy as np
+import oracle
+import pytest
+from built_runs import MODES
+
+pytestmark = pytest.mark.usefixtures("quick_start")
+
+
+STEPS = 500
+# Defaults of most models.
+RATE, DECAY = 0.005, 4e-5
+# Applied over due; the float32 of a weight and its gradient, summed over all weights.
+TOLERANCE = 0.01
+
+
+def applied_over_due(rate: float, steps: int = STEPS, **flags: Any) -> float:
+    """What decay has taken off the weights of a tower, over what was due; sums over weights."""
+    built = built_runs.build("drift", weight_decay=DECAY, **flags)
+    built.step.set_learning_rate(rate)
+    (weights,) = built.manager.savable_variables().values()
+    generator = np.random.default_rng(0)
+    count = weights.shape.num_elements()
+    first = np.float32(generator.choice([-1, 1], count) * generator.uniform(0.5, 1.5, count))
+    for copy in (*weights.copies, *built.manager.updated("weights").copies):
+        copy.assign(first)
+    rule = oracle.RULES[flags.get("optimizer", "sgd")]
+    with_decay, without = rule(rate, count), rule(rate, count)
+    due = plain = first.astype(np.float64)
+    slopes = np.sin(1.7 * np.arange(count, dtype=np.float32)).astype(np.float64)
+    for scale in generator.uniform(-1.0, 1.0, steps).astype(np.float32):
+        for images, _ in built.inputs._towers:
+            images.assign(np.full(images.shape, scale))
+        built.step().loss.numpy()
+        due = with_decay(due, scale * slopes + DECAY * due)
+        plain = without(plain, scale * slopes)
+    found = weights.copies[0].numpy()
+    built.close()
+    return float(np.sign(first) @ (plain - found) / (np.sign(first) @ (plain - due)))
+
+
+@pytest.mark.parametrize("product", [1e-9, 1e-8, 1e-7, 1e-6, 1e-4, 1e-2])
+def test_any_product_of_rate_and_decay(product: float) -> None:
+    steps = 8 * STEPS if product == 1e-9 else STEPS
+    assert applied_over_due(product / DECAY, steps) == pytest.approx(1.0, abs=TOLERANCE)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_modes(mode: dict[str, str]) -> None:
+    assert applied_over_due(RATE, num_gpus=2, **mode) == pytest.approx(1.0, abs=TOLERANCE)
+
+
+# Staged weights are those of the step before.
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"optimizer": "momentum"},
+        {"optimizer": "rmsprop"},
+        {"optimizer": "adam"},
+        {"gradient_clip": 10.0},
+        {"staged_vars": True},
+    ],
+    ids=lambda flags: " ".join(f"{k}={v}" for k, v in flags.items()),
+)
+def test_updates(flags: dict[str, Any]) -> None:
+    assert applied_over_due(RATE, **flags) == pytest.approx(1.0, abs=TOLERANCE)
