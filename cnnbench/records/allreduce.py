@@ -1,11 +1,8 @@
 """The record of `cnnbench allreduce`, schema 1: raw times are stored, statistics derived.
 
-With S the bytes of all tensors of one device, n the devices and t the time of one
-reduction, as nccl-tests defines them:
-
-* algorithm bandwidth = S / t
-* bus bandwidth = algorithm bandwidth * 2(n-1)/n: each device must send that many times S
-  whatever the algorithm, so it is comparable across numbers of devices.
+Bandwidths are defined as in nccl-tests. With S bytes in all tensors of one device, n devices and t
+seconds per reduction, the algorithm bandwidth is S / t. The bus bandwidth is S / t * 2(n-1)/n: any
+algorithm must send 2(n-1)/n times S per device, so it is comparable across numbers of devices.
 """
 
 from __future__ import annotations
@@ -115,7 +112,7 @@ class Copying:
         """Seconds to copy what an all-reduce must move: n devices x 2(n-1)/n x S bytes.
 
         Args:
-          num_bytes: S, the bytes of all tensors of one device.
+          num_bytes: S, of all tensors of one device.
         """
         return 2 * (devices - 1) * num_bytes / self.rate
 

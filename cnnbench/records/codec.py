@@ -1,13 +1,11 @@
-"""Frozen dataclasses to JSON documents and strictly back.
+"""Conversion of frozen dataclasses to JSON documents and strictly back.
 
-The dataclass is the schema: a field's name is its JSON key (a trailing underscore,
-needed where the key is a Python keyword, is dropped), its annotation is its type.
-JSON has no NaN and no infinities, so a float that is not finite is written as one of
-the strings ``"NaN"``, ``"Infinity"``, ``"-Infinity"``, which ``float()`` of Python and
-most other readers understand, and is read back from them. Whether a field may hold
-such a value is for its dataclass to check. JSON does not bound integers; here those of
-fields have 64 bits, and those within mappings must fit into doubles, so that arithmetic on
-what was read cannot fail. `cnnbench.records.json_schema` makes JSON Schemas of the same classes.
+A field's name is its JSON key (without a trailing underscore, which is needed for Python keywords),
+its annotation is its type. Floats that are not finite are written as the strings ``"NaN"``,
+``"Infinity"`` and ``"-Infinity"``; whether a field may hold one is for its dataclass to check.
+Integers of fields have at most 64 bits and those within mappings must fit into doubles, so that
+arithmetic on values that were read cannot fail. `cnnbench.records.json_schema` makes JSON Schemas
+of the same classes.
 """
 
 from __future__ import annotations
@@ -58,9 +56,9 @@ _COMPUTED: set[object] = set()
 
 
 def computed(function: F) -> F:
-    """Marks a method, or the getter of a property, whose value is encoded behind the fields.
+    """Marks a method or getter whose value is encoded after the fields, with its name as the key.
 
-    Its name is the key. It is not read back.
+    The value is not read back.
     """
     _COMPUTED.add(function)
     return function
@@ -68,28 +66,24 @@ def computed(function: F) -> F:
 
 @functools.cache
 def computed_of(cls: Any) -> Mapping[str, Any]:
-    """The methods and getters of a dataclass whose values are encoded, by name."""
+    """The methods and getters marked by `computed`, by name."""
     members = {name: value for one in reversed(cls.__mro__) for name, value in vars(one).items()}
     getters = {name: getattr(one, "fget", one) for name, one in members.items()}
-    return {name: getter for name, getter in getters.items() if _is_computed(getter)}
-
-
-def _is_computed(member: object) -> bool:
-    return callable(member) and member in _COMPUTED
+    return {
+        name: getter for name, getter in getters.items() if callable(getter) and getter in _COMPUTED
+    }
 
 
 def one_of(choices: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Metadata of a field that holds one of these texts; its dataclass checks that."""
+    """Metadata of a field that holds one of these texts; the dataclass checks it."""
     return {"choices": tuple(choices)}
 
 
 def encode(value: object) -> Json:
-    """Plain JSON value of a dataclass, mapping, sequence, member of an enumeration or scalar.
-
-    NumPy scalars become Python numbers.
+    """JSON value of a dataclass, mapping, sequence, enumeration member, Python or NumPy scalar.
 
     Raises:
-      ValueError: a value that has no JSON form; names its type.
+      ValueError: the value has no JSON form.
     """
     if value is None or isinstance(value, (bool, str)):
         return value
@@ -112,8 +106,7 @@ def encode(value: object) -> Json:
 
 
 def _encoded_fields(value: Any) -> dict[str, Json]:
-    """The JSON values of a dataclass's fields, without those that are left out, and of what is
-    computed."""
+    """JSON values of the fields that are not left out, then of what is computed."""
     pairs = ((field, getattr(value, field.name)) for field in dataclasses.fields(value))
     encoded = {
         json_key(field): encode(item)
@@ -125,13 +118,10 @@ def _encoded_fields(value: Any) -> dict[str, Json]:
 
 
 def decode(cls: type[T], data: object, path: str = "") -> T:
-    """The dataclass ``cls`` from what ``encode`` made of it.
-
-    Unknown keys are ignored, so that documents of later versions can be read.
+    """The dataclass `cls` from the JSON value that `encode` made; ignores unknown keys.
 
     Args:
-      data: JSON value, normally a dict.
-      path: of data in the document, for messages.
+      path: place of `data` in the document, for messages.
 
     Raises:
       ValueError: a missing key or a value of the wrong type; names the key.
@@ -149,10 +139,9 @@ def decode(cls: type[T], data: object, path: str = "") -> T:
 
 
 def to_text(document: Mapping[str, Json], item_lines: Collection[str] = ()) -> str:
-    """A JSON document with one line per top-level key, valid for strict parsers.
+    """A strictly valid JSON document with one line per top-level key.
 
     Args:
-      document: what `encode` returned.
       item_lines: keys of lists that get one line per item.
     """
     lines = []
@@ -167,11 +156,11 @@ def to_text(document: Mapping[str, Json], item_lines: Collection[str] = ()) -> s
 
 
 class Document:
-    """A dataclass that is a JSON document of its own: schema number, kind, fields, computed values.
+    """A dataclass that is a JSON document: schema number, kind, fields, computed values.
 
     Attributes:
-      kind: of the document; a document without the key is a run's.
-      schema: number of the layout that this version writes and reads.
+      kind: a document without this key is a run's.
+      schema: version of the layout that is written and read.
       item_lines: keys of lists that are written with one line per item.
     """
 
@@ -187,7 +176,7 @@ class Document:
         return {"schema": self.schema, **kind, **_encoded_fields(self)}
 
     def to_json(self) -> str:
-        """The JSON document: one line per top-level key, valid for strict parsers."""
+        """The document in JSON, see `to_text`."""
         return to_text(self.to_dict(), self.item_lines)
 
     @classmethod
@@ -195,7 +184,7 @@ class Document:
         """The record in a JSON document.
 
         Raises:
-          ValueError: not JSON, or not a record; see `from_dict`.
+          ValueError: as `from_dict`, or not JSON.
         """
         return cls.from_dict(parse_json(text))
 
@@ -204,8 +193,7 @@ class Document:
         """The record in a document that `to_dict` made.
 
         Raises:
-          ValueError: another kind or schema, a missing key, a wrong type or a value that
-            cannot be; names the key.
+          ValueError: another kind or schema, or an invalid or missing value; names the key.
         """
         if not isinstance(data, dict):
             raise ValueError(f"record: expected an object, got {type(data).__name__}")
@@ -222,14 +210,10 @@ class Document:
 
 
 def started(started_at: str) -> datetime:
-    """The start time in a record, in UTC.
-
-    Args:
-      started_at: as in a record, ISO 8601 with offset.
+    """The start time of a record (ISO 8601 with offset), in UTC.
 
     Raises:
-      ValueError: not ISO 8601, without an offset, or not within the years 1 to 9999 of UTC;
-        names the key.
+      ValueError: not such a time, or not within the years 1 to 9999 of UTC.
     """
     try:
         # Python 3.10 does not know the suffix Z.

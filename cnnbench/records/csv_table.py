@@ -1,8 +1,8 @@
-"""CSV tables with atomic appends by several processes.
+"""CSV tables to which several processes append atomically.
 
-Rows are written with one call under a lock, and the next writer removes a row that a killed
-process left incomplete. To make incomplete rows recognisable, no cell contains a line break and
-the last cell of every row is the schema number.
+Rows are written with one call under a lock. The next writer removes a row that a killed process
+left incomplete; it is recognised because cells have no line breaks and the last cell of a row is
+the schema number.
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ from cnnbench.records.files import resolve_output, sync_folder, write_all
 
 
 class CsvTable:
-    """One kind of table.
-
-    A file of an earlier version, which had some of the columns, is continued with those it has.
+    """A kind of table; files of earlier versions, which lack columns, are continued without these.
 
     Args:
-      columns: the header, always all of it in this order; the last is the schema number.
+      flag: for messages.
+      columns: the header of new files; the last column is the schema number.
     """
 
     def __init__(self, flag: str, columns: Sequence[str], schema: int) -> None:
@@ -36,10 +35,7 @@ class CsvTable:
         self._schema = schema
 
     def prepare(self, path: str) -> tuple[str, ...]:
-        """Checks that rows can be appended later.
-
-        Returns:
-          Columns that the file, begun by an earlier version, does not have.
+        """Checks that rows can be appended later, and returns the columns that the file lacks.
 
         Raises:
           FlagError: the path cannot be written, or it is a table with other columns.
@@ -55,14 +51,14 @@ class CsvTable:
         return ()
 
     def append(self, path: str, rows: Iterable[Mapping[str, object]]) -> None:
-        """Adds rows, all or none, and the header before the first row.
+        """Adds all rows or none, and the header before the first row.
 
         Args:
-          rows: values by column; what is missing or None is an empty cell.
+          rows: values by column; a missing value or None is an empty cell.
 
         Raises:
           FlagError: the path can no longer be written, or has become another table.
-          OSError: such as a full disk; the file is as it was.
+          OSError: such as a full disk; the file is unchanged.
         """
         target = resolve_output(self._flag, path)
         found = [self.cells(row) for row in rows]
@@ -122,7 +118,7 @@ class CsvTable:
         """The columns in a header; accepts a byte order mark and CRLF line ends.
 
         Raises:
-          FlagError: it is of another table: not of some of these columns, in their order.
+          FlagError: the header is not a subsequence of this version's columns.
         """
         text = line.decode("utf-8-sig", "replace").rstrip("\r\n")
         if not line or (not line.endswith(b"\n") and ",".join(self.columns).startswith(text)):
@@ -178,7 +174,7 @@ def _locked(descriptor: int) -> Iterator[None]:
 
 
 def _start_of_last_line(file: io.BufferedReader, size: int) -> int:
-    """Offset of the last line, with or without its end; reads backwards in blocks."""
+    """Offset of the last line, complete or not; reads backwards in blocks."""
     block = 1 << 14
     position = size - 1
     while position > 0:

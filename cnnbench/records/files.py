@@ -1,4 +1,4 @@
-"""Result files: checked before a run, written whole or not at all."""
+"""Result files: checked before a run, written completely or not at all."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def real_path(flag: str, path: str) -> Path:
     """A path with symbolic links resolved, as far as it exists.
 
     Raises:
-      FlagError: the links lead in a circle, the working directory is gone, or it is no path.
+      FlagError: circular links, a removed working directory, or an invalid path.
     """
     try:
         target = Path(os.path.realpath(path))
@@ -34,14 +34,14 @@ def real_path(flag: str, path: str) -> Path:
 def resolve_output(flag: str, path: str, suffixes: Sequence[str] = ()) -> Path:
     """The file that a result will be written to, with symbolic links resolved.
 
-    Proves that a new file can be created beside it and that an existing one can be
-    written; leaves no trace.
+    Checks, without a trace, that a new file can be created beside it and that an existing one can
+    be written.
 
     Args:
-      suffixes: which it may have, in lower case; any if empty.
+      suffixes: allowed ones, in lower case; any if empty.
 
     Raises:
-      FlagError: the path cannot become a regular file; says why.
+      FlagError: the path cannot become a regular file.
     """
     if suffixes and Path(path).suffix.lower() not in suffixes:
         raise FlagError(flag, path, f"must end in {', '.join(suffixes[:-1])} or {suffixes[-1]}")
@@ -65,10 +65,10 @@ def resolve_output(flag: str, path: str, suffixes: Sequence[str] = ()) -> Path:
 
 
 def prove_folder(flag: str, path: str) -> None:
-    """Makes a folder, and checks that files can be made in it.
+    """Makes a folder and checks that files can be created in it.
 
     Raises:
-      FlagError: nothing can be written there; says why.
+      FlagError: nothing can be written there.
     """
     try:
         os.makedirs(path, exist_ok=True)
@@ -80,15 +80,15 @@ def prove_folder(flag: str, path: str) -> None:
 
 
 SAVED_MODEL = "saved_model.pb"
-"""The file by which a folder is a SavedModel."""
+"""The file that marks a folder as a SavedModel."""
 
 
 def resolve_folder(flag: str, path: str, marker: str) -> Path:
-    """The folder that a result will be or replace, with symbolic links resolved.
+    """The folder that a result will create or replace, with symbolic links resolved.
 
     Args:
-      path: as given; folders above it are made.
-      marker: name of a file that every result of this kind has.
+      path: parent folders are created.
+      marker: name of a file that every result of this kind contains.
 
     Raises:
       FlagError: something else is there, or nothing can be written beside it.
@@ -109,14 +109,12 @@ def resolve_folder(flag: str, path: str, marker: str) -> Path:
 
 
 def write_whole(target: Path, data: bytes) -> None:
-    """Replaces a file's content atomically.
+    """Replaces a file's content atomically and durably, and keeps the file's permissions.
 
-    Survives a kill at any moment and, once it has returned, a power cut. Keeps the
-    permissions of the file it replaces. What a writer that was killed has left in the folder is
-    removed.
+    Also removes temporary files that killed writers left in the folder.
 
     Args:
-      target: the file, symbolic links followed.
+      target: with symbolic links resolved.
 
     Raises:
       OSError: nothing was changed.
@@ -160,10 +158,7 @@ def write_bytes(flag: str, path: str, content: bytes) -> None:
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Writes all bytes; one system call unless the system takes fewer.
-
-    Args:
-      data: to write at its position.
+    """Writes all bytes at the current position, with one system call where possible.
 
     Raises:
       OSError: such as a full disk; part of the data may have been written.
@@ -195,7 +190,7 @@ def _locked(path: Path) -> int:
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Removes temporary files whose writers are dead: the kernel has released their locks."""
+    """Removes temporary files whose writers are dead and so hold no lock."""
     for path in folder.glob(".cnnbench-*.tmp"):
         with contextlib.suppress(OSError):
             with path.open("rb") as file:
@@ -204,7 +199,7 @@ def remove_abandoned(folder: Path) -> None:
 
 
 def _prove(path: Path) -> None:
-    """Checks that a file can be made and written, and removes it."""
+    """Checks that a file can be created and written, and removes it."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         os.write(descriptor, b"\n")

@@ -1,10 +1,8 @@
 """JSON Schemas (draft 2020-12) of the dataclasses that `cnnbench.records.codec` writes.
 
-Types, names of keys, keys that may be missing and descriptions all come from the dataclasses, so
-that a schema cannot differ from what is written. An object has no keys but those of its class,
-unless that has `more_keys`; mappings, such as the facts of an environment, are open. Checks of a
-class beyond its types, such as "as many losses as steps", are made by reading a document and are
-no part of its schema.
+Types, keys, optional keys and descriptions all come from the dataclasses. An object has no other
+keys than its class, unless that has `more_keys`; mappings, such as the facts of an environment, are
+open. Conditions beyond types, such as "as many losses as steps", are checked only by reading.
 """
 
 from __future__ import annotations
@@ -37,10 +35,9 @@ _ENTRY = re.compile(r"  (\w[\w, ]*): (.*)")
 
 
 def schema_of(cls: type[Any], title: str) -> dict[str, Json]:
-    """The schema of a document.
+    """The schema of the document that `encode` makes of a dataclass.
 
     Args:
-      cls: a dataclass, of which `encode` makes the document.
       title: a few words on what the document is.
     """
     definitions: dict[str, Json] = {}
@@ -82,15 +79,14 @@ def _object(cls: Any, definitions: dict[str, Json]) -> dict[str, Json]:
 def _form(
     hint: Any, definitions: dict[str, Json], metadata: Mapping[str, Any] | None = None
 ) -> dict[str, Json]:
-    """The schema of a type.
+    """The schema of a type that `encode` can write.
 
     Args:
-      hint: an annotation that `encode` can write.
-      metadata: of the field: "choices" and "format" of its texts, "form", the dataclass that a
+      metadata: of the field: "choices" and "format" of its texts; "form", the dataclass that a
         mapping is written from.
 
     Raises:
-      TypeError: no such type is written.
+      TypeError: the type is never written.
     """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
@@ -127,7 +123,7 @@ def _summary(cls: Any) -> str:
 
 
 def _descriptions(cls: Any) -> dict[str, str]:
-    """What docstrings say of the attributes of a dataclass and of those it extends, by name."""
+    """Descriptions of attributes from the docstrings of a dataclass and its bases, by name."""
     found: dict[str, str] = {}
     for one in reversed(cls.__mro__):
         lines = inspect.cleandoc(one.__doc__ or "").partition("Attributes:\n")[2].splitlines()

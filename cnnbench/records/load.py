@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cnnbench.records.allreduce import AllReduceRecord
 
 Study: TypeAlias = Roofline | StepProfile | StrategiesDocument | TuneDocument
-"""What a command found out about one or more processes, beside their records."""
+"""Results of a command on one or more processes, apart from their records."""
 
 _ALLREDUCE = "allreduce"
 _STUDIES: Mapping[str, type[Study]] = {
@@ -68,9 +68,6 @@ class Loaded:
     """Records in natural order of the paths.
 
     Attributes:
-      records: of runs.
-      skipped: files without a record.
-      allreduces: measurements of reductions.
       studies: other documents that reports have sections for.
     """
 
@@ -93,12 +90,12 @@ class Loaded:
 def load_records(paths: Iterable[str | os.PathLike[str]], *, hidden: bool = True) -> Loaded:
     """Reads the records of files, of folders with all below them, and of patterns.
 
-    A record that is found twice counts once: a second copy is no second run.
+    A record that is found twice is returned once.
 
     Args:
-      paths: files; folders, in which every ``*.json`` is taken, links to folders followed;
-        patterns with ``*``, ``?``, ``[...]`` and ``**``.
-      hidden: whether names below a folder that begin with a dot are read too.
+      paths: files; folders, of which every ``*.json`` is read, links followed; patterns with ``*``,
+        ``?``, ``[...]`` and ``**``.
+      hidden: whether to read names in a folder that begin with a dot.
 
     Raises:
       PathError: a path does not exist, or a pattern matches nothing.
@@ -146,7 +143,7 @@ def load_run(path: str) -> RunRecord:
 
 
 def _files(paths: Iterable[str | os.PathLike[str]], hidden: bool) -> Iterator[str | SkippedFile]:
-    """Every file once, in order of their names within each path."""
+    """Every file once, in order of the names within each path."""
     seen: set[str] = set()
     for path in paths:
         for file in _expand(os.fspath(path), hidden):
@@ -174,16 +171,10 @@ def _expand(path: str, hidden: bool) -> list[str | SkippedFile]:
 
 
 def _json_files(folder: str, hidden: bool = True) -> tuple[list[str], list[SkippedFile]]:
-    """The files of a folder and all below it that may hold a record, in order of their names.
+    """The ``*.json`` files below a folder, in order of their names, and the unreadable folders.
 
-    Links to folders are followed, and each folder is read once. Pipes and devices, which
-    could block, are skipped; dangling links are returned.
-
-    Args:
-      hidden: whether names that begin with a dot are included.
-
-    Returns:
-      The files ``*.json``, and the folders that cannot be read.
+    Follows links to folders and reads each folder once. Skips pipes and devices, which could block,
+    and returns dangling links.
     """
     skipped: list[SkippedFile] = []
     files: list[str] = []
@@ -233,11 +224,11 @@ def record_of(document: object) -> RunRecord | AllReduceRecord:
     """The record in a JSON value.
 
     Raises:
-      ValueError: it is none of either kind; names the key.
+      ValueError: it is not a record of a run or of reductions; names the key.
     """
     if not isinstance(document, dict) or document.get("kind") != _ALLREDUCE:
         return RunRecord.from_dict(document)
-    # Most folders have none, and its module brings the flags of the command along.
+    # Most folders have none, and its imports take as long as all others of this module.
     from cnnbench.records.allreduce import AllReduceRecord
 
     return AllReduceRecord.from_dict(document)

@@ -1,4 +1,4 @@
-"""Measurements of a run, collected for its record."""
+"""Collects the measurements of a run for its record."""
 
 from __future__ import annotations
 
@@ -50,23 +50,17 @@ def _doubles() -> _Doubles:
 
 @dataclass(kw_only=True)
 class Measurements:
-    """Collects the measurements of a run; a step costs three appends to arrays of doubles.
+    """The measurements of a run so far; a step costs three appends to arrays of doubles.
 
-    The driver sets the attributes as it learns them. Whatever is unset when the run
-    ends is unknown in the record.
+    The driver sets the attributes as it learns them; None is unknown.
 
     Attributes:
-      command: argv.
-      config: every parameter, resolved; values must have a JSON form.
-      explicit_flags: names of the parameters that were given.
-      run_id, started_at: unique; the time of creation.
+      config: every parameter, resolved.
       model, placement, batch, warmup_status, conditions, input_stages, skipped_records, target:
         see `RunRecord`.
-      environment: facts, see `cnnbench.machine.facts`.
-      subject: the repository of what is measured; labels of the configuration come first.
-      import_seconds, build_seconds, first_step_seconds: start-up times.
-      measured: figures besides steps; see `note`. Without its loop_images the images of all timed
-        steps are counted.
+      environment: see `cnnbench.machine.facts`.
+      subject: the repository of what is measured; labels of the configuration take precedence.
+      measured: see `note`; loop_images defaults to the images of all timed steps.
       task_addresses: host:port of every process of a job, by task; empty for one process.
       worker_tasks: those with towers.
       messages_per_step, bytes_per_step: see `Cluster`.
@@ -119,13 +113,13 @@ class Measurements:
         self.config = {name: encode(value) for name, value in self.config.items()}
 
     def share(self) -> None:
-        """Shares steps and what is published with a process that is forked after this."""
+        """Keeps steps, and what is published, in memory shared with a process forked later."""
         for name in _STEPS:
             setattr(self, name, SharedDoubles())
         self._published = SharedValue()
 
     def publish(self) -> None:
-        """Lets the process that has forked this one know all besides steps; outside of steps."""
+        """Passes everything but steps to the forking process; not called during steps."""
         if self._published is not None:
             kept = {*_STEPS, "_published"}
             self._published.set({n: value for n, value in vars(self).items() if n not in kept})
@@ -161,7 +155,7 @@ class Measurements:
     def add_warmup_step(
         self, seconds: float, loss: float | None = None, *, skipped: bool = False
     ) -> None:
-        """One step before the timed loop; see `add_step`."""
+        """Adds a step before the timed loop; see `add_step`."""
         _append(self._warmup_times, self._warmup_losses, seconds, loss)
         if skipped:
             self._warmup_skipped.append(len(self._warmup_times))
@@ -174,14 +168,13 @@ class Measurements:
         skipped: bool = False,
         cpu_seconds: float | None = None,
     ) -> None:
-        """One timed step.
+        """Adds a timed step.
 
         Args:
-          seconds: its wall time.
-          loss: its loss, NaN and infinities included; None, for every step of the
-            run, where no loss is computed.
-          skipped: whether it made no update, because of its gradients.
-          cpu_seconds: CPU time of this process in it; None, for every step, where unknown.
+          seconds: wall time.
+          loss: may be NaN or infinite; None, for every step of the run, where none is computed.
+          skipped: whether it made no update because its gradients were not finite.
+          cpu_seconds: CPU time of this process; None, for every step, where unknown.
         """
         if cpu_seconds is not None:
             self._cpu_times.append(cpu_seconds)
@@ -197,19 +190,19 @@ class Measurements:
         """Sets attributes of `measured`.
 
         Raises:
-          ValueError: an amount that cannot be, such as a negative time.
+          ValueError: an impossible amount, such as a negative time.
         """
         self.measured = replace(self.measured, **figures)
 
     def add_latency(self, seconds: float) -> None:
-        """One batch of a forward-only run by itself, beside the timed steps; see `RunRecord`."""
+        """Adds a batch that a forward-only run launched alone; see `RunRecord`."""
         self._latencies.append(seconds)
 
     def add_update(self, worker: str, staleness: int) -> None:
-        """Notes the worker of the timed step just added, for asynchronous workers.
+        """Adds the worker of the last timed step, for asynchronous workers.
 
         Args:
-          staleness: updates by others between what it read and what it wrote.
+          staleness: updates by others between its read and its write.
         """
         self._updates.append((worker, staleness))
 
@@ -217,7 +210,7 @@ class Measurements:
         """Notes that the next timed step begins a turn.
 
         Args:
-          waited, cpu: seconds of wall time and of CPU time since the turn before.
+          waited, cpu: wall and CPU seconds since the previous turn.
         """
         past = self.turns
         self.turns = TurnTaking(
@@ -232,7 +225,7 @@ class Measurements:
         self.lost_workers.append(worker)
 
     def add_evaluation(self, evaluation: Evaluation) -> None:
-        """One evaluation, in order of time."""
+        """Adds an evaluation and publishes it."""
         self._evaluations.append(evaluation)
         self.publish()
 
@@ -241,11 +234,10 @@ class Measurements:
 
         Args:
           status: "ok", "failed" or "interrupted".
-          error: what ended a failed run; None otherwise.
+          error: what ended a failed run.
 
         Raises:
-          ValueError: status and error contradict each other, or a measurement cannot
-            be (a step without duration).
+          ValueError: status and error contradict each other, or a measurement is impossible.
         """
         warmup_times, warmup_losses = _together(self._warmup_times, self._warmup_losses)
         times, losses = _together(self._times, self._losses)
@@ -253,7 +245,11 @@ class Measurements:
             run_id=self.run_id,
             started_at=self.started_at,
             status=status,
-            error=None if error is None else _error_info(error),
+            error=(
+                None
+                if error is None
+                else ErrorInfo(type=type(error).__name__, message=text_of(error))
+            ),
             command=tuple(self.command),
             config=dict(self.config),
             explicit_flags=tuple(self.explicit_flags),
@@ -341,7 +337,3 @@ def _together(times: _Doubles, losses: _Doubles) -> tuple[tuple[float, ...], tup
     A Ctrl-C between the two appends of a step leaves a time without its loss.
     """
     return tuple(times[: len(losses)] if losses else times), tuple(losses)
-
-
-def _error_info(error: BaseException) -> ErrorInfo:
-    return ErrorInfo(type=type(error).__name__, message=text_of(error))

@@ -1,6 +1,6 @@
-"""Output files of all commands, checked before the work begins.
+"""Checks the output files of all commands before the work begins.
 
-A file that is there is replaced only by one of its kind, which its content tells.
+An existing file is replaced only if its content shows that it is of the same kind.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cnnbench.records.codec import IMPLIED_KIND
 from cnnbench.records.files import real_path, resolve_output
 
 _GZIP = b"\x1f\x8b"
-_ENDS = 1 << 16  # bytes at the start and at the end that tell the kind of a file
+_ENDS = 1 << 16  # bytes read at the start and at the end of a file
 
 
 class Output(NamedTuple):
@@ -25,10 +25,10 @@ class Output(NamedTuple):
 
     Attributes:
       flag: without dashes.
-      path: as given; None or "" if the flag was not given.
-      kind: key of `KINDS`; "" for that of the path's suffix.
-      suffixes: which the path may have, in lower case; any if empty.
-      appended: whether it is added to, and so never replaced.
+      path: None or "" if the flag was not given.
+      kind: key of `KINDS`; "" to infer it from the suffix.
+      suffixes: allowed ones, in lower case; any if empty.
+      appended: whether the file is extended, not replaced.
     """
 
     flag: str
@@ -39,14 +39,14 @@ class Output(NamedTuple):
 
 
 def check_outputs(outputs: Iterable[Output], inputs: Iterable[str | None] = ()) -> None:
-    """Checks that every file can be written, and that none replaces something else.
+    """Checks that every file can be written and that none replaces something else.
 
     Args:
-      inputs: files, folders and patterns that it reads; None and "" are passed over.
+      inputs: files, folders and patterns that the command reads; None and "" are ignored.
 
     Raises:
-      FlagError: a path cannot become a regular file, names an input or another output, or is that
-        of a file of another kind.
+      FlagError: a path cannot become a regular file, names an input or another output, or holds a
+        file of another kind.
     """
     read = [path for path in inputs if path]
     for flag, path, kind, suffixes, appended in (wanted := [one for one in outputs if one.path]):
@@ -60,13 +60,10 @@ def check_outputs(outputs: Iterable[Output], inputs: Iterable[str | None] = ()) 
 
 
 def refuse_shared(files: Iterable[tuple[str, str]]) -> None:
-    """Refuses one file for two flags.
+    """Raises a FlagError if two flags name one file.
 
     Args:
-      files: names of flags and paths; one flag may have several.
-
-    Raises:
-      FlagError: names both.
+      files: names of flags and paths; a flag may have several.
     """
     seen: list[tuple[str, str]] = []
     for flag, path in files:
@@ -78,7 +75,7 @@ def refuse_shared(files: Iterable[tuple[str, str]]) -> None:
 
 
 def are_one(path: str, other: str) -> bool:
-    """Whether two paths lead to one file, through links too."""
+    """Whether two paths name the same file, also through links."""
     try:
         return os.path.samefile(path, other)
     except (OSError, ValueError):
@@ -90,11 +87,10 @@ def are_one(path: str, other: str) -> bool:
 
 
 def is_replaceable(target: Path, is_ours: Callable[[bytes], bool]) -> bool:
-    """Whether a file may be replaced: it is absent, empty, or a result of cnnbench.
+    """Whether a file is absent, empty, or a result of cnnbench by its first and last bytes.
 
     Args:
-      target: the file, of which both ends are read.
-      is_ours: of `KINDS`.
+      is_ours: a value of `KINDS`.
     """
     try:
         if not target.exists():
@@ -165,5 +161,5 @@ KINDS: dict[str, Callable[[bytes], bool]] = {
     "graph": _begins(rb"\n[\x80-\xff]{0,4}[\x00-\x7f]\n[\x00-\x7f]"),
     "graph as text": _begins(rb"node \{"),
 }
-"""Whether content is that of a file that cnnbench writes, by format or suffix, and where commands
-write different things in one format, by both."""
+"""Checks whether content was written by cnnbench, by format or suffix, or by "format of command"
+where commands write different content in one format."""

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 AMOUNTS = (1e-40, 1e40)
-"""Smallest and largest time, size or rate: statistics of such values, with squares of ratios of
-two of them, are finite and not zero."""
+"""Smallest and largest accepted time, size or rate. Statistics of values in this range, including
+squared ratios of two of them, neither overflow nor underflow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,12 +46,7 @@ EMULATED_GPU = "emulated_gpu"
 
 
 def recorded_device(kind: str, facts: Mapping[str, Any]) -> str:
-    """Kind of device as records have it: "cpu", "gpu" or "emulated_gpu".
-
-    Args:
-      kind: "cpu" or "gpu".
-      facts: of the environment.
-    """
+    """Kind of device as in records, from "cpu" or "gpu" and the facts of the environment."""
     return EMULATED_GPU if kind == "gpu" and facts.get("emulated_gpus") else kind
 
 
@@ -154,7 +149,7 @@ class Evaluation:
         object.__setattr__(self, "metrics", numbers)
 
     def value_of(self, metric: str) -> float | None:
-        """Value of "loss", "top_1", "top_5" or one of `metrics`; None if it is unknown."""
+        """Value of "loss", "top_1", "top_5" or one of `metrics`; None if unknown."""
         own = {"loss": self.loss, "top_1": self.top_1, "top_5": self.top_5}
         return own[metric] if metric in own else self.metrics.get(metric)
 
@@ -292,11 +287,7 @@ class Conditions:
 
 
 def check_amounts(section: str, of: DataclassInstance) -> None:
-    """Refuses numbers in the fields of a section that are neither 0 nor within `AMOUNTS`.
-
-    Raises:
-      ValueError: names the key.
-    """
+    """Raises a ValueError for a number of a section that is neither 0 nor within `AMOUNTS`."""
     for one in fields(of):
         value = getattr(of, one.name)
         if isinstance(value, (int, float)) and value != 0:
@@ -304,17 +295,13 @@ def check_amounts(section: str, of: DataclassInstance) -> None:
 
 
 def check_amount(name: str, value: float) -> None:
-    """Refuses a number that is no positive one within `AMOUNTS`.
-
-    Raises:
-      ValueError: names the key.
-    """
+    """Raises a ValueError for a number that is not within `AMOUNTS`."""
     if not is_amount(value):
         raise ValueError(f"{name}: {value} is not an amount")
 
 
 def is_amount(value: float) -> bool:
-    """Whether a positive number is within `AMOUNTS`."""
+    """Whether a number is within `AMOUNTS`."""
     return AMOUNTS[0] <= value <= AMOUNTS[1]
 
 
@@ -327,9 +314,6 @@ class TurnTaking:
       starts: numbers, from 1, of the timed steps that began a turn.
       waited_seconds: wall time between turns; in no step's time, nor in that of the timed loop.
       waited_cpu_seconds: CPU time of this process meanwhile.
-
-    Raises:
-      ValueError: what is no amount, or no number of a step; names the key.
     """
 
     turn_seconds: float

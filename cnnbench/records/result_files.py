@@ -1,4 +1,4 @@
-"""--result_json and --result_csv: checked before the work, written after it."""
+"""The files of --result_json and --result_csv: checked before the work, written after it."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class ResultFiles:
     """The files that one process writes.
 
     Args:
-      json_path: --result_json, a document of the whole process; None without it.
-      csv_path: --result_csv, a table to append to; None without it.
+      json_path: of a document of the whole process; None without it.
+      csv_path: of a table to append to; None without it.
     """
 
     def __init__(
@@ -50,17 +50,17 @@ class ResultFiles:
     def prepare(
         self, others: Iterable[Output] = (), inputs: Iterable[str | None] = ()
     ) -> str | None:
-        """Checks that every file can be written, and leaves no trace.
+        """Checks, without a trace, that every file can be written.
 
         Args:
-          others: files that the command writes besides.
+          others: other files that the command writes.
           inputs: files that it reads, see `check_outputs`.
 
         Returns:
-          A notice that a table lacks columns; None if none does.
+          A notice if a table lacks columns.
 
         Raises:
-          FlagError: names the flag of a path that cannot be written.
+          FlagError: a path cannot be written.
         """
         document = Output(_JSON, self._json, self._kind)
         check_outputs((document, *others, Output(_CSV, self._csv, appended=True)), inputs)
@@ -73,7 +73,7 @@ class ResultFiles:
         return notice
 
     def holds(self, run_id: str) -> str | None:
-        """The document of --result_json if it is of this run, else None."""
+        """The document of --result_json if it is of this run."""
         try:
             text = resolve_output(_JSON, self._json).read_text("ascii") if self._json else "{}"
             document = parse_json(text)
@@ -83,11 +83,10 @@ class ResultFiles:
         return text if ours else None
 
     def write(self, record: Record, rows: Callable[[], Iterable[Mapping[str, object]]]) -> None:
-        """Writes the document anew and appends rows; each also if the other fails.
+        """Writes the document anew and appends rows; does each even if the other fails.
 
         Args:
-          record: the document of --result_json.
-          rows: makes the rows of --result_csv, values by column; called if they are wanted.
+          rows: makes the rows of --result_csv, values by column; called only if they are wanted.
 
         Raises:
           BenchmarkError: names the files that could not be written.
@@ -108,7 +107,7 @@ class ResultFiles:
 
 
 def write_json(path: str, record: Record) -> None:
-    """Writes the document of --result_json; replaces a file that exists.
+    """Writes or replaces the document of --result_json.
 
     Raises:
       FlagError: the path can no longer be written.

@@ -30,11 +30,11 @@ class Machine:
 
     @property
     def ridge(self) -> float:
-        """FLOPs per byte at which both rates bound alike."""
+        """FLOPs per byte at which both bounds are equal."""
         return self.flops_per_sec / self.bytes_per_sec
 
     def seconds(self, flops: float, moved: float) -> float:
-        """The least time for that many FLOPs and bytes."""
+        """The least time for this number of FLOPs and bytes."""
         return max(flops / self.flops_per_sec, moved / self.bytes_per_sec)
 
 
@@ -98,9 +98,6 @@ class Roofline(Document):
       step_seconds: of the profiled steps whose operations these are, their mean.
       unprofiled_step_seconds: of steps without a profiler, chosen alike.
       run: the record of the process; its timed steps are those without a profiler.
-
-    Raises:
-      ValueError: values that cannot be; names the key.
     """
 
     kind: ClassVar[str] = "roofline"

@@ -1,12 +1,8 @@
-"""The record of one run, schema 1: raw measurements in, statistics derived.
+"""The record of one run, schema 1.
 
-A `RunRecord` is immutable and holds what was measured; `summary()` computes the
-statistics from it each time. Its JSON form contains that summary for readers; it is not
-read back. The driver fills a `cnnbench.records.measurements.Measurements` while
-it runs and turns it into a record at the end, however the run ended.
-
-Losses may be NaN or infinite; JSON has no such numbers, hence the strings "NaN",
-"Infinity" and "-Infinity" in their place (see `cnnbench.records.codec`).
+A `RunRecord` is immutable and holds raw measurements; `summary()` computes statistics from them.
+Its JSON form contains that summary for readers, which is not read back. The driver collects the
+measurements in a `cnnbench.records.measurements.Measurements`.
 """
 
 from __future__ import annotations
@@ -142,9 +138,6 @@ class RunRecord(Document):
       turns: None, and the key is missing, unless other processes stepped in turn with it.
       measured: everything else that was measured. Missing in the first documents of
         schema 1, which are read as "all unknown".
-
-    Raises:
-      ValueError: values that contradict each other or cannot be; names the key.
     """
 
     kind: ClassVar[str] = "run"
@@ -296,7 +289,7 @@ class RunRecord(Document):
 
 
 def share_of_peak(achieved: float | None, peak: float | None) -> float | None:
-    """MFU; None where it is unknown, or above 1, so that the peak must be wrong."""
+    """MFU; None where it is unknown, or above 1, which shows that the peak is wrong."""
     share = _ratio(achieved, peak)
     return None if share is None or share > 1 else share
 
@@ -311,15 +304,7 @@ def _sum(*parts: float | None) -> float | None:
 
 
 def check_status(status: str, error: ErrorInfo | None) -> None:
-    """Checks the outcome of a process.
-
-    Args:
-      status: one of `STATUSES`.
-      error: why it failed; there exactly if it did.
-
-    Raises:
-      ValueError: another status, or one that contradicts the error; names the key.
-    """
+    """Raises a ValueError for an unknown status, or one that contradicts the error."""
     if status not in STATUSES:
         raise ValueError(f"status: {status!r} is none of {', '.join(STATUSES)}")
     if (status == "failed") != (error is not None):

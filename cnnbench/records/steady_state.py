@@ -1,4 +1,4 @@
-"""The steady state of a run: its warm-up and its timed steps as one series."""
+"""The steady state of a run, from its warm-up and its timed steps as one series."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ class RunSteadyState:
     """The steady state of a run.
 
     Attributes:
-      series: see `SteadyState`; indices count from the first warm-up step.
-      warmup_steps, timed_steps: lengths of the two parts.
+      series: indices count from the first warm-up step.
     """
 
     series: SteadyState
@@ -23,13 +22,13 @@ class RunSteadyState:
 
     @property
     def unsteady_timed_steps(self) -> int | None:
-        """Timed steps before the steady state; None if it is unknown or not reached."""
+        """Timed steps before the steady state; None if it was not reached."""
         if self.series.start is None:
             return None
         return max(0, self.series.start - self.warmup_steps)
 
 
 def run_steady_state(record: RunRecord) -> RunSteadyState:
-    """The steady state computed from the step times of a record; it is not stored there."""
+    """The steady state computed from the step times of a record."""
     warmup, timed = record.warmup_step_seconds, record.step_seconds
     return RunSteadyState(steady_state(warmup + timed), len(warmup), len(timed))

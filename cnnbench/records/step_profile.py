@@ -1,9 +1,9 @@
-"""The profile of a process's steps: the time of each by layer, kind and direction.
+"""The profile of a process's steps: the time of each step by layer, kind and direction.
 
 ``cnnbench run --profile_json=FILE`` writes it; `cnnbench.judge.explain` compares those of two
-sides. Every moment of a profiled step belongs to one row: to the operations that run, each with an
-equal part of it (collectives and copies between devices only where no other runs), or, while none
-runs, to one of the parts below.
+sides. Every moment of a profiled step is counted once: divided equally among the operations that
+run (collectives and copies between devices count only where nothing else runs) or, while none
+runs, for one of the parts below.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from cnnbench.records.parts import is_amount
 from cnnbench.records.run import RunRecord
 
 FORWARD, TO_INPUT, TO_KERNEL, OUTSIDE = "forward", "input gradient", "kernel gradient", "step"
-"""Directions of operations; the last one is of what belongs to no tower."""
+"""Directions of operations; the last is for operations outside of towers."""
 
 INPUT, HOST = "input", "host"
-"""Directions of what is no operation of the step: waiting for input, and for the program."""
+"""Directions of time outside of operations: waiting for input, and for the program."""
 
 REST = "reduction and updates"
-"""The layer of what belongs to no tower."""
+"""The layer of operations outside of towers."""
 
 REDUCTION, UPDATE, COPIES = "reduction", "update", "copies between devices"
 """Kinds in that layer."""
 
 
 class Part(NamedTuple):
-    """What times are added up by.
+    """The key by which times are added up.
 
     Attributes:
-      layer: canonical name; of operations outside of any layer, their kind.
+      layer: canonical name; for operations outside of any layer, their kind.
       kind: of operations, such as "convolution 3x3".
       direction: see `FORWARD` and `INPUT`.
     """
@@ -45,16 +45,16 @@ class Part(NamedTuple):
 
 
 INPUT_OPERATIONS = Part("input pipeline", "operations", INPUT)
-"""Operations of the input pipeline, while none of the step ran."""
+"""Operations of the input pipeline while no operation of the step ran."""
 
 INPUT_WAIT = Part("input pipeline", "wait", INPUT)
-"""Time in which the program waited for a batch before the step."""
+"""Waiting for a batch before the step."""
 
 GAPS = Part("between operations", "no operation", HOST)
-"""Time between the step's first and last operation in which none ran."""
+"""Time without operations between the first and the last one of the step."""
 
 PROGRAM = Part("outside the graph", "program", HOST)
-"""The rest of a step's time, before its first operation and after its last."""
+"""Time of a step before its first operation and after its last."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,9 +161,6 @@ class StepProfile(Document):
 
       timeline: of the last profiled step, by the start; without spans that are too short to be
         seen. None, and the key is missing, in documents of earlier versions.
-
-    Raises:
-      ValueError: values that contradict each other; names the key.
     """
 
     kind: ClassVar[str] = "step_profile"

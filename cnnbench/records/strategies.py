@@ -20,7 +20,7 @@ UNKNOWN = ""
 WEIGHTS = (REFERENCE, EQUAL, DIFFERENT, APART, UNKNOWN)
 
 _ANY_NUMBER = ("overhead", "weight_distance")
-"""Values that may be negative, infinite or no number."""
+"""Values that may be negative, infinite or NaN."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,9 +112,6 @@ class StrategiesDocument(Document):
       subject: what was measured; None, and the key is missing, where nothing names it.
       incomplete: how the command ended early, and how far it came; None, and the key is missing, if
         it did not.
-
-    Raises:
-      ValueError: values that cannot be; names the key.
     """
 
     kind: ClassVar[str] = "strategies"
@@ -144,7 +141,7 @@ class StrategiesDocument(Document):
 
 
 def weight_remarks(rows: Sequence[StrategyRow], tolerance: float) -> list[tuple[str, bool]]:
-    """What the comparison of weights gave, a line each, with whether it is as it should be.
+    """Result of the comparison of weights, a line each, with whether it is as expected.
 
     Args:
       tolerance: largest distance of weights that are called equal.

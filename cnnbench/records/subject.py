@@ -9,8 +9,6 @@ from typing import Any
 from cnnbench.base.text.labels import labels_of
 from cnnbench.records.codec import encode
 
-_SIDE = "side"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
@@ -22,9 +20,6 @@ class Subject:
       dirty: whether tracked files differed from it; None if unknown.
       side: of an experiment of `cnnbench ab`, "a" or "b"; None elsewhere.
       labels: of --result_label.
-
-    Raises:
-      ValueError: a label that is no text; names the key.
     """
 
     repository: str | None = None
@@ -39,10 +34,10 @@ class Subject:
                 raise ValueError(f"subject.labels.{name}: expected a string, got {value!r}")
 
     def labelled(self, labels: Mapping[str, str]) -> Subject | None:
-        """The subject as the user's labels name it; None if nothing is known about it.
+        """The subject with the user's labels applied; None if nothing is known about it.
 
-        The labels `commit` and `repository` take precedence. Another commit than the one found is
-        of code elsewhere, of which nothing else is known.
+        The labels `commit` and `repository` take precedence. Where `commit` differs from the found
+        revision, the code was elsewhere and the found repository and state do not apply.
         """
         commit, repository = labels.get("commit"), labels.get("repository")
         revision, dirty = self.revision, self.dirty
@@ -62,25 +57,23 @@ class Subject:
 def subject_of(
     subject: Subject | None, config: Mapping[str, Any], ab: Mapping[str, Any] | None = None
 ) -> Subject:
-    """The subject of a record; for earlier versions' records, from other fields.
+    """The subject of a record, from other fields in records of earlier versions.
 
     Args:
-      subject: its section; None if it has none.
-      ab: the place in an experiment; None elsewhere.
+      subject: the record's section, None if missing.
+      ab: the place in an experiment, None elsewhere.
     """
     if subject is not None:
         return subject
-    side = (ab or {}).get(_SIDE)
+    side = (ab or {}).get("side")
     found = Subject(side=side if isinstance(side, str) else None)
     return found.labelled(labels_of(config)) or Subject()
 
 
 def with_subject(document: Mapping[str, Any], found: Subject) -> dict[str, Any]:
-    """The document of a record with its subject added, as far as known.
+    """A record's JSON document with its subject added, as far as it is known.
 
-    Args:
-      document: of a run or of all-reduces, as JSON values; its labels name the subject first.
-      found: by the command that started the process.
+    Labels in the document's configuration take precedence over `found`.
     """
     named = found.labelled(labels_of(document["config"]))
     rest = {key: value for key, value in document.items() if key != "subject"}

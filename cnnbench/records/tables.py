@@ -1,7 +1,7 @@
 """The tables of --result_csv: one row per run, and one row per reduction.
 
-Columns never change their order. Each is declared once, with the place of its value: a dotted
-path of attributes and keys, which is an empty cell where a part of it is None or missing.
+Columns never change their order. Each is declared with the source of its value, a dotted path of
+attributes and keys; the cell is empty where a part of it is None or missing.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _RUN = {
     **_at("record.conditions.during", "other_cpus"),
 }
 
-# Whether earlier records, and tables, lack a field.
+# Fields of Packing, with whether they were added later.
 _PACKING = {one.name: one.metadata.get("optional", False) for one in fields(Packing)}
 
 _ALLREDUCE = {

@@ -11,8 +11,8 @@ from cnnbench.records.parts import check_amount
 
 FASTER, SAME, SLOWER, OPEN, NONE = "faster", "same", "slower", "open", "none"
 VERDICTS = (FASTER, SAME, SLOWER, OPEN, NONE)
-"""On the leader: three of `ab`; anything else of it, or no time for any candidate; no candidate
-seemed faster."""
+"""Verdicts on the leader: three of `ab`; "open" if inconclusive or without a measured candidate;
+"none" if no candidate was faster in the races."""
 
 AS_GIVEN = "as given"
 """Name of the candidate that adds no flag."""
@@ -98,9 +98,6 @@ class TuneDocument(Document):
       failure: the error that ended the proof, or "".
       rows: the candidates, the fastest first; then those that were not measured.
       refused: candidates that cannot run.
-
-    Raises:
-      ValueError: values that cannot be; names the key.
     """
 
     kind: ClassVar[str] = "tune"
@@ -137,7 +134,7 @@ class TuneDocument(Document):
 
     @property
     def proven(self) -> bool:
-        """Whether the leader is faster, and trains the same as far as that was compared."""
+        """Whether the leader is faster and, as far as compared, trains the same."""
         return self.verdict == FASTER and self.trains_alike is not False
 
 
