@@ -1,7 +1,6 @@
 """Flags and parameters; imports no TensorFlow.
 
-Every flag is declared once, as a field of one of the group dataclasses that
-make up ``Params`` (see declare.py). Everything else derives from that.
+Every flag is declared once, as a field of a group dataclass that `Params` extends (declare.py).
 """
 
 from __future__ import annotations

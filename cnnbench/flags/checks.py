@@ -25,7 +25,7 @@ _FILES = (
     *("result_json", "result_csv", "graph_file", "trace_file", "tfprof_file", "profile_layers"),
     "profile_json",
 )
-# What is read or made a folder before anything is written.
+# Paths that are read, or made as folders, before anything is written.
 _INPUTS = (
     *("model_plugin", "dataset_plugin", registry.PLUGIN_FLAG),
     *("data_dir", "train_dir", "export_dir"),
@@ -34,18 +34,16 @@ LOOKING = (
     *("partitioned_graph_file_prefix", "trace_file", "tfprof_file", "profile_layers"),
     "profile_json",
 )
-"""Flags that look at a step of the warm-up."""
+"""Flags that profile or save a step of the warm-up."""
 
 _SPECS = {spec.name: spec for spec in FLAGS}
 
 
 def validate(params: Params) -> None:
-    """Checks every value by itself, then values against each other.
-
-    Parameters never change, so those that have passed are not checked again.
+    """Checks each value independently, then combinations of values; remembers what has passed.
 
     Raises:
-      FlagError: names flag and value and says what would be valid.
+      FlagError: names flag and value and states what would be valid.
     """
     if params.validated:
         return
@@ -57,10 +55,10 @@ def validate(params: Params) -> None:
 
 
 def check_each(params: Params) -> None:
-    """Checks every value by itself, and loads the plug-in that may register --variable_update.
+    """Checks each value independently; loads the plug-in that may register --variable_update.
 
     Raises:
-      FlagError: names flag and value and says what would be valid.
+      FlagError: names flag and value and states what would be valid.
     """
     if params.variable_mgr_plugin:
         registry.load_plugin(params.variable_mgr_plugin)
@@ -69,26 +67,14 @@ def check_each(params: Params) -> None:
 
 
 def check_fp16(precision: str, use_fp16: bool) -> None:
-    """Refuses --use_fp16 with another precision.
-
-    Args:
-      precision: value of --precision.
-      use_fp16: value of --use_fp16, the old name of one of these.
-
-    Raises:
-      FlagError: they contradict each other.
-    """
+    """Raises FlagError where --use_fp16, an older flag, contradicts --precision."""
     if use_fp16 != (precision == "fp16"):
         reason = f"contradicts --precision={precision}; give one of the two"
         raise FlagError("use_fp16", str(use_fp16).lower(), reason)
 
 
 def check_labels(text: str | None) -> None:
-    """Refuses a malformed --result_label.
-
-    Raises:
-      FlagError: names the malformed part.
-    """
+    """Raises FlagError for a malformed --result_label."""
     try:
         labels.parse(text or "")
     except ValueError as error:

@@ -1,7 +1,8 @@
-"""The job of a run, from its flags and environment."""
+"""The job of a run according to flags and environment."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 
 from cnnbench.base.jobs.job import WORKER, Task
@@ -10,10 +11,11 @@ from cnnbench.errors import FlagError
 from cnnbench.flags.declare import FlagSpec, specs_of
 from cnnbench.flags.groups.output import OutputParams
 from cnnbench.flags.params import FLAGS, Params
+from cnnbench.machine.host import Host
 from cnnbench.variable_mgr.modes import Processes
 
 ADDRESSES = ("job_name", "task_index", "worker_hosts", "ps_hosts", "controller_host")
-"""The flags that --cluster stands for, where it names an environment."""
+"""The flags that --cluster replaces where it names an environment."""
 
 _VERSIONS = ("cnnbench_version", "tensorflow_version")
 
@@ -25,19 +27,15 @@ _OWN = {
     *("data_dir", "gpu_indices"),
     *(spec.name for spec in specs_of(OutputParams)),
 }
-"""Flags that each process of a job may have for itself."""
+"""Flags that may differ between the processes of a job."""
 
 
 def agreed_facts(params: object, specs: Iterable[FlagSpec] = FLAGS) -> dict[str, str]:
     """Facts that must be equal in all processes, for `cnnbench.run.cluster.handshake.meet`.
 
-    Args:
-      params: values by flag, validated.
-
     Returns:
-      Texts by name; flags with two dashes.
+      Texts by name; names of flags begin with two dashes.
     """
-    from cnnbench.machine.host import Host
     from cnnbench.machine.software import packages
 
     versions = packages(Host())
@@ -46,20 +44,14 @@ def agreed_facts(params: object, specs: Iterable[FlagSpec] = FLAGS) -> dict[str,
 
 
 def digest_of(value: object) -> str:
-    """A digest of plain data, for facts too long to be shown."""
-    import hashlib  # late: --help has no use for it
-
+    """A digest of plain data, for facts too long to show."""
     return hashlib.sha256(repr(value).encode()).hexdigest()[:16]
 
 
 def with_job_from_env(params: Params, environ: Mapping[str, str]) -> Params:
     """The parameters with the job that --cluster finds in the environment.
 
-    Args:
-      params: values each checked by itself.
-
-    Returns:
-      With --cluster=mpi the addresses only tell the ranks until `with_exchanged_addresses`.
+    With --cluster=mpi the addresses stand for ranks only, until `with_exchanged_addresses`.
 
     Raises:
       UsageError: a variable is missing or malformed.
@@ -81,22 +73,21 @@ def with_exchanged_addresses(
 ) -> Params:
     """The parameters with exchanged addresses and GPUs; to be called once, by the run.
 
-    With --cluster=mpi the processes exchange their addresses. A process that knows its number
-    on its machine gets GPUs of its own by CUDA_VISIBLE_DEVICES.
+    With --cluster=mpi the processes exchange their addresses. A process whose number on its machine
+    is known gets its own GPUs by CUDA_VISIBLE_DEVICES.
 
     Args:
-      params: as `with_job_from_env` returns them, validated.
+      params: validated, from `with_job_from_env`.
       environ: environment variables; changed.
-      tell: prints a line about who is missing.
+      tell: prints a line about missing processes.
 
     Raises:
-      FlagError: --rendezvous is needed, or the launcher does not say which GPUs are this process's.
-      BenchmarkError: a process has not come in time.
+      FlagError: --rendezvous is needed, or the launcher does not tell which GPUs to use.
+      BenchmarkError: a process is missing after --cluster_timeout.
     """
     if params.cluster not in ("slurm", "mpi"):
         return params
-    # Not for --help and refused flags, which answer at once.
-    from cnnbench.base.jobs.rendezvous import exchange
+    from cnnbench.base.jobs.rendezvous import exchange  # late: --help and refused flags load none
 
     place = resolve(params.cluster, params.cluster_ps, environ)
     if params.device != "cpu" and not params.gpu_indices:
@@ -114,7 +105,6 @@ def with_exchanged_addresses(
 def _take_gpus(params: Params, place: JobPlace, environ: MutableMapping[str, str]) -> None:
     """Restricts this process to its share of the machine's GPUs."""
     from cnnbench.machine.gpu import share_of_gpus, visible_gpus
-    from cnnbench.machine.host import Host
 
     host = Host(environ=environ)
     if place.local_rank is not None:
@@ -132,11 +122,7 @@ def _take_gpus(params: Params, place: JobPlace, environ: MutableMapping[str, str
 
 
 def without_outputs(params: Params) -> Params:
-    """The parameters without outputs that only the chief writes.
-
-    Args:
-      params: validated; so is what is returned.
-    """
+    """The validated parameters without outputs that only the chief writes."""
     quiet = params.replace(**{spec.name: spec.default for spec in specs_of(OutputParams)})
     quiet.mark_validated()
     return quiet
@@ -155,10 +141,9 @@ def coordinated(params: Params) -> bool:
 
 
 def tolerates_loss_of(params: Params) -> Callable[[Task, str], bool]:
-    """Predicate of task and state: whether the job survives its loss.
+    """Predicate of a task and its state: whether the job survives the loss of the task.
 
-    A coordinator cannot take an update back from a worker that stands still, only from one that is
-    gone.
+    A coordinator can take an update back only from a worker that is gone, not from one that hangs.
     """
     chief = params.job.chief
     alone = asynchronous(params)

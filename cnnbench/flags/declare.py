@@ -1,8 +1,7 @@
 """Declaration of flags: one dataclass field per flag.
 
-``flag()`` makes the field, ``specs_of()`` reads the declarations of a dataclass
-back as ``FlagSpec``. The parser, the checks, ``--help`` and docs/flags.md see
-nothing but ``FlagSpec``.
+`flag` makes the field, and `specs_of` returns the declarations of a dataclass as `FlagSpec`. The
+parser, the checks, ``--help`` and docs/flags.md use only `FlagSpec`.
 """
 
 from __future__ import annotations
@@ -33,14 +32,7 @@ def _boolean(text: str) -> bool:
 
 @dataclass(frozen=True)
 class _Kind:
-    """A kind of single values.
-
-    Attributes:
-      type: of the values.
-      wording: of errors.
-      read: makes a value of text; raises ValueError.
-      largest: size of a value of a flag that declares no maximum: what TensorFlow can take.
-    """
+    """A kind of single values; `largest`: what TensorFlow accepts, for flags without a maximum."""
 
     type: Any
     wording: str
@@ -54,7 +46,7 @@ _SINGLE = {
     "number": _Kind(float, "a finite number", parse_number, 3.4028235e38),
     "string": _Kind(str, "a string", str),
 }
-# As scripts write a string that is empty, with quotes that the shell does not remove.
+# An empty string in a script, with quotes that the shell does not remove.
 _EMPTY = ("''", '""')
 _LISTS = {"integers": "integer", "numbers": "number"}
 _KINDS: dict[Any, str] = {
@@ -75,19 +67,16 @@ class _Limits:
     """Metadata of a field beside name, type and default.
 
     Attributes:
-      help: what the flag does, with its unit, as one sentence or two.
-      parser: makes the value from text, once; the annotation is the type of what it makes,
-        whose `source` is that text. It raises FlagError.
-      choices: the only values allowed (strings), which plug-ins may add to.
-      minimum: smallest value allowed, for every item of a list.
-      maximum: largest value allowed.
-      above: the value must be greater than this.
-      below: the value must be less than this.
-      lower: upper-case spellings mean the same and are stored in lower case.
-      path: "file" or "folder" where the value is one, for the completion of shells; else "".
-      empty_is_none: an empty value on the command line stands for None instead of being refused.
-      known: values that are worth proposing where there are no choices, for the same; of lists
-        the items.
+      help: effect of the flag, with its unit, in one or two sentences.
+      parser: converts text to a value of the annotated type, whose `source` is that text; raises
+        FlagError.
+      choices: the allowed strings; plug-ins may add some.
+      minimum, maximum: inclusive bounds of the value, or of every item of a list.
+      above, below: exclusive bounds.
+      lower: the value is stored in lower case.
+      path: "file" or "folder" for shell completion; "" for other values.
+      empty_is_none: an empty value on the command line means None instead of being refused.
+      known: values, or items of a list, for shell completion where there are no choices.
     """
 
     help: str
@@ -108,14 +97,7 @@ def flag(default: Any, help: str, **limits: Any) -> Any:
 
     Args:
       default: value when the flag is not given; None needs an optional type.
-      help: what the flag does, with its unit, as one sentence or two.
       **limits: attributes of `_Limits`.
-
-    Returns:
-      A ``dataclasses.field``.
-
-    Raises:
-      TypeError: another keyword.
     """
     return dataclasses.field(default=default, metadata={_METADATA: _Limits(help=help, **limits)})
 
@@ -125,11 +107,9 @@ class FlagSpec(_Limits):
     """A declared flag.
 
     Attributes:
-      name: without dashes.
       kind: boolean, integer, number, string, integers or numbers.
-      type: of a value that a parser made.
+      type: of a value that `parser` made.
       optional: whether None ("not given") is a value.
-      default: value when the flag is not given.
     """
 
     name: str
@@ -140,7 +120,7 @@ class FlagSpec(_Limits):
 
     @property
     def _single(self) -> _Kind:
-        """The kind of the value, or of the items of a list."""
+        """The kind of the value or of the items of a list."""
         return _SINGLE[_LISTS.get(self.kind, self.kind)]
 
     @property
@@ -149,12 +129,11 @@ class FlagSpec(_Limits):
         return f"a comma-separated list of {self.kind}" if is_list else self._single.wording
 
     def parse(self, text: str) -> Any:
-        """Turns the text of a command line into a value of the right type.
+        """Converts the text of a command line; does not check the range.
 
         Raises:
-          FlagError: the text does not spell such a value, or is empty as a shell variable that is
-            not set, where None would be a value (but see `empty_is_none`). The range is not
-            checked here.
+          FlagError: text of the wrong type, or empty text for an optional flag (an unset shell
+            variable) unless `empty_is_none`.
         """
         if self.kind in _LISTS:
             parts = text.split(",") if text.strip() else []
@@ -171,17 +150,13 @@ class FlagSpec(_Limits):
         return value if self.parser is None or value is None else self.parser(value)
 
     def read(self, value: Any) -> Any:
-        """A value given from Python: text for another type as on the command line, normalised.
-
-        Raises:
-          FlagError: the text does not spell such a value.
-        """
+        """Normalises a value given from Python, which may be text as on the command line."""
         if isinstance(value, str) and (self.parser is not None or self.kind != "string"):
             value = self.parse(value)
         return self.normalise(value)
 
     def normalise(self, value: Any) -> Any:
-        """Brings a value into the form it is stored in; leaves values of a wrong type alone."""
+        """Converts a value to the form it is stored in; leaves values of a wrong type alone."""
         if self.kind in _LISTS and isinstance(value, list | tuple):
             return tuple(self._as_float(item) for item in value)
         if isinstance(value, str) and self.kind == "string":
@@ -191,13 +166,10 @@ class FlagSpec(_Limits):
         return self._as_float(value)
 
     def check(self, value: Any) -> None:
-        """Checks type, choices and range.
-
-        Args:
-          value: a normalised value.
+        """Checks type, choices and range of a normalised value.
 
         Raises:
-          FlagError: says what would be valid.
+          FlagError: states the valid values.
         """
         if value is None and self.optional:
             return
@@ -215,11 +187,11 @@ class FlagSpec(_Limits):
             raise FlagError(self.name, value, f"must be {_one_of(self.choices)}")
 
     def plain(self, value: Any) -> Any:
-        """A value as in records; for parsed values the original text."""
+        """The value as stored in records: parsed values as their original text."""
         return value.source if self.parser and isinstance(value, self.type) else value
 
     def text(self, value: Any) -> str:
-        """A value as it is written on the command line."""
+        """The value as written on the command line."""
         value = self.plain(value)
         if isinstance(value, bool):
             return "true" if value else "false"
@@ -229,7 +201,7 @@ class FlagSpec(_Limits):
 
     @property
     def range_text(self) -> str:
-        """The allowed values in words, or ''."""
+        """The allowed values in words, or ""."""
         if self.choices:
             return _one_of(self.choices)
         if self.minimum is not None and self.maximum is not None:
@@ -238,14 +210,14 @@ class FlagSpec(_Limits):
         return " and ".join(f"{words} {bound:.10g}" for bound, words in bounds if bound is not None)
 
     def _read(self, text: str, whole: str) -> Any:
-        """Parses a value or item; `whole` is the text to show in an error."""
+        """Parses a value or item; errors show `whole`."""
         try:
             return self._single.read(text)
         except ValueError:
             raise FlagError(self.name, whole, f"must be {self._kind_text}") from None
 
     def _fault(self, item: Any) -> str:
-        """The reason why a value or item is refused, or ''."""
+        """The reason why a value or item is refused, or ""."""
         is_finite = type(item) is not float or math.isfinite(item)
         if type(item) is not self._single.type or not is_finite:
             return f"must be {self._kind_text}"
@@ -264,15 +236,7 @@ class FlagSpec(_Limits):
 
 
 def flag_of(group: type, name: str, **changes: Any) -> Any:
-    """Declares the flag of another dataclass again: same default, limits and help.
-
-    Args:
-      group: the dataclass that declares it.
-      **changes: what differs here: default, help or limits, as of `flag`.
-
-    Raises:
-      TypeError: another keyword.
-    """
+    """Declares a flag of another dataclass again, with changes of default, limits or help."""
     (field,) = (field for field in dataclasses.fields(group) if field.name == name)
     default = changes.pop("default", field.default)
     limits = dataclasses.replace(field.metadata[_METADATA], **changes)
@@ -280,12 +244,12 @@ def flag_of(group: type, name: str, **changes: Any) -> Any:
 
 
 def words(text: str) -> tuple[str, ...]:
-    """Words of a comma-separated list; duplicates are refused."""
+    """The distinct words of a comma-separated list."""
     return tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
 
 
 def specs_of(group: type) -> tuple[FlagSpec, ...]:
-    """The flags a dataclass declares itself, in order, without those it inherits."""
+    """The flags that a dataclass declares itself, in order, without inherited ones."""
     hints = typing.get_type_hints(group)
     own = vars(group).get("__annotations__", {})
     return tuple(

@@ -33,7 +33,7 @@ MOST_USED = (
     *("variable_update", "all_reduce_spec", "local_parameter_device", "xla_compile"),
     *("result_json", "result_csv"),
 )
-"""The flags that the help of a run opens with."""
+"""The first flags of the help of a run."""
 
 _SHORT = {
     "--model=NAME": "network, such as resnet50; cnnbench models lists them",
@@ -51,7 +51,7 @@ _SHORT = {
     "--result_json=FILE": "the record of the run",
     "--result_csv=FILE": "a row per run",
 }
-"""The flags of the overview, as one writes them, and each in a few words."""
+"""The flags of the overview, each with a short description."""
 
 _RUN = """\
 Usage: cnnbench [run] [FLAGS]
@@ -78,11 +78,7 @@ def sections() -> tuple[Section, ...]:
 
 
 def overview(commands: Mapping[str, str]) -> str:
-    """One screen: the commands, and the flags that are used most.
-
-    Args:
-      commands: names, with a line about each.
-    """
+    """One screen: the commands, each with its description, and the most used flags."""
     width = max(map(len, commands))
     flag_width = max(map(len, _SHORT))
     return "\n".join(
@@ -102,12 +98,7 @@ def overview(commands: Mapping[str, str]) -> str:
 
 
 def run_help(width: int | None = None, *, obsolete: bool = False) -> str:
-    """The flags of a run: first the most used ones, then all others by group.
-
-    Args:
-      width: see `flags_help`.
-      obsolete: whether those without meaning follow.
-    """
+    """The flags of a run: the most used ones, the others by group, obsolete ones if asked for."""
     by_name = {spec.name: spec for spec in FLAGS}
     first = ("Most used", [by_name[name] for name in MOST_USED])
     others = ((title, [s for s in specs if s.name not in MOST_USED]) for title, specs in sections())
@@ -116,11 +107,7 @@ def run_help(width: int | None = None, *, obsolete: bool = False) -> str:
 
 
 def command_help(about: str, flags: Iterable[Section], end: str = "") -> str:
-    """The help of a command other than a run.
-
-    Args:
-      end: what follows them, such as exit codes.
-    """
+    """The help of a command other than a run; `end` follows the flags, such as exit codes."""
     return "\n".join(part for part in (about, flags_help(flags), end) if part)
 
 
@@ -128,7 +115,7 @@ def flags_help(flags: Iterable[Section], width: int | None = None) -> str:
     """Flags with type, default, valid values and meaning, by section.
 
     Args:
-      width: columns to fill; the terminal's, at most 100, if None.
+      width: columns to fill; None: the terminal's, at most 100.
     """
     columns = width or min(shutil.get_terminal_size().columns, 100)
     return "\n".join(
@@ -143,7 +130,7 @@ def markdown() -> str:
 
 
 def _default_text(spec: FlagSpec) -> str:
-    """The default as it is written on the command line."""
+    """The default as written on the command line."""
     if spec.default is None:
         return "not set"
     return spec.text(spec.default) or "empty"

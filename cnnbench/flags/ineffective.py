@@ -1,7 +1,6 @@
 """Flags that were given but have no effect in a run: one table.
 
-checks.py refuses wrong combinations. A flag that merely has nothing to act on gets a notice,
-so that its absence from the measurement is known.
+checks.py refuses wrong combinations. A flag with nothing to act on only causes a notice.
 """
 
 from __future__ import annotations
@@ -32,10 +31,9 @@ class Unused(Generic[R]):
     """A row of the table, for parameters of type `R`.
 
     Attributes:
-      flags: names.
-      when: whether they are without effect in a run.
-      why: ends the notice, after "--flag has no effect"; may depend on the run.
-      says: stands in for "has no effect", where that is not the whole truth.
+      when: whether the flags have no effect in a run.
+      why: end of the notice, after "--flag has no effect"; may depend on the run.
+      says: replaces "has no effect".
     """
 
     flags: tuple[str, ...]
@@ -45,7 +43,7 @@ class Unused(Generic[R]):
 
 
 INDIFFERENT_TO_MEMORY = frozenset({"copy", "collective", "nccl"})
-"""All-reduce algorithms that take no part of a tensor anywhere by way of a memory."""
+"""All-reduce algorithms for which shared memory changes nothing."""
 
 _SAVING = ("save_model_secs", "save_model_steps", "max_ckpts_to_keep")
 _PREPARING = tuple(
@@ -83,7 +81,7 @@ _GPU_ONLY = (
 
 
 def _follows_model(params: Params) -> bool:
-    """Whether the learning rate is the model's own schedule."""
+    """Whether the learning rate follows the schedule of the model."""
     return params.init_learning_rate is None and params.piecewise_learning_rate_schedule is None
 
 
@@ -122,11 +120,11 @@ _SITUATIONS: dict[str, Callable[[Params], bool]] = {
     "--result_json or --result_csv": lambda p: bool(p.result_json or p.result_csv),
     "--xla_compile or --xla": lambda p: bool(p.xla_compile or p.xla),
 }
-"""What more than one flag decides, in the words of the notice."""
+"""Conditions on several flags, by their words in the notice."""
 
 
 def _has(params: Params, setting: str) -> bool:
-    """Whether "--flag" is given or on, "--flag=value" holds, or one of `_SITUATIONS` does."""
+    """Whether "--flag" is on, "--flag=value" holds, or one of `_SITUATIONS` does."""
     if setting in _SITUATIONS:
         return _SITUATIONS[setting](params)
     name, equals, value = setting.removeprefix("--").partition("=")
@@ -352,23 +350,14 @@ UNUSED: tuple[Unused[Params], ...] = (
 
 
 def unused_notices(params: Params, explicit_flags: Iterable[str]) -> tuple[str, ...]:
-    """A notice per reason why given flags have no effect.
-
-    A flag given at a default that switches it off is not mentioned.
-
-    Args:
-      params: validated parameters.
-    """
-    silent = {spec.name for spec in FLAGS if _is_off(getattr(params, spec.name), spec.default)}
+    """A notice per reason why given flags have no effect, except flags at a falsy default."""
+    values = ((spec, getattr(params, spec.name)) for spec in FLAGS)
+    silent = {spec.name for spec, value in values if not value and value == spec.default}
     return notices(UNUSED, params, [name for name in explicit_flags if name not in silent])
 
 
 def notices(table: Iterable[Unused[R]], run: R, given: Sequence[str]) -> tuple[str, ...]:
-    """A notice per applicable row; for each flag only the first applicable row counts.
-
-    Args:
-      run: what their conditions are asked about.
-    """
+    """A notice per row that applies to a run; for each flag only the first such row counts."""
     lines = []
     for entry in table:
         names = [name for name in given if name in entry.flags]
@@ -377,10 +366,6 @@ def notices(table: Iterable[Unused[R]], run: R, given: Sequence[str]) -> tuple[s
             why = entry.why if isinstance(entry.why, str) else entry.why(run)
             lines.append(_line(names, entry.says, why))
     return tuple(lines)
-
-
-def _is_off(value: object, default: object) -> bool:
-    return not value and value == default
 
 
 def _line(names: list[str], says: str, why: str) -> str:

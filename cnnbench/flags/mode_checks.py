@@ -19,7 +19,7 @@ from cnnbench.variable_mgr.modes import BUILT_IN, Mode, Processes, Reduction
 from cnnbench.variable_mgr.strategies.spec import BETWEEN_WORKERS, refuse_devices, refuse_towers
 
 Refusals: TypeAlias = "Iterator[tuple[str, str]]"
-"""Names of flags whose values cannot be used, with the reason; the first one is reported."""
+"""Names of flags whose values are refused, with reasons; the first one is reported."""
 
 _SPECS = {spec.name: spec for spec in FLAGS}
 

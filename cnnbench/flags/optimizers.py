@@ -1,7 +1,7 @@
 """The optimizers, one declaration each; no TensorFlow.
 
-The choices of --optimizer, its help, refusals and notices about flags of optimizers, the memory
-estimate and the update itself (cnnbench/run/step/optimizers.py) read them.
+The choices of --optimizer, its help, refusals and notices, the memory estimate and the update
+itself (cnnbench/run/step/optimizers.py) use them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Slot(NamedTuple):
     Attributes:
       name: in checkpoints.
       argument: of the operation.
-      initial: value of every element at the start.
+      initial: initial value of every element.
     """
 
     name: str
@@ -31,15 +31,15 @@ class OptimizerSpec:
 
     Attributes:
       name: value of --optimizer.
-      formula: of the new weight w, by gradient g and learning rate lr; for the help.
+      formula: of the new weight w, for gradient g and learning rate lr; for the help.
       operation: of tf.raw_ops; takes the variable as `var`.
-      rate, gradient: its arguments for the learning rate and the gradient.
+      rate, gradient: names of its arguments for the learning rate and the gradient.
       slots: state per variable.
       constants: flags by argument.
-      powers: flags by argument that takes their value to the power of the number of the step; state
-        of each group of variables that are updated together.
+      powers: flags by argument, raised to the power of the step number; state of each group of
+        variables that are updated together.
       fixed: values by argument.
-      linear: whether w changes by a multiple of lr g, so that a factor of g can be one of lr.
+      linear: whether w changes by a multiple of lr g, so that a factor of g can move to lr.
       refuses_fp16: why its variables cannot be float16; "" if they can.
       normal_in_fp16: flags whose values must be normal numbers in the dtype of the variables.
     """
@@ -63,7 +63,7 @@ class OptimizerSpec:
         return tuple(dict.fromkeys((*self.constants.values(), *self.powers.values())))
 
     def values(self, params: object) -> dict[str, float]:
-        """Values of its flags, by name, from an object that has all flags."""
+        """Values of its flags by name, from an object that has all flags."""
         return {flag: getattr(params, flag) for flag in self.flags}
 
 

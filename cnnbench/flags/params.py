@@ -39,15 +39,13 @@ class Params(
 ):
     """Every parameter of a run; a field is a flag of the same name.
 
-    Values are brought into one form (device names in lower case, whole numbers for number
-    flags as floats, ``use_fp16`` equal to ``precision == "fp16"``), but only ``validate``
-    refuses bad ones. Text for a flag of another type is read as on the command line. Old names and
-    obsolete flags are accepted with a warning, as the command line accepts them with a notice. An
-    unknown name is a TypeError.
+    Values are normalised (device names in lower case, numbers as floats, ``use_fp16`` equal to
+    ``precision == "fp16"``), and text for other types is parsed as on the command line; `validate`
+    checks them. Renamed and obsolete flags are accepted with a warning.
 
     Raises:
-      FlagError: a text that spells no value of its flag; a value of an obsolete flag that it could
-        not have; a flag by both its names.
+      FlagError: text that its flag cannot parse, a value that an obsolete flag never had, or a flag
+        given by both its names.
     """
 
     validated = False
@@ -63,19 +61,16 @@ class Params(
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Params:
-        """The parameters that `as_dict` gave, such as those of a record.
-
-        Args:
-          values: by name, missing ones at their defaults.
+        """The parameters of a dictionary from `as_dict`, such as that of a record.
 
         Raises:
-          FlagError: a text that its parser refuses.
+          FlagError: text that its flag cannot parse.
           TypeError: an unknown name.
         """
         return cls(**values)
 
     def replace(self, **changes: Any) -> Params:
-        """A copy with some values changed; either name of fp16 takes the other along."""
+        """A copy with some values changed; ``precision`` and ``use_fp16`` are kept consistent."""
         if "precision" in changes:
             changes.setdefault("use_fp16", changes["precision"] == "fp16")
         elif self.precision == "fp16" and changes.get("use_fp16") is False:
@@ -87,18 +82,16 @@ class Params(
         """The mode that --variable_update names.
 
         Raises:
-          FlagError: there is none of that name.
+          FlagError: an unknown mode.
         """
         return registry.find(self.variable_update)
 
     @cached_property
     def job(self) -> Job:
-        """The job that the flags describe, values each checked by itself.
-
-        Its towers are on CPU devices where --device=auto leaves their kind open.
+        """The job that the flags describe; with --device=auto its towers are on CPU devices.
 
         Raises:
-          FlagError: for addresses or a task that cannot be.
+          FlagError: invalid addresses, or a task outside the job.
         """
         return Job(
             task=Task(self.job_name or LOCAL, self.task_index),
@@ -111,11 +104,11 @@ class Params(
         )
 
     def mark_validated(self) -> None:
-        """For ``validate``: these values have been checked."""
+        """Marks these values as checked; for `validate`."""
         object.__setattr__(self, "validated", True)
 
     def as_dict(self) -> dict[str, Any]:
-        """Every value by flag name, as records hold it, in the order of declaration."""
+        """Every value by flag name as stored in records, in the order of declaration."""
         return {spec.name: spec.plain(getattr(self, spec.name)) for spec in FLAGS}
 
 

@@ -31,7 +31,7 @@ _OF_JOBS = {
 }
 
 HOROVOD = "horovod"
-"""The mode of the ancestor that needs no Horovod here."""
+"""The mode of tf_cnn_benchmarks that runs here without Horovod."""
 
 _INSTEAD_OF_HOROVOD = (
     "--variable_update=horovod runs as collective_all_reduce, without Horovod (docs/cluster.md)"
@@ -44,8 +44,8 @@ class ParsedArgs:
 
     Attributes:
       params: validated parameters.
-      explicit_flags: names of the flags that were given, in the order of the help.
-      notices: lines to show on stderr, without prefix.
+      explicit_flags: names of the given flags, in the order of the help.
+      notices: lines for stderr, without prefix.
     """
 
     params: Params
@@ -54,13 +54,10 @@ class ParsedArgs:
 
 
 def parse_args(argv: Sequence[str]) -> ParsedArgs:
-    """Parses and validates the flags of ``cnnbench run``.
-
-    Args:
-      argv: arguments without the program's and the command's name.
+    """Parses and validates the flags of ``cnnbench run``, without the program's and command's name.
 
     Raises:
-      FlagError: a value cannot be used.
+      FlagError: an invalid value.
       UsageError: an unknown flag, a missing value or a stray argument.
     """
     by_name = {spec.name: spec for spec in (*FLAGS, *OBSOLETE)}
@@ -71,13 +68,20 @@ def parse_args(argv: Sequence[str]) -> ParsedArgs:
     renamed = [old for old in RENAMED if values[old].present]
     notices = obsolete_notices(given) + renamed_notices(renamed)
     if given.get("variable_update") == HOROVOD:
-        given = _without_horovod(given)
+        given["variable_update"] = "collective_all_reduce"
+        # Horovod has one process per device, started by mpirun.
+        if mpi_ranks(os.environ) is not None and not {"cluster", *ADDRESSES} & given.keys():
+            given["cluster"] = "mpi"
         notices += (_INSTEAD_OF_HOROVOD,)
     known = {spec.name for spec in FLAGS}
     params = Params(**{name: value for name, value in given.items() if name in known})
     if params.cluster != "flags":
         check_each(params)
-        params = _located(params, given)
+        for name in ADDRESSES:
+            if name in given:
+                where = f"--cluster={params.cluster}, which finds it in the environment"
+                raise FlagError(name, given[name], f"contradicts {where}")
+        params = with_job_from_env(params, os.environ)
     validate(params)
     return ParsedArgs(
         params=params,
@@ -86,34 +90,14 @@ def parse_args(argv: Sequence[str]) -> ParsedArgs:
     )
 
 
-def _without_horovod(given: dict[str, Any]) -> dict[str, Any]:
-    """Replaces --variable_update=horovod: one process per device started by mpirun."""
-    job = {}
-    if mpi_ranks(os.environ) is not None and not {"cluster", *ADDRESSES} & given.keys():
-        job["cluster"] = "mpi"
-    return {**given, "variable_update": "collective_all_reduce", **job}
-
-
-def _located(params: Params, given: Mapping[str, Any]) -> Params:
-    """Parameters with the job of the environment, which flags must not contradict."""
-    for name in ADDRESSES:
-        if name in given:
-            reason = f"contradicts --cluster={params.cluster}, which finds it in the environment"
-            raise FlagError(name, given[name], reason)
-    return with_job_from_env(params, os.environ)
-
-
 def parse_flags(argv: Sequence[str], specs: Iterable[FlagSpec]) -> dict[str, Any]:
     """Parses a command line that consists of flags only.
 
     absl does the splitting (one or two dashes, ``--flag=value`` or ``--flag value``,
     ``--noflag``, ``--flagfile``); the last of repeated flags counts.
 
-    Args:
-      argv: arguments without the program's and the command's name.
-
     Returns:
-      Values by name, of the flags that were given, in the order of ``specs``.
+      Values of the given flags by name, in the order of ``specs``.
 
     Raises:
       FlagError: a value has the wrong type or is out of range.
@@ -133,20 +117,14 @@ def _flag_values(argv: Sequence[str], by_name: dict[str, FlagSpec]) -> flags.Fla
 def parse_command(
     argv: Sequence[str], specs: Iterable[FlagSpec]
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Parses a command line of flags and arguments, which may stand in any order.
-
-    Everything after ``--`` is an argument. How many there may be is for the command
-    to say.
-
-    Args:
-      argv: arguments without the program's and the command's name.
+    """Parses a command line of flags and arguments in any order; all after ``--`` are arguments.
 
     Returns:
-      Values by name as `parse_flags` gives them, and what is no flag.
+      Values by name as `parse_flags` returns them, and the arguments.
 
     Raises:
       FlagError: a value has the wrong type or is out of range.
-      UsageError: an unknown flag or a missing value.
+      UsageError: an unknown flag, a missing value or an empty argument.
     """
     by_name = {spec.name: spec for spec in specs}
     values, _, leftovers = _split(argv, by_name, mixed=True)
@@ -160,8 +138,7 @@ def _split(
 ) -> tuple[flags.FlagValues, Sequence[str], list[str]]:
     """Flag values, arguments with flag files expanded, and positional arguments.
 
-    Args:
-      mixed: flags may follow arguments.
+    With `mixed`, flags may follow arguments.
     """
     values = flags.FlagValues()
     values.set_gnu_getopt(mixed)
@@ -178,14 +155,18 @@ def _split(
     except flags.UnrecognizedFlagError as error:
         raise UsageError(_unknown_flag(error.flagname, by_name)) from None
     except (flags.Error, ValueError) as error:
-        raise UsageError(_absl_message(error)) from None
+        text = str(error)
+        if text.startswith("Missing value for flag "):
+            name = text.removeprefix("Missing value for flag ").lstrip("-")
+            text = f"--{name} needs a value: write --{name}=value"
+        raise UsageError(text) from None
     return values, arguments, leftovers
 
 
 def _with_flag_files(
     argv: Sequence[str], by_name: Mapping[str, FlagSpec], mixed: bool
 ) -> Iterator[str]:
-    """Arguments with --flagfile replaced by the file's flags, as in absl."""
+    """The arguments with --flagfile replaced by the flags of the file, as in absl."""
     words = iter(argv)
     for word in words:
         name, equals, text = word.lstrip("-").partition("=")
@@ -206,12 +187,7 @@ def _with_flag_files(
 
 
 def _lines_of(path: str, around: tuple[str, ...]) -> Iterator[str]:
-    """The flags in a file.
-
-    Args:
-      path: as given; "" holds none.
-      around: the files that lead to it, the outermost first.
-    """
+    """The flags in a file; `around` are the files that include it, the outermost first."""
     if not path:
         return
     file = os.path.expanduser(path)
@@ -276,11 +252,3 @@ def _stray(arguments: Sequence[str], leftovers: Sequence[str], known: dict[str, 
         )
         return f"stray argument {stray!r} after --{name}: write --{name}={value}"
     return f"stray argument {stray!r}: flags are written --flag=value"
-
-
-def _absl_message(error: Exception) -> str:
-    text = str(error)
-    if text.startswith("Missing value for flag "):
-        name = text.removeprefix("Missing value for flag ").lstrip("-")
-        return f"--{name} needs a value: write --{name}=value"
-    return text

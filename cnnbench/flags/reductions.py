@@ -21,14 +21,7 @@ def reduces(params: Params) -> bool:
 
 
 def running_all_reduce(params: Params) -> AllReduceSpec | None:
-    """The all-reduce without levels that have nothing to reduce.
-
-    Args:
-      params: validated parameters.
-
-    Returns:
-      None where nothing is reduced.
-    """
+    """The all-reduce without levels that have nothing to reduce; None where nothing is reduced."""
     if not reduces(params):
         return None
     groups = groups_of(params.job.tower_devices, params.all_reduce_group_size)
@@ -36,7 +29,7 @@ def running_all_reduce(params: Params) -> AllReduceSpec | None:
 
 
 def all_reduce_of(params: Params) -> AllReduceSpec:
-    """The all-reduce of modes that have one: the requested one, or their default."""
+    """The requested all-reduce, or the default of the mode."""
     if params.all_reduce_spec is not None:
         return params.all_reduce_spec
     if params.update_mode.all_reduce:
@@ -55,12 +48,8 @@ def bucket_bytes(params: Params) -> int:
 def strategy_reduction(params: Params, *, on_gpu: bool) -> str | None:
     """The reduction where no all-reduce of cnnbench is used.
 
-    Args:
-      params: validated parameters.
-      on_gpu: whether the devices are GPUs.
-
     Returns:
-      Name of a cross-device operation, or of what a manager has of its own; None for neither.
+      Name of a cross-device operation or of a manager's own reduction; None for neither.
     """
     reduced = params.job.num_towers > 1
     if params.eval or params.forward_only or params.input_only or not reduced:
@@ -83,9 +72,8 @@ def check_all_reduce(
     """Refuses an all-reduce that cannot work on the devices of a job.
 
     Args:
-      job: its towers have the tensors.
-      device: "cpu", "gpu", or "auto": then only what can work on neither is refused.
-      group_size: devices in a group of two-level algorithms, 0 for those of one process.
+      device: "cpu", "gpu", or "auto", which refuses only what works on neither.
+      group_size: devices per group of two-level algorithms; 0: those of one process.
 
     Raises:
       FlagError: points into the spec.

@@ -1,8 +1,7 @@
-"""Obsolete and renamed flags of tf_cnn_benchmarks.
+"""Obsolete and renamed flags of tf_cnn_benchmarks and its forks, because job files still use them.
 
-Obsolete ones still parse and have no effect; a value other than the old default causes a notice,
-and the help names alternatives. They include flags that tf_cnn_benchmarks itself had dropped, or
-that only its forks had, because job files still use them.
+Obsolete ones are parsed and have no effect; a value other than the old default causes a notice
+with the alternatives in `help`.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _OPENMP = "TensorFlow's CPU kernels run on its own threads: use --num_intra_thre
 
 @dataclass(frozen=True, kw_only=True)
 class ObsoleteParams:
-    """Without meaning in TensorFlow 2; not part of ``Params``."""
+    """Flags without meaning in TensorFlow 2; not part of ``Params``."""
 
     batch_group_size: int = flag(1, "Use --datasets_prefetch_buffer_size.")
     use_datasets: bool = flag(True, "Leave out --data_dir to measure without input by tf.data.")
@@ -73,20 +72,17 @@ RENAMED: Mapping[str, str] = {
     "checkpoint_directory": "train_dir",
     "cache_data": "datasets_repeat_cached_sample",
 }
-"""Flags by the names that early versions and forks of tf_cnn_benchmarks gave them."""
+"""New names by the names in early versions and forks of tf_cnn_benchmarks."""
 
 REMOVED: Mapping[str, str] = {
     "points": "--predict takes published or measured figures of a link: --link=PRESET or "
     "--link=alpha=SECONDS,bandwidth=BYTES_PER_SECOND (docs/cost_model.md)",
 }
-"""Flags of earlier versions that are refused, with what to use instead."""
+"""Refused flags of earlier versions, with their replacement."""
 
 
 def obsolete_notices(given: Mapping[str, Any]) -> tuple[str, ...]:
-    """One line for every obsolete flag set to something else than its old default.
-
-    Args:
-      given: values by name, others than of obsolete flags too.
+    """One line for every obsolete flag that differs from its old default.
 
     Raises:
       FlagError: a value that the flag could not have.
@@ -107,10 +103,7 @@ def renamed_notices(given: Container[str]) -> tuple[str, ...]:
 
 
 def accepts_retired(params: type[T]) -> type[T]:
-    """Class decorator: parameters may be given by old names, and obsolete ones too.
-
-    The notice of the command line is a warning of Python's at the caller.
-    """
+    """Class decorator: accepts obsolete parameters and old names, with a warning."""
     init = params.__init__
 
     @functools.wraps(init)

@@ -16,7 +16,8 @@ from cnnbench.flags.groups.output import OutputParams
 from cnnbench.flags.groups.run import RunParams
 from cnnbench.flags.groups.runtime import RuntimeParams
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
-from cnnbench.models.registry import all_names, datasets
+from cnnbench.models import registry
+from cnnbench.models.declare import declare
 from cnnbench.variable_mgr.aggregation.spec import MOST_PACKS, Packing
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec, names, parse_all_reduce_spec
 
@@ -38,10 +39,12 @@ class TensorParams:
         "(4K*1000). 1K:64M:x4 if neither this nor --model is given.",
     )
     model: str | None = flag(
-        None, "Reduce the gradients of this network; `cnnbench models` lists them.", known=all_names
+        None,
+        "Reduce the gradients of this network; `cnnbench models` lists them.",
+        known=registry.all_names,
     )
     data_name: str | None = flag(
-        None, "Data set of --model; imagenet if not given.", known=datasets
+        None, "Data set of --model; imagenet if not given.", known=registry.datasets
     )
     model_plugin: str | None = flag_of(ModelParams, "model_plugin")
     dtype: str = flag(
@@ -190,7 +193,7 @@ class ReportParams:
 class AllReduceParams(
     TensorParams, AlgorithmParams, PlaceParams, TasksParams, LengthParams, ReportParams
 ):
-    """Every flag of ``cnnbench allreduce``, as given; a field is a flag of the same name."""
+    """Every flag of ``cnnbench allreduce``; a field is a flag of the same name."""
 
     def as_dict(self) -> dict[str, Any]:
         """Every value by flag name, in the order of declaration."""
@@ -213,10 +216,7 @@ ALLREDUCE_FLAGS: tuple[FlagSpec, ...] = tuple(
 
 
 def params_of(given: Mapping[str, Any]) -> AllReduceParams:
-    """The parameters of a command line, every value checked by itself.
-
-    Args:
-      given: values by name, as `parse_flags` returns them.
+    """The parameters of a command line from `parse_flags`, each value checked independently.
 
     Raises:
       FlagError: names flag and value.
@@ -233,7 +233,7 @@ def parse_specs(text: str | None) -> tuple[AllReduceSpec, ...] | None:
     """The specs of --all_reduce_spec; None if it was not given.
 
     Raises:
-      FlagError: points at what is wrong.
+      FlagError: points at the error in the text.
     """
     if text is None:
         return None
@@ -242,7 +242,7 @@ def parse_specs(text: str | None) -> tuple[AllReduceSpec, ...] | None:
 
 
 def parse_packings(params: AllReduceParams) -> tuple[Packing, ...]:
-    """Every combination of the packings in the flags, none twice.
+    """Every combination of the packings in the flags, without duplicates.
 
     Raises:
       FlagError: names flag and value.
@@ -270,17 +270,15 @@ def parse_packings(params: AllReduceParams) -> tuple[Packing, ...]:
 def model_gradients(
     name: str, data_name: str | None, plugin: str | None = None
 ) -> tuple[Model, tuple[tuple[int, ...], ...]]:
-    """A model and the shapes of its gradients, one per trainable variable as created.
+    """A model and the shapes of its gradients, in the order of its trainable variables.
 
     Args:
-      data_name: value of --data_name; None for the model's.
+      data_name: value of --data_name; None for the data set of the model.
 
     Raises:
       FlagError: an unknown model or data set, or a model that cannot be declared.
     """
-    from cnnbench.data.dataset import find_dataset
-    from cnnbench.models import registry
-    from cnnbench.models.declare import declare
+    from cnnbench.data.dataset import find_dataset  # late: its imports take 30 ms
 
     if plugin:
         registry.load_plugin(plugin)

@@ -9,7 +9,7 @@ from cnnbench.flags.declare import flag
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterParams:
-    """Several processes: who they are and how they find one another."""
+    """Identity and addresses of the processes of a job."""
 
     job_name: str = flag(
         "",

@@ -19,7 +19,6 @@ class PiecewiseSchedule:
     Attributes:
       rates: learning rates, one more than there are boundaries.
       boundaries: epochs at which the next rate begins, increasing.
-      source: the text it was parsed from.
     """
 
     rates: tuple[float, ...]
@@ -28,11 +27,7 @@ class PiecewiseSchedule:
 
 
 def parse_piecewise(text: str) -> PiecewiseSchedule:
-    """Reads ``LR0;E1;LR1;...;En;LRn``.
-
-    Raises:
-      FlagError: the text has another form; says which part of it is wrong.
-    """
+    """Parses ``LR0;E1;LR1;...;En;LRn``; FlagError names the wrong part."""
     name = "piecewise_learning_rate_schedule"
     pieces = [piece.strip() for piece in text.split(";")]
     if len(pieces) % 2 == 0:
@@ -45,7 +40,10 @@ def parse_piecewise(text: str) -> PiecewiseSchedule:
         if index % 2 == 0:
             rates.append(_rate(name, text, piece))
         else:
-            boundaries.append(_epoch(name, text, piece))
+            if not re.fullmatch("[0-9]{1,9}", piece):
+                reason = f"{piece!r} is not an epoch (a whole number of at least 0)"
+                raise FlagError(name, text, reason)
+            boundaries.append(int(piece))
     if any(later <= earlier for earlier, later in itertools.pairwise(boundaries)):
         raise FlagError(name, text, "its epochs must increase from left to right")
     return PiecewiseSchedule(tuple(rates), tuple(boundaries), text)
@@ -59,12 +57,6 @@ def _rate(name: str, text: str, piece: str) -> float:
     if rate < 0:
         raise FlagError(name, text, f"{piece!r} is not a learning rate (a number of at least 0)")
     return rate
-
-
-def _epoch(name: str, text: str, piece: str) -> int:
-    if not re.fullmatch("[0-9]{1,9}", piece):
-        raise FlagError(name, text, f"{piece!r} is not an epoch (a whole number of at least 0)")
-    return int(piece)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,13 +13,7 @@ _FORM = "takes METRIC:VALUE, as in top_1:0.759 or loss:2.5"
 
 @dataclass(frozen=True)
 class StopAt:
-    """A parsed --stop_at.
-
-    Attributes:
-      metric: a name, which the model may not have.
-      value: the metric's; a finite number.
-      source: the text it was parsed from.
-    """
+    """A parsed --stop_at; the model may not have the metric."""
 
     metric: str
     value: float
@@ -27,11 +21,7 @@ class StopAt:
 
 
 def parse_stop_at(text: str) -> StopAt:
-    """Reads ``METRIC:VALUE``.
-
-    Raises:
-      FlagError: the text has another form; says which part of it is wrong.
-    """
+    """Parses ``METRIC:VALUE``; FlagError names the wrong part."""
     metric, colon, number = (part.strip() for part in text.rpartition(":"))
     if not (metric and colon):
         raise FlagError("stop_at", text, _FORM)
@@ -43,7 +33,7 @@ def parse_stop_at(text: str) -> StopAt:
 
 
 MOST_IMAGES = 2**20
-"""Of a batch: a gigabyte even of the smallest images; a slip of the finger is refused at once."""
+"""Images per batch: a gigabyte even of the smallest; refuses typing errors at once."""
 
 EVAL_DURING_TRAINING = (
     "eval_during_training_every_n_steps",
@@ -190,5 +180,5 @@ class RunParams:
 
 
 def evaluates(params: RunParams) -> bool:
-    """Whether a run evaluates weights, alone or while it trains."""
+    """Whether a run evaluates weights, with --eval or during training."""
     return params.eval or any(getattr(params, name) for name in EVAL_DURING_TRAINING)
