@@ -15,8 +15,8 @@ class ArrayPipeline(Pipeline):
     """Shuffles the whole subset every epoch and gathers whole batches.
 
     Args:
-      *arrays: one for each element of the data set, in the order in which it declares them,
-        images and labels for instance; row i of each makes example i.
+      *arrays: one per element of the data set, in the order of declaration (images and labels for
+        instance); row i of each is example i.
     """
 
     resumable = True
@@ -28,11 +28,11 @@ class ArrayPipeline(Pipeline):
             self._arrays = tuple(tf.constant(array) for array in arrays)
 
     def prepare(self, positions: tf.Tensor, *rows: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Turns rows into the elements of a batch; by default they are that already.
+        """Converts rows to the elements of a batch; by default they are that already.
 
         Args:
-          positions: int64 [batch], in the stream of examples (`cnnbench.data.position`); what is
-            random may depend on nothing else.
+          positions: int64 [batch], in the stream of examples (`cnnbench.data.position`); randomness
+            may depend on nothing else.
           *rows: of each array, [batch, ...].
         """
         del positions
@@ -60,12 +60,7 @@ class ArrayPipeline(Pipeline):
         return tf.data.Dataset.range(self.num_examples).shard(spec.num_shards, spec.shard_index)
 
     def rows(self, positions: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Rows of the arrays.
-
-        Args:
-          positions: int64 [batch], see `prepare`.
-          indices: int64 [batch], of examples.
-        """
+        """Rows of the arrays, for positions (see `prepare`) and indices, both int64 [batch]."""
         del positions
         return tuple(tf.gather(array, indices) for array in self._arrays)
 

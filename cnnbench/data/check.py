@@ -12,14 +12,7 @@ from cnnbench.data.findings import Findings
 
 @dataclass(frozen=True)
 class SubsetReport:
-    """Content of one subset.
-
-    Attributes:
-      subset: "train" or "validation".
-      files: those of the subset, in order; none if it is missing altogether.
-      file_bytes: of all files together.
-      found: in them.
-    """
+    """Content of one subset; without files where it is missing altogether."""
 
     subset: str
     files: Sequence[Path]
@@ -27,7 +20,7 @@ class SubsetReport:
     found: Findings
 
     def lines(self) -> list[str]:
-        """The statistics for people, one line each."""
+        """The statistics as text, one line each."""
         if not self.files:
             return [f"{self.subset}: no files"]
         found = self.found
@@ -39,13 +32,7 @@ class SubsetReport:
 
 
 def check(data_dir: str, dataset: Dataset, num_classes: int) -> list[SubsetReport]:
-    """Reads every record of every subset that is there.
-
-    Args:
-      num_classes: labels must be in [0, num_classes).
-
-    Returns:
-      A report for each of `SUBSETS`.
+    """Reads every record of every subset in a directory; labels must be in [0, num_classes).
 
     Raises:
       FlagError: the directory holds no files of this data set, or cannot be read.

@@ -28,12 +28,11 @@ def check_records(
     """Checks every record; continues after damaged ones while the framing is intact.
 
     Args:
-      examine: the facts of a serialized record; raises `RecordDefect` for one that cannot be
-        used. Called from several threads.
+      examine: facts of a serialized record, or `RecordDefect`; called from several threads.
       add: called with the facts of each valid record, in order.
 
     Returns:
-      Sound records and defects; no details.
+      Count of valid records, and defects; no details.
     """
     found = Findings()
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -63,12 +62,12 @@ def _examine(
 
 
 def _read(path: Path) -> Iterator[tuple[int, bytes | DataError]]:
-    """Numbers and data of all records; for a damaged record the error.
+    """Numbers and data of all records; an error in place of damaged data.
 
-    TensorFlow's reader checks the checksums quickly, but it stops at the first damage, takes a
-    header that is cut off for the end of the file, and asks for as much memory as a wrong length
-    says. So it reads no further than the framing holds, and behind the first damage our own
-    reader goes on.
+    TensorFlow's reader checks checksums quickly, but it stops at the first damage, takes a
+    truncated header for the end of the file, and allocates as much memory as a wrong length says.
+    It therefore reads only as far as the framing is valid; after the first damage, our own reader
+    continues.
     """
     sound = 0
     try:

@@ -19,7 +19,7 @@ class Cifar10Pipeline(ArrayPipeline):
 
     Raises:
       FlagError: no files, or an image size other than 32.
-      DataError: a file that cannot be used.
+      DataError: an unusable file.
     """
 
     def __init__(self, spec: InputSpec) -> None:
@@ -31,9 +31,10 @@ class Cifar10Pipeline(ArrayPipeline):
                 f"{spec.image_size}x{spec.image_size}x{spec.channels}",
             )
         assert spec.data_dir is not None
-        parts = cifar10_files.read_subset(spec.data_dir, spec.subset, spec.num_classes)
-        labels = np.concatenate([part.labels for part in parts]).astype(np.int64)
-        super().__init__(spec, np.concatenate([part.images for part in parts]), labels)
+        files = cifar10_files.find_files(spec.data_dir, spec.subset)
+        parts = (cifar10_files.read_file(path, spec.num_classes) for path in files)
+        images, labels = map(np.concatenate, zip(*parts, strict=True))
+        super().__init__(spec, images, labels.astype(np.int64))
 
     def prepare(self, positions: tf.Tensor, *rows: tf.Tensor) -> tuple[tf.Tensor, ...]:
         """See `ArrayPipeline.prepare`: images uint8 [n, 32, 32, 3], labels int64 [n]."""
@@ -46,14 +47,11 @@ class Cifar10Pipeline(ArrayPipeline):
 
 
 def pad_crop_flip(images: tf.Tensor, positions: tf.Tensor, seed: int) -> tf.Tensor:
-    """Each image padded by 4 zeros, cropped at random to its old size, mirrored half the time.
+    """Pads each image by 4 zeros, crops it at random to its old size, and mirrors every second one.
 
     Args:
       images: [n, size, size, channels].
-      positions: int64 [n], places in the stream of examples; they decide what is random.
-
-    Returns:
-      Images of the same shape and dtype.
+      positions: int64 [n], in the stream of examples; determine the randomness.
     """
     size = images.shape[1]
     padded = tf.pad(images, [[0, 0], [_PAD, _PAD], [_PAD, _PAD], [0, 0]])

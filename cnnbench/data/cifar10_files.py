@@ -1,9 +1,9 @@
-"""The two file forms of CIFAR-10: Python pickles and fixed-size binary records.
+"""The two file formats of CIFAR-10: Python pickles and fixed-size binary records.
 
-Python form: ``data_batch_1`` .. ``data_batch_5`` and ``test_batch``, each a pickled dict with
-``data`` (uint8 [n, 3072], channels first) and ``labels``. Binary form: the same names with
-``.bin``, each record one label byte and 3072 image bytes. See
-https://www.cs.toronto.edu/~kriz/cifar.html. No TensorFlow here.
+Python: ``data_batch_1`` .. ``data_batch_5`` and ``test_batch``, each a pickled dict with
+``data`` (uint8 [n, 3072], channels first) and ``labels``. Binary: the same names with ``.bin``,
+each record one label byte and 3072 image bytes. See https://www.cs.toronto.edu/~kriz/cifar.html.
+No TensorFlow here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import pickle
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -38,30 +37,14 @@ Labels = npt.NDArray[np.int32]
 Integers = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Cifar10Part:
-    """The content of one file.
-
-    Attributes:
-      path: of the file.
-      images: uint8 [n, 32, 32, 3].
-      labels: int32 [n].
-    """
-
-    path: Path
-    images: Images
-    labels: Labels
-
-
 def find_files(data_dir: str, subset: str) -> list[Path]:
     """Files of a subset, in order of their numbers, from the first folder that has any.
 
-    Looks into ``data_dir``, then its ``cifar-10-batches-py`` and ``cifar-10-batches-bin``.
-    Where a folder holds both forms, the pickles are taken.
+    Searches ``data_dir``, then its ``cifar-10-batches-py`` and ``cifar-10-batches-bin``; pickles
+    are preferred where a folder holds both formats.
 
     Raises:
-      FlagError: no such directory, one that cannot be read, or none of the folders holds a
-        file of this subset.
+      FlagError: no such directory, one that cannot be read, or no file of this subset.
     """
     root = Path(data_dir)
     with readable(data_dir):
@@ -90,12 +73,12 @@ def _matches(folder: Path, subset: str) -> list[Path]:
     return [path for form, _, path in sorted(numbered) if form == chosen]
 
 
-def read_file(path: Path, num_classes: int) -> Cifar10Part:
-    """Reads one file of either form.
+def read_file(path: Path, num_classes: int) -> tuple[Images, Labels]:
+    """Images, uint8 [n, 32, 32, 3], and labels, int32 [n], of one file of either format.
 
     Raises:
-      DataError: the file is truncated, is no data of CIFAR-10, or has a label outside
-        [0, num_classes); names file and record.
+      DataError: the file is truncated, not CIFAR-10, or has a label outside [0, num_classes); names
+        file and record.
     """
     flat, labels = _parse(path)
     wrong = np.flatnonzero((labels < 0) | (labels >= num_classes))
@@ -104,21 +87,21 @@ def read_file(path: Path, num_classes: int) -> Cifar10Part:
             f"{path}: record {wrong[0]}: label {labels[wrong[0]]} is not in [0, {num_classes})"
         )
     images = flat.reshape(-1, CHANNELS, SIZE, SIZE).transpose(0, 2, 3, 1)
-    return Cifar10Part(path, np.ascontiguousarray(images), labels.astype(np.int32))
+    return np.ascontiguousarray(images), labels.astype(np.int32)
 
 
 @once_per_content
 def count_records(path: Path) -> int:
-    """Number of images in one file of either form; labels are not read.
+    """Number of images in one file of either format; labels are not read.
 
     Raises:
-      DataError: the file is truncated or is no data of CIFAR-10.
+      DataError: the file is truncated or not CIFAR-10.
     """
     return len(_parse(path)[1])
 
 
 def count_examples(files: Sequence[Path], subset: str) -> int:
-    """Images in the files of a subset; see `count_records`."""
+    """Number of images in the files of a subset; see `count_records`."""
     del subset
     return sum(count_records(path) for path in files)
 
@@ -126,17 +109,17 @@ def count_examples(files: Sequence[Path], subset: str) -> int:
 def check_files(files: Sequence[Path], num_classes: int) -> Findings:
     """Reads every image of the files of a subset; see `Dataset.check`.
 
-    A file with a defect counts as a whole: there is no telling what the rest of it means.
+    A file with a defect counts as a whole, because the rest of it has no certain meaning.
     """
     found, tally = Findings(), ImageTally()
     for path in files:
         try:
-            part = read_file(path, num_classes)
+            _, labels = read_file(path, num_classes)
         except DataError as error:
             found.defects.append(str(error))
             continue
-        found.records += len(part.labels)
-        for label in part.labels.tolist():
+        found.records += len(labels)
+        for label in labels.tolist():
             tally.add(ImageFacts(label, SIZE, SIZE, _IMAGE_BYTES))
     found.details = tally.lines()
     return found
@@ -210,8 +193,3 @@ def _entry(path: Path, batch: object, key: str) -> object:
             if spelling in batch:
                 return batch[spelling]
     raise DataError(f"{path}: key {key!r} is missing")
-
-
-def read_subset(data_dir: str, subset: str, num_classes: int) -> list[Cifar10Part]:
-    """Reads all files of a subset, in order; see `find_files` and `read_file` for errors."""
-    return [read_file(path, num_classes) for path in find_files(data_dir, subset)]

@@ -28,8 +28,7 @@ class CocoPipeline(RecordPipeline):
     """Pipeline of images with boxes.
 
     Training: a window of the image with the boxes whose centres are in it, without crowds, mirrored
-    half the time. Evaluation: the whole image and all boxes. Images are resized without keeping
-    their aspect ratio.
+    half the time. Evaluation: the whole image and all boxes. Resizing ignores the aspect ratio.
     """
 
     def __init__(self, spec: InputSpec) -> None:
@@ -38,7 +37,7 @@ class CocoPipeline(RecordPipeline):
         super().__init__(spec, files, count_all(files))
 
     def decode(self, record: tf.Tensor, position: tf.Tensor) -> Mapping[str, tf.Tensor]:
-        """See `RecordPipeline.decode`; the elements are those of the data set."""
+        """See `RecordPipeline.decode`."""
         spec = self.spec
         found = coco_records.parse(record)
         boxes, classes, is_crowd = (found[name] for name in ("boxes", "classes", "is_crowd"))
@@ -89,17 +88,17 @@ def random_window(
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """A part of an image that contains at least one box, chosen as in SSD.
 
-    Of fifty windows the first one counts that holds the centre of a box and overlaps with every
-    box whose centre it holds by as much as was drawn; if there is none, the whole image.
+    Of fifty windows, the first one that holds the centre of a box, and overlaps every such box by
+    at least the drawn overlap; the whole image if there is none.
 
     Args:
       image: uint8 [height, width, 3].
       boxes: float32 [n, 4], fractions in the order top, left, bottom, right.
-      position: int64 scalar, place in the stream of examples; decides what is random.
+      position: int64 scalar, in the stream of examples; determines the randomness.
 
     Returns:
-      The part of the image; the boxes as fractions of it, cut off at its edges; and bool [n],
-      which of them have their centres in it.
+      The part of the image; the boxes as fractions of it, clipped; and bool [n], which of them have
+      their centres in it.
     """
     overlap = tf.gather(
         tf.constant([*_OVERLAPS, 2.0]),  # no window overlaps with a box by more than 1

@@ -27,7 +27,7 @@ from cnnbench.data.imagenet_records import (
 
 PREFIX = "coco-"
 MAX_BOXES = 200
-"""Boxes that an image can have; COCO's own have fewer than a hundred."""
+"""Maximum number of boxes of an image; COCO has fewer than a hundred."""
 
 LABELS = "image/object/class/label"
 CROWD = "image/object/is_crowd"
@@ -39,9 +39,9 @@ class CocoObject:
     """An object of an image.
 
     Attributes:
-      label: of its class, from 1.
+      label: class number, from 1.
       box: top, left, bottom and right as fractions of height and width.
-      is_crowd: whether it stands for many objects that nobody told apart.
+      is_crowd: whether it stands for many objects that are not annotated separately.
     """
 
     label: int
@@ -60,10 +60,7 @@ class CocoFacts:
 
 
 def parse(record: tf.Tensor) -> dict[str, tf.Tensor]:
-    """The parts of a serialized record, in a graph.
-
-    Args:
-      record: string scalar.
+    """The parts of a serialized record (string scalar), in a graph.
 
     Returns:
       ``jpeg`` string scalar; ``boxes`` float32 [n, 4], fractions of height and width in the order
@@ -83,11 +80,7 @@ def parse(record: tf.Tensor) -> dict[str, tf.Tensor]:
 
 
 def examine(record: bytes, num_classes: int) -> CocoFacts:
-    """Checks everything that a run uses of a record.
-
-    Args:
-      record: serialized.
-      num_classes: labels must be in [1, num_classes).
+    """Checks everything that a run uses of a serialized record; labels are in [1, num_classes).
 
     Raises:
       RecordDefect: something is missing, of the wrong type, out of range or undecodable.
@@ -142,12 +135,7 @@ def serialize(
     name: str,
     objects: Sequence[CocoObject],
 ) -> bytes:
-    """A record with the keys of TensorFlow's object detection files.
-
-    Args:
-      height: in pixels.
-      width: in pixels.
-    """
+    """A record with the keys of TensorFlow's object detection files; sizes in pixels."""
     sides = zip(BOX_SIDES, zip(*(one.box for one in objects), strict=True), strict=False)
     boxes: dict[str, Sequence[float]] = dict.fromkeys(BOX_SIDES, ())
     boxes |= dict(sides)

@@ -1,8 +1,8 @@
 """Batches for a step that runs on any idle worker: each worker has its own, by name.
 
-TensorFlow chooses the worker when it runs the step, and hands the same arguments to all. So what
-belongs to a worker is a resource of its process, under a name that is the same on all of them: a
-variable with its number, synthetic batches in variables, or a queue of batches of its pipeline.
+TensorFlow chooses the worker when it runs the step, and passes the same arguments to all. What
+belongs to a worker is therefore a resource of its process, under a name that is the same on all
+of them: a variable with its number, synthetic batches in variables, or a queue of batches.
 """
 
 from __future__ import annotations
@@ -27,12 +27,11 @@ _SYNTHETIC = "cnnbench/synthetic"
 class CoordinatedInput(JoinedInput):
     """Inputs of all workers; a step reads that of the worker it runs on.
 
-    A thread for each worker keeps as many batches ready in its queue as its pipeline reads ahead.
-    It never waits for room there: an operation that waits would keep TensorFlow from all others.
+    A thread per worker keeps as many batches ready in its queue as its pipeline reads ahead. It
+    never waits for room there: a waiting operation would block TensorFlow for all others.
 
     Args:
-      sources: one for each worker, with one tower each: on its device if they are synthetic, else
-        on its host.
+      sources: one per worker, with one tower each: on its device if synthetic, else on its host.
 
     Attributes:
       waited: seconds that the step waits for its batch, a float64 scalar of the traced step.
@@ -60,7 +59,7 @@ class CoordinatedInput(JoinedInput):
 
     @property
     def error(self) -> Exception | None:
-        """The reason why a worker gets no more batches; None while all do."""
+        """The reason why a worker gets no more batches, or None."""
         return self._error
 
     @property
@@ -74,7 +73,7 @@ class CoordinatedInput(JoinedInput):
             return _read(_NUMBER, tf.int64, [])
 
     def of_tower(self, tower: int, batches: Sequence[TowerBatch]) -> TowerBatch:
-        """See `InputSource.of_tower`; the next batch of the worker that runs the step."""
+        """See `InputSource.of_tower`: the next batch of the worker that runs the step."""
         del tower, batches
         elements = self.spec.elements
         if self.synthetic:
@@ -108,7 +107,7 @@ class CoordinatedInput(JoinedInput):
         return ()
 
     def taken(self, worker: int) -> None:
-        """Notes that a step on this worker has ended, so that its queue has room."""
+        """Reports that a step on this worker has ended, so that its queue has room."""
         self._wanted[worker].release()
 
     def close(self) -> None:

@@ -13,18 +13,16 @@ import tensorflow as tf
 def copied_to(device: str, nest: Any) -> Callable[[Any], Any]:
     """Makes a function that copies tensors to a device, all of them in one call.
 
-    It does nothing else. In TensorFlow 2.21 a copy between host and GPU waits for what was
-    enqueued on the GPU when it is issued, in either direction, and the call for all copies. So a
-    call waits once, whatever the number of tensors, and not for what is enqueued behind it; eager
-    copies one after the other wait for more each time.
+    In TensorFlow 2.21 a copy between host and GPU waits, in either direction, for everything that
+    was enqueued on the GPU when it is issued, and the call waits for all its copies. One call
+    therefore waits once, whatever the number of tensors; eager copies wait one after the other.
 
     Args:
-      device: device string.
       nest: of tensors; parts may be None.
 
     Returns:
-      Takes a nest with the structure and dtypes of `nest`, of any shapes, and returns one of
-      tensors on the device. Safe to call in several threads.
+      A thread-safe function from a nest with the structure and dtypes of `nest`, of any shapes, to
+      one of tensors on the device.
     """
 
     def copies(*tensors: tf.Tensor) -> list[tf.Tensor]:
@@ -50,7 +48,7 @@ class ReadEvents(NamedTuple):
 
     Attributes:
       issued: from now on launches do not delay the read.
-      arrived: the values came to the host so many seconds ago.
+      arrived: takes the seconds since the values arrived on the host.
     """
 
     issued: Callable[[], None]
@@ -58,16 +56,16 @@ class ReadEvents(NamedTuple):
 
 
 class ScalarReader:
-    """Reads scalars from a GPU, and reports when what is launched next can no longer delay them.
+    """Reads scalars from a GPU, and reports when later launches can no longer delay them.
 
-    A copy to the host waits for all that is enqueued on the GPU when the copy is issued. Python
-    cannot observe that moment: a thread that calls a copying function is in it from the call to
-    the end of the copy. The order of operations within TensorFlow shows it. The scalars become
-    one int32 vector in the GPU's memory, read by an operation that has int32 operands in host
-    memory. TensorFlow puts a copy before it (``EnsureMemoryTypes``) that belongs to the GPU's
-    part of the function. The executor of a GPU runs operations in the order in which they become
-    ready, in one thread: the copy is issued before an operation two further ones behind the
-    vector, which is sent to the host.
+    A copy to the host waits for everything that is enqueued on the GPU when the copy is issued.
+    Python cannot observe that moment: the call of a copying function lasts until the end of the
+    copy. The order of operations within TensorFlow shows it. The scalars become one int32 vector in
+    GPU memory, read by an operation with int32 operands in host memory, before which TensorFlow
+    inserts a copy (``EnsureMemoryTypes``) that belongs to the GPU's part of the function. The
+    executor of a GPU runs operations in one thread, in the order in which they become ready: the
+    copy is issued before an operation two further ones behind the vector, which is sent to the
+    host.
 
     The function stamps the arrival. It returns later, after several threads of TensorFlow and of
     Python have waited for each other.
@@ -80,7 +78,7 @@ class ScalarReader:
 
     def __init__(self, device: str, host: str, nest: Any) -> None:
         self._host = host
-        self._issued: Callable[[], None] = _ignored
+        self._issued: Callable[[], None] = lambda: None
 
         def issued(behind: np.ndarray) -> np.ndarray:
             self._issued()
@@ -106,7 +104,7 @@ class ScalarReader:
         self._read = tf.function(read, autograph=False).get_concrete_function(*specs)
 
     def __call__(self, nest: Any, events: ReadEvents) -> Any:
-        """The scalars, as NumPy has them, once all that they depend on is over.
+        """The scalars as NumPy values, once everything that they depend on is done.
 
         Args:
           nest: with the structure of the one given before.
@@ -118,7 +116,3 @@ class ScalarReader:
         events.arrived(time.time() - float(stamp))
         found = iter(values.numpy())
         return tf.nest.map_structure(lambda one: None if one is None else next(found), nest)
-
-
-def _ignored() -> None:
-    pass

@@ -1,7 +1,4 @@
-"""Data sets: names, class counts, subset sizes, and selection by flags.
-
-No TensorFlow here: flags are resolved and help is printed without it.
-"""
+"""Data sets: names, class counts, subset sizes, and selection by flags. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -21,32 +18,24 @@ from cnnbench.models.elements import IMAGE_CLASSIFICATION, Element
 SUBSETS = ("train", "validation")
 
 
-def _none(files: Sequence[Path]) -> Sequence[str]:
-    del files
-    return ()
-
-
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
     """Description of one data set.
 
     Attributes:
-      name: what ``--data_name`` says, and the key of a model in the registry.
+      name: value of ``--data_name``, and the key of a model in the registry.
       num_classes: width of the logits. ImageNet has 1000 classes and label 0 is the
         background; CIFAR-10 keeps the 11 of tf_cnn_benchmarks (10 classes, one spare).
-      examples: examples per subset of the published data set, the epoch of synthetic data.
-      files: what its files are called, for messages.
-      find: the files of a subset in their order, given the directory and the subset; raises
-        FlagError if there is none.
-      count: examples in the files of a subset, given these and the subset; raises DataError for
-        a file that cannot be used.
-      open: takes an `InputSpec`, returns the `Pipeline` that reads the files it names.
-      check: looks at every record of the files of a subset, given these and the number of
-        classes.
-      missing: names of files that must belong to a subset too, to judge by those that are there.
-      preprocessors: values of ``--input_preprocessor`` that its pipeline heeds.
-      skips_bad_records: whether its pipeline heeds ``--on_bad_record=skip``.
-      elements: what one example is made of; an image and its class unless given.
+      examples: examples per subset of the published data set: the epoch of synthetic data.
+      files: names of its files, for messages.
+      find: (directory, subset) to the files in order; raises FlagError if there are none.
+      count: (files, subset) to the number of examples; raises DataError for an unusable file.
+      open: `InputSpec` to the `Pipeline` that reads its files.
+      check: (files, number of classes) to the findings of a check of every record.
+      missing: names of files that the subset lacks, judging by those present.
+      preprocessors: values of ``--input_preprocessor`` that its pipeline supports.
+      skips_bad_records: whether its pipeline supports ``--on_bad_record=skip``.
+      elements: parts of one example; by default an image and its class.
     """
 
     name: str
@@ -57,7 +46,7 @@ class Dataset:
     count: Callable[[Sequence[Path], str], int] = field(repr=False)
     open: Callable[[Any], Any] = field(repr=False)
     check: Callable[[Sequence[Path], int], Findings] = field(repr=False)
-    missing: Callable[[Sequence[Path]], Sequence[str]] = field(default=_none, repr=False)
+    missing: Callable[[Sequence[Path]], Sequence[str]] = field(default=lambda _: (), repr=False)
     preprocessors: tuple[str, ...] = ("default",)
     skips_bad_records: bool = False
     elements: tuple[Element, ...] = IMAGE_CLASSIFICATION
@@ -79,11 +68,11 @@ class Dataset:
         """Examples in ``subset`` ("train" or "validation"): one epoch.
 
         Args:
-          data_dir: counts the files there; None means the data set as published.
+          data_dir: counts the files there; None: the data set as published.
 
         Raises:
           FlagError: ``data_dir`` holds no files of this subset.
-          DataError: a file that cannot be used.
+          DataError: an unusable file.
         """
         if data_dir is None:
             return self.examples[subset]
@@ -162,7 +151,7 @@ _DATASETS: dict[str, Dataset] = {}
 
 
 def register_dataset(dataset: Dataset) -> None:
-    """Registers ``dataset`` for ``--data_name`` and for detection from ``--data_dir``.
+    """Registers a data set for ``--data_name`` and for detection from ``--data_dir``.
 
     Raises:
       UsageError: another data set already has this name.
@@ -191,22 +180,21 @@ def dataset_names() -> tuple[str, ...]:
 
 
 def find_dataset(data_name: str | None, data_dir: str | None, model: str | None = None) -> Dataset:
-    """The data set the flags mean.
+    """The data set that the flags select; the arguments are their values.
 
     Args:
-      data_name: value of ``--data_name``, or None.
-      data_dir: value of ``--data_dir``, or None. Without a name, the first data set whose
-        name is part of this path is taken, or else one whose files are there.
-      model: value of ``--model``. Without a name and a directory, the only data set it is
-        registered for is taken; without a model, or where ImageNet is among them, ImageNet.
+      data_dir: without a name, the first data set whose name is part of this path, or else one
+        whose files are there.
+      model: without a name and a directory, the only data set it is registered for; without a
+        model, or where ImageNet is among them, ImageNet.
 
     Raises:
-      FlagError: an unknown name, a directory that neither its path nor its files tell, or a model
-        of several data sets but ImageNet.
+      FlagError: an unknown name, a directory of an unknown data set, or a model of several data
+        sets without ImageNet.
     """
     if data_name is not None:
         if data_name not in _DATASETS:
-            raise FlagError("data_name", data_name, f"must be one of {_choices()}")
+            raise FlagError("data_name", data_name, f"must be one of {', '.join(_DATASETS)}")
         return _DATASETS[data_name]
     if data_dir is None:
         return _of_model(model)
@@ -230,8 +218,7 @@ def detect(data_dir: str) -> Dataset:
     """The data set whose files are in a directory; the last registered, if several match.
 
     Raises:
-      FlagError: no such directory, one that cannot be read, or no files of a known data set
-        in it.
+      FlagError: no such directory, one that cannot be read, or no files of a known data set.
     """
     if not os.path.isdir(data_dir):  # no error for a name that is too long
         raise FlagError("data_dir", data_dir, "there is no such directory")
@@ -251,7 +238,3 @@ plugins.add_kind(
         prepare=lambda: None,  # imported with the package
     )
 )
-
-
-def _choices() -> str:
-    return ", ".join(_DATASETS)

@@ -1,4 +1,4 @@
-"""Training input that a strategy of tf.distribute shards, splits and copies to its devices."""
+"""Training input that a tf.distribute strategy shards, splits and copies to its devices."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class InputDistribution:
     """How a strategy distributes the batches of a pipeline.
 
     Attributes:
-      strategy: the strategy, over the towers' devices; with `per_replica` for this input alone.
+      strategy: over the towers' devices; with `per_replica` for this input alone.
       manual: whether the pipeline makes the replicas' batches itself, of this worker's part of
         the data; otherwise it makes global ones of all data, which TensorFlow splits.
-      per_replica: with `manual`: whether every replica has a pipeline, which reads all records and
-        keeps every Nth batch, in place of one for all.
-      auto_shard_policy: "auto", "file", "data" or "off", between workers. With "file" pipelines
-        are given files of their own: behind numbered records TensorFlow finds no files.
-      prefetch_on_device: whether batches wait on the devices, not on the host.
+      per_replica: with `manual`: every replica has a pipeline, which reads all records and keeps
+        every Nth batch, instead of one for all.
+      auto_shard_policy: "auto", "file", "data" or "off", between workers. With "file" each pipeline
+        is given its own files, because TensorFlow finds none behind numbered records.
+      prefetch_on_device: whether batches wait on the devices or on the host.
     """
 
     strategy: Any
@@ -37,14 +37,8 @@ class InputDistribution:
 
     @property
     def by_pipeline(self) -> bool:
-        """Whether a pipeline reads a part of the data; otherwise all of it."""
+        """Whether a pipeline reads a part of the data or all of it."""
         return self.manual or self.auto_shard_policy == "file"
-
-    def examples_per_step(self, spec: InputSpec) -> int:
-        """Examples that a step of all workers takes from one pipeline."""
-        if self.by_pipeline or self.auto_shard_policy == "off":
-            return spec.global_batch
-        return spec.batch_per_device * int(self.strategy.num_replicas_in_sync)
 
     def iterator(self, pipeline: Pipeline) -> Any:
         """Iterator over the batches; its elements hold a value per replica."""
@@ -103,7 +97,10 @@ class DistributedInput(PipelineInput):
 
     @property
     def _examples_per_step(self) -> int:
-        return self._distribution.examples_per_step(self.spec)
+        distribution = self._distribution
+        if distribution.by_pipeline or distribution.auto_shard_policy == "off":
+            return self.spec.global_batch
+        return self.spec.batch_per_device * int(distribution.strategy.num_replicas_in_sync)
 
     def _begin(self) -> Callable[[], Copying]:
         # It reads ahead by itself.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 
 class RecordDefect(ValueError):
-    """A defect of a record, in words that complete "FILE: record N: "."""
+    """A defect of a record; the text completes "FILE: record N: "."""
 
 
 @dataclass
@@ -15,8 +15,8 @@ class Findings:
     """Content of the files of one subset.
 
     Attributes:
-      records: sound ones.
-      details: statistics of the valid records for people, one line each.
+      records: number of valid ones.
+      details: statistics of the valid records, one line each.
       defects: one line each, naming file and record.
     """
 
@@ -30,8 +30,8 @@ class UnusableRecords:
     """Records that a run skipped as unusable.
 
     Attributes:
-      count: of different records; one that is met every epoch counts once.
-      first: what is wrong with some of them, naming file and record.
+      count: of different records, each counted once however many epochs it occurs in.
+      first: defects of some of them, naming file and record.
     """
 
     count: int = 0
@@ -40,15 +40,7 @@ class UnusableRecords:
 
 @dataclass(frozen=True)
 class ImageFacts:
-    """Facts of a valid record of a labelled image.
-
-    Attributes:
-      label: class number.
-      height: in pixels.
-      width: in pixels.
-      stored_bytes: of the image.
-      boxes: their number.
-    """
+    """Facts of a valid record of a labelled image: class, size in pixels, number of boxes."""
 
     label: int
     height: int
@@ -76,7 +68,7 @@ class ImageTally:
         self._boxes += facts.boxes
 
     def lines(self) -> list[str]:
-        """The statistics for people; none without a record."""
+        """The statistics as text; none without a record."""
         if not self._labels:
             return []
         per_class = self._labels.values()

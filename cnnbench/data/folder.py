@@ -11,7 +11,7 @@ from cnnbench.base.reading import read_file
 from cnnbench.errors import DataError, FlagError, PathError
 
 UNFINISHED = "unfinished-"
-"""Start of the name of the folder that files are in until the whole data set is written."""
+"""Prefix of the folder that holds the files until the whole data set is written."""
 
 # Files; ImageNet has 1152.
 _REMEMBERED = 4096
@@ -26,7 +26,7 @@ def content_of(path: Path) -> bytes:
     """The content of a file of examples.
 
     Raises:
-      DataError: it cannot be read; names the file.
+      DataError: the file cannot be read.
     """
     try:
         return read_file(path)
@@ -36,11 +36,7 @@ def content_of(path: Path) -> bytes:
 
 @contextlib.contextmanager
 def readable(data_dir: str) -> Iterator[None]:
-    """A block that reads a directory; a directory that cannot be read is a usage error.
-
-    Raises:
-      FlagError: instead of an OSError, which is its cause.
-    """
+    """A block that reads a directory; raises FlagError from an OSError in it."""
     try:
         yield
     except OSError as error:

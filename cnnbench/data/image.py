@@ -17,7 +17,7 @@ OFFICIAL_SHORTER_SIDE = 256
 # Mean red, green and blue of ImageNet, on the scale 0..255.
 CHANNEL_MEANS = (123.68, 116.78, 103.94)
 
-# Limits of the random changes of colour; the hue as a fraction of pi in YIQ, of a full turn in HSV.
+# Limits of random colour changes; the hue as a fraction of pi in YIQ, of a full turn in HSV.
 _BRIGHTNESS = 32.0 / 255.0
 _CONTRAST = (0.5, 1.5)
 _SATURATION = (0.5, 1.5)
@@ -27,13 +27,13 @@ _ROUND_ROBIN = ("nearest", "bilinear", "bicubic", "area")
 
 
 def train_image(jpeg: Any, shape: Any, boxes: Any, position: Any, spec: InputSpec) -> tf.Tensor:
-    """A random crop of an image, mirrored half the time, with colour distortion if asked for.
+    """A random crop of an image, mirrored half the time, with optional colour distortion.
 
     Args:
       jpeg: string scalar.
-      shape: int32 [3], its height, width and channels, as `tf.io.extract_jpeg_shape` reads them.
-      boxes: float32 [1, n, 4] as `imagenet_records.parse` gives them.
-      position: int64 scalar, place in the stream of examples; decides what is random.
+      shape: int32 [3], height, width and channels from `tf.io.extract_jpeg_shape`.
+      boxes: float32 [1, n, 4] from `imagenet_records.parse`.
+      position: int64 scalar, in the stream of examples; determines the randomness.
 
     Returns:
       float32 [image_size, image_size, 3], normalised.
@@ -60,13 +60,13 @@ def train_image(jpeg: Any, shape: Any, boxes: Any, position: Any, spec: InputSpe
 def eval_image(jpeg: Any, position: Any, spec: InputSpec) -> tf.Tensor:
     """The centre of an image, aspect ratio kept.
 
-    The image is resized until both sides are at least 1.145 times ``image_size``, or as the
-    official models do until the shorter one is 256, then cut. With ``resize_method`` crop it is
-    only cut.
+    The image is resized until both sides are at least 1.145 times ``image_size``, or, as in the
+    official models, until the shorter one is 256, then cropped. With ``resize_method`` crop it is
+    only cropped.
 
     Args:
       jpeg: string scalar.
-      position: int64 scalar, place in the stream (for round_robin).
+      position: int64 scalar, in the stream of examples (for round_robin).
 
     Returns:
       float32 [image_size, image_size, 3], normalised.
@@ -85,7 +85,7 @@ def eval_image(jpeg: Any, position: Any, spec: InputSpec) -> tf.Tensor:
 def _sides(image: Any, size: int) -> tf.Tensor:
     """Height and width, int32 [2], of which the centre of `size` pixels is 1/1.145.
 
-    Rounded down from the product of float32, in this order, as in tf_cnn_benchmarks: another order
+    Rounded down from the float32 product in this order, as in tf_cnn_benchmarks: another order
     gives some images a row more or less.
     """
     sides = tf.cast(tf.shape(image)[:2], tf.float32)
@@ -93,7 +93,7 @@ def _sides(image: Any, size: int) -> tf.Tensor:
 
 
 def _official_sides(image: Any, size: int) -> tf.Tensor:
-    """Height and width, int32 [2], the shorter being 256, or `size` if that is more."""
+    """Height and width, int32 [2], the shorter being 256, or `size` if larger."""
     sides = tf.shape(image)[:2]
     shorter = max(OFFICIAL_SHORTER_SIDE, size)
     return sides * shorter // tf.reduce_min(sides)
@@ -113,14 +113,14 @@ def _decoding(spec: InputSpec) -> dict[str, Any]:
 
 
 def normalise(image: Any, spec: InputSpec) -> tf.Tensor:
-    """0..255 to -1..1, or (ml_perf, official) less the channel means; sets the static shape."""
+    """0..255 to -1..1, or (ml_perf, official) minus the channel means; sets the static shape."""
     image = tf.ensure_shape(image, [spec.image_size, spec.image_size, 3])
     less_means = spec.ml_perf or spec.official
     return image - tf.constant(CHANNEL_MEANS) if less_means else image / 127.5 - 1.0
 
 
 def resize(image: Any, height: Any, width: Any, position: Any, spec: InputSpec) -> tf.Tensor:
-    """The image at another size, by the method of ``spec``; float32 in 0..255."""
+    """The image resized by the method of ``spec``; float32 in 0..255."""
     image = tf.cast(image, tf.float32)
 
     def by(method: str) -> tf.Tensor:
@@ -162,20 +162,16 @@ def _free_room(image: Any, size: int) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def distort_colour(image: Any, position: Any, seed: int, *, in_yiq: bool) -> tf.Tensor:
-    """The image with other colours, clipped to 0..1.
+    """Changes the colours of an image, clipped to 0..1.
 
-    Contrast and brightness do not commute, so the two orders take turns: at even positions
-    brightness, saturation and hue, contrast; at odd ones brightness, contrast, saturation
-    and hue.
+    Contrast and brightness do not commute, so the two orders alternate: at even positions
+    brightness, saturation and hue, contrast; at odd ones brightness, contrast, saturation and hue.
 
     Args:
       image: float32 [height, width, 3] in 0..1.
-      position: int64 scalar, place in the stream of examples; decides what is random.
-      in_yiq: change saturation and hue by scaling and turning the chroma plane of YIQ,
-        otherwise in HSV.
-
-    Returns:
-      float32 of the same shape.
+      position: int64 scalar, in the stream of examples; determines the randomness.
+      in_yiq: change saturation and hue by scaling and rotating the chroma plane of YIQ, otherwise
+        in HSV.
     """
 
     def brightness(x: Any) -> Any:
@@ -217,15 +213,10 @@ def _saturation_and_hue_in_yiq(image: Any, position: Any, seed: int) -> Any:
 def scale_and_turn_chroma(image: Any, scale: Any, angle: Any) -> tf.Tensor:
     """Multiplies the chroma of an image by ``scale`` and rotates it by ``angle`` radians.
 
-    Brightness (the Y of YIQ) stays as it is.
+    The Y of YIQ does not change, and a scale of 0 gives grey. The result is not clipped.
 
     Args:
       image: float32 [height, width, 3].
-      scale: scalar; 0 gives grey.
-      angle: scalar.
-
-    Returns:
-      float32 of the same shape, not clipped.
     """
     # All of this is linear, so it is done once, to the three unit colours: a 3x3 matrix.
     y, i, q = tf.unstack(tf.image.rgb_to_yiq(tf.eye(3)), axis=-1)

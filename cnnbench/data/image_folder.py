@@ -34,13 +34,12 @@ class ImageFile:
 
 @dataclass(frozen=True)
 class ImageFolder:
-    """Labelled images, by subset, each in a random order.
+    """Labelled images by subset ("train", "validation"), each in a random order.
 
     Attributes:
       classes: in order of their labels.
-      subsets: "train" and "validation".
-      ignored: folders without images, images outside of class folders, and what else lies in
-        these. Names that start with a dot or an @, and ``__MACOSX``, are not even looked at.
+      ignored: folders without images, images outside of class folders, and other files in these.
+        Names that start with a dot or an @, and ``__MACOSX``, are not listed.
     """
 
     classes: tuple[ImageClass, ...]
@@ -57,31 +56,25 @@ def scan(
     that do. In the first case a share of every class is set aside for validation.
 
     Args:
-      folder: where to look; files lie directly in the class folders.
-      labels_file: a class folder's name per line, optionally followed by blanks and the class
-        in words; line k is label k. A first line ``background``, as make_imagenet writes it, is
+      folder: images lie directly in the class folders.
+      labels_file: per line the name of a class folder, optionally followed by blanks and a
+        description; line k is label k. A first line ``background``, as make_imagenet writes it, is
         label 0. Without a file, labels follow the sorted folder names.
       validation_fraction: in [0, 1); share of every class, rounded.
-      seed: for choosing that share and for the order.
+      seed: of the choice of that share and of the order.
 
     Raises:
-      UsageError: no such folder, one that cannot be read, no images, a class folder missing in
-        the labels file.
+      UsageError: no such folder, one that cannot be read, no images, or a class folder that is not
+        in the labels file.
     """
+    ignored: list[Path] = []
     try:
-        return _scan(folder, labels_file, validation_fraction, seed)
+        if not folder.is_dir():
+            raise UsageError(f"{folder}: there is no such folder")
+        roots = _split_roots(folder)
+        found = {split: _class_folders(root, ignored) for split, root in roots.items()}
     except OSError as error:
         raise UsageError(f"{error.filename or folder}: {reason(error)}") from error
-
-
-def _scan(
-    folder: Path, labels_file: Path | None, validation_fraction: float, seed: int
-) -> ImageFolder:
-    if not folder.is_dir():
-        raise UsageError(f"{folder}: there is no such folder")
-    roots = _split_roots(folder)
-    ignored: list[Path] = []
-    found = {split: _class_folders(root, ignored) for split, root in roots.items()}
     names = sorted({path.name for folders in found.values() for path in folders})
     for name in names:
         check_name(f"{folder}: class folder", name)
@@ -149,11 +142,7 @@ def _number(names: Sequence[str]) -> list[ImageClass]:
 
 
 def check_name(what: str, name: str) -> None:
-    """Refuses names of classes that cannot be a line of labels.txt.
-
-    Raises:
-      UsageError: a line break, a control character or another one that is not printable.
-    """
+    """Raises UsageError for class names that cannot be a line of labels.txt."""
     # Bytes that are not UTF-8 are in Python's names as surrogates.
     if not "".join(c for c in name if not "\udc80" <= c <= "\udcff").isprintable():
         raise UsageError(f"{what} {name!r}: its name has characters that are not printable")

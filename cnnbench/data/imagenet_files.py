@@ -24,13 +24,9 @@ count_records = once_per_content(tfrecord.count_records)
 def find_files(data_dir: str, subset: str, prefix: str = "") -> list[Path]:
     """The files ``<prefix><subset>-*-of-*`` of a directory, in order.
 
-    Args:
-      subset: "train" or "validation".
-      prefix: what the names of a data set's files begin with.
-
     Raises:
-      FlagError: no such directory, one that cannot be read, no such file in it, or files of a
-        data set that was not finished.
+      FlagError: no such directory, one that cannot be read, no such file in it, or files of an
+        unfinished data set.
     """
     root = Path(data_dir)
     with readable(data_dir):
@@ -57,11 +53,7 @@ def _is_of(path: Path, start: str) -> bool:
 
 
 def count_all(files: Sequence[Path], subset: str = "") -> int:
-    """Records in all files of all subsets.
-
-    Raises:
-      DataError: a file is truncated or cannot be opened.
-    """
+    """Records in all files of all subsets; DataError if a file is truncated or cannot be opened."""
     del subset
     return sum(count_records(path) for path in files)
 
@@ -69,11 +61,11 @@ def count_all(files: Sequence[Path], subset: str = "") -> int:
 def count_examples(files: Sequence[Path], subset: str) -> int:
     """Examples in the files of a subset.
 
-    The published ImageNet is known by the number of its files and the size of the first, and
+    The published ImageNet is recognised by the number of its files and the size of the first, and
     not counted: its record headers are spread over 150 GB. Any other set is counted.
 
     Raises:
-      DataError: a file is truncated or cannot be opened, or there is no record at all.
+      DataError: a file is truncated or cannot be opened, or there are no records.
     """
     count = sum(records_by_file(files, subset))
     if count == 0:
@@ -82,7 +74,7 @@ def count_examples(files: Sequence[Path], subset: str) -> int:
 
 
 def records_by_file(files: Sequence[Path], subset: str) -> list[int]:
-    """Records in each file of a subset; of the published ImageNet equal parts of it.
+    """Records in each file of a subset; for the published ImageNet equal shares.
 
     Raises:
       DataError: a file is truncated or cannot be opened.

@@ -17,16 +17,13 @@ LABEL = "image/class/label"
 BOX_SIDES = tuple(f"image/object/bbox/{side}" for side in ("ymin", "xmin", "ymax", "xmax"))
 
 MAX_ASPECT = 100
-"""Longer side over shorter side; a narrow strip, resized for evaluation, would fill any memory."""
+"""Longer side over shorter side; a resized narrow strip would exhaust the memory."""
 MAX_PIXELS = 2**27
-"""Of an image: 1.5 GiB once they are real numbers."""
+"""Pixels per image: 1.5 GiB as float32."""
 
 
 def parse(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """The parts of a serialized record that training needs, in a graph.
-
-    Args:
-      record: string scalar.
+    """The parts of a serialized record (string scalar) that training needs, in a graph.
 
     Returns:
       The JPEG (string scalar), the label (int64 scalar), and the boxes: float32 [1, n, 4],
@@ -44,7 +41,7 @@ def is_usable_size(shape: Any) -> tf.Tensor:
     """Whether a JPEG keeps to `MAX_ASPECT` and `MAX_PIXELS`, in a graph.
 
     Args:
-      shape: int32 [3], height, width and channels, as `tf.io.extract_jpeg_shape` reads them.
+      shape: int32 [3], height, width and channels, from `tf.io.extract_jpeg_shape`.
     """
     height, width, _ = tf.unstack(tf.cast(tf.convert_to_tensor(shape), tf.int64))
     even = (height <= MAX_ASPECT * width) & (width <= MAX_ASPECT * height)
@@ -52,7 +49,7 @@ def is_usable_size(shape: Any) -> tf.Tensor:
 
 
 def are_inside(boxes: Any) -> tf.Tensor:
-    """Whether all boxes, [..., 4] in the order top, left, bottom, right, are parts of the image."""
+    """Whether all boxes, [..., 4] in the order top, left, bottom, right, are inside the image."""
     ahead = [[0, 0]] * (len(boxes.shape) - 1)
     # 0, 0, top, left, bottom, right, 1, 1: none is above its next but one. NaN compares false.
     bounded = tf.pad(tf.pad(boxes, [*ahead, [2, 0]]), [*ahead, [0, 2]], constant_values=1.0)
@@ -70,12 +67,10 @@ def check_files(files: Sequence[Path], num_classes: int) -> Findings:
 
 
 def examine(record: bytes, num_classes: int, min_size: int = 1) -> ImageFacts:
-    """Checks everything that a run uses of a record.
+    """Checks everything that a run uses of a serialized record; the label is in [0, num_classes).
 
     Args:
-      record: serialized.
-      num_classes: the label must be in [0, num_classes).
-      min_size: smallest height and width that can be used, in pixels.
+      min_size: smallest usable height and width, in pixels.
 
     Raises:
       RecordDefect: something is missing, of the wrong type, out of range or undecodable.
@@ -95,11 +90,7 @@ def examine(record: bytes, num_classes: int, min_size: int = 1) -> ImageFacts:
 
 
 def features_of(record: bytes) -> Any:
-    """The features of a serialized record by key.
-
-    Raises:
-      RecordDefect: it is no serialized record.
-    """
+    """The features of a serialized record by key; RecordDefect if it is none."""
     try:
         return tf.train.Example.FromString(record).features.feature
     except Exception as error:
@@ -111,11 +102,10 @@ def single(features: Any, key: str, kind: str) -> Any:
     """The only value of a feature.
 
     Args:
-      features: see `features_of`.
       kind: "int64_list", "float_list" or "bytes_list".
 
     Raises:
-      RecordDefect: it is missing, of another kind, or has more values or none.
+      RecordDefect: it is missing, of another kind, or has no or several values.
     """
     if key not in features:
         raise RecordDefect(f"key {key} is missing")
@@ -129,7 +119,7 @@ def check_boxes(features: Any) -> int:
     """The number of boxes.
 
     Raises:
-      RecordDefect: the sides differ in number, or a box is no part of the image.
+      RecordDefect: the sides differ in number, or a box is not inside the image.
     """
     sides = [list(features[key].float_list.value) if key in features else [] for key in BOX_SIDES]
     if len({len(side) for side in sides}) != 1:
@@ -142,14 +132,7 @@ def check_boxes(features: Any) -> int:
 
 
 def check_size(shape: Any) -> None:
-    """Refuses images that `is_usable_size` refuses.
-
-    Args:
-      shape: int32 [3], height, width and channels.
-
-    Raises:
-      RecordDefect: names the size.
-    """
+    """Raises RecordDefect for an image of a size that `is_usable_size` refuses."""
     if not bool(is_usable_size(shape)):
         height, width, _ = map(int, shape)
         raise RecordDefect(
@@ -162,7 +145,7 @@ def decoded_size(jpeg: bytes) -> tuple[int, int]:
     """Height and width of a JPEG after decoding all of it.
 
     Raises:
-      RecordDefect: it is no JPEG, damaged, or has a size that `is_usable_size` refuses.
+      RecordDefect: no JPEG, a damaged one, or a size that `is_usable_size` refuses.
     """
     with tf.device("CPU:0"):
         if not bool(tf.io.is_jpeg(jpeg)):
@@ -179,13 +162,7 @@ def decoded_size(jpeg: bytes) -> tuple[int, int]:
 def serialize(
     jpeg: bytes, height: int, width: int, label: int, name: str, synset: str, text: str
 ) -> bytes:
-    """A record with the keys of the ImageNet files, and no boxes.
-
-    Args:
-      height: in pixels.
-      width: in pixels.
-      label: class number, 0 being the background.
-    """
+    """A record with the keys of the ImageNet files, without boxes; sizes in pixels."""
     features = {
         "image/height": ints([height]),
         "image/width": ints([width]),

@@ -15,11 +15,10 @@ from cnnbench.data.source import InputSource, TowerBatch
 class JoinedInput(InputSource):
     """One input per worker, in the order of their towers.
 
-    A batch never leaves the worker that made it: what `next` returns are handles of tensors
-    there.
+    A batch never leaves the worker that made it: `next` returns handles of tensors there.
 
     Args:
-      sources: alike but for their shards, hosts and devices; at least one.
+      sources: equal except for their shards, hosts and devices; at least one.
     """
 
     def __init__(self, sources: Sequence[InputSource]) -> None:
@@ -64,7 +63,7 @@ class JoinedInput(InputSource):
         return {shard: s for source in self._sources for shard, s in source.waiting().items()}
 
     def stages(self) -> list[Any]:
-        """See `InputSource.stages`; those of the first worker."""
+        """See `InputSource.stages`: those of the first worker."""
         return self._sources[0].stages()
 
     def skipped(self) -> UnusableRecords:

@@ -28,7 +28,7 @@ _NUMBERS = np.array([ALPHABET.find(byte) for byte in range(256)])
 
 
 class LibriSpeechPipeline(RecordPipeline):
-    """Spectrograms of log power, each frequency normalised over its utterance.
+    """Log-power spectrograms, each frequency normalised over its utterance.
 
     Raises:
       FlagError: no files of the subset.
@@ -44,7 +44,7 @@ class LibriSpeechPipeline(RecordPipeline):
         self._max_letters = sizes["transcript"][0]
 
     def decode(self, record: tf.Tensor, position: tf.Tensor) -> Mapping[str, tf.Tensor]:
-        """See `RecordPipeline.decode`; the elements are those of the data set."""
+        """See `RecordPipeline.decode`."""
         del position  # nothing is random
         keys = {key: tf.io.FixedLenFeature([], tf.string) for key in (AUDIO, TEXT)}
         found = tf.io.parse_single_example(record, keys)
@@ -80,7 +80,7 @@ def spectrogram(samples: Any) -> tf.Tensor:
     """Log power of the frequencies from 0 to 8 kHz, every 10 ms.
 
     Args:
-      samples: float32 [n] in [-1, 1], n >= 320, 16,000 of them a second.
+      samples: float32 [n] in [-1, 1], n >= 320, at 16 kHz.
 
     Returns:
       float32 [frames, 161]; over the frames each frequency has mean 0 and deviation 1.
@@ -92,7 +92,7 @@ def spectrogram(samples: Any) -> tf.Tensor:
 
 
 def _padded(values: Any, length: int) -> Any:
-    """Rows of zeros added up to `length`."""
+    """Rows of zeros appended up to `length`."""
     missing = length - tf.shape(values)[0]
     padded = tf.pad(values, [[0, missing], *([0, 0] for _ in values.shape[1:])])
     return tf.ensure_shape(padded, [length, *values.shape[1:]])

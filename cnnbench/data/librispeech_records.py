@@ -6,7 +6,6 @@ import io
 import itertools
 import wave
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import tensorflow as tf
@@ -18,23 +17,18 @@ from cnnbench.data.imagenet_records import features_of, serialized, single, text
 
 SAMPLE_RATE = 16_000
 WINDOW, STRIDE = 320, 160
-"""Samples in a frame of a spectrogram, and from one frame to the next: 20 and 10 ms."""
+"""Samples in a frame of a spectrogram, and between the starts of frames: 20 and 10 ms."""
 
 BINS = WINDOW // 2 + 1
 """Frequencies of a spectrogram."""
 
 ALPHABET = b" abcdefghijklmnopqrstuvwxyz'"
-"""Letters by number. The blank of CTC comes behind them: class 28."""
+"""Letters by number; the blank of CTC follows as class 28."""
 
 
 def frames_of(samples: int) -> int:
-    """Frames of the spectrogram of so many samples."""
+    """Frames of the spectrogram of a number of samples."""
     return max(0, 1 + (samples - WINDOW) // STRIDE)
-
-
-def least_frames(text: bytes) -> int:
-    """Fewest frames with an alignment: CTC needs a blank between equal letters."""
-    return len(text) + sum(a == b for a, b in itertools.pairwise(text))
 
 
 PREFIX = "librispeech-"
@@ -43,19 +37,11 @@ TEXT = "audio/text"
 UTTERANCE = "audio/id"
 
 
-@dataclass(frozen=True)
-class SpeechFacts:
-    """Facts of a valid record: frames of its spectrogram, letters."""
-
-    frames: int
-    letters: int
-
-
 def samples_in(content: bytes) -> int:
-    """Samples of a WAV file of 16,000 16-bit samples a second on one channel.
+    """Number of samples of a WAV file of 16 bits at 16 kHz on one channel.
 
     Raises:
-      RecordDefect: it is something else, or cut off.
+      RecordDefect: another format, or truncated.
     """
     try:
         with wave.open(io.BytesIO(content)) as file:
@@ -74,38 +60,32 @@ def samples_in(content: bytes) -> int:
     return samples
 
 
-def check_text(text: bytes) -> None:
-    """Refuses a transcript that is empty or has other letters than `ALPHABET`.
-
-    Raises:
-      RecordDefect: names the letter.
-    """
-    strange = next((byte for byte in text if byte not in ALPHABET), None)
-    if strange is not None or not text:
-        what = "is empty" if strange is None else f"has {chr(strange)!r}"
-        raise RecordDefect(f"the transcript {what}; it takes a to z, blanks and apostrophes")
-
-
 def examine(
     record: bytes, max_frames: int | None = None, max_letters: int | None = None
-) -> SpeechFacts:
-    """Checks everything that a run uses of a record.
+) -> tuple[int, int]:
+    """Checks everything that a run uses of a serialized record.
 
     Args:
-      record: serialized.
-      max_frames: what the model takes at most; None for no limit.
+      max_frames, max_letters: limits of the model; None for no limit.
+
+    Returns:
+      Numbers of frames of the spectrogram and of letters.
 
     Raises:
       RecordDefect: something is missing, of the wrong type, too long or undecodable.
     """
     features = features_of(record)
     text = single(features, TEXT, "bytes_list")
-    check_text(text)
+    strange = next((byte for byte in text if byte not in ALPHABET), None)
+    if strange is not None or not text:
+        what = "is empty" if strange is None else f"has {chr(strange)!r}"
+        raise RecordDefect(f"the transcript {what}; it takes a to z, blanks and apostrophes")
     samples = samples_in(single(features, AUDIO, "bytes_list"))
     frames = frames_of(samples)
     if frames < 1:
         raise RecordDefect(f"the audio has {samples} samples, but one frame takes {WINDOW}")
-    if least_frames(text) > frames:
+    # CTC needs a blank between equal letters.
+    if len(text) + sum(a == b for a, b in itertools.pairwise(text)) > frames:
         raise RecordDefect(
             f"the transcript of {len(text)} letters is longer than its audio of {frames} frames"
         )
@@ -115,20 +95,19 @@ def examine(
     ):
         if most is not None and value > most:
             raise RecordDefect(f"{value} {noun}, but the model takes at most {most}")
-    return SpeechFacts(frames, len(text))
+    return frames, len(text)
 
 
 def check_files(files: Sequence[Path], num_classes: int) -> Findings:
     """Reads every record of the files of a subset; see `Dataset.check`."""
     del num_classes  # the alphabet is fixed
-    facts: list[SpeechFacts] = []
+    facts: list[tuple[int, int]] = []
     found = check_records(files, examine, facts.append)
     found.defects[:0] = [
         f"{files[0].parent / name}: this file is missing" for name in missing_shards(files)
     ]
     if facts:
-        frames = [one.frames for one in facts]
-        letters = [one.letters for one in facts]
+        frames, letters = zip(*facts, strict=True)
         found.details = [
             f"audio: {min(frames)} to {max(frames)} frames of {BINS} frequencies, "
             f"{sum(frames) / 100 / 3600:,.1f} hours",
@@ -138,11 +117,6 @@ def check_files(files: Sequence[Path], num_classes: int) -> Findings:
 
 
 def serialize(audio: bytes, text: str, utterance: str) -> bytes:
-    """A record.
-
-    Args:
-      audio: a WAV file that `samples_in` takes.
-      text: the transcript, in letters of `ALPHABET`.
-    """
+    """A record of a WAV file that `samples_in` accepts and of its transcript in `ALPHABET`."""
     content = tf.train.Feature(bytes_list=tf.train.BytesList(value=[audio]))
     return serialized({AUDIO: content, TEXT: text_of(text), UTTERANCE: text_of(utterance)})

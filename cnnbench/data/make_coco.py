@@ -31,13 +31,7 @@ _SLACK = 1.0
 
 @dataclass(frozen=True)
 class CocoImage:
-    """An image and its objects.
-
-    Attributes:
-      path: of the file.
-      source_id: number of the image in the annotations.
-      objects: in it.
-    """
+    """An image file, its number in the annotations, and its objects."""
 
     path: Path
     source_id: int
@@ -50,9 +44,9 @@ class Coco:
 
     Attributes:
       classes: names, in the order of their labels from 1.
-      subsets: images of the subsets that are there.
-      without_boxes: training images left out, because nothing is in them.
-      empty_boxes: boxes left out, because they have no area.
+      subsets: images of the subsets that exist.
+      without_boxes: number of training images left out, because nothing is in them.
+      empty_boxes: number of boxes left out, because they have no area.
     """
 
     classes: tuple[str, ...]
@@ -69,9 +63,8 @@ def read_annotations(source: Path) -> Coco:
         ``instances_train2017.json``.
 
     Raises:
-      UsageError: no such files, several for a subset, or other classes in one than in the other.
-      DataError: a file that holds no annotations, an image that is not there, a box outside its
-        image; names the file and what is at fault.
+      UsageError: no such files, several for a subset, or different classes in them.
+      DataError: a file without annotations, a missing image, or a box outside its image.
     """
     subsets: dict[str, Sequence[CocoImage]] = {}
     categories: dict[int, str] | None = None
@@ -105,12 +98,12 @@ def make_coco(found: Coco, out: Path, shards: Mapping[str, int], seed: int) -> N
     """Writes ``coco-<subset>-*-of-*`` and ``coco-labels.txt``.
 
     Args:
-      out: where the files go; created if missing.
-      shards: files per subset; a subset never gets more files than it has images.
+      out: folder of the files; created if missing.
+      shards: files per subset, at most as many as images.
       seed: of the order of the images.
 
     Raises:
-      UsageError: ``out`` cannot be written to or holds such files already.
+      UsageError: ``out`` cannot be written to or already holds such files.
       DataError: an image that cannot be decoded, or a file that cannot be written.
     """
     patterns = [f"{PREFIX}{subset}-*-of-*" for subset in SUBSETS]

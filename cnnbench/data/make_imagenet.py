@@ -37,18 +37,17 @@ class MadeImagenet:
 def make_imagenet(found: ImageFolder, out: Path, shards: dict[str, int]) -> MadeImagenet:
     """Writes ``<subset>-*-of-*`` and ``labels.txt``.
 
-    RGB JPEGs are stored as they are. PNGs, and grey or CMYK JPEGs, become RGB JPEGs of quality
-    100. The files are written in a folder of their own inside ``out`` and move out of it when
-    all are there, so that a run that is cut short leaves nothing that looks like a data set.
+    RGB JPEGs are stored unchanged. PNGs, and grey or CMYK JPEGs, become RGB JPEGs of quality 100.
+    The files are written in a temporary folder inside ``out`` and moved when all are complete, so
+    that an interrupted run leaves nothing that looks like a data set.
 
     Args:
-      out: where the files go; created if missing.
-      shards: files per subset; a subset never gets more files than it has images.
+      out: folder of the files; created if missing.
+      shards: files per subset, at most as many as images.
 
     Raises:
-      UsageError: too many classes, or ``out`` cannot be written to or holds such files already.
-      DataError: an image that cannot be decoded, or a file that cannot be written any further,
-        such as on a full disk; names the file.
+      UsageError: too many classes, or ``out`` cannot be written to or already holds such files.
+      DataError: an image that cannot be decoded, or a file that cannot be written; names the file.
     """
     if len(found.classes) > _MAX_CLASSES:
         raise UsageError(f"{len(found.classes)} classes, but at most {_MAX_CLASSES} fit")
@@ -59,9 +58,14 @@ def make_imagenet(found: ImageFolder, out: Path, shards: dict[str, int]) -> Made
             for name, files in output.shards(subset, found.subsets[subset], shards[subset]):
                 written.append(unfinished / name)
                 reencoded += _write_shard(written[-1], files)
-        _write_labels(unfinished / LABELS_FILE, found)
+        labels = unfinished / LABELS_FILE
+        lines = ["background"]  # the line number, from 0, is the label
+        lines += [c.name if c.text == c.name else f"{c.name} {c.text}" for c in found.classes]
+        with output.writing(labels):
+            text = "\n".join(lines) + "\n"
+            labels.write_text(text, encoding="utf-8", errors="surrogateescape")
         # Labels last, for they may replace a file that was there before.
-        output.move([*written, unfinished / LABELS_FILE], out, replacing=(LABELS_FILE,))
+        output.move([*written, labels], out, replacing=(LABELS_FILE,))
     images = {subset: len(files) for subset, files in found.subsets.items()}
     return MadeImagenet(images, len(found.classes), reencoded)
 
@@ -102,7 +106,7 @@ class RgbJpeg:
 
 
 def rgb_jpeg(path: Path) -> RgbJpeg:
-    """Reads an image file as an RGB JPEG; the format is detected from its content.
+    """Reads an image file as an RGB JPEG; its content determines its format.
 
     An alpha channel is dropped.
 
@@ -142,15 +146,3 @@ def _encoded(path: Path, image: Any) -> bytes:
     except tf.errors.OpError as error:  # JPEGs end at 65,500 pixels
         raise DataError(f"{path}: cannot become a JPEG: {first_line(error)}") from error
     return bytes(jpeg.numpy())
-
-
-def _write_labels(path: Path, found: ImageFolder) -> None:
-    """One class per line; the line number, from 0, is the label."""
-    lines = ["background", *(_label_line(c.name, c.text) for c in found.classes)]
-    with output.writing(path, tf.errors.OpError):
-        text = "\n".join(lines) + "\n"
-        path.write_text(text, encoding="utf-8", errors="surrogateescape")
-
-
-def _label_line(name: str, text: str) -> str:
-    return name if text == name else f"{name} {text}"

@@ -28,13 +28,13 @@ class Utterance:
 
 
 def read_transcripts(source: Path, validation: str) -> dict[str, Sequence[Utterance]]:
-    """Finds the utterances of ``train-*`` and of the folder for validation.
+    """Finds the utterances of ``train-*`` and of the validation folder.
 
-    In each of these folders are SPEAKER/CHAPTER/SPEAKER-CHAPTER.trans.txt, a line per utterance
-    (its name, a blank, what is said), and beside it the audio as NAME.wav.
+    These folders hold SPEAKER/CHAPTER/SPEAKER-CHAPTER.trans.txt, a line per utterance (its name, a
+    blank, its text), and beside it the audio as NAME.wav.
 
     Raises:
-      UsageError: no such folder, none of the two, or audio that is there as FLAC only.
+      UsageError: no such folder, no transcripts, or audio that exists as FLAC only.
       DataError: a line without a transcript, or without its audio.
     """
     if not source.is_dir():
@@ -59,14 +59,14 @@ def make_librispeech(
     """Writes ``librispeech-<subset>-*-of-*``.
 
     Args:
-      out: where the files go; created if missing.
-      shards: files per subset; a subset never gets more files than it has utterances.
+      out: folder of the files; created if missing.
+      shards: files per subset, at most as many as utterances.
       seed: of the order of the utterances.
 
     Raises:
-      UsageError: ``out`` cannot be written to or holds such files already.
-      DataError: audio that cannot be used, a transcript longer than its audio, or a file that
-        cannot be written; names the file.
+      UsageError: ``out`` cannot be written to or already holds such files.
+      DataError: unusable audio, a transcript longer than its audio, or a file that cannot be
+        written; names the file.
     """
     with output.unfinished_folder(out, [f"{PREFIX}{s}-*-of-*" for s in SUBSETS]) as folder:
         written = []

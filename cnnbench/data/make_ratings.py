@@ -19,7 +19,7 @@ _COLUMNS = ("user", "item", "rating", "time")
 
 @dataclass(frozen=True)
 class MadeRatings:
-    """Statistics of the output, and the number of users with too few ratings."""
+    """Statistics of the output; `left_out` counts users with too few ratings."""
 
     users: int
     items: int
@@ -32,20 +32,20 @@ def make_ratings(
 ) -> MadeRatings:
     """Writes ``ratings-train.npz`` and ``ratings-validation.npz``; see `ratings_files`.
 
-    Users and items are numbered from 0 in the order of their published numbers. Of each user the
-    last rating by time is held back; a rating is one whatever its value.
+    Users and items are numbered from 0 in the order of their published numbers. The last rating of
+    each user by time is held back; the value of a rating does not matter.
 
     Args:
       source: the file ``ratings.dat`` (user::item::rating::time) or ``ratings.csv`` (with a
         header), or the folder with one of them.
-      out: where the files go; created if missing.
-      negatives: different items drawn for each user to tell the held-back one from.
+      out: folder of the files; created if missing.
+      negatives: number of different unrated items drawn for each user.
       min_ratings: users with fewer are left out.
 
     Raises:
       FlagError: a user has fewer unrated items than `negatives`.
       UsageError: no such file, too many users or items for MovieLens, or ``out`` cannot be
-        written to or holds such files already.
+        written to or already holds such files.
       DataError: a line that is no rating, or a file that cannot be written.
     """
     table = _read(_find(source))
@@ -63,19 +63,16 @@ def make_ratings(
     most = np.bincount(users).argmax()
     left = len(item_ids) - int((users == most).sum())
     if left < negatives:
-        raise FlagError("negatives", negatives, _too_many(user_ids[most], left, len(item_ids)))
+        user, many = user_ids[most], len(item_ids)
+        text = f"must be at most {left}: user {user} has not rated {left} of the {many} items"
+        if not left:
+            text = f"user {user} has rated all {many} items, so there is none to tell apart"
+        raise FlagError("negatives", negatives, text)
     drawn = _negatives(users, items, len(item_ids), negatives, seed)
     train = {"users": users[~held_back], "items": items[~held_back]}
     validation = {"users": users[held_back], "items": items[held_back], "negatives": drawn}
     _write(out, {"train": train, "validation": validation})
     return MadeRatings(len(user_ids), len(item_ids), len(users), len(found) - len(user_ids))
-
-
-def _too_many(user: Any, left: int, items: int) -> str:
-    """The error message about a user who leaves too few negatives to draw."""
-    if not left:
-        return f"user {user} has rated all {items} items, so there is none to tell apart"
-    return f"must be at most {left}: user {user} has not rated {left} of the {items} items"
 
 
 def _find(source: Path) -> Path:
@@ -123,7 +120,7 @@ def _numbered(column: Any, most: int, noun: str, source: Path) -> tuple[Any, Any
 
 
 def _once(users: Any, items: Any) -> tuple[Any, Any]:
-    """Pairs without duplicates; the last of equal ones stays, in the same order."""
+    """Pairs without duplicates in the same order; the last of equal ones stays."""
     pairs = keys(users, items)
     _, from_behind = np.unique(pairs[::-1], return_index=True)
     kept = np.sort(len(pairs) - 1 - from_behind)

@@ -1,6 +1,6 @@
 """Creation of inputs, and the data sets that come with cnnbench.
 
-TensorFlow is imported when an input is made, NumPy when files of CIFAR-10 are looked at.
+TensorFlow is imported when an input is made, NumPy when files of CIFAR-10 are read.
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ if TYPE_CHECKING:
 def make_input(
     spec: InputSpec, devices: Sequence[str], distribution: InputDistribution | None = None
 ) -> InputSource:
-    """The input that ``spec`` describes, ready to deliver to ``devices``.
+    """The input that ``spec`` describes, for the devices of the towers.
 
     Args:
-      spec: what to deliver; without ``data_dir`` the data is synthetic.
-      devices: one device string per tower.
-      distribution: how a strategy takes batches of files to the devices; None: as towers do.
+      spec: without ``data_dir`` the data is synthetic.
+      distribution: how a strategy copies batches of files to the devices; None: as towers do.
 
     Raises:
       FlagError: ``data_dir`` holds no files of this subset.
@@ -55,7 +54,7 @@ def _of(name: str, *more: object) -> Callable[..., Any]:
 
     Args:
       name: ``MODULE.NAME``, in this package.
-      *more: arguments that follow those of a call.
+      *more: arguments appended to those of a call.
     """
     module, _, attribute = name.partition(".")
 

@@ -23,12 +23,11 @@ def unfinished_folder(out: Path, patterns: Sequence[str]) -> Iterator[Path]:
     ``out`` is locked meanwhile, so an unfinished folder in it is one that a killed process left.
 
     Args:
-      out: where the files go in the end.
-      patterns: names of the files of such a data set, which must not be there yet.
+      patterns: names of the files of such a data set, which must not exist yet.
 
     Raises:
-      UsageError: ``out`` cannot be written to, another process is writing there, or it holds such
-        files already.
+      UsageError: ``out`` cannot be written to, another process is writing there, or it already
+        holds such files.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -58,12 +57,11 @@ def _clear(out: Path, patterns: Sequence[str]) -> None:
 
 
 def shards(subset: str, items: Sequence[V], count: int) -> Iterator[tuple[str, Sequence[V]]]:
-    """Names and contents of the files of a subset, equal in length up to one item.
+    """Names and contents of the files of a subset, of equal length up to one item.
 
     Args:
-      subset: with what precedes it in the names of the files.
-      items: in the order in which they are stored.
-      count: of the files; no more than there are items.
+      subset: prefix of the file names.
+      count: of the files; at most as many as items.
     """
     count = min(count, len(items))
     for i in range(count):
@@ -75,8 +73,8 @@ def move(paths: Sequence[Path], out: Path, replacing: Collection[str] = ()) -> N
     """Moves all files to ``out``, or none.
 
     Args:
-      paths: the files, those last that may replace others.
-      replacing: names of files that may be there already.
+      paths: the files; those that may replace others last.
+      replacing: names of files that may exist already.
 
     Raises:
       DataError: they cannot be moved.
@@ -97,13 +95,10 @@ def move(paths: Sequence[Path], out: Path, replacing: Collection[str] = ()) -> N
 
 @contextlib.contextmanager
 def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
-    """A block in which only writing can fail.
+    """A block in which only writing can fail; reports errors as DataError.
 
     Args:
-      *others: errors, besides the system's, whose text ends with "; REASON".
-
-    Raises:
-      DataError: instead of them.
+      *others: errors besides OSError, whose text ends with "; REASON".
     """
     try:
         yield

@@ -18,8 +18,8 @@ class PipelineStage(NamedTuple):
     """A stage of a pipeline together with all earlier stages.
 
     Attributes:
-      name: what the last of its parts does.
-      dataset: never ends while training.
+      name: of its last part.
+      dataset: endless while training.
       examples: in one element of the dataset.
     """
 
@@ -32,11 +32,10 @@ class Pipeline(abc.ABC):
     """Reads one subset of a data set on the host.
 
     Attributes:
-      spec: what was asked for.
       num_examples: examples of the subset, over all shards.
-      start: training examples of this shard that an earlier run has had, with the records that it
-        skipped among them; 0 unless it is set before reading begins.
-      resumable: whether `tower_batches` heeds ``start``.
+      start: training examples of this shard that an earlier run has read, including records that it
+        skipped; 0 unless it is set before reading begins.
+      resumable: whether `tower_batches` uses ``start``.
     """
 
     resumable = False
@@ -50,10 +49,10 @@ class Pipeline(abc.ABC):
     def tower_batches(self) -> tf.data.Dataset:
         """Batches of ``batch_per_device`` examples, in order of the towers.
 
-        Each is a mapping from the names of the elements of the spec to tensors, of the dtypes
-        that it asks for; see `prepared`. Training batches are always full and never end; the
-        first begins with example number ``start`` of the shard. Otherwise one pass: the data set
-        ends after the shard's last example, and its last batch may be smaller.
+        Each is a mapping from the names of the elements of the spec to tensors of their dtypes; see
+        `prepared`. Training batches are always full and never end; the first begins with example
+        ``start`` of the shard. Otherwise one pass: the data set ends after the shard's last
+        example, and its last batch may be smaller.
         """
 
     def stages(self) -> list[PipelineStage]:
@@ -65,11 +64,11 @@ class Pipeline(abc.ABC):
         return DataError(f"{self.spec.data_dir}: {first_line(error)}")
 
     def skipped(self) -> UnusableRecords:
-        """Records skipped so far by --on_bad_record=skip; none where it does not apply."""
+        """Records skipped so far by --on_bad_record=skip."""
         return UnusableRecords()
 
     def passed_over(self, examples: int) -> int:
-        """Records skipped since ``start`` before the last of so many training examples."""
+        """Records skipped since ``start`` before the last of a number of training examples."""
         del examples
         return 0
 
@@ -85,7 +84,7 @@ def prepared(
 
     Args:
       example: the elements of the data set by name, without batch, any numeric dtypes.
-      position: int64 scalar, see `position.positions_of`; decides what is random.
+      position: int64 scalar, see `position.positions_of`; determines the randomness.
     """
     values = example
     if spec.preprocess is not None:
@@ -99,7 +98,7 @@ def prepared(
 def prepared_batch(
     examples: Mapping[str, tf.Tensor], positions: tf.Tensor, spec: InputSpec
 ) -> dict[str, tf.Tensor]:
-    """The same for whole batches, values [batch, ...] and positions [batch]."""
+    """`prepared` for whole batches, values [batch, ...] and positions [batch]."""
     if spec.preprocess is None:
         return {e.name: tf.cast(examples[e.name], spec.dtype_of(e)) for e in spec.elements}
 
@@ -111,7 +110,7 @@ def prepared_batch(
 
 
 def with_threads(dataset: tf.data.Dataset, private_threads: int | None) -> tf.data.Dataset:
-    """``dataset`` on ``private_threads`` threads of its own; None or 0: the shared pool."""
+    """``dataset`` on its own ``private_threads`` threads; None or 0: the shared pool."""
     options = tf.data.Options()
     if private_threads:
         options.threading.private_threadpool_size = private_threads
@@ -119,13 +118,13 @@ def with_threads(dataset: tf.data.Dataset, private_threads: int | None) -> tf.da
 
 
 def shuffled_indices(count: int, spec: InputSpec, start: int = 0) -> tf.data.Dataset:
-    """Indices 0..count-1 for ever, in a new order every epoch; int64 scalars.
+    """Indices 0..count-1, endless, in a new order every epoch; int64 scalars.
 
     The order follows from the seed and the epoch alone. A shard gets the indices at its positions,
     so all shards together have the batches of one process.
 
     Args:
-      start: indices of this shard to leave out, those of the epochs behind at no cost.
+      start: indices of this shard to skip; whole epochs are skipped at no cost.
     """
 
     def epoch(number: tf.Tensor) -> tf.data.Dataset:

@@ -1,9 +1,9 @@
 """Random numbers determined by an example's position in the stream.
 
 The stream is that of the whole run: the global batches of all steps, one after the other, rows
-in the order of the towers of all shards. The crop and colours at a position are therefore the
-same for any number of threads, towers and processes, and no position comes twice, neither in two
-processes nor after a run was resumed.
+in the order of the towers of all shards. Crop and colours at a position are therefore the same
+for any number of threads, towers and processes, and no position occurs twice, neither in two
+processes nor after resuming.
 """
 
 from __future__ import annotations
@@ -17,17 +17,14 @@ from cnnbench.data.spec import InputSpec
 
 
 def positions_of(turns: Any, spec: InputSpec) -> Any:
-    """Positions of the examples that one shard delivers.
+    """Positions of the examples that one shard delivers; those of a single shard are `turns`.
 
-    While training a shard delivers consecutive rows of every global batch; an exact pass is dealt
-    out example by example.
+    While training a shard delivers consecutive rows of every global batch; in an exact pass
+    examples are dealt out one by one.
 
     Args:
-      turns: numbers of the shard's examples in the order of their delivery, from 0; an int or
-        int64 of any shape.
-
-    Returns:
-      The same type and shape as ``turns``; equal to them for a single shard.
+      turns: numbers of the shard's examples in the order of delivery, from 0; int or int64 of any
+        shape.
     """
     if spec.num_shards == 1:
         return turns
@@ -38,11 +35,7 @@ def positions_of(turns: Any, spec: InputSpec) -> Any:
 
 
 def turns_before(position: tf.Tensor, spec: InputSpec) -> tf.Tensor:
-    """Number of a shard's training examples whose position is less than ``position``.
-
-    Args:
-      position: int64 scalar.
-    """
+    """Number of a shard's training examples before ``position`` (int64 scalar)."""
     share = spec.global_batch
     together = share * spec.num_shards
     row = position % together - spec.shard_index * share
@@ -50,18 +43,14 @@ def turns_before(position: tf.Tensor, spec: InputSpec) -> tf.Tensor:
 
 
 def uniform_int(positions: tf.Tensor, seed: int, purpose: str, below: Any) -> tf.Tensor:
-    """Integers in [0, below), one per position.
+    """Integers in [0, below), one per position (int64 of any shape).
 
     The finaliser of SplitMix64 (Steele, Lea and Flood 2014) on the position; the bias of the
     modulus is below / 2**64.
 
     Args:
-      positions: int64, any shape.
       purpose: names the choice; different purposes are independent.
       below: exclusive upper bound, an int or an integer tensor.
-
-    Returns:
-      int64 of the shape of ``positions``.
     """
     start = (seed * 0x9E3779B97F4A7C15 + zlib.crc32(purpose.encode())) % 2**64
     x = tf.cast(positions, tf.uint64) * _u64(0x9E3779B97F4A7C15) + _u64(start)

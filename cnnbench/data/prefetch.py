@@ -23,15 +23,15 @@ from cnnbench.errors import DataError
 
 Step = tuple[TowerBatch, ...]
 Copying = tuple["TowerBatch | Future[TowerBatch]", ...]
-"""A step whose batches may still be on their way to the devices."""
+"""A step whose batches may still be in transfer to the devices."""
 
 
 class PipelineInput(InputSource):
     """Real input: batches of a host pipeline, copied to each tower's device.
 
-    With ``datasets_use_prefetch`` a background thread keeps ``datasets_prefetch_buffer_size``
-    steps ready on the devices; without it, `next` reads and copies while the caller waits. The
-    copies of a step to GPUs are made at the same time, see `DeviceCopies`.
+    With ``datasets_use_prefetch`` a background thread keeps ``datasets_prefetch_buffer_size`` steps
+    ready on the devices; without it, `next` reads and copies. The copies of a step to GPUs are
+    concurrent, see `DeviceCopies`.
     """
 
     def __init__(self, spec: InputSpec, devices: Sequence[str], pipeline: Pipeline) -> None:
@@ -126,9 +126,8 @@ class Steps:
     """Assembles the batches of steps, and pads the end of an exact pass.
 
     Args:
-      pipeline: makes the batches, on its host.
-      begin_copy: has a batch copied to the device of the tower of that number; None: copies are
-        made in `next`.
+      begin_copy: starts the copy of a batch to the device of a tower, by number; None: `next` makes
+        the copies.
     """
 
     def __init__(
@@ -149,7 +148,7 @@ class Steps:
             self._iterator = self._open()
 
     def _open(self) -> Any:
-        """Begins to read; where the pipeline does."""
+        """Begins to read, on the host of the pipeline."""
         self._dataset = self._pipeline.tower_batches()
         return iter(self._dataset)
 
@@ -206,13 +205,12 @@ class Steps:
             present = int(values[spec.elements[0].name].shape[0])
             missing = spec.batch_per_device - present
             if missing:
-                values = {name: _filled_up(value, missing) for name, value in values.items()}
+                values = {
+                    name: tf.pad(value, [[0, missing], *[[0, 0]] * (len(value.shape) - 1)])
+                    for name, value in values.items()
+                }
             weights = tf.concat([tf.ones([present]), tf.zeros([missing])], axis=0)
         return TowerBatch.of(spec.elements, values, weights)
-
-
-def _filled_up(value: tf.Tensor, missing: int) -> tf.Tensor:
-    return tf.pad(value, [[0, missing], *[[0, 0]] * (len(value.shape) - 1)])
 
 
 def to_device(batch: TowerBatch, device: str) -> TowerBatch:
@@ -226,14 +224,14 @@ class DeviceCopies:
     """Copies batches to the towers' devices, with a thread per device.
 
     In TensorFlow 2.21 a copy to a GPU begins when everything that was enqueued there before it is
-    over (``GPUUtil::CopyCPUTensorToGPU``): the step in work and, often, the one launched ahead.
-    It takes up to two steps, then, and hardly any of that is its own. For the next batch to be
-    there in time, the copies to several devices have to wait at the same time, and so have those
-    of two steps to one device: one copy at a time for each device, as tf.data's
-    ``prefetch_to_device`` and multi-device iterator make them, may deliver a batch in two steps.
+    done (``GPUUtil::CopyCPUTensorToGPU``): the current step and, often, the one launched ahead. It
+    therefore takes up to two steps. For the next batch to be there in time, the copies to several
+    devices have to wait at the same time, and so have those of two steps to one device. One copy at
+    a time per device, as in tf.data's ``prefetch_to_device`` and multi-device iterator, may deliver
+    a batch in two steps.
 
     Args:
-      steps: whose copies may be under way at the same time.
+      steps: number of steps whose copies may be in progress at the same time.
     """
 
     def __init__(self, devices: Sequence[str], steps: int) -> None:
@@ -243,28 +241,25 @@ class DeviceCopies:
         self._threads: ThreadPoolExecutor
 
     def start(self) -> None:
-        """Prepares copies; to be called before the first copy and after `stop`."""
+        """Prepares copies; call it before the first copy and after `stop`."""
         self._threads = ThreadPoolExecutor(self._most, "cnnbench-copy")
 
     def begin(self, tower: int, batch: TowerBatch) -> Future[TowerBatch]:
         """Starts the copy of a tower's batch; calls must not overlap."""
         if tower not in self._functions:
             self._functions[tower] = copied_to(self._devices[tower], batch)
-        return self._threads.submit(self._copy, tower, batch)
+        return self._threads.submit(self._functions[tower], batch)
 
     def stop(self) -> None:
         """Waits for running copies, drops the others, and ends the threads."""
         self._threads.shutdown(cancel_futures=True)
 
-    def _copy(self, tower: int, batch: TowerBatch) -> TowerBatch:
-        return self._functions[tower](batch)
-
 
 def use_own_executor() -> None:
-    """Gives this thread an executor of TensorFlow of its own, which runs operations synchronously.
+    """Gives this thread its own TensorFlow executor, which runs operations synchronously.
 
-    Threads share one otherwise, and reading from an iterator waits for all that is pending there:
-    a batch of one worker waited for the end of another worker's step.
+    Threads share one by default, and reading from an iterator waits for everything pending there: a
+    batch of one worker waited for the end of another worker's step.
     """
     run_synchronously = tf.config.experimental.set_synchronous_execution
     # A thread takes a new executor where its mode changes.
@@ -275,7 +270,7 @@ def use_own_executor() -> None:
 class _Prefetcher:
     """Calls ``produce`` in a thread, a bounded number of results ahead.
 
-    It keeps no reference to the input that owns it, so that input can be collected.
+    It holds no reference to the input that owns it, so that the input can be collected.
     """
 
     _POLL_SECONDS = 0.1

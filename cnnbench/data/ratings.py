@@ -11,16 +11,16 @@ from cnnbench.data.position import uniform_int
 from cnnbench.data.ratings_files import ITEMS, NEGATIVES_PER_POSITIVE
 from cnnbench.data.spec import InputSpec
 
-# Draws for an item that a user did not rate. One who rated a third of all items is given one that
-# he did rate once in seven thousand times.
+# Draws for an item that a user did not rate. A user who rated a third of all items gets a rated
+# one once in seven thousand times.
 _TRIES = 8
 
 
 class RatingsPipeline(ArrayPipeline):
     """Pipeline of rated and unrated pairs.
 
-    Training: every rating, and four items per rating that the user did not rate, drawn anew each
-    epoch. Evaluation: for every user the held-out item and its candidates, in sequence.
+    Training: every rating, and four unrated items per rating, drawn anew each epoch. Evaluation:
+    for every user the held-out item and its candidates, in sequence.
     """
 
     def __init__(self, spec: InputSpec) -> None:
@@ -51,7 +51,7 @@ class RatingsPipeline(ArrayPipeline):
         return users, items, tf.cast(rated, tf.int64)
 
     def _not_rated(self, users: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
-        """An item for each user; the first of some drawn ones that the user did not rate."""
+        """For each user the first of some drawn items that the user did not rate."""
         tries = positions[:, None] * _TRIES + tf.range(_TRIES, dtype=tf.int64)
         drawn = uniform_int(tries, self.spec.seed, "negative item", self._num_items)
         pairs = tf.reshape(users[:, None] * ITEMS + drawn, [-1])

@@ -2,8 +2,8 @@
 
 ``ratings-train.npz`` holds ``users`` and ``items``, integers [n]: each pair a rating given.
 ``ratings-validation.npz`` holds ``users`` and ``items`` [m], the last item that each user rated,
-and ``negatives`` [m, k], items that the user never rated: what is told apart in an evaluation
-(He et al., Neural Collaborative Filtering, 2017). Users and items are numbered from 0.
+and ``negatives`` [m, k], items that the user never rated: the candidates of an evaluation (He et
+al., Neural Collaborative Filtering, 2017). Users and items are numbered from 0.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ITEMS = 26_744
 """Of MovieLens 20M; a smaller set uses the first numbers only."""
 
 NEGATIVES_PER_POSITIVE = 4
-"""Items never rated that training draws for each rating."""
+"""Unrated items that training draws for each rating."""
 
 _ARRAYS = {"train": ("users", "items"), "validation": ("users", "items", "negatives")}
 
@@ -51,7 +51,7 @@ def load(path: Path) -> dict[str, Integers]:
     """The arrays of a file.
 
     Raises:
-      DataError: it is damaged, an array is missing or of another shape, or a user or an item is
+      DataError: a damaged file, an array that is missing or of another shape, or a user or an item
         out of range; names file and record.
     """
     arrays = _read(path)
@@ -71,7 +71,7 @@ def _read(path: Path) -> dict[str, Integers]:
             arrays = dict(content)
     except Exception as error:  # zipfile, zlib and NumPy have many of their own
         raise DataError(f"{path}: is no file of arrays: {' '.join(str(error).split())}") from error
-    names = _ARRAYS[_subset_of(path)]
+    names = _ARRAYS[path.stem.partition("-")[2]]
     for name in names:
         if name not in arrays:
             raise DataError(f"{path}: array {name} is missing")
@@ -91,15 +91,11 @@ def _read(path: Path) -> dict[str, Integers]:
     return {name: arrays[name].astype(np.int64) for name in names}
 
 
-def _subset_of(path: Path) -> str:
-    return path.stem.partition("-")[2]
-
-
 def count_examples(files: Sequence[Path], subset: str) -> int:
     """Examples in the file of a subset.
 
-    Of a rating in training: itself and `NEGATIVES_PER_POSITIVE` drawn ones; of a user in
-    validation: the last item and the items to tell it from.
+    A training rating counts for itself and `NEGATIVES_PER_POSITIVE` drawn items, a validation user
+    for the last item and its candidates.
 
     Raises:
       DataError: see `load`.
@@ -154,7 +150,8 @@ def _wrong_candidates(path: Path, arrays: Mapping[str, Integers]) -> list[str]:
         return defects  # reported where that file is looked at
     rated = np.sort(keys(train["users"], train["items"]))
     for name, candidates in (("item", items[:, None]), ("negative", negatives)):
-        known = contains(rated, keys(users[:, None], candidates))
+        pairs = keys(users[:, None], candidates)
+        known = rated[np.minimum(np.searchsorted(rated, pairs), len(rated) - 1)] == pairs
         defects += [
             f"{path}: record {row}: {name} {candidates[row][known[row]][0]} of user {users[row]} "
             "is in the training file too"
@@ -177,10 +174,3 @@ def _details(arrays: Mapping[str, Integers]) -> list[str]:
 def keys(users: Any, items: Any) -> Any:
     """A number for each pair."""
     return users * ITEMS + items
-
-
-def contains(ordered: Integers, values: Integers) -> npt.NDArray[np.bool_]:
-    """Which of the values are contained in a sorted array."""
-    at = np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)
-    found: npt.NDArray[np.bool_] = ordered[at] == values
-    return found

@@ -36,9 +36,9 @@ _UNCONVERTED = tf.autograph.experimental.do_not_convert
 class RecordPipeline(Pipeline):
     """Interleaves the records of several files, shuffles and decodes them in parallel.
 
-    A record on its way through decoding stands in a ledger (a hash table in the graph) by its
-    number in the stream, so that an error inside TensorFlow, which names neither file nor record,
-    can be traced. Records that are skipped stay there.
+    A ledger (a hash table in the graph) holds each record that is being decoded, by its number in
+    the stream, so that an error inside TensorFlow, which names neither file nor record, can be
+    traced. Skipped records stay there.
     """
 
     resumable = True
@@ -61,12 +61,12 @@ class RecordPipeline(Pipeline):
     def decode(self, record: tf.Tensor, position: tf.Tensor) -> Mapping[str, tf.Tensor]:
         """The elements of an example by name, in the graph.
 
-        What `examine` refuses must fail here too; other operations than these may not.
+        It must fail for exactly the records that `examine` refuses.
 
         Args:
           record: string scalar, serialized.
-          position: int64 scalar, in the stream of examples (`cnnbench.data.position`); decides
-            what is random.
+          position: int64 scalar, in the stream of examples (`cnnbench.data.position`); determines
+            the randomness.
         """
 
     @abc.abstractmethod
@@ -74,7 +74,7 @@ class RecordPipeline(Pipeline):
         """Checks everything that `decode` uses of a record.
 
         Raises:
-          RecordDefect: says what is wrong with it.
+          RecordDefect: describes the defect.
         """
 
     def tower_batches(self) -> tf.data.Dataset:
@@ -145,7 +145,7 @@ class RecordPipeline(Pipeline):
         """Records of this shard in one pass: file, first record there, the one behind the last.
 
         Numbered through all files, the training records of a shard are consecutive, and shards
-        differ by one record at most. Files of which a shard has none are not opened.
+        differ by at most one record. Files without records of this shard are not opened.
         """
         spec = self.spec
         shards, shard = spec.num_shards, spec.shard_index
@@ -177,9 +177,9 @@ class RecordPipeline(Pipeline):
         """(file number, record number, record) of this shard.
 
         Args:
-          behind: the first iterations, which deliver blanks in place of the records and open no
-            file. The orders that tf.data draws for an iteration depend on how many iterations and
-            elements came before, not on what the elements were.
+          behind: number of first iterations that deliver blanks instead of the records and open no
+            file. The orders that tf.data draws for an iteration depend on the numbers of iterations
+            and elements before, not on the elements.
         """
         spec = self.spec
         parts = np.array(self._parts(), np.int64).reshape(-1, 3)
@@ -229,7 +229,7 @@ class RecordPipeline(Pipeline):
     ) -> tf.data.Dataset:
         """Records of a file with their numbers; damaged ones have them inverted, below 0.
 
-        TensorFlow's reader ends at the first damage. From there on ours goes on, which is slower.
+        TensorFlow's reader ends at the first damage; ours, which is slower, continues from there.
         """
 
         def counted(number: tf.Tensor, data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -278,7 +278,7 @@ class RecordPipeline(Pipeline):
         return next((defect for defect in defects if defect), None)
 
     def _record_defect(self, error: Exception) -> DataError | None:
-        """Examines the records whose decoding was in progress when the error occurred."""
+        """Examines the records that were being decoded when the error occurred."""
         keys = self._in_decoding()
         for key in keys:
             defect = self._defect(key)
@@ -326,7 +326,7 @@ class RecordPipeline(Pipeline):
         return sorted(set(keys.numpy().tolist()))
 
     def _defect(self, key: int) -> DataError | None:
-        """Defect of a record; None if there is none."""
+        """Defect of a record, or None."""
         file, number = divmod(key, _MOST_RECORDS)
         path = self._files[file]
         try:
@@ -339,9 +339,8 @@ class RecordPipeline(Pipeline):
 
 
 def require(holds: Any, *shown: Any) -> tf.Operation:
-    """An assertion within `RecordPipeline.decode`.
+    """An assertion within `RecordPipeline.decode`, as one operation.
 
-    It is one operation. `tf.debugging.Assert` makes a branch of it, which costs more than most
-    conditions here.
+    `tf.debugging.Assert` makes a branch, which costs more than most conditions here.
     """
     return tf.raw_ops.Assert(condition=holds, data=[tf.convert_to_tensor(x) for x in shown])

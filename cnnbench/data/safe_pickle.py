@@ -1,4 +1,4 @@
-"""Reads pickled arrays of integers from untrusted files; nothing that they name is looked up."""
+"""Reads pickled arrays of integers from untrusted files; looks up nothing that they name."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import numpy as np
 class _Named:
     """A name in a pickle, the arguments it was called with, and the state it was given.
 
-    It stands in for every class and function, so that a pickle has nothing to call and NumPy,
-    which some states crash, sees none.
+    It replaces every class and function, so that a pickle can call nothing, and NumPy, which some
+    states crash, receives none.
     """
 
     def __init__(self, name: str, arguments: tuple[Any, ...] = ()) -> None:
@@ -45,10 +45,7 @@ class _Unpickler(pickle.Unpickler):
 def loads(data: bytes) -> Any:
     """Unpickles dicts, lists, strings, bytes and numbers; arrays are for `integers`.
 
-    Python 2 strings come back as bytes.
-
-    Args:
-      data: a pickle of any protocol, also of Python 2 and of old NumPy.
+    Reads any protocol, also of Python 2 (whose strings become bytes) and of old NumPy.
 
     Raises:
       pickle.UnpicklingError: the pickle is damaged.
@@ -66,7 +63,7 @@ def loads(data: bytes) -> Any:
 def _check_memo(data: bytes) -> None:
     """Refuses memo indices that no pickle of this length needs.
 
-    Python makes room for as many as the largest number says: gigabytes, for minutes.
+    Python allocates memory up to the largest index: gigabytes, for minutes.
     """
     # Strings of Python 2, which are bytes, end the walk where they are written as text.
     with contextlib.suppress(UnicodeDecodeError):
@@ -77,7 +74,7 @@ def _check_memo(data: bytes) -> None:
 
 
 def integers(value: object) -> Any:
-    """Copies a pickled array or scalar of integers; returns any other value as it is.
+    """Copies a pickled array or scalar of integers; returns any other value unchanged.
 
     Raises:
       pickle.UnpicklingError: the pickle names anything else, such as a function.

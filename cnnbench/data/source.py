@@ -13,14 +13,12 @@ from cnnbench.models.elements import Element, grouped
 
 
 class TowerBatch(NamedTuple):
-    """One tower's share of a step, on the tower's device.
-
-    A named tuple, so that it can be an argument of a ``tf.function`` as it is.
+    """One tower's share of a step, on the tower's device; can be an argument of a ``tf.function``.
 
     Attributes:
       features: the only feature among the elements, or several by name. Images are [batch,
         height, width, channels], dtype of the spec, about N(0, 1/2) in [-1, 1] (with ml_perf:
-        0..255 less the channel means).
+        0..255 minus the channel means).
       labels: likewise; classes are int64 [batch].
       weights: float32 [batch], 1 for an example and 0 for padding; None while training.
     """
@@ -42,11 +40,9 @@ class InputSource(abc.ABC):
     """Delivers a batch per tower and step, synthetic or read from files.
 
     Attributes:
-      spec: what was asked for.
-      devices: the towers' devices.
       examples_per_epoch: examples of the subset (over all shards).
-      wait_seconds: total time the caller has spent blocked in `next`, in seconds.
-      batches: how often `next` has returned.
+      wait_seconds: total time the caller has spent blocked in `next`.
+      batches: number of calls of `next`.
     """
 
     synthetic: bool = False
@@ -86,11 +82,7 @@ class InputSource(abc.ABC):
         return self.element_spec
 
     def of_tower(self, tower: int, batches: Sequence[TowerBatch]) -> TowerBatch:
-        """The batch of one tower; call it inside the traced step, under the tower's device.
-
-        Args:
-          tower: from 0.
-        """
+        """The batch of one tower; call it inside the traced step, under the tower's device."""
         return batches[tower]
 
     @abc.abstractmethod
@@ -114,24 +106,23 @@ class InputSource(abc.ABC):
         return UnusableRecords()
 
     def passed_over(self, steps: int) -> list[int]:
-        """Records that each shard read here skipped before the end of a step.
+        """Records that each shard read here skipped in a number of training steps.
 
-        Args:
-          steps: of training, delivered here; those of earlier runs come on top (`resume`).
+        Those of earlier runs (`resume`) are included.
         """
         del steps
         return []
 
     def resume(self, steps: int, passed_over: Sequence[int] = ()) -> bool:
-        """Continues after this many steps of an earlier run; to be called before the first `next`.
+        """Continues after this many steps of an earlier run; call it before the first `next`.
 
         Args:
           steps: of training, each with a global batch of the size of this run's.
-          passed_over: records skipped by then, of every shard; 0 if it is of other shards.
+          passed_over: records skipped by then, per shard; ignored if the number of shards differs.
 
         Returns:
-          Whether it does; otherwise `next` begins with the first batch of all. Synthetic data has
-          the same batch in every step.
+          Whether it does; otherwise `next` begins with the very first batch. Synthetic data has the
+          same batch in every step.
         """
         return True
 

@@ -11,7 +11,7 @@ from cnnbench.data.dataset import SUBSETS, Dataset
 from cnnbench.models.elements import Element, resolve
 
 Preprocess = Callable[[Mapping[str, Any], Any], Mapping[str, Any]]
-"""From an example of the data set and a seed to the elements handed out; see `Model.preprocess`."""
+"""From an example of the data set and a seed to the delivered elements; see `Model.preprocess`."""
 
 PREPROCESSORS = ("default", "official_models_imagenet")
 RESIZE_METHODS = ("nearest", "bilinear", "bicubic", "area", "round_robin", "crop")
@@ -21,34 +21,31 @@ RESIZE_METHODS = ("nearest", "bilinear", "bicubic", "area", "round_robin", "crop
 class InputSpec:
     """One input of the benchmark.
 
-    Fields from ``resize_method`` on carry the name, meaning and default of the flag of that
-    name, so that `from_flags` can copy them.
+    Fields from ``resize_method`` on carry the name, meaning and default of the flag of that name,
+    so that `from_flags` can copy them.
 
     Attributes:
-      dataset: which data set.
       data_dir: directory of the files; None means synthetic data.
-      subset: "train" (shuffled, repeated, distorted when asked) or "validation" (an exact
-        pass in a fixed order, repeated; what fills up the last batch has weight 0).
+      subset: "train" (shuffled, repeated, optionally distorted) or "validation" (an exact pass in a
+        fixed order, repeated; padding of the last batch has weight 0).
       batch_per_device: examples per tower and step.
-      num_devices: towers fed.
-      image_size: height and width of the images handed out, in pixels; 0 without images.
-      channels: colour channels.
+      num_devices: number of towers.
+      image_size: height and width of the delivered images, in pixels; 0 without images.
       num_classes: labels must be in [0, num_classes).
-      seed: every random choice follows from it.
-      examples: what one example of the data set is made of, sizes resolved; by default the
-        elements of the data set.
-      elements: what is handed out of it, sizes resolved; by default all of it.
-      preprocess: makes the elements out of an example; None where they are the same.
-      dtype: of features of real numbers: "float32", "float16" or "bfloat16". All preprocessing
-        is float32.
-      num_shards: processes that share the data; each sees its own part.
-      shard_index: which part is read. Of synthetic data it says which rows of the global batch
-        of all shards are made.
-      shard_files: whether training shards are whole files, where some may get more than others.
-        Otherwise they are equal parts of all records.
+      seed: determines every random choice.
+      examples: parts of an example of the data set, sizes resolved; by default the elements of the
+        data set.
+      elements: delivered parts, sizes resolved; by default all of them.
+      preprocess: makes the elements from an example; None where they are the same.
+      dtype: of real features: "float32", "float16" or "bfloat16". Preprocessing is float32.
+      num_shards: processes that share the data; each reads its own part.
+      shard_index: the part to read. For synthetic data: which rows of the global batch of all
+        shards are made.
+      shard_files: whether training shards are whole files, which may differ in size, or equal parts
+        of all records.
       host: the CPU that reads and prepares, "CPU:0" of this process or the full string of
         another's.
-      shuffle_buffer: records among which a training record is drawn.
+      shuffle_buffer: number of records among which a training record is drawn.
     """
 
     dataset: Dataset
@@ -119,12 +116,12 @@ class InputSpec:
 
     @property
     def official(self) -> bool:
-        """Whether images are prepared as TensorFlow's official models do."""
+        """Whether images are prepared as in TensorFlow's official models."""
         return self.input_preprocessor == "official_models_imagenet"
 
     @property
     def global_batch(self) -> int:
-        """Examples per step over all towers fed."""
+        """Examples per step over all towers."""
         return self.batch_per_device * self.num_devices
 
     def dtype_of(self, element: Element) -> str:
@@ -138,7 +135,7 @@ class InputSpec:
 
         Args:
           flags: any object with some of the data flags as attributes, such as ``Params``.
-          **fields: the other fields of the spec; they win over ``flags``.
+          **fields: other fields of the spec; they override ``flags``.
         """
         names = [f.name for f in dataclasses.fields(cls)]
         copied = names[names.index("resize_method") :]

@@ -12,18 +12,17 @@ from cnnbench.data.source import InputSource, TowerBatch
 from cnnbench.data.spec import InputSpec, Preprocess
 from cnnbench.models.elements import Element
 
-# To trace the drawing takes as long as to draw some two hundred rows one after the other.
+# Tracing takes as long as drawing about two hundred rows one after the other.
 _FEW = 128
 
 
 class SyntheticInput(InputSource):
     """Examples drawn once under the seed and kept in device variables.
 
-    Each element is drawn as it says. Images look like normalised photographs: a truncated
-    normal in [-1, 1] with standard deviation near one half. The labels are fixed, so that the
-    loss can fall and stays finite. Row i of the global batch depends on the seed and on i only:
-    any number of towers sees the same global batch, tower t its rows [t*b, (t+1)*b), where towers
-    are numbered over all shards.
+    Images look like normalised photographs: a truncated normal in [-1, 1] with standard deviation
+    near one half. The labels are fixed, so that the loss can fall and stays finite. Row i of the
+    global batch depends on the seed and on i only: tower t of all shards has its rows
+    [t*b, (t+1)*b), for any number of towers.
     """
 
     synthetic = True
@@ -75,8 +74,8 @@ def synthetic_rows(
 
     Args:
       rows: int32 [n], indices into the global batch.
-      elements: of an example, with numbers as sizes; each says how it is drawn.
-      preprocess: makes other elements out of an example; see `Model.preprocess`.
+      elements: of an example, with numbers as sizes.
+      preprocess: makes other elements from an example; see `Model.preprocess`.
 
     Returns:
       By name a tensor [n, ...], in the dtype of its element.
@@ -147,7 +146,7 @@ def _draw(element: Element, seed: tf.Tensor) -> tf.Tensor:
 
 
 def _boxes(shape: tuple[int, ...], seed: tf.Tensor) -> tf.Tensor:
-    """Boxes with sides of a tenth to nine tenths of the image's, inside of it."""
+    """Boxes inside the image, with sides of a tenth to nine tenths of the image's."""
     drawn = tf.random.stateless_uniform([*shape[:-1], 2, 2], seed)
     size = 0.1 + 0.8 * drawn[..., 0, :]
     first = drawn[..., 1, :] * (1.0 - size)
@@ -155,7 +154,7 @@ def _boxes(shape: tuple[int, ...], seed: tf.Tensor) -> tf.Tensor:
 
 
 def _cut(value: tf.Tensor, rows: Any) -> tf.Tensor:
-    """All but the first rows replaced by zeros."""
+    """Replaces all but the first rows by zeros."""
     inside = tf.range(value.shape[0], dtype=rows.dtype) < rows
     inside = tf.reshape(inside, [-1] + [1] * (len(value.shape) - 1))
     return tf.where(inside, value, tf.zeros([], value.dtype))

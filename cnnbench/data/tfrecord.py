@@ -2,7 +2,7 @@
 
 A record is its length (uint64, little endian), a masked CRC-32C of the length, the data, and
 a masked CRC-32C of the data; see https://www.tensorflow.org/tutorials/load_data/tfrecord.
-TensorFlow reads the records of a run; this module counts them and names the one at fault.
+TensorFlow reads the records of a run; this module counts them and names the damaged one.
 No TensorFlow here.
 """
 
@@ -29,12 +29,7 @@ _CASTAGNOLI = 0x82F63B78
 
 
 class FramingError(DataError):
-    """Damaged framing of a file; nothing after this record can be read.
-
-    Attributes:
-      path: the file.
-      record: number of the record at fault, from 0.
-    """
+    """Damaged framing of a file; nothing after this record (counted from 0) can be read."""
 
     def __init__(self, path: Path, record: int, problem: str) -> None:
         super().__init__(f"{path}: record {record}: {problem}")
@@ -55,7 +50,7 @@ def frames(path: Path) -> Iterator[Frame]:
     """Iterates over the records of a file without reading their data.
 
     Raises:
-      FramingError: a record is cut off, or the checksum of its length is wrong.
+      FramingError: a record is truncated, or the checksum of its length is wrong.
       DataError: the file cannot be opened or read.
     """
     with _open(path) as file:
@@ -78,20 +73,12 @@ def frames(path: Path) -> Iterator[Frame]:
 
 
 def count_records(path: Path) -> int:
-    """Number of records in a file, without reading their data.
-
-    Raises:
-      DataError: see `frames`.
-    """
+    """Number of records in a file, without reading their data; raises as `frames`."""
     return sum(1 for _ in frames(path))
 
 
 def read_data(path: Path, frame: Frame) -> bytes:
-    """The data of a record.
-
-    Raises:
-      DataError: its checksum is wrong, or it cannot be read.
-    """
+    """The data of a record; DataError if its checksum is wrong or it cannot be read."""
     with _open(path) as file:
         file.seek(frame.offset + HEADER_BYTES)
         data = file.read(frame.length)
@@ -105,8 +92,8 @@ def read_on(path: Path, first: int) -> Iterator[tuple[int, bytes | DataError]]:
     """Numbers and data of the records from number ``first`` on, including damaged ones.
 
     Yields:
-      The number and the data; for a record whose checksum is wrong the error in place of the
-      data. Broken framing is the last item, with its number and its error.
+      The number and the data, or the error where the checksum is wrong. Broken framing is the last
+      item, with its number and its error.
 
     Raises:
       DataError: the file cannot be opened or read.
@@ -122,11 +109,7 @@ def read_on(path: Path, first: int) -> Iterator[tuple[int, bytes | DataError]]:
 
 
 def framed_records(path: Path) -> int:
-    """Number of records before the first framing error.
-
-    Raises:
-      DataError: the file cannot be opened or read.
-    """
+    """Number of records before the first framing error; DataError if the file cannot be read."""
     try:
         return count_records(path)
     except FramingError as error:
@@ -134,11 +117,7 @@ def framed_records(path: Path) -> int:
 
 
 def find_record(path: Path, record: int) -> bytes:
-    """The data of record number ``record``.
-
-    Raises:
-      DataError: there is no such record, or it is damaged.
-    """
+    """The data of record number ``record``; DataError if it is missing or damaged."""
     for frame in frames(path):
         if frame.record == record:
             return read_data(path, frame)
@@ -146,7 +125,7 @@ def find_record(path: Path, record: int) -> bytes:
 
 
 def defect_at(path: Path, offset: int) -> DataError | None:
-    """Defect of the record whose first byte or data is at ``offset``; None if there is none.
+    """Defect of the record whose first byte or data is at ``offset``, or None.
 
     TensorFlow reports damage with such an offset, but without the file.
     """
