@@ -14,9 +14,8 @@ from cnnbench.data.spec import InputSpec
 class ArrayPipeline(Pipeline):
     """Shuffles the whole subset every epoch and gathers whole batches.
 
-    Args:
-      *arrays: one per element of the data set, in the order of declaration (images and labels for
-        instance); row i of each is example i.
+    Each of the arrays holds an element of the data set, in the order of declaration (images and
+    labels for instance); row i of each is example i.
     """
 
     resumable = True
@@ -28,12 +27,9 @@ class ArrayPipeline(Pipeline):
             self._arrays = tuple(tf.constant(array) for array in arrays)
 
     def prepare(self, positions: tf.Tensor, *rows: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Converts rows to the elements of a batch; by default they are that already.
+        """Converts rows [batch, ...] to the elements of a batch; by default they are that already.
 
-        Args:
-          positions: int64 [batch], in the stream of examples (`cnnbench.data.position`); randomness
-            may depend on nothing else.
-          *rows: of each array, [batch, ...].
+        Randomness may depend only on the positions, int64 [batch] (see `cnnbench.data.position`).
         """
         del positions
         return rows

@@ -32,11 +32,7 @@ class SubsetReport:
 
 
 def check(data_dir: str, dataset: Dataset, num_classes: int) -> list[SubsetReport]:
-    """Reads every record of every subset in a directory; labels must be in [0, num_classes).
-
-    Raises:
-      FlagError: the directory holds no files of this data set, or cannot be read.
-    """
+    """Reads every record of every subset in a directory; labels must be in [0, num_classes)."""
     found = dataset.subsets_in(data_dir)
     return [_report(subset, found.get(subset, ()), dataset, num_classes) for subset in SUBSETS]
 

@@ -30,9 +30,6 @@ def check_records(
     Args:
       examine: facts of a serialized record, or `RecordDefect`; called from several threads.
       add: called with the facts of each valid record, in order.
-
-    Returns:
-      Count of valid records, and defects; no details.
     """
     found = Findings()
     with ThreadPoolExecutor(os.cpu_count()) as pool:

@@ -15,12 +15,7 @@ _PAD = 4
 
 
 class Cifar10Pipeline(ArrayPipeline):
-    """Images and labels of all files of a subset.
-
-    Raises:
-      FlagError: no files, or an image size other than 32.
-      DataError: an unusable file.
-    """
+    """Images and labels of all files of a subset; FlagError for an image size other than 32."""
 
     def __init__(self, spec: InputSpec) -> None:
         if spec.image_size != cifar10_files.SIZE or spec.channels != cifar10_files.CHANNELS:
@@ -47,11 +42,9 @@ class Cifar10Pipeline(ArrayPipeline):
 
 
 def pad_crop_flip(images: tf.Tensor, positions: tf.Tensor, seed: int) -> tf.Tensor:
-    """Pads each image by 4 zeros, crops it at random to its old size, and mirrors every second one.
+    """Pads images by 4 zeros, crops them at random to their old size, and mirrors half of them.
 
-    Args:
-      images: [n, size, size, channels].
-      positions: int64 [n], in the stream of examples; determine the randomness.
+    Images are [n, size, size, channels]; the positions, int64 [n], determine the randomness.
     """
     size = images.shape[1]
     padded = tf.pad(images, [[0, 0], [_PAD, _PAD], [_PAD, _PAD], [0, 0]])

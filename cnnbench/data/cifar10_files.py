@@ -42,9 +42,6 @@ def find_files(data_dir: str, subset: str) -> list[Path]:
 
     Searches ``data_dir``, then its ``cifar-10-batches-py`` and ``cifar-10-batches-bin``; pickles
     are preferred where a folder holds both formats.
-
-    Raises:
-      FlagError: no such directory, one that cannot be read, or no file of this subset.
     """
     root = Path(data_dir)
     with readable(data_dir):
@@ -76,9 +73,7 @@ def _matches(folder: Path, subset: str) -> list[Path]:
 def read_file(path: Path, num_classes: int) -> tuple[Images, Labels]:
     """Images, uint8 [n, 32, 32, 3], and labels, int32 [n], of one file of either format.
 
-    Raises:
-      DataError: the file is truncated, not CIFAR-10, or has a label outside [0, num_classes); names
-        file and record.
+    DataError, for a damaged file or a label outside [0, num_classes), names file and record.
     """
     flat, labels = _parse(path)
     wrong = np.flatnonzero((labels < 0) | (labels >= num_classes))
@@ -92,11 +87,7 @@ def read_file(path: Path, num_classes: int) -> tuple[Images, Labels]:
 
 @once_per_content
 def count_records(path: Path) -> int:
-    """Number of images in one file of either format; labels are not read.
-
-    Raises:
-      DataError: the file is truncated or not CIFAR-10.
-    """
+    """Number of images in one file of either format; labels are not read."""
     return len(_parse(path)[1])
 
 

@@ -94,11 +94,9 @@ def random_window(
     Args:
       image: uint8 [height, width, 3].
       boxes: float32 [n, 4], fractions in the order top, left, bottom, right.
-      position: int64 scalar, in the stream of examples; determines the randomness.
 
     Returns:
-      The part of the image; the boxes as fractions of it, clipped; and bool [n], which of them have
-      their centres in it.
+      The part of the image; the boxes as clipped fractions of it; bool [n]: centre is inside.
     """
     overlap = tf.gather(
         tf.constant([*_OVERLAPS, 2.0]),  # no window overlaps with a box by more than 1

@@ -38,10 +38,8 @@ SOURCE_ID = "image/source_id"
 class CocoObject:
     """An object of an image.
 
-    Attributes:
-      label: class number, from 1.
-      box: top, left, bottom and right as fractions of height and width.
-      is_crowd: whether it stands for many objects that are not annotated separately.
+    `label` is its class from 1, `box` top, left, bottom and right as fractions of the sides;
+    `is_crowd` marks many objects that are not annotated separately.
     """
 
     label: int
@@ -80,11 +78,7 @@ def parse(record: tf.Tensor) -> dict[str, tf.Tensor]:
 
 
 def examine(record: bytes, num_classes: int) -> CocoFacts:
-    """Checks everything that a run uses of a serialized record; labels are in [1, num_classes).
-
-    Raises:
-      RecordDefect: something is missing, of the wrong type, out of range or undecodable.
-    """
+    """Checks everything that a run uses of a record; labels are in [1, num_classes)."""
     features = features_of(record)
     source_id = single(features, SOURCE_ID, "bytes_list")
     if not source_id.isdigit() or int(source_id) >= 2**63:

@@ -27,14 +27,10 @@ _SYNTHETIC = "cnnbench/synthetic"
 class CoordinatedInput(JoinedInput):
     """Inputs of all workers; a step reads that of the worker it runs on.
 
-    A thread per worker keeps as many batches ready in its queue as its pipeline reads ahead. It
-    never waits for room there: a waiting operation would block TensorFlow for all others.
-
-    Args:
-      sources: one per worker, with one tower each: on its device if synthetic, else on its host.
-
-    Attributes:
-      waited: seconds that the step waits for its batch, a float64 scalar of the traced step.
+    There is one source per worker, with one tower each. A thread per worker keeps as many batches
+    ready in its queue as its pipeline reads ahead. It never waits for room there: a waiting
+    operation would block TensorFlow for all others. `waited` is a float64 scalar of the traced
+    step: the seconds that it waits for its batch.
     """
 
     def __init__(self, sources: Sequence[InputSource]) -> None:

@@ -11,18 +11,11 @@ import tensorflow as tf
 
 
 def copied_to(device: str, nest: Any) -> Callable[[Any], Any]:
-    """Makes a function that copies tensors to a device, all of them in one call.
+    """Makes a thread-safe function that copies nests like `nest` to a device in one call.
 
-    In TensorFlow 2.21 a copy between host and GPU waits, in either direction, for everything that
-    was enqueued on the GPU when it is issued, and the call waits for all its copies. One call
-    therefore waits once, whatever the number of tensors; eager copies wait one after the other.
-
-    Args:
-      nest: of tensors; parts may be None.
-
-    Returns:
-      A thread-safe function from a nest with the structure and dtypes of `nest`, of any shapes, to
-      one of tensors on the device.
+    The nests have equal structure and dtypes, any shapes, and may contain None. In TensorFlow 2.21
+    a copy between host and GPU waits, in either direction, for everything that was enqueued on the
+    GPU when it is issued. One call for all waits once; eager copies wait one after the other.
     """
 
     def copies(*tensors: tf.Tensor) -> list[tf.Tensor]:
@@ -46,9 +39,8 @@ def _present(nest: Any) -> list[Any]:
 class ReadEvents(NamedTuple):
     """Functions that a read calls, each once and in any thread.
 
-    Attributes:
-      issued: from now on launches do not delay the read.
-      arrived: takes the seconds since the values arrived on the host.
+    `issued`: from now on launches do not delay the read. `arrived` takes the seconds since the
+    values arrived on the host.
     """
 
     issued: Callable[[], None]
@@ -59,21 +51,13 @@ class ScalarReader:
     """Reads scalars from a GPU, and reports when later launches can no longer delay them.
 
     A copy to the host waits for everything that is enqueued on the GPU when the copy is issued.
-    Python cannot observe that moment: the call of a copying function lasts until the end of the
-    copy. The order of operations within TensorFlow shows it. The scalars become one int32 vector in
-    GPU memory, read by an operation with int32 operands in host memory, before which TensorFlow
-    inserts a copy (``EnsureMemoryTypes``) that belongs to the GPU's part of the function. The
-    executor of a GPU runs operations in one thread, in the order in which they become ready: the
-    copy is issued before an operation two further ones behind the vector, which is sent to the
-    host.
-
-    The function stamps the arrival. It returns later, after several threads of TensorFlow and of
-    Python have waited for each other.
-
-    Args:
-      device: full device string of the GPU.
-      host: of the CPU of this process.
-      nest: of the scalars, float32 or bool; parts may be None.
+    Python cannot observe that moment, but the order of operations within TensorFlow shows it. The
+    scalars (float32 or bool; parts of the nest may be None) become one int32 vector in GPU memory,
+    read by an operation with int32 operands in host memory, before which TensorFlow inserts a copy
+    (``EnsureMemoryTypes``) that belongs to the GPU's part of the function. The executor of a GPU
+    runs operations in one thread, in the order in which they become ready: the copy is issued
+    before an operation two further ones behind the vector, which is sent to the host. The function
+    stamps the arrival, because it returns only after several threads have waited for each other.
     """
 
     def __init__(self, device: str, host: str, nest: Any) -> None:
@@ -106,9 +90,7 @@ class ScalarReader:
     def __call__(self, nest: Any, events: ReadEvents) -> Any:
         """The scalars as NumPy values, once everything that they depend on is done.
 
-        Args:
-          nest: with the structure of the one given before.
-          events: the next call must not begin before `events.issued` was called.
+        The next call must not begin before `events.issued` was called.
         """
         self._issued = events.issued
         with tf.device(self._host):  # where the results of the function are put

@@ -67,12 +67,8 @@ class Dataset:
     def num_examples(self, subset: str, data_dir: str | None = None) -> int:
         """Examples in ``subset`` ("train" or "validation"): one epoch.
 
-        Args:
-          data_dir: counts the files there; None: the data set as published.
-
-        Raises:
-          FlagError: ``data_dir`` holds no files of this subset.
-          DataError: an unusable file.
+        Those of the data set as published without ``data_dir``, else those in its files; FlagError
+        or DataError if there are none or one cannot be used.
         """
         if data_dir is None:
             return self.examples[subset]
@@ -116,11 +112,7 @@ class Dataset:
         return f"--data_dir={data_dir}: {count}, the first {missing[0]}; epochs are shorter"
 
     def subsets_in(self, data_dir: str) -> dict[str, Sequence[Path]]:
-        """Files of every subset in a directory.
-
-        Raises:
-          FlagError: the directory holds no files of this data set, or cannot be read.
-        """
+        """Files of every subset in a directory."""
         found = self._look_into(data_dir)
         if not found:
             raise FlagError("data_dir", data_dir, f"holds no {self.name} files ({self.files})")
@@ -215,11 +207,7 @@ def _of_model(model: str | None) -> Dataset:
 
 
 def detect(data_dir: str) -> Dataset:
-    """The data set whose files are in a directory; the last registered, if several match.
-
-    Raises:
-      FlagError: no such directory, one that cannot be read, or no files of a known data set.
-    """
+    """The data set whose files are in a directory; the last registered, if several match."""
     if not os.path.isdir(data_dir):  # no error for a name that is too long
         raise FlagError("data_dir", data_dir, "there is no such directory")
     for dataset in reversed(_DATASETS.values()):

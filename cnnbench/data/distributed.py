@@ -20,11 +20,10 @@ class InputDistribution:
 
     Attributes:
       strategy: over the towers' devices; with `per_replica` for this input alone.
-      manual: whether the pipeline makes the replicas' batches itself, of this worker's part of
-        the data; otherwise it makes global ones of all data, which TensorFlow splits.
-      per_replica: with `manual`: every replica has a pipeline, which reads all records and keeps
-        every Nth batch, instead of one for all.
-      auto_shard_policy: "auto", "file", "data" or "off", between workers. With "file" each pipeline
+      manual: the pipeline makes the replicas' batches, of this worker's part of the data;
+        otherwise it makes global ones of all data, which TensorFlow splits.
+      per_replica: with `manual`: each replica has a pipeline and keeps every Nth of its batches.
+      auto_shard_policy: between workers: "auto", "data", "off", or "file", where each pipeline
         is given its own files, because TensorFlow finds none behind numbered records.
       prefetch_on_device: whether batches wait on the devices or on the host.
     """

@@ -12,13 +12,7 @@ class RecordDefect(ValueError):
 
 @dataclass
 class Findings:
-    """Content of the files of one subset.
-
-    Attributes:
-      records: number of valid ones.
-      details: statistics of the valid records, one line each.
-      defects: one line each, naming file and record.
-    """
+    """Valid records of a subset and lines about them; defects name file and record."""
 
     records: int = 0
     details: list[str] = field(default_factory=list)
@@ -27,12 +21,7 @@ class Findings:
 
 @dataclass(frozen=True)
 class UnusableRecords:
-    """Records that a run skipped as unusable.
-
-    Attributes:
-      count: of different records, each counted once however many epochs it occurs in.
-      first: defects of some of them, naming file and record.
-    """
+    """Number of different records that a run skipped, and defects of the first ones."""
 
     count: int = 0
     first: tuple[str, ...] = ()

@@ -23,11 +23,7 @@ def reason(error: OSError) -> str:
 
 
 def content_of(path: Path) -> bytes:
-    """The content of a file of examples.
-
-    Raises:
-      DataError: the file cannot be read.
-    """
+    """The content of a file of examples; DataError if it cannot be read."""
     try:
         return read_file(path)
     except PathError as error:

@@ -30,7 +30,6 @@ def train_image(jpeg: Any, shape: Any, boxes: Any, position: Any, spec: InputSpe
     """A random crop of an image, mirrored half the time, with optional colour distortion.
 
     Args:
-      jpeg: string scalar.
       shape: int32 [3], height, width and channels from `tf.io.extract_jpeg_shape`.
       boxes: float32 [1, n, 4] from `imagenet_records.parse`.
       position: int64 scalar, in the stream of examples; determines the randomness.
@@ -58,18 +57,11 @@ def train_image(jpeg: Any, shape: Any, boxes: Any, position: Any, spec: InputSpe
 
 
 def eval_image(jpeg: Any, position: Any, spec: InputSpec) -> tf.Tensor:
-    """The centre of an image, aspect ratio kept.
+    """The centre of an image: float32 [image_size, image_size, 3], normalised.
 
-    The image is resized until both sides are at least 1.145 times ``image_size``, or, as in the
-    official models, until the shorter one is 256, then cropped. With ``resize_method`` crop it is
-    only cropped.
-
-    Args:
-      jpeg: string scalar.
-      position: int64 scalar, in the stream of examples (for round_robin).
-
-    Returns:
-      float32 [image_size, image_size, 3], normalised.
+    The image is resized, keeping its aspect ratio, until both sides are at least 1.145 times
+    ``image_size``, or, as in the official models, until the shorter one is 256, then cropped. With
+    ``resize_method`` crop it is only cropped.
     """
     size = spec.image_size
     image = decode(jpeg, spec)
@@ -162,16 +154,12 @@ def _free_room(image: Any, size: int) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def distort_colour(image: Any, position: Any, seed: int, *, in_yiq: bool) -> tf.Tensor:
-    """Changes the colours of an image, clipped to 0..1.
+    """Changes the colours of an image, float32 [height, width, 3], clipped to 0..1.
 
     Contrast and brightness do not commute, so the two orders alternate: at even positions
     brightness, saturation and hue, contrast; at odd ones brightness, contrast, saturation and hue.
-
-    Args:
-      image: float32 [height, width, 3] in 0..1.
-      position: int64 scalar, in the stream of examples; determines the randomness.
-      in_yiq: change saturation and hue by scaling and rotating the chroma plane of YIQ, otherwise
-        in HSV.
+    With `in_yiq` saturation and hue change by scaling and rotating the chroma plane of YIQ,
+    otherwise in HSV.
     """
 
     def brightness(x: Any) -> Any:
@@ -211,12 +199,9 @@ def _saturation_and_hue_in_yiq(image: Any, position: Any, seed: int) -> Any:
 
 
 def scale_and_turn_chroma(image: Any, scale: Any, angle: Any) -> tf.Tensor:
-    """Multiplies the chroma of an image by ``scale`` and rotates it by ``angle`` radians.
+    """Scales the chroma of an image [height, width, 3] and rotates it by ``angle`` radians.
 
     The Y of YIQ does not change, and a scale of 0 gives grey. The result is not clipped.
-
-    Args:
-      image: float32 [height, width, 3].
     """
     # All of this is linear, so it is done once, to the three unit colours: a 3x3 matrix.
     y, i, q = tf.unstack(tf.image.rgb_to_yiq(tf.eye(3)), axis=-1)

@@ -34,12 +34,10 @@ class ImageFile:
 
 @dataclass(frozen=True)
 class ImageFolder:
-    """Labelled images by subset ("train", "validation"), each in a random order.
+    """Labelled images by subset ("train", "validation"), in a random order; classes by label.
 
-    Attributes:
-      classes: in order of their labels.
-      ignored: folders without images, images outside of class folders, and other files in these.
-        Names that start with a dot or an @, and ``__MACOSX``, are not listed.
+    `ignored` has folders without images, images outside of class folders, and other files in these,
+    but no names that start with a dot or an @, and not ``__MACOSX``.
     """
 
     classes: tuple[ImageClass, ...]
@@ -56,16 +54,11 @@ def scan(
     that do. In the first case a share of every class is set aside for validation.
 
     Args:
-      folder: images lie directly in the class folders.
       labels_file: per line the name of a class folder, optionally followed by blanks and a
         description; line k is label k. A first line ``background``, as make_imagenet writes it, is
         label 0. Without a file, labels follow the sorted folder names.
       validation_fraction: in [0, 1); share of every class, rounded.
       seed: of the choice of that share and of the order.
-
-    Raises:
-      UsageError: no such folder, one that cannot be read, no images, or a class folder that is not
-        in the labels file.
     """
     ignored: list[Path] = []
     try:

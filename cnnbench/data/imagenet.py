@@ -14,12 +14,7 @@ from cnnbench.data.spec import InputSpec
 
 
 class ImageNetPipeline(RecordPipeline):
-    """Decodes, crops and resizes JPEGs.
-
-    Raises:
-      FlagError: no files of the subset.
-      DataError: a file that is truncated or that cannot be opened.
-    """
+    """Decodes, crops and resizes JPEGs."""
 
     def __init__(self, spec: InputSpec) -> None:
         assert spec.data_dir is not None

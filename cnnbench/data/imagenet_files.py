@@ -22,12 +22,7 @@ count_records = once_per_content(tfrecord.count_records)
 
 
 def find_files(data_dir: str, subset: str, prefix: str = "") -> list[Path]:
-    """The files ``<prefix><subset>-*-of-*`` of a directory, in order.
-
-    Raises:
-      FlagError: no such directory, one that cannot be read, no such file in it, or files of an
-        unfinished data set.
-    """
+    """The files ``<prefix><subset>-*-of-*`` of a directory, in order; FlagError if none."""
     root = Path(data_dir)
     with readable(data_dir):
         if not root.is_dir():
@@ -63,9 +58,6 @@ def count_examples(files: Sequence[Path], subset: str) -> int:
 
     The published ImageNet is recognised by the number of its files and the size of the first, and
     not counted: its record headers are spread over 150 GB. Any other set is counted.
-
-    Raises:
-      DataError: a file is truncated or cannot be opened, or there are no records.
     """
     count = sum(records_by_file(files, subset))
     if count == 0:
@@ -74,11 +66,7 @@ def count_examples(files: Sequence[Path], subset: str) -> int:
 
 
 def records_by_file(files: Sequence[Path], subset: str) -> list[int]:
-    """Records in each file of a subset; for the published ImageNet equal shares.
-
-    Raises:
-      DataError: a file is truncated or cannot be opened.
-    """
+    """Records in each file of a subset; for the published ImageNet equal shares."""
     number = len(files)
     if number == _PUBLISHED_FILES[subset]:
         published = PUBLISHED_EXAMPLES[subset]

@@ -40,8 +40,7 @@ def parse(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
 def is_usable_size(shape: Any) -> tf.Tensor:
     """Whether a JPEG keeps to `MAX_ASPECT` and `MAX_PIXELS`, in a graph.
 
-    Args:
-      shape: int32 [3], height, width and channels, from `tf.io.extract_jpeg_shape`.
+    The shape, int32 [3], is height, width and channels, from `tf.io.extract_jpeg_shape`.
     """
     height, width, _ = tf.unstack(tf.cast(tf.convert_to_tensor(shape), tf.int64))
     even = (height <= MAX_ASPECT * width) & (width <= MAX_ASPECT * height)
@@ -67,13 +66,9 @@ def check_files(files: Sequence[Path], num_classes: int) -> Findings:
 
 
 def examine(record: bytes, num_classes: int, min_size: int = 1) -> ImageFacts:
-    """Checks everything that a run uses of a serialized record; the label is in [0, num_classes).
+    """Checks everything that a run uses of a record; the label is in [0, num_classes).
 
-    Args:
-      min_size: smallest usable height and width, in pixels.
-
-    Raises:
-      RecordDefect: something is missing, of the wrong type, out of range or undecodable.
+    `min_size` is the smallest usable height and width, in pixels.
     """
     features = features_of(record)
     label = single(features, LABEL, "int64_list")
@@ -99,14 +94,7 @@ def features_of(record: bytes) -> Any:
 
 
 def single(features: Any, key: str, kind: str) -> Any:
-    """The only value of a feature.
-
-    Args:
-      kind: "int64_list", "float_list" or "bytes_list".
-
-    Raises:
-      RecordDefect: it is missing, of another kind, or has no or several values.
-    """
+    """The only value of a feature of kind "int64_list", "float_list" or "bytes_list"."""
     if key not in features:
         raise RecordDefect(f"key {key} is missing")
     values = getattr(features[key], kind).value
@@ -116,11 +104,7 @@ def single(features: Any, key: str, kind: str) -> Any:
 
 
 def check_boxes(features: Any) -> int:
-    """The number of boxes.
-
-    Raises:
-      RecordDefect: the sides differ in number, or a box is not inside the image.
-    """
+    """The number of boxes; RecordDefect unless all are inside the image."""
     sides = [list(features[key].float_list.value) if key in features else [] for key in BOX_SIDES]
     if len({len(side) for side in sides}) != 1:
         raise RecordDefect("the sides of image/object/bbox have different lengths")
@@ -142,11 +126,7 @@ def check_size(shape: Any) -> None:
 
 
 def decoded_size(jpeg: bytes) -> tuple[int, int]:
-    """Height and width of a JPEG after decoding all of it.
-
-    Raises:
-      RecordDefect: no JPEG, a damaged one, or a size that `is_usable_size` refuses.
-    """
+    """Height and width of a JPEG after decoding all of it; RecordDefect for unusable ones."""
     with tf.device("CPU:0"):
         if not bool(tf.io.is_jpeg(jpeg)):
             kind = "a PNG" if jpeg.startswith(b"\x89PNG") else "no JPEG"

@@ -13,12 +13,9 @@ from cnnbench.data.source import InputSource, TowerBatch
 
 
 class JoinedInput(InputSource):
-    """One input per worker, in the order of their towers.
+    """One input per worker, in the order of their towers; only shards and places differ.
 
     A batch never leaves the worker that made it: `next` returns handles of tensors there.
-
-    Args:
-      sources: equal except for their shards, hosts and devices; at least one.
     """
 
     def __init__(self, sources: Sequence[InputSource]) -> None:

@@ -28,12 +28,7 @@ _NUMBERS = np.array([ALPHABET.find(byte) for byte in range(256)])
 
 
 class LibriSpeechPipeline(RecordPipeline):
-    """Log-power spectrograms, each frequency normalised over its utterance.
-
-    Raises:
-      FlagError: no files of the subset.
-      DataError: a file that is truncated or that cannot be opened.
-    """
+    """Log-power spectrograms, each frequency normalised over its utterance."""
 
     def __init__(self, spec: InputSpec) -> None:
         assert spec.data_dir is not None
@@ -77,13 +72,10 @@ class LibriSpeechPipeline(RecordPipeline):
 
 
 def spectrogram(samples: Any) -> tf.Tensor:
-    """Log power of the frequencies from 0 to 8 kHz, every 10 ms.
+    """Log power, float32 [frames, 161], of the frequencies from 0 to 8 kHz, every 10 ms.
 
-    Args:
-      samples: float32 [n] in [-1, 1], n >= 320, at 16 kHz.
-
-    Returns:
-      float32 [frames, 161]; over the frames each frequency has mean 0 and deviation 1.
+    The samples are float32 [n >= 320] in [-1, 1] at 16 kHz. Over the frames each frequency has mean
+    0 and deviation 1.
     """
     waves = tf.signal.stft(samples, WINDOW, STRIDE, WINDOW)
     power = tf.math.log(tf.square(tf.abs(waves)) + _SILENCE)

@@ -38,11 +38,7 @@ UTTERANCE = "audio/id"
 
 
 def samples_in(content: bytes) -> int:
-    """Number of samples of a WAV file of 16 bits at 16 kHz on one channel.
-
-    Raises:
-      RecordDefect: another format, or truncated.
-    """
+    """Number of samples of a WAV file; RecordDefect unless 16 bits, 16 kHz, one channel."""
     try:
         with wave.open(io.BytesIO(content)) as file:
             found = (file.getnchannels(), file.getsampwidth(), file.getframerate())
@@ -63,16 +59,9 @@ def samples_in(content: bytes) -> int:
 def examine(
     record: bytes, max_frames: int | None = None, max_letters: int | None = None
 ) -> tuple[int, int]:
-    """Checks everything that a run uses of a serialized record.
+    """Checks everything that a run uses of a record; returns its numbers of frames and letters.
 
-    Args:
-      max_frames, max_letters: limits of the model; None for no limit.
-
-    Returns:
-      Numbers of frames of the spectrogram and of letters.
-
-    Raises:
-      RecordDefect: something is missing, of the wrong type, too long or undecodable.
+    The largest numbers are those that the model accepts; None: no limit.
     """
     features = features_of(record)
     text = single(features, TEXT, "bytes_list")

@@ -40,13 +40,10 @@ class CocoImage:
 
 @dataclass(frozen=True)
 class Coco:
-    """Content of annotation files.
+    """Content of annotation files: classes by label from 1, and images of the existing subsets.
 
-    Attributes:
-      classes: names, in the order of their labels from 1.
-      subsets: images of the subsets that exist.
-      without_boxes: number of training images left out, because nothing is in them.
-      empty_boxes: number of boxes left out, because they have no area.
+    `without_boxes` counts training images left out, because nothing is in them, and `empty_boxes`
+    boxes left out, because they have no area.
     """
 
     classes: tuple[str, ...]
@@ -56,15 +53,9 @@ class Coco:
 
 
 def read_annotations(source: Path) -> Coco:
-    """Reads ``annotations/instances_train*.json`` and ``instances_val*.json``.
+    """Reads ``annotations/instances_train*.json`` and ``instances_val*.json`` of a folder.
 
-    Args:
-      source: the folder of these, and of the folders with the images: ``train2017`` for
-        ``instances_train2017.json``.
-
-    Raises:
-      UsageError: no such files, several for a subset, or different classes in them.
-      DataError: a file without annotations, a missing image, or a box outside its image.
+    The images are in folders beside: ``train2017`` for ``instances_train2017.json``.
     """
     subsets: dict[str, Sequence[CocoImage]] = {}
     categories: dict[int, str] | None = None
@@ -95,17 +86,7 @@ def read_annotations(source: Path) -> Coco:
 
 
 def make_coco(found: Coco, out: Path, shards: Mapping[str, int], seed: int) -> None:
-    """Writes ``coco-<subset>-*-of-*`` and ``coco-labels.txt``.
-
-    Args:
-      out: folder of the files; created if missing.
-      shards: files per subset, at most as many as images.
-      seed: of the order of the images.
-
-    Raises:
-      UsageError: ``out`` cannot be written to or already holds such files.
-      DataError: an image that cannot be decoded, or a file that cannot be written.
-    """
+    """Writes ``coco-<subset>-*-of-*`` and ``coco-labels.txt``; see `make_imagenet`."""
     patterns = [f"{PREFIX}{subset}-*-of-*" for subset in SUBSETS]
     with output.unfinished_folder(out, patterns) as folder:
         written = []

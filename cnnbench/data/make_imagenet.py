@@ -35,19 +35,12 @@ class MadeImagenet:
 
 
 def make_imagenet(found: ImageFolder, out: Path, shards: dict[str, int]) -> MadeImagenet:
-    """Writes ``<subset>-*-of-*`` and ``labels.txt``.
+    """Writes ``<subset>-*-of-*`` and ``labels.txt`` to a folder, which is created if missing.
 
     RGB JPEGs are stored unchanged. PNGs, and grey or CMYK JPEGs, become RGB JPEGs of quality 100.
     The files are written in a temporary folder inside ``out`` and moved when all are complete, so
-    that an interrupted run leaves nothing that looks like a data set.
-
-    Args:
-      out: folder of the files; created if missing.
-      shards: files per subset, at most as many as images.
-
-    Raises:
-      UsageError: too many classes, or ``out`` cannot be written to or already holds such files.
-      DataError: an image that cannot be decoded, or a file that cannot be written; names the file.
+    that an interrupted run leaves nothing that looks like a data set. A subset has as many files as
+    `shards` says, but at most as many as images.
     """
     if len(found.classes) > _MAX_CLASSES:
         raise UsageError(f"{len(found.classes)} classes, but at most {_MAX_CLASSES} fit")
@@ -106,13 +99,7 @@ class RgbJpeg:
 
 
 def rgb_jpeg(path: Path) -> RgbJpeg:
-    """Reads an image file as an RGB JPEG; its content determines its format.
-
-    An alpha channel is dropped.
-
-    Raises:
-      DataError: not a JPEG or PNG, damaged, or of a size that runs refuse; names the file.
-    """
+    """Reads an image file, JPEG or PNG by its content, as an RGB JPEG without alpha channel."""
     content = content_of(path)
     with tf.device("CPU:0"):
         is_jpeg = bool(tf.io.is_jpeg(content))

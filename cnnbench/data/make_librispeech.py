@@ -32,10 +32,6 @@ def read_transcripts(source: Path, validation: str) -> dict[str, Sequence[Uttera
 
     These folders hold SPEAKER/CHAPTER/SPEAKER-CHAPTER.trans.txt, a line per utterance (its name, a
     blank, its text), and beside it the audio as NAME.wav.
-
-    Raises:
-      UsageError: no such folder, no transcripts, or audio that exists as FLAC only.
-      DataError: a line without a transcript, or without its audio.
     """
     if not source.is_dir():
         raise UsageError(f"{source}: there is no such folder")
@@ -56,18 +52,7 @@ def read_transcripts(source: Path, validation: str) -> dict[str, Sequence[Uttera
 def make_librispeech(
     found: Mapping[str, Sequence[Utterance]], out: Path, shards: Mapping[str, int], seed: int
 ) -> None:
-    """Writes ``librispeech-<subset>-*-of-*``.
-
-    Args:
-      out: folder of the files; created if missing.
-      shards: files per subset, at most as many as utterances.
-      seed: of the order of the utterances.
-
-    Raises:
-      UsageError: ``out`` cannot be written to or already holds such files.
-      DataError: unusable audio, a transcript longer than its audio, or a file that cannot be
-        written; names the file.
-    """
+    """Writes ``librispeech-<subset>-*-of-*``; see `make_imagenet.make_imagenet`."""
     with output.unfinished_folder(out, [f"{PREFIX}{s}-*-of-*" for s in SUBSETS]) as folder:
         written = []
         for subset, utterances in found.items():

@@ -38,15 +38,8 @@ def make_ratings(
     Args:
       source: the file ``ratings.dat`` (user::item::rating::time) or ``ratings.csv`` (with a
         header), or the folder with one of them.
-      out: folder of the files; created if missing.
       negatives: number of different unrated items drawn for each user.
       min_ratings: users with fewer are left out.
-
-    Raises:
-      FlagError: a user has fewer unrated items than `negatives`.
-      UsageError: no such file, too many users or items for MovieLens, or ``out`` cannot be
-        written to or already holds such files.
-      DataError: a line that is no rating, or a file that cannot be written.
     """
     table = _read(_find(source))
     found = table["user"].value_counts()
@@ -128,15 +121,9 @@ def _once(users: Any, items: Any) -> tuple[Any, Any]:
 
 
 def _negatives(users: Any, items: Any, num_items: int, count: int, seed: int) -> Any:
-    """For each user `count` different items that the user has not rated, in random order.
+    """For each user `count` different unrated items, int32 [users, count], in random order.
 
-    Args:
-      users: ascending from 0, without gaps [n].
-      items: [n].
-      count: at most what the user with most ratings has not rated.
-
-    Returns:
-      int32 [users, count].
+    The users are ascending from 0, without gaps; each has at least `count` unrated items.
     """
     generator = np.random.default_rng(seed)
     ends = np.cumsum(np.bincount(users))[:-1]

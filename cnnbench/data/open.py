@@ -24,9 +24,7 @@ def make_input(
 ) -> InputSource:
     """The input that ``spec`` describes, for the devices of the towers.
 
-    Args:
-      spec: without ``data_dir`` the data is synthetic.
-      distribution: how a strategy copies batches of files to the devices; None: as towers do.
+    The distribution says how a strategy copies batches of files to the devices.
 
     Raises:
       FlagError: ``data_dir`` holds no files of this subset.
@@ -50,12 +48,7 @@ def make_input(
 
 
 def _of(name: str, *more: object) -> Callable[..., Any]:
-    """A function or class of a module that is imported at its first call.
-
-    Args:
-      name: ``MODULE.NAME``, in this package.
-      *more: arguments appended to those of a call.
-    """
+    """``MODULE.NAME`` in this package, imported at its first call; `more` follows its arguments."""
     module, _, attribute = name.partition(".")
 
     def call(*given: object) -> Any:

@@ -20,14 +20,8 @@ V = TypeVar("V")
 def unfinished_folder(out: Path, patterns: Sequence[str]) -> Iterator[Path]:
     """Makes ``out`` and a temporary folder in it for the files; removes the latter at the end.
 
-    ``out`` is locked meanwhile, so an unfinished folder in it is one that a killed process left.
-
-    Args:
-      patterns: names of the files of such a data set, which must not exist yet.
-
-    Raises:
-      UsageError: ``out`` cannot be written to, another process is writing there, or it already
-        holds such files.
+    ``out`` is locked meanwhile, so an unfinished folder in it is one that a killed process left. It
+    must be writable and hold no files of such a data set, which `patterns` name.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -57,12 +51,7 @@ def _clear(out: Path, patterns: Sequence[str]) -> None:
 
 
 def shards(subset: str, items: Sequence[V], count: int) -> Iterator[tuple[str, Sequence[V]]]:
-    """Names and contents of the files of a subset, of equal length up to one item.
-
-    Args:
-      subset: prefix of the file names.
-      count: of the files; at most as many as items.
-    """
+    """Names and contents of at most `count` files of a subset, of equal length up to one item."""
     count = min(count, len(items))
     for i in range(count):
         begin, end = (len(items) * k // count for k in (i, i + 1))
@@ -70,14 +59,9 @@ def shards(subset: str, items: Sequence[V], count: int) -> Iterator[tuple[str, S
 
 
 def move(paths: Sequence[Path], out: Path, replacing: Collection[str] = ()) -> None:
-    """Moves all files to ``out``, or none.
+    """Moves all files to ``out``, or none; only those of the names in `replacing` may exist there.
 
-    Args:
-      paths: the files; those that may replace others last.
-      replacing: names of files that may exist already.
-
-    Raises:
-      DataError: they cannot be moved.
+    Those that may replace others come last.
     """
     with writing(out):
         moved: list[Path] = []
@@ -95,10 +79,9 @@ def move(paths: Sequence[Path], out: Path, replacing: Collection[str] = ()) -> N
 
 @contextlib.contextmanager
 def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
-    """A block in which only writing can fail; reports errors as DataError.
+    """A block in which only writing can fail; raises DataError from OSError and other errors.
 
-    Args:
-      *others: errors besides OSError, whose text ends with "; REASON".
+    The text of the others ends with "; REASON".
     """
     try:
         yield

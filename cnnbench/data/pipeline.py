@@ -17,10 +17,7 @@ from cnnbench.errors import DataError, first_line
 class PipelineStage(NamedTuple):
     """A stage of a pipeline together with all earlier stages.
 
-    Attributes:
-      name: of its last part.
-      dataset: endless while training.
-      examples: in one element of the dataset.
+    Its dataset is endless while training; `examples` is the number in one element of it.
     """
 
     name: str
@@ -31,11 +28,8 @@ class PipelineStage(NamedTuple):
 class Pipeline(abc.ABC):
     """Reads one subset of a data set on the host.
 
-    Attributes:
-      num_examples: examples of the subset, over all shards.
-      start: training examples of this shard that an earlier run has read, including records that it
-        skipped; 0 unless it is set before reading begins.
-      resumable: whether `tower_batches` uses ``start``.
+    `num_examples` counts all shards. `start` is the number of training examples of this shard that
+    an earlier run has read, including records that it skipped; pipelines with `resumable` use it.
     """
 
     resumable = False
@@ -82,9 +76,7 @@ def prepared(
 ) -> dict[str, tf.Tensor]:
     """Output values of an example, after the model's own preprocessing if it has any.
 
-    Args:
-      example: the elements of the data set by name, without batch, any numeric dtypes.
-      position: int64 scalar, see `position.positions_of`; determines the randomness.
+    The example has no batch dimension and any numeric dtypes.
     """
     values = example
     if spec.preprocess is not None:
@@ -121,10 +113,8 @@ def shuffled_indices(count: int, spec: InputSpec, start: int = 0) -> tf.data.Dat
     """Indices 0..count-1, endless, in a new order every epoch; int64 scalars.
 
     The order follows from the seed and the epoch alone. A shard gets the indices at its positions,
-    so all shards together have the batches of one process.
-
-    Args:
-      start: indices of this shard to skip; whole epochs are skipped at no cost.
+    so all shards together have the batches of one process. The first `start` indices of this shard
+    are skipped, whole epochs at no cost.
     """
 
     def epoch(number: tf.Tensor) -> tf.data.Dataset:

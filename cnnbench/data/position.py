@@ -17,14 +17,10 @@ from cnnbench.data.spec import InputSpec
 
 
 def positions_of(turns: Any, spec: InputSpec) -> Any:
-    """Positions of the examples that one shard delivers; those of a single shard are `turns`.
+    """Positions of the examples that a shard delivers, by their numbers in the order of delivery.
 
-    While training a shard delivers consecutive rows of every global batch; in an exact pass
-    examples are dealt out one by one.
-
-    Args:
-      turns: numbers of the shard's examples in the order of delivery, from 0; int or int64 of any
-        shape.
+    The turns are an int or int64 of any shape. While training a shard delivers consecutive rows of
+    every global batch; in an exact pass examples are dealt out one by one.
     """
     if spec.num_shards == 1:
         return turns
@@ -43,14 +39,10 @@ def turns_before(position: tf.Tensor, spec: InputSpec) -> tf.Tensor:
 
 
 def uniform_int(positions: tf.Tensor, seed: int, purpose: str, below: Any) -> tf.Tensor:
-    """Integers in [0, below), one per position (int64 of any shape).
+    """Integers in [0, below), one per position (int64 of any shape); purposes are independent.
 
     The finaliser of SplitMix64 (Steele, Lea and Flood 2014) on the position; the bias of the
     modulus is below / 2**64.
-
-    Args:
-      purpose: names the choice; different purposes are independent.
-      below: exclusive upper bound, an int or an integer tensor.
     """
     start = (seed * 0x9E3779B97F4A7C15 + zlib.crc32(purpose.encode())) % 2**64
     x = tf.cast(positions, tf.uint64) * _u64(0x9E3779B97F4A7C15) + _u64(start)
@@ -61,12 +53,7 @@ def uniform_int(positions: tf.Tensor, seed: int, purpose: str, below: Any) -> tf
 
 
 def seed_pair(position: tf.Tensor, seed: int, purpose: str) -> tf.Tensor:
-    """A seed for TensorFlow's stateless random ops; int64 [2].
-
-    Args:
-      position: int64 scalar.
-      purpose: names the choice; different purposes are independent.
-    """
+    """A seed, int64 [2], for TensorFlow's stateless random ops; purposes are independent."""
     mixed = (seed << 32) ^ zlib.crc32(purpose.encode())
     mixed = (mixed + 2**63) % 2**64 - 2**63
     return tf.stack([tf.constant(mixed, tf.int64), position])

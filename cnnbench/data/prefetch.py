@@ -125,9 +125,7 @@ class PipelineInput(InputSource):
 class Steps:
     """Assembles the batches of steps, and pads the end of an exact pass.
 
-    Args:
-      begin_copy: starts the copy of a batch to the device of a tower, by number; None: `next` makes
-        the copies.
+    `begin_copy` starts the copy of a batch to the device of a tower; without it `next` makes them.
     """
 
     def __init__(
@@ -221,17 +219,13 @@ def to_device(batch: TowerBatch, device: str) -> TowerBatch:
 
 
 class DeviceCopies:
-    """Copies batches to the towers' devices, with a thread per device.
+    """Copies batches to the towers' devices, with a thread for each device and each of `steps`.
 
     In TensorFlow 2.21 a copy to a GPU begins when everything that was enqueued there before it is
     done (``GPUUtil::CopyCPUTensorToGPU``): the current step and, often, the one launched ahead. It
-    therefore takes up to two steps. For the next batch to be there in time, the copies to several
-    devices have to wait at the same time, and so have those of two steps to one device. One copy at
-    a time per device, as in tf.data's ``prefetch_to_device`` and multi-device iterator, may deliver
-    a batch in two steps.
-
-    Args:
-      steps: number of steps whose copies may be in progress at the same time.
+    therefore takes up to two steps, and the copies to several devices, and those of two steps to
+    one device, have to wait at the same time. One copy at a time per device, as in tf.data's
+    ``prefetch_to_device`` and multi-device iterator, may deliver a batch in two steps.
     """
 
     def __init__(self, devices: Sequence[str], steps: int) -> None:

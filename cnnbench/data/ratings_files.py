@@ -32,11 +32,7 @@ Integers = npt.NDArray[np.int64]
 
 
 def find_files(data_dir: str, subset: str) -> list[Path]:
-    """The file of a subset.
-
-    Raises:
-      FlagError: no such directory, one that cannot be read, or no such file in it.
-    """
+    """The file of a subset; FlagError if there is none."""
     path = Path(data_dir) / f"ratings-{subset}.npz"
     with readable(data_dir):
         if not Path(data_dir).is_dir():
@@ -48,12 +44,7 @@ def find_files(data_dir: str, subset: str) -> list[Path]:
 
 
 def load(path: Path) -> dict[str, Integers]:
-    """The arrays of a file.
-
-    Raises:
-      DataError: a damaged file, an array that is missing or of another shape, or a user or an item
-        out of range; names file and record.
-    """
+    """The arrays of a file; DataError names file and record."""
     arrays = _read(path)
     for name, values in arrays.items():
         below = USERS if name == "users" else ITEMS
@@ -96,9 +87,6 @@ def count_examples(files: Sequence[Path], subset: str) -> int:
 
     A training rating counts for itself and `NEGATIVES_PER_POSITIVE` drawn items, a validation user
     for the last item and its candidates.
-
-    Raises:
-      DataError: see `load`.
     """
     del subset
     return _count(files[0])

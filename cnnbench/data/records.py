@@ -59,23 +59,15 @@ class RecordPipeline(Pipeline):
 
     @abc.abstractmethod
     def decode(self, record: tf.Tensor, position: tf.Tensor) -> Mapping[str, tf.Tensor]:
-        """The elements of an example by name, in the graph.
+        """The elements of an example by name, in the graph, from a string scalar.
 
-        It must fail for exactly the records that `examine` refuses.
-
-        Args:
-          record: string scalar, serialized.
-          position: int64 scalar, in the stream of examples (`cnnbench.data.position`); determines
-            the randomness.
+        It must fail for exactly the records that `examine` refuses. The position, an int64 scalar,
+        determines the randomness (`cnnbench.data.position`).
         """
 
     @abc.abstractmethod
     def examine(self, record: bytes) -> object:
-        """Checks everything that `decode` uses of a record.
-
-        Raises:
-          RecordDefect: describes the defect.
-        """
+        """Checks everything that `decode` uses of a record; raises RecordDefect."""
 
     def tower_batches(self) -> tf.data.Dataset:
         """See `Pipeline.tower_batches`."""
@@ -176,10 +168,9 @@ class RecordPipeline(Pipeline):
     def _one_pass(self, behind: int = 0) -> tf.data.Dataset:
         """(file number, record number, record) of this shard.
 
-        Args:
-          behind: number of first iterations that deliver blanks instead of the records and open no
-            file. The orders that tf.data draws for an iteration depend on the numbers of iterations
-            and elements before, not on the elements.
+        The `behind` first iterations deliver blanks instead of the records and open no file. The
+        orders that tf.data draws for an iteration depend on the numbers of iterations and elements
+        before, not on the elements.
         """
         spec = self.spec
         parts = np.array(self._parts(), np.int64).reshape(-1, 3)

@@ -46,9 +46,7 @@ def loads(data: bytes) -> Any:
     """Unpickles dicts, lists, strings, bytes and numbers; arrays are for `integers`.
 
     Reads any protocol, also of Python 2 (whose strings become bytes) and of old NumPy.
-
-    Raises:
-      pickle.UnpicklingError: the pickle is damaged.
+    UnpicklingError is raised for any damage.
     """
     try:
         _check_memo(data)
@@ -76,8 +74,7 @@ def _check_memo(data: bytes) -> None:
 def integers(value: object) -> Any:
     """Copies a pickled array or scalar of integers; returns any other value unchanged.
 
-    Raises:
-      pickle.UnpicklingError: the pickle names anything else, such as a function.
+    UnpicklingError is raised for other names, such as functions.
     """
     if not isinstance(value, _Named):
         return value

@@ -39,10 +39,8 @@ class TowerBatch(NamedTuple):
 class InputSource(abc.ABC):
     """Delivers a batch per tower and step, synthetic or read from files.
 
-    Attributes:
-      examples_per_epoch: examples of the subset (over all shards).
-      wait_seconds: total time the caller has spent blocked in `next`.
-      batches: number of calls of `next`.
+    `examples_per_epoch` counts all shards; `wait_seconds` is the total time spent blocked in
+    `next`.
     """
 
     synthetic: bool = False
@@ -87,11 +85,7 @@ class InputSource(abc.ABC):
 
     @abc.abstractmethod
     def next(self) -> tuple[TowerBatch, ...]:
-        """The next step's batches, in tower order.
-
-        Raises:
-          DataError: a record that cannot be used; names file and record.
-        """
+        """The next step's batches, in tower order; DataError names file and record."""
 
     def waiting(self) -> dict[int, float]:
         """Seconds for which callers have been blocked in `next`, by number of the shard."""
@@ -116,13 +110,8 @@ class InputSource(abc.ABC):
     def resume(self, steps: int, passed_over: Sequence[int] = ()) -> bool:
         """Continues after this many steps of an earlier run; call it before the first `next`.
 
-        Args:
-          steps: of training, each with a global batch of the size of this run's.
-          passed_over: records skipped by then, per shard; ignored if the number of shards differs.
-
-        Returns:
-          Whether it does; otherwise `next` begins with the very first batch. Synthetic data has the
-          same batch in every step.
+        `passed_over` counts the records skipped by then, per shard, and is ignored if the number of
+        shards differs. Returns whether it does; otherwise `next` begins with the very first batch.
         """
         return True
 

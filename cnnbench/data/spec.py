@@ -131,12 +131,7 @@ class InputSpec:
 
     @classmethod
     def from_flags(cls, flags: object, **fields: Any) -> InputSpec:
-        """A spec with ``fields``, and from ``flags`` every attribute named like a data flag.
-
-        Args:
-          flags: any object with some of the data flags as attributes, such as ``Params``.
-          **fields: other fields of the spec; they override ``flags``.
-        """
+        """A spec with ``fields``, and other attributes from the data flags that ``flags`` has."""
         names = [f.name for f in dataclasses.fields(cls)]
         copied = names[names.index("resize_method") :]
         taken = {n: getattr(flags, n) for n in copied if n not in fields and hasattr(flags, n)}

@@ -70,15 +70,9 @@ def synthetic_rows(
     elements: tuple[Element, ...],
     preprocess: Preprocess | None = None,
 ) -> dict[str, tf.Tensor]:
-    """Rows of the synthetic global batch.
+    """Rows (int32 [n]) of the synthetic global batch: a tensor [n, ...] per element, in its dtype.
 
-    Args:
-      rows: int32 [n], indices into the global batch.
-      elements: of an example, with numbers as sizes.
-      preprocess: makes other elements from an example; see `Model.preprocess`.
-
-    Returns:
-      By name a tensor [n, ...], in the dtype of its element.
+    The elements have numbers as sizes; `preprocess` makes other ones (`Model.preprocess`).
     """
     count = rows.shape[0]
     if preprocess is None and count is not None and count <= _FEW and tf.executing_eagerly():

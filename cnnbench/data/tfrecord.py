@@ -47,12 +47,7 @@ class Frame:
 
 
 def frames(path: Path) -> Iterator[Frame]:
-    """Iterates over the records of a file without reading their data.
-
-    Raises:
-      FramingError: a record is truncated, or the checksum of its length is wrong.
-      DataError: the file cannot be opened or read.
-    """
+    """Iterates over the records of a file without reading their data; FramingError for damage."""
     with _open(path) as file:
         size = os.fstat(file.fileno()).st_size
         offset = record = 0
@@ -91,12 +86,8 @@ def read_data(path: Path, frame: Frame) -> bytes:
 def read_on(path: Path, first: int) -> Iterator[tuple[int, bytes | DataError]]:
     """Numbers and data of the records from number ``first`` on, including damaged ones.
 
-    Yields:
-      The number and the data, or the error where the checksum is wrong. Broken framing is the last
-      item, with its number and its error.
-
-    Raises:
-      DataError: the file cannot be opened or read.
+    Yields the error where the checksum is wrong. Broken framing is the last item, with its number
+    and its error.
     """
     try:
         for frame in itertools.islice(frames(path), first, None):

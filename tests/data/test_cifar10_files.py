@@ -11,7 +11,6 @@ from cnnbench.data.cifar10_files import (
     count_records,
     find_files,
     read_file,
-    read_subset,
 )
 from cnnbench.errors import DataError, FlagError
 
@@ -36,10 +35,10 @@ def test_digits_come_back_equal(tmp_path, digits, form, folder):
     write_cifar10(tmp_path / folder, images[:1500], labels[:1500], form=form)
     write_cifar10(tmp_path / folder, images[1500:], labels[1500:], form=form, subset="validation")
     for subset, rows in (("train", slice(0, 1500)), ("validation", slice(1500, None))):
-        parts = read_subset(str(tmp_path), subset, 11)
+        parts = [read_file(path, 11) for path in find_files(str(tmp_path), subset)]
         assert len(parts) == (5 if subset == "train" else 1)
-        np.testing.assert_array_equal(np.concatenate([p.images for p in parts]), images[rows])
-        np.testing.assert_array_equal(np.concatenate([p.labels for p in parts]), labels[rows])
+        for found, expected in zip(zip(*parts, strict=True), (images, labels), strict=True):
+            np.testing.assert_array_equal(np.concatenate(found), expected[rows])
 
 
 def test_files_are_ordered_by_number(tmp_path, digits):
