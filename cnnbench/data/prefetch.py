@@ -242,11 +242,14 @@ class DeviceCopies:
         """Starts the copy of a tower's batch; calls must not overlap."""
         if tower not in self._functions:
             self._functions[tower] = copied_to(self._devices[tower], batch)
-        return self._threads.submit(self._functions[tower], batch)
+        return self._threads.submit(self._copy, tower, batch)
 
     def stop(self) -> None:
         """Waits for running copies, drops the others, and ends the threads."""
         self._threads.shutdown(cancel_futures=True)
+
+    def _copy(self, tower: int, batch: TowerBatch) -> TowerBatch:
+        return self._functions[tower](batch)
 
 
 def use_own_executor() -> None:
