@@ -130,14 +130,14 @@ def _dispatch(argv: Sequence[str]) -> int:
     if command == DEFAULT_COMMAND and asks_for_help:
         print_result(_help(argv))
         return ExitCode.OK
+    if command in _JUDGING and not asks_for_help:
+        supervisor.watched(supervisor.NUMPY)  # which the module imports
     module = import_module(f"cnnbench.cli.commands.{command}")
     if asks_for_help:
         from cnnbench.flags.help import command_help
 
         print_result(command_help(*module.HELP))
         return ExitCode.OK
-    if command in _JUDGING:
-        supervisor.watched(supervisor.NUMPY)
     return cast("Callable[[Sequence[str]], int]", module.main)(arguments)
 
 

@@ -5,16 +5,12 @@ from __future__ import annotations
 import contextlib
 import random
 import signal
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from cnnbench.base.interrupts import SIGNALS, interrupt
-from cnnbench.base.text.terminal import print_notice, print_result, print_warning
+from cnnbench.base.text.terminal import print_result
+from cnnbench.records.files import write_text
 from cnnbench.run.runtime.supervisor import heed_once
-
-if TYPE_CHECKING:
-    from cnnbench.judge.compare import SkippedFile
-    from cnnbench.judge.report.exports.figures import Figure
 
 COMMANDS: dict[str, str] = {
     "run": "measure training, evaluation or inference (may be left out)",
@@ -40,12 +36,6 @@ and, but for run, HELP: the arguments of cnnbench.flags.help.command_help. For t
 shells it may have completions() -> words: arguments to propose besides files."""
 
 
-def warn_of_skipped(skipped: Iterable[SkippedFile]) -> None:
-    """Names files that gave no record on stderr: ``cnnbench: warning: skipped ...``."""
-    for one in skipped:
-        print_warning(f"skipped {one}")
-
-
 def split_at_dashes(argv: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
     """The arguments before ``--`` and those after it."""
     if "--" not in argv:
@@ -67,23 +57,7 @@ def write_output(path: str | None, text: str) -> None:
         with contextlib.suppress(BrokenPipeError):  # the reader closed the pipe early
             print_result(text)
         return
-    from cnnbench.records.files import write_text
-
     write_text("output", path, text)
-
-
-def exported(figures: Sequence[Figure], format: str) -> str:
-    """Values in the format of another program; what it has no place for is said on stderr.
-
-    Args:
-      format: one of `cnnbench.judge.report.exports.FORMATS`.
-    """
-    from cnnbench.judge.report.exports import render
-
-    found = render(figures, format)
-    if found.left_out:
-        print_notice(f"--format={format}: {found.left_out}")
-    return found.text
 
 
 def seed_or_random(seed: int | None) -> int:

@@ -10,8 +10,21 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from cnnbench.base.text.numbers import duration
+from cnnbench.base.text.progress import Reporter
+from cnnbench.campaigns.ab.experiment import Experiment
+from cnnbench.campaigns.ab.explain import NotExplainedError, Profiling, profile
+from cnnbench.campaigns.ab.flags import LENGTHS, names
+from cnnbench.campaigns.ab.pairs import Pairs
+from cnnbench.campaigns.ab.results import EXPLANATION, PROFILES, Begun, PairsFolder, begun, verdict
+from cnnbench.campaigns.ab.sequential import STEP, interim_analyses
+from cnnbench.campaigns.ab.session import ExperimentSession, Finding
+from cnnbench.campaigns.ab.side import Side
+from cnnbench.campaigns.ab.turns import turn_seconds
+from cnnbench.campaigns.processes.campaign import Campaign
+from cnnbench.campaigns.processes.commands import environment_identity
 from cnnbench.cli.commands import interrupt_on_signals, seed_or_random, sides, split_at_dashes
 from cnnbench.cli.commands.ab_sides import (
     SIDE_FLAGS,
@@ -22,17 +35,16 @@ from cnnbench.cli.commands.ab_sides import (
     take_variables,
 )
 from cnnbench.cli.commands.judging import JUDGING, JudgingFlags
+from cnnbench.cli.commands.settling import resumption, settling_pairs
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags.declare import flag, specs_of
-
-if TYPE_CHECKING:
-    from cnnbench.base.text.progress import Reporter
-    from cnnbench.campaigns.ab.experiment import Experiment
-    from cnnbench.campaigns.ab.results import Begun, PairsFolder
-    from cnnbench.campaigns.ab.session import Finding
-    from cnnbench.campaigns.ab.side import Side
-    from cnnbench.judge.compare import Comparison
-    from cnnbench.records.explanation import Explanation
+from cnnbench.judge.compare import DEFAULT_METRICS, Comparison, Policy, Verdict, processes_needed
+from cnnbench.judge.compare.answer import undecided
+from cnnbench.judge.compare.comparability import check_facts, unknown_facts
+from cnnbench.judge.compare.noise import spread_lines
+from cnnbench.machine import facts, repository
+from cnnbench.records.codec import encode
+from cnnbench.records.explanation import Explanation
 
 _ABOUT = """\
 Usage: cnnbench ab [--a=FLAGS] [--b=FLAGS] [FLAGS] [-- FLAGS OF BOTH SIDES]
@@ -168,8 +180,6 @@ def main(argv: Sequence[str]) -> int:
     if options.aa:
         _refuse_other_side(given, variables)
     # Imported late: --help and wrong flags need none of it.
-    from cnnbench.base.text.progress import Reporter
-
     reporter = Reporter(sys.stderr)
     interrupt_on_signals()
     with contextlib.ExitStack() as stack:
@@ -202,8 +212,6 @@ def _earlier(
     given: dict[str, Any], common: Sequence[str], variables: dict[str, dict[str, str]]
 ) -> Begun:
     """The experiment to go on with; refuses another one, and what cannot go on."""
-    from cnnbench.campaigns.ab.results import begun
-
     folder = given.get("results")
     if folder is None:
         reason = "needs --results, the folder of the experiment to go on with"
@@ -233,9 +241,6 @@ def _earlier(
 
 def _pairs_to_go(earlier: Begun, folder: Path) -> int:
     """Pairs at most where --resume names none: those that were planned, or may settle it."""
-    from cnnbench.campaigns.ab.results import verdict
-    from cnnbench.campaigns.ab.sequential import STEP
-
     there = earlier.made[-1].pairs if earlier.made else 0
     if earlier.clear or there < earlier.pairs:
         return earlier.pairs
@@ -272,17 +277,8 @@ def _experiment(
       command: without environment variables, whose values may be secrets.
       earlier: what is there already.
     """
-    from cnnbench.campaigns.ab.flags import LENGTHS, names
-
     resolved = checked({"a": a, "b": b}, "ab", reporter)
     # Imported later still: they load NumPy.
-    from cnnbench.campaigns.ab.experiment import Experiment
-    from cnnbench.campaigns.ab.sequential import interim_analyses
-    from cnnbench.campaigns.processes.commands import environment_identity
-    from cnnbench.judge.compare.comparability import check_facts
-    from cnnbench.machine import facts, repository
-    from cnnbench.records.codec import encode
-
     # Side A measured twice is one and the same.
     labels = {"a": "a", "b": "a" if options.aa else "b"}
     found = {
@@ -341,8 +337,6 @@ def _experiment(
 
 
 def _in_turn(experiment: Experiment, options: AbFlags, reporter: Reporter) -> Experiment:
-    from cnnbench.campaigns.ab.turns import turn_seconds
-
     sides, resolved = experiment.sides(), experiment.resolved
     seconds = turn_seconds(options.pairing, sides, resolved, reporter)
     return replace(experiment, turn_seconds=seconds)
@@ -355,16 +349,6 @@ def _run(
     argv: Sequence[str],
     variables: dict[str, dict[str, str]],
 ) -> int:
-    from cnnbench.base.text.numbers import duration
-    from cnnbench.campaigns.ab.pairs import Pairs
-    from cnnbench.campaigns.ab.results import PairsFolder, begun
-    from cnnbench.campaigns.ab.session import ExperimentSession
-    from cnnbench.campaigns.processes.campaign import Campaign
-    from cnnbench.cli.commands.settling import resumption
-    from cnnbench.judge.compare import processes_needed
-    from cnnbench.judge.compare.noise import spread_lines
-    from cnnbench.machine import facts
-
     last = experiment.policy.replace(alpha=experiment.analyses[-1].alpha)
     needed = processes_needed(last, paired=True)
     if experiment.pairs < needed and not options.aa:
@@ -417,8 +401,6 @@ def _run(
 
 
 def _is_to_explain(finding: Finding, options: AbFlags) -> bool:
-    from cnnbench.judge.compare import Verdict
-
     if options.explain != "auto" or options.aa:
         return options.explain == "always"
     verdicts = {entry.main.verdict for entry in finding.comparison.entries if entry.decides}
@@ -429,11 +411,6 @@ def _explained(
     experiment: Experiment, results: PairsFolder, reporter: Reporter
 ) -> Explanation | None:
     """Where the difference is; None, with a line that says why, where that is not found out."""
-    from cnnbench.campaigns.ab.explain import NotExplainedError, Profiling, profile
-    from cnnbench.campaigns.ab.results import EXPLANATION, PROFILES, PairsFolder
-    from cnnbench.campaigns.processes.campaign import Campaign
-    from cnnbench.records.codec import encode
-
     profiling = Profiling(
         a=experiment.a,
         b=experiment.b,
@@ -464,9 +441,6 @@ def _exit_code(finding: Finding, options: AbFlags) -> ExitCode:
 
 def _enough(comparison: Comparison, earlier: Begun | None) -> int:
     """Pairs that would settle the experiment, or another one; 0 where they would not help."""
-    from cnnbench.cli.commands.settling import settling_pairs
-    from cnnbench.judge.compare.answer import undecided
-
     return next((settling_pairs(comparison, entry, earlier) for entry in undecided(comparison)), 0)
 
 
@@ -474,9 +448,6 @@ def _same_from_files(
     experiment: Experiment, finding: Finding, folder: Path, options: AbFlags
 ) -> list[str]:
     """The compare command that gives the same verdict from the files."""
-    from cnnbench.judge.compare import DEFAULT_METRICS, Policy
-    from cnnbench.judge.compare.comparability import unknown_facts
-
     records = [run for entry in finding.comparison.entries for run in (*entry.base, *entry.new)]
     allowed = dict.fromkeys(experiment.allowed)
     names = [name for name in allowed if name not in unknown_facts(allowed, records)]

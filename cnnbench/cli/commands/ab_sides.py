@@ -7,16 +7,15 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from cnnbench.base.text.progress import Reporter
+from cnnbench.campaigns.ab.checkout import checked_out, commit_of
+from cnnbench.campaigns.ab.flags import check, refuse
+from cnnbench.campaigns.ab.side import Side, SideFlags, has_module
 from cnnbench.cli.commands import sides
 from cnnbench.cli.commands.launch import JOB_FLAGS, JobFlags
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags.declare import flag, specs_of
-
-if TYPE_CHECKING:
-    from cnnbench.base.text.progress import Reporter
-    from cnnbench.campaigns.ab.side import Side, SideFlags
 
 _VARIABLES = ("a_env", "b_env")
 
@@ -78,9 +77,6 @@ def checked(both: Mapping[str, Side], command: str, reporter: Reporter) -> dict[
       command: for errors.
       reporter: gets the notices of the runs.
     """
-    from cnnbench.campaigns.ab.flags import check, refuse
-    from cnnbench.campaigns.ab.side import has_module
-
     for name, side in both.items():
         reason = f"cannot go with {command}; it keeps a record of each process"
         refuse(side, sides.RESERVED, reason)
@@ -117,8 +113,6 @@ def refuse_equal_sides(a: Side, b: Side, resolved: Mapping[str, SideFlags], inst
 
 def _code(side: Side) -> str:
     """The folder, or the commit of the temporary worktree, that a side works in."""
-    from cnnbench.campaigns.ab.checkout import commit_of
-
     if side.checkout is None or side.revision is None or Path(side.revision).is_dir():
         return str(side.checkout or "")
     return f"commit {(commit_of(side.revision) or '')[:12]}"
@@ -129,9 +123,6 @@ def side_of(
     name: str, options: AbSideFlags, variables: dict[str, str], common: Sequence[str]
 ) -> Iterator[Side]:
     """A side, with the checkout it needs."""
-    from cnnbench.campaigns.ab.checkout import checked_out
-    from cnnbench.campaigns.ab.side import Side
-
     try:
         own = tuple(shlex.split(getattr(options, name)))
     except ValueError as error:

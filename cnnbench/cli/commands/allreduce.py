@@ -6,7 +6,7 @@ import dataclasses
 import io
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cnnbench.base.text.progress import Messages, Progress
 from cnnbench.base.text.terminal import LineWriter
@@ -18,10 +18,11 @@ from cnnbench.flags.cluster import agreed_facts, digest_of
 from cnnbench.flags.declare import specs_of
 from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS, ALLREDUCE_GROUPS, params_of
 from cnnbench.flags.groups.predict import PREDICT_FLAGS
+from cnnbench.lab.allreduce.plan import make_plan
+from cnnbench.lab.allreduce.session import AllReduceBench
+from cnnbench.lab.predict import command
+from cnnbench.run.driver.membership import Membership
 from cnnbench.run.runtime.supervisor import supervised
-
-if TYPE_CHECKING:
-    from cnnbench.run.driver.membership import Membership
 
 # What --predict takes of the flags for measuring.
 _PREDICTED_FROM = (
@@ -71,8 +72,6 @@ def _predict(given: Mapping[str, Any]) -> int:
                 spec.text(given[spec.name]),
                 "is for measuring; --predict measures nothing",
             )
-    from cnnbench.lab.predict import command
-
     return command.main(given)
 
 
@@ -92,9 +91,6 @@ def main(argv: Sequence[str]) -> int:
             raise FlagError(spec.name, spec.text(given[spec.name]), "is for --predict; add that")
     progress = Progress(sys.stderr, params.progress)
     interrupt_on_signals()
-    from cnnbench.lab.allreduce.plan import make_plan
-    from cnnbench.lab.allreduce.session import AllReduceBench
-
     messages = Messages(sys.stderr, progress)
     plan, facts = make_plan(params, tuple(given)), {}
     if plan.job.in_cluster:
@@ -104,7 +100,6 @@ def main(argv: Sequence[str]) -> int:
         return lend(plan.job, plan.run, facts, messages)
     connection: Membership | None = None
     if plan.job.in_cluster:
-        from cnnbench.run.driver.membership import Membership
 
         def lost(message: str) -> None:
             bench.lost(BenchmarkError(message))

@@ -7,22 +7,28 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from cnnbench.base.text.progress import Reporter
 from cnnbench.base.text.terminal import LineWriter
+from cnnbench.campaigns.ab.explain import NotExplainedError
+from cnnbench.campaigns.ab.flags import refuse
+from cnnbench.campaigns.ab.sequential import STEP, pairs_to_settle
+from cnnbench.campaigns.ab.side import Side
+from cnnbench.campaigns.bisect.bench import CommitBench, Setting
+from cnnbench.campaigns.bisect.commits import History, ends_of, repository_of
+from cnnbench.campaigns.bisect.search import Step
+from cnnbench.campaigns.bisect.session import BisectFolder, Bisection, BisectionOutcome
+from cnnbench.campaigns.bisect.text import lines, no_difference
+from cnnbench.campaigns.processes.commands import environment_identity
 from cnnbench.cli.commands import interrupt_on_signals, seed_or_random, sides, split_at_dashes
 from cnnbench.cli.commands.ab import MeasuringFlags
 from cnnbench.cli.commands.judging import JudgingFlags, policy_of
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags.declare import flag, flag_of, specs_of
-
-if TYPE_CHECKING:
-    from cnnbench.base.text.progress import Reporter
-    from cnnbench.campaigns.bisect.bench import Setting
-    from cnnbench.campaigns.bisect.commits import History
-    from cnnbench.campaigns.bisect.search import Step
-    from cnnbench.campaigns.bisect.session import Bisection, BisectionOutcome
-    from cnnbench.records.explanation import Explanation
+from cnnbench.judge.compare.verdict import Verdict
+from cnnbench.judge.explain.text import table
+from cnnbench.machine import facts
+from cnnbench.records.explanation import Explanation
 
 _ABOUT = """\
 Usage: cnnbench bisect GOOD BAD [FLAGS] -- FLAGS OF cnnbench run
@@ -126,9 +132,6 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(f"cnnbench bisect takes two revisions, GOOD and BAD, not {len(ends)}")
     interrupt_on_signals()
     # Imported late: --help and wrong flags need none of it.
-    from cnnbench.base.text.progress import Reporter
-    from cnnbench.campaigns.bisect.commits import History, ends_of, repository_of
-
     repository = repository_of(options.repository)
     good, bad = ends_of(*ends, repository)
     history = History(repository, options.first_parent)
@@ -141,17 +144,11 @@ def main(argv: Sequence[str]) -> int:
         raise
     code = _report(outcome, setting, history, reporter, argv)
     if explanation is not None:
-        from cnnbench.judge.explain.text import table
-
         LineWriter(sys.stdout).lines(["", table(explanation).removesuffix("\n")])
     return code
 
 
 def _setting(options: BisectFlags, good: str, flags: Sequence[str], repository: Path) -> Setting:
-    from cnnbench.campaigns.ab.flags import refuse
-    from cnnbench.campaigns.ab.side import Side
-    from cnnbench.campaigns.bisect.bench import Setting
-
     python = options.python
     if python is not None:
         python = sides.interpreter("python", python)
@@ -176,11 +173,6 @@ def _setting(options: BisectFlags, good: str, flags: Sequence[str], repository: 
 def _run(
     setting: Setting, bad: str, history: History, options: BisectFlags, reporter: Reporter
 ) -> tuple[BisectionOutcome, Explanation | None]:
-    from cnnbench.campaigns.bisect.bench import CommitBench
-    from cnnbench.campaigns.bisect.session import BisectFolder, Bisection
-    from cnnbench.campaigns.processes.commands import environment_identity
-    from cnnbench.machine import facts
-
     found = facts.collect()
     # The sources of this cnnbench may change: those of the sides are what is measured.
     machine = {k: v for k, v in environment_identity(found).items() if k != "sources"}
@@ -206,8 +198,6 @@ def _explained(
     bisection: Bisection, outcome: BisectionOutcome, reporter: Reporter
 ) -> Explanation | None:
     """Where the difference is; None, with a line that says why, where that is not found out."""
-    from cnnbench.campaigns.ab.explain import NotExplainedError
-
     try:
         return bisection.explain(outcome)
     except NotExplainedError as error:
@@ -224,9 +214,6 @@ def _report(
     reporter: Reporter,
     argv: Sequence[str],
 ) -> int:
-    from cnnbench.campaigns.bisect.text import lines, no_difference
-    from cnnbench.judge.compare.verdict import Verdict
-
     LineWriter(sys.stdout).lines(lines(outcome, setting, history))
     differ = outcome.differ
     if len(outcome.suspects) == 1:
@@ -243,8 +230,6 @@ def _report(
 
 def _advice(steps: Sequence[Step], setting: Setting, argv: Sequence[str]) -> Iterator[str]:
     """The command that continues an unsuccessful bisection, if there is one."""
-    from cnnbench.campaigns.ab.sequential import STEP, pairs_to_settle
-
     undecided = [pairs_to_settle(step.needed or 0, step.pairs) for step in steps if step.undecided]
     if not undecided:
         if any(step.lost for step in steps):

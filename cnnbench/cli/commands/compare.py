@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING
 
 from cnnbench.base.text.terminal import print_notice
-from cnnbench.cli.commands import warn_of_skipped
-from cnnbench.cli.commands.judging import JUDGING, JudgingFlags, load
+from cnnbench.cli.commands.judging import JUDGING, JudgingFlags, load, warn_of_skipped
+from cnnbench.cli.commands.settling import with_next_step
 from cnnbench.errors import UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, specs_of
-
-if TYPE_CHECKING:
-    from cnnbench.judge.compare import Comparison
+from cnnbench.judge.compare import Comparison, compare_records
+from cnnbench.judge.compare.comparability import check_facts
+from cnnbench.judge.compare.reductions import measurements
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +70,6 @@ def main(argv: Sequence[str]) -> int:
     options.check(arguments)
     comparison = _compare(arguments, options)
     warn_of_skipped(comparison.skipped)
-    from cnnbench.cli.commands.settling import with_next_step
-
     comparison, commands = with_next_step(comparison)
     options.write(comparison)
     for line in commands:
@@ -81,10 +78,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _compare(sides: Sequence[str], options: CompareFlags) -> Comparison:
-    from cnnbench.judge.compare import compare_records
-    from cnnbench.judge.compare.comparability import check_facts
-    from cnnbench.judge.compare.reductions import measurements
-
     base, new = (load(path) for path in sides)
     aa = options.load_aa()
     if options.allowed:

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cnnbench.base.text.terminal import LineWriter
+from cnnbench.data.check import check
 from cnnbench.data.dataset import Dataset, detect, find_dataset, load_plugin
 from cnnbench.data.image_folder import scan
+from cnnbench.data.make_ratings import make_ratings
 from cnnbench.errors import BenchmarkError, DataError, ExitCode, FlagError, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, flag_of, specs_of
@@ -192,8 +194,6 @@ def _make_librispeech(source: Path, out: Path, options: MakeLibrispeechFlags) ->
 
 
 def _make_ratings(source: Path, out: Path, options: MakeRatingsFlags) -> int:
-    from cnnbench.data.make_ratings import make_ratings
-
     made = make_ratings(source, out, options.negatives, options.min_ratings, options.seed)
     line = f"{out}: {made.ratings} ratings of {made.items} items by {made.users} users"
     LineWriter(sys.stdout).lines([f"{line}; {made.left_out} users left out"])
@@ -205,8 +205,6 @@ def _check(folder: str, options: CheckFlags) -> int:
         load_plugin(options.dataset_plugin)
     dataset = _dataset_of(folder, options.data_name)
     with _tensorflow():
-        from cnnbench.data.check import check
-
         reports = check(folder, dataset, options.num_classes or dataset.num_classes)
     defects = [defect for report in reports for defect in report.found.defects]
     lines = [f"{folder}: {dataset.name}"]

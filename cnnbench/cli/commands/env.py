@@ -14,8 +14,13 @@ from cnnbench.base.text.terminal import LineWriter, print_result
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import parse_args, parse_command
 from cnnbench.flags.declare import flag, specs_of
-from cnnbench.machine.checks import Condition, parse_quiet
+from cnnbench.machine import facts as environment
+from cnnbench.machine.checks import Condition, RunFlags, parse_quiet
+from cnnbench.machine.gpu import gpu_count
+from cnnbench.machine.watch import Watch
 from cnnbench.records.codec import ABSENT, encode
+from cnnbench.run.driver.plan import make_plan
+from cnnbench.run.runtime.native import without_info_lines
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,8 +118,6 @@ def main(argv: Sequence[str]) -> int:
         _load_tensorflow()
     if flags.check:
         return _check(flags, quiet, run_flags)
-    from cnnbench.machine import facts as environment
-
     sections = environment.collect_by_section()
     if flags.json:
         facts = {name: fact for one in sections.values() for name, fact in one.items()}
@@ -136,7 +139,6 @@ def _refuse_without_check(given: Mapping[str, Any], run_flags: Sequence[str]) ->
 
 def _load_tensorflow() -> None:
     from cnnbench.run.runtime.loading import load_tensorflow
-    from cnnbench.run.runtime.native import without_info_lines
 
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # as a run sets it
     with without_info_lines():
@@ -145,12 +147,6 @@ def _load_tensorflow() -> None:
 
 
 def _check(flags: EnvFlags, quiet: frozenset[str], run_flags: Sequence[str]) -> int:
-    from cnnbench.machine import facts as environment
-    from cnnbench.machine.checks import RunFlags
-    from cnnbench.machine.gpu import gpu_count
-    from cnnbench.machine.watch import Watch
-    from cnnbench.run.driver.plan import make_plan
-
     params = parse_args(run_flags).params
     make_plan(params)  # refuses what a run would refuse
     host = environment.Host()

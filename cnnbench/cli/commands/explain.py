@@ -8,9 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from cnnbench.base.reading import document, read_json
+from cnnbench.base.text.progress import Reporter
 from cnnbench.base.text.terminal import LineWriter
+from cnnbench.campaigns.ab.explain import SUFFIX, Profiling, profile
+from cnnbench.campaigns.ab.results import PairsFolder
+from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.cli.commands import interrupt_on_signals, sides, split_at_dashes
 from cnnbench.cli.commands.ab import MeasuringFlags
 from cnnbench.cli.commands.ab_sides import (
@@ -23,10 +28,13 @@ from cnnbench.cli.commands.ab_sides import (
 )
 from cnnbench.errors import ExitCode, FlagError, PathError, UsageError
 from cnnbench.flags.declare import flag, flag_of, specs_of
-
-if TYPE_CHECKING:
-    from cnnbench.records.explanation import Explanation
-    from cnnbench.records.step_profile import StepProfile
+from cnnbench.judge.explain import explain
+from cnnbench.judge.explain.text import table, to_markdown
+from cnnbench.machine import facts
+from cnnbench.records.explanation import Explanation
+from cnnbench.records.files import write_text
+from cnnbench.records.outputs import Output, check_outputs
+from cnnbench.records.step_profile import StepProfile
 
 _ABOUT = """\
 Usage: cnnbench explain [--a=FLAGS] [--b=FLAGS] [FLAGS] -- FLAGS OF BOTH SIDES
@@ -120,8 +128,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _check_output(options: ExplainFlags, paths: Sequence[str]) -> None:
-    from cnnbench.records.outputs import Output, check_outputs
-
     kinds = {"table": "table of explanation", "json": "explanation"}
     kind = kinds.get(options.format, options.format)
     check_outputs([Output("output", options.output, kind)], paths)
@@ -139,8 +145,6 @@ def _refuse_processes(
 
 
 def _of_files(paths: Sequence[str]) -> Explanation:
-    from cnnbench.judge.explain import explain
-
     base, new = map(_load, paths)
     return explain(base, new, (f"A: {paths[0]}", f"B: {paths[1]}"))
 
@@ -151,10 +155,6 @@ def _load(text: str) -> list[StepProfile]:
     Raises:
       PathError: there is none.
     """
-    from cnnbench.base.reading import document, read_json
-    from cnnbench.campaigns.ab.explain import SUFFIX
-    from cnnbench.records.step_profile import StepProfile
-
     path = Path(text)
     try:
         files = sorted(path.iterdir()) if path.is_dir() else [path]
@@ -174,19 +174,12 @@ def _profiled(
     options: ExplainFlags, common: Sequence[str], variables: dict[str, dict[str, str]]
 ) -> Explanation:
     # Imported late: --help and wrong flags need none of it.
-    from cnnbench.base.text.progress import Reporter
-
     reporter = Reporter(sys.stderr)
     interrupt_on_signals()
     with contextlib.ExitStack() as stack:
         a, b = (stack.enter_context(side_of(n, options, variables[n], common)) for n in "ab")
         resolved = checked({"a": a, "b": b}, "explain", reporter)
         refuse_equal_sides(a, b, resolved, "")
-        from cnnbench.campaigns.ab.explain import Profiling, profile
-        from cnnbench.campaigns.ab.results import PairsFolder
-        from cnnbench.campaigns.processes.campaign import Campaign
-        from cnnbench.machine import facts
-
         profiling = Profiling(
             a=a,
             b=b,
@@ -204,9 +197,6 @@ def _profiled(
 
 
 def _write(found: Explanation, options: ExplainFlags) -> None:
-    from cnnbench.judge.explain.text import table, to_markdown
-    from cnnbench.records.files import write_text
-
     texts = {"markdown": to_markdown, "table": table}
     make = texts.get(options.format)
     text = found.to_json() if make is None else make(found, options.rows)

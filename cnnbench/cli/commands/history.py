@@ -8,22 +8,36 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cnnbench.base.text.numbers import count
 from cnnbench.base.text.terminal import print_notice
-from cnnbench.cli.commands import exported, warn_of_skipped, write_output
+from cnnbench.cli.commands import write_output
+from cnnbench.cli.commands.judging import exported, warn_of_skipped
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, specs_of
+from cnnbench.judge.history import (
+    METRICS,
+    Contents,
+    Metric,
+    Selection,
+    Trend,
+    all_series,
+    contents,
+    document,
+    formats,
+    page,
+    trend,
+)
+from cnnbench.judge.history.formats import figures
+from cnnbench.judge.history.page import DOCUMENTS
+from cnnbench.judge.history.series import order_of_commits
 from cnnbench.judge.metrics.registry import HISTORY
 from cnnbench.judge.report.exports import FORMATS as EXPORTS
 from cnnbench.models.registry import all_names
 from cnnbench.records.files import write_bytes
 from cnnbench.records.outputs import Output, check_outputs
-
-if TYPE_CHECKING:
-    from cnnbench.judge.history import Contents, Metric, Trend
 
 _ABOUT = """\
 Usage: cnnbench history DIR [FLAGS]
@@ -111,8 +125,6 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(f"cnnbench history takes one directory of records, not {len(arguments)}")
     since = _since(options.since)
     _check_outputs(options, arguments[0])
-    from cnnbench.judge.history import METRICS, contents
-
     folder = Path(arguments[0])
     if not os.path.isdir(folder):
         raise UsageError(f"{folder}: no such directory")
@@ -162,8 +174,6 @@ def _check_outputs(options: HistoryFlags, folder: str) -> None:
     kind = {"table": "table of history", "json": "history"}.get(options.format, options.format)
     outputs = [Output("output", options.output, kind)]
     if options.plot is not None:
-        from cnnbench.judge.history import page
-
         outputs.append(Output("plot", options.plot, suffixes=page.SUFFIXES))
     check_outputs(outputs, [folder])
 
@@ -175,8 +185,6 @@ def _check_commit_url(options: HistoryFlags) -> None:
     if not _COMMIT_URL.fullmatch(given) or "{commit}" not in given:
         example = "https://github.com/OWNER/REPO/commit/{commit}"
         raise FlagError("commit_url", given, f"must be an address with {{commit}}, as in {example}")
-    from cnnbench.judge.history.page import DOCUMENTS
-
     if Path(options.plot or "").suffix.lower() not in DOCUMENTS:
         raise FlagError("commit_url", given, f"needs --plot=FILE with {' or '.join(DOCUMENTS)}")
 
@@ -184,8 +192,6 @@ def _check_commit_url(options: HistoryFlags) -> None:
 def _order(repository: str | None) -> dict[str, int] | None:
     if repository is None:
         return None
-    from cnnbench.judge.history.series import order_of_commits
-
     return order_of_commits(repository)
 
 
@@ -196,8 +202,6 @@ def _trends(
     since: datetime | None,
     order: dict[str, int] | None,
 ) -> list[Trend]:
-    from cnnbench.judge.history import Selection, all_series, trend
-
     wanted = {name: getattr(options, name) for name in ("model", "configuration", "machine")}
     selection = Selection(**wanted, since=since)
     series = all_series(found.entries, metric, by=options.by, selection=selection, order=order)
@@ -213,8 +217,6 @@ def _refuse_selection(
     options: HistoryFlags, given: Mapping[str, Any], found: Contents, metric: Metric
 ) -> None:
     """Names the flag that excludes everything, or all flags if only together they do."""
-    from cnnbench.judge.history import Selection, all_series
-
     there = sum(entry.kind in metric.kinds for entry in found.entries)
     if not there:
         return
@@ -227,9 +229,6 @@ def _refuse_selection(
 
 
 def _write(options: HistoryFlags, trends: Sequence[Trend], metric: Metric, found: Contents) -> None:
-    from cnnbench.judge.history import document, formats
-    from cnnbench.judge.history.formats import figures
-
     if options.format == "table":
         text = formats.table_text(trends, metric, options.last)
     elif options.format == "csv":
@@ -240,7 +239,5 @@ def _write(options: HistoryFlags, trends: Sequence[Trend], metric: Metric, found
         text = exported(figures(trends, metric), options.format)
     write_output(options.output, text)
     if options.plot is not None:
-        from cnnbench.judge.history import page
-
         content = page.render(options.plot, trends, metric, options.commit_url)
         write_bytes("plot", options.plot, content)

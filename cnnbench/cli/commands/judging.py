@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from cnnbench.base.text.terminal import LineWriter
-from cnnbench.cli.commands import exported
+from cnnbench.base.text.terminal import LineWriter, print_notice, print_warning
 from cnnbench.errors import FlagError, PathError
 from cnnbench.flags.declare import flag, specs_of, words
+from cnnbench.judge.compare import Comparison, Loaded, Policy, SkippedFile, load_records
 from cnnbench.judge.metrics.registry import DEFAULT_METRICS, METRICS
 from cnnbench.judge.report.exports import FORMATS as EXPORTS
-
-if TYPE_CHECKING:
-    from cnnbench.judge.compare import Comparison, Loaded, Policy
+from cnnbench.judge.report.exports import render as export
+from cnnbench.judge.report.exports.figures import Figure, of_comparison
+from cnnbench.judge.report.renderers import render
+from cnnbench.judge.report.renderers.terminal import render as table
+from cnnbench.judge.report.renderers.terminal import wants_colour
+from cnnbench.records.files import write_text
+from cnnbench.records.outputs import Output, check_outputs
 
 _FORMATS = ("table", "markdown", "json", "junit", "github", *EXPORTS)
 
@@ -71,8 +74,6 @@ class JudgingFlags:
             if name not in METRICS:
                 raise FlagError("metrics", name, f"must be some of {', '.join(METRICS)}")
         if self.output is not None:
-            from cnnbench.records.outputs import Output, check_outputs
-
             kind = {"table": "table of comparison", "json": "comparison"}.get(self.format)
             read = (*inputs, self.baseline_aa)
             check_outputs([Output("output", self.output, kind or self.format)], read)
@@ -115,10 +116,6 @@ class JudgingFlags:
         Raises:
           BenchmarkError: the file can no longer be written.
         """
-        from cnnbench.judge.report.renderers.terminal import render as table
-        from cnnbench.judge.report.renderers.terminal import wants_colour
-        from cnnbench.records.files import write_text
-
         format = self.format
         if self.output is not None:
             write_text("output", self.output, _render(comparison, format))
@@ -133,11 +130,7 @@ class JudgingFlags:
 def _render(comparison: Comparison, format: str) -> str:
     """The comparison as text; what a format cannot express is reported on stderr."""
     if format not in EXPORTS:
-        from cnnbench.judge.report.renderers import render
-
         return render(comparison, format)
-    from cnnbench.judge.report.exports.figures import of_comparison
-
     return exported(of_comparison(comparison), format)
 
 
@@ -151,8 +144,6 @@ def policy_of(threshold: float | None, alpha: float | None) -> Policy:
       threshold: in per cent; None for the usual one.
       alpha: None for the usual one.
     """
-    from cnnbench.judge.compare import Policy
-
     policy = Policy()
     if threshold is not None:
         policy = policy.replace(threshold=threshold / 100)
@@ -170,10 +161,26 @@ def load(path: str, reductions: bool = True) -> Loaded:
     Raises:
       PathError: no such path, or nothing in it that was meant to be a record.
     """
-    from cnnbench.judge.compare import load_records
-
     loaded = load_records([path])
     wanted = loaded.everything if reductions else loaded.records
     if not wanted and not loaded.defects:
         raise PathError(path, "no run records; cnnbench run --result_json=FILE writes them")
     return loaded
+
+
+def warn_of_skipped(skipped: Iterable[SkippedFile]) -> None:
+    """Names files that gave no record on stderr: ``cnnbench: warning: skipped ...``."""
+    for one in skipped:
+        print_warning(f"skipped {one}")
+
+
+def exported(figures: Sequence[Figure], format: str) -> str:
+    """Values in the format of another program; what it has no place for is said on stderr.
+
+    Args:
+      format: one of `cnnbench.judge.report.exports.FORMATS`.
+    """
+    found = export(figures, format)
+    if found.left_out:
+        print_notice(f"--format={format}: {found.left_out}")
+    return found.text

@@ -6,19 +6,43 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from cnnbench.base.charts.draw import render
+from cnnbench.base.jobs.job import Job
+from cnnbench.base.jobs.ports import ReservedPorts
+from cnnbench.base.lock import LOGS, hold
+from cnnbench.base.scratch import Scratch
 from cnnbench.base.text.terminal import LineWriter, print_notice, print_result, print_warning
+from cnnbench.campaigns.launch import scaling
+from cnnbench.campaigns.launch.scaling import ScalingPoint
+from cnnbench.campaigns.launch.session import JobSession, Launch
+from cnnbench.campaigns.launch.tasks import (
+    JobLayout,
+    check,
+    check_files,
+    command_of,
+    flags_alone,
+    gpu_variables,
+    on_cores,
+    shares_of_cores,
+    task_flags,
+)
+from cnnbench.campaigns.processes.child import Command, execute
+from cnnbench.campaigns.processes.outcome import read
+from cnnbench.campaigns.processes.program import program
+from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.cli.commands import interrupt_on_signals, split_at_dashes
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError, UsageError
 from cnnbench.flags import Params, parse_command
+from cnnbench.flags.cluster import tolerates_loss_of
 from cnnbench.flags.declare import flag, specs_of
-
-if TYPE_CHECKING:
-    from cnnbench.base.jobs.job import Job
-    from cnnbench.campaigns.launch.scaling import ScalingPoint
-    from cnnbench.campaigns.launch.tasks import JobLayout
-    from cnnbench.records.run import RunRecord
+from cnnbench.lab.predict.links import parse_link
+from cnnbench.machine.cpu import available_cores
+from cnnbench.records.files import prove_folder, write_bytes, write_text
+from cnnbench.records.outputs import Output, check_outputs
+from cnnbench.records.run import RunRecord
+from cnnbench.run.runtime.supervisor import GUARDED
 
 _A_DAY = 86400.0
 
@@ -52,8 +76,6 @@ class JobFlags:
     @property
     def layout(self) -> JobLayout:
         """These processes."""
-        from cnnbench.campaigns.launch.tasks import JobLayout  # late: --help needs none of it
-
         return JobLayout(workers=self.workers, ps=self.ps, controller=self.controller)
 
     @property
@@ -136,23 +158,16 @@ def main(argv: Sequence[str]) -> int:
     for name in (spec.name for spec in specs_of(ScalingFlags) if spec.name in given):
         raise FlagError(name, given[name], "needs --scaling")
     # Imported late: --help and wrong flags need none of it.
-    from cnnbench.campaigns.launch.tasks import check, check_files, shares_of_cores
-
     layout = options.layout.with_coordinator(flags)
     params = check(layout, flags, options.towers)
     check_files(flags, params)
     cores = shares_of_cores(layout.size) if options.affinity else None
     command = task_words(flags, options.towers)
     if options.log_dir is not None:
-        from cnnbench.base.lock import LOGS, hold
-        from cnnbench.records.files import prove_folder
-
         prove_folder("log_dir", options.log_dir)
         interrupt_on_signals()
         with hold("log_dir", options.log_dir, print_warning, file=LOGS):
             return _run(layout, params, command, Path(options.log_dir), cores)
-    from cnnbench.base.scratch import Scratch
-
     interrupt_on_signals()
     with Scratch("launch") as scratch:
         try:
@@ -166,9 +181,6 @@ def main(argv: Sequence[str]) -> int:
 
 def task_words(flags: Sequence[str], towers: int | None) -> Callable[[Job], Sequence[str]]:
     """Command and flags of each process."""
-    from cnnbench.campaigns.launch.tasks import command_of, task_flags
-    from cnnbench.campaigns.processes.program import program
-
     command, own = command_of(flags)
     return lambda job: (*program(), command, *task_flags(job, own, towers))
 
@@ -181,12 +193,6 @@ def _run(
     cores: Sequence[set[int]] | None,
     prints: bool = True,
 ) -> int:
-    from cnnbench.base.jobs.ports import ReservedPorts
-    from cnnbench.campaigns.launch.session import JobSession, Launch
-    from cnnbench.campaigns.launch.tasks import gpu_variables
-    from cnnbench.flags.cluster import tolerates_loss_of
-    from cnnbench.run.runtime.supervisor import GUARDED
-
     show = LineWriter(sys.stderr)
     with ReservedPorts(layout.size) as ports:
         launch = Launch(
@@ -202,14 +208,6 @@ def _run(
 
 
 def _scale(options: ScalingFlags, given: Mapping[str, Any], flags: Sequence[str]) -> int:
-    from cnnbench.campaigns.launch import scaling
-    from cnnbench.campaigns.launch.tasks import check, shares_of_cores
-    from cnnbench.campaigns.processes.results_dir import ResultsFolder
-    from cnnbench.lab.predict.links import parse_link
-    from cnnbench.machine.cpu import available_cores
-    from cnnbench.records.files import prove_folder
-    from cnnbench.records.outputs import Output, check_outputs
-
     for name in ("workers", "affinity", "log_dir"):
         if name in given:
             raise FlagError(name, given[name], "has no meaning with --scaling")
@@ -262,14 +260,9 @@ def _scale(options: ScalingFlags, given: Mapping[str, Any], flags: Sequence[str]
 
 def _write(options: ScalingFlags, points: Sequence[ScalingPoint], label: str) -> None:
     """Writes the files that were asked for, and prints the table."""
-    from cnnbench.campaigns.launch import scaling
-    from cnnbench.records.files import write_bytes, write_text
-
     if options.output is not None:
         write_text("output", options.output, scaling.to_csv(points))
     if options.plot is not None:
-        from cnnbench.base.charts.draw import render
-
         picture = render([scaling.chart(points, label)], Path(options.plot).suffix[1:], label)
         write_bytes("plot", options.plot, picture)
     print_result("\n".join(scaling.table(points)))
@@ -283,12 +276,6 @@ def _measure(
     cores: Sequence[set[int]] | None,
 ) -> dict[int, list[RunRecord]]:
     """Records by number of workers, 0 for one process that exchanges nothing."""
-    from cnnbench.campaigns.launch.tasks import flags_alone, on_cores
-    from cnnbench.campaigns.processes.child import Command, execute
-    from cnnbench.campaigns.processes.outcome import read
-    from cnnbench.campaigns.processes.program import program
-    from cnnbench.records.run import RunRecord
-
     interrupt_on_signals()
     alone = (*program(), "run", *flags_alone(flags, next(iter(params.values())).num_gpus))
     records: dict[int, list[RunRecord]] = {n: [] for n in (0, *layouts)}

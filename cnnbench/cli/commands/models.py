@@ -6,17 +6,17 @@ import itertools
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING
 
 from cnnbench.base.text.table import csv_text, fitted, natural_key
 from cnnbench.base.text.terminal import print_result, print_warning
+from cnnbench.data.dataset import Dataset, find_dataset, load_plugin
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import FLAGS, parse_flags
 from cnnbench.flags.declare import flag, specs_of
+from cnnbench.models import registry
+from cnnbench.models.declare import declare
+from cnnbench.models.memory import bytes_per_image
 from cnnbench.records.codec import encode
-
-if TYPE_CHECKING:
-    from cnnbench.data.dataset import Dataset
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,9 +90,6 @@ def main(argv: Sequence[str]) -> int:
     given = parse_flags(argv, _FLAGS)
     form = given.get("format", _FORMAT.default)
     _FORMAT.check(form)
-    from cnnbench.data.dataset import find_dataset, load_plugin
-    from cnnbench.models import registry
-
     if given.get("dataset_plugin"):
         load_plugin(given["dataset_plugin"])
     if given.get("model_plugin"):
@@ -107,8 +104,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _listed(names: Sequence[str]) -> Iterator[Listed]:
-    from cnnbench.data.dataset import find_dataset
-
     for name in names:
         try:
             dataset = find_dataset(name, None)
@@ -119,10 +114,6 @@ def _listed(names: Sequence[str]) -> Iterator[Listed]:
 
 
 def _models(dataset: Dataset) -> Iterator[Listed]:
-    from cnnbench.models import registry
-    from cnnbench.models.declare import declare
-    from cnnbench.models.memory import bytes_per_image
-
     for name in sorted(registry.model_names(dataset.name), key=natural_key):
         try:
             model = registry.get_model(name, dataset.name)

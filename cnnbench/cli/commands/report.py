@@ -7,19 +7,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cnnbench.base.text.terminal import LineWriter
-from cnnbench.cli.commands import warn_of_skipped, write_output
-from cnnbench.cli.commands.judging import JudgingFlags
+from cnnbench.campaigns.ab.results import results_below, verdict
+from cnnbench.cli.commands import write_output
+from cnnbench.cli.commands.judging import JudgingFlags, warn_of_skipped
 from cnnbench.errors import ExitCode, FlagError, PathError, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, flag_of, specs_of
-
-if TYPE_CHECKING:
-    from cnnbench.judge.compare import Comparison
-    from cnnbench.judge.report import ReportSubject
-    from cnnbench.records.load import Loaded
+from cnnbench.judge.compare import Comparison
+from cnnbench.judge.compare.comparability import check_facts
+from cnnbench.judge.compare.reductions import measurements
+from cnnbench.judge.report import ReportSubject, build, gather, load, render
+from cnnbench.judge.report.tables import csv
+from cnnbench.records.load import Loaded
+from cnnbench.records.outputs import Output, check_outputs
 
 _ABOUT = """\
 Usage: cnnbench report RECORDS... [FLAGS]
@@ -75,8 +77,6 @@ def main(argv: Sequence[str]) -> int:
             "cnnbench report takes run records: files, folders or quoted patterns; "
             "cnnbench run --result_json=FILE writes one"
         )
-    from cnnbench.records.outputs import Output, check_outputs
-
     output = options.output
     if output is None and options.format == "html":
         output = "report.html"
@@ -100,8 +100,6 @@ def _check(options: ReportFlags, given: dict[str, object]) -> None:
 
 
 def _load(paths: Sequence[str]) -> Loaded:
-    from cnnbench.judge.report import load
-
     loaded = load(paths)
     if not loaded.everything and not loaded.studies and not loaded.defects:
         raise PathError(", ".join(paths), "neither run records nor all-reduce measurements")
@@ -109,10 +107,6 @@ def _load(paths: Sequence[str]) -> Loaded:
 
 
 def _gather(options: ReportFlags, loaded: Loaded, paths: Sequence[str]) -> ReportSubject:
-    from cnnbench.judge.compare.comparability import check_facts
-    from cnnbench.judge.compare.reductions import measurements
-    from cnnbench.judge.report import gather
-
     if options.baseline is None:
         found = _experiment(paths)
         if found is None and options.table == "comparison":
@@ -138,19 +132,13 @@ def _gather(options: ReportFlags, loaded: Loaded, paths: Sequence[str]) -> Repor
 
 def _experiment(paths: Sequence[str]) -> Comparison | None:
     """The verdict of the experiment whose results folder is the only path, or None."""
-    from cnnbench.campaigns.ab.results import results_below, verdict
-
     folder = results_below(Path(paths[0])) if len(paths) == 1 else None
     return None if folder is None else verdict(folder)
 
 
 def _text(options: ReportFlags, results: ReportSubject) -> str:
     if options.format == "csv":
-        from cnnbench.judge.report.tables import csv
-
         return csv(results, options.table)
-    from cnnbench.judge.report import build, render
-
     return render(build(results, options.title), options.format)
 
 

@@ -6,17 +6,22 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from cnnbench.base.charts.draw import render
 from cnnbench.base.text.numbers import count
+from cnnbench.base.text.progress import Messages, Progress
 from cnnbench.base.text.terminal import print_result, print_warning
 from cnnbench.cli.commands import interrupt_on_signals
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags import FLAGS, Params, parse_command, validate
 from cnnbench.flags.declare import flag, specs_of
-
-if TYPE_CHECKING:
-    from cnnbench.records.roofline import Roofline
+from cnnbench.judge.report.sections.roofline import chart
+from cnnbench.lab.roofline import output
+from cnnbench.lab.roofline.session import RooflineRun, with_profiled_steps
+from cnnbench.records.files import write_bytes, write_text
+from cnnbench.records.outputs import Output, check_outputs
+from cnnbench.records.roofline import Roofline
 
 _ABOUT = """\
 Usage: cnnbench roofline MODEL [--rows=N] [--csv=FILE] [--json=FILE] [--plot=FILE] [FLAGS OF A RUN]
@@ -82,9 +87,6 @@ def main(argv: Sequence[str]) -> int:
     params = _params(flags, names)
     _check_outputs(options)
     # Imported late: --help and wrong flags need none of it.
-    from cnnbench.base.text.progress import Messages, Progress
-    from cnnbench.lab.roofline.session import RooflineRun, with_profiled_steps
-
     progress = Progress(sys.stderr, params.progress)
     run = RooflineRun(
         with_profiled_steps(params, params.num_batches or _STEPS, _WARM_UP),
@@ -132,8 +134,6 @@ def _params(flags: dict[str, Any], names: Sequence[str]) -> Params:
 
 
 def _check_outputs(options: RooflineFlags) -> None:
-    from cnnbench.records.outputs import Output, check_outputs
-
     check_outputs(
         [
             Output("csv", options.csv, "csv"),
@@ -144,17 +144,11 @@ def _check_outputs(options: RooflineFlags) -> None:
 
 
 def _write(options: RooflineFlags, roofline: Roofline, title: str) -> None:
-    from cnnbench.lab.roofline import output
-    from cnnbench.records.files import write_bytes, write_text
-
     if options.csv is not None:
         write_text("csv", options.csv, output.to_csv(roofline))
     if options.json is not None:
         write_text("json", options.json, roofline.to_json())
     if options.plot is not None:
-        from cnnbench.base.charts.draw import render
-        from cnnbench.judge.report.sections.roofline import chart
-
         suffix = Path(options.plot).suffix.lower()[1:]
         drawn = chart(roofline, title)
         write_bytes("plot", options.plot, render([drawn], suffix, f"roofline of {title}"))

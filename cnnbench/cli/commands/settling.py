@@ -11,6 +11,7 @@ from cnnbench.base.jobs.job import split_hosts
 from cnnbench.base.text import labels
 from cnnbench.campaigns.ab.results import SIDES, Begun, begun
 from cnnbench.campaigns.ab.sequential import pairs_to_settle
+from cnnbench.campaigns.launch.tasks import JobLayout
 from cnnbench.cli.commands.sides import MOST_PAIRS, RESERVED
 from cnnbench.flags import FLAGS
 from cnnbench.flags.cluster import ADDRESSES
@@ -147,8 +148,6 @@ def _job(measurement: Measurement) -> tuple[str, ...]:
     workers, ps = (split_hosts(measurement.config.get(name)) for name in _HOSTS)
     if not workers:
         return ()
-    from cnnbench.campaigns.launch.tasks import JobLayout  # late: most records need none of it
-
     controller = bool(measurement.config.get("controller_host"))
     return JobLayout(workers=len(workers), ps=len(ps), controller=controller).flags
 

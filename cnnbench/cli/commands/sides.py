@@ -8,7 +8,7 @@ from collections.abc import Container, Sequence
 from typing import Any
 
 from cnnbench.errors import FlagError, UsageError
-from cnnbench.flags import parse_command
+from cnnbench.flags import FLAGS, parse_command
 from cnnbench.flags.declare import FlagSpec
 
 MOST_PAIRS = 1000
@@ -32,8 +32,6 @@ def parse(
     try:
         return parse_command(words, specs)
     except UsageError:
-        from cnnbench.flags import FLAGS
-
         own = {spec.name for spec in specs}
         of_runs = {spec.name for spec in FLAGS} - own
         of_runs |= {f"no{name}" for name in of_runs}

@@ -9,19 +9,27 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cnnbench.base.charts.draw import render
 from cnnbench.base.interrupts import restored
+from cnnbench.base.text.progress import Reporter
+from cnnbench.campaigns.processes.campaign import Campaign
+from cnnbench.campaigns.strategies import table
+from cnnbench.campaigns.strategies.plan import StrategiesPlan, make_plan, weights_tolerance
+from cnnbench.campaigns.strategies.session import StrategiesFolder, StrategiesSession
 from cnnbench.cli.commands import interrupt_on_signals, seed_or_random, write_output
 from cnnbench.errors import BenchmarkError, ExitCode
 from cnnbench.flags import FLAGS, parse_flags
 from cnnbench.flags.declare import flag, specs_of
 from cnnbench.flags.retired import OBSOLETE
+from cnnbench.judge.report.sections.modes import chart
+from cnnbench.machine import facts as environment
+from cnnbench.records.files import write_bytes
+from cnnbench.records.outputs import Output, check_outputs
+from cnnbench.records.strategies import StrategiesDocument
+from cnnbench.run.runtime.native import without_info_lines
 
 if TYPE_CHECKING:
-    from cnnbench.base.text.progress import Reporter
-    from cnnbench.campaigns.strategies.plan import StrategiesPlan
-    from cnnbench.campaigns.strategies.session import StrategiesSession
-    from cnnbench.campaigns.strategies.weights import WeightDistance
-    from cnnbench.records.strategies import StrategiesDocument
+    from cnnbench.campaigns.strategies.weights import WeightDistance  # loads TensorFlow
 
 _ABOUT = """\
 Usage: cnnbench strategies --model=NAME --num_gpus=N [FLAGS] [FLAGS OF A RUN]
@@ -110,10 +118,6 @@ def main(argv: Sequence[str]) -> int:
     _check_outputs(options)
     of_runs = {name: value for name, value in given.items() if name not in own}
     # Imported late: --help and wrong flags need none of it.
-    from cnnbench.base.text.progress import Reporter
-    from cnnbench.campaigns.strategies.plan import make_plan
-    from cnnbench.machine import facts as environment
-
     facts = environment.collect()
     on_gpu = bool(facts.get("gpu_names")) and of_runs.get("device") != "cpu"
     modes = [mode.strip() for mode in options.modes.split(",")] if options.modes else None
@@ -122,8 +126,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _check_outputs(options: StrategiesFlags) -> None:
-    from cnnbench.records.outputs import Output, check_outputs
-
     kind = {"table": "table of strategies", "json": "strategies"}.get(options.format, "csv")
     plot = Output("plot", options.plot, suffixes=_SUFFIXES)
     check_outputs([Output("output", options.output, kind), plot])
@@ -136,11 +138,6 @@ def _run(
     facts: Mapping[str, Any],
     reporter: Reporter,
 ) -> int:
-    from cnnbench.campaigns.processes.campaign import Campaign
-    from cnnbench.campaigns.strategies import table
-    from cnnbench.campaigns.strategies.plan import weights_tolerance
-    from cnnbench.campaigns.strategies.session import StrategiesFolder, StrategiesSession
-
     seed = seed_or_random(options.seed)
     tolerance = options.weights_tolerance
     if tolerance is None:
@@ -189,8 +186,6 @@ def _run(
 
 
 def _compare_weights(session: StrategiesSession, reporter: Reporter) -> dict[str, WeightDistance]:
-    from cnnbench.run.runtime.native import without_info_lines
-
     compared = sum(one.checkpoint is not None for one in session.cases)
     if compared > 1:
         reporter.notice(f"comparing the weights of {compared} modes")
@@ -202,8 +197,6 @@ def _compare_weights(session: StrategiesSession, reporter: Reporter) -> dict[str
 
 def _print(document: StrategiesDocument, plan: StrategiesPlan, options: StrategiesFlags) -> None:
     """Writes what --output and --plot ask for, or prints it."""
-    from cnnbench.campaigns.strategies import table
-
     if options.format == "table":
         text = table.table_text(document, plan)
     elif options.format == "csv":
@@ -212,10 +205,6 @@ def _print(document: StrategiesDocument, plan: StrategiesPlan, options: Strategi
         text = document.to_json()
     write_output(options.output, text.removesuffix("\n") if options.output is None else text)
     if options.plot is not None:
-        from cnnbench.base.charts.draw import render
-        from cnnbench.judge.report.sections.modes import chart
-        from cnnbench.records.files import write_bytes
-
         drawn = chart(document)
         content = render([drawn], Path(options.plot).suffix.lower()[1:], drawn.title)
         write_bytes("plot", options.plot, content)

@@ -6,20 +6,28 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from cnnbench.base.text.progress import Reporter
 from cnnbench.base.text.terminal import LineWriter, print_result
+from cnnbench.campaigns.processes.campaign import Campaign, Durations
+from cnnbench.campaigns.processes.program import program
+from cnnbench.campaigns.sweep.document import find_suite, load, shipped_suites
+from cnnbench.campaigns.sweep.planning import Overrides, SweepPlan, make_plan, ordered
+from cnnbench.campaigns.sweep.runner import Sweep, arguments, outlook
+from cnnbench.campaigns.sweep.schema import Suite, check
+from cnnbench.campaigns.sweep.store import Store
+from cnnbench.campaigns.sweep.summary import advice, exit_code, summarise, table
 from cnnbench.cli.commands import interrupt_on_signals, seed_or_random, split_at_dashes
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags import FLAGS, parse_command, parse_flags
 from cnnbench.flags.declare import flag, specs_of
 from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS
 from cnnbench.flags.retired import OBSOLETE
-
-if TYPE_CHECKING:
-    from cnnbench.base.text.progress import Reporter
-    from cnnbench.campaigns.sweep.planning import SweepPlan
-    from cnnbench.campaigns.sweep.schema import Suite
+from cnnbench.machine import facts as environment
+from cnnbench.machine import repository
+from cnnbench.machine.gpu import gpu_count
+from cnnbench.machine.host import Host
 
 _ABOUT = """\
 Usage: cnnbench sweep SUITE [FLAGS] [-- FLAGS OF EVERY RUN]
@@ -72,8 +80,6 @@ class SweepFlags:
 
 def completions() -> tuple[str, ...]:
     """Names of suites, besides files."""
-    from cnnbench.campaigns.sweep.document import shipped_suites
-
     return shipped_suites()
 
 
@@ -94,17 +100,9 @@ def main(argv: Sequence[str]) -> int:
     for_all = _canonical(behind)
     interrupt_on_signals()
     # Imported late: --help and wrong flags need none of it.
-    from cnnbench.base.text.progress import Reporter
-    from cnnbench.campaigns.sweep.document import find_suite, load, shipped_suites
-    from cnnbench.campaigns.sweep.planning import Overrides, make_plan, ordered
-    from cnnbench.campaigns.sweep.schema import check
-
     if len(arguments) != 1:
         several = f"one suite, not {len(arguments)}" if arguments else "a suite"
         raise UsageError(f"sweep takes {several}: {', '.join(shipped_suites())}, or a YAML file")
-    from cnnbench.machine import facts as environment
-    from cnnbench.machine import repository
-
     facts = environment.collect()
     overrides = Overrides(
         for_all, options.repeats, options.timeout, options.max_batch_search, options.filter
@@ -121,9 +119,6 @@ def main(argv: Sequence[str]) -> int:
             f"scaled to its CPUs: {scaled}"
         )
     if options.list or options.dry_run:
-        from cnnbench.campaigns.processes.campaign import Durations
-        from cnnbench.campaigns.sweep.runner import outlook
-
         items = ordered(plan.cases, 0)
         reporter.notice(outlook(items, Durations(), facts))
     if options.list:
@@ -144,9 +139,6 @@ def _scaled_to_cpus(
     Args:
       words: of the command line, before the dashes.
     """
-    from cnnbench.machine.gpu import gpu_count
-    from cnnbench.machine.host import Host
-
     on_cpu = suite.on_cpu
     if on_cpu is None or "device" in for_all or gpu_count(Host()):
         return ""
@@ -173,10 +165,6 @@ def _canonical(flags: Sequence[str]) -> dict[str, str]:
 
 
 def _show(plan: SweepPlan, options: SweepFlags) -> int:
-    from cnnbench.campaigns.processes.program import program
-    from cnnbench.campaigns.sweep.planning import ordered
-    from cnnbench.campaigns.sweep.runner import arguments
-
     lines = []
     items = ordered(plan.cases, seed_or_random(options.seed))
     for number, item in enumerate(items, start=1):
@@ -189,8 +177,6 @@ def _show(plan: SweepPlan, options: SweepFlags) -> int:
 
 def _warn_of_change(plan: SweepPlan, reporter: Reporter, for_all: Mapping[str, str]) -> None:
     """Warns if the repository is no longer what the records name."""
-    from cnnbench.machine import repository
-
     then, now = plan.subject, repository.of_work(for_all)
     known = then.dirty is not None  # else it is the user's label that names it
     if known and (then.revision, then.dirty) != (now.revision, now.dirty):
@@ -209,12 +195,6 @@ def _run(
     for_all: Mapping[str, str],
     with_more: Callable[[int], str],
 ) -> int:
-    from cnnbench.campaigns.processes.campaign import Campaign
-    from cnnbench.campaigns.processes.program import program
-    from cnnbench.campaigns.sweep.runner import Sweep
-    from cnnbench.campaigns.sweep.store import Store
-    from cnnbench.campaigns.sweep.summary import advice, exit_code, summarise, table
-
     with Store(options.results) as store:
         seed = options.seed
         if seed is None and options.resume:

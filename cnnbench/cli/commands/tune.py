@@ -8,8 +8,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from cnnbench.base.charts.draw import render
+from cnnbench.base.text.numbers import count, duration
+from cnnbench.base.text.progress import Reporter
+from cnnbench.campaigns.ab.turns import obstacle
+from cnnbench.campaigns.launch.tasks import chief_flags
+from cnnbench.campaigns.processes.campaign import Campaign
+from cnnbench.campaigns.processes.commands import environment_identity
+from cnnbench.campaigns.tune import text
+from cnnbench.campaigns.tune.bench import BenchSetting
+from cnnbench.campaigns.tune.dimensions import ALLOWABLE, SearchSituation
+from cnnbench.campaigns.tune.results import TuneFolder, seed_of
+from cnnbench.campaigns.tune.session import TuneQuestion, tune
+from cnnbench.campaigns.tune.space import (
+    CandidateMaker,
+    FlagGroup,
+    Space,
+    assumed_mode,
+    default_space,
+    field_of,
+    read_space,
+)
+from cnnbench.campaigns.tune.text import chart, listed
 from cnnbench.cli.commands import (
     interrupt_on_signals,
     seed_or_random,
@@ -20,17 +42,18 @@ from cnnbench.cli.commands import (
 from cnnbench.cli.commands.ab import MeasuringFlags
 from cnnbench.cli.commands.launch import JOB_FLAGS, JobFlags
 from cnnbench.errors import ExitCode, FlagError
-from cnnbench.flags import FLAGS, parse_flags
+from cnnbench.flags import FLAGS, parse_args, parse_flags
 from cnnbench.flags.declare import flag, flag_of, specs_of, words
 from cnnbench.flags.retired import OBSOLETE
-
-if TYPE_CHECKING:
-    from cnnbench.base.text.progress import Reporter
-    from cnnbench.campaigns.tune.bench import BenchSetting
-    from cnnbench.campaigns.tune.dimensions import SearchSituation
-    from cnnbench.campaigns.tune.session import TuneQuestion
-    from cnnbench.campaigns.tune.space import FlagGroup, Space
-    from cnnbench.records.tune import TuneDocument
+from cnnbench.judge.compare import Policy
+from cnnbench.machine import facts as environment
+from cnnbench.machine.gpu import gpu_memory
+from cnnbench.machine.memory import main_memory
+from cnnbench.records.files import write_bytes, write_text
+from cnnbench.records.outputs import Output, check_outputs
+from cnnbench.records.tune import OPEN, TuneDocument
+from cnnbench.run.driver.plan import make_plan
+from cnnbench.variable_mgr import registry
 
 _ABOUT = """\
 Usage: cnnbench tune --model=NAME [FLAGS] [FLAGS OF A RUN] [-- FLAGS OF A RUN]
@@ -151,9 +174,6 @@ def main(argv: Sequence[str]) -> int:
     of_runs.update(parse_flags(behind, _RUN.values()))
     _check(options, of_runs)
     # Imported late: --help and wrong flags need none of it.
-    from cnnbench.base.text.progress import Reporter
-    from cnnbench.machine import facts as environment
-
     facts = environment.collect()
     reporter = Reporter(sys.stderr)
     question = _question(options, of_runs, facts, argv)
@@ -164,15 +184,11 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _allowable() -> tuple[str, ...]:
-    from cnnbench.campaigns.tune.dimensions import ALLOWABLE
-
     return ALLOWABLE
 
 
 def _check(options: TuneFlags, of_runs: Mapping[str, Any]) -> None:
     """Checks what no flag's declaration says."""
-    from cnnbench.records.outputs import Output, check_outputs
-
     for spec in _OWN:  # choices too
         spec.check(getattr(options, spec.name))
     for word in words(options.allow):
@@ -203,14 +219,6 @@ def _question(
     argv: Sequence[str],
 ) -> TuneQuestion:
     """What is searched; every flag is checked."""
-    from cnnbench.campaigns.tune.dimensions import SearchSituation
-    from cnnbench.campaigns.tune.session import TuneQuestion
-    from cnnbench.campaigns.tune.space import CandidateMaker, Space, assumed_mode
-    from cnnbench.judge.compare import Policy
-    from cnnbench.machine.gpu import gpu_memory
-    from cnnbench.machine.memory import main_memory
-    from cnnbench.variable_mgr import registry
-
     if of_runs.get(registry.PLUGIN_FLAG):
         registry.load_plugin(str(of_runs[registry.PLUGIN_FLAG]))
     fixed = {
@@ -247,17 +255,12 @@ def _question(
 
 def _groups(options: TuneFlags, given: Space, situation: SearchSituation) -> tuple[FlagGroup, ...]:
     """What is varied, besides the flags that are given."""
-    from cnnbench.campaigns.tune.space import default_space, read_space
-
     if options.space is not None:
         return read_space(options.space, given.fixed, given.allowed).groups
     return default_space(given.fixed, situation, given.allowed, given.mode).groups
 
 
 def _listed(question: TuneQuestion) -> str:
-    from cnnbench.campaigns.tune.space import field_of
-    from cnnbench.campaigns.tune.text import listed
-
     fields = {g.name: field_of(g, question.first, question.make) for g in question.space.groups}
     return listed(fields)
 
@@ -269,12 +272,6 @@ def _run(
     reporter: Reporter,
     argv: Sequence[str],
 ) -> int:
-    from cnnbench.base.text.numbers import count, duration
-    from cnnbench.campaigns.processes.campaign import Campaign
-    from cnnbench.campaigns.processes.commands import environment_identity
-    from cnnbench.campaigns.tune.results import TuneFolder, seed_of
-    from cnnbench.campaigns.tune.session import tune
-
     name = options.results or f"tune-{datetime.now():%Y%m%d-%H%M%S}"
     earlier = seed_of(name) if options.resume and options.seed is None else None
     seed = seed_or_random(options.seed) if earlier is None else earlier
@@ -312,10 +309,6 @@ def _run(
         again = _again(argv, name, minutes=f"{min(minutes, _MOST_MINUTES):g}")
         reporter.notice(f"to go on with more time: {shlex.join(again)}")
     if options.plot is not None:
-        from cnnbench.base.charts.draw import render
-        from cnnbench.campaigns.tune.text import chart
-        from cnnbench.records.files import write_bytes
-
         config = question.first.resolved.config
         towers = options.workers * int(config["num_gpus"])
         title = f"Race of flags: {config['model']} on {count(towers, 'device', 'devices')}"
@@ -331,13 +324,6 @@ def _setting(
     seed: int,
     reporter: Reporter,
 ) -> BenchSetting:
-    from cnnbench.campaigns.ab.turns import obstacle
-    from cnnbench.campaigns.launch.tasks import chief_flags
-    from cnnbench.campaigns.tune.bench import BenchSetting
-    from cnnbench.flags import parse_args
-    from cnnbench.machine.memory import main_memory
-    from cnnbench.run.driver.plan import make_plan
-
     lanes, layout = 1, options.layout_if_several
     if options.pairing != "alternate":
         params = parse_args(chief_flags(layout, question.first.flags)).params
@@ -357,10 +343,6 @@ def _setting(
 
 def _report(outcome: TuneDocument, options: TuneFlags, reporter: Reporter) -> int:
     """Prints and writes what was found; returns the exit code."""
-    from cnnbench.campaigns.tune import text
-    from cnnbench.records.files import write_text
-    from cnnbench.records.tune import OPEN
-
     if options.write_flagfile is not None:
         write_text("write_flagfile", options.write_flagfile, text.flag_file(outcome))
     written = {"table": text.table, "csv": text.to_csv, "json": text.to_json}

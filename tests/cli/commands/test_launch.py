@@ -30,7 +30,7 @@ def launch(monkeypatch, capfd, lenet_runs, tmp_path):
     template = tmp_path / "template.json"
     template.write_text(lenet_runs()().to_json())
     monkeypatch.setattr(
-        "cnnbench.campaigns.processes.program.program", lambda: (sys.executable, "-IS", str(FAKE))
+        "cnnbench.cli.commands.launch.program", lambda: (sys.executable, "-IS", str(FAKE))
     )
     monkeypatch.setenv("FAKE_TEMPLATE", str(template))
     monkeypatch.setenv("TMPDIR", str(tmp_path))

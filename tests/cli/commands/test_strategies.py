@@ -85,7 +85,7 @@ def test_an_early_end_keeps_the_table_of_what_was_measured(
     quick_processes: None,
 ) -> None:
     started = functools.partial(session.StrategiesSession, python=fake_python)
-    monkeypatch.setattr(session, "StrategiesSession", started)
+    monkeypatch.setattr("cnnbench.cli.commands.strategies.StrategiesSession", started)
     if "compare" in fake:
         monkeypatch.setattr(weights, "distances", fake.pop("compare"))
     monkeypatch.setenv("FAKE", json.dumps({"parent": os.getpid(), **fake}))

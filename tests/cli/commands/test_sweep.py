@@ -95,7 +95,7 @@ def test_what_is_left_out_is_said(in_folder, capsys, monkeypatch):
 
 def test_violated_bounds_are_told_by_the_exit_code_whoever_reads(in_folder, monkeypatch, capsys):
     monkeypatch.setattr("cnnbench.campaigns.sweep.runner.Sweep.run", lambda self: [])
-    monkeypatch.setattr("cnnbench.campaigns.sweep.summary.exit_code", lambda rows: 1)
+    monkeypatch.setattr("cnnbench.cli.commands.sweep.exit_code", lambda rows: 1)
     # A stream without buffer, as at a terminal, fails at the first line.
     for flags, status in ((), 1), (["--list"], 4):
         with open("/dev/full", "w", buffering=1) as full:

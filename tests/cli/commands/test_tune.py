@@ -47,7 +47,7 @@ def search(fake_python: str) -> Callable[..., int]:
         own = () if any("--results" in w for w in flags) else (f"--results={folder / 'r'}",)
         setting = functools.partial(bench.BenchSetting, python=fake_python)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(bench, "BenchSetting", setting)
+            patch.setattr("cnnbench.cli.commands.tune.BenchSetting", setting)
             patch.setattr(race, "MOST_ROUNDS", 3)
             patch.setattr(final.Final, "weights", lambda self, leader: alike)
             patch.setenv("FAKE", json.dumps({"parent": os.getpid(), **say}))
