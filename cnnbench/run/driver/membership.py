@@ -20,7 +20,7 @@ from cnnbench.run.cluster.serve import settings_of
 from cnnbench.run.cluster.watchdog import PATIENCE, PERIOD, Ending, Watchdog
 from cnnbench.run.runtime import supervisor
 from cnnbench.run.runtime import tensorflow as runtime
-from cnnbench.run.runtime.activity import Standing
+from cnnbench.run.runtime.activity import Doing, Standing
 
 # A peer of a run that has succeeded is there, however slow its machine may be just now.
 _DISMISSAL_SECONDS = {True: 60.0, False: 5.0}
@@ -58,6 +58,12 @@ class Membership:
         look_seconds = min(_LOOK_SECONDS, params.stall_timeout / 4)
         # Alone it may end a command, but no other program that this run is a part of.
         stalls = look is not None and params.stall_timeout > 0 and supervisor.is_program()
+        tolerates = tolerates_loss_of(params)
+
+        def spares(task: Task, state: str) -> bool:
+            evaluates = look is not None and look().doing is Doing.EVALUATION
+            return tolerates(task, state) and not (evaluates and task == job.workers[0])
+
         self._watchdog = (
             Watchdog(
                 job,
@@ -65,7 +71,7 @@ class Membership:
                 patience=max(params.cluster_timeout, PATIENCE),
                 period=PERIOD if job.in_cluster else look_seconds,
                 leave=chief.leave,
-                spares=tolerates_loss_of(params),
+                spares=spares,
                 look=look,
                 stall_timeout=params.stall_timeout,
             )

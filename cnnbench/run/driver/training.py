@@ -11,10 +11,11 @@ from statistics import fmean
 
 import tensorflow as tf
 
+from cnnbench.base.jobs.probe import named
 from cnnbench.base.stats.descriptive import FEWEST_FOR_P99, RunningSpeed, total_images_per_sec
 from cnnbench.data.copies import ReadEvents
 from cnnbench.data.prefetch import use_own_executor
-from cnnbench.errors import NonFiniteLossError, first_line
+from cnnbench.errors import BenchmarkError, NonFiniteLossError, first_line
 from cnnbench.run.driver.async_loop import AsyncLoop, CoordinatedLoop, Stuck
 from cnnbench.run.driver.build import Trainable
 from cnnbench.run.driver.console import Phase
@@ -363,6 +364,11 @@ class Training:
         for observer in self._observers:
             observer.evaluating(self.global_step)
         with self._activity.during(Doing.EVALUATION):
+            first = self._plan.job.workers[0]
+            if str(first) in (*self._measurements.lost_workers, *self._context.gone()):
+                # It may be a process that was stopped, for which TensorFlow waits without end.
+                lost = named(self._plan.job, first)
+                raise BenchmarkError(f"lost {lost}, on which evaluations run")
             batches = self._plan.num_eval_batches
             found = self._evaluator.run(batches, self.global_step, self._console, self._interrupts)
         wall_seconds = self._timer.wall_seconds
