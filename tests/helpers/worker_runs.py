@@ -246,11 +246,13 @@ def main(task, hosts, worker, ps=""):
     from cnnbench.data import synthetic
     from cnnbench.machine import facts
     from cnnbench.run.cluster import chief
+    from cnnbench.run.driver import membership
     from cnnbench.run.driver.membership import Membership
     from cnnbench.run.driver.replica_check import ReplicaCheck
 
     ended = []
-    end, Membership.end = Membership.end, lambda self, *how: ended.append(self)
+    end, Membership.end = Membership.end, lambda self, *how: ended.append((self, how))
+    membership._FAILURE_SECONDS = _PATIENCE  # until the others are done, however busy the machine
     check = ReplicaCheck._check
     facts.collect = functools.cache(facts.collect)
     drawn = synthetic.synthetic_rows
@@ -272,8 +274,8 @@ def main(task, hosts, worker, ps=""):
         Membership.meet = lambda self: None
         Membership.join = lambda self, devices: devices
     Path(task).with_name(f"result{worker}.json").write_text(json.dumps(results))
-    for first in ended[:1]:
-        end(first, 0)
+    if ended:  # as the last run ended: the other workers may still be in its last step
+        end(ended[0][0], *ended[-1][1])
     if ps:
         chief.leave(0)
 

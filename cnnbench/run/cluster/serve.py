@@ -9,7 +9,7 @@ from typing import Any
 
 from cnnbench.base.jobs.job import WORKER, Job, Task
 from cnnbench.base.jobs.probe import OK, probe
-from cnnbench.errors import BenchmarkError, first_line
+from cnnbench.errors import BenchmarkError, ExitCode, first_line
 from cnnbench.run.cluster.handshake import meet
 from cnnbench.run.cluster.watchdog import PATIENCE, Ending, Watchdog
 from cnnbench.run.runtime import tensorflow as runtime
@@ -49,8 +49,8 @@ def serve(
         watchdog.up()
         tell(f"serving {job.chief} ({job.address(job.chief)})")
         found = watchdog.wait()
-    except BaseException:
-        watchdog.end(None)
+    except BaseException as error:
+        watchdog.end(Ending(ExitCode.FAILED, str(error) or "interrupted"), lost=True)
         raise
     watchdog.end(found)
     if found.code == 0:

@@ -55,7 +55,6 @@ class _Peer:
     Attributes:
       line: None once it has closed.
       up: whether its server answers since a message has said so.
-      failed: why it ends, if it has said that.
       standing: of its loop; None of one that has none, or has said nothing yet.
     """
 
@@ -63,7 +62,6 @@ class _Peer:
     heard: float
     up: bool = False
     ended: bool = False
-    failed: str = ""
     standing: Standing | None = None
     received: bytes = b""
     unsent: bytes = b""
@@ -133,6 +131,7 @@ class Watchdog:
         self._ask = ask
         self.gone: dict[Task, str] = {}
         self._peers: dict[Task, _Peer] = {}
+        self._reasons: dict[Task, str] = {}  # of tasks that have said why they fail
         self._selector = selectors.DefaultSelector()
         self._up = False
         self._own: Standing | None = None
@@ -189,40 +188,34 @@ class Watchdog:
         assert self._ending is not None
         return self._ending
 
-    def end(self, how: Ending | None, seconds: float = 0.0, failed: str = "") -> None:
+    def end(self, how: Ending, seconds: float = 0.0, *, lost: bool = False) -> None:
         """Announces the end of this process's part; from now on other processes may end.
 
         Args:
-          how: sent to the others; with None they treat the end of this process as a loss.
-          seconds: to wait for the others to say that they end or fail, too.
-          failed: why this process is lost to the others; they name it once its server is gone.
+          seconds: to wait for the others to say that they end or fail, too. Those that fail in the
+            same step may still need the server of this process for that.
+          lost: whether its end is a loss to the others, which name its reason.
         """
         self._stopped.set()
-        if how is None:
-            for peer in self._peers.values():
-                self._send(peer, {"failed": one_line(failed)} if failed else None)
-            # Others may still wait for the end of the step in which all of them fail.
-            with self._changed:
-                self._changed.wait_for(self._all_failed, seconds)
-            return
-        for peer in self._peers.values():
-            self._send(peer, {"end": how})
+        self._tell({"failed": one_line(how.reason)} if lost else {"end": how})
         with self._changed:
             self._changed.wait_for(self._all_ended, seconds)
 
-    def _all_failed(self) -> bool:
-        return all(peer.failed or peer.ended or peer.line is None for peer in self._peers.values())
+    def explained(self, states: Mapping[Task, str], seconds: float = 0.0) -> dict[Task, str]:
+        """Lost tasks with the reasons that they have given for their ends.
 
-    def failed(self, seconds: float) -> dict[Task, str]:
-        """Tasks that have said why they fail, for which this waits so long."""
+        Args:
+          states: of the lost tasks; if there are none, all tasks that give a reason.
+          seconds: to wait for reasons. Of a task that has ended there come no more.
+        """
+
+        def known() -> bool:
+            return bool(self._reasons) or (bool(states) and all(map(self._has_ended, states)))
+
         with self._changed:
-            self._changed.wait_for(lambda: any(p.failed for p in self._peers.values()), seconds)
-        return {task: peer.failed for task, peer in self._peers.items() if peer.failed}
-
-    def with_reasons(self, states: Mapping[Task, str]) -> dict[Task, str]:
-        """States of lost tasks, with the reasons that they have given for their ends."""
-        given = {task: peer.failed for task, peer in self._peers.items() if peer.failed}
-        return {task: given.get(task, state) for task, state in states.items()}
+            self._changed.wait_for(known, seconds)
+            found = {task: self._reasons.get(task, state) for task, state in states.items()}
+            return found or dict(self._reasons)
 
     def stood_still(self) -> float:
         """Seconds for which this process was stopped within the last half minute; else 0.
@@ -292,6 +285,12 @@ class Watchdog:
 
     # Lines.
 
+    def _tell(self, message: object, but: _Peer | None = None) -> None:
+        """Sends a message to all others, but for one."""
+        for peer in self._peers.values():
+            if peer is not but:
+                self._send(peer, message)
+
     def _send(self, peer: _Peer, message: object) -> None:
         """Sends a message after those still waiting; what cannot be sent now waits."""
         with self._changed:
@@ -326,8 +325,12 @@ class Watchdog:
         if "lost" in message:
             self._report(str(message["lost"]))
         elif "failed" in message:
+            if self._job.is_chief:
+                self._tell({**message, "task": str(task)}, but=peer)
+            by_name = {str(one): one for one in self._job.tasks}
             with self._changed:
-                peer.failed = one_line(str(message["failed"]))
+                whose = by_name.get(str(message.get("task")), task)
+                self._reasons[whose] = one_line(str(message["failed"]))
                 self._changed.notify_all()
         elif "end" in message:
             code, reason = message["end"]
@@ -352,10 +355,13 @@ class Watchdog:
             self._changed.notify_all()
 
     def _all_ended(self) -> bool:
-        return all(
-            peer.ended or peer.line is None or task in self.gone
-            for task, peer in self._peers.items()
-        )
+        return all(map(self._has_ended, self._job.peers))
+
+    def _has_ended(self, task: Task) -> bool:
+        """Whether it has ended or failed, or no more can become known of it."""
+        line = self._peers.get(task) or self._peers.get(self._job.chief)
+        known = task in self._reasons or task in self.gone
+        return known or line is None or line.ended or line.line is None
 
     # Verdicts.
 
@@ -376,7 +382,7 @@ class Watchdog:
         for task in [task for task, state in lost.items() if self._spares(task, state)]:
             self.gone[task] = one_line(f"{self._job.address(task)}: {lost.pop(task)}")
         if any(task in suspects for task in lost):
-            lost = self.with_reasons(lost)
+            lost = self.explained(lost)
             self.gone |= lost
             self._report(f"lost {listed(self._job, lost)}")
         late = tuple(task for task, peer in watched.items() if peer.line and not peer.up)
@@ -401,8 +407,7 @@ class Watchdog:
             return
         message = self.explanation() or message
         if self._job.is_chief:
-            for peer in self._peers.values():
-                self._send(peer, {"lost": message})
+            self._tell({"lost": message})
         call = threading.Thread(target=self._call_back, args=(message,), daemon=True)
         call.start()
         if self._job.is_chief:

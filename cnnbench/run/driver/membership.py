@@ -23,8 +23,8 @@ from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.runtime.activity import Doing, Standing
 
 # A peer of a run that has succeeded is there, however slow its machine may be just now.
-_DISMISSAL_SECONDS = {True: 60.0, False: 5.0}
-_FAILURE_SECONDS = 1.0  # for which a worker that fails waits for others in the same step
+_DISMISSAL_SECONDS = 60.0
+_FAILURE_SECONDS = 5.0
 _LOOK_SECONDS = 10.0  # where there is nothing but the own progress to look at
 
 connected = False
@@ -174,7 +174,7 @@ class Membership:
         if not isinstance(error, unreachable):  # it says what failed, unless a process is lost
             found = {task: state for task, state in found.items() if state != NAMED}
         if self._watchdog is not None:
-            found = self._watchdog.with_reasons(found) or self._watchdog.failed(_FAILURE_SECONDS)
+            found = self._watchdog.explained(found, _FAILURE_SECONDS)
         self._culprits = found
         return BenchmarkError(f"lost {listed(self._job, found)}") if found else None
 
@@ -186,9 +186,7 @@ class Membership:
         """
         if self._watchdog is None:
             return
-        if not self._job.client_per_worker:
-            self._watchdog.end(Ending(code, reason), _DISMISSAL_SECONDS[code == 0])
-        else:
-            # Workers that fail for the same reason detect it themselves, at the same step.
-            ending = Ending(code) if code == 0 else None
-            self._watchdog.end(ending, 0.0 if code == 0 else _FAILURE_SECONDS, failed=reason)
+        together = self._job.client_per_worker
+        # Workers that fail for the same reason detect it themselves, at the same step.
+        seconds = _FAILURE_SECONDS if code else 0.0 if together else _DISMISSAL_SECONDS
+        self._watchdog.end(Ending(code, reason), seconds, lost=together and code != 0)

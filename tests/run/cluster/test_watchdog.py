@@ -191,7 +191,7 @@ def test_all_name_those_that_are_lost_in_time(cluster, victims, fate, state):
 @pytest.mark.parametrize("victim", [CHIEF, OTHER])
 def test_a_process_that_has_said_why_it_ends_is_lost_for_that(cluster, victim):
     job = cluster(3)
-    job.processes[victim].dog.end(None, failed="no space left")
+    job.processes[victim].dog.end(Ending(4, "no space left"), lost=True)
     job.run(1)
     job.processes[victim].end()
     job.run(BOUND - 2 * TIMEOUT - 1)
@@ -201,6 +201,22 @@ def test_a_process_that_has_said_why_it_ends_is_lost_for_that(cluster, victim):
     }
     asked_itself = job.chief if victim != CHIEF else others[0]
     assert asked_itself.dog.gone == {victim: "no space left"}
+
+
+def test_workers_that_fail_in_one_step_leave_when_all_have_said_why(cluster):
+    """Also those that have no connection with one another; else a late one misses their servers."""
+    job = cluster(3, collective=True)
+    tasks = list(job.processes)
+    for task in tasks:
+        assert not job.chief.dog._all_ended()
+        job.processes[task].dog.end(Ending(4, f"{task} diverged"), lost=True)
+        job.run(1)
+    for task, one in job.processes.items():
+        assert one.dog._all_ended()
+        others = {other: f"{other} diverged" for other in tasks if other != task}
+        assert one.dog.explained({}) == others
+        (*_, last) = others
+        assert one.dog.explained({last: REFUSED}) == {last: others[last]}
 
 
 def test_a_busy_interpreter_is_no_loss_until_it_has_said_nothing_for_very_long(cluster):
@@ -227,17 +243,17 @@ def test_a_short_pause_and_a_broken_connection_are_no_loss(cluster):
     assert not any(one.messages for one in job.processes.values())
 
 
-@pytest.mark.parametrize("how", [Ending(0), None])
-def test_an_end_that_was_told_is_no_loss(cluster, how):
+@pytest.mark.parametrize("lost", [False, True])
+def test_an_end_that_was_told_is_no_loss(cluster, lost):
     job = cluster(3)
     other = job.processes[OTHER]
-    other.dog.end(how)
+    other.dog.end(Ending(4, "why"), lost=lost)
     other.turn()
     other.end()
     job.run(PERIOD - 0.5)  # in which others that fail for the same reason have told it themselves
     assert job.chief.messages == []
     job.run(PERIOD)
-    assert job.chief.messages == ([] if how else [f"lost {job.named(OTHER)}: {REFUSED}"])
+    assert job.chief.messages == ([f"lost {job.named(OTHER)}: why"] if lost else [])
 
 
 def test_nothing_is_a_loss_after_the_end(cluster):
