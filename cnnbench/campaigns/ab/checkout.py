@@ -20,14 +20,8 @@ from cnnbench.run.runtime.native import uninterrupted
 def checked_out(flag: str, text: str) -> Iterator[Path]:
     """A folder with the code of a checkout.
 
-    Args:
-      flag: name of the flag that named it, for the error.
-      text: a folder, or a revision of the repository that the working directory is in; the
-        worktree of a revision is removed afterwards.
-
-    Raises:
-      FlagError: it is neither.
-      BenchmarkError: git cannot make the worktree.
+    The text is a folder, or a revision of the repository of the working directory, whose worktree
+    is removed afterwards; FlagError, with the name of the flag, if it is neither.
     """
     if os.path.isdir(text):
         yield Path(text).resolve()
@@ -43,10 +37,7 @@ def checked_out(flag: str, text: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def worktree(commit: str, repository: str | Path = ".") -> Iterator[Path]:
-    """A temporary worktree of a commit; removed even if this process is killed.
-
-    Args:
-      commit: its hash.
+    """A temporary worktree of a commit (a hash); removed even if this process is killed.
 
     Raises:
       BenchmarkError: git cannot make it.
@@ -77,11 +68,7 @@ def worktree(commit: str, repository: str | Path = ".") -> Iterator[Path]:
 
 
 def commit_of(text: str, repository: str | Path = ".") -> str | None:
-    """The commit that a revision names; None if it names none.
-
-    Args:
-      text: such as a branch, a tag or the beginning of a hash.
-    """
+    """The commit that a branch, tag or abbreviated hash names; None if it names none."""
     if not text or text.startswith("-"):  # git would take it for an option
         return None
     try:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from cnnbench.campaigns.ab.flags import side_differences
-from cnnbench.campaigns.ab.results import SIDES, compare_pairs
+from cnnbench.campaigns.ab.results import SIDES
 from cnnbench.campaigns.ab.sequential import InterimAnalysis, interim_analyses
 from cnnbench.campaigns.ab.side import Side, SideFlags
-from cnnbench.judge.compare import DEFAULT_METRICS, Comparison, Policy
+from cnnbench.judge.compare import DEFAULT_METRICS, Policy
 from cnnbench.records.codec import encode
 from cnnbench.records.run import RunRecord
 from cnnbench.records.subject import Subject
@@ -19,27 +19,26 @@ from cnnbench.records.subject import Subject
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """Definition of an experiment.
+    """Definition of an experiment; the side A is BASE, B is NEW.
 
     Attributes:
-      a, b: the sides; A is BASE, B is NEW.
       analyses: the interim analyses, by number of pairs; the last one ends the experiment.
       made: those of earlier sessions.
-      planned: pairs at most when it was begun; None if it begins now.
-      question: what another session must agree with; empty for experiments of other commands.
-      stop_early: whether a clear interim analysis ends it, too, or one after which the pairs
-        that are left have hardly a chance of a verdict.
+      planned: maximum number of pairs when it was begun; None if it begins now.
+      question: settings that another session must agree with; empty for other commands.
+      stop_early: whether a clear interim analysis ends it, and one after which the remaining pairs
+        are unlikely to give a verdict.
       seed: of the order within pairs.
-      burn_in: processes of each side before the first pair that do not count.
+      burn_in: processes of each side before the first pair, which do not count.
       cool_down: seconds between processes.
       timeout: seconds for each process.
-      turn_seconds: length of the turns in which the processes of a pair step, both alive; 0:
-        one process after the other.
-      timed_seconds: of the timed steps of each process; their number is chosen after the burn-in.
-        0: it is left to the flags.
-      disturbed_seconds: the same where other programs used the CPUs during the burn-in.
-      policy: the constants; its alpha is that of all interim analyses together.
-      metrics: to judge; the first decides.
+      turn_seconds: length of the turns in which the processes of a pair step, both alive; 0: one
+        process after the other.
+      timed_seconds: of the timed steps of each process, whose number is chosen after the burn-in;
+        0: left to the flags.
+      disturbed_seconds: the same if other programs used the CPUs during the burn-in.
+      policy: its alpha is that of all interim analyses together.
+      metrics: the first one decides.
       allow_different: facts that may differ besides those in which the sides differ.
       allow_changed_work: a network or batch of another size is no regression.
       aa: A/A runs, to estimate the noise from.
@@ -75,11 +74,7 @@ class Experiment:
         return self.analyses[-1].pairs
 
     def level_after(self, pairs: int) -> float:
-        """The level of an analysis that an interrupt or a failure makes.
-
-        Args:
-          pairs: that are complete.
-        """
+        """The level of an analysis after an interrupt or a failure, with so many complete pairs."""
         analyses = self.analyses
         if not pairs or (len(analyses) == 1 and analyses[0].alpha >= self.policy.alpha):
             return analyses[0].alpha
@@ -132,9 +127,3 @@ class Experiment:
             "allow_changed_work": self.allow_changed_work,
             "baseline_aa": self.aa is not None,
         }
-
-    def compare(
-        self, base: Iterable[RunRecord], new: Iterable[RunRecord], alpha: float
-    ) -> Comparison:
-        """Judges pairs; see `compare_pairs`."""
-        return compare_pairs(base, new, self.facts, alpha, self.aa)

@@ -1,8 +1,8 @@
-"""Profiles processes of both sides and tells where their difference is.
+"""Profiles processes of both sides and attributes their difference.
 
-They are run one after the other, in the order A B, B A, A B, so that a machine that gets slower
-meanwhile is slower for both. Their results are kept apart from those that a verdict is formed of.
-Where both sides use oneDNN, a short process of each prints which of its kernels a step calls.
+They run one after the other, in the order A B, B A, A B, so that a machine that becomes slower
+affects both sides. Their results are kept apart from those of the verdict. Where both sides use
+oneDNN, a short process of each logs which of its kernels a step calls.
 """
 
 from __future__ import annotations
@@ -37,16 +37,14 @@ _PROFILES = "records/step_profile.py"  # a cnnbench that has it knows --profile_
 
 
 class NotExplainedError(BenchmarkError):
-    """The sides cannot be profiled; the message says why, in one line."""
+    """The sides cannot be profiled; the message gives the reason in one line."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Profiling:
-    """What is profiled, and how.
+    """The sides to profile, their known flags by name, and how.
 
     Attributes:
-      a, b: the sides.
-      resolved: their flags by name, as far as they are known.
       rounds: processes of each side.
       steps: profiled steps of each process, and timed ones.
       timeout: seconds for each process.
@@ -62,7 +60,7 @@ class Profiling:
     cool_down: float = 0.0
 
     def sides(self) -> dict[str, Side]:
-        """By name."""
+        """The sides by name."""
         return dict(zip(SIDES, (self.a, self.b), strict=True))
 
     def obstacle(self) -> str | None:
@@ -79,15 +77,8 @@ class Profiling:
 def profile(profiling: Profiling, results: PairsFolder, campaign: Campaign) -> Explanation:
     """Profiles processes of both sides and explains their difference.
 
-    Args:
-      profiling: what to profile.
-      results: takes profiles and logs.
-      campaign: runs the processes.
-
     Raises:
       NotExplainedError: a process failed, or a side cannot be profiled.
-      BenchmarkError: results cannot be written, or no process can be started.
-      KeyboardInterrupt: a signal ended it.
     """
     if found := profiling.obstacle():
         raise NotExplainedError(found)
@@ -110,11 +101,7 @@ def profile(profiling: Profiling, results: PairsFolder, campaign: Campaign) -> E
 def _profiled(
     profiling: Profiling, name: str, turn: int, results: PairsFolder, campaign: Campaign
 ) -> StepProfile:
-    """The profile of one process.
-
-    Raises:
-      NotExplainedError: it failed, or left none.
-    """
+    """The profile of one process; NotExplainedError if it failed or left none."""
     label = f"profile {turn} {name.upper()}"
     path = _path(results, name, turn)
     stem = path.stem
@@ -134,7 +121,7 @@ def _profiled(
 
 
 def _has_primitives(side: Side, profile: StepProfile) -> bool:
-    """Whether a short process can tell which kernels of oneDNN a step calls."""
+    """Whether a short process can log which kernels of oneDNN a step calls."""
     placement = profile.record.placement
     on_cpu = placement is not None and placement.device == "cpu"
     calls = any(_OF_ONEDNN in name for name in profile.graph)
@@ -144,7 +131,7 @@ def _has_primitives(side: Side, profile: StepProfile) -> bool:
 def _logged(
     profiling: Profiling, name: str, results: PairsFolder, campaign: Campaign
 ) -> tuple[Primitive, ...] | None:
-    """What a step calls of oneDNN, by its log of a process; None where that does not tell."""
+    """The calls of oneDNN in a step, according to the log of a process; None if it has none."""
     label, stem = f"oneDNN {name.upper()}", f"onednn-{name}"
     campaign.begin(label)
     side = profiling.sides()[name]
@@ -172,7 +159,7 @@ def _run(
     results: PairsFolder,
     campaign: Campaign,
 ) -> Ended:
-    """The end of a process of a side whose flags or variables were extended."""
+    """Runs a process of a side whose flags or variables were extended."""
     command = measuring(
         side,
         results.pending(stem),
@@ -189,7 +176,7 @@ def _path(results: PairsFolder, name: str, turn: int) -> Path:
 
 
 def _flags(profiling: Profiling, side: Side, path: Path) -> list[str]:
-    """What a process gets besides the flags of its side."""
+    """Flags of a process besides those of its side."""
     steps = profiling.steps
     found = [
         f"--profile_json={path}",

@@ -1,7 +1,7 @@
 """Flags of sides: checked, resolved and compared before the first process.
 
-They are resolved in a child process with the working directory and variables of the side, so
-that relative paths and imports of plug-ins are the side's, and no plug-in is loaded here.
+They are resolved in a child process with the working directory and variables of the side, so that
+relative paths and imports of plug-ins are the side's, and no plug-in is loaded here.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from absl import flags as absl_flags
 
 from cnnbench.campaigns.ab.side import Side, SideFlags, ask
+from cnnbench.campaigns.ab.turns import obstacle
 from cnnbench.campaigns.launch.tasks import JobLayout, chief_flags
 from cnnbench.campaigns.processes.commands import resolve_run
 from cnnbench.errors import DataError, FlagError, UsageError
@@ -30,7 +31,7 @@ _SECONDS = 120.0
 _TUPLES = ("explicit_flags", "notices")
 
 LENGTHS = frozenset({"num_batches", "num_epochs"})
-"""Flags of a run that say how many timed steps it makes."""
+"""Flags of a run that set its number of timed steps."""
 
 _SWITCHES = {f"no{spec.name}": spec.name for spec in FLAGS if spec.kind == "boolean"}
 
@@ -51,14 +52,9 @@ def words(side: Side) -> list[str]:
 
 
 def refuse(side: Side, names: Sequence[str], reason: str) -> None:
-    """Refuses flags by name, in flag files too, for any version of cnnbench.
+    """Raises FlagError for given flags by name, in flag files too, for any version of cnnbench.
 
-    Args:
-      names: the flags to refuse, without dashes.
-      reason: completes the sentence that begins with flag and value.
-
-    Raises:
-      FlagError: one of them is given.
+    The reason completes the sentence that begins with flag and value.
     """
     for name, value in _named(side):
         if name in names:
@@ -66,19 +62,16 @@ def refuse(side: Side, names: Sequence[str], reason: str) -> None:
 
 
 def names(side: Side) -> frozenset[str]:
-    """Names of the given flags as written, those in flag files included."""
+    """Names of the given flags as written, including those in flag files."""
     return frozenset(name for name, _ in _named(side))
 
 
 def check(side: Side) -> SideFlags:
-    """Resolves and checks the flags of a side.
-
-    Returns:
-      What they resolve to, as far as this cnnbench knows them if the side has another one.
+    """Resolves and checks the flags of a side, as far as this cnnbench knows them.
 
     Raises:
-      UsageError: they cannot be run: wrong flags, unknown models, plug-ins or data; not for
-        another cnnbench, which may know more.
+      UsageError: they cannot be run: wrong flags, unknown models, plug-ins or data; not for another
+        cnnbench, which may know more.
     """
     try:
         layout = json.dumps(None if side.layout is None else vars(side.layout))
@@ -106,10 +99,7 @@ def print_answer(job: str, *flags: str) -> None:
 
     Args:
       job: fields of a `JobLayout` in JSON; null for a run in one process.
-      *flags: of the run, or of every process of the job.
     """
-    from cnnbench.campaigns.ab.turns import obstacle
-
     answer: dict[str, object] = {"error": None, "no_turns": None, "config": {}, "work": None}
     answer.update(dict.fromkeys(_TUPLES, ()))
     try:
@@ -127,11 +117,7 @@ def print_answer(job: str, *flags: str) -> None:
 
 
 def side_differences(a: Side, b: Side) -> tuple[str, ...]:
-    """Facts and groups of facts, as for --allow_different, in which the sides differ.
-
-    Args:
-      a, b: the sides; flag files are read.
-    """
+    """Facts and groups of facts, as for --allow_different, in which the sides differ."""
     flags = [dict(_values(words(side))) for side in (a, b)]
     names = dict.fromkeys(name for side in flags for name in side)
     found = [name for name in names if flags[0].get(name) != flags[1].get(name)]

@@ -1,10 +1,9 @@
 """Process that keeps a temporary worktree while its parent lives; standard library only.
 
 Started as a file: ``python -I keeper.py COMMIT GIT...``, where GIT is the beginning of a git
-command (`cnnbench.machine.git.command`), in a session of its own, so that signals for the parent
-do not reach it. It makes the worktree, prints a line of JSON with its folder or the error, and
-removes it when standard input is closed: by the parent that needs it no more, or by the system
-when the parent is dead, in whatever way it died.
+command (`cnnbench.machine.git.command`), in its own session, so that signals for the parent do not
+reach it. It makes the worktree, prints a line of JSON with its folder or the error, and removes it
+when standard input is closed: by the parent when done, or by the system when the parent is dead.
 """
 
 from __future__ import annotations

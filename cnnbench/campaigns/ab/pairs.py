@@ -1,8 +1,7 @@
 """Measurement of the pairs of an experiment, in turns or one process after the other.
 
-A pair of which a process was ended from outside, by a signal or by its time-out, says nothing
-about the sides: it is measured again, a limited number of times, in the same order. A process
-that fails by itself ends the experiment.
+A pair of which a process was ended from outside, by a signal or its time-out, is measured again in
+the same order, a limited number of times. A process that fails by itself ends the experiment.
 """
 
 from __future__ import annotations
@@ -29,11 +28,12 @@ from cnnbench.records.subject import Subject, with_subject
 from cnnbench.run.runtime.native import uninterrupted
 
 FEWEST_STEPS = 20
-"""Timed steps of a process of the burn-in, and at least of every other one, where their number is
-chosen by time: a median of fewer is moved by single slow steps."""
+"""Timed steps of a process of the burn-in, and the minimum where their number is chosen by time: a
+median of fewer is sensitive to single slow steps.
+"""
 
 MOST_STEPS = 10_000
-"""At most so many timed steps are chosen."""
+"""Maximum of the chosen number of timed steps."""
 
 MOST_REPEATS = 2
 """How often one pair is measured again."""
@@ -45,8 +45,7 @@ _LOST, _STEPS = "lost", "steps"  # events
 class PairFailedError(Exception):
     """A process failed; records of both sides are kept.
 
-    Attributes:
-      lost: whether no process failed by itself, and the repeats are used up.
+    `lost`: no process failed by itself, but the repeats are used up.
     """
 
     def __init__(self, message: str, lost: bool) -> None:
@@ -55,15 +54,9 @@ class PairFailedError(Exception):
 
 
 class Pairs:
-    """Pairs of an experiment, including those of earlier sessions.
+    """Pairs of an experiment, including those of earlier sessions, whose repeats count too.
 
-    Attributes:
-      experiment, results, campaign: see below.
-      earlier: number of pairs that were there before.
-      records: of the pairs, by side.
-
-    Args:
-      results: takes the records; its journal holds the repeats of before, which count.
+    `earlier` is the number of pairs of earlier sessions; `records` has those of all pairs, by side.
     """
 
     def __init__(self, experiment: Experiment, results: PairsFolder, campaign: Campaign) -> None:
@@ -96,13 +89,9 @@ class Pairs:
         return None if mean is None else len(SIDES) * (mean + self.experiment.cool_down)
 
     def measure(self, number: int, burn_in: bool = False) -> None:
-        """Runs a process of each side.
+        """Runs a process of each side; numbers start at 1.
 
         The records of the burn-in do not count, unless a process failed.
-
-        Args:
-          number: of the pair, from 1.
-          burn_in: whether it is one of those before the first pair.
 
         Raises:
           PairFailedError: a process failed by itself, or a pair was lost too often.
@@ -130,7 +119,11 @@ class Pairs:
                 break
         failed = [side for side in SIDES if samples[side].status != "ok"]
         if failed or not burn_in:
-            self._accept(names, samples)
+            # Both or none: half a pair would leave the sides with unequal numbers.
+            with uninterrupted():
+                for side in SIDES:
+                    self.results.accept(names[side], side)
+                    self.records[side].append(samples[side].record)
         elif self._chooses:
             self._choose_steps([sample.record for sample in samples.values()])
         if failed:
@@ -191,13 +184,6 @@ class Pairs:
             )
         raise PairFailedError(text, lost)
 
-    def _accept(self, names: Mapping[str, str], samples: Mapping[str, Ended]) -> None:
-        # Both or none: half a pair would make all the others unequal in number.
-        with uninterrupted():
-            for side in SIDES:
-                self.results.accept(names[side], side)
-                self.records[side].append(samples[side].record)
-
     def _run(
         self, names: Mapping[str, str], what: str, places: Mapping[str, AbPlace]
     ) -> dict[str, Ended]:
@@ -246,7 +232,7 @@ class Pairs:
 
 
 def _earlier_repeats(results: PairsFolder) -> dict[str, list[list[LostProcess]]]:
-    """Reasons why pairs were measured again before, by prefix of their names."""
+    """Reasons why pairs were measured again in earlier sessions, by prefix of their names."""
     found: dict[str, list[list[LostProcess]]] = {}
     for event in results.journal.read():
         if event.get("event") == _LOST and event.get("again"):

@@ -1,14 +1,15 @@
 """Results directory of an experiment, and the verdict on the pairs in it.
 
-``a/`` and ``b/`` hold one record per process, the i-th of both are a pair; ``discarded/``
-those of burn-in and of incomplete pairs, ``logs/`` the output of the processes, ``explain/`` what
-was profiled after them, ``journal.jsonl`` the events. ``cnnbench compare DIR/a DIR/b --paired``
-reads it. Only records that count are named ``*.json``: ``--baseline_aa=DIR`` reads the whole
-directory and must not find the others.
+``a/`` and ``b/`` hold one record per process, the i-th of both are a pair; ``discarded/`` those of
+burn-in and of incomplete pairs, ``logs/`` the output of the processes, ``explain/`` the later
+profiles, ``journal.jsonl`` the events. ``cnnbench compare DIR/a DIR/b --paired`` reads it. Only
+records that count are named ``*.json``: ``--baseline_aa=DIR`` reads the whole directory and must
+not find the others.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -28,10 +29,10 @@ CLEAR = (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME)
 _DISCARDED = "discarded"
 
 EXPLANATION = "explanation"
-"""Event in the journal: where the difference is."""
+"""Event in the journal: causes of the difference."""
 
 PROFILES = "explain"
-"""Folder with what was profiled after the pairs."""
+"""Folder with the profiles measured after the pairs."""
 
 
 def pair_name(number: int) -> str:
@@ -40,16 +41,7 @@ def pair_name(number: int) -> str:
 
 
 class PairsFolder(ResultsFolder):
-    """A results directory, see `ResultsFolder`.
-
-    Args:
-      folder: must be empty if it is there, since records of two experiments would be taken for
-        those of one.
-      resume: unless it holds the beginning of the very same experiment.
-
-    Raises:
-      FlagError: it cannot be used.
-    """
+    """A results directory; empty, or with `resume` that of the same experiment."""
 
     command = "ab"
 
@@ -58,7 +50,7 @@ class PairsFolder(ResultsFolder):
         super().__init__(folder, timespec="milliseconds", folders=folders, used=resume)
 
     def pairs(self) -> list[tuple[RunRecord, ...]]:
-        """Pairs in the folder: records of both sides, up to the first incomplete pair."""
+        """Records of both sides of the pairs, up to the first incomplete pair."""
         found: list[tuple[RunRecord, ...]] = []
         for number in itertools.count(1):
             paths = (self.folder / side / f"{pair_name(number)}-{side}.json" for side in SIDES)
@@ -74,26 +66,12 @@ class PairsFolder(ResultsFolder):
         return self.folder / _DISCARDED / f"{name}.{_DISCARDED}"
 
     def set_aside(self, name: str, attempt: int) -> None:
-        """Renames record and log of a process whose pair is measured again.
-
-        Args:
-          attempt: at the pair, from 1.
-
-        Raises:
-          BenchmarkError: they cannot be renamed.
-        """
+        """Renames record and log of a process whose pair is measured again; attempts start at 1."""
         for path_of in (self.pending, self.log):
             _move(path_of(name), path_of(f"{name}-lost-{attempt}"))
 
     def accept(self, name: str, side: str) -> None:
-        """Moves a record to its side's folder.
-
-        Args:
-          side: "a" or "b".
-
-        Raises:
-          BenchmarkError: it cannot be moved.
-        """
+        """Moves a record to the folder of its side, "a" or "b"."""
         _move(self.pending(name), self.folder / side / f"{name}.json")
 
 
@@ -104,14 +82,14 @@ def _move(source: Path, target: Path) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Begun:
-    """What earlier sessions have left of an experiment.
+    """State of an experiment after earlier sessions.
 
     Attributes:
-      facts: of the experiment, see `Experiment`.
-      planned: pairs at most, of the first session.
-      pairs: the same of the last one.
+      facts: see `Experiment`.
+      planned: maximum number of pairs in the first session.
+      pairs: the same in the last one.
       made: the interim analyses, by number of pairs.
-      clear: whether the last one was: more pairs cannot change that.
+      clear: whether the last one was clear, which more pairs cannot change.
     """
 
     facts: Mapping[str, Any]
@@ -122,7 +100,7 @@ class Begun:
 
     @property
     def goes_on(self) -> bool:
-        """Whether `cnnbench ab --resume` can go on with it: not if it is judged once."""
+        """Whether `cnnbench ab --resume` can continue it: not if it is judged once."""
         if not self.facts.get("question"):
             return False
         return not (
@@ -131,12 +109,12 @@ class Begun:
 
 
 def begun(folder: Path) -> Begun | None:
-    """The experiment in a results folder; None if there is none."""
+    """The experiment in a results folder, or None."""
     events = list(Journal(folder / JOURNAL).read())
     sessions = [one for one in events if one.get("event") == "ab"]
     if not sessions:
         return None
-    # What an interrupt has ended was judged, too.
+    # Interrupted sessions were judged, too.
     judged = {one["pairs"]: one for one in events if one.get("event") in ("look", "end")}
     made = [InterimAnalysis(n, float(judged[n]["alpha"])) for n in sorted(judged) if n]
     verdicts = judged[made[-1].pairs]["verdicts"] if made else ()
@@ -153,8 +131,7 @@ def begun(folder: Path) -> Begun | None:
 def results_below(folder: Path) -> Path | None:
     """The only results folder of an experiment in or directly below a folder, or None.
 
-    Args:
-      folder: such as ``gate`` of scripts/gate_pull_request, which holds ``runs``.
+    An example is ``gate`` of scripts/gate_pull_request, which holds ``runs``.
     """
     try:
         candidates = [folder, *(path for path in folder.iterdir() if path.is_dir())]
@@ -165,11 +142,10 @@ def results_below(folder: Path) -> Path | None:
 
 
 def verdict(folder: Path) -> Comparison | None:
-    """The comparison that ended an experiment, with the level of its last analysis.
+    """The comparison that ended an experiment, at the level of its last analysis.
 
-    Returns:
-      None where the experiment has not ended, or was judged with an A/A spread, whose records
-      are elsewhere.
+    None where the experiment has not ended, or was judged with an A/A spread, whose records are
+    elsewhere.
     """
     events = _events(folder)
     begin, end = events.get("ab"), events.get("end")
@@ -177,15 +153,10 @@ def verdict(folder: Path) -> Comparison | None:
         return None
     base, new = (load_records([str(folder / side)]) for side in SIDES)
     found = compare_pairs(base.records, new.records, begin, end["alpha"])
-    return replace(found, explanation=_explanation(events))
-
-
-def _explanation(events: Mapping[str, Mapping[str, Any]]) -> Explanation | None:
-    """Where the difference is, if that was found out."""
-    try:
-        return Explanation.from_dict(events[EXPLANATION]["document"])
-    except (LookupError, ValueError):
-        return None
+    with contextlib.suppress(LookupError, ValueError):
+        document = events[EXPLANATION]["document"]
+        found = replace(found, explanation=Explanation.from_dict(document))
+    return found
 
 
 def compare_pairs(
@@ -199,7 +170,7 @@ def compare_pairs(
 
     Args:
       base, new: records of A and of B; the i-th of both are a pair.
-      begin: the facts of the experiment, see `Experiment`.
+      begin: see `Experiment.facts`.
       alpha: two-sided level of this analysis.
       aa: A/A runs, to estimate the noise from.
     """

@@ -1,15 +1,14 @@
 """Interim analyses of an experiment: after which pairs, and at which level.
 
-A group-sequential test: at every interim analysis the whole policy is applied with a level of
-its own, and the levels add up to alpha. By the union bound the chance of any false alarm is
-then at most alpha, whatever the dependence between analyses, and their intervals together
-cover the truth with 1 - alpha (repeated confidence intervals, Jennison and Turnbull, JRSS B
-51, 1989). The level that has been spent is a function of the number of pairs (Lan and DeMets,
-Biometrika 70, 1983). Up to the pairs that were planned it is a power of their share (Kim and
-DeMets, Biometrika 74, 1987): little early, most at the end, which costs hardly any power against
-one test after all pairs. A fifth of alpha is left for pairs beyond, of which a share of
-1 - planned / pairs is spent by then, so that an experiment that is continued again and again
-never spends more than alpha.
+A group-sequential test: every interim analysis applies the whole policy at its own level, and the
+levels add up to alpha. By the union bound the probability of any false alarm is then at most
+alpha, whatever the dependence between analyses, and their intervals together cover the true value
+with 1 - alpha (repeated confidence intervals, Jennison and Turnbull, JRSS B 51, 1989). The level
+spent is a function of the number of pairs (Lan and DeMets, Biometrika 70, 1983). Up to the planned
+number it is a power of their share (Kim and DeMets, Biometrika 74, 1987): little early, most at
+the end, which costs hardly any power against one test after all pairs. A fifth of alpha is left
+for further pairs, of which a share of 1 - planned / pairs is spent by then, so that an experiment
+that is continued repeatedly never spends more than alpha.
 """
 
 from __future__ import annotations
@@ -33,12 +32,7 @@ _NONE_LEFT = 1e-6
 
 @dataclass(frozen=True)
 class InterimAnalysis:
-    """One interim analysis.
-
-    Attributes:
-      pairs: measured by then.
-      alpha: its two-sided level.
-    """
+    """Number of pairs measured at an interim analysis, and its two-sided level."""
 
     pairs: int
     alpha: float
@@ -51,14 +45,13 @@ def pairs_to_settle(
     planned: int | None = None,
     made: Sequence[InterimAnalysis] = (),
 ) -> int:
-    """Number of pairs to allow for an inconclusive experiment that is repeated or goes on.
+    """Number of pairs to allow for an inconclusive experiment that is repeated or continued.
+
+    It ends with an interim analysis, at a level that can be reached.
 
     Args:
-      needed: about as many would do; 0 if that is not known.
-      alpha, planned, made: as of `interim_analyses`, where the experiment goes on.
-
-    Returns:
-      As many that an interim analysis is the last, at a level that it can reach.
+      needed: estimated number of pairs; 0 if unknown.
+      alpha, planned, made: as in `interim_analyses`, where the experiment is continued.
     """
     pairs = STEP * math.ceil(max(needed, measured + STEP, FIRST) / STEP)
     while made and interim_analyses(pairs, alpha, planned=planned, made=made)[
@@ -71,9 +64,8 @@ def pairs_to_settle(
 def spent_by(pairs: int, planned: int, alpha: float) -> float:
     """The level that may have been spent by a number of pairs.
 
-    Args:
-      planned: pairs of the experiment when it was begun.
-      alpha: level of all analyses together, however often the experiment is continued.
+    `planned` is the number of pairs when the experiment was begun, and `alpha` the level of all
+    analyses together, however often the experiment is continued.
     """
     if pairs <= planned:
         return alpha * _PLANNED * (pairs / planned) ** _POWER
@@ -88,20 +80,18 @@ def interim_analyses(
     planned: int | None = None,
     made: Sequence[InterimAnalysis] = (),
 ) -> tuple[InterimAnalysis, ...]:
-    """The interim analyses to come of an experiment, the last one after all pairs.
+    """The remaining interim analyses of an experiment, the last one after all pairs.
+
+    Their levels, with those of `made`, are what may be spent by then (`spent_by`). An analysis is
+    left out, and its share goes to the next one, if not even unanimous pairs could reach its level,
+    or that of the last one after it. The last one of `made` is returned if it has no fewer pairs.
 
     Args:
-      pairs: at most.
+      pairs: maximum.
       alpha: level of all analyses together.
       sequential: False for one analysis, which spends all of alpha.
       planned: pairs when the experiment was begun; None if it begins now.
       made: the analyses of earlier sessions, by number of pairs.
-
-    Returns:
-      Analyses whose levels, with those of `made`, are what may be spent by then (`spent_by`). One
-      whose level not even pairs that all agree could reach, or that would leave the last one such
-      a level, is left out, and its share goes to the next one. The last one of `made` where that
-      has no fewer pairs.
     """
     if not sequential:
         return (InterimAnalysis(pairs, alpha),)
@@ -116,7 +106,7 @@ def interim_analyses(
     while number < pairs:
         step = STEP * math.ceil(number / (4 * STEP))
         if number > planned and number + step > pairs:
-            break  # so near to the end, it would only take from the last one
+            break  # this close to the end, it would only reduce the level of the last one
         level = spent_by(number, planned, alpha) - spent
         within_reach = level >= smallest_p(number, number, paired=True)
         if within_reach and limit - spent - level >= last:

@@ -10,7 +10,7 @@ import numpy as np
 from cnnbench.base.stats.rank_tests import paired_bounds
 from cnnbench.base.text.numbers import percent
 from cnnbench.campaigns.ab.pairs import PairFailedError, Pairs
-from cnnbench.campaigns.ab.results import CLEAR
+from cnnbench.campaigns.ab.results import CLEAR, compare_pairs
 from cnnbench.campaigns.ab.sequential import InterimAnalysis
 from cnnbench.judge.compare import ComparedConfiguration, Comparison, Verdict
 from cnnbench.judge.compare.estimate import TwoSamples, limits, scaled
@@ -18,7 +18,7 @@ from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.registry import CPU_TIME
 
 SMALLEST_CHANCE = 0.05
-"""An experiment whose chance of a verdict is smaller ends at an interim analysis."""
+"""An experiment ends at an interim analysis if its chance of a verdict is smaller."""
 
 _DRAWS = 400
 _SEED = 1
@@ -37,7 +37,7 @@ class Finding:
 
     Attributes:
       comparison: of all complete pairs.
-      alpha: the level it was judged at.
+      alpha: level of the comparison.
       failure: the error, or "".
       lost: whether the error is that processes were ended from outside too often.
       interrupted: whether a signal ended it.
@@ -51,11 +51,7 @@ class Finding:
 
 
 class ExperimentSession:
-    """One experiment.
-
-    Args:
-      pairs: of the experiment; those that its folder holds already are not measured again.
-    """
+    """One experiment; pairs that its folder already holds are not measured again."""
 
     def __init__(self, pairs: Pairs) -> None:
         self._pairs = pairs
@@ -63,11 +59,7 @@ class ExperimentSession:
         self._journal = pairs.results.journal
 
     def run(self) -> Finding:
-        """Measures and judges, also after an interrupt or a failure.
-
-        Raises:
-          BenchmarkError: results cannot be written, or no process can be started.
-        """
+        """Measures and judges, also after an interrupt or a failure."""
         self._journal.add("ab", **self._experiment.facts)
         failure, lost, interrupted = "", False, False
         alpha = self._experiment.analyses[0].alpha
@@ -107,17 +99,14 @@ class ExperimentSession:
         for pair in range(first, self._experiment.pairs + 1):
             if pair > self._pairs.earlier:
                 self._pairs.measure(pair)
-            if pair == first and self._is_hopeless():
-                break
+            if pair == first:
+                so_far = self._compare(self._experiment.analyses[0].alpha)
+                if any(entry.main.verdict in _HOPELESS for entry in so_far.entries):
+                    break
             analysis = analyses.get(pair)
             if analysis is not None and self._ends(analysis):
                 return analysis.alpha
         return self._experiment.analyses[-1].alpha
-
-    def _is_hopeless(self) -> bool:
-        """Whether the pairs so far, usually the first, show that there will be no verdict."""
-        comparison = self._compare(self._experiment.analyses[0].alpha)
-        return any(entry.main.verdict in _HOPELESS for entry in comparison.entries)
 
     def _ends(self, analysis: InterimAnalysis) -> bool:
         """Whether an interim analysis ends the experiment: clear, last, or futile."""
@@ -168,23 +157,23 @@ class ExperimentSession:
         return min(chances, default=1.0)
 
     def _compare(self, alpha: float) -> Comparison:
-        records = self._pairs.records
-        return self._experiment.compare(records["a"], records["b"], alpha)
+        records, experiment = self._pairs.records, self._experiment
+        return compare_pairs(records["a"], records["b"], experiment.facts, alpha, experiment.aa)
 
 
 def chance(case: TwoSamples, left: Sequence[InterimAnalysis], policy: Policy) -> float:
-    """The chance that a later interim analysis is clear: faster, slower or same.
+    """The probability that a later interim analysis is clear: faster, slower or same.
 
     Future pairs are drawn from the measured ones (a bootstrap). Each draw is judged at the
-    remaining interim analyses; the chance is the share of draws in which one of them is clear. The
-    draws include noise and outliers as measured, and the apparent change. Stopping for futility
-    cannot turn a verdict into a regression; it can only omit one, and docs/methodology.md has how
-    seldom that happens.
+    remaining interim analyses; the result is the share of draws in which one of them is clear. The
+    draws include noise, outliers and the apparent change as measured. Stopping for futility cannot
+    turn a verdict into a regression; it can only omit one, and docs/methodology.md says how rarely
+    that happens.
 
     Args:
       case: the pairs so far, their values usable, as many on each side.
-      left: the interim analyses to come, by number of pairs.
-      policy: the constants, but for alpha.
+      left: the remaining interim analyses, by number of pairs.
+      policy: the constants, except alpha.
     """
     metric = case.metric
     pairs = zip(case.base, case.new, strict=True)

@@ -32,13 +32,12 @@ class Side:
     """Code, interpreter and flags of a side.
 
     Attributes:
-      flags: of ``cnnbench run``, common ones included; of a job, those of every process.
-      own: the flags that are this side's own.
+      flags: of ``cnnbench run``, including common ones; of a job, those of every process.
+      own: the flags of this side only.
       layout: the processes of a job; None for a run in one process.
-      python: an interpreter, absolute; the one that runs this if None.
-      checkout: folder that the process works in; if it is a checkout of cnnbench, its code
-        is what runs.
-      revision: how the user named the checkout.
+      python: absolute path of an interpreter; the current one if None.
+      checkout: working directory of the process; a checkout of cnnbench is also the code that runs.
+      revision: name of the checkout given by the user.
       variables: environment variables, added to those of this process.
     """
 
@@ -94,12 +93,8 @@ def ask(
     """Runs code in a side's folder with its variables, and waits for its end.
 
     Args:
-      side: see `Side`.
       code: sees the arguments from sys.argv[1] on.
-      ours: whether it imports this cnnbench, in place of the side's.
-
-    Returns:
-      How it ended, with its output.
+      ours: whether it imports this cnnbench instead of the side's.
 
     Raises:
       OSError: it cannot be started.
@@ -121,11 +116,8 @@ def ask(
 def has_module(side: Side, *paths: str) -> bool:
     """Whether the cnnbench of a side has a module; False also if it cannot be asked.
 
-    Looks at files: an editable installation hands out its own modules for those that a checkout
-    lacks.
-
-    Args:
-      paths: where it has been, below the package.
+    The paths are its alternative locations below the package. Files are checked, because an
+    editable installation provides its own modules for those that a checkout lacks.
     """
     try:
         return ask(side, _HAS_FILE, *paths, ours=False, seconds=_ANSWER_SECONDS).returncode == 0
@@ -139,8 +131,8 @@ class SideFlags:
 
     Attributes:
       config: every parameter, as JSON values.
-      explicit_flags: names of the flags that were given.
-      notices: what the run would print about them.
+      explicit_flags: names of the given flags.
+      notices: lines that the run would print about them.
       work: what the run computes.
       no_turns: why the run cannot step in turn with another one; None if it can.
     """
@@ -160,14 +152,10 @@ def measuring(
     facts: Mapping[str, Any] | None = None,
     like: RunRecord | SideFlags | Resolved | None = None,
 ) -> Measuring:
-    """Description of a process of a side.
+    """Description of a process of a side, which writes a record and a log.
 
-    Args:
-      record: file that the process writes.
-      log: takes its output and errors.
-      facts: about this machine, for the record of a process that leaves none.
-      like: holds the resolved flags, for the same: an earlier run of the side, or
-        what `cnnbench.campaigns.ab.flags.check` found.
+    For the record of a process that leaves none, `facts` describe this machine, and `like` holds
+    the resolved flags: an earlier run, or the result of `cnnbench.campaigns.ab.flags.check`.
     """
     resolved = SideFlags() if like is None else like
     command = ("cnnbench", *run_words(side.layout, side.flags))

@@ -15,9 +15,9 @@ from cnnbench.run.driver.memory import computes_on_cpu, estimate
 from cnnbench.run.driver.plan import Plan
 
 TURN_SECONDS = 0.3
-"""Length of a turn; docs/methodology.md has others."""
+"""Length of a turn; docs/methodology.md compares others."""
 
-# A cnnbench that has it supports turns; the latter path in earlier versions.
+# Present where a cnnbench supports turns; the latter path in earlier versions.
 _WAITS = ("run/runtime/turns.py", "runtime/turns.py")
 
 
@@ -25,7 +25,7 @@ _OF_JOBS = "a job of several processes keeps all of them at work"
 
 
 def obstacle(params: Params, plan: Plan) -> str | None:
-    """The reason why a run cannot step in turn with another one like it; None if it can."""
+    """Why a run cannot step in turn with another one like it; None if it can."""
     if plan.job.in_cluster:
         return _OF_JOBS
     if params.eval or params.input_only or plan.num_eval_batches:
@@ -43,11 +43,7 @@ def obstacle(params: Params, plan: Plan) -> str | None:
 
 
 def sides_obstacle(sides: Mapping[str, Side], resolved: Mapping[str, SideFlags]) -> str | None:
-    """The reason why two sides cannot step in turn; None if they can.
-
-    Args:
-      resolved: their flags, by the same names.
-    """
+    """Why two sides cannot step in turn; None if they can."""
     for name, side in sides.items():
         found = _OF_JOBS if side.layout else resolved.get(name, SideFlags()).no_turns
         if found is None and not side.is_this_cnnbench and not has_module(side, *_WAITS):
@@ -62,13 +58,8 @@ def turn_seconds(
 ) -> float:
     """The length of a turn; 0 where the processes of a pair run one after the other.
 
-    Args:
-      pairing: value of --pairing.
-      sides, resolved: as of `sides_obstacle`.
-      reporter: gets a line where "auto" cannot be turns.
-
     Raises:
-      FlagError: turns are asked for and cannot be.
+      FlagError: --pairing=turns is given and impossible.
     """
     if pairing == "alternate":
         return 0.0

@@ -48,12 +48,10 @@ class Setting:
     Attributes:
       repository: a folder in it.
       good: hash of the commit that all others are measured against.
-      flags: of the run.
       python: interpreter of the processes; this one if None.
       build: shell command that prepares a worktree; None for none.
-      pairs: at most, as long as the answer is clear.
-      most_pairs: at most where it is not.
-      burn_in, timeout, seed: as of `Experiment`.
+      pairs: maximum as long as the answer is clear.
+      most_pairs: maximum where it is not.
       pairing: how the processes of a pair share their time, see `turn_seconds`.
       policy: of the verdict on GOOD and BAD.
     """
@@ -78,13 +76,7 @@ class _Unusable(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class _Prepared:
-    """A worktree that is built.
-
-    Attributes:
-      side: of experiments.
-      flags: as they are resolved there.
-      subject: the commit.
-    """
+    """A built worktree as a side, with the flags as resolved there."""
 
     side: Side
     flags: SideFlags
@@ -92,11 +84,7 @@ class _Prepared:
 
 
 class CommitBench:
-    """Measures commits; holds GOOD's worktree while its context lasts.
-
-    Args:
-      setting: what is the same at every step.
-    """
+    """Measures commits; holds GOOD's worktree while its context lasts."""
 
     def __init__(
         self, setting: Setting, results: Path, reporter: Reporter, facts: Mapping[str, Any]
@@ -131,7 +119,7 @@ class CommitBench:
 
     @property
     def seconds_per_pair(self) -> float | None:
-        """Seconds per pair of the last step, or an estimate; None if nothing is known."""
+        """Seconds per pair of the last step, or an estimate; None if unknown."""
         if self._seconds is not None or self._good is None or self._good.flags.work is None:
             return self._seconds
         guess = self._good.flags.work.seconds(self._facts)
@@ -140,17 +128,16 @@ class CommitBench:
     def measure(
         self, number: int, commit: str, found: Step | None = None, again: bool = False
     ) -> Step:
-        """Measures a commit against GOOD; `prepare` comes first.
+        """Measures a commit against GOOD; call `prepare` first.
 
         Args:
           number: of the step, counted from 0.
-          commit: its hash.
           found: how BAD compares with GOOD; None for that step itself.
-          again: whether it was undecided before, and more pairs are asked for.
+          again: whether it was undecided before, and more pairs are requested.
 
         Raises:
-          FlagError: GOOD and BAD cannot step in turn, which is asked for.
-          KeyboardInterrupt: what was measured is kept for the next attempt.
+          FlagError: GOOD and BAD cannot step in turn, as requested.
+          KeyboardInterrupt: measured pairs are kept for the next attempt.
           BenchmarkError: GOOD failed, or results cannot be written.
         """
         started = time.monotonic()
@@ -168,11 +155,10 @@ class CommitBench:
         return replace(step, seconds=round(time.monotonic() - started, 3))
 
     def explain(self, parent: str, commit: str) -> Explanation:
-        """Profiles a commit and the one before it, and explains their difference.
+        """Profiles a commit and its parent, and explains their difference.
 
         Raises:
           NotExplainedError: one of them cannot be profiled, or a process failed.
-          KeyboardInterrupt: a signal ended it.
         """
         with contextlib.ExitStack() as stack:
             try:
@@ -230,11 +216,7 @@ class CommitBench:
         return replace(step, most_pairs=setting.most_pairs, results=name)
 
     def _experiment(self, number: int, new: _Prepared, found: Step | None) -> Experiment:
-        """The first pairs of a step.
-
-        Raises:
-          FlagError: the sides cannot step in turn, which is asked for.
-        """
+        """The first pairs of a step."""
         assert self._good is not None
         setting, good = self._setting, self._good
         analyses, policy = interim_analyses(setting.pairs, setting.policy.alpha), setting.policy
@@ -263,13 +245,13 @@ class CommitBench:
     ) -> Experiment | None:
         """The experiment with the largest number of pairs.
 
-        None where they would not be enough, unless somebody asks again in spite of that.
+        None where they would not be enough, unless requested again in spite of that.
         """
         entry = entry_of(finding.comparison)
         if entry is None:
             return None
         most, needed = self._setting.most_pairs, entry.main.judgement.needed
-        if needed is None:  # too few for any verdict, or nothing that more of them would change
+        if needed is None:  # too few for any verdict, or more of them would change nothing
             fewest = processes_needed(experiment.policy, paired=True)
             needed = fewest if len(entry.base) < fewest else most + 1
         if needed > most and not again:
@@ -282,7 +264,6 @@ class CommitBench:
         """Measures an experiment; existing pairs count.
 
         Raises:
-          KeyboardInterrupt: a signal ended it.
           BenchmarkError: GOOD failed.
         """
         with PairsFolder(self._results / name, resume=True) as results:

@@ -13,14 +13,7 @@ from cnnbench.machine.git import GitError, git
 
 @dataclass(frozen=True)
 class Commit:
-    """Description of a commit for people.
-
-    Attributes:
-      hash: of the commit.
-      subject: first line of its message.
-      author: name.
-      date: of the author, year first.
-    """
+    """Description of a commit: first line of the message, the author's name, ISO date."""
 
     hash: str
     subject: str
@@ -30,24 +23,15 @@ class Commit:
 
 @dataclass(frozen=True)
 class History:
-    """The history of a repository.
-
-    Attributes:
-      repository: a folder in it.
-      first_parent: merges count as one commit, whatever was merged.
-    """
+    """The history of a repository; with `first_parent` a merge counts as one commit."""
 
     repository: Path
     first_parent: bool = False
 
     def suspects(self, good: Sequence[str], bad: str) -> list[str]:
-        """Commits that may be the first bad one, the best to try next first.
+        """Commits that may be the first bad one, including `bad`, the best to try next first.
 
-        That is the one of which nearest to half of the others are ancestors.
-
-        Args:
-          good: commits that are not bad.
-          bad: one that is; itself among the answer.
+        The best is the one of which closest to half of the others are ancestors.
         """
         options = ["--first-parent"] if self.first_parent else []
         excluded = [f"^{commit}" for commit in good]
@@ -73,14 +57,7 @@ class History:
 
 
 def repository_of(text: str) -> Path:
-    """The working tree that a folder is in.
-
-    Args:
-      text: value of --repository.
-
-    Raises:
-      FlagError: it is in none.
-    """
+    """The working tree of a folder, the value of --repository; FlagError if there is none."""
     try:
         return Path(git("rev-parse", "--show-toplevel", folder=text))
     except GitError as error:

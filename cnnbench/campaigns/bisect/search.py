@@ -1,12 +1,12 @@
 """Rules from verdicts to answers (good, bad or skip), and the candidate commits that remain.
 
-The candidates follow from the answers alone, so that bisections resume.
+The candidates follow from the answers alone, so that bisections can resume.
 
 GOOD against BAD is judged as by `cnnbench ab`. Where BAD is slower by a quarter, a commit need not
-be told from one that is slower by 3 %: the commits between are judged with half of the change that
-was found there, on the scale of logarithms, as the floor. That needs far fewer pairs, and other
-programs on the machine make no commit bad that is not. One that lies between, neither the same as
-GOOD nor as slow as that, is bad if it is slower by the usual floor.
+be distinguished from one that is slower by 3 %: the commits between are judged with half of the
+change found there, on a logarithmic scale, as the floor. That needs far fewer pairs and is robust
+against other programs on the machine. A commit between, neither the same as GOOD nor as slow as
+that, is bad if it is slower by the usual floor.
 """
 
 from __future__ import annotations
@@ -27,17 +27,15 @@ class Step:
     """A commit that was measured against GOOD or could not be.
 
     Attributes:
-      commit: its hash.
       answer: "good", "bad" or "skip".
       verdict: of the comparison; "failed" if there is none.
-      reason: in a sentence.
+      reason: a sentence.
       change, low, high: of images/sec against GOOD, and its interval; None if unknown.
       confidence: of the interval.
-      pairs: that were measured.
-      most_pairs: that were allowed.
-      seconds: it took.
-      results: folder of the records, relative to that of the bisection; "" if there are none.
-      needed: about how many pairs would settle it; None if it is settled, or that is not known.
+      pairs, most_pairs: measured and allowed.
+      seconds: duration.
+      results: folder of the records, relative to that of the bisection; "" without records.
+      needed: estimated pairs for an answer; None if it is settled or unknown.
       lost: whether its processes were ended from outside too often.
     """
 
@@ -83,7 +81,7 @@ class CommitSearch:
 
     @property
     def suspects(self) -> tuple[str, ...]:
-        """All of them; the first bad one alone when it is found."""
+        """The candidates; the first bad commit alone when it is found."""
         return tuple(self._suspects)
 
     @property
@@ -92,10 +90,10 @@ class CommitSearch:
         return math.ceil(math.log2(len(self._open()) + 1))
 
     def next(self) -> str | None:
-        """The commit to measure; None if nothing more can be found out.
+        """The commit to measure; None if no answer can narrow the candidates.
 
-        After commits that were skipped it is one further and further away from them: what does
-        not build seldom does so alone.
+        After skipped commits it is farther and farther away from them, because commits that do not
+        build are seldom single.
         """
         left = self._open()
         if not left:
@@ -122,8 +120,7 @@ class CommitSearch:
 def is_about_work(differ: Step | None) -> bool:
     """Whether the bisection looks for changed work instead of lower speed.
 
-    Args:
-      differ: how BAD compares with GOOD; None if that is not known yet.
+    `differ` is how BAD compares with GOOD; None if that is not known yet.
     """
     return differ is not None and differ.verdict == Verdict.CHANGED_WORK.value
 
@@ -131,9 +128,7 @@ def is_about_work(differ: Step | None) -> bool:
 def half_of(change: float, policy: Policy) -> Policy:
     """The policy that separates commits as slow as BAD from those as fast as GOOD.
 
-    Args:
-      change: of BAD against GOOD, as a share: -0.2.
-      policy: with which it was found; the floor never gets lower than its threshold.
+    The change of BAD against GOOD is a share such as -0.2; the floor is at least the threshold.
     """
     half = math.expm1(abs(math.log1p(change)) / 2)
     return policy.replace(threshold=max(policy.threshold, half))
@@ -150,7 +145,7 @@ def answer_to_slower(comparison: Comparison, usual: Policy) -> str:
 
     Args:
       comparison: with GOOD, by the floor of the bisection.
-      usual: the policy that decides where that is inconclusive, at the level of the comparison.
+      usual: policy for the inconclusive case, at the level of the comparison.
     """
     entry = entry_of(comparison)
     if entry is None:

@@ -23,7 +23,7 @@ from cnnbench.records.explanation import Explanation
 JOURNAL = "bisect.jsonl"
 
 _STEP = frozenset(field.name for field in fields(Step))
-# Changes from here on are told in whole per cent.
+# Larger changes are printed in whole per cent.
 _LARGE = 0.1
 
 
@@ -32,7 +32,7 @@ class BisectionOutcome:
     """Result of a bisection.
 
     Attributes:
-      steps: all of them; the first is GOOD against BAD.
+      steps: the first is GOOD against BAD.
       suspects: the commits that may be the first bad one, the oldest first; none if GOOD and BAD
         do not differ.
     """
@@ -59,23 +59,20 @@ class BisectionOutcome:
 
 
 class BisectFolder(ResultsFolder):
-    """Results directory of a bisection, held by one at a time.
+    """Results directory of a bisection, held by one process at a time.
 
-    It has a journal, and a results directory of `cnnbench ab` for every commit that was measured,
-    named by its hash, so that `report` and `history` read the whole. What is done follows from the
-    journal and, of a step that was not finished, from its pairs.
-
-    Attributes:
-      steps: what is known from before, by commit.
+    It has a journal, and a results directory of `cnnbench ab` for every measured commit, named by
+    its hash, so that `report` and `history` read the whole. What is done follows from the journal
+    and, for an unfinished step, from its pairs.
 
     Args:
-      folder: value of --results; made if it is not there.
-      question: what is asked, as JSON values; a bisection can only go on with the same.
-      resume: go on with the one that is there.
+      question: the search as JSON values; a bisection can only resume with the same.
+
+    Attributes:
+      steps: known answers, by commit.
 
     Raises:
-      FlagError: it cannot be used, another bisection holds it, it is not empty without `resume`,
-        or it holds the answer to another question.
+      FlagError: it cannot be used, is not empty without `resume`, or holds another search.
     """
 
     command = "bisect"
@@ -93,11 +90,7 @@ class BisectFolder(ResultsFolder):
         self.journal.add("bisect", question=asked, steps=len(self.steps))
 
     def add(self, step: Step) -> None:
-        """Appends an answer to the journal.
-
-        Raises:
-          BenchmarkError: it cannot be written.
-        """
+        """Appends an answer to the journal."""
         self.journal.add("step", **asdict(step))
 
     def _read(self, asked: Any) -> dict[str, Step]:
@@ -118,13 +111,7 @@ class BisectFolder(ResultsFolder):
 
 
 class Bisection:
-    """One bisection.
-
-    Args:
-      setting: what is the same at every step.
-      bad: hash of BAD.
-      folder: takes the answers; those that it holds already are not asked again.
-    """
+    """One bisection; answers that the folder already holds are not measured again."""
 
     def __init__(
         self,
@@ -145,7 +132,7 @@ class Bisection:
         self._is_prepared = False
 
     def run(self) -> BisectionOutcome:
-        """Measures until nothing more can be found out.
+        """Measures until the candidates cannot be narrowed further.
 
         Raises:
           UsageError: the flags cannot be run on GOOD.
@@ -156,21 +143,22 @@ class Bisection:
         if known:
             self._reporter.notice(f"{count(len(known), 'step is', 'steps are')} done already")
         done: list[Step] = []
-        while (commit := self._due(done)) is not None:
+        commit: str | None = self._bad
+        while commit is not None:
             step = known.get(commit) or self._measure(commit, done)
             if done:
                 self._search.add(step)
             done.append(step)
+            commit = self._search.next() if _is_bad(done) else None
         suspects = self._search.suspects if _is_bad(done) else ()
         ordered = self._history.ordered(suspects, self._setting.good, self._bad)
         return BisectionOutcome(steps=tuple(done), suspects=ordered)
 
     def explain(self, outcome: BisectionOutcome) -> Explanation | None:
-        """Where the difference is that the found commit makes; None where none was found.
+        """Explains the difference that the found commit makes; None without one.
 
         Raises:
           NotExplainedError: it cannot be profiled.
-          KeyboardInterrupt: the commit stands.
         """
         if len(outcome.suspects) != 1:
             return None
@@ -180,14 +168,8 @@ class Bisection:
         return self._bench.explain(parent, commit)
 
     def _holds(self, step: Step) -> bool:
-        """Whether an earlier answer counts; not if more pairs, or other rules, may change it."""
+        """Whether an earlier answer counts; not if more pairs may change it."""
         return not (step.lost or (step.undecided and step.most_pairs < self._setting.most_pairs))
-
-    def _due(self, done: Sequence[Step]) -> str | None:
-        """The next commit to measure; None at the end."""
-        if not done:
-            return self._bad
-        return self._search.next() if _is_bad(done) else None
 
     def _measure(self, commit: str, done: Sequence[Step]) -> Step:
         if not self._is_prepared:
@@ -225,11 +207,7 @@ class Bisection:
 
 
 def word(step: Step, differ: Step) -> str:
-    """An answer in words.
-
-    Args:
-      differ: how BAD compares with GOOD.
-    """
+    """An answer in words; `differ` is how BAD compares with GOOD."""
     if step.answer == SKIP:
         return f"{'undecided' if step.undecided else 'skipped'}: {step.reason}"
     if is_about_work(differ):

@@ -18,11 +18,7 @@ _TITLES = ("commit", "answer", "change", "interval", "pairs", "subject")
 
 
 def lines(outcome: BisectionOutcome, setting: Setting, history: History) -> list[str]:
-    """A table of the steps, and the first bad commit or the candidates for it.
-
-    Args:
-      setting: what was the same at every step.
-    """
+    """A table of the steps, and the first bad commit or the candidates for it."""
     rows = [_TITLES, *(_row(step, history) for step in outcome.steps)]
     text = [*fitted(rows, left=(0, 1, 5)), ""]
     if len(outcome.suspects) == 1:

@@ -1,8 +1,7 @@
 """Scaling of a job: images per second over the number of workers, beside the cost model.
 
-Weak scaling: every worker has the same batch. What a step takes without any exchange is
-measured by one process whose towers do not exchange gradients, on the processors that one
-process of the largest job has.
+Weak scaling: every worker has the same batch. A step without any exchange is measured by one
+process whose towers do not exchange gradients, on the processors of one process of the largest job.
 """
 
 from __future__ import annotations
@@ -37,16 +36,15 @@ class ScalingPoint:
     """One number of workers; the fields are the columns of the CSV file.
 
     Attributes:
-      workers, towers: of the job.
       images_per_sec: of the job at the median step; the median over the runs.
       step_seconds: the median step.
       compute_seconds: a step without exchange, on the same processors.
-      efficiency: images per second over those of as many workers that exchange nothing.
-      communication: share of the step that is not computing.
-      predicted_images_per_sec, predicted_efficiency: by the cost model; None without a link,
-        and where it does not know the reduction.
-      efficiency_low, efficiency_high: of the slowest run of the job beside the fastest without
-        exchange, and of the fastest beside the slowest; None with one run of each.
+      efficiency: images per second over those of as many workers without exchange.
+      communication: share of the step that is not computation.
+      predicted_images_per_sec, predicted_efficiency: by the cost model; None without a link or for
+        an unknown reduction.
+      efficiency_low, efficiency_high: of the slowest run of the job against the fastest without
+        exchange, and of the fastest against the slowest; None with one run of each.
     """
 
     workers: int
@@ -70,7 +68,7 @@ def points(
     shared: bool,
     predicted: Mapping[int, float] | None = None,
 ) -> list[ScalingPoint]:
-    """The table.
+    """The table; BenchmarkError if a run has no steps.
 
     Args:
       alone: runs of one process without exchange, with the towers of one worker.
@@ -78,9 +76,6 @@ def points(
       shared: whether all processes run on the same processors, so that the computation of n
         workers takes n times as long as that of one.
       predicted: seconds of the exchange by number of workers.
-
-    Raises:
-      BenchmarkError: a run has no steps.
     """
     computed = [_step_seconds(record) for record in alone]
     computing = median(computed)
@@ -118,9 +113,6 @@ def exchange_seconds(
 ) -> tuple[dict[int, float], str]:
     """Time of the gradient exchange by the cost model.
 
-    Args:
-      counts: numbers of workers.
-
     Returns:
       Seconds by number of workers; and why some are missing, or "".
     """
@@ -154,7 +146,7 @@ def _spec(params: Params, ps: int) -> AllReduceSpec:
 
 
 def table(found: Sequence[ScalingPoint]) -> list[str]:
-    """Lines for people."""
+    """The points as text."""
     head = (
         *(
             "workers",

@@ -29,12 +29,9 @@ _LONGEST_PART = 1 << 20
 class Patience:
     """Time limits in seconds.
 
-    Attributes:
-      after_success: to the others, when the chief has succeeded.
-      after_failure: to the others, when the chief has failed.
-      after_loss: to the chief, when another has failed: it names that one by itself and writes
-        the record.
-      after_signal: between SIGTERM and SIGKILL.
+    `after_success` and `after_failure` of the chief apply to the others. `after_loss` of another
+    process applies to the chief, which names that one itself and writes the record. `after_signal`
+    is between SIGTERM and SIGKILL.
     """
 
     after_success: float = 30.0
@@ -49,12 +46,11 @@ class Launch:
 
     Attributes:
       job: its tasks, as the chief sees them.
-      command: program and arguments of each process.
-      variables: environment variables of each.
+      command, variables: program with arguments, and environment variables, of each process.
       logs: folder for a log per process.
       cores: processors for each process, in the order of the tasks; None for all of them.
-      prints: whether the chief's standard output is that of this process; else it is logged.
-      spares: whether the others go on when a task is gone; see `Watchdog`.
+      prints: whether the chief's standard output is that of this process or is logged.
+      spares: whether the others continue when a task is gone; see `Watchdog`.
     """
 
     job: Job
@@ -83,19 +79,14 @@ class _Process:
 class JobSession:
     """One job.
 
-    The chief's standard output is that of this process, byte for byte. All else that is
-    printed goes into the log of its process and, with the name of its task before each line,
-    to `show`.
+    The chief's standard output is that of this process, byte for byte. All other output goes to the
+    log of its process and, with the name of its task before each line, to `show`.
     """
 
     def __init__(
         self, launch: Launch, show: Callable[[str], None], patience: Patience | None = None
     ) -> None:
-        """Does not start anything.
-
-        Args:
-          show: takes a line of the merged view.
-        """
+        """Does not start anything."""
         self._launch = launch
         self._show = show
         self._patience = patience or Patience()
@@ -110,7 +101,6 @@ class JobSession:
 
         Raises:
           KeyboardInterrupt: the chief has had time to write its record.
-          BenchmarkError: a log cannot be written, or no process can be started.
         """
         with ExitStack() as stack:
             stack.callback(self._show_news)  # the last lines, when all are gone
@@ -142,7 +132,7 @@ class JobSession:
             self._processes.append(_Process(task, child, _Tail(log, f"[{task}] ")))
 
     def _wait(self) -> None:
-        """Waits until all have ended, or until the time after the end of others is up."""
+        """Waits until all have ended, or until the limit after the end of others."""
         deadline: float | None = None
         while running := self._running(self._processes):
             self._look(running)
@@ -174,7 +164,7 @@ class JobSession:
     def _stop(self) -> None:
         """Ends running processes: the chief first, whose record has the reason."""
         self._stopped = True
-        with suppress(KeyboardInterrupt):  # a second one: no more time for anybody
+        with suppress(KeyboardInterrupt):  # a second one ends all at once
             for part in (self._processes[:1], self._processes):
                 for process in self._running(part):
                     process.child.terminate()

@@ -30,7 +30,7 @@ from cnnbench.run.driver import outputs
 from cnnbench.run.driver.plan import make_plan
 from cnnbench.variable_mgr.modes import BUILT_IN, Processes
 
-# What only this command can know, or what would contradict it.
+# Known only to this command, or contradicting it.
 _OF_JOBS = (ClusterParams, VariableUpdateParams)
 _RESERVED = {
     **dict.fromkeys(
@@ -45,13 +45,7 @@ _RESERVED = {
 
 @dataclass(frozen=True, kw_only=True)
 class JobLayout:
-    """Numbers of processes by kind.
-
-    Attributes:
-      workers: with towers.
-      ps: parameter servers.
-      controller: whether a process of its own drives the workers.
-    """
+    """Numbers of processes by kind; with a controller, a separate process drives the workers."""
 
     workers: int = 1
     ps: int = 0
@@ -96,16 +90,8 @@ class JobLayout:
 def check(layout: JobLayout, flags: Sequence[str], towers: int | None) -> Params:
     """Refuses flags that the processes would refuse, before any is started.
 
-    Args:
-      towers: value of --towers.
-
-    Returns:
-      The parameters of the chief.
-
-    Raises:
-      UsageError: flags that cannot be run, or that launch sets itself; names those of launch
-        where a process would name what it has been given for them.
-      BenchmarkError: data that cannot be used.
+    Returns the parameters of the chief. UsageError names the flags of launch (such as --towers)
+    where a process would name those it was given for them; BenchmarkError is for unusable data.
     """
     command, flags = command_of(flags)
     reduces = command == "allreduce"
@@ -127,15 +113,7 @@ def check(layout: JobLayout, flags: Sequence[str], towers: int | None) -> Params
 
 
 def check_files(flags: Sequence[str], chief: Params) -> None:
-    """Refuses output files that the chief could not write.
-
-    Args:
-      flags: of every process, checked.
-      chief: what `check` has returned.
-
-    Raises:
-      FlagError: names flag and path.
-    """
+    """Refuses output files that the chief, with parameters from `check`, could not write."""
     command, flags = command_of(flags)
     reduces = command == "allreduce"
     given = parse_flags(flags, ALLREDUCE_FLAGS if reduces else (*FLAGS, *OBSOLETE))
@@ -146,12 +124,7 @@ def check_files(flags: Sequence[str], chief: Params) -> None:
 
 
 def run_words(layout: JobLayout | None, flags: Sequence[str]) -> tuple[str, ...]:
-    """The command line, behind the program, of a run or of a job of runs.
-
-    Args:
-      layout: of the job; None for a run in one process.
-      flags: of every process.
-    """
+    """The command line, after the program, of a run or of a job of runs with these flags each."""
     if layout is None:
         return ("run", *flags)
     return ("launch", *layout.flags, "--", *flags)
@@ -160,12 +133,7 @@ def run_words(layout: JobLayout | None, flags: Sequence[str]) -> tuple[str, ...]
 def chief_flags(layout: JobLayout | None, flags: Sequence[str]) -> tuple[str, ...]:
     """The flags that describe a run: its own, or those of the chief of a job on fixed ports.
 
-    Args:
-      layout: of the job; None for a run in one process.
-      flags: of every process; those of a job are checked for each kind of process.
-
-    Raises:
-      UsageError, BenchmarkError: as of `check`.
+    Those of a job are checked for each kind of process; see `check`.
     """
     if layout is None:
         return tuple(flags)
@@ -195,11 +163,7 @@ def _as_given(layout: JobLayout, towers: int | None) -> Iterator[None]:
 
 
 def command_of(words: Sequence[str]) -> tuple[str, Sequence[str]]:
-    """Command and flags of every process: `cnnbench run` unless they name another one.
-
-    Args:
-      words: what stands behind --.
-    """
+    """Command and flags of every process, from the words after --; the default is `run`."""
     if words[:1] == ["allreduce"] or words[:1] == ("allreduce",):
         return words[0], words[1:]
     return "run", words
@@ -217,12 +181,7 @@ def _params(command: str, flags: Sequence[str]) -> Params:
 
 
 def task_flags(job: Job, flags: Sequence[str], towers: int | None) -> tuple[str, ...]:
-    """The flags of one process.
-
-    Args:
-      job: as this process sees it.
-      towers: of each worker; as `flags` have it if None.
-    """
+    """The flags of one process of a job; without `towers`, as many per worker as in `flags`."""
     hosts = {f"{name}_hosts": ",".join(job.addresses_of(name)) for name in ("worker", "ps")}
     own = {**hosts, "controller_host": job.controller_host or "", "job_name": job.task.job}
     own["task_index"] = str(job.task.index)
@@ -231,11 +190,7 @@ def task_flags(job: Job, flags: Sequence[str], towers: int | None) -> tuple[str,
 
 
 def flags_alone(flags: Sequence[str], towers: int) -> tuple[str, ...]:
-    """The flags of a run in one process whose towers exchange nothing.
-
-    Args:
-      flags: of every process of a job.
-    """
+    """The flags of a run in one process whose towers exchange nothing, from those of a job."""
     specs = {spec.name: spec for spec in (*FLAGS, *OBSOLETE)}
     of_jobs = {spec.name for group in _OF_JOBS for spec in specs_of(group)} | {"num_gpus"}
     kept = {
@@ -248,11 +203,7 @@ def flags_alone(flags: Sequence[str], towers: int) -> tuple[str, ...]:
 
 
 def gpu_variables(job: Job, params: Params) -> dict[str, str]:
-    """Environment variables that give a process GPUs of its own.
-
-    Args:
-      job: as this process sees it.
-    """
+    """Environment variables that give the process of a job its own GPUs."""
     if params.device == "cpu" or params.gpu_indices or job.task.job != WORKER:
         return {}
     share = share_of_gpus(Host(), job.task.index, params.num_gpus)
@@ -261,11 +212,7 @@ def gpu_variables(job: Job, params: Params) -> dict[str, str]:
 
 
 def shares_of_cores(tasks: int) -> list[set[int]]:
-    """The processors of this process divided among tasks; neighbours stay together.
-
-    Raises:
-      FlagError: there are fewer processors than tasks.
-    """
+    """Divides the processors of this process among tasks, neighbours together."""
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < tasks:
         raise FlagError(

@@ -26,13 +26,12 @@ def measure(
     """Runs processes to their ends; does not raise for their failures.
 
     Args:
-      timeout: seconds until a process and all its children are ended, its waits left out.
+      timeout: seconds until a process and all its children are ended, excluding its waits.
       grace: seconds between SIGTERM and SIGKILL.
       turn_seconds: length of the turns in which they step, all alive; 0: one after the other.
 
     Raises:
       KeyboardInterrupt: the processes have been ended.
-      BenchmarkError: a log cannot be written, or no process can be started.
     """
     if not turn_seconds:
         return [judge(one, execute(one, timeout, grace)) for one in commands]
@@ -43,19 +42,16 @@ def measure(
 
 
 class Durations:
-    """Durations of processes by what they measured, to estimate the time left."""
+    """Durations of processes by what they measured, to estimate the remaining time."""
 
     def __init__(self) -> None:
         self._by_key: dict[Hashable, list[float]] = {}
         self._now: list[float] = []
 
     def add(self, key: Hashable, seconds: float, past: bool = False) -> None:
-        """Adds one duration.
+        """Adds one wall time; keys are equal for processes that take equally long.
 
-        Args:
-          key: equal for processes that take equally long.
-          seconds: wall time.
-          past: whether it is from an earlier campaign, maybe of other processes.
+        `past` times are from an earlier campaign, possibly of other processes.
         """
         self._by_key.setdefault(key, []).append(seconds)
         if not past:
@@ -69,7 +65,7 @@ class Durations:
     def left(self, waiting: Iterable[Hashable]) -> float | None:
         """Estimated seconds for processes of these keys; None if there is no estimate.
 
-        A key without a duration of its own takes the mean of this campaign's.
+        A key without a duration takes the mean of this campaign.
         """
         total = 0.0
         for key in waiting:
@@ -83,15 +79,8 @@ class Durations:
 class Campaign:
     """The processes of one command.
 
-    Attributes:
-      reporter: progress.
-      facts: about this machine, for the records of processes that leave none.
-      durations: of the processes.
-      cool_down: seconds between processes.
-
-    Args:
-      reporter, facts: see above.
-      grace: seconds between SIGTERM and SIGKILL.
+    `facts` describe this machine, for the records of processes that leave none; `cool_down` is the
+    number of seconds between processes.
     """
 
     def __init__(
@@ -114,8 +103,8 @@ class Campaign:
         """Adds processes to those that will be run.
 
         Args:
-          keys: see `Durations`; in the order of what will be run.
-          done: how much of it was done before.
+          keys: see `Durations`; in the order of execution.
+          done: number of processes that were run before.
         """
         self._waiting += keys
         self._done += done
@@ -130,7 +119,7 @@ class Campaign:
         return key not in self._dropped
 
     def begin(self, label: str) -> None:
-        """Pauses if asked for, and shows the next process."""
+        """Pauses for `cool_down`, and shows the next process."""
         while not self.expects(self._waiting[0]):
             del self._waiting[0]
             self._done += 1
@@ -145,11 +134,7 @@ class Campaign:
         return measure(commands, timeout, self._grace, turn_seconds)
 
     def end(self, label: str, told: str, seconds: float) -> None:
-        """Reports the first expected process as done.
-
-        Args:
-          told: its main result, or its error.
-        """
+        """Reports the first expected process as done, with its main result or its error."""
         self.durations.add(self._waiting.pop(0), seconds)
         self._done += 1
         self.reporter.ended(self._done, self._total, label, told, seconds, self._left())

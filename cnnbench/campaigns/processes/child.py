@@ -26,7 +26,7 @@ from cnnbench.records.run import RunRecord
 from cnnbench.run.runtime.supervisor import GUARDED
 
 GRACE_SECONDS = 10.0
-"""Between SIGTERM, on which a child writes what it has measured, and SIGKILL."""
+"""Between SIGTERM, on which a child writes its measurements, and SIGKILL."""
 
 
 @dataclass(frozen=True)
@@ -34,20 +34,20 @@ class Ended:
     """The end of a process; with the record of a measuring one, see `outcome.judge`.
 
     Attributes:
-      code: exit status; the negative number of the signal that ended it; None if it was
-        lost with its guard.
-      seconds: wall time; of processes that stepped in turn, the share of each in the time of all.
+      code: exit status; the negative number of the signal that ended it; None if it was lost with
+        its guard.
+      seconds: wall time; in turns, the share of each process in the time of all.
       timed_out: whether it was ended for taking too long.
-      max_rss_bytes: most memory it held, None if unknown.
+      max_rss_bytes: maximum memory, None if unknown.
       oom_kills: processes that the kernel's OOM killer ended meanwhile.
       error: why it could not be started, or None.
       status: ok, failed, timed_out, killed or out_of_memory; only "ok" is a measurement. "" of a
         process that does not measure.
-      message: why it is not ok, in one line that is never empty; "" if it is ok.
-      lost: how a signal from outside or its time-out ended it, in words that complete "it was";
-        "" if it ended by itself.
+      message: why it is not ok, in one line; "" if it is ok.
+      lost: how a signal from outside or its time-out ended it, completing "it was"; "" if it ended
+        by itself.
       document: its record as JSON values; of a process that left none, one with the error.
-      unusable: what it wrote in place of a record, or None.
+      unusable: what it wrote instead of a record, or None.
     """
 
     code: int | None
@@ -86,11 +86,9 @@ class Command:
 
 
 def execute(command: Command, timeout: float, grace: float = GRACE_SECONDS) -> Ended:
-    """Runs a command to its end, in a process group of its own.
+    """Runs a command to its end, in its own process group.
 
-    Args:
-      timeout: seconds until the group gets SIGTERM.
-      grace: seconds from there to SIGKILL.
+    The group gets SIGTERM after `timeout` seconds and SIGKILL `grace` seconds later.
 
     Raises:
       KeyboardInterrupt: after the child has had SIGTERM and its grace.
@@ -105,13 +103,13 @@ def execute(command: Command, timeout: float, grace: float = GRACE_SECONDS) -> E
 
 
 def start(command: Command, *, stdout: int | None = None, inherited: int | None = None) -> Child:
-    """Starts a command in a process group of its own.
+    """Starts a command in its own process group.
 
     All of the group is gone when the context of the child has been left; when this process is
     killed instead, the guard ends the group.
 
     Args:
-      stdout: descriptor that takes standard output in place of the log.
+      stdout: descriptor that takes standard output instead of the log.
       inherited: a descriptor that the command gets under the same number.
 
     Raises:
@@ -144,7 +142,7 @@ def start(command: Command, *, stdout: int | None = None, inherited: int | None 
 
 
 class Child:
-    """A running command; `start` makes it, and leaving its context ends it."""
+    """A running command from `start`; leaving its context ends it."""
 
     def __init__(
         self, leader: subprocess.Popen[bytes], link: socket.socket, started: float, kills: int
@@ -168,9 +166,9 @@ class Child:
         return self._link.fileno()
 
     def wait(self, seconds: float) -> Ended | None:
-        """The end of the process; None if it still runs after this many seconds.
+        """The end of the process; None if it still runs after so many seconds.
 
-        To be called until it returns something, and not again.
+        Call it until it returns an end, and not again.
         """
         report = _receive(self._link, seconds)
         return None if report is None else self._ended(report, timed_out=False)
@@ -184,20 +182,12 @@ class Child:
         self._signal(signal.SIGKILL)
 
     def stop(self, grace: float) -> Ended:
-        """Ends it with SIGTERM; what still runs after the grace period is killed on leaving.
-
-        Args:
-          grace: seconds.
-        """
+        """Ends it with SIGTERM; what still runs after the grace period is killed on leaving."""
         self.terminate()
         return self.leave(grace)
 
     def leave(self, grace: float) -> Ended:
-        """The end of the process after `terminate`; a second SIGTERM could interrupt its writing.
-
-        Args:
-          grace: seconds.
-        """
+        """The end after `terminate`; a second SIGTERM could interrupt its writing."""
         return self._ended(_receive(self._link, grace) or b"", timed_out=True)
 
     def _ended(self, report: bytes, timed_out: bool) -> Ended:
@@ -217,7 +207,7 @@ class Child:
 
 
 def _receive(link: socket.socket, seconds: float) -> bytes | None:
-    """The guard's line; b"" if it is dead, None if time is up."""
+    """The guard's line; b"" if it is dead, None after the time-out."""
     deadline = time.monotonic() + seconds
     data = b""
     while not data.endswith(b"\n"):
@@ -243,13 +233,9 @@ def _exit_code(facts: dict[str, int], timed_out: bool) -> int | None:
 
 
 def oom_kills(host: Host | None = None) -> int:
-    """Cumulative OOM-kill counter of this control group or, without one, of the machine.
+    """OOM-kill counter of this control group or of the machine; 0 if unavailable.
 
-    Args:
-      host: where to read; this machine if None.
-
-    Returns:
-      A count of which only differences are meaningful; 0 if unavailable.
+    Only differences are meaningful.
     """
     host = Host() if host is None else host
     # Version 2 and version 1 of control groups.

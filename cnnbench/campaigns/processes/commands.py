@@ -1,6 +1,6 @@
 """Flags of child commands: parsed, checked and resolved without running them.
 
-Also the keys of runs: equal for runs that a resumed sweep need not repeat.
+Also the keys of runs, equal for runs that a resumed sweep need not repeat.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _PATHS = ("data_dir", "train_dir", *PLUGINS)
 
 KEY_LENGTH = 12
 
-# Facts that change what is measured. The load, free memory and the like change from minute
-# to minute, and the commit is covered by the sources themselves.
+# Facts that affect measurements. Load and free memory vary by the minute, and the sources
+# themselves cover the commit.
 _FACTS = (
     "hostname",
     "architecture",
@@ -67,16 +67,16 @@ class Resolved:
 
     Attributes:
       config: every parameter as JSON values, for the record of a run that left none.
-      explicit_flags: names of the flags that were given.
-      notices: what the command would print about them.
-      identity: the parameters whose change makes it another run.
+      explicit_flags: names of the given flags.
+      notices: lines that the command would print about them.
+      identity: the parameters that distinguish runs.
       batch_size: images per step and device; 0 of all-reduces.
-      batch_limits: what the memory lets expect of other batch sizes; None where that is unknown.
+      batch_limits: expected batch sizes that fit into memory; None if unknown.
       global_batch: images per step of all devices; 0 of all-reduces.
-      needed_bytes: memory that it is estimated to take, with all processes of a job, of the
-        machine, or of a GPU; 0 of all-reduces.
+      needed_bytes: estimated memory of all processes of a job, of the machine, or of a GPU; 0 of
+        all-reduces.
       asynchronous: whether every worker updates the variables by itself.
-      rows: configurations that one process measures, each with a verdict of its own.
+      rows: configurations that one process measures, each with its own verdict.
       work: what it computes; None of all-reduces.
     """
 
@@ -105,11 +105,10 @@ def resolve(command: str, flags: Sequence[str]) -> Resolved:
 
     Args:
       command: "run" or "allreduce".
-      flags: as on its command line.
 
     Raises:
-      UsageError: it cannot be run: wrong flags, unknown models.
-      DataError: data that cannot be used.
+      UsageError: wrong flags or unknown models.
+      DataError: unusable data.
     """
     if command == "allreduce":
         return _resolve_allreduce(flags)
@@ -126,12 +125,7 @@ def resolve(command: str, flags: Sequence[str]) -> Resolved:
 
 
 def resolve_run(flags: Sequence[str]) -> Resolved:
-    """Resolves the flags of a run whose record the caller stores; see `resolve`.
-
-    Raises:
-      UsageError: it cannot be run: wrong flags, unknown models.
-      DataError: data that cannot be used.
-    """
+    """Resolves the flags of a run whose record the caller stores; see `resolve`."""
     # With the flag the run will get: notices depend on whether there is a record.
     parsed = parse_args((*flags, _RECORD))
     params = parsed.params
@@ -154,11 +148,7 @@ def resolve_run(flags: Sequence[str]) -> Resolved:
 
 
 def environment_identity(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Facts about machine and software that identify a run.
-
-    Args:
-      facts: see `cnnbench.machine.facts.collect`.
-    """
+    """Those of the facts about machine and software that identify a run."""
     return {
         **{name: facts[name] for name in _FACTS if name in facts},
         **{name: value for name, value in facts.items() if name.startswith("env_")},
@@ -167,11 +157,7 @@ def environment_identity(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def digest_key(parts: Mapping[str, Any]) -> str:
-    """A digest that is equal for equal parts.
-
-    Args:
-      parts: values with a JSON form; their order does not matter.
-    """
+    """A digest of values with a JSON form, independent of their order."""
     text = json.dumps(parts, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:KEY_LENGTH]
 
@@ -180,8 +166,8 @@ def digest_key(parts: Mapping[str, Any]) -> str:
 def source_digest() -> str:
     """Digest of the Python files that a run may execute, wherever they are installed.
 
-    More precise than a commit: a modified checkout is another program, and a commit that
-    changes documentation only is not.
+    More precise than a commit: a modified checkout is another program, and a change of
+    documentation is not.
     """
     digest = hashlib.sha256()
     for package in ("cnnbench", "cnnbench.models", "cnnbench.variable_mgr"):

@@ -1,11 +1,11 @@
 """Guard process that runs a program and ends it with its parent; standard library only.
 
-Started as a file: ``python -IS guard.py DESCRIPTOR PROGRAM ARGUMENT...`` in a session of its
-own. DESCRIPTOR is a number, or two joined by a comma, the second of which the program inherits.
-The first is one end of a socket pair whose other end only the parent holds. When
-the program ends, a line of JSON with its wait status goes to the parent, which then kills the
-group including the guard. When the socket closes first, the parent is dead and the guard kills
-the group itself. In between it sleeps and does not disturb a measurement.
+Started as a file: ``python -IS guard.py DESCRIPTOR PROGRAM ARGUMENT...`` in its own session.
+DESCRIPTOR is one end of a socket pair whose other end only the parent holds, optionally followed by
+a comma and a descriptor that the program inherits. When the program ends, a line of JSON with its
+wait status goes to the parent, which then kills the group including the guard. When the socket
+closes first, the parent is dead and the guard kills the group. In between it sleeps and does not
+disturb a measurement.
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ def main(arguments: Sequence[str]) -> None:
     """Runs the guard; never returns, because its group is killed in the end."""
     descriptor, *inherited = map(int, arguments[0].split(","))
     link = socket.socket(fileno=descriptor)
-    # These are for the program; the guard stays to report its status.
+    # These are for the program, which would inherit SIG_IGN; the guard stays to report its status.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-        signal.signal(number, _ignore)
-    _prefer_for_oom_killer()
+        signal.signal(number, lambda *_: None)
+    with contextlib.suppress(OSError):
+        with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+            file.write(str(_OOM_SCORE))
     threading.Thread(target=_watch, args=(link,), daemon=True).start()
     link.sendall(_run(arguments[1:], inherited).encode() + b"\n")
     threading.Event().wait()
@@ -54,17 +56,6 @@ def _watch(link: socket.socket) -> None:
         while link.recv(1):
             pass
     os.killpg(0, signal.SIGKILL)
-
-
-def _ignore(number: int, frame: object) -> None:
-    """An empty handler; the program would inherit SIG_IGN."""
-    del number, frame
-
-
-def _prefer_for_oom_killer() -> None:
-    with contextlib.suppress(OSError):
-        with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
-            file.write(str(_OOM_SCORE))
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ Record: TypeAlias = RunRecord | AllReduceRecord
 _TAIL_BYTES = 8192
 _MESSAGE_LENGTH = 500
 
-# What counts as out of memory; any other error is a defect that a smaller batch does not cure.
+# Errors that count as out of memory; a smaller batch does not fix any other error.
 _OOM_TYPES = ("ResourceExhaustedError", "MemoryError", "OutOfMemoryError")
 _OOM_MESSAGE = re.compile(
     r"^out of memory: |\bCUDA_ERROR_OUT_OF_MEMORY\b|\bCUDNN_STATUS_ALLOC_FAILED\b"
@@ -46,12 +46,7 @@ _SENT_FROM_OUTSIDE = (signal.SIGKILL, *SIGNALS)
 
 @dataclass(frozen=True, kw_only=True)
 class Measuring(Command):
-    """Description of a process that writes a record.
-
-    Attributes:
-      record: the file.
-      blank: the record of a process that leaves none, but for the error; see `blank_record`.
-    """
+    """Process that writes a record to a file; `blank` (`blank_record`) replaces a missing one."""
 
     record: Path
     blank: Record
@@ -69,8 +64,7 @@ def blank_record(
     Args:
       kind: "run" or "allreduce".
       command: argv.
-      config: every parameter as JSON values; empty where they are unknown.
-      explicit_flags: names of the flags that were given.
+      config: every parameter as JSON values; empty if unknown.
     """
     make = RunRecord if kind == RunRecord.kind else AllReduceRecord
     return make(
@@ -232,7 +226,7 @@ def end_of(log: Path) -> str:
 
 
 def full_disk(log: Path) -> str:
-    """A line that says so where a process could print nothing for want of space; else ""."""
+    """The error line where a process could print nothing because the disk is full; else ""."""
     with contextlib.suppress(OSError):
         if not os.statvfs(log.parent).f_bavail:
             return f"{log.parent}: {os.strerror(errno.ENOSPC)}"

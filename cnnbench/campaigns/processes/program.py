@@ -8,7 +8,7 @@ from pathlib import Path
 
 import cnnbench
 
-# The working directory is kept off the path: what lies there must not shadow a package.
+# Without the working directory, whose files must not shadow a package.
 _LAUNCH = (
     "import sys; root = sys.argv.pop(1); "
     "sys.path[:] = [path for path in (root, *sys.path) if path]; "
@@ -21,8 +21,7 @@ COMMAND_LINE = "from cnnbench.cli import entry_point; entry_point()"
 def launcher(code: str) -> str:
     """Code for ``python -c`` whose first argument is the folder to import cnnbench from.
 
-    Args:
-      code: what follows; sees the other arguments as sys.argv has them.
+    The given code sees the other arguments as sys.argv has them.
     """
     return _LAUNCH + code
 

@@ -28,16 +28,14 @@ class ResultsFolder:
     """A results directory, locked for one process within its context.
 
     Attributes:
-      folder: its path.
-      journal: what happened.
-      command: that the journal is of; its first event has this name.
+      command: of the journal, whose first event has this name.
 
     Args:
-      folder: value of --results; made if it is not there.
+      folder: value of --results; made if missing.
       timespec: see `Journal`.
       folders: names of folders to make in it.
-      used: whether it may hold results of before.
-      hint: what can be done about those, besides naming another folder; ends in "or ".
+      used: whether it may hold earlier results.
+      hint: advice about those, besides naming another folder; ends in "or ".
 
     Raises:
       FlagError: it cannot be used, another process holds it, it is not empty, or holds the journal
@@ -82,7 +80,7 @@ class ResultsFolder:
         self._lock.close()
 
     def _refuse_journals(self, names: Iterable[str]) -> None:
-        """Refuses journals of other commands, and what is no journal."""
+        """Refuses journals of other commands, and invalid ones."""
         for name in sorted(names):
             own = self.folder / name == self.journal.path
             events = {event.get("event") for event in self.journal.read()} if own else set()
@@ -95,14 +93,7 @@ class ResultsFolder:
         return self.folder / LOGS / f"{name}.log"
 
     def keep(self, document: Mapping[str, Any], target: Path) -> None:
-        """Writes a record, whole or not at all.
-
-        Args:
-          document: the record as JSON values.
-
-        Raises:
-          BenchmarkError: it cannot be written.
-        """
+        """Writes a record (JSON values) atomically."""
         self.write(target, to_text(document).encode("ascii"))
 
     def write(self, target: Path, data: bytes) -> None:
@@ -121,11 +112,7 @@ class ResultsFolder:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Reports errors of writing to a results directory, such as a full disk.
-
-    Raises:
-      BenchmarkError: in place of OSError.
-    """
+    """Reports errors of writing to a results directory, such as a full disk, as BenchmarkError."""
     try:
         yield
     except OSError as error:
@@ -151,15 +138,8 @@ class JournalEvent:
 class Journal:
     """Events, one JSON object per line, oldest first; append-only.
 
-    A kill can tear the last line only; such a line is skipped when reading, and never joined
-    with the next one when writing.
-
-    Attributes:
-      path: the file; made with the first event.
-
-    Args:
-      path: see above.
-      timespec: precision of the times, see `datetime.isoformat`.
+    A kill can tear the last line only; such a line is skipped when reading, and never joined with
+    the next one when writing. The precision of the times is that of `datetime.isoformat`.
     """
 
     def __init__(self, path: Path, timespec: str = "seconds") -> None:
@@ -179,11 +159,7 @@ class Journal:
                     yield event
 
     def add(self, event: str, **facts: Any) -> None:
-        """Appends an event, with the time.
-
-        Raises:
-          BenchmarkError: such as a full disk.
-        """
+        """Appends an event, with the time."""
         now = datetime.now(timezone.utc).isoformat(timespec=self._timespec)
         known = vars(JournalEvent(event=event, time=now))
         line = json.dumps({**known, **facts}, default=str) + "\n"

@@ -1,10 +1,10 @@
 """Child processes that are alive at the same time and step in turn.
 
 They start side by side. From the moment all have started, at most one of them runs: it holds the
-turn, and the others sleep in a read (`cnnbench.run.runtime.turns`). Those that wait get the turn
-one after the other, at first once to warm up, then again and again for their timed steps; when no
-one has any left, each once more to its end. A child that ends, however it does, drops out, and the
-rest go on; one that never waits is waited for.
+turn, and the others sleep in a read (`cnnbench.run.runtime.turns`). Waiting processes get the turn
+in rotation, first once to warm up, then repeatedly for their timed steps; when none has any left,
+each once more to its end. A child that ends drops out, and the rest continue; one that never waits
+is waited for.
 """
 
 from __future__ import annotations
@@ -27,15 +27,11 @@ def execute_in_turn(
     turn_seconds: float,
     grace: float = GRACE_SECONDS,
 ) -> list[Ended]:
-    """Runs commands to their ends, each in a process group of its own.
+    """Runs commands to their ends, each in its own process group; the first has the first turn.
 
     Args:
-      commands: the first one has the first turn.
-      timeout: seconds that each may run, its waits left out, until its group gets SIGTERM.
+      timeout: seconds that each may run, excluding its waits, until its group gets SIGTERM.
       grace: seconds from SIGTERM to SIGKILL.
-
-    Returns:
-      How each ended, in the order of the commands.
 
     Raises:
       KeyboardInterrupt: after all children have had SIGTERM and their grace.
@@ -131,7 +127,7 @@ def _next(members: Sequence[_Member], last: int) -> int:
 
 
 def _stop(members: Sequence[_Member], grace: float) -> None:
-    """Ends children: SIGTERM to all, and SIGKILL to what is left after the grace."""
+    """Ends children: SIGTERM to all, and SIGKILL to those left after the grace."""
     for one in members:
         one.child.terminate()
     deadline = time.monotonic() + grace

@@ -46,7 +46,6 @@ class StrategyCase:
     Attributes:
       name: the mode, or `ONE_TOWER`.
       flags: of ``cnnbench run``, without those of files.
-      resolved: the same, resolved.
       apart: why its weights are not compared; "" if they are.
       weights_flags: of the process that trains the weights to compare; empty for none.
     """
@@ -60,13 +59,7 @@ class StrategyCase:
 
 @dataclass(frozen=True)
 class StrategiesPlan:
-    """Plan of a comparison of modes.
-
-    Attributes:
-      one_tower: what the modes are compared with.
-      modes: in the order of the table.
-      notices: lines to print before the first run.
-    """
+    """The cases of a comparison, and lines to print before the first run."""
 
     one_tower: StrategyCase
     modes: tuple[StrategyCase, ...]
@@ -89,14 +82,14 @@ def make_plan(
 
     Args:
       given: values of the flags of all runs, by name.
-      modes: those to measure; None for all that work with these flags in one process.
+      modes: names; None for all that work with these flags in one process.
       on_gpu: whether devices are GPUs. Towers on a CPU share its cores, so that one tower with all
-        their images is as fast as they can be. On GPUs it has the images of one device.
-      weights_steps: after which weights are compared; 0 not to compare any.
+        their images is an upper limit of their speed. On GPUs it has the images of one device.
+      weights_steps: after which weights are compared; 0: never.
 
     Raises:
-      UsageError: they cannot be run: wrong flags, unknown models.
-      DataError: data that cannot be used.
+      UsageError: wrong flags or unknown models.
+      DataError: unusable data.
     """
     _refuse(given)
     if given.get(registry.PLUGIN_FLAG):
@@ -140,12 +133,7 @@ def _case(mode: Mode, flags: Mapping[str, str], weights_steps: int) -> StrategyC
 
 
 def flags_for_weights(flags: Mapping[str, str], steps: int) -> dict[str, str]:
-    """The flags of a process that trains weights to be compared.
-
-    Args:
-      flags: of the run, by name.
-      steps: after which they are compared.
-    """
+    """The flags of a process that trains the weights to compare, from those of the run by name."""
     kept = {name: text for name, text in flags.items() if name not in _NOT_FOR_WEIGHTS}
     return {
         **kept,
@@ -157,11 +145,7 @@ def flags_for_weights(flags: Mapping[str, str], steps: int) -> dict[str, str]:
 
 
 def weights_tolerance(precision: str) -> float:
-    """The largest difference of weights that rounding explains, see `WeightDistance`.
-
-    Args:
-      precision: value of --precision.
-    """
+    """The largest `WeightDistance` that rounding explains at a precision."""
     return _TOLERANCE if precision == "fp32" else _TOLERANCE_16_BITS
 
 

@@ -23,13 +23,9 @@ _SUMMARY = "strategies.json"
 
 @dataclass
 class CaseRuns:
-    """The processes of one case.
+    """The processes of one case: rounds by number, from 1, and the training of weights.
 
-    Attributes:
-      case: the case.
-      rounds: the processes of the rounds, by number, from 1.
-      weights: the process that trained the weights to compare; None if there was none.
-      checkpoint: folder with these weights; None if there are none.
+    `checkpoint` is the folder with the weights; None if there are none.
     """
 
     case: StrategyCase
@@ -39,7 +35,7 @@ class CaseRuns:
 
     @property
     def records(self) -> dict[int, RunRecord]:
-        """Of the rounds that went well, by number."""
+        """Maps the number of each successful round to its record."""
         return {at: one.record for at, one in self.rounds.items() if one.status == "ok"}
 
     @property
@@ -50,14 +46,7 @@ class CaseRuns:
 
 
 class StrategiesFolder(ResultsFolder):
-    """A results directory: DIR/MODE has a record per round, DIR/strategies.json the rows.
-
-    Args:
-      folder: new or empty.
-
-    Raises:
-      FlagError: it cannot be used.
-    """
+    """A new results directory: DIR/MODE has a record per round, DIR/strategies.json the rows."""
 
     def __init__(self, folder: str, plan: StrategiesPlan) -> None:
         names = (one.name for one in plan.cases)
@@ -65,11 +54,7 @@ class StrategiesFolder(ResultsFolder):
         self.checkpoints = self.folder / _CHECKPOINTS
 
     def summarise(self, document: StrategiesDocument) -> None:
-        """Keeps the rows, for reports.
-
-        Raises:
-          BenchmarkError: they cannot be written.
-        """
+        """Writes the rows, for reports."""
         self.write(self.folder / _SUMMARY, document.to_json().encode("ascii"))
 
     def __exit__(self, *error: object) -> None:
@@ -79,15 +64,9 @@ class StrategiesFolder(ResultsFolder):
 
 
 class StrategiesSession:
-    """One run of the command.
+    """One run of the command; `cases` has the processes per case, in the order of the plan.
 
-    Attributes:
-      cases: the processes per case, in the order of the plan.
-
-    Args:
-      seed: of the order within rounds.
-      timeout: seconds for each process.
-      python: an interpreter; the one that runs this if None.
+    The seed is that of the order within rounds, `timeout` in seconds for each process.
     """
 
     def __init__(
@@ -111,7 +90,7 @@ class StrategiesSession:
 
     @property
     def progress(self) -> str:
-        """How many of the processes of the rounds went well."""
+        """Number of successful processes of the rounds."""
         done = sum(len(one.records) for one in self.cases)
         return f"{done} of {self._rounds * len(self.cases)} processes measured"
 
@@ -122,10 +101,13 @@ class StrategiesSession:
 
         Raises:
           KeyboardInterrupt: the process is gone; earlier ones are in `cases` and in the folder.
-          BenchmarkError: results cannot be written, or no process can be started.
         """
         training = [one for one in self.cases if one.case.weights_flags]
-        due = [(one, number) for number in range(1, self._rounds + 1) for one in self._shuffled()]
+        due: list[tuple[CaseRuns, int]] = []
+        for number in range(1, self._rounds + 1):
+            shuffled = list(self.cases)
+            self._coins.shuffle(shuffled)
+            due += ((one, number) for one in shuffled)
         self._campaign.expect(f"{one.case.name} weights" for one in training)
         self._campaign.expect(one.case.name for one, _ in due)
         for one in training:
@@ -133,11 +115,6 @@ class StrategiesSession:
         for one, number in due:
             if not one.problem:
                 self._measure(one, number)
-
-    def _shuffled(self) -> list[CaseRuns]:
-        cases = list(self.cases)
-        self._coins.shuffle(cases)
-        return cases
 
     def _train(self, runs: CaseRuns) -> None:
         """Trains the weights to compare; the record is kept only if the process fails."""

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from cnnbench.campaigns.strategies.weights import WeightDistance  # loads TensorFlow
 
 _SPARE = ("variables", "build s", "copies", "first step s", "reduction ops", "memory")
-"""Columns that a narrow terminal leaves out, the first one first."""
+"""Columns that a narrow terminal omits, the first one first."""
 
 
 def rows(
@@ -43,12 +43,7 @@ def rows(
     distances: Mapping[str, WeightDistance],
     tolerance: float,
 ) -> tuple[StrategyRow, ...]:
-    """The rows, one tower first.
-
-    Args:
-      results: in the order of the plan.
-      tolerance: largest distance of weights that are called equal.
-    """
+    """The rows, one tower first; weights within `tolerance` are called equal."""
     alone = {at: throughput(record) for at, record in results[0].records.items()}
     return tuple(_row(one, alone, distances, tolerance) for one in results)
 
@@ -119,7 +114,7 @@ def failed(found: Sequence[StrategyRow]) -> bool:
 def table_text(found: StrategiesDocument, plan: StrategiesPlan) -> str:
     """The table, and remarks: on the weights, failures, an early end."""
     rows, tolerance = found.rows, found.weights_tolerance
-    enough = any(_has_interval(row) for row in rows)
+    enough = any(row.processes >= _FEWEST for row in rows)
     columns: tuple[tuple[str, Callable[[StrategyRow], str]], ...] = (
         ("mode", lambda row: row.mode),
         ("all-reduce", lambda row: row.all_reduce or NONE),
@@ -162,17 +157,9 @@ def document(
     facts: Mapping[str, Any],
     incomplete: str | None = None,
 ) -> StrategiesDocument:
-    """The rows with all digits, the processes that they are about, and what was measured.
+    """The rows with all digits, their processes, and what was measured.
 
-    Args:
-      results: of the same cases.
-      found: the rows.
-      plan: what was measured.
-      tolerance: of the weights.
-      command: argv.
-      begun: with its time zone.
-      facts: about machine and software.
-      incomplete: see `StrategiesDocument`.
+    `command` is the argv; `begun` has a time zone; `tolerance` is that of the weights.
     """
     first = plan.modes[0].resolved.config
     return StrategiesDocument(
@@ -196,10 +183,6 @@ def document(
         subject=repository.of_work(first).labelled(labels_of(first)),
         incomplete=incomplete,
     )
-
-
-def _has_interval(row: StrategyRow) -> bool:
-    return row.processes >= _FEWEST
 
 
 # Processes for an interval of the median.

@@ -33,13 +33,9 @@ class WeightDistance:
 
 
 def distances(results: Sequence[CaseRuns]) -> dict[str, WeightDistance]:
-    """The distances of all modes that should train alike from the first of them.
+    """The distances of all modes that should train alike from the first of them, by name.
 
-    Args:
-      results: with checkpoints of equally many steps on the same data.
-
-    Returns:
-      By name of the mode, the reference first; empty if there are fewer than two to compare.
+    The checkpoints are of equally many steps on the same data; empty for fewer than two.
 
     Raises:
       BenchmarkError: a checkpoint cannot be read, or is of another network.
@@ -54,11 +50,7 @@ def distances(results: Sequence[CaseRuns]) -> dict[str, WeightDistance]:
 
 
 def between(checkpoints: Mapping[str, Path]) -> dict[str, WeightDistance]:
-    """The distances of weights from those of the first; see `distances`.
-
-    Args:
-      checkpoints: folders by name.
-    """
+    """The distances of weights in folders from those of the first; see `distances`."""
     if len(checkpoints) < 2:
         return {}
     values = {name: _read(name, folder) for name, folder in checkpoints.items()}

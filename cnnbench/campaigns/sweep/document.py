@@ -1,7 +1,7 @@
-"""Reading of suite files as trees whose nodes know their lines.
+"""Suite files as trees whose nodes know their lines.
 
-Scalars keep their text: a flag's value is what was written, not what YAML 1.1 makes of
-it (``1e-3`` a string, ``012`` ten, ``1:30`` ninety, ``on`` true).
+Scalars keep their text: a flag's value is what was written, not what YAML 1.1 makes of it
+(``1e-3`` a string, ``012`` ten, ``1:30`` ninety, ``on`` true).
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ class Node:
       line: counted from 1.
       kind: mapping, list, or the scalar kinds boolean, integer, number, string, null.
       text: of a scalar, as written.
-      items: of a list.
       fields: of a mapping, in order: key, its line, value.
     """
 
@@ -59,12 +58,7 @@ class Node:
         return self.text.lower() in _TRUE
 
     def error(self, message: str, line: int | None = None) -> UsageError:
-        """A usage error about this node: ``file:line: message``.
-
-        Args:
-          message: what is wrong and what would be valid.
-          line: counted from 1; that of the node if None.
-        """
+        """A usage error about this node, or another line: ``file:line: message``."""
         return UsageError(f"{self.file}:{self.line if line is None else line}: {message}")
 
 
@@ -75,14 +69,7 @@ def shipped_suites() -> tuple[str, ...]:
 
 
 def find_suite(text: str) -> str:
-    """The path of a suite.
-
-    Args:
-      text: a path, or the name of a shipped suite; a file of that name comes first.
-
-    Raises:
-      UsageError: neither; lists the names.
-    """
+    """The path of a suite: that of a file, or the name of a shipped suite."""
     if os.path.isfile(text):
         return text
     if text in shipped_suites():
@@ -98,15 +85,11 @@ def find_suite(text: str) -> str:
 
 
 def load(path: str, flag: str = "") -> Node:
-    """The root of the one document in a file.
-
-    Args:
-      path: of the file; messages name it this way.
-      flag: whose value it is; "" for an argument.
+    """The root of the one document in a file, which messages name as given.
 
     Raises:
-      UsageError: unreadable, not YAML, empty, several documents, a key twice, an
-        unknown tag, nested too deeply; names file and line.
+      UsageError: unreadable, not YAML, empty, several documents, a key twice, an unknown tag,
+        nested too deeply; names file and line.
     """
     data = read_file(path, _MOST_MIB, flag)  # bytes: the loader finds out the encoding
     try:

@@ -25,9 +25,7 @@ class FlagSet:
     """One set of flags.
 
     Attributes:
-      entry: it comes from.
-      name: of the entry, then the flags that vary, as in
-        "resnet50 num_gpus=2 precision=bf16".
+      name: of the entry, then the flags that vary: "resnet50 num_gpus=2 precision=bf16".
       flags: texts by flag name; a list flag's with commas.
       nodes: their places in the file.
       varied: names of those that the matrix or an inclusion sets.
@@ -52,19 +50,15 @@ class _MissingVariable(Exception):
 def expand(
     entry: SuiteEntry, environ: Mapping[str, str] | None = None
 ) -> tuple[tuple[FlagSet, ...], str | None]:
-    """The configurations of an entry.
-
-    Args:
-      entry: of a checked suite.
-      environ: for ${NAME} and ${NAME:-otherwise} in values; of this process if None.
+    """The configurations of an entry of a checked suite.
 
     Returns:
-      The matrix in order, less what is excluded, then the included ones; and what is missing
-      where an optional entry has none, as in "DATA is not set".
+      The matrix in order, without excluded configurations, then the included ones; and the missing
+      variable of an optional entry, as in "DATA is not set".
 
     Raises:
-      UsageError: an exclusion that excludes nothing, two equal configurations, far too
-        many, or an environment variable that is not set or empty.
+      UsageError: an exclusion that excludes nothing, two equal configurations, far too many, or an
+        environment variable that is not set or empty.
     """
     variables = os.environ if environ is None else environ
     try:

@@ -30,10 +30,10 @@ class Overrides:
 
     Attributes:
       flags: texts by name, for every configuration whose command knows the flag.
-      repeats, timeout: replace the entries' own unless None.
+      repeats, timeout: replace those of the entries unless None.
       search: search for the largest batch size in every configuration.
-      filter: a regular expression; only configurations whose name contains a match are run, and
-        looked at: flags for this machine may not suit the others.
+      filter: a regular expression that names must match; other configurations are not even checked,
+        because flags for this machine may not suit them.
     """
 
     flags: Mapping[str, str] = field(default_factory=dict)
@@ -48,16 +48,14 @@ class SweepCase:
     """One configuration, ready to run.
 
     Attributes:
-      name: for people; unique in the suite.
+      name: unique in the suite.
       command: sub-command of cnnbench.
-      flags: its arguments.
-      resolved: the resolved flags.
       key: equal for equal configurations in equal environments.
-      repeats: processes.
-      is_auto: whether their number follows from that of the configurations.
+      repeats: number of processes.
       timeout: seconds per process.
+      search: how to find the batch size; None for that of the flags.
       launch: the processes of a job; None for a run in one process.
-      search: how to find the batch size; None to take the flags' own.
+      is_auto: whether `repeats` follows from the number of configurations.
     """
 
     name: str
@@ -78,12 +76,9 @@ class SweepPlan:
     """The cases of a sweep.
 
     Attributes:
-      suite: name.
       cases: in the order of the file.
       notices: lines to print before the first run.
-      environment: facts about machine and software that are part of the cases' keys, and the
-        revision that is measured.
-      subject: what is measured.
+      environment: facts about machine, software and revision that are part of the cases' keys.
     """
 
     suite: str
@@ -101,14 +96,10 @@ def make_plan(
 ) -> SweepPlan:
     """Expands all entries and checks every flag of every configuration.
 
-    Args:
-      suite: checked.
-      facts: about this machine; part of the cases' keys.
-      overrides: from the command line.
-      subject: the repository that is worked in; its revision is part of the keys too.
+    The facts about this machine, and the revision of the subject, are part of the cases' keys.
 
     Raises:
-      UsageError: names file, line, flag and what would be valid.
+      UsageError: names file, line, flag and the valid values.
       FlagError: the filter is no regular expression, or nothing matches it.
     """
     overrides = overrides or Overrides()
@@ -155,11 +146,7 @@ def _chosen(configurations: Sequence[FlagSet], pattern: str | None) -> list[Flag
 
 
 def family(cases: Iterable[SweepCase], command: str) -> int:
-    """Number of configurations that `cnnbench compare` will judge together.
-
-    Args:
-      command: "run" or "allreduce"; each is a family of its own.
-    """
+    """Number of configurations of a command, which `cnnbench compare` judges together."""
     return sum(case.resolved.rows for case in cases if case.command == command)
 
 
@@ -177,12 +164,7 @@ def _repeated(cases: Iterable[SweepCase]) -> tuple[SweepCase, ...]:
 
 @dataclass(frozen=True)
 class Item:
-    """One process, or the search for the batch size of a case.
-
-    Attributes:
-      case: of the plan.
-      repeat: counted from 1; 0 for the search for its batch size.
-    """
+    """One process, counted from 1, or, with repeat 0, the search for the batch size of a case."""
 
     case: SweepCase
     repeat: int
@@ -203,11 +185,7 @@ class Item:
 
 
 def ordered(cases: Sequence[SweepCase], seed: int) -> tuple[Item, ...]:
-    """Searches first, then round r of all cases before round r + 1, each shuffled.
-
-    Args:
-      seed: the same seed gives the same order of the same cases.
-    """
+    """Searches first, then round r of all cases before round r + 1, each shuffled by the seed."""
     generator = random.Random(seed)
     rounds = max((case.repeats for case in cases), default=0)
     items = []

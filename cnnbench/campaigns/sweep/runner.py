@@ -34,7 +34,7 @@ NOT_IN_TRIALS = (
     "stop_at",
     "stop_at_top_1_accuracy",
 )
-"""Flags that a process of few steps, such as a trial of a batch size, replaces or leaves out."""
+"""Flags that a process of few steps, such as a trial of a batch size, replaces or omits."""
 
 _REDUCING_SECONDS = 20.0
 """Of a process of all-reduces; a few sizes and algorithms on two CPU cores."""
@@ -42,13 +42,7 @@ _REDUCING_SECONDS = 20.0
 
 @dataclass(frozen=True)
 class SweepRun:
-    """A process of this sweep or of the one that is resumed.
-
-    Attributes:
-      item: of the plan.
-      path: of its record.
-      ended: how; of one that was resumed nothing but its status.
-    """
+    """A process of this sweep or of the one that is resumed, of which only the status is known."""
 
     item: Item
     path: Path
@@ -64,11 +58,7 @@ class _SearchFailed(Exception):
 
 
 def arguments(item: Item, batch_size: int | None = None) -> tuple[str, ...]:
-    """Command and flags of an item, without the file of its record.
-
-    Args:
-      batch_size: replaces that of the flags.
-    """
+    """Command and flags of an item, without the file of its record."""
     case = item.case
     flags = list(case.flags)
     if item.repeat == 0:
@@ -87,7 +77,7 @@ class Sweep:
     Args:
       seed: of the order.
       resume: whether runs with a valid record in the store are done.
-      program: what is started, before command and flags.
+      program: started before command and flags.
       command: argv of the sweep, for the records; empty if unknown.
     """
 
@@ -119,12 +109,10 @@ class Sweep:
     def run(self) -> tuple[SweepRun, ...]:
         """Runs all items that are not done.
 
-        Returns:
-          The results, of earlier sweeps too when resuming, in the order of the plan.
+        Returns the results, of a resumed sweep too, in the order of the plan.
 
         Raises:
-          KeyboardInterrupt: the child is gone; what it did is not recorded.
-          BenchmarkError: results cannot be written.
+          KeyboardInterrupt: the child is gone; its results are not recorded.
         """
         self._remember()
         items = ordered(self._plan.cases, self._seed)
@@ -334,16 +322,9 @@ class Sweep:
 
 
 def largest_batch(start: int, search: BatchSizeSearch, fits: Callable[[int], bool]) -> int:
-    """The largest batch size that fits: doubles, then bisects.
+    """The largest batch size that fits (0 if none): doubles from `start`, then bisects.
 
-    A batch is assumed to fit if a larger one does.
-
-    Args:
-      start: batch size per device to try first, brought to a multiple.
-      fits: tries a batch size in a process of its own; an exception ends the search.
-
-    Returns:
-      A multiple, within the limit; 0 if none fits.
+    A batch is assumed to fit if a larger one does. An exception of `fits` ends the search.
     """
     unit, most = search.multiple_of, search.limit // search.multiple_of
     good, bad = 0, max(1, min(start // unit, most))
@@ -361,11 +342,7 @@ def largest_batch(start: int, search: BatchSizeSearch, fits: Callable[[int], boo
 
 
 def outlook(todo: Sequence[Item], past: Durations, facts: Mapping[str, Any]) -> str:
-    """Number of processes, and estimated minutes, from earlier sweeps or FLOPs.
-
-    Args:
-      past: durations of earlier sweeps in the same directory.
-    """
+    """Number of processes, and estimated minutes, from earlier sweeps in the directory or FLOPs."""
     runs = [item for item in todo if item.repeat]
     cases = {item.case.key: item.case for item in todo}
     text = f"{count(len(runs), 'process', 'processes')} of "

@@ -47,9 +47,8 @@ def _scalar(
     Args:
       kind: of the value, for messages.
       parse: of the text; raises ValueError.
-      valid: whether a value is allowed.
-      limits: what is allowed, for messages.
-      kinds: of nodes that are taken.
+      limits: allowed values, for messages.
+      kinds: of accepted nodes.
     """
 
     def read(node: Node, what: str) -> Any:
@@ -207,12 +206,7 @@ def _settings(node: Node, what: str) -> dict[str, Any]:
 
 
 def _key(read: Reader, default: Any = None, name: str = "") -> Any:
-    """A field that is a key of the file.
-
-    Args:
-      default: without the key.
-      name: of the key; that of the field if empty.
-    """
+    """A field that is a key of the file, of the same name unless given."""
     return field(default=default, metadata={"read": read, "name": name})
 
 
@@ -243,12 +237,7 @@ class BatchSizeSearch:
 
 @dataclass(frozen=True, kw_only=True)
 class OnCpu:
-    """Scaling of a suite for GPUs to a machine without one.
-
-    Attributes:
-      flags: of every run.
-      filter: which configurations are left; all of them if empty.
-    """
+    """Flags, and a filter of configurations, of a suite for GPUs on a machine without one."""
 
     flags: FlagNodes = _key(_flags)  # noqa: RUF009
     filter: str = _key(_text, "")
@@ -267,12 +256,8 @@ class _LaunchKeys:
 class EntrySettings:
     """The keys that defaults and entries share.
 
-    Attributes:
-      flags: of every configuration of the entry.
-      repeats: processes per configuration; None for as many as a verdict needs.
-      timeout: seconds that a process may take.
-      launch: the processes of a job; None for a run in one process.
-      bounds: by metric.
+    `repeats` is None for as many as a verdict needs, `timeout` in seconds per process, and `launch`
+    None for a run in one process.
     """
 
     command: str = _key(_command, "run")
@@ -289,10 +274,9 @@ class SuiteEntry(EntrySettings):
     """One entry of a suite, defaults merged in.
 
     Attributes:
-      node: its place in the file.
       axes: of the matrix; every item of an axis is a set of flags.
-      include: sets of flags that make a configuration each, beside the matrix.
-      exclude: flags and the texts (one or several) that a configuration must not have together.
+      include: sets of flags, each a configuration beside the matrix.
+      exclude: flags and texts (one or several) that a configuration must not have together.
       optional: skipped when its flags name environment variables that are not set.
     """
 
@@ -306,11 +290,7 @@ class SuiteEntry(EntrySettings):
 
 @dataclass(frozen=True, kw_only=True)
 class Suite:
-    """A checked suite; `defaults` are merged into the entries.
-
-    Attributes:
-      on_cpu: None of suites that suit any machine.
-    """
+    """A checked suite, defaults merged in; `on_cpu` is None if it suits all machines."""
 
     file: str
     name: str = _key(_name)
@@ -321,11 +301,7 @@ class Suite:
 
 
 def check(root: Node) -> Suite:
-    """The suite in a document.
-
-    Raises:
-      UsageError: names file, line and key, and what would be valid.
-    """
+    """The suite in a document; UsageError names file, line and key, and the valid values."""
     given = {"name": Path(root.file).stem, "defaults": {}, **_decode(Suite, root, "a suite")}
     if "entries" not in given:
         raise root.error('a suite needs the key "entries", a list')
@@ -355,14 +331,7 @@ def _entry(defaults: Mapping[str, Any], node: Node) -> SuiteEntry:
 
 
 def _decode(declared: type, node: Node, what: str) -> dict[str, Any]:
-    """The values of the keys in a mapping, by field of a dataclass.
-
-    Args:
-      declared: the dataclass; its fields made by `_key` are the known keys.
-
-    Raises:
-      UsageError: it is no mapping, has unknown keys, or a value is refused by its reader.
-    """
+    """The values of the keys in a mapping, by field of a dataclass made by `_key`."""
     by_key = keys_of(declared)
     return {
         by_key[key].name: by_key[key].metadata["read"](value, key)

@@ -1,8 +1,8 @@
 """Results directory of sweeps: one record per run, a log beside each, a journal.
 
-The records alone determine what is done: their names hold key and repeat. A child writes to
-a file below ``.sweep``; its record gets its final name only after the child has ended and its
-record has been checked, so that the output of an orphaned process is never read.
+The records alone determine what is done: their names hold key and repeat. A child writes to a file
+below ``.sweep``; its record gets its final name only after the child has ended and its record has
+been checked, so that the output of an orphaned process is never read.
 """
 
 from __future__ import annotations
@@ -24,14 +24,7 @@ _NAME = re.compile(r"(?P<label>.+)\.(?P<key>[0-9a-f]{12})\.r(?P<repeat>\d+)\.(?P
 
 
 class Store(ResultsFolder):
-    """A results directory, locked by one sweep at a time.
-
-    Args:
-      folder: made if it is not there.
-
-    Raises:
-      FlagError: it cannot be made or written, or another process holds it.
-    """
+    """A results directory, locked by one sweep at a time and made if missing."""
 
     command = "sweep"
 
@@ -45,11 +38,7 @@ class Store(ResultsFolder):
                 path.unlink()
 
     def find(self, key: str, repeat: int) -> list[Path]:
-        """Records of a run, oldest first, valid or not.
-
-        Args:
-          repeat: counted from 1.
-        """
+        """Records of a run, oldest first, valid or not; repeats are counted from 1."""
         found = []
         for path in self.folder.glob(f"*.{key}.r{repeat}.*.json"):
             match = _NAME.fullmatch(path.stem)
@@ -58,12 +47,7 @@ class Store(ResultsFolder):
         return [path for _, path in sorted(found)]
 
     def path(self, label: str, key: str, repeat: int) -> Path:
-        """Where a new record of a run goes.
-
-        Args:
-          label: suite and name of the case, for people who look at the directory.
-          key, repeat: as of `find`.
-        """
+        """Path of a new record of a run; the label is for people who look at the directory."""
         label = re.sub(r"[^A-Za-z0-9_.=+-]+", "-", label)[:_NAME_LENGTH].strip("-.") or "run"
         return self.folder / f"{label}.{key}.r{repeat}.{self.stamp}.json"
 

@@ -35,12 +35,9 @@ HELD, VIOLATED, UNKNOWN = "ok", "violated", "unknown"
 
 @dataclass(frozen=True)
 class BoundVerdict:
-    """Whether a metric's median over the processes lies within its bound.
+    """Whether a metric's median over the processes (None if not measured) lies within its bound.
 
-    Attributes:
-      bound: what it must lie within.
-      value: the median; None if no run measured it.
-      word: HELD, VIOLATED or UNKNOWN.
+    The word is HELD, VIOLATED or UNKNOWN.
     """
 
     bound: Bound
@@ -64,13 +61,13 @@ class SummaryRow:
     """One configuration.
 
     Attributes:
-      throughputs: images/sec, one per process that went well.
-      bandwidths: bytes/sec of the fastest all-reduce, one per process that went well.
-      batch_size: per device; None where unknown or of mixed sizes.
+      throughputs: images/sec, one per successful process.
+      bandwidths: bytes/sec of the fastest all-reduce, one per successful process.
+      batch_size: per device; None if unknown or mixed.
       ok, failed: processes.
       problems: of those that failed: label, message, log.
       verdicts: one per bound.
-      reported: what compare and report call it; "" of all-reduces, of which every row has a name.
+      reported: name in compare and report; "" of all-reduces, of which every row has a name.
     """
 
     name: str
@@ -95,7 +92,7 @@ class SummaryRow:
 
     @property
     def spread(self) -> float | None:
-        """Largest less smallest, as a share of the median; None for fewer than two."""
+        """Largest minus smallest, as a share of the median; None for fewer than two."""
         values = self.throughputs or self.bandwidths
         if len(values) < 2:
             return None
@@ -103,11 +100,7 @@ class SummaryRow:
 
 
 def summarise(cases: Sequence[SweepCase], results: Iterable[SweepRun]) -> tuple[SummaryRow, ...]:
-    """The rows, in natural order of their names.
-
-    Args:
-      results: the newest of each run.
-    """
+    """The rows, in natural order of their names, from the newest result of each run."""
     by_key: dict[str, list[SweepRun]] = {case.key: [] for case in cases}
     for result in results:
         by_key[result.item.case.key].append(result)
@@ -133,8 +126,8 @@ def _names(good: Mapping[str, Sequence[RunRecord | AllReduceRecord | None]]) -> 
 def exit_code(rows: Iterable[SummaryRow]) -> ExitCode:
     """The exit code of a sweep.
 
-    As of ``cnnbench compare``: REGRESSION if a bound is violated, whatever else there is; else
-    FAILED if a run failed; else INCONCLUSIVE if a bound could not be judged; else OK.
+    As of ``cnnbench compare``: REGRESSION if a bound is violated; else FAILED if a run failed; else
+    INCONCLUSIVE if a bound could not be judged; else OK.
     """
     listed = list(rows)
     words = {verdict.word for row in listed for verdict in row.verdicts}
@@ -177,11 +170,8 @@ def advice(
 ) -> str:
     """Whether `cnnbench compare` would find a large change in every configuration of runs.
 
-    Args:
-      command: the command line that brings each configuration to so many processes.
-
-    Returns:
-      One line; "" where there are fewer than two processes of each.
+    One line, with the command line that brings each configuration to the needed number of
+    processes; "" for fewer than two processes each.
     """
     measured = [row for row in rows if len(row.throughputs) > 1]
     if not measured:
@@ -224,13 +214,7 @@ def _row(
     good: Sequence[RunRecord | AllReduceRecord | None],
     reported: str,
 ) -> SummaryRow:
-    """The row of a case.
-
-    Args:
-      results: the newest of each run.
-      good: the records of those that went well; None of one that is gone.
-      reported: see `SummaryRow`.
-    """
+    """The row of a case; `good` has the records of successful runs, None of a lost one."""
     records = [record for record in good if isinstance(record, RunRecord)]
     rates = [bus_bandwidth(record) for record in good if isinstance(record, AllReduceRecord)]
     bad = [result for result in results if result.ended.status != "ok"]

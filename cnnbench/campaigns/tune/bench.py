@@ -1,13 +1,13 @@
 """Measures candidates in processes, as long as the time lasts.
 
-A process of a race is short: as many timed steps as take some seconds with the flags as they are
-given, after a first process that finds out how long a step is. A round runs its candidates in
-random order. Where processes can step in turn (docs/ab.md), as many as `lanes` are alive at once:
-they start side by side and then step in turn, so that what disturbs the machine meets all of them.
+A process of a race is short: as many timed steps as take some seconds with the given flags, after a
+first process that measures the length of a step. A round runs its candidates in random order. Where
+processes can step in turn (docs/ab.md), up to `lanes` are alive at once, so that disturbances of
+the machine affect all of them.
 
-A search that is resumed gets the answers of before. With more time than before it goes the way of
-one that has had so much from its beginning: more candidates are tried, fewer leave for lack of
-time, and of all processes on this way those that are on disk are not run again.
+A resumed search gets its earlier answers. With more time than before it continues like one that
+has had so much from its beginning: more candidates are tried, fewer leave for lack of time, and
+recorded processes are not run again.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class BenchSetting:
       seed: of the order within rounds.
       timeout: seconds for each process.
       lanes: processes that are alive at once and step in turn; 1: one after the other.
-      memory: for processes that are alive at once; None where it is unknown.
-      python: an interpreter; the one that runs this if None.
+      memory: for processes that are alive at once; None if unknown.
+      python: an interpreter; the current one if None.
       layout: the processes of a job; None for runs in one process.
     """
 
@@ -69,7 +69,7 @@ class BenchSetting:
     layout: JobLayout | None = None
 
     def side(self, flags: Sequence[str], own: Sequence[str] = ()) -> Side:
-        """What is started with these flags; see `Side`."""
+        """The `Side` with these flags."""
         return Side(flags=tuple(flags), own=tuple(own), python=self.python, layout=self.layout)
 
     @property
@@ -79,16 +79,10 @@ class BenchSetting:
 
 
 class RaceBench:
-    """A `search.CandidateBench` of processes; those of before are taken from the folder.
+    """A `search.CandidateBench` of processes; earlier ones are taken from the folder.
 
     Attributes:
       lengths: of the processes, once `begin` has found them.
-
-    Args:
-      folder: takes records and events.
-      campaign: runs the processes.
-      budget: of the whole search.
-      setting: how.
     """
 
     lengths: Lengths
@@ -108,11 +102,7 @@ class RaceBench:
         self._spent = [(one["minutes"], float(one["seconds"])) for one in folder.events("process")]
 
     def begin(self, first: Candidate, fixed: Mapping[str, str]) -> None:
-        """Runs the flags as they are given, which measures the length of a step.
-
-        Raises:
-          BenchmarkError: they fail.
-        """
+        """Runs the given flags to measure the length of a step; BenchmarkError if they fail."""
         told = () if LENGTHS & set(fixed) else (f"--num_batches={_FIRST_STEPS}",)
         name = f"first-{first.key}"
         record = read(self._folder.record(name))
@@ -139,26 +129,25 @@ class RaceBench:
 
     @property
     def process_seconds(self) -> float:
-        """Of a process of the races, the mean so far."""
+        """Mean duration of a process of the races so far."""
         return fmean(self._known_seconds)
 
     @property
     def final_seconds(self) -> float:
-        """Estimated, of a process of the final, by the latest ones of the races, which are those
-        of the best candidates.
-        """
+        """Estimated duration of a process of the final, from the latest ones of the races."""
         return fmean(self._known_seconds[-_LATEST:]) + self.lengths.longer
 
     @property
     def _known_seconds(self) -> list[float]:
-        """Of the processes so far; the first one is shorter, and runs alone."""
+        """Durations so far, without that of the first process, which is shorter and runs alone."""
         known = [seconds for _, seconds in self._spent]
         return known[1:] or known or [0.0]
 
     @property
     def reserve(self) -> float:
-        """Seconds that the races leave to the final and to the comparison of weights; 0 where there
-        is no time for the fewest pairs, as far as processes of the races have shown.
+        """Seconds that the races leave to the final and to the comparison of weights.
+
+        0 if the time is too short for the fewest pairs.
         """
         return self._reserve_of(self._budget.seconds)
 
@@ -170,12 +159,7 @@ class RaceBench:
         return min(wanted, _MOST_FINAL_SHARE * total)
 
     def enough_minutes(self, processes: int, pairs: int) -> int:
-        """Estimated, of all of the search, more than it has had.
-
-        Args:
-          processes: of the races, more than there were.
-          pairs: of the final, more than there were.
-        """
+        """Estimated minutes for the whole search with more processes and pairs than so far."""
         more, final = processes * self.process_seconds, self._reserve_for(pairs)
         races = sum(seconds for _, seconds in self._spent) + more
         enough = max(
@@ -192,11 +176,9 @@ class RaceBench:
     def affordable(self, group: str, number: int, proof: bool) -> int:
         """See `search.CandidateBench`; a resumed search gets its earlier answers again.
 
-        Where the flags as they are given lead, the time for more than the fewest pairs goes to
-        the races.
-
-        With more time than then, as many processes more as fit into what has been added and is
-        not spent yet.
+        Where the given flags lead, the time for more than the fewest pairs goes to the races. With
+        more time than in the earlier session, it allows as many more processes as fit into the
+        added time that is not spent yet.
         """
         self._proof = proof
         told = self._told.get((group, number))
@@ -214,9 +196,7 @@ class RaceBench:
         return processes
 
     def measure(self, group: str, number: int, candidates: Sequence[Candidate], kept: int) -> Round:
-        """See `search.CandidateBench`; the times of its own processes tell how many there is time
-        for.
-        """
+        """See `search.CandidateBench`; the durations of its processes determine how many fit."""
         waiting = {
             f"{group}-{one.key}-r{number}": one for one in self._order(group, number, candidates)
         }
@@ -256,8 +236,9 @@ class RaceBench:
         return found
 
     def _order(self, group: str, number: int, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """The best of the groups before, from which gains are measured; then all others in random
-        order, in the first round, which time may cut short, those that change few flags before.
+        """The best of the groups before, from which gains are measured, then the others at random.
+
+        In the first round, which may end early, those that change few flags come first.
         """
         first, *others = candidates
         random.Random(f"{self._setting.seed} {group} {number}").shuffle(others)
@@ -266,7 +247,7 @@ class RaceBench:
         return [first, *others]
 
     def _close(self, group: str, number: int, found: Round) -> None:
-        """Adds the blocks of before, and notes a round to which something has been added."""
+        """Adds earlier blocks, and notes a round to which something has been added."""
         before = self._done.get((group, number))
         if self._setting.lanes < 2 and found.blocks:  # one after the other: all alike
             found.blocks[:] = [[key for block in found.blocks for key in block]]
@@ -289,7 +270,7 @@ class RaceBench:
             )
 
     def _take(self, found: Round, one: Candidate, record: RunRecord) -> None:
-        """Adds what a process has measured, or why it failed."""
+        """Adds the speed of a process, or why it failed."""
         speed = throughput(record) if record.status == "ok" else None
         if speed:
             found.speeds[one.key] = speed
@@ -306,7 +287,7 @@ class RaceBench:
 
     @property
     def _fitting(self) -> int:
-        """Processes that there is time for."""
+        """Number of processes that fit into the remaining time."""
         left = self._budget.left_for_races(self.reserve)
         return max(0, self._processes_in(left))
 
@@ -324,14 +305,10 @@ class RaceBench:
     def _run(
         self, what: str, chunk: Mapping[str, Candidate], flags: Sequence[str] | None
     ) -> list[Ended | None]:
-        """Runs processes, in turn where there are several, and stores their records.
+        """Runs processes by name, in turn where there are several, and stores their records.
 
-        What was killed, and will be measured again, is None.
-
-        Args:
-          what: for messages.
-          chunk: candidates by name of the process.
-          flags: for the length; None for those of a race.
+        The end of a killed process that will be measured again is None. Without `flags` for the
+        length it is that of a race.
         """
         setting = self._setting
         commands = []

@@ -42,8 +42,9 @@ _OTHER_WORK = frozenset(
     }
 )
 COMPUTING = frozenset(spec.name for spec in specs_of(RuntimeParams)) - _OTHER_WORK
-"""Flags that choose how operations compute: with which kernels, in which order they add, and, where
-XLA compiles them, with which random numbers."""
+"""Flags that choose how operations compute: their kernels, the order of additions, and, where XLA
+compiles them, their random numbers.
+"""
 
 _READING = ("datasets_", "multi_device_iterator_max_buffer_size")
 _OTHER_IMAGES = ("datasets_repeat_cached_sample", "datasets_sloppy_parallel_interleave")
@@ -65,7 +66,7 @@ TUNABLE = frozenset(
         ),
     }
 )
-"""Flags that may vary: those that leave the work as it is, and those of `CHANGES`."""
+"""Flags that may vary: those that do not change the work, and those of `CHANGES`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,13 +74,9 @@ class SearchSituation:
     """Facts that decide which dimensions apply.
 
     Attributes:
-      towers: compute devices, those of all workers of a job.
-      on_gpu: whether they are GPUs.
-      trains: else it is inference.
-      from_files: whether input comes from files.
-      cpus: that may be used.
+      towers: compute devices, of all workers of a job.
+      trains: whether it is training or inference.
       batch_size: images per device.
-      workers: processes that have them.
     """
 
     towers: int
@@ -96,11 +93,10 @@ class Dimension:
     """Flags that vary together.
 
     Attributes:
-      name: of the dimension.
-      values: of the flags, besides leaving them as they are.
+      values: of the flags, besides their given values.
       when: whether the situation has it.
-      mode: which modes of --variable_update it is for.
-      allow: word of --allow without which it is left out; "" for none.
+      mode: the modes of --variable_update it is for.
+      allow: word of --allow that it needs, or "".
     """
 
     name: str
@@ -108,10 +104,6 @@ class Dimension:
     when: Callable[[SearchSituation], bool] = lambda situation: True
     mode: Callable[[Mode], bool] = lambda mode: True
     allow: str = ""
-
-    def applies(self, situation: SearchSituation, allowed: frozenset[str]) -> bool:
-        """Whether it is varied."""
-        return self.when(situation) and (not self.allow or self.allow in allowed)
 
 
 def _reduces(situation: SearchSituation) -> bool:
@@ -272,16 +264,14 @@ def choices(
     allowed: frozenset[str],
     mode: str,
 ) -> Iterator[Settings]:
-    """All combinations of a group; the first one sets nothing.
+    """All combinations of a group of `DIMENSIONS`; the first one sets nothing.
 
-    Args:
-      group: of `DIMENSIONS`.
-      situation: the machine and the flags that are given.
-      allowed: words of --allow.
-      mode: value of --variable_update where the combination sets none.
+    `mode` is the value of --variable_update where the combination sets none.
     """
     found: list[Settings] = [{}]
-    for dimension in (one for one in group if one.applies(situation, allowed)):
+    for dimension in group:
+        if not dimension.when(situation) or dimension.allow not in ("", *allowed):
+            continue
         values = dimension.values(situation)
         found = [
             {**settings, **value}

@@ -1,10 +1,9 @@
-"""The proof: the flags as they are given against the leader, in pairs of `cnnbench ab`.
+"""The proof: the given flags against the leader, in pairs of `cnnbench ab`.
 
-The pairs are measured anew, so that a leader that was lucky in its races has no advantage: of
-candidates that are all alike, `ab` calls the leader faster in at most 2 % of searches, whatever
-the races have done. Afterwards a few steps of both are trained, and their weights compared: with
-the same kernels, since others round otherwise, which changes gradients that hardly differ from 0
-by per cents.
+The pairs are measured anew, so that a leader that was lucky in its races has no advantage: of equal
+candidates, `ab` calls the leader faster in at most 2 % of searches, whatever the races. Then a few
+steps of both are trained, and their weights compared, with the same kernels: others round
+differently, which changes gradients near 0 by per cents.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from cnnbench.campaigns.ab.pairs import PairFailedError, Pairs
 from cnnbench.campaigns.ab.results import SIDES, Begun, PairsFolder, begun
 from cnnbench.campaigns.ab.sequential import STEP, interim_analyses
 from cnnbench.campaigns.ab.session import ExperimentSession
-from cnnbench.campaigns.ab.side import Side, SideFlags, measuring
+from cnnbench.campaigns.ab.side import SideFlags, measuring
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.strategies.plan import flags_for_weights, weights_tolerance
 from cnnbench.campaigns.tune.bench import FEWEST_PAIRS, MOST_PAIRS, BenchSetting, RaceBench
@@ -32,6 +31,7 @@ from cnnbench.judge.metrics.comparable_facts import MODEL_SIZE, WORK
 from cnnbench.machine import repository
 from cnnbench.records.codec import decode, encode
 from cnnbench.records.tune import FASTER, NONE, OPEN, SAME, SLOWER
+from cnnbench.run.runtime.native import without_info_lines
 from cnnbench.variable_mgr import registry
 
 WEIGHTS_STEPS = 3
@@ -40,18 +40,15 @@ _PLAN, _PROOF = "final", "proof"  # events
 
 @dataclass(frozen=True, kw_only=True)
 class Proof:
-    """The leader against the flags as they are given.
+    """The leader against the given flags.
 
     Attributes:
       verdict: `FASTER`, `SAME`, `SLOWER`, `OPEN` or `NONE`.
-      reason: in words; "" for `NONE`.
-      gain: speed of the leader above that of the flags as they are given, as a share of it; None
-        where no pair was measured.
-      low, high: ends of its confidence interval; None where there are too few pairs.
-      confidence: of the interval.
-      pairs: measured.
-      failure: why it ended early by an error, or "".
-      more: whether more pairs, of those that a final has at most, may decide what is open.
+      reason: "" for `NONE`.
+      gain: relative speed of the leader minus 1; None without pairs.
+      low, high: its confidence interval; None for too few pairs.
+      failure: error that ended it early, or "".
+      more: whether more pairs, within the maximum of a final, may decide it.
     """
 
     verdict: str
@@ -67,14 +64,11 @@ class Proof:
 
 @dataclass(frozen=True, kw_only=True)
 class PairsPlan:
-    """The pairs of a leader.
+    """The maximum number of pairs of a leader, with its number from 1 in the order of the finals.
 
-    Attributes:
-      pairs: at most.
-      number: of the leader, from 1, in the order in which leaders came to a final.
-      alpha: level of all interim analyses together, however often the pairs of the leader go on.
-        Each leader has half the level of the one before, so that all of them have at most twice
-        that of the first.
+    `alpha` is the level of all interim analyses together, however often the pairs are continued.
+    Each leader has half the level of the one before, so that all have at most twice that of the
+    first.
     """
 
     pairs: int
@@ -84,11 +78,9 @@ class PairsPlan:
 
 @dataclass(frozen=True)
 class Weights:
-    """Whether the leader trains the same weights as the flags as they are given.
+    """A sentence without its full stop, or "", about whether the leader trains the same weights.
 
-    Attributes:
-      text: a sentence without its point, or "".
-      alike: None where that was not compared.
+    `alike` is None where that was not compared.
     """
 
     text: str = ""
@@ -96,11 +88,7 @@ class Weights:
 
 
 class _TimedPairs(Pairs):
-    """Pairs as long as there is time.
-
-    Attributes:
-      is_late: whether they ended for lack of time.
-    """
+    """Pairs as long as there is time; `is_late` if they ended for lack of it."""
 
     def __init__(
         self, experiment: Experiment, results: PairsFolder, campaign: Campaign, budget: Budget
@@ -119,19 +107,7 @@ class _TimedPairs(Pairs):
 
 
 class Final:
-    """The end of a search.
-
-    Args:
-      space: that was searched.
-      first: the flags as they are given.
-      make: makes the candidate of other flags.
-      folder: takes pairs and events.
-      campaign: runs the processes.
-      budget: of the whole search.
-      bench: that has measured the races.
-      setting: how they were measured.
-      policy: constants of the verdict.
-    """
+    """The end of a search of a space."""
 
     def __init__(
         self,
@@ -160,7 +136,6 @@ class Final:
 
         Raises:
           KeyboardInterrupt: whole pairs are kept.
-          BenchmarkError: results cannot be written, or no process can be started.
         """
         if leader.key == self._first.key:
             return Proof(verdict=NONE)
@@ -180,11 +155,11 @@ class Final:
         return proof
 
     def too_late(self, what: str) -> Proof:
-        """Nothing is proven, since there was no time for something."""
+        """The proof without a result, for lack of time for something."""
         return Proof(verdict=OPEN, reason=f"no time for {what}", more=True)
 
     def proven_before(self) -> Settings | None:
-        """What the leader sets that was proven to be faster last, in an earlier session."""
+        """Settings of the leader that was last proven to be faster in an earlier session."""
         proven = [
             dict(one["settings"])
             for one in self._folder.events(_PROOF)
@@ -240,15 +215,10 @@ class Final:
         return plan if plan.pairs > last.pairs else None
 
     def _new_plan(self, leader: Candidate, number: int, there: int) -> PairsPlan:
-        """As many pairs as there is time for.
-
-        Args:
-          number: of the leader.
-          there: pairs that are measured.
-        """
+        """As many pairs as there is time for, besides the measured ones."""
         left = self._budget.left - 2 * self._bench.process_seconds  # for the weights
         fitting = int(left / (2 * self._bench.final_seconds))
-        # At most as many that the last interim analysis is after all of them.
+        # A number after which the last interim analysis comes.
         most = min(there + fitting, MOST_PAIRS)
         most = most // STEP * STEP if most >= 2 * STEP else most
         plan = PairsPlan(pairs=most, number=number, alpha=self._policy.alpha / 2 ** (number - 1))
@@ -258,7 +228,13 @@ class Final:
 
     def _experiment(self, leader: Candidate, plan: PairsPlan, earlier: Begun | None) -> Experiment:
         measured = dict(zip(SIDES, (self._first, leader), strict=True))
-        a, b = map(self._side, measured.values())
+        a, b = (
+            self._setting.side(
+                (*one.flags, *self._bench.length_flags(one, FINAL)),
+                [f"--{name}={text}" for name, text in one.settings.items()],
+            )
+            for one in measured.values()
+        )
         planned, made = (None, ()) if earlier is None else (earlier.planned, earlier.made)
         analyses = interim_analyses(plan.pairs, plan.alpha, planned=planned, made=made)
         work = [name for name in WORK if name not in MODEL_SIZE] if leader.changes else []
@@ -284,17 +260,10 @@ class Final:
             },
         )
 
-    def _side(self, one: Candidate) -> Side:
-        flags = (*one.flags, *self._bench.length_flags(one, FINAL))
-        return self._setting.side(flags, [f"--{n}={text}" for n, text in one.settings.items()])
-
     def weights(self, leader: Candidate) -> Weights:
-        """Compares the weights that the leader and the flags as they are given train.
+        """Compares the weights that the leader and the given flags train.
 
         Both compute their operations as the leader does.
-
-        Raises:
-          KeyboardInterrupt: all else is on disk.
         """
         no_promise = self._no_promise(leader)
         if no_promise:
@@ -315,9 +284,7 @@ class Final:
             problem = self._train(name, one, folders[name])
             if problem:
                 return Weights(f"weights could not be compared: {name}: {problem}", False)
-        from cnnbench.run.runtime.native import without_info_lines
-
-        with without_info_lines():  # TensorFlow is loaded, when all has been measured
+        with without_info_lines():  # TensorFlow is loaded after all measurements
             from cnnbench.campaigns.strategies.weights import between
 
             found = between(folders)["tuned"]

@@ -1,4 +1,4 @@
-"""What a search has found, as a document."""
+"""The result of a search as a document."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cnnbench.campaigns.tune.space import Candidate, Space
 from cnnbench.records.tune import FASTER, RefusedCandidate, TuneDocument, TuneRow
 
 UNTRIED = "untried"
-"""How a candidate left that was never measured, for lack of time."""
+"""Mark of a candidate that was not measured for lack of time."""
 
 CONFIDENCE = 0.95
 """Of the intervals of estimates from the races."""
@@ -34,17 +34,7 @@ def document(
     budget_seconds: float,
     layout: JobLayout | None = None,
 ) -> TuneDocument:
-    """Makes the document of a search.
-
-    Args:
-      space: that was searched.
-      first: the flags as they are given.
-      found: the races.
-      proof: of the leader.
-      weights: of the leader.
-      started_at, search_command, seed, seconds, budget_seconds: see `TuneDocument`.
-      layout: the processes of a job; None for runs in one process.
-    """
+    """Makes the document of a search; `first` has the given flags."""
     fitted = fit_blocks(found.blocks) if found.blocks else None
     proven = proof.verdict == FASTER and weights.alike is not False
     chosen = found.leader if proven else first
@@ -142,7 +132,7 @@ def estimates(
 
     Args:
       blocks: see `SearchOutcome.blocks`.
-      first: key of the flags as they are given.
+      first: key of the given flags.
 
     Returns:
       By key: number of each round that the candidate ran in, from 1, and its gain by then.

@@ -1,20 +1,20 @@
 """Rules by which candidates leave a race: functions of measured speeds, without processes.
 
-Every round measures all candidates that are left, once each. After it a candidate leaves
+Every round measures all remaining candidates, once each. After it a candidate leaves
 
-* `SLOWER`: it is slower than the best beyond doubt. The difference is tested by the additive model
+* `SLOWER`: it is significantly slower than the best. The difference is tested by the additive model
   of candidates and rounds (`cnnbench.base.stats.additive`), on logarithms of speeds. The level of
   round r is alpha / (r (r - 1)), which adds up to alpha over all rounds, shared by the other
   candidates (Bonferroni): with the noise of the model, the fastest candidate leaves this way in at
-  most a share alpha of races, whichever candidate seems to be the best;
-* `BEHIND`: time is short. The next round may take at most half of the time that is left, so that
-  the candidates with the lowest estimates, as many as do not fit, leave (successive halving). That
-  proves nothing about them, and is reported as what it is;
+  most a share alpha of races, whichever candidate appears to be the best;
+* `BEHIND`: time is short. The next round may take at most half of the remaining time, so that the
+  candidates with the lowest estimates, as many as do not fit, leave (successive halving). That
+  proves nothing about them, and is reported as such;
 * `FAILED`: its process failed.
 
 A race is over when one candidate is left; when none of the others can be faster than the best by
 more than the threshold, at the level alpha; after `MOST_ROUNDS`; or when time is too short for
-another round of those that are left.
+another round.
 """
 
 from __future__ import annotations
@@ -29,24 +29,17 @@ from cnnbench.base.text.numbers import percent
 SLOWER, BEHIND, FAILED = "slower", "behind", "failed"
 
 ALPHA = 0.05
-"""Share of races that the fastest candidate may leave as slower, by chance."""
+"""Share of races in which the fastest candidate may leave as slower, by chance."""
 
 FINALISTS = 3
-"""Candidates that are not left behind for lack of time."""
+"""Candidates that do not leave for lack of time."""
 
 MOST_ROUNDS = 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class Leaver:
-    """A candidate that has left.
-
-    Attributes:
-      name: of the candidate.
-      after: number of the last round that it ran in.
-      how: `SLOWER`, `BEHIND` or `FAILED`.
-      reason: in words.
-    """
+    """A candidate that has left, after its last round, as `SLOWER`, `BEHIND` or `FAILED`."""
 
     name: str
     after: int
@@ -58,15 +51,12 @@ class Race:
     """The state of a race.
 
     Attributes:
-      remaining: names of the candidates that are left.
+      remaining: names of the remaining candidates.
       rounds: logarithms of the speeds in each round, by name.
-      blocks: the same in blocks of what ran at the same time.
+      blocks: the same in blocks of those that ran at the same time.
       leavers: in the order in which they left.
 
-    Args:
-      names: of the candidates.
-      threshold: smallest gain that counts, as a share.
-      alpha: see `ALPHA`.
+    The threshold is the smallest relative gain that counts.
     """
 
     def __init__(self, names: Sequence[str], threshold: float = 0.01, alpha: float = ALPHA) -> None:
@@ -96,14 +86,12 @@ class Race:
         blocks: Sequence[Sequence[str]] = (),
         late: Collection[str] = (),
     ) -> None:
-        """Takes a round; those that failed leave.
+        """Adds a round of images per second by name, and of failed candidates, which leave.
 
         Args:
-          speeds: images per second, by name; a candidate may be missing.
-          failed: why processes failed, by name.
           blocks: names of those that ran at the same time; if not given, all did.
-          late: names of those that there was no time for. In the first round they are candidates
-            no more, of which nothing is known; later they keep their estimates.
+          late: names of those that there was no time for. In the first round they are candidates no
+            more, because nothing is known of them; later they keep their estimates.
         """
         found = {name: math.log(speed) for name, speed in speeds.items()}
         if not self.rounds:
@@ -115,25 +103,21 @@ class Race:
             self._leave(name, FAILED, failed[name])
 
     def drop(self, affordable: int) -> list[Leaver]:
-        """Lets those leave that are slower, and those that there is no time for.
+        """Removes slower candidates and those that there is no time for; returns all that leave.
 
-        Args:
-          affordable: processes that the time left is enough for.
-
-        Returns:
-          Those that leave after this round, the failed ones included.
+        `affordable` is the number of processes that fit into the remaining time.
         """
         if any(self.rounds):
             fitted = self.fitted
             self._drop_slower(fitted)
-            self._drop_behind(fitted, affordable)
+            most = max(FINALISTS, affordable // 2)
+            for place, name in enumerate(self.ranked(fitted)[most:], start=most + 1):
+                self._leave(name, BEHIND, f"no time for more of it; {_ordinal(place)} so far")
         self._short = affordable < len(self.remaining)
         return [one for one in self.leavers if one.after == len(self.rounds)]
 
     def leader(self, incumbent: str) -> str:
-        """The candidate with the highest estimate, if that is above the incumbent's by more than
-        the threshold; else the incumbent.
-        """
+        """The best estimate, or the incumbent if it is not worse by more than the threshold."""
         ranked = self.ranked(self.fitted) if any(self.rounds) else []
         if not ranked:
             return incumbent
@@ -143,12 +127,12 @@ class Race:
         return ranked[0] if above > self._worth else incumbent
 
     def ranked(self, fitted: Additive) -> list[str]:
-        """Those left that were measured, the fastest first."""
+        """The measured remaining candidates, the fastest first."""
         known = [name for name in self.remaining if name in fitted.names]
         return sorted(known, key=fitted.effect, reverse=True)
 
     def _is_settled(self) -> bool:
-        """Whether none of those left can be above the best by more than the threshold."""
+        """Whether no remaining candidate can exceed the best by more than the threshold."""
         if not any(self.rounds):
             return False
         fitted = self.fitted
@@ -176,11 +160,6 @@ class Race:
                 gap = percent(-math.expm1(fitted.difference(name, best)))
                 reason = f"{gap} slower than the best, p = {p:.1g}"
                 self._leave(name, SLOWER, reason)
-
-    def _drop_behind(self, fitted: Additive, affordable: int) -> None:
-        most = max(FINALISTS, affordable // 2)
-        for place, name in enumerate(self.ranked(fitted)[most:], start=most + 1):
-            self._leave(name, BEHIND, f"no time for more of it; {_ordinal(place)} so far")
 
     def _leave(self, name: str, how: str, reason: str) -> None:
         self.remaining.remove(name)

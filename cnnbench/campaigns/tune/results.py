@@ -1,8 +1,8 @@
 """The results folder of a search: a journal, records of all processes, and the pairs of the proof.
 
-``race/`` has a record per process of the races, ``final/`` is a folder of `cnnbench ab`, and so is
-``final-2/`` where a search that went on with more time came to another leader. What is done follows
-from the journal; a search goes on with the same question only.
+``race/`` has a record per process of the races. ``final/`` is a folder of `cnnbench ab`, and so is
+``final-2/`` where a continued search came to another leader. What is done follows from the journal;
+a search can continue with the same question only.
 """
 
 from __future__ import annotations
@@ -28,16 +28,14 @@ class TuneFolder(ResultsFolder):
     """The directory, held by one search at a time.
 
     Attributes:
-      earlier: events of the journal from before.
-      checkpoints: where weights to compare go; removed in the end.
+      earlier: earlier events of the journal.
+      checkpoints: folder of the weights to compare; removed in the end.
 
     Args:
-      folder: value of --results; made if it is not there.
-      question: what is searched, as JSON values; a search can only go on with the same.
-      resume: go on with the one that is there.
+      question: the search as JSON values; a search can only resume with the same.
 
     Raises:
-      FlagError: it cannot be used, another search holds it, it is not empty without `resume`, or
+      FlagError: it cannot be used, another process holds it, it is not empty without `resume`, or
         it holds another search.
     """
 
@@ -59,33 +57,25 @@ class TuneFolder(ResultsFolder):
         self.journal.add("tune", question=asked)
 
     def __exit__(self, *error: object) -> None:
-        """Removes the weights, which nobody needs once they are compared."""
+        """Removes the weights, which are not needed after the comparison."""
         shutil.rmtree(self.checkpoints, ignore_errors=True)
         super().__exit__(*error)
 
     def record(self, name: str) -> Path:
-        """Where the record of a process of a race goes."""
+        """Path of the record of a process of a race."""
         return self.folder / RACE / f"{name}.json"
 
     def pairs(self, number: int) -> PairsFolder:
-        """The folder of a proof, with the pairs that are there already.
-
-        Args:
-          number: of the leader, from 1.
-        """
+        """The folder of the proof of a leader (numbered from 1), with earlier pairs."""
         name = _FINAL if number == 1 else f"{_FINAL}-{number}"
         return PairsFolder(self.folder / name, resume=True)
 
     def begin(self, minutes: float) -> None:
-        """Notes the beginning of a session.
-
-        Args:
-          minutes: that the search may take, with all sessions before.
-        """
+        """Notes the beginning of a session and the minutes for all sessions so far."""
         self.journal.add(_SESSION, minutes=minutes)
 
     def events(self, event: str) -> Iterator[dict[str, Any]]:
-        """The events of one kind from before, oldest first, each with its session's `minutes`."""
+        """Earlier events of one kind, oldest first, each with its session's `minutes`."""
         minutes = math.inf
         for one in self.earlier:
             if one.get("event") == _SESSION:

@@ -1,6 +1,6 @@
-"""Goes through the groups of a space: a race for each, with the best flags of those before.
+"""Iterates over the groups of a space: a race for each, with the best flags of those before.
 
-A function of what a bench measures: the same answers lead to the same races and the same leader.
+The measurements of a bench alone determine the races and the leader.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from cnnbench.campaigns.tune.race import FINALISTS, Leaver, Race
 from cnnbench.campaigns.tune.space import Candidate, Dropped, Maker, Space, field_of
 
 _ROUNDS = 2
-"""Rounds that the time of a race should be enough for; of the second, for `FINALISTS` of them, or a
-third of what there is time for. What there is no time for in the first round is not tried."""
+"""Rounds that the time of a race should be enough for; of the second, for `FINALISTS`, or a third
+of the affordable processes. Candidates without time in the first round are not tried.
+"""
 
 _FEWEST = 2
 """Processes of a race: the best of the groups before and a candidate."""
 
 _LEAST = 6
-"""Processes that a small group has, where its share of the time would be less."""
+"""Processes of a small group, where its share of the time would be less."""
 
 
 @dataclass(frozen=True)
@@ -44,32 +45,19 @@ class CandidateBench(Protocol):
     """Measures candidates and knows how much time there is."""
 
     def affordable(self, group: str, number: int, proof: bool) -> int:
-        """Processes that the time left is enough for.
+        """Processes that fit into the remaining time, after a round (0: before the first one).
 
-        Args:
-          group: name of the race.
-          number: of the round that is over; 0 before the first one.
-          proof: whether what leads will have to be proven; not so of the flags as they are given.
+        `proof`: the leader will have to be proven, because it is not the given flags.
         """
 
     def measure(self, group: str, number: int, candidates: Sequence[Candidate], kept: int) -> Round:
-        """Runs a round, or as much of it as there is time for.
+        """Runs a round, numbered from 1, or as much of it as there is time for.
 
-        Args:
-          group: name of the race.
-          number: of the round, from 1.
-          candidates: to be measured once each.
-          kept: processes that the time afterwards is to be enough for.
+        `kept` is the number of processes that must still fit afterwards.
         """
 
     def closed(self, group: str, number: int, left: Sequence[Leaver], best: str) -> None:
-        """Hears of the end of a round.
-
-        Args:
-          group, number: as of `measure`.
-          left: those that leave after it.
-          best: name of the one with the highest estimate.
-        """
+        """Reports the end of a round, those that leave, and the name of the best."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,9 +65,7 @@ class GroupRace:
     """The race of a group.
 
     Attributes:
-      name: of the group.
       candidates: that took part, the best of the groups before first.
-      race: how it went.
       leader: the best.
       dropped: never measured, because they cannot run.
       untried: never measured for lack of time.
@@ -95,12 +81,7 @@ class GroupRace:
 
 @dataclass(frozen=True)
 class SearchOutcome:
-    """Result of the races of a search.
-
-    Attributes:
-      races: a race for each group that has candidates.
-      leader: the best of the last one.
-    """
+    """Result of the races of all groups with candidates; the leader is the best of the last one."""
 
     races: tuple[GroupRace, ...]
     leader: Candidate
@@ -117,7 +98,7 @@ class SearchOutcome:
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
-        """All that were measured, none twice."""
+        """The measured candidates, without duplicates."""
         found: dict[str, Candidate] = {}
         for race in self.races:
             for one in race.candidates:
@@ -140,14 +121,9 @@ class SearchOutcome:
 def search(
     space: Space, first: Candidate, make: Maker, bench: CandidateBench, threshold: float
 ) -> SearchOutcome:
-    """Races the candidates of all groups.
+    """Races the candidates of all groups, beginning with the given flags.
 
-    Args:
-      space: what may be tried.
-      first: the flags as they are given.
-      make: of candidates.
-      bench: measures.
-      threshold: share by which a candidate must seem faster to be taken on.
+    The threshold is the share by which a candidate must seem faster to be adopted.
     """
     leader = first
     races: list[GroupRace] = []
@@ -190,12 +166,7 @@ def _run(
 ) -> None:
     """Runs the rounds of a race.
 
-    Args:
-      group: its name.
-      candidates: that take part.
-      bench: measures.
-      time: processes that the time for later groups, and that for this one, are enough for.
-      given: the flags as they are given.
+    `time` has the numbers of processes that fit for later groups and for this one.
     """
     names = {one.key: one.name for one in candidates}
     kept, share = time

@@ -24,11 +24,10 @@ class TuneQuestion:
     """Definition of a search.
 
     Attributes:
-      space: what may be tried.
-      first: the flags as they are given.
-      make: of candidates.
-      policy: constants of the proof; its threshold is also that of taking on a candidate.
-      seconds: for all of it.
+      first: the given flags.
+      make: makes candidates.
+      policy: constants of the proof; its threshold is also that of adopting a candidate.
+      seconds: for the whole search.
       command: argv.
     """
 
@@ -45,19 +44,13 @@ def tune(
 ) -> tuple[TuneDocument, SearchOutcome, int | None]:
     """Races the candidates, proves the leader, and compares what it trains.
 
-    Args:
-      question: what is searched.
-      folder: takes everything; what it holds already is not measured again.
-      campaign: runs the processes.
-      setting: how it is measured.
-
     Returns:
-      What was found, the races, and for how many minutes the search could go on; None where more
+      The document, the races, and for how many minutes the search could continue; None where more
       time would not change the answer.
 
     Raises:
-      KeyboardInterrupt: what was measured is in the folder.
-      BenchmarkError: the flags as they are given fail, or results cannot be written.
+      KeyboardInterrupt: measurements are in the folder, which are not repeated.
+      BenchmarkError: the given flags fail, or results cannot be written.
     """
     space, first, policy = question.space, question.first, question.policy
     budget = Budget(question.seconds, folder.seconds_of_races, folder.seconds_of_pairs)
@@ -107,7 +100,7 @@ def tune(
 
 
 def _enough(found: SearchOutcome, proof: Proof, bench: RaceBench) -> int | None:
-    """Minutes that would be enough for all of the search; None if it needs no more of them."""
+    """Minutes that would suffice for the whole search; None if it needs no more of them."""
     waiting = {one.key for race in found.races for one in race.untried}
     waiting |= {key for key, (_, leaver) in found.leavers.items() if leaver.how == BEHIND}
     is_open = proof.verdict == OPEN

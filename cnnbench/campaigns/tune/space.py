@@ -26,7 +26,7 @@ from cnnbench.machine.memory import Memory
 from cnnbench.records.tune import AS_GIVEN
 from cnnbench.variable_mgr import all_reduce, registry
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec
-from cnnbench.variable_mgr.modes import BUILT_IN, DEFAULT, Mode, Processes
+from cnnbench.variable_mgr.modes import BUILT_IN, DEFAULT, Processes
 
 _MODE = "variable_update"
 _NEAR = 0.9  # as `cnnbench.run.driver.memory` warns from here on
@@ -36,11 +36,9 @@ _SPECS = {spec.name: spec for spec in FLAGS}
 
 @dataclass(frozen=True)
 class FlagGroup:
-    """Settings that are tried with each other; all of them are raced together.
+    """Settings that are raced together.
 
-    Attributes:
-      name: of the group.
-      choices: flags that a candidate adds to the best of the groups before; the first adds none.
+    A candidate adds one of the choices to the best of the groups before; the first adds none.
     """
 
     name: str
@@ -52,10 +50,10 @@ class Space:
     """Flags that a search may vary.
 
     Attributes:
-      fixed: texts of the flags that are given, by name.
+      fixed: texts of the given flags, by name.
       groups: in the order of the search.
       allowed: words of --allow.
-      assumed: the mode of the flags as they are given, where the default mode cannot run.
+      assumed: the mode of the given flags, where the default mode cannot run.
     """
 
     fixed: Settings
@@ -65,7 +63,7 @@ class Space:
 
     @property
     def mode(self) -> str:
-        """Value of --variable_update of the flags as they are given."""
+        """Value of --variable_update of the given flags."""
         return {_MODE: DEFAULT, **self.assumed, **self.fixed}[_MODE]
 
     def texts(self, settings: Settings) -> dict[str, str]:
@@ -79,12 +77,11 @@ class Candidate:
     """Flags to be measured.
 
     Attributes:
-      name: the flags that it adds to those that are given, or `AS_GIVEN`.
+      name: the flags that it adds to the given ones, or `AS_GIVEN`.
       settings: the same, by name.
       flags: of ``cnnbench run``, all of them; of a job, those of every process.
-      key: equal for flags that mean the same.
+      key: equal for equivalent flags.
       changes: words of `ALLOWABLE` for what it trains differently.
-      resolved: the flags resolved.
     """
 
     name: str
@@ -97,13 +94,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Dropped:
-    """A candidate that is not measured.
-
-    Attributes:
-      name: as of `Candidate`.
-      reason: why.
-      repeats: whether it would only repeat another candidate.
-    """
+    """A candidate that is not measured; `repeats` if it is equivalent to another one."""
 
     name: str
     reason: str
@@ -112,7 +103,7 @@ class Dropped:
 
 @dataclass(frozen=True)
 class Field:
-    """The candidates of a group, the best of the groups before first, and what is dropped."""
+    """The candidates of a group, the best of the groups before first, and dropped ones."""
 
     candidates: tuple[Candidate, ...]
     dropped: tuple[Dropped, ...] = ()
@@ -125,10 +116,7 @@ Maker = Callable[[Settings], Candidate]
 class CandidateMaker:
     """Makes candidates; loads no TensorFlow.
 
-    Args:
-      space: what may be tried.
-      memory: of the machine or of a GPU; None where it is unknown.
-      layout: the processes of a job; None for runs in one process.
+    The memory is that of the machine or of a GPU; None if unknown.
     """
 
     def __init__(
@@ -139,7 +127,7 @@ class CandidateMaker:
         self._layout = layout
 
     def __call__(self, settings: Settings) -> Candidate:
-        """See `Maker`; the flags as they are given are never refused for what they need."""
+        """See `Maker`; the given flags are never refused for the memory that they need."""
         space = self._space
         flags = tuple(f"--{name}={text}" for name, text in space.texts(settings).items())
         words = chief_flags(self._layout, flags)
@@ -176,24 +164,16 @@ def _changes(settings: Settings) -> Iterator[str]:
     for name, text in settings.items():
         if name in CHANGES and text != _SPECS[name].text(_SPECS[name].default):
             yield CHANGES[name]
-    if _MODE in settings and not _trains_alike(registry.find(settings[_MODE])):
-        yield "consistency"
-
-
-def _trains_alike(mode: Mode) -> bool:
-    """Whether all towers train the same in every step."""
-    return mode.in_sync and not mode.apart and mode.processes is not Processes.COORDINATOR
+    if _MODE in settings:
+        mode = registry.find(settings[_MODE])
+        if not mode.in_sync or mode.apart or mode.processes is Processes.COORDINATOR:
+            yield "consistency"  # towers train differently
 
 
 def assumed_mode(fixed: Settings, layout: JobLayout | None) -> dict[str, str]:
     """The mode of a job whose flags name none, and for which the default mode lacks ps tasks.
 
-    Args:
-      fixed: texts of the flags that are given, by name.
-      layout: None for runs in one process.
-
-    Returns:
-      Flags by name; none where the default mode is that of the flags.
+    Returns flags by name; none where the default mode applies.
     """
     if layout is None or layout.ps or _MODE in fixed:
         return {}
@@ -204,13 +184,7 @@ def assumed_mode(fixed: Settings, layout: JobLayout | None) -> dict[str, str]:
 
 
 def field_of(group: FlagGroup, best: Candidate, make: Maker) -> Field:
-    """The candidates of a group.
-
-    Args:
-      group: of the space.
-      best: of the groups before; the first of the candidates.
-      make: see `Maker`.
-    """
+    """The candidates of a group, the best of the groups before first."""
     found: dict[str, Candidate] = {best.key: best}
     dropped: list[Dropped] = []
     for choice in group.choices:
@@ -230,13 +204,9 @@ def field_of(group: FlagGroup, best: Candidate, make: Maker) -> Field:
 def default_space(
     fixed: Settings, situation: SearchSituation, allowed: Iterable[str], mode: str = DEFAULT
 ) -> Space:
-    """The space of a situation, without what contradicts the flags that are given.
+    """The space of a situation, without what contradicts the given flags.
 
-    Args:
-      fixed: texts of the flags that are given, by name.
-      situation: the machine and these flags.
-      allowed: words of --allow.
-      mode: value of --variable_update where these name none.
+    `mode` is the value of --variable_update where these name none.
     """
     words = frozenset(allowed)
     mode = fixed.get(_MODE, mode)
@@ -249,12 +219,7 @@ def default_space(
 
 
 def read_space(path: str, fixed: Settings, allowed: Iterable[str]) -> Space:
-    """The space of a suite file, a group for each entry.
-
-    Args:
-      path: of the file.
-      fixed: texts of the flags that are given, by name; these are not varied.
-      allowed: words of --allow.
+    """The space of a suite file, a group for each entry; given flags are not varied.
 
     Raises:
       UsageError: names file, line and key.
@@ -286,7 +251,7 @@ def _group(entry: SuiteEntry, fixed: Settings) -> FlagGroup:
 
 
 def _check(entry: SuiteEntry, name: str, text: str, line: int) -> None:
-    """Refuses a flag that cannot vary, and a value that no run can have."""
+    """Refuses a flag that cannot vary, and an invalid value."""
     spec = _SPECS.get(name)
     if spec is None or name not in TUNABLE:
         known = "is no flag of a run" if spec is None else "changes what is measured"
@@ -301,7 +266,7 @@ def _check(entry: SuiteEntry, name: str, text: str, line: int) -> None:
 
 
 def _open(found: Iterable[Settings], fixed: Settings) -> list[Settings]:
-    """The choices that contradict no flag that is given, without such flags, none twice."""
+    """The choices that do not contradict given flags, without such flags and duplicates."""
     kept = (
         {name: text for name, text in choice.items() if name not in fixed}
         for choice in found

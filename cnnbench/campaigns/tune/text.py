@@ -20,7 +20,7 @@ from cnnbench.records.tune import NONE as NO_LEADER
 from cnnbench.records.tune import SLOWER as LEADER_SLOWER
 
 NEXT = 5
-"""Candidates besides the leader that the table has."""
+"""Candidates besides the leader in the table."""
 
 _NAMED = 6
 _REASONS = 5
@@ -114,17 +114,13 @@ def _leavers(rows: Sequence[TuneRow]) -> list[str]:
         found = [row for row in rows if row.left == how]
         if not found:
             continue
-        named = [f"{row.candidate}{_when(row)}" for row in found]
+        named = []
+        for row in found:
+            why = "" if how == BEHIND else f": {row.reason}"
+            left = "" if how == UNTRIED else f" ({row.group} {row.after}{why})"
+            named.append(f"{row.candidate}{left}")
         lines += wrapped(f"{title}: {first_few(named, _NAMED)}", more="  ")
     return lines
-
-
-def _when(row: TuneRow) -> str:
-    """Round in which a candidate left, with the reason where that is not shown already."""
-    if row.left == UNTRIED:
-        return ""
-    why = "" if row.left == BEHIND else f": {row.reason}"
-    return f" ({row.group} {row.after}{why})"
 
 
 def _refused(dropped: Iterable[Dropped]) -> list[str]:
@@ -141,8 +137,7 @@ def _refused(dropped: Iterable[Dropped]) -> list[str]:
 def listed(fields: Mapping[str, Field]) -> str:
     """The candidates of a space, and what is dropped and why, without anything measured.
 
-    Args:
-      fields: by name of the group, each as it is without the groups before it.
+    Each group is as it is without the groups before it.
     """
     lines = []
     for name, one in fields.items():
@@ -190,13 +185,7 @@ def flag_file(found: TuneDocument) -> str:
 
 
 def chart(found: SearchOutcome, first: Candidate, title: str) -> Lines:
-    """Estimates of the fastest candidates after every round.
-
-    Args:
-      found: the races.
-      first: the flags as they are given.
-      title: what was measured.
-    """
+    """Estimates of the fastest candidates after every round."""
     curves = estimates(found.blocks, first.key)
     names = {one.key: one.name for one in found.candidates}
     last = sorted(curves, key=lambda key: curves[key][-1][1], reverse=True)
