@@ -1,10 +1,7 @@
-"""Comparison of runs, shared by `cnnbench compare`, `ab` and the reports.
-
-Imports no TensorFlow. What others need of it:
+"""Comparison of runs, shared by `cnnbench compare`, `ab` and the reports, without TensorFlow.
 
 * `judge(base, new, policy, paired=False, noise=None) -> Judgement` on plain numbers, one per
   process; `judge_all(cases, policy)` for a suite; `aa_spread(values, policy)` for the noise;
-* `load_records(paths) -> Loaded(records, skipped)` from files, folders and patterns;
 * `compare_records(base, new, policy) -> Comparison` with a verdict per configuration and
   metric, and an exit code. `cnnbench.judge.report.renderers` writes it as text.
 """

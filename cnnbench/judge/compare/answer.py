@@ -16,24 +16,20 @@ from cnnbench.judge.metrics.registry import CPU_TIME, SPEEDS
 from cnnbench.records.run import RunRecord
 
 _GAP = 1.5
-"""Speeds of like processes this many times apart, each group within its square root, are two."""
+"""Ratio of two speeds of like processes, with each group of processes within its square root."""
 
 _SHORT_SECONDS = 4.0
-"""Timed loops shorter than this are worth making longer before anything else."""
+"""Timed loops shorter than this should be made longer first."""
 
 
 def opening(comparison: Comparison) -> list[str]:
-    """The first lines of every output: the answer, its place in the step, the advice, a command."""
+    """The first lines of every output: the answer, its cause, the advice, a command."""
     lines = (answer(comparison), why(comparison), advice(comparison), comparison.next_step)
     return [line for line in lines if line]
 
 
 def answer(comparison: Comparison) -> str:
-    """The outcome in one sentence, and another one for each further metric that got worse.
-
-    Args:
-      comparison: of one or several configurations; the worst one is told in full.
-    """
+    """The outcome of the worst configuration, and a sentence per further metric that got worse."""
     entries = [entry for entry in comparison.by_severity() if entry.decides]
     if not entries:
         return "Nothing was compared."
@@ -50,16 +46,12 @@ def answer(comparison: Comparison) -> str:
 
 
 def why(comparison: Comparison) -> str:
-    """Where the difference is, in one sentence; "" where nothing was profiled."""
+    """Where the difference is, in one sentence; "" if nothing was profiled."""
     return "" if comparison.explanation is None else comparison.explanation.answer
 
 
 def advice(comparison: Comparison) -> str:
-    """How to settle an inconclusive comparison, in one sentence; "" where nothing is needed.
-
-    Args:
-      comparison: the first of its inconclusive configurations is advised on.
-    """
+    """How to settle the first inconclusive configuration, in one sentence; "" if not needed."""
     entry = next(iter(undecided(comparison)), None)
     if entry is None or entry.main.judgement.needed is None:
         return ""
@@ -76,7 +68,7 @@ def advice(comparison: Comparison) -> str:
 
 
 def undecided(comparison: Comparison) -> list[ComparedConfiguration]:
-    """Inconclusive configurations, first those with an estimate of what settles them."""
+    """Inconclusive configurations, those with an estimate of what settles them first."""
     found = [
         entry
         for entry in comparison.by_severity()
@@ -93,11 +85,8 @@ def too_noisy(result: MetricResult) -> bool:
 def two_speeds(entry: ComparedConfiguration) -> tuple[float, float] | None:
     """Seconds per step of two clusters of like processes, the faster first; None if only one.
 
-    Busy CPUs give a step of several threads two speeds, each of which lasts for many steps, so
-    that whole processes fall into one of them.
-
-    Args:
-      entry: a configuration with runs on both sides.
+    On busy CPUs a step of several threads has two speeds, each of which lasts for many steps, so
+    that whole processes have one of them.
     """
     sides = [
         [

@@ -1,8 +1,7 @@
 """Verdicts on runs whose work differs, such as a wider network or another batch size.
 
-Such a change can make training many times slower with equal flags. Only a person can say whether it
-was intended (--allow_changed_work), so the verdict is neither a change of speed nor "not
-comparable": the answer names what changed, without a change of speed.
+Such a change can make training many times slower with equal flags. Whether it was intended is for
+the user to say (--allow_changed_work); the answer names what changed, without a change of speed.
 """
 
 from __future__ import annotations
@@ -19,18 +18,17 @@ from cnnbench.records.run import RunRecord
 _FLOPS = ("model_training_flops", "model_forward_flops")
 
 FACTS_NAMED = 3
-"""Facts that a reason names; all of them are in `Entry.differences`."""
+"""Number of facts that a reason names."""
 
 
 def of(base: Group, new: Group, blocking: Sequence[Difference]) -> list[Difference]:
     """The facts by which the work of a configuration differs.
 
+    Empty if another flag differs too, which is another experiment, or if the runs of one side
+    differ among themselves.
+
     Args:
       blocking: facts that differ and may not.
-
-    Returns:
-      None of them if another flag differs too, which is another experiment, or if the runs of
-      one side differ among themselves.
     """
     work = [one for one in blocking if one.fact in WORK]
     flags = {*base.configuration.flags, *new.configuration.flags}
@@ -43,12 +41,12 @@ def answer(base: Group, new: Group, metric: Metric, blocking: Sequence[Differenc
     """The change of work, in complete sentences.
 
     Args:
-      metric: that the comparison is about.
       blocking: facts that differ and may not, those of `of` among them.
     """
     work = {one.fact: (one.base[0], one.new[0]) for one in blocking if one.fact in WORK}
     judged = "Speed" if metric in SPEEDS else metric.name.capitalize()
-    sentences = [_difference(work, _forward_only(base)), f"{judged} not judged"]
+    forward_only = bool(base.configuration.flags.get("forward_only"))
+    sentences = [_difference(work, forward_only), f"{judged} not judged"]
     rates = [_flops_per_sec(side) for side in (base, new)]
     known = [number(rate / 1e9) for rate in rates if rate]
     if len(known) == len(rates):
@@ -60,12 +58,7 @@ def answer(base: Group, new: Group, metric: Metric, blocking: Sequence[Differenc
 
 
 def _difference(work: Mapping[str, tuple[str, str]], forward_only: bool) -> str:
-    """What changed: "Different network: 10 → 40 parameters, +300.0 % FLOPs per image".
-
-    Args:
-      work: values of both sides by fact.
-      forward_only: whether the FLOPs of a step are those of a forward pass.
-    """
+    """What changed: "Different network: 10 → 40 parameters, +300.0 % FLOPs per image"."""
     network = list(_network(work, forward_only))
     batch = _batch(work)
     names = [name for name, parts in (("network", network), ("batch", batch)) if parts]
@@ -85,7 +78,7 @@ def _network(work: Mapping[str, tuple[str, str]], forward_only: bool) -> Iterabl
 
 
 def _batch(work: Mapping[str, tuple[str, str]]) -> list[str]:
-    """Images per step; where they are equal, the flags that differ."""
+    """Images per step; where these are equal, the flags that differ."""
     if "global_batch" in work:
         return [f"{_arrow(work['global_batch'])} images per step"]
     return [f"{name} {_arrow(both)}" for name, both in work.items() if name not in MODEL_SIZE]
@@ -103,12 +96,8 @@ def _arrow(both: Sequence[str]) -> str:
     return f"{before} → {after}"
 
 
-def _forward_only(group: Group) -> bool:
-    return bool(group.configuration.flags.get("forward_only"))
-
-
 def _flops_per_sec(group: Group) -> float | None:
-    """The median FLOP rate; None if no successful run has both a speed and a model."""
+    """The median FLOP rate of successful runs; None if no run has one."""
     found = [
         speed * flops
         for record in group.good

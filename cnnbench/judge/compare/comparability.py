@@ -1,4 +1,4 @@
-"""Facts that differ between two sets of runs, and whether they forbid a verdict."""
+"""Facts that differ between two sets of runs, and whether they block a verdict."""
 
 from __future__ import annotations
 
@@ -71,11 +71,11 @@ class Group:
 
     @property
     def good(self) -> tuple[Measurement, ...]:
-        """Measurements that succeeded; all values are taken from these."""
+        """Measurements that succeeded, from which all values are taken."""
         return tuple(record for record in self.records if record.status == "ok")
 
     def values(self, metric: Metric) -> tuple[float, ...]:
-        """One value per run that succeeded and measured the metric."""
+        """Values of the runs that succeeded and measured the metric."""
         found = map(metric.value, self.good)
         return tuple(value for value in found if value is not None)
 
@@ -87,14 +87,14 @@ class Group:
         return found
 
     def mixture(self) -> str | None:
-        """The difference between runs that forbids pooling them; None if there is none."""
+        """The difference between runs that forbids pooling them, or None."""
         parts = varying(self.origins())
         if not parts:
             return None
         return ", ".join(f"{name} is {' or '.join(texts)}" for name, texts in parts.items())
 
     def facts(self) -> dict[str, frozenset[str]]:
-        """Values of every fact over the runs; facts that a run lacks are listed by name."""
+        """Values of every fact over the runs, including a word for runs that lack it."""
         seen: dict[str, list[str]] = {}
         for record in self.records:
             for name, value in _facts(record):
@@ -113,10 +113,10 @@ class Group:
 
 
 def differences(base: Group, new: Group, patterns: tuple[str, ...] = ()) -> tuple[Difference, ...]:
-    """Facts that differ, those that forbid a verdict first.
+    """Facts that differ, those that block a verdict first.
 
     Args:
-      base, new: runs of one configuration, or of two that one wants to compare.
+      base, new: runs of one configuration, or of two that should be compared.
       patterns: of the facts that may differ, see `cnnbench.judge.metrics.comparable_facts.expand`.
     """
     sides = (base.facts(), new.facts())
@@ -150,17 +150,8 @@ def unlike_text(name: str, base: tuple[str, ...], new: tuple[str, ...]) -> str:
     return f"{name} is {before} in BASE and {after} in NEW"
 
 
-def known_facts(records: Iterable[Measurement]) -> frozenset[str]:
-    """Names of all facts of these measurements, flags included."""
-    return frozenset(name for record in records for name in (*record.config, *dict(_facts(record))))
-
-
 def check_facts(names: Iterable[str], measured: Iterable[Measurement]) -> None:
-    """Refuses unknown names of facts in --allow_different.
-
-    Args:
-      names: facts, groups of facts or patterns.
-      measured: whose facts are known beside those of the tables.
+    """Refuses unknown names in --allow_different; see `unknown_facts`.
 
     Raises:
       FlagError: names one.
@@ -171,17 +162,15 @@ def check_facts(names: Iterable[str], measured: Iterable[Measurement]) -> None:
 
 
 def unknown_facts(names: Iterable[str], measured: Iterable[Measurement]) -> dict[str, str]:
-    """Names that match no fact of these measurements, no flag and no group.
+    """The unknown names, each with the most similar known name or "".
 
     Args:
-      names: facts, groups of facts or patterns.
-      measured: whose facts are known beside those of the tables.
-
-    Returns:
-      The most similar known name, or "", by name.
+      names: facts, flags, groups of facts or patterns.
+      measured: their facts are known in addition to those of the tables.
     """
     flags = (spec.name for spec in FLAGS)
-    known = sorted({*FACTS, *GROUPS, *flags, *known_facts(measured)})
+    own = (name for one in measured for name in (*one.config, *dict(_facts(one))))
+    known = sorted({*FACTS, *GROUPS, *flags, *own})
     unknown = [name for name in names if not any(allowed(one, (name,)) for one in known)]
     return {name: nearest(name, known) for name in unknown}
 

@@ -51,17 +51,15 @@ def compare_records(
     """Compares runs and all-reduces, configuration by configuration.
 
     Args:
-      base, new: one record per process. Every row of an all-reduce record is a configuration
-        of its own.
-      metrics: names in `METRICS`; a comparison is about the first that its kind of
-        measurement has.
+      base, new: one record per process. Every row of an all-reduce record is a configuration.
+      metrics: names in `METRICS`; the first that a kind of measurement has is its main one.
       allow_different: facts, groups of facts and patterns that may differ, see
         `cnnbench.judge.metrics.comparable_facts`.
-      aa: runs of an A/A measurement; they give the spread of each configuration.
+      aa: runs of an A/A measurement, which give the spread of each configuration.
       paired: True compares the pairs of `cnnbench ab` if the records name them, else the i-th
-        runs of both sides in order of their start; None compares in pairs only where the
-        records name them.
-      allow_changed_work: a network or batch of another size is no regression.
+        runs of both sides in order of their start; None compares in pairs only where the records
+        name them.
+      allow_changed_work: whether a network or batch of another size is no regression.
       base_label, new_label: sources of the records, for output.
 
     Raises:
@@ -79,11 +77,14 @@ def compare_records(
     terms = Terms(policy, patterns, paired)
     drafts, aa_notes = _drafts(base_groups, new_groups, aa_groups, metrics, terms)
     entries = _judged(drafts, policy)
+    if paired is None:
+        cases = [case for draft in drafts for case in draft.cases]
+        paired = bool(cases) and all(case.paired for case in cases)
     return Comparison(
         entries=tuple(sorted(entries, key=lambda entry: natural_key(entry.name))),
         policy=policy,
         metrics=_shown(drafts, metrics),
-        paired=_in_pairs(drafts) if paired is None else paired,
+        paired=paired,
         allow_changed_work=allow_changed_work,
         notes=(*left_out, *_notes(processes, drafts, entries, aa_notes)),
         base_label=base_label,
@@ -100,11 +101,7 @@ def _drafts(
     names: Sequence[str],
     terms: Terms,
 ) -> tuple[list[Draft], list[str]]:
-    """A draft per configuration, and notes about the A/A measurement.
-
-    Args:
-      aa: groups of an A/A measurement.
-    """
+    """A draft per configuration, and notes about the A/A measurement."""
     aa_runs, aa_notes = usable_groups(base, aa, terms.policy, terms.patterns)
     drafts = []
     for one, other in match(base, new, terms.patterns):
@@ -119,13 +116,8 @@ def _drafts(
     return drafts, aa_notes
 
 
-def _in_pairs(drafts: Iterable[Draft]) -> bool:
-    cases = [case for draft in drafts for case in draft.cases]
-    return bool(cases) and all(case.paired for case in cases)
-
-
 def _judged(drafts: Sequence[Draft], policy: Policy) -> list[ComparedConfiguration]:
-    """Entries made of drafts; all cases are judged as one family of tests."""
+    """Judges the cases of all drafts as one family of tests, and makes entries of them."""
     judgements = iter(judge_all([case for draft in drafts for case in draft.cases], policy))
     titles = labels(draft.configuration for draft in drafts)
     entries = []
@@ -156,7 +148,7 @@ def _judged(drafts: Sequence[Draft], policy: Policy) -> list[ComparedConfigurati
 
 
 def _with_disturbance(judgement: Judgement, draft: Draft) -> Judgement:
-    """Adds what disturbed the runs to the reason of a result that scatters too much."""
+    """Adds disturbances of the runs to the reason of a result with too much scatter."""
     if judgement.needed is None:
         return judgement
     clause = disturbance(draft.runs)
@@ -182,7 +174,7 @@ def _shown(drafts: Sequence[Draft], names: Sequence[str]) -> tuple[Metric, ...]:
 
 
 def _left_out(sides: Iterable[Sequence[Group]], names: Sequence[str]) -> list[str]:
-    """A note per kind of measurement that has none of the metrics asked for."""
+    """A note per kind of measurement that has none of the metrics."""
     keys: dict[str, set[str]] = {}
     for one in (group.configuration for side in sides for group in side):
         keys.setdefault(one.kind, set()).add(one.key)
@@ -200,26 +192,26 @@ def _notes(
     entries: Sequence[ComparedConfiguration],
     aa_notes: Sequence[str],
 ) -> list[str]:
-    """All notes of a comparison.
-
-    Args:
-      drafts, entries: one of each per configuration.
-      aa_notes: notes about the A/A measurement.
-    """
+    """All notes of a comparison; drafts and entries are in the same order."""
     emulated = any(one.environment.get("emulated_gpus") for side in processes for one in side)
+    _, repeated = measured_again(run for one in entries for run in (*one.base, *one.new))
     return [
         *([EMULATED_NOTICE] if emulated else []),
         *_unsuccessful(entries),
-        *_repeated(entries),
+        *([repeated] if repeated else []),
         *_interrupted(processes),
         *aa_notes,
-        *_unpaired(drafts, entries),
+        *(
+            f"{entry.name}: {count(draft.unpaired, 'run', 'runs')} left out, without a partner"
+            for draft, entry in zip(drafts, entries, strict=True)
+            if draft.unpaired
+        ),
         *_losses(entries),
     ]
 
 
 def _unsuccessful(entries: Sequence[ComparedConfiguration]) -> list[str]:
-    """Numbers of measurements of each side that are left out because they did not succeed."""
+    """Numbers of measurements of each side that did not succeed and are left out."""
     notes = []
     for side in ("BASE", "NEW"):
         for kind, plural in KINDS.items():
@@ -238,7 +230,7 @@ def _unsuccessful(entries: Sequence[ComparedConfiguration]) -> list[str]:
 
 
 def _interrupted(sides: Sequence[Sequence[RunRecord | AllReduceRecord]]) -> list[str]:
-    """All-reduce processes that were interrupted, which complete rows do not show."""
+    """Numbers of interrupted all-reduce processes, which complete rows do not show."""
     notes = []
     for name, records in zip(("BASE", "NEW"), sides, strict=True):
         reduced = [record for record in records if not isinstance(record, RunRecord)]
@@ -252,23 +244,8 @@ def _interrupted(sides: Sequence[Sequence[RunRecord | AllReduceRecord]]) -> list
     return notes
 
 
-def _unpaired(drafts: Sequence[Draft], entries: Sequence[ComparedConfiguration]) -> list[str]:
-    """Numbers of runs left out because they have no partner, by configuration."""
-    return [
-        f"{entry.name}: {count(draft.unpaired, 'run', 'runs')} left out, without a partner"
-        for draft, entry in zip(drafts, entries, strict=True)
-        if draft.unpaired
-    ]
-
-
-def _repeated(entries: Sequence[ComparedConfiguration]) -> list[str]:
-    """Runs that were measured again because something disturbed them."""
-    _, text = measured_again(run for entry in entries for run in (*entry.base, *entry.new))
-    return [text] if text else []
-
-
 def _losses(entries: Sequence[ComparedConfiguration]) -> list[str]:
-    """Numbers of runs with losses that are not finite, by configuration and side."""
+    """Numbers of runs with infinite or NaN losses, by configuration and side."""
     notes = []
     for entry in entries:
         for side, records in (("BASE", entry.base), ("NEW", entry.new)):

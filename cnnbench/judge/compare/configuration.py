@@ -1,7 +1,7 @@
 """Configurations: which measurements repeat each other, and their names.
 
-Which flags count is in `cnnbench.judge.metrics.comparable_facts`. What is not a flag, such as the
-machine, is for `cnnbench.judge.compare.comparability`.
+`cnnbench.judge.metrics.comparable_facts` has the flags that count, and
+`cnnbench.judge.compare.comparability` compares facts that are not flags, such as the machine.
 """
 
 from __future__ import annotations
@@ -13,9 +13,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from cnnbench.flags import FLAGS
+from cnnbench.flags.retired import OBSOLETE
 from cnnbench.judge.compare import reductions
 from cnnbench.judge.metrics.comparable_facts import counts, identity
 from cnnbench.judge.metrics.measurement import KINDS, RUN, Measurement
+from cnnbench.records.codec import encode
 from cnnbench.records.run import RunRecord
 from cnnbench.variable_mgr.modes import DEFAULT
 
@@ -26,7 +29,7 @@ UNRESOLVED = (
     "num_inter_threads",
     "datasets_num_private_threads",
 )
-"""Flags that the record of a run holds as given, not as resolved, if it failed early."""
+"""Flags whose values are not resolved in the record of a run that failed early."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,6 @@ class Configuration:
       flags: by name, as they enter the identity.
       key: a hash of them, 12 hexadecimal digits.
       resolved: whether all of them have their final values.
-      kind: of its measurements.
       given: flags that the user gave; others may follow from them.
     """
 
@@ -62,7 +64,7 @@ class Configuration:
         return cls(flags, key, resolved, kind, frozenset(measurement.explicit_flags))
 
     def not_default(self) -> dict[str, Any]:
-        """The flags that are not at their defaults."""
+        """The flags with other values than their defaults."""
         return _not_default(self.flags, self.kind)
 
     def differing(self, other: Configuration) -> tuple[str, ...]:
@@ -88,8 +90,8 @@ def label(configuration: Configuration, distinguishing: Iterable[str] = ()) -> s
 def labels(configurations: Iterable[Configuration]) -> dict[str, str]:
     """Unique names by key: flags are added where the usual parts are the same.
 
-    Those that the user gave, if they suffice: the number of epochs follows from that of
-    batches, and adds nothing to it.
+    Only flags that the user gave are added, if they suffice: the number of epochs follows from that
+    of batches and adds nothing to it.
     """
     alike: dict[str, list[Configuration]] = {}
     for one in {one.key: one for one in configurations}.values():
@@ -135,14 +137,10 @@ def _shown(value: Any) -> str:
 
 @lru_cache(maxsize=len(KINDS))
 def _defaults(kind: str) -> Mapping[str, Any]:
-    """Defaults of all flags: the values in a record whose version had no such flag."""
+    """Defaults of all flags, as in a record whose version had no such flag."""
     if kind != RUN:
         return reductions.defaults()
-    from cnnbench.flags import FLAGS
-    from cnnbench.flags.retired import OBSOLETE
-    from cnnbench.records.codec import encode
-
-    # Records of before hold flags that have become obsolete since.
+    # Earlier records hold flags that have become obsolete since.
     return {spec.name: encode(spec.default) for spec in (*FLAGS, *OBSOLETE)}
 
 

@@ -1,12 +1,11 @@
 """CPU time as a second measure of pairs on CPUs that other programs use too.
 
-Where at least half of the runs of a comparison were disturbed in their timed steps, the level of
-the tests is shared by the throughput and the CPU time per step: half for each, so that both
-together keep to it (Bonferroni). Which runs were disturbed does not depend on which of them are
-called B, so that the choice of the test leaves it exact.
+Where at least half of the runs of a comparison were disturbed in their timed steps, the throughput
+and the CPU time per step are tested at half of the level each (Bonferroni). Which runs were
+disturbed does not depend on which side is called B, so this choice of the test leaves it exact.
 
-* slower or faster: what either of the two says, unless the other one says the opposite;
-* same: what the throughput says; or the CPU time, where the throughput neither differs
+* slower or faster: the verdict of either, unless the other one has the opposite verdict;
+* same: the verdict of the throughput; or of the CPU time, where the throughput neither differs
   significantly nor has an estimate beyond the floor;
 * else inconclusive.
 
@@ -50,8 +49,8 @@ def cases(
       noise: A/A spread of the CPU time; None if it was not measured.
 
     Returns:
-      None where the throughput alone decides: runs that are not in pairs, were not disturbed,
-      did not compute on a CPU in one process, or have no CPU time.
+      None where the throughput alone decides: runs that are not in pairs, were not disturbed, did
+      not compute on a CPU in one process, or have no CPU time.
     """
     runs = [one for one in (*base.records, *new.records) if isinstance(one, RunRecord)]
     measured = [CPU_TIME.value(run) for run in runs]
@@ -81,10 +80,10 @@ def cases(
 def difference(base: RunRecord, new: RunRecord) -> float:
     """Logarithm of the ratio of CPU time per step, NEW to BASE.
 
-    Of processes that stepped in turn it is that of their turns, else of the means over all steps.
+    For processes that stepped in turn that of their turns, else of the means over all steps.
 
     Args:
-      base, new: with CPU times of their steps, none 0 in the mean.
+      base, new: with CPU times of their steps, not all 0.
     """
     means = [float(np.mean(run.step_cpu_seconds)) for run in (base, new)]
     return difference_of_turns(turn_means(base), turn_means(new), math.log(means[1] / means[0]))
@@ -95,7 +94,7 @@ def difference_of_turns(base: Sequence[float], new: Sequence[float], of_means: f
 
     Args:
       base, new: CPU seconds per step of each turn.
-      of_means: what it is where there are too few turns.
+      of_means: returned where there are too few turns.
     """
     turns = [
         math.log(after / before)
@@ -106,7 +105,7 @@ def difference_of_turns(base: Sequence[float], new: Sequence[float], of_means: f
 
 
 def turn_means(run: RunRecord) -> tuple[float, ...]:
-    """CPU seconds per step of each turn of a run; empty for a run without turns."""
+    """CPU seconds per step of each turn of a run; empty without turns."""
     if run.turns is None:
         return ()
     starts = [start - 1 for start in run.turns.starts]
@@ -117,9 +116,9 @@ def turn_means(run: RunRecord) -> tuple[float, ...]:
 def shared(
     throughput: TwoSamples, cpu_time: TwoSamples, policy: Policy
 ) -> tuple[TwoSamples, TwoSamples]:
-    """Both samples with their shares of the level: half each, or all for CPU time.
+    """Both samples with half of the level each.
 
-    All where even pairs that agree could not reach half of the level.
+    CPU time gets all where even pairs that all agree could not reach half of the level.
     """
     pairs = len(throughput.base)
     share = 0.5 if smallest_p(pairs, pairs, paired=True) <= policy.alpha / 2 else 0.0
@@ -129,7 +128,7 @@ def shared(
 def together(
     throughput: Judgement, cpu_time: Judgement, policy: Policy, runs: Sequence[Measurement]
 ) -> Judgement:
-    """The judgement of the throughput with the joint verdict."""
+    """The judgement of the throughput with the verdict of both."""
     speed, work = throughput.verdict, cpu_time.verdict
     if speed in _OPPOSITE and work is _OPPOSITE[speed]:
         why = _WAITS if speed is Verdict.SLOWER else _SPINS
@@ -160,7 +159,7 @@ def _amount(judgement: Judgement) -> str:
 
 
 def _may_differ(throughput: Judgement, policy: Policy) -> bool:
-    """Whether the throughput differs significantly, or seems to by more than the floor."""
+    """Whether the throughput differs significantly, or is estimated to exceed the floor."""
     if throughput.change is None or throughput.floor is None:
         return True
     significant = throughput.p_adjusted is not None and throughput.p_adjusted <= policy.alpha

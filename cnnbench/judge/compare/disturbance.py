@@ -13,7 +13,7 @@ from cnnbench.records.parts import Conditions
 from cnnbench.records.run import RunRecord
 
 _BUSY = 0.05
-"""CPUs in use by others that are worth a word."""
+"""Fewest CPUs in use by others that are mentioned."""
 
 _BY_OTHERS = frozenset(("load", "steal"))
 
@@ -21,8 +21,7 @@ _BY_OTHERS = frozenset(("load", "steal"))
 def disturbance(measurements: Iterable[Measurement]) -> str:
     """A clause with the number of runs disturbed in their timed steps, and the causes.
 
-    Returns:
-      "" if no record has any conditions.
+    "" if no record has any conditions.
     """
     runs = [one for one in measurements if isinstance(one, RunRecord)]
     checked = [one.conditions for one in runs if one.conditions is not None]
@@ -48,8 +47,7 @@ def disturbance(measurements: Iterable[Measurement]) -> str:
 def mostly_disturbed(measurements: Sequence[Measurement]) -> bool:
     """Whether other programs or machines used the CPUs in at least half of the runs.
 
-    Args:
-      measurements: of both sides; those whose conditions are not known count as undisturbed.
+    Runs of unknown conditions count as undisturbed.
     """
     disturbed = sum(
         any(note.when == "during" and note.id in _BY_OTHERS for note in one.conditions.notes)
@@ -60,7 +58,7 @@ def mostly_disturbed(measurements: Sequence[Measurement]) -> bool:
 
 
 def others_text(measurements: Iterable[Measurement]) -> str:
-    """CPUs used by other programs, the median over runs; "" where unknown or none."""
+    """CPUs used by other programs, the median over runs; "" if unknown or few."""
     runs = [one for one in measurements if isinstance(one, RunRecord)]
     used = _values("other_cpus", [one.conditions for one in runs if one.conditions is not None])
     if not used or (typical := median(used)) < _BUSY:
@@ -72,10 +70,9 @@ def others_text(measurements: Iterable[Measurement]) -> str:
 
 
 def measured_again(measurements: Iterable[Measurement]) -> tuple[int, str]:
-    """Pairs of `cnnbench ab` that were measured again, and why.
+    """Number of pairs of `cnnbench ab` that were measured again, and a sentence with the causes.
 
-    Returns:
-      Their number, and a sentence; 0 and "" if there are none.
+    0 and "" if there are none.
     """
     lost: dict[object, tuple[tuple[str, str], ...]] = {}
     for one in measurements:
@@ -94,7 +91,7 @@ def measured_again(measurements: Iterable[Measurement]) -> tuple[int, str]:
 
 
 def _lost_processes(place: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """Side and end of the lost processes of an `AbPlace`, whose content is unchecked."""
+    """Side and end of the lost processes of an `AbPlace` that was not validated."""
     lost = place.get("lost")
     for one in lost if isinstance(lost, (list, tuple)) else ():
         if isinstance(one, Mapping):
@@ -102,7 +99,7 @@ def _lost_processes(place: Mapping[str, object]) -> Iterator[tuple[str, str]]:
 
 
 def _amount(name: str, those: Sequence[Conditions]) -> str:
-    """The largest amount of a disturbance, where records have one."""
+    """The largest amount of a disturbance, if records have one."""
     if name == "load" and (others := _values("other_cpus", those)):
         return f"others kept at most {max(others):.2f} CPUs busy"
     if name == "steal" and (stolen := _values("steal_fraction", those)):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean
 
 from cnnbench.base.stats.descriptive import median
 from cnnbench.base.text.numbers import count, first_few
@@ -16,9 +18,14 @@ from cnnbench.judge.compare.matching import in_pairs, share_pairs, sides_of_expe
 from cnnbench.judge.compare.result import MetricResult
 from cnnbench.judge.compare.verdict import Verdict
 from cnnbench.judge.metrics.measurement import Measurement
-from cnnbench.judge.metrics.mistimed import WHY, is_mistimed
 from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.registry import CPU_TIME, Metric
+from cnnbench.records.run import RunRecord
+
+_MISTIMED = (
+    "step times that alternate between those of two steps and none, as earlier versions of "
+    "cnnbench mis-timed steps on GPUs; measure again"
+)
 
 
 @dataclass(frozen=True)
@@ -26,7 +33,7 @@ class Terms:
     """Conditions of a comparison.
 
     Attributes:
-      patterns: facts that may differ, as patterns.
+      patterns: of facts that may differ.
       paired: whether runs are compared pair by pair; None: where the records name their pairs.
     """
 
@@ -40,8 +47,7 @@ class Draft:
     """An entry of a comparison before it is judged.
 
     Attributes:
-      base, new: the runs of each side; None where a side has no run of the configuration.
-      differences: facts that differ.
+      base, new: None where a side has no run of the configuration.
       cases: samples to be judged.
       results: metrics whose verdict needs no test.
       unpaired: number of runs left out because they have no partner.
@@ -80,8 +86,8 @@ def draft_of(
     """The cases of a configuration, or its verdict where no test is needed.
 
     Args:
-      base, new: the runs of each side; None where a side has no run of the configuration.
-      metrics: at least one; the comparison is about the first.
+      base, new: None where a side has no run of the configuration.
+      metrics: at least one; the first is the main one.
       spreads: A/A spreads by name of the metric, None if not measured.
     """
     if base is None or new is None:
@@ -128,7 +134,7 @@ def _samples(
     spreads: Mapping[str, float | None],
     paired: bool,
 ) -> tuple[list[TwoSamples], list[MetricResult]]:
-    """Samples of the metrics that every run has, and results of those that only some have."""
+    """Samples of metrics that every run has, and results of those that only some have."""
     cases, partial = [], []
     for metric in metrics:
         before, after = base.values(metric), new.values(metric)
@@ -145,7 +151,7 @@ def _samples(
 
 
 def _lacking(side: str, group: Group, metric: Metric) -> str | None:
-    """How many successful runs of a side lack a metric, in words; None if none does."""
+    """How many successful runs of a side lack a metric, in words; None if none."""
     runs = count(len(group.records), "run", "runs")
     complete = (record for record in group.records if record.status == "ok")
     missing = sum(metric.value(record) is None for record in complete)
@@ -155,11 +161,7 @@ def _lacking(side: str, group: Group, metric: Metric) -> str | None:
 def _outcome(
     base: Group, new: Group, unlike: Sequence[Difference], metric: Metric
 ) -> tuple[Verdict, str] | None:
-    """Verdict and reason where no statistics are needed; None where they are.
-
-    Args:
-      metric: the metric that the comparison is about.
-    """
+    """Verdict and reason where no statistics are needed; None where they are."""
     sides = (("BASE", base), ("NEW", new))
     failures = [found for side, group in sides if (found := _failure(side, group))]
     lacking = [found for side, group in sides if (found := _lacking(side, group, metric))]
@@ -176,11 +178,11 @@ def _outcome(
         if stopped:
             runs = count(len(group.records), "run", "runs")
             return Verdict.INCONCLUSIVE, f"{stopped} of {runs} in {side} was interrupted"
-        wrong = sum(map(is_mistimed, group.records))
+        wrong = sum(map(_is_mistimed, group.records))
         if wrong:
             runs = count(len(group.records), "run", "runs")
             verb = "has" if wrong == 1 else "have"
-            return Verdict.INCONCLUSIVE, f"{wrong} of {runs} in {side} {verb} {WHY}"
+            return Verdict.INCONCLUSIVE, f"{wrong} of {runs} in {side} {verb} {_MISTIMED}"
     shared = {one.run_id for one in base.records} & {one.run_id for one in new.records}
     if shared:
         runs = count(len(shared), "run is", "runs are")
@@ -193,8 +195,28 @@ def _outcome(
     return None
 
 
+def _is_mistimed(measurement: Measurement) -> bool:
+    """Whether the step times of a GPU alternate between those of two steps and none.
+
+    Earlier versions launched a step before the result of the previous one was read, so that the
+    copy of the result could wait for it. Means of such times are right; medians and percentiles are
+    not. In at least three steps, and a tenth of all, a step of less than a quarter of the mean
+    followed one of 1.5 to 2.5 times the mean.
+    """
+    if not isinstance(measurement, RunRecord) or len(measurement.step_seconds) < 6:
+        return False
+    if measurement.placement is None or measurement.placement.kind == "cpu":
+        return False
+    mean = fmean(measurement.step_seconds)
+    pairs = sum(
+        1.5 * mean < before < 2.5 * mean and after < 0.25 * mean
+        for before, after in pairwise(measurement.step_seconds)
+    )
+    return pairs >= max(3, 0.1 * len(measurement.step_seconds))
+
+
 def _failure(side: str, group: Group) -> str | None:
-    """Number of failed runs of a side and the first error, in words; None if none failed."""
+    """Number of failed runs of a side and the first error, in words; None if none."""
     errors = [record.error for record in group.records if record.error is not None]
     if not errors:
         return None

@@ -18,10 +18,10 @@ _SLACK = 1e-9
 
 _ROUNDING = 1e-12
 
-# The chance of a verdict that `needed` asks for.
+# The chance of a verdict with the number of runs that `needed` returns.
 _POWER = 0.8
 
-# With so many more, the change that was found is worth proving.
+# A change that was found is worth proving with up to this many further runs.
 _FEW_MORE = 50
 
 
@@ -31,11 +31,9 @@ class TwoSamples:
 
     Attributes:
       base, new: one value per process.
-      metric: its rules.
-      paired: the i-th values of both sides belong together (interleaved runs).
-      noise: the A/A spread as `aa_spread` gives it; None if it was not measured.
-      differences: of pairs, new - base, as `scaled` values are, where more is known about them
-        than the two values; None: of the values.
+      paired: whether the i-th values of both sides belong together (interleaved runs).
+      noise: the A/A spread, see `aa_spread`; None if not measured.
+      differences: of pairs, new - base on the scale of `scaled`; None: those of the values.
       share: of the level of its tests, where another metric of the same runs has the rest.
     """
 
@@ -59,14 +57,12 @@ class Evidence:
 
     Attributes:
       change: the Hodges-Lehmann shift: -0.05 where new is 5 % lower than base.
-      low, high: its confidence interval; None if there are too few values for one.
+      low, high: its confidence interval; None if there are too few values.
       p: of the two-sided test.
-      base_median, new_median: of the values.
       floor: smallest change that counts: the metric's threshold or the A/A spread.
       margin: widest change that may be called the same.
-      scatter: standard deviation of the pairs' differences, or within the sides; of
-        logarithms where changes are shares. None if there are too few values.
-      metric: of the case.
+      scatter: standard deviation of the pairs' differences, or within the sides; of logarithms
+        where changes are shares. None if there are too few values.
     """
 
     change: float
@@ -87,7 +83,7 @@ class Evidence:
 
     @property
     def wholly_beyond_floor(self) -> bool:
-        """Whether the whole interval lies beyond the floor, all of it on one side."""
+        """Whether the whole interval lies beyond the floor, on one side."""
         if self.low is None or self.high is None or (self.low < 0) != (self.high < 0):
             return False
         smallest = min(size(end, self.metric) for end in (self.low, self.high))
@@ -116,16 +112,12 @@ def exceeds(found: float, limit: float) -> bool:
 
 
 def usable(value: float, metric: Metric) -> bool:
-    """Whether a number can be a value: finite, and positive where changes are shares.
-
-    Args:
-      value: in the metric's unit.
-    """
+    """Whether a number can be a value: finite, and positive where changes are shares."""
     return math.isfinite(value) and (value > 0 or not metric.relative)
 
 
 def gather(case: TwoSamples, policy: Policy) -> Evidence:
-    """Computes the statistics of a case.
+    """The statistics of a case.
 
     Args:
       case: at least one value per side, all of them usable; equal counts if paired.
@@ -140,7 +132,7 @@ def gather(case: TwoSamples, policy: Policy) -> Evidence:
             differences = [after - before for before, after in zip(base, new, strict=True)]
         interval = rank_tests.paired_shift(differences, confidence)
         p = rank_tests.signed_rank_p(differences)
-        scatter = _deviation(differences)
+        scatter = rank_tests.standard_deviation(differences) if len(differences) > 1 else None
     else:
         interval = rank_tests.shift(base, new, confidence)
         p = rank_tests.mann_whitney_p(base, new)
@@ -162,11 +154,7 @@ def gather(case: TwoSamples, policy: Policy) -> Evidence:
 
 
 def limits(case: TwoSamples, policy: Policy) -> tuple[float, float]:
-    """The floor, and the margin of the same: see `Evidence`.
-
-    Args:
-      case: at least one value of the base.
-    """
+    """Floor and margin of a case with at least one value of the base, see `Evidence`."""
     threshold = case.metric.smallest_change(policy, median(case.base))
     floor = max(threshold, case.noise or 0.0)
     limit = max(threshold, policy.same_limit) if case.metric.relative else threshold
@@ -174,12 +162,12 @@ def limits(case: TwoSamples, policy: Policy) -> tuple[float, float]:
 
 
 class Needed(NamedTuple):
-    """The further measurements that would settle an inconclusive case.
+    """Measurements that would settle an inconclusive case.
 
     Attributes:
-      number: about how many pairs, or processes per side, altogether.
-      proves: whether so many prove a change as large as the one that was found; otherwise they
-        tell "same" from a change of twice the margin.
+      number: about how many pairs, or processes per side, in total.
+      proves: whether these prove a change as large as the one found; otherwise they distinguish
+        "same" from a change of twice the margin.
     """
 
     number: int
@@ -189,20 +177,19 @@ class Needed(NamedTuple):
 def needed(case: TwoSamples, found: Evidence, alpha: float) -> Needed | None:
     """Estimated number of pairs, or processes per side, that settle an inconclusive case.
 
-    So many that the verdict is "same" with a chance of 0.8 where nothing changed, and slower
-    or faster, with a larger one, where the change is twice the margin of the same; or fewer, if
-    with a few more than there are a change as large as the one found is beyond the floor with
-    that chance; what needs many more may as well be chance. By the normal approximation, with
-    the scatter that was measured; the rank tests need pi/3 times as many values as a t test
-    (Hodges and Lehmann, 1956).
+    With this number the verdict is "same" with a chance of 0.8 where nothing changed, and slower or
+    faster, with a larger chance, where the change is twice the margin. A smaller number is returned
+    if up to `_FEW_MORE` further runs prove a change as large as the one found with a chance of 0.8;
+    one that needs more may as well be chance. By the normal approximation with the measured
+    scatter; the rank tests need pi/3 times as many values as a t test (Hodges and Lehmann, 1956).
 
     Args:
       alpha: two-sided level.
 
     Returns:
-      None if there is no scatter, or nothing that could be called the same.
+      None if the scatter or the margin is 0 or unknown.
     """
-    margin, scatter = _size(found.margin, case.metric), found.scatter
+    margin, scatter = _shift(found.margin, case.metric), found.scatter
     if not scatter or not margin:
         return None
     normal = NormalDist()
@@ -214,7 +201,7 @@ def needed(case: TwoSamples, found: Evidence, alpha: float) -> Needed | None:
 
     same = count(normal.inv_cdf((1 + _POWER) / 2), margin)
     if found.beyond_floor:
-        beyond = abs(_size(found.change, case.metric)) - _size(found.floor, case.metric)
+        beyond = abs(_shift(found.change, case.metric)) - _shift(found.floor, case.metric)
         change = max(case.fewest + 1, count(normal.inv_cdf(_POWER), beyond))
         if change < same and change <= case.fewest + _FEW_MORE:
             return Needed(change, proves=True)
@@ -222,43 +209,40 @@ def needed(case: TwoSamples, found: Evidence, alpha: float) -> Needed | None:
 
 
 def provable(case: TwoSamples, found: Evidence, number: int, alpha: float) -> float | None:
-    """The change that a number of pairs, or processes per side, proves with a chance of 0.8.
+    """The change that this many pairs, or processes per side, prove with a chance of 0.8.
 
-    By the normal approximation, see `needed`.
+    By the normal approximation, see `needed`. None if the scatter is unknown.
 
     Args:
       alpha: two-sided level.
-
-    Returns:
-      None where the scatter is not known.
     """
     if not found.scatter:
         return None
     normal = NormalDist()
     quantiles = normal.inv_cdf(1 - alpha / 2) + normal.inv_cdf(_POWER)
     error = found.scatter * math.sqrt((1 if case.paired else 2) * math.pi / 3 / number)
-    return unscaled(_size(found.floor, case.metric) + quantiles * error, case.metric)
+    return unscaled(_shift(found.floor, case.metric) + quantiles * error, case.metric)
 
 
-def _size(change: float, metric: Metric) -> float:
-    """A change on the scale of the tests."""
+def _shift(change: float, metric: Metric) -> float:
+    """A change on the scale of the tests, the inverse of `unscaled`."""
     if not metric.relative:
         return change
-    # To so little that the share is rounded to all of it.
+    # A change to nearly 0 is rounded to -1.
     return math.log1p(change) if change > -1 else -math.inf
 
 
 def aa_spread(values: Sequence[float], policy: Policy, metric: Metric = THROUGHPUT) -> float:
     """Upper limit of the chance difference between two processes of one configuration.
 
-    ``noise_factor`` standard deviations, of the logarithms where changes are shares. The
-    plain standard deviation: an outlier makes the gate more careful, the safe side.
+    ``noise_factor`` standard deviations, of the logarithms where changes are shares. Outliers
+    widen it, which makes the gate more careful.
 
     Args:
       values: one per process of an A/A measurement.
 
     Raises:
-      ValueError: fewer than two values, or one that cannot be.
+      ValueError: fewer than two values, or an unusable one.
     """
     if len(values) < 2 or not all(usable(value, metric) for value in values):
         raise ValueError(f"A/A spread of {list(values)}: needs two or more usable values")
@@ -266,12 +250,8 @@ def aa_spread(values: Sequence[float], policy: Policy, metric: Metric = THROUGHP
     return unscaled(policy.noise_factor * deviation, metric)
 
 
-def _deviation(values: Sequence[float]) -> float | None:
-    return rank_tests.standard_deviation(values) if len(values) > 1 else None
-
-
 def _pooled(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Standard deviation within two samples, whose means may differ."""
+    """Standard deviation within two samples whose means may differ."""
     freedom = len(first) + len(second) - 2
     if freedom < 1:
         return None
@@ -284,20 +264,12 @@ def _pooled(first: Sequence[float], second: Sequence[float]) -> float | None:
 
 
 def scaled(value: float, metric: Metric) -> float:
-    """A value on the scale of the tests: its logarithm where changes are shares.
-
-    Args:
-      value: usable.
-    """
+    """A usable value on the scale of the tests: its logarithm where changes are shares."""
     return math.log(value) if metric.relative else value
 
 
 def unscaled(shift: float, metric: Metric) -> float:
-    """A difference on the scale of the tests as a change: a share of the base, or a difference.
-
-    Args:
-      shift: of values as `scaled` gives them.
-    """
+    """The change, a share of the base or a difference, of a shift of `scaled` values."""
     if not metric.relative:
         return shift
     try:

@@ -1,9 +1,8 @@
-"""Verdicts from plain numbers, and the numbers of processes that they take.
+"""Verdicts from plain numbers, and the numbers of processes that they need.
 
-`judge` takes one value per process of each side; `judge_all` does the same for the
-configurations of a suite together and pays for testing many of them (Holm, per metric).
-What records add, such as different machines or failed runs, comes before, in
-`cnnbench.judge.compare.compare`.
+`judge` takes one value per process of each side; `judge_all` judges the configurations of a suite
+together and corrects for testing many of them (Holm, per metric). What follows from records, such
+as different machines or failed runs, is decided before, in `cnnbench.judge.compare.compare`.
 
 The rules, on the logarithms of the values (on the values themselves for accuracies):
 
@@ -11,8 +10,8 @@ The rules, on the logarithms of the values (on the values themselves for accurac
 * slower or faster: the test is significant after Holm and the whole confidence interval of
   the Hodges-Lehmann shift lies beyond the floor;
 * same: the whole confidence interval lies within the floor, and within
-  `Policy.same_limit` where it is the A/A spread that makes the floor wider;
-* else inconclusive. Too few values, and values that are no numbers, never get that far.
+  `Policy.same_limit` where the A/A spread makes the floor wider;
+* else, and for too few values, inconclusive; failed if a value is unusable.
 
 Swapping the sides, or inverting all values, mirrors the verdict.
 """
@@ -44,12 +43,12 @@ from cnnbench.records.codec import OPTIONAL
 _DEFAULT = Policy()
 
 _FURTHER = 0.25
-"""Share of its level at which pairs that are added later are judged, about: an experiment that goes
-on spends less and less (`cnnbench.campaigns.ab.sequential`)."""
+"""Approximate share of the level at which pairs that are added later are judged: an experiment
+spends less in each further analysis (`cnnbench.campaigns.ab.sequential`)."""
 
 _MANY = 50
 _CHANCE = 0.9
-"""That a change is found in every configuration."""
+"""Chance that a change is found in every configuration."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +91,7 @@ class Judgement:
 
 
 def too_many(more: int) -> bool:
-    """Whether this many further pairs, or processes per side, are no useful advice."""
+    """Whether this many further pairs, or processes per side, are not useful advice."""
     return more > _MANY
 
 
@@ -122,33 +121,31 @@ def judge(
 ) -> Judgement:
     """Judges one metric of one configuration.
 
+    Any input gives a judgement: no values, NaN, constants, unequal counts.
+
     Args:
       base, new: one value per process, such as images per second of its median step.
-      paired: the i-th values of both sides belong together.
+      paired: whether the i-th values of both sides belong together.
       noise: A/A spread, see `cnnbench.judge.compare.aa_spread`; None if not measured.
-
-    Returns:
-      A judgement for whatever is given: no values, NaN, constants, unequal counts.
     """
     case = TwoSamples(base=base, new=new, metric=metric, paired=paired, noise=noise)
     return judge_all([case], policy)[0]
 
 
 def judge_all(cases: Sequence[TwoSamples], policy: Policy = _DEFAULT) -> list[Judgement]:
-    """Judges cases together; the tests of one metric are one family for Holm.
-
-    Returns:
-      A judgement per case, in their order.
-    """
+    """Judges cases, in their order; the tests of one metric are one family for Holm."""
     judgements = [_unjudgeable(case, policy) for case in cases]
     families: dict[str, dict[int, Evidence]] = {}
     for index, case in enumerate(cases):
         if judgements[index] is None:
             families.setdefault(case.metric.name, {})[index] = gather(case, policy)
     for family in families.values():
-        p_values = rank_tests.holm(
-            [_of_whole_level(found.p, cases[index].share) for index, found in family.items()]
-        )
+        # Scaled from the case's share of the level to the whole level.
+        scaled = [
+            min(1.0, found.p / cases[index].share) if cases[index].share else 1.0
+            for index, found in family.items()
+        ]
+        p_values = rank_tests.holm(scaled)
         for (index, found), p in zip(family.items(), p_values, strict=True):
             judgements[index] = _judged(cases[index], found, p, len(family), policy)
     return [judgement for judgement in judgements if judgement is not None]
@@ -164,7 +161,7 @@ def processes_needed(
     """Fewest processes per side (or pairs) that can prove one change among several tests.
 
     Args:
-      configurations: how many are judged together.
+      configurations: number judged together.
       share: of the level.
     """
     needed = policy.min_processes
@@ -200,17 +197,8 @@ def _unjudgeable(case: TwoSamples, policy: Policy) -> Judgement | None:
     return _judgement(unpaired, gather(unpaired, policy), Verdict.INCONCLUSIVE, reason)
 
 
-def _of_whole_level(p: float, share: float) -> float:
-    """The p value of a test with a share of the level, scaled to the whole level."""
-    return min(1.0, p / share) if share else 1.0
-
-
 def _judged(case: TwoSamples, found: Evidence, p: float, family: int, policy: Policy) -> Judgement:
-    """Applies the rules to a case.
-
-    Args:
-      family: how many configurations are judged together.
-    """
+    """Applies the rules to a case of a family of so many configurations."""
     metric, alpha = case.metric, case.metric.alpha(policy)
     margin = metric.change_text(found.margin, signed=False)
     chance = f"p = {p:.2g}" + (f" over {family} configurations" if family > 1 else "")
@@ -238,11 +226,7 @@ def _judged(case: TwoSamples, found: Evidence, p: float, family: int, policy: Po
 
 
 def _inconclusive(case: TwoSamples, found: Evidence, certain: bool) -> str:
-    """The reason why an interval gives no verdict.
-
-    Args:
-      certain: whether the test is significant.
-    """
+    """The reason why an interval gives no verdict; `certain` if the test is significant."""
     metric = case.metric
     floor, margin = (
         metric.change_text(limit, signed=False) for limit in (found.floor, found.margin)
@@ -282,7 +266,7 @@ def _outlook(case: TwoSamples, found: Evidence, enough: Needed | None) -> str:
 
 
 def _too_few(case: TwoSamples, found: Evidence, family: int, alpha: float) -> bool:
-    """Whether even a clear order of this many values proves nothing, and the order is clear."""
+    """Whether the order of the values is clear, but too few values to prove anything."""
     best = rank_tests.smallest_p(len(case.base), len(case.new), case.paired)
     return family * best > case.share * alpha and math.isclose(found.p, best)
 
@@ -302,7 +286,7 @@ def _fewest(case: TwoSamples, found: Evidence, policy: Policy, family: int) -> s
 
 
 def _further(case: TwoSamples) -> float:
-    """Share of the level of this analysis that later ones have."""
+    """Share of the level of this analysis that later analyses have."""
     return (case.share or 0.5) * (_FURTHER if case.paired else 1.0)
 
 
@@ -337,7 +321,7 @@ def _judgement(
 
 
 def _medians_disagree(case: TwoSamples, found: Evidence) -> str:
-    """Names the estimator where the medians beside it change in the opposite direction."""
+    """Names the estimator where the shown medians change in the opposite direction."""
     medians = found.new_median - found.base_median
     if not medians * found.change < 0:
         return ""
@@ -357,8 +341,8 @@ def _medians_disagree(case: TwoSamples, found: Evidence) -> str:
 def processes_to_decide(configurations: int, policy: Policy = _DEFAULT) -> int:
     """Processes per side that allow a verdict on every configuration of a suite.
 
-    The fewest that can prove a change in each of them (Holm), and still in one of them after one
-    of its processes fell behind all of the other side's, as a neighbour makes it.
+    The fewest that can prove a change in each of them (Holm), and still in one of them where one
+    process of a side is slower than all of the other side, as a neighbour may cause.
     """
     count = processes_needed(policy, configurations)
     while rank_tests.mann_whitney_p(*_one_astray(count)) > policy.alpha:
@@ -371,8 +355,8 @@ def processes_to_find(
 ) -> int:
     """Estimated processes per side that find a change in nine of ten experiments.
 
-    By the normal approximation; rank tests need pi/3 times as many values as a t test (Hodges
-    and Lehmann, 1956). It must be significant after Holm, and its interval beyond the floor.
+    By the normal approximation, see `needed`. The change must be significant after Holm, and its
+    interval beyond the floor.
 
     Args:
       change: as a share: -0.2 is 20 % slower; further from 0 than the floor.
@@ -394,6 +378,6 @@ def processes_to_find(
 
 
 def _one_astray(count: int) -> tuple[list[float], list[float]]:
-    """Two samples in which all values of one exceed all of the other, except one."""
+    """Two samples: all values of one except one exceed all of the other."""
     upper = [float(count + place) for place in range(1, count)]
     return [-1.0, *upper], [float(place) for place in range(count)]

@@ -18,23 +18,17 @@ _Pairs: TypeAlias = list[tuple[Group, Group]]
 _Numbered: TypeAlias = dict[tuple[int, int], Measurement]
 
 _VARIANTS = ("model", "data_name", "eval", "forward_only", "input_only")
-"""Flags that runs must share to be variants of each other; of reductions it is `OWN`."""
+"""Flags that variants of a run share; those of reductions are `OWN`."""
 
 _MAX_DIFFERING = 5
-"""Configurations that differ by more flags have nothing to do with each other."""
+"""Configurations that differ by more flags are not matched."""
 
 
 def groups(*sides: Iterable[Measurement]) -> list[list[Group]]:
-    """Configurations of every side, in order of their first run.
+    """Configurations of every side in order of their first run; their runs in order of start.
 
-    A run that failed so early that its record holds some flags unresolved joins the only
-    configuration of any side that agrees in the others.
-
-    Args:
-      *sides: the runs of each side.
-
-    Returns:
-      A list of groups per side; the runs of a group are in order of their start.
+    A run that failed before all its flags were resolved joins the only configuration of any side
+    that agrees in the others.
     """
     found = [
         [(Configuration.of(one), one) for one in sorted(side, key=lambda o: started(o.started_at))]
@@ -47,10 +41,10 @@ def groups(*sides: Iterable[Measurement]) -> list[list[Group]]:
 def match(
     base: Sequence[Group], new: Sequence[Group], patterns: tuple[str, ...] = ()
 ) -> list[tuple[Group | None, Group | None]]:
-    """Pairs of groups of a kind, None where the other side lacks the configuration.
+    """Pairs of groups of a kind; None where the other side lacks the configuration.
 
-    First those of equal flags; then those that differ only in what may differ, if there is
-    one such on each side; then the nearest variants, so that their differences can be named.
+    First those of equal flags; then those that differ only in what may differ, if each side has
+    only one; then the nearest variants, so that their differences can be named.
 
     Args:
       patterns: of the facts that may differ.
@@ -58,12 +52,19 @@ def match(
     pairs: list[tuple[Group | None, Group | None]] = []
     for kind in KINDS:
         left, right = ([o for o in side if o.configuration.kind == kind] for side in (base, new))
-        pairs += _matched(left, right, patterns)
+        twins = {one.configuration.key: one for one in right}
+        matched = [
+            (one, twins[one.configuration.key]) for one in left if one.configuration.key in twins
+        ]
+        matched += _but_for(*_rest(left, right, matched), patterns)
+        matched += _nearest(*_rest(left, right, matched))
+        alone, other = _rest(left, right, matched)
+        pairs += [*matched, *((one, None) for one in alone), *((None, one) for one in other)]
     return pairs
 
 
 def share_pairs(base: Group, new: Group) -> bool:
-    """Whether all runs belong to pairs of an experiment that is on both sides."""
+    """Whether all runs belong to pairs of an experiment that both sides have."""
     return _of_one_experiment(_by_pair(base), _by_pair(new))
 
 
@@ -78,8 +79,8 @@ def sides_of_experiment(base: Sequence[object], new: Sequence[object]) -> bool:
 def in_pairs(base: Group, new: Group) -> tuple[Group, Group]:
     """Both sides with partners at the same index.
 
-    If all runs name a pair of an experiment that both sides have in common, those without
-    their partner are left out. Else they are paired in order of their starts, as given.
+    If all runs name a pair of an experiment that both sides have, runs without a partner are left
+    out. Otherwise the sides are returned as given, in order of their starts.
     """
     left, right = _by_pair(base), _by_pair(new)
     if not _of_one_experiment(left, right):
@@ -104,7 +105,7 @@ def pair_of(record: object) -> tuple[int, int] | None:
 
 
 def _by_pair(group: Group) -> _Numbered:
-    """Runs by experiment and number of their pair; none unless each has a pair of its own."""
+    """Runs by experiment and number of their pair; empty unless each has a pair of its own."""
     found = {}
     for record in group.records:
         pair = pair_of(record)
@@ -134,23 +135,9 @@ def _grouped(
 
 
 def home(early: Configuration, resolved: Sequence[Configuration]) -> Configuration:
-    """The only configuration that an unresolved one agrees with, else itself.
-
-    Args:
-      early: of a run that failed before its flags were resolved.
-    """
+    """The only configuration that agrees with one of unresolved flags, else itself."""
     agreeing = [one for one in resolved if one.kind == early.kind and not one.differing(early)]
     return agreeing[0] if len(agreeing) == 1 else early
-
-
-def _matched(
-    left: Sequence[Group], right: Sequence[Group], patterns: tuple[str, ...]
-) -> list[tuple[Group | None, Group | None]]:
-    pairs = _equal(left, right)
-    pairs += _but_for(*_rest(left, right, pairs), patterns)
-    pairs += _nearest(*_rest(left, right, pairs))
-    alone, other = _rest(left, right, pairs)
-    return [*pairs, *((one, None) for one in alone), *((None, one) for one in other)]
 
 
 def _rest(
@@ -159,11 +146,6 @@ def _rest(
     """Groups without a partner."""
     taken = {one for pair in pairs for one in pair}
     return [one for one in left if one not in taken], [one for one in right if one not in taken]
-
-
-def _equal(left: Sequence[Group], right: Sequence[Group]) -> _Pairs:
-    twins = {one.configuration.key: one for one in right}
-    return [(one, twins[one.configuration.key]) for one in left if one.configuration.key in twins]
 
 
 def _but_for(left: Sequence[Group], right: Sequence[Group], patterns: tuple[str, ...]) -> _Pairs:

@@ -15,7 +15,7 @@ from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.registry import Metric
 
 _NAMED = 5
-"""Configurations that are named one by one if the same reason keeps them from being used."""
+"""Largest number of configurations with the same reason that are named one by one."""
 
 
 def usable_groups(
@@ -24,12 +24,12 @@ def usable_groups(
     """The A/A runs of each configuration.
 
     Args:
-      base: the configurations that spreads are wanted for.
-      aa: the configurations measured; those on another machine, say, are left out.
+      base: the configurations that need a spread.
+      aa: the configurations measured, some perhaps on another machine.
       patterns: of the facts that may differ.
 
     Returns:
-      Groups by key of the configuration in `base`, and a note for all that cannot be used.
+      Groups by key of the configuration in `base`, and notes on those that cannot be used.
     """
     found: dict[str, Group] = {}
     refused: dict[str, list[str]] = {}
@@ -55,19 +55,14 @@ def usable_groups(
 
 
 def spread(group: Group | None, metric: Metric, policy: Policy) -> float | None:
-    """The A/A spread of a metric; None if too few runs, or none, measured it.
-
-    Args:
-      group: A/A runs, or None.
-    """
+    """The A/A spread of a metric; None if too few of the A/A runs measured it."""
     return _spread(_values(() if group is None else group.records, metric), metric, policy)
 
 
 def spread_lines(comparison: Comparison, policy: Policy) -> list[str]:
-    """The A/A spread of every metric, over both sides together, one line each.
+    """The A/A spread of every metric over both sides together, one line each.
 
-    Args:
-      policy: metrics that fewer than its `min_processes` measured are left out.
+    Metrics with fewer than `min_processes` values are left out.
     """
     records = [run for entry in comparison.entries for run in (*entry.base, *entry.new)]
     lines = []

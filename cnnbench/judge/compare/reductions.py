@@ -1,10 +1,9 @@
-"""All-reduce records as measurements; every row is a configuration of its own.
+"""All-reduce records as measurements; every row is a configuration.
 
-A row is an algorithm, or a peer (another library's reduction), with its packing, tensors and
-number of devices, or all devices copying memory at once. It has one value per process, and
-does not depend on other rows: wrong sums of those, or a failure of the process after it, leave
-it as it is. Rows that a failed process did not reach have failed; which ones is known from
-processes with the same flags.
+A row is an algorithm, or a peer (another library's reduction), with its packing, tensors and number
+of devices, or all devices copying memory at once. It has one value per process and does not depend
+on other rows: wrong sums of those, or a later failure of the process, do not affect it. Rows that a
+failed process did not reach have failed; they are known from processes with the same flags.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from cnnbench.base.stats.descriptive import median
+from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS
 from cnnbench.judge.metrics.comparable_facts import allowed, counts
 from cnnbench.judge.metrics.measurement import (
     ALLREDUCE,
@@ -29,6 +29,7 @@ from cnnbench.judge.metrics.measurement import (
     environment_facts,
     subject_facts,
 )
+from cnnbench.records.codec import encode
 from cnnbench.records.parts import ErrorInfo
 from cnnbench.records.run import RunRecord
 from cnnbench.variable_mgr.aggregation.spec import Packing
@@ -37,24 +38,24 @@ if TYPE_CHECKING:
     from cnnbench.records.allreduce import AllReduceRecord, Point
 
 _FLAG_OF = {"compact_dtype": "wire_dtype"}
-"""Flags by field of `Packing`, where they have another name."""
+"""Flags with another name than the field of `Packing`."""
 
 _PACKING = tuple(_FLAG_OF.get(one.name, one.name) for one in fields(Packing))
-"""Flags of how tensors are packed."""
+"""Flags that control packing."""
 
 _OF_ROWS = (
     *("sizes", "model", "data_name", "model_plugin", "dtype", "all_reduce_spec", "peers"),
     *("compact_gradient_transfer", *_PACKING),
 )
-"""Flags that list what is measured; each row has its own values of them."""
+"""Flags that list what is measured; each row has its own values."""
 
 _REDUNDANT = ("iterations", "verbose")
-"""Another name of num_batches, and what is only printed."""
+"""Flags that do not change a measurement: another name of num_batches, and output."""
 
 _POINT = ("workload", "dtype", "bytes", "tensors", "elements", "devices")
 
 OWN = ("all_reduce_spec", *_POINT, *_PACKING)
-"""What makes a row another reduction, not the same one under other circumstances."""
+"""Values that identify a reduction."""
 
 
 def measurements(
@@ -62,11 +63,11 @@ def measurements(
 ) -> list[list[Measurement]]:
     """The measurements of the processes of every side, in the order of their records.
 
-    Rows that a failed process lacks, and a process of any side with the same flags has, are
-    added as failed.
+    Rows that a failed process lacks, and a process of any side with the same flags has, are added
+    as failed.
 
     Args:
-      patterns: of the flags that may differ, for a failed process of whose flags no other is.
+      patterns: of the flags that may differ if no other process has the same flags.
     """
     listed = [tuple(side) for side in sides]
     processes = [
@@ -90,7 +91,7 @@ def measurements(
 
 
 def reductions(record: AllReduceRecord) -> list[MeasuredReduction]:
-    """Rows of a record, except those of one device, where nothing is reduced."""
+    """Rows of a record, except those of one device, which reduce nothing."""
     empty = _empty(record)
     in_turn = Counter((point.workload, point.devices) for point in record.rows)
     build_only = bool(record.config.get("build_only"))
@@ -109,14 +110,12 @@ def not_reached(
     rows: Sequence[MeasuredReduction],
     alike: Mapping[str, MeasuredReduction],
 ) -> list[MeasuredReduction]:
-    """The rows that a failed process did not reach.
+    """The rows that a failed process did not reach, without values.
+
+    If none are known, and no row of the process has failed, one that stands for the process.
 
     Args:
       alike: rows of processes with the same flags, by `_identity`.
-
-    Returns:
-      Rows without values. If none are known, and no row of the process has failed, one that
-      stands for the process.
     """
     had = {_identity(row) for row in rows}
     missing = [row for text, row in alike.items() if text not in had and row.kind != COPY]
@@ -133,9 +132,6 @@ def not_reached(
 @lru_cache(maxsize=1)
 def defaults() -> Mapping[str, Any]:
     """Defaults of the flags that a row has."""
-    from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS
-    from cnnbench.records.codec import encode
-
     flags = {
         spec.name: encode(spec.default)
         for spec in ALLREDUCE_FLAGS
@@ -169,7 +165,7 @@ def _packing(flags: Mapping[str, Any]) -> list[str]:
 
 
 def _packing_flags(packing: Packing) -> dict[str, Any]:
-    """The flags of a packing; the group, which does not matter without a limit, as by default."""
+    """The flags of a packing; the group, unused without a limit, has its default."""
     flags = asdict(packing)
     flags["wire_dtype"] = flags.pop("compact_dtype") or "same"
     if not packing.agg_small_grads_max_bytes:
@@ -178,7 +174,7 @@ def _packing_flags(packing: Packing) -> dict[str, Any]:
 
 
 def _empty(record: AllReduceRecord) -> MeasuredReduction:
-    """A row without values, failed like its process; the template of rows not reached."""
+    """A row without values, failed like its process; the template of other rows."""
     config = {
         name: value
         for name, value in record.config.items()
@@ -233,7 +229,7 @@ def _row(
 
 
 def _copies(record: AllReduceRecord, empty: MeasuredReduction) -> list[MeasuredReduction]:
-    """Copies by size; two workloads of as many bytes are copied alike."""
+    """Copies by size; workloads of equal bytes are copied alike."""
     seconds: dict[tuple[int, int], list[float]] = {}
     for copy in record.copies:
         if copy.devices > 1 and copy.seconds:
@@ -282,7 +278,7 @@ def _rows_by_flags(
 
 
 def _flags_text(record: AllReduceRecord, may_differ: tuple[str, ...]) -> str:
-    """Text that identifies processes with equal flags; flags such as files do not count."""
+    """Text that identifies processes with equal flags, except flags such as files."""
     flags = {
         name: value
         for name, value in record.config.items()

@@ -64,11 +64,10 @@ class ComparedConfiguration:
 
     Attributes:
       name: short and unique.
-      configuration: its flags; those of BASE where the two sides differ.
-      base, new: its measurements, one per process, in order of their start; empty where a
-        side lacks it.
-      results: by metric; the first is the one the comparison is about.
-      differences: facts that differ, those that forbid a verdict first.
+      configuration: that of BASE where the two sides differ.
+      base, new: one measurement per process, in order of their start; empty where a side lacks it.
+      results: by metric; the first is the main one.
+      differences: facts that differ, those that block a verdict first.
     """
 
     name: str
@@ -109,19 +108,18 @@ class Comparison:
     """The outcome of `compare_records`.
 
     Attributes:
-      entries: the configurations, in order of their names, numbers in them by value.
-      policy: the constants.
-      metrics: what was judged, of all kinds of measurements.
+      entries: in natural order of their names.
+      metrics: all that were judged, of all kinds of measurements.
       paired: whether runs were compared pair by pair.
-      notes: remarks, one sentence each.
-      base_label, new_label: where the records came from.
+      notes: one sentence each.
+      base_label, new_label: sources of the records.
       names: of both sides in sentences.
-      next_step: the command that would settle what is inconclusive; "" if there is none.
-      skipped: files that gave no record.
+      next_step: the command that would settle what is inconclusive; "" if none.
+      skipped: files without a record.
       allow_changed_work: whether a network or batch of another size is no regression.
-      ends_with: exit code of the command, where it is not that of the verdicts: an A/A
-        measurement, or one that was interrupted.
-      explanation: where the difference is; None where nothing was profiled.
+      ends_with: exit code where the verdicts do not decide it: of an A/A measurement, or an
+        interrupted one.
+      explanation: where the difference is; None if nothing was profiled.
     """
 
     entries: tuple[ComparedConfiguration, ...]
@@ -149,8 +147,7 @@ class Comparison:
     def level(self, entry: ComparedConfiguration, result: MetricResult) -> Level:
         """The level of a verdict, in all formats.
 
-        An error sets the exit code; a warning is bad news that does not, or leaves the question
-        open.
+        An error sets the exit code; a warning is bad news that does not, or an open question.
         """
         verdict = result.verdict
         changed = verdict in (Verdict.SLOWER, Verdict.CHANGED_WORK)
@@ -163,10 +160,7 @@ class Comparison:
 
     @property
     def exit_code(self) -> ExitCode:
-        """Exit code: regressions first, then failures, then inconclusive results.
-
-        Faulty files leave the question open too.
-        """
+        """Regressions first, then failures, then inconclusive results or defective files."""
         if self.ends_with is not None:
             return self.ends_with
         entries = [entry for entry in self.entries if entry.decides]
@@ -187,12 +181,12 @@ class Comparison:
 
     @property
     def leading(self) -> tuple[Metric, ...]:
-        """The metrics that the comparison is about: the first of every kind of measurement."""
+        """The main metrics: the first of every kind of measurement."""
         about = {entry.main.metric.name for entry in self.entries if entry.decides}
         return tuple(one for one in self.metrics if one.name in about) or self.metrics[:1]
 
     def about(self, metric: Metric) -> list[tuple[ComparedConfiguration, MetricResult]]:
-        """Entries with the result of their leading metric, the worst first."""
+        """Entries with their main result, of one metric, the worst first."""
         return [
             (entry, entry.main)
             for entry in self.by_severity()
@@ -216,8 +210,8 @@ class Comparison:
     def geometric_mean(self, metric: Metric = THROUGHPUT) -> GeometricMean | None:
         """Mean change of a relative metric.
 
-        Only those enter that ran on both sides, may be compared and did not fail. None
-        if there are none.
+        Over configurations that ran on both sides, are comparable and did not fail; None without
+        any.
         """
         changes = [
             result.judgement.change
@@ -238,7 +232,7 @@ class Comparison:
 
 
 def _severity(entry: ComparedConfiguration) -> tuple[int, float]:
-    """Sort key of an entry; entries without a change come last within a verdict."""
+    """Sort key of an entry; those without a change come last within a verdict."""
     result = entry.main
     change = result.judgement.change
     if change is None:

@@ -8,7 +8,7 @@ from cnnbench.judge.metrics.registry import Metric
 
 
 class Level(enum.Enum):
-    """What a verdict means to a gate; the values are GitHub's levels of annotations."""
+    """Meaning of a verdict for a gate; the values are GitHub's levels of annotations."""
 
     ERROR = "error"
     WARNING = "warning"

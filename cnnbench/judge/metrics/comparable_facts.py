@@ -1,9 +1,8 @@
 """Flags that identify a configuration, and facts that must be alike: two tables.
 
-Runs repeat each other if all their resolved flags agree, but for those of `RULES`, which
-cannot change a measurement or name places; a flag that is not listed counts. Flags are facts
-too: those of a configuration block a verdict, places are mentioned. If a fact that is not in
-`FACTS` differs, that is mentioned.
+Runs repeat each other if all their resolved flags agree, except those of `RULES`, which cannot
+change a measurement or name places. Flags are facts too: those of a configuration block a
+verdict, places are mentioned. A difference in a fact that is not in `FACTS` is mentioned.
 """
 
 from __future__ import annotations
@@ -16,95 +15,83 @@ from typing import Any
 
 
 class Use(enum.Enum):
-    """How a flag enters the identity of a configuration."""
+    """How a flag enters the identity of a configuration.
+
+    IGNORED: not at all; PRESENCE: whether it is given; NUMBER: how many items it lists.
+    """
 
     IGNORED = "ignored"
     PRESENCE = "presence"
     NUMBER = "number"
 
 
-@dataclass(frozen=True)
-class FlagRule:
-    """The rule for a flag whose value does not count as it is.
+_WRITTEN_LATER = (Use.IGNORED, "written when the run is over")
+_SHOWN = (Use.IGNORED, "shown outside of the timed steps")
+_PLACE = (Use.PRESENCE, "that it is written costs time, where to does not")
+_SOURCE = (Use.PRESENCE, "a place; checkouts and machines have their own")
+_ADDRESSES = (Use.NUMBER, "names of machines; how many there are counts")
 
-    Attributes:
-      use: IGNORED; PRESENCE: whether it is given; NUMBER: how many items it lists.
-      reason: why.
-    """
-
-    use: Use
-    reason: str
-
-
-_WRITTEN_LATER = FlagRule(Use.IGNORED, "written when the run is over")
-_SHOWN = FlagRule(Use.IGNORED, "shown outside of the timed steps")
-_PLACE = FlagRule(Use.PRESENCE, "that it is written costs time, where to does not")
-_SOURCE = FlagRule(Use.PRESENCE, "a place; checkouts and machines have their own")
-_ADDRESSES = FlagRule(Use.NUMBER, "names of machines; how many there are counts")
-
-RULES: dict[str, FlagRule] = {
+RULES: dict[str, tuple[Use, str]] = {
     "result_json": _WRITTEN_LATER,
     "result_csv": _WRITTEN_LATER,
     "export_dir": _WRITTEN_LATER,
-    "eval_dir": FlagRule(Use.IGNORED, "events of evaluations, outside of the timed steps"),
-    "result_label": FlagRule(Use.IGNORED, "a note of the user"),
-    "benchmark_log_dir": FlagRule(Use.IGNORED, "a log, written outside of the timed steps"),
-    "benchmark_test_id": FlagRule(Use.IGNORED, "a note of the user"),
-    "ml_perf_compliance_logging": FlagRule(Use.IGNORED, "lines outside of the timed steps"),
+    "eval_dir": (Use.IGNORED, "events of evaluations, outside of the timed steps"),
+    "result_label": (Use.IGNORED, "a note of the user"),
+    "benchmark_log_dir": (Use.IGNORED, "a log, written outside of the timed steps"),
+    "benchmark_test_id": (Use.IGNORED, "a note of the user"),
+    "ml_perf_compliance_logging": (Use.IGNORED, "lines outside of the timed steps"),
     "progress": _SHOWN,
     "quiet_conditions": _SHOWN,
     "display_every": _SHOWN,
     "display_perf_ewma": _SHOWN,
-    "check_replica_consistency": FlagRule(
-        Use.IGNORED, "copies compared outside of the timed steps"
+    "check_replica_consistency": (Use.IGNORED, "copies compared outside of the timed steps"),
+    "peak_flops": (Use.IGNORED, "what MFU is divided by; MFU is not compared"),
+    "tf_random_seed": (
+        Use.IGNORED,
+        "time does not depend on it, and accuracy should be compared over seeds",
     ),
-    "peak_flops": FlagRule(Use.IGNORED, "what MFU is divided by; MFU is not compared"),
-    "tf_random_seed": FlagRule(
-        Use.IGNORED, "time does not depend on it, and accuracy should be compared over seeds"
-    ),
-    "max_ckpts_to_keep": FlagRule(Use.IGNORED, "files removed outside of the timed steps"),
+    "max_ckpts_to_keep": (Use.IGNORED, "files removed outside of the timed steps"),
     "train_dir": _PLACE,
     "trace_file": _PLACE,
     "tfprof_file": _PLACE,
     "profile_layers": _PLACE,
     "profile_json": _PLACE,
-    "profile_steps": FlagRule(Use.IGNORED, "how many untimed steps --profile_json profiles"),
+    "profile_steps": (Use.IGNORED, "how many untimed steps --profile_json profiles"),
     "graph_file": _PLACE,
     "partitioned_graph_file_prefix": _PLACE,
-    "xla_cache_dir": FlagRule(Use.PRESENCE, "a place; with it the first step may be compiled"),
+    "xla_cache_dir": (Use.PRESENCE, "a place; with it the first step may be compiled"),
     "data_dir": _SOURCE,
-    "model_plugin": FlagRule(Use.PRESENCE, "a place; the size of the model is compared instead"),
+    "model_plugin": (Use.PRESENCE, "a place; the size of the model is compared instead"),
     "dataset_plugin": _SOURCE,
     "variable_mgr_plugin": _SOURCE,
     "backbone_model_path": _SOURCE,
     "ps_hosts": _ADDRESSES,
     "worker_hosts": _ADDRESSES,
-    "controller_host": FlagRule(Use.PRESENCE, "the name of a machine"),
-    "cluster": FlagRule(Use.IGNORED, "where addresses come from; how many there are counts"),
-    "cluster_ps": FlagRule(Use.IGNORED, "how many addresses there are counts"),
-    "cluster_timeout": FlagRule(Use.IGNORED, "waits before the run"),
-    "stall_timeout": FlagRule(Use.IGNORED, "ends a run that would never end"),
-    "rendezvous": FlagRule(Use.IGNORED, "used before the run"),
-    "gpu_indices": FlagRule(Use.NUMBER, "which of like GPUs; their names are compared"),
-    "task_index": FlagRule(Use.IGNORED, "which process of the job wrote the record"),
+    "controller_host": (Use.PRESENCE, "the name of a machine"),
+    "cluster": (Use.IGNORED, "where addresses come from; how many there are counts"),
+    "cluster_ps": (Use.IGNORED, "how many addresses there are counts"),
+    "cluster_timeout": (Use.IGNORED, "waits before the run"),
+    "stall_timeout": (Use.IGNORED, "ends a run that would never end"),
+    "rendezvous": (Use.IGNORED, "used before the run"),
+    "gpu_indices": (Use.NUMBER, "which of like GPUs; their names are compared"),
+    "task_index": (Use.IGNORED, "which process of the job wrote the record"),
 }
-"""Rules by name of the flag."""
+"""Use and its reason of every flag whose value does not count as it is."""
 
-PLACES = tuple(name for name, rule in RULES.items() if rule.use == Use.PRESENCE)
+PLACES = tuple(name for name, (use, _) in RULES.items() if use is Use.PRESENCE)
 """Flags of which only the presence counts."""
 
 
 def counts(name: str) -> bool:
     """Whether a flag is part of the identity of a configuration."""
-    return name not in RULES or RULES[name].use != Use.IGNORED
+    return name not in RULES or RULES[name][0] is not Use.IGNORED
 
 
 def identity(name: str, value: Any) -> Any:
     """A flag's value as it enters the identity of a configuration."""
-    rule = RULES.get(name)
-    if rule is None:
+    if name not in RULES:
         return value
-    if rule.use == Use.PRESENCE:
+    if RULES[name][0] is Use.PRESENCE:
         return bool(value)
     return len(str(value).split(",")) if value else 0
 
@@ -129,10 +116,8 @@ class Fact:
     """The role of a fact.
 
     Attributes:
-      role: what a difference does.
-      reason: why.
-      absent: UNKNOWN: a side without the fact blocks nothing, since an older version may not
-        have read it. NOTHING: absence is a value (no limit, not set).
+      absent: UNKNOWN: a side without the fact blocks nothing, since an older version may not have
+        read it. NOTHING: absence is a value (no limit, not set).
     """
 
     role: Role
@@ -251,7 +236,7 @@ PATTERNS: dict[str, Fact] = {
     "env_KMP_INIT_AT_FORK": _mentioned("of OpenMP's start, not in a step", Absent.NOTHING),
     "env_*": _blocks("records name only variables that change speed", Absent.NOTHING),
 }
-"""Facts by pattern, where the table has no name; the first that matches counts."""
+"""Facts by pattern, for names that `FACTS` lacks; the first match counts."""
 
 _UNLISTED = _mentioned("not known to change speed")
 
@@ -262,7 +247,7 @@ MODEL_SIZE = (
 """Facts of the size of a network."""
 
 WORK = (*MODEL_SIZE, "global_batch", "batch_size", "eval_batch_size", "num_epochs")
-"""Facts that say how much a step has to compute, and the flags that go with them."""
+"""Facts and flags that determine how much a step computes."""
 
 _PRECISION = ("precision", "fp16_*")
 
@@ -270,7 +255,7 @@ REDUCING = (
     *("variable_update", "all_reduce_spec", "all_reduce_group_size"),
     *("hierarchical_copy", "cross_device_ops"),
 )
-"""Flags that choose how gradients are reduced, which is the fact "all_reduce"."""
+"""Flags that choose how gradients are reduced, the fact "all_reduce"."""
 
 _POOLS = ("num_intra_threads", "num_inter_threads", "*_op_threads")
 _THREADS = (
@@ -312,7 +297,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "xla": ("xla", "env_TF_XLA_FLAGS"),
     "environment_variables": ("env_*",),
 }
-"""Names in --allow_different that stand for several facts, which change together."""
+"""Names in --allow_different for several facts that change together."""
 
 
 @lru_cache(maxsize=4096)
@@ -325,15 +310,11 @@ def fact(name: str) -> Fact:
 
 
 def expand(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Names of facts, groups and patterns as patterns of facts."""
+    """Patterns of facts for names of facts, groups and patterns."""
     return tuple(pattern for name in names for pattern in (name, *GROUPS.get(name, ())))
 
 
 @lru_cache(maxsize=4096)
 def allowed(name: str, patterns: tuple[str, ...]) -> bool:
-    """Whether a fact is among those that may differ.
-
-    Args:
-      patterns: as `expand` gives them.
-    """
+    """Whether a fact may differ, by patterns from `expand`."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)

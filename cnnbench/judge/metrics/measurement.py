@@ -1,4 +1,4 @@
-"""Measurements, from which metrics take values: one process, one configuration."""
+"""The measurements of one process of one configuration, from which metrics take values."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ KINDS = {
     PEER: "peers",
     COPY: "memory copies",
 }
-"""Kinds of measurements with their plurals, in the order they are shown. Measurements of
-different kinds are never compared. All but RUN are rows of all-reduce records."""
+"""Kinds of measurements with their plurals, in order of display. Measurements of different kinds
+are never compared. All but RUN are rows of all-reduce records."""
 
 CONTEXT = (PEER, COPY)
-"""Kinds that show what else changed (the machine, TensorFlow); they decide no exit code."""
+"""Kinds that show other changes (machine, TensorFlow) and do not affect the exit code."""
 
 _COMMIT = 12
-"""Digits of a commit: unique, and short enough for a line."""
+"""Digits of a commit that are shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,18 +37,15 @@ class MeasuredReduction:
     """A row of an all-reduce record, measured by one process.
 
     Attributes:
-      kind: ALLREDUCE; BUILD, for --build_only; PEER, another library's reduction; COPY, all
-        devices copying memory at once.
-      run_id, started_at: of the process.
-      status: "failed" if it could not be measured or summed wrongly, "interrupted" if it was
-        cut short, else "ok", however the process ended.
-      error: why it failed.
-      config: flags of the process; those that list what is measured replaced by the row's.
-      explicit_flags, environment: of the process.
-      subject: what the process measured; None if it is not named.
+      kind: ALLREDUCE; BUILD, for --build_only; PEER, another library's reduction; COPY, all devices
+        copying memory at once.
+      run_id, started_at, explicit_flags, environment, subject: of the process.
+      status: "failed" if it could not be measured or summed wrongly, "interrupted" if it was cut
+        short, else "ok", however the process ended.
+      config: flags of the process, with the row's values for those that list what is measured.
       facts: of process and row, as text.
-      seconds: of the median reduction, or copy; None if none was timed or sums were wrong.
-      bytes_per_sec: bus bandwidth; of a copy the bytes that all devices write together.
+      seconds: of the median reduction or copy; None if none was timed or sums were wrong.
+      bytes_per_sec: bus bandwidth; of a copy, the bytes that all devices write together.
       build_seconds: to trace it and call it for the first time.
     """
 
@@ -68,8 +65,7 @@ class MeasuredReduction:
 
 
 Measurement: TypeAlias = RunRecord | MeasuredReduction
-"""What one process measured of one configuration: the record of a run, or one row of an
-all-reduce record."""
+"""The record of a run, or a row of an all-reduce record."""
 
 
 def fact_text(value: Any) -> str:
@@ -78,13 +74,13 @@ def fact_text(value: Any) -> str:
 
 
 def readable_fact(name: str, value: Any) -> str:
-    """A fact for people: bytes in powers of 1024, anything else as by `fact_text`."""
+    """A fact for people: as by `fact_text`, but bytes in powers of 1024."""
     text = fact_text(value)
     return binary(int(text)) if name.endswith("_bytes") and text.isdecimal() else text
 
 
 def short_commit(text: str) -> str:
-    """The first digits of a full commit; any other text as it is."""
+    """The first digits of a full commit; other text unchanged."""
     whole = len(text) == 40 and set(text) <= set("0123456789abcdef")
     return text[:_COMMIT] if whole else text
 

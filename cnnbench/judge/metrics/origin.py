@@ -1,8 +1,7 @@
 """Origins of measurements; measurements of different origins are never pooled.
 
-An origin is the code that was measured (side, repository, revision, uncommitted changes), the
-version of TensorFlow and the machine. Labels of the user other than `commit` and `repository` are
-notes and no part of it.
+An origin is the measured code (side, repository, revision, uncommitted changes), the version of
+TensorFlow and the machine. User labels except `commit` and `repository` are no part of it.
 """
 
 from __future__ import annotations
@@ -25,21 +24,18 @@ Machine: TypeAlias = tuple[tuple[str, str], ...]
 """Facts by name."""
 
 _MACHINE = ("gpu_names", "cpu_model", "architecture", "usable_cpus", "cgroup_cpu_limit")
-"""Facts that identify a machine. Names of hosts do not: a pool of equal machines is one machine,
-and what changes on a machine, such as a driver, is for the history to show."""
+"""Facts that identify a machine: no host names, since a pool of equal machines is one machine, and
+nothing that may change on a machine, such as a driver, which the history should show."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """The origin of a measurement; "" and None where something is unknown.
+    """The origin of a measurement; "" and None where unknown.
 
     Attributes:
       side: of an experiment, "a" or "b".
-      repository: that was measured.
-      revision: of it; where none is known, the commit of cnnbench itself.
-      dirty: whether its files differed from the revision.
-      tensorflow: version.
-      machine: see `Machine`.
+      revision: the commit of cnnbench itself where no other is known.
+      dirty: whether files differed from the revision.
     """
 
     side: str = ""
@@ -70,7 +66,7 @@ class Origin:
 
     @property
     def short(self) -> str:
-        """The revision, a commit by its first digits, with a plus where files differed from it."""
+        """The revision, a commit shortened, with a plus where files differed from it."""
         text = short_commit(self.revision)
         return f"{text}+" if self.dirty and text else text
 
@@ -99,7 +95,7 @@ def varying(origins: Iterable[Origin]) -> dict[str, tuple[str, ...]]:
 
 
 def titles(origins: Iterable[Origin], without: Iterable[str] = ()) -> dict[Origin, str]:
-    """Names that distinguish origins by what varies among them; "" for a single one.
+    """Names that distinguish origins by the parts that vary; "" for a single one.
 
     Args:
       without: parts that are named elsewhere.
@@ -124,7 +120,7 @@ def titles(origins: Iterable[Origin], without: Iterable[str] = ()) -> dict[Origi
 
 
 def machine_names(origins: Iterable[Origin]) -> dict[Origin, str]:
-    """The name of each origin's machine, numbered where the usual facts are equal."""
+    """The name of each origin's machine, numbered where the named facts are equal."""
     named: dict[Machine, str] = {}
     taken: dict[str, int] = {}
     found = {}
@@ -138,7 +134,7 @@ def machine_names(origins: Iterable[Origin]) -> dict[Origin, str]:
 
 
 def machine_name(facts: Mapping[str, str]) -> str:
-    """A short name of a machine: its GPUs, else its processor and the usable share of it."""
+    """A short name of a machine: its GPUs, else its processor and the usable share."""
     gpus = facts.get("gpu_names", "")
     with contextlib.suppress(ValueError):
         names = json.loads(gpus)

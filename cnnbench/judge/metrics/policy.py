@@ -47,9 +47,6 @@ class Policy:
       accuracy_threshold: smallest change of top-1 accuracy that counts, as a difference
         (0.005: half a percentage point). MLPerf's ResNet target is given to 0.1 points,
         and seeds alone move it by a few tenths.
-
-    Raises:
-      ValueError: a constant out of range.
     """
 
     threshold: float = 0.03

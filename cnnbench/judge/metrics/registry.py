@@ -1,14 +1,14 @@
-"""The metrics: one value per process each, with unit, direction and thresholds.
+"""The table of metrics: one value per process each, with unit, direction and thresholds.
 
-One table, of which every command offers a part: `METRICS` is what ``cnnbench compare`` and
-``ab`` judge (--metrics), `BOUNDS` what bounds of sweeps limit, `HISTORY` what ``cnnbench
-history`` follows (--metric).
+Commands offer parts of it: `METRICS` is what ``cnnbench compare`` and ``ab`` judge (--metrics),
+`BOUNDS` what bounds of sweeps limit, `HISTORY` what ``cnnbench history`` follows (--metric).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 from cnnbench.base.stats.descriptive import median
@@ -26,20 +26,17 @@ class Metric:
 
     Attributes:
       name: as commands offer it, unless `judged` has another name for it.
-      unit: of the values.
-      value: of a measurement of one of the kinds; None if it was not measured.
-      kinds: of measurements that have it, see `cnnbench.judge.metrics.measurement`.
-      higher_is_better: direction.
-      relative: changes are shares of the base, else differences.
-      threshold: smallest change that counts by default.
+      value: of a measurement of one of the kinds; None if not measured.
+      kinds: see `cnnbench.judge.metrics.measurement`.
+      relative: whether changes are shares of the base, else differences.
+      threshold: smallest change that counts in history.
       followed: whether history follows it.
-      bound: whether bounds of sweeps can be about it.
-      judged: kinds of measurements that compare judges by it, with the name in --metrics that
-        stands for it there.
+      bound: whether bounds of sweeps can limit it.
+      judged: name in --metrics by kind of measurement that compare judges by it.
       constant: of `Policy`, compare's threshold.
       better, worse: the words for FASTER and SLOWER.
-      gates: a change for the worse is a regression (exit code 1).
-      on_request: compare judges by it only where --metrics names it.
+      gates: whether a change for the worse is a regression (exit code 1).
+      on_request: whether compare judges by it only if --metrics names it.
       step: of a speed, "at the median step" or "at the mean step".
     """
 
@@ -69,16 +66,11 @@ class Metric:
 
     @property
     def title(self) -> str:
-        """Name and unit, for heads of tables and axes."""
+        """Name and unit, for table headings and axes."""
         return " ".join(filter(None, (f"{self.name}, {self.unit_text}", self.step)))
 
     def value_text(self, value: float | None, unit: bool = True) -> str:
-        """A value for people.
-
-        Args:
-          value: None for `NONE`.
-          unit: whether to add `unit_text`.
-        """
+        """A value for people, with `unit_text` unless `unit` is False; `NONE` for None."""
         if value is None:
             return NONE
         if self._is_share:
@@ -92,7 +84,7 @@ class Metric:
 
         Args:
           change: a share of the base, or a difference.
-          signed: whether an increase has a sign too.
+          signed: whether to write a plus.
         """
         if self.relative:
             return percent(change, signed=signed)
@@ -101,11 +93,7 @@ class Metric:
         return f"{'+' if signed and change >= 0 else ''}{number(change)} {self.unit}"
 
     def range_text(self, low: float, high: float) -> str:
-        """A range of changes: "-1.0 to +2.0 %".
-
-        Args:
-          low, high: shares of the base, or differences.
-        """
+        """A range of changes: "-1.0 to +2.0 %"."""
         return f"{self.change_text(low).rsplit(' ', 1)[0]} to {self.change_text(high)}"
 
     @property
@@ -113,26 +101,22 @@ class Metric:
         return self.unit.startswith("share") or self.unit == "top-1"
 
     def smallest_change(self, policy: Policy, base: float) -> float:
-        """The smallest change that counts in a comparison.
-
-        Args:
-          base: median of the base, in `unit`.
-        """
+        """The smallest change that counts in a comparison, given the median of the base."""
         constant: float = getattr(policy, self.constant)
         if self.unit == "bytes" and base > 0:
             return max(constant, policy.memory_bytes / base)
         return constant
 
     def alpha(self, policy: Policy) -> float:
-        """Two-sided level of its tests; speeds have one of their own."""
+        """Two-sided level of its tests."""
         return policy.alpha if self.constant == "threshold" else policy.further_alpha
 
 
 def throughput(record: RunRecord) -> float | None:
     """Images per second: global batch over the median step, or of an evaluation run.
 
-    The median, because steps of a process are autocorrelated and have outliers: it is
-    one value per process that a single slow step does not move.
+    Steps of a process are autocorrelated and have outliers; a single slow step does not move the
+    median.
     """
     if record.step_seconds:
         if record.batch is None:
@@ -170,10 +154,6 @@ def _step_seconds(record: RunRecord) -> float | None:
     return median(record.step_seconds) if record.step_seconds else None
 
 
-def _final_loss(record: RunRecord) -> float | None:
-    return record.last_loss
-
-
 def _summary(name: str) -> Callable[[RunRecord], float | None]:
     """A number of `cnnbench.records.run.Summary`."""
 
@@ -185,26 +165,17 @@ def _summary(name: str) -> Callable[[RunRecord], float | None]:
 
 
 def _bandwidth(row: MeasuredReduction) -> float | None:
-    """Bus bandwidth of a reduction in GB/s; of a copy what all devices write together."""
+    """Bus bandwidth of a reduction in GB/s; of a copy, what all devices write together."""
     return None if row.bytes_per_sec is None else row.bytes_per_sec / _GIGA
 
 
-def _seconds(row: MeasuredReduction) -> float | None:
-    return row.seconds
-
-
-def _build_seconds(row: MeasuredReduction) -> float | None:
-    """Seconds to trace a reduction and to call it for the first time."""
-    return row.build_seconds
-
-
 def _metric(name: str, unit: str, value: Any = None, **rules: Any) -> Metric:
-    """A metric that history follows; without a value one of the summary of a run's record."""
+    """A metric that history follows, by default the one of that name in the summary of a run."""
     return Metric(name, unit, value or _summary(name), followed=True, **rules)
 
 
 def _lower(name: str, unit: str, value: Any = None, **rules: Any) -> Metric:
-    """A metric where less is better."""
+    """A metric of `_metric` where less is better."""
     return _metric(name, unit, value, higher_is_better=False, **rules)
 
 
@@ -240,7 +211,7 @@ CPU_TIME = _lower(
 )
 
 SPEEDS = (THROUGHPUT, BUS_BANDWIDTH)
-"""The metrics that decide about runs and all-reduces: their changes have a geometric mean."""
+"""The main metrics of runs and all-reduces; their changes have a geometric mean."""
 
 ALL: tuple[Metric, ...] = (
     THROUGHPUT,
@@ -284,20 +255,22 @@ ALL: tuple[Metric, ...] = (
     _lower("input_wait_fraction", "share", relative=False, threshold=0.02, bound=True),
     _metric("top_1", "share", accuracy, relative=False, threshold=0.005, bound=True),
     _metric("top_5", "share", _top_5, relative=False, threshold=0.005, bound=True),
-    _lower("final_loss", "loss", _final_loss, relative=False, threshold=0.0, bound=True),
+    _lower(
+        "final_loss", "loss", attrgetter("last_loss"), relative=False, threshold=0.0, bound=True
+    ),
     BUS_BANDWIDTH,
-    _lower("reduction_seconds", "s", _seconds, kinds=(ALLREDUCE, PEER)),
+    _lower("reduction_seconds", "s", attrgetter("seconds"), kinds=(ALLREDUCE, PEER)),
     _lower(
         "build_seconds",
         "s",
-        _build_seconds,
+        attrgetter("build_seconds"),
         kinds=(ALLREDUCE, BUILD, PEER),
         threshold=Policy.startup_threshold,
     ),
     Metric(
         "build",
         "seconds",
-        _build_seconds,
+        attrgetter("build_seconds"),
         kinds=(ALLREDUCE, BUILD),
         higher_is_better=False,
         judged={ALLREDUCE: "startup", BUILD: "startup"},
@@ -306,24 +279,24 @@ ALL: tuple[Metric, ...] = (
     Metric("peer_bandwidth", "GB/s", _bandwidth, kinds=(PEER,), judged={PEER: "throughput"}),
     _metric("copy_bandwidth", "GB/s", _bandwidth, kinds=(COPY,), judged={COPY: "throughput"}),
 )
-"""All metrics, in the order in which commands list them. Those of the same value under two
-names (startup, startup_seconds) have them, and their units, from the commands' outputs."""
+"""All metrics, in the order in which commands list them. Commands name and write the unit of some
+values differently, hence startup and startup_seconds."""
 
 METRICS: dict[str, Metric] = {
     metric.judged[RUN]: metric for metric in ALL if metric.judged.get(RUN)
 }
-"""What --metrics of compare names, as it is for runs; for other kinds see `judged`."""
+"""Metrics of runs by name in --metrics of compare; for other kinds see `judged`."""
 
 DEFAULT_METRICS = tuple(name for name, metric in METRICS.items() if not metric.on_request)
-"""What compare judges unless --metrics says otherwise."""
+"""The default of --metrics."""
 
 BOUNDS: dict[str, Metric] = {metric.name: metric for metric in ALL if metric.bound}
-"""What bounds of sweeps can be about, by name."""
+"""Metrics that bounds of sweeps can limit."""
 
 HISTORY: dict[str, Metric] = {metric.name: metric for metric in ALL if metric.followed}
-"""What --metric of history names."""
+"""Metrics by name in --metric of history."""
 
 
 def judged(kind: str) -> dict[str, Metric]:
-    """Metrics by which compare judges a kind of measurement, by the names of --metrics."""
+    """Metrics by which compare judges a kind of measurement, by name in --metrics."""
     return {metric.judged[kind]: metric for metric in ALL if kind in metric.judged}

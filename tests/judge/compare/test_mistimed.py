@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from cnnbench.judge.compare import Verdict, compare_records
-from cnnbench.judge.metrics.mistimed import is_mistimed
 
 # Milliseconds, as they were recorded of steps of about 190 and of 50 ms.
 TRAINING = (362, 19, 370, 18, 364, 18, 196, 182)
@@ -43,9 +42,14 @@ def on_gpu(runs):
     ],
 )
 def test_step_times_of_gpus(on_gpu, milliseconds, wrong):
-    assert is_mistimed(on_gpu(milliseconds)) is wrong
-    assert is_mistimed(on_gpu(milliseconds, "emulated_gpu")) is wrong
-    assert not is_mistimed(on_gpu(milliseconds, "cpu"))
+    def is_mistimed(device):
+        base, new = ([on_gpu((100,) * 10, device) for _ in range(5)] for _ in range(2))
+        (entry,) = compare_records(base, [on_gpu(milliseconds, device), *new[1:]]).entries
+        return "mis-timed" in entry.main.judgement.reason
+
+    assert is_mistimed("gpu") is wrong
+    assert is_mistimed("emulated_gpu") is wrong
+    assert not is_mistimed("cpu")
 
 
 def test_they_are_not_compared(on_gpu):
