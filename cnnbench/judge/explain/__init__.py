@@ -1,8 +1,7 @@
-"""Why one side takes longer: profiled steps of two sides compared, without TensorFlow.
+"""Explains why one side takes longer, by comparing profiled steps of two sides, without TensorFlow.
 
-`sides` adds their times up and tells what stands out of the noise, `causes` recognises what sets
-them apart, `facts` lists what differs in their records, `explain` makes the document, `text` and
-`chart` show it.
+`sides` sums their times and finds what exceeds the noise, `causes` recognises reasons, `facts`
+lists differences between their records, `explain` makes the document and `text` formats it.
 """
 
 from cnnbench.judge.explain.explain import explain

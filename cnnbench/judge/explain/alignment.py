@@ -1,7 +1,6 @@
-"""Which layers of two networks correspond, as a diff aligns the lines of two files.
+"""Alignment of the layers of two networks, as a diff aligns the lines of two files.
 
-Kind, shapes and order decide; names only break ties, since a layer that is inserted renumbers those
-behind it.
+Kind, shapes and order decide. Names only break ties, since an inserted layer renumbers later ones.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from cnnbench.records.step_profile import (
     StepProfile,
 )
 
-# What a pair of layers is worth; a layer without a counterpart is worth nothing.
+# Scores of pairs of layers; a layer without a counterpart scores 0.
 _EQUAL, _SAME_SHAPES, _SAME_KIND, _SAME_CLASS, _TIE = 1.0, 0.8, 0.6, 0.3, 0.01
-_SHAPES = 0.1  # so much more where shapes of one kind agree wholly
-_NO_PRODUCT = 0.5  # times as much for layers such as batch norm, which many others look like
-_FEW = 0.5  # of the layers of the smaller network are the same: perhaps another family
-_MOST = 0.8  # of the layers of the larger one are of the same kinds: no other family
+_SHAPES = 0.1  # added where all shapes agree
+_NO_PRODUCT = 0.5  # factor for layers such as batch norm, which resemble many others
+_FEW = 0.5  # share of equal layers of the smaller network; less: perhaps another family
+_MOST = 0.8  # share of layers of equal kinds of the larger one; more: no other family
 
 Layers = Sequence[ProfiledLayer]
 Pair = tuple[ProfiledLayer, ProfiledLayer]
@@ -33,12 +32,12 @@ Pair = tuple[ProfiledLayer, ProfiledLayer]
 
 @dataclass(frozen=True)
 class Alignment:
-    """The layers of A and of B that correspond.
+    """Corresponding layers of A and of B.
 
     Attributes:
-      a, b: the layers of the sides, in the order of their networks.
-      pairs: layers in the same order on both sides, equal ones and changed ones.
-      moved: equal layers that have another place in B.
+      a, b: all layers in the order of their networks.
+      pairs: layers in the same order on both sides, equal or changed.
+      moved: equal layers in another place.
     """
 
     a: tuple[ProfiledLayer, ...]
@@ -76,7 +75,7 @@ class Alignment:
 
     @cached_property
     def is_other_network(self) -> bool:
-        """Whether too little corresponds to compare the networks layer by layer."""
+        """Whether the networks differ too much to be compared layer by layer."""
         sizes = [sum(bool(one.kind) for one in side) for side in (self.a, self.b)]
         if not min(sizes):
             return False
@@ -87,7 +86,7 @@ class Alignment:
 
     @cached_property
     def names(self) -> Mapping[str, str]:
-        """The common name of each layer and scope of B: that of its counterpart in A."""
+        """The name of each layer and scope of B in A, if it has a counterpart."""
         if self.is_other_network:
             return {}
         found = {other.name: one.name for one, other in (*self.pairs, *self.moved)}
@@ -104,8 +103,7 @@ class Alignment:
         return {**scopes, **found}
 
     def text(self) -> str:
-        """What one side has more, or in another place: "B has a convolution more (1x1, after
-        conv3)"; empty if nothing."""
+        """Further or moved layers of B: "B has a convolution more (1x1, after conv3)"."""
         found = [
             *_counted(self.only_b, "more", self.b, self.names),
             *_counted(self.only_a, "less", self.a, {}),
@@ -117,7 +115,7 @@ class Alignment:
 
 
 def layers_of(profile: StepProfile) -> Layers:
-    """The layers of a network; of documents that hold none, those with products."""
+    """The layers of a network; those with products for documents that have no layers."""
     if profile.layers is not None:
         return profile.layers
     found: dict[str, ProfiledLayer] = {}
@@ -131,17 +129,17 @@ def layers_of(profile: StepProfile) -> Layers:
 
 
 def _signature(one: ProfiledLayer) -> tuple[object, ...]:
-    """What makes two layers equal. Of documents without shapes, FLOPs stand for them."""
+    """Values of equal layers; FLOPs replace shapes in documents without these."""
     return (one.kind, one.shapes or one.flops, one.parameters)
 
 
 def _class(one: ProfiledLayer) -> str:
-    """Convolutions of all sizes are one class."""
+    """Kind of a layer, with all sizes of convolutions as one."""
     return one.kind.rpartition(" ")[0] if "convolution" in one.kind else one.kind
 
 
 def _worth(one: ProfiledLayer, other: ProfiledLayer) -> float:
-    """What it is worth to pair two layers; 0 where they cannot be."""
+    """Score of a pair of layers; 0 if they cannot be paired."""
     if _class(one) != _class(other):
         return 0.0
     tie = _TIE * (one.name == other.name)
@@ -155,7 +153,7 @@ def _worth(one: ProfiledLayer, other: ProfiledLayer) -> float:
 
 
 def _aligned(base: Layers, new: Layers) -> list[Pair]:
-    """The pairs, in order, that are worth most together."""
+    """The pairs, in order, with the largest total score."""
     start, ends = 0, (len(base), len(new))
     same = [one == other for one, other in zip(base, new, strict=False)]
     start = same.index(False) if False in same else len(same)

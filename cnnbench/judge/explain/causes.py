@@ -1,8 +1,8 @@
-"""Recognises what sets two sides apart.
+"""Recognises the causes of a difference between two sides.
 
-Each recogniser looks at the parts that none before it has claimed, and claims those that its cause
-explains, so that causes add up. What is certain by other evidence than time, such as another type
-of kernel, needs less of a difference than what time alone tells.
+Each recogniser considers the parts that none before it has claimed, and claims those that its cause
+explains, so that causes add up. A cause with other evidence than time, such as another type of
+kernel, needs a smaller difference than one by time alone.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _THREADS = (
     *("cgroup_cpu_limit", "logical_cpus", "physical_cores", "cpu_model", "cpu_isa"),
     *("cpu_governor", "cpu_turbo", "gpu_names", "gpu_thread_mode", "per_gpu_thread_count"),
 )
-"""Facts that make all operations slower or faster, and the gaps between them."""
+"""Facts that affect the speed of all operations and the gaps between them."""
 
 _LIBRARIES = (
     *("data_format", "xla", "xla_compile", "enable_optimizations", "winograd_nonfused"),
     *("tensorflow_version", "env_*"),
 )
-"""Facts that make all operations other ones. Records name only variables that change speed."""
+"""Facts that change all operations. Records name only variables that affect speed."""
 
 _BATCH = ("batch_size", "global_batch", "num_gpus", "batch_group_size")
 _UPDATING = (
@@ -65,11 +65,11 @@ _MOST_FURTHER = 6
 
 _PRODUCT = re.compile(r"Conv\d?[Dd]|MatMul|Einsum")
 _NORM = re.compile(r"FusedBatchNorm")
-_LOAD = 0.02  # what like processes differ by as a whole, at least
+_LOAD = 0.02  # least difference between like processes as a whole
 _MOST = 3
 _DOMINATES = 0.8
-_MORE = 0.1  # so many more operations, as a share, leave other gaps between them
-_MUCH = 0.4  # of the parameters that one side has more
+_MORE = 0.1  # share of further operations that changes the gaps between operations
+_MUCH = 0.4  # share of the difference in parameters
 
 _DIRECTIONS = {
     FORWARD: "forward",
@@ -80,12 +80,7 @@ _DIRECTIONS = {
 
 @dataclass(frozen=True)
 class Claim:
-    """The parts that a cause explains.
-
-    Attributes:
-      kind, place, text, evidence: see `Cause`.
-      parts: at least one.
-    """
+    """The parts, at least one, that a cause explains; see `Cause` for the other attributes."""
 
     kind: str
     parts: tuple[Part, ...]
@@ -95,7 +90,7 @@ class Claim:
 
 
 def causes(sides: Sides) -> tuple[Cause, ...]:
-    """The causes that stand out, the one that explains most first."""
+    """The causes that stand out, the largest first."""
     free = dict.fromkeys(sides.times)
     found = []
     for recognise in RECOGNISERS:
@@ -119,7 +114,7 @@ def causes(sides: Sides) -> tuple[Cause, ...]:
 
 
 def _further(sides: Sides, claim: Claim) -> tuple[str, ...]:
-    """Evidence that no time tells: the state of the machine, other kernels of oneDNN."""
+    """Evidence other than time: the state of the machine, other kernels of oneDNN."""
     if claim.kind in _ALIKE:
         kernels = _told(one.fact for one in sides.primitives)
         return (*_states(sides, claim.parts), *kernels)[:_MOST_FURTHER]
@@ -132,7 +127,7 @@ def _further(sides: Sides, claim: Claim) -> tuple[str, ...]:
 
 
 def _states(sides: Sides, parts: Iterable[Part]) -> tuple[str, ...]:
-    """Clocks, load and the like that can be why all operations of a side are slower."""
+    """Clocks, load and the like that can make all operations of a side slower."""
     slower = 1 if sides.together(parts).difference > 0 else -1
     return _told(measured_changes(sides.a.profiles, sides.b.profiles, slower))
 
@@ -159,7 +154,7 @@ def program(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
 
 
 def network(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
-    """Networks that have too little in common for a comparison by layers."""
+    """Networks that differ too much to be compared by layers."""
     alignment = sides.alignment
     parts = tuple(part for part in sides.operations if part in free and part.layer != REST)
     if not alignment.is_other_network or not parts or not sides.stands_out(parts, LIKELY):
@@ -217,13 +212,13 @@ def threads(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
 
 
 def _have_one_direction(sides: Sides, parts: Iterable[Part]) -> bool:
-    """Whether nearly all of the difference makes one side slower."""
+    """Whether nearly all of the difference makes the same side slower."""
     differences = [sides.times[part].difference for part in parts]
     return abs(sum(differences)) >= (2 * _DOMINATES - 1) * sum(map(abs, differences))
 
 
 def precision(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
-    """Layers that compute in another type of numbers."""
+    """Layers that compute in another number format."""
     layers = _by_layer(sides, free)
     found: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for layer, parts in layers.items():
@@ -238,7 +233,7 @@ def precision(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
 
 
 def batch_norm(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
-    """Batch norm in parts that was one operation, or the other way round."""
+    """Batch norm that is fused on one side only."""
     parts = [part for part in sides.operations if part in free and part.layer != REST]
     before, after = (
         sum(times for name, times in side.kernels(parts).items() if _NORM.search(name))
@@ -276,13 +271,13 @@ def reduction(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
 
 
 def copies(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
-    """More is done to variables: updates, copies."""
+    """More work on variables: updates, copies."""
     if not _of_parameters(sides, free):
         yield from other_copies(sides, free)
 
 
 def other_copies(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
-    """The same where no layer that has other parameters explains it."""
+    """As `copies`, also where a layer has other parameters but does not explain it."""
     parts = tuple(p for p in free if p.direction == OUTSIDE and p.kind != REDUCTION)
     if not parts:
         return
@@ -324,7 +319,7 @@ def layers(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
 
 
 def layer_by_layer(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
-    """Layers whose operations take longer than all others do."""
+    """Layers whose operations became slower than all others."""
     for layer, parts in _by_layer(sides, free).items():
         others = tuple(part for part in parts if _differs(sides, part))
         alike = (part for part in parts if part not in others)
@@ -365,7 +360,7 @@ def gaps(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
 
 
 def everything(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
-    """All operations alike, for a reason that no record shows."""
+    """All operations alike, for a reason that records do not show."""
     parts = tuple(part for part in sides.operations if part in free)
     factors = sides.factors
     least = CERTAIN * factors.error(_LOAD)
@@ -380,18 +375,17 @@ RECOGNISERS: tuple[Callable[[Sides, Collection[Part]], Iterable[Claim]], ...] = 
     *(input_wait, program, network, batch, threads, precision, batch_norm, reduction, copies),
     *(layers, layer_by_layer, other_copies, gaps, everything),
 )
-"""In the order in which they claim."""
+"""In the order in which they claim parts."""
 
 
 def _of_parameters(
     sides: Sides, free: Collection[Part], own: int | None = None
 ) -> tuple[Part, ...]:
-    """What belongs to no tower, where other numbers of parameters are why it takes longer: each is
-    reduced, decayed and updated.
+    """Parts outside of towers, if they take longer because each further parameter is updated.
 
     Args:
-      own: parameters that a layer of B has more; None for all of them. A layer with few of them
-        explains nothing.
+      own: further parameters of a layer of B, which must be a large share of all further
+        parameters; None for all.
     """
     alignment = sides.alignment
     sums = [sum(one.parameters for one in side) for side in (alignment.a, alignment.b)]
@@ -421,20 +415,20 @@ def _types(kernels: Iterable[str]) -> tuple[str, ...]:
 
 
 def _differs(sides: Sides, part: Part) -> bool:
-    """Whether a part is for certain made of other operations, FLOPs or bytes."""
+    """Whether a part certainly has other operations, FLOPs or bytes."""
     works = [side.work(part) for side in (sides.a, sides.b)]
     lacking = any(part not in side.parts for side in (sides.a, sides.b))
     return lacking or (None not in works and works[0] != works[1])
 
 
 def _layers(sides: Sides, names: list[str], layers: Mapping[str, Iterable[Part]]) -> str:
-    """The layers with the largest differences first, and how many there are besides."""
+    """The layer with the largest difference, and the number of others."""
     size = {name: abs(sides.together(layers[name]).difference) for name in names}
     return first_few(sorted(names, key=lambda name: -size[name]), 1)
 
 
 def _changed(sides: Sides, parts: Iterable[Part]) -> str:
-    """How many operations of which type one side has more of: "+2 Cast float32, -1 Relu"."""
+    """Differences in numbers of operations by type: "+2 Cast float32, -1 Relu"."""
     parts = tuple(parts)
     before, after = sides.a.kernels(parts), sides.b.kernels(parts)
     found = {name: after[name] - before[name] for name in (*before, *after)}
@@ -447,8 +441,7 @@ def _changed(sides: Sides, parts: Iterable[Part]) -> str:
 
 
 def _with_gaps(sides: Sides, free: Collection[Part], parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    """The parts, and the gaps between operations where these are what makes their number differ:
-    each operation has to be started."""
+    """The parts, and the gaps if the parts have most of the further operations."""
     if GAPS not in free:
         return parts
     before, after = (side.kernels(sides.operations).total() for side in (sides.a, sides.b))
@@ -483,8 +476,7 @@ def _between(base: float, new: float) -> str:
 
 
 def _with_fact(text: str, facts: Sequence[FactChange]) -> str:
-    """A cause with the flag or fact that it follows from: "..., num_intra_threads: 2 in A, 1 in
-    B"."""
+    """A cause with the flag or fact that it follows from: "..., xla: false in A, true in B"."""
     return f"{text}; {text_of(facts[0])}" if facts else text
 
 

@@ -1,4 +1,4 @@
-"""From profiled processes of two sides to an explanation."""
+"""Makes an explanation of profiled processes of two sides."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cnnbench.judge.explain.sides import CERTAIN, Sides, Times
 from cnnbench.records.explanation import Cause, ExplainedRow, Explanation
 from cnnbench.records.step_profile import Part, StepProfile
 
-_ALSO = 0.1  # of the difference: a second cause in the answer explains at least so much
+_ALSO = 0.1  # least share of the difference of a second cause in the answer
 _MOST_NAMED = 2
 
 
@@ -20,11 +20,10 @@ def explain(
     new: Sequence[StepProfile],
     labels: tuple[str, str] = ("A", "B"),
 ) -> Explanation:
-    """Tells where the difference between two sides is.
+    """Explains the difference between two sides.
 
     Args:
       base, new: profiled processes of A and of B, at least one of each.
-      labels: of the sides.
     """
     sides = Sides(base, new)
     found = causes(sides)
@@ -104,7 +103,7 @@ def _named(cause: Cause, *, with_spread: bool) -> str:
     """A cause as part of the answer: "9.8 ms in conv1, forward (14.1 to 23.9 ms)".
 
     Args:
-      with_spread: whether its interval and its sign are told.
+      with_spread: whether to add its interval and sign.
     """
     size = _ms(abs(cause.difference)) + (" less" if cause.difference < 0 else "")
     if with_spread:

@@ -1,4 +1,4 @@
-"""What differs in the records of profiled processes."""
+"""Differences between the records of profiled processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SENDING = ("_Send", "_HostSend")
 _PLACES = ("profile_json", "result_json")
 _NOTICEABLE = 0.1  # of start-up times and memory, which vary
 _CLOCKS = 0.05  # of clocks likewise
-_ALLOCATED = 0.02  # buffers are reused in one order or another
+_ALLOCATED = 0.02  # the order in which buffers are reused varies
 _BUSY = 0.25  # CPUs
 _STOLEN = 0.02  # of the CPU time
 
@@ -32,8 +32,7 @@ def changes_of(
     """Flags and facts of the environment that differ, flags that were given first.
 
     Args:
-      base, new: processes of A and of B.
-      names: only these, patterns included; all if empty.
+      names: names and patterns of facts to consider; all if empty.
     """
     before, after = (
         Group(Configuration.of(side[0].record), tuple(one.record for one in side))
@@ -45,24 +44,18 @@ def changes_of(
         for one in differences(before, after)
         if one.base != one.new
         and one.fact not in _PLACES
-        and (not wanted or _is_one_of(one.fact, wanted))
+        and (not wanted or any(fnmatchcase(one.fact, pattern) for pattern in wanted))
     ]
 
 
-def _is_one_of(fact: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(fact, pattern) for pattern in patterns)
-
-
 class ComparedQuantity(NamedTuple):
-    """Something measured besides times of operations.
+    """A measured quantity other than the time of operations.
 
     Attributes:
-      name: for a reader.
       value: of a process; None if unknown.
-      text: of a value.
       tolerance: share by which it may differ from process to process.
-      least: by which it differs, at least.
-      slows: 1 where more of it makes all operations slower, -1 where less does, otherwise 0.
+      least: smallest difference.
+      slows: 1 if more of it makes all operations slower, -1 if less does, otherwise 0.
     """
 
     name: str
@@ -79,7 +72,6 @@ def measured_changes(
     """Quantities of start-up, memory, the graph and the machine that differ.
 
     Args:
-      base, new: processes of A and of B.
       slower: only those that can make all operations of B slower (1) or faster (-1); 0 for all.
     """
     for one in _QUANTITIES:
@@ -121,13 +113,13 @@ def _condition(name: str, profile: StepProfile) -> float | None:
 
 
 def _gpu_clock(profile: StepProfile) -> float | None:
-    """Of the slowest GPU of the run, in MHz."""
+    """MHz of the slowest GPU of the run."""
     clocks = _found("gpu_clocks_mhz", profile)
     return min(clocks, default=None) if isinstance(clocks, (list, tuple)) else None
 
 
 def _slowed(reason: str, profile: StepProfile) -> float | None:
-    """How many GPUs of the run were slowed for a reason; None without GPUs."""
+    """Number of GPUs of the run that were slowed for a reason; None without GPUs."""
     if _gpu_clock(profile) is None:
         return None
     return sum(reason in str(one) for one in _found("gpu_throttle_reasons", profile) or ())
@@ -175,7 +167,11 @@ _QUANTITIES: tuple[ComparedQuantity, ...] = (
     ComparedQuantity("bytes moved in a step", lambda p: sum(row.bytes for row in p.rows), binary),
     ComparedQuantity("allocations in a step", lambda p: p.allocations, integer, _ALLOCATED),
     ComparedQuantity("bytes allocated in a step", lambda p: p.allocated_bytes, binary, _ALLOCATED),
-    ComparedQuantity("operations that run in a step", lambda p: _ran(p), integer),
+    ComparedQuantity(
+        "operations that run in a step",
+        lambda p: sum(sum(row.operations.values()) for row in p.rows),
+        integer,
+    ),
     ComparedQuantity("operations in the optimized graph", lambda p: sum(p.graph.values()), integer),
     ComparedQuantity(
         "tensors sent between devices",
@@ -183,7 +179,3 @@ _QUANTITIES: tuple[ComparedQuantity, ...] = (
         integer,
     ),
 )
-
-
-def _ran(profile: StepProfile) -> float:
-    return sum(sum(row.operations.values()) for row in profile.rows)

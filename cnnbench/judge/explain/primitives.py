@@ -1,4 +1,4 @@
-"""Kernels of oneDNN that one side calls and the other does not."""
+"""Kernels of oneDNN that only one side calls."""
 
 from __future__ import annotations
 
@@ -16,12 +16,7 @@ _MOST = 3
 
 
 class PrimitiveChange(NamedTuple):
-    """Calls of one primitive that differ.
-
-    Attributes:
-      name, propagation: see `Primitive`.
-      fact: the calls of both sides in words.
-    """
+    """Different calls of a `Primitive`, with the calls of both sides in words."""
 
     name: str
     propagation: str
@@ -29,11 +24,11 @@ class PrimitiveChange(NamedTuple):
 
     @property
     def is_product(self) -> bool:
-        """Whether it convolves or multiplies matrices."""
+        """Whether it is a convolution or a matrix product."""
         return self.name in _PRODUCTS
 
     def is_of(self, directions: Collection[str]) -> bool:
-        """Whether operations of some directions may call it."""
+        """Whether operations of one of these directions may call it."""
         if self.propagation.startswith("forward"):
             return FORWARD in directions
         return _DIRECTIONS.get(self.propagation) in (None, *directions)
@@ -44,14 +39,13 @@ def primitive_changes(
 ) -> list[PrimitiveChange]:
     """Primitives that the sides call with other implementations, types or layouts, or more often.
 
-    Args:
-      base, new: processes of A and of B. Where a side has no log, nothing is known to differ.
+    Empty where a side has no log.
     """
     before, after = map(_logged, (base, new))
     if before is None or after is None:
         return []
     found = []
-    # What converts layouts differs where the layouts do: it comes last.
+    # Conversions of layouts, a consequence of other layouts, come last.
     for key in sorted({*before, *after}, key=lambda key: (key[0] == "reorder", key)):
         texts = _texts(before[key], after[key])
         if texts is not None:
@@ -76,12 +70,14 @@ def _logged(profiles: Iterable[StepProfile]) -> _Calls | None:
 
 
 def _texts(before: Iterable[Primitive], after: Iterable[Primitive]) -> tuple[str, str] | None:
-    """Calls of both sides by the first of these that differs; None if nothing does."""
+    """Calls of both sides by kernel, else by layout, whichever differs; None if neither does."""
     kernels = [_counted(side, _kernel) for side in (before, after)]
     if kernels[0] != kernels[1]:
         return _text(kernels[0]), _text(kernels[1])
-    layouts = [_counted(side, _with_layouts) for side in (before, after)]
-    if layouts[0] != layouts[1]:  # those that both have say nothing
+    layouts = [
+        _counted(side, lambda one: f"{_kernel(one)} with {one.layouts}") for side in (before, after)
+    ]
+    if layouts[0] != layouts[1]:  # without those that both have
         return _text(layouts[0] - layouts[1]), _text(layouts[1] - layouts[0])
     return None
 
@@ -95,10 +91,6 @@ def _counted(calls: Iterable[Primitive], text: Callable[[Primitive], str]) -> Co
 
 def _kernel(one: Primitive) -> str:
     return " ".join(filter(None, (one.implementation, f"({one.types})" if one.types else "")))
-
-
-def _with_layouts(one: Primitive) -> str:
-    return f"{_kernel(one)} with {one.layouts}"
 
 
 def _text(calls: Counter[str]) -> str:

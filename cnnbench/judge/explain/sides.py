@@ -1,10 +1,9 @@
-"""Times of two sides by part, and what stands out of their noise.
+"""Times of two sides by part, and the differences that exceed their noise.
 
-A side is a few processes with some profiled steps each. Its times are means over the faster half
-of all its steps: those that other programs disturbed least, whole processes of them if need be.
-Such means add up. What stands out is decided by medians, of each row over the steps of each
-process: other programs delay single operations by many times their length, and a median hardly
-moves. The noise is what the medians of like processes differ by.
+A side is a few processes with some profiled steps each. Its times are means over the faster half of
+all its steps, the least disturbed ones; such means add up. Whether a difference stands out is
+decided by medians, of each row over the steps of each process, which are robust against single
+delays. The noise is the difference between medians of like processes.
 """
 
 from __future__ import annotations
@@ -14,8 +13,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from operator import truediv
 from statistics import fmean
-from typing import NamedTuple
+from typing import TypeAlias
 
 from cnnbench.base.stats.additive import student_quantile
 from cnnbench.base.stats.descriptive import faster_half, median
@@ -33,23 +33,23 @@ from cnnbench.records.step_profile import (
 )
 
 CERTAIN = 5.0
-"""Standard errors by which a difference stands out by itself. Of few processes, and many rows."""
+"""Standard errors by which a difference stands out by itself, with few processes and many rows."""
 
 CHANCE = 0.002
-"""Level of the same by the scatter of the row itself, which few processes hardly tell."""
+"""Level of the corresponding test by the scatter of the row itself."""
 
 LIKELY = 2.0
-"""The same where the operations differ, too, which no noise does."""
+"""Standard errors where the operations differ too, which is never noise."""
 
 SMALLEST = 0.01
 """A cause explains at least this share of a step."""
 
-_LEAST_NOISE = 0.01  # of any time, from process to process
-_ONE_PROCESS = 0.05  # the same where a side is one process, which cannot show it
-_HARDLY_ANY = 10  # times less than the other side
-_SETTLED = 20.0  # standard errors: a row that hardly scatters
-_SMALLEST_SETTLED = 0.002  # share of a step that such a row explains at least
-_COMPARED = 10  # as many of the largest rows tell the factor between processes
+_LEAST_NOISE = 0.01  # share of any time, from process to process
+_ONE_PROCESS = 0.05  # the same where a side has one process
+_HARDLY_ANY = 10  # ratio of the sides
+_SETTLED = 20.0  # standard errors of a row that hardly scatters
+_SMALLEST_SETTLED = 0.002  # least share of a step that such a row explains
+_COMPARED = 10  # largest rows that give the factor between processes
 
 
 @dataclass(frozen=True)
@@ -83,18 +83,18 @@ class Times:
 
     @property
     def usual(self) -> tuple[float, float]:
-        """Of A and of B: the mean over processes of their medians."""
+        """Mean of the medians of processes, of A and of B."""
         return fmean(self.base_each), fmean(self.new_each)
 
     @property
     def difference(self) -> float:
-        """What B usually takes more."""
+        """`usual` of B minus that of A."""
         base, new = self.usual
         return new - base
 
     @property
     def variance(self) -> float:
-        """Between processes of one side, pooled over both; 0 where there is one of each."""
+        """Variance between processes of one side, pooled; 0 with one process each."""
         sides = (self.base_each, self.new_each)
         squares = sum((value - fmean(side)) ** 2 for side in sides for value in side)
         return squares / max(1, len(self.base_each) + len(self.new_each) - 2)
@@ -103,12 +103,12 @@ class Times:
         """Standard error of the difference.
 
         Args:
-          noise: at least so much of the time, from process to process.
+          noise: least deviation from process to process, as a share of the time.
         """
         return self._error(max(math.sqrt(self.variance), noise * fmean(self.usual)))
 
     def expected_error(self, noise: float) -> float:
-        """The same from the noise alone."""
+        """The standard error by the noise alone."""
         return self._error(noise * fmean(self.usual))
 
     def _error(self, deviation: float) -> float:
@@ -118,8 +118,8 @@ class Times:
     def is_by_chance(self) -> bool:
         """Whether the difference may be chance, by the scatter of the row itself.
 
-        Few processes hardly tell what they scatter by. Where most of it is what their steps scatter
-        by, the steps tell.
+        Few processes give a poor estimate of their scatter. Where most of it is due to the scatter
+        of their steps, that is used.
         """
         processes = len(self.base_each) + len(self.new_each)
         freedom, variance = max(1, processes - 2), self.variance
@@ -134,8 +134,10 @@ class Times:
         return min(self.new_each) > max(self.base_each) or min(self.base_each) > max(self.new_each)
 
     def logarithms(self) -> Times | None:
-        """These times on the scale on which noise that multiplies them is alike on both sides;
-        None where a process has none of the part."""
+        """Logarithms of these times, on which multiplicative noise is equal on both sides.
+
+        None where a process has none of the part.
+        """
         each = (*self.base_each, *self.new_each)
         if min(each) <= 0:
             return None
@@ -144,33 +146,23 @@ class Times:
         return Times(fmean(base), fmean(new), base, new, within, self.steps)
 
     def scaled(self, base: Sequence[float], new: Sequence[float]) -> Times:
-        """These times with those of every process divided by a number."""
-        base_each = tuple(map(_divided, self.base_each, base))
-        new_each = tuple(map(_divided, self.new_each, new))
+        """These times, each divided by a number per process."""
+        base_each = tuple(map(truediv, self.base_each, base))
+        new_each = tuple(map(truediv, self.new_each, new))
         within = self.within / fmean((*base, *new)) ** 2
         return Times(fmean(base_each), fmean(new_each), base_each, new_each, within, self.steps)
 
 
-class SideTimes(NamedTuple):
-    """Seconds of a step of one side.
-
-    Attributes:
-      mean: over the faster half of all steps.
-      groups: of the steps of each process; of one process, each step is a group.
-    """
-
-    mean: float
-    groups: Sequence[Sequence[float]]
+_SideTimes: TypeAlias = tuple[float, Sequence[Sequence[float]]]
+"""Seconds of a step of one side: the mean over the faster half of all steps, and the steps of each
+process (a single process's steps are a group each)."""
 
 
 class ProfiledSide:
     """The profiled processes of one side.
 
-    Attributes:
-      profiles: one per process.
-
     Args:
-      named: the name under which a part is compared with one of the other side.
+      named: gives the name under which a part is compared with one of the other side.
     """
 
     def __init__(self, profiles: Sequence[StepProfile], named: Callable[[Part], Part]) -> None:
@@ -192,46 +184,46 @@ class ProfiledSide:
 
     @cached_property
     def parts(self) -> dict[Part, None]:
-        """All that any process has, in the order of the first."""
+        """Parts of all processes, in the order of the first."""
         return dict.fromkeys(part for rows in self._rows for part in rows)
 
-    def of(self, part: Part) -> SideTimes:
+    def of(self, part: Part) -> _SideTimes:
         """Seconds of a part in a step."""
         groups = [self._seconds(part, one) for one in self._groups]
-        return SideTimes(fmean(self._seconds(part, self._kept)), groups)
+        return fmean(self._seconds(part, self._kept)), groups
 
-    def step(self) -> SideTimes:
-        """The same of whole profiled steps."""
+    def step(self) -> _SideTimes:
+        """Seconds of whole profiled steps."""
 
         def seconds(kept: Iterable[tuple[int, int]]) -> list[float]:
             return [self.profiles[process].step_seconds[step] for process, step in kept]
 
-        return SideTimes(fmean(seconds(self._kept)), [seconds(one) for one in self._groups])
+        return fmean(seconds(self._kept)), [seconds(one) for one in self._groups]
 
-    def timed_step(self) -> SideTimes:
-        """The same of steps that no profiler looked at."""
+    def timed_step(self) -> _SideTimes:
+        """Seconds of steps without a profiler."""
         runs = [one.record.step_seconds for one in self.profiles]
         seconds = [value for run in runs for value in run]
         kept = [seconds[index] for index in faster_half(seconds)]
-        return SideTimes(fmean(kept), runs if len(runs) > 1 else [(one,) for one in kept])
+        return fmean(kept), runs if len(runs) > 1 else [(one,) for one in kept]
 
     def operations(self, part: Part) -> Mapping[str, int]:
-        """Of a part in a step; those of the first process."""
+        """Operations of a part in a step of the first process."""
         row = self._rows[0].get(part)
         return {} if row is None else row.operations
 
     def flops(self, part: Part) -> int:
-        """Likewise."""
+        """FLOPs of a part in a step of the first process."""
         row = self._rows[0].get(part)
         return 0 if row is None else row.flops
 
     def bytes(self, part: Part) -> int:
-        """Likewise."""
+        """Bytes of a part in a step of the first process."""
         row = self._rows[0].get(part)
         return 0 if row is None else row.bytes
 
     def work(self, part: Part) -> ProfiledPart | None:
-        """What a part is made of, without its times; None where processes differ in it."""
+        """A part without its times; None where processes differ in it."""
         found = [rows.get(part) for rows in self._rows]
         made = [None if row is None else replace(row, seconds=()) for row in found]
         return made[0] if all(one == made[0] for one in made) else None
@@ -249,11 +241,11 @@ class ProfiledSide:
 
 
 class Sides:
-    """A and B.
+    """Sides A and B.
 
     Attributes:
-      a, b: the sides; parts have the names of A's layers.
-      alignment: which layers of their networks correspond.
+      a, b: parts have the names of A's layers.
+      alignment: of the layers of both networks.
       times: of every part.
       step: of profiled steps.
       timed: of steps without a profiler.
@@ -273,7 +265,7 @@ class Sides:
         self.timed = _both(self.a.timed_step(), self.b.timed_step())
 
     def together(self, parts: Iterable[Part]) -> Times:
-        """The times of several parts added up; at least one."""
+        """The sum of the times of several parts, at least one."""
         first, *others = (self.times[part] for part in parts)
         return sum(others, first)
 
@@ -284,7 +276,7 @@ class Sides:
 
     @cached_property
     def factors(self) -> Times:
-        """How long all operations alike take, by process: 1 is the mean over both sides."""
+        """Common factor of all operations by process; 1 is the mean over both sides."""
         counting = self._counting()
         if not counting:
             ones = tuple(1.0 for _ in self.step.base_each), tuple(1.0 for _ in self.step.new_each)
@@ -295,7 +287,10 @@ class Sides:
             ([v / centre for v in times.base_each], [v / centre for v in times.new_each])
             for times, centre in rows
         ]
-        base, new = (_medians(side) for side in zip(*shares, strict=True))
+        base, new = (
+            tuple(median(column) for column in zip(*side, strict=True))
+            for side in zip(*shares, strict=True)
+        )
         return Times(fmean(base), fmean(new), base, new)
 
     @cached_property
@@ -305,8 +300,7 @@ class Sides:
 
     @cached_property
     def noise(self) -> float:
-        """From process to process of one side, as a share of the time of a row, once the factor
-        of all rows is out of it."""
+        """Deviation between like processes as a share of a row, without `factors`."""
         if 1 in (len(self.a.profiles), len(self.b.profiles)):
             return _ONE_PROCESS
         shares = [
@@ -318,13 +312,13 @@ class Sides:
         """Whether the difference of some parts is large enough, and beyond the noise.
 
         Args:
-          errors: how many standard errors that is. From `CERTAIN` on the processes of the sides
-            must not overlap, either.
+          errors: limit in standard errors. From `CERTAIN` on the processes of the sides must not
+            overlap either.
         """
         return self.is_beyond(self.together(parts), errors)
 
     def is_beyond(self, times: Times, errors: float = CERTAIN) -> bool:
-        """See `stands_out`."""
+        """`stands_out` of given times."""
         size = abs(times.difference)
         if not self.is_large(times):
             return False
@@ -334,7 +328,7 @@ class Sides:
 
     def is_beyond_chance(self, times: Times) -> bool:
         """Whether all processes of one side are above all of the other, by more than chance."""
-        # Logarithms of next to nothing scatter without meaning.
+        # Logarithms of values near 0 scatter without meaning.
         scales = [times.logarithms() or times]
         if max(times.usual) > _HARDLY_ANY * min(times.usual):
             scales.append(times)
@@ -345,7 +339,7 @@ class Sides:
         return abs(times.difference) >= SMALLEST * self.step.usual[0]
 
     def is_settled(self, parts: Iterable[Part]) -> bool:
-        """Whether parts that are no operations differ by little, but hardly scatter."""
+        """Whether parts without operations differ by little, but hardly scatter."""
         times = self.together(parts)
         size = abs(times.difference)
         return (
@@ -355,12 +349,12 @@ class Sides:
         )
 
     def is_special(self, parts: Iterable[Part], errors: float = CERTAIN) -> bool:
-        """Whether operations of the step differ by more than all others do."""
+        """Whether operations of the step differ by more than all others."""
         times = self.together(parts)
         own = self._own(times)
         if times.difference * own.difference <= 0 or not self.is_beyond(own, errors):
             return False
-        # By time alone, what is left of the factor may not be all that makes the difference.
+        # By time alone, the difference must not only be a residue of the factor.
         return self.is_large(times) if errors < CERTAIN else self.is_beyond(times, LIKELY)
 
     def _own(self, times: Times) -> Times:
@@ -368,28 +362,28 @@ class Sides:
         return times.scaled(self.factors.base_each, self.factors.new_each)
 
     def _counting(self) -> list[Times]:
-        """The largest rows that all processes have, to compare processes by."""
+        """The largest rows that all processes have."""
         found = (self.times[part] for part in self.operations)
         everywhere = (one for one in found if min((*one.base_each, *one.new_each)) > 0)
         return sorted(everywhere, key=lambda one: -sum(one.usual))[:_COMPARED]
 
 
-def _both(base: SideTimes, new: SideTimes) -> Times:
-    each = [tuple(map(median, side.groups)) for side in (base, new)]
-    groups = [one for one in (*base.groups, *new.groups) if len(one) > 1]
+def _both(base: _SideTimes, new: _SideTimes) -> Times:
+    each = [tuple(map(median, groups)) for _, groups in (base, new)]
+    groups = [one for one in (*base[1], *new[1]) if len(one) > 1]
     within = fmean(map(_variance_of_median, groups)) if groups else 0.0
-    return Times(base.mean, new.mean, each[0], each[1], within, sum(map(len, groups)))
+    return Times(base[0], new[0], each[0], each[1], within, sum(map(len, groups)))
 
 
 def _variance_of_median(values: Sequence[float]) -> float:
-    """Of normal values, by their median deviation, which single late steps hardly move."""
+    """For normal values, by their median deviation, robust against outliers."""
     centre = median(values)
     deviation = 1.4826 * median([abs(value - centre) for value in values])
     return math.pi / 2 * deviation**2 / len(values)
 
 
 def _reduces(profile: StepProfile) -> bool:
-    """Whether gradients of several towers or workers are reduced; unknown is yes."""
+    """Whether gradients of several towers or workers are reduced; True if unknown."""
     placement = profile.record.placement
     return placement is None or placement.num_towers * placement.num_workers > 1
 
@@ -404,7 +398,7 @@ def _named(part: Part, names: Mapping[str, str], reduces: bool) -> Part:
 def _joined(
     rows: Iterable[ProfiledPart], named: Callable[[Part], Part]
 ) -> dict[Part, ProfiledPart]:
-    """Rows by the names of their parts, those of one name added up."""
+    """Rows by the names of their parts; those of one name are summed."""
     found: dict[Part, ProfiledPart] = {}
     for row in rows:
         part = named(row.part)
@@ -420,12 +414,3 @@ def _joined(
             operations=Counter(other.operations) + Counter(row.operations),
         )
     return found
-
-
-def _medians(rows: Sequence[Sequence[float]]) -> tuple[float, ...]:
-    """The median of each column."""
-    return tuple(median(column) for column in zip(*rows, strict=True))
-
-
-def _divided(value: float, by: float) -> float:
-    return value / by

@@ -12,7 +12,7 @@ from cnnbench.base.text.table import fitted, wrapped
 from cnnbench.records.explanation import Cause, Explanation
 
 SHOWN = 10
-"""Rows of a table, the largest differences."""
+"""Rows of a table."""
 
 _HEAD = ("layer", "kind", "direction", "A ms", "B ms", "difference ms", "+/-", "share")
 _INDENT = "      "
@@ -33,11 +33,7 @@ class ExplainedLine(NamedTuple):
 
 
 def lines_of(found: Explanation, most: int = SHOWN) -> list[ExplainedLine]:
-    """The largest rows, all others, what profiles do not show, and their sum.
-
-    Args:
-      most: rows, 0 for all.
-    """
+    """The largest rows (all if `most` is 0), the sum of others, the rest, and the step."""
     shown = found.rows[:most] if most else found.rows
     lines = [
         ExplainedLine(row.layer, row.kind, row.direction, row.base, row.new, row.spread, row.share)
@@ -59,7 +55,7 @@ def lines_of(found: Explanation, most: int = SHOWN) -> list[ExplainedLine]:
 
 
 def table(found: Explanation, most: int = SHOWN) -> str:
-    """The answer, the causes with their evidence, the rows, and what else differs."""
+    """The answer, the causes with their evidence, the rows, and further differences."""
     return "\n".join([*wrapped(plain(found.answer)), *body(found, most)]) + "\n"
 
 
@@ -79,7 +75,7 @@ def body(found: Explanation, most: int = SHOWN) -> list[str]:
 
 
 def to_markdown(found: Explanation, most: int = SHOWN) -> str:
-    """The same for a pull request; names from records are code."""
+    """`table` for a pull request; names from records are code."""
     lines = ["### cnnbench: why", "", markdown(found.answer), "", *markdown_body(found, most)]
     return "\n".join(lines) + "\n"
 
@@ -135,7 +131,7 @@ def name_of(line: ExplainedLine) -> str:
 
 
 def about(found: Explanation) -> str:
-    """How it was measured, in one sentence."""
+    """A sentence on how it was measured."""
     a, b = found.base_processes, found.new_processes
     processes = f"{a} and {b}" if a != b else f"{a} + {b}"
     rest = percent(_share(found.remainder, found.difference) or 0.0, 0)

@@ -1,7 +1,7 @@
-"""Development of a metric over commits, from a results directory.
+"""Development of a metric over commits, from a results directory, without TensorFlow.
 
-Imports no TensorFlow. `contents` reads a directory, `all_series` sorts its runs into
-points per commit, `trend` finds the steps between them.
+`contents` reads a directory, `all_series` sorts its runs into points per commit, `trend` finds the
+steps between them.
 """
 
 from __future__ import annotations

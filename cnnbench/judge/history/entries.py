@@ -31,13 +31,11 @@ class HistoryEntry:
       run_id: of the process.
       started: start of the process, in UTC.
       status: of the measurement: "ok", "failed" or "interrupted".
-      error: type and message of a failed one; "" if it did not fail.
-      configuration: the flags that it repeats.
-      labels: given by the user (--result_label).
-      facts: facts of the environment that may affect a measurement, or name a version.
+      error: type and message; "" if it did not fail.
+      labels: of --result_label.
+      facts: of the environment, those that may affect a measurement or name a version.
       values: by metric; only finite ones.
-      origin: of the values.
-      subject: what the record says it measured; None if it does not.
+      subject: None if the record has none.
       pair: seed of the experiment of `cnnbench ab` and number of the pair; None elsewhere.
     """
 
@@ -55,7 +53,7 @@ class HistoryEntry:
 
     @classmethod
     def all_of(cls, record: RunRecord | AllReduceRecord) -> list[HistoryEntry]:
-        """Entries of a record: one for a run, one per row of an all-reduce measurement."""
+        """One entry for a run, one per row of an all-reduce measurement."""
         (rows,) = measurements([record])
         labels = labels_of(record.config)
         facts = {
@@ -84,7 +82,7 @@ class HistoryEntry:
 
     @property
     def kind(self) -> str:
-        """Of the measurement, a name in `cnnbench.judge.metrics.measurement.KINDS`."""
+        """Kind of the measurement, see `cnnbench.judge.metrics.measurement.KINDS`."""
         return self.configuration.kind
 
     @property
@@ -99,7 +97,7 @@ class HistoryEntry:
 
     @property
     def commit(self) -> str:
-        """Commit measured: the label, else the revision found, else cnnbench's own, or ""."""
+        """The label `commit`, else the measured revision, else cnnbench's own, or ""."""
         return self.origin.revision
 
 
@@ -109,7 +107,6 @@ class Contents:
 
     Attributes:
       entries: runs and rows of all-reduces, each once, in order of their start.
-      skipped: files that gave none.
     """
 
     entries: tuple[HistoryEntry, ...]
@@ -117,9 +114,9 @@ class Contents:
 
 
 def contents(folder: Path) -> Contents:
-    """Reads the records of a directory and all below it; hidden files and folders are ignored.
+    """Reads the records of a directory and all below it, without hidden files and folders.
 
-    Processes that started in the same second are in the order of their files' names.
+    Processes that started in the same second are in the order of their file names.
     """
     loaded = load_records([folder], hidden=False)
     entries = [entry for record in loaded.everything for entry in HistoryEntry.all_of(record)]

@@ -83,11 +83,7 @@ def _row(point: SeriesPoint, metric: Metric, mark: str) -> tuple[str, ...]:
 
 
 def range_text(values: Sequence[float], metric: Metric) -> str:
-    """Smallest to largest value; "" for a single one.
-
-    Args:
-      values: of a point, one per process.
-    """
+    """Smallest to largest value of the processes of a point; "" for a single one."""
     if len(values) < 2:
         return ""
     low, high = (metric.value_text(end, unit=False) for end in (min(values), max(values)))

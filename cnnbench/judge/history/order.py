@@ -1,7 +1,6 @@
 """Order of revisions: by git, else by time; a base precedes its head.
 
-The two sides of `cnnbench ab` take turns in an order that is drawn, so that either may have been
-measured first.
+The sides of `cnnbench ab` run in random order, so either may have been measured first.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ class Revision(NamedTuple):
     """A state of the measured code.
 
     Attributes:
-      repository: its address or name; "" if unknown.
+      repository: "" if unknown.
       commit: see `HistoryEntry.commit`; "" if unknown.
       dirty: whether files differed from it; None if unknown.
-      day: of the measurement, where the commit is unknown; else "".
+      day: of the measurement if the commit is unknown; else "".
     """
 
     repository: str
@@ -40,12 +39,12 @@ class Revision(NamedTuple):
 
 
 class Revisions:
-    """The revisions of some measurements in their order.
+    """The revisions of some measurements in order.
 
     Args:
       entries: in order of their start.
-      order: places of commits, such as in the history of a repository; others follow the one
-        before them in time. None for the order of time.
+      order: places of commits, such as in the history of a repository; other commits follow the
+        one before them in time. None for the order of time.
     """
 
     def __init__(
@@ -70,7 +69,7 @@ class Revisions:
         return self._places[Revision.of(entry)], entry.origin.side
 
     def newest(self, entries: Iterable[HistoryEntry]) -> Revision | None:
-        """The last revision of some measurements; of an experiment its head, not its base."""
+        """The last revision of some measurements; of an experiment its head."""
         last = max(map(Revision.of, entries), key=self._places.__getitem__, default=None)
         passed: set[Revision] = set()
         while last is not None and last in self._heads and last not in passed:
@@ -79,11 +78,7 @@ class Revisions:
         return last
 
     def is_of(self, newest: Revision | None, entry: HistoryEntry) -> bool:
-        """Whether a measurement is of the newest revision, and not of its base.
-
-        Args:
-          newest: as `newest` gives it.
-        """
+        """Whether a measurement is of the newest revision, and not of its base."""
         revision = Revision.of(entry)
         if newest is None or not revision.is_alike(newest):
             return False
@@ -93,7 +88,7 @@ class Revisions:
 def _compared(entries: Iterable[HistoryEntry]) -> Iterator[tuple[Revision, Revision]]:
     """Base and head of each pair of `cnnbench ab`, by the start of its first process.
 
-    Experiments that share a seed have pairs of the same names, one after the other in time.
+    Experiments with the same seed have pairs of the same names, one after the other in time.
     """
     sides: dict[tuple[int, int], tuple[list[HistoryEntry], list[HistoryEntry]]] = {}
     for entry in entries:
@@ -108,11 +103,10 @@ def _compared(entries: Iterable[HistoryEntry]) -> Iterator[tuple[Revision, Revis
 def _bases_first(
     revisions: Iterable[Revision], bases: Mapping[Revision, Sequence[Revision]]
 ) -> list[Revision]:
-    """The revisions in their order, but each after all of its bases; circles stay as they are.
+    """The revisions in order of time, but each after all its bases; cycles are left unchanged.
 
     Args:
-      revisions: in order of time.
-      bases: that a revision was compared with.
+      bases: revisions that a revision was compared with.
     """
     placed: dict[Revision, None] = {}
     seen: set[Revision] = set()
@@ -129,7 +123,7 @@ def _bases_first(
 
 
 def _ordered(revisions: Collection[Revision], order: Mapping[str, int]) -> list[Revision]:
-    """Revisions in the order given; those without a place follow the one before them."""
+    """Revisions in the given order; those without a place follow the one before them."""
     placed: list[tuple[int, Revision]] = []
     last = -1
     for revision in revisions:

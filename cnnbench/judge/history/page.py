@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
-from cnnbench.base.charts import HIGHER, LOWER, Axis, ChartEvent, ChartSeries, Lines
+from cnnbench.base.charts import HIGHER, LOWER, Axis, ChartEvent, ChartSeries, Lines, draw
 from cnnbench.base.text.numbers import NONE, count, first_few, integer
 from cnnbench.judge.history import formats
 from cnnbench.judge.history.series import SeriesPoint
@@ -26,10 +26,11 @@ from cnnbench.judge.report.document import (
     section,
     table,
 )
+from cnnbench.judge.report.formats import FORMATS
 from cnnbench.version import __version__
 
 DOCUMENTS = {".html": "html", ".md": "markdown"}
-"""Formats of pages by their suffix; the other suffixes are pictures."""
+"""Formats of pages by suffix; other suffixes are pictures."""
 
 SUFFIXES = (*DOCUMENTS, ".svg", ".png", ".pdf")
 _TICKS = 6
@@ -37,27 +38,24 @@ _DIGITS = 7
 _MOST_NAMED = 5
 _COMMIT = re.compile("[0-9a-f]{7,64}")
 _LEAST_SPAN = 0.1
-"""Of the value axis, as a share of the values, so that noise of 1 % does not fill the chart."""
+"""Of the value axis, as a share of the values, so that little noise does not fill the chart."""
+
+
+_PagePoint: TypeAlias = tuple[Trend, SeriesPoint, str]
+"""A point with its mark."""
 
 
 def render(path: str, trends: Sequence[Trend], metric: Metric, commit_url: str = "") -> bytes:
-    """The page or the picture.
+    """The content of a page or picture.
 
     Args:
-      path: its suffix, one of `SUFFIXES`, decides about the format.
+      path: its suffix, one of `SUFFIXES`, determines the format.
       commit_url: see `page`.
-
-    Returns:
-      The content of the file.
     """
     suffix = Path(path).suffix.lower()
     if suffix in DOCUMENTS:
-        from cnnbench.judge.report.formats import render as write
-
-        text = write(page(trends, metric, commit_url), DOCUMENTS[suffix])
+        text = FORMATS[DOCUMENTS[suffix]](page(trends, metric, commit_url))
         return text.encode("utf-8", "backslashreplace")
-    from cnnbench.base.charts import draw
-
     charts = _charts(trends, metric)
     return draw.render(charts, suffix.lstrip("."), f"history of {metric.name}")
 
@@ -66,17 +64,16 @@ def page(trends: Sequence[Trend], metric: Metric, commit_url: str = "") -> Repor
     """Page of a history: steps first, then a chart for each series, then all points.
 
     Args:
-      commit_url: an address with {commit} in it, to which commits lead; "" for none.
+      commit_url: an address with {commit} in it, for links of commits; "" for none.
     """
-    points = [
-        _PagePoint(found, point, formats.mark_text(found, index, metric))
+    points: list[_PagePoint] = [
+        (found, point, formats.mark_text(found, index, metric))
         for found in trends
         for index, point in enumerate(found.series.points)
     ]
-    points += [_PagePoint(found, point) for found in trends for point in found.series.empty]
+    points += [(found, point, "") for found in trends for point in found.series.empty]
     valued = sum(len(found.series.points) for found in trends)
-    # From the last point back, as they are looked for.
-    points.reverse()
+    points.reverse()  # the last point first
     return Report(
         title=f"History of {metric.name}{_period(trends)}",
         subtitle=f"Measured with cnnbench; page of version {__version__}",
@@ -93,14 +90,6 @@ def page(trends: Sequence[Trend], metric: Metric, commit_url: str = "") -> Repor
             ),
         ),
     )
-
-
-class _PagePoint(NamedTuple):
-    """A row of the table of points."""
-
-    trend: Trend
-    point: SeriesPoint
-    mark: str = ""
 
 
 def _period(trends: Sequence[Trend]) -> str:
@@ -172,7 +161,7 @@ def _chart(found: Trend, metric: Metric) -> Lines:
     measured = ChartSeries(
         name="median over a point's processes; the stroke is their range",
         points=tuple((float(i), point.value * scale) for i, point in enumerate(points)),
-        # The mark of an outlier lies on top.
+        # Outliers have hints of their own.
         hints=tuple(
             "" if i in found.outliers else _hint(point, metric) for i, point in enumerate(points)
         ),
@@ -233,7 +222,7 @@ def _outlying(found: Trend, metric: Metric, scale: float) -> ChartSeries:
 
 
 def _axis(points: Sequence[SeriesPoint]) -> Axis:
-    """Points at even distances, with their commits or dates; those that fit are shown."""
+    """Points at equal distances, with their commits or dates where these fit."""
     ticks = tuple(float(place) for place in range(len(points)))
     if all(map(_is_commit, points)):
         commits = tuple(point.name[:_DIGITS] for point in points)
@@ -251,7 +240,7 @@ def _hint(point: SeriesPoint, metric: Metric) -> str:
 
 
 def _steps(trends: Sequence[Trend], metric: Metric, commit_url: str) -> list[Block]:
-    """The table of all steps, and the series that are too short to have any."""
+    """The table of all steps, and the series with too few points."""
     steps = [(found, step) for found in trends for step in found.steps]
     few = [found.series.configuration for found in trends if not found.enough]
     blocks: list[Block] = [
@@ -303,16 +292,16 @@ def _step_columns(
 
 def _point_columns(metric: Metric, commit_url: str) -> tuple[TableColumn[_PagePoint], ...]:
     def value(row: _PagePoint) -> TableCell:
-        known = row.point.value if row.point.values else None
+        known = row[1].value if row[1].values else None
         return number(known, metric.value_text(known, unit=False))
 
     def mark(row: _PagePoint) -> TableCell:
         tones = {"-": "bad", "+": "good", "?": "unsure"}
-        return TableCell(row.mark or NONE, tone=tones.get(row.mark[:1], ""))
+        return TableCell(row[2] or NONE, tone=tones.get(row[2][:1], ""))
 
     return (
         _CONFIGURATION,
-        TableColumn("point", lambda row: _linked(row.point, commit_url), "code steady"),
+        TableColumn("point", lambda row: _linked(row[1], commit_url), "code steady"),
         TableColumn(metric.title, value, "number"),
         TableColumn("mark", mark),
         TableColumn("started (UTC)", lambda row: formats.time_text(row[1]), "steady"),

@@ -34,11 +34,10 @@ class SeriesPoint:
 
     Attributes:
       name: the commit, day or label.
-      runs: all of its runs, in order of their start.
+      runs: in order of their start.
       values: one per process that succeeded and measured the metric.
-      detail: how its origin differs from those of other points with this name; "" if there
-        are none.
-      newest: whether it is of the newest revision, and no base of an experiment with it.
+      detail: difference of its origin from those of points of the same name, or "".
+      newest: whether it is of the newest revision, and not the base of an experiment with it.
     """
 
     name: str
@@ -64,7 +63,7 @@ class SeriesPoint:
 
     @property
     def short(self) -> str:
-        """The title; a commit as its first digits."""
+        """The title with a shortened commit."""
         name = short_commit(self.name)
         return f"{name} ({self.detail})" if self.detail else name
 
@@ -81,12 +80,10 @@ class SeriesPoint:
 
 @dataclass(frozen=True, eq=False)
 class TimeSeries:
-    """One configuration on one machine.
+    """One configuration on one machine, by their names.
 
     Attributes:
-      configuration: its name.
       key: of the configuration.
-      machine: its name.
       points: those with a value, in order.
       empty: those without a successful run.
     """
@@ -100,13 +97,13 @@ class TimeSeries:
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """Conditions that select runs.
+    """Conditions that select runs; empty ones select all.
 
     Attributes:
-      model: name or pattern of the network; "" for all.
+      model: name or pattern of the network.
       configuration: part of the configuration's name, or a pattern.
       machine: part of the machine's or host's name, or a pattern.
-      since: earliest start, with its offset; None for all.
+      since: earliest start, with its offset.
     """
 
     model: str = ""
@@ -126,11 +123,9 @@ def all_series(
     """Sorts measurements into series of points.
 
     Args:
-      entries: runs and rows of all-reduces, in order of their start; those of the kinds that
-        have the metric are used.
+      entries: in order of their start; those of kinds that have the metric are used.
       by: "commit" (or day, where the commit is unknown), "day", "run", or the name of a label
         or fact.
-      selection: which runs; all if None.
       order: places of commits, such as in the history of a repository; None for the order of
         time, see `cnnbench.judge.history.order`.
 
@@ -174,7 +169,7 @@ def all_series(
 
 
 def _points(found: _Points, metric: Metric) -> list[SeriesPoint]:
-    """Points of a series; equal names are made unique by what varies among them."""
+    """Points of a series; equal names are distinguished by the parts of origins that vary."""
     alike: dict[str, list[Origin]] = {}
     for name, origin in found:
         alike.setdefault(name, []).append(origin)
@@ -192,7 +187,7 @@ def _point(name: str, runs: Sequence[HistoryEntry], metric: Metric, detail: str)
 
 
 def _ordered(points: Sequence[SeriesPoint], revisions: Revisions, by: str) -> list[SeriesPoint]:
-    """Points by revision; where they are of something else, that first, in order of its start.
+    """Points by revision, or by another name in order of its first run and then by revision.
 
     Args:
       points: in order of their first run.
@@ -233,7 +228,7 @@ def _day(entry: HistoryEntry) -> str:
 
 
 def _resolved(entries: Sequence[HistoryEntry]) -> list[HistoryEntry]:
-    """Assigns runs that failed early to the only configuration that they can belong to."""
+    """Assigns runs that failed early to the only configuration that they match."""
     whole = {e.configuration.key: e.configuration for e in entries if e.configuration.resolved}
     resolved = tuple(whole.values())
     return [
@@ -263,8 +258,7 @@ def _matches(pattern: str, name: str, part: bool = True) -> bool:
 def order_of_commits(folder: str) -> dict[str, int]:
     """Place of every commit of all branches, ancestors before descendants.
 
-    Commits count by their full names and by the abbreviations of 7 to 12 digits, where one
-    stands for a single commit.
+    Keys are full names and unique abbreviations of 7 to 12 digits.
 
     Args:
       folder: in a working tree, or a bare repository.

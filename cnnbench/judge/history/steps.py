@@ -1,10 +1,9 @@
 """Steps of a series: place, size, and facts that changed there.
 
-The points' medians are split by penalised least absolute deviations, the method by which a
-run's own steps are judged (`cnnbench.base.stats.changepoints`), with segments of at least two
-points. A point is one value, independent of its number of processes, because runs of one session
-are correlated. The logarithms of relative metrics are split, so that changes are shares. Levels
-that differ by less than the threshold are joined, the nearest first.
+The points' medians are split by penalised least absolute deviations, as the steps of a run are
+(`cnnbench.base.stats.changepoints`), into segments of at least two points. A point is one value,
+whatever its number of processes, because runs of one session are correlated. For relative metrics,
+logarithms are split. Levels that differ by less than the threshold are joined, the nearest first.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ from cnnbench.judge.metrics.comparable_facts import Role, fact
 from cnnbench.judge.metrics.registry import Metric
 
 MIN_POINTS = 2
-"""Of a level, so that a single outlier never makes one."""
+"""Fewest points of a level, so that an outlier is none."""
 
 MIN_SERIES = 6
-"""Fewer points do not suffice to estimate the noise."""
+"""Fewest points for an estimate of the noise."""
 
 _LEAST_NOISE = 0.002
 _CAUTION = 5.0
 _CREDIBILITY = 0.95
 _OUTLYING = 5.0
-"""Standard deviations from which on a point is an outlier."""
+"""Standard deviations of an outlier from its level."""
 
 _QUIET_FACTS = frozenset(("hostname", "git_commit", "git_dirty", "gpu_processes"))
 
@@ -59,13 +58,11 @@ class LevelChange:
 
     Attributes:
       index: of the first point of the new level.
-      before, after: the levels.
-      change: of the level, as a share of before, or a difference.
+      change: as a share of before, or a difference.
       worse: for the worse.
       stands: whether the change persists in the last level.
       last_good, first_bad: the points before and after it, also of a change for the better.
       earliest, latest: the new level begins between these points with 95 % probability.
-      facts: what else changed there.
     """
 
     index: int
@@ -86,11 +83,9 @@ class Trend:
     """A series with its levels and steps.
 
     Attributes:
-      series: the points.
-      levels: in order; one if there is no step, none if there is no point.
-      steps: between them.
+      levels: in order; one without steps, none without points.
       enough: whether there are enough points to find steps.
-      outliers: points far off their level: the change by which, by their index.
+      outliers: changes of points far from their level, by index.
     """
 
     series: TimeSeries
@@ -109,7 +104,7 @@ def trend(series: TimeSeries, metric: Metric, threshold: float | None = None) ->
     """The levels of a series and the steps between them.
 
     Args:
-      series: its points have values; relative metrics positive ones.
+      series: with values, positive ones for relative metrics.
       threshold: smallest change that counts; the metric's own if None.
     """
     values = [point.value for point in series.points]
@@ -138,8 +133,8 @@ def _outliers(
 ) -> dict[int, float]:
     """Changes of points that differ from their level by more than threshold and noise.
 
-    The noise is 1.4826 times the median absolute deviation from the levels, the standard
-    deviation if it is normal.
+    The noise is 1.4826 times the median absolute deviation from the levels, which for normal noise
+    is the standard deviation.
     """
     if len(values) < MIN_SERIES:
         return {}
@@ -156,12 +151,11 @@ def _outliers(
 
 
 def find_levels(values: Sequence[float], relative: bool, threshold: float) -> list[SeriesLevel]:
-    """The levels of some values, in order.
+    """The levels of some finite values, in order.
 
     Args:
-      values: finite.
       relative: changes are shares; all values must then be positive.
-      threshold: levels that differ by less are one.
+      threshold: levels that differ by less are joined.
     """
     if not values:
         return []
@@ -187,16 +181,13 @@ def _cuts(scaled: Sequence[float], least: float) -> tuple[int, ...]:
 
 
 def likely_starts(values: Sequence[float], first: int, cut: int, stop: int) -> tuple[int, int]:
-    """Interval of places at which a level may begin, around the best cut.
+    """The smallest interval around the best cut that contains the start of a level with 95 %.
 
     From the posterior with a uniform prior and Laplace noise around the two medians, which is
     proportional to exp(-deviations / scale).
 
     Args:
       first, cut, stop: the level before is values[first:cut], the one after values[cut:stop].
-
-    Returns:
-      The ends of the smallest range around the cut that holds 95 %.
     """
     before, after = _middle(values, first, cut), _middle(values, cut, stop)
     deviations = [
@@ -256,11 +247,7 @@ def _step(
 
 
 def changed_facts(before: SeriesPoint, after: SeriesPoint) -> tuple[ChangedFact, ...]:
-    """Facts that differ between two points, those that decide speed first.
-
-    Returns:
-      Texts are "unknown" where a point does not have the fact.
-    """
+    """Facts that differ between two points, those that affect speed first."""
     sides = (_facts(before), _facts(after))
     names = [
         name

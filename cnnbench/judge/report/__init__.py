@@ -1,7 +1,7 @@
-"""Reports on run records: one HTML file, Markdown, or tables for other programs.
+"""Reports on run records, without TensorFlow: an HTML file, Markdown, or tables for other programs.
 
-Imports no TensorFlow. `load` reads records, `gather` sorts them and compares them with a
-baseline, `build` makes the sections as data, and `render` formats them.
+`load` reads records, `gather` sorts them and compares them with a baseline, `build` makes the
+sections as data, and `render` formats them.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from cnnbench.records.load import load_records as load
+
 if TYPE_CHECKING:
     from cnnbench.judge.report.document import Report
     from cnnbench.judge.report.formats import FORMATS, render
     from cnnbench.judge.report.results import ReportSubject, gather
     from cnnbench.judge.report.sections import build
-    from cnnbench.records.load import load_records as load
 
 __all__ = ["FORMATS", "Report", "ReportSubject", "build", "gather", "load", "render"]
 
@@ -29,11 +30,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a module when its name is used: `cnnbench compare` needs the renderers alone."""
-    if name == "load":
-        from cnnbench.records.load import load_records
-
-        return load_records
+    """Imports a module when its name is used: `cnnbench compare` needs only the renderers."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -17,10 +17,10 @@ class TableCell:
     """A cell of a table.
 
     Attributes:
-      text: shown; `numbers.NONE` for no value.
+      text: `numbers.NONE` for no value.
       value: sort key; the text if None.
       tone: "good", "bad", "unsure" or "".
-      link: an address of the web that the text leads to; "" for none.
+      link: an URL that the text leads to; "" for none.
     """
 
     text: str
@@ -31,14 +31,14 @@ class TableCell:
 
 @dataclass(frozen=True, slots=True)
 class TableColumn(Generic[T]):
-    """A column of a table whose rows are things of one type, such as configurations.
+    """A column of a table whose rows are objects of one type, such as configurations.
 
     Attributes:
-      title: of the column, with the unit.
-      cell: the cell of a thing; a text stands for a cell with it, "" for no value.
-      kinds: names of CSS classes: "number" (aligned to the right), "code" (letters of one
-        width), "prose" (sentences, which need room), "steady" (never wrapped, such as times),
-        "command" (one line to be copied).
+      title: with the unit.
+      cell: of an object; a text is a cell with it, "" no value.
+      kinds: names of CSS classes: "number" (aligned to the right), "code" (monospaced), "prose"
+        (sentences, which need room), "steady" (never wrapped, such as times), "command" (one line
+        to be copied).
       hint: shown on hover over the title.
     """
 
@@ -53,9 +53,6 @@ class Table:
     """A table; the first column names its rows.
 
     Attributes:
-      columns: from left to right.
-      rows: a cell for each column.
-      title: above it, or "".
       folded: whether only the title is shown at first.
     """
 
@@ -80,8 +77,7 @@ class Charts:
     """Charts beside each other, which use the whole width.
 
     Attributes:
-      charts: in order.
-      pairs: whether two stand beside each other, however many there are.
+      pairs: whether to put two charts beside each other, however many there are.
     """
 
     kind: ClassVar[str] = "charts"
@@ -90,7 +86,7 @@ class Charts:
 
     @property
     def columns(self) -> int:
-        """Charts beside each other where there is room."""
+        """Number of charts beside each other where there is room."""
         return 2 if self.pairs else {1: 1, 2: 2, 4: 2}.get(len(self.charts), 3)
 
 
@@ -103,8 +99,6 @@ class Section:
 
     Attributes:
       key: short name in ASCII, for links.
-      title: heading.
-      blocks: in order.
       folded: whether only the heading and `remark` are shown at first.
     """
 
@@ -126,9 +120,8 @@ class Answer:
 
     Attributes:
       name: the question in a few words.
-      text: the answer.
       tone: see `TableCell`.
-      details: what it rests on, a line each.
+      details: evidence, a line each.
     """
 
     name: str
@@ -142,11 +135,8 @@ class Report:
     """A whole report.
 
     Attributes:
-      title: of the page.
-      subtitle: one line below it.
-      answers: shown first.
-      highlights: (name, value), below them.
-      sections: in order.
+      subtitle: one line below the title.
+      highlights: (name, value), below the answers.
     """
 
     title: str
@@ -159,12 +149,10 @@ class Report:
 def number(
     value: float | None, text: str | Callable[[float], str] = numbers.number, tone: str = ""
 ) -> TableCell:
-    """A cell with a number.
+    """A cell with a number, which is also its sort key.
 
     Args:
-      value: None for none; the sort key.
       text: of the value, or the function that formats it.
-      tone: see `TableCell`.
     """
     if value is None:
         return TableCell(numbers.NONE)
@@ -181,10 +169,8 @@ def numeric(
     """A column of numbers.
 
     Args:
-      title: with the unit.
-      value: of a thing; None for none.
+      value: of an object; None for none.
       scale: factor of the values.
-      hint: see `TableColumn`.
     """
 
     def cell(thing: T) -> TableCell:
@@ -199,12 +185,7 @@ def interval(
     ends: Callable[[T], tuple[float, float] | None],
     text: Callable[[float], str] = numbers.number,
 ) -> TableColumn[T]:
-    """A column of intervals, sorted by their width.
-
-    Args:
-      title: with the unit.
-      ends: of a thing; None for none.
-    """
+    """A column of intervals, sorted by their width."""
 
     def cell(thing: T) -> TableCell:
         found = ends(thing)
@@ -218,12 +199,7 @@ def interval(
 def table(
     columns: Sequence[TableColumn[T]], things: Iterable[T], *, title: str = "", folded: bool = False
 ) -> Table | None:
-    """A table without the columns that are empty in all rows; None if it has no rows.
-
-    Args:
-      columns: from left to right; the first one is always kept.
-      title, folded: see `Table`.
-    """
+    """A table without the columns, after the first, that are empty; None without rows."""
     rows = [[_cell(column.cell(thing)) for column in columns] for thing in things]
     kept = [
         index
@@ -245,11 +221,6 @@ def _cell(content: TableCell | str) -> TableCell:
 
 
 def section(key: str, title: str, *blocks: Block | None, folded: bool = False) -> Section:
-    """A section of the blocks that there are; charts without any are left out.
-
-    Args:
-      key, title, folded: see `Section`.
-      *blocks: None for none.
-    """
+    """A section of the blocks that are not None or charts without content."""
     kept = (b for b in blocks if b is not None and not (isinstance(b, Charts) and not b.charts))
     return Section(key=key, title=title, blocks=tuple(kept), folded=folded)

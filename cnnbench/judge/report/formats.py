@@ -23,7 +23,6 @@ def render(report: Report, format: str) -> str:
     """The report as text, ending in a line break.
 
     Args:
-      report: as `cnnbench.judge.report.build` makes it.
       format: one of `FORMATS`.
 
     Raises:
@@ -35,8 +34,7 @@ def render(report: Report, format: str) -> str:
 def _html(report: Report) -> str:
     """The report as one HTML document that loads nothing.
 
-    Its policy allows this style sheet and this script by their hashes and nothing else: no
-    other script or style, no resource from anywhere, no form, no frame.
+    Its content security policy allows only this style sheet and this script, by their hashes.
     """
     style, script = sheet.theme() + _file("style.css"), _file("script.js")
     policy = (
@@ -58,7 +56,7 @@ def _template() -> Template:
 
 
 def _finalize(value: Any) -> Any:
-    """Text of records without control characters and direction marks."""
+    """Removes control characters and direction marks from text of records."""
     return plain(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
@@ -116,4 +114,4 @@ def _row(cells: Iterable[str]) -> str:
 
 
 FORMATS: Mapping[str, Callable[[Report], str]] = {"html": _html, "markdown": _markdown}
-"""Functions by the name of their format."""
+"""Functions by name of the format."""

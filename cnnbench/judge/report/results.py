@@ -1,4 +1,4 @@
-"""Content of the records of a report, sorted and compared."""
+"""The records of a report, sorted and compared."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from cnnbench.records.strategies import StrategiesDocument
 from cnnbench.records.tune import TuneDocument
 
 CONFIDENCE = 0.95
-"""At least, of the intervals."""
+"""Least confidence of the intervals."""
 
 FEWEST = 6
-"""Processes that an interval takes."""
+"""Processes that an interval needs."""
 
 _PeakKey: TypeAlias = tuple[Machine, str]
 """A machine and a number format."""
@@ -39,17 +39,13 @@ _PeakKey: TypeAlias = tuple[Machine, str]
 
 @dataclass(frozen=True, slots=True)
 class ProcessValues:
-    """Values of one quantity, one per process.
-
-    Attributes:
-      values: in order of the processes' start.
-    """
+    """Values of one quantity, one per process, in order of their start."""
 
     values: tuple[float, ...]
 
     @property
     def median(self) -> float | None:
-        """Their median; None if there are none."""
+        """None without values."""
         return median(self.values) if self.values else None
 
     @property
@@ -60,12 +56,12 @@ class ProcessValues:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """A confidence interval of the median; None if there are too few values."""
+        """A confidence interval of the median; None with too few values."""
         return median_interval(self.values)
 
     @property
     def spread(self) -> float | None:
-        """Width of the range as a share of the median; None for fewer than two values."""
+        """Width of the range as a share of the median; None with fewer than two values."""
         if len(self.values) < 2 or not self.median:
             return None
         return (max(self.values) - min(self.values)) / self.median
@@ -74,17 +70,14 @@ class ProcessValues:
 def median_interval(
     values: Iterable[float], confidence: float = CONFIDENCE
 ) -> tuple[float, float] | None:
-    """The interval of order statistics that covers the median with this confidence.
+    """The interval of order statistics that covers the median with at least this confidence.
 
     It inverts the sign test, so it holds for every distribution (Hollander and Wolfe,
-    Nonparametric Statistical Methods, section 3.6). Six values are the fewest for 95 %.
-
-    Args:
-      confidence: at least so much.
+    Nonparametric Statistical Methods, section 3.6). 95 % needs six values.
     """
     ordered = sorted(values)
     count = len(ordered)
-    # Integers of any size: binomial coefficients of 1,024 values are beyond doubles.
+    # Integers, since binomial coefficients of 1,024 values exceed doubles.
     ways, tail, outside = 1, 1, 0
     while outside < count and 2 * tail / 2**count <= 1 - confidence:
         outside += 1
@@ -98,9 +91,7 @@ class Configured:
     """A configuration of one origin with all of its processes.
 
     Attributes:
-      name: in a few words, unique.
-      group: its flags and records, in order of their start.
-      origin: of all of its records.
+      name: short and unique.
       measured_peaks: FLOP/s that processes measured, of all configurations, by machine and
         number format.
     """
@@ -120,16 +111,16 @@ class Configured:
 
     @cached_property
     def records(self) -> tuple[RunRecord, ...]:
-        """All of its runs, failed ones too."""
+        """All of its runs, including failed ones."""
         return tuple(one for one in self.group.records if isinstance(one, RunRecord))
 
     @cached_property
     def good(self) -> tuple[RunRecord, ...]:
-        """Runs that succeeded; all values are taken from these."""
+        """Runs that succeeded, from which all values are taken."""
         return tuple(record for record in self.records if record.status == "ok")
 
     def sample(self, value: str | Callable[[RunRecord], float | None]) -> ProcessValues:
-        """One finite value of each run that succeeded and has one.
+        """The finite values of runs that succeeded.
 
         Args:
           value: of a run, or the name of a metric in `cnnbench.judge.metrics.registry.HISTORY`.
@@ -143,20 +134,16 @@ class Configured:
         return self._samples[value]
 
     def peaks(self, run: RunRecord) -> Sequence[float]:
-        """The peaks that processes measured on the machine of a run in its number format.
-
-        Returns:
-          FLOP/s; empty if the run measured none.
-        """
+        """FLOP/s that processes measured on this machine and format; empty if the run did not."""
         return self.measured_peaks.get(_peak_key(run), ()) if _measured_peak(run) else ()
 
     def peak(self, run: RunRecord) -> float | None:
-        """FLOP/s of all devices of a run; the highest measured, since other load only lowers it."""
+        """FLOP/s of all devices of a run; the highest measured, since load only lowers it."""
         return max(self.peaks(run), default=run.summary().peak_flops_per_sec)
 
     @property
     def peak_source(self) -> str:
-        """How the peaks of its runs are known."""
+        """Source of the peaks of its runs."""
         sources = set()
         for run in self.good:
             source, peaks = run.measured.peak_flops_source or "", self.peaks(run)
@@ -171,7 +158,7 @@ class Configured:
         return share_of_peak(run.summary().achieved_flops_per_sec, self.peak(run))
 
     def is_above_peak(self, run: RunRecord) -> bool:
-        """Whether a run computed faster than `peak`, which must then be wrong."""
+        """Whether a run exceeded `peak`, which must then be wrong."""
         achieved, peak = run.summary().achieved_flops_per_sec, self.peak(run)
         return bool(achieved and peak and achieved > peak)
 
@@ -182,7 +169,7 @@ class Configured:
 
     @cached_property
     def steady_states(self) -> tuple[RunSteadyState, ...]:
-        """Whether the steps of each run with enough of them were steady."""
+        """Steady states of the runs with enough steps."""
         found = map(run_steady_state, self.good)
         return tuple(state for state in found if state.series.shape is not Shape.TOO_SHORT)
 
@@ -210,12 +197,12 @@ class Configured:
 
     @property
     def family(self) -> str:
-        """Network, data set and work, a chart each."""
+        """Network, data set and work; each has a chart."""
         return self.network if self.work == "training" else f"{self.network}, {self.work}"
 
     @property
     def devices(self) -> int | None:
-        """Devices of the whole job; None if no run got that far."""
+        """Devices of the whole job; None if unknown."""
         placed = [one.placement for one in self.records if one.placement is not None]
         return len(placed[0].devices) if placed else None
 
@@ -228,10 +215,9 @@ class Configured:
 def configurations(
     records: Iterable[RunRecord], beside: Iterable[RunRecord] = ()
 ) -> tuple[Configured, ...]:
-    """The configurations of some runs, in order of their names, numbers in them by value.
+    """The configurations of some runs, in natural order of their names.
 
-    Each is there once for every origin that its runs have, A before B, else in order of their
-    first.
+    Each is listed once for every origin of its runs, A before B, else in order of the first runs.
 
     Args:
       beside: other runs whose measured peaks count.
@@ -264,12 +250,7 @@ def _peak_key(run: RunRecord) -> _PeakKey:
 
 
 def apart(names: Sequence[Sequence[str]], separator: str = ", ") -> tuple[str, list[str]]:
-    """What several names share, and what each has beside it; a single name shares nothing.
-
-    Args:
-      names: the parts of each, at least one.
-      separator: between parts.
-    """
+    """Shared parts of several names, joined, and the other parts of each; "" for a single name."""
     shared = [part for part in names[0] if all(part in name for name in names)]
     own = [[part for part in name if part not in shared] for name in names]
     if not all(own):
@@ -278,7 +259,7 @@ def apart(names: Sequence[Sequence[str]], separator: str = ", ") -> tuple[str, l
 
 
 def told_apart(members: Sequence[Configured]) -> tuple[str, list[str]]:
-    """What the names of some configurations share, and what each has beside it."""
+    """Shared parts of the names of some configurations, and the other parts of each."""
     parts = [one.name.split(", ") for one in members]
     formats = [str(one.flag("precision")) for one in members]
     for own, format in zip(parts, formats, strict=True):
@@ -300,11 +281,10 @@ class ReportSubject:
     """The subject of a report.
 
     Attributes:
-      configured: the configurations with their runs.
-      allreduces: all-reduce measurements, by their start.
-      skipped: files that gave no record.
-      comparison: with the baseline; None if there is none.
-      studies: what commands found out about several processes or a profiled one.
+      allreduces: in order of their start.
+      skipped: files without a record.
+      comparison: with the baseline, if any.
+      studies: results of commands on several processes or a profiled one.
     """
 
     configured: tuple[Configured, ...]
@@ -315,7 +295,7 @@ class ReportSubject:
 
     @cached_property
     def rooflines(self) -> tuple[Roofline, ...]:
-        """The profiled processes, against the one peak of their machine and format."""
+        """The profiled processes, with one peak per machine and format."""
         found = []
         for study in self.studies:
             if isinstance(study, Roofline):
@@ -341,7 +321,7 @@ class ReportSubject:
 
     @cached_property
     def profiled(self) -> Mapping[str, Configured]:
-        """The configuration of each profiled process by its run_id, pooled with no other run."""
+        """The configuration of each profiled process by run_id, without other runs."""
         found = configurations(profiled_runs(self.studies), self.runs)
         return {record.run_id: one for one in found for record in one.records}
 
@@ -384,7 +364,7 @@ def gather(
     Args:
       allow_different: facts that may differ.
       labels: names of the baseline and of the records.
-      comparison: of an experiment that the records are of, in place of one with a baseline.
+      comparison: of the experiment that the records belong to, instead of a baseline.
     """
     if baseline is not None:
         # A baseline of runs has nothing to compare reductions with.

@@ -1,8 +1,7 @@
 """Numbers of a report as tables for other programs, made with pandas.
 
-Units are in the names of columns: seconds, bytes, images per second; shares are shares. What
-is not known is an empty cell. Text that a spreadsheet would take for a formula begins with an
-apostrophe.
+Column names have the unit: seconds, bytes, images per second; shares are not scaled. Unknown values
+are empty cells. Text that a spreadsheet would take for a formula begins with an apostrophe.
 """
 
 from __future__ import annotations
@@ -38,10 +37,10 @@ _MEDIANS = {
     "images_per_cpu_second": "images_per_cpu_second",
     "input_wait_fraction": "input_wait_fraction",
 }
-"""Columns with the metric whose median over processes they hold; None: computed otherwise."""
+"""Metrics whose medians are columns; None: computed otherwise."""
 
 _SPREADING = ("throughput_images_per_sec", "peak_memory_bytes")
-"""Values with interval and range."""
+"""Columns with interval and range."""
 
 
 def configurations(results: ReportSubject) -> DataFrame:
@@ -173,11 +172,7 @@ def frame(results: ReportSubject, table: str) -> DataFrame:
 
 
 def csv(results: ReportSubject, table: str) -> str:
-    """A table as CSV with a header, in which no cell is a formula; arguments as of `frame`.
-
-    Raises:
-      KeyError: an unknown table.
-    """
+    """A table of `frame` as CSV with a header, in which no cell is a formula."""
     return str(frame(results, table).map(_escaped).to_csv(index=False, lineterminator="\n"))
 
 

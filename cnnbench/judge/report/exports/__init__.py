@@ -19,11 +19,10 @@ FORMATS: dict[str, str] = {
 
 
 class Export(NamedTuple):
-    """The document of a format, and a remark about values that have no place in it.
+    """The document of a format, ending in a line break.
 
     Attributes:
-      text: the document, ending in a line break.
-      left_out: what the format has no place for, in a sentence; "" for nothing.
+      left_out: a sentence on values that the format cannot hold; "" if none.
     """
 
     text: str

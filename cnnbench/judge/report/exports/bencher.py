@@ -1,11 +1,10 @@
 """Bencher Metric Format, for ``bencher run --adapter json`` (bencher.dev, as of Bencher 0.6.12).
 
-Source: https://bencher.dev/docs/reference/bencher-metric-format/ and its JSON Schema
-https://bencher.dev/bmf.json: an object of benchmarks, each an object of measures with ``value``
-and, where known, ``lower_value`` and ``upper_value``. A report is of one branch, commit and
-testbed, which are flags of `bencher` and no part of the format: only the newest subject is
-written. Measures carry their unit in their name, because Bencher would take "throughput" for its
-own measure of that name, in operations per second.
+Source: https://bencher.dev/docs/reference/bencher-metric-format/ and https://bencher.dev/bmf.json:
+an object of benchmarks, each an object of measures with ``value`` and, where known, ``lower_value``
+and ``upper_value``. Branch, commit and testbed are flags of `bencher`, so only the newest subject
+is written. Names of measures have the unit, because Bencher has its own measure "throughput", in
+operations per second.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from cnnbench.judge.report.exports import Export
 from cnnbench.judge.report.exports.figures import Figure, newest
 
 _LONGEST = 1024
-"""Bytes of the name of a benchmark."""
+"""Largest number of bytes in the name of a benchmark."""
 
 
 def render(figures: Sequence[Figure]) -> Export:

@@ -1,7 +1,7 @@
 """Values for export to other programs: one metric of one subject each.
 
 A figure is of one configuration and one origin (side, repository, revision, TensorFlow, machine),
-so that nothing is pooled over subjects, whatever format it is written in.
+so that no format pools values of several subjects.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cnnbench.records.codec import started
 BASE, NEW = "base", "new"
 
 _OF_SUBJECT = ("commit", "repository")
-"""Labels of the user that the origin has already."""
+"""User labels that are part of the origin."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,20 +35,18 @@ class Figure:
     """One metric of one configuration and origin.
 
     Attributes:
-      metric: what was measured.
       sample: one value per process; at least one.
       configuration: its name.
-      key: of the configuration, the same whatever else was measured.
+      key: of the configuration.
       flags: those that are not at their defaults.
-      origin: of all values.
       machine: its name.
       started: start of the first process, in UTC.
       role: BASE or NEW of a comparison; "" elsewhere.
       point: name of the point of a history: a commit, day, run or label; "" elsewhere.
-      detail: how the origin differs from those of other figures; "" if in nothing.
-      labels: of the user, that all processes share.
+      detail: difference of the origin from those of other figures, or "".
+      labels: user labels that all processes share.
       current: whether it is of the newest subject: NEW, or the last revision of a history.
-      judgement: of a comparison with the base; None where there is none.
+      judgement: of a comparison with the base.
     """
 
     metric: Metric
@@ -76,7 +74,7 @@ class Figure:
     def title(self) -> str:
         """Configuration and machine, with what distinguishes it from others; one line.
 
-        Without role and revision, so that it stays the same from commit to commit.
+        Has neither role nor revision, so that it is the same for every commit.
         """
         parts = (f"{self.configuration} on {self.machine}", self.detail)
         return plain(", ".join(filter(None, parts)))
@@ -100,11 +98,7 @@ class Figure:
 
 
 def shared_labels(each: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """Labels that all processes share, without those that the origin has.
-
-    Args:
-      each: the labels of every process; at least one.
-    """
+    """Labels that all processes share, without those of the origin."""
     first, *others = each
     return {
         name: value
@@ -114,7 +108,7 @@ def shared_labels(each: Iterable[Mapping[str, str]]) -> dict[str, str]:
 
 
 def of_comparison(comparison: Comparison) -> list[Figure]:
-    """Values of both sides, by configuration and origin, with the verdict on the new ones."""
+    """Values of both sides, by configuration and origin; new ones with their verdict."""
     everything = [
         one for entry in comparison.entries for side in (entry.base, entry.new) for one in side
     ]
@@ -133,7 +127,7 @@ def _of_side(
     records: tuple[Measurement, ...],
     machines: Mapping[Origin, str],
 ) -> Iterable[Figure]:
-    """The figures of one side of a configuration; of several origins if it is a mixture."""
+    """The figures of one side of a configuration; it may have several origins."""
     origins = Group(entry.configuration, records).origins()
     details = titles(origins, without=("machine",))
     for origin, members in origins.items():
@@ -167,8 +161,8 @@ def _values(records: Sequence[Measurement], metric: Metric) -> tuple[float, ...]
 def newest(figures: Sequence[Figure]) -> tuple[list[Figure], str]:
     """The figures of the newest subject, and a sentence about the others, or "".
 
-    Of one that was measured repeatedly, on several days as an example, only the last value. The
-    base of a comparison was the newest subject of an earlier one, and is not mentioned.
+    Of repeated measurements only the last. The base of a comparison is not mentioned, as the newest
+    subject of an earlier one.
     """
     last = {
         _key(figure): figure

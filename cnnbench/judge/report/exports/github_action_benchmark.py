@@ -1,9 +1,9 @@
 """Custom JSON of the action benchmark-action/github-action-benchmark (v1, as of 1.22).
 
 Source: https://github.com/benchmark-action/github-action-benchmark, README and ``src/extract.ts``:
-a list of ``name``, ``unit``, ``value`` and, optional, ``range`` and ``extra``, which charts show as
-they are. One file is of one commit and one direction, ``tool: customBiggerIsBetter`` or
-``customSmallerIsBetter``: the direction is that of the first metric, and others are left out.
+a list of ``name``, ``unit``, ``value`` and optional ``range`` and ``extra``, which charts show
+unchanged. A file has one commit and one direction (``tool: customBiggerIsBetter`` or
+``customSmallerIsBetter``), that of the first metric; metrics of the other direction are left out.
 """
 
 from __future__ import annotations

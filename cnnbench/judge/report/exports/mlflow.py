@@ -1,10 +1,9 @@
 """Bodies of requests to MLflow's REST API 2.0 (MLflow 3.17): a run per subject.
 
 Source: https://mlflow.org/docs/latest/rest-api.html. ``create`` is the body of ``runs/create``
-without its ``experiment_id``, each of ``log_batch`` one of ``runs/log-batch`` without the
-``run_id`` that the server returns, ``update`` that of ``runs/update``; docs/integrations.md has the
-loop that sends them. MLflow has no units and no intervals: units are tags, ends of intervals are
-metrics of their own.
+without ``experiment_id``, each of ``log_batch`` one of ``runs/log-batch`` without the returned
+``run_id``, ``update`` that of ``runs/update``; docs/integrations.md has a loop that sends them.
+Units, which MLflow lacks, are tags; ends of intervals are metrics.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from cnnbench.judge.report.exports import Export
 from cnnbench.judge.report.exports.figures import Figure
 
 _PARAMS = 100
-"""Of a request; longer values than `_LONGEST` characters are refused too."""
+"""Most parameters of a request, with values of up to `_LONGEST` characters."""
 
 _LONGEST = 6000
 
 
 def render(figures: Sequence[Figure]) -> Export:
-    """All subjects: a run for each, with a metric per quantity."""
+    """A run for each subject, with a metric per quantity."""
     runs: dict[tuple[object, ...], list[Figure]] = {}
     for one in figures:
         identity = (one.configuration, one.role, one.point, one.origin, one.machine)

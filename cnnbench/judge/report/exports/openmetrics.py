@@ -1,8 +1,8 @@
 """OpenMetrics 1.0 text, for Prometheus: ``promtool tsdb create-blocks-from openmetrics``.
 
 Source: https://prometheus.io/docs/specs/om/open_metrics_spec/: a family per quantity with its TYPE,
-UNIT and HELP, all samples of a label set together and ordered by time, ``# EOF`` at the end. Units
-are base units and end the names; timestamps are seconds since 1970, the start of the first process.
+UNIT and HELP, all samples of a label set together and ordered by time, ``# EOF`` at the end. Names
+end with the base unit; timestamps are seconds since 1970, the start of the first process.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _UNITS: dict[str, tuple[str, float]] = {
     "top-1": ("ratio", 1.0),
     "loss": ("", 1.0),
 }
-"""The base unit of each unit of metrics, and how many of it that is."""
+"""Base unit and factor of each unit of metrics."""
 
 _Sample = tuple[Figure, float]
 
 
 def render(figures: Sequence[Figure]) -> Export:
-    """All subjects: gauges with median, interval and number of processes, and changes."""
+    """Gauges of all subjects: median, interval, number of processes, and change."""
     metrics = {figure.metric.name: figure.metric for figure in figures}
     lines = [line for metric in metrics.values() for line in _metric(metric, figures)]
     return Export("\n".join([*lines, "# EOF"]) + "\n")
@@ -66,7 +66,7 @@ def _metric(metric: Metric, figures: Sequence[Figure]) -> Iterator[str]:
 
 
 def _family(name: str, unit: str, about: str, samples: Sequence[_Sample]) -> Iterator[str]:
-    """One family; nothing if it has no samples."""
+    """One family; empty without samples."""
     if not samples:
         return
     full = f"cnnbench_{name}"
@@ -82,7 +82,7 @@ def _family(name: str, unit: str, about: str, samples: Sequence[_Sample]) -> Ite
 
 
 def _labels(figure: Figure) -> str:
-    """The labels of a figure; those of the user as label_NAME."""
+    """Labels of a figure; user labels are named label_NAME."""
     found = {
         f"label_{re.sub('[^a-zA-Z0-9_]', '_', name)}": plain(text)
         for name, text in figure.labels.items()

@@ -18,10 +18,9 @@ FORMATS: dict[str, str] = {
 
 
 def render(comparison: Comparison, format: str) -> str:
-    """The comparison as text, ending in a line break; without colours.
+    """The comparison as text, ending in a line break, without colours.
 
     Args:
-      comparison: as `cnnbench.judge.compare.compare_records` gives it.
       format: one of `FORMATS`.
 
     Raises:

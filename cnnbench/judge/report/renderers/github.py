@@ -1,9 +1,8 @@
 """A comparison as workflow commands of GitHub Actions: annotations of a check.
 
-The commands are ``::level title=TITLE::MESSAGE``. GitHub undoes the escapes %25, %0D and
-%0A everywhere and %3A and %2C in properties (workflow commands for GitHub Actions, and
-``@actions/core``), and shows ten annotations of a level per step, hence the last one,
-which sums up the rest.
+The commands are ``::level title=TITLE::MESSAGE``. GitHub decodes %25, %0D and %0A everywhere and
+%3A and %2C in properties (``@actions/core``). It shows ten annotations of a level per step, so the
+last one summarises the rest.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def _message(entry: ComparedConfiguration, result: MetricResult) -> str:
 
 
 def _commands(level: str, items: list[tuple[str, str]]) -> Iterable[str]:
-    # Annotations are shown in logs too, where invisible characters could forge the rest.
+    # Control characters could forge log lines.
     items = [(plain(title), plain(message)) for title, message in items]
     shown = items if len(items) <= _SHOWN else items[: _SHOWN - 1]
     for title, message in shown:

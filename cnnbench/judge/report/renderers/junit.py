@@ -15,7 +15,7 @@ _SUITE = "cnnbench compare"
 
 
 def render(comparison: Comparison) -> str:
-    """The document: an error is a failure, a failed run an error; warnings are skipped cases."""
+    """The document: regressions are failures, failed runs errors, warnings skipped cases."""
     suites = xml.Element("testsuites", name=_SUITE)
     for metric in comparison.metrics:
         cases = [

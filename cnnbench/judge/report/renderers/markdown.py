@@ -1,7 +1,6 @@
 """A comparison as Markdown for a pull request.
 
-Text from records and paths may hold anything, so it is written as code; see
-`cnnbench.base.text.escape`.
+Text from records and paths is untrusted, so it is written as code; see `cnnbench.base.text.escape`.
 """
 
 from __future__ import annotations
@@ -16,19 +15,19 @@ from cnnbench.judge.explain.text import markdown_body
 from cnnbench.judge.report.renderers import wording
 
 LIMIT = 65_536
-"""Characters of the longest comment that GitHub accepts."""
+"""Largest number of characters of a comment on GitHub."""
 
-# Characters of all tables, and of what follows the reasons, which get the rest.
+# Characters of all tables and of the remarks; the reasons get the rest.
 _TABLES, _REMARKS = 32_000, 12_000
 
 _MOST_ANSWERS = 3
-"""Configurations with other work that are named before the tables; the reasons have all."""
+"""Configurations with changed work that are named before the tables."""
 
 
 def render(comparison: Comparison) -> str:
-    """A heading, a table per metric that has rows, and the details folded away.
+    """A heading, a table per metric that has rows, and the folded details.
 
-    What does not fit into a comment on GitHub is left out from the end, and counted.
+    The end of what does not fit into a comment on GitHub is left out, with a note.
     """
     lines = [
         f"### cnnbench: {wording.ending(comparison)}",
@@ -72,7 +71,7 @@ def _opening(comparison: Comparison) -> list[str]:
 
 
 def _details(comparison: Comparison, room: int) -> list[str]:
-    """Reasons, conditions, notes and skipped files, within a number of characters."""
+    """Reasons, conditions, notes and skipped files, within so many characters."""
     reasons = [
         f"- {code(entry.name)}: {_reason(result)}"
         for _, rows in wording.tables(comparison)
@@ -96,7 +95,7 @@ def _details(comparison: Comparison, room: int) -> list[str]:
 
 
 def _reason(result: MetricResult) -> str:
-    """A reason: sentences of a test as they are; others quote records, and become code."""
+    """A reason; as code if it quotes records."""
     if result.judgement.p is None:
         return f"{result.word}: {code(result.judgement.reason)}"
     return wording.explained(result)
@@ -111,7 +110,7 @@ def _size(lines: Sequence[str]) -> int:
 
 
 def _fitting(lines: Sequence[str], room: int, more: str) -> list[str]:
-    """Lines that fit into a number of characters, and `more` with the number of the others."""
+    """Lines that fit into so many characters, and `more` with the number of others."""
     for index, line in enumerate(lines):
         room -= len(line) + 1
         if room < 0:

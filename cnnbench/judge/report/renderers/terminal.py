@@ -1,4 +1,4 @@
-"""A comparison as a table for a terminal; colours repeat what the words say."""
+"""A comparison as a table for a terminal; colours only repeat the words."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _INDENT = "      "
 
 
 def wants_colour(stream: TextIO) -> bool:
-    """Whether to colour a stream: terminals only, and not if NO_COLOR is set."""
+    """Whether the stream is a terminal and NO_COLOR is not set."""
     return is_terminal(stream) and not os.environ.get("NO_COLOR")
 
 
@@ -28,7 +28,7 @@ def render(comparison: Comparison, colour: bool = False) -> str:
     """The answer, the advice, the tables with reasons, the worst first, and a summary.
 
     Args:
-      colour: add ANSI colours to the verdicts.
+      colour: whether to colour the verdicts with ANSI codes.
     """
     said = filter(None, (answer(comparison), why(comparison), advice(comparison)))
     lines = [line for sentence in said for line in wrapped(plain(sentence))]

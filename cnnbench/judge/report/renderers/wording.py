@@ -14,13 +14,7 @@ from cnnbench.judge.metrics.registry import SPEEDS, Metric
 
 
 class Sign(NamedTuple):
-    """The colour of a verdict.
-
-    Attributes:
-      symbol: for Markdown.
-      colour: ANSI code for terminals; "" for none.
-      tone: of a cell in a report.
-    """
+    """Symbol for Markdown, ANSI code and tone (of a cell in a report) of a verdict."""
 
     symbol: str
     colour: str = ""
@@ -63,7 +57,11 @@ _SPREAD = "as is what differs within the A/A spread"
 def ending(comparison: Comparison) -> str:
     """The meaning of the exit code."""
     code = comparison.exit_code
-    if code == 0 and comparison.ends_with is not None and not _fine(comparison):
+    if (
+        code == 0
+        and comparison.ends_with is not None
+        and replace(comparison, ends_with=None).exit_code
+    ):
         return "an A/A measurement, whatever the verdict"
     if code == 1 and not any(
         result.verdict is Verdict.SLOWER and comparison.is_regression(entry, result)
@@ -74,12 +72,8 @@ def ending(comparison: Comparison) -> str:
     return _ENDINGS[code]
 
 
-def _fine(comparison: Comparison) -> bool:
-    return replace(comparison, ends_with=None).exit_code == 0
-
-
 def changed_work(comparison: Comparison) -> list[tuple[ComparedConfiguration, MetricResult]]:
-    """Configurations whose work differs; the reason is the answer."""
+    """Configurations whose work differs."""
     return [
         (entry, entry.main)
         for entry in comparison.by_severity()
@@ -94,7 +88,7 @@ def change(result: MetricResult) -> str:
 
 
 def interval(result: MetricResult) -> str:
-    """Its confidence interval."""
+    """The confidence interval of the change."""
     low, high = result.judgement.low, result.judgement.high
     if low is None or high is None:
         return NONE
@@ -123,12 +117,12 @@ def verdict(result: MetricResult) -> str:
 
 
 def sign(comparison: Comparison, entry: ComparedConfiguration, result: MetricResult) -> Sign:
-    """By the level of a verdict, apart from what is better, and from work that cannot be."""
+    """The sign of a verdict, by its level unless it has one of its own."""
     return _OWN.get(result.verdict) or _SIGNS[comparison.level(entry, result)]
 
 
 def explained(result: MetricResult) -> str:
-    """The word for a verdict with its reason; reasons of changes begin with size and word."""
+    """The word for a verdict and its reason, unless the reason has the word."""
     reason = result.judgement.reason
     return reason if f" {result.word}" in reason[:40] else f"{result.word}: {reason}"
 
@@ -136,7 +130,7 @@ def explained(result: MetricResult) -> str:
 def further_tables(
     comparison: Comparison,
 ) -> list[tuple[Metric, list[tuple[ComparedConfiguration, MetricResult]]]]:
-    """Further metrics and context, without undecided and equal results."""
+    """Results of further metrics and context that are neither undecided nor the same."""
     found: dict[str, tuple[Metric, list[tuple[ComparedConfiguration, MetricResult]]]] = {}
     for metric in comparison.metrics:
         for entry in comparison.by_severity():
@@ -153,18 +147,18 @@ def further_tables(
 def tables(
     comparison: Comparison,
 ) -> list[tuple[Metric, list[tuple[ComparedConfiguration, MetricResult]]]]:
-    """A table per metric, leading metrics first; rows with the worst first."""
+    """A table per metric, leading metrics first; the worst row first."""
     leading = [(metric, comparison.about(metric)) for metric in comparison.leading]
     return leading + further_tables(comparison)
 
 
 def change_head(comparison: Comparison) -> str:
-    """Of a column of changes; that over pairs is not the change of the medians beside it."""
+    """Heading of changes; one over pairs is not the change of the medians beside it."""
     return "paired change" if comparison.paired else "change"
 
 
 def head(comparison: Comparison, metric: Metric) -> tuple[str, ...]:
-    """Heads of a table's columns; base and new are medians over processes."""
+    """Headings of a table; base and new are medians over processes."""
     interval = f"{confidence(comparison)} interval"
     columns = ("configuration", "base", "new", change_head(comparison), interval, "p", "runs")
     return (f"{metric.name}, median {metric.unit_text}", *columns)
@@ -200,7 +194,7 @@ def outcome(comparison: Comparison) -> str:
 
 
 def conditions(comparison: Comparison) -> str:
-    """Conditions of the judgement, in one sentence."""
+    """A sentence on how the sides were compared."""
     text = "Compared by one value per process"
     if comparison.paired:
         text = "Compared in pairs: a change is the centre of those within pairs, not of the medians"
@@ -222,21 +216,21 @@ def _floors(comparison: Comparison, metric: Metric) -> str:
 
 
 def mean_sentences(comparison: Comparison) -> Iterator[str]:
-    """Geometric means of speed of several configurations, one per kind that has a speed."""
+    """Geometric means of the changes of several configurations, one per speed."""
     for metric in SPEEDS:
         found = comparison.geometric_mean(metric)
         if found is not None:
             number = found.configurations
             total = sum(entry.configuration.kind in metric.judged for entry in comparison.entries)
             if number < 2:
-                continue  # its change again, independent of the verdict
+                continue
             of = count(total, "configuration", "configurations")
             of = of if number == total else f"{number} of {of}"
             yield f"{metric.name} {metric.change_text(found.change)} in the geometric mean of {of}"
 
 
 def mentions(comparison: Comparison) -> list[str]:
-    """Facts that differ without forbidding a verdict, over all configurations."""
+    """Facts that differ without blocking a verdict, over all configurations."""
     values: dict[str, tuple[set[str], set[str]]] = {}
     for entry in comparison.entries:
         for one in entry.differences:
@@ -244,7 +238,7 @@ def mentions(comparison: Comparison) -> list[str]:
                 base, new = values.setdefault(one.fact, (set(), set()))
                 base.update(one.base)
                 new.update(one.new)
-    # What was to be compared; of a checkout of cnnbench its commit is the same once more.
+    # Subjects are meant to differ, and in a checkout of cnnbench with them its commit.
     revision = values.get("subject_revision")
     return [
         unlike_text(fact, tuple(sorted(base)), tuple(sorted(new)))

@@ -1,6 +1,6 @@
 """Sections of a report.
 
-A function returns None where the records have nothing for its section.
+A function returns None if the records have no content for its section.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ SECTIONS: tuple[Callable[[ReportSubject], Section | None], ...] = (
     machine.environment,
     processes.commands,
 )
-"""In the order of a report."""
+"""Sections in order."""
 
 _FACTS = (
     ("GPUs", ("gpu_names",)),
@@ -63,7 +63,7 @@ _FACTS = (
     ("cnnbench", ("cnnbench_version", "git_commit")),
     ("operating system", ("platform",)),
 )
-"""Facts of the first page by their title; those of a title are shown where its first is known."""
+"""Facts of the summary by title; shown if the first one of a title is known."""
 
 _UNITS = {"usable_cpus": " CPUs", "memory_bytes": " of memory"}
 _MOST = 3
@@ -73,11 +73,11 @@ def build(results: ReportSubject, title: str = "") -> Report:
     """Makes all sections for which the records have content.
 
     Args:
-      title: of the page; one that names the models if empty.
+      title: of the page; names the models if empty.
     """
     sections = [found for make in SECTIONS if (found := make(results)) is not None]
     answers = (
-        # A picture of a machine answers without a baseline, too.
+        # Studies answer without a baseline.
         None if results.studies and results.comparison is None else baseline.verdict(results),
         _failed(results),
         *best_flags.proofs(results),
@@ -95,7 +95,7 @@ def build(results: ReportSubject, title: str = "") -> Report:
 
 
 def _measured(results: ReportSubject) -> list[str]:
-    """When everything began that the report is about."""
+    """Starts of all processes and comparisons of modes."""
     processes = (one.started_at for _, one in results.processes)
     return [*processes, *(one.started_at for one in results.strategies)]
 
@@ -165,7 +165,7 @@ def _highlights(results: ReportSubject) -> Iterable[tuple[str, str]]:
 
 
 def _values(environments: list[Mapping[str, Any]], name: str) -> str:
-    """The values of a fact with its unit, or "" where it is unknown."""
+    """The values of a fact with its unit, or "" if unknown."""
     found = (facts[name] for facts in environments if name in facts)
     texts = [
         counted(one) if isinstance(one, list) else short_commit(readable_fact(name, one))

@@ -59,7 +59,7 @@ def allreduce(results: ReportSubject) -> Section | None:
 
 
 def _charts(record: AllReduceRecord, several: bool) -> list[Chart]:
-    """Bandwidth for each number of devices, format and packing: curves, or bars of one size."""
+    """Bandwidth per number of devices, format and packing: curves, or bars of one size."""
     kinds: dict[tuple[int, str, str], list[Point]] = {}
     for point in record.rows:
         if point.median is not None and not point.failed and point.devices > 1:
@@ -88,7 +88,7 @@ def _charts(record: AllReduceRecord, several: bool) -> list[Chart]:
 
 
 def _bars(record: AllReduceRecord, points: Sequence[Point], title: str) -> Rows:
-    """A bar for each algorithm, and the bound where the record has one."""
+    """A bar for each algorithm, and the bound if known."""
     rows = tuple(
         DistributionRow(
             label=_name(point),
@@ -117,7 +117,7 @@ def _bars(record: AllReduceRecord, points: Sequence[Point], title: str) -> Rows:
 def _curves(points: Sequence[Point], name: str) -> list[ChartSeries]:
     specs: dict[str, dict[int, float]] = {}
     for point in points:
-        # Of a size with several numbers of tensors, the fastest.
+        # The fastest of several numbers of tensors.
         best = specs.setdefault(point.spec, {})
         best[point.bytes] = max(_speed(point, name), best.get(point.bytes, 0.0))
     return [
@@ -158,7 +158,7 @@ def _speed(point: Point, name: str) -> float:
 
 
 def _quartile(point: Point, share: float) -> float:
-    """The bus bandwidth in GB/s of the reduction that takes longer than this share of all."""
+    """Bus bandwidth in GB/s of a reduction that takes longer than this share of all."""
     seconds = quantiles(point.seconds, share)[0]
     return _speed(point, "busbw") * (point.median or 0.0) / seconds
 
@@ -177,7 +177,7 @@ def _wrong(row: _Row) -> TableCell:
 
 
 def _workload(row: _Row) -> str:
-    """The tensors where the size alone does not name them."""
+    """The tensors, if the size does not name them."""
     return "" if row[1].workload == str(row[1].bytes) else row[1].workload
 
 

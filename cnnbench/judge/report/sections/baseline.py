@@ -30,7 +30,7 @@ _Judged: TypeAlias = tuple[ComparedConfiguration, MetricResult]
 
 
 def baseline(results: ReportSubject) -> Section | None:
-    """A table per metric, as compare judges it, and the changes with their intervals."""
+    """A table per metric, and the changes with their intervals."""
     comparison = results.comparison
     if comparison is None:
         return None
@@ -55,7 +55,7 @@ def baseline(results: ReportSubject) -> Section | None:
 
 
 def verdict(results: ReportSubject) -> Answer:
-    """The comparison's outcome with its worst configurations, or what is missing for one."""
+    """The comparison's outcome with its worst configurations."""
     comparison = results.comparison
     if comparison is None:
         details = ("--baseline=RECORDS judges these records against others",)

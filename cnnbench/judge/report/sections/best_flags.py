@@ -1,4 +1,4 @@
-"""The best flags of a network and their proof, as `cnnbench tune` found them."""
+"""The best flags of a network and their proof, from `cnnbench tune`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _signed = partial(percent, signed=True)
 
 
 def best_flags(results: ReportSubject) -> Section | None:
-    """The command line that is proven, and all candidates, of every search."""
+    """The proven command line and all candidates of every search."""
     if not results.tunings:
         return None
     text = (
@@ -65,7 +65,7 @@ def best_flags(results: ReportSubject) -> Section | None:
 
 
 def proofs(results: ReportSubject) -> Iterable[Answer]:
-    """The verdict of every search with the command line that it gives."""
+    """The verdict and command line of every search."""
     for one in results.tunings:
         text, tone = _verdict(one)
         details = (f"{_of_command(one)}: {shlex.join(one.command)}", one.weights, one.failure)
@@ -98,7 +98,7 @@ def _verdict(one: TuneDocument) -> tuple[str, str]:
 
 
 def _of_command(one: TuneDocument) -> str:
-    """The candidate whose command line the document has: the leader only if that is proven."""
+    """The candidate of the document's command line: the leader only if proven."""
     return one.leader if one.proven else AS_GIVEN
 
 
@@ -140,10 +140,6 @@ def _charts(one: TuneDocument, name: str) -> tuple[Rows, ...]:
     )
 
 
-def _candidate(row: TuneRow) -> str:
-    return f"{row.candidate} ({', '.join(row.changes)})" if row.changes else row.candidate
-
-
 def _left(row: TuneRow) -> str:
     if not row.left:
         return ""
@@ -156,7 +152,10 @@ _COMMANDS: tuple[TableColumn[TuneDocument], ...] = (
     TableColumn("command", lambda one: shlex.join(one.command), "command"),
 )
 _COLUMNS: tuple[TableColumn[TuneRow], ...] = (
-    TableColumn("candidate", _candidate),
+    TableColumn(
+        "candidate",
+        lambda row: row.candidate + (f" ({', '.join(row.changes)})" if row.changes else ""),
+    ),
     numeric("gain", lambda row: row.gain, _signed),
     interval(
         "95 % interval",

@@ -1,4 +1,4 @@
-"""Where the difference between the sides of an experiment is."""
+"""The difference between the sides of an experiment by layers and causes."""
 
 from __future__ import annotations
 

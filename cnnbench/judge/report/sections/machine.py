@@ -53,7 +53,7 @@ def disturbances(results: ReportSubject) -> Answer | None:
 
 
 def _disturbed(results: ReportSubject) -> tuple[int, int]:
-    """Number of successful processes with remarks, and number of those that were checked."""
+    """Numbers of checked successful processes with remarks and of all of them."""
     checked = [run.conditions for run in _good(results) if run.conditions is not None]
     return sum(bool(one.notes) for one in checked), len(checked)
 
@@ -92,7 +92,7 @@ def _good(results: ReportSubject) -> list[RunRecord | AllReduceRecord]:
 
 
 def _remarks(results: ReportSubject) -> list[list[ConditionNote]]:
-    """Notes by kind and time, at most one of each run."""
+    """Notes by kind and time, at most one per run; the most frequent first."""
     found: dict[tuple[str, str], list[ConditionNote]] = {}
     for run in _good(results):
         notes = run.conditions.notes if run.conditions is not None else ()
@@ -107,7 +107,7 @@ def _disturbance(name: str, run: RunRecord) -> float | None:
 
 
 def _most(title: str, name: str, text: Callable[[float], str]) -> TableColumn[Configured]:
-    """A column with the maximum of a recorded quantity over processes."""
+    """A column of the maximum of a recorded quantity over processes."""
     value = partial(_disturbance, name)
     return numeric(title, lambda one: max(one.sample(value).values, default=None), text)
 
@@ -132,7 +132,7 @@ def environment(results: ReportSubject) -> Section | None:
     if not names:
         return None
     alike = [name for name in names if _same(name, environments)]
-    # Facts that decide speed come first.
+    # Facts that affect speed come first.
     unlike = [name for name in names if name not in alike]
     unlike.sort(key=lambda name: _ROLES.index(fact(name).role))
     runs: list[TableColumn[tuple[str, Any]]] = [
@@ -160,7 +160,7 @@ def _fact_of(name: str, process: tuple[str, Any]) -> str:
 
 
 def _mixture(results: ReportSubject, unlike: Sequence[str]) -> Text | None:
-    """Names of facts that decide speed and differ within a configuration."""
+    """Names of facts that affect speed and differ within a configuration."""
     groups = [
         [record.environment for record in one.good if record.environment]
         for one in results.configured

@@ -1,4 +1,4 @@
-"""The modes of --variable_update side by side, as `cnnbench strategies` measured them."""
+"""The modes of --variable_update side by side, from `cnnbench strategies`."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def modes(results: ReportSubject) -> Section | None:
 
 
 def fastest_modes(results: ReportSubject) -> Iterable[Answer]:
-    """The modes that are fastest of those that train alike, per comparison."""
+    """The fastest modes among those with equal weights, per comparison."""
     for title, one in titled(results):
         alike = [row for row in one.rows if row.weights in (REFERENCE, EQUAL)]
         known = [row.mode for row in alike or one.rows if row.mode != ONE_TOWER]
@@ -85,7 +85,7 @@ def fastest_modes(results: ReportSubject) -> Iterable[Answer]:
 
 
 def _fastest(found: Mapping[str, ProcessValues]) -> tuple[str, str]:
-    """The fastest modes and the tone of that; none without an interval, several within noise."""
+    """The fastest modes, several if their intervals overlap, and a tone."""
     ordered = sorted(found, key=lambda mode: -(found[mode].median or 0.0))
     known = [(mode, ends) for mode in ordered if (ends := found[mode].interval)]
     if len(known) < len(ordered):
@@ -105,7 +105,7 @@ def _fastest(found: Mapping[str, ProcessValues]) -> tuple[str, str]:
 
 
 def titled(results: ReportSubject) -> list[tuple[str, StrategiesDocument]]:
-    """Comparisons by what they measured, with the time where that repeats."""
+    """Comparisons by network, batch and devices, with the time if that repeats."""
     names = [work_text(one) for one in results.strategies]
     return [
         (f"{name}, {time_text(one.started_at)}" if names.count(name) > 1 else name, one)
@@ -140,7 +140,7 @@ def chart(document: StrategiesDocument, title: str = "") -> Rows:
     """Images/sec of every case, a dot per process.
 
     Args:
-      title: what was measured; by the document's parameters if empty.
+      title: by the document's parameters if empty.
     """
     rows = tuple(
         process_row(speeds, row.mode, row.mode, numbers.number, " images/sec")

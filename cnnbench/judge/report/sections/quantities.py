@@ -48,16 +48,13 @@ class Quantity:
     """A section about one value per run.
 
     Attributes:
-      key, title: of the section.
       text: its first paragraph.
-      values: of a configuration, drawn in the charts.
-      chart: the quantity in titles of charts.
-      axis: of the charts.
-      columns: of the table, behind the one with the configuration.
-      known: whether a configuration has anything for the section; None: values.
+      values: of a configuration, shown in the charts.
+      chart: name of the quantity in titles of charts.
+      columns: of the table, after the configuration.
+      known: whether a configuration has content for the section; by default, whether it has values.
       limit, limit_label: a value marked in the charts.
-      remarks: below the first paragraph.
-      folded: see `Section`.
+      remarks: after the first paragraph.
     """
 
     key: str
@@ -96,7 +93,7 @@ class Quantity:
         return bool(self.values(one).values)
 
     def _chart(self, family: str, members: Sequence[Configured]) -> Rows:
-        """A row per configuration; what their names share is in the title."""
+        """A row per configuration; shared parts of their names are in the title."""
         formats: dict[str, Callable[[float | None], str]]
         formats = {"percent": percent, "bytes": numbers.binary, "number": numbers.number}
         shared, labels = told_apart(members)
@@ -115,7 +112,7 @@ class Quantity:
 
 
 def process_key(rows: Sequence[DistributionRow]) -> str:
-    """The legend of rows that `process_row` made."""
+    """The legend of rows made by `process_row`."""
     band = f"its {100 * CONFIDENCE:.0f} % interval (from {FEWEST} processes on)"
     return key_of(rows, dot="a process", centre="the median", band=band)
 
@@ -131,10 +128,8 @@ def process_row(
 
     Args:
       found: at least one value.
-      label: of the row.
-      name: of the configuration, in the text of each dot.
-      text: of a value.
-      unit: behind the text of a dot, with its space.
+      name: of the configuration, in the hint of each dot.
+      unit: in the hint of each dot, with a leading space.
     """
     low, high = found.interval or (None, None)
     return DistributionRow(
@@ -156,7 +151,7 @@ def _median(
     text: Callable[[float], str] = numbers.number,
     scale: float = 1.0,
 ) -> TableColumn[Configured]:
-    """A column of medians over processes; arguments as of `Configured.sample` and `numeric`."""
+    """A column of medians over processes, see `Configured.sample` and `numeric`."""
     return numeric(title, lambda one: one.sample(value).median, text, scale)
 
 
@@ -213,18 +208,6 @@ THROUGHPUT = Quantity(
 # Use of the hardware
 
 
-def _flops_per_image(run: RunRecord) -> float | None:
-    if run.model is None:
-        return None
-    if run.config.get("forward_only"):
-        return run.model.forward_flops_per_image
-    return run.model.training_flops_per_image
-
-
-def _parameters(run: RunRecord) -> float | None:
-    return None if run.model is None else run.model.parameters
-
-
 def _doubtful_peaks(known: Sequence[Configured]) -> Iterable[Text]:
     if not any(one.sample(one.peak).values for one in known):
         message = "No run has the peak of its devices; --peak_flops sets it."
@@ -254,8 +237,12 @@ HARDWARE = Quantity(
         numeric("MFU", lambda one: one.sample(one.mfu).median, percent),
         _median("achieved, GFLOP/s", "achieved_flops_per_sec", scale=1e-9),
         numeric("peak, GFLOP/s", lambda one: one.sample(one.peak).median, scale=1e-9),
-        _median("GFLOP per image", _flops_per_image, scale=1e-9),
-        _median("parameters", _parameters, integer),
+        _median("GFLOP per image", RunRecord.flops_per_image, scale=1e-9),
+        _median(
+            "parameters",
+            lambda run: None if run.model is None else run.model.parameters,
+            integer,
+        ),
         _median("CPU time per step, ms", "cpu_time", scale=1000),
         _median("images per CPU second", "images_per_cpu_second"),
         _median("busy CPUs", lambda run: run.summary().busy_cpus),

@@ -1,4 +1,4 @@
-"""Fastest configuration of each network on the machine, against measured limits."""
+"""The fastest configuration of each network on the machine, against measured limits."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Reached:
     """The fastest configuration of a network in one number format.
 
     Attributes:
-      one: the configuration, the one with the highest median.
-      roofline: of the same work on the same kind of machine; None if there is none.
+      one: the configuration, by the median.
+      roofline: of the same work on the same kind of machine, if any.
       as_fast: others whose intervals do not lie below its own.
     """
 
@@ -56,7 +56,7 @@ class Reached:
 
     @property
     def of_bound(self) -> ProcessValues:
-        """Shares of that, one per process."""
+        """Shares of `bound`, one per process."""
         bound = self.bound
         return ProcessValues(
             tuple(speed / bound for speed in self.one.throughput.values) if bound else ()
@@ -66,11 +66,11 @@ class Reached:
 def reached(results: ReportSubject) -> list[Reached]:
     """The fastest configuration of every network, kind of work, number format and origin.
 
-    A roofline of other work than these, such as another batch size, stands for itself.
+    A roofline of other work, such as another batch size, is listed separately.
     """
     alike: dict[object, list[Configured]] = {}
     for one in results.configured:
-        # Sides of an experiment are for its verdict.
+        # The verdict of an experiment compares its sides.
         if one.throughput.values and not one.origin.side and not one.flag("input_only"):
             key = (one.family, str(one.flag("precision")), one.device, one.origin)
             alike.setdefault(key, []).append(one)
@@ -87,7 +87,7 @@ def reached(results: ReportSubject) -> list[Reached]:
 
 
 def _work(one: Configured) -> object:
-    """Facts that decide the bound of a configuration."""
+    """Facts that determine the bound of a configuration."""
     images = next((run.batch.global_ for run in one.good if run.batch is not None), None)
     precision = str(one.flag("precision"))
     return (one.family, precision, one.device, one.devices, images, one.origin.machine)

@@ -28,7 +28,7 @@ _MOST_UNFOLDED = 12
 
 
 class _Software(NamedTuple):
-    """What was measured with and on; "" where unknown."""
+    """Versions, commits and machine; "" where unknown."""
 
     cnnbench: str
     commit: str
@@ -40,12 +40,12 @@ class _Software(NamedTuple):
 
 
 class _Command(NamedTuple):
-    """A command that measures something again.
+    """A command that repeats a measurement.
 
     Attributes:
       of: what it measures.
       words: argv.
-      processes: that it has started.
+      processes: number of processes that it started.
       started_at: of the first one.
     """
 
@@ -56,7 +56,7 @@ class _Command(NamedTuple):
 
 
 def reproduce(results: ReportSubject) -> Section | None:
-    """Versions and commits with the number of processes, and a command per campaign or run."""
+    """Versions and commits with numbers of processes, and a command per campaign or run."""
     software = Counter(_all_software(results))
     if not software:
         return None
@@ -103,7 +103,7 @@ def _commit(revision: str, changed: bool) -> str:
 
 
 def _commands(results: ReportSubject) -> Iterable[_Command]:
-    """Those of campaigns; of other runs one per configuration."""
+    """Commands of campaigns, and one per configuration of other runs."""
     for title, document in titled(results):
         yield _Command(
             f"modes of {title}",

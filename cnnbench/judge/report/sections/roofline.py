@@ -1,4 +1,4 @@
-"""Where the time of a step goes: rooflines that `cnnbench roofline` measured."""
+"""The time of a step by layers, from `cnnbench roofline`."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ _Named: TypeAlias = tuple[str, Roofline]
 
 
 def _named(results: ReportSubject) -> list[_Named]:
-    """Rooflines by the names of their configurations, with the time where these repeat."""
+    """Rooflines by the names of their configurations, with the time if that repeats."""
     names = [results.profiled[one.run_id].name for one in results.rooflines]
     return [
         (f"{name}, {time_text(one.started_at)}" if names.count(name) > 1 else name, one)

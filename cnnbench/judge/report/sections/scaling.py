@@ -38,7 +38,7 @@ _FOLLOWING = frozenset(
 """Flags that follow from the number of devices."""
 
 _AGGREGATION = frozenset(spec.name for spec in specs_of(VariableUpdateParams))
-"""Flags of the aggregation; a single device aggregates nothing."""
+"""Flags of the aggregation, unused on a single device."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +48,7 @@ class Curve:
     Attributes:
       name: of the configuration without its devices.
       members: by number of devices, ascending.
-      base: the reference of the efficiency: on one device if there is such a run.
+      base: reference of the efficiency, on one device if possible.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Curve:
     base: Configured
 
     def efficiency(self, one: Configured) -> float | None:
-        """Images/sec per device over that of the base."""
+        """Images/sec per device relative to that of the base."""
         speed, reference = one.throughput.median, self.base.throughput.median
         if not speed or not reference or not one.devices or not self.base.devices:
             return None
@@ -64,7 +64,7 @@ class Curve:
 
 
 def curves(configured: Sequence[Configured]) -> list[Curve]:
-    """Curves with at least two numbers of devices, the base included."""
+    """Curves with at least two numbers of devices, including the base."""
     measured = [one for one in configured if one.throughput.values and one.devices]
     singles = {_key(one, _AGGREGATION): one for one in measured if one.devices == 1}
     found: dict[str, list[Configured]] = {}

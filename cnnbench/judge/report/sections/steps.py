@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from functools import lru_cache, partial
 
+import numpy as np
+
 from cnnbench.base.charts import LOWER, Axis, ChartSeries, DistributionRow, Lines, Rows
 from cnnbench.base.stats.descriptive import FEWEST_FOR_P99, median
 from cnnbench.base.text.numbers import integer, number, percent
@@ -22,10 +24,10 @@ from cnnbench.judge.report.results import Configured, ReportSubject, time_text
 from cnnbench.records.run import RunRecord
 
 _SHOWN = 8
-"""Processes in a chart; more hide each other."""
+"""Most processes in a chart."""
 
 _POINTS = 160
-"""Of a curve; longer series are drawn as medians and maxima of parts."""
+"""Most points of a curve; longer series are drawn as medians and maxima of parts."""
 
 _HEADROOM = 1.6
 """The axis ends at this multiple of the 95th percentile."""
@@ -54,10 +56,8 @@ def steps(results: ReportSubject) -> Section | None:
 
 
 def quantiles(values: Sequence[float], *shares: float) -> list[float]:
-    """The values at some shares of a sequence, between neighbours by proportion."""
-    import numpy
-
-    return [float(value) for value in numpy.quantile(values, shares)]
+    """Quantiles of a sequence, interpolated linearly."""
+    return [float(value) for value in np.quantile(values, shares)]
 
 
 def _chosen(one: Configured) -> list[tuple[int, RunRecord]]:
@@ -69,7 +69,7 @@ def _chosen(one: Configured) -> list[tuple[int, RunRecord]]:
 
 
 def _limit(records: Sequence[RunRecord]) -> float:
-    """Milliseconds up to which the axis goes."""
+    """End of the axis in milliseconds."""
     return _HEADROOM * 1000 * max(quantiles(r.step_seconds, 0.95)[0] for r in records)
 
 
@@ -106,7 +106,7 @@ def _series(one: Configured) -> Lines:
 
 
 def _thinned(points: list[tuple[int, float]]) -> tuple[tuple[float, float], ...]:
-    """At most this many points; of each part the median and, if it stands out, the maximum."""
+    """At most `_POINTS` parts, each with the median and, if it stands out, the maximum."""
     size = math.ceil(len(points) / _POINTS)
     if size == 1:
         return tuple((float(x), y) for x, y in points)

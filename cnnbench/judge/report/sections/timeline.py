@@ -1,4 +1,4 @@
-"""One step in time: what every device did when, from profiles of steps."""
+"""A step in time: the operations of every device, from profiles of steps."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ _KINDS = (FORWARD, TO_INPUT, TO_KERNEL, UPDATE, REDUCTION, INPUT, COPIES, _OTHER
 _OWN_LANES = (REDUCTION, COPIES)
 _MOST = 4
 _HINTED = 0.004
-"""Least share of the step of a span that says what it is."""
+"""Least share of the step of a span with a hint."""
 
 
 def timeline(results: ReportSubject) -> Section | None:
-    """A chart with a lane for each device, and the time by kind, for each configuration."""
+    """For each configuration, a chart with a lane for each device, and the time by kind."""
     found: dict[str, StepProfile] = {}
     for one in results.profiles:
         if one.timeline:
@@ -84,7 +84,7 @@ def chart(profile: StepProfile, title: str) -> Lanes:
         own = kind if kind in _OWN_LANES else ""
         span = Span(one.start * 1e3, one.end * 1e3, _KINDS.index(kind), hint)
         lanes[one.device, own].append(span)
-    # Devices in order; the input pipeline, which has none, is the last.
+    # Devices in order, the input pipeline last.
     ordered = sorted(lanes, key=lambda key: (not key[0], natural_key(key[0]), key[1]))
     note = f"The step took {number(profile.step_seconds[-1] * 1e3)} ms."
     if waited := profile.input_wait_seconds[-1]:
