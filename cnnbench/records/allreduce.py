@@ -109,11 +109,7 @@ class Copying:
         return self.bytes * self.devices / median(self.seconds)
 
     def bound_seconds(self, num_bytes: int, devices: int) -> float:
-        """Seconds to copy what an all-reduce must move: n devices x 2(n-1)/n x S bytes.
-
-        Args:
-          num_bytes: S, of all tensors of one device.
-        """
+        """Seconds to copy what an all-reduce of S bytes must move: n x 2(n-1)/n x S bytes."""
         return 2 * (devices - 1) * num_bytes / self.rate
 
 

@@ -56,10 +56,7 @@ _COMPUTED: set[object] = set()
 
 
 def computed(function: F) -> F:
-    """Marks a method or getter whose value is encoded after the fields, with its name as the key.
-
-    The value is not read back.
-    """
+    """Marks a method or getter whose value is written, but not read, under its name."""
     _COMPUTED.add(function)
     return function
 
@@ -80,11 +77,7 @@ def one_of(choices: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 
 def encode(value: object) -> Json:
-    """JSON value of a dataclass, mapping, sequence, enumeration member, Python or NumPy scalar.
-
-    Raises:
-      ValueError: the value has no JSON form.
-    """
+    """JSON value of a dataclass, mapping, sequence, enum member, Python or NumPy scalar."""
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, Integral):
@@ -120,9 +113,6 @@ def _encoded_fields(value: Any) -> dict[str, Json]:
 def decode(cls: type[T], data: object, path: str = "") -> T:
     """The dataclass `cls` from the JSON value that `encode` made; ignores unknown keys.
 
-    Args:
-      path: place of `data` in the document, for messages.
-
     Raises:
       ValueError: a missing key or a value of the wrong type; names the key.
     """
@@ -139,11 +129,7 @@ def decode(cls: type[T], data: object, path: str = "") -> T:
 
 
 def to_text(document: Mapping[str, Json], item_lines: Collection[str] = ()) -> str:
-    """A strictly valid JSON document with one line per top-level key.
-
-    Args:
-      item_lines: keys of lists that get one line per item.
-    """
+    """A strictly valid JSON document: a line per top-level key, and per item of some lists."""
     lines = []
     for key, value in document.items():
         if key in item_lines and isinstance(value, list) and value:
@@ -160,7 +146,6 @@ class Document:
 
     Attributes:
       kind: a document without this key is a run's.
-      schema: version of the layout that is written and read.
       item_lines: keys of lists that are written with one line per item.
     """
 
@@ -181,11 +166,7 @@ class Document:
 
     @classmethod
     def from_json(cls: type[D], text: str | bytes) -> D:
-        """The record in a JSON document.
-
-        Raises:
-          ValueError: as `from_dict`, or not JSON.
-        """
+        """The record in a JSON document; raises a ValueError as `from_dict` does."""
         return cls.from_dict(parse_json(text))
 
     @classmethod

@@ -25,7 +25,6 @@ class CsvTable:
     """A kind of table; files of earlier versions, which lack columns, are continued without these.
 
     Args:
-      flag: for messages.
       columns: the header of new files; the last column is the schema number.
     """
 
@@ -51,10 +50,7 @@ class CsvTable:
         return ()
 
     def append(self, path: str, rows: Iterable[Mapping[str, object]]) -> None:
-        """Adds all rows or none, and the header before the first row.
-
-        Args:
-          rows: values by column; a missing value or None is an empty cell.
+        """Adds all rows or none, and the header before the first row; None is an empty cell.
 
         Raises:
           FlagError: the path can no longer be written, or has become another table.
@@ -115,11 +111,7 @@ class CsvTable:
         return len(cells) == columns and cells[-1] == str(self._schema)
 
     def _columns_of(self, path: str, line: bytes) -> tuple[str, ...]:
-        """The columns in a header; accepts a byte order mark and CRLF line ends.
-
-        Raises:
-          FlagError: the header is not a subsequence of this version's columns.
-        """
+        """Columns in a header, with or without a byte order mark and CRLF line ends."""
         text = line.decode("utf-8-sig", "replace").rstrip("\r\n")
         if not line or (not line.endswith(b"\n") and ",".join(self.columns).startswith(text)):
             return self.columns  # empty, or torn while the very first row was written

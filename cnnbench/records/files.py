@@ -15,11 +15,7 @@ from cnnbench.errors import BenchmarkError, FlagError
 
 
 def real_path(flag: str, path: str) -> Path:
-    """A path with symbolic links resolved, as far as it exists.
-
-    Raises:
-      FlagError: circular links, a removed working directory, or an invalid path.
-    """
+    """A path with symbolic links resolved; raises a FlagError where that is impossible."""
     try:
         target = Path(os.path.realpath(path))
         if os.path.islink(target):
@@ -65,11 +61,7 @@ def resolve_output(flag: str, path: str, suffixes: Sequence[str] = ()) -> Path:
 
 
 def prove_folder(flag: str, path: str) -> None:
-    """Makes a folder and checks that files can be created in it.
-
-    Raises:
-      FlagError: nothing can be written there.
-    """
+    """Makes a folder; raises a FlagError if no files can be written in it."""
     try:
         os.makedirs(path, exist_ok=True)
         with tempfile.TemporaryFile(dir=path, buffering=0) as file:
@@ -158,11 +150,7 @@ def write_bytes(flag: str, path: str, content: bytes) -> None:
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Writes all bytes at the current position, with one system call where possible.
-
-    Raises:
-      OSError: such as a full disk; part of the data may have been written.
-    """
+    """Writes all bytes, with one system call where possible; a failure may leave a part."""
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]

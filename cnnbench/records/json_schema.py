@@ -35,11 +35,7 @@ _ENTRY = re.compile(r"  (\w[\w, ]*): (.*)")
 
 
 def schema_of(cls: type[Any], title: str) -> dict[str, Json]:
-    """The schema of the document that `encode` makes of a dataclass.
-
-    Args:
-      title: a few words on what the document is.
-    """
+    """The schema of the document that `encode` makes of a dataclass."""
     definitions: dict[str, Json] = {}
     body = _object(cls, definitions)
     shared: dict[str, Json] = {"$defs": definitions} if definitions else {}
@@ -84,9 +80,6 @@ def _form(
     Args:
       metadata: of the field: "choices" and "format" of its texts; "form", the dataclass that a
         mapping is written from.
-
-    Raises:
-      TypeError: the type is never written.
     """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):

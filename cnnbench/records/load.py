@@ -65,11 +65,7 @@ class SkippedFile:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Records in natural order of the paths.
-
-    Attributes:
-      studies: other documents that reports have sections for.
-    """
+    """Records in natural order of the paths, and other documents that reports have sections for."""
 
     records: tuple[RunRecord, ...]
     skipped: tuple[SkippedFile, ...]
@@ -133,11 +129,7 @@ def load_records(paths: Iterable[str | os.PathLike[str]], *, hidden: bool = True
 
 
 def load_run(path: str) -> RunRecord:
-    """The record in a file.
-
-    Raises:
-      PathError: no such file, or not the record of a run.
-    """
+    """The record of a run in a file; raises a PathError if it has none."""
     with document(path, "a run record"):
         return RunRecord.from_dict(read_json(path))
 
@@ -221,11 +213,7 @@ def _read(path: str) -> RunRecord | AllReduceRecord | Study | str:
 
 
 def record_of(document: object) -> RunRecord | AllReduceRecord:
-    """The record in a JSON value.
-
-    Raises:
-      ValueError: it is not a record of a run or of reductions; names the key.
-    """
+    """The record of a run or of reductions in a JSON value; raises a ValueError for another."""
     if not isinstance(document, dict) or document.get("kind") != _ALLREDUCE:
         return RunRecord.from_dict(document)
     # Most folders have none, and its imports take as long as all others of this module.

@@ -130,11 +130,7 @@ class Measurements:
             vars(self).update(self._published.get() or {})
 
     def update_config(self, **values: object) -> None:
-        """Replaces parameters by the values that they resolved to.
-
-        Raises:
-          ValueError: a value without a JSON form.
-        """
+        """Replaces parameters by the values that they resolved to."""
         self.config.update({name: encode(value) for name, value in values.items()})
 
     @property
@@ -199,19 +195,11 @@ class Measurements:
         self._latencies.append(seconds)
 
     def add_update(self, worker: str, staleness: int) -> None:
-        """Adds the worker of the last timed step, for asynchronous workers.
-
-        Args:
-          staleness: updates by others between its read and its write.
-        """
+        """Adds the worker of the last step, and updates by others since its read."""
         self._updates.append((worker, staleness))
 
     def begin_turn(self, turn_seconds: float, waited: float = 0.0, cpu: float = 0.0) -> None:
-        """Notes that the next timed step begins a turn.
-
-        Args:
-          waited, cpu: wall and CPU seconds since the previous turn.
-        """
+        """Notes that the next step begins a turn, after seconds of waiting and CPU time."""
         past = self.turns
         self.turns = TurnTaking(
             turn_seconds=turn_seconds,
@@ -231,10 +219,6 @@ class Measurements:
 
     def record(self, status: str = "ok", error: BaseException | None = None) -> RunRecord:
         """The record of the measurements so far; collecting may continue afterwards.
-
-        Args:
-          status: "ok", "failed" or "interrupted".
-          error: what ended a failed run.
 
         Raises:
           ValueError: status and error contradict each other, or a measurement is impossible.
@@ -332,8 +316,5 @@ def _append(times: _Doubles, losses: _Doubles, seconds: float, loss: float | Non
 
 
 def _together(times: _Doubles, losses: _Doubles) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Times and losses of equally many steps.
-
-    A Ctrl-C between the two appends of a step leaves a time without its loss.
-    """
+    """Times and losses of equally many steps; a Ctrl-C may leave a time without its loss."""
     return tuple(times[: len(losses)] if losses else times), tuple(losses)

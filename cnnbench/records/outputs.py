@@ -21,11 +21,9 @@ _ENDS = 1 << 16  # bytes read at the start and at the end of a file
 
 
 class Output(NamedTuple):
-    """A file that a flag names.
+    """A file that a flag (without dashes) names; path is None or "" if it was not given.
 
     Attributes:
-      flag: without dashes.
-      path: None or "" if the flag was not given.
       kind: key of `KINDS`; "" to infer it from the suffix.
       suffixes: allowed ones, in lower case; any if empty.
       appended: whether the file is extended, not replaced.
@@ -60,11 +58,7 @@ def check_outputs(outputs: Iterable[Output], inputs: Iterable[str | None] = ()) 
 
 
 def refuse_shared(files: Iterable[tuple[str, str]]) -> None:
-    """Raises a FlagError if two flags name one file.
-
-    Args:
-      files: names of flags and paths; a flag may have several.
-    """
+    """Raises a FlagError if two flags of these (flag, path) name one file."""
     seen: list[tuple[str, str]] = []
     for flag, path in files:
         for other, taken in seen:
@@ -87,11 +81,7 @@ def are_one(path: str, other: str) -> bool:
 
 
 def is_replaceable(target: Path, is_ours: Callable[[bytes], bool]) -> bool:
-    """Whether a file is absent, empty, or a result of cnnbench by its first and last bytes.
-
-    Args:
-      is_ours: a value of `KINDS`.
-    """
+    """Whether a file is absent, empty, or by both its ends a result of cnnbench."""
     try:
         if not target.exists():
             return True

@@ -23,12 +23,7 @@ class Record(Protocol):
 
 
 class ResultFiles:
-    """The files that one process writes.
-
-    Args:
-      json_path: of a document of the whole process; None without it.
-      csv_path: of a table to append to; None without it.
-    """
+    """The files that one process writes: a document, and rows in a table."""
 
     def __init__(
         self,
@@ -50,17 +45,10 @@ class ResultFiles:
     def prepare(
         self, others: Iterable[Output] = (), inputs: Iterable[str | None] = ()
     ) -> str | None:
-        """Checks, without a trace, that every file can be written.
-
-        Args:
-          others: other files that the command writes.
-          inputs: files that it reads, see `check_outputs`.
+        """Checks, without a trace, that every file can be written; see `check_outputs`.
 
         Returns:
           A notice if a table lacks columns.
-
-        Raises:
-          FlagError: a path cannot be written.
         """
         document = Output(_JSON, self._json, self._kind)
         check_outputs((document, *others, Output(_CSV, self._csv, appended=True)), inputs)
@@ -110,7 +98,6 @@ def write_json(path: str, record: Record) -> None:
     """Writes or replaces the document of --result_json.
 
     Raises:
-      FlagError: the path can no longer be written.
       OSError: such as a full disk; an older file is unchanged.
     """
     write_whole(resolve_output(_JSON, path), record.to_json().encode("ascii"))

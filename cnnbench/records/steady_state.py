@@ -10,11 +10,7 @@ from cnnbench.records.run import RunRecord
 
 @dataclass(frozen=True, slots=True)
 class RunSteadyState:
-    """The steady state of a run.
-
-    Attributes:
-      series: indices count from the first warm-up step.
-    """
+    """The steady state of a run; indices count from the first warm-up step."""
 
     series: SteadyState
     warmup_steps: int

@@ -141,11 +141,7 @@ class StrategiesDocument(Document):
 
 
 def weight_remarks(rows: Sequence[StrategyRow], tolerance: float) -> list[tuple[str, bool]]:
-    """Result of the comparison of weights, a line each, with whether it is as expected.
-
-    Args:
-      tolerance: largest distance of weights that are called equal.
-    """
+    """Result of the comparison of weights, a line each, with whether it is as expected."""
     reference = next((row.mode for row in rows if row.weights == REFERENCE), None)
     if reference is None:
         return [("weights were not compared", True)]

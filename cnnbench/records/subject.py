@@ -36,8 +36,8 @@ class Subject:
     def labelled(self, labels: Mapping[str, str]) -> Subject | None:
         """The subject with the user's labels applied; None if nothing is known about it.
 
-        The labels `commit` and `repository` take precedence. Where `commit` differs from the found
-        revision, the code was elsewhere and the found repository and state do not apply.
+        The labels `commit` and `repository` take precedence. Where `commit` is not the found
+        revision, the code was elsewhere, and the found repository and state do not apply.
         """
         commit, repository = labels.get("commit"), labels.get("repository")
         revision, dirty = self.revision, self.dirty
@@ -57,12 +57,7 @@ class Subject:
 def subject_of(
     subject: Subject | None, config: Mapping[str, Any], ab: Mapping[str, Any] | None = None
 ) -> Subject:
-    """The subject of a record, from other fields in records of earlier versions.
-
-    Args:
-      subject: the record's section, None if missing.
-      ab: the place in an experiment, None elsewhere.
-    """
+    """The subject of a record; of earlier versions, from its labels and place in an experiment."""
     if subject is not None:
         return subject
     side = (ab or {}).get("side")
@@ -71,10 +66,7 @@ def subject_of(
 
 
 def with_subject(document: Mapping[str, Any], found: Subject) -> dict[str, Any]:
-    """A record's JSON document with its subject added, as far as it is known.
-
-    Labels in the document's configuration take precedence over `found`.
-    """
+    """A record's JSON document with its subject; the document's labels take precedence."""
     named = found.labelled(labels_of(document["config"]))
     rest = {key: value for key, value in document.items() if key != "subject"}
     return rest if named is None else {**rest, "subject": encode(named)}

@@ -85,8 +85,7 @@ def too_noisy(result: MetricResult) -> bool:
 def two_speeds(entry: ComparedConfiguration) -> tuple[float, float] | None:
     """Seconds per step of two clusters of like processes, the faster first; None if only one.
 
-    On busy CPUs a step of several threads has two speeds, each of which lasts for many steps, so
-    that whole processes have one of them.
+    On busy CPUs a step of several threads has two speeds, and whole processes have one of them.
     """
     sides = [
         [
@@ -136,7 +135,6 @@ def _found(comparison: Comparison, entry: ComparedConfiguration) -> str:
 
 
 def _by_cpu_time(comparison: Comparison, entry: ComparedConfiguration, n: str) -> str:
-    """The outcome and its numbers where CPU time decided."""
     base, new = comparison.names
     found = next(one for one in entry.results if one.metric is CPU_TIME)
     if found.verdict is Verdict.SAME:
@@ -191,7 +189,6 @@ def _noise(comparison: Comparison, entry: ComparedConfiguration) -> Iterator[str
 
 
 def _remedies(entry: ComparedConfiguration) -> Iterator[str]:
-    """Remedies against noise, the cheapest first."""
     runs = [one for side in (entry.base, entry.new) for one in side if isinstance(one, RunRecord)]
     timed = [sum(run.step_seconds) for run in runs if run.step_seconds]
     if timed and median(timed) < _SHORT_SECONDS:

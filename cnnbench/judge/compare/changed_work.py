@@ -22,13 +22,9 @@ FACTS_NAMED = 3
 
 
 def of(base: Group, new: Group, blocking: Sequence[Difference]) -> list[Difference]:
-    """The facts by which the work of a configuration differs.
+    """The facts by which the work differs, among facts that differ and may not.
 
-    Empty if another flag differs too, which is another experiment, or if the runs of one side
-    differ among themselves.
-
-    Args:
-      blocking: facts that differ and may not.
+    Empty if a flag differs too, which is another experiment, or if runs of a side differ.
     """
     work = [one for one in blocking if one.fact in WORK]
     flags = {*base.configuration.flags, *new.configuration.flags}
@@ -38,11 +34,7 @@ def of(base: Group, new: Group, blocking: Sequence[Difference]) -> list[Differen
 
 
 def answer(base: Group, new: Group, metric: Metric, blocking: Sequence[Difference]) -> str:
-    """The change of work, in complete sentences.
-
-    Args:
-      blocking: facts that differ and may not, those of `of` among them.
-    """
+    """The change of work, in complete sentences; `blocking` are facts that differ and may not."""
     work = {one.fact: (one.base[0], one.new[0]) for one in blocking if one.fact in WORK}
     judged = "Speed" if metric in SPEEDS else metric.name.capitalize()
     forward_only = bool(base.configuration.flags.get("forward_only"))
@@ -97,7 +89,6 @@ def _arrow(both: Sequence[str]) -> str:
 
 
 def _flops_per_sec(group: Group) -> float | None:
-    """The median FLOP rate of successful runs; None if no run has one."""
     found = [
         speed * flops
         for record in group.good

@@ -113,12 +113,7 @@ class Group:
 
 
 def differences(base: Group, new: Group, patterns: tuple[str, ...] = ()) -> tuple[Difference, ...]:
-    """Facts that differ, those that block a verdict first.
-
-    Args:
-      base, new: runs of one configuration, or of two that should be compared.
-      patterns: of the facts that may differ, see `cnnbench.judge.metrics.comparable_facts.expand`.
-    """
+    """Facts that differ and match none of the patterns, those that block a verdict first."""
     sides = (base.facts(), new.facts())
     flags = {*base.configuration.flags, *new.configuration.flags}
     unlike_flags = set(base.configuration.differing(new.configuration))
@@ -151,22 +146,16 @@ def unlike_text(name: str, base: tuple[str, ...], new: tuple[str, ...]) -> str:
 
 
 def check_facts(names: Iterable[str], measured: Iterable[Measurement]) -> None:
-    """Refuses unknown names in --allow_different; see `unknown_facts`.
-
-    Raises:
-      FlagError: names one.
-    """
+    """Raises a FlagError for one of `unknown_facts` in --allow_different."""
     for name, close in unknown_facts(names, measured).items():
         hint = f"did you mean {close}?" if close else "cnnbench env names the facts"
         raise FlagError("allow_different", name, f"no such fact; {hint}")
 
 
 def unknown_facts(names: Iterable[str], measured: Iterable[Measurement]) -> dict[str, str]:
-    """The unknown names, each with the most similar known name or "".
+    """The names that match no fact, flag or group, each with the most similar known name or "".
 
-    Args:
-      names: facts, flags, groups of facts or patterns.
-      measured: their facts are known in addition to those of the tables.
+    Facts of the measurements are known in addition to those of the tables.
     """
     flags = (spec.name for spec in FLAGS)
     own = (name for one in measured for name in (*one.config, *dict(_facts(one))))
@@ -190,7 +179,6 @@ def _difference(
 
 
 def _facts(record: Measurement) -> Iterator[tuple[str, str]]:
-    """Facts other than flags, and places that flags name."""
     if isinstance(record, MeasuredReduction):
         yield from record.facts
     else:

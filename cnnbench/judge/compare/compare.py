@@ -59,8 +59,6 @@ def compare_records(
       paired: True compares the pairs of `cnnbench ab` if the records name them, else the i-th
         runs of both sides in order of their start; None compares in pairs only where the records
         name them.
-      allow_changed_work: whether a network or batch of another size is no regression.
-      base_label, new_label: sources of the records, for output.
 
     Raises:
       KeyError: an unknown metric.
@@ -156,7 +154,6 @@ def _with_disturbance(judgement: Judgement, draft: Draft) -> Judgement:
 
 
 def _metrics(kinds: Container[str], names: Sequence[str]) -> tuple[Metric, ...]:
-    """The metrics of some kinds of measurements, in the order asked for."""
     found = {
         metric.name: metric
         for name in names
@@ -167,7 +164,6 @@ def _metrics(kinds: Container[str], names: Sequence[str]) -> tuple[Metric, ...]:
 
 
 def _shown(drafts: Sequence[Draft], names: Sequence[str]) -> tuple[Metric, ...]:
-    """Metrics of all drafts, with CPU time where it takes part in a verdict."""
     found = _metrics({draft.configuration.kind for draft in drafts} or {RUN}, names)
     beside = any(draft.with_cpu_time for draft in drafts) and CPU_TIME not in found
     return (*found, CPU_TIME) if beside else found
@@ -192,7 +188,6 @@ def _notes(
     entries: Sequence[ComparedConfiguration],
     aa_notes: Sequence[str],
 ) -> list[str]:
-    """All notes of a comparison; drafts and entries are in the same order."""
     emulated = any(one.environment.get("emulated_gpus") for side in processes for one in side)
     _, repeated = measured_again(run for one in entries for run in (*one.base, *one.new))
     return [
@@ -245,7 +240,6 @@ def _interrupted(sides: Sequence[Sequence[RunRecord | AllReduceRecord]]) -> list
 
 
 def _losses(entries: Sequence[ComparedConfiguration]) -> list[str]:
-    """Numbers of runs with infinite or NaN losses, by configuration and side."""
     notes = []
     for entry in entries:
         for side, records in (("BASE", entry.base), ("NEW", entry.new)):

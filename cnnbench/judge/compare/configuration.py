@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -90,8 +90,7 @@ def label(configuration: Configuration, distinguishing: Iterable[str] = ()) -> s
 def labels(configurations: Iterable[Configuration]) -> dict[str, str]:
     """Unique names by key: flags are added where the usual parts are the same.
 
-    Only flags that the user gave are added, if they suffice: the number of epochs follows from that
-    of batches and adds nothing to it.
+    Flags that the user gave are preferred, since others, such as epochs, may follow from them.
     """
     alike: dict[str, list[Configuration]] = {}
     for one in {one.key: one for one in configurations}.values():
@@ -102,16 +101,11 @@ def labels(configurations: Iterable[Configuration]) -> dict[str, str]:
         varying = sorted({name for other in members[1:] for name in first.differing(other)})
         given = frozenset[str]().union(*(one.given for one in members))
         asked = [name for name in varying if name in given]
-        added = asked if _distinguish(asked, members) else varying
+        values = {json.dumps([one.flags.get(name) for name in asked]) for one in members}
+        added = asked if len(values) == len(members) else varying
         for one in members:
             named[one.key] = label(one, added)
     return named
-
-
-def _distinguish(names: Sequence[str], members: Sequence[Configuration]) -> bool:
-    """Whether no two configurations have the same values of these flags."""
-    values = {json.dumps([one.flags.get(name) for name in names]) for one in members}
-    return len(values) == len(members)
 
 
 def _run_label(flags: Mapping[str, Any]) -> list[str]:

@@ -45,7 +45,6 @@ def cases(
     """Throughput and CPU time of disturbed pairs, each with its share of the level.
 
     Args:
-      base, new: the i-th runs of both are a pair.
       noise: A/A spread of the CPU time; None if it was not measured.
 
     Returns:
@@ -81,21 +80,13 @@ def difference(base: RunRecord, new: RunRecord) -> float:
     """Logarithm of the ratio of CPU time per step, NEW to BASE.
 
     For processes that stepped in turn that of their turns, else of the means over all steps.
-
-    Args:
-      base, new: with CPU times of their steps, not all 0.
     """
     means = [float(np.mean(run.step_cpu_seconds)) for run in (base, new)]
     return difference_of_turns(turn_means(base), turn_means(new), math.log(means[1] / means[0]))
 
 
 def difference_of_turns(base: Sequence[float], new: Sequence[float], of_means: float) -> float:
-    """The Hodges-Lehmann centre of the differences of turns, robust against disturbed turns.
-
-    Args:
-      base, new: CPU seconds per step of each turn.
-      of_means: returned where there are too few turns.
-    """
+    """The Hodges-Lehmann centre of differences of turns; `of_means` with too few turns."""
     turns = [
         math.log(after / before)
         for before, after in zip(base, new, strict=False)
@@ -116,10 +107,7 @@ def turn_means(run: RunRecord) -> tuple[float, ...]:
 def shared(
     throughput: TwoSamples, cpu_time: TwoSamples, policy: Policy
 ) -> tuple[TwoSamples, TwoSamples]:
-    """Both samples with half of the level each.
-
-    CPU time gets all where even pairs that all agree could not reach half of the level.
-    """
+    """Both samples with half of the level, or CPU time with all if pairs are too few for half."""
     pairs = len(throughput.base)
     share = 0.5 if smallest_p(pairs, pairs, paired=True) <= policy.alpha / 2 else 0.0
     return replace(throughput, share=share), replace(cpu_time, share=1 - share)

@@ -19,10 +19,7 @@ _BY_OTHERS = frozenset(("load", "steal"))
 
 
 def disturbance(measurements: Iterable[Measurement]) -> str:
-    """A clause with the number of runs disturbed in their timed steps, and the causes.
-
-    "" if no record has any conditions.
-    """
+    """The number of disturbed runs and the causes, in words; "" without conditions."""
     runs = [one for one in measurements if isinstance(one, RunRecord)]
     checked = [one.conditions for one in runs if one.conditions is not None]
     if not checked:
@@ -45,10 +42,7 @@ def disturbance(measurements: Iterable[Measurement]) -> str:
 
 
 def mostly_disturbed(measurements: Sequence[Measurement]) -> bool:
-    """Whether other programs or machines used the CPUs in at least half of the runs.
-
-    Runs of unknown conditions count as undisturbed.
-    """
+    """Whether other programs or machines used the CPUs in at least half of the runs."""
     disturbed = sum(
         any(note.when == "during" and note.id in _BY_OTHERS for note in one.conditions.notes)
         for one in measurements
@@ -70,10 +64,7 @@ def others_text(measurements: Iterable[Measurement]) -> str:
 
 
 def measured_again(measurements: Iterable[Measurement]) -> tuple[int, str]:
-    """Number of pairs of `cnnbench ab` that were measured again, and a sentence with the causes.
-
-    0 and "" if there are none.
-    """
+    """Number of pairs of `cnnbench ab` that were measured again, and the causes in words."""
     lost: dict[object, tuple[tuple[str, str], ...]] = {}
     for one in measurements:
         place = one.ab or {} if isinstance(one, RunRecord) else {}
@@ -99,7 +90,6 @@ def _lost_processes(place: Mapping[str, object]) -> Iterator[tuple[str, str]]:
 
 
 def _amount(name: str, those: Sequence[Conditions]) -> str:
-    """The largest amount of a disturbance, if records have one."""
     if name == "load" and (others := _values("other_cpus", those)):
         return f"others kept at most {max(others):.2f} CPUs busy"
     if name == "steal" and (stolen := _values("steal_fraction", those)):

@@ -33,7 +33,6 @@ class Terms:
     """Conditions of a comparison.
 
     Attributes:
-      patterns: of facts that may differ.
       paired: whether runs are compared pair by pair; None: where the records name their pairs.
     """
 
@@ -44,15 +43,13 @@ class Terms:
 
 @dataclass(frozen=True, kw_only=True)
 class Draft:
-    """An entry of a comparison before it is judged.
+    """An entry of a comparison before it is judged; a side without runs is None.
 
     Attributes:
-      base, new: None where a side has no run of the configuration.
       cases: samples to be judged.
       results: metrics whose verdict needs no test.
       unpaired: number of runs left out because they have no partner.
-      with_cpu_time: whether the first case (throughput) and the last one (CPU time) share one
-        verdict.
+      with_cpu_time: whether the first case (throughput) and the last (CPU time) share a verdict.
     """
 
     base: Group | None
@@ -86,7 +83,6 @@ def draft_of(
     """The cases of a configuration, or its verdict where no test is needed.
 
     Args:
-      base, new: None where a side has no run of the configuration.
       metrics: at least one; the first is the main one.
       spreads: A/A spreads by name of the metric, None if not measured.
     """
@@ -233,7 +229,6 @@ def _settled(
     reason: str,
     unlike: tuple[Difference, ...] = (),
 ) -> Draft:
-    """A draft with a verdict that needs no test."""
     values = [() if group is None else group.values(metric) for group in (base, new)]
     medians = [median(side) if side else None for side in values]
     judgement = Judgement(

@@ -117,11 +117,7 @@ def usable(value: float, metric: Metric) -> bool:
 
 
 def gather(case: TwoSamples, policy: Policy) -> Evidence:
-    """The statistics of a case.
-
-    Args:
-      case: at least one value per side, all of them usable; equal counts if paired.
-    """
+    """The statistics of a case with usable values on both sides, equal counts if paired."""
     metric = case.metric
     confidence = 1 - case.share * policy.alpha
     base = [scaled(value, metric) for value in case.base]
@@ -182,12 +178,7 @@ def needed(case: TwoSamples, found: Evidence, alpha: float) -> Needed | None:
     if up to `_FEW_MORE` further runs prove a change as large as the one found with a chance of 0.8;
     one that needs more may as well be chance. By the normal approximation with the measured
     scatter; the rank tests need pi/3 times as many values as a t test (Hodges and Lehmann, 1956).
-
-    Args:
-      alpha: two-sided level.
-
-    Returns:
-      None if the scatter or the margin is 0 or unknown.
+    None if the scatter or the margin is 0 or unknown.
     """
     margin, scatter = _shift(found.margin, case.metric), found.scatter
     if not scatter or not margin:
@@ -212,9 +203,6 @@ def provable(case: TwoSamples, found: Evidence, number: int, alpha: float) -> fl
     """The change that this many pairs, or processes per side, prove with a chance of 0.8.
 
     By the normal approximation, see `needed`. None if the scatter is unknown.
-
-    Args:
-      alpha: two-sided level.
     """
     if not found.scatter:
         return None
@@ -237,9 +225,6 @@ def aa_spread(values: Sequence[float], policy: Policy, metric: Metric = THROUGHP
 
     ``noise_factor`` standard deviations, of the logarithms where changes are shares. Outliers
     widen it, which makes the gate more careful.
-
-    Args:
-      values: one per process of an A/A measurement.
 
     Raises:
       ValueError: fewer than two values, or an unusable one.

@@ -119,14 +119,12 @@ def judge(
     noise: float | None = None,
     metric: Metric = THROUGHPUT,
 ) -> Judgement:
-    """Judges one metric of one configuration.
-
-    Any input gives a judgement: no values, NaN, constants, unequal counts.
+    """Judges one metric of one configuration, whatever the values.
 
     Args:
       base, new: one value per process, such as images per second of its median step.
       paired: whether the i-th values of both sides belong together.
-      noise: A/A spread, see `cnnbench.judge.compare.aa_spread`; None if not measured.
+      noise: A/A spread, see `aa_spread`; None if not measured.
     """
     case = TwoSamples(base=base, new=new, metric=metric, paired=paired, noise=noise)
     return judge_all([case], policy)[0]
@@ -158,12 +156,7 @@ def processes_needed(
     metric: Metric = THROUGHPUT,
     share: float = 1.0,
 ) -> int:
-    """Fewest processes per side (or pairs) that can prove one change among several tests.
-
-    Args:
-      configurations: number judged together.
-      share: of the level.
-    """
+    """Fewest processes per side (or pairs) that can prove one change among several tests."""
     needed = policy.min_processes
     alpha = share * metric.alpha(policy)
     while configurations * rank_tests.smallest_p(needed, needed, paired) > alpha:
@@ -172,7 +165,6 @@ def processes_needed(
 
 
 def _unjudgeable(case: TwoSamples, policy: Policy) -> Judgement | None:
-    """The judgement of a case that cannot be tested; None if it can."""
     sides = (("BASE", case.base), ("NEW", case.new))
     name = case.metric.name
     for side, values in sides:
@@ -341,8 +333,7 @@ def _medians_disagree(case: TwoSamples, found: Evidence) -> str:
 def processes_to_decide(configurations: int, policy: Policy = _DEFAULT) -> int:
     """Processes per side that allow a verdict on every configuration of a suite.
 
-    The fewest that can prove a change in each of them (Holm), and still in one of them where one
-    process of a side is slower than all of the other side, as a neighbour may cause.
+    The fewest that can prove a change in each (Holm), even if one process of a side is astray.
     """
     count = processes_needed(policy, configurations)
     while rank_tests.mann_whitney_p(*_one_astray(count)) > policy.alpha:

@@ -25,10 +25,9 @@ _MAX_DIFFERING = 5
 
 
 def groups(*sides: Iterable[Measurement]) -> list[list[Group]]:
-    """Configurations of every side in order of their first run; their runs in order of start.
+    """Configurations of every side and their runs, in order of start.
 
-    A run that failed before all its flags were resolved joins the only configuration of any side
-    that agrees in the others.
+    A run that failed early joins the only configuration that agrees in the resolved flags.
     """
     found = [
         [(Configuration.of(one), one) for one in sorted(side, key=lambda o: started(o.started_at))]
@@ -43,11 +42,8 @@ def match(
 ) -> list[tuple[Group | None, Group | None]]:
     """Pairs of groups of a kind; None where the other side lacks the configuration.
 
-    First those of equal flags; then those that differ only in what may differ, if each side has
-    only one; then the nearest variants, so that their differences can be named.
-
-    Args:
-      patterns: of the facts that may differ.
+    First those of equal flags; then those that differ only in the facts of `patterns`, if each side
+    has only one; then the nearest variants, so that their differences can be named.
     """
     pairs: list[tuple[Group | None, Group | None]] = []
     for kind in KINDS:
@@ -77,10 +73,9 @@ def sides_of_experiment(base: Sequence[object], new: Sequence[object]) -> bool:
 
 
 def in_pairs(base: Group, new: Group) -> tuple[Group, Group]:
-    """Both sides with partners at the same index.
+    """Both sides with partners at the same index, and without runs that lack a partner.
 
-    If all runs name a pair of an experiment that both sides have, runs without a partner are left
-    out. Otherwise the sides are returned as given, in order of their starts.
+    Unchanged unless all runs name a pair of an experiment that both sides have.
     """
     left, right = _by_pair(base), _by_pair(new)
     if not _of_one_experiment(left, right):
@@ -93,7 +88,6 @@ def in_pairs(base: Group, new: Group) -> tuple[Group, Group]:
 
 
 def _of_one_experiment(left: _Numbered, right: _Numbered) -> bool:
-    """Whether two sides, by pair, have an experiment in common."""
     return not {seed for seed, _ in left}.isdisjoint(seed for seed, _ in right)
 
 
@@ -115,14 +109,12 @@ def _by_pair(group: Group) -> _Numbered:
 
 
 def _place(record: object) -> Mapping[str, object]:
-    """Place of a run in an experiment of `cnnbench ab`; empty for others."""
     return record.ab or {} if isinstance(record, RunRecord) else {}
 
 
 def _grouped(
     side: Sequence[tuple[Configuration, Measurement]], resolved: Sequence[Configuration]
 ) -> list[Group]:
-    """Groups of a side; runs that failed early join the group they belong to."""
     members: dict[str, tuple[Configuration, list[Measurement]]] = {}
     joined: dict[str, Configuration] = {}
     for configuration, record in sorted(side, key=lambda pair: not pair[0].resolved):
@@ -143,7 +135,6 @@ def home(early: Configuration, resolved: Sequence[Configuration]) -> Configurati
 def _rest(
     left: Sequence[Group], right: Sequence[Group], pairs: _Pairs
 ) -> tuple[list[Group], list[Group]]:
-    """Groups without a partner."""
     taken = {one for pair in pairs for one in pair}
     return [one for one in left if one not in taken], [one for one in right if one not in taken]
 

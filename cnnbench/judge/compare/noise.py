@@ -21,15 +21,11 @@ _NAMED = 5
 def usable_groups(
     base: Sequence[Group], aa: Sequence[Group], policy: Policy, patterns: tuple[str, ...] = ()
 ) -> tuple[dict[str, Group], list[str]]:
-    """The A/A runs of each configuration.
+    """The A/A runs of each configuration, by key, and notes on those that cannot be used.
 
     Args:
       base: the configurations that need a spread.
       aa: the configurations measured, some perhaps on another machine.
-      patterns: of the facts that may differ.
-
-    Returns:
-      Groups by key of the configuration in `base`, and notes on those that cannot be used.
     """
     found: dict[str, Group] = {}
     refused: dict[str, list[str]] = {}
@@ -60,10 +56,7 @@ def spread(group: Group | None, metric: Metric, policy: Policy) -> float | None:
 
 
 def spread_lines(comparison: Comparison, policy: Policy) -> list[str]:
-    """The A/A spread of every metric over both sides together, one line each.
-
-    Metrics with fewer than `min_processes` values are left out.
-    """
+    """The A/A spread of every metric with enough values, over both sides, a line each."""
     records = [run for entry in comparison.entries for run in (*entry.base, *entry.new)]
     lines = []
     for metric in comparison.metrics:
@@ -87,7 +80,6 @@ def _spread(values: Sequence[float], metric: Metric, policy: Policy) -> float | 
 
 
 def _refusal(base: Group, aa: Group, policy: Policy, patterns: tuple[str, ...]) -> str | None:
-    """The reason why A/A runs cannot be used, or None."""
     for one in differences(base, aa, patterns):
         if one.blocks:
             return str(one).replace(" in NEW", " in the A/A runs")

@@ -63,11 +63,8 @@ def measurements(
 ) -> list[list[Measurement]]:
     """The measurements of the processes of every side, in the order of their records.
 
-    Rows that a failed process lacks, and a process of any side with the same flags has, are added
-    as failed.
-
-    Args:
-      patterns: of the flags that may differ if no other process has the same flags.
+    Rows that a failed process lacks, and a process with the same flags (except `patterns`) has, are
+    added as failed.
     """
     listed = [tuple(side) for side in sides]
     processes = [
@@ -113,9 +110,6 @@ def not_reached(
     """The rows that a failed process did not reach, without values.
 
     If none are known, and no row of the process has failed, one that stands for the process.
-
-    Args:
-      alike: rows of processes with the same flags, by `_identity`.
     """
     had = {_identity(row) for row in rows}
     missing = [row for text, row in alike.items() if text not in had and row.kind != COPY]

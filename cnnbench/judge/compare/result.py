@@ -63,7 +63,6 @@ class ComparedConfiguration:
     """One configuration.
 
     Attributes:
-      name: short and unique.
       configuration: that of BASE where the two sides differ.
       base, new: one measurement per process, in order of their start; empty where a side lacks it.
       results: by metric; the first is the main one.
@@ -110,13 +109,9 @@ class Comparison:
     Attributes:
       entries: in natural order of their names.
       metrics: all that were judged, of all kinds of measurements.
-      paired: whether runs were compared pair by pair.
-      notes: one sentence each.
       base_label, new_label: sources of the records.
       names: of both sides in sentences.
       next_step: the command that would settle what is inconclusive; "" if none.
-      skipped: files without a record.
-      allow_changed_work: whether a network or batch of another size is no regression.
       ends_with: exit code where the verdicts do not decide it: of an A/A measurement, or an
         interrupted one.
       explanation: where the difference is; None if nothing was profiled.
@@ -145,10 +140,7 @@ class Comparison:
         return result.verdict is Verdict.SLOWER and (result is entry.main or result.metric.gates)
 
     def level(self, entry: ComparedConfiguration, result: MetricResult) -> Level:
-        """The level of a verdict, in all formats.
-
-        An error sets the exit code; a warning is bad news that does not, or an open question.
-        """
+        """Level of a verdict: errors set the exit code, warnings are other bad news."""
         verdict = result.verdict
         changed = verdict in (Verdict.SLOWER, Verdict.CHANGED_WORK)
         if self.is_regression(entry, result) or (entry.decides and verdict is Verdict.FAILED):
@@ -208,11 +200,7 @@ class Comparison:
         return Counter({verdict: found[verdict] for verdict in SEVERITY if found[verdict]})
 
     def geometric_mean(self, metric: Metric = THROUGHPUT) -> GeometricMean | None:
-        """Mean change of a relative metric.
-
-        Over configurations that ran on both sides, are comparable and did not fail; None without
-        any.
-        """
+        """Mean change of a relative metric, without failed and incomparable configurations."""
         changes = [
             result.judgement.change
             for entry in self.entries

@@ -17,10 +17,7 @@ class Level(enum.Enum):
 
 
 class Verdict(enum.Enum):
-    """The verdict on one metric of one configuration.
-
-    For metrics other than time FASTER means better and SLOWER means worse.
-    """
+    """The verdict on a metric of a configuration; FASTER is better and SLOWER worse."""
 
     FASTER = "faster"
     SLOWER = "slower"

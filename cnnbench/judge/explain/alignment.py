@@ -35,7 +35,6 @@ class Alignment:
     """Corresponding layers of A and of B.
 
     Attributes:
-      a, b: all layers in the order of their networks.
       pairs: layers in the same order on both sides, equal or changed.
       moved: equal layers in another place.
     """

@@ -381,11 +381,10 @@ RECOGNISERS: tuple[Callable[[Sides, Collection[Part]], Iterable[Claim]], ...] = 
 def _of_parameters(
     sides: Sides, free: Collection[Part], own: int | None = None
 ) -> tuple[Part, ...]:
-    """Parts outside of towers, if they take longer because each further parameter is updated.
+    """Parts outside of towers, if they take longer because of further parameters.
 
     Args:
-      own: further parameters of a layer of B, which must be a large share of all further
-        parameters; None for all.
+      own: those of a layer of B, which must be a large share; None for all.
     """
     alignment = sides.alignment
     sums = [sum(one.parameters for one in side) for side in (alignment.a, alignment.b)]
@@ -409,7 +408,6 @@ def _by_layer(sides: Sides, free: Collection[Part]) -> dict[str, tuple[Part, ...
 
 
 def _types(kernels: Iterable[str]) -> tuple[str, ...]:
-    """The types that products compute in."""
     words = (name.partition(" ") for name in kernels if _PRODUCT.search(name))
     return tuple(sorted({type for _, _, type in words if type}))
 

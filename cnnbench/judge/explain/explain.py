@@ -20,11 +20,7 @@ def explain(
     new: Sequence[StepProfile],
     labels: tuple[str, str] = ("A", "B"),
 ) -> Explanation:
-    """Explains the difference between two sides.
-
-    Args:
-      base, new: profiled processes of A and of B, at least one of each.
-    """
+    """Explains the difference between two sides of at least one profiled process each."""
     sides = Sides(base, new)
     found = causes(sides)
     rows = sorted(
@@ -100,11 +96,7 @@ def _answer(sides: Sides, found: Sequence[Cause]) -> str:
 
 
 def _named(cause: Cause, *, with_spread: bool) -> str:
-    """A cause as part of the answer: "9.8 ms in conv1, forward (14.1 to 23.9 ms)".
-
-    Args:
-      with_spread: whether to add its interval and sign.
-    """
+    """A cause in the answer: "9.8 ms in conv1, forward (14.1 to 23.9 ms)"."""
     size = _ms(abs(cause.difference)) + (" less" if cause.difference < 0 else "")
     if with_spread:
         size = f"{_more(cause.difference)} (+/- {_ms(cause.spread)})"

@@ -29,11 +29,7 @@ _STOLEN = 0.02  # of the CPU time
 def changes_of(
     base: Sequence[StepProfile], new: Sequence[StepProfile], names: Iterable[str] = ()
 ) -> list[FactChange]:
-    """Flags and facts of the environment that differ, flags that were given first.
-
-    Args:
-      names: names and patterns of facts to consider; all if empty.
-    """
+    """Flags and facts that differ, flags that were given first; only some if names are given."""
     before, after = (
         Group(Configuration.of(side[0].record), tuple(one.record for one in side))
         for side in (base, new)
@@ -52,7 +48,6 @@ class ComparedQuantity(NamedTuple):
     """A measured quantity other than the time of operations.
 
     Attributes:
-      value: of a process; None if unknown.
       tolerance: share by which it may differ from process to process.
       least: smallest difference.
       slows: 1 if more of it makes all operations slower, -1 if less does, otherwise 0.
@@ -119,7 +114,6 @@ def _gpu_clock(profile: StepProfile) -> float | None:
 
 
 def _slowed(reason: str, profile: StepProfile) -> float | None:
-    """Number of GPUs of the run that were slowed for a reason; None without GPUs."""
     if _gpu_clock(profile) is None:
         return None
     return sum(reason in str(one) for one in _found("gpu_throttle_reasons", profile) or ())

@@ -37,10 +37,7 @@ class PrimitiveChange(NamedTuple):
 def primitive_changes(
     base: Sequence[StepProfile], new: Sequence[StepProfile]
 ) -> list[PrimitiveChange]:
-    """Primitives that the sides call with other implementations, types or layouts, or more often.
-
-    Empty where a side has no log.
-    """
+    """Primitives that the sides call differently; empty where a side has no log."""
     before, after = map(_logged, (base, new))
     if before is None or after is None:
         return []

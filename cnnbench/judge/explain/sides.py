@@ -100,11 +100,7 @@ class Times:
         return squares / max(1, len(self.base_each) + len(self.new_each) - 2)
 
     def error(self, noise: float) -> float:
-        """Standard error of the difference.
-
-        Args:
-          noise: least deviation from process to process, as a share of the time.
-        """
+        """Standard error of the difference; `noise` is the least deviation as a share."""
         return self._error(max(math.sqrt(self.variance), noise * fmean(self.usual)))
 
     def expected_error(self, noise: float) -> float:
@@ -118,8 +114,7 @@ class Times:
     def is_by_chance(self) -> bool:
         """Whether the difference may be chance, by the scatter of the row itself.
 
-        Few processes give a poor estimate of their scatter. Where most of it is due to the scatter
-        of their steps, that is used.
+        The scatter of steps is used where it explains most of the scatter of the few processes.
         """
         processes = len(self.base_each) + len(self.new_each)
         freedom, variance = max(1, processes - 2), self.variance
@@ -134,10 +129,7 @@ class Times:
         return min(self.new_each) > max(self.base_each) or min(self.base_each) > max(self.new_each)
 
     def logarithms(self) -> Times | None:
-        """Logarithms of these times, on which multiplicative noise is equal on both sides.
-
-        None where a process has none of the part.
-        """
+        """Logarithms of these times; None where a process has none of the part."""
         each = (*self.base_each, *self.new_each)
         if min(each) <= 0:
             return None
@@ -159,11 +151,7 @@ process (a single process's steps are a group each)."""
 
 
 class ProfiledSide:
-    """The profiled processes of one side.
-
-    Args:
-      named: gives the name under which a part is compared with one of the other side.
-    """
+    """The profiled processes of one side; `named` gives the common name of a part."""
 
     def __init__(self, profiles: Sequence[StepProfile], named: Callable[[Part], Part]) -> None:
         self.profiles = tuple(profiles)
@@ -245,7 +233,6 @@ class Sides:
 
     Attributes:
       a, b: parts have the names of A's layers.
-      alignment: of the layers of both networks.
       times: of every part.
       step: of profiled steps.
       timed: of steps without a profiler.
@@ -309,11 +296,9 @@ class Sides:
         return max(_LEAST_NOISE, math.sqrt(median(shares))) if shares else _ONE_PROCESS
 
     def stands_out(self, parts: Iterable[Part], errors: float = CERTAIN) -> bool:
-        """Whether the difference of some parts is large enough, and beyond the noise.
+        """Whether the difference of some parts is large enough, and beyond so many standard errors.
 
-        Args:
-          errors: limit in standard errors. From `CERTAIN` on the processes of the sides must not
-            overlap either.
+        From `CERTAIN` on the processes of the sides must not overlap either.
         """
         return self.is_beyond(self.together(parts), errors)
 
@@ -398,7 +383,6 @@ def _named(part: Part, names: Mapping[str, str], reduces: bool) -> Part:
 def _joined(
     rows: Iterable[ProfiledPart], named: Callable[[Part], Part]
 ) -> dict[Part, ProfiledPart]:
-    """Rows by the names of their parts; those of one name are summed."""
     found: dict[Part, ProfiledPart] = {}
     for row in rows:
         part = named(row.part)

@@ -28,14 +28,11 @@ class HistoryEntry:
     """One measurement of one process: a run, or a row of an all-reduce measurement.
 
     Attributes:
-      run_id: of the process.
       started: start of the process, in UTC.
       status: of the measurement: "ok", "failed" or "interrupted".
       error: type and message; "" if it did not fail.
-      labels: of --result_label.
       facts: of the environment, those that may affect a measurement or name a version.
       values: by metric; only finite ones.
-      subject: None if the record has none.
       pair: seed of the experiment of `cnnbench ab` and number of the pair; None elsewhere.
     """
 
@@ -103,11 +100,7 @@ class HistoryEntry:
 
 @dataclass(frozen=True)
 class Contents:
-    """Content of a directory.
-
-    Attributes:
-      entries: runs and rows of all-reduces, each once, in order of their start.
-    """
+    """Runs and rows of all-reduces of a directory in order of their start, and other files."""
 
     entries: tuple[HistoryEntry, ...]
     skipped: tuple[SkippedFile, ...]
@@ -116,7 +109,7 @@ class Contents:
 def contents(folder: Path) -> Contents:
     """Reads the records of a directory and all below it, without hidden files and folders.
 
-    Processes that started in the same second are in the order of their file names.
+    Entries that started in the same second are in the order of their file names.
     """
     loaded = load_records([folder], hidden=False)
     entries = [entry for record in loaded.everything for entry in HistoryEntry.all_of(record)]

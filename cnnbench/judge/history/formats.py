@@ -20,11 +20,7 @@ _MOST_FACTS = 4
 
 
 def table_text(trends: Sequence[Trend], metric: Metric, last: int = 0) -> str:
-    """A block per series: its points, and the steps between them.
-
-    Args:
-      last: how many points to list; 0 for all.
-    """
+    """A block per series with the last points (0: all) and the steps between them."""
     direction = "higher" if metric.higher_is_better else "lower"
     lines = [f"{metric.title}; {direction} is better"]
     for found in trends:

@@ -12,12 +12,10 @@ from cnnbench.judge.history.entries import HistoryEntry
 
 
 class Revision(NamedTuple):
-    """A state of the measured code.
+    """A state of the measured code; "" and None where unknown.
 
     Attributes:
-      repository: "" if unknown.
-      commit: see `HistoryEntry.commit`; "" if unknown.
-      dirty: whether files differed from it; None if unknown.
+      dirty: whether files differed from the commit.
       day: of the measurement if the commit is unknown; else "".
     """
 
@@ -39,10 +37,9 @@ class Revision(NamedTuple):
 
 
 class Revisions:
-    """The revisions of some measurements in order.
+    """The revisions of measurements that are in order of their start.
 
     Args:
-      entries: in order of their start.
       order: places of commits, such as in the history of a repository; other commits follow the
         one before them in time. None for the order of time.
     """
@@ -86,15 +83,13 @@ class Revisions:
 
 
 def _compared(entries: Iterable[HistoryEntry]) -> Iterator[tuple[Revision, Revision]]:
-    """Base and head of each pair of `cnnbench ab`, by the start of its first process.
-
-    Experiments with the same seed have pairs of the same names, one after the other in time.
-    """
+    """Base and head of each pair of `cnnbench ab`, by the start of its first process."""
     sides: dict[tuple[int, int], tuple[list[HistoryEntry], list[HistoryEntry]]] = {}
     for entry in entries:
         if entry.pair is not None and entry.origin.side in ("a", "b"):
             both = sides.setdefault(entry.pair, ([], []))
             both[entry.origin.side == "b"].append(entry)
+    # Experiments with the same seed have the same pairs, one after the other in time.
     pairs = [pair for both in sides.values() for pair in zip(*both, strict=False)]
     for base, head in sorted(pairs, key=lambda pair: min(one.started for one in pair)):
         yield Revision.of(base), Revision.of(head)
@@ -103,11 +98,7 @@ def _compared(entries: Iterable[HistoryEntry]) -> Iterator[tuple[Revision, Revis
 def _bases_first(
     revisions: Iterable[Revision], bases: Mapping[Revision, Sequence[Revision]]
 ) -> list[Revision]:
-    """The revisions in order of time, but each after all its bases; cycles are left unchanged.
-
-    Args:
-      bases: revisions that a revision was compared with.
-    """
+    """The revisions in their order, but each after all its bases, except in cycles."""
     placed: dict[Revision, None] = {}
     seen: set[Revision] = set()
     for revision in revisions:

@@ -46,12 +46,7 @@ _PagePoint: TypeAlias = tuple[Trend, SeriesPoint, str]
 
 
 def render(path: str, trends: Sequence[Trend], metric: Metric, commit_url: str = "") -> bytes:
-    """The content of a page or picture.
-
-    Args:
-      path: its suffix, one of `SUFFIXES`, determines the format.
-      commit_url: see `page`.
-    """
+    """The content of a page or picture; the suffix of the path determines the format."""
     suffix = Path(path).suffix.lower()
     if suffix in DOCUMENTS:
         text = FORMATS[DOCUMENTS[suffix]](page(trends, metric, commit_url))
@@ -102,7 +97,6 @@ def _period(trends: Sequence[Trend]) -> str:
 
 
 def _verdict(trends: Sequence[Trend], metric: Metric) -> Answer:
-    """Whether a step for the worse persists."""
     worse = [(found, step) for found in trends for step in found.setbacks]
     others = [(found, step) for found in trends for step in found.steps]
     if worse:
@@ -208,7 +202,6 @@ def _chart(found: Trend, metric: Metric) -> Lines:
 
 
 def _outlying(found: Trend, metric: Metric, scale: float) -> ChartSeries:
-    """The outliers of a series."""
     points = found.series.points
     return ChartSeries(
         name="outlier",
@@ -240,7 +233,6 @@ def _hint(point: SeriesPoint, metric: Metric) -> str:
 
 
 def _steps(trends: Sequence[Trend], metric: Metric, commit_url: str) -> list[Block]:
-    """The table of all steps, and the series with too few points."""
     steps = [(found, step) for found in trends for step in found.steps]
     few = [found.series.configuration for found in trends if not found.enough]
     blocks: list[Block] = [

@@ -33,7 +33,6 @@ class SeriesPoint:
     """The runs of one commit, day or label that are of one origin.
 
     Attributes:
-      name: the commit, day or label.
       runs: in order of their start.
       values: one per process that succeeded and measured the metric.
       detail: difference of its origin from those of points of the same name, or "".
@@ -83,7 +82,6 @@ class TimeSeries:
     """One configuration on one machine, by their names.
 
     Attributes:
-      key: of the configuration.
       points: those with a value, in order.
       empty: those without a successful run.
     """
@@ -97,12 +95,9 @@ class TimeSeries:
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """Conditions that select runs; empty ones select all.
+    """Names or patterns that select runs, or parts of names; empty ones select all.
 
     Attributes:
-      model: name or pattern of the network.
-      configuration: part of the configuration's name, or a pattern.
-      machine: part of the machine's or host's name, or a pattern.
       since: earliest start, with its offset.
     """
 
@@ -120,14 +115,12 @@ def all_series(
     selection: Selection | None = None,
     order: Mapping[str, int] | None = None,
 ) -> tuple[TimeSeries, ...]:
-    """Sorts measurements into series of points.
+    """Sorts measurements, in order of their start, into series of points.
 
     Args:
-      entries: in order of their start; those of kinds that have the metric are used.
       by: "commit" (or day, where the commit is unknown), "day", "run", or the name of a label
         or fact.
-      order: places of commits, such as in the history of a repository; None for the order of
-        time, see `cnnbench.judge.history.order`.
+      order: places of commits, see `Revisions`.
 
     Raises:
       FlagError: no measurement has a label or fact of that name.
@@ -187,11 +180,7 @@ def _point(name: str, runs: Sequence[HistoryEntry], metric: Metric, detail: str)
 
 
 def _ordered(points: Sequence[SeriesPoint], revisions: Revisions, by: str) -> list[SeriesPoint]:
-    """Points by revision, or by another name in order of its first run and then by revision.
-
-    Args:
-      points: in order of their first run.
-    """
+    """Points by revision; if named otherwise, by their first run and then by revision."""
     first: dict[str, int] = {}
     for index, point in enumerate(points):
         first.setdefault(point.name, 0 if by == "commit" else index)
@@ -228,7 +217,6 @@ def _day(entry: HistoryEntry) -> str:
 
 
 def _resolved(entries: Sequence[HistoryEntry]) -> list[HistoryEntry]:
-    """Assigns runs that failed early to the only configuration that they match."""
     whole = {e.configuration.key: e.configuration for e in entries if e.configuration.resolved}
     resolved = tuple(whole.values())
     return [
@@ -259,9 +247,6 @@ def order_of_commits(folder: str) -> dict[str, int]:
     """Place of every commit of all branches, ancestors before descendants.
 
     Keys are full names and unique abbreviations of 7 to 12 digits.
-
-    Args:
-      folder: in a working tree, or a bare repository.
 
     Raises:
       FlagError: git finds no repository there, or there is no git.

@@ -59,7 +59,6 @@ class LevelChange:
     Attributes:
       index: of the first point of the new level.
       change: as a share of before, or a difference.
-      worse: for the worse.
       stands: whether the change persists in the last level.
       last_good, first_bad: the points before and after it, also of a change for the better.
       earliest, latest: the new level begins between these points with 95 % probability.
@@ -83,7 +82,6 @@ class Trend:
     """A series with its levels and steps.
 
     Attributes:
-      levels: in order; one without steps, none without points.
       enough: whether there are enough points to find steps.
       outliers: changes of points far from their level, by index.
     """
@@ -101,12 +99,7 @@ class Trend:
 
 
 def trend(series: TimeSeries, metric: Metric, threshold: float | None = None) -> Trend:
-    """The levels of a series and the steps between them.
-
-    Args:
-      series: with values, positive ones for relative metrics.
-      threshold: smallest change that counts; the metric's own if None.
-    """
+    """The levels of a series and the steps between them, by default with the metric's threshold."""
     values = [point.value for point in series.points]
     least = metric.threshold if threshold is None else threshold
     levels = find_levels(values, metric.relative, least)
@@ -133,8 +126,7 @@ def _outliers(
 ) -> dict[int, float]:
     """Changes of points that differ from their level by more than threshold and noise.
 
-    The noise is 1.4826 times the median absolute deviation from the levels, which for normal noise
-    is the standard deviation.
+    The noise is 1.4826 times the median absolute deviation (for normal noise, the standard one).
     """
     if len(values) < MIN_SERIES:
         return {}
@@ -151,12 +143,7 @@ def _outliers(
 
 
 def find_levels(values: Sequence[float], relative: bool, threshold: float) -> list[SeriesLevel]:
-    """The levels of some finite values, in order.
-
-    Args:
-      relative: changes are shares; all values must then be positive.
-      threshold: levels that differ by less are joined.
-    """
+    """The levels of finite values in order; those closer than the threshold are joined."""
     if not values:
         return []
     scaled = _scaled(values, relative)

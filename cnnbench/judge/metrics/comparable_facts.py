@@ -15,10 +15,7 @@ from typing import Any
 
 
 class Use(enum.Enum):
-    """How a flag enters the identity of a configuration.
-
-    IGNORED: not at all; PRESENCE: whether it is given; NUMBER: how many items it lists.
-    """
+    """How a flag enters the identity: not, by whether it is given, or by its number of items."""
 
     IGNORED = "ignored"
     PRESENCE = "presence"

@@ -39,7 +39,6 @@ class MeasuredReduction:
     Attributes:
       kind: ALLREDUCE; BUILD, for --build_only; PEER, another library's reduction; COPY, all devices
         copying memory at once.
-      run_id, started_at, explicit_flags, environment, subject: of the process.
       status: "failed" if it could not be measured or summed wrongly, "interrupted" if it was cut
         short, else "ok", however the process ended.
       config: flags of the process, with the row's values for those that list what is measured.

@@ -95,11 +95,7 @@ def varying(origins: Iterable[Origin]) -> dict[str, tuple[str, ...]]:
 
 
 def titles(origins: Iterable[Origin], without: Iterable[str] = ()) -> dict[Origin, str]:
-    """Names that distinguish origins by the parts that vary; "" for a single one.
-
-    Args:
-      without: parts that are named elsewhere.
-    """
+    """Names of origins by the parts that vary, except those of `without`; "" for one origin."""
     distinct = tuple(dict.fromkeys(origins))
     names = [name for name in varying(distinct) if name not in (*without, "machine")]
     machines = machine_names(distinct)

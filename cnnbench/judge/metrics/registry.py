@@ -27,14 +27,10 @@ class Metric:
     Attributes:
       name: as commands offer it, unless `judged` has another name for it.
       value: of a measurement of one of the kinds; None if not measured.
-      kinds: see `cnnbench.judge.metrics.measurement`.
       relative: whether changes are shares of the base, else differences.
       threshold: smallest change that counts in history.
-      followed: whether history follows it.
-      bound: whether bounds of sweeps can limit it.
       judged: name in --metrics by kind of measurement that compare judges by it.
       constant: of `Policy`, compare's threshold.
-      better, worse: the words for FASTER and SLOWER.
       gates: whether a change for the worse is a regression (exit code 1).
       on_request: whether compare judges by it only if --metrics names it.
       step: of a speed, "at the median step" or "at the mean step".
@@ -80,12 +76,7 @@ class Metric:
         return f"{text} {self.unit_text}" if unit else text
 
     def change_text(self, change: float, signed: bool = True) -> str:
-        """A change in per cent; differences in percentage points or in the unit.
-
-        Args:
-          change: a share of the base, or a difference.
-          signed: whether to write a plus.
-        """
+        """A change in per cent; a difference in percentage points or in the unit."""
         if self.relative:
             return percent(change, signed=signed)
         if self._is_share:
@@ -115,8 +106,7 @@ class Metric:
 def throughput(record: RunRecord) -> float | None:
     """Images per second: global batch over the median step, or of an evaluation run.
 
-    Steps of a process are autocorrelated and have outliers; a single slow step does not move the
-    median.
+    The median, because steps of a process are autocorrelated and have outliers.
     """
     if record.step_seconds:
         if record.batch is None:
@@ -155,8 +145,6 @@ def _step_seconds(record: RunRecord) -> float | None:
 
 
 def _summary(name: str) -> Callable[[RunRecord], float | None]:
-    """A number of `cnnbench.records.run.Summary`."""
-
     def value(record: RunRecord) -> float | None:
         found = getattr(record.summary(), name)
         return None if found is None else float(found)
@@ -175,7 +163,6 @@ def _metric(name: str, unit: str, value: Any = None, **rules: Any) -> Metric:
 
 
 def _lower(name: str, unit: str, value: Any = None, **rules: Any) -> Metric:
-    """A metric of `_metric` where less is better."""
     return _metric(name, unit, value, higher_is_better=False, **rules)
 
 

@@ -17,7 +17,6 @@ class TableCell:
     """A cell of a table.
 
     Attributes:
-      text: `numbers.NONE` for no value.
       value: sort key; the text if None.
       tone: "good", "bad", "unsure" or "".
       link: an URL that the text leads to; "" for none.
@@ -50,11 +49,7 @@ class TableColumn(Generic[T]):
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table; the first column names its rows.
-
-    Attributes:
-      folded: whether only the title is shown at first.
-    """
+    """A table; the first column names its rows. If folded, only the title is shown at first."""
 
     kind: ClassVar[str] = "table"
     columns: tuple[TableColumn[Any], ...]
@@ -74,11 +69,7 @@ class Text:
 
 @dataclass(frozen=True, kw_only=True)
 class Charts:
-    """Charts beside each other, which use the whole width.
-
-    Attributes:
-      pairs: whether to put two charts beside each other, however many there are.
-    """
+    """Charts beside each other, which use the whole width; always two with `pairs`."""
 
     kind: ClassVar[str] = "charts"
     charts: tuple[Chart, ...]
@@ -95,12 +86,7 @@ Block: TypeAlias = Table | Text | Charts
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """A part of a report.
-
-    Attributes:
-      key: short name in ASCII, for links.
-      folded: whether only the heading and `remark` are shown at first.
-    """
+    """A part of a report; if folded, only the heading and `remark` are shown at first."""
 
     key: str
     title: str
@@ -116,13 +102,7 @@ class Section:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """The first statement of a report, with the tone of its verdict.
-
-    Attributes:
-      name: the question in a few words.
-      tone: see `TableCell`.
-      details: evidence, a line each.
-    """
+    """A first statement: question, answer, tone (see `TableCell`) and lines of evidence."""
 
     name: str
     text: str
@@ -132,12 +112,7 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """A whole report.
-
-    Attributes:
-      subtitle: one line below the title.
-      highlights: (name, value), below the answers.
-    """
+    """A whole report; (name, value) pairs of highlights are shown below the answers."""
 
     title: str
     subtitle: str
@@ -149,11 +124,7 @@ class Report:
 def number(
     value: float | None, text: str | Callable[[float], str] = numbers.number, tone: str = ""
 ) -> TableCell:
-    """A cell with a number, which is also its sort key.
-
-    Args:
-      text: of the value, or the function that formats it.
-    """
+    """A cell with a number, which is also its sort key; None for no value."""
     if value is None:
         return TableCell(numbers.NONE)
     return TableCell(text if isinstance(text, str) else text(value), value, tone)
@@ -166,12 +137,7 @@ def numeric(
     scale: float = 1.0,
     hint: str = "",
 ) -> TableColumn[T]:
-    """A column of numbers.
-
-    Args:
-      value: of an object; None for none.
-      scale: factor of the values.
-    """
+    """A column of numbers, scaled by a factor; None for no value."""
 
     def cell(thing: T) -> TableCell:
         found = value(thing)

@@ -20,22 +20,12 @@ _MARKS = {"good": "🟢 ", "bad": "🔴 ", "unsure": "🟡 "}
 
 
 def render(report: Report, format: str) -> str:
-    """The report as text, ending in a line break.
-
-    Args:
-      format: one of `FORMATS`.
-
-    Raises:
-      KeyError: an unknown format.
-    """
+    """The report in one of `FORMATS`; raises a KeyError for another format."""
     return FORMATS[format](report)
 
 
 def _html(report: Report) -> str:
-    """The report as one HTML document that loads nothing.
-
-    Its content security policy allows only this style sheet and this script, by their hashes.
-    """
+    """One HTML document that loads nothing: its policy allows only its own style and script."""
     style, script = sheet.theme() + _file("style.css"), _file("script.js")
     policy = (
         f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "

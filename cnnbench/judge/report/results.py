@@ -91,9 +91,7 @@ class Configured:
     """A configuration of one origin with all of its processes.
 
     Attributes:
-      name: short and unique.
-      measured_peaks: FLOP/s that processes measured, of all configurations, by machine and
-        number format.
+      measured_peaks: FLOP/s that processes measured, of all configurations.
     """
 
     name: str
@@ -120,11 +118,7 @@ class Configured:
         return tuple(record for record in self.records if record.status == "ok")
 
     def sample(self, value: str | Callable[[RunRecord], float | None]) -> ProcessValues:
-        """The finite values of runs that succeeded.
-
-        Args:
-          value: of a run, or the name of a metric in `cnnbench.judge.metrics.registry.HISTORY`.
-        """
+        """Finite values of successful runs, by function or name in `HISTORY`."""
         if value not in self._samples:
             of = HISTORY[value].value if isinstance(value, str) else value
             found = (of(record) for record in self.good)
@@ -215,9 +209,7 @@ class Configured:
 def configurations(
     records: Iterable[RunRecord], beside: Iterable[RunRecord] = ()
 ) -> tuple[Configured, ...]:
-    """The configurations of some runs, in natural order of their names.
-
-    Each is listed once for every origin of its runs, A before B, else in order of the first runs.
+    """The configurations of some runs, in natural order of their names, once per origin.
 
     Args:
       beside: other runs whose measured peaks count.
@@ -281,9 +273,6 @@ class ReportSubject:
     """The subject of a report.
 
     Attributes:
-      allreduces: in order of their start.
-      skipped: files without a record.
-      comparison: with the baseline, if any.
       studies: results of commands on several processes or a profiled one.
     """
 
@@ -362,8 +351,6 @@ def gather(
     """Sorts records by configuration, and compares them with a baseline.
 
     Args:
-      allow_different: facts that may differ.
-      labels: names of the baseline and of the records.
       comparison: of the experiment that the records belong to, instead of a baseline.
     """
     if baseline is not None:

@@ -160,14 +160,7 @@ TABLES: Mapping[str, Callable[[ReportSubject], DataFrame]] = {
 
 
 def frame(results: ReportSubject, table: str) -> DataFrame:
-    """A table as a pandas DataFrame.
-
-    Args:
-      table: name in `TABLES`.
-
-    Raises:
-      KeyError: an unknown table.
-    """
+    """A table of `TABLES` as a pandas DataFrame; raises a KeyError for another name."""
     return TABLES[table](results)
 
 

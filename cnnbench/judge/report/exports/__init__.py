@@ -19,23 +19,12 @@ FORMATS: dict[str, str] = {
 
 
 class Export(NamedTuple):
-    """The document of a format, ending in a line break.
-
-    Attributes:
-      left_out: a sentence on values that the format cannot hold; "" if none.
-    """
+    """The document of a format, and a sentence on values that the format cannot hold."""
 
     text: str
     left_out: str = ""
 
 
 def render(figures: Sequence[Figure], format: str) -> Export:
-    """Some values as a document for another program.
-
-    Args:
-      format: one of `FORMATS`.
-
-    Raises:
-      KeyError: an unknown format.
-    """
+    """Some values in one of `FORMATS`; raises a KeyError for another format."""
     return cast("Export", import_module(FORMATS[format]).render(figures))

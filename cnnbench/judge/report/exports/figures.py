@@ -36,17 +36,12 @@ class Figure:
 
     Attributes:
       sample: one value per process; at least one.
-      configuration: its name.
-      key: of the configuration.
       flags: those that are not at their defaults.
-      machine: its name.
       started: start of the first process, in UTC.
       role: BASE or NEW of a comparison; "" elsewhere.
       point: name of the point of a history: a commit, day, run or label; "" elsewhere.
       detail: difference of the origin from those of other figures, or "".
-      labels: user labels that all processes share.
       current: whether it is of the newest subject: NEW, or the last revision of a history.
-      judgement: of a comparison with the base.
     """
 
     metric: Metric
@@ -72,10 +67,7 @@ class Figure:
 
     @property
     def title(self) -> str:
-        """Configuration and machine, with what distinguishes it from others; one line.
-
-        Has neither role nor revision, so that it is the same for every commit.
-        """
+        """Configuration, machine and detail in one line, the same for every commit."""
         parts = (f"{self.configuration} on {self.machine}", self.detail)
         return plain(", ".join(filter(None, parts)))
 
@@ -127,7 +119,6 @@ def _of_side(
     records: tuple[Measurement, ...],
     machines: Mapping[Origin, str],
 ) -> Iterable[Figure]:
-    """The figures of one side of a configuration; it may have several origins."""
     origins = Group(entry.configuration, records).origins()
     details = titles(origins, without=("machine",))
     for origin, members in origins.items():
@@ -161,8 +152,7 @@ def _values(records: Sequence[Measurement], metric: Metric) -> tuple[float, ...]
 def newest(figures: Sequence[Figure]) -> tuple[list[Figure], str]:
     """The figures of the newest subject, and a sentence about the others, or "".
 
-    Of repeated measurements only the last. The base of a comparison is not mentioned, as the newest
-    subject of an earlier one.
+    Of repeated measurements only the last; the base of a comparison is not mentioned.
     """
     last = {
         _key(figure): figure

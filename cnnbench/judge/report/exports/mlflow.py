@@ -58,7 +58,6 @@ def _run(figures: Sequence[Figure]) -> dict[str, Any]:
 
 
 def _metrics(figure: Figure) -> Iterable[dict[str, object]]:
-    """The metrics of a figure: value, interval, number of processes, change."""
     low, high = figure.sample.interval or (None, None)
     judgement = figure.judgement
     found = {

@@ -42,7 +42,6 @@ def render(figures: Sequence[Figure]) -> Export:
 
 
 def _metric(metric: Metric, figures: Sequence[Figure]) -> Iterator[str]:
-    """The families of a metric."""
     own = [figure for figure in figures if figure.metric is metric]
     unit, factor = _UNITS[metric.unit]
     name, better = metric.name, "higher" if metric.higher_is_better else "lower"

@@ -18,12 +18,5 @@ FORMATS: dict[str, str] = {
 
 
 def render(comparison: Comparison, format: str) -> str:
-    """The comparison as text, ending in a line break, without colours.
-
-    Args:
-      format: one of `FORMATS`.
-
-    Raises:
-      KeyError: an unknown format.
-    """
+    """The comparison in one of `FORMATS`, without colours; raises a KeyError for another format."""
     return cast("str", import_module(FORMATS[format]).render(comparison))

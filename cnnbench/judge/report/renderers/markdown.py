@@ -25,10 +25,7 @@ _MOST_ANSWERS = 3
 
 
 def render(comparison: Comparison) -> str:
-    """A heading, a table per metric that has rows, and the folded details.
-
-    The end of what does not fit into a comment on GitHub is left out, with a note.
-    """
+    """Heading, tables and folded details, cut to fit into a comment on GitHub."""
     lines = [
         f"### cnnbench: {wording.ending(comparison)}",
         "",
@@ -61,7 +58,6 @@ def render(comparison: Comparison) -> str:
 
 
 def _opening(comparison: Comparison) -> list[str]:
-    """The answer and the advice."""
     lines = [markdown(answer(comparison))]
     for found in filter(None, (why(comparison), advice(comparison))):
         lines += ["", markdown(found)]
@@ -95,7 +91,6 @@ def _details(comparison: Comparison, room: int) -> list[str]:
 
 
 def _reason(result: MetricResult) -> str:
-    """A reason; as code if it quotes records."""
     if result.judgement.p is None:
         return f"{result.word}: {code(result.judgement.reason)}"
     return wording.explained(result)

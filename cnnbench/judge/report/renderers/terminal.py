@@ -25,11 +25,7 @@ def wants_colour(stream: TextIO) -> bool:
 
 
 def render(comparison: Comparison, colour: bool = False) -> str:
-    """The answer, the advice, the tables with reasons, the worst first, and a summary.
-
-    Args:
-      colour: whether to colour the verdicts with ANSI codes.
-    """
+    """The answer, the advice, the tables with reasons, the worst first, and a summary."""
     said = filter(None, (answer(comparison), why(comparison), advice(comparison)))
     lines = [line for sentence in said for line in wrapped(plain(sentence))]
     lines += ["", f"BASE {plain(comparison.base_label)}", f"NEW  {plain(comparison.new_label)}"]

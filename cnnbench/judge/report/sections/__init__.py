@@ -70,11 +70,7 @@ _MOST = 3
 
 
 def build(results: ReportSubject, title: str = "") -> Report:
-    """Makes all sections for which the records have content.
-
-    Args:
-      title: of the page; names the models if empty.
-    """
+    """Makes all sections for which the records have content; the default title names the models."""
     sections = [found for make in SECTIONS if (found := make(results)) is not None]
     answers = (
         # Studies answer without a baseline.
@@ -95,7 +91,6 @@ def build(results: ReportSubject, title: str = "") -> Report:
 
 
 def _measured(results: ReportSubject) -> list[str]:
-    """Starts of all processes and comparisons of modes."""
     processes = (one.started_at for _, one in results.processes)
     return [*processes, *(one.started_at for one in results.strategies)]
 
@@ -121,7 +116,6 @@ def _subtitle(results: ReportSubject) -> str:
 
 
 def _failed(results: ReportSubject) -> Answer | None:
-    """Processes without a result, and defective files; None if there are none."""
     bad = [run for _, run in results.processes if run.status != "ok"]
     defects = [one for one in results.skipped if one.defect]
     parts = []

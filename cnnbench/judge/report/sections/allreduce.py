@@ -88,7 +88,6 @@ def _charts(record: AllReduceRecord, several: bool) -> list[Chart]:
 
 
 def _bars(record: AllReduceRecord, points: Sequence[Point], title: str) -> Rows:
-    """A bar for each algorithm, and the bound if known."""
     rows = tuple(
         DistributionRow(
             label=_name(point),

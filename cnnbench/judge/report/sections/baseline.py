@@ -79,7 +79,6 @@ def verdict(results: ReportSubject) -> Answer:
 
 
 def _worst(comparison: Comparison) -> list[str]:
-    """Configurations with a regression, a failure or changed work."""
     found = [
         f"{entry.name}: {_in_words(result)}"
         for entry in comparison.by_severity()

@@ -78,7 +78,6 @@ def proofs(results: ReportSubject) -> Iterable[Answer]:
 
 
 def _verdict(one: TuneDocument) -> tuple[str, str]:
-    """The verdict in a few words, and its tone."""
     pairs = count(one.pairs, "pair", "pairs")
     if one.verdict == FASTER:
         gain = percent(one.gain)
@@ -109,7 +108,6 @@ def network(one: TuneDocument) -> str:
 
 
 def _charts(one: TuneDocument, name: str) -> tuple[Rows, ...]:
-    """Gains of the fastest candidates, with their intervals."""
     measured = [row for row in one.rows if row.gain is not None and row.candidate != AS_GIVEN]
     if not measured:
         return ()

@@ -137,11 +137,7 @@ def _remarks(one: StrategiesDocument) -> Iterable[Text]:
 
 
 def chart(document: StrategiesDocument, title: str = "") -> Rows:
-    """Images/sec of every case, a dot per process.
-
-    Args:
-      title: by the document's parameters if empty.
-    """
+    """Images/sec of every case, a dot per process."""
     rows = tuple(
         process_row(speeds, row.mode, row.mode, numbers.number, " images/sec")
         for row in document.rows

@@ -51,7 +51,6 @@ class Quantity:
       text: its first paragraph.
       values: of a configuration, shown in the charts.
       chart: name of the quantity in titles of charts.
-      columns: of the table, after the configuration.
       known: whether a configuration has content for the section; by default, whether it has values.
       limit, limit_label: a value marked in the charts.
       remarks: after the first paragraph.
@@ -127,9 +126,7 @@ def process_row(
     """A row of a chart: a dot per process, the median and its interval.
 
     Args:
-      found: at least one value.
-      name: of the configuration, in the hint of each dot.
-      unit: in the hint of each dot, with a leading space.
+      name, unit: before and behind the value in the hint of each dot.
     """
     low, high = found.interval or (None, None)
     return DistributionRow(
@@ -161,7 +158,6 @@ def _spread(
     value: str,
     text: Callable[[float], str] = numbers.number,
 ) -> TableColumn[Configured]:
-    """A column of intervals or ranges of a value."""
     return interval(title, lambda one: ends(one.sample(value)), text)
 
 

@@ -32,13 +32,7 @@ from cnnbench.records.roofline import Roofline
 
 @dataclass(frozen=True)
 class Reached:
-    """The fastest configuration of a network in one number format.
-
-    Attributes:
-      one: the configuration, by the median.
-      roofline: of the same work on the same kind of machine, if any.
-      as_fast: others whose intervals do not lie below its own.
-    """
+    """The fastest configuration of a network in one format, and others that may be as fast."""
 
     one: Configured
     roofline: Roofline | None = None

@@ -40,14 +40,7 @@ class _Software(NamedTuple):
 
 
 class _Command(NamedTuple):
-    """A command that repeats a measurement.
-
-    Attributes:
-      of: what it measures.
-      words: argv.
-      processes: number of processes that it started.
-      started_at: of the first one.
-    """
+    """A command that repeats a measurement, and the number of processes that it started."""
 
     of: str
     words: Sequence[str]

@@ -166,7 +166,6 @@ def chart(roofline: Roofline, title: str) -> Lines:
 
 
 def _layer_bars(roofline: Roofline, title: str) -> Rows:
-    """The time of the longest layers beside their bounds."""
     layers = roofline.layers[:_MOST_BARS]
     rows = tuple(
         DistributionRow(

@@ -43,11 +43,9 @@ _AGGREGATION = frozenset(spec.name for spec in specs_of(VariableUpdateParams))
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """One configuration on several numbers of devices.
+    """One configuration on several numbers of devices, ascending.
 
     Attributes:
-      name: of the configuration without its devices.
-      members: by number of devices, ascending.
       base: reference of the efficiency, on one device if possible.
     """
 
@@ -125,7 +123,6 @@ def _name(members: Sequence[Configured]) -> str:
 
 
 def _charts(family: str, drawn: Sequence[Curve]) -> list[Lines]:
-    """Speed and efficiency over devices."""
     speeds, efficiencies = [], []
     shared, names = apart([curve.name.split(", ") for curve in drawn])
     title = shared or family
