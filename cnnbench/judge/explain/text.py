@@ -98,21 +98,24 @@ def markdown_body(found: Explanation, most: int = SHOWN) -> list[str]:
 
 def chart(found: Explanation, most: int = SHOWN) -> Rows:
     """The differences of the largest rows with their spread."""
-    rows = tuple(
-        DistributionRow(
-            label=name_of(line),
-            values=((1e3 * (line.new - line.base), f"{_ms(line.base)} to {_ms(line.new)} ms"),),
-            low=None if line.spread is None else 1e3 * (line.new - line.base - line.spread),
-            high=None if line.spread is None else 1e3 * (line.new - line.base + line.spread),
-            text=f"{_signed(line.new - line.base)} ms",
-            tone=_tone(line),
+    rows = []
+    for line in lines_of(found, most):
+        difference, spread = line.new - line.base, line.spread
+        tone = "bad" if difference > 0 else "good"
+        rows.append(
+            DistributionRow(
+                label=name_of(line),
+                values=((1e3 * difference, f"{_ms(line.base)} to {_ms(line.new)} ms"),),
+                low=None if spread is None else 1e3 * (difference - spread),
+                high=None if spread is None else 1e3 * (difference + spread),
+                text=f"{_signed(difference)} ms",
+                tone="" if spread is None or abs(difference) <= spread else tone,
+            )
         )
-        for line in lines_of(found, most)
-    )
     return Rows(
         title="What a step of B takes more than one of A",
         x=Axis(label="difference (ms)"),
-        rows=rows,
+        rows=tuple(rows),
         limit=0.0,
         limit_label="no difference",
         note=key_of(rows, dot="the difference", band="twice its standard error"),
@@ -157,13 +160,6 @@ def _facts(found: Explanation) -> Iterator[str]:
     yield from facts[:_MOST_FACTS]
     if len(facts) > _MOST_FACTS:
         yield f"and {len(facts) - _MOST_FACTS} more, which JSON has"
-
-
-def _tone(line: ExplainedLine) -> str:
-    difference = line.new - line.base
-    if line.spread is None or abs(difference) <= line.spread:
-        return ""
-    return "bad" if difference > 0 else "good"
 
 
 def _share(part: float, whole: float) -> float | None:

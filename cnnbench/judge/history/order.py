@@ -31,10 +31,6 @@ class Revision(NamedTuple):
         day = "" if entry.commit else f"{entry.started:%Y-%m-%d}"
         return cls(origin.repository, entry.commit, origin.dirty, day)
 
-    def is_alike(self, other: Revision) -> bool:
-        """Whether both revisions are the same, or both unknown."""
-        return self[:-1] == other[:-1]
-
 
 class Revisions:
     """The revisions of measurements that are in order of their start.
@@ -77,7 +73,7 @@ class Revisions:
     def is_of(self, newest: Revision | None, entry: HistoryEntry) -> bool:
         """Whether a measurement is of the newest revision, and not of its base."""
         revision = Revision.of(entry)
-        if newest is None or not revision.is_alike(newest):
+        if newest is None or revision[:-1] != newest[:-1]:  # equal whatever the day
             return False
         return entry.origin.side != "a" or revision not in self._both_sides
 

@@ -136,10 +136,6 @@ def accuracy(record: RunRecord) -> float | None:
     return record.evaluations[-1].top_1 if record.evaluations else None
 
 
-def _top_5(record: RunRecord) -> float | None:
-    return record.evaluations[-1].top_5 if record.evaluations else None
-
-
 def _step_seconds(record: RunRecord) -> float | None:
     return median(record.step_seconds) if record.step_seconds else None
 
@@ -241,7 +237,14 @@ ALL: tuple[Metric, ...] = (
     _lower("images_per_sec_jitter", "images/sec", relative=False, threshold=0.0, bound=True),
     _lower("input_wait_fraction", "share", relative=False, threshold=0.02, bound=True),
     _metric("top_1", "share", accuracy, relative=False, threshold=0.005, bound=True),
-    _metric("top_5", "share", _top_5, relative=False, threshold=0.005, bound=True),
+    _metric(
+        "top_5",
+        "share",
+        lambda record: record.evaluations[-1].top_5 if record.evaluations else None,
+        relative=False,
+        threshold=0.005,
+        bound=True,
+    ),
     _lower(
         "final_loss", "loss", attrgetter("last_loss"), relative=False, threshold=0.0, bound=True
     ),

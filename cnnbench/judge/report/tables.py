@@ -43,20 +43,17 @@ _SPREADING = ("throughput_images_per_sec", "peak_memory_bytes")
 """Columns with interval and range."""
 
 
-def configurations(results: ReportSubject) -> DataFrame:
+def configurations(results: ReportSubject) -> list[dict[str, Any]]:
     """A row per configuration: medians over processes with their intervals and ranges."""
-    import pandas
-
     efficiencies = {
         one.name: curve.efficiency(one)
         for curve in curves(results.configured)
         for one in curve.members
     }
-    rows = [
+    return [
         {**_facts(one), **_statistics(one), "scaling_efficiency": efficiencies.get(one.name)}
         for one in results.configured
     ]
-    return pandas.DataFrame(rows)
 
 
 def _statistics(one: Configured) -> dict[str, float | None]:
@@ -94,10 +91,8 @@ def _facts(one: Configured) -> dict[str, Any]:
     }
 
 
-def runs(results: ReportSubject) -> DataFrame:
+def runs(results: ReportSubject) -> list[dict[str, Any]]:
     """A row per process: the columns of --result_csv and those of the report."""
-    import pandas
-
     names = {record.run_id: one.name for one in results.configured for record in one.records}
     speed, step = HISTORY["throughput"].value, HISTORY["step_seconds"].value
     rows = []
@@ -114,24 +109,19 @@ def runs(results: ReportSubject) -> DataFrame:
                 "command": shlex.join(record.command),
             }
         )
-    return pandas.DataFrame(rows)
+    return rows
 
 
-def allreduce(results: ReportSubject) -> DataFrame:
+def allreduce(results: ReportSubject) -> list[dict[str, Any]]:
     """A row per reduction, with the columns of `cnnbench allreduce --result_csv`."""
-    import pandas
-
-    rows = [allreduce_row(record, point) for record in results.allreduces for point in record.rows]
-    return pandas.DataFrame([dict(row) for row in rows])
+    return [allreduce_row(record, point) for record in results.allreduces for point in record.rows]
 
 
-def comparison(results: ReportSubject) -> DataFrame:
+def comparison(results: ReportSubject) -> list[dict[str, Any]]:
     """A row per configuration and metric judged against the baseline."""
-    import pandas
-
     entries = () if results.comparison is None else results.comparison.entries
     names = ("base_median", "new_median", "change", "low", "high", "p", "p_adjusted", "floor")
-    rows = [
+    return [
         {
             "configuration": entry.name,
             "key": entry.configuration.key,
@@ -147,21 +137,22 @@ def comparison(results: ReportSubject) -> DataFrame:
         for entry in entries
         for result in entry.results
     ]
-    return pandas.DataFrame(rows)
 
 
-TABLES: Mapping[str, Callable[[ReportSubject], DataFrame]] = {
+TABLES: Mapping[str, Callable[[ReportSubject], list[dict[str, Any]]]] = {
     "configurations": configurations,
     "runs": runs,
     "allreduce": allreduce,
     "comparison": comparison,
 }
-"""Tables by name."""
+"""Rows of tables by name."""
 
 
 def frame(results: ReportSubject, table: str) -> DataFrame:
     """A table of `TABLES` as a pandas DataFrame; raises a KeyError for another name."""
-    return TABLES[table](results)
+    import pandas
+
+    return pandas.DataFrame(TABLES[table](results))
 
 
 def csv(results: ReportSubject, table: str) -> str:

@@ -14,7 +14,7 @@ from cnnbench.judge.history import METRICS, HistoryEntry, all_series
 from cnnbench.judge.metrics.origin import Origin, titles, varying
 from cnnbench.judge.report.results import configurations
 from cnnbench.judge.report.results import gather as report_of
-from cnnbench.judge.report.tables import configurations as table_of
+from cnnbench.judge.report.tables import frame
 from cnnbench.records.load import Loaded
 from cnnbench.records.run import RunRecord
 from cnnbench.records.subject import Subject
@@ -93,7 +93,7 @@ def test_a_report_pools_one_origin_and_all_of_it(made, triples):
         assert len({*map(identity, one.records)}) == 1
         speeds = [r.batch.global_ / r.step_seconds[0] for r in one.records]
         assert sorted(one.throughput.values) == pytest.approx(sorted(speeds))
-    rows = table_of(report_of(Loaded(tuple(records), ())))
+    rows = frame(report_of(Loaded(tuple(records), ())), "configurations")
     assert sorted(rows["processes"]) == sorted(len(one.records) for one in found)
 
 
