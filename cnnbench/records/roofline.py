@@ -140,7 +140,7 @@ class Roofline(Document):
         return self.run.command
 
     def at_peak(self, flops_per_sec: float, source: str) -> Roofline:
-        """The same step against another rate of matrix products of the machine."""
+        """The same step with another peak rate of matrix products."""
         machine = replace(self.machine, flops_per_sec=flops_per_sec, flops_source=source)
         rows = tuple(
             replace(row, bound_seconds=machine.seconds(row.flops, row.bytes)) for row in self.rows

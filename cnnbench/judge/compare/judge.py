@@ -333,7 +333,8 @@ def _medians_disagree(case: TwoSamples, found: Evidence) -> str:
 def processes_to_decide(configurations: int, policy: Policy = _DEFAULT) -> int:
     """Processes per side that allow a verdict on every configuration of a suite.
 
-    The fewest that can prove a change in each (Holm), even if one process of a side is astray.
+    The fewest that can prove a change in each (Holm), and still in one of them if one process of a
+    side falls behind all of the other side.
     """
     count = processes_needed(policy, configurations)
     while rank_tests.mann_whitney_p(*_one_astray(count)) > policy.alpha:

@@ -17,7 +17,7 @@ class Level(enum.Enum):
 
 
 class Verdict(enum.Enum):
-    """The verdict on a metric of a configuration; FASTER is better and SLOWER worse."""
+    """The verdict on a metric; FASTER means better and SLOWER worse for any metric."""
 
     FASTER = "faster"
     SLOWER = "slower"

@@ -319,7 +319,7 @@ def layers(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
 
 
 def layer_by_layer(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
-    """Layers whose operations became slower than all others."""
+    """Layers whose operations changed by more than all others."""
     for layer, parts in _by_layer(sides, free).items():
         others = tuple(part for part in parts if _differs(sides, part))
         alike = (part for part in parts if part not in others)

@@ -1,4 +1,4 @@
-"""Kernels of oneDNN that only one side calls."""
+"""Kernels of oneDNN that the sides call differently."""
 
 from __future__ import annotations
 
