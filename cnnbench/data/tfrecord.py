@@ -32,7 +32,8 @@ class FramingError(DataError):
     """Damaged framing of a file; nothing after this record (counted from 0) can be read."""
 
     def __init__(self, path: Path, record: int, problem: str) -> None:
-        super().__init__(f"{path}: record {record}: {problem}")
+        refused = "a damaged file is refused, also with --on_bad_record=skip"
+        super().__init__(f"{path}: record {record}: {problem}; {refused}")
         self.path = path
         self.record = record
 

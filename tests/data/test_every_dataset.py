@@ -553,7 +553,7 @@ def test_files_that_are_damaged_cut_off_missing_or_empty(name, small_set, tmp_pa
     found = small.dataset.check([first, second, third], 1001)
     assert found.records == whole - 2
     assert found.defects[1].startswith(f"{second}: record ")
-    assert found.defects[1].endswith(": truncated, 7 bytes are missing")
+    assert ": truncated, 7 bytes are missing; a damaged file is refused" in found.defects[1]
     with pytest.raises(DataError, match="truncated, 7 bytes"):
         make_input(spec, cpu_devices[:1])
     for path in (first, second, third):

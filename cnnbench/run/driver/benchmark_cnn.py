@@ -30,7 +30,9 @@ from cnnbench.flags.cluster import with_exchanged_addresses, with_job_from_env, 
 from cnnbench.machine import facts as environment
 from cnnbench.machine import repository
 from cnnbench.machine.checks import Condition, parse_quiet
+from cnnbench.machine.cpu import processor
 from cnnbench.machine.gpu import EMULATED_NOTICE, gpu_memory
+from cnnbench.machine.host import Host
 from cnnbench.machine.memory import main_memory
 from cnnbench.machine.watch import Watch
 from cnnbench.records.files import write_text
@@ -254,7 +256,9 @@ class BenchmarkCNN:
                 "TensorFlow sees a GPU, and --precision=int8 has kernels for CPUs alone; say cpu"
             )
             raise FlagError("device", self.params.device, reason)
-        if devices.kind == "cpu" and self.params.precision == "fp16":
+        isa = processor(Host()).get("cpu_isa", ())
+        fast = "avx512_fp16" in isa or "amx_fp16" in isa
+        if devices.kind == "cpu" and self.params.precision == "fp16" and not fast:
             self._messages.warning(
                 "--precision=fp16 runs on a CPU without 16-bit arithmetic of that kind; "
                 "bf16 is about ten times faster there"

@@ -95,7 +95,7 @@ def test_the_command_line_exits_with_4_and_one_line(process, tmp_path):
         file.write(b"short")
     code, out, err = process("check", tmp_path)
     assert code == 4
-    assert "record 1: truncated within its header\n" in out
+    assert "record 1: truncated within its header; a damaged file is refused" in out
     assert err == (
         f"cnnbench: error: 2 defects, the first: {tmp_path}/train-00000-of-00001: record 0: "
         "the JPEG cannot be decoded\n"

@@ -416,12 +416,17 @@ def test_a_plug_in_with_a_defect_is_named(tmp_path: Path) -> None:
         run(model="defective", model_plugin=str(plugin), data_name="imagenet")
 
 
-def test_fp16_on_the_cpu_is_warned_about() -> None:
+@pytest.mark.parametrize("isa", [["avx2"], ["avx2", "avx512_fp16"]])
+def test_fp16_is_warned_about_on_cpus_without_it(
+    isa: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(benchmark_cnn, "processor", lambda host: {"cpu_isa": isa})
     err = io.StringIO()
     BenchmarkCNN(
         Params(**{**TINY, "num_batches": 1, "precision": "fp16"}), messages=Messages(err)
     ).run()
-    assert "warning: --precision=fp16 runs on a CPU" in err.getvalue()
+    warned = "warning: --precision=fp16 runs on a CPU" in err.getvalue()
+    assert warned == ("avx512_fp16" not in isa)
 
 
 @pytest.mark.parametrize("last", [4, 6])
