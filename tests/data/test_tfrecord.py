@@ -68,7 +68,8 @@ def test_a_record_that_is_not_there(path):
 @pytest.mark.parametrize("missing", [1, 100, 256 + OVERHEAD - 12])
 def test_a_file_that_ends_within_a_record(path, missing):
     path.write_bytes(path.read_bytes()[:-missing])
-    with pytest.raises(FramingError, match=f"record 3: truncated, {missing} bytes are missing") as caught:
+    problem = f"record 3: truncated, {missing} bytes are missing"
+    with pytest.raises(FramingError, match=problem) as caught:
         count_records(path)
     assert str(caught.value).endswith("a damaged file is refused, also with --on_bad_record=skip")
 
