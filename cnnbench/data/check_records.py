@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from cnnbench.data import tfrecord
 from cnnbench.data.findings import Findings, RecordDefect
+from cnnbench.data.imagenet_files import missing_shards
 from cnnbench.errors import DataError
 
 _CHUNK = 256
@@ -27,11 +28,14 @@ def check_records(
 ) -> Findings:
     """Checks every record; continues after damaged ones while the framing is intact.
 
+    Missing files are defects too.
+
     Args:
       examine: facts of a serialized record, or `RecordDefect`; called from several threads.
       add: called with the facts of each valid record, in order.
     """
-    found = Findings()
+    missing = [files[0].parent / name for name in missing_shards(files)]
+    found = Findings(defects=[f"{path}: this file is missing" for path in missing])
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for path in files:
             look = partial(_examine, path, examine)

@@ -45,8 +45,6 @@ def find_files(data_dir: str, subset: str) -> list[Path]:
     """
     root = Path(data_dir)
     with readable(data_dir):
-        if not root.is_dir():
-            raise FlagError("data_dir", data_dir, "there is no such directory")
         for folder in _FOLDERS:
             found = _matches(root / folder, subset)
             if found:

@@ -32,8 +32,10 @@ def content_of(path: Path) -> bytes:
 
 @contextlib.contextmanager
 def readable(data_dir: str) -> Iterator[None]:
-    """A block that reads a directory; raises FlagError from an OSError in it."""
+    """A block that reads a directory; FlagError if there is none, or for an OSError inside."""
     try:
+        if not Path(data_dir).is_dir():
+            raise FlagError("data_dir", data_dir, "there is no such directory")
         yield
     except OSError as error:
         where = "" if error.filename in (None, data_dir) else f"{error.filename}: "

@@ -23,12 +23,9 @@ count_records = once_per_content(tfrecord.count_records)
 
 def find_files(data_dir: str, subset: str, prefix: str = "") -> list[Path]:
     """The files ``<prefix><subset>-*-of-*`` of a directory, in order; FlagError if none."""
-    root = Path(data_dir)
     with readable(data_dir):
-        if not root.is_dir():
-            raise FlagError("data_dir", data_dir, "there is no such directory")
         # Not glob, which takes a folder that cannot be read for an empty one.
-        entries = sorted(root.iterdir())
+        entries = sorted(Path(data_dir).iterdir())
         unfinished = [path for path in entries if path.name.startswith(UNFINISHED)]
         partial = any(path.is_dir() and any(path.iterdir()) for path in unfinished)
         paths = [path for path in entries if path.is_file()]

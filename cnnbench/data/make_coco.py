@@ -6,25 +6,21 @@ import os
 import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import tensorflow as tf
 
 from cnnbench.base.reading import document, read_json
 from cnnbench.data import output
 from cnnbench.data.coco_records import MAX_BOXES, PREFIX, CocoObject, serialize
 from cnnbench.data.dataset import SUBSETS
 from cnnbench.data.image_folder import check_name
-from cnnbench.data.make_imagenet import rgb_jpeg
+from cnnbench.data.make_imagenet import RgbJpeg, write_images
 from cnnbench.errors import DataError, UsageError
 
 LABELS_FILE = "coco-labels.txt"
 MAX_CLASSES = 80
 _PUBLISHED = {"train": "train", "validation": "val"}
-_CHUNK = 64
 # Boxes are rounded to hundredths of a pixel; some end just outside of their image.
 _SLACK = 1.0
 
@@ -94,7 +90,7 @@ def make_coco(found: Coco, out: Path, shards: Mapping[str, int], seed: int) -> N
             shuffled = random.Random(seed).sample(images, len(images))
             for name, part in output.shards(f"{PREFIX}{subset}", shuffled, shards[subset]):
                 written.append(folder / name)
-                _write_shard(written[-1], part)
+                write_images(written[-1], part, _record)
         labels = folder / LABELS_FILE
         with output.writing(labels):
             labels.write_text("\n".join(["background", *found.classes]) + "\n", encoding="utf-8")
@@ -190,25 +186,6 @@ def _object(
     return CocoObject(label, (box[0], box[1], box[2], box[3]), bool(one.get("iscrowd", 0)))
 
 
-def _write_shard(path: Path, images: Sequence[CocoImage]) -> None:
-    with (
-        output.writing(path, tf.errors.OpError),
-        ThreadPoolExecutor(os.cpu_count()) as pool,
-        tf.io.TFRecordWriter(str(path)) as writer,
-    ):
-        # In chunks, because the pool would read ahead of the writer without bounds.
-        for begin in range(0, len(images), _CHUNK):
-            part = images[begin : begin + _CHUNK]
-            for one, image in zip(
-                part, pool.map(rgb_jpeg, (one.path for one in part)), strict=True
-            ):
-                writer.write(
-                    serialize(
-                        image.jpeg,
-                        image.height,
-                        image.width,
-                        one.source_id,
-                        one.path.name,
-                        one.objects,
-                    )
-                )
+def _record(one: CocoImage, image: RgbJpeg) -> bytes:
+    size = (image.height, image.width)
+    return serialize(image.jpeg, *size, one.source_id, one.path.name, one.objects)

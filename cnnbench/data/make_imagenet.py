@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import tensorflow as tf
 
@@ -23,6 +23,14 @@ from cnnbench.errors import DataError, UsageError, first_line
 LABELS_FILE = "labels.txt"
 _MAX_CLASSES = IMAGENET.num_classes - 1
 _CHUNK = 64
+
+
+class _HasPath(Protocol):
+    @property
+    def path(self) -> Path: ...
+
+
+F = TypeVar("F", bound=_HasPath)
 
 
 @dataclass(frozen=True)
@@ -50,7 +58,7 @@ def make_imagenet(found: ImageFolder, out: Path, shards: dict[str, int]) -> Made
         for subset in SUBSETS:
             for name, files in output.shards(subset, found.subsets[subset], shards[subset]):
                 written.append(unfinished / name)
-                reencoded += _write_shard(written[-1], files)
+                reencoded += write_images(written[-1], files, _record)
         labels = unfinished / LABELS_FILE
         lines = ["background"]  # the line number, from 0, is the label
         lines += [c.name if c.text == c.name else f"{c.name} {c.text}" for c in found.classes]
@@ -63,8 +71,8 @@ def make_imagenet(found: ImageFolder, out: Path, shards: dict[str, int]) -> Made
     return MadeImagenet(images, len(found.classes), reencoded)
 
 
-def _write_shard(path: Path, files: Sequence[ImageFile]) -> int:
-    """Writes one file; returns the number of images that were re-encoded."""
+def write_images(path: Path, files: Sequence[F], record: Callable[[F, RgbJpeg], bytes]) -> int:
+    """Writes a record for each of some images; returns the number of re-encoded ones."""
     reencoded = 0
     with (
         output.writing(path, tf.errors.OpError),
@@ -77,7 +85,7 @@ def _write_shard(path: Path, files: Sequence[ImageFile]) -> int:
             images = pool.map(rgb_jpeg, (file.path for file in part))
             for file, image in zip(part, images, strict=True):
                 reencoded += image.reencoded
-                writer.write(_record(file, image))
+                writer.write(record(file, image))
     return reencoded
 
 

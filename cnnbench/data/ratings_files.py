@@ -35,8 +35,6 @@ def find_files(data_dir: str, subset: str) -> list[Path]:
     """The file of a subset; FlagError if there is none."""
     path = Path(data_dir) / f"ratings-{subset}.npz"
     with readable(data_dir):
-        if not Path(data_dir).is_dir():
-            raise FlagError("data_dir", data_dir, "there is no such directory")
         found = path.is_file()
     if not found:
         raise FlagError("data_dir", data_dir, f"holds no {path.name}")

@@ -58,10 +58,11 @@ def test_failures_are_not_remembered(counted, tmp_path):
     assert len(asked) == 3
 
 
-def test_what_cannot_be_read_is_named_once():
-    with pytest.raises(FlagError) as caught, readable("/data"):
-        raise PermissionError(13, "Permission denied", "/data")
-    assert str(caught.value) == "--data_dir=/data: cannot be read: Permission denied"
-    with pytest.raises(FlagError) as caught, readable("/data"):
-        raise PermissionError(13, "Permission denied", "/data/inner")
-    assert str(caught.value) == "--data_dir=/data: cannot be read: /data/inner: Permission denied"
+def test_what_cannot_be_read_is_named_once(tmp_path):
+    folder, inner = str(tmp_path), str(tmp_path / "inner")
+    with pytest.raises(FlagError) as caught, readable(folder):
+        raise PermissionError(13, "Permission denied", folder)
+    assert str(caught.value) == f"--data_dir={folder}: cannot be read: Permission denied"
+    with pytest.raises(FlagError) as caught, readable(folder):
+        raise PermissionError(13, "Permission denied", inner)
+    assert str(caught.value) == f"--data_dir={folder}: cannot be read: {inner}: Permission denied"
