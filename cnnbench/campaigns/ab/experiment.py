@@ -26,14 +26,10 @@ class Experiment:
       made: those of earlier sessions.
       planned: maximum number of pairs when it was begun; None if it begins now.
       question: settings that another session must agree with; empty for other commands.
-      stop_early: whether a clear interim analysis ends it, and one after which the remaining pairs
-        are unlikely to give a verdict.
-      seed: of the order within pairs.
+      stop_early: whether clear or futile interim analyses end it.
       burn_in: processes of each side before the first pair, which do not count.
-      cool_down: seconds between processes.
-      timeout: seconds for each process.
-      turn_seconds: length of the turns in which the processes of a pair step, both alive; 0: one
-        process after the other.
+      cool_down, timeout: seconds between processes and for each.
+      turn_seconds: length of the turns of a pair, both alive; 0: one process after the other.
       timed_seconds: of the timed steps of each process, whose number is chosen after the burn-in;
         0: left to the flags.
       disturbed_seconds: the same if other programs used the CPUs during the burn-in.

@@ -44,11 +44,7 @@ class NotExplainedError(BenchmarkError):
 class Profiling:
     """The sides to profile, their known flags by name, and how.
 
-    Attributes:
-      rounds: processes of each side.
-      steps: profiled steps of each process, and timed ones.
-      timeout: seconds for each process.
-      cool_down: seconds between processes.
+    There are `rounds` processes of each side with `steps` profiled and timed steps each.
     """
 
     a: Side

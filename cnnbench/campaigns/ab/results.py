@@ -84,12 +84,8 @@ def _move(source: Path, target: Path) -> None:
 class Begun:
     """State of an experiment after earlier sessions.
 
-    Attributes:
-      facts: see `Experiment`.
-      planned: maximum number of pairs in the first session.
-      pairs: the same in the last one.
-      made: the interim analyses, by number of pairs.
-      clear: whether the last one was clear, which more pairs cannot change.
+    `planned` and `pairs` are the maximum numbers of pairs in the first and in the last one. Where
+    the last analysis was `clear`, more pairs cannot change that.
     """
 
     facts: Mapping[str, Any]
@@ -168,11 +164,8 @@ def compare_pairs(
 ) -> Comparison:
     """Judges pairs, as they are measured or from the results folder.
 
-    Args:
-      base, new: records of A and of B; the i-th of both are a pair.
-      begin: see `Experiment.facts`.
-      alpha: two-sided level of this analysis.
-      aa: A/A runs, to estimate the noise from.
+    The i-th records of A and of B are a pair, `begin` has the `Experiment.facts`, `alpha` is
+    two-sided, and `aa` are A/A runs to estimate the noise from.
     """
     labels = [f"{side.upper()}: {begin['sides'][side]['description']}" for side in SIDES]
     return compare_records(

@@ -33,14 +33,9 @@ _HOPELESS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """Result of an experiment.
+    """Comparison of all complete pairs at a level, and how the experiment ended.
 
-    Attributes:
-      comparison: of all complete pairs.
-      alpha: level of the comparison.
-      failure: the error, or "".
-      lost: whether the error is that processes were ended from outside too often.
-      interrupted: whether a signal ended it.
+    `failure` is the error, or ""; `lost` if processes were ended from outside too often.
     """
 
     comparison: Comparison

@@ -36,9 +36,8 @@ class Side:
       own: the flags of this side only.
       layout: the processes of a job; None for a run in one process.
       python: absolute path of an interpreter; the current one if None.
-      checkout: working directory of the process; a checkout of cnnbench is also the code that runs.
+      checkout: working directory; a checkout of cnnbench is also the code that runs.
       revision: name of the checkout given by the user.
-      variables: environment variables, added to those of this process.
     """
 
     flags: tuple[str, ...] = ()
@@ -92,9 +91,7 @@ def ask(
 ) -> subprocess.CompletedProcess[bytes]:
     """Runs code in a side's folder with its variables, and waits for its end.
 
-    Args:
-      code: sees the arguments from sys.argv[1] on.
-      ours: whether it imports this cnnbench instead of the side's.
+    The code sees the arguments from sys.argv[1] on; with `ours` it imports this cnnbench.
 
     Raises:
       OSError: it cannot be started.
@@ -131,9 +128,7 @@ class SideFlags:
 
     Attributes:
       config: every parameter, as JSON values.
-      explicit_flags: names of the given flags.
       notices: lines that the run would print about them.
-      work: what the run computes.
       no_turns: why the run cannot step in turn with another one; None if it can.
     """
 

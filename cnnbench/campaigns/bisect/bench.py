@@ -50,10 +50,8 @@ class Setting:
       good: hash of the commit that all others are measured against.
       python: interpreter of the processes; this one if None.
       build: shell command that prepares a worktree; None for none.
-      pairs: maximum as long as the answer is clear.
-      most_pairs: maximum where it is not.
+      pairs, most_pairs: maximum where the answer is clear, and where it is not.
       pairing: how the processes of a pair share their time, see `turn_seconds`.
-      policy: of the verdict on GOOD and BAD.
     """
 
     repository: Path
@@ -128,16 +126,14 @@ class CommitBench:
     def measure(
         self, number: int, commit: str, found: Step | None = None, again: bool = False
     ) -> Step:
-        """Measures a commit against GOOD; call `prepare` first.
+        """Measures a commit against GOOD, as a step counted from 0; call `prepare` first.
 
-        Args:
-          number: of the step, counted from 0.
-          found: how BAD compares with GOOD; None for that step itself.
-          again: whether it was undecided before, and more pairs are requested.
+        `found` is how BAD compares with GOOD; None for that step itself. `again`: the commit was
+        undecided before, and more pairs are requested. Measured pairs are kept for the next
+        attempt.
 
         Raises:
           FlagError: GOOD and BAD cannot step in turn, as requested.
-          KeyboardInterrupt: measured pairs are kept for the next attempt.
           BenchmarkError: GOOD failed, or results cannot be written.
         """
         started = time.monotonic()

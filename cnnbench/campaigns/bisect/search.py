@@ -29,11 +29,8 @@ class Step:
     Attributes:
       answer: "good", "bad" or "skip".
       verdict: of the comparison; "failed" if there is none.
-      reason: a sentence.
       change, low, high: of images/sec against GOOD, and its interval; None if unknown.
-      confidence: of the interval.
       pairs, most_pairs: measured and allowed.
-      seconds: duration.
       results: folder of the records, relative to that of the bisection; "" without records.
       needed: estimated pairs for an answer; None if it is settled or unknown.
       lost: whether its processes were ended from outside too often.
@@ -141,11 +138,9 @@ def entry_of(comparison: Comparison) -> ComparedConfiguration | None:
 
 
 def answer_to_slower(comparison: Comparison, usual: Policy) -> str:
-    """Answer about a commit in a search for lower speed.
+    """Answer about a commit in a search for lower speed, from a comparison with GOOD.
 
-    Args:
-      comparison: with GOOD, by the floor of the bisection.
-      usual: policy for the inconclusive case, at the level of the comparison.
+    The usual policy, at the same level, decides where the floor of the bisection leaves it open.
     """
     entry = entry_of(comparison)
     if entry is None:

@@ -1,26 +1,28 @@
-"""Steps of a bisection: GOOD against BAD, then the commits between."""
+"""Steps of a bisection (GOOD against BAD, then the commits between) and its result as text."""
 
 from __future__ import annotations
 
-import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from cnnbench.base.text.numbers import count, duration, percent
+from cnnbench.base.text.escape import one_line
+from cnnbench.base.text.numbers import NONE, count, duration, percent
 from cnnbench.base.text.progress import Reporter
+from cnnbench.base.text.table import fitted
 from cnnbench.campaigns.ab.sequential import FIRST
 from cnnbench.campaigns.bisect.bench import CommitBench, Setting
 from cnnbench.campaigns.bisect.commits import History
 from cnnbench.campaigns.bisect.search import BAD, SKIP, CommitSearch, Step, is_about_work
-from cnnbench.campaigns.processes.results_dir import ResultsFolder
-from cnnbench.errors import FlagError
+from cnnbench.campaigns.processes.results_dir import ResumableFolder
 from cnnbench.judge.compare.verdict import Verdict
 from cnnbench.judge.metrics.registry import THROUGHPUT
-from cnnbench.records.codec import encode
 from cnnbench.records.explanation import Explanation
 
 JOURNAL = "bisect.jsonl"
+
+_TITLES = ("commit", "answer", "change", "interval", "pairs", "subject")
 
 _STEP = frozenset(field.name for field in fields(Step))
 # Larger changes are printed in whole per cent.
@@ -29,12 +31,9 @@ _LARGE = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class BisectionOutcome:
-    """Result of a bisection.
+    """Steps of a bisection, GOOD against BAD first, and the commits that may be the first bad one.
 
-    Attributes:
-      steps: the first is GOOD against BAD.
-      suspects: the commits that may be the first bad one, the oldest first; none if GOOD and BAD
-        do not differ.
+    The oldest of these is first; there are none if GOOD and BAD do not differ.
     """
 
     steps: tuple[Step, ...]
@@ -58,56 +57,29 @@ class BisectionOutcome:
         return tuple(step for step in found if step is not None and step.answer == SKIP)
 
 
-class BisectFolder(ResultsFolder):
+class BisectFolder(ResumableFolder):
     """Results directory of a bisection, held by one process at a time.
 
     It has a journal, and a results directory of `cnnbench ab` for every measured commit, named by
     its hash, so that `report` and `history` read the whole. What is done follows from the journal
-    and, for an unfinished step, from its pairs.
-
-    Args:
-      question: the search as JSON values; a bisection can only resume with the same.
-
-    Attributes:
-      steps: known answers, by commit.
-
-    Raises:
-      FlagError: it cannot be used, is not empty without `resume`, or holds another search.
+    and, for an unfinished step, from its pairs. `steps` has the known answers, by commit.
     """
 
     command = "bisect"
+    noun = "bisection"
 
     def __init__(self, folder: str, question: Mapping[str, Any], *, resume: bool) -> None:
-        begun = os.path.exists(os.path.join(folder, JOURNAL))
-        hint = "go on with what is there by --resume, or " if begun else ""
-        super().__init__(folder, journal=JOURNAL, used=begun and resume, hint=hint)
-        asked = encode(dict(question))
-        try:
-            self.steps = self._read(asked)
-        except FlagError:
-            self.__exit__()
-            raise
-        self.journal.add("bisect", question=asked, steps=len(self.steps))
+        super().__init__(folder, question, resume=resume, journal=JOURNAL)
+        self.steps: dict[str, Step] = {}
+        for event in self.earlier:
+            if event.get("event") == "step":
+                step = Step(**{name: event[name] for name in _STEP & event.keys()})
+                self.steps[step.commit] = step
+        self.journal.add("bisect", question=self.question, steps=len(self.steps))
 
     def add(self, step: Step) -> None:
         """Appends an answer to the journal."""
         self.journal.add("step", **asdict(step))
-
-    def _read(self, asked: Any) -> dict[str, Step]:
-        """Reads earlier answers."""
-        steps: dict[str, Step] = {}
-        for event in self.journal.read():
-            if event.get("event") == "bisect" and event.get("question") != asked:
-                then = event.get("question") or {}
-                differ = [name for name in asked if then.get(name) != asked[name]]
-                reason = (
-                    f"holds a bisection that differs in {', '.join(differ)}; name another folder"
-                )
-                raise FlagError("results", str(self.folder), reason)
-            if event.get("event") == "step":
-                step = Step(**{name: event[name] for name in _STEP & event.keys()})
-                steps[step.commit] = step
-        return steps
 
 
 class Bisection:
@@ -132,13 +104,7 @@ class Bisection:
         self._is_prepared = False
 
     def run(self) -> BisectionOutcome:
-        """Measures until the candidates cannot be narrowed further.
-
-        Raises:
-          UsageError: the flags cannot be run on GOOD.
-          BenchmarkError: GOOD fails.
-          KeyboardInterrupt: answers and whole pairs are kept.
-        """
+        """Measures until an answer is found or no commit is left; whole pairs are kept."""
         known = {commit: step for commit, step in self._folder.steps.items() if self._holds(step)}
         if known:
             self._reporter.notice(f"{count(len(known), 'step is', 'steps are')} done already")
@@ -231,3 +197,79 @@ def _speed(step: Step) -> str:
 
 def _is_bad(done: Sequence[Step]) -> bool:
     return done[0].answer == BAD
+
+
+def lines(outcome: BisectionOutcome, setting: Setting, history: History) -> list[str]:
+    """A table of the steps, and the first bad commit or the candidates for it."""
+    rows = [_TITLES, *(_row(step, history) for step in outcome.steps)]
+    text = [*fitted(rows, left=(0, 1, 5)), ""]
+    if len(outcome.suspects) == 1:
+        text += _culprit(outcome, setting, history)
+    elif outcome.suspects:
+        text += _range(outcome, history)
+    # Subjects and names may hold anything; the indentation is ours.
+    return [" " * (len(line) - len(line.lstrip(" "))) + one_line(line) for line in text]
+
+
+def no_difference(step: Step) -> str:
+    """The reason why there is nothing to search for, and advice."""
+    if step.undecided:
+        return f"whether BAD is slower than GOOD is undecided: {step.reason}"
+    text = f"BAD is not slower than GOOD: {step.verdict}, {step.reason}; "
+    if step.verdict == Verdict.SAME.value:
+        return text + "check revisions and flags, or look for a smaller change with --threshold"
+    if step.verdict == Verdict.FASTER.value:
+        return text + "bisect looks for slower commits only: check which is GOOD and which is BAD"
+    return text + "measure what can be compared"
+
+
+def _row(step: Step, history: History) -> tuple[str, ...]:
+    known = step.low is not None and step.high is not None
+    return (
+        step.commit[:12],
+        step.answer,
+        _change(step),
+        _interval(step) if known else NONE,
+        str(step.pairs),
+        history.describe(step.commit).subject,
+    )
+
+
+def _culprit(outcome: BisectionOutcome, setting: Setting, history: History) -> list[str]:
+    (commit,) = outcome.suspects
+    about, step = history.describe(commit), outcome.of(commit)
+    assert step is not None  # only what was measured is bad for certain
+    sides = [f"--a_checkout={history.parent(commit)[:12]}", f"--b_checkout={commit[:12]}"]
+    again = ["cnnbench", "ab", *sides, "--", *setting.flags]
+    what = word(step, outcome.differ)
+    if not is_about_work(outcome.differ) and step.low is not None:
+        what = f"{_change(step)} median images/sec against GOOD "
+        what += f"({percent(step.confidence, 0)} interval {_interval(step)}, {step.pairs} pairs)"
+    return [
+        f"{commit} is the first bad commit",
+        f"      {about.subject}",
+        f"      {about.author}, {about.date}",
+        f"      {what}",
+        f"      against the commit before it: {shlex.join(again)}",
+    ]
+
+
+def _range(outcome: BisectionOutcome, history: History) -> list[str]:
+    number = len(outcome.suspects)
+    text = [f"the first bad commit is one of these {number}; skipped commits hide which:"]
+    for commit in outcome.suspects:
+        step = outcome.of(commit)
+        why = "" if step is None else word(step, outcome.differ)
+        text.append(f"      {commit[:12]} {history.describe(commit).subject}")
+        text.append(f"            {BAD if step is not None and step.answer == BAD else why}")
+    return text
+
+
+def _change(step: Step) -> str:
+    return NONE if step.change is None else THROUGHPUT.change_text(step.change)
+
+
+def _interval(step: Step) -> str:
+    if step.low is None or step.high is None:
+        return NONE
+    return THROUGHPUT.range_text(step.low, step.high)

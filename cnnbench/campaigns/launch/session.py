@@ -96,11 +96,8 @@ class JobSession:
     def run(self) -> int:
         """Runs the job to its end; none of its processes remains afterwards.
 
-        Returns:
-          The exit code of the chief if it has failed by itself; 4 for any other failure.
-
-        Raises:
-          KeyboardInterrupt: the chief has had time to write its record.
+        Returns the exit code of the chief if it has failed by itself; 4 for any other failure. On
+        KeyboardInterrupt the chief has had time to write its record.
         """
         with ExitStack() as stack:
             stack.callback(self._show_news)  # the last lines, when all are gone

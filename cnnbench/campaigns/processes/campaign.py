@@ -25,13 +25,8 @@ def measure(
 ) -> list[Ended]:
     """Runs processes to their ends; does not raise for their failures.
 
-    Args:
-      timeout: seconds until a process and all its children are ended, excluding its waits.
-      grace: seconds between SIGTERM and SIGKILL.
-      turn_seconds: length of the turns in which they step, all alive; 0: one after the other.
-
-    Raises:
-      KeyboardInterrupt: the processes have been ended.
+    Each may run for `timeout` seconds, excluding its waits. They step in turns of `turn_seconds`,
+    all alive; 0: one after the other. On KeyboardInterrupt all have been ended.
     """
     if not turn_seconds:
         return [judge(one, execute(one, timeout, grace)) for one in commands]

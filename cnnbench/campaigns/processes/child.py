@@ -70,13 +70,9 @@ class Ended:
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """A process to be run.
+    """A process to be run, with variables added to those of this process.
 
-    Attributes:
-      words: program and arguments.
-      log: takes standard output and standard error; replaced.
-      environment: variables added to those of this process.
-      folder: working directory; that of this process if None.
+    The log, which is replaced, takes standard output and standard error.
     """
 
     words: Sequence[str]
@@ -88,11 +84,9 @@ class Command:
 def execute(command: Command, timeout: float, grace: float = GRACE_SECONDS) -> Ended:
     """Runs a command to its end, in its own process group.
 
-    The group gets SIGTERM after `timeout` seconds and SIGKILL `grace` seconds later.
-
-    Raises:
-      KeyboardInterrupt: after the child has had SIGTERM and its grace.
-      BenchmarkError: the log cannot be written, or no process can be started.
+    The group gets SIGTERM after `timeout` seconds, or on KeyboardInterrupt, and SIGKILL `grace`
+    seconds later. BenchmarkError is raised if the log cannot be written or no process can be
+    started.
     """
     with start(command) as child:
         try:
@@ -103,17 +97,11 @@ def execute(command: Command, timeout: float, grace: float = GRACE_SECONDS) -> E
 
 
 def start(command: Command, *, stdout: int | None = None, inherited: int | None = None) -> Child:
-    """Starts a command in its own process group.
+    """Starts a command in its own process group; raises as `execute`.
 
     All of the group is gone when the context of the child has been left; when this process is
-    killed instead, the guard ends the group.
-
-    Args:
-      stdout: descriptor that takes standard output instead of the log.
-      inherited: a descriptor that the command gets under the same number.
-
-    Raises:
-      BenchmarkError: the log cannot be written, or no process can be started.
+    killed instead, the guard ends the group. `stdout` is a descriptor that takes standard output
+    instead of the log, and `inherited` one that the command gets under the same number.
     """
     kills = oom_kills()
     ours, theirs = socket.socketpair()

@@ -101,14 +101,9 @@ def flag_kinds(command: str) -> Mapping[str, str]:
 
 
 def resolve(command: str, flags: Sequence[str]) -> Resolved:
-    """Parses and checks flags as the command of a sweep will; loads no TensorFlow.
+    """Parses and checks flags as the command of a sweep, "run" or "allreduce", will.
 
-    Args:
-      command: "run" or "allreduce".
-
-    Raises:
-      UsageError: wrong flags or unknown models.
-      DataError: unusable data.
+    Loads no TensorFlow. UsageError or DataError says why it cannot be run.
     """
     if command == "allreduce":
         return _resolve_allreduce(flags)

@@ -59,13 +59,7 @@ def blank_record(
     explicit_flags: Sequence[str],
     facts: Mapping[str, Any],
 ) -> Record:
-    """Record of a process before its start, without measurements.
-
-    Args:
-      kind: "run" or "allreduce".
-      command: argv.
-      config: every parameter as JSON values; empty if unknown.
-    """
+    """Record ("run" or "allreduce") of a process before its start, without measurements."""
     make = RunRecord if kind == RunRecord.kind else AllReduceRecord
     return make(
         run_id=uuid.uuid4().hex,

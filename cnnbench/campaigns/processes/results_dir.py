@@ -15,7 +15,7 @@ from cnnbench.base.lock import FILE, hold
 from cnnbench.base.reading import parse_json, read_file
 from cnnbench.base.text.terminal import print_warning
 from cnnbench.errors import BenchmarkError, FlagError, PathError
-from cnnbench.records.codec import TIME, to_text
+from cnnbench.records.codec import TIME, encode, to_text
 from cnnbench.records.files import sync_folder, write_all, write_whole
 
 _Folder = TypeVar("_Folder", bound="ResultsFolder")  # typing.Self, of Python 3.11
@@ -25,21 +25,12 @@ LOGS = "logs"
 
 
 class ResultsFolder:
-    """A results directory, locked for one process within its context.
+    """A results directory, made if missing, and locked for one process within its context.
 
-    Attributes:
-      command: of the journal, whose first event has this name.
-
-    Args:
-      folder: value of --results; made if missing.
-      timespec: see `Journal`.
-      folders: names of folders to make in it.
-      used: whether it may hold earlier results.
-      hint: advice about those, besides naming another folder; ends in "or ".
-
-    Raises:
-      FlagError: it cannot be used, another process holds it, it is not empty, or holds the journal
-        of another command.
+    The first event of its journal is named like its `command`. FlagError is raised if it cannot be
+    used or is locked, is not empty (unless `used`), or holds the journal of another command. The
+    hint says what can be done with earlier results besides naming another folder, and ends in "or
+    ".
     """
 
     command: ClassVar[str] = ""
@@ -108,6 +99,39 @@ class ResultsFolder:
     def _via(self, target: Path) -> Path:
         """Temporary path of a file, on the same file system."""
         return target
+
+
+class ResumableFolder(ResultsFolder):
+    """A results directory whose work later sessions can continue, with the same question.
+
+    `earlier` has the events of earlier sessions. FlagError unless the directory is empty or, with
+    `resume`, holds the same question (JSON values).
+    """
+
+    noun: ClassVar[str] = ""
+
+    def __init__(
+        self,
+        folder: str,
+        question: Mapping[str, Any],
+        *,
+        resume: bool,
+        journal: str = JOURNAL,
+        folders: Sequence[str] = (),
+    ) -> None:
+        begun = os.path.exists(os.path.join(folder, journal))
+        hint = "go on with what is there by --resume, or " if begun else ""
+        used = begun and resume
+        super().__init__(folder, journal=journal, folders=folders, used=used, hint=hint)
+        self.question: dict[str, Any] = {n: encode(value) for n, value in question.items()}
+        self.earlier = tuple(self.journal.read())
+        for event in self.earlier:
+            then = event.get("question") or {}
+            differ = [name for name, value in self.question.items() if then.get(name) != value]
+            if event.get("event") == self.command and differ:
+                self._lock.close()
+                reason = f"holds a {self.noun} that differs in {', '.join(differ)}"
+                raise FlagError("results", folder, f"{reason}; name another folder")
 
 
 @contextlib.contextmanager

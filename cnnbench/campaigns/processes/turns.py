@@ -29,13 +29,8 @@ def execute_in_turn(
 ) -> list[Ended]:
     """Runs commands to their ends, each in its own process group; the first has the first turn.
 
-    Args:
-      timeout: seconds that each may run, excluding its waits, until its group gets SIGTERM.
-      grace: seconds from SIGTERM to SIGKILL.
-
-    Raises:
-      KeyboardInterrupt: after all children have had SIGTERM and their grace.
-      BenchmarkError: a log cannot be written, or a process cannot be started.
+    Each may run for `timeout` seconds, excluding its waits, until its group gets SIGTERM, and
+    SIGKILL `grace` seconds later; see `execute`.
     """
     with contextlib.ExitStack() as stack:
         members: list[_Member] = []

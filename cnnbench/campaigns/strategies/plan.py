@@ -86,10 +86,6 @@ def make_plan(
       on_gpu: whether devices are GPUs. Towers on a CPU share its cores, so that one tower with all
         their images is an upper limit of their speed. On GPUs it has the images of one device.
       weights_steps: after which weights are compared; 0: never.
-
-    Raises:
-      UsageError: wrong flags or unknown models.
-      DataError: unusable data.
     """
     _refuse(given)
     if given.get(registry.PLUGIN_FLAG):

@@ -97,10 +97,7 @@ class StrategiesSession:
     def run(self) -> None:
         """Trains the weights to compare, then runs every case once per round, in random order.
 
-        A case that fails is not run again.
-
-        Raises:
-          KeyboardInterrupt: the process is gone; earlier ones are in `cases` and in the folder.
+        A case that fails is not run again. On KeyboardInterrupt earlier results are kept.
         """
         training = [one for one in self.cases if one.case.weights_flags]
         due: list[tuple[CaseRuns, int]] = []

@@ -36,9 +36,6 @@ def distances(results: Sequence[CaseRuns]) -> dict[str, WeightDistance]:
     """The distances of all modes that should train alike from the first of them, by name.
 
     The checkpoints are of equally many steps on the same data; empty for fewer than two.
-
-    Raises:
-      BenchmarkError: a checkpoint cannot be read, or is of another network.
     """
     return between(
         {

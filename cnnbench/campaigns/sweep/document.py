@@ -37,12 +37,8 @@ _TRUE = ("y", "yes", "true", "on")
 class Node:
     """A value and its position in the file.
 
-    Attributes:
-      file: as given, for messages.
-      line: counted from 1.
-      kind: mapping, list, or the scalar kinds boolean, integer, number, string, null.
-      text: of a scalar, as written.
-      fields: of a mapping, in order: key, its line, value.
+    `kind` is mapping, list, or a scalar kind: boolean, integer, number, string, null. Scalars have
+    their `text` as written; the fields of mappings are key, its line, value.
     """
 
     file: str

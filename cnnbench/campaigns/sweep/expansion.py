@@ -22,13 +22,9 @@ _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 
 @dataclass(frozen=True)
 class FlagSet:
-    """One set of flags.
+    """One set of flags: texts by name, a list flag's with commas, and their places in the file.
 
-    Attributes:
-      name: of the entry, then the flags that vary: "resnet50 num_gpus=2 precision=bf16".
-      flags: texts by flag name; a list flag's with commas.
-      nodes: their places in the file.
-      varied: names of those that the matrix or an inclusion sets.
+    It is named by the entry and the flags that vary: "resnet50 num_gpus=2 precision=bf16".
     """
 
     entry: SuiteEntry
@@ -50,15 +46,11 @@ class _MissingVariable(Exception):
 def expand(
     entry: SuiteEntry, environ: Mapping[str, str] | None = None
 ) -> tuple[tuple[FlagSet, ...], str | None]:
-    """The configurations of an entry of a checked suite.
+    """The configurations of an entry: the matrix in order, less exclusions, then inclusions.
 
-    Returns:
-      The matrix in order, without excluded configurations, then the included ones; and the missing
-      variable of an optional entry, as in "DATA is not set".
-
-    Raises:
-      UsageError: an exclusion that excludes nothing, two equal configurations, far too many, or an
-        environment variable that is not set or empty.
+    Also the missing variable of an optional entry, as in "DATA is not set". UsageError is raised
+    for an exclusion that excludes nothing, equal or far too many configurations, or a missing
+    variable.
     """
     variables = os.environ if environ is None else environ
     try:

@@ -26,14 +26,10 @@ from cnnbench.records.subject import Subject
 
 @dataclass(frozen=True)
 class Overrides:
-    """Settings of the command line that override all entries, and the filter of cases.
+    """Settings of the command line that override those of the entries unless None.
 
-    Attributes:
-      flags: texts by name, for every configuration whose command knows the flag.
-      repeats, timeout: replace those of the entries unless None.
-      search: search for the largest batch size in every configuration.
-      filter: a regular expression that names must match; other configurations are not even checked,
-        because flags for this machine may not suit them.
+    Names must match the filter, a regular expression; other configurations are not even checked,
+    because flags for this machine may not suit them.
     """
 
     flags: Mapping[str, str] = field(default_factory=dict)
@@ -48,11 +44,8 @@ class SweepCase:
     """One configuration, ready to run.
 
     Attributes:
-      name: unique in the suite.
       command: sub-command of cnnbench.
       key: equal for equal configurations in equal environments.
-      repeats: number of processes.
-      timeout: seconds per process.
       search: how to find the batch size; None for that of the flags.
       launch: the processes of a job; None for a run in one process.
       is_auto: whether `repeats` follows from the number of configurations.
@@ -73,12 +66,9 @@ class SweepCase:
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """The cases of a sweep.
+    """The cases of a sweep, in the order of the file, and notices for before the first run.
 
-    Attributes:
-      cases: in the order of the file.
-      notices: lines to print before the first run.
-      environment: facts about machine, software and revision that are part of the cases' keys.
+    The facts about machine, software and revision are part of the cases' keys.
     """
 
     suite: str

@@ -72,13 +72,9 @@ def arguments(item: Item, batch_size: int | None = None) -> tuple[str, ...]:
 
 
 class Sweep:
-    """One sweep.
+    """One sweep in an order from a seed; with `resume`, valid records in the store are kept.
 
-    Args:
-      seed: of the order.
-      resume: whether runs with a valid record in the store are done.
-      program: started before command and flags.
-      command: argv of the sweep, for the records; empty if unknown.
+    The program is started with command and flags; `command` is the argv of the sweep, for records.
     """
 
     def __init__(
@@ -107,13 +103,7 @@ class Sweep:
         self._runs: list[SweepRun] = []
 
     def run(self) -> tuple[SweepRun, ...]:
-        """Runs all items that are not done.
-
-        Returns the results, of a resumed sweep too, in the order of the plan.
-
-        Raises:
-          KeyboardInterrupt: the child is gone; its results are not recorded.
-        """
+        """Runs all items that are not done; returns all results, in the order of the plan."""
         self._remember()
         items = ordered(self._plan.cases, self._seed)
         todo = [item for item in items if not self._is_done(item)]

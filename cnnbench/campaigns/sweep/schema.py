@@ -42,14 +42,7 @@ def _scalar(
     limits: str = "",
     kinds: tuple[str, ...] = ("integer", "number", "string"),
 ) -> Reader:
-    """A reader of scalars.
-
-    Args:
-      kind: of the value, for messages.
-      parse: of the text; raises ValueError.
-      limits: allowed values, for messages.
-      kinds: of accepted nodes.
-    """
+    """A reader of scalars of accepted kinds of nodes; `kind` and `limits` are for messages."""
 
     def read(node: Node, what: str) -> Any:
         try:
@@ -222,12 +215,9 @@ class Bound:
 
 @dataclass(frozen=True)
 class BatchSizeSearch:
-    """The search for the largest batch size per device.
+    """The search for the largest batch size per device, among multiples up to a limit.
 
-    Attributes:
-      limit: largest to try.
-      multiple_of: only multiples of this are tried.
-      num_batches: steps of a trial, after one warm-up step.
+    A trial has `num_batches` steps after one warm-up step.
     """
 
     limit: int = _key(_whole(2**31 - 1), 65536)
@@ -273,11 +263,9 @@ class EntrySettings:
 class SuiteEntry(EntrySettings):
     """One entry of a suite, defaults merged in.
 
-    Attributes:
-      axes: of the matrix; every item of an axis is a set of flags.
-      include: sets of flags, each a configuration beside the matrix.
-      exclude: flags and texts (one or several) that a configuration must not have together.
-      optional: skipped when its flags name environment variables that are not set.
+    The items of each axis of the matrix, and the inclusions, are sets of flags. Exclusions are
+    flags and texts (one or several) that a configuration must not have together. An optional entry
+    is skipped when its flags name environment variables that are not set.
     """
 
     node: Node

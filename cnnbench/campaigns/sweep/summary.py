@@ -61,12 +61,10 @@ class SummaryRow:
     """One configuration.
 
     Attributes:
-      throughputs: images/sec, one per successful process.
-      bandwidths: bytes/sec of the fastest all-reduce, one per successful process.
+      throughputs, bandwidths: images/sec, and bytes/sec of the fastest all-reduce, one per
+        successful process.
       batch_size: per device; None if unknown or mixed.
-      ok, failed: processes.
-      problems: of those that failed: label, message, log.
-      verdicts: one per bound.
+      problems: of failed processes: label, message, log.
       reported: name in compare and report; "" of all-reduces, of which every row has a name.
     """
 

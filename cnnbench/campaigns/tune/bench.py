@@ -27,8 +27,7 @@ from cnnbench.campaigns.launch.tasks import JobLayout
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.outcome import read
-from cnnbench.campaigns.tune.budget import Budget
-from cnnbench.campaigns.tune.lengths import Lengths, lengths_of
+from cnnbench.campaigns.tune.budget import Budget, Lengths, lengths_of
 from cnnbench.campaigns.tune.race import Leaver
 from cnnbench.campaigns.tune.results import TuneFolder
 from cnnbench.campaigns.tune.search import Round
@@ -53,8 +52,6 @@ class BenchSetting:
     """Settings of the processes of a search.
 
     Attributes:
-      seed: of the order within rounds.
-      timeout: seconds for each process.
       lanes: processes that are alive at once and step in turn; 1: one after the other.
       memory: for processes that are alive at once; None if unknown.
       python: an interpreter; the current one if None.

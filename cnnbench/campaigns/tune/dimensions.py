@@ -71,13 +71,7 @@ TUNABLE = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class SearchSituation:
-    """Facts that decide which dimensions apply.
-
-    Attributes:
-      towers: compute devices, of all workers of a job.
-      trains: whether it is training or inference.
-      batch_size: images per device.
-    """
+    """Facts that decide which dimensions apply; devices of all workers, images per device."""
 
     towers: int
     on_gpu: bool

@@ -20,9 +20,8 @@ from cnnbench.campaigns.ab.side import SideFlags, measuring
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.strategies.plan import flags_for_weights, weights_tolerance
 from cnnbench.campaigns.tune.bench import FEWEST_PAIRS, MOST_PAIRS, BenchSetting, RaceBench
-from cnnbench.campaigns.tune.budget import Budget
+from cnnbench.campaigns.tune.budget import FINAL, Budget
 from cnnbench.campaigns.tune.dimensions import COMPUTING, Settings
-from cnnbench.campaigns.tune.lengths import FINAL
 from cnnbench.campaigns.tune.results import TuneFolder
 from cnnbench.campaigns.tune.space import Candidate, Maker, Space, name_of
 from cnnbench.errors import UsageError

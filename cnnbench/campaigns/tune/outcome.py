@@ -130,12 +130,8 @@ def estimates(
 ) -> dict[str, list[tuple[int, float]]]:
     """Estimates of each candidate's gain after every round, as points of a curve.
 
-    Args:
-      blocks: see `SearchOutcome.blocks`.
-      first: key of the given flags.
-
-    Returns:
-      By key: number of each round that the candidate ran in, from 1, and its gain by then.
+    By key: number of each round (from 1) that the candidate ran in, and its gain by then. `first`
+    is the key of the given flags.
     """
     found: dict[str, list[tuple[int, float]]] = {}
     for number in range(1, len(blocks) + 1):

@@ -48,15 +48,10 @@ class Leaver:
 
 
 class Race:
-    """The state of a race.
+    """The state of a race; the threshold is the smallest relative gain that counts.
 
-    Attributes:
-      remaining: names of the remaining candidates.
-      rounds: logarithms of the speeds in each round, by name.
-      blocks: the same in blocks of those that ran at the same time.
-      leavers: in the order in which they left.
-
-    The threshold is the smallest relative gain that counts.
+    `rounds` are logarithms of the speeds by name, and `blocks` the same in blocks of candidates
+    that ran at the same time. `leavers` are in the order in which they left.
     """
 
     def __init__(self, names: Sequence[str], threshold: float = 0.01, alpha: float = ALPHA) -> None:

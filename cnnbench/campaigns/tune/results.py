@@ -8,53 +8,32 @@ a search can continue with the same question only.
 from __future__ import annotations
 
 import math
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from cnnbench.campaigns.ab.results import PairsFolder
-from cnnbench.campaigns.processes.results_dir import JOURNAL, LOGS, Journal, ResultsFolder
-from cnnbench.errors import FlagError
-from cnnbench.records.codec import encode
+from cnnbench.campaigns.processes.results_dir import JOURNAL, LOGS, Journal, ResumableFolder
 
 RACE = "race"
 _FINAL, _CHECKPOINTS = "final", "checkpoints"
 _SESSION = "session"
 
 
-class TuneFolder(ResultsFolder):
+class TuneFolder(ResumableFolder):
     """The directory, held by one search at a time.
 
-    Attributes:
-      earlier: earlier events of the journal.
-      checkpoints: folder of the weights to compare; removed in the end.
-
-    Args:
-      question: the search as JSON values; a search can only resume with the same.
-
-    Raises:
-      FlagError: it cannot be used, another process holds it, it is not empty without `resume`, or
-        it holds another search.
+    `checkpoints` is the folder of the weights to compare, removed in the end.
     """
 
     command = "tune"
+    noun = "search"
 
     def __init__(self, folder: str, question: Mapping[str, Any], *, resume: bool) -> None:
-        begun = os.path.exists(os.path.join(folder, JOURNAL))
-        hint = "go on with what is there by --resume, or " if begun else ""
-        folders = (RACE, LOGS)
-        super().__init__(folder, folders=folders, used=begun and resume, hint=hint)
+        super().__init__(folder, question, resume=resume, folders=(RACE, LOGS))
         self.checkpoints = self.folder / _CHECKPOINTS
-        asked = encode(dict(question))
-        self.earlier = tuple(self.journal.read())
-        try:
-            self._refuse_another(asked)
-        except FlagError:
-            self.__exit__()
-            raise
-        self.journal.add("tune", question=asked)
+        self.journal.add("tune", question=self.question)
 
     def __exit__(self, *error: object) -> None:
         """Removes the weights, which are not needed after the comparison."""
@@ -99,14 +78,6 @@ class TuneFolder(ResultsFolder):
         journals = self.folder.glob(f"{_FINAL}*/{JOURNAL}")
         events = (event for path in journals for event in Journal(path).read())
         return sum(float(one["seconds"]) for one in events if one.get("event") == "process")
-
-    def _refuse_another(self, asked: Any) -> None:
-        for event in self.events("tune"):
-            then = event.get("question") or {}
-            differ = [name for name in asked if then.get(name) != asked[name]]
-            if differ:
-                reason = f"holds a search that differs in {', '.join(differ)}; name another folder"
-                raise FlagError("results", str(self.folder), reason)
 
 
 def seed_of(folder: str) -> int | None:

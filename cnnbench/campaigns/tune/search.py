@@ -28,11 +28,7 @@ _LEAST = 6
 class Round:
     """Results of a round, by key of the candidate.
 
-    Attributes:
-      speeds: images per second; candidates may be missing.
-      failed: why processes failed.
-      blocks: those that were alive at the same time and stepped in turn; if empty, all alike.
-      late: those that there was no time for.
+    Blocks are of those that stepped in turn; if empty, all did. There was no time for `late` ones.
     """
 
     speeds: dict[str, float] = field(default_factory=dict)
@@ -62,13 +58,9 @@ class CandidateBench(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class GroupRace:
-    """The race of a group.
+    """The race of a group, the best of the groups before first, and its leader.
 
-    Attributes:
-      candidates: that took part, the best of the groups before first.
-      leader: the best.
-      dropped: never measured, because they cannot run.
-      untried: never measured for lack of time.
+    Dropped candidates cannot run; there was no time for untried ones.
     """
 
     name: str

@@ -23,12 +23,8 @@ from cnnbench.records.tune import FASTER, OPEN, TuneDocument
 class TuneQuestion:
     """Definition of a search.
 
-    Attributes:
-      first: the given flags.
-      make: makes candidates.
-      policy: constants of the proof; its threshold is also that of adopting a candidate.
-      seconds: for the whole search.
-      command: argv.
+    `first` are the given flags, and `seconds` are for all of it. The threshold of the policy of the
+    proof is also that of adopting a candidate.
     """
 
     space: Space
@@ -44,13 +40,8 @@ def tune(
 ) -> tuple[TuneDocument, SearchOutcome, int | None]:
     """Races the candidates, proves the leader, and compares what it trains.
 
-    Returns:
-      The document, the races, and for how many minutes the search could continue; None where more
-      time would not change the answer.
-
-    Raises:
-      KeyboardInterrupt: measurements are in the folder, which are not repeated.
-      BenchmarkError: the given flags fail, or results cannot be written.
+    Returns the document, the races, and for how many minutes the search could continue; None where
+    more time would not change the answer. Measurements in the folder are not repeated.
     """
     space, first, policy = question.space, question.first, question.policy
     budget = Budget(question.seconds, folder.seconds_of_races, folder.seconds_of_pairs)

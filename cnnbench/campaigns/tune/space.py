@@ -47,13 +47,9 @@ class FlagGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
-    """Flags that a search may vary.
+    """Flags that a search may vary, by group, and the given ones.
 
-    Attributes:
-      fixed: texts of the given flags, by name.
-      groups: in the order of the search.
-      allowed: words of --allow.
-      assumed: the mode of the given flags, where the default mode cannot run.
+    `assumed` is the mode of the given flags, where the default mode cannot run.
     """
 
     fixed: Settings
@@ -74,14 +70,10 @@ class Space:
 
 @dataclass(frozen=True)
 class Candidate:
-    """Flags to be measured.
+    """Flags to be measured: all those of a run or of every process of a job.
 
-    Attributes:
-      name: the flags that it adds to the given ones, or `AS_GIVEN`.
-      settings: the same, by name.
-      flags: of ``cnnbench run``, all of them; of a job, those of every process.
-      key: equal for equivalent flags.
-      changes: words of `ALLOWABLE` for what it trains differently.
+    Its name and settings have the flags that it adds to the given ones, its key is equal for
+    equivalent flags, and `changes` has words of `ALLOWABLE` for what it trains differently.
     """
 
     name: str

@@ -17,8 +17,13 @@ from cnnbench.campaigns.ab.side import Side
 from cnnbench.campaigns.bisect.bench import CommitBench, Setting
 from cnnbench.campaigns.bisect.commits import History, ends_of, repository_of
 from cnnbench.campaigns.bisect.search import Step
-from cnnbench.campaigns.bisect.session import BisectFolder, Bisection, BisectionOutcome
-from cnnbench.campaigns.bisect.text import lines, no_difference
+from cnnbench.campaigns.bisect.session import (
+    BisectFolder,
+    Bisection,
+    BisectionOutcome,
+    lines,
+    no_difference,
+)
 from cnnbench.campaigns.processes.commands import environment_identity
 from cnnbench.cli.commands import interrupt_on_signals, seed_or_random, sides, split_at_dashes
 from cnnbench.cli.commands.ab import MeasuringFlags

@@ -14,8 +14,7 @@ from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.outcome import Measuring
 from cnnbench.campaigns.tune.bench import FEWEST_PAIRS, MOST_PAIRS, BenchSetting, RaceBench
-from cnnbench.campaigns.tune.budget import Budget
-from cnnbench.campaigns.tune.lengths import FINAL, Lengths
+from cnnbench.campaigns.tune.budget import FINAL, Budget, Lengths
 from cnnbench.campaigns.tune.results import TuneFolder
 from cnnbench.campaigns.tune.search import SearchOutcome, search
 from cnnbench.campaigns.tune.space import CandidateMaker, FlagGroup, Space
