@@ -42,8 +42,7 @@ _SPECS = {spec.name: spec for spec in FLAGS}
 def validate(params: Params) -> None:
     """Checks each value independently, then combinations of values; remembers what has passed.
 
-    Raises:
-      FlagError: names flag and value and states what would be valid.
+    FlagError names flag and value and states what would be valid.
     """
     if params.validated:
         return
@@ -55,11 +54,7 @@ def validate(params: Params) -> None:
 
 
 def check_each(params: Params) -> None:
-    """Checks each value independently; loads the plug-in that may register --variable_update.
-
-    Raises:
-      FlagError: names flag and value and states what would be valid.
-    """
+    """Checks each value independently; loads the plug-in that may register --variable_update."""
     if params.variable_mgr_plugin:
         registry.load_plugin(params.variable_mgr_plugin)
     for spec in FLAGS:

@@ -31,11 +31,7 @@ _OWN = {
 
 
 def agreed_facts(params: object, specs: Iterable[FlagSpec] = FLAGS) -> dict[str, str]:
-    """Facts that must be equal in all processes, for `cnnbench.run.cluster.handshake.meet`.
-
-    Returns:
-      Texts by name; names of flags begin with two dashes.
-    """
+    """Facts, by name, that must be equal in all processes (`run.cluster.handshake.meet`)."""
     from cnnbench.machine.software import packages
 
     versions = packages(Host())
@@ -52,9 +48,7 @@ def with_job_from_env(params: Params, environ: Mapping[str, str]) -> Params:
     """The parameters with the job that --cluster finds in the environment.
 
     With --cluster=mpi the addresses stand for ranks only, until `with_exchanged_addresses`.
-
-    Raises:
-      UsageError: a variable is missing or malformed.
+    UsageError names a variable that is missing or malformed.
     """
     if params.cluster == "flags" or params.worker_hosts:
         return params
@@ -71,15 +65,11 @@ def with_job_from_env(params: Params, environ: Mapping[str, str]) -> Params:
 def with_exchanged_addresses(
     params: Params, environ: MutableMapping[str, str], tell: Callable[[str], None]
 ) -> Params:
-    """The parameters with exchanged addresses and GPUs; to be called once, by the run.
+    """The validated parameters with exchanged addresses and GPUs; to be called once, by the run.
 
-    With --cluster=mpi the processes exchange their addresses. A process whose number on its machine
-    is known gets its own GPUs by CUDA_VISIBLE_DEVICES.
-
-    Args:
-      params: validated, from `with_job_from_env`.
-      environ: environment variables; changed.
-      tell: prints a line about missing processes.
+    With --cluster=mpi the processes exchange their addresses, and `tell` prints a line about
+    missing ones. A process whose number on its machine is known gets its own GPUs:
+    CUDA_VISIBLE_DEVICES in `environ` is changed.
 
     Raises:
       FlagError: --rendezvous is needed, or the launcher does not tell which GPUs to use.

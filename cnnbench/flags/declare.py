@@ -95,9 +95,7 @@ class _Limits:
 def flag(default: Any, help: str, **limits: Any) -> Any:
     """Declares one flag as a dataclass field; name and type come from the annotation.
 
-    Args:
-      default: value when the flag is not given; None needs an optional type.
-      **limits: attributes of `_Limits`.
+    None as the default needs an optional type; the limits are attributes of `_Limits`.
     """
     return dataclasses.field(default=default, metadata={_METADATA: _Limits(help=help, **limits)})
 
@@ -106,10 +104,8 @@ def flag(default: Any, help: str, **limits: Any) -> Any:
 class FlagSpec(_Limits):
     """A declared flag.
 
-    Attributes:
-      kind: boolean, integer, number, string, integers or numbers.
-      type: of a value that `parser` made.
-      optional: whether None ("not given") is a value.
+    `kind` is boolean, integer, number, string, integers or numbers, `type` that of a value of a
+    parser, and `optional` whether None ("not given") is a value.
     """
 
     name: str
@@ -131,9 +127,7 @@ class FlagSpec(_Limits):
     def parse(self, text: str) -> Any:
         """Converts the text of a command line; does not check the range.
 
-        Raises:
-          FlagError: text of the wrong type, or empty text for an optional flag (an unset shell
-            variable) unless `empty_is_none`.
+        Empty text for an optional flag (an unset shell variable) is refused unless `empty_is_none`.
         """
         if self.kind in _LISTS:
             parts = text.split(",") if text.strip() else []
@@ -166,11 +160,7 @@ class FlagSpec(_Limits):
         return self._as_float(value)
 
     def check(self, value: Any) -> None:
-        """Checks type, choices and range of a normalised value.
-
-        Raises:
-          FlagError: states the valid values.
-        """
+        """Checks type, choices and range of a normalised value; FlagError states the valid ones."""
         if value is None and self.optional:
             return
         if self.parser is not None:

@@ -114,8 +114,7 @@ def command_help(about: str, flags: Iterable[Section], end: str = "") -> str:
 def flags_help(flags: Iterable[Section], width: int | None = None) -> str:
     """Flags with type, default, valid values and meaning, by section.
 
-    Args:
-      width: columns to fill; None: the terminal's, at most 100.
+    The width is in columns; None: the terminal's, at most 100.
     """
     columns = width or min(shutil.get_terminal_size().columns, 100)
     return "\n".join(

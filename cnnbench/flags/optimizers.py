@@ -14,10 +14,8 @@ from typing import Any, NamedTuple
 class Slot(NamedTuple):
     """Optimizer state of the shape of a variable.
 
-    Attributes:
-      name: in checkpoints.
-      argument: of the operation.
-      initial: initial value of every element.
+    `name` is that in checkpoints, `argument` that of the operation, `initial` that of every
+    element.
     """
 
     name: str

@@ -41,11 +41,9 @@ class Params(
 
     Values are normalised (device names in lower case, numbers as floats, ``use_fp16`` equal to
     ``precision == "fp16"``), and text for other types is parsed as on the command line; `validate`
-    checks them. Renamed and obsolete flags are accepted with a warning.
-
-    Raises:
-      FlagError: text that its flag cannot parse, a value that an obsolete flag never had, or a flag
-        given by both its names.
+    checks them. Renamed and obsolete flags are accepted with a warning. FlagError is raised for
+    text that its flag cannot parse, a value that an obsolete flag never had, or a flag by both its
+    names.
     """
 
     validated = False
@@ -63,9 +61,7 @@ class Params(
     def from_dict(cls, values: Mapping[str, Any]) -> Params:
         """The parameters of a dictionary from `as_dict`, such as that of a record.
 
-        Raises:
-          FlagError: text that its flag cannot parse.
-          TypeError: an unknown name.
+        FlagError for text that its flag cannot parse, TypeError for an unknown name.
         """
         return cls(**values)
 
@@ -79,19 +75,14 @@ class Params(
 
     @property
     def update_mode(self) -> Mode:
-        """The mode that --variable_update names.
-
-        Raises:
-          FlagError: an unknown mode.
-        """
+        """The mode that --variable_update names; FlagError if unknown."""
         return registry.find(self.variable_update)
 
     @cached_property
     def job(self) -> Job:
         """The job that the flags describe; with --device=auto its towers are on CPU devices.
 
-        Raises:
-          FlagError: invalid addresses, or a task outside the job.
+        FlagError for invalid addresses, or a task outside the job.
         """
         return Job(
             task=Task(self.job_name or LOCAL, self.task_index),

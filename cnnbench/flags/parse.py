@@ -40,12 +40,9 @@ _INSTEAD_OF_HOROVOD = (
 
 @dataclass(frozen=True)
 class ParsedArgs:
-    """A parsed command line.
+    """A parsed command line: validated parameters, names of the given flags, lines for stderr.
 
-    Attributes:
-      params: validated parameters.
-      explicit_flags: names of the given flags, in the order of the help.
-      notices: lines for stderr, without prefix.
+    The names are in the order of the help, the notices without prefix.
     """
 
     params: Params
@@ -56,9 +53,7 @@ class ParsedArgs:
 def parse_args(argv: Sequence[str]) -> ParsedArgs:
     """Parses and validates the flags of ``cnnbench run``, without the program's and command's name.
 
-    Raises:
-      FlagError: an invalid value.
-      UsageError: an unknown flag, a missing value or a stray argument.
+    FlagError for an invalid value; UsageError for an unknown flag or a stray argument.
     """
     by_name = {spec.name: spec for spec in (*FLAGS, *OBSOLETE)}
     values = _flag_values(argv, by_name)
@@ -91,17 +86,10 @@ def parse_args(argv: Sequence[str]) -> ParsedArgs:
 
 
 def parse_flags(argv: Sequence[str], specs: Iterable[FlagSpec]) -> dict[str, Any]:
-    """Parses a command line that consists of flags only.
+    """Parses a command line of flags only to values by name, in the order of ``specs``.
 
-    absl does the splitting (one or two dashes, ``--flag=value`` or ``--flag value``,
-    ``--noflag``, ``--flagfile``); the last of repeated flags counts.
-
-    Returns:
-      Values of the given flags by name, in the order of ``specs``.
-
-    Raises:
-      FlagError: a value has the wrong type or is out of range.
-      UsageError: an unknown flag, a missing value or a stray argument.
+    absl does the splitting (one or two dashes, ``--flag=value`` or ``--flag value``, ``--noflag``,
+    ``--flagfile``); the last of repeated flags counts. Errors are those of `parse_args`.
     """
     by_name = {spec.name: spec for spec in specs}
     return _given(_flag_values(argv, by_name), by_name, choices=False)
@@ -117,15 +105,7 @@ def _flag_values(argv: Sequence[str], by_name: dict[str, FlagSpec]) -> flags.Fla
 def parse_command(
     argv: Sequence[str], specs: Iterable[FlagSpec]
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Parses a command line of flags and arguments in any order; all after ``--`` are arguments.
-
-    Returns:
-      Values by name as `parse_flags` returns them, and the arguments.
-
-    Raises:
-      FlagError: a value has the wrong type or is out of range.
-      UsageError: an unknown flag, a missing value or an empty argument.
-    """
+    """Parses a command line of flags and arguments in any order; all after ``--`` are arguments."""
     by_name = {spec.name: spec for spec in specs}
     values, _, leftovers = _split(argv, by_name, mixed=True)
     if "" in leftovers[: leftovers.index("--") if "--" in leftovers else None]:
@@ -136,10 +116,7 @@ def parse_command(
 def _split(
     argv: Sequence[str], by_name: dict[str, FlagSpec], mixed: bool
 ) -> tuple[flags.FlagValues, Sequence[str], list[str]]:
-    """Flag values, arguments with flag files expanded, and positional arguments.
-
-    With `mixed`, flags may follow arguments.
-    """
+    """Flag values, arguments with flag files expanded, and positional (`mixed`) arguments."""
     values = flags.FlagValues()
     values.set_gnu_getopt(mixed)
     for spec in by_name.values():

@@ -46,11 +46,7 @@ def bucket_bytes(params: Params) -> int:
 
 
 def strategy_reduction(params: Params, *, on_gpu: bool) -> str | None:
-    """The reduction where no all-reduce of cnnbench is used.
-
-    Returns:
-      Name of a cross-device operation or of a manager's own reduction; None for neither.
-    """
+    """The cross-device operation, or a manager's own reduction, where no all-reduce is used."""
     reduced = params.job.num_towers > 1
     if params.eval or params.forward_only or params.input_only or not reduced:
         return None
@@ -69,14 +65,10 @@ def check_all_reduce(
     group_size: int,
     communication_hint: str = "auto",
 ) -> None:
-    """Refuses an all-reduce that cannot work on the devices of a job.
+    """Refuses an all-reduce that cannot work on the devices of a job; see `check_spec`.
 
-    Args:
-      device: "cpu", "gpu", or "auto", which refuses only what works on neither.
-      group_size: devices per group of two-level algorithms; 0: those of one process.
-
-    Raises:
-      FlagError: points into the spec.
+    The device is "cpu", "gpu", or "auto", which refuses only what works on neither. `group_size` is
+    the number of devices per group of two-level algorithms; 0: those of one process.
     """
     refusals = []
     for kind in ("cpu", "gpu") if device == "auto" else (device,):

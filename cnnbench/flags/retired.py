@@ -82,11 +82,7 @@ REMOVED: Mapping[str, str] = {
 
 
 def obsolete_notices(given: Mapping[str, Any]) -> tuple[str, ...]:
-    """One line for every obsolete flag that differs from its old default.
-
-    Raises:
-      FlagError: a value that the flag could not have.
-    """
+    """One line for every obsolete flag that differs from its old default; FlagError if invalid."""
     values = {spec: spec.read(given[spec.name]) for spec in OBSOLETE if spec.name in given}
     for spec, value in values.items():
         spec.check(value)

@@ -216,11 +216,7 @@ ALLREDUCE_FLAGS: tuple[FlagSpec, ...] = tuple(
 
 
 def params_of(given: Mapping[str, Any]) -> AllReduceParams:
-    """The parameters of a command line from `parse_flags`, each value checked independently.
-
-    Raises:
-      FlagError: names flag and value.
-    """
+    """The parameters of a command line from `parse_flags`, each value checked independently."""
     params = AllReduceParams(
         **{spec.name: given[spec.name] for spec in ALLREDUCE_FLAGS if spec.name in given}
     )
@@ -230,11 +226,7 @@ def params_of(given: Mapping[str, Any]) -> AllReduceParams:
 
 
 def parse_specs(text: str | None) -> tuple[AllReduceSpec, ...] | None:
-    """The specs of --all_reduce_spec; None if it was not given.
-
-    Raises:
-      FlagError: points at the error in the text.
-    """
+    """The specs of --all_reduce_spec; None if it was not given."""
     if text is None:
         return None
     known = names()
@@ -242,11 +234,7 @@ def parse_specs(text: str | None) -> tuple[AllReduceSpec, ...] | None:
 
 
 def parse_packings(params: AllReduceParams) -> tuple[Packing, ...]:
-    """Every combination of the packings in the flags, without duplicates.
-
-    Raises:
-      FlagError: names flag and value.
-    """
+    """Every combination of the packings in the flags, without duplicates."""
     combinations = itertools.product(
         _byte_sizes("agg_small_grads_max_bytes", params),
         _byte_sizes("gradient_bucket_bytes", params),
@@ -272,11 +260,7 @@ def model_gradients(
 ) -> tuple[Model, tuple[tuple[int, ...], ...]]:
     """A model and the shapes of its gradients, in the order of its trainable variables.
 
-    Args:
-      data_name: value of --data_name; None for the data set of the model.
-
-    Raises:
-      FlagError: an unknown model or data set, or a model that cannot be declared.
+    Without --data_name its data set is used. FlagError if it is unknown or cannot be declared.
     """
     from cnnbench.data.dataset import find_dataset  # late: its imports take 30 ms
 

@@ -16,9 +16,7 @@ from cnnbench.flags.optimizers import OPTIMIZERS
 class PiecewiseSchedule:
     """A parsed --piecewise_learning_rate_schedule.
 
-    Attributes:
-      rates: learning rates, one more than there are boundaries.
-      boundaries: epochs at which the next rate begins, increasing.
+    The boundaries are increasing epochs at which the next of the rates begins.
     """
 
     rates: tuple[float, ...]
