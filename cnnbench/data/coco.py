@@ -13,7 +13,7 @@ from cnnbench.data.image import decode, distort_colour, normalise, resize
 from cnnbench.data.imagenet_files import count_all, find_files
 from cnnbench.data.imagenet_records import are_inside, is_usable_size
 from cnnbench.data.position import seed_pair, uniform_int
-from cnnbench.data.records import RecordPipeline, require
+from cnnbench.data.records import RecordPipeline, padded, require
 from cnnbench.data.spec import InputSpec
 
 # The windows of Liu et al., SSD: Single Shot MultiBox Detector, 2016. 0 asks for no overlap, and
@@ -72,9 +72,9 @@ class CocoPipeline(RecordPipeline):
         return {
             "image": normalise(image, spec),
             "num_boxes": tf.shape(boxes, tf.int64)[0],
-            "boxes": _padded(boxes),
-            "classes": _padded(classes),
-            "is_crowd": _padded(is_crowd),
+            "boxes": padded(boxes, MAX_BOXES),
+            "classes": padded(classes, MAX_BOXES),
+            "is_crowd": padded(is_crowd, MAX_BOXES),
             "source_id": found["source_id"],
         }
 
@@ -154,10 +154,3 @@ def _mirrored_at_random(image: Any, boxes: Any, position: Any, seed: int) -> tup
     turned = tf.stack([top, 1 - right, bottom, 1 - left], axis=-1)
     image = tf.cond(mirrored, lambda: tf.reverse(image, [1]), lambda: tf.identity(image))
     return image, tf.where(mirrored, turned, boxes)
-
-
-def _padded(values: Any) -> Any:
-    """Rows padded with zeros to `MAX_BOXES`."""
-    missing = MAX_BOXES - tf.shape(values)[0]
-    padded = tf.pad(values, [[0, missing], *([0, 0] for _ in values.shape[1:])])
-    return tf.ensure_shape(padded, [MAX_BOXES, *values.shape[1:]])

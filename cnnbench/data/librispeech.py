@@ -20,7 +20,7 @@ from cnnbench.data.librispeech_records import (
     TEXT,
     WINDOW,
 )
-from cnnbench.data.records import RecordPipeline, require
+from cnnbench.data.records import RecordPipeline, padded, require
 from cnnbench.data.spec import InputSpec
 
 _SILENCE = 1e-10  # added to the power, whose logarithm is taken
@@ -60,9 +60,9 @@ class LibriSpeechPipeline(RecordPipeline):
         with tf.control_dependencies(sound):
             rows = spectrogram(audio[:, 0])
         return {
-            "spectrogram": _padded(rows, self._max_frames),
+            "spectrogram": padded(rows, self._max_frames),
             "num_frames": tf.cast(frames, tf.int64),
-            "transcript": _padded(letters, self._max_letters),
+            "transcript": padded(letters, self._max_letters),
             "transcript_length": tf.cast(count, tf.int64),
         }
 
@@ -81,10 +81,3 @@ def spectrogram(samples: Any) -> tf.Tensor:
     power = tf.math.log(tf.square(tf.abs(waves)) + _SILENCE)
     mean, variance = tf.nn.moments(power, axes=[0], keepdims=True)
     return tf.ensure_shape((power - mean) / (tf.sqrt(variance) + 1e-6), [None, BINS])
-
-
-def _padded(values: Any, length: int) -> Any:
-    """Rows of zeros appended up to `length`."""
-    missing = length - tf.shape(values)[0]
-    padded = tf.pad(values, [[0, missing], *([0, 0] for _ in values.shape[1:])])
-    return tf.ensure_shape(padded, [length, *values.shape[1:]])

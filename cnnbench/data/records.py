@@ -329,6 +329,13 @@ class RecordPipeline(Pipeline):
         return None
 
 
+def padded(values: Any, length: int) -> Any:
+    """Rows of zeros appended up to `length`."""
+    missing = length - tf.shape(values)[0]
+    filled = tf.pad(values, [[0, missing], *([0, 0] for _ in values.shape[1:])])
+    return tf.ensure_shape(filled, [length, *values.shape[1:]])
+
+
 def require(holds: Any, *shown: Any) -> tf.Operation:
     """An assertion within `RecordPipeline.decode`, as one operation.
 

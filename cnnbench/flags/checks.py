@@ -11,7 +11,7 @@ from cnnbench.flags import mode_checks
 from cnnbench.flags.groups.run import EVAL_DURING_TRAINING
 from cnnbench.flags.mode_checks import Refusals
 from cnnbench.flags.optimizers import OPTIMIZERS
-from cnnbench.flags.params import FLAGS, Params
+from cnnbench.flags.params import FLAGS, SPECS, Params
 from cnnbench.records.outputs import refuse_shared
 from cnnbench.variable_mgr import registry
 
@@ -36,8 +36,6 @@ LOOKING = (
 )
 """Flags that profile or save a step of the warm-up."""
 
-_SPECS = {spec.name: spec for spec in FLAGS}
-
 
 def validate(params: Params) -> None:
     """Checks each value independently, then combinations of values; remembers what has passed.
@@ -49,7 +47,7 @@ def validate(params: Params) -> None:
     check_each(params)
     for check in _CHECKS:
         for name, reason in check(params):
-            raise FlagError(name, _SPECS[name].text(getattr(params, name)), reason)
+            raise FlagError(name, SPECS[name].text(getattr(params, name)), reason)
     params.mark_validated()
 
 

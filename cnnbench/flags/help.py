@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from cnnbench.flags.declare import FlagSpec, specs_of
-from cnnbench.flags.params import FLAGS, GROUPS
+from cnnbench.flags.params import GROUPS, SPECS
 from cnnbench.flags.retired import OBSOLETE
 
 Section: TypeAlias = "tuple[str, Sequence[FlagSpec]]"
@@ -99,8 +99,7 @@ def overview(commands: Mapping[str, str]) -> str:
 
 def run_help(width: int | None = None, *, obsolete: bool = False) -> str:
     """The flags of a run: the most used ones, the others by group, obsolete ones if asked for."""
-    by_name = {spec.name: spec for spec in FLAGS}
-    first = ("Most used", [by_name[name] for name in MOST_USED])
+    first = ("Most used", [SPECS[name] for name in MOST_USED])
     others = ((title, [s for s in specs if s.name not in MOST_USED]) for title, specs in sections())
     last = [("Without meaning in TensorFlow 2 (accepted, change nothing)", OBSOLETE)]
     return "\n".join([_RUN, flags_help((first, *others, *(last if obsolete else [])), width)])

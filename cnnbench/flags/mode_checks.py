@@ -11,7 +11,7 @@ from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags.cluster import coordinated
 from cnnbench.flags.declare import specs_of
 from cnnbench.flags.groups.strategies import CROSS_DEVICE, DISTRIBUTION, StrategyParams
-from cnnbench.flags.params import FLAGS, Params
+from cnnbench.flags.params import SPECS, Params
 from cnnbench.flags.reductions import all_reduce_of, check_all_reduce, reduces
 from cnnbench.variable_mgr.aggregation.spec import MOST_PACKS
 from cnnbench.variable_mgr.all_reduce.spec import single
@@ -20,8 +20,6 @@ from cnnbench.variable_mgr.strategies.spec import BETWEEN_WORKERS, refuse_device
 
 Refusals: TypeAlias = "Iterator[tuple[str, str]]"
 """Names of flags whose values are refused, with reasons; the first one is reported."""
-
-_SPECS = {spec.name: spec for spec in FLAGS}
 
 
 def _check_cluster(params: Params) -> Refusals:
@@ -91,13 +89,13 @@ def _check_mode(params: Params) -> Refusals:
 
 
 def _known(mode: Mode, name: str) -> None:
-    if name not in _SPECS:
+    if name not in SPECS:
         raise UsageError(f"the row of mode {mode.name} names --{name}, which is no flag")
 
 
 def _holds(params: Params, name: str, value: str) -> bool:
     found = getattr(params, name)
-    return _SPECS[name].text(found) == value if value else bool(found)
+    return SPECS[name].text(found) == value if value else bool(found)
 
 
 def _check_async(params: Params) -> Refusals:
@@ -199,7 +197,7 @@ def _check_multi_worker(params: Params) -> Refusals:
             "cross_device_ops",
             f"works in one process; --variable_update={mode} has {others}",
         )
-    if params.num_packs != _SPECS["num_packs"].default:
+    if params.num_packs != SPECS["num_packs"].default:
         yield "num_packs", f"does not work with --variable_update={mode}; use --bytes_per_pack"
     indices = [int(index) for index in re.findall("[0-9]+", params.gpu_indices)]
     if indices != sorted(indices):

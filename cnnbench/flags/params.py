@@ -118,3 +118,6 @@ GROUPS: tuple[tuple[str, type], ...] = (
 
 FLAGS: tuple[FlagSpec, ...] = tuple(spec for _, group in GROUPS for spec in specs_of(group))
 """Every flag that is a field of ``Params``, in the order of the help."""
+
+SPECS: Mapping[str, FlagSpec] = {spec.name: spec for spec in FLAGS}
+"""The same by name."""

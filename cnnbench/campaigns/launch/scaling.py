@@ -6,15 +6,13 @@ process whose towers do not exchange gradients, on the processors of one process
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from statistics import median
 
 from cnnbench.base.charts import HIGHER, Axis, ChartSeries, Lines
 from cnnbench.base.text.numbers import number, percent
-from cnnbench.base.text.table import fitted
+from cnnbench.base.text.table import csv_text, fitted
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags import Params
 from cnnbench.flags.groups.allreduce import model_gradients
@@ -184,13 +182,8 @@ def _range(point: ScalingPoint) -> str:
 
 def to_csv(found: Sequence[ScalingPoint]) -> str:
     """A row per number of workers, after a header; unknown values are empty."""
-    buffer = io.StringIO()
-    writer = csv.DictWriter(
-        buffer, [field.name for field in fields(ScalingPoint)], lineterminator="\n"
-    )
-    writer.writeheader()
-    writer.writerows(vars(point) for point in found)
-    return buffer.getvalue()
+    header = [field.name for field in fields(ScalingPoint)]
+    return csv_text(header, (vars(point).values() for point in found))
 
 
 def chart(found: Sequence[ScalingPoint], title: str) -> Lines:

@@ -20,8 +20,9 @@ from cnnbench.campaigns.tune.dimensions import (
     choices,
 )
 from cnnbench.errors import DataError, FlagError, UsageError
-from cnnbench.flags import FLAGS, parse_args
+from cnnbench.flags import parse_args
 from cnnbench.flags.ineffective import unused_notices
+from cnnbench.flags.params import SPECS
 from cnnbench.machine.memory import Memory
 from cnnbench.records.tune import AS_GIVEN
 from cnnbench.variable_mgr import all_reduce, registry
@@ -30,8 +31,6 @@ from cnnbench.variable_mgr.modes import BUILT_IN, DEFAULT, Processes
 
 _MODE = "variable_update"
 _NEAR = 0.9  # as `cnnbench.run.driver.memory` warns from here on
-
-_SPECS = {spec.name: spec for spec in FLAGS}
 
 
 @dataclass(frozen=True)
@@ -154,7 +153,7 @@ def name_of(settings: Settings) -> str:
 
 def _changes(settings: Settings) -> Iterator[str]:
     for name, text in settings.items():
-        if name in CHANGES and text != _SPECS[name].text(_SPECS[name].default):
+        if name in CHANGES and text != SPECS[name].text(SPECS[name].default):
             yield CHANGES[name]
     if _MODE in settings:
         mode = registry.find(settings[_MODE])
@@ -244,7 +243,7 @@ def _group(entry: SuiteEntry, fixed: Settings) -> FlagGroup:
 
 def _check(entry: SuiteEntry, name: str, text: str, line: int) -> None:
     """Refuses a flag that cannot vary, and an invalid value."""
-    spec = _SPECS.get(name)
+    spec = SPECS.get(name)
     if spec is None or name not in TUNABLE:
         known = "is no flag of a run" if spec is None else "changes what is measured"
         raise entry.node.error(f"{entry.name}: {name} {known}; it cannot vary", line)
