@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import zip_longest
@@ -179,7 +179,6 @@ def main(argv: Sequence[str]) -> int:
     options.check()
     if options.aa:
         _refuse_other_side(given, variables)
-    # Imported late: --help and wrong flags need none of it.
     reporter = Reporter(sys.stderr)
     interrupt_on_signals()
     with contextlib.ExitStack() as stack:
@@ -278,7 +277,6 @@ def _experiment(
       earlier: what is there already.
     """
     resolved = checked({"a": a, "b": b}, "ab", reporter)
-    # Imported later still: they load NumPy.
     # Side A measured twice is one and the same.
     labels = {"a": "a", "b": "a" if options.aa else "b"}
     found = {
@@ -294,31 +292,14 @@ def _experiment(
         "commit": {name: [one.revision, one.dirty] for name, one in found.items()},
     }
     if earlier is not None:
-        differ = [
-            name for name, value in earlier.facts["question"].items() if value != question[name]
-        ]
-        if differ:
-            reason = f"holds an experiment with another {differ[0]}; name another folder"
-            raise FlagError("results", str(options.results), reason)
+        _check_same(question, earlier, str(options.results))
     loaded = options.load_aa(reductions=False)
     check_facts(options.allowed, () if loaded is None else loaded.records)
-    sequential = options.sequential and not options.aa
     told = any(names(side) & LENGTHS for side in (a, b))
     given = options.seconds
-    analyses = interim_analyses(options.pairs, options.policy.alpha, sequential)
-    more: dict[str, Any] = {"seed": seed_or_random(options.seed)}
-    if earlier is not None:
-        planned, made = earlier.planned, earlier.made
-        analyses = made[-1:]
-        if not earlier.clear:
-            alpha = options.policy.alpha
-            analyses = interim_analyses(options.pairs, alpha, planned=planned, made=made)
-        kept = {name: earlier.facts[name] for name in ("seed", "turn_seconds")}
-        more = {"planned": planned, "made": made, **kept}
     return Experiment(
         a=a,
         b=b,
-        analyses=analyses,
         question=question,
         burn_in=options.burn_in,
         cool_down=options.cool_down,
@@ -332,8 +313,30 @@ def _experiment(
         aa=None if loaded is None else loaded.records,
         resolved=resolved,
         subjects=subjects,
-        **more,
+        **_course(options, earlier),
     )
+
+
+def _course(options: AbFlags, earlier: Begun | None) -> dict[str, Any]:
+    """Fields of an `Experiment`: its analyses and seed, and what they follow from."""
+    pairs, alpha = options.pairs, options.policy.alpha
+    if earlier is None:
+        analyses = interim_analyses(pairs, alpha, options.sequential and not options.aa)
+        return {"analyses": analyses, "seed": seed_or_random(options.seed)}
+    planned, made = earlier.planned, earlier.made
+    analyses = made[-1:]
+    if not earlier.clear:
+        analyses = interim_analyses(pairs, alpha, planned=planned, made=made)
+    kept = {name: earlier.facts[name] for name in ("seed", "turn_seconds")}
+    return {"analyses": analyses, "planned": planned, "made": made, **kept}
+
+
+def _check_same(question: Mapping[str, Any], earlier: Begun, folder: str) -> None:
+    """Refuses to go on with the experiment of a folder that asks something else."""
+    for name, value in earlier.facts["question"].items():
+        if value != question[name]:
+            reason = f"holds an experiment with another {name}; name another folder"
+            raise FlagError("results", folder, reason)
 
 
 def _in_turn(experiment: Experiment, options: AbFlags, reporter: Reporter) -> Experiment:

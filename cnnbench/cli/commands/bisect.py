@@ -136,7 +136,6 @@ def main(argv: Sequence[str]) -> int:
     if len(ends) != 2:
         raise UsageError(f"cnnbench bisect takes two revisions, GOOD and BAD, not {len(ends)}")
     interrupt_on_signals()
-    # Imported late: --help and wrong flags need none of it.
     repository = repository_of(options.repository)
     good, bad = ends_of(*ends, repository)
     history = History(repository, options.first_parent)

@@ -173,7 +173,6 @@ def _load(text: str) -> list[StepProfile]:
 def _profiled(
     options: ExplainFlags, common: Sequence[str], variables: dict[str, dict[str, str]]
 ) -> Explanation:
-    # Imported late: --help and wrong flags need none of it.
     reporter = Reporter(sys.stderr)
     interrupt_on_signals()
     with contextlib.ExitStack() as stack:

@@ -157,7 +157,6 @@ def main(argv: Sequence[str]) -> int:
         return _scale(options, given, flags)
     for name in (spec.name for spec in specs_of(ScalingFlags) if spec.name in given):
         raise FlagError(name, given[name], "needs --scaling")
-    # Imported late: --help and wrong flags need none of it.
     layout = options.layout.with_coordinator(flags)
     params = check(layout, flags, options.towers)
     check_files(flags, params)

@@ -86,7 +86,6 @@ def main(argv: Sequence[str]) -> int:
     flags = {name: value for name, value in given.items() if name not in own}
     params = _params(flags, names)
     _check_outputs(options)
-    # Imported late: --help and wrong flags need none of it.
     progress = Progress(sys.stderr, params.progress)
     run = RooflineRun(
         with_profiled_steps(params, params.num_batches or _STEPS, _WARM_UP),

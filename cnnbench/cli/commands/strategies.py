@@ -117,7 +117,6 @@ def main(argv: Sequence[str]) -> int:
         spec.check(getattr(options, spec.name))
     _check_outputs(options)
     of_runs = {name: value for name, value in given.items() if name not in own}
-    # Imported late: --help and wrong flags need none of it.
     facts = environment.collect()
     on_gpu = bool(facts.get("gpu_names")) and of_runs.get("device") != "cpu"
     modes = [mode.strip() for mode in options.modes.split(",")] if options.modes else None

@@ -99,7 +99,6 @@ def main(argv: Sequence[str]) -> int:
     options = SweepFlags(**given)
     for_all = _canonical(behind)
     interrupt_on_signals()
-    # Imported late: --help and wrong flags need none of it.
     if len(arguments) != 1:
         several = f"one suite, not {len(arguments)}" if arguments else "a suite"
         raise UsageError(f"sweep takes {several}: {', '.join(shipped_suites())}, or a YAML file")

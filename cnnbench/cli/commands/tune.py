@@ -173,7 +173,6 @@ def main(argv: Sequence[str]) -> int:
     of_runs = {name: value for name, value in given.items() if name not in own}
     of_runs.update(parse_flags(behind, _RUN.values()))
     _check(options, of_runs)
-    # Imported late: --help and wrong flags need none of it.
     facts = environment.collect()
     reporter = Reporter(sys.stderr)
     question = _question(options, of_runs, facts, argv)

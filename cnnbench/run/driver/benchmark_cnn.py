@@ -56,6 +56,7 @@ from cnnbench.run.driver.notices import (
     warm_up_warning,
 )
 from cnnbench.run.driver.plan import COMPUTE_DTYPES, Plan, make_plan
+from cnnbench.run.driver.step_profile import StepProfiler
 from cnnbench.run.driver.target import target_notice
 from cnnbench.run.runtime import early_import, peak_flops
 from cnnbench.run.runtime import tensorflow as runtime
@@ -70,7 +71,6 @@ if TYPE_CHECKING:
     from cnnbench.run.driver.build import BuiltRun
     from cnnbench.run.driver.context import ScenarioContext
     from cnnbench.run.driver.probes import Looks, Probe
-    from cnnbench.run.driver.step_profile import StepProfiler
     from cnnbench.variable_mgr.worker_group import WorkerGroup
 
 
@@ -99,27 +99,28 @@ class BenchmarkCNN:
         progress: Progress | None = None,
         looks: Looks | None = None,
     ) -> None:
+        self._messages = messages or Messages.silent()
         if params.cluster != "flags" and not params.worker_hosts:
             # Already done where the run was started by the command line.
-            tell = (messages or Messages.silent()).notice
             params = with_job_from_env(params, os.environ)
             validate(params)
-            params = with_exchanged_addresses(params, os.environ, tell)
+            params = with_exchanged_addresses(params, os.environ, self._messages.notice)
         validate(params)
         self.params = params
         self.plan: Plan = make_plan(params)
-        if self.plan.job.serves:
-            task = self.plan.job.task
-            raise FlagError("job_name", task.job, f"{task} serves; start it as a command, cnnbench")
+        job = self.plan.job
+        if job.serves:
+            raise FlagError(
+                "job_name", job.task.job, f"{job.task} serves; start it as a command, cnnbench"
+            )
         self._check_steps_left()
         self.record: RunRecord | None = None
         self._looks = looks
         self._settings = runtime.Settings.of(params)
         self._console = console or Console.silent()
-        self._messages = messages or Messages.silent()
         self._progress = progress or Progress.silent()
         tell, self._tell_error = self._messages.notice, self._messages.error
-        if not self.plan.job.is_chief:
+        if not job.is_chief:
             # Only the chief prints and writes; a worker prints its own fatal error.
             params = self.params = without_outputs(params)
             self._console, self._progress = Console.silent(), Progress.silent()
@@ -129,7 +130,6 @@ class BenchmarkCNN:
         self._watch: Watch | None = None
         self._turns = Turns()
         self._activity = Activity()
-        job = self.plan.job
         facts = self.plan.agreed(params) if job.in_cluster else {}
         self._membership = Membership(
             job, params, tell, self._lost_another, facts, look=self._standing
@@ -145,10 +145,7 @@ class BenchmarkCNN:
         self._measurements.target = self.plan.target
         self._profiler: StepProfiler | None = None
         if params.profile_json is not None:
-            from cnnbench.run.driver.step_profile import StepProfiler  # late: few runs need it
-
-            waited = self._waited_for_input
-            self._profiler = StepProfiler(self.plan, params.profile_steps, waited)
+            self._profiler = StepProfiler(self.plan, params.profile_steps, self._waited_for_input)
         if params.device == "cpu":
             self._check_memory("cpu")
 
@@ -256,9 +253,8 @@ class BenchmarkCNN:
                 "TensorFlow sees a GPU, and --precision=int8 has kernels for CPUs alone; say cpu"
             )
             raise FlagError("device", self.params.device, reason)
-        isa = processor(Host()).get("cpu_isa", ())
-        fast = "avx512_fp16" in isa or "amx_fp16" in isa
-        if devices.kind == "cpu" and self.params.precision == "fp16" and not fast:
+        emulated = "_fp16" not in str(processor(Host()).get("cpu_isa"))  # avx512_fp16, amx_fp16
+        if devices.kind == "cpu" and self.params.precision == "fp16" and emulated:
             self._messages.warning(
                 "--precision=fp16 runs on a CPU without 16-bit arithmetic of that kind; "
                 "bf16 is about ten times faster there"

@@ -167,20 +167,9 @@ class Assembly:
             for variables in manager.updated_groups():
                 optimizer.create_slots(variables)
         evaluated, step, inputs, workers = self._training(manager, optimizer)
-        evaluator: Evaluator | None = None
-        if plan.num_eval_batches:
-            if plan.trains:
-                console.phase(Phase.GENERATING_EVALUATION)
-            evaluator = Evaluator(
-                plan.model,
-                plan.spec,
-                evaluated,
-                self.inputs("validation"),
-                runtime.data_format(params.data_format, devices.kind),
-                COMPUTE_DTYPES[params.precision],
-                params.display_every,
-                self._host_metrics(),
-            )
+        if plan.trains and plan.num_eval_batches:
+            console.phase(Phase.GENERATING_EVALUATION)
+        evaluator = self._evaluator(evaluated) if plan.num_eval_batches else None
         slots = {} if optimizer is None else manager.savable_slots(optimizer)
         checkpoints = None
         if params.train_dir is not None:
@@ -212,6 +201,18 @@ class Assembly:
             manager=manager,
             slots=slots,
             exporter=exporter,
+        )
+
+    def _evaluator(self, manager: VariableMgr) -> Evaluator:
+        return Evaluator(
+            self.plan.model,
+            self.plan.spec,
+            manager,
+            self.inputs("validation"),
+            runtime.data_format(self.params.data_format, self.devices.kind),
+            COMPUTE_DTYPES[self.params.precision],
+            self.params.display_every,
+            self._host_metrics(),
         )
 
     def inputs(self, subset: str, manager: VariableMgr | None = None) -> InputSource:

@@ -118,11 +118,16 @@ class Evaluator:
         elapsed = time.perf_counter() - start
         # Reading ahead would slow down the training that continues.
         self.inputs.close()
-        together = _together(rows)
+        return self._evaluated(totals, _together(rows), elapsed, global_step)
+
+    def _evaluated(
+        self, totals: list[float], rows: Rows, elapsed: float, global_step: int
+    ) -> Evaluated:
+        """Sums of all workers, and the metrics of their rows."""
         workers = self._manager.workers
         if workers is not None:
             totals = workers.total(np.array(totals)).tolist()
-            together = _together([_unpacked(part) for part in workers.gather(_packed(together))])
+            rows = _together([_unpacked(part) for part in workers.gather(_packed(rows))])
         *sums, loss, count = totals
         if not count:
             raise DataError("no example of the validation subset could be used")
@@ -133,7 +138,7 @@ class Evaluator:
             images_per_sec=count / elapsed,
         )
         means = dict(zip(self._model.metric_names, (s / count for s in sums), strict=True))
-        return Evaluated(evaluation, means, self.host.submit(together))
+        return Evaluated(evaluation, means, self.host.submit(rows))
 
     def _step(self, *batches: TowerBatch) -> tuple[tf.Tensor, list[dict[str, tf.Tensor]]]:
         """Sums over all towers, [metrics ..., loss, examples], and each tower's rows."""

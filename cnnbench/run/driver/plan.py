@@ -289,22 +289,26 @@ def make_plan(params: Params) -> Plan:
         eval_examples=eval_examples,
         eval_steps=evaluation_steps(params, batches, epochs, train_examples, batch * towers),
         aggregation=aggregation,
-        update=plan_update(
-            params.update_mode,
-            aggregation,
-            towers,
-            reduction=params.gradient_reduction,
-            weight_decay=params.weight_decay,
-            clip=params.gradient_clip,
-            linear=OPTIMIZERS[params.optimizer].linear,
-            asynchronous=asynchronous(params),
-            narrow=params.fp16_vars,
-        ),
+        update=_update(params, aggregation, towers),
         examples=examples,
         job=job,
         asynchronous=alone,
         coordinated=coordinated(params),
         target=target_of(params, model),
+    )
+
+
+def _update(params: Params, aggregation: AggregationSpec, towers: int) -> UpdatePlan:
+    return plan_update(
+        params.update_mode,
+        aggregation,
+        towers,
+        reduction=params.gradient_reduction,
+        weight_decay=params.weight_decay,
+        clip=params.gradient_clip,
+        linear=OPTIMIZERS[params.optimizer].linear,
+        asynchronous=asynchronous(params),
+        narrow=params.fp16_vars,
     )
 
 
