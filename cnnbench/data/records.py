@@ -259,14 +259,12 @@ class RecordPipeline(Pipeline):
 
     def explain(self, error: Exception) -> DataError:
         """See `Pipeline.explain`."""
-        return self._framing_defect(error) or self._record_defect(error) or super().explain(error)
-
-    def _framing_defect(self, error: Exception) -> DataError | None:
         match = _OFFSET.search(str(error))
-        if not isinstance(error, tf.errors.DataLossError) or match is None:
-            return None
-        defects = (tfrecord.defect_at(path, int(match[1])) for path in self._files)
-        return next((defect for defect in defects if defect), None)
+        if isinstance(error, tf.errors.DataLossError) and match is not None:
+            for path in self._files:
+                if defect := tfrecord.defect_at(path, int(match[1])):
+                    return defect
+        return self._record_defect(error) or super().explain(error)
 
     def _record_defect(self, error: Exception) -> DataError | None:
         """Examines the records that were being decoded when the error occurred."""

@@ -33,7 +33,7 @@ from cnnbench.campaigns.bisect.search import (
 )
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import Command, execute
-from cnnbench.campaigns.processes.outcome import last_log_line
+from cnnbench.campaigns.processes.outcome import end_of, last_line
 from cnnbench.errors import BenchmarkError, FlagError, UsageError
 from cnnbench.judge.compare import Policy, Verdict, processes_needed
 from cnnbench.machine import repository
@@ -191,7 +191,7 @@ class CommitBench:
         if done.timed_out:
             raise _Unusable(f"does not build: takes more than {duration(done.seconds)}")
         if done.code != 0:
-            raise _Unusable(f"does not build: exit status {done.code}; {last_log_line(log)}")
+            raise _Unusable(f"does not build: exit status {done.code}; {last_line(end_of(log))}")
 
     def _compared(
         self, experiment: Experiment, commit: str, found: Step | None, again: bool

@@ -123,22 +123,17 @@ def headline(record: Record) -> str:
     return "ok" if speed is None else f"ok {number(speed)} images/sec"
 
 
-def last_log_line(log: Path) -> str:
-    """The last output of a process, in words for an error."""
-    return _last_line(end_of(log))
-
-
 def _problem(
     ended: Ended, document: Mapping[str, Any] | None, defect: str | None, tail: str
 ) -> tuple[str, ErrorInfo] | None:
     """Status and error of a run that is not ok."""
     if ended.timed_out:
-        text = f"killed after {ended.seconds:.0f} s; {_last_line(tail)}"
+        text = f"killed after {ended.seconds:.0f} s; {last_line(tail)}"
         return "timed_out", _error("TimedOut", text)
     if ended.error is not None:
         return "failed", _error("NotStarted", ended.error)
     if ended.code is None:
-        text = f"the process and its guard were killed; {_last_line(tail)}"
+        text = f"the process and its guard were killed; {last_line(tail)}"
         return "killed", _error("Killed", text)
     if ended.code < 0:
         return _signalled(-ended.code, ended.oom_kills, tail)
@@ -148,7 +143,7 @@ def _problem(
     if document is not None and document["status"] == "interrupted":
         return "killed", _error("Interrupted", "interrupted by an external signal")
     if ended.code != 0:
-        text = f"exit status {ended.code}; {_last_line(tail)}"
+        text = f"exit status {ended.code}; {last_line(tail)}"
         return "failed", _error("ExitStatus", text)
     if defect is not None:
         return "failed", _error("UnusableRecord", defect)
@@ -181,7 +176,7 @@ def _signalled(code: int, oom_kills: int, tail: str) -> tuple[str, ErrorInfo]:
     if code == signal.SIGABRT and _OOM_ABORT in tail:
         text = f"out of memory: {name}, {_OOM_ABORT}"
         return "out_of_memory", _error("OutOfMemory", text)
-    return "killed", _error("Killed", f"ended by {name}; {fatal_message(tail) or _last_line(tail)}")
+    return "killed", _error("Killed", f"ended by {name}; {fatal_message(tail) or last_line(tail)}")
 
 
 def _read(command: Measuring) -> tuple[dict[str, Any] | None, str | None, bytes | None]:
@@ -227,6 +222,7 @@ def full_disk(log: Path) -> str:
     return ""
 
 
-def _last_line(tail: str) -> str:
+def last_line(tail: str) -> str:
+    """The last output of a process, from the end of its log, in words for an error."""
     lines = [line.strip() for line in tail.splitlines() if line.strip()]
     return f"last log line: {lines[-1]}" if lines else "no output"
