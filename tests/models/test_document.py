@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cnnbench.base.text.markdown import with_table
-from cnnbench.models import document, load_plugin, model_names
+from cnnbench.models import Initializer, document, load_plugin, model_names
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "models.md"
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "tiny_plugin.py"
@@ -26,3 +26,11 @@ def test_the_documented_table_is_current_and_has_every_model_but_plugins():
 
 def test_the_document_shows_the_example_as_it_is():
     assert f"```python\n{EXAMPLE.read_text()}```" in DOCUMENT.read_text()
+
+
+def test_the_initializers_of_variables_are_documented():
+    row = next(line for line in DOCUMENT.read_text().splitlines() if "| `variable(" in line)
+    made = [name for name, one in vars(Initializer).items() if isinstance(one, classmethod)]
+    assert made
+    for name in made:
+        assert f"`{name}(" in row
