@@ -16,8 +16,8 @@ from cnnbench.campaigns.ab.experiment import Experiment
 from cnnbench.campaigns.ab.explain import NotExplainedError, Profiling, profile
 from cnnbench.campaigns.ab.flags import check
 from cnnbench.campaigns.ab.pairs import Pairs
-from cnnbench.campaigns.ab.results import PairsFolder
-from cnnbench.campaigns.ab.sequential import InterimAnalysis, interim_analyses
+from cnnbench.campaigns.ab.results import Begun, PairsFolder, begun, remaining
+from cnnbench.campaigns.ab.sequential import InterimAnalysis
 from cnnbench.campaigns.ab.session import ExperimentSession, Finding
 from cnnbench.campaigns.ab.side import Side, SideFlags
 from cnnbench.campaigns.ab.turns import turn_seconds
@@ -140,7 +140,9 @@ class CommitBench:
         with contextlib.ExitStack() as stack:
             try:
                 prepared = stack.enter_context(self._prepared(commit, "b"))
-                experiment = self._experiment(number, prepared, found)
+                # A session that was interrupted, or had lost processes, has not judged.
+                earlier = begun(self._results / commit[:12]) if again else None
+                experiment = self._experiment(number, prepared, found, earlier)
             except (_Unusable, UsageError) as error:
                 if found is None and isinstance(error, FlagError) and error.flag == "pairing":
                     raise
@@ -202,7 +204,7 @@ class CommitBench:
         finding = self._run(experiment, name)
         step = self._answered(finding, commit, looks_at_work)
         if step.verdict == Verdict.INCONCLUSIVE.value and step.answer == SKIP:
-            more = self._with_more_pairs(experiment, finding, again)
+            more = self._with_more_pairs(experiment, finding, name, again)
             if more is not None:
                 self._reporter.notice(f"undecided: going on, with up to {more.pairs} pairs")
                 finding = self._run(more, name)
@@ -211,13 +213,16 @@ class CommitBench:
             step = replace(step, answer=BAD)  # the commit that introduced it is searched for
         return replace(step, most_pairs=setting.most_pairs, results=name)
 
-    def _experiment(self, number: int, new: _Prepared, found: Step | None) -> Experiment:
+    def _experiment(
+        self, number: int, new: _Prepared, found: Step | None, earlier: Begun | None
+    ) -> Experiment:
         """The first pairs of a step."""
         assert self._good is not None
         setting, good = self._setting, self._good
-        analyses, policy = interim_analyses(setting.pairs, setting.policy.alpha), setting.policy
+        policy = setting.policy
+        course = remaining(earlier, setting.pairs, policy.alpha)
         if is_about_work(found):
-            analyses = (InterimAnalysis(1, policy.alpha),)
+            course = {"analyses": (InterimAnalysis(1, policy.alpha),)}
         elif found is not None and found.change is not None:
             policy = half_of(found.change, policy)
         sides = {"a": good.side, "b": new.side}
@@ -225,7 +230,7 @@ class CommitBench:
         return Experiment(
             a=good.side,
             b=new.side,
-            analyses=analyses,
+            **course,
             seed=setting.seed + number,
             burn_in=0 if is_about_work(found) else setting.burn_in,
             timeout=setting.timeout,
@@ -237,7 +242,7 @@ class CommitBench:
         )
 
     def _with_more_pairs(
-        self, experiment: Experiment, finding: Finding, again: bool
+        self, experiment: Experiment, finding: Finding, name: str, again: bool
     ) -> Experiment | None:
         """The experiment with the largest number of pairs.
 
@@ -252,9 +257,9 @@ class CommitBench:
             needed = fewest if len(entry.base) < fewest else most + 1
         if needed > most and not again:
             return None
-        later = interim_analyses(most, self._setting.policy.alpha)
-        left = tuple(one for one in later if one.pairs > len(entry.base))
-        return replace(experiment, analyses=left, burn_in=0) if left else None
+        course = remaining(begun(self._results / name), most, self._setting.policy.alpha)
+        later = replace(experiment, burn_in=0, **course)
+        return later if later.pairs > len(entry.base) else None
 
     def _run(self, experiment: Experiment, name: str) -> Finding:
         """Measures an experiment; existing pairs count.

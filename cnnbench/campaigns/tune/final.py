@@ -13,8 +13,8 @@ from pathlib import Path
 
 from cnnbench.campaigns.ab.experiment import Experiment
 from cnnbench.campaigns.ab.pairs import PairFailedError, Pairs
-from cnnbench.campaigns.ab.results import SIDES, Begun, PairsFolder, begun
-from cnnbench.campaigns.ab.sequential import STEP, interim_analyses
+from cnnbench.campaigns.ab.results import SIDES, Begun, PairsFolder, begun, remaining
+from cnnbench.campaigns.ab.sequential import STEP
 from cnnbench.campaigns.ab.session import ExperimentSession
 from cnnbench.campaigns.ab.side import SideFlags, measuring
 from cnnbench.campaigns.processes.campaign import Campaign
@@ -234,15 +234,11 @@ class Final:
             )
             for one in measured.values()
         )
-        planned, made = (None, ()) if earlier is None else (earlier.planned, earlier.made)
-        analyses = interim_analyses(plan.pairs, plan.alpha, planned=planned, made=made)
         work = [name for name in WORK if name not in MODEL_SIZE] if leader.changes else []
         return Experiment(
             a=a,
             b=b,
-            analyses=made[-1:] if earlier is not None and earlier.clear else analyses,
-            made=made,
-            planned=planned,
+            **remaining(earlier, plan.pairs, plan.alpha),
             seed=self._setting.seed,
             burn_in=0,
             timeout=self._setting.timeout,

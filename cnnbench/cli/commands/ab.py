@@ -18,7 +18,15 @@ from cnnbench.campaigns.ab.experiment import Experiment
 from cnnbench.campaigns.ab.explain import NotExplainedError, Profiling, profile
 from cnnbench.campaigns.ab.flags import LENGTHS, names
 from cnnbench.campaigns.ab.pairs import Pairs
-from cnnbench.campaigns.ab.results import EXPLANATION, PROFILES, Begun, PairsFolder, begun, verdict
+from cnnbench.campaigns.ab.results import (
+    EXPLANATION,
+    PROFILES,
+    Begun,
+    PairsFolder,
+    begun,
+    remaining,
+    verdict,
+)
 from cnnbench.campaigns.ab.sequential import STEP, interim_analyses
 from cnnbench.campaigns.ab.session import ExperimentSession, Finding
 from cnnbench.campaigns.ab.side import Side
@@ -323,12 +331,8 @@ def _course(options: AbFlags, earlier: Begun | None) -> dict[str, Any]:
     if earlier is None:
         analyses = interim_analyses(pairs, alpha, options.sequential and not options.aa)
         return {"analyses": analyses, "seed": seed_or_random(options.seed)}
-    planned, made = earlier.planned, earlier.made
-    analyses = made[-1:]
-    if not earlier.clear:
-        analyses = interim_analyses(pairs, alpha, planned=planned, made=made)
     kept = {name: earlier.facts[name] for name in ("seed", "turn_seconds")}
-    return {"analyses": analyses, "planned": planned, "made": made, **kept}
+    return {**remaining(earlier, pairs, alpha), **kept}
 
 
 def _check_same(question: Mapping[str, Any], earlier: Begun, folder: str) -> None:

@@ -19,6 +19,7 @@ from step_profiles import Profiles, changed
 from cnnbench import cli
 from cnnbench.campaigns.ab.side import SideFlags
 from cnnbench.campaigns.processes.child import Ended
+from cnnbench.campaigns.processes.results_dir import Journal
 from cnnbench.records.load import load_records
 
 pytestmark = pytest.mark.timeout(180)
@@ -236,7 +237,7 @@ def going_on(err):
     ],
 )
 def test_the_command_that_goes_on_settles_what_was_undecided(
-    quick, repository, bisect, capsys, says
+    quick, repository, bisect, capsys, says, tmp_path
 ):
     folder = repository(*says)
     first = bisect(f"main~{len(says) - 1}", "main", "--seed=1")
@@ -251,6 +252,12 @@ def test_the_command_that_goes_on_settles_what_was_undecided(
     assert "undecided: going on, with up to" in err
     # What was clear is not measured again.
     assert ("GOOD against BAD" in err) == (len(says) == 2)
+    of_commits = list((tmp_path / "results").glob("*/journal.jsonl"))
+    assert len(of_commits) == len(says) - 1
+    for journal in of_commits:
+        events = list(Journal(journal).read())
+        spent = {one["pairs"]: one["alpha"] for one in events if one["event"] in ("look", "end")}
+        assert sum(spent.values()) <= events[0]["policy"]["alpha"]
 
 
 def test_what_needs_more_pairs_than_there_may_be_gives_no_command(
