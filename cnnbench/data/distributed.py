@@ -39,6 +39,12 @@ class InputDistribution:
         """Whether a pipeline reads a part of the data or all of it."""
         return self.manual or self.auto_shard_policy == "file"
 
+    def examples_per_step(self, spec: InputSpec) -> int:
+        """Examples that a step of all workers takes from one pipeline."""
+        if self.by_pipeline or self.auto_shard_policy == "off":
+            return spec.global_batch
+        return spec.batch_per_device * int(self.strategy.num_replicas_in_sync)
+
     def iterator(self, pipeline: Pipeline) -> Any:
         """Iterator over the batches; its elements hold a value per replica."""
         options = self._options(pipeline.spec)
@@ -96,10 +102,7 @@ class DistributedInput(PipelineInput):
 
     @property
     def _examples_per_step(self) -> int:
-        distribution = self._distribution
-        if distribution.by_pipeline or distribution.auto_shard_policy == "off":
-            return self.spec.global_batch
-        return self.spec.batch_per_device * int(distribution.strategy.num_replicas_in_sync)
+        return self._distribution.examples_per_step(self.spec)
 
     def _begin(self) -> Callable[[], Copying]:
         # It reads ahead by itself.
