@@ -39,12 +39,10 @@ def entry_point() -> NoReturn:
     plugins.watch(early_import.watch)
     with supervisor.offered():
         code = main(sys.argv[1:])
-    membership = sys.modules.get("cnnbench.run.driver.membership")
-    connected = membership is not None and membership.connected
-    if connected or (code in (ExitCode.FAILED, ExitCode.INTERRUPTED) and _is_held()):
-        from cnnbench.run.cluster.chief import leave
-
-        leave(code)
+    if supervisor.is_connected() or (
+        code in (ExitCode.FAILED, ExitCode.INTERRUPTED) and _is_held()
+    ):
+        supervisor.leave(code)
     supervisor.announce(code)
     gc.freeze()  # the interpreter's last collections take a second where TensorFlow is loaded
     sys.exit(code)

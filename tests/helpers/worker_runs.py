@@ -245,10 +245,10 @@ def main(task, hosts, worker, ps=""):
     """One worker, or with ps tasks the chief; its runs share the connection of the first."""
     from cnnbench.data import synthetic
     from cnnbench.machine import facts
-    from cnnbench.run.cluster import chief
     from cnnbench.run.driver import membership
     from cnnbench.run.driver.membership import Membership
     from cnnbench.run.driver.replica_check import ReplicaCheck
+    from cnnbench.run.runtime import supervisor
 
     ended = []
     end, Membership.end = Membership.end, lambda self, *how: ended.append((self, how))
@@ -277,7 +277,7 @@ def main(task, hosts, worker, ps=""):
     if ended:  # as the last run ended: the other workers may still be in its last step
         end(ended[0][0], *ended[-1][1])
     if ps:
-        chief.leave(0)
+        supervisor.leave(0)
 
 
 def in_process():

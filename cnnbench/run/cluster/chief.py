@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import sys
 from collections.abc import Callable
 
 from cnnbench.base.jobs.job import CONTROLLER, Job
 from cnnbench.base.jobs.probe import wait_up
 from cnnbench.errors import BenchmarkError, first_line
-from cnnbench.run.runtime import supervisor
 
 
 def connect(
@@ -56,12 +52,3 @@ def connect(
             "every worker needs --num_gpus of them"
         )
     return job
-
-
-def leave(code: int) -> None:
-    """Ends this process without TensorFlow's clean-up, which would wait for lost processes."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            stream.flush()
-    supervisor.announce(code)
-    os._exit(code)

@@ -27,9 +27,6 @@ _DISMISSAL_SECONDS = 60.0
 _FAILURE_SECONDS = 5.0
 _LOOK_SECONDS = 10.0  # where there is nothing but the own progress to look at
 
-connected = False
-"""Whether this process has connected TensorFlow with others; it then ends by `chief.leave`."""
-
 
 class Membership:
     """Connections of this process with the others of its job.
@@ -70,7 +67,7 @@ class Membership:
                 lost,
                 patience=max(params.cluster_timeout, PATIENCE),
                 period=PERIOD if job.in_cluster else look_seconds,
-                leave=chief.leave,
+                leave=supervisor.leave,
                 spares=spares,
                 look=look,
                 stall_timeout=params.stall_timeout,
@@ -127,14 +124,14 @@ class Membership:
 
     def _connect_chief(self, devices: runtime.Devices) -> runtime.Devices:
         """Connects the process that runs the steps of all workers."""
-        global connected
         by = None
         if coordinated(self._params):
             from cnnbench.variable_mgr.strategies import make  # late: it loads TensorFlow
 
             by = partial(make.parameter_server, devices.job)
         job = chief.connect(devices.job, self._params.cluster_timeout, self._tell, by)
-        self._joined = connected = True
+        supervisor.has_connected()
+        self._joined = True
         return dataclasses.replace(devices, job=job)
 
     def _connect_worker(self, job: Job) -> None:

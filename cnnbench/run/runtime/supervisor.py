@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FrameType
+from typing import NoReturn
 
 from cnnbench.base.interrupts import SIGNALS
 from cnnbench.base.text.native_log import fatal_message
@@ -58,12 +59,14 @@ class _Supervision:
       watched: whether `watched` has forked.
       program: whether this process does nothing but run cnnbench.
       link: where a child announces its exit code; None in other processes.
+      connected: whether TensorFlow is connected with other processes.
     """
 
     wanted: bool = False
     watched: bool = False
     program: bool = False
     link: int | None = None
+    connected: bool = False
 
 
 _state = _Supervision()
@@ -102,6 +105,25 @@ def announce(code: int) -> None:
     """Announces to the parent, if there is one, that Python exits with this code."""
     if _state.link is not None:
         os.write(_state.link, bytes([code & 0xFF]))
+
+
+def has_connected() -> None:
+    """Remembers that this process has connected TensorFlow with others."""
+    _state.connected = True
+
+
+def is_connected() -> bool:
+    """Whether TensorFlow's clean-up would wait for other processes, which may be lost."""
+    return _state.connected
+
+
+def leave(code: int) -> NoReturn:
+    """Ends this process without clean-up."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    announce(code)
+    os._exit(code)
 
 
 def supervised(
