@@ -9,7 +9,6 @@ scripts/kubernetes.yaml. ``mpi``: the rank only; the addresses are exchanged whe
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import os
 import re
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cnnbench.base.jobs.job import CONTROLLER, HOST, LARGEST_PORT, PS, WORKER, Task, is_address
+from cnnbench.base.reading import parse_json
 from cnnbench.errors import FlagError, UsageError
 
 _MOST_TASKS = LARGEST_PORT
@@ -164,9 +164,9 @@ def _from_tf_config(ps: int, environ: Environment) -> JobPlace:
         return _bad(environ, "TF_CONFIG", reason)
 
     try:
-        config = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise bad(f"is no JSON: {error}") from None
+        config = parse_json(text)
+    except ValueError as error:
+        raise bad(str(error)) from None
     cluster, me = (config.get(key) if isinstance(config, dict) else None for key in _TF_CONFIG)
     if not isinstance(cluster, dict) or not isinstance(me, dict):
         raise bad('needs the keys "cluster" and "task", an object each')

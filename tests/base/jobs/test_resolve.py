@@ -105,8 +105,9 @@ def test_tf_config_without_them_has_its_chief_as_first_worker():
     [
         (None, "is not set"),
         (" ", "is not set"),
-        ("{", "is no JSON"),
-        ("[" * 100_000, "is no JSON"),
+        ("{", "cut off after 1 characters"),
+        ("[" * 100_000, "not JSON: nested too deeply"),
+        ('{"task": {}, "task": {}}', "not JSON: the key 'task' is there twice"),
         ("[]", 'needs the keys "cluster" and "task"'),
         ('{"cluster": {}}', 'needs the keys "cluster" and "task"'),
         ('{"cluster": {"worker": "a:1"}, "task": {"type": "worker"}}', "cluster.worker must be"),
