@@ -142,7 +142,8 @@ def test_one_worker_trains_as_one_process_does(tmp_path):
         ("worker:0", "controller:0", "ps:0", "ps:1"),
         controller=True,
     )
-    assert made["losses"] == pytest.approx(alone.losses, rel=1e-6)
+    # Two updates are in flight, and their results may arrive in another order.
+    assert sorted(made["losses"]) == pytest.approx(sorted(alone.losses), rel=1e-6)
     assert made["cluster"]["staleness"] == [0] * 6
     evaluations = [one["loss"] for one in made["evaluations"]]
     assert evaluations == pytest.approx([one.loss for one in alone.evaluations], rel=1e-6)
