@@ -77,7 +77,13 @@ def exhausted(error: BaseException) -> str:
 
 
 class UsageError(ValueError):
-    """Wrong use: one line on stderr and exit code 2."""
+    """Wrong use: one line on stderr and exit code 2.
+
+    Attributes:
+      frames: of a plug-in's files, a line each, the innermost last; for errors of plug-ins.
+    """
+
+    frames: tuple[str, ...] = ()
 
 
 class FlagError(UsageError):
@@ -111,7 +117,13 @@ class PathError(UsageError):
 
 
 class BenchmarkError(RuntimeError):
-    """The benchmark itself failed: one line on stderr and exit code 4."""
+    """The benchmark itself failed: one line on stderr and exit code 4.
+
+    Attributes:
+      frames: see `UsageError`.
+    """
+
+    frames: tuple[str, ...] = ()
 
 
 class OutOfMemoryError(BenchmarkError):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from cnnbench.base import plugins
 from cnnbench.errors import UsageError
 from cnnbench.models.elements import IMAGE_CLASSIFICATION, Element, named_size
 from cnnbench.models.network import Network, T
+from cnnbench.models.results import Column, Elements, HostMetrics, Metrics, Rows
 from cnnbench.models.spec import BatchNorm, LearningRateSpec
 
 
@@ -50,6 +51,11 @@ class Model(abc.ABC):
     top_1_accuracy: str = "top_1"
     aux_head: bool | None = None
 
+    def __init_subclass__(cls) -> None:
+        """See `plugins.check_methods`."""
+        super().__init_subclass__()
+        plugins.check_methods(cls, Model)
+
     @abc.abstractmethod
     def build(self, net: Network[T], features: Any) -> Any:
         """Builds one tower of the network.
@@ -61,9 +67,7 @@ class Model(abc.ABC):
             per example. With several features among the `elements`, a mapping by name.
         """
 
-    def preprocess(
-        self, example: Mapping[str, Any], seed: Any, *, training: bool
-    ) -> Mapping[str, Any]:
+    def preprocess(self, example: Mapping[str, Any], seed: Any, *, training: bool) -> Elements:
         """Makes the `elements` from an example of the data set, in the input pipeline.
 
         Synthetic examples pass through it as well. By default the network takes what the data
@@ -79,7 +83,7 @@ class Model(abc.ABC):
         del seed, training
         return example
 
-    def loss(self, outputs: Any, labels: Any) -> Any:
+    def loss(self, outputs: Any, labels: Any) -> Column:
         """Loss of each example: softmax cross entropy unless a subclass overrides it.
 
         Args:
@@ -93,7 +97,7 @@ class Model(abc.ABC):
 
         return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=outputs)
 
-    def metrics(self, outputs: Any, labels: Any) -> Mapping[str, Any]:
+    def metrics(self, outputs: Any, labels: Any) -> Metrics:
         """Named numbers of each example, averaged over examples.
 
         By default ``top_1`` and ``top_5``: whether the label is the largest logit, and among
@@ -111,7 +115,7 @@ class Model(abc.ABC):
             "top_5": tf.cast(tf.math.in_top_k(labels, outputs, among), tf.float32),
         }
 
-    def host_rows(self, features: Any, outputs: Any, labels: Any) -> Mapping[str, Any]:
+    def host_rows(self, features: Any, outputs: Any, labels: Any) -> Rows:
         """Values of each example that an evaluation collects for `host_metrics`; none by default.
 
         It runs on the host, also where the network is on a GPU: operations need no GPU kernel.
@@ -123,7 +127,7 @@ class Model(abc.ABC):
         del features, outputs, labels
         return {}
 
-    def host_metrics(self, rows: Mapping[str, Any]) -> Mapping[str, float]:
+    def host_metrics(self, rows: Mapping[str, Any]) -> HostMetrics:
         """Metrics that are no mean over examples, such as a rank among many of them.
 
         Args:
@@ -148,39 +152,18 @@ class Model(abc.ABC):
         """Whether there are `host_metrics`."""
         return type(self).host_metrics is not Model.host_metrics
 
-    _ATTRIBUTES: ClassVar[dict[str, type]] = {
-        "name": str,
-        "dataset": str,
-        "elements": tuple,
-        "batch_size": int,
-        "learning_rate": LearningRateSpec,
-        "batch_norm": BatchNorm,
-        "backbone": str,
-        "metric_names": tuple,
-        "host_metric_names": tuple,
-        "lower_is_better": tuple,
-        "top_1_accuracy": str,
-    }
-
     def validate(self) -> None:
         """Checks the attributes that the subclass has set."""
-        for attribute, kind in self._ATTRIBUTES.items():
-            value = getattr(self, attribute, None)
-            who = f"model class {type(self).__name__}"
-            if not isinstance(value, kind):
-                raise UsageError(
-                    f"{who} needs an attribute {attribute} of type {kind.__name__}, got {value!r}"
-                )
-            if isinstance(value, int) and value < 1:
-                raise UsageError(f"{who}: {attribute}={value} must be at least 1")
+        who = f"model class {type(self).__name__}"
+        # Elements name the size of an image and what else there may be.
+        plugins.check_attributes(self, Model, who, "image_size", "channels")
         metrics = (*self.metric_names, *self.host_metric_names)
         for metric in metrics:
-            plugins.check_name(f"a metric of model class {type(self).__name__}", metric)
+            plugins.check_name(f"a metric of {who}", metric)
         for metric in self.lower_is_better:
             if metric not in metrics:
                 raise UsageError(
-                    f"model class {type(self).__name__}: lower_is_better has {metric!r}, which is "
-                    "none of its metrics"
+                    f"{who}: lower_is_better has {metric!r}, which is none of its metrics"
                 )
         for size in dict.fromkeys(size for one in self.elements for size in one.named_sizes):
             if size != "num_classes":

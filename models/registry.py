@@ -8,7 +8,6 @@ from collections.abc import Callable
 from cnnbench.base import plugins
 from cnnbench.base.text.messages import nearest
 from cnnbench.errors import FlagError, UsageError
-from cnnbench.models.guard import guarded
 from cnnbench.models.model import Model
 
 ENTRY_POINT_GROUP = "cnnbench.models"
@@ -50,26 +49,26 @@ def register_model(name: str, dataset: str, factory: Callable[[], Model]) -> Non
 def get_model(name: str, dataset: str) -> Model:
     """The model of that name.
 
-    Installed entry points are only loaded when the name is not known without them. A plug-in's
-    model is guarded: see `cnnbench.models.guard`.
+    Installed entry points are only loaded when the name is not known without them.
 
     Raises:
-      FlagError: there is none (the message names the data sets that have it, or lists the data
-        set's models and the nearest name), or the registered factory makes no usable `Model`.
+      FlagError: there is none; the message names the data sets that have it, or lists the data
+        set's models and the nearest name.
+      UsageError: the registered factory makes no usable `Model`.
     """
     _load_builtin()
     key = (dataset, name)
     if key not in _factories:
-        _try_entry_points(name)
+        _load_entry_points()
     if key not in _factories:
         raise FlagError("model", name, _unknown(name, dataset))
-    with plugins.code(lambda line: FlagError("model", name, line)):
+    origin = plugins.origin("model_plugin", key) or f"--model={name}"
+    with plugins.reported(UsageError, origin), plugins.running(origin):
         model = _factories[key]()
         if not isinstance(model, Model):
             raise UsageError(f"its factory made a {type(model).__name__}, not a cnnbench Model")
         model.validate()
-    origin = plugins.origin("model_plugin", key)
-    return model if origin is None else guarded(model, origin)
+    return model
 
 
 def model_names(dataset: str) -> tuple[str, ...]:
@@ -95,7 +94,7 @@ def datasets_of(name: str) -> tuple[str, ...]:
     """Data sets that have a model of that name, sorted; none if it is unknown."""
     _load_builtin()
     if not _owners(name):
-        _try_entry_points(name)
+        _load_entry_points()
     return _owners(name)
 
 
@@ -103,7 +102,7 @@ def load_plugin(path: str) -> tuple[str, ...]:
     """Runs a Python file that calls `register_model`; see `plugins.load`.
 
     Raises:
-      FlagError: no such file, the file raises, registers nothing, or registers a name that
+      UsageError: no such file, the file raises, registers nothing, or registers a name that
         is taken.
     """
     keys = plugins.load(path, "model_plugin")
@@ -116,13 +115,6 @@ def _load_builtin() -> None:
     for module in BUILTIN_MODULES:
         importlib.import_module(f"cnnbench.models.{module}")
     _loaded.add("builtin")
-
-
-def _try_entry_points(name: str) -> None:
-    try:
-        _load_entry_points()
-    except UsageError as error:
-        raise FlagError("model", name, str(error)) from error
 
 
 def _load_entry_points() -> None:

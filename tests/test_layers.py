@@ -29,7 +29,7 @@ WINGS = (
 
 INSIDE = {
     "base": (
-        ("interrupts", "lock", "reading", "shared", "stats", "text"),
+        ("annotations", "interrupts", "lock", "reading", "shared", "stats", "text"),
         ("charts", "jobs", "plugins", "scratch"),
     ),
     "run": (("runtime",), ("cluster", "observe", "step"), ("driver",)),

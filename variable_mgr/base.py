@@ -5,10 +5,11 @@ from __future__ import annotations
 import abc
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Annotated, Any, Protocol, TypeAlias, TypeVar
 
 import tensorflow as tf
 
+from cnnbench.base import plugins
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.variable_mgr import gradients, tower_variable, towers
 from cnnbench.variable_mgr.gradients import Column
@@ -17,6 +18,7 @@ from cnnbench.variable_mgr.tower_variable import TowerVariable
 from cnnbench.variable_mgr.worker_group import WorkerGroup
 
 GradientPairs: TypeAlias = "list[tuple[tf.Tensor, tf.Variable]]"
+_AllCreated = Annotated[None, lambda result, given: given[0]._missing()]
 _T = TypeVar("_T")
 
 
@@ -52,6 +54,11 @@ class VariableMgr(abc.ABC):
     (`cnnbench.variable_mgr.modes`).
     """
 
+    def __init_subclass__(cls) -> None:
+        """See `plugins.check_methods`."""
+        super().__init_subclass__()
+        plugins.check_methods(cls, VariableMgr)
+
     def __init__(self, spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> None:
         if spec.staged and not spec.mode.staged:
             raise FlagError(
@@ -79,7 +86,7 @@ class VariableMgr(abc.ABC):
         """Whether all towers hold equal trainable variables after every step; one alone does."""
         return self._spec.mode.in_sync or self._spec.num_towers == 1
 
-    def create_variables(self) -> None:
+    def create_variables(self) -> _AllCreated:
         """Creates all copies of all variables, outside any traced function.
 
         Initial values depend on the seed and the canonical name alone, so every
@@ -95,6 +102,11 @@ class VariableMgr(abc.ABC):
             raise RuntimeError("variables must be created before the step is traced")
         for variable in self._declared:
             self._facades[variable.name] = self._create(variable)
+
+    def _missing(self) -> str:
+        """What `create_variables` must have done before it returned; "" if it has."""
+        missing = [one.name for one in self._declared if one.name not in self._facades]
+        return f"after all variables exist, not without {missing[0]}" if missing else ""
 
     @abc.abstractmethod
     def _create(self, variable: VariableLike) -> TowerVariable:

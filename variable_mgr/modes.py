@@ -11,8 +11,9 @@ import importlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
+from cnnbench.base import plugins
 from cnnbench.errors import UsageError
 
 _NAME = re.compile("[a-z][a-z0-9_]*")
@@ -43,9 +44,6 @@ class Processes(enum.Enum):
     CONTROLLER = "one process drives the towers of all"
     CLIENT_PER_WORKER = "every worker has a step of its own towers"
     COORDINATOR = "a coordinator schedules the workers' updates"
-
-
-_KINDS = {"copies": Copies, "reduction": Reduction, "processes": Processes}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,27 +107,14 @@ class Mode:
                 f"mode {self.name} needs a manager: a subclass of VariableMgr, or "
                 f"'module:Class' that names one, not {self.manager!r}"
             )
-        for attribute, kind in _KINDS.items():
-            value = getattr(self, attribute)
-            if not isinstance(value, kind):
-                valid = ", ".join(map(str, kind))
-                raise UsageError(f"mode {self.name}: {attribute}={value!r} must be one of {valid}")
+        plugins.check_attributes(self, Mode, f"mode {self.name}")
 
     def manager_class(self) -> type[Any]:
         """The class, which is a subclass of `VariableMgr`; may load TensorFlow."""
         if not isinstance(self.manager, str):
             return self.manager
         module, _, name = self.manager.partition(":")
-        try:
-            found = getattr(importlib.import_module(module, __package__), name, None)
-        except ModuleNotFoundError as error:
-            if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-                raise  # the module is there, and lacks another one
-            found = None
-        if not _is_manager(found):
-            raise UsageError(f"mode {self.name}: {self.manager} names no subclass of VariableMgr")
-        assert isinstance(found, type)
-        return found
+        return cast("type[Any]", getattr(importlib.import_module(module, __package__), name))
 
     @property
     def all_reduce(self) -> str:

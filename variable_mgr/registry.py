@@ -43,13 +43,11 @@ def find(name: str) -> Mode:
     Installed entry points are only loaded when the name is not known without them.
 
     Raises:
-      FlagError: there is none, or an installed entry point fails.
+      FlagError: there is none.
+      UsageError: an installed entry point fails.
     """
     if name not in _modes:
-        try:
-            _load_entry_points()
-        except UsageError as error:
-            raise FlagError("variable_update", name, str(error)) from error
+        _load_entry_points()
     if name not in _modes:
         raise FlagError("variable_update", name, f"must be one of {', '.join(_modes)}")
     return _modes[name]
@@ -65,7 +63,7 @@ def load_plugin(path: str) -> tuple[str, ...]:
     """Runs a Python file that calls `register_mode`; see `plugins.load`.
 
     Raises:
-      FlagError: no such file, the file raises, registers nothing, or registers a name that
+      UsageError: no such file, the file raises, registers nothing, or registers a name that
         is taken.
     """
     return tuple(map(str, plugins.load(path, PLUGIN_FLAG)))

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
+import linecache
+import mmap
 import os
 import sys
+import traceback
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, TypeVar, cast, get_args, get_origin, get_type_hints
 
+from cnnbench.base.annotations import misfit, shown
 from cnnbench.base.interrupts import restored
 from cnnbench.base.reading import read_file
-from cnnbench.errors import FlagError, UsageError, text_of
+from cnnbench.errors import BenchmarkError, FlagError, PathError, UsageError, exhausted, text_of
 
 _MOST_MIB = 16
+_MOST_FRAMES = 20
+_NAME_BYTES = 512
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 Added = dict[str, tuple[Any, ...]]  # flag of a kind: keys in its table
 
@@ -43,23 +52,16 @@ _kinds: dict[str, Kind] = {}
 _files: dict[Path, tuple[str, str, Added]] = {}  # digest of its text, name, what it registered
 _origins: dict[tuple[str, Any], str] = {}  # by flag of a kind and key: who registered it
 _entry_points: dict[str, str] = {}  # digests of their modules, by name
-_watch: list[Callable[[str], None]] = []
+before_loading: list[Callable[[], None]] = []
+"""Called before code of a plug-in is loaded."""
+
+_places: set[str] = set()  # files and folders whose code is of plug-ins
+_running = mmap.mmap(-1, _NAME_BYTES)  # shared with processes that this one forks
 
 
 def add_kind(kind: Kind) -> None:
     """Lets plug-ins register things of this kind."""
     _kinds[kind.flag] = kind
-
-
-def watch(call: Callable[[str], None]) -> None:
-    """Registers a function to be called with a plug-in's name before its code runs."""
-    _watch.append(call)
-
-
-def about_to_run(name: str) -> None:
-    """Calls the functions of `watch`."""
-    for call in _watch:
-        call(name)
 
 
 def origin(flag: str, key: Any) -> str | None:
@@ -73,23 +75,146 @@ def digests() -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def code(failed: Callable[[str], Exception], *passes: type[BaseException]) -> Iterator[None]:
-    """A block that runs plug-in code; whatever it raises becomes one error.
+def reported(kind: type[UsageError | BenchmarkError], name: str = "") -> Iterator[None]:
+    """A block in which an error of a plug-in becomes one line, with its frames below.
 
-    An interrupt passes, and so does what is no error and of cnnbench itself.
+    An error is a plug-in's if it was raised in one of its files, or in what these call. Interrupts,
+    a lack of memory and errors that cnnbench addresses to users pass as they are.
 
     Args:
-      failed: makes that error, given one line about what was raised.
-      *passes: exceptions that pass as they are.
+      kind: of the error: UsageError before a run, BenchmarkError within.
+      name: of the plug-in if the block runs nothing else; any error is its then.
     """
     try:
         with restored():
             yield
+    except (KeyboardInterrupt, FlagError, PathError, BenchmarkError):
+        raise
     except BaseException as error:
-        own = type(error).__module__.startswith("cnnbench.") and not isinstance(error, Exception)
-        if own or isinstance(error, (KeyboardInterrupt, GeneratorExit, *passes)):
+        found = [
+            (frame.f_code, line)
+            for frame, line in traceback.walk_tb(error.__traceback__)
+            if {(file := frame.f_code.co_filename), os.path.dirname(file)} & _places
+        ]
+        full = exhausted(error) or type(error).__name__ == "ResourceExhaustedError"
+        wrong = isinstance(error, WrongResultError)
+        if full or getattr(error, "frames", None) or not (found or name or wrong):
             raise
-        raise failed(one_line(error)) from error
+        text = " ".join(text_of(error).split())
+        if not isinstance(error, UsageError | WrongResultError):
+            text = f"{type(error).__name__}: {text}" if text else type(error).__name__
+        place = "" if wrong else f"{_place(*found[-1]) if found else name}: "
+        made = kind(place + text)
+        made.frames = tuple(
+            f"at {_place(*one)}: {linecache.getline(one[0].co_filename, one[1]).strip()}"
+            for one in found[-_MOST_FRAMES:]
+        )
+        raise made from error
+
+
+class WrongResultError(TypeError):
+    """A plug-in's function returned what the annotation of its interface excludes."""
+
+
+@contextlib.contextmanager
+def running(name: str) -> Iterator[None]:
+    """A block that runs code of a plug-in alone.
+
+    Restores the working directory, by which later paths are resolved, and ends copies of this
+    process that the code has forked. `runs` tells the name meanwhile, also in a parent process.
+    """
+    before, process = _running[:], os.getpid()
+    folder = os.open(".", getattr(os, "O_PATH", os.O_RDONLY))
+    _running[:] = name.encode(errors="backslashreplace")[:_NAME_BYTES].ljust(_NAME_BYTES, b"\0")
+    try:
+        yield
+    finally:
+        if os.getpid() != process:
+            os._exit(0)
+        _running[:] = before
+        os.fchdir(folder)
+        os.close(folder)
+
+
+def runs() -> str:
+    """Name of the plug-in code that runs, or in which a child of this process ended; or ""."""
+    return _running[:].rstrip(b"\0").decode(errors="replace")
+
+
+def checked(function: _F, returns: Any) -> _F:
+    """The function, if it is a plug-in's with a check of what it returns.
+
+    Args:
+      returns: the annotation of the interface; see `misfit`. With `Any` all but None, text and
+        numbers is accepted.
+    """
+    if str(function.__module__).startswith("cnnbench."):
+        return function
+
+    @functools.wraps(function)
+    def call(*args: Any, **named: Any) -> Any:
+        code = getattr(inspect.unwrap(function), "__code__", None)
+        place = _place(code, code.co_firstlineno) if code else repr(function)
+        with running(place):
+            result = function(*args, **named)
+        wrong = misfit(result, returns, args)
+        if returns is Any and (result is None or isinstance(result, (str, bytes, int, float))):
+            wrong = f"a result, not {shown(result)}"
+        if wrong:
+            raise WrongResultError(f"{place} must return {wrong}")
+        return result
+
+    return cast("_F", call)
+
+
+def check_methods(made: type, interface: type) -> None:
+    """Lets a class of a plug-in check what its methods return, as `checked` does."""
+    if made.__module__.startswith("cnnbench."):
+        return
+    for name, method in list(vars(made).items()):
+        declared = getattr(interface, name, None)
+        if inspect.isfunction(method) and inspect.isfunction(declared) and name[:2] != "__":
+            returns = _hints(declared).get("return")
+            setattr(made, name, checked(method, object if returns is type(None) else returns))
+
+
+def check_attributes(owner: object, interface: type, who: str, *but: str) -> None:
+    """Checks attributes against the annotations of their class, and that integers are positive.
+
+    Attributes that are functions of a plug-in check what they return from then on.
+
+    Args:
+      who: the owner, for messages.
+      *but: names of attributes that are not checked.
+
+    Raises:
+      UsageError: names the first wrong attribute.
+    """
+    for name, hint in _hints(interface).items():
+        value = getattr(owner, name, None)
+        wrong = "" if name in but or get_origin(hint) is ClassVar else misfit(value, hint)
+        if wrong:
+            raise UsageError(f"{who}: {name} must be {wrong}")
+        if type(value) is int and value < 1:
+            raise UsageError(f"{who}: {name}={value} must be at least 1")
+        if callable(value) and get_origin(hint) is Callable:
+            object.__setattr__(owner, name, checked(value, get_args(hint)[1]))
+
+
+@functools.cache
+def _hints(declared: Any) -> dict[str, Any]:
+    return get_type_hints(declared, include_extras=True)
+
+
+def _own(file: str) -> None:
+    """Adds a file to those of plug-ins, with its folder unless that has foreign packages too."""
+    folder = os.path.dirname(file)
+    _places.add(file if folder.endswith("-packages") else folder)
+
+
+def _place(code: types.CodeType, line: int) -> str:
+    name = getattr(code, "co_qualname", code.co_name)  # Python 3.10 has no classes in names
+    return f"{code.co_filename}:{line}: {name if name.endswith('>') else f'{name}()'}"
 
 
 def load(path: str, flag: str) -> tuple[Any, ...]:
@@ -105,7 +230,7 @@ def load(path: str, flag: str) -> tuple[Any, ...]:
       Keys of what it registered of that kind.
 
     Raises:
-      FlagError: no such file, the file raises, registers nothing of the kind, or registers a
+      UsageError: no such file, the file raises, registers nothing of the kind, or registers a
         name that is taken.
     """
     kind = _kinds[flag]
@@ -114,11 +239,10 @@ def load(path: str, flag: str) -> tuple[Any, ...]:
     digest, name = _sha256(source), f"--{flag}={path}"
     if _files.get(file, ("",))[0] != digest:
         forget(file)
-        about_to_run(name)
-        with (
-            code(lambda line: FlagError(flag, path, f"fails: {line}")),
-            registering(name) as added,
-        ):
+        for prepare in before_loading:
+            prepare()
+        _own(str(file))
+        with reported(UsageError, name), registering(name) as added, running(name):
             _execute(file, source)
         _files[file] = (digest, name, added)
     keys = _files[file][2].get(flag, ())
@@ -134,20 +258,20 @@ def load_entry_points(group: str) -> None:
       UsageError: one of them fails.
     """
     import importlib.metadata  # late: it takes 10 ms, and few runs ask
+    import importlib.util
 
     for point in importlib.metadata.entry_points(group=group):
         name = f"entry point {point.name} = {point.value} of group {group}"
-        about_to_run(name)
-        with (
-            code(lambda line, name=name: UsageError(f"{name} fails: {line}")),  # type: ignore[misc]
-            registering(name),
-        ):
+        for prepare in before_loading:
+            prepare()
+        with reported(UsageError, name), registering(name), running(name):
+            source = str(getattr(importlib.util.find_spec(point.module), "origin", None))
+            _own(source)
             found = point.load()
             if callable(found):
                 found()
-        source = getattr(sys.modules[point.module], "__file__", None)
         with contextlib.suppress(OSError):  # in an archive
-            _entry_points[name] = _sha256(Path(source).read_bytes() if source else b"")
+            _entry_points[name] = _sha256(Path(source).read_bytes())
 
 
 def loaded() -> set[Path]:
@@ -185,12 +309,6 @@ def registering(name: str) -> Iterator[Added]:
         _origins.update({(flag, key): name for key in added[flag]})
 
 
-def out_of_memory() -> tuple[type[Exception], ...]:
-    """Exceptions of Python and, if loaded, TensorFlow for a lack of memory."""
-    tf = sys.modules.get("tensorflow")
-    return (MemoryError,) if tf is None else (MemoryError, tf.errors.ResourceExhaustedError)
-
-
 def check_name(what: str, name: object) -> None:
     """Refuses a name that a terminal would not show as it is.
 
@@ -199,14 +317,6 @@ def check_name(what: str, name: object) -> None:
     """
     if not isinstance(name, str) or not name or not name.isprintable():
         raise UsageError(f"{what} needs a name of printable characters, not {name!r}")
-
-
-def one_line(error: BaseException) -> str:
-    """A plug-in's exception in one line; with its type unless it is a usage error."""
-    text = " ".join(text_of(error).split())
-    if isinstance(error, UsageError):
-        return text
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _sha256(data: bytes) -> str:
@@ -221,7 +331,5 @@ def _execute(file: Path, source: bytes) -> None:
     module = types.ModuleType(f"cnnbench_plugin_{file.stem}")
     module.__file__ = str(file)
     sys.modules[module.__name__] = module  # dataclasses and pickle look classes up there
-    try:
-        exec(compile(source, str(file), "exec"), module.__dict__)
-    except SystemExit as error:
-        raise UsageError(f"it ends the program (SystemExit {error.code})") from error
+    linecache.checkcache(str(file))
+    exec(compile(source, str(file), "exec"), module.__dict__)

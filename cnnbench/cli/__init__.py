@@ -13,7 +13,6 @@ from importlib import import_module
 from typing import NoReturn, cast
 
 from cnnbench.base import plugins
-from cnnbench.base.interrupts import restored
 from cnnbench.base.text.messages import nearest
 from cnnbench.base.text.terminal import StandardStream, print_error, print_result, standard_streams
 from cnnbench.cli.commands import COMMANDS
@@ -35,8 +34,7 @@ _HELP_FLAGS = ("help", _EVERYTHING, "helpshort", "h")
 def entry_point() -> NoReturn:
     """The console script."""
     _open_closed_streams()
-    plugins.watch(supervisor.watched)  # which forks: first
-    plugins.watch(early_import.watch)
+    plugins.before_loading += (supervisor.watched, early_import.watch)  # first what forks
     with supervisor.offered():
         code = main(sys.argv[1:])
     if supervisor.is_connected() or (
@@ -98,18 +96,16 @@ def _flushed(stdout: StandardStream) -> int:
 
 def _outcome(argv: Sequence[str]) -> int:
     try:
-        with restored():
+        with plugins.reported(UsageError):
             return int(_dispatch(argv))
     except UsageError as error:
-        return _fail(text_of(error), ExitCode.USAGE)
+        return _fail(text_of(error), ExitCode.USAGE, error.frames)
     except BenchmarkError as error:
-        return _fail(text_of(error), ExitCode.FAILED)
+        return _fail(text_of(error), ExitCode.FAILED, error.frames)
     except KeyboardInterrupt:
         return _fail("interrupted", ExitCode.INTERRUPTED)
     except BrokenPipeError:
         return BROKEN_PIPE
-    except SystemExit as error:
-        return _fail(f"a plug-in ended the program (SystemExit {error.code})", ExitCode.FAILED)
     except BaseException as error:  # else Python would exit with 1, the code of a verdict
         reason = exhausted(error)
         if not reason:
@@ -129,7 +125,7 @@ def _dispatch(argv: Sequence[str]) -> int:
         print_result(_help(argv))
         return ExitCode.OK
     if command in _JUDGING and not asks_for_help:
-        supervisor.watched(supervisor.NUMPY)  # which the module imports
+        supervisor.watched()  # for NumPy, which the module imports
     module = import_module(f"cnnbench.cli.commands.{command}")
     if asks_for_help:
         from cnnbench.flags.help import command_help
@@ -172,6 +168,6 @@ def _help(argv: Sequence[str]) -> str:
     return run_help() if names[:1] == [DEFAULT_COMMAND] else overview(COMMANDS)
 
 
-def _fail(message: str, code: ExitCode) -> int:
-    print_error(" ".join(message.split()))
+def _fail(message: str, code: ExitCode, frames: Sequence[str] = ()) -> int:
+    print_error(" ".join(message.split()), *frames)
     return int(code)

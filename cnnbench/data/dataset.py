@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from cnnbench.base import plugins
 from cnnbench.data.findings import Findings
-from cnnbench.errors import BenchmarkError, DataError, FlagError, UsageError
+from cnnbench.errors import DataError, FlagError, UsageError
 from cnnbench.models import registry
 from cnnbench.models.elements import IMAGE_CLASSIFICATION, Element
 
@@ -42,7 +41,7 @@ class Dataset:
     num_classes: int
     examples: Mapping[str, int]
     files: str
-    find: Callable[[str, str], Sequence[Path]] = field(repr=False)
+    find: Callable[[str, str], Sequence[Path | str]] = field(repr=False)
     count: Callable[[Sequence[Path], str], int] = field(repr=False)
     open: Callable[[Any], Any] = field(repr=False)
     check: Callable[[Sequence[Path], int], Findings] = field(repr=False)
@@ -58,11 +57,12 @@ class Dataset:
           UsageError: says which attribute is wrong.
         """
         plugins.check_name("a data set", self.name)
-        counts: dict[str, int | None] = {"num_classes": self.num_classes}
-        counts |= {f"examples[{subset!r}]": self.examples.get(subset) for subset in SUBSETS}
-        for what, count in counts.items():
-            if not isinstance(count, int) or count < 1:
-                raise UsageError(f"data set {self.name}: {what} must be at least 1, not {count!r}")
+        plugins.check_attributes(self, Dataset, f"data set {self.name}")
+        for subset in SUBSETS:
+            count = self.examples.get(subset, 0)
+            if count < 1:
+                what = f"examples[{subset!r}] must be at least 1, not {count}"
+                raise UsageError(f"data set {self.name}: {what}")
 
     def num_examples(self, subset: str, data_dir: str | None = None) -> int:
         """Examples in ``subset`` ("train" or "validation"): one epoch.
@@ -73,38 +73,14 @@ class Dataset:
         if data_dir is None:
             return self.examples[subset]
         files = self._files(data_dir, subset)
-        with self.own_code():
-            examples = self.count(files, subset)
+        examples = self.count(files, subset)
         if examples < 1:
             raise DataError(f"{data_dir}: the {subset} files hold no records")
         return examples
 
-    @contextlib.contextmanager
-    def own_code(self, *foreseen: type[Exception]) -> Iterator[None]:
-        """A block that runs code of the data set, which may belong to a plug-in.
-
-        Args:
-          *foreseen: exceptions to let through, besides those of cnnbench.
-
-        Raises:
-          UsageError: instead of what nobody foresaw; names the plug-in.
-        """
-        who = self._named()
-
-        def failed(line: str) -> UsageError:
-            # A defect of a plug-in is one line for its author, not a traceback.
-            return UsageError(f"{who}: the data set's own code raises {line}")
-
-        with plugins.code(failed, UsageError, BenchmarkError, MemoryError, *foreseen):
-            yield
-
-    def _named(self) -> str:
-        """The data set in messages: its plug-in, or the flag."""
-        return plugins.origin("dataset_plugin", self.name) or f"--data_name={self.name}"
-
     def gap(self, subset: str, data_dir: str) -> str | None:
         """Number of missing files of a subset, in words; None if it is complete."""
-        files = self.find(data_dir, subset)
+        files = self._files(data_dir, subset)
         missing = self.missing(files)
         if not missing:
             return None
@@ -119,11 +95,11 @@ class Dataset:
         return found
 
     def _files(self, data_dir: str, subset: str) -> list[Path]:
-        with self.own_code():
-            files = [Path(path) for path in self.find(data_dir, subset)]
-            absent = next((path for path in files if not path.exists()), None)
+        files = [Path(path) for path in self.find(data_dir, subset)]
+        absent = next((path for path in files if not path.exists()), None)
         if absent is not None:
-            raise UsageError(f"{self._named()}: find names {absent}, which does not exist")
+            who = plugins.origin("dataset_plugin", self.name) or f"--data_name={self.name}"
+            raise UsageError(f"{who}: find names {absent}, which does not exist")
         if not files:
             raise FlagError("data_dir", data_dir, f"holds no {self.name} {subset} files")
         return files
@@ -160,7 +136,7 @@ def load_plugin(path: str) -> tuple[str, ...]:
       Names of the data sets it registered.
 
     Raises:
-      FlagError: no such file, the file raises, registers no data set, or registers a name that
+      UsageError: no such file, the file raises, registers no data set, or registers a name that
         is taken.
     """
     return tuple(map(str, plugins.load(path, "dataset_plugin")))

@@ -64,11 +64,6 @@ def test_run_is_the_default(run_command, argv, arguments):
         ),
         (BenchmarkError("out of\nmemory"), 4, "cnnbench: error: out of memory\n"),
         (KeyboardInterrupt(), 130, "cnnbench: error: interrupted\n"),
-        (
-            SystemExit(0),
-            4,
-            "cnnbench: error: a plug-in ended the program (SystemExit 0)\n",
-        ),
     ],
 )
 def test_exit_codes(run_command, capsys, outcome, status, line):

@@ -10,7 +10,7 @@ import pytest
 
 from cnnbench.cli import main
 from cnnbench.data import dataset_names, load_plugin
-from cnnbench.errors import FlagError
+from cnnbench.errors import UsageError
 from cnnbench.models import model_names
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "npz_dataset_plugin.py"
@@ -94,39 +94,45 @@ def test_models_of_the_file_are_listed(capsys):
     ("text", "message"),
     [
         ("", "registers no data set; call cnnbench.data.register_dataset(Dataset(...))"),
-        ("raise ValueError('first\\nsecond')", "fails: ValueError: first second"),
-        ("make(name='imagenet')", "fails: a data set named 'imagenet' is registered already"),
-        ("make(name='')", "fails: a data set needs a name of printable characters, not ''"),
-        ("make(num_classes=0)", "fails: data set own: num_classes must be at least 1, not 0"),
+        ("raise ValueError('first\\nsecond')", "12: <module>: ValueError: first second"),
+        ("make(name='imagenet')", "11: make(): a data set named 'imagenet' is registered already"),
+        ("make(name='')", "11: make(): a data set needs a name of printable characters, not ''"),
+        ("make(num_classes=0)", "11: make(): data set own: num_classes=0 must be at least 1"),
         (
             "make(examples={'train': 3})",
-            "fails: data set own: examples['validation'] must be at least 1, not None",
+            "11: make(): data set own: examples['validation'] must be at least 1, not 0",
         ),
-        ("make(size=3)", "fails: TypeError: "),
+        ("make(num_classes='3')", "11: make(): data set own: num_classes must be an int, not '3'"),
+        ("make(files=3, find=4)", "11: make(): data set own: files must be a str, not 3"),
+        ("make(size=3)", "11: make(): TypeError: "),
     ],
 )
 def test_a_file_that_is_of_no_use_ends_with_2_and_one_line(own, text, message):
     path = own(text)
-    with pytest.raises(FlagError) as caught:
+    with pytest.raises(UsageError) as caught:
         load_plugin(path)
-    assert str(caught.value).startswith(f"--dataset_plugin={path}: {message}")
+    assert f"{path}: {message}" in str(caught.value) or f"{path}:{message}" in str(caught.value)
     assert dataset_names() == ("imagenet", "cifar10", "ratings", "coco", "librispeech")
 
 
 def test_refusals_do_without_tensorflow(own, alone):
     done = alone(f"--dataset_plugin={own('make(); 1 / 0')}")
     assert done.status == 2
-    assert done.err.endswith("own.py: fails: ZeroDivisionError: division by zero\n")
-    assert len(done.err.splitlines()) == 1
+    line, frame = done.err.splitlines()
+    assert line.endswith("own.py:12: <module>: ZeroDivisionError: division by zero")
+    assert frame.endswith("own.py:12: <module>: make(); 1 / 0")
     assert "tensorflow" not in done.loaded
 
 
 @pytest.mark.parametrize(
     ("parts", "status", "message"),
     [
-        ("find=lambda folder, subset: 1 / 0", 2, "the data set's own code raises ZeroDivision"),
-        ("count=lambda files, subset: files.n", 2, "the data set's own code raises AttributeE"),
-        ("open=lambda spec: 1 / 0", 2, "the data set's own code raises ZeroDivision"),
+        ("find=lambda folder, subset: 1 / 0", 2, "own.py:12: <lambda>: ZeroDivisionError"),
+        ("count=lambda files, subset: files.n", 2, "own.py:12: <lambda>: AttributeError"),
+        ("open=lambda spec: 1 / 0", 4, "own.py:12: <lambda>: ZeroDivisionError"),
+        ("open=lambda spec: None", 4, "own.py:12: <lambda> must return a result, not None"),
+        ("find=lambda folder, subset: folder", 2, "own.py:12: <lambda> must return a Sequence"),
+        ("count=lambda files, subset: '4'", 2, "own.py:12: <lambda> must return an int, not '4'"),
         ("count=lambda files, subset: 0", 4, "the train files hold no records"),
     ],
 )
@@ -146,7 +152,7 @@ def test_defects_of_its_code_are_one_line_each(own, tmp_path, parts, status, mes
 def test_a_defect_of_its_checker_is_one_line(own, tmp_path, capsys):
     path = own("make(check=lambda files, num_classes: 1 / 0)")
     assert main(["data", "check", str(tmp_path), f"--dataset_plugin={path}"]) == 2
-    err = f"cnnbench: error: --dataset_plugin={path}: the data set's own code raises ZeroDivision"
+    err = f"cnnbench: error: {path}:12: <lambda>: ZeroDivisionError"
     assert capsys.readouterr().err.startswith(err)
 
 

@@ -153,9 +153,9 @@ def print_warning(text: str) -> None:
     LineWriter(sys.stderr).lines([warning_line(text)])
 
 
-def print_error(text: str) -> None:
-    """Prints why a command fails on standard error."""
-    LineWriter(sys.stderr).lines([error_line(text)])
+def print_error(text: str, *more: str) -> None:
+    """Prints why a command fails on standard error, and where in lines below."""
+    LineWriter(sys.stderr).lines([error_line(text), *map(notice_line, more)])
 
 
 def _write(stream: TextIO, text: str) -> None:

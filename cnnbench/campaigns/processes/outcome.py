@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 from cnnbench.base.interrupts import SIGNALS
 from cnnbench.base.reading import parse_json, read_json
 from cnnbench.base.text.escape import plain
+from cnnbench.base.text.messages import notice_line
 from cnnbench.base.text.native_log import fatal_message
 from cnnbench.base.text.numbers import number
 from cnnbench.campaigns.processes.child import Command, Ended
@@ -225,4 +226,6 @@ def full_disk(log: Path) -> str:
 def last_line(tail: str) -> str:
     """The last output of a process, from the end of its log, in words for an error."""
     lines = [line.strip() for line in tail.splitlines() if line.strip()]
+    # Frames of a plug-in are below its error.
+    lines = [line for line in lines if not line.startswith(notice_line("at /"))]
     return f"last log line: {lines[-1]}" if lines else "no output"

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 
+from cnnbench.base import plugins
 from cnnbench.base.text.table import csv_text, fitted, natural_key
 from cnnbench.base.text.terminal import print_result, print_warning
 from cnnbench.data.dataset import Dataset, find_dataset, load_plugin
@@ -116,8 +117,9 @@ def _listed(names: Sequence[str]) -> Iterator[Listed]:
 def _models(dataset: Dataset) -> Iterator[Listed]:
     for name in sorted(registry.model_names(dataset.name), key=natural_key):
         try:
-            model = registry.get_model(name, dataset.name)
-            spec = declare(model, dataset.num_classes)
+            with plugins.reported(UsageError):
+                model = registry.get_model(name, dataset.name)
+                spec = declare(model, dataset.num_classes)
         except Exception as error:  # a defective plug-in must not hide the other models
             print_warning(f"model {name} is left out: {' '.join(str(error).split())}")
             continue

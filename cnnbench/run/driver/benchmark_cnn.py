@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cnnbench.base.interrupts import restored
+from cnnbench.base import plugins
 from cnnbench.base.text.progress import Messages, Progress
 from cnnbench.errors import (
     BenchmarkError,
@@ -162,7 +162,7 @@ class BenchmarkCNN:
         """
         with outputs.held(self.params, self._files, self._messages):
             try:
-                with restored():
+                with plugins.reported(BenchmarkError):
                     total = self._run()
             except UsageError as error:
                 self._membership.end(ExitCode.FAILED, str(error))

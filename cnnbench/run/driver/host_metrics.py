@@ -23,6 +23,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from cnnbench.base import plugins
 from cnnbench.data.dataset import load_plugin
 from cnnbench.errors import BenchmarkError, UsageError
 from cnnbench.models import registry
@@ -126,11 +127,12 @@ def main() -> None:
     os.dup2(2, 1)
     (model, dataset, model_plugin, dataset_plugin), rows = pickle.load(sys.stdin.buffer)
     try:
-        if dataset_plugin:
-            load_plugin(dataset_plugin)
-        if model_plugin:
-            registry.load_plugin(model_plugin)
-        metrics = _computed(registry.get_model(model, dataset), rows)
+        with plugins.reported(BenchmarkError):
+            if dataset_plugin:
+                load_plugin(dataset_plugin)
+            if model_plugin:
+                registry.load_plugin(model_plugin)
+            metrics = _computed(registry.get_model(model, dataset), rows)
     except (UsageError, BenchmarkError) as error:
         sys.exit(str(error))
     with result:

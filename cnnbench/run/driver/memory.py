@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -164,7 +163,7 @@ def _file_bytes(params: Params, plan: Plan) -> int:
     if params.data_dir is None:
         return 0
     subset = "validation" if params.eval else "train"
-    files: Sequence[Path] = plan.dataset.find(params.data_dir, subset)
+    files = plan.dataset.find(params.data_dir, subset)
     size = sum(Path(file).stat().st_size for file in files)
     if params.datasets_use_caching or not plan.dataset.skips_bad_records:
         return size

@@ -17,7 +17,7 @@ from cnnbench.base.jobs.job import Job
 from cnnbench.base.stats.steady_state import MIN_STEPS, steady_state
 from cnnbench.data.dataset import Dataset, find_dataset, load_plugin
 from cnnbench.data.spec import Preprocess
-from cnnbench.errors import FlagError
+from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import Params
 from cnnbench.flags.cluster import agreed_facts, asynchronous, coordinated, digest_of
 from cnnbench.flags.optimizers import OPTIMIZERS
@@ -238,6 +238,7 @@ class Plan:
         }
 
 
+@plugins.reported(UsageError)
 def make_plan(params: Params) -> Plan:
     """Resolves model, data set, batch sizes and step counts.
 

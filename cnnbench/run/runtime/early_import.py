@@ -22,7 +22,7 @@ _PACKAGE = "tensorflow"
 _seconds: list[float] = []
 
 
-def watch(_: str = "") -> None:
+def watch() -> None:
     """Prepares for an import of TensorFlow by plug-in code."""
     if _PACKAGE not in sys.modules and not any(isinstance(one, _Finder) for one in sys.meta_path):
         sys.meta_path.insert(0, _Finder())

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import NoReturn
 
+from cnnbench.base import plugins
 from cnnbench.base.interrupts import SIGNALS
 from cnnbench.base.text.native_log import fatal_message
 from cnnbench.base.text.terminal import StandardStream, print_error, print_warning
@@ -31,9 +32,6 @@ from cnnbench.errors import BenchmarkError, ExitCode
 
 GUARDED = "CNNBENCH_GUARDED"
 """Environment variable of processes whose end somebody else records; an empty value is none."""
-
-NUMPY = "NumPy"
-"""Its OpenBLAS ends a process where memory is short."""
 
 _SAME_SECONDS = 1.0
 _PR_SET_PDEATHSIG = 1
@@ -140,23 +138,20 @@ def supervised(
     if not _state.wanted:
         return
     _state.wanted = False
-    _go_on_in_child("a native library", lost, prepare)
+    _go_on_in_child(lost, prepare)
 
 
-def watched(code: str) -> None:
+def watched() -> None:
     """Continues in a child before foreign code runs, long before a measurement.
 
-    Does nothing but within `offered`, before `supervised`, and there once, but for plug-ins after
-    NumPy, which are named in their place; `supervised` forks once more, since only what is planned
-    by then can leave a record.
-
-    Args:
-      code: name of that code, for the message.
+    That is a plug-in, or NumPy, whose OpenBLAS ends a process where memory is short. Does nothing
+    but within `offered`, before `supervised`, and there once; `supervised` forks once more, since
+    only what is planned by then can leave a record.
     """
     if not _state.wanted or _state.watched:
         return
-    _state.watched = code != NUMPY
-    _go_on_in_child(f"{code} or a native library", lambda error: None, lambda: None)
+    _state.watched = True
+    _go_on_in_child(lambda error: None)
 
 
 def heed_once() -> None:
@@ -167,9 +162,9 @@ def heed_once() -> None:
 
 
 def _go_on_in_child(
-    suspect: str, lost: Callable[[NativeDeathError], None], prepare: Callable[[], None]
+    lost: Callable[[NativeDeathError], None], prepare: Callable[[], None] = lambda: None
 ) -> None:
-    """See `supervised`; `suspect` is the code that may end a process by C's exit."""
+    """See `supervised`."""
     from cnnbench.run.runtime.native import share_held_back  # not for --help and refused flags
 
     if os.environ.get(GUARDED):
@@ -194,7 +189,7 @@ def _go_on_in_child(
         if announced is None:
             held_back = unwritten()
             reason = fatal_message(held_back) or fatal_message(said)
-            announced = _tell(_how(status, suspect, reason), held_back, lost)
+            announced = _tell(_how(status, reason), held_back, lost)
         announce(announced)  # to the parent of this one, if `watched` has forked
         os._exit(announced)
     os.close(theirs)
@@ -304,13 +299,15 @@ def _tell(how: str, unwritten: str, lost: Callable[[NativeDeathError], None]) ->
     return int(ExitCode.FAILED)
 
 
-def _how(status: int, suspect: str, reason: str) -> str:
-    """How a child ended, with the reason that its log gives, if any."""
-    code = os.waitstatus_to_exitcode(status)
+def _how(status: int, reason: str) -> str:
+    """How a child ended and in which plug-in, with the reason that its log gives, if any."""
+    code, where = os.waitstatus_to_exitcode(status), plugins.runs()
     if code >= 0:
-        return f"{suspect} ended the process with exit code {code}; see the lines above"
+        ended = f"ended the process with exit code {code}; see the lines above"
+        return f"{where or 'a native library'} {ended}"
     try:
         name = signal.Signals(-code).name
     except ValueError:
         name = f"signal {-code}"
-    return f"ended by {name}: {reason or _HINTS.get(name, 'native code crashed')}"
+    ended = f"ended by {name}{where and ' in '}{where}"
+    return f"{ended}: {reason or _HINTS.get(name, 'native code crashed')}"

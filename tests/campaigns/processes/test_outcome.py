@@ -160,6 +160,7 @@ FATAL = "F0000 00:00:1795490572.139305    7 x.cc:228] Check failed: a == b (1 vs
     [
         (Ended(0, 1.0), "x", "failed", "UnusableRecord", "no record was written"),
         (Ended(2, 1.0), "x\ny\n\n", "failed", "ExitStatus", "exit status 2; last log line: y"),
+        (Ended(2, 1.0), "y\ncnnbench: at /a.py:1: f(): 1", "failed", "ExitStatus", "line: y"),
         (Ended(-9, 61.0, True), "", "timed_out", "TimedOut", "killed after 61 s; no output"),
         (Ended(-9, 61.0, True, oom_kills=1), "", "timed_out", "TimedOut", "killed after"),
         (Ended(-9, 1.0), "", "killed", "Killed", "ended by SIGKILL; no output"),

@@ -110,7 +110,7 @@ def test_plugin(plugin, capsys):
     assert rows["imagenet", "tiny"][3] == f"{2 * weights / 1e9:.3f}"
     assert ("imagenet", "broken") not in rows
     assert err.splitlines() == [
-        f"cnnbench: warning: model broken is left out: --model_plugin={plugin}: Broken.build() "
-        "raises RuntimeError: no body",
+        f"cnnbench: warning: model broken is left out: {plugin}:20: Broken.build(): "
+        "RuntimeError: no body",
         "cnnbench: warning: models for nowhere are left out: there is no data set of that name",
     ]

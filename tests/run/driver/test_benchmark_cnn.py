@@ -411,7 +411,7 @@ def test_a_plug_in_with_a_defect_is_named(tmp_path: Path) -> None:
         "        return images.nothing\n"
         "register_model('defective', 'imagenet', Defective)\n"
     )
-    message = r"broken.py: Defective.build\(\) raises AttributeError"
+    message = r"broken.py:6: Defective.build\(\): AttributeError"
     with pytest.raises(UsageError, match=message):
         run(model="defective", model_plugin=str(plugin), data_name="imagenet")
 

@@ -125,7 +125,7 @@ register_model("failing", "weather", Failing)
     [
         ("os.kill(os.getpid(), 9)", "of failing was ended by SIGKILL"),
         ("os._exit(0)", "of failing ended with exit status 0: no result before its result"),
-        ("raise ValueError('no boxes')", "Failing.host_metrics() raises ValueError: no boxes"),
+        ("raise ValueError('no boxes')", "Failing.host_metrics(): ValueError: no boxes"),
     ],
 )
 def test_a_process_that_dies_fails_the_run(body, line, tmp_path, capsys, quick_start):

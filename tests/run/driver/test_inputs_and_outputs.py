@@ -10,7 +10,7 @@ from cifar10_writer import write_cifar10
 
 from cnnbench import BenchmarkCNN, Params
 from cnnbench.cli import main
-from cnnbench.errors import FlagError, UsageError
+from cnnbench.errors import BenchmarkError, FlagError, UsageError
 from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.training_step import Interrupts
 
@@ -240,8 +240,8 @@ def test_what_the_data_set_does_not_give_is_refused(own):
 def test_metrics_that_are_not_named_are_refused(own):
     body = "    metric_names = ('rain_hits',)\n    lower_is_better = ('median_off',)\n"
     params = own(body, forward_only=True)
-    message = r"Own.metrics\(\) must return the metrics that metric_names has, rain_hits;"
-    with pytest.raises(UsageError, match=message):
+    message = r"must return values by the names in Own.metric_names, rain_hits, not by rain_hits, "
+    with pytest.raises(BenchmarkError, match=message):
         BenchmarkCNN(params).run()
 
 

@@ -128,7 +128,7 @@ register_model("own", "weather", Own)
         (
             "host_metric_names = ('worst_off',)\n    lower_is_better = ()",
             4,
-            "returns median_off",
+            "in Own.host_metric_names, worst_off, not by median_off",
         ),
     ],
 )

@@ -238,8 +238,8 @@ def test_a_real_run_that_tensorflow_ends(tmp_path: Path, command: str) -> None:
 @pytest.mark.parametrize(
     ("command", "body", "words"),
     [
-        (("models",), "os._exit(0)", "{} or a native library ended the process with exit code 0"),
-        (("run", "--model=trivial"), "os.abort()", "ended by SIGABRT: native code gave up"),
+        (("models",), "os._exit(0)", "{} ended the process with exit code 0"),
+        (("run", "--model=trivial"), "os.abort()", "ended by SIGABRT in {}: native code gave up"),
     ],
 )
 def test_a_plug_in_that_ends_the_process_while_planning(
@@ -258,11 +258,67 @@ def test_a_plug_in_that_ends_the_process_while_planning(
     assert line.startswith(f"cnnbench: error: {words.format(f'--model_plugin={plugin}')}")
 
 
+DYING = """
+import os
+from cnnbench.models import LearningRateSpec, Model, register_model
+
+class Dying(Model):
+    name, dataset, image_size, batch_size = "dying", "imagenet", 8, 2
+    learning_rate = LearningRateSpec(0.1)
+
+    def __init__(self):
+        {made}
+
+    def build(self, net, images):
+        {built}
+        return net.logits(net.flatten(images))
+
+    def loss(self, outputs, labels):
+        {run}
+        return super().loss(outputs, labels)
+
+register_model("dying", "imagenet", Dying)
+"""
+CRASH = "import ctypes; ctypes.string_at(0)"
+FORK = "os.chdir('/'); os.fork()"
+
+
+@pytest.mark.parametrize(
+    ("parts", "code", "words"),
+    [
+        ({"made": "os._exit(1)"}, 4, "--model_plugin=own.py ended the process with exit code 1"),
+        ({"built": "os.abort()"}, 4, "ended by SIGABRT in {}:12: Dying.build(): native code gave"),
+        ({"built": CRASH}, 4, "ended by SIGSEGV in {}:12: Dying.build(): native code crashed"),
+        ({"run": "os._exit(3)"}, 4, "{}:16: Dying.loss() ended the process with exit code 3"),
+        ({"made": FORK, "built": FORK, "run": FORK}, 0, ""),
+    ],
+)
+def test_a_plug_in_that_ends_or_copies_the_process(
+    tmp_path: Path, parts: dict[str, str], code: int, words: str
+) -> None:
+    plugin = tmp_path / "own.py"
+    plugin.write_text(DYING.format(**(dict.fromkeys(("made", "built", "run"), "pass") | parts)))
+    flags = ("--device=cpu", "--num_batches=1", "--num_warmup_batches=0", "--result_json=r.json")
+    finished = subprocess.run(
+        [*(sys.executable, "-m", "cnnbench", "--model_plugin=own.py", "--model=dying"), *flags],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        cwd=tmp_path,
+    )
+    assert finished.returncode == code
+    told = [line for line in finished.stderr.splitlines() if "error: " in line]
+    assert [line.startswith(f"cnnbench: error: {words.format(plugin)}") for line in told] == (
+        [True] * bool(words)
+    )
+    assert (tmp_path / "r.json").exists() == ("run" in parts)
+
+
 PLANNED = f"""{HEAD}
 with supervisor.offered():
     {{first}}
-    supervisor.watched("--model_plugin=own.py")
-    supervisor.watched("--model_plugin=other.py")
+    supervisor.watched()
+    supervisor.watched()
     interrupt_on_signals()
     {{planned}}
     supervisor.supervised(lost)
@@ -270,13 +326,13 @@ try:
     print("measures", os.getpid(), flush=True){TAIL}"""
 
 
-NUMPY = "supervisor.watched(supervisor.NUMPY)"
+NUMPY = "supervisor.watched()"
 
 
 @pytest.mark.parametrize(
     ("first", "planned", "body", "code", "words"),
     [
-        ("", "os._exit(0)", "", 4, "--model_plugin=own.py or a native library ended the process"),
+        ("", "os._exit(0)", "", 4, "a native library ended the process with exit code 0"),
         (NUMPY, "", "os._exit(0)", 4, "a native library ended the process with exit code 0"),
         (NUMPY, "", "supervisor.announce(3); sys.exit(3)", 3, ""),
         ("", "", "os.killpg(0, signal.SIGTERM); time.sleep(30)", 130, ""),
