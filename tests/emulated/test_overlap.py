@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from statistics import median
 
 import pytest
 from emulated import Outcome
@@ -15,6 +14,8 @@ STEP = 0.06
 COPY = STEP / 4
 """Seconds of a copy to a GPU; images, labels and learning rate are three of them."""
 EVERY = 6
+ATTEMPTS = 3
+"""Runs of which one has to be good: what else runs on a machine only adds to pauses."""
 
 # Flags, and whether the run pauses behind every sixth step.
 CASES: dict[str, tuple[int, tuple[str, ...], bool]] = {
@@ -68,20 +69,20 @@ def hidden(outcome: Outcome, device: int) -> float:
 def test_gpus_do_not_wait_for_the_host(emulated, tmp_path, name):
     gpus, flags, due = CASES[name]
     write_data(tmp_path)
-    done = emulated(
-        *(*MODEL, *flags, f"--data_dir={tmp_path}", f"--num_gpus={gpus}"),
-        *("--optimizer=sgd", f"--num_batches={STEPS}"),
-        gpus=max(gpus, 2),
-        rules=f"{SLOW}={STEP * 1e6:.0f};MemcpyH2D={COPY * 1e6:.0f}",
-    )
-    assert done.status == 0, done.err
-    # Without overlap none is hidden; on a busy machine, eight GPUs get their batches late.
-    least = 0.4 if gpus == 1 else 0.1
-    assert median(hidden(done, device) for device in range(gpus)) > least
-    if gpus > 1:  # where steps are launched one after the other
-        return
-    waits = pauses(done, 0)
-    between = [wait for step, wait in enumerate(waits, 1) if not due or step % EVERY]
-    # Where a step waits for the host, all do, for 2 ms at least, in which it is launched. Threads
-    # of a busy machine are late now and then.
-    assert sorted(between)[len(between) // 3] < 0.0015, waits
+    for _ in range(ATTEMPTS):
+        done = emulated(
+            *(*MODEL, *flags, f"--data_dir={tmp_path}", f"--num_gpus={gpus}"),
+            *("--optimizer=sgd", f"--num_batches={STEPS}"),
+            gpus=max(gpus, 2),
+            rules=f"{SLOW}={STEP * 1e6:.0f};MemcpyH2D={COPY * 1e6:.0f}",
+        )
+        assert done.status == 0, done.err
+        overlap = min(hidden(done, device) for device in range(gpus))
+        waits = pauses(done, 0)
+        between = [wait for step, wait in enumerate(waits, 1) if not due or step % EVERY]
+        # Where a step waits for the host, all do, for 2 ms at least, in which it is launched.
+        # Several GPUs have their steps launched one after the other.
+        wait = 0.0 if gpus > 1 else sorted(between)[len(between) // 3]
+        if overlap > 0.4 and wait < 0.0015:
+            return
+    pytest.fail(f"{overlap:.0%} of the copies' time are hidden; pauses in seconds: {waits}")
