@@ -31,10 +31,10 @@ CASES: dict[str, tuple[int, tuple[str, ...], bool]] = {
     ),
     "summaries": (
         1,
-        ("--train_dir=summaries", "--summary_verbosity=1", f"--save_summaries_steps={EVERY}"),
+        ("--train_dir={attempt}", "--summary_verbosity=1", f"--save_summaries_steps={EVERY}"),
         True,
     ),
-    "checkpoints": (1, ("--train_dir=saves", f"--save_model_steps={EVERY}"), True),
+    "checkpoints": (1, ("--train_dir={attempt}", f"--save_model_steps={EVERY}"), True),
     "profiles": (1, ("--profile_layers=layers.txt", "--trace_file=trace.json"), False),
 }
 
@@ -69,9 +69,10 @@ def hidden(outcome: Outcome, device: int) -> float:
 def test_gpus_do_not_wait_for_the_host(emulated, tmp_path, name):
     gpus, flags, due = CASES[name]
     write_data(tmp_path)
-    for _ in range(ATTEMPTS):
+    for attempt in range(ATTEMPTS):
         done = emulated(
-            *(*MODEL, *flags, f"--data_dir={tmp_path}", f"--num_gpus={gpus}"),
+            *(*MODEL, *(flag.format(attempt=tmp_path / f"run{attempt}") for flag in flags)),
+            *(f"--data_dir={tmp_path}", f"--num_gpus={gpus}"),
             *("--optimizer=sgd", f"--num_batches={STEPS}"),
             gpus=max(gpus, 2),
             rules=f"{SLOW}={STEP * 1e6:.0f};MemcpyH2D={COPY * 1e6:.0f}",
