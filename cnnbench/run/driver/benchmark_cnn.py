@@ -30,9 +30,7 @@ from cnnbench.flags.cluster import with_exchanged_addresses, with_job_from_env, 
 from cnnbench.machine import facts as environment
 from cnnbench.machine import repository
 from cnnbench.machine.checks import Condition, parse_quiet
-from cnnbench.machine.cpu import processor
 from cnnbench.machine.gpu import EMULATED_NOTICE, gpu_memory
-from cnnbench.machine.host import Host
 from cnnbench.machine.memory import main_memory
 from cnnbench.machine.watch import Watch
 from cnnbench.records.files import write_text
@@ -56,7 +54,6 @@ from cnnbench.run.driver.notices import (
     warm_up_warning,
 )
 from cnnbench.run.driver.plan import COMPUTE_DTYPES, Plan, make_plan
-from cnnbench.run.driver.step_profile import StepProfiler
 from cnnbench.run.driver.target import target_notice
 from cnnbench.run.runtime import early_import, peak_flops
 from cnnbench.run.runtime import tensorflow as runtime
@@ -71,6 +68,7 @@ if TYPE_CHECKING:
     from cnnbench.run.driver.build import BuiltRun
     from cnnbench.run.driver.context import ScenarioContext
     from cnnbench.run.driver.probes import Looks, Probe
+    from cnnbench.run.driver.step_profile import StepProfiler
     from cnnbench.variable_mgr.worker_group import WorkerGroup
 
 
@@ -143,9 +141,7 @@ class BenchmarkCNN:
             subject=repository.of_work(config),
         )
         self._measurements.target = self.plan.target
-        self._profiler: StepProfiler | None = None
-        if params.profile_json is not None:
-            self._profiler = StepProfiler(self.plan, params.profile_steps, self._waited_for_input)
+        self._profiler = None if params.profile_json is None else self._make_profiler()
         if params.device == "cpu":
             self._check_memory("cpu")
 
@@ -253,8 +249,10 @@ class BenchmarkCNN:
                 "TensorFlow sees a GPU, and --precision=int8 has kernels for CPUs alone; say cpu"
             )
             raise FlagError("device", self.params.device, reason)
-        emulated = "_fp16" not in str(processor(Host()).get("cpu_isa"))  # avx512_fp16, amx_fp16
-        if devices.kind == "cpu" and self.params.precision == "fp16" and emulated:
+        # Before the run, whose own load would be included afterwards.
+        self._measurements.environment = facts = environment.collect()
+        has_fp16 = "_fp16" in str(facts.get("cpu_isa"))  # avx512_fp16 or amx_fp16
+        if devices.kind == "cpu" and self.params.precision == "fp16" and not has_fp16:
             self._messages.warning(
                 "--precision=fp16 runs on a CPU without 16-bit arithmetic of that kind; "
                 "bf16 is about ten times faster there"
@@ -262,8 +260,6 @@ class BenchmarkCNN:
         if devices.kind == "cpu" and self.params.update_mode.multi_worker_strategy:
             self._messages.notice("MultiWorkerMirroredStrategy has one device per process on CPUs")
         tf.random.set_seed(self.params.tf_random_seed)
-        # Before the run, whose own load would be included afterwards.
-        self._measurements.environment = environment.collect()
         describe(self._measurements, params=self.params, plan=self.plan, devices=devices)
         assert self._measurements.placement is not None
         device = self._measurements.placement.device
@@ -334,6 +330,12 @@ class BenchmarkCNN:
             yield from self._looks(plan, graph)
         if self._profiler is not None:
             yield from self._profiler.looks(plan, graph)
+
+    def _make_profiler(self) -> StepProfiler:
+        # Late: it loads charts and readers of profiles, which few runs need.
+        from cnnbench.run.driver.step_profile import StepProfiler
+
+        return StepProfiler(self.plan, self.params.profile_steps, self._waited_for_input)
 
     def _waited_for_input(self) -> float:
         return sum(source.wait_seconds for source in self._sources)

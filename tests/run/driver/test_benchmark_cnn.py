@@ -420,7 +420,8 @@ def test_a_plug_in_with_a_defect_is_named(tmp_path: Path) -> None:
 def test_fp16_is_warned_about_on_cpus_without_it(
     isa: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(benchmark_cnn, "processor", lambda host: {"cpu_isa": isa})
+    facts = {**benchmark_cnn.environment.collect(), "cpu_isa": isa}
+    monkeypatch.setattr(benchmark_cnn.environment, "collect", lambda: facts)
     err = io.StringIO()
     BenchmarkCNN(
         Params(**{**TINY, "num_batches": 1, "precision": "fp16"}), messages=Messages(err)
