@@ -10,6 +10,7 @@ from cnnbench.base.jobs.resolve import JobPlace, mpi_ranks, resolve
 from cnnbench.errors import FlagError
 from cnnbench.flags.declare import FlagSpec, specs_of
 from cnnbench.flags.groups.output import OutputParams
+from cnnbench.flags.groups.run import trains
 from cnnbench.flags.params import FLAGS, Params
 from cnnbench.machine.host import Host
 from cnnbench.variable_mgr.modes import Processes
@@ -120,9 +121,8 @@ def without_outputs(params: Params) -> Params:
 
 def asynchronous(params: Params) -> bool:
     """Whether workers train asynchronously."""
-    trains = not (params.eval or params.forward_only or params.input_only)
     apart = coordinated(params) or not params.cross_replica_sync
-    return trains and bool(params.job_name) and apart
+    return trains(params) and bool(params.job_name) and apart
 
 
 def coordinated(params: Params) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cnnbench.base.jobs.job import Job
 from cnnbench.errors import FlagError
+from cnnbench.flags.groups.run import trains
 from cnnbench.flags.groups.variable_update import BUCKET_BYTES
 from cnnbench.flags.params import Params
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext, groups_of
@@ -15,9 +16,8 @@ from cnnbench.variable_mgr.strategies.spec import CrossDeviceSpec
 
 def reduces(params: Params) -> bool:
     """Whether gradients go through an all-reduce."""
-    trains = not (params.eval or params.forward_only or params.input_only)
     all_reduces = params.update_mode.reduction is Reduction.ALL_REDUCE
-    return trains and all_reduces and params.job.num_towers > 1
+    return trains(params) and all_reduces and params.job.num_towers > 1
 
 
 def running_all_reduce(params: Params) -> AllReduceSpec | None:
@@ -47,8 +47,7 @@ def bucket_bytes(params: Params) -> int:
 
 def strategy_reduction(params: Params, *, on_gpu: bool) -> str | None:
     """The cross-device operation, or a manager's own reduction, where no all-reduce is used."""
-    reduced = params.job.num_towers > 1
-    if params.eval or params.forward_only or params.input_only or not reduced:
+    if not trains(params) or params.job.num_towers < 2:
         return None
     mode = params.update_mode
     if mode.reduction is Reduction.CROSS_DEVICE:

@@ -16,9 +16,9 @@ from cnnbench.flags import parse_args, parse_command
 from cnnbench.flags.declare import flag, specs_of
 from cnnbench.machine import facts as environment
 from cnnbench.machine.checks import Condition, RunFlags, parse_quiet
-from cnnbench.machine.gpu import gpu_count
 from cnnbench.machine.watch import Watch
 from cnnbench.records.codec import ABSENT, encode
+from cnnbench.run.driver.memory import computes_on_cpu
 from cnnbench.run.driver.plan import make_plan
 from cnnbench.run.runtime.native import without_info_lines
 
@@ -150,7 +150,7 @@ def _check(flags: EnvFlags, quiet: frozenset[str], run_flags: Sequence[str]) -> 
     params = parse_args(run_flags).params
     make_plan(params)  # refuses what a run would refuse
     host = environment.Host()
-    on_gpu = params.device == "gpu" or (params.device == "auto" and gpu_count(host) > 0)
+    on_gpu = not computes_on_cpu(params)
     facts = environment.collect(host)
     watch = Watch(host, gpus=on_gpu)
     time.sleep(flags.seconds)

@@ -12,7 +12,7 @@ from cnnbench.base.lock import hold
 from cnnbench.base.text.progress import Messages
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
-from cnnbench.flags.groups.run import evaluates
+from cnnbench.flags.groups.run import evaluates, trains
 from cnnbench.records.files import SAVED_MODEL, prove_folder, real_path, resolve_folder
 from cnnbench.records.outputs import Output
 from cnnbench.records.result_files import ResultFiles
@@ -104,8 +104,7 @@ def _graph(path: str | None) -> str:
 
 def _checkpoints(params: Params) -> str | None:
     """The folder that a run writes checkpoints into, or None."""
-    trains = not (params.eval or params.forward_only or params.input_only)
-    return params.train_dir if trains else None
+    return params.train_dir if trains(params) else None
 
 
 def _layer_files(paths: str) -> Iterator[Output]:
