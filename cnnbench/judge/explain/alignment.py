@@ -153,11 +153,10 @@ def _worth(one: ProfiledLayer, other: ProfiledLayer) -> float:
 
 def _aligned(base: Layers, new: Layers) -> list[Pair]:
     """The pairs, in order, with the largest total score."""
-    start, ends = 0, (len(base), len(new))
     same = [one == other for one, other in zip(base, new, strict=False)]
     start = same.index(False) if False in same else len(same)
     common = list(zip(base[:start], new[:start], strict=True))
-    a, b = base[start : ends[0]], new[start : ends[1]]
+    a, b = base[start:], new[start:]
     best = [[0.0] * (len(b) + 1) for _ in range(len(a) + 1)]
     for i in reversed(range(len(a))):
         for j in reversed(range(len(b))):

@@ -130,7 +130,7 @@ class Membership:
 
             by = partial(make.parameter_server, devices.job)
         job = chief.connect(devices.job, self._params.cluster_timeout, self._tell, by)
-        supervisor.has_connected()
+        supervisor.note_connection()
         self._joined = True
         return dataclasses.replace(devices, job=job)
 

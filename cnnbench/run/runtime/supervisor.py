@@ -105,8 +105,8 @@ def announce(code: int) -> None:
         os.write(_state.link, bytes([code & 0xFF]))
 
 
-def has_connected() -> None:
-    """Remembers that this process has connected TensorFlow with others."""
+def note_connection() -> None:
+    """Notes that this process has connected TensorFlow with others."""
     _state.connected = True
 
 

@@ -63,7 +63,7 @@ def test_the_port_is_kept_until_tensorflow_listens_on_it(
     monkeypatch.setattr(Membership, "_connect_worker", connect)
     monkeypatch.setattr(membership.Watchdog, "start", lambda self, lines: None)
     monkeypatch.setattr(membership.Watchdog, "up", lambda self, **_: None)
-    monkeypatch.setattr(membership.supervisor, "has_connected", lambda: None)
+    monkeypatch.setattr(membership.supervisor, "note_connection", lambda: None)
     joining = Membership(job, Params(job_name="worker", worker_hosts=own), print, print, {})
     joining.meet()
     devices = Devices(job=job, labels=(), intra_threads=0, inter_threads=0)
