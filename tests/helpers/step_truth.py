@@ -79,7 +79,8 @@ def seconds(outcome: Outcome) -> list[tuple[float, float]]:
     """
     ends: dict[tuple[Any, ...], list[float]] = defaultdict(list)
     for one in outcome.work:
-        if one.what == "kernel":
+        # A wait for the device is of no step, however often there is one.
+        if one.what == "kernel" and not one.operation.startswith("SyncDevice"):
             ends[one.device, one.operation].append(one.end)
     count, _ = Counter(map(len, ends.values())).most_common(1)[0]
     of_steps = zip(*(found for found in ends.values() if len(found) == count), strict=True)
