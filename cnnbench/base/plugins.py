@@ -56,7 +56,7 @@ before_loading: list[Callable[[], None]] = []
 """Called before code of a plug-in is loaded."""
 
 _places: set[str] = set()  # files and folders whose code is of plug-ins
-_running = mmap.mmap(-1, _NAME_BYTES)  # shared with processes that this one forks
+_running = mmap.mmap(-1, _NAME_BYTES)
 
 
 def add_kind(kind: Kind) -> None:
@@ -134,6 +134,12 @@ def running(name: str) -> Iterator[None]:
         _running[:] = before
         os.fchdir(folder)
         os.close(folder)
+
+
+def watch_child() -> None:
+    """Lets `runs` tell of the process that is forked next, and of no other one."""
+    global _running
+    _running = mmap.mmap(-1, _NAME_BYTES)  # shared with that process
 
 
 def runs() -> str:

@@ -179,6 +179,7 @@ def _go_on_in_child(
     # Before the fork: a signal must not end the parent while the child lives.
     waited_for = {*SIGNALS, signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, waited_for)
+    plugins.watch_child()
     child = os.fork()
     if child:
         os.close(ours)

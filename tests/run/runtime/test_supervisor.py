@@ -47,6 +47,7 @@ PROGRAM = f"""{HEAD}
 signal.signal(signal.SIGINT, signal.default_int_handler)
 interrupt_on_signals()
 print("before", flush=True)
+{{before}}
 with supervisor.offered():
     supervisor.supervised(lost)
 try:
@@ -62,8 +63,8 @@ def start() -> Iterator[Start]:
     """Starts a supervised program; everything is killed at the end."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(body: str, **environment: str) -> subprocess.Popen[str]:
-        code = textwrap.dedent(PROGRAM).format(body=body)
+    def start(body: str, before: str = "", **environment: str) -> subprocess.Popen[str]:
+        code = textwrap.dedent(PROGRAM).format(body=body, before=before)
         process = subprocess.Popen(
             [sys.executable, "-c", code],
             stdout=subprocess.PIPE,
@@ -127,6 +128,24 @@ def test_what_python_says_passes_and_all_else_is_told(
         (line,) = err.splitlines()
         assert line.startswith(f"cnnbench: error: {words}")
         assert f"lost: {words}" in out
+
+
+ANOTHER = """
+from cnnbench.base import plugins
+read, write = os.pipe()
+if not os.fork():
+    with plugins.running("another"):
+        os.closerange(0, 3)
+        os.write(write, b".")
+        time.sleep(60)
+os.read(read, 1)
+"""
+
+
+def test_what_another_process_runs_is_not_named(start: Start) -> None:
+    process = start("os.abort()", before=ANOTHER)
+    _, err = process.communicate(timeout=60)
+    assert err.startswith("cnnbench: error: ended by SIGABRT: native code gave up")
 
 
 @pytest.mark.parametrize(
