@@ -1,7 +1,6 @@
 """AlexNet: the single-column variant for ImageNet, and a small one for CIFAR-10.
 
-Sources: Krizhevsky, One weird trick for parallelizing convolutional neural networks, 2014
-(arXiv:1404.5997); for CIFAR-10, TensorFlow's tutorial network after cuda-convnet.
+Sources: Krizhevsky, arXiv:1404.5997; for CIFAR-10, TensorFlow's tutorial after cuda-convnet.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""Anchor boxes of SSD, and their matching with the boxes of an image.
+"""Anchor boxes of SSD, and their matching with the boxes of an image (arXiv:1512.02325).
 
 Boxes are top, left, bottom and right as fractions of the image unless they are said to be
 encoded: the offset of the centre (vertical, horizontal) in sides of the anchor over 0.1, and the
 logarithm of the sides' ratio (height, width) over 0.2.
-
-Source: Liu et al., SSD: Single Shot MultiBox Detector (arXiv:1512.02325).
 """
 
 from __future__ import annotations
@@ -79,17 +77,11 @@ def overlaps(first: Any, second: Any) -> Any:
 
 
 def match(boxes: Any, counted: Any) -> tuple[Any, Any]:
-    """The box assigned to each anchor.
+    """The box of float32 [n, 4] assigned to each anchor, int64 [8732], and whether it has any.
 
     A box gets the anchor that overlaps with it most (of two boxes that want one anchor, the
     later one), and every other anchor the box that it overlaps with most, if by more than
     `LEAST_OVERLAP`.
-
-    Args:
-      boxes: float32 [n, 4].
-
-    Returns:
-      int64 [8732] indices of boxes, and bool [8732] whether the anchor stands for any.
     """
     import tensorflow as tf
 

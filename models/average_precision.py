@@ -17,16 +17,14 @@ _RECALLS = 101
 
 
 def average_precision(images: Mapping[str, Any], num_classes: int) -> dict[float, float]:
-    """The mean over classes that occur, for each threshold of overlap.
+    """The mean over classes that occur, by threshold of overlap; NaN if there is no box at all.
+
+    Classes are from 1 to ``num_classes`` - 1.
 
     Args:
       images: NumPy arrays by name, a row per image: ``found_boxes`` [n, d, 4], ``found_classes``
         and ``found_scores`` [n, d], where a score of 0 or less is no detection; ``boxes``
         [n, b, 4], ``classes`` and ``is_crowd`` [n, b], of which ``num_boxes`` [n] count.
-      num_classes: classes are from 1 to one less.
-
-    Returns:
-      By threshold; NaN if there is no box at all.
     """
     import numpy as np
 
@@ -70,11 +68,9 @@ RIGHT, WRONG, IGNORED = 1, 0, -1
 
 
 def _judge(overlap: Any, crowd: Any, threshold: float) -> Any:
-    """`RIGHT`, `WRONG` or, on a crowd, `IGNORED` for each detection, the best first.
+    """The verdict for each detection [detections, boxes], the best first.
 
-    Args:
-      overlap: [detections, boxes].
-      crowd: bool [boxes]; a crowd may be found any number of times.
+    A crowd may be found any number of times; detections on it are `IGNORED`.
     """
     import numpy as np
 
@@ -93,7 +89,6 @@ def _judge(overlap: Any, crowd: Any, threshold: float) -> Any:
 
 
 def _area(verdict: Any, boxes: int) -> float:
-    """Mean over recalls of the best precision that reaches them."""
     import numpy as np
 
     verdict = verdict[verdict != IGNORED]

@@ -16,12 +16,9 @@ Synchronise = Callable[[str, Tensor, Tensor], tuple[Tensor, Tensor, int]]
 
 
 class Moments(NamedTuple):
-    """Batch moments of a batch-norm layer; the train step updates the averages.
+    """Batch moments of a batch-norm layer, float32 ``[channels]``, the variance unbiased.
 
-    Attributes:
-      batch_mean: float32 ``[channels]``.
-      batch_variance: float32 ``[channels]``, unbiased (divided by the count less one).
-      decay: weight of the old value: new = decay * old + (1 - decay) * batch.
+    The train step updates the averages: new = decay * old + (1 - decay) * batch.
     """
 
     mean_spec: VariableSpec
@@ -44,13 +41,13 @@ def synchronised_batch_norm(
     """Normalises a tower's batch by the moments of all towers; computes in float32.
 
     Args:
-      x: the tower's batch, any float dtype, of the same shape in all towers.
+      x: of any float dtype, of the same shape in all towers.
       scale, offset: float32 [channels]; None for a scale of 1.
       channels_at: axis of the channels; may be negative.
 
     Returns:
-      The result in the shape and dtype of `x`, and mean and unbiased variance (divided by the
-      count less one) over all batches.
+      The result in the dtype of `x`, and mean and unbiased variance (divided by the count less
+      one) over all batches.
     """
     whole = tf.cast(x, tf.float32)
     rank = len(x.shape)

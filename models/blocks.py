@@ -9,14 +9,7 @@ STDDEV = 0.02  # of the truncated normals that kernels of transformers start wit
 
 
 def squeeze_excite(net: Network[T], x: T, units: int, activation: Activation) -> T:
-    """Scales channels by factors in (0, 1), computed from an example's mean over the image.
-
-    Args:
-      x: ``(h, w, c)`` per example.
-
-    Returns:
-      ``(h, w, c)``. Source: Hu et al., arXiv:1709.01507.
-    """
+    """Scales channels of ``(h, w, c)``: squeeze and excitation (Hu et al., arXiv:1709.01507)."""
     narrow = net.affine(net.global_avg_pool(x), units, activation)
     return net.multiply(x, net.affine(narrow, net.shape(x)[2], "sigmoid"))
 
@@ -35,16 +28,14 @@ def inverted_residual(
 ) -> T:
     """Expands by a 1 x 1 convolution, convolves channel by channel, narrows again.
 
+    Source: Sandler et al., arXiv:1801.04381.
+
     Args:
-      x: ``(h, w, c)`` per example.
       kernel: side of the depthwise convolution.
       expansion: channels in the middle per channel of ``x``; with 1 there is no first
         convolution.
       squeeze: units of squeeze and excitation per channel of ``x``, 0 for none.
       keep: probability that an example's branch is kept, if there is a shortcut.
-
-    Returns:
-      ``(h', w', filters)``. Source: Sandler et al., arXiv:1801.04381.
     """
     channels = net.shape(x)[2]
     y = x
@@ -71,12 +62,9 @@ def round_channels(channels: float, divisor: int = 8) -> int:
 def aux_head(
     net: Network[T], x: T, *, conv_stddev: float | None = None, stddev: float | None = None
 ) -> None:
-    """Adds an auxiliary classifier, in training only.
+    """Adds an auxiliary classifier to ``(h, w, c)``, h and w at least 5, in training only.
 
     Source: Szegedy et al., arXiv:1512.00567, section 4, in the form of TensorFlow's slim.
-
-    Args:
-      x: ``(h, w, c)`` per example, h and w at least 5.
     """
     if not net.training:
         return
@@ -88,14 +76,7 @@ def aux_head(
 
 
 def self_attention(net: Network[T], x: T, heads: int, bias: T | None = None) -> T:
-    """Attention between tokens, with learned projections.
-
-    Args:
-      x: ``(..., n, c)`` per example.
-
-    Returns:
-      ``(..., n, c)``.
-    """
+    """Attention between tokens ``(..., n, c)``, with learned projections."""
     channels = net.shape(x)[-1]
     query, key, value = net.split(net.affine(x, 3 * channels, None, stddev=STDDEV), 3)
     mixed = net.attention(query, key, value, heads, bias=bias)

@@ -1,7 +1,4 @@
-"""ConvNeXt: depthwise 7 x 7 convolutions, layer norm and GELU.
-
-Source: Liu et al., A ConvNet for the 2020s, arXiv:2201.03545.
-"""
+"""ConvNeXt: depthwise 7 x 7 convolutions, layer norm and GELU (Liu et al., arXiv:2201.03545)."""
 
 from __future__ import annotations
 
@@ -24,11 +21,7 @@ BRANCH_SCALE = 1e-6  # of each channel, at first: a block begins as the identity
 
 
 class ConvNeXt(Model):
-    """Four stages of blocks whose branch is depthwise, wide, narrow.
-
-    Attributes:
-      keep_last: probability that the last block's branch is kept.
-    """
+    """Four stages of blocks whose branch is depthwise, wide, narrow."""
 
     dataset = "imagenet"
     image_size = 224

@@ -11,15 +11,15 @@ alternation:
 
 Everything else stays a convolution. The sums are the same, in another order.
 
-Gradients get the sizes of images and kernels as constants. TensorFlow's own ones ask the images
-for their shape, and where an image has such a reader the graph optimizer does not join the batch
-norm and the ReLU that made it: 17 of 33 pairs in ResNet-50, 0 of 9 in ResNet-20.
+Gradients get the sizes of images and kernels as constants. TensorFlow's own gradients read the
+shape of the images, which prevents the graph optimizer from fusing the batch norm and the ReLU
+that made them: 17 of 33 pairs in ResNet-50, 0 of 9 in ResNet-20.
 
 Dense layers in float32: the gradient of the rows is a product with the transposed kernel. oneDNN's
-product of few rows with a large matrix that it has to transpose takes 1.5 to 4 times as long as
-the product in which the matrix stands first, as it is, and the rows are transposed: measured on 2
-cores with AVX-512 for kernels of 0.4 to 16 million elements. From some 200 rows on both take the
-same time, below 16 rows and for small kernels the plain product is faster, and so it is in 16 bits.
+product of few rows with a large transposed matrix takes 1.5 to 4 times as long as the product that
+has the matrix first, as it is, and transposes the rows: measured on 2 cores with AVX-512 for
+kernels of 0.4 to 16 million elements. From some 200 rows on both take the same time; below 16 rows,
+for small kernels and in 16 bits the plain product is faster.
 """
 
 from __future__ import annotations
@@ -41,32 +41,14 @@ Gradients = Callable[[Any], tuple[Any, Any]]
 
 
 def pointwise_conv(images: Any, kernel: Any) -> Any:
-    """1 x 1 convolution of stride 1.
-
-    Args:
-      images: ``[n, h, w, in]``.
-      kernel: ``[1, 1, in, out]`` of the same dtype.
-
-    Returns:
-      ``[n, h, w, out]``.
-    """
+    """1 x 1 convolution of stride 1 of ``[n, h, w, in]`` by a kernel ``[1, 1, in, out]``."""
     if images.dtype.size == 2:
         return _pointwise_product(images, kernel)
     return cast(Any, tf.custom_gradient(_pointwise))(images, kernel)
 
 
 def sized_conv(images: Any, kernel: Any, strides: list[int], padding: str) -> Any:
-    """A convolution whose gradients know the sizes of images and kernel.
-
-    Args:
-      images: ``[n, h, w, in]``.
-      kernel: ``[height, width, in, out]`` of the same dtype.
-      strides: four, those of images and channels 1.
-      padding: ``SAME`` or ``VALID``.
-
-    Returns:
-      ``[n, h', w', out]``.
-    """
+    """A convolution in NHWC whose gradients know the sizes of images and kernel."""
     how: dict[str, Any] = {"strides": strides, "padding": padding}
 
     def convolution(images: Any, kernel: Any) -> tuple[Any, Gradients]:
@@ -82,25 +64,13 @@ def sized_conv(images: Any, kernel: Any, strides: list[int], padding: str) -> An
 
 
 def patches_pay(kernel_size: tuple[int, int], images: Any) -> bool:
-    """Whether `patches_conv` is faster than a plain convolution.
-
-    Args:
-      images: ``[n, h, w, in]``, their shape known but for n.
-    """
+    """Whether `patches_conv` is faster than a plain convolution; only n may be unknown."""
     small = max(images.shape[1], images.shape[2]) <= _PATCHES_UP_TO
     return kernel_size == (3, 3) and small and bool(images.dtype.size == 2)
 
 
 def patches_conv(images: Any, kernel: Any) -> Any:
-    """3 x 3 convolution of stride 1 with SAME padding.
-
-    Args:
-      images: ``[n, h, w, in]``.
-      kernel: ``[3, 3, in, out]`` of the same dtype.
-
-    Returns:
-      ``[n, h, w, out]``.
-    """
+    """3 x 3 convolution of stride 1 in NHWC with SAME padding."""
     return cast(Any, tf.custom_gradient(_three_by_three))(images, kernel)
 
 
@@ -168,26 +138,13 @@ def _rows(x: Any) -> Any:
 
 
 def transposed_rows_pay(rows: Any, kernel: Any) -> bool:
-    """Whether `few_rows_matmul` is faster than a plain product in training.
-
-    Args:
-      rows: ``[n, in]``; not where n is not known.
-      kernel: ``[in, out]`` of the same dtype.
-    """
+    """Whether `few_rows_matmul` is faster than a plain product in training; not for unknown n."""
     large = kernel.shape.num_elements() >= _LARGE and kernel.shape[1] > 1
     return bool(rows.dtype == tf.float32 and rows.shape[0] in _ROWS and large)
 
 
 def few_rows_matmul(rows: Any, kernel: Any) -> Any:
-    """The product of rows and kernel, whose gradient does not transpose the kernel.
-
-    Args:
-      rows: ``[n, in]``.
-      kernel: ``[in, out]`` of the same dtype.
-
-    Returns:
-      ``[n, out]``.
-    """
+    """Product of ``[n, in]`` and ``[in, out]`` whose gradient does not transpose the kernel."""
     return cast(Any, tf.custom_gradient(_product))(rows, kernel)
 
 

@@ -1,9 +1,9 @@
 """Connectionist temporal classification, for long transcripts and on any device.
 
-Source: Graves et al., Connectionist temporal classification, ICML 2006, sections 4.1 and 4.2.
-`tf.nn.ctc_loss` of dense labels multiplies a matrix of all pairs of states in every frame; its
-kernel for sparse labels runs on CPUs only, has no XLA, and its gradients of long utterances are
-right to 3e-3 only, since it subtracts sums over all frames so far.
+Source: Graves et al., ICML 2006, sections 4.1 and 4.2. `tf.nn.ctc_loss` of dense labels multiplies
+a matrix of all pairs of states in every frame; its kernel for sparse labels runs on CPUs only, has
+no XLA, and its gradients of long utterances are right to 3e-3 only, since it subtracts sums over
+all frames so far.
 """
 
 from __future__ import annotations
@@ -17,18 +17,16 @@ _NEVER = -1e30  # logarithm of the probability of an impossible state; sums of i
 
 
 def ctc_loss(logits: Any, letters: Any, length: Any, frames: Any) -> Any:
-    """Negative logarithm of the probability of each transcript, over all its alignments.
+    """Negative log probability of each transcript over all its alignments, float32 ``[batch]``.
 
-    It has first derivatives only, with respect to the logits.
+    It is 0, with gradients of 0, where no alignment exists. There are first derivatives only, with
+    respect to the logits.
 
     Args:
       logits: float32 ``[batch, max_frames, classes]``; the last class is the blank.
       letters: integers ``[batch, max_letters]``, classes below the blank.
       length: integers ``[batch]``, the letters of each transcript; may be 0.
       frames: integers ``[batch]``, the frames of each utterance.
-
-    Returns:
-      float32 ``[batch]``; 0 where no alignment exists, with gradients of 0.
     """
     classes = logits.shape[-1]
     letters = tf.cast(letters, tf.int32)
@@ -59,14 +57,9 @@ def ctc_loss(logits: Any, letters: Any, length: Any, frames: Any) -> Any:
 
 
 class _States:
-    """The states of transcripts in the order in which alignments pass through them.
+    """The states of transcripts, ``[batch, states]``, in the order of their alignments.
 
-    Args:
-      classes: int32 ``[batch, states]``, of each state.
-      first: bool, broadcast to ``classes``: the state before the first frame, a blank.
-
-    Attributes:
-      start: float32 ``[batch, states]``, the logarithm of the probability before the first frame.
+    `start` is the logarithm of the probability before the first frame, when the state is `first`.
     """
 
     def __init__(self, classes: Any, first: Any, blank: int) -> None:
@@ -77,22 +70,19 @@ class _States:
         self._skips = tf.where(may_skip, 0.0, _NEVER)
 
     def next(self, x: Any) -> Any:
-        """Logarithm of the probability to reach each state, given that of a frame before."""
+        """Logarithm of the probability to reach each state from those of the frame before."""
         one = tf.pad(x[:, :-1], [[0, 0], [1, 0]], constant_values=_NEVER)
         two = tf.pad(x[:, :-2] + self._skips, [[0, 0], [2, 0]], constant_values=_NEVER)
         top = tf.maximum(tf.maximum(x, one), two)
         return top + tf.math.log(tf.exp(x - top) + tf.exp(one - top) + tf.exp(two - top))
 
     def emitted(self, log_probs: Any) -> Any:
-        """Log probabilities of the states' classes, of those of all classes in a frame."""
+        """Log probabilities of the states' classes in a frame."""
         return tf.gather(log_probs, self.classes, batch_dims=1)
 
 
 def _forward(ahead: _States, behind: _States, log_probs: Any, frames: Any) -> tuple[Any, Any]:
-    """Log probabilities of the transcripts, and those of their states by frame.
-
-    Those of a frame are less their largest, which keeps them precise over many frames.
-    """
+    """Log probabilities of transcripts, and of states by frame relative to the frame's largest."""
 
     def step(frame: Any, alpha: Any, total: Any, alphas: Any) -> tuple[Any, ...]:
         following = ahead.next(alpha) + ahead.emitted(log_probs[frame])

@@ -22,9 +22,8 @@ from cnnbench.models.window import Window
 class Shaped:
     """A value of which only the shape is known; values of one shape are not equal.
 
-    Attributes:
-      differentiated: whether the loss's gradient flows through it, that is, whether any
-        trainable variable lies behind it.
+    `differentiated` tells whether the loss's gradient flows through it: whether any trainable
+    variable lies behind it.
     """
 
     shape: tuple[int, ...]
@@ -32,11 +31,9 @@ class Shaped:
 
 
 class Flops(NamedTuple):
-    """FLOPs of one example.
+    """FLOPs of one example: of the forward pass and of the gradients of inputs and kernels.
 
-    Attributes:
-      inputs: of the gradients of layers' inputs.
-      kernels: of the gradients of weights, or of the second factor of products without any.
+    For a product of two values without weights, `kernels` counts the gradient of the second.
     """
 
     forward: int = 0
@@ -45,20 +42,12 @@ class Flops(NamedTuple):
 
     @property
     def training(self) -> int:
-        """Of forward and backward pass together."""
+        """FLOPs of forward and backward pass."""
         return self.forward + self.inputs + self.kernels
 
 
 def declare(model: Model, num_classes: int) -> ModelSpec:
-    """Runs the model's body on shapes.
-
-    Returns:
-      Its elements, its variables in creation order and its FLOPs per example.
-
-    Raises:
-      UsageError: the body asks for something that cannot be (shapes that do not fit, a
-        name used twice, logits of the wrong size).
-    """
+    """Elements, variables in creation order, and FLOPs of a model, whose body runs on shapes."""
     elements = resolve(model.elements, model, num_classes)
     net = _run(model, elements, num_classes, training=True)
     # What only training computes is no part of the forward pass.
@@ -83,10 +72,8 @@ def declare(model: Model, num_classes: int) -> ModelSpec:
 def scope_flops(model: Model, num_classes: int, *, training: bool) -> dict[str, Flops]:
     """FLOPs per example of the layers and scopes of a network, in the order of the body.
 
-    Those of a scope are its own, without the layers and scopes inside it; "" is the body itself.
-
-    Args:
-      training: whether what only training computes is there, and gradients are.
+    Those of a scope exclude the layers and scopes inside it; "" is the body itself. Without
+    `training`, gradients and what only training computes are left out.
     """
     elements = resolve(model.elements, model, num_classes)
     scopes = _run(model, elements, num_classes, training=training).scope_flops
@@ -105,11 +92,7 @@ def _run(
 
 
 def check_outputs(model: Model, net: Network[T], outputs: Any) -> None:
-    """Checks outputs for the default loss; a model's own loss may take others.
-
-    Raises:
-      UsageError: the outputs are not logits of shape ``(num_classes,)``.
-    """
+    """Refuses outputs other than logits ``(num_classes,)`` for a model with the default loss."""
     if type(model).loss is not Model.loss:
         return
     several = isinstance(outputs, Mapping)

@@ -1,9 +1,7 @@
 """DeepSpeech 2: letters from the spectrogram of an utterance.
 
-Source: Amodei et al., Deep Speech 2 (arXiv:1512.02595), as tf_cnn_benchmarks and TensorFlow's
-official models have it: two convolutions and five bidirectional LSTMs. Trained by connectionist
-temporal classification (Graves et al., 2006), which sums over all ways to spread the letters over
-the frames.
+Source: Amodei et al., arXiv:1512.02595, as in tf_cnn_benchmarks and TensorFlow's official models:
+two convolutions and five bidirectional LSTMs, trained by connectionist temporal classification.
 """
 
 from __future__ import annotations
@@ -26,12 +24,9 @@ _SHRINK = 2  # of the frames, by each convolution
 
 
 class DeepSpeech2(Model):
-    """Logits of letters and the blank for every fourth frame.
+    """Logits of letters and the blank for every fourth frame of 10 ms.
 
-    Attributes:
-      max_frames: of an utterance, 10 ms each.
-      min_frames: of a synthetic utterance, so that `max_letters` fit.
-      max_letters: of a transcript.
+    Synthetic utterances have at least `min_frames`, so that `max_letters` fit.
     """
 
     name = "deepspeech2"
@@ -69,23 +64,19 @@ class DeepSpeech2(Model):
         return net.logits(net.batch_norm(x))
 
     def loss(self, outputs: Any, labels: Mapping[str, Any]) -> Any:
-        """Negative logarithm of the transcript's probability.
-
-        An utterance with more letters than the frames that are left can take counts as 0: no
-        alignment exists.
-        """
+        """Negative log probability of the transcript; 0 if its letters do not fit its frames."""
         from cnnbench.models.ctc import ctc_loss
 
         frames = frames_left(labels["num_frames"])
         return ctc_loss(outputs, labels["transcript"], labels["transcript_length"], frames)
 
     def metrics(self, outputs: Any, labels: Any) -> Mapping[str, Any]:
-        """None: an error rate is a ratio over all words, not a mean over utterances."""
+        """No metrics: an error rate is a ratio over all words, not a mean over utterances."""
         del outputs, labels
         return {}
 
     def host_rows(self, features: Any, outputs: Any, labels: Any) -> Mapping[str, Any]:
-        """See `Model.host_rows`: the most likely letter of each frame, and the transcript."""
+        """The most likely letter of each frame, and the transcript."""
         import tensorflow as tf
 
         del features

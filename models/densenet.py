@@ -1,8 +1,7 @@
 """DenseNet for CIFAR-10: each layer's input is the outputs of all earlier layers of its block.
 
-Source: Huang et al., Densely connected convolutional networks, 2016 (arXiv:1608.06993), the
-networks without bottlenecks and compression. As in tf_cnn_benchmarks, convolutions have biases
-and a ReLU follows the 1 x 1 convolution between blocks.
+Source: Huang et al., arXiv:1608.06993, the networks without bottlenecks and compression. As in
+tf_cnn_benchmarks, convolutions have biases and a ReLU follows the 1 x 1 convolution between blocks.
 """
 
 from __future__ import annotations
@@ -19,11 +18,7 @@ BLOCKS = 3
 
 
 class DenseNetCifar10(Model):
-    """Three blocks of (depth - 4) / 3 layers.
-
-    Attributes:
-      growth: channels that each layer adds.
-    """
+    """Three blocks of (depth - 4) / 3 layers, each of which adds `growth` channels."""
 
     dataset = "cifar10"
     image_size = 32

@@ -1,8 +1,4 @@
-"""The table of docs/models.md, made from declarations.
-
-``python -m cnnbench.models.document docs/models.md`` rewrites the table in place; a test fails
-when it is out of date.
-"""
+"""Table of docs/models.md: ``python -m cnnbench.models.document docs/models.md`` rewrites it."""
 
 from __future__ import annotations
 

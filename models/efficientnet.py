@@ -1,7 +1,6 @@
-"""EfficientNet B0 to B7, and V2-S.
+"""EfficientNet B0 to B7, and V2-S, which begins with full convolutions in place of depthwise ones.
 
-Sources: Tan and Le, arXiv:1905.11946 (B0 to B7) and arXiv:2104.00298 (V2-S, which begins with
-full convolutions in place of depthwise ones).
+Sources: Tan and Le, arXiv:1905.11946 (B0 to B7) and arXiv:2104.00298 (V2-S).
 """
 
 from __future__ import annotations
@@ -20,13 +19,9 @@ KEEP_LAST_BRANCH = 0.8  # the first block keeps all; those in between follow a s
 
 
 class BlockStage(NamedTuple):
-    """A stage of blocks.
+    """A stage of blocks with a depthwise or, if `fused`, a full convolution of side `kernel`.
 
-    Attributes:
-      kernel: side of the depthwise (or fused) convolution.
-      expansion: of the channels within a block.
-      fused: whether one full convolution stands for the first 1 x 1 and the depthwise one,
-        without squeeze and excitation.
+    The full one also replaces the first 1 x 1 convolution and has no squeeze and excitation.
     """
 
     blocks: int
@@ -75,10 +70,7 @@ _DECAYS = round(_EPOCHS / _PERIOD)
 class EfficientNet(Model):
     """Stages of inverted residuals with squeeze and excitation.
 
-    Attributes:
-      width: factor on channels.
-      depth: factor on blocks per stage.
-      keep: share kept by the dropout before the logits.
+    `width` is a factor on channels, `depth` on blocks per stage.
     """
 
     dataset = "imagenet"

@@ -18,13 +18,9 @@ Role = Literal["feature", "label"]
 
 @dataclasses.dataclass(frozen=True)
 class Draw:
-    """Distribution of an element's synthetic values; made by the class methods.
+    """Distribution of an element's synthetic values, made by the class methods.
 
-    Attributes:
-      kind: ``normal`` (truncated, mean 0, ``scale`` the standard deviation before draws beyond
-        two of them are redrawn), ``integers`` (uniform in [``low``, ``high``)), ``uniform``
-        (real numbers in the same range), ``constant`` (``scale``) or ``boxes``.
-      scale: see above.
+    `scale` is the standard deviation of ``normal`` and the value of ``constant``.
     """
 
     kind: Literal["normal", "integers", "uniform", "constant", "boxes"]
@@ -34,7 +30,7 @@ class Draw:
 
     @classmethod
     def normal(cls, stddev: float = 1.0) -> Draw:
-        """Normal distribution of mean 0, truncated at two standard deviations."""
+        """Normal distribution of mean 0; draws beyond two standard deviations are redrawn."""
         return cls("normal", stddev)
 
     @classmethod
@@ -54,9 +50,7 @@ class Draw:
 
     @classmethod
     def boxes(cls) -> Draw:
-        """Boxes ``[..., 4]``: top, left, bottom and right, 0 <= top < bottom <= 1, likewise
-        left and right.
-        """
+        """Boxes ``[..., 4]``: top, left, bottom and right in [0, 1], top < bottom, left < right."""
         return cls("boxes")
 
 
@@ -68,10 +62,10 @@ class Element:
       shape: of one example, without batch; ``()`` for a scalar. A size may be the name of an
         attribute of the model, such as ``image_size``.
       role: whether the network gets it (``feature``) or its loss and metrics (``label``).
-      dtype: by TensorFlow's name. Features of ``float32`` come in the precision of the run.
-      draw: how a synthetic one is drawn; None for what only `Model.preprocess` makes.
-      rows: name of a scalar element of integers: only so many of the first rows count, and
-        zeros fill the rest, as with boxes of which an image has few or many.
+      dtype: by TensorFlow's name. Features of ``float32`` are given in the precision of the run.
+      draw: distribution of synthetic values; None for what only `Model.preprocess` makes.
+      rows: name of a scalar element of integers, the number of rows that count; zeros fill the
+        rest, as with boxes of which an image has few or many.
     """
 
     name: str
@@ -108,11 +102,7 @@ IMAGE_CLASSIFICATION = (IMAGE, LABEL)
 
 
 def resolve(elements: Sequence[Element], owner: object, num_classes: int) -> tuple[Element, ...]:
-    """The elements with numbers in place of names.
-
-    Raises:
-      UsageError: an attribute is missing or not a positive number.
-    """
+    """The elements with numbers in place of named sizes."""
 
     def number(size: Size) -> int:
         if isinstance(size, int):
@@ -146,11 +136,7 @@ def of_role(elements: Sequence[Element], role: Role) -> tuple[Element, ...]:
 
 
 def grouped(elements: Sequence[Element], role: Role, values: Mapping[str, V]) -> V | dict[str, V]:
-    """The features, or the labels, in the form that models take.
-
-    Returns:
-      The value itself where there is one of that role, else the values by name.
-    """
+    """The features, or the labels, as models take them: a single value, or the values by name."""
     names = [element.name for element in of_role(elements, role)]
     return values[names[0]] if len(names) == 1 else {name: values[name] for name in names}
 

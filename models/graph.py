@@ -1,8 +1,7 @@
 """Execution of a model's body with TensorFlow tensors.
 
-The choices of operation here were measured on CPU (oneDNN): zeros added by ``tf.pad`` before a
-VALID convolution, because the filter gradient of an explicitly padded convolution leaves
-oneDNN (1.4 times slower steps in bfloat16).
+``tf.pad`` adds zeros before a VALID convolution, because the filter gradient of an explicitly
+padded convolution leaves oneDNN (measured on CPU: 1.4 times slower steps in bfloat16).
 """
 
 from __future__ import annotations
@@ -62,11 +61,10 @@ _ELEMENTWISE: dict[Elementwise, Callable[[Tensor], Tensor]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Forward:
-    """A forward pass.
+    """Outputs of the model, one value or a mapping, and what training adds.
 
     Attributes:
-      outputs: what the model returned, one value or a mapping, real numbers as float32: logits
-        ``[n, num_classes]`` by default.
+      outputs: real numbers as float32: logits ``[n, num_classes]`` by default.
       moments: one per batch-norm layer, in creation order; empty in evaluation.
       auxiliaries: outputs and weight of each auxiliary head; none in evaluation.
     """
@@ -100,19 +98,17 @@ def forward(
         three dimensions transposed, here.
       read: returns the value of a variable in the given dtype: the compute dtype for kernels,
         biases and a model's own variables, float32 for batch norm.
-      training: dropout, and batch norm by the batch's moments instead of moving averages.
-      data_format: memory layout of the layers; canonical weights and logits do not depend
-        on it.
+      data_format: memory layout of the layers; does not change weights and logits.
       compute_dtype: float32, bfloat16 or float16, as a ``tf.DType`` or by name.
       seed: of dropout: an integer, or an integer tensor of shape ``[2]`` (seed and step)
         for other draws in each step. XLA draws other numbers from it than the kernels do.
-      training_steps: of the whole training, for layers that change with the share of it
-        done, which is the step in ``seed`` by this; 0 if training counts as over.
+      training_steps: of the whole training, for layers that depend on the share of it that is
+        done, the step in ``seed`` divided by this; 0 if training counts as over.
       synchronise: makes batch norm, in training, use the moments of all towers' batches; None
         for those of its own batch.
       fold_batch_norm: without training, on a CPU, batch norm that follows a convolution may
         become a factor of its kernel and a bias.
-      make: class of the interpreter; GraphNetwork if not given.
+      make: class of the interpreter; None for `GraphNetwork`.
     """
     if data_format not in ("NHWC", "NCHW"):
         raise UsageError(f"data_format is NHWC or NCHW, not {data_format!r}")
@@ -138,7 +134,6 @@ def forward(
 def _interpreted(
     model: Model, net: GraphNetwork, elements: Sequence[Element], given: Mapping[str, Tensor]
 ) -> Forward:
-    """Runs a model's body with an interpreter."""
     # Bodies use Python loops, which autograph need not convert.
     build = tf.autograph.experimental.do_not_convert(model.build)
     received = {
@@ -162,13 +157,7 @@ def _check_features(model: Model, elements: Sequence[Element], given: Mapping[st
 
 
 class _Convolution(NamedTuple):
-    """A convolution without bias that can be made again with another kernel.
-
-    Operations whose results are not used are pruned from the graph.
-
-    Attributes:
-      kernel: [height, width, in, out].
-    """
+    """A convolution that can be made again with another kernel [height, width, in, out]."""
 
     result: Tensor
     kernel: Tensor
@@ -180,8 +169,8 @@ def _pays(convolution: _Convolution) -> bool:
     """Whether to fold batch norm into a kernel.
 
     TensorFlow fuses a convolution with batch norm and ReLU too, but not with the addition at the
-    end of a block. A constant kernel is folded once, before the first step; a variable in every
-    step, which must cost little compared with the saved pass over the result.
+    end of a block. A constant kernel is folded once; a variable in every step, which must cost
+    little compared with the saved pass over the result.
     """
     kernel = convolution.kernel
     if tf.is_symbolic_tensor(kernel) and kernel.op.type == "Const":
@@ -191,11 +180,7 @@ def _pays(convolution: _Convolution) -> bool:
 
 
 class GraphNetwork(Network[Tensor]):
-    """Makes TensorFlow operations on the current device.
-
-    Attributes:
-      moments: of the batch-norm layers made so far, in training.
-    """
+    """Makes TensorFlow operations on the current device, and collects batch moments in training."""
 
     def __init__(
         self,
@@ -407,10 +392,7 @@ class GraphNetwork(Network[Tensor]):
         variance: VariableSpec,
         settings: BatchNorm,
     ) -> Tensor:
-        """A convolution and its batch norm by moving averages, as convolution and bias.
-
-        TensorFlow's graph optimizer fuses these with a ReLU or an addition that follows.
-        """
+        """Convolution and bias for batch norm; TensorFlow fuses a ReLU or addition behind them."""
         factor, offset = self._as_factor(gamma, beta, mean, variance, settings)
         kernel = convolution.kernel
         # [h, w, in, out], or of a depthwise one [h, w, in, outputs of each].

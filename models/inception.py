@@ -1,11 +1,9 @@
-"""Inception: modules whose branches see one input and are joined along the channels.
+"""Inception: modules whose branches have one input and are joined along the channels.
 
 ``googlenet`` is v1 without its auxiliary classifiers, local response normalisation and
 dropout; ``inception3`` and ``inception4`` normalise after each convolution.
 
-Sources: Szegedy et al., Going deeper with convolutions (arXiv:1409.4842); Rethinking the
-Inception architecture for computer vision (arXiv:1512.00567); Inception-v4, Inception-ResNet
-and the impact of residual connections on learning (arXiv:1602.07261).
+Sources: Szegedy et al., arXiv:1409.4842 (v1), arXiv:1512.00567 (v3), arXiv:1602.07261 (v4).
 """
 
 from __future__ import annotations
@@ -94,16 +92,11 @@ class NormalisedInception(Model):
 
     @staticmethod
     def _cross(net: Network[T], x: T, filters: int) -> list[T]:
-        """A 1 x 3 and a 3 x 1 convolution side by side."""
         return [net.conv(x, filters, kernel, batch_norm=True) for kernel in ((1, 3), (3, 1))]
 
     @staticmethod
     def _averaged(net: Network[T], x: T, filters: int) -> T:
-        """A mean over 3 x 3 neighbours, then a 1 x 1 convolution.
-
-        The two commute, for each adds up with weights that the other does not touch: the mean is
-        taken of the convolution's outputs, which are fewer than its inputs.
-        """
+        """A 3 x 3 mean and a 1 x 1 convolution, which commute, the one with fewer outputs first."""
         y = net.conv(x, filters, 1, activation=None, bias=None)
         return net.batch_norm(net.avg_pool(y, 3, 1, "SAME"), activation="relu")
 

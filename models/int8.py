@@ -1,14 +1,13 @@
 """Inference in 8-bit integers on a CPU, for a network with constant weights.
 
-Convolutions take and make 8-bit integers, and so does max pooling between them. Kernels are
-quantised per output channel, symmetrically around 0; activations with one scale, from 0 where none
-is negative, else symmetrically (B. Jacob et al., arXiv:1712.05877). The range of activations is
-measured beforehand on some examples in float32 (`calibrate`); values outside it are clipped. Batch
-norm is folded into the convolution before it, which includes bias and ReLU. All other layers,
-additions of residual blocks and dense layers among them, compute in float32.
+Convolutions, and max pooling between them, take and return 8-bit integers. Kernels are quantised
+per output channel, symmetrically around 0; activations with one scale, from 0 where none is
+negative, else symmetrically (B. Jacob et al., arXiv:1712.05877). `calibrate` measures the ranges of
+activations on examples in float32; values outside them are clipped. Batch norm, bias and ReLU are
+part of the convolution before them. All other layers compute in float32.
 
-TensorFlow's kernels are those of oneDNN and need constant kernels. Those that add a residual in
-integers (`QuantizedConv2DWithBiasSumAndReluAndRequantize`) crash in TensorFlow 2.21.
+The kernels are oneDNN's and need constant weights. Those that add a residual in integers
+(`QuantizedConv2DWithBiasSumAndReluAndRequantize`) crash in TensorFlow 2.21.
 """
 
 from __future__ import annotations
@@ -42,12 +41,10 @@ class Range(NamedTuple):
 
 @dataclasses.dataclass
 class Calibration:
-    """Ranges of a network's values, measured before it computes in 8 bits.
+    """Ranges of inputs and results of convolutions in the order of their creation.
 
-    Attributes:
-      ranges: of the inputs and results of convolutions, in the order in which they are made.
-      convolutions: how many there are, depthwise ones included.
-      in_8_bits: how many of them computed so when the network was last made.
+    `convolutions` counts all, with depthwise ones, and `in_8_bits` those that used 8 bits when the
+    network was last made.
     """
 
     ranges: list[Range] = dataclasses.field(default_factory=list)
@@ -56,11 +53,7 @@ class Calibration:
 
 
 def calibrate(model: Model, num_classes: int, features: Any, read: Reader) -> Calibration:
-    """Runs a network on examples, eagerly in float32, and records the ranges of its values.
-
-    Args:
-      model, num_classes, features, read: see `cnnbench.models.graph.forward`.
-    """
+    """Runs `graph.forward` eagerly on examples in float32 and records the ranges of its values."""
     found = Calibration()
     make = partial(Int8Network, calibration=found, recording=True)
     forward(model, num_classes, features, read, training=False, make=make)
@@ -68,21 +61,12 @@ def calibrate(model: Model, num_classes: int, features: Any, read: Reader) -> Ca
 
 
 def quantised(calibration: Calibration) -> Callable[..., GraphNetwork]:
-    """The ``make`` of `cnnbench.models.graph.forward` for a network in 8 bits.
-
-    Args:
-      calibration: of the same network with the same weights.
-    """
+    """The ``make`` of `graph.forward` for a network in 8 bits, calibrated with the same weights."""
     return partial(Int8Network, calibration=calibration)
 
 
 class _Eight(NamedTuple):
-    """Values as 8-bit integers.
-
-    Attributes:
-      integers: quint8, 0 for 0.0 and 255 for `high`; or qint8, 127 for `high`.
-      low, high: what the integers stand for; `low` is 0.0 or -`high`.
-    """
+    """Values as quint8 (0 to 255 for 0.0 to `high`) or qint8 (127 for `high`; `low` is -`high`)."""
 
     integers: Tensor
     low: float
@@ -91,14 +75,10 @@ class _Eight(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class _Chain:
-    """A convolution and the operations fused with it.
+    """A convolution and the operations fused with it, a ReLU as the last.
 
-    Attributes:
-      source: its input; None while ranges are recorded.
-      kernel: float32 [height, width, in, out], or of a depthwise one [height, width, in, 1].
-      bias: float32, one per output channel.
-      window: of the convolution.
-      rectified: whether a ReLU follows; nothing is joined behind it.
+    The float32 kernel is [height, width, in, out], or of a depthwise one [height, width, in, 1].
+    While ranges are recorded, `source` is None.
     """
 
     source: _Eight | None
@@ -118,11 +98,9 @@ class _Chain:
 class Int8Network(GraphNetwork):
     """Convolutions in 8 bits where kernels exist; for inference in NHWC on a CPU.
 
-    Every value is a float32 tensor, as in the class above. Of some the integers are known too;
-    layers that can take those do, and then the float32 ones are no part of the graph that runs.
-
-    Args:
-      calibration: ranges, which are filled in while recording.
+    Every value is a float32 tensor. Of some the integers are known too; layers that can take those
+    do, and then the float32 ones are no part of the graph that runs. Recording fills the ranges
+    of the `calibration`.
     """
 
     def __init__(
@@ -282,7 +260,6 @@ class Int8Network(GraphNetwork):
 
 
 def _convolved(chain: _Chain, reach: Range) -> _Eight:
-    """Integers that a chain computes."""
     assert chain.source is not None
     axes = (0, 1, 3) if chain.depthwise else (0, 1, 2)
     most = np.maximum(np.abs(chain.kernel).max(axes), np.float32(1e-30))

@@ -1,7 +1,4 @@
-"""LeNet for 28 x 28 colour images, after the MNIST tutorial network of TensorFlow.
-
-Source: LeCun et al., Gradient-based learning applied to document recognition, 1998.
-"""
+"""LeNet (LeCun et al., 1998) for 28 x 28 colour images, after TensorFlow's MNIST tutorial."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """Memory of a network's activations, computed from shapes without TensorFlow.
 
-A training step keeps the values that its backward pass needs: for a convolution its input, for
-batch norm its input, for a ReLU its output, and so on, as in TensorFlow's gradients. The peak is
-somewhere in the backward pass, when the values kept for earlier layers exist beside the gradients
-of the current one.
+A training step keeps the values that its backward pass needs, as TensorFlow's gradients do: the
+inputs of convolutions and batch norm, the output of a ReLU, and so on. The peak is in the backward
+pass, when the values kept for earlier layers exist beside the gradients of the current one.
 """
 
 from __future__ import annotations
@@ -56,13 +55,10 @@ def _gates(x: Shaped, cell: Cell, weights: Sequence[Shaped], reverse: bool) -> i
 
 @dataclass(frozen=True)
 class _Operation:
-    """Values that the gradient of a primitive needs.
+    """Values that the gradient of a primitive needs: inputs ("x"), output ("y"), `extra` others.
 
-    Attributes:
-      keeps: "x" for its inputs, "y" for its output, "xy" for both.
-      extra: number of other values, given the arguments of the primitive.
-      inputs: how many of its arguments count, None for all; variables never do.
-      pads: whether a copy of its input with explicit zeros takes the place of the input.
+    The first `inputs` arguments count, None for all, variables never. With `pads` a copy with
+    explicit zeros takes the place of the input.
     """
 
     keeps: str = ""
@@ -77,8 +73,6 @@ _PLAIN = _Operation()
 def _counted(
     primitive: Callable[..., Shaped], operation: _Operation | Mapping[str, _Operation] = _PLAIN
 ) -> Callable[..., Shaped]:
-    """A primitive of `ShapeNetwork` whose values `_MemoryNetwork` counts."""
-
     def counting(self: _MemoryNetwork, *given: Any) -> Shaped:
         one = operation if isinstance(operation, _Operation) else operation[given[0]]
         return self.counted(primitive(self, *given), one, given)
@@ -87,8 +81,6 @@ def _counted(
 
 
 class _MemoryNetwork(ShapeNetwork):
-    """Counts values as its layers are made."""
-
     def __init__(self, num_classes: int, *, training: bool, batch_norm: BatchNorm) -> None:
         super().__init__(num_classes, training=training, batch_norm=batch_norm)
         self.training_peak = 0
@@ -99,12 +91,7 @@ class _MemoryNetwork(ShapeNetwork):
         self._counted: set[Shaped] = set()
 
     def make(self, value: Shaped, of: Shaped | None = None) -> Shaped:
-        """Counts a value.
-
-        Args:
-          value: new, no value of before.
-          of: the value whose buffer it shares, if it does.
-        """
+        """Counts a new value; `of` is the value whose buffer it shares, if it does."""
         if of is None:
             self._buffers[value] = value
         elif of in self._buffers:
@@ -114,12 +101,7 @@ class _MemoryNetwork(ShapeNetwork):
     def _layer_of(
         self, y: Shaped, inputs: Sequence[Shaped], kept: Iterable[Shaped] = (), extra: int = 0
     ) -> Shaped:
-        """A layer's output, made by an operation.
-
-        Args:
-          y: the output, no value of before.
-          extra: number of other values that its gradient needs.
-        """
+        """The new output of an operation; its gradient needs `extra` other values."""
         self.make(y)
         if y.differentiated:
             for value in kept:
@@ -135,11 +117,7 @@ class _MemoryNetwork(ShapeNetwork):
         return y
 
     def counted(self, y: Shaped, operation: _Operation, given: tuple[Any, ...]) -> Shaped:
-        """The output of a primitive operation.
-
-        Args:
-          y: as `ShapeNetwork` makes it, perhaps a value of before.
-        """
+        """The output of a primitive operation; `y` may be an existing value."""
         inputs = _values_in(given)[: operation.inputs]
         if operation.pads:
             inputs = [self._padded(inputs[0], next(w for w in given if isinstance(w, Window)))]

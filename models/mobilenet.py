@@ -1,8 +1,4 @@
-"""MobileNet v2.
-
-Source: Sandler et al., MobileNetV2: Inverted residuals and linear bottlenecks,
-arXiv:1801.04381.
-"""
+"""MobileNet v2 (Sandler et al., arXiv:1801.04381)."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ from cnnbench.models.spec import BatchNorm, LearningRateSpec
 
 
 class MobileNetV2(Model):
-    """Seventeen inverted residuals between two convolutions.
+    """Inverted residuals between two convolutions.
 
     Attributes:
       stages: expansion, channels, blocks, and stride of the first block.

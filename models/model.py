@@ -17,23 +17,22 @@ from cnnbench.models.spec import BatchNorm, LearningRateSpec
 class Model(abc.ABC):
     """A network: body, loss, and default training settings.
 
-    A subclass sets the attributes (on the class or in ``__init__``) and writes `build`. The
-    body is written once: cnnbench runs it with shapes alone to learn variables and FLOPs,
-    and with TensorFlow tensors to make the graph.
+    A subclass sets the attributes (on the class or in ``__init__``) and defines `build`, which
+    runs with shapes alone, for variables and FLOPs, and with TensorFlow tensors, for the graph.
 
     Attributes:
-      elements: what it takes of an example, features and labels; an image and its class unless
-        set. Sizes may name attributes.
+      elements: features and labels of an example; an image and its class unless set. Sizes may
+        be names of attributes.
       batch_size: per device, used when ``--batch_size`` is 0.
       learning_rate: used when no learning-rate flag is given.
       backbone: scope of the layers that ``--backbone_model_path`` restores, from a network that
         has them under the same names without it; empty for none.
-      metric_names: what `metrics` returns, in the order in which it is printed.
-      host_metric_names: what `host_metrics` returns; must be declared for ``--stop_at``.
-      lower_is_better: those of both that are better the lower they are, as the loss is.
-      top_1_accuracy: the metric that ``--stop_at_top_1_accuracy`` stands for.
+      metric_names: names of the results of `metrics`, in the order in which they are printed.
+      host_metric_names: names of the results of `host_metrics`; required for ``--stop_at``.
+      lower_is_better: metrics of both kinds of which lower values are better, as of the loss.
+      top_1_accuracy: the metric to which ``--stop_at_top_1_accuracy`` applies.
       aux_head: whether `build` adds its auxiliary head, which is off unless ``--aux_head`` sets
-        it; None for a network that has none to switch.
+        it; None for a network without an optional one.
     """
 
     name: str
@@ -52,60 +51,52 @@ class Model(abc.ABC):
     aux_head: bool | None = None
 
     def __init_subclass__(cls) -> None:
-        """See `plugins.check_methods`."""
         super().__init_subclass__()
         plugins.check_methods(cls, Model)
 
     @abc.abstractmethod
     def build(self, net: Network[T], features: Any) -> Any:
-        """Builds one tower of the network.
+        """Builds the network of one tower.
 
-        Operations with a state or effects, such as `tf.random.uniform`, make it run for each tower.
+        The other towers are copies of its graph, unless it has operations with a state or effects,
+        such as `tf.random.uniform`; then `build` runs for each tower.
 
         Args:
-          features: the input, by default the images, ``(image_size, image_size, channels)``
-            per example. With several features among the `elements`, a mapping by name.
+          features: by default the images, ``(image_size, image_size, channels)`` per example; a
+            mapping by name if the `elements` have several features.
         """
 
     def preprocess(self, example: Mapping[str, Any], seed: Any, *, training: bool) -> Elements:
         """Makes the `elements` from an example of the data set, in the input pipeline.
 
-        Synthetic examples pass through it as well. By default the network takes what the data
-        set gives.
+        Synthetic examples pass through it as well. The result has all elements by name, and may
+        have more values; by default it is the example itself.
 
         Args:
           example: the elements that the data set declares, by name; without batch.
           seed: int64 tensor ``[2]`` for random choices, another one for each example.
-
-        Returns:
-          Values by name, one per element at least.
         """
         del seed, training
         return example
 
     def loss(self, outputs: Any, labels: Any) -> Column:
-        """Loss of each example: softmax cross entropy unless a subclass overrides it.
+        """Loss of each example, float32 ``[n]``, without weight decay.
+
+        It is softmax cross entropy unless a subclass overrides it.
 
         Args:
-          outputs: what `build` returned, as float32: logits ``[n, num_classes]`` by default.
-          labels: int64 tensor ``[n]`` by default; a mapping if the `elements` have several.
-
-        Returns:
-          float32 tensor ``[n]``, without weight decay.
+          outputs: the result of `build` as float32, by default logits ``[n, num_classes]``.
+          labels: int64 ``[n]`` by default; a mapping if the `elements` have several labels.
         """
         import tensorflow as tf
 
         return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=outputs)
 
     def metrics(self, outputs: Any, labels: Any) -> Metrics:
-        """Named numbers of each example, averaged over examples.
+        """Float32 tensors ``[n]`` by `metric_names`, of which an evaluation reports the means.
 
-        By default ``top_1`` and ``top_5``: whether the label is the largest logit, and among
-        the largest five. With fewer than five classes ``top_5`` is 1 but for logits that are
-        not finite.
-
-        Returns:
-          float32 tensors ``[n]``, one for each of `metric_names`.
+        By default ``top_1`` and ``top_5``: whether the label is the largest logit, and among the
+        largest five. With fewer than five classes ``top_5`` is 1 if the logits are finite.
         """
         import tensorflow as tf
 
@@ -116,26 +107,22 @@ class Model(abc.ABC):
         }
 
     def host_rows(self, features: Any, outputs: Any, labels: Any) -> Rows:
-        """Values of each example that an evaluation collects for `host_metrics`; none by default.
+        """Tensors ``[n, ...]`` of each example, by name, for `host_metrics`; none by default.
 
-        It runs on the host, also where the network is on a GPU: operations need no GPU kernel.
-
-        Returns:
-          Tensors ``[n, ...]`` by name. They are kept for every example evaluated, so they
-          should be small.
+        An evaluation computes them on the host, also where the network is on a GPU, and keeps those
+        of every example, so they should be small.
         """
         del features, outputs, labels
         return {}
 
     def host_metrics(self, rows: Mapping[str, Any]) -> HostMetrics:
-        """Metrics that are no mean over examples, such as a rank among many of them.
+        """Metrics by name that are no mean over examples, such as a rank among many of them.
+
+        The names are those of `host_metric_names`, if it declares any.
 
         Args:
           rows: NumPy arrays ``[examples, ...]``, by the names that `host_rows` gave. Padding
             is left out. After a pass over the whole subset every example is there once.
-
-        Returns:
-          Values by name; those that `host_metric_names` declares, if it does.
         """
         del rows
         return {}

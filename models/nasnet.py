@@ -1,7 +1,7 @@
 """NASNet-A: stacks of cells found by architecture search.
 
-Source: Zoph et al., Learning transferable architectures for scalable image recognition, 2017
-(arXiv:1707.07012), figure 4 and appendix A; sizes and settings as TensorFlow's slim had them.
+Source: Zoph et al., arXiv:1707.07012, figure 4 and appendix A; sizes and settings as in
+TensorFlow's slim.
 """
 
 from __future__ import annotations
@@ -101,8 +101,7 @@ class NasNetCifar10(NasNet):
 class NasnetCell(Generic[T]):
     """Combines the outputs of the two cells before it.
 
-    Args:
-      keep: of drop-path at the end of training, on each branch but the identity.
+    Drop-path keeps the share `keep` of each branch but the identity at the end of training.
     """
 
     def __init__(self, net: Network[T], filters: int, keep: float) -> None:
@@ -141,10 +140,7 @@ class NasnetCell(Generic[T]):
         return net.concat([second, third, fourth, fifth])
 
     def _second(self, x: T, previous: T) -> T:
-        """The second input, resized to the first, with ``filters`` channels.
-
-        The first cell has but one input, which is its second one too, as it is.
-        """
+        """The second input, resized to the first; the first cell has one input only, as it is."""
         if previous is x:
             return x
         net = self.net
@@ -171,7 +167,6 @@ class NasnetCell(Generic[T]):
         return self._ones(x) if active else self._projected(x)
 
     def _separable(self, active: T, kernel: int, stride: int = 1) -> T:
-        """Two separable convolutions, each after a ReLU."""
         net = self.net
         y = net.separable_conv(active, self.filters, kernel, stride, batch_norm=True)
         y = net.separable_conv(y, self.filters, kernel, batch_norm=True, activation=None)

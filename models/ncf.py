@@ -1,7 +1,7 @@
 """Neural collaborative filtering: prediction of whether a user rates an item.
 
-NeuMF of He, Liao, Zhang, Nie, Hu and Chua, Neural Collaborative Filtering (arXiv:1708.05031),
-in the size that MLPerf Training 0.5 to 0.7 trained on MovieLens 20M.
+NeuMF of He et al., Neural Collaborative Filtering (arXiv:1708.05031), in the size that MLPerf
+Training 0.5 to 0.7 trained on MovieLens 20M.
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ CUTOFF = 10
 class NeuMF(Model):
     """Matrix factorization beside a perceptron, joined before one logit.
 
-    Attributes:
-      factors: of the factorization.
-      layers: units of the perceptron; the first is what its two embeddings make together.
+    Of `layers`, the perceptron's units, the first is the size of its two embeddings together.
     """
 
     name = "ncf"
@@ -94,18 +92,10 @@ class NeuMF(Model):
 
 
 def ranks_of_rated(user: Any, score: Any, rated: Any) -> Any:
-    """Rank of every rated item among the items that its user did not rate, from 0.
+    """Rank of every rated item among the items that its user did not rate, from 0; arrays are [n].
 
-    Of equal scores the rated item comes last, and a score that is no number never helps it:
-    a network that scores all alike must not look perfect.
-
-    Args:
-      user: integers [n].
-      score: real numbers [n], large for what the user would rate.
-      rated: bool [n].
-
-    Returns:
-      Integers, one per rated item.
+    Of equal scores the rated item comes last, and a NaN counts against it: a network that scores
+    all alike must not look perfect.
     """
     import numpy as np
 

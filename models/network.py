@@ -1,11 +1,8 @@
-"""The layers that models are written with: names, arguments and padding.
-
-Those of tokens and sequences are in `cnnbench.models.sequence`.
+"""The layers that models are written with; `cnnbench.models.sequence` has those of tokens.
 
 `Network` has two interpreters: `cnnbench.models.declare.ShapeNetwork` follows shapes and
-counts, `cnnbench.models.graph.GraphNetwork` makes TensorFlow operations. What a layer is
-called, which variables it has and how it pads is decided once, in this class, so the two
-cannot disagree.
+counts, `cnnbench.models.graph.GraphNetwork` makes TensorFlow operations. Names, variables and
+padding of a layer are decided once, in this class, so the two cannot disagree.
 """
 
 from __future__ import annotations
@@ -64,10 +61,9 @@ class Network(SequenceLayers[T]):
         bias: float | None = 0.0,
         stddev: float | None = None,
     ) -> T:
-        """2-D convolution, then batch norm or bias, then the activation.
+        """2-D convolution of ``(h, w, c)``, then batch norm or bias, then the activation.
 
         Args:
-          x: ``(h, w, c)`` per example.
           kernel: side, or (height, width).
           padding: ``SAME``, ``VALID``, or ``SAME_RESNET``: SAME at stride 1, else
             (k - 1) // 2 zeros before and the rest of k - 1 after, whatever the input size.
@@ -78,9 +74,6 @@ class Network(SequenceLayers[T]):
           activation: see `activate`; None for none.
           bias: initial value, None for no bias.
           stddev: of a truncated normal for the kernel; default variance scaling by fan-in.
-
-        Returns:
-          ``(h', w', filters)`` per example.
         """
         height, width, channels = self._image_shape(x, "conv")
         if groups < 1 or channels % groups or filters % groups:
@@ -108,15 +101,9 @@ class Network(SequenceLayers[T]):
         bias: float | None = 0.0,
         stddev: float | None = None,
     ) -> T:
-        """Convolves each channel on its own; the rest as in `conv`.
+        """Convolves each channel on its own, ``(h, w, c)`` to ``(h', w', c * multiplier)``.
 
-        Args:
-          x: ``(h, w, c)`` per example.
-          stddev: of a truncated normal for the kernel; default variance scaling by the
-            height x width inputs of an output.
-
-        Returns:
-          ``(h', w', c * multiplier)`` per example.
+        The arguments are those of `conv`; the fan-in of the kernel is its height x width.
         """
         height, width, channels = self._image_shape(x, "depthwise_conv")
         window = Window.make((height, width), as_pair(kernel), as_pair(stride), padding)
@@ -141,14 +128,13 @@ class Network(SequenceLayers[T]):
     ) -> T:
         """A depthwise convolution and a 1 x 1 one, with nothing in between.
 
+        Source: Chollet, arXiv:1610.02357.
+
         Args:
           kernel: of the depthwise convolution, like ``stride``, ``padding`` and
             ``multiplier``; see `depthwise_conv`.
           stddev: of truncated normals for both kernels; default variance scaling, each by
             its own fan-in.
-
-        Returns:
-          ``(h', w', filters)`` per example. Source: Chollet, arXiv:1610.02357.
         """
         height, width, channels = self._image_shape(x, "separable_conv")
         window = Window.make((height, width), as_pair(kernel), as_pair(stride), padding)
@@ -163,10 +149,7 @@ class Network(SequenceLayers[T]):
     def batch_norm(
         self, x: T, *, activation: Activation = None, settings: BatchNorm | None = None
     ) -> T:
-        """Batch normalisation over all but the channels, in float32 statistics.
-
-        Of images that is over batch, height and width, of sequences over batch and tokens.
-        """
+        """Batch normalisation over all dimensions but the channels, with float32 statistics."""
         shape = self.shape(x)
         if not shape:
             raise UsageError("batch_norm takes a value with channels, not a scalar")
@@ -198,13 +181,9 @@ class Network(SequenceLayers[T]):
         Args:
           x: ``(inputs,)`` per example (see `flatten`), or tokens ``(..., inputs)``; for
             an image a 1 x 1 `conv` does the same.
-          units: outputs.
           bias: initial value, None for no bias.
           stddev: of a truncated normal for the kernel; default sqrt(2 / inputs) before a
             ReLU (or ReLU6) and sqrt(1 / inputs) otherwise.
-
-        Returns:
-          ``(..., units)`` per example.
         """
         shape = self.shape(x)
         if len(shape) in (0, 3):
@@ -234,8 +213,7 @@ class Network(SequenceLayers[T]):
         have the same names with the head and without it.
 
         Args:
-          outputs: such as `logits` of a value on the way; of the same kind as what the body
-            returns, since the model's own loss is computed of both.
+          outputs: of the same kind as the result of `build`, since both have the same loss.
         """
         if not weight > 0.0:
             raise UsageError(f"an auxiliary head has a weight above 0, not {weight}")
@@ -247,11 +225,9 @@ class Network(SequenceLayers[T]):
         return self._elementwise("relu", x)
 
     def activate(self, x: T, activation: Activation) -> T:
-        """An activation by its name.
+        """Applies ``relu``, ``relu6``, ``sigmoid``, ``tanh``, ``swish``, ``gelu``, or None.
 
-        Args:
-          activation: ``relu``, ``relu6`` (cut off at 6), ``sigmoid``, ``tanh``, ``swish``
-            (x sigmoid(x)), ``gelu`` (x Phi(x), exact), or None for ``x`` itself.
+        ``relu6`` cuts off at 6, ``swish`` is x sigmoid(x), and ``gelu`` x Phi(x), exact.
         """
         return self._activate(x, activation)
 
@@ -276,16 +252,13 @@ class Network(SequenceLayers[T]):
         return self._dropout(x, keep, index)
 
     def drop_path(self, x: T, keep: float, *, by_progress: bool = False) -> T:
-        """In training keeps an example's whole value with some probability, or makes it 0.
+        """In training keeps an example's whole value with probability ``keep``, or makes it 0.
 
-        What is kept is scaled by 1 / probability. Meant for the branch of a residual block.
+        What is kept is scaled by 1 / probability. Meant for the branch of a residual block. With
+        ``by_progress`` the probability falls linearly from 1 at the start of training to ``keep``
+        at its end.
 
-        Args:
-          keep: the probability.
-          by_progress: whether it falls from 1 at the start of training to ``keep`` at its
-            end, in proportion to the share of training done.
-
-        Source: Huang et al., arXiv:1603.09382; the schedule: Zoph et al., arXiv:1707.07012.
+        Sources: Huang et al., arXiv:1603.09382; the schedule: Zoph et al., arXiv:1707.07012.
         """
         index = self._draw("drop_path", keep)
         if not self.training or keep == 1.0:
@@ -303,11 +276,7 @@ class Network(SequenceLayers[T]):
         return self._add(x, y)
 
     def multiply(self, x: T, y: T) -> T:
-        """Elementwise product, shapes broadcast from the right as in NumPy.
-
-        ``(h, w, c)`` times ``(c,)`` scales channels: by a variable, or in each example by
-        factors of its own (squeeze and excitation, Hu et al., arXiv:1709.01507).
-        """
+        """Elementwise product, shapes broadcast as in NumPy: ``(c,)`` scales the channels."""
         shape = broadcast(self.shape(x), self.shape(y))
         if shape is None:
             raise UsageError(
@@ -333,7 +302,7 @@ class Network(SequenceLayers[T]):
     ) -> T:
         """Local response normalisation across channels: x / (bias + alpha * sum x^2)^beta.
 
-        The sum takes in ``radius`` channels to either side.
+        The sum includes ``radius`` channels to either side.
         """
         self._image_shape(x, "lrn")
         return self._lrn(x, radius, bias, alpha, beta)
@@ -357,9 +326,9 @@ class Network(SequenceLayers[T]):
         Args:
           function: takes one tensor per value in ``xs`` and returns one tensor. Image-like
             tensors are ``[n, h, w, c]``, also when the network runs in NCHW.
-          *xs: its inputs: values of layers or `variable`.
+          *xs: values of layers or `variable`.
           shape: of the result, without batch; default that of the first input.
-          flops: of one example's forward pass, for the model's FLOP count.
+          flops: of one example's forward pass.
         """
         if not xs:
             raise UsageError("apply needs at least one input")
@@ -421,7 +390,6 @@ class Network(SequenceLayers[T]):
         return self._depthwise(x, kernel, window)
 
     def _offset(self, y: T, size: int, batch_norm: bool | BatchNorm, bias: float | None) -> T:
-        """Bias of a convolution, which has none before batch norm."""
         if batch_norm or bias is None:
             return y
         return self._bias_add(y, self._read(self._bias_spec(size, bias)))

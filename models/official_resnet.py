@@ -1,10 +1,8 @@
-"""ResNet as TensorFlow's official models had it (official/r1/resnet of tensorflow/models).
+"""ResNet as in TensorFlow's former official models (official/r1/resnet of tensorflow/models).
 
 It strides in a block's first 3 x 3 convolution. The first block of every stage has a projection,
 also where the number of channels stays. v2 normalises nothing before its first pooling. Those
-models were trained with ``--weight_decay=1e-4``.
-
-Sources: as for `cnnbench.models.resnet`.
+models were trained with ``--weight_decay=1e-4``. Sources: as for `cnnbench.models.resnet`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""OverFeat, fast variant.
-
-Source: Sermanet et al., OverFeat: integrated recognition, localization and detection using
-convolutional networks, 2014 (arXiv:1312.6229), table 1.
-"""
+"""OverFeat, fast variant (Sermanet et al., arXiv:1312.6229, table 1)."""
 
 from __future__ import annotations
 

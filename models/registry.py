@@ -28,15 +28,11 @@ _loaded: set[str] = set()  # which of "builtin" and "entry points" have been reg
 
 
 def register_model(name: str, dataset: str, factory: Callable[[], Model]) -> None:
-    """Makes a model available to ``--model``.
+    """Makes a model available to ``--model``; names are unique within a data set.
 
     Args:
-      dataset: the data set it is for (``imagenet``, ``cifar10``); one name may serve
-        several data sets.
+      dataset: the data set it is for, such as ``imagenet`` or ``cifar10``.
       factory: makes the model; usually its class.
-
-    Raises:
-      UsageError: the data set already has a model of that name, or the name is not printable.
     """
     plugins.check_name("a model", name)
     plugins.check_name(f"the data set of model {name}", dataset)
@@ -47,13 +43,10 @@ def register_model(name: str, dataset: str, factory: Callable[[], Model]) -> Non
 
 
 def get_model(name: str, dataset: str) -> Model:
-    """The model of that name.
-
-    Installed entry points are only loaded when the name is not known without them.
+    """The model of that name; loads installed entry points only if the name is unknown otherwise.
 
     Raises:
-      FlagError: there is none; the message names the data sets that have it, or lists the data
-        set's models and the nearest name.
+      FlagError: there is none.
       UsageError: the registered factory makes no usable `Model`.
     """
     _load_builtin()
@@ -99,12 +92,7 @@ def datasets_of(name: str) -> tuple[str, ...]:
 
 
 def load_plugin(path: str) -> tuple[str, ...]:
-    """Runs a Python file that calls `register_model`; see `plugins.load`.
-
-    Raises:
-      UsageError: no such file, the file raises, registers nothing, or registers a name that
-        is taken.
-    """
+    """Names that a Python file registers by `register_model`; see `plugins.load`."""
     keys = plugins.load(path, "model_plugin")
     return tuple(name for _, name in keys)
 

@@ -1,7 +1,6 @@
 """RegNetY: widths that grow linearly, grouped convolutions, squeeze and excitation.
 
-Source: Radosavovic et al., Designing network design spaces, arXiv:2003.13678; the parameters
-of each network are those of its tables 4 and 10 (and of pycls).
+Source: Radosavovic et al., arXiv:2003.13678; parameters from its tables 4 and 10 (and pycls).
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ class Line(NamedTuple):
 
     Attributes:
       initial: width of the first block on the line.
-      slope: by which the width grows from block to block.
+      slope: increase of the width from block to block.
       factor: between the widths that are used; each block takes the nearest power.
     """
 
@@ -50,8 +49,7 @@ def stages(line: Line) -> tuple[tuple[int, int], ...]:
     """Number of blocks and width of each stage.
 
     Widths are the nearest multiples of the group's, of two equally near ones the even multiple, as
-    in the paper's tables. torchvision rounds by another rule: its regnet_y_800mf and regnet_y_8gf
-    are wider.
+    in the paper's tables. Of torchvision, which rounds otherwise, 800mf and 8gf are wider.
     """
     widths = []
     for block in range(line.depth):

@@ -38,7 +38,6 @@ class ResNet(Model):
       basic: whether blocks have two 3 x 3 convolutions instead of a bottleneck.
       always_projects: whether the first block of a stage has a projection even where it changes
         no shape, as basic blocks of the first stage do.
-      version: where a block normalises.
       strides_inside: whether a bottleneck strides in its 3 x 3 convolution.
     """
 
@@ -94,7 +93,7 @@ class ResNet(Model):
         return (width, 1, first), (width, 3, middle), (EXPANSION * width, 1, 1)
 
     def _block(self, net: Network[T], x: T, layers: Sequence[Layer], projection: int | None) -> T:
-        """Layers and a shortcut, which is a convolution of stride ``projection`` or nothing."""
+        """Layers and a shortcut, a convolution of stride ``projection`` or the identity."""
         *inner, last = layers
         shortcut = x
         if projection:

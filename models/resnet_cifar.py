@@ -23,8 +23,7 @@ DEPTHS = (20, 32, 44, 56, 110)
 class ResNetCifar10(Model):
     """Three stages of (depth - 2) / 6 residual blocks.
 
-    Attributes:
-      version: ``v1`` normalises after each convolution, ``v2`` before.
+    ``v1`` normalises after each convolution, ``v2`` before.
     """
 
     dataset = "cifar10"

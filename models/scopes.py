@@ -43,11 +43,8 @@ class Scopes(abc.ABC, Generic[T]):
     ) -> T:
         """A variable of the model's own, read in the compute precision.
 
-        Args:
-          name: canonical name within the current scope; must be new.
-          shape: static, without batch; ``()`` is a scalar.
-          trainable: whether the optimizer updates it.
-          weight_decay: whether L2 decay applies; ignored when not trainable.
+        The name is new in the current scope, the shape static and without batch, ``()`` for a
+        scalar. Weight decay is ignored when not trainable.
         """
         spec = self._spec(
             name,

@@ -33,11 +33,9 @@ class SequenceLayers(Scopes[T]):
         return x if old == new else self._reshape(x, new)
 
     def transpose(self, x: T, order: Sequence[int]) -> T:
-        """Puts the dimensions of an example into another order.
+        """Puts the dimensions of an example into another order, as `numpy.transpose` does.
 
-        Args:
-          order: for each dimension of the result, which of ``x`` it is; the batch, which
-            stays in front, is not counted.
+        The batch, which stays in front, is not counted.
         """
         shape = self.shape(x)
         if sorted(order) != list(range(len(shape))):
@@ -52,10 +50,7 @@ class SequenceLayers(Scopes[T]):
         return self._split(x, parts)
 
     def layer_norm(self, x: T, *, epsilon: float = 1e-6) -> T:
-        """Normalises each position over its channels (the last dimension), in float32.
-
-        Source: Ba et al., arXiv:1607.06450.
-        """
+        """Normalises each position over its channels, in float32 (Ba et al., arXiv:1607.06450)."""
         channels = (self.shape(x)[-1],)
         with self._layer("layernorm"):
             gamma = self._spec("gamma", channels, Initializer.constant(1.0), weight_decay=False)
@@ -65,18 +60,14 @@ class SequenceLayers(Scopes[T]):
     def attention(self, query: T, key: T, value: T, heads: int, *, bias: T | None = None) -> T:
         """Scaled dot-product attention of several heads, each on its part of the channels.
 
-        The products with learned matrices before and after it are `affine` layers.
+        The products with learned matrices before and after it are `affine` layers. Source: Vaswani
+        et al., arXiv:1706.03762.
 
         Args:
-          query: ``(..., n, c)``.
-          key: ``(..., m, c)``; leading dimensions as those of the query.
-          value: ``(..., m, c)``.
-          heads: parts of the channels that attend on their own.
+          query: ``(..., n, c)``, the shape of the result.
+          key: ``(..., m, c)``, like ``value``; leading dimensions as those of the query.
           bias: added before the softmax: a variable, or made of variables alone, whose
             shape broadcasts to ``(..., heads, n, m)``.
-
-        Returns:
-          ``(..., n, c)``. Source: Vaswani et al., arXiv:1706.03762.
         """
         shape, keys, values = self.shape(query), self.shape(key), self.shape(value)
         fit = keys == values and len(shape) == len(keys)
@@ -94,7 +85,7 @@ class SequenceLayers(Scopes[T]):
         return self._attention(query, key, value, heads, bias)
 
     def embedding(self, ids: T, vocabulary: int, units: int, *, stddev: float = 0.05) -> T:
-        """A row of a learned table for each integer.
+        """A row of a learned table for each integer, ``(*shape of ids, units)`` per example.
 
         Its gradient is sparse (``tf.IndexedSlices``) and there is no weight decay, which
         would change the rows that a batch does not name too.
@@ -102,9 +93,6 @@ class SequenceLayers(Scopes[T]):
         Args:
           ids: integers in [0, vocabulary), of any shape.
           stddev: of the truncated normal that the table starts with.
-
-        Returns:
-          ``(*shape of ids, units)`` per example.
         """
         with self._layer("embedding"):
             table = self._spec(
@@ -116,17 +104,13 @@ class SequenceLayers(Scopes[T]):
             return self._embedding(ids, self._read(table))
 
     def recurrent(self, x: T, units: int, cell: Cell = "gru", *, bidirectional: bool = False) -> T:
-        """A recurrent layer that returns its state after each token.
+        """A recurrent layer over ``(n, c)``; returns the state after each token, ``(n, units)``.
 
         Args:
-          x: ``(n, c)`` per example.
-          units: size of the state.
           cell: ``gru`` (the reset gate after the product, as in cuDNN and Keras), ``lstm``
             (1 added to the forget gate's bias) or ``rnn`` (tanh).
-          bidirectional: whether a second cell runs from the last token to the first.
-
-        Returns:
-          ``(n, units)``, or ``(n, 2 * units)`` with the second cell's states behind.
+          bidirectional: whether a second cell runs from the last token to the first, whose states
+            follow in the channels: ``(n, 2 * units)``.
         """
         if cell not in get_args(Cell):
             raise UsageError(f"cell is one of {', '.join(get_args(Cell))}, not {cell!r}")

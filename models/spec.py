@@ -19,17 +19,13 @@ MASTER_BYTES = 4  # master copies are float32 whatever the compute precision
 
 @dataclasses.dataclass(frozen=True)
 class Initializer:
-    """Distribution of a variable's initial value.
-
-    Use the three constructors; which fields count depends on ``kind``.
+    """Distribution of a variable's initial value, made by the three constructors.
 
     Attributes:
       kind: ``constant`` (``value``), ``truncated_normal`` (mean 0, ``stddev`` before draws
         beyond two standard deviations are redrawn) or ``variance_scaling`` (a truncated
         normal whose variance *after* truncation is ``scale`` / fan, the fan being the
-        inputs for ``fan_in`` and the outputs for ``fan_out``).
-      scale: numerator of variance scaling.
-      mode: which fan variance scaling divides by.
+        inputs for the ``mode`` ``fan_in`` and the outputs for ``fan_out``).
     """
 
     kind: Literal["constant", "truncated_normal", "variance_scaling"]
@@ -56,14 +52,9 @@ class Initializer:
         return cls("variance_scaling", scale=scale, mode=mode)
 
     def draw_stddev(self, shape: Sequence[int]) -> float:
-        """Standard deviation for the truncated-normal generator for this shape.
+        """Standard deviation before truncation for a variable; 0.0 for a constant.
 
-        Args:
-          shape: of the variable; ``[h, w, in, out]`` for convolutions, ``[in, out]`` for
-            matrices.
-
-        Returns:
-          0.0 for a constant, else the standard deviation before truncation.
+        The last two dimensions of the shape are those of inputs and outputs.
         """
         if self.kind == "constant":
             return 0.0
@@ -84,12 +75,11 @@ class VariableSpec:
     """One logical variable of a model; the master copy is float32 unless --fp16_vars narrows it.
 
     Attributes:
-      name: canonical name, the same in every mode and checkpoint (``conv0/kernel``).
-      shape: static; ``()`` for a scalar.
-      weight_decay: whether L2 weight decay applies: true for kernels and biases, false
-        for the scale and offset of batch norm and for what is not trainable.
-      statistic: a moving average kept for evaluation (batch norm's mean and variance);
-        stored and checkpointed, but not counted as a parameter.
+      name: the same in every mode and checkpoint, such as ``conv0/kernel``.
+      weight_decay: whether L2 decay applies: true for kernels and biases, false for scale and
+        offset of batch norm and for variables that are not trainable.
+      statistic: whether it is a moving average kept for evaluation (batch norm's mean and
+        variance), which is checkpointed but not counted as a parameter.
     """
 
     name: str
@@ -117,12 +107,7 @@ class VariableSpec:
 
 @dataclasses.dataclass(frozen=True)
 class BatchNorm:
-    """Settings of batch normalisation.
-
-    Attributes:
-      epsilon: added to the variance before the square root.
-      scale: whether a learned gamma multiplies the normalised values.
-    """
+    """Settings of batch normalisation; with `scale` a learned gamma multiplies the result."""
 
     decay: float = 0.9
     epsilon: float = 1e-5
@@ -135,18 +120,14 @@ class LearningRateSpec:
 
     The rate is ``base * factors[k]``, k being the number of boundaries already passed;
     with ``base_batch`` it is also multiplied by global batch / ``base_batch``. During the
-    first ``warmup_epochs`` it climbs linearly from 0.
+    first ``warmup_epochs`` it increases linearly from 0.
 
     Attributes:
       base_batch: global batch size that ``base`` is meant for; None when the rate does not
         depend on the batch size.
       boundaries_epochs: strictly increasing epochs at which the factor changes.
-      factors: one more than boundaries; multiples of ``base``.
-      warmup_epochs: length of the linear climb, in epochs.
+      factors: one more than boundaries.
       whole_batches: whether boundaries count the whole batches of an epoch only.
-
-    Raises:
-      UsageError: boundaries and factors do not fit together.
     """
 
     base: float
@@ -171,10 +152,7 @@ class LearningRateSpec:
     def cosine(
         cls, base: float, *, base_batch: int, epochs: int, warmup_epochs: float
     ) -> LearningRateSpec:
-        """Half a cosine in steps of an epoch: ``base * (1 + cos(pi * epoch / epochs)) / 2``.
-
-        Source: Loshchilov and Hutter, arXiv:1608.03983.
-        """
+        """Half a cosine in steps of an epoch (Loshchilov and Hutter, arXiv:1608.03983)."""
         return cls(
             base,
             base_batch=base_batch,
@@ -189,8 +167,7 @@ class ModelSpec:
     """Properties of a model that need no graph.
 
     Attributes:
-      elements: features and labels of one example, sizes resolved.
-      num_classes: outputs of the last layer.
+      elements: features and labels of one example, with numbers in place of named sizes.
       forward_flops_per_image: twice the multiply-adds of convolutions, affine and recurrent
         layers and attention.
       training_flops_per_image: forward and backward pass: three times the forward count,

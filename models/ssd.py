@@ -1,7 +1,6 @@
 """SSD300: object detection with 8732 anchor boxes.
 
-Source: Liu et al., SSD: Single Shot MultiBox Detector (arXiv:1512.02325), with the ResNet-34 of
-MLPerf Training as its backbone.
+Source: Liu et al., arXiv:1512.02325, with the ResNet-34 of MLPerf Training as its backbone.
 """
 
 from __future__ import annotations
@@ -39,8 +38,7 @@ _EPOCH = 118_287 / 32  # steps of 32 images of COCO 2017
 class SSD300(Model):
     """Class and offset for each anchor, from feature maps of 38, 19, 10, 5, 3 and 1 cells a side.
 
-    The labels of an example are what its boxes mean for the anchors; the boxes themselves come
-    along for the evaluation.
+    Labels are the targets of each anchor and, for the evaluation, the boxes themselves.
     """
 
     name = "ssd300"
@@ -103,7 +101,7 @@ class SSD300(Model):
     def preprocess(
         self, example: Mapping[str, Any], seed: Any, *, training: bool
     ) -> Mapping[str, Any]:
-        """See `Model.preprocess`: adds the targets of each anchor."""
+        """Adds the targets of each anchor."""
         import tensorflow as tf
 
         boxes = example["boxes"]
@@ -117,8 +115,10 @@ class SSD300(Model):
         }
 
     def loss(self, outputs: Mapping[str, Any], labels: Mapping[str, Any]) -> Any:
-        """Smooth L1 loss of matched anchors' boxes, and cross entropy of their classes and of
-        the three times as many other anchors that are told worst; by matched anchor.
+        """Smooth L1 loss of matched anchors' boxes plus cross entropy, per matched anchor.
+
+        The cross entropy is that of the classes of matched anchors and of three times as many
+        others, those where it is largest.
         """
         import tensorflow as tf
 
@@ -137,15 +137,15 @@ class SSD300(Model):
         return total / tf.cast(tf.maximum(matches, 1), tf.float32)
 
     def metrics(self, outputs: Any, labels: Any) -> Mapping[str, Any]:
-        """None: average precision is no mean over images."""
+        """No metrics: average precision is no mean over images."""
         del outputs, labels
         return {}
 
     def host_rows(self, features: Any, outputs: Any, labels: Any) -> Mapping[str, Any]:
-        """See `Model.host_rows`: up to 200 detections of an image, and its boxes.
+        """Up to 200 detections of an image, and its boxes.
 
-        They are those of MLPerf's reference: among the 200 best of a class those that overlap with
-        no better one, cut off nowhere.
+        As in MLPerf's reference: of the 200 best of a class those that overlap with no better one,
+        not clipped to the image.
         """
         import tensorflow as tf
 

@@ -1,6 +1,6 @@
 """Swin transformer, tiny: attention within windows that are shifted in every second layer.
 
-Source: Liu et al., Swin transformer, arXiv:2103.14030.
+Source: Liu et al., arXiv:2103.14030.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ class SwinT(Model):
     Attributes:
       window: side of a window, in tokens; it must divide the side of every stage's image.
       width: channels of the first stage; each further one has twice as many.
-      keep_last: probability that the last layer's branches are kept.
     """
 
     name = "swin_t"
@@ -106,7 +105,6 @@ def _merge_patches(net: Network[T], x: T, side: int) -> T:
 
 
 def _roll(net: Network[T], x: T, side: int, shift: int) -> T:
-    """Shifts the image down and right, cyclically."""
     if shift == 0:
         return x
     count, channels = net.shape(x)

@@ -11,16 +11,11 @@ from cnnbench.models.sequence import Cell
 
 
 def attend(query: Any, key: Any, value: Any, heads: int, bias: Any | None) -> Any:
-    """The heads' weighted means of the values, side by side.
+    """The heads' weighted means of the values, side by side: ``[b, ..., n, c]``.
 
     Args:
-      query: ``[b, ..., n, c]``.
-      key: ``[b, ..., m, c]``.
-      value: ``[b, ..., m, c]``.
+      query: ``[b, ..., n, c]``; key and value are ``[b, ..., m, c]``.
       bias: added to the scores ``[b, ..., heads, n, m]``, or None.
-
-    Returns:
-      ``[b, ..., n, c]``.
     """
     *groups, tokens, channels = query.shape[1:]
     width = channels // heads
@@ -49,12 +44,9 @@ FORGET_BIAS = 1.0  # an LSTM that forgets at first learns long spans late
 
 
 def recurrence(x: Any, cell: Cell, weights: Sequence[Any], reverse: bool) -> Any:
-    """Runs a cell along a sequence, from a state of zeros.
-
-    The products of all tokens with the kernel are one matrix product before the loop.
+    """Runs a cell along a sequence ``[n, tokens, c]``, from a state of zeros; tokens is static.
 
     Args:
-      x: ``[n, tokens, c]``; the number of tokens is known.
       cell: see `Network.recurrent`.
       weights: kernel ``[c, gates * units]``, recurrent kernel ``[units, gates * units]``,
         bias, and for ``gru`` the recurrent bias. The gates are update, reset, candidate

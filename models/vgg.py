@@ -1,7 +1,6 @@
 """VGG: stacks of 3 x 3 convolutions between poolings.
 
-Source: Simonyan and Zisserman, Very deep convolutional networks for large-scale image
-recognition, 2014 (arXiv:1409.1556), configurations A (11), D (16) and E (19) of table 1.
+Source: Simonyan and Zisserman, arXiv:1409.1556, configurations A (11), D (16), E (19) of table 1.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Vision transformer, base size with patches of 16 x 16.
-
-Source: Dosovitskiy et al., An image is worth 16x16 words, arXiv:2010.11929.
-"""
+"""Vision transformer, base size with patches of 16 x 16 (Dosovitskiy et al., arXiv:2010.11929)."""
 
 from __future__ import annotations
 
@@ -15,11 +12,7 @@ from cnnbench.models.spec import Initializer, LearningRateSpec
 
 
 class ViTB16(Model):
-    """Twelve layers of attention and perceptron over the patches and a class token.
-
-    Attributes:
-      width: channels of a token.
-    """
+    """Twelve layers of attention and perceptron over the patches and a class token."""
 
     name = "vit_b16"
     dataset = "imagenet"

@@ -20,9 +20,8 @@ def as_pair(value: int | Pair) -> Pair:
 class Window:
     """A sliding window over an image of known size; every pair is (vertical, horizontal).
 
-    Attributes:
-      padding: ``SAME`` or ``VALID``, to be applied after ``zeros``.
-      zeros: explicit zeros ((top, bottom), (left, right)), all 0 unless SAME_RESNET.
+    The padding is applied after ``zeros``, ((top, bottom), (left, right)), which are 0 unless
+    SAME_RESNET.
     """
 
     size: Pair
@@ -40,14 +39,8 @@ class Window:
     def make(cls, image: Pair, size: Pair, stride: Pair, padding: Padding) -> Window:
         """Computes padding and output size.
 
-        Args:
-          image: height and width of the input.
-          padding: ``SAME``; ``VALID``; or ``SAME_RESNET``, which is SAME at stride 1 and
-            otherwise pads (k - 1) // 2 before and the rest of k - 1 after, so that the
-            samples do not shift with the input size.
-
-        Raises:
-          UsageError: unknown padding, a size below 1, or a window larger than the image.
+        ``SAME_RESNET`` is SAME at stride 1; otherwise it pads (k - 1) // 2 before and the rest of
+        k - 1 after, so that the samples do not shift with the input size.
         """
         if padding not in get_args(Padding):
             raise UsageError(f"padding is one of {', '.join(get_args(Padding))}, not {padding!r}")

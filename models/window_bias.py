@@ -1,7 +1,4 @@
-"""Attention bias within the windows of a Swin transformer.
-
-Source: Liu et al., Swin transformer, arXiv:2103.14030, section 3.2.
-"""
+"""Attention bias within the windows of a Swin transformer (arXiv:2103.14030, section 3.2)."""
 
 from __future__ import annotations
 
@@ -19,9 +16,8 @@ def window_bias(table: Any, window: int, side: int, shift: int) -> Any:
 
     Args:
       table: ``[(2 * window - 1) ** 2, heads]``, a row per distance.
-      window: side of a window, in tokens.
-      side: of the image, in tokens.
-      shift: by how many tokens the image was moved up and left, and wrapped around.
+      window, side: tokens along a side of a window and of the image.
+      shift: by how many tokens the image was moved up and left, cyclically.
 
     Returns:
       ``[heads, tokens, tokens]``; with a shift ``[windows, windows, heads, tokens, tokens]``.
