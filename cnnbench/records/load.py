@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from cnnbench.base.reading import document, read_json
 from cnnbench.base.text.table import natural_key
 from cnnbench.errors import PathError
+from cnnbench.records.prediction import Predictions
 from cnnbench.records.roofline import Roofline
 from cnnbench.records.run import RunRecord
 from cnnbench.records.step_profile import StepProfile
@@ -24,23 +25,19 @@ Study: TypeAlias = Roofline | StepProfile | StrategiesDocument | TuneDocument
 """Results of a command on one or more processes, apart from their records."""
 
 _ALLREDUCE = "allreduce"
-_STUDIES: Mapping[str, type[Study]] = {
-    one.kind: one for one in (Roofline, StepProfile, StrategiesDocument, TuneDocument)
+_KINDS: Mapping[str, type[Study | Predictions]] = {
+    one.kind: one for one in (Predictions, Roofline, StepProfile, StrategiesDocument, TuneDocument)
 }
 _NAMES = {
     _ALLREDUCE: "an all-reduce measurement",
+    Predictions.kind: "a prediction of reductions",
     Roofline.kind: "a roofline",
     StepProfile.kind: "a profile of steps",
     StrategiesDocument.kind: "a comparison of modes",
     TuneDocument.kind: "a search of flags",
 }
 # Kinds of other documents that cnnbench writes.
-_OTHERS = frozenset(
-    (
-        *("allreduce_prediction", "baseline", "comparison", "history"),
-        "explanation",
-    )
-)
+_OTHERS = frozenset(("baseline", "comparison", "explanation", "history"))
 _WILD = ("*", "?", "[")
 
 
@@ -71,6 +68,7 @@ class Loaded:
     skipped: tuple[SkippedFile, ...]
     allreduces: tuple[AllReduceRecord, ...] = ()
     studies: tuple[Study, ...] = ()
+    predictions: tuple[Predictions, ...] = ()
 
     @property
     def everything(self) -> tuple[RunRecord | AllReduceRecord, ...]:
@@ -99,6 +97,7 @@ def load_records(paths: Iterable[str | os.PathLike[str]], *, hidden: bool = True
     records: dict[str, RunRecord] = {}
     reduced: dict[str, AllReduceRecord] = {}
     studies: list[Study] = []
+    predictions: list[Predictions] = []
     skipped: list[SkippedFile] = []
     for path in _files(paths, hidden):
         if isinstance(path, SkippedFile):
@@ -111,6 +110,8 @@ def load_records(paths: Iterable[str | os.PathLike[str]], *, hidden: bool = True
             continue
         if isinstance(found, str):
             skipped.append(SkippedFile(path, f"holds {found}, not a run record", defect=False))
+        elif isinstance(found, Predictions):
+            predictions.append(found)
         elif isinstance(found, Study):
             # The process of a roofline may have left its record, too.
             studies += [found] if found not in studies else []
@@ -125,6 +126,7 @@ def load_records(paths: Iterable[str | os.PathLike[str]], *, hidden: bool = True
         tuple(skipped),
         tuple(reduced.values()),
         tuple(studies),
+        tuple(predictions),
     )
 
 
@@ -201,15 +203,15 @@ def _json_files(folder: str, hidden: bool = True) -> tuple[list[str], list[Skipp
     return sorted(files, key=natural_key), skipped
 
 
-def _read(path: str) -> RunRecord | AllReduceRecord | Study | str:
-    """The record or study in a file, or the description of another document of cnnbench."""
+def _read(path: str) -> RunRecord | AllReduceRecord | Study | Predictions | str:
+    """What a file holds, or the description of a document without a use here."""
     found = read_json(path)
     kind = found.get("kind") if isinstance(found, dict) and "schema" in found else None
     kind = kind if isinstance(kind, str) else ""
     if kind in _OTHERS:
         return f"a document of the kind {kind!r}"
     with document(path, _NAMES.get(kind, "a run record")):
-        return _STUDIES[kind].from_dict(found) if kind in _STUDIES else record_of(found)
+        return _KINDS[kind].from_dict(found) if kind in _KINDS else record_of(found)
 
 
 def record_of(document: object) -> RunRecord | AllReduceRecord:

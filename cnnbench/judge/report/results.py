@@ -20,6 +20,7 @@ from cnnbench.judge.metrics.registry import HISTORY
 from cnnbench.records.allreduce import AllReduceRecord
 from cnnbench.records.codec import started
 from cnnbench.records.load import Loaded, SkippedFile, Study
+from cnnbench.records.prediction import Predictions
 from cnnbench.records.roofline import Roofline
 from cnnbench.records.run import RunRecord, share_of_peak
 from cnnbench.records.steady_state import RunSteadyState, run_steady_state
@@ -274,6 +275,7 @@ class ReportSubject:
 
     Attributes:
       studies: results of commands on several processes or a profiled one.
+      predictions: of the time of reductions on other numbers of devices.
     """
 
     configured: tuple[Configured, ...]
@@ -281,6 +283,7 @@ class ReportSubject:
     skipped: tuple[SkippedFile, ...] = ()
     comparison: Comparison | None = None
     studies: tuple[Study, ...] = ()
+    predictions: tuple[Predictions, ...] = ()
 
     @cached_property
     def rooflines(self) -> tuple[Roofline, ...]:
@@ -371,6 +374,7 @@ def gather(
         skipped=loaded.skipped,
         comparison=comparison,
         studies=loaded.studies,
+        predictions=loaded.predictions,
     )
 
 

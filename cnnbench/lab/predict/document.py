@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, fields
 from typing import ClassVar
 
 from cnnbench.lab.predict.interconnect import Interconnect
-from cnnbench.lab.predict.predict import FastestRange, Prediction
-from cnnbench.records.codec import Document, one_of
+from cnnbench.lab.predict.predict import FastestRange
+from cnnbench.records.codec import one_of
+from cnnbench.records.prediction import Prediction, Predictions
 
 COLUMNS = (*(one.name for one in fields(Prediction)), "schema")
 """The header of the table, always all of it in this order; unknown values are empty."""
@@ -62,23 +63,17 @@ class ResidualDocument:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictionDocument(Document):
+class PredictionDocument(Predictions):
     """What ``cnnbench allreduce --predict`` predicted, schema 1.
 
     Attributes:
-      model: whose gradients are reduced.
       parameters: of the cost model.
-      rows: a spec on a number of devices each.
       fastest: for each number of devices.
       validation: residuals by what was held out; empty since parameters are no longer fitted.
     """
 
-    kind: ClassVar[str] = "allreduce_prediction"
-    schema: ClassVar[int] = 1
     item_lines: ClassVar[tuple[str, ...]] = ("rows", "fastest")
 
-    model: str
     parameters: HostParameters | Interconnect
-    rows: tuple[Prediction, ...]
     fastest: tuple[FastestByDevices, ...]
     validation: Mapping[str, tuple[ResidualDocument, ...]] = field(default_factory=dict)

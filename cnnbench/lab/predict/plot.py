@@ -7,9 +7,9 @@ from pathlib import Path
 
 from cnnbench.base.charts import HIGHER, LOWER, Axis, ChartSeries, Lines
 from cnnbench.lab.predict.interconnect import Interconnect
-from cnnbench.lab.predict.predict import Prediction
 from cnnbench.lab.predict.workload import NotPredictedError, Tensor, TrainingStep
 from cnnbench.records.files import write_bytes
+from cnnbench.records.prediction import Prediction
 from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec
 

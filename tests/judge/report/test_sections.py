@@ -1,13 +1,15 @@
 """Numbers of the sections, by hand."""
 
 import dataclasses
+import json
 
 import pytest
 from pages import charts, rows, section
 
 from cnnbench.base.charts import Lines
+from cnnbench.cli import main
 from cnnbench.judge.compare import compare_records
-from cnnbench.judge.report import build, gather, render
+from cnnbench.judge.report import build, gather, load, render
 from cnnbench.judge.report.document import Charts, Table, Text
 from cnnbench.judge.report.results import configurations
 from cnnbench.judge.report.sections.scaling import curves
@@ -303,3 +305,29 @@ def test_reductions_are_in_order_of_their_start_in_any_time_zone(everything):
     records = [dataclasses.replace(record, started_at=f"2026-11-20T{one}") for one in starts]
     found = gather(Loaded((), (), tuple(records))).allreduces
     assert [one.started_at[11:] for one in found] == [starts[2], starts[0], starts[1]]
+
+
+def test_a_prediction_lies_beside_the_measured_curve(runs, tmp_path):
+    for name, count in (("one", 1), ("four", 4)):
+        run = runs(100.0 * count**0.9, devices=count, run_id=name)
+        (tmp_path / f"{name}.json").write_text(run.to_json())
+    words = ["allreduce", "--predict", "--model=lenet", "--link=roce100", "--devices=4,64"]
+    words += ["--all_reduce_spec=copy,xring", f"--result_json={tmp_path / 'predicted.json'}"]
+    assert main(words) == 0
+    drawn = json.loads((tmp_path / "predicted.json").read_text())["rows"]
+    seconds = min(row["allreduce_seconds"] for row in drawn if row["devices"] == 4)
+    report = build(gather(load([str(tmp_path)])))
+    # Eight images a step at 100 images/sec on one device.
+    expected = 4 * 8 / (8 / 100 + seconds)
+    speeds = next(one for one in charts(report) if one.title.endswith("images/sec over devices"))
+    predicted = speeds.series[-1]
+    assert predicted.name == "predicted, roce100"
+    assert predicted.points == ((1.0, 100.0), (4.0, pytest.approx(expected)))
+    one, four = rows(report, "scaling")
+    assert one["predicted images/sec"] == "-"
+    assert float(four["predicted images/sec"]) == pytest.approx(expected, rel=1e-3)
+    # Another network has none.
+    other = gather(load([str(tmp_path)]))
+    of_other = [dataclasses.replace(one, model="vgg16") for one in other.predictions]
+    (curve,) = curves(other.configured, of_other)
+    assert not curve.predicted

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from cnnbench.base.charts import HIGHER, Axis, ChartSeries, Lines
-from cnnbench.base.text.numbers import integer, number, percent
+from cnnbench.base.text.numbers import NONE, integer, number, percent
 from cnnbench.flags.declare import specs_of
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
 from cnnbench.judge.compare.configuration import labels
 from cnnbench.judge.report.document import (
     Charts,
     Section,
+    TableCell,
     TableColumn,
     Text,
     numeric,
@@ -28,6 +30,7 @@ from cnnbench.judge.report.results import (
     apart,
     by_family,
 )
+from cnnbench.records.prediction import Predictions
 
 _FOLLOWING = frozenset(
     (
@@ -47,11 +50,13 @@ class Curve:
 
     Attributes:
       base: reference of the efficiency, on one device if possible.
+      predicted: images/sec by the links of a prediction and the number of devices.
     """
 
     name: str
     members: tuple[Configured, ...]
     base: Configured
+    predicted: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
 
     def efficiency(self, one: Configured) -> float | None:
         """Images/sec per device relative to that of the base."""
@@ -61,7 +66,9 @@ class Curve:
         return speed / one.devices / (reference / self.base.devices)
 
 
-def curves(configured: Sequence[Configured]) -> list[Curve]:
+def curves(
+    configured: Sequence[Configured], predictions: Sequence[Predictions] = ()
+) -> list[Curve]:
     """Curves with at least two numbers of devices, including the base."""
     measured = [one for one in configured if one.throughput.values and one.devices]
     singles = {_key(one, _AGGREGATION): one for one in measured if one.devices == 1}
@@ -76,13 +83,31 @@ def curves(configured: Sequence[Configured]) -> list[Curve]:
             # All modes are equal on one device.
             base = singles.get(_key(base, _AGGREGATION), base)
         if len({one.devices for one in (base, *members)}) > 1:
-            drawn.append(Curve(_name(members), tuple(members), base))
+            predicted = _predicted(base, predictions)
+            drawn.append(Curve(_name(members), tuple(members), base, predicted))
     return drawn
+
+
+def _predicted(
+    base: Configured, predictions: Iterable[Predictions]
+) -> Mapping[str, Mapping[int, float]]:
+    """`Curve.predicted`: a step of one device, and after it the fastest reduction."""
+    speed = base.throughput.median
+    images = next((one.batch.global_ for one in base.good if one.batch is not None), None)
+    if not speed or not images or base.devices != 1 or base.work != "training":
+        return {}
+    found: defaultdict[str, dict[int, float]] = defaultdict(dict)
+    for row in (row for one in predictions if one.model == base.model for row in one.rows):
+        if row.allreduce_seconds is not None:
+            new = images * row.devices / (images / speed + row.allreduce_seconds)
+            of_links = found[row.parameters]
+            of_links[row.devices] = max(new, of_links.get(row.devices, 0.0))
+    return found
 
 
 def scaling(results: ReportSubject) -> Section | None:
     """Images/sec and efficiency over devices."""
-    drawn = curves(results.configured)
+    drawn = curves(results.configured, results.predictions)
     if not drawn:
         return None
     families = by_family([curve.members[0] for curve in drawn])
@@ -97,6 +122,9 @@ def scaling(results: ReportSubject) -> Section | None:
         "device in any mode, and where none was, the smallest number of devices. Batch sizes are "
         "per device (weak scaling)."
     )
+    if any(curve.predicted for curve in drawn):
+        text += " Predicted are a step of one device and, after it, the fastest reduction of "
+        text += "cnnbench allreduce --predict, which no backward pass hides."
     logical = None
     if any(one.device == "cpu" for curve in drawn for one in curve.members):
         message = "CPU devices are logical: n of them share the cores of a machine, and cannot be "
@@ -154,22 +182,28 @@ def _charts(family: str, drawn: Sequence[Curve]) -> list[Lines]:
             title=f"{title}: median images/sec over devices",
             x=devices,
             y=Axis(label="median images/sec, all devices", zero=True, better=HIGHER),
-            series=(*speeds, *_linear(drawn)),
+            series=(*speeds, *_references(drawn)),
             note=f"A vertical stroke is the {100 * CONFIDENCE:.0f} % interval." if spans else "",
         ),
         Lines(title=f"{title}: scaling efficiency", x=devices, y=share, series=tuple(efficiencies)),
     ]
 
 
-def _linear(drawn: Sequence[Curve]) -> list[ChartSeries]:
-    """Linear scaling, if all curves have the same base."""
+def _references(drawn: Sequence[Curve]) -> list[ChartSeries]:
+    """Linear and predicted scaling, if all curves have the same base."""
     base = drawn[0].base
     most = max(one.devices or 1 for curve in drawn for one in curve.members)
     speed, devices = base.throughput.median or 0.0, base.devices or 1
     if any(curve.base is not base for curve in drawn) or devices >= most:
         return []
     ends = ((float(devices), speed), (float(most), speed * most / devices))
-    return [ChartSeries(name="linear scaling", points=ends, reference=True)]
+    found = [ChartSeries(name="linear scaling", points=ends, reference=True)]
+    for links, speeds in drawn[0].predicted.items():
+        points = sorted({1: speed, **speeds}.items())
+        shown = tuple((float(count), value) for count, value in points if count <= most)
+        hints = tuple(f"predicted, {links}: {number(value)} images/sec" for _, value in shown)
+        found.append(ChartSeries(name=f"predicted, {links}", points=shown, hints=hints))
+    return found
 
 
 def _points(curve: Curve) -> list[tuple[float, float, Configured]]:
@@ -183,6 +217,12 @@ def _points(curve: Curve) -> list[tuple[float, float, Configured]]:
     ]
 
 
+def _told(curve: Curve, devices: float) -> TableCell:
+    """Predictions for a number of devices."""
+    found = [one[int(devices)] for one in curve.predicted.values() if devices in one]
+    return TableCell(" or ".join(map(number, found)) or NONE, max(found, default=None))
+
+
 _Point: TypeAlias = tuple[Curve, float, float, Configured]
 """A curve, devices, images/sec and the configuration."""
 
@@ -191,6 +231,7 @@ _COLUMNS: tuple[TableColumn[_Point], ...] = (
     numeric("devices", lambda one: one[1], integer),
     numeric("median images/sec", lambda one: one[2]),
     numeric("median images/sec per device", lambda one: one[2] / one[1]),
+    TableColumn("predicted images/sec", lambda one: _told(one[0], one[1]), "number"),
     numeric("efficiency", lambda one: one[0].efficiency(one[3]), percent),
     TableColumn("against", lambda one: one[0].base.name),
 )
