@@ -15,15 +15,10 @@ def connect(
     tell: Callable[[str], None],
     by: Callable[[], object] | None = None,
 ) -> Job:
-    """Connects TensorFlow with the servers of all other tasks.
+    """Connects TensorFlow, in the chief, with the servers of all other tasks.
 
-    Args:
-      job: this process is its chief, and TensorFlow is configured.
-      tell: prints a line about who is missing.
-      by: what connects TensorFlow, where a strategy does that itself.
-
-    Returns:
-      The job, with the kind of devices that the workers have where this process has none.
+    `by` replaces the call that connects TensorFlow, for strategies that do it themselves. In a
+    controller without GPUs the returned job is on the GPUs of the workers.
     """
     import tensorflow as tf
 

@@ -1,18 +1,16 @@
 """Handshake of all processes before TensorFlow is loaded; standard library only.
 
-TensorFlow is not loaded meanwhile: an import cannot be cancelled, and a process that fails to reach
-the others ends at once.
+TensorFlow's own start waits without limit or message for a missing process, and accepts processes
+with different flags; its import cannot be cancelled. Here every process listens on its own address,
+calls all others, and continues when it has reached and has been reached by every one. So each pair
+of addresses is known to work in both directions, whatever the order of starts, and the port is free
+again when `meet` returns: TensorFlow's server takes it. The connections with the chief stay open
+for `cnnbench.run.cluster.watchdog`. A process that gives up tells the others, also those that start
+later.
 
-TensorFlow's own start waits without limit or message for a missing process, and accepts
-processes with different flags. Here every process listens on its own address, calls all others,
-and continues when it has reached and has been reached by every one. So each pair of addresses is
-known to work in both directions, whatever the order of starts, and the port is free again when
-`meet` returns: TensorFlow's server takes it. The connections with the chief stay open for
-`cnnbench.run.cluster.watchdog`. A process that gives up tells the others, also those still to come.
-
-A call is three lines, each a JSON object of at most `LONGEST_LINE` bytes: who calls, with its
-facts; who answers, with its own; and that the answer has arrived. Nothing is authenticated, and
-nothing that comes in is executed or stored.
+A call is three lines, each a JSON object of at most `LONGEST_LINE` bytes: the card of the caller,
+the card of the process that answers, and a confirmation. Nothing is authenticated, and nothing
+received is executed or stored.
 """
 
 from __future__ import annotations
@@ -51,10 +49,9 @@ class Met:
     """Connections that stay open after the handshake.
 
     Attributes:
-      port: keeps the port from other programs, and from another process with the same task, until
-        TensorFlow's server listens on it; it does not listen itself.
-      lines: a connection with each other task at the chief, with the chief at the others.
-      local: PIDs of the other processes that run on this machine.
+      port: reserves the port, without listening, until TensorFlow's server listens on it.
+      lines: connections with all other tasks at the chief, with the chief at the others.
+      local: PIDs of the other processes of the job on this machine.
     """
 
     port: contextlib.ExitStack
@@ -63,12 +60,9 @@ class Met:
 
 
 def meet(job: Job, facts: Mapping[str, str], timeout: float, tell: Callable[[str], None]) -> Met:
-    """Waits until every process of a job is there and has the same facts.
+    """Waits until every process of a job is there and has the same facts: versions and `--flags`.
 
-    Args:
-      facts: what all must agree on, as texts: versions, and flags under their names with two
-        dashes. The addresses of the job are added.
-      tell: prints a line about missing tasks, called every few seconds.
+    `tell` prints a line about missing tasks every few seconds.
 
     Raises:
       BenchmarkError: the port of this task is in use, or a task is missing, has given up or has
@@ -81,12 +75,7 @@ def meet(job: Job, facts: Mapping[str, str], timeout: float, tell: Callable[[str
 
 @dataclass(frozen=True)
 class _Card:
-    """Facts that a process sends about itself.
-
-    Attributes:
-      task, nonce: whose card it is.
-      pid, namespace: its PID, and where that is valid, see `pid_namespace`.
-    """
+    """Facts that a process sends about itself; `pid` is valid in `namespace` (`pid_namespace`)."""
 
     task: str
     nonce: str
@@ -122,8 +111,8 @@ class _Card:
 class _Meeting:
     """The state of the handshake in one process.
 
-    A process has a random number, its nonce. A peer has arrived when the process that
-    answers on its address is the one that has called here.
+    A peer has arrived when the process that answers on its address has the same nonce (a random
+    number per process) as the one that has called here.
     """
 
     def __init__(self, job: Job, facts: Mapping[str, str], tell: Callable[[str], None]) -> None:
@@ -181,7 +170,7 @@ class _Meeting:
     # The own port.
 
     async def _listen(self) -> tuple[socket.socket, contextlib.ExitStack]:
-        """A listening socket on the own port, and what keeps the port without listening."""
+        """A listening socket on the own port, and a reservation of it that does not listen."""
         deadline = time.monotonic() + _PORT_SECONDS
         while True:
             try:
@@ -196,7 +185,6 @@ class _Meeting:
                 raise BenchmarkError(f"{self._named(self._job.task)}: {reason}") from error
 
     async def _visited(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answers a call, of a peer or of an unrelated program."""
         self._visits += 1
         try:
             if self._visits <= 64 + 2 * len(self._by_name):
@@ -230,7 +218,6 @@ class _Meeting:
     # The ports of the others.
 
     async def _reach(self, peer: Task) -> None:
-        """Calls a peer until the process that answers is the one that has called here."""
         while not self._has_arrived(peer):
             if peer not in self._reached or peer in self._called_by:
                 trouble = await self._call(peer)
@@ -278,7 +265,6 @@ class _Meeting:
             writer.close()
 
     def _keep(self, peer: Task, writer: asyncio.StreamWriter) -> None:
-        """Keeps the connection of a call that has succeeded, in place of an earlier one."""
         if peer in self._lines:
             self._lines[peer].close()
         self._lines[peer] = writer.get_extra_info("socket").dup()
@@ -353,10 +339,9 @@ class _Meeting:
 
 
 def _bind(address: str) -> tuple[socket.socket, contextlib.ExitStack]:
-    """A listening socket, and what else keeps the port of an address, on every interface.
+    """A listening socket on all interfaces, like TensorFlow's, and a reservation of the port.
 
-    TensorFlow's server ignores the host of its own address likewise. That all sockets set
-    SO_REUSEADDR lets the server share the port with the one that does not listen.
+    All sockets set SO_REUSEADDR, so that the server can share the port with the reservation.
     """
     _, port = host_and_port(address)
     with contextlib.ExitStack() as stack:
@@ -372,7 +357,6 @@ def _bind(address: str) -> tuple[socket.socket, contextlib.ExitStack]:
 
 
 def _differences(own: _Card, other: _Card) -> list[str]:
-    """Facts that differ between two processes, a phrase each."""
     names: Iterable[str] = dict.fromkeys((*own.facts, *other.facts))
     return [
         f"{name} is {_value(own.facts.get(name))} at {own.task}, "

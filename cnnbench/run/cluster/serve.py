@@ -30,13 +30,7 @@ def serve(
     spares: Callable[[Task, str], bool],
     stall_timeout: float = 0.0,
 ) -> Ending:
-    """Serves until the chief says how the run has ended.
-
-    TensorFlow is loaded; nothing is printed on standard output.
-
-    Args:
-      tell: prints a line about the state of the process.
-    """
+    """Loads TensorFlow and serves until the chief says how the run has ended."""
     met = meet(job, facts, timeout, tell)
     patience = max(timeout, PATIENCE)
     watchdog = Watchdog(job, lost, patience=patience, spares=spares, stall_timeout=stall_timeout)

@@ -1,9 +1,8 @@
 """Detection of lost, stopped and stalled processes of a job; no TensorFlow.
 
-TensorFlow waits for ever for a process that was stopped, and its errors do not always name the
-one that is lost. So all processes keep a connection with the chief, along which both sides send
-messages. One that falls silent is asked on its gRPC port (`probe`): a process that was stopped
-does not answer there, but one whose interpreter is busy for long does.
+TensorFlow waits without limit for a stopped process, and its errors do not always name the lost
+one. So all processes exchange messages with the chief. One that falls silent is asked on its gRPC
+port (`probe`), which a stopped process does not answer, but one with a busy interpreter does.
 """
 
 from __future__ import annotations
@@ -50,13 +49,7 @@ class Ending(NamedTuple):
 
 @dataclass
 class _Peer:
-    """A task and the connection with it.
-
-    Attributes:
-      line: None once it has closed.
-      up: whether its server answers since a message has said so.
-      standing: of its loop; None of one that has none, or has said nothing yet.
-    """
+    """A task and the connection with it; `line` is None once closed, `standing` without a loop."""
 
     line: socket.socket | None
     heard: float
@@ -67,7 +60,6 @@ class _Peer:
     unsent: bytes = b""
 
     def suspect(self, since: float) -> bool:
-        """Whether the connection has closed, or nothing has arrived on it for too long."""
         return self.line is None or (self.up and self.heard < since)
 
 
@@ -75,15 +67,15 @@ class Watchdog:
     """A daemon thread that ends this process when the job cannot continue.
 
     Every task but the chief has one connection to the chief, its line, kept from the handshake.
-    Along it each side tells the other every `period` seconds that it is there and how far it has
-    come: 2 (n - 1) messages for n tasks. A task is suspect whose line has closed, or was silent for
-    `silence` seconds. A suspect is asked by `probe` every `period` seconds; `misses` answers in a
-    row that are wrong make a loss, so that a task which ends normally, a moment before this
-    process calls `end`, is none. The chief tells all others what it has found before it ends, so
-    that all name the same task. The others watch the chief alone; where it does not answer they
-    ask everybody, once for each miss, and name all that are lost.
+    Along it each side sends every `period` seconds that it is there and how far it has come: 2 (n -
+    1) messages for n tasks. A task is suspect if its line has closed or was silent for `silence`
+    seconds. A suspect is asked by `probe` every `period` seconds; `misses` wrong answers in a row
+    are a loss, which a task is not that ends normally a moment before this process calls `end`. The
+    chief tells all others what it has found before it ends, so that all name the same task. The
+    others watch the chief alone; if it does not answer they ask all tasks, once per miss, and name
+    all that are lost.
 
-    The chief also compares how far all have come: `StallDetector` and `blamed` say which are stuck.
+    The chief also compares the progress of all tasks: see `StallDetector` and `blamed`.
     """
 
     def __init__(
@@ -106,16 +98,13 @@ class Watchdog:
         """Does not start the thread.
 
         Args:
-          lost: called once, in a thread of the watchdog, with a message that names the task,
-            while the main thread may be stuck in TensorFlow: writes the record and prints. It
-            has ten seconds.
+          lost: called once, in another thread, with a message that names the task, while the main
+            thread may be stuck in TensorFlow; has ten seconds to write the record and print.
           silence: seconds without a message that make a task suspect.
           timeout: seconds for an answer of a suspect.
-          misses: how many in a row make a loss.
-          leave: ends the process with an exit code, without clean-up: `sys.exit` would wait
-            for the main thread.
-          spares: whether the job continues without a task in a state named by `probe`; its loss
-            is then only noted in `gone`.
+          leave: ends the process without clean-up: `sys.exit` would wait for the main thread.
+          spares: whether the job continues without a task in a state named by `probe`; its loss is
+            then only noted in `gone`.
           look: see `StallDetector`; None for a process without a loop of its own.
         """
         self._job = job
@@ -158,9 +147,8 @@ class Watchdog:
     def up(self, *, all_others: bool = False) -> None:
         """Records and announces that TensorFlow's server of this process answers.
 
-        Args:
-          all_others: whether those of all others do. One that stops before it has said so itself
-            is a loss then, and is not waited for as one that still loads TensorFlow.
+        With `all_others`, those of all others answer, too: one that falls silent is then a loss,
+        even if it has never announced its server.
         """
         self._up = True
         for peer in self._peers.values():
@@ -170,8 +158,7 @@ class Watchdog:
     def up_together(self) -> None:
         """`up` for workers whose servers start at the same time; returns when all others can, too.
 
-        From then on no Python runs here until the servers of all have started, so that the loss of
-        one that is not that far would not be noticed.
+        No Python runs here while the servers start, so a loss before that would go unnoticed.
         """
         if not self._job.is_chief:
             self.up()
@@ -192,8 +179,8 @@ class Watchdog:
         """Announces the end of this process's part; from now on other processes may end.
 
         Args:
-          seconds: to wait for the others to say that they end or fail, too. Those that fail in the
-            same step may still need the server of this process for that.
+          seconds: to wait until the others end or fail, too. Those that fail in the same step may
+            still need the server of this process for that.
           lost: whether its end is a loss to the others, which name its reason.
         """
         self._stopped.set()
@@ -202,11 +189,9 @@ class Watchdog:
             self._changed.wait_for(self._all_ended, seconds)
 
     def explained(self, states: Mapping[Task, str], seconds: float = 0.0) -> dict[Task, str]:
-        """Lost tasks with the reasons that they have given for their ends.
+        """Lost tasks with the reasons that they have given for their ends, awaited for `seconds`.
 
-        Args:
-          states: of the lost tasks; if there are none, all tasks that give a reason.
-          seconds: to wait for reasons. Of a task that has ended there come no more.
+        Without `states` (those of the lost tasks), all tasks that have given a reason.
         """
 
         def known() -> bool:
@@ -218,10 +203,7 @@ class Watchdog:
             return found or dict(self._reasons)
 
     def stood_still(self) -> float:
-        """Seconds for which this process was stopped within the last half minute; else 0.
-
-        Tells it at once, also before the watchdog's thread has run again.
-        """
+        """Seconds for which this process was stopped within the last half minute; else 0."""
         now = self._clock()
         if now - self._ticked >= self._longest_gap:
             return now - self._ticked
@@ -280,13 +262,11 @@ class Watchdog:
 
     @property
     def _longest_gap(self) -> float:
-        """Longest interval in seconds between two messages while the own thread ran."""
         return self._period + self._silence + self._timeout
 
     # Lines.
 
     def _tell(self, message: object, but: _Peer | None = None) -> None:
-        """Sends a message to all others, but for one."""
         for peer in self._peers.values():
             if peer is not but:
                 self._send(peer, message)
@@ -302,7 +282,7 @@ class Watchdog:
                 peer.unsent = peer.unsent[peer.line.send(peer.unsent) :]
 
     def _receive(self, task: Task, now: float) -> bool:
-        """Reads from a connection; returns whether it has closed."""
+        """Returns whether the connection has closed."""
         peer = self._peers[task]
         assert peer.line is not None
         try:
@@ -366,7 +346,6 @@ class Watchdog:
     # Verdicts.
 
     def _find_lost(self, now: float) -> None:
-        """Probes suspect tasks; ends the process if one is lost."""
         watched = {t: p for t, p in self._peers.items() if not p.ended and t not in self.gone}
         suspects = [task for task, peer in watched.items() if peer.suspect(now - self._silence)]
         # Without the chief the state of the others is unknown.
@@ -392,7 +371,6 @@ class Watchdog:
             self._report(f"waited {self._patience:g} s for {missing}")
 
     def _find_stalled(self) -> None:
-        """Ends the process if all loops of the job have made no progress for too long."""
         if self._own is None or not self._job.is_chief:
             return
         standings = {self._job.task: self._own}
@@ -416,11 +394,7 @@ class Watchdog:
         self._leave(int(ExitCode.FAILED))
 
     def _linger(self) -> None:
-        """Reads until the others have closed their connections, at most for some seconds.
-
-        One that is closed here while messages are unread is reset, and the others may then not
-        get what was sent to them last.
-        """
+        """Reads until the others close: closing with unread messages resets the connection."""
         end = time.monotonic() + _LINGER_SECONDS
         while any(peer.line is not None for peer in self._peers.values()):
             left = end - time.monotonic()
