@@ -1,9 +1,8 @@
 """Event files that `tensorboard --logdir` shows.
 
-TensorFlow writes any tensor with `tf.summary.write`; what makes a scalar, histogram or image
-of it is the name of the dashboard beside it, and the form of the tensor that the dashboard
-expects. (`tf.summary.scalar` and its like live in the package tensorboard, which TensorFlow
-no longer brings along.)
+`tf.summary.write` takes any tensor; the dashboard's name and the tensor's form make it a scalar,
+histogram or image. `tf.summary.scalar` and its like need the package tensorboard, which TensorFlow
+no longer installs.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _SCALAR, _TENSOR, _BLOBS = 1, 2, 3
 
 
 class EventFile:
-    """One event file, made in a folder when the first value is written."""
+    """An event file, created in a folder when the first value is written."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -42,10 +41,9 @@ class EventFile:
         self._write(tag, tf.constant(buckets(values)), step, "histograms", _TENSOR)
 
     def images(self, tag: str, images: npt.ArrayLike, step: int) -> None:
-        """Writes the first images of a batch, each with its own darkest and brightest value.
+        """Writes the first images of a batch, [n, height, width, channels] of 1, 3 or 4 channels.
 
-        Args:
-          images: [n, height, width, channels] of 1, 3 or 4 channels, on any scale.
+        Each is scaled so that its least value is black and its greatest white.
         """
         rows = np.asarray(images, np.float64)[:_MOST_IMAGES]
         height, width = rows.shape[1:3]

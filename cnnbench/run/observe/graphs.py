@@ -1,8 +1,8 @@
 """Graphs of a step as files: as traced, and as partitioned among devices.
 
-TensorFlow 2 hands out the graphs that its runtime made of a function, after optimization and
-partitioning, in one public way: `tf.summary.trace_on` collects them while the function runs
-for the first time, and `tf.summary.trace_export` writes them to an event file.
+TensorFlow 2 has one public way to the graphs after optimization and partitioning:
+`tf.summary.trace_on` collects them in the first call of a function, and `tf.summary.trace_export`
+writes them to an event file.
 """
 
 from __future__ import annotations
@@ -29,18 +29,14 @@ _FUNCTION_PARTITIONS = 1
 
 
 def write_graph(flag: str, path: str, graph_def: Any) -> None:
-    """Writes a GraphDef: as text if the name ends in txt, else binary."""
+    """Writes a GraphDef: as text if the name ends in txt, else as binary."""
     text = path.endswith("txt")
     write_bytes(flag, path, str(graph_def).encode() if text else graph_def.SerializeToString())
 
 
 @contextmanager
 def collecting_partitions(found: list[Any]) -> Iterator[None]:
-    """Collects the partitions of the function that is called in the block.
-
-    Args:
-      found: gets a GraphDef per device, in the order of devices.
-    """
+    """Appends to `found` the partitions of the function called in the block, by device."""
     tf.summary.trace_on(graph=True, profiler=False)
     _exported()  # drops what ran since an earlier one: trace_off (2.21) leaves the collecting on
     tf.summary.trace_on(graph=True, profiler=False)
@@ -68,7 +64,7 @@ def writing_partitions(
 
 
 def _partitions() -> list[Any]:
-    """The graphs of the largest function that ran since `trace_on`, in the order of devices."""
+    """GraphDefs of the largest function that ran since `trace_on`, in order of devices."""
     message = type(tf.Graph().as_graph_def())  # the public way to the class GraphDef
     functions = [
         [message.FromString(graph) for graph in parts(function, _FUNCTION_PARTITIONS)]

@@ -20,5 +20,5 @@ def is_transfer(type: str) -> bool:
 
 
 def source(name: str) -> str:
-    """The operation whose result is copied by an operation of this name; else the name itself."""
+    """The operation whose result the operation of this name copies; else the name itself."""
     return _SENT.sub("", name)

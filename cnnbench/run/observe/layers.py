@@ -1,7 +1,7 @@
 """Time, memory and FLOPs of every layer of a step.
 
-Operations carry the name of the layer that made them, in the forward pass (`tower_0/conv0/...`)
-and in the backward pass (`gradient_tape/tower_0/conv0/...`), also in profiles.
+The names of operations contain their layer, in the forward pass (`tower_0/conv0/...`) and in the
+backward pass (`gradient_tape/tower_0/conv0/...`), also in profiles.
 """
 
 from __future__ import annotations
@@ -40,9 +40,8 @@ class Layer:
 
     Attributes:
       name: as in the names of its variables; of operations outside of any layer, their kind.
-      forward_seconds, backward_seconds: of its operations, the mean over the devices.
-      memory_bytes: of what its forward pass hands to other layers or keeps for the backward
-        pass, on one device.
+      forward_seconds, backward_seconds: mean over the devices.
+      memory_bytes: outputs on one device that other layers or the backward pass use.
       flops: of one device in one step; 0 where none are counted.
     """
 
@@ -63,12 +62,9 @@ def layers_of(
 ) -> list[Layer]:
     """Time, memory and FLOPs by layer of a profiled step.
 
-    Args:
-      flops: of one device by layer, in the order of the network; 0 for scopes without any.
-
-    Returns:
-      The layers in the order of the network, then operations outside of layers by time, the rest of
-      the step, and the operations of the input pipeline that ran meanwhile.
+    The layers of `flops` (of one device, 0 for scopes without any) come first, in its order, then
+    operations outside of layers by time, the rest of the step, and the operations of the input
+    pipeline.
     """
     backward = backward_operations(graph)
     seconds: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
@@ -90,10 +86,9 @@ def layers_of(
 
 
 def layer_of(operation: str, scopes: Collection[str]) -> str:
-    """The innermost layer or scope that prefixes an operation's name, else its kind.
+    """The innermost of the scopes that prefixes an operation's name, else the operation's kind.
 
-    Args:
-      operation: its name in the graph; `REST` is the layer of those outside of towers.
+    `REST` for operations outside of towers.
     """
     match = _TOWER.search(operation)
     if match is None:
@@ -107,11 +102,7 @@ def layer_of(operation: str, scopes: Collection[str]) -> str:
 
 
 def of_step(graph: Any) -> Callable[[str], bool]:
-    """A predicate of operation names: whether one is of the step, not of the input pipeline.
-
-    Args:
-      graph: of the step, as traced.
-    """
+    """A predicate: whether the operation of a name belongs to the traced step, not to the input."""
     traced = {operation.name for operation in graph.get_operations()}
     return lambda name: _TOWER.search(name) is not None or source(name) in traced
 
@@ -127,7 +118,6 @@ def backward_operations(graph: Any) -> set[str]:
 
 
 def _activations(graph: Any, scopes: Collection[str], backward: Collection[str]) -> dict[str, int]:
-    """Bytes that the first tower's operations pass to other layers, by layer."""
     sizes: defaultdict[str, int] = defaultdict(int)
     for operation in graph.get_operations():
         match = _TOWER.search(operation.name)
@@ -152,11 +142,7 @@ def _is_activation(tensor: Any) -> bool:
 
 
 def write(flag: str, path: str, layers: Sequence[Layer], title: str) -> None:
-    """Writes a table or draws a plot, by the suffix of the file.
-
-    Args:
-      path: ends in one of `TABLES` or of `cnnbench.base.charts.draw.FORMATS`.
-    """
+    """Writes a table (suffixes `TABLES`) or draws a plot (suffixes `charts.draw.FORMATS`)."""
     suffix = Path(path).suffix.lower()[1:]
     if suffix == "csv":
         write_text(flag, path, _csv(layers))
@@ -167,7 +153,7 @@ def write(flag: str, path: str, layers: Sequence[Layer], title: str) -> None:
 
 
 def table(layers: Sequence[Layer], title: str) -> str:
-    """The layers as aligned text."""
+    """Formats the layers as aligned text."""
     total = sum(layer.seconds for layer in layers)
     rows = [["layer", "forward ms", "backward ms", "share", "memory", "GFLOP", "GFLOP/s"]]
     for layer in layers:

@@ -1,12 +1,12 @@
 """The verbose log of oneDNN: which of its kernels a step calls, and with which layouts.
 
-Where ONEDNN_VERBOSE is 1, oneDNN prints a line for each of its primitives to standard output:
+With ONEDNN_VERBOSE=1 oneDNN prints a line for each of its primitives to standard output:
 
   onednn_verbose,v1,primitive,exec,cpu,convolution,jit:avx512_core,backward_weights,
   src:f32::blocked:acdb::f0 wei:f32:a:blocked:Acdb16a::f0 bia:undef::undef:::,...
 
-Versions differ in what they have before "exec" (nothing, "primitive", a version, a timestamp) and
-in the descriptions of tensors ("src_f32" or "src:f32", with or without strides).
+Versions differ in the words before "exec" (nothing, "primitive", a version, a timestamp) and in the
+descriptions of tensors ("src_f32" or "src:f32", with or without strides).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ FLAGS = (
     *("--display_every=1", "--warmup=fixed", "--num_warmup_batches=1", "--num_batches=2"),
     "--peak_flops=0",
 )
-"""Of `cnnbench run`, for a log that has one whole step between two lines of progress."""
+"""Flags of `cnnbench run`, for a log with one whole step between two lines of progress."""
 
 _MARKERS = ("onednn_verbose", "dnnl_verbose")
 _STEP = re.compile(r"\d+\timages/sec: ")
 _TENSOR = re.compile(r"(\w+?)[_:]([a-z]+\d\w*):[^:]*:(\w+):?(\w*)")
-"""Name, type, kind of format and layout; a tensor that is not there has no type."""
+"""Name, type, kind of format and layout; a missing tensor has no type."""
 
 _MOST_BYTES = 64 << 20
 _LONGEST_LINE = 1 << 14
@@ -46,13 +46,9 @@ class _Call(NamedTuple):
 
 
 def primitives_of_step(log: BinaryIO) -> tuple[Primitive, ...]:
-    """Primitives called by the last whole step of a process.
+    """Primitives that the last whole step called, from the first 64 MiB of a process's output.
 
-    Args:
-      log: its output; lines of others are passed over, and what is beyond 64 MiB.
-
-    Returns:
-      Empty where nothing was printed between the lines of two steps.
+    Empty where nothing was printed between the lines of two steps.
     """
     calls: Counter[_Call] = Counter()
     step: Counter[_Call] = Counter()
@@ -69,7 +65,6 @@ def primitives_of_step(log: BinaryIO) -> tuple[Primitive, ...]:
 
 
 def _call(line: str) -> _Call | None:
-    """The call that a line describes."""
     words = line.split(",")
     if words[0] not in _MARKERS or "exec" not in words[1:5]:
         return None

@@ -18,10 +18,10 @@ TIMES = (
     "times of operations side by side add up; collectives and copies between devices count where "
     "no other operation of the step runs"
 )
-"""What the times in tables of operations are."""
+"""Explanation of the times in tables of operations."""
 
 MOST = 20
-"""Operations in the table of single ones."""
+"""Number of rows in the table of the longest operations."""
 
 _GPU = "/device:GPU:"
 _ON_HOST = re.compile(r"([\w.][\w./>-]*):([A-Za-z_]\w*)")
@@ -36,12 +36,10 @@ _BY_NCCL = re.compile(r"nccl([A-Z]\w*)")
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation that ran.
+    """One operation that ran; `own` if it belongs to the step, not to the input pipeline.
 
-    Attributes:
-      seconds: it kept its thread (CPU), or its kernels and copies took (GPU); of a collective or a
-        copy between devices, its part of the wall time, as in `wall_times`.
-      own: whether it belongs to the step; others are of the input pipeline.
+    `seconds` is the time on its thread (CPU) or of its kernels and copies (GPU); of a collective or
+    a copy between devices, its part of the wall time, as in `wall_times`.
     """
 
     name: str
@@ -71,13 +69,10 @@ class _Rank(enum.IntEnum):
 
 
 def operations(planes: Iterable[XPlane], is_own: Callable[[str], bool]) -> list[Operation]:
-    """The operations of a profile.
+    """The operations of a profile; `is_own` tells from a name whether it belongs to the step.
 
-    Where GPUs were profiled, only what ran on them counts: on the host an operation of a GPU
-    is over when its kernels are launched.
-
-    Args:
-      is_own: whether an operation of that name belongs to the step; others hide no collective.
+    Where GPUs were profiled, only what ran on them counts: on the host an operation of a GPU is
+    over when its kernels are launched.
     """
     runs = _runs(planes)
     ranks = [_rank(run, is_own) for run in runs]
@@ -94,15 +89,14 @@ def operations(planes: Iterable[XPlane], is_own: Callable[[str], bool]) -> list[
 
 
 class WallTimes(NamedTuple):
-    """How the wall time of a step divides among its operations.
+    """Division of the wall time of a step, from its first operation to its last.
 
     Attributes:
-      seconds: of each operation of the step, by name and type. Where several run at the same
-        moment, each has an equal part of that moment; collectives and copies between devices have
-        no part of it while others of the step run.
-      other_seconds: in which operations ran, but none of the step.
-      idle_seconds: in which none ran. Both between the first operation of the step and the last.
-      counts: how often each operation of the step ran.
+      seconds: by name and type of the step's operations. Concurrent ones have equal parts;
+        collectives and copies between devices have none while others of the step run.
+      other_seconds: while operations ran, but none of the step.
+      idle_seconds: while no operations ran.
+      counts: runs of each operation of the step.
     """
 
     seconds: dict[tuple[str, str], float]
@@ -112,11 +106,9 @@ class WallTimes(NamedTuple):
 
 
 def wall_times(planes: Iterable[XPlane], is_own: Callable[[str], bool]) -> WallTimes:
-    """Divides the wall time of a step among its operations.
+    """Divides the wall time of a step among its operations; `is_own` as of `operations`.
 
-    Args:
-      is_own: whether an operation of that name belongs to the step. Others, such as those of the
-        input pipeline, have no time while one of the step runs.
+    Others, such as those of the input pipeline, have no time while one of the step runs.
     """
     runs = _runs(planes)
     ranks = [_rank(run, is_own) for run in runs]
@@ -133,13 +125,9 @@ def wall_times(planes: Iterable[XPlane], is_own: Callable[[str], bool]) -> WallT
 
 
 class RanOperation(NamedTuple):
-    """An operation that ran, with its time.
+    """A run of an operation, in seconds from the first operation of the profile.
 
-    Attributes:
-      name, type: see `Operation`.
-      plane: of the profile, "/host:CPU" or that of a GPU.
-      start, end: seconds from the first operation of the profile.
-      own: see `Operation`.
+    `plane` is "/host:CPU" or that of a GPU; `own` as of `Operation`.
     """
 
     name: str
@@ -151,7 +139,7 @@ class RanOperation(NamedTuple):
 
 
 def in_time(planes: Iterable[XPlane], is_own: Callable[[str], bool]) -> list[RanOperation]:
-    """The operations of a profile in order of their start; `is_own` as of `operations`."""
+    """The operations of a profile in order of start; `is_own` as of `operations`."""
     runs = sorted(_runs(planes), key=lambda run: run.start)
     first = runs[0].start if runs else 0
     return [
@@ -168,11 +156,7 @@ def in_time(planes: Iterable[XPlane], is_own: Callable[[str], bool]) -> list[Ran
 
 
 class _Divided(NamedTuple):
-    """The time between the first and the last operation of a step, in picoseconds.
-
-    Attributes:
-      parts: of each run; 0 for those that are not of the step.
-    """
+    """Picoseconds between a step's first and last operation; `parts` of each run, 0 for `OTHER`."""
 
     parts: list[float]
     other: int
@@ -189,7 +173,6 @@ def _rank(run: _Run, is_own: Callable[[str], bool]) -> _Rank:
 
 
 def _divided(runs: Sequence[_Run], ranks: Sequence[_Rank]) -> _Divided:
-    """Divides the time among runs with these ranks."""
     edges: list[tuple[int, bool, int]] = []
     for index, run in enumerate(runs):
         if run.duration:
@@ -221,12 +204,7 @@ def _divided(runs: Sequence[_Run], ranks: Sequence[_Rank]) -> _Divided:
 
 @dataclass(frozen=True, slots=True)
 class Allocations:
-    """Memory handed out by pooling allocators in a step.
-
-    Attributes:
-      count: pieces of memory.
-      bytes: that were asked for.
-    """
+    """Allocations of a step by pooling allocators; `bytes` are those requested."""
 
     count: int
     bytes: int
@@ -235,8 +213,7 @@ class Allocations:
 def allocations(planes: Iterable[XPlane]) -> Allocations | None:
     """The allocations of a profile; None where TensorFlow reports none.
 
-    The allocator of GPUs does, and that of CPUs where oneDNN is on, from 256 KiB on; the usual one
-    of CPUs does not.
+    The allocators of GPUs do, and that of CPUs with oneDNN, from 256 KiB on.
     """
     events = (event for plane in planes for line in plane.lines for event in line.events)
     stats = (event.stats for event in events if event.name == _ALLOCATION)
@@ -280,7 +257,7 @@ def _of_kernel(event: XEvent) -> tuple[str, str] | None:
 
 
 def table(made: Sequence[Operation], title: str) -> str:
-    """The times by type of operation, and the operations that took longest."""
+    """Times by type of operation, and the longest operations."""
     total = sum(operation.seconds for operation in made)
     lines = [title]
     lines += [TIMES, ""]
@@ -294,7 +271,7 @@ def table(made: Sequence[Operation], title: str) -> str:
 def _grouped(
     made: Iterable[Operation], key: Callable[[Operation], str]
 ) -> list[tuple[str, list[float]]]:
-    """The times by key, the largest sum first."""
+    """Groups the times, the largest sum first."""
     groups: defaultdict[str, list[float]] = defaultdict(list)
     for operation in made:
         groups[key(operation)].append(operation.seconds)

@@ -22,11 +22,7 @@ _OPTIONS = {"host_tracer_level": 3, "python_tracer_level": 0, "device_tracer_lev
 def profiling(
     folder: str | None, use: Callable[[tuple[XPlane, ...]], None] | None
 ) -> Iterator[None]:
-    """Profiles the block.
-
-    Args:
-      folder: where the profile is left, for `tensorboard --logdir`; None for nowhere.
-    """
+    """Profiles the block; copies the profile to `folder`, if any, for `tensorboard --logdir`."""
     with Scratch("profile") as own:
         scratch = own.path / "profile"
         with without_info_lines():

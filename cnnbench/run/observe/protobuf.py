@@ -1,6 +1,6 @@
-"""The wire format of protocol buffers, for messages that TensorFlow writes but has no API to read.
+"""The wire format of protocol buffers, for messages of TensorFlow without an API to read them.
 
-A message is a sequence of fields, each a key (number and wire type) and a value; see
+A message is a sequence of fields, each a key (number and wire type) and a value:
 https://protobuf.dev/programming-guides/encoding/. No TensorFlow here.
 """
 
@@ -17,10 +17,9 @@ _VARINT, _LENGTH_DELIMITED = 0, 2
 
 
 def fields(message: bytes) -> Iterator[tuple[int, Value]]:
-    """The fields of a message in their order: number, and value.
+    """Yields number and value of each field: unsigned integers (see `signed`) or bytes.
 
-    Integers are unsigned (see `signed`), fixed-width numbers are their bits; texts, bytes and
-    inner messages are bytes.
+    Fixed-width numbers are their bits; texts and inner messages are bytes.
     """
     position = 0
     while position < len(message):
@@ -44,14 +43,14 @@ def fields(message: bytes) -> Iterator[tuple[int, Value]]:
 
 
 def parts(message: bytes, number: int) -> Iterator[bytes]:
-    """The texts, bytes or inner messages in the fields of a number."""
+    """Yields the texts, bytes or inner messages in the fields of a number."""
     for found, value in fields(message):
         if found == number and isinstance(value, bytes):
             yield value
 
 
 def field_of(number: int, value: Value) -> bytes:
-    """A field: an integer from 0 on, or bytes."""
+    """Encodes a field: a non-negative integer, or bytes."""
     if isinstance(value, int):
         return _encoded(number << 3 | _VARINT) + _encoded(value)
     return _encoded(number << 3 | _LENGTH_DELIMITED) + _encoded(len(value)) + value
@@ -77,7 +76,7 @@ def _encoded(value: int) -> bytes:
 
 
 def _varint(message: bytes, position: int) -> tuple[int, int]:
-    """An integer of seven bits per byte, lowest first, and where it ends."""
+    """Decodes an integer of seven bits per byte, lowest first; returns it and where it ends."""
     value = shift = 0
     while True:
         if position >= len(message) or shift > 63:

@@ -1,8 +1,7 @@
 """Data sent between the processes of a job in one call of a traced function.
 
-TensorFlow divides a function among devices and sends a tensor once to every device that uses it
-and did not make it. The traced graph has device, dtype and static shape of everything, so what
-will be sent is counted there, without running anything.
+TensorFlow sends a tensor once to every other device that uses it. The traced graph has device,
+dtype and static shape of everything, so the data is counted without running anything.
 """
 
 from __future__ import annotations
@@ -25,12 +24,7 @@ _GATHER = ("CollectiveGather", "CollectiveGatherV2")
 
 @dataclass(frozen=True)
 class Traffic:
-    """Data that all processes together send.
-
-    Attributes:
-      messages: how many tensors, or chunks of one.
-      bytes: of their values; None where a shape is not known before it runs.
-    """
+    """Tensors (or chunks of one) that all processes send; `bytes` is None if a shape is unknown."""
 
     messages: int = 0
     bytes: int | None = 0
@@ -44,17 +38,13 @@ class Traffic:
 
 
 def traffic(graph: Any, processes: int) -> Traffic:
-    """Counts the data that crosses processes in one call.
+    """Counts the data that crosses processes in one call of a `ConcreteFunction` with this graph.
 
-    Signals without a value, which only put operations in order, are not counted. Collectives
-    are taken as TensorFlow's ring, in which the devices of a process are neighbours: with n
-    devices and s bytes, each of the links between processes carries 2(n-1) messages, together
-    2(n-1)/n s bytes.
-
-    Args:
-      graph: of a traced function (`ConcreteFunction.graph`); where processes trace functions
-        of their own, that of one of them.
-      processes: how many take part in collectives, with equally many devices each.
+    Signals without a value, which only order operations, are not counted. Collectives, with equally
+    many devices in each process, count as TensorFlow's ring, in which the devices of a process are
+    neighbours: with n devices and s bytes, each link between processes carries 2(n-1) messages,
+    together 2(n-1)/n s bytes. Where each process traces its own function, any of their graphs will
+    do.
     """
     sent: dict[tuple[str, str], Traffic] = {}
     rings: dict[tuple[int, int], Traffic] = {}
@@ -78,16 +68,10 @@ def traffic(graph: Any, processes: int) -> Traffic:
 
 
 def communication(graph: Any, devices: Collection[str]) -> tuple[str, ...]:
-    """Implementation of TensorFlow's collectives between some devices.
+    """Implementations of TensorFlow's collectives on some devices: "nccl", "ring" or both.
 
-    By NCCL where the operation asks for it and is on a GPU, otherwise in TensorFlow's ring.
-
-    Args:
-      devices: full device strings; those of other devices, which are not of gradients, are left
-        out.
-
-    Returns:
-      "nccl", "ring", both, or nothing without collectives.
+    NCCL where the operation asks for it and is on a GPU, otherwise TensorFlow's ring. `devices` are
+    full device strings.
     """
     found = set()
     for op in graph.get_operations():
@@ -111,7 +95,7 @@ def _needed(graph: Any) -> Iterator[Any]:
 
 
 def _ring(op: Any, processes: int) -> Traffic:
-    """A collective of all processes; each sends to the next one."""
+    """Traffic of a collective of all processes, each of which sends to the next one."""
     size = _number(op, "group_size", 1)
     reduces = op.type in _REDUCE
     hops = processes * (2 if reduces else 1) * (size - 1)
@@ -123,17 +107,14 @@ def _ring(op: Any, processes: int) -> Traffic:
 
 
 def _instance(op: Any) -> tuple[int, int] | None:
-    """Key that the ops of one collective share, one op per device.
-
-    None where a strategy of tf.distribute numbers its collectives anew in every call.
-    """
+    """Key shared by the ops of one collective; None if it is numbered anew in every call."""
     if op.type.endswith("V2") and tf.get_static_value(op.inputs[3]) is None:
         return None
     return _number(op, "group_key", 2), _number(op, "instance_key", 3)
 
 
 def _number(op: Any, name: str, position: int) -> int:
-    """An attribute of a collective, which in the second versions is an input."""
+    """An attribute of a collective, which is an input of the V2 operations."""
     if not op.type.endswith("V2"):
         return int(op.get_attr(name))
     return int(tf.get_static_value(op.inputs[position]))

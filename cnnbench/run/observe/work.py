@@ -62,9 +62,8 @@ class OperationWork(NamedTuple):
 class Works:
     """Finds the work of every operation of a step.
 
-    Args:
-      traced: graph of the step, which knows shapes.
-      partitions: GraphDefs of what TensorFlow made of it, which know what is joined.
+    `traced` is the graph of the step, with shapes; `partitions` are the GraphDefs that TensorFlow
+    made of it, with fused operations.
     """
 
     def __init__(
@@ -110,25 +109,25 @@ class Works:
         return OperationWork(Part(layer, kind, direction), is_product, self._bytes(name))
 
     def knows(self, name: str) -> bool:
-        """Whether an operation that ran is one of the step; others are of the input, as a rule."""
+        """Whether an operation that ran belongs to the step; most others belong to the input."""
         return (
             self._is_of_step(name) or name in self._nodes or name.rpartition("/")[2] in self._called
         )
 
     def device(self, name: str) -> str:
-        """The device of an operation of the step, such as "cpu:0"; "" if it is not known."""
+        """The device of an operation of the step, such as "cpu:0"; "" if unknown."""
         node = self._nodes.get(name)
         found = _DEVICE.search("" if node is None else node.device)
         return found[1].lower() if found else ""
 
     def results(self, name: str) -> str:
-        """The type of an operation's first result, such as "bfloat16"; "" if it is not known."""
+        """The type of an operation's first result, such as "bfloat16"; "" if unknown."""
         operation = self._traced.get(name)
         outputs = () if operation is None else operation.outputs
         return str(outputs[0].dtype.name) if outputs else ""
 
     def graph(self) -> dict[str, int]:
-        """Operations by type in the partitions."""
+        """Counts operations by type in the partitions."""
         return dict(sorted(Counter(node.op for node in self._nodes.values()).items()))
 
     def _joined(self, name: str) -> Any:
@@ -163,7 +162,6 @@ class Works:
         return layer in self._kernels and made == [kernel]
 
     def _outside(self, name: str, plain: str) -> str:
-        """The kind of an operation outside of the towers."""
         if plain == "L2Loss":
             return "L2 loss"
         operation = self._traced.get(name)
@@ -182,10 +180,7 @@ class Works:
         return sum(sizes) + made + 2 * len(_handles(operation)) * max(sizes, default=0)
 
     def _tensor(self, name: str) -> Any:
-        """A hashable reference to the traced tensor of this name.
-
-        None for a control input or one that is not known.
-        """
+        """A hashable reference to the traced tensor; None if unknown or a control input."""
         operation, _, index = name.partition(":")
         found = self._traced.get(operation)
         if found is None or int(index or 0) >= len(found.outputs):
@@ -216,11 +211,7 @@ def _size(tensor: Any) -> int:
 
 
 def flops_by_part(works: Iterable[OperationWork], flops: Mapping[str, Flops]) -> dict[Part, int]:
-    """The FLOPs of layers, each direction with the products that compute it.
-
-    Args:
-      flops: of all devices in a step, by layer.
-    """
+    """Divides FLOPs per step of all devices, by layer, among the products of each direction."""
     products: defaultdict[str, dict[str, Part]] = defaultdict(dict)
     for work in works:
         if work.is_product:
@@ -233,7 +224,7 @@ def flops_by_part(works: Iterable[OperationWork], flops: Mapping[str, Flops]) ->
 
 
 def _of_directions(flops: Flops, parts: Mapping[str, Part]) -> Iterable[tuple[Part, int]]:
-    """The part of each direction's FLOPs; gradients that look alike, as in attention, share one."""
+    """The part of each direction's FLOPs; gradients that look alike (attention) share one."""
     for direction, count in zip((FORWARD, TO_INPUT, TO_KERNEL), flops, strict=True):
         other = TO_INPUT if direction == TO_KERNEL else TO_KERNEL
         found = parts.get(direction) or (None if direction == FORWARD else parts.get(other))

@@ -1,7 +1,7 @@
 """Profiles that TensorFlow's profiler writes: one message XSpace per host (`*.xplane.pb`).
 
-A profile has planes (the host, each GPU), a plane lines (threads, streams), a line events.
-Names are kept once per plane and referred to by number. No TensorFlow here.
+A profile has planes (host, GPUs), a plane has lines (threads, streams), a line has events. Names
+are stored once per plane and referenced by number. No TensorFlow here.
 """
 
 from __future__ import annotations
@@ -30,11 +30,9 @@ _STAT_KEY, _STAT_DOUBLE, _STAT_UNSIGNED, _STAT_SIGNED, _STAT_TEXT, _STAT_REFEREN
 
 @dataclass(frozen=True, slots=True)
 class XEvent:
-    """An interval or, with a duration of 0, a point in time.
+    """An interval, or a point in time if `duration` is 0, in picoseconds from a common origin.
 
-    Attributes:
-      name: of an operation on the host "name:type".
-      start, duration: in picoseconds, from a common origin.
+    The name of an operation on the host is "name:type".
     """
 
     name: str
@@ -127,7 +125,6 @@ class _Plane:
 
 
 def _entry(message: bytes) -> tuple[int, str]:
-    """An entry of a table of names: its key and the name."""
     key, name = 0, ""
     for number, value in fields(message):
         if number == _KEY and isinstance(value, int):
