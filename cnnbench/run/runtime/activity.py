@@ -1,7 +1,7 @@
 """Progress of the training loop, read by the watchdog from another thread.
 
-The loop writes nothing within a step: completed steps are counted anyway, and inputs know their
-waiting callers. Only activities between steps are marked, by `Activity`.
+The loop writes nothing for it within a step: completed steps are counted anyway, and inputs know
+their waiting callers. Only activities between steps are marked, by `Activity`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 from cnnbench.base.jobs.job import Task
 
 LONG = 10
-"""Factor of the time limit for the first step and for all that is no step."""
+"""Factor of the time limit for the first step and for everything else that is not a step."""
 
 LONGEST_STEPS = 3
-"""A step may take as many times the longest one so far, if that is more than the limit."""
+"""A step may take this many times the longest one so far, if that is more than the limit."""
 
 
 class Doing(str, enum.Enum):
@@ -32,8 +32,7 @@ class Doing(str, enum.Enum):
     EVALUATION = "an evaluation"
     END = "what follows the last step"
     OTHERS = "others"
-    """Has no time limit: the turn of another run, a checkpoint to come, or loops with limits of
-    their own."""
+    """Has no time limit: the turn of another run, a future checkpoint, or loops with own limits."""
 
 
 class Activity:
@@ -53,16 +52,11 @@ class Activity:
 
 
 def time_limit(limit: float, longest: float, is_step: bool) -> float:
-    """Seconds after which a process counts as stuck.
+    """Seconds after which a process counts as stuck; a `limit` of 0 is none.
 
     A step and its input have `limit` seconds, or three times the longest step so far if that is
-    more. The first step (which is traced and compiled) and whatever is no step have `LONG` times
-    as many.
-
-    Args:
-      limit: seconds; 0 for no limit.
-      longest: seconds of the longest step so far.
-      is_step: whether it is a step, or the input of one, other than the first.
+    more. The first step (which is traced and compiled) and everything else have `LONG` times
+    `limit`.
     """
     if not limit:
         return math.inf
@@ -74,9 +68,8 @@ class Standing(NamedTuple):
 
     Attributes:
       task: name of the task that is waited for if nothing moves.
-      steps: steps done, those of the warm-up included.
+      steps: steps done, including the warm-up.
       last: the last of them, such as "step 12".
-      doing: what is waited for.
       batches: delivered by all inputs, also for evaluations.
       idle: seconds without a change of the above.
       stalled: whether that exceeds the time limit.
@@ -92,11 +85,7 @@ class Standing(NamedTuple):
 
     @classmethod
     def read(cls, values: list[Any]) -> Standing:
-        """Reads progress that was sent as a JSON list.
-
-        Raises:
-          TypeError, ValueError: it is something else.
-        """
+        """Reads progress from a JSON list; raises TypeError or ValueError for anything else."""
         task, steps, last, doing, batches, idle, stalled = values
         numbers = int(steps), str(last), Doing(doing), int(batches), float(idle)
         return cls(str(task), *numbers, bool(stalled))
@@ -106,11 +95,7 @@ class Standing(NamedTuple):
 
 
 class StallDetector:
-    """Measures for how long there was no progress.
-
-    Args:
-      limit: seconds, as of `time_limit`.
-    """
+    """Measures the time without progress; `limit` is that of `time_limit`."""
 
     def __init__(self, look: Callable[[], Standing], limit: float) -> None:
         self._look = look
@@ -143,15 +128,10 @@ def _in_steps(seen: Standing) -> bool:
 
 
 def blamed(standings: Mapping[Task, Standing]) -> dict[Task, Standing]:
-    """Processes that the others wait for.
+    """Processes that the others wait for; all are stalled and wait for one another in every step.
 
-    Args:
-      standings: by task, all of them stalled, of a job whose tasks wait for one another in every
-        step.
-
-    Returns:
-      The tasks that wait for something else than a step; if there are none, those that have done
-      the fewest steps, which may be all.
+    These are the tasks that wait for something else than a step; if there are none, those that have
+    done the fewest steps, which may be all.
     """
     elsewhere = {task: s for task, s in standings.items() if s.doing is not Doing.STEP}
     least = min(s.steps for s in standings.values())

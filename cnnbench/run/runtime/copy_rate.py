@@ -13,26 +13,23 @@ from cnnbench.base.text.numbers import binary
 from cnnbench.machine.cpu import available_cores
 
 _BYTES = 256 << 20
-"""Of the memory that is read: more than caches hold."""
+"""Size of the memory that is read: larger than caches."""
 
 _REPETITIONS = 8
 
 
 class CopyRate(NamedTuple):
-    """Bytes read and written per second, together, and the source of the number."""
+    """Bytes read and written per second, added, and the source of the number."""
 
     bytes_per_sec: float
     source: str
 
 
 def measured(device_kind: str, device: str) -> CopyRate:
-    """The best of several copies of 256 MiB, in about a second.
+    """The best of several copies of 256 MiB, in about a second; `device_kind` is "cpu" or "gpu".
 
-    On a CPU with a thread per usable processor, into memory that is in use already: a step's
-    operations write into fresh memory, whose pages the system has to provide first.
-
-    Args:
-      device_kind: "cpu" or "gpu".
+    On a CPU with a thread per usable processor, into memory that is in use already. (A step's
+    operations write into fresh memory, whose pages the system has to provide first.)
     """
     if device_kind == "cpu":
         threads = available_cores()

@@ -1,7 +1,7 @@
 """Quiet and timed import of TensorFlow by plug-ins.
 
-A plug-in is loaded while flags are checked. If its file imports TensorFlow at the top, the
-import happens then, and not where a run sets the log level and looks at the clock.
+Plug-ins are loaded while flags are checked. One that imports TensorFlow at the top does so before
+the run sets the log level and starts its clock.
 """
 
 from __future__ import annotations
@@ -49,8 +49,6 @@ class _Finder(MetaPathFinder):
 
 
 class _Loader(Loader):
-    """Wraps a loader; the import is quiet and timed."""
-
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
 

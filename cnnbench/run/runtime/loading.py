@@ -13,21 +13,14 @@ from cnnbench.errors import BenchmarkError, exhausted, first_line
 OLDEST = (2, 18)
 
 NEWEST_TESTED = (2, 21)
-"""Versions of TensorFlow, major and minor: an older one is refused, a newer one gets a notice."""
+"""Major and minor version of TensorFlow; newer ones get a notice, those before OLDEST an error."""
 
 _EAGERLY_LOADED = "keras.src.optimizers"
-"""What TensorFlow imports of Keras by itself, if it can."""
+"""The part of Keras that TensorFlow imports by itself, if it can."""
 
 
 def load_tensorflow() -> Any:
-    """Imports TensorFlow, see `quick_import`.
-
-    Returns:
-      The module.
-
-    Raises:
-      BenchmarkError: it is missing, broken or too old.
-    """
+    """Imports TensorFlow by `quick_import`; BenchmarkError if it is missing, broken or too old."""
     try:
         with quick_import():
             import tensorflow as tf
@@ -44,12 +37,12 @@ def load_tensorflow() -> Any:
 
 @contextlib.contextmanager
 def quick_import() -> Iterator[None]:
-    """A block that imports TensorFlow in half of the time.
+    """Halves the time of an import of TensorFlow in the block.
 
-    Keras is left out, with scikit-learn, Matplotlib and pandas, which it imports: TensorFlow does
-    without it until somebody uses ``tf.keras``, which imports it then. There are no garbage
-    collections meanwhile, and what has been imported, 400,000 objects that stay as long as the
-    process, is exempt from later ones: tracing a step is shorter, and so are pauses in timed loops.
+    Keras is left out, with scikit-learn, Matplotlib and pandas, which it imports: TensorFlow
+    imports it on the first use of ``tf.keras``. Garbage collection is off meanwhile, and the
+    imported objects, 400,000 that live as long as the process, are exempt from later collections,
+    which shortens tracing and pauses in timed loops.
     """
     first = not hasattr(sys.modules.get("tensorflow"), "__version__")
     collects, hides = gc.isenabled(), _EAGERLY_LOADED not in sys.modules
@@ -68,7 +61,6 @@ def quick_import() -> Iterator[None]:
 
 
 def _version(tf: Any) -> tuple[int, ...]:
-    """Major and minor version."""
     return tuple(int(part) for part in tf.__version__.split(".")[:2])
 
 

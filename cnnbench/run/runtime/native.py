@@ -1,7 +1,6 @@
 """Native libraries: a filter of their standard error, and signals deferred while they work.
 
-TensorFlow, CUDA and libjpeg write to file descriptor 2, some of them before any log level is
-in force.
+TensorFlow, CUDA and libjpeg write to file descriptor 2, some of them before any log level is set.
 """
 
 from __future__ import annotations
@@ -32,11 +31,10 @@ _shared: list[IO[bytes]] = []
 
 
 def share_held_back() -> Callable[[], str]:
-    """Lets a forked process hold back its standard error in a file of this process.
+    """Makes the next forked process hold back its standard error in a file of this process.
 
-    Returns:
-      What gives the text, less informational lines, that a block of the other process held back
-      and did not live to write; "" if there is none.
+    Returns a function for the text, without informational lines, that a block of that process held
+    back and did not live to write.
     """
     try:
         file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as both
@@ -53,14 +51,10 @@ def share_held_back() -> Callable[[], str]:
 
 @contextlib.contextmanager
 def filtered_stderr(select: Callable[[str, BaseException | None], str]) -> Iterator[None]:
-    """Holds back output to file descriptor 2 and writes a part of it at the end.
+    """Holds back output to file descriptor 2; at the end writes what `select` returns.
 
-    Does nothing when TF_CPP_MIN_LOG_LEVEL=0 asks for everything, or without a descriptor 2 or
-    a temporary file.
-
-    Args:
-      select: returns the text to write, of the text held back and the exception that ended
-        the block (None without one).
+    `select` gets the text and the exception that ended the block, if any. Does nothing when
+    TF_CPP_MIN_LOG_LEVEL=0 asks for everything, or without a descriptor 2 or a temporary file.
     """
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "0":
         yield
@@ -109,10 +103,10 @@ def _without_informational(text: str, _: BaseException | None) -> str:
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Defers signals that interrupt to the end of the block.
+    """Defers interrupting signals to the end of the block.
 
-    By handlers, not by a mask: TensorFlow's threads would receive a masked signal and pass it
-    to the main thread.
+    By handlers, not by a mask: TensorFlow's threads would receive a masked signal and pass it to
+    the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # signals interrupt the main thread only

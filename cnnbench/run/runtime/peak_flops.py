@@ -1,8 +1,8 @@
 """Peak FLOP/s of the devices of a run, and the source of the number.
 
-GPUs: the maker's number for dense (not sparse) arithmetic with float32 accumulation,
-by name and type. CPU: matrix multiplication, timed here with the threads of the run;
-published numbers do not account for clocks and thread limits.
+GPUs: the maker's number for dense (not sparse) arithmetic with float32 accumulation, by name and
+type. CPU: matrix multiplication, timed here with the threads of the run; published numbers do not
+account for clocks and thread limits.
 """
 
 from __future__ import annotations
@@ -32,9 +32,7 @@ class Peak:
 class _Gpu:
     """Dense TFLOP/s of one GPU; None where the hardware lacks the type.
 
-    Attributes:
-      name: short name for the source.
-      pattern: matches the whole device name, without maker and product line.
+    `pattern` matches the whole device name, without maker and product line.
     """
 
     name: str
@@ -104,8 +102,8 @@ def peak(
 
     Args:
       device_kind: "cpu" or "gpu".
-      devices: TensorFlow name of each tower's device. CPU towers share one machine,
-        so their number does not count.
+      devices: TensorFlow name of each tower's device. CPU towers share one machine, so their number
+        does not count.
       dtype: of the arithmetic: "float32", "float16" or "bfloat16".
       user_value: --peak_flops, of one device; takes precedence. 0: none is wanted.
 
@@ -124,16 +122,10 @@ def peak(
 
 
 def published(gpu_names: Sequence[str], dtype: str, tf32: bool | None = None) -> Peak | None:
-    """Sum of the makers' numbers for these GPUs.
+    """Sum of the makers' numbers for the GPUs, named as the driver does.
 
-    Args:
-      gpu_names: as the driver reports them, one per device.
-      dtype: "float32", "float16" or "bfloat16".
-      tf32: whether float32 products are computed in TF32 where the hardware can;
-        None asks TensorFlow.
-
-    Returns:
-      The peak; None if one of the GPUs is not in the table or lacks the type.
+    `tf32` is whether float32 products use TF32 where the hardware can; None asks TensorFlow. None
+    is returned if a GPU is not in the table or lacks the type.
     """
     if tf32 is None:
         tf32 = _tf32_is_on()
@@ -155,13 +147,9 @@ def published(gpu_names: Sequence[str], dtype: str, tf32: bool | None = None) ->
 def measured(dtype: str) -> Peak:
     """Best rate of square matrix products on the CPU, in under two seconds.
 
-    Uses the threads that TensorFlow uses in this process: one product at a time on
-    its intra-op pool, or, where that pool is smaller than the machine, as many at
-    once as fill the cores. Matrices are 2048 wide, or smaller where that would take
-    too long. Allocates up to 50 MB per product.
-
-    Args:
-      dtype: "float32", "float16" or "bfloat16".
+    Uses the threads that TensorFlow uses in this process: one product at a time on its intra-op
+    pool or, if that pool is smaller than the machine, as many at once as fill the cores. Matrices
+    are 2048 wide, or smaller where that would take too long. Allocates up to 50 MB per product.
     """
     import tensorflow as tf
 
@@ -176,11 +164,7 @@ def measured(dtype: str) -> Peak:
 
 
 def gpu_name(device: str) -> str | None:
-    """The driver's name of a TensorFlow GPU device, such as "NVIDIA H200"; None if unknown.
-
-    Args:
-      device: its TensorFlow name; only the number after "GPU:" counts.
-    """
+    """The driver's name of a TensorFlow GPU device, such as "NVIDIA H200"; None if unknown."""
     import tensorflow as tf
 
     found = re.search(r"GPU:(\d+)$", device, re.IGNORECASE)

@@ -1,4 +1,4 @@
-"""The most memory that a run has used."""
+"""Peak memory of a run."""
 
 from __future__ import annotations
 
@@ -9,11 +9,7 @@ _RU_MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
 def reset_peak_memory(device_kind: str) -> None:
-    """Resets the peak memory of GPUs; that of a process cannot be reset.
-
-    Args:
-      device_kind: "cpu" or "gpu".
-    """
+    """Resets the peak memory of GPUs; that of a process cannot be reset."""
     if device_kind != "gpu":
         return
     import tensorflow as tf
@@ -25,13 +21,8 @@ def reset_peak_memory(device_kind: str) -> None:
 def peak_memory(device_kind: str) -> int | None:
     """Peak memory of the run in bytes.
 
-    Args:
-      device_kind: "cpu" or "gpu".
-
-    Returns:
-      On GPUs the memory of tensors on the fullest one, not what TensorFlow's allocator
-      reserved, None where this process has none; on the CPU the resident set of this process
-      since its start.
+    Of GPUs ("gpu") that of tensors on the fullest one, not what TensorFlow's allocator reserved,
+    None where this process has none; otherwise the resident set of this process since its start.
     """
     if device_kind != "gpu":
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RU_MAXRSS_UNIT

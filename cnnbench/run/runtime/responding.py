@@ -1,4 +1,4 @@
-"""GPUs that do not respond any more."""
+"""GPUs that no longer respond."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 import tensorflow as tf
 
 SECONDS = 6.0
-"""For an addition and two copies of a number, on a machine that may be busy."""
+"""Limit for an addition and two copies of a number, on a possibly busy machine."""
 
 
 def silent_gpus(seconds: float = SECONDS) -> list[str]:

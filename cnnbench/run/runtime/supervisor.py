@@ -1,11 +1,11 @@
 """Records native crashes of a run.
 
-TensorFlow ends a process by C's exit for a wrong environment variable, and its kernels may abort or
-crash without any Python code running. So a command measures in a child, forked before TensorFlow is
-loaded, and its parent sleeps until it ends. Standard streams, signals and exit codes of the child
-pass through; what native code writes to standard error passes the parent, which remembers the last
-of it. If Python has not announced the end of the child, the parent prints a line, completes the
-record and exits with code 4.
+TensorFlow exits by C's `exit` for a wrong environment variable, and its kernels may abort or crash
+without any Python code running. So a command measures in a child, forked before TensorFlow is
+loaded, for which its parent waits. Standard streams, signals and exit codes of the child pass
+through; the parent forwards what native code writes to standard error and keeps the last of it. If
+Python has not announced the end of the child, the parent prints a line, completes the record and
+exits with code 4.
 
 Linux only: elsewhere a child would survive the kill of its parent.
 """
@@ -31,7 +31,7 @@ from cnnbench.base.text.terminal import StandardStream, print_error, print_warni
 from cnnbench.errors import BenchmarkError, ExitCode
 
 GUARDED = "CNNBENCH_GUARDED"
-"""Environment variable of processes whose end somebody else records; an empty value is none."""
+"""Environment variable, not empty in processes whose end another process records."""
 
 _SAME_SECONDS = 1.0
 _PR_SET_PDEATHSIG = 1
@@ -55,8 +55,8 @@ class _Supervision:
     Attributes:
       wanted: whether `supervised` is to fork.
       watched: whether `watched` has forked.
-      program: whether this process does nothing but run cnnbench.
-      link: where a child announces its exit code; None in other processes.
+      program: whether this process runs cnnbench only.
+      link: descriptor by which a child announces its exit code; None in other processes.
       connected: whether TensorFlow is connected with other processes.
     """
 
@@ -88,10 +88,7 @@ def is_program() -> bool:
 
 @contextlib.contextmanager
 def connecting(seconds: float) -> Iterator[None]:
-    """Ends this program by SIGALRM if the block, in which no Python may run, takes longer.
-
-    Other Python programs are left alone.
-    """
+    """Ends a cnnbench program by SIGALRM if the block, in which no Python may run, takes longer."""
     signal.setitimer(signal.ITIMER_REAL, seconds if is_program() else 0.0)
     try:
         yield
@@ -129,11 +126,8 @@ def supervised(
 ) -> None:
     """Continues in a child; the calling process waits for it and ends in the same way.
 
-    Does nothing but within `offered`, and there once.
-
-    Args:
-      lost: called in the parent when the child has ended without a word, to leave a record.
-      prepare: called before the fork, to share memory with the child.
+    Forks only within `offered`, and once. `prepare` is called before the fork, to share memory with
+    the child; `lost` in the parent if the child ends without announcing it, to leave a record.
     """
     if not _state.wanted:
         return
@@ -144,9 +138,9 @@ def supervised(
 def watched() -> None:
     """Continues in a child before foreign code runs, long before a measurement.
 
-    That is a plug-in, or NumPy, whose OpenBLAS ends a process where memory is short. Does nothing
-    but within `offered`, before `supervised`, and there once; `supervised` forks once more, since
-    only what is planned by then can leave a record.
+    That is a plug-in, or NumPy, whose OpenBLAS ends a process where memory is short. Forks only
+    within `offered`, before `supervised`, and once; `supervised` forks again, since only what is
+    planned by then can leave a record.
     """
     if not _state.wanted or _state.watched:
         return
@@ -164,7 +158,6 @@ def heed_once() -> None:
 def _go_on_in_child(
     lost: Callable[[NativeDeathError], None], prepare: Callable[[], None] = lambda: None
 ) -> None:
-    """See `supervised`."""
     from cnnbench.run.runtime.native import share_held_back  # not for --help and refused flags
 
     if os.environ.get(GUARDED):
@@ -206,18 +199,18 @@ def _go_on_in_child(
 class _NativeLog:
     """Standard error of native code in a child, forwarded by its parent.
 
-    Python's standard error goes where it went: it draws on terminals.
+    Python's standard error is not redirected: it draws on terminals.
     """
 
     def __init__(self) -> None:
-        """Comes before the fork."""
+        """To be called before the fork."""
         self._out, self._in = os.pipe()
         self._mark = os.urandom(16)  # ends the log: processes of the child may outlive it
         self._last = b""
         self._thread = threading.Thread(target=self._forward, daemon=True)
 
     def divert(self) -> None:
-        """Lets the child write into the pipe."""
+        """In the child, redirects file descriptor 2 into the pipe."""
         if isinstance(sys.stderr, StandardStream):
             sys.stderr.take_descriptor()
         os.dup2(self._in, 2)
@@ -229,7 +222,7 @@ class _NativeLog:
         self._thread.start()
 
     def end(self) -> str:
-        """The last of the log, when the child has ended; all of it is forwarded."""
+        """The last part of the log, after the child has ended; all of it is forwarded."""
         os.write(self._in, self._mark)
         self._thread.join()
         return self._last.decode(errors="replace")
@@ -243,7 +236,7 @@ class _NativeLog:
 
 
 def _die_with(parent: int) -> None:
-    """Lets the kernel kill this process when its parent ends in any way."""
+    """Makes the kernel kill this process when its parent ends in any way."""
     import ctypes
 
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -269,10 +262,7 @@ def _once(number: signal.Signals) -> None:
 
 
 def _wait(child: int, link: int, waited_for: set[signal.Signals]) -> tuple[int | None, int]:
-    """The exit code that a child announced, None without, and its wait status.
-
-    Signals of other processes are passed on to the child.
-    """
+    """The exit code that a child announced, if any, and its wait status; passes on signals."""
     while True:
         received = signal.sigwaitinfo(waited_for)
         if received.si_signo == signal.SIGCHLD:
@@ -289,7 +279,6 @@ def _wait(child: int, link: int, waited_for: set[signal.Signals]) -> tuple[int |
 
 
 def _tell(how: str, unwritten: str, lost: Callable[[NativeDeathError], None]) -> int:
-    """Reports how a child died, and returns the exit code for it."""
     error = NativeDeathError(how)
     sys.stderr.write(unwritten)
     print_error(str(error))
@@ -301,7 +290,6 @@ def _tell(how: str, unwritten: str, lost: Callable[[NativeDeathError], None]) ->
 
 
 def _how(status: int, reason: str) -> str:
-    """How a child ended and in which plug-in, with the reason that its log gives, if any."""
     code, where = os.waitstatus_to_exitcode(status), plugins.runs()
     if code >= 0:
         ended = f"ended the process with exit code {code}; see the lines above"

@@ -1,7 +1,7 @@
 """TensorFlow's process-wide settings: environment, threads, devices.
 
-TensorFlow fixes most of these when it first touches a device, so a process has
-one configuration; a second run in the same process may reuse it when it fits.
+TensorFlow fixes most of these when it first touches a device, so a process has one configuration; a
+second run in the same process may reuse it if it fits.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cnnbench.run.runtime.loading import untested_notices
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The flags of a run that configure TensorFlow; each field is the flag of its name."""
+    """The flags of a run that configure TensorFlow, by their names."""
 
     device: str
     num_gpus: int
@@ -50,11 +50,10 @@ class Devices:
     """The devices of one run.
 
     Attributes:
-      job: all tasks, and the devices of their towers, whose kind is known now.
-      labels: this process's towers in the short form of tf_cnn_benchmarks, for the header
-        ("/cpu:0").
+      job: all tasks and the devices of their towers, whose kind is known now.
+      labels: this process's towers in the form of tf_cnn_benchmarks' header ("/cpu:0").
       intra_threads, inter_threads: sizes of TensorFlow's pools; 0 is its own choice.
-      notices: lines about TensorFlow's version and the choice of devices, for the user.
+      notices: lines for the user about TensorFlow's version and the choice of devices.
     """
 
     job: Job
@@ -80,12 +79,9 @@ class Devices:
 
 
 def export_environment(settings: Settings) -> tuple[str, ...]:
-    """Sets the environment variables that TensorFlow reads while it loads.
+    """Sets the environment variables that TensorFlow reads while it loads; to be called before.
 
-    Must run before TensorFlow is imported. Variables that are set already are kept.
-
-    Returns:
-      Warnings about variables that contradict the flags.
+    Variables that are set already are kept; returns warnings about those that contradict the flags.
     """
     variables = {"TF_CPP_MIN_LOG_LEVEL": "2"}
     if settings.gpu_thread_mode != "global":
@@ -129,9 +125,8 @@ class ChosenDevices:
     Attributes:
       kind: "cpu" or "gpu".
       visible: numbers of its GPUs, in the order of the machine; empty on the CPU.
-      order: number of the device of each tower, of a GPU among `visible`.
-      intra_threads, inter_threads: see `Devices`.
-      notices: see `Devices`.
+      order: number of each tower's device, of a GPU among `visible`.
+      intra_threads, inter_threads, notices: see `Devices`.
     """
 
     kind: str
@@ -143,14 +138,7 @@ class ChosenDevices:
 
 
 def choose_devices(settings: Settings) -> ChosenDevices:
-    """Finds the devices that the flags ask for; initialises none of them.
-
-    Args:
-      settings: validated.
-
-    Raises:
-      FlagError: there are fewer GPUs than requested.
-    """
+    """Finds the devices that the flags ask for without initialising them; FlagError if too few."""
     import tensorflow as tf
 
     gpus = tf.config.list_physical_devices("GPU")
@@ -171,16 +159,11 @@ def choose_devices(settings: Settings) -> ChosenDevices:
 def configure(settings: Settings, job: Job | None = None) -> Devices:
     """Applies thread, compiler and device flags and returns the run's devices.
 
-    Args:
-      settings: validated.
-      job: who takes part; this process alone if None.
-
-    Returns:
-      The devices the towers run on.
+    Without a job, this process alone takes part.
 
     Raises:
-      FlagError: there are fewer devices than requested, or TensorFlow was already
-        initialised in this process with fewer logical devices than needed.
+      FlagError: there are fewer devices than requested, or TensorFlow was already initialised in
+        this process with fewer logical devices than needed.
     """
     import tensorflow as tf
 
@@ -207,24 +190,12 @@ def configure(settings: Settings, job: Job | None = None) -> Devices:
 
 
 def data_format(layout: str, kind: str) -> Literal["NHWC", "NCHW"]:
-    """The resolved tensor layout: NCHW on GPUs, NHWC on CPUs unless given.
-
-    Args:
-      layout: --data_format: "NHWC", "NCHW" or "auto".
-      kind: "cpu" or "gpu".
-    """
+    """Resolves --data_format: "auto" is NCHW on GPUs and NHWC on CPUs."""
     return "NCHW" if layout == "NCHW" or (layout == "auto" and kind == "gpu") else "NHWC"
 
 
 def check_channels_first(dtype: str) -> None:
-    """Refuses NCHW on CPUs that convolve in NHWC only, as all do without oneDNN.
-
-    Args:
-      dtype: in which the layers compute.
-
-    Raises:
-      FlagError: the convolution has no kernel.
-    """
+    """Refuses NCHW on CPUs whose convolutions of this dtype need NHWC, as all do without oneDNN."""
     import tensorflow as tf
 
     image, kernel = tf.zeros([1, 1, 4, 4], dtype), tf.zeros([3, 3, 1, 1], dtype)
@@ -303,16 +274,12 @@ def _use_gpus(tf: Any, settings: Settings, gpus: Sequence[Any]) -> None:
 def thread_counts(settings: Settings, kind: str, cores: int) -> tuple[int, int]:
     """Sizes of the intra-op and inter-op thread pools; 0 leaves the choice to TensorFlow.
 
-    TensorFlow's own choice on the CPU is two pools as large as the machine, shared by
-    all towers. That is best for one tower. As many towers as cores do better without
-    splitting operations: each core then runs one operation of one tower, and nothing
-    waits for its pieces (docs/history_of_decisions.md has the ratio). In between the pools stay
-    whole, because the intra-op pool is one for all towers. GPUs need one host thread per
-    kernel launch, as tf_cnn_benchmarks had it.
-
-    Args:
-      kind: "cpu" or "gpu".
-      cores: usable processors.
+    TensorFlow's own choice on the CPU is two pools as large as the machine, shared by all towers.
+    That is best for one tower. As many towers as cores do better without splitting operations: each
+    core then runs one operation of one tower, and nothing waits for its parts
+    (docs/history_of_decisions.md has the ratio). In between the pools stay whole, because the
+    intra-op pool is shared by all towers. For GPUs, which only need threads to launch kernels, the
+    intra-op pool has one, as in tf_cnn_benchmarks.
     """
     intra, inter = settings.num_intra_threads, settings.num_inter_threads
     if kind == "gpu":
@@ -325,12 +292,8 @@ def thread_counts(settings: Settings, kind: str, cores: int) -> tuple[int, int]:
 def input_threads(settings: Settings, kind: str) -> int:
     """Threads of the input pipeline's own pool; 0 shares TensorFlow's pools.
 
-    A pool of its own by default: with an inter-op pool of one thread the pipeline
-    would wait for the step it is to feed. On a GPU host, the cores that kernel launches
-    leave over.
-
-    Args:
-      kind: "cpu" or "gpu".
+    By default a pool of its own: with an inter-op pool of one thread the pipeline would wait for
+    the step it feeds. With GPUs, it has the cores that kernel launches leave over.
     """
     if settings.datasets_num_private_threads is not None:
         return settings.datasets_num_private_threads

@@ -1,9 +1,9 @@
-"""Turns of this process where several processes step in turn.
+"""Turns of this process where several processes step in turn; standard library only.
 
 `cnnbench.campaigns.processes.turns` starts them and gives each one end of a socket pair, whose
 number is in an environment variable. A waiting process sends a byte, sleeps until a byte comes
 back, and then has the machine to itself until it waits again. It waits only between steps, so that
-no wait is part of a step's time. Standard library only.
+no wait is part of a step's time.
 """
 
 from __future__ import annotations
@@ -21,16 +21,14 @@ VARIABLE = "CNNBENCH_TURNS"
 """Environment variable: the descriptor, a colon, and the seconds of a turn."""
 
 WAITS, WAITS_AFTER_STEPS, GO_ON = b"w", b"a", b"g"
-"""What a process says before it waits, the same when its timed steps are over, and the answer."""
+"""Messages of a process that waits, of one that waits after its timed steps, and the answer."""
 
 
 @dataclass(frozen=True)
 class Wait:
     """Wall and CPU time of a process while it waited for its turn.
 
-    Attributes:
-      seconds: wall time.
-      cpu_seconds: CPU time of all its threads; an idle process has hardly any.
+    `cpu_seconds` counts all its threads; an idle process has hardly any.
     """
 
     seconds: float
@@ -38,11 +36,11 @@ class Wait:
 
 
 class Turns:
-    """Turns of this process; without a link there are no others, and it never waits.
+    """Turns of this process; without a link it is alone and never waits.
 
     Args:
-      link: socket to the process that assigns turns; None if there is none.
-      seconds: length of a turn. It ends with the first step that ends later.
+      link: socket to the process that assigns turns.
+      seconds: length of a turn, which ends with the first step that ends later.
       clock: seconds, monotonic.
     """
 
@@ -61,9 +59,7 @@ class Turns:
     def joined(cls, environ: MutableMapping[str, str]) -> Turns:
         """The turns that the parent process asks for.
 
-        Args:
-          environ: environment variables; the one that says so is removed, since it is not for
-            processes that this one starts.
+        Removes the variable from `environ`, since it is not for processes that this one starts.
         """
         descriptor, _, seconds = environ.pop(VARIABLE, "").partition(":")
         if not descriptor:
@@ -83,13 +79,8 @@ class Turns:
     def wait(self, *, steps_left: bool = True) -> Wait:
         """Passes the turn on and waits for it to come back.
 
-        Args:
-          steps_left: whether timed steps are still to come; what comes after them has to wait
-            until those of the others are over.
-
-        Returns:
-          How long it took; no time at all for a process that is alone, also when the others
-          are gone.
+        Returns the time this took, none for a process that is alone or left alone. With
+        `steps_left` False it also waits until the timed steps of the others are over.
         """
         if self._link is None:
             return Wait(0.0, 0.0)
