@@ -17,21 +17,17 @@ from cnnbench.variable_mgr.worker_group import WorkerGroup
 def over_towers(
     layer: str, mean: tf.Tensor, variance: tf.Tensor, workers: WorkerGroup | None = None
 ) -> tuple[tf.Tensor, tf.Tensor, int]:
-    """Mean and variance over the batches of all towers; to be called in towers built in step.
+    """Mean and variance over the batches of all towers, and the number of towers.
 
-    The gradient of a tower's moments is that of the losses of all towers, so that a reduction of
-    the towers' gradients of a weight is the one of a single tower with all the batches.
+    To be called in towers built in step. The gradient of a tower's moments is that of the losses of
+    all towers, so that reduced gradients equal those of a single tower with all the batches.
 
     Args:
-      layer: a name that no other layer has.
-      mean, variance: of the tower's batch, float32 [channels]; biased (divided by the count).
-        All batches have the same size.
-      workers: those that run steps of towers of their own, all of the same network: a layer's
-        moments are one collective between them, and their gradient is another, in the order in
-        which layers are traced, which is the same in all.
-
-    Returns:
-      Likewise of all batches, and the number of towers.
+      layer: a unique name.
+      mean, variance: of the tower's batch, float32 [channels]; biased (divided by the count). All
+        batches have the same size.
+      workers: those that build towers of the same network: a layer's moments are one collective
+        between them and their gradient another, in the order of tracing, which is the same in all.
     """
     number = 0
 
@@ -88,22 +84,17 @@ def update_moving_averages(
     policy: str,
     guards: Sequence[LossScaleLike],
 ) -> list[Any]:
-    """Adds the moving-average updates of one step to the graph being traced.
+    """Adds the moving-average updates of one step to the graph being traced; returns the ops.
 
-    The averages are kept in copy 0 while training; `share_moving_averages` hands
-    them to the other copies before anything reads them. Towers that train
-    independently of each other keep one average each.
+    The averages are kept in copy 0 while training; `share_moving_averages` copies them to the
+    others before anything reads them. Towers that train independently keep one average each.
 
     Args:
-      towers: per tower the batch moments of its normalisation layers, all in the
-        same order.
-      policy: "first" (tower 0's moments), "mean" (the mean over towers) or "sync" (all towers
-        have the same).
-      guards: of the apply devices; a step that is skipped leaves the averages alone
-        too, because its moments may have overflowed like its gradients.
-
-    Returns:
-      The update operations.
+      towers: per tower the batch moments of its normalisation layers, all in the same order.
+      policy: "first" (tower 0's moments), "mean" (over towers) or "sync" (all towers have the
+        same).
+      guards: of the apply devices; a skipped step leaves the averages unchanged too, because its
+        moments may have overflowed like its gradients.
     """
     if not towers[0]:
         return []
@@ -131,7 +122,6 @@ def share_moving_averages(manager: VariableMgr) -> None:
 
 
 def _means(manager: VariableMgr, towers: Sequence[Sequence[Moments]]) -> list[Moments]:
-    """The means over all towers of the job, on the current device."""
     layers = list(zip(*towers, strict=True))
     sums = [gradients.add_up([m.batch_mean for m in layer]) for layer in layers]
     sums += [gradients.add_up([m.batch_variance for m in layer]) for layer in layers]

@@ -19,10 +19,9 @@ _RETRY_SECONDS = 0.05
 
 
 class CoordinatedStep(TrainStep):
-    """A `TrainStep` that reads the number of the worker on which it runs.
+    """A `TrainStep`, with a counter and a `CoordinatedInput`, that reads its worker's number.
 
-    It has the arguments of `TrainStep`, among them a counter and a `CoordinatedInput`. Draws depend
-    on the number of the worker and on the updates counted before.
+    Draws depend on the number of the worker and on the updates counted before.
     """
 
     _inputs: CoordinatedInput
@@ -47,14 +46,14 @@ class CoordinatedStep(TrainStep):
         self._updates_counter.resume(global_step)
 
     def slot(self) -> UpdateSlot:
-        """A slot, which runs one update at a time."""
+        """Returns a slot, which runs one update at a time."""
         return UpdateSlot(self)
 
     def run(self, rate: float) -> StepResult:
-        """Schedules an update and waits for it; may be called from several threads.
+        """Schedules an update and waits for it; thread-safe.
 
-        An update under way on a worker that is killed is made again on another one, though the
-        first may have been applied.
+        An update whose worker is killed is made again on another worker, though the first may have
+        been applied.
         """
         self._inputs.next()
         arguments = (self._rate_tensor(rate),)
@@ -66,7 +65,6 @@ class CoordinatedStep(TrainStep):
         return StepResult(**values)
 
     def _fetched(self, remote: Any) -> dict[str, Any]:
-        """The fields as tensors of this process."""
         values = self._table(remote).numpy()
         scalars = zip(tf.nest.flatten(self._fields), values, strict=True)
         found = [tf.cast(tf.constant(value), spec.dtype) for spec, value in scalars]
@@ -87,10 +85,7 @@ class CoordinatedStep(TrainStep):
             time.sleep(_RETRY_SECONDS)
 
     def _scheduled(self, rate: tf.Tensor) -> tf.Tensor:
-        """Fields of `StepResult` that are present, and the time waited for input.
-
-        As float64 of one tensor, which is fetched by one message.
-        """
+        """`StepResult`'s fields and the wait for input, as one float64 tensor for one message."""
         result = self._step(rate)._replace(worker=self._inputs.worker())
         made = {name: value for name, value in result._asdict().items() if value is not None}
         made["waited"] = self._inputs.waited

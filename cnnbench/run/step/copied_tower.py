@@ -1,8 +1,8 @@
 """Copies of the first tower's graph, which are built faster than by tracing each tower.
 
-Tracing makes one operation after the other from Python, and the gradients of each; an import
-makes all of them at once. ResNet-50: 1.1 s of CPU time for a tower traced, 0.2 s for a copy.
-What a copy takes from elsewhere (values of variables, its batch, its seed) is its own tower's.
+Tracing makes operations, and the gradients of each, one by one from Python; an import makes all of
+them at once. ResNet-50: 1.1 s of CPU time for a tower traced, 0.2 s for a copy. A copy has its own
+tower's values of variables, batch and seed.
 """
 
 from __future__ import annotations
@@ -26,10 +26,9 @@ class CopiedTowers(Generic[_R]):
     """Builds the towers of one traced function, which differ in device and inputs.
 
     Args:
-      trace: makes the first tower, of which the others are copies, in the current name scope and
-        on the current device: trace(read, *given) returns tensors, and anything else that is the
-        same for all towers, in a nest.
-      tell: is given a line if TensorFlow does not take a copy; all towers are traced then.
+      trace: makes the first tower in the current name scope and on the current device: trace(read,
+        *given) returns a nest of tensors and of values that are the same for all towers.
+      tell: prints a line if TensorFlow rejects a copy; all towers are traced then.
     """
 
     def __init__(self, trace: Callable[..., _R], tell: Callable[[str], object]) -> None:
@@ -41,10 +40,8 @@ class CopiedTowers(Generic[_R]):
     def __call__(self, read: Reader, *given: Any) -> _R:
         """Builds one tower, in the current name scope and on the current device.
 
-        Args:
-          read: returns the tower's value of a variable.
-          given: nests of what else is the tower's, with a tensor at least; their tensors are made
-            within the function.
+        `read` returns the tower's value of a variable. `given` are nests of the tower's other
+        inputs, with at least one tensor; their tensors are made within the function.
         """
         tensors = [x for x in tf.nest.flatten(given) if isinstance(x, tf.Tensor)]
         assert all(map(tf.is_symbolic_tensor, tensors)), "a captured value looks like any tower's"
@@ -112,10 +109,10 @@ class _Original:
     """A traced tower as a definition without devices.
 
     Args:
-      graph: that has it; the current name scope and device are the tower's.
+      graph: contains it; the current name scope and device are the tower's.
       body: its operations, without those that read variables.
       reads: variable, dtype and value of each read.
-      given: what else it was given, flat.
+      given: its other inputs, flat.
     """
 
     def __init__(
@@ -137,12 +134,7 @@ class _Original:
         self._nodes = [self._node(operation) for operation in body]
 
     def copy(self, read: Reader, given: Sequence[tf.Tensor]) -> Any:
-        """Adds a copy of the tower, in the current name scope and on the current device.
-
-        Args:
-          read: returns the values of this tower's variables.
-          given: what else is this tower's, flat.
-        """
+        """Adds a copy of the tower, in the current name scope and on the current device."""
         own = {before.name: now for before, now in zip(self._given, given, strict=True)}
         for spec, dtype, before in self._reads:
             own[before.name] = read(spec, dtype)
@@ -195,7 +187,6 @@ class _Original:
         return f"{elsewhere}:{number or 0}"
 
     def _definition(self, renamed: Callable[[str], str]) -> Any:
-        """Definition of a tower with names of its own and without devices."""
         definition = tf.Graph().as_graph_def()
         for original in self._nodes:
             node = definition.node.add()

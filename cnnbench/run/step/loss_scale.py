@@ -1,15 +1,13 @@
 """Loss scaling: the factor on the loss that keeps small fp16 gradients from vanishing.
 
-The loss is multiplied before gradients are taken. The gradients keep the factor on their
-way between devices, which may be 16 bits wide too, and are divided by it where they are
-applied. Gradients that wait for the next step are divided before, because the factor may
-have changed by then. A static factor does no more.
+The loss is multiplied before gradients are taken. The gradients keep the factor between devices,
+where they may have 16 bits too, and are divided by it where they are applied. Gradients that wait
+for the next step are divided before, because the factor may have changed by then.
 
-An automatic one follows one rule. A step whose aggregated gradients hold a NaN or an
-infinity is skipped: weights, optimizer state and moving averages stay as they are, and
-the factor is halved. After N steps in a row that were not skipped it is doubled. It is
-never halved below `FLOOR` nor doubled above `CAP`; a factor that starts outside these
-bounds is not moved away from them any further.
+An automatic factor follows one rule. A step whose aggregated gradients hold a NaN or an infinity is
+skipped: weights, optimizer state and moving averages stay as they are, and the factor is halved.
+After N steps in a row that were not skipped it is doubled. It is never halved below `FLOOR` nor
+doubled above `CAP`; a factor that starts outside these bounds is not moved further away from them.
 """
 
 from __future__ import annotations
@@ -25,10 +23,9 @@ from cnnbench.variable_mgr.base import LossScaleLike
 from cnnbench.variable_mgr.gradients import Gradient
 
 FLOOR = 1.0
-"""Below 1 the factor would push gradients out of fp16's range instead of into it."""
+"""A factor below 1 would push gradients out of fp16's range instead of into it."""
 CAP = 2.0**24
-"""Far above what any gradient needs; without it, gradients that are zero would take the
-factor to infinity, from where halving does not lead back."""
+"""Far above what gradients need; gradients of zero would otherwise make the factor infinite."""
 
 # A float32 scalar on the current device, a constant, or None for 1.
 Factor: TypeAlias = Any
@@ -72,10 +69,8 @@ class LossScale(abc.ABC):
     def judge(self, gradients: Sequence[Sequence[tf.Tensor]], *, together: bool) -> UpdateGuards:
         """Decides which updates happen; to be called once in the traced step.
 
-        Args:
-          gradients: per apply device the aggregated gradients, as they came out of the
-            reduction: clipping would hide an infinity.
-          together: whether one bad gradient anywhere stops the updates everywhere.
+        `gradients` are, per apply device, those that the reduction returns: clipping would hide an
+        infinity. With `together` one bad gradient anywhere stops the updates everywhere.
         """
 
 
@@ -103,13 +98,9 @@ class StaticLossScale(LossScale):
 class AutoLossScale(LossScale):
     """A factor that follows the rule of this module.
 
-    Its state is on one device, the host: the decision is needed there anyway, and the
-    scalar travels to the towers while they compute their forward passes.
-
-    Args:
-      initial: the first factor.
-      every_n: steps without a skip after which it doubles, at least 1.
-      device: full string of the host CPU.
+    Its state is on the host, `device`: the decision is needed there anyway, and the scalar travels
+    to the towers during their forward passes. The factor starts at `initial` and doubles after
+    `every_n` (at least 1) steps without a skip.
     """
 
     def __init__(self, initial: float, every_n: int, device: str) -> None:
@@ -164,8 +155,6 @@ class AutoLossScale(LossScale):
 
 
 class _Always:
-    """Runs every update."""
-
     def run(self, update: Callable[[], list[Any]]) -> list[Any]:
         return update()
 
@@ -195,14 +184,9 @@ def inverse_of(factor: Factor) -> Factor:
 
 
 def unscaled(gradient: Gradient, inverse: Factor) -> Gradient:
-    """Divides a gradient by the factor, on the current device.
+    """Divides a gradient of any float dtype by the factor, on the current device, to float32.
 
-    Args:
-      gradient: of any float dtype; a tensor, tf.IndexedSlices or None.
-      inverse: see `inverse_of`; None leaves the gradient as it is.
-
-    Returns:
-      The same kind; with an inverse it is float32.
+    Without an inverse (see `inverse_of`) the gradient stays as it is.
     """
     if gradient is None or inverse is None:
         return gradient

@@ -1,7 +1,7 @@
 """Optimizers as declared: one of TensorFlow's fused operations per update.
 
-It updates a variable and its slots, in the dtype of the variable. Weight decay and clipping are
-done to the gradient before (`UpdatePlan`).
+It updates a variable and its slots in the variable's dtype. Weight decay and clipping are applied
+to the gradient before (`UpdatePlan`).
 """
 
 from __future__ import annotations
@@ -16,11 +16,7 @@ from cnnbench.variable_mgr.gradients import cast
 
 
 class Optimizer:
-    """Updates variables in place.
-
-    Args:
-      values: of `spec.flags`, by name.
-    """
+    """Updates variables in place; `values` are those of `spec.flags`."""
 
     def __init__(self, spec: OptimizerSpec, values: Mapping[str, float]) -> None:
         self._spec = spec
@@ -36,8 +32,8 @@ class Optimizer:
     def create_slots(self, variables: Sequence[tf.Variable]) -> None:
         """Creates the state of one group of variables, outside any traced function.
 
-        Call it once for every set of variables that `apply_gradients` gets together:
-        once for shared variables, once per tower otherwise. An empty group is ignored.
+        To be called once per set of variables that `apply_gradients` gets together: once for shared
+        variables, once per tower otherwise. An empty group is ignored.
         """
         if not variables:
             return
@@ -62,7 +58,7 @@ class Optimizer:
             )
 
     def slot_variables(self) -> dict[tuple[str, Any], tf.Variable]:
-        """Slot by (slot name, `Variable.ref()` of the variable it belongs to)."""
+        """Slots by (slot name, `Variable.ref()` of the variable)."""
         return dict(self._slots)
 
     def shared_variables(self) -> dict[str, list[tf.Variable]]:
@@ -72,13 +68,9 @@ class Optimizer:
     def apply_gradients(
         self, pairs: Sequence[tuple[tf.Tensor, tf.Variable]], learning_rate: tf.Tensor
     ) -> list[Any]:
-        """Updates variables, each on its own device.
+        """Updates variables of one group, each on its own device, with dense gradients.
 
-        Args:
-          pairs: (gradient, variable), all variables of one group; gradients are dense.
-
-        Returns:
-          The ops; empty in eager mode.
+        Returns the ops; none in eager mode.
         """
         ops = []
         rates = {tf.float32: learning_rate}
@@ -106,7 +98,7 @@ class Optimizer:
         rate: tf.Tensor,
         powers: Mapping[str, tf.Tensor],
     ) -> Any:
-        """Updates one variable and its slots, on the current device; None in eager mode."""
+        """Returns the op; None in eager mode."""
         spec = self._spec
         slots = {s.argument: self._slots[s.name, variable.ref()].handle for s in spec.slots}
         return getattr(tf.raw_ops, spec.operation)(

@@ -1,12 +1,12 @@
 """Operations that read a variable, for which its update waits.
 
-A read hands out the variable's own buffer. An update that runs while an operation still holds
-that buffer copies the whole variable first; one that waits works in place. TensorFlow orders
-updates behind reads only, not behind the readers.
+A read returns the variable's own buffer. An update that runs while an operation holds that buffer
+copies the whole variable first; one that waits works in place. TensorFlow orders updates behind
+reads only, not behind the readers.
 
 Only variables on CPUs wait, and only for readers on CPUs of their task. Readers on a GPU or in
-another task hold a copy; waiting for them would take a signal between devices for each. A
-variable on a GPU is copied at the rate of that GPU's memory, which costs less than the signals.
+another task hold a copy; waiting for each of them would take a signal between devices. Copying a
+variable within a GPU costs less than these signals.
 """
 
 from __future__ import annotations
@@ -25,11 +25,7 @@ _SHARING = frozenset({"Identity", "StopGradient", "Reshape", "ExpandDims", "Sque
 
 
 class Readers:
-    """Operations of the function being traced that read a variable.
-
-    Args:
-      graph: of the function, in which `tower_variable.read` has read the variables.
-    """
+    """Readers of variables in the function being traced, whose graph has `tower_variable.read`s."""
 
     def __init__(self, graph: tf.Graph) -> None:
         handles = tower_variable.handles_read(graph)
@@ -62,11 +58,7 @@ class Readers:
 
 
 def signals(operations: Sequence[Any], device: str) -> list[Any]:
-    """Operations to wait for on a device, so that each other device sends it one signal.
-
-    Args:
-      operations: it is to run after; operations or tensors.
-    """
+    """Dependencies for a device, so that each other device sends it one signal."""
     if all(operation.device == device for operation in operations):
         return list(operations)
     return [tf.group(*operations)]  # which has one operation on each device
@@ -74,10 +66,7 @@ def signals(operations: Sequence[Any], device: str) -> list[Any]:
 
 @functools.cache
 def _host(device: str) -> str | None:
-    """The task whose memory a device computes in, such as ps:0; None for a GPU.
-
-    "" if the device names no task, or no job of several.
-    """
+    """The task in whose memory a device computes, such as ps:0; None for a GPU, "" if unnamed."""
     spec = tf.DeviceSpec.from_string(device)
     if spec.device_type not in (None, "CPU"):
         return None

@@ -28,22 +28,22 @@ class StepConfig:
 
     Attributes:
       host: full string of the CPU of the process that calls the step.
-      compute_dtype: "float32", "bfloat16" or "float16"; weights, batch norm, loss
-        and weight decay are float32 whatever it is.
+      compute_dtype: "float32", "bfloat16" or "float16"; weights, batch norm, loss and weight decay
+        are always float32.
       bn_stats: "first", "mean" or "sync".
-      label_smoothing: share of every label that is spread over all classes, 0 for none.
+      label_smoothing: share of every label that is spread over all classes.
       report_total_loss: whether the reported loss includes the L2 loss.
       metrics: whether the model's metrics are computed too.
-      forward_only: only outputs are computed; in place of the loss stands their mean.
-      calibration: examples, as the model takes them, whose ranges 8-bit integers are to hold (of
-        a frozen run, see `cnnbench.models.int8`); None to compute in `compute_dtype` alone.
-      frozen: the values of the variables are constants of the graph (of a forward-only run),
-        as they are when the step is traced.
+      forward_only: only outputs are computed; their mean replaces the loss.
+      calibration: examples, as the model takes them, for the ranges of 8-bit integers (of a frozen
+        run, see `cnnbench.models.int8`); None to compute in `compute_dtype` alone.
+      frozen: the values of the variables when the step is traced are constants of the graph (of a
+        forward-only run).
       xla_compile: compile each tower's forward and backward pass with XLA.
-      first_tower: number of this process's first tower among those of the job; a tower draws by
-        its number.
-      training_steps: from the first step of the first run to the end of training, for layers
-        that change on the way; 0 if training counts as over.
+      first_tower: number of this process's first tower among those of the job; random draws depend
+        on the number.
+      training_steps: from the first step of the first run to the end of training, for layers that
+        change on the way; 0 if training counts as over.
     """
 
     host: str = "/device:CPU:0"
@@ -72,8 +72,8 @@ class TowerResult(NamedTuple):
     """Output of one tower.
 
     Attributes:
-      gradients: of the scaled loss without its L2 term, in the order of the trainable
-        variables; None where the loss does not depend on one. Empty in forward-only runs.
+      gradients: of the scaled loss without its L2 term, in the order of the trainable variables;
+        None where the loss does not depend on one. Empty in forward-only runs.
       loss: float32 scalar, the mean over the tower's batch.
       moments: of the batch-norm layers.
       metrics: those of the model, means over the tower's batch; empty unless asked for.
@@ -88,9 +88,7 @@ class TowerResult(NamedTuple):
 class Tower:
     """Builds the graph of one tower; changes no variable.
 
-    Args:
-      model, spec: the network and its declaration.
-      workers: whose towers synchronise with this one, beside those of its own step.
+    Its batch norm synchronises with the towers of its own step and of `workers`.
     """
 
     def __init__(
@@ -122,7 +120,7 @@ class Tower:
         Args:
           read: returns the tower's value of a variable in the dtype asked for.
           seed: int64 [2] of dropout, another one in each step.
-          factor: loss scale; the gradients handed on have it.
+          factor: loss scale; the returned gradients have it.
         """
         if not self._config.xla_compile:
             return self._forward_backward(read, features, labels, seed, factor)

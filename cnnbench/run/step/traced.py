@@ -1,8 +1,8 @@
 """Functions that are traced once, before anything is timed.
 
-A function that TensorFlow traced again would spend seconds of a timed step on it, and later steps
-would run another graph than the one that was warmed up. What is called between timed steps is
-therefore traced for one signature, and a call with another one is an error that names it.
+Tracing again would take seconds of a timed step, and later steps would run another graph than the
+one that was warmed up. What is called between timed steps is therefore traced for one signature,
+and a call with another one is an error that names it.
 """
 
 from __future__ import annotations
@@ -39,11 +39,7 @@ class TracedFunction:
         self.concrete = traced.get_concrete_function(*self._signature)
 
     def __call__(self, *arguments: Any) -> Any:
-        """Calls it with arguments of its signature.
-
-        Raises:
-          RetraceError: they have another one.
-        """
+        """Calls it with arguments of its signature; RetraceError for others."""
         try:
             return self.concrete(*arguments)
         except TypeError as error:
@@ -56,7 +52,7 @@ class TracedFunction:
 
 
 def _changed(signature: Any, arguments: Any) -> list[str]:
-    """Parts of the arguments that differ from the signature, in words."""
+    """Descriptions of the parts of the arguments that differ from the signature."""
     before, now = (dict(_parts(value, "")) for value in (signature, arguments))
     return [
         f"{path} was {before.get(path, 'not there')} and is {now.get(path, 'not there')}"

@@ -6,8 +6,7 @@
     for each device with variables:  weight decay, clipping, optimizer update
     tower 0 (policy --bn_stats):     moving averages of batch normalisation
 
-The function returns the loss with a control dependency on every update, so
-whoever has read the loss knows that the step is over.
+The returned loss has a control dependency on every update, so the step is over when it is read.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from cnnbench.variable_mgr import gradients, tower_variable
 from cnnbench.variable_mgr.base import VariableMgr
 
 RATE = tf.TensorSpec([], tf.float32, name="learning_rate")
-"""Of the first argument of a traced step."""
+"""The first argument of a traced step."""
 
 
 class StepResult(NamedTuple):
@@ -44,13 +43,13 @@ class StepResult(NamedTuple):
     Attributes:
       loss: float32.
       metrics: those of the model by name, float32; empty unless asked for.
-      skipped: bool, whether an update was left out because its gradients were not
-        finite; None where updates are not conditional.
-      stop: bool, whether some worker asked for the end of the run before this step; None
-        where one step has all towers.
-      staleness: int64, updates by others since the variables were read; None where updates
-        are not counted.
-      worker: int64, number of the worker that made the update; None where that is known anyway.
+      skipped: bool, whether an update was left out because its gradients were not finite; None
+        where updates are not conditional.
+      stop: bool, whether some worker asked for the end of the run before this step; None where one
+        step has all towers.
+      staleness: int64, updates by others since the variables were read; None where updates are not
+        counted.
+      worker: int64, number of the worker that made the update; None where it is known anyway.
     """
 
     loss: tf.Tensor
@@ -62,8 +61,6 @@ class StepResult(NamedTuple):
 
 
 class _Means(NamedTuple):
-    """Loss and metrics of a step over all towers of the job, and `StepResult.stop`."""
-
     loss: tf.Tensor
     metrics: dict[str, tf.Tensor]
     stop: tf.Tensor | None
@@ -77,7 +74,7 @@ class TrainStep:
       counter: counts the updates where other steps update the same variables; otherwise None.
 
     Attributes:
-      notices: lines about how the step was built, for the user.
+      notices: lines for the user about how the step was built.
     """
 
     def __init__(
@@ -148,10 +145,7 @@ class TrainStep:
 
     @property
     def function(self) -> Any:
-        """The concrete function of the step, without the harness.
-
-        It takes the learning rate, a float32 scalar, and then the batches.
-        """
+        """The concrete function of the step, of the learning rate (float32) and the batches."""
         return self._function.concrete
 
     @property
@@ -160,7 +154,7 @@ class TrainStep:
         return self._function.traces
 
     def set_learning_rate(self, rate: float) -> None:
-        """Sets the rate of the next steps; does nothing when it has not changed."""
+        """Sets the rate of the next steps."""
         self._rate = self._rate_tensor(rate)
 
     def request_stop(self) -> None:
@@ -181,28 +175,25 @@ class TrainStep:
         return result
 
     def on_host(self, result: StepResult, events: ReadEvents) -> StepResult:
-        """The result in host memory: of a GPU, read by a `ScalarReader`; of a CPU, itself."""
+        """The result in host memory: read by a `ScalarReader` from a GPU, unchanged from a CPU."""
         return result if self._reader is None else self._reader(result, events)
 
     def build_gradients(self) -> None:
-        """Traces `last_gradients`; from now on the batches of the last step are kept for it."""
+        """Traces `last_gradients`; from now on the last step's batches are kept for it."""
         name = "the gradients for summaries"
         self._gradients = TracedFunction(name, self._tower_0, self._inputs.signature)
 
     def last_gradients(self) -> tuple[dict[str, tf.Tensor], list[tf.Tensor]]:
-        """Computes the gradients of tower 0 again and updates nothing.
+        """Gradients of tower 0, where they exist, by canonical name, and the parts of its batch.
 
-        They are of the weights that the last step has left, on the batch of that step, without
-        weight decay and loss scale.
-
-        Returns:
-          Them by the variable's canonical name, those that exist, and the parts of the batch.
+        Computed again from the weights after the last step and the batch of that step, without
+        weight decay and loss scale; updates nothing.
         """
         assert self._gradients is not None
         return self._gradients(*self._batches)  # type: ignore[no-any-return]
 
     def _rate_tensor(self, rate: float) -> tf.Tensor:
-        """The rate of an update by the reduced gradients; the same tensor for the same rate."""
+        """The rate of an update by reduced gradients; the same tensor for the same rate."""
         found = self._rate_tensors.get(rate)
         if found is None:
             with tf.device(self._config.host):
@@ -306,7 +297,7 @@ class TrainStep:
             return made, [tf.identity(part) for part in parts if part is not None]
 
     def _sums(self, towers: Sequence[TowerResult]) -> list[tf.Tensor]:
-        """Loss and metrics over the towers of this step, and the request to stop, if any."""
+        """Sums of loss and metrics over the towers of this step, then any request to stop."""
         columns = [[tower.loss for tower in towers]]
         columns += [[tower.metrics[name] for tower in towers] for name in towers[0].metrics]
         with tf.device(self._devices[0]), tf.name_scope("sums"):
@@ -316,7 +307,6 @@ class TrainStep:
             return sums
 
     def _means(self, towers: Sequence[TowerResult], totals: Sequence[tf.Tensor]) -> _Means:
-        """Means of `_sums` over all towers of the job."""
         with tf.device(self._devices[0]), tf.name_scope("means"):
             sums, stop = list(totals), None
             if self._stop is not None:

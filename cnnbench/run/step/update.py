@@ -1,7 +1,7 @@
 """The updates of a step: reduced, completed and applied as planned.
 
-Every tower's loss contains the L2 loss of its own weights, so under "mean" the reduced
-gradient contains its gradient once, under "sum" once per tower.
+Every tower's loss contains the L2 loss of its own weights, so the reduced gradient contains its
+gradient once under "mean", once per tower under "sum".
 """
 
 from __future__ import annotations
@@ -37,9 +37,8 @@ class Updates(NamedTuple):
 class Updater:
     """Executes `StepConfig.update` inside the traced step.
 
-    Attributes:
-      reduction_operations: that the manager added to the traced step between gradients and
-        updates; None before it is traced.
+    `reduction_operations` counts the operations that the manager added between gradients and
+    updates; None before the step is traced.
     """
 
     def __init__(
@@ -73,15 +72,12 @@ class Updater:
         sums: Sequence[tf.Tensor],
         rate: tf.Tensor,
     ) -> tuple[Updates, list[tf.Tensor]]:
-        """All ops that change the state of the model and its optimizer.
+        """All ops that change model and optimizer, and `sums` over the towers of the whole job.
 
         Args:
-          factor: loss scale that their gradients have.
+          factor: loss scale of the towers' gradients.
           sums: float32 scalars, over the towers of this step.
           rate: learning rate, with the factor of the plan.
-
-        Returns:
-          What it does, and these sums over the towers of the whole job.
         """
         manager = self._manager
         early, late = (factor, None) if self._plan.deferred else (None, factor)
@@ -138,7 +134,6 @@ class Updater:
         return tf.add_n(list(weight_losses)) * (self._plan.weight_decay / copies)
 
     def _columns(self, towers: Sequence[TowerResult], factor: Factor) -> list[Column]:
-        """Gradients by variable, in the form in which they are reduced."""
         inverses = gradients.on_devices(self._devices, inverse_of, [factor] * len(towers))
         columns = []
         by_variable = gradients.transposed([tower.gradients for tower in towers])
@@ -152,7 +147,7 @@ class Updater:
     def before_reduction(self, column: Column) -> Column:
         """A column with the towers' L2 gradients added, if the plan adds them here.
 
-        Otherwise a decayed weight that nothing but its L2 loss depends on gets zeros.
+        Otherwise a decayed weight on which only its L2 loss depends gets zeros.
         """
         if column.variables[0].ref() not in self._read:
             return column
@@ -170,7 +165,7 @@ class Updater:
         return term if gradient is None else gradients.dense(gradient, variable) + term
 
     def _finished(self, gradient: tf.Tensor, variable: tf.Variable, inverse: Factor) -> tf.Tensor:
-        """A reduced gradient in the optimizer's form, on its variable's device."""
+        """A reduced gradient without loss scale, decayed and clipped, on its variable's device."""
         gradient = unscaled(gradient, inverse)
         if variable.ref() in self._added_late:
             gradient = self._with_decay(gradient, variable)

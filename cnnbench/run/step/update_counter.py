@@ -16,10 +16,9 @@ _NO_LIMIT = 2**63 - 1
 class UpdateCounter:
     """Counts asynchronous updates of shared variables.
 
-    A worker reads the count before it reads the variables and increments it after it has
-    updated them. The staleness of its update is the number of increments in between. It is
-    that of Dai et al., "Toward understanding the impact of staleness in distributed machine
-    learning", ICLR 2019.
+    A worker reads the count before it reads the variables and increments it after it has updated
+    them. The staleness of its update is the number of increments in between, as in Dai et al.,
+    "Toward understanding the impact of staleness in distributed machine learning", ICLR 2019.
     """
 
     def __init__(self, device: str) -> None:
@@ -40,13 +39,9 @@ class UpdateCounter:
         return tower_variable.read(self._count)
 
     def end(self, begun: tf.Tensor, updates: Sequence[Any] = ()) -> tf.Tensor:
-        """Counts an update, after all its assignments.
+        """Counts an update after all its assignments; returns its staleness, an int64 scalar.
 
-        Args:
-          begun: what `begin` returned in the same step.
-
-        Returns:
-          The staleness, an int64 scalar.
+        `begun` is what `begin` returned in the same step.
         """
         home = self._count.device
         with tf.device(home), tf.control_dependencies(signals(updates, home)):

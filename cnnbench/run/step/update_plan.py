@@ -31,7 +31,7 @@ class UpdatePlan:
     Attributes:
       reduction: "mean" or "sum", of the manager.
       rate_factor: of the learning rate; 1 / towers turns an update by a sum into one by the mean.
-      weight_decay: factor of the L2 loss of a tower, 0 for none.
+      weight_decay: factor of the L2 loss of a tower.
       decay: d, of the gradient to which it is added.
       clip: c; None not to clip.
       deferred: whether updates take the gradients of the step before; each tower then removes the
