@@ -1,4 +1,4 @@
-"""Values checked against type annotations, those of interfaces that plug-ins implement."""
+"""Checks of values against the type annotations of the interfaces that plug-ins implement."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _NUMBERS: dict[Any, type] = {int: numbers.Integral, float: numbers.Real}
 def misfit(value: Any, hint: Any, given: Sequence[Any] = ()) -> str:
     """What a value must be by its annotation, and is not; "" for one that fits.
 
-    A list is as good as another sequence, and a value with shape and dtype as a tensor.
+    Any sequence may be a list, and a value with shape and dtype counts as a tensor.
 
     Args:
       hint: as `typing.get_type_hints` returns it with extras. In `Annotated` a function of the
-        value and of `given` says what the value must be; "" if it is.
+        value and of `given` returns what the value must be; "" if it is.
       given: arguments of the call that returned the value.
     """
     kind: Any = get_origin(hint) or hint

@@ -1,7 +1,7 @@
 """Interrupts by signals, and errors that native code derives from them.
 
 A handler raises KeyboardInterrupt wherever Python is, which may be in a call from native code.
-TensorFlow's goes on in places with the exception set, and raises another one in the end, such as
+TensorFlow sometimes continues with the exception set and finally raises another one, such as
 SystemError without any context.
 """
 
@@ -16,10 +16,10 @@ from typing import NoReturn
 from cnnbench.errors import BenchmarkError, UsageError
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-"""Those that interrupt a command: what was measured is kept."""
+"""Signals that interrupt a command, which keeps its measurements."""
 
 LONGEST_WAIT_SECONDS = 1.0
-"""At a time: Python heeds a signal that came just before a wait only when the wait is over."""
+"""Of a single wait: a signal that arrives just before a wait is handled only after it."""
 
 _noted = 0
 
@@ -36,8 +36,7 @@ def interrupt(number: int, frame: FrameType | None) -> NoReturn:
 def restored() -> Iterator[None]:
     """Raises KeyboardInterrupt for an error in the block that results from an interrupt.
 
-    That is every error after `interrupt`, but for those of cnnbench itself, and SystemError that
-    names an interrupt as its cause.
+    That is every error after `interrupt`, except cnnbench's own, and any SystemError caused by one.
     """
     before = _noted
     try:

@@ -31,14 +31,14 @@ _POLL_SECONDS = 0.05
 class FolderLock:
     """Excludes other writers of cnnbench from a folder; readers are not affected.
 
-    An flock on a file that names the holder: process number, host and time. The file is removed
-    on release. A process that is killed leaves it there unlocked, and the next writer takes it
-    over. NFS passes such locks between machines, and drops those of a machine that is gone when
-    its lease ends; other network file systems may keep them to one machine or have none.
+    An flock on a file that names the holder: process number, host and time. The file is removed on
+    release. A killed process leaves it unlocked, and the next writer takes it over. NFS passes such
+    locks between machines, and drops those of a lost machine when its lease ends; other network
+    file systems may keep them to one machine or have none.
 
     Attributes:
-      left_by: the holder that a file of another machine names, which has been killed there, or
-        which still writes where locks do not reach it; "" for none.
+      left_by: the holder, named in the file, on another machine, which has been killed there or
+        still writes where locks do not reach it; "" for none.
 
     Args:
       patience: seconds to wait for a holder, which may be about to end.
@@ -73,7 +73,7 @@ class FolderLock:
         os.close(self._descriptor)
 
     def _locked(self, deadline: float) -> int:
-        """A descriptor of the file, locked."""
+        """A descriptor of the locked file."""
         while True:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
             try:
@@ -114,15 +114,8 @@ def hold(
 ) -> contextlib.AbstractContextManager[object]:
     """Locks the folder of a flag for this process, as far as its file system supports locks.
 
-    Args:
-      warn: takes a line about locks that may not reach all writers.
-      patience, file: see `FolderLock`.
-
-    Returns:
-      Where no other process holds it.
-
-    Raises:
-      FlagError: another process holds it, or it cannot be used.
+    `warn` gets a line about locks that may not reach all writers; `patience` and `file` are those
+    of `FolderLock`. FlagError if another process holds the lock or the folder cannot be used.
     """
     try:
         lock = FolderLock(folder, patience, file)
@@ -141,8 +134,7 @@ def hold(
 def abandoned(folder: str | Path) -> FolderLock | None:
     """The lock of a folder whose writer was killed on this machine, taken over.
 
-    Returns:
-      None if its writer lives, has released it or belongs to another machine, or if there was none.
+    None if the writer lives, has released it or belongs to another machine, or if there was none.
     """
     try:
         descriptor = os.open(Path(folder) / FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)

@@ -34,11 +34,11 @@ class Kind:
     """A kind of object that plug-ins register.
 
     Attributes:
-      flag: that names a file which registers it.
-      noun: what it is.
-      call: what to call to register one.
-      table: all that is registered, by key.
-      prepare: fills the table with what comes with cnnbench.
+      flag: names a file that registers such objects.
+      noun: for messages.
+      call: the function that registers one.
+      table: all registered objects by key.
+      prepare: fills the table with those of cnnbench.
     """
 
     flag: str
@@ -53,7 +53,7 @@ _files: dict[Path, tuple[str, str, Added]] = {}  # digest of its text, name, wha
 _origins: dict[tuple[str, Any], str] = {}  # by flag of a kind and key: who registered it
 _entry_points: dict[str, str] = {}  # digests of their modules, by name
 before_loading: list[Callable[[], None]] = []
-"""Called before code of a plug-in is loaded."""
+"""Functions called before code of a plug-in is loaded."""
 
 _places: set[str] = set()  # files and folders whose code is of plug-ins
 _running = mmap.mmap(-1, _NAME_BYTES)
@@ -76,14 +76,12 @@ def digests() -> dict[str, str]:
 
 @contextlib.contextmanager
 def reported(kind: type[UsageError | BenchmarkError], name: str = "") -> Iterator[None]:
-    """A block in which an error of a plug-in becomes one line, with its frames below.
+    """Reports an error of a plug-in in the block as one line, with its frames below.
 
-    An error is a plug-in's if it was raised in one of its files, or in what these call. Interrupts,
-    a lack of memory and errors that cnnbench addresses to users pass as they are.
-
-    Args:
-      kind: of the error: UsageError before a run, BenchmarkError within.
-      name: of the plug-in if the block runs nothing else; any error is its then.
+    An error is a plug-in's if it was raised in one of its files, or in code called by these; any
+    error, if `name` is that of the only plug-in in the block. Interrupts, a lack of memory and
+    errors that cnnbench addresses to users pass unchanged. `kind` is UsageError before a run,
+    BenchmarkError within.
     """
     try:
         with restored():
@@ -121,7 +119,7 @@ def running(name: str) -> Iterator[None]:
     """A block that runs code of a plug-in alone.
 
     Restores the working directory, by which later paths are resolved, and ends copies of this
-    process that the code has forked. `runs` tells the name meanwhile, also in a parent process.
+    process that the code has forked. `runs` returns the name meanwhile, also in a parent process.
     """
     before, process = _running[:], os.getpid()
     folder = os.open(".", getattr(os, "O_PATH", os.O_RDONLY))
@@ -137,7 +135,7 @@ def running(name: str) -> Iterator[None]:
 
 
 def watch_child() -> None:
-    """Lets `runs` tell of the process that is forked next, and of no other one."""
+    """Lets `runs` observe the process that is forked next, and no other one."""
     global _running
     _running = mmap.mmap(-1, _NAME_BYTES)  # shared with that process
 
@@ -148,11 +146,9 @@ def runs() -> str:
 
 
 def checked(function: _F, returns: Any) -> _F:
-    """The function, if it is a plug-in's with a check of what it returns.
+    """A plug-in's function with a check of its result against the annotation `returns`.
 
-    Args:
-      returns: the annotation of the interface; see `misfit`. With `Any` all but None, text and
-        numbers is accepted.
+    See `misfit`. `Any` accepts all but None, text and numbers. Functions of cnnbench are unchanged.
     """
     if str(function.__module__).startswith("cnnbench."):
         return function
@@ -174,7 +170,7 @@ def checked(function: _F, returns: Any) -> _F:
 
 
 def check_methods(made: type, interface: type) -> None:
-    """Lets a class of a plug-in check what its methods return, as `checked` does."""
+    """Makes the methods of a plug-in's class check their results, as `checked` does."""
     if made.__module__.startswith("cnnbench."):
         return
     for name, method in list(vars(made).items()):
@@ -185,16 +181,10 @@ def check_methods(made: type, interface: type) -> None:
 
 
 def check_attributes(owner: object, interface: type, who: str, *but: str) -> None:
-    """Checks attributes against the annotations of their class, and that integers are positive.
+    """Checks attributes of `who` by the annotations of the interface; integers must be positive.
 
-    Attributes that are functions of a plug-in check what they return from then on.
-
-    Args:
-      who: the owner, for messages.
-      *but: names of attributes that are not checked.
-
-    Raises:
-      UsageError: names the first wrong attribute.
+    Attributes that are functions of a plug-in check their results from then on; those named in
+    `but` are not checked. UsageError names the first wrong attribute.
     """
     for name, hint in _hints(interface).items():
         value = getattr(owner, name, None)
@@ -224,20 +214,14 @@ def _place(code: types.CodeType, line: int) -> str:
 
 
 def load(path: str, flag: str) -> tuple[Any, ...]:
-    """Runs a plug-in file, which registers objects.
+    """Runs a plug-in file, which registers objects; returns the keys of those of the flag's kind.
 
-    Loading the same text twice does nothing; an edited file replaces what it registered.
-    Nothing stays registered when the file fails.
-
-    Args:
-      flag: of the kind that it must register; it may register other kinds too.
-
-    Returns:
-      Keys of what it registered of that kind.
+    Loading the same text twice does nothing; an edited file replaces what it registered. It may
+    register other kinds, too. Nothing stays registered when the file fails.
 
     Raises:
-      UsageError: no such file, the file raises, registers nothing of the kind, or registers a
-        name that is taken.
+      UsageError: no such file, the file raises, registers nothing of the kind, or registers a name
+        that is taken.
     """
     kind = _kinds[flag]
     source = read_file(path, _MOST_MIB, flag)
@@ -258,11 +242,7 @@ def load(path: str, flag: str) -> tuple[Any, ...]:
 
 
 def load_entry_points(group: str) -> None:
-    """Loads installed entry points: modules that register on import, or functions.
-
-    Raises:
-      UsageError: one of them fails.
-    """
+    """Loads installed entry points: modules that register on import, or functions."""
     import importlib.metadata  # late: it takes 10 ms, and few runs ask
     import importlib.util
 
@@ -316,11 +296,7 @@ def registering(name: str) -> Iterator[Added]:
 
 
 def check_name(what: str, name: object) -> None:
-    """Refuses a name that a terminal would not show as it is.
-
-    Raises:
-      UsageError: it is no text, empty, or has control characters or line ends.
-    """
+    """Refuses, with UsageError, names that are not printable text or are empty."""
     if not isinstance(name, str) or not name or not name.isprintable():
         raise UsageError(f"{what} needs a name of printable characters, not {name!r}")
 

@@ -16,15 +16,11 @@ _MIB = 1 << 20
 
 
 def read_file(path: str | os.PathLike[str], most: int = 1024, flag: str = "") -> bytes:
-    """The content of a file, or of a pipe that somebody writes to, such as ``<(command)``.
-
-    Args:
-      most: MiB that it may have.
-      flag: whose value the path is; "" for an argument.
+    """The content of a file, of at most `most` MiB, or of a pipe with a writer, as ``<(command)``.
 
     Raises:
-      PathError: it cannot be read, is a device, a pipe that nobody writes to, or too large; with
-        a flag FlagError.
+      PathError: it cannot be read, is a device, a pipe without a writer, or too large; FlagError if
+        `flag` is given, whose value the path is.
     """
     try:
         # Opening a pipe would wait for a writer otherwise.
@@ -57,11 +53,7 @@ def read_text(path: str | os.PathLike[str], most: int = 16, flag: str = "") -> s
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:
-    """The JSON value in a file; see `parse_json`.
-
-    Raises:
-      PathError: it cannot be read, or holds no JSON.
-    """
+    """The JSON value in a file; PathError if there is none. See `parse_json`."""
     data = read_file(path)
     try:
         return parse_json(data)
@@ -71,13 +63,9 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 
 @contextlib.contextmanager
 def document(path: str | os.PathLike[str], kind: str) -> Iterator[None]:
-    """A block that makes a document of the content of a file.
+    """Turns a ValueError, or too deep nesting, of a document read in the block into PathError.
 
-    Args:
-      kind: of the document, with its article.
-
-    Raises:
-      PathError: in place of a ValueError, and where the content is nested too deeply.
+    `kind` names the document, with its article.
     """
     try:
         yield
@@ -92,9 +80,8 @@ def document(path: str | os.PathLike[str], kind: str) -> Iterator[None]:
 def parse_json(text: str | bytes) -> Any:
     """The JSON value in a text.
 
-    Raises:
-      ValueError: not JSON, or nested too deeply. What Python would accept is refused, too: a key
-        twice, NaN and Infinity, numbers beyond all doubles.
+    ValueError if it is not JSON, is nested too deeply or has what only Python accepts: repeated
+    keys, NaN and Infinity, numbers beyond all doubles.
     """
     try:
         return json.loads(

@@ -19,14 +19,9 @@ _PREFIX = "cnnbench-"
 
 
 class Scratch:
-    """A new temporary folder, removed when its context is left.
+    """A new temporary folder, `path`, removed when its context is left unless `kept` is set.
 
-    Attributes:
-      path: the folder, which also contains the file of its lock.
-      kept: whether it is left to the user; then it is never removed.
-
-    Raises:
-      OSError: it cannot be made.
+    OSError if it cannot be made. The folder also contains the file of its lock.
     """
 
     def __init__(self, purpose: str) -> None:

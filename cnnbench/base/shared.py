@@ -1,4 +1,4 @@
-"""Memory that a process shares with those that it forks; Linux only."""
+"""Memory that a process shares with processes that it forks; Linux only."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _FEWEST = 1023
 class SharedDoubles(Sequence[float]):
     """Doubles that one process appends, and that processes related by forks read.
 
-    They outlive the process that appends. An append takes half a microsecond. Where a limit of file
+    They outlive the appending process. An append takes half a microsecond. Where a limit of file
     sizes leaves no room, further ones are not shared.
     """
 
     def __init__(self) -> None:
-        """Empty; comes before the fork."""
+        """Empty; to be called before the fork."""
         self._file = os.memfd_create("cnnbench")
         self._memory = memoryview(bytes(8)).cast("d")
         self._resize(_FEWEST)
@@ -70,15 +70,11 @@ class SharedValue:
     """A value that one process sets, and that processes related by forks get."""
 
     def __init__(self) -> None:
-        """Without a value; comes before the fork."""
+        """Without a value; to be called before the fork."""
         self._file = os.memfd_create("cnnbench")
 
     def set(self, value: object) -> None:
-        """Replaces the value; leaves none where a limit of file sizes has no room for it.
-
-        Raises:
-          pickle.PicklingError, TypeError: it cannot be pickled.
-        """
+        """Replaces the value; leaves none where a limit of file sizes has no room for it."""
         data = pickle.dumps(value)
         with contextlib.suppress(OSError):
             os.ftruncate(self._file, 0)

@@ -33,12 +33,11 @@ class Axis:
     Attributes:
       label: the quantity with its unit.
       format: of its ticks: "number", "bytes" (binary units) or "percent" (of shares).
-      log: whether it is logarithmic.
-      base: of the logarithm's ticks.
+      base: of the ticks of a logarithmic axis.
       zero: a linear axis begins at 0.
       better: `HIGHER`, `LOWER` or "".
-      ticks: values of the ticks; chosen if empty.
-      tick_texts: texts of the ticks, if not the values.
+      ticks: their values; chosen if empty.
+      tick_texts: if not the values.
       limit: values above are drawn as arrows at the axis' end; None for no limit.
       least_span: the axis covers at least this share of the values' middle.
     """
@@ -77,12 +76,12 @@ class DistributionRow:
       label: above the row.
       values: (value, hint), a dot each.
       centre: their median.
-      low, high: ends of its interval, or of a box's whiskers; None if there are none.
-      box: first and third quartile; None for none.
+      low, high: ends of its interval, or of a box's whiskers.
+      box: first and third quartile.
       hint: shown on hover over a box.
       text: written at the end of the row.
       style: index of colour and mark, if the row is a series of another chart too.
-      tone: of a verdict on it, "good", "bad" or "unsure", which then gives the colour; "" for none.
+      tone: of a verdict, "good", "bad" or "unsure", which then gives the colour; "" for none.
     """
 
     label: str
@@ -102,11 +101,8 @@ class Rows:
     """Values of several things on one scale.
 
     Attributes:
-      title: of the chart.
-      x: the axis.
       rows: top to bottom.
-      limit: a value marked with a line; None for none.
-      limit_label: name of that value.
+      limit: a value marked with a line, named by `limit_label`.
       note: legend of the marks; see `key_of`.
       bars: whether a bar reaches from 0 to each centre.
     """
@@ -126,12 +122,7 @@ _TONES = {"good": "green is better", "bad": "red worse", "unsure": "amber undeci
 def key_of(
     rows: Sequence[DistributionRow], *, dot: str = "", centre: str = "", band: str = ""
 ) -> str:
-    """The legend of the marks that some rows have.
-
-    Args:
-      rows: of a chart.
-      dot, centre, band: what the marks mean, such as "a process"; "" for marks without a legend.
-    """
+    """The legend of the marks in these rows, with their meanings, such as dot="a process"."""
     marks = (
         (f"a dot is {dot}", dot and any(row.values for row in rows)),
         (f"the stroke {centre}", centre and any(row.centre is not None for row in rows)),
@@ -149,7 +140,6 @@ class ChartSeries:
     """A curve.
 
     Attributes:
-      name: in the legend.
       points: (x, y), in order of x.
       hints: one per point, shown on hover; "" for none.
       marks: whether all points have marks; else only the last one.
@@ -179,11 +169,7 @@ class ChartSeries:
 class ChartEvent:
     """A vertical line at a place of the x axis.
 
-    Attributes:
-      x: the place.
-      label: shown on hover.
-      mark: a word or two beside the line.
-      gain: whether it is for the better.
+    `label` is shown on hover, `mark`, a word or two, beside the line; `gain` means an improvement.
     """
 
     x: float
@@ -197,14 +183,10 @@ class Lines:
     """Curves over a common axis.
 
     Attributes:
-      title: of the chart.
-      x, y: the axes.
-      series: the curves.
-      shaded: (from, to, label) of a grey part of the x axis; None for none.
-      events: vertical lines.
+      shaded: (from, to, label) of a grey part of the x axis.
       note: below the legend.
-      labels: of the points of the first series along x. Pages draw a chart that has them as wide
-        as there is room, and zoom into it.
+      labels: of the points of the first series along x. Pages draw such a chart as wide as
+        possible, and zoom into it.
     """
 
     title: str
@@ -219,13 +201,7 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A part of a lane.
-
-    Attributes:
-      start, end: on the x axis.
-      kind: index into `Lanes.kinds`, which gives the colour.
-      hint: shown on hover; "" for none.
-    """
+    """A part of a lane, with a hint on hover; `kind` is an index into `Lanes.kinds`."""
 
     start: float
     end: float
@@ -235,7 +211,7 @@ class Span:
 
 @dataclass(frozen=True, kw_only=True)
 class Lane:
-    """What one device did; spans may overlap, and later ones cover earlier ones."""
+    """Activities of one device; spans may overlap, and later ones cover earlier ones."""
 
     label: str
     spans: tuple[Span, ...]
@@ -243,15 +219,7 @@ class Lane:
 
 @dataclass(frozen=True, kw_only=True)
 class Lanes:
-    """Spans of time of several things, one below the other.
-
-    Attributes:
-      title: of the chart.
-      x: the axis, which begins at 0.
-      lanes: top to bottom.
-      kinds: of spans, for the legend.
-      note: below the legend.
-    """
+    """Spans of time of several things, one below the other, top to bottom; `x` begins at 0."""
 
     title: str
     x: Axis

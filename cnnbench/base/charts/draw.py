@@ -1,9 +1,9 @@
 """Charts drawn with matplotlib: SVG for pages, and SVG, PNG or PDF files.
 
-Everything is laid out in units of about a pixel, from the top left. The colours are those of
-theme.css in its light variant; in SVG they become its variables, so that charts follow the
-reader's light or dark setting. Equal charts give equal bytes. No style attribute is left, so
-that a page with the strictest content policy can hold them.
+The layout has units of about a pixel, from the top left. The colours are those of theme.css in its
+light variant; in SVG they become its variables, so that charts follow the reader's light or dark
+setting. Equal charts give equal bytes. SVG has no style attributes, for pages with the strictest
+content security policy.
 """
 
 from __future__ import annotations
@@ -42,11 +42,10 @@ from cnnbench.base.charts.sheet import (
 from cnnbench.base.text.escape import plain
 
 FORMATS = ("svg", "png", "pdf")
-"""Of files."""
+"""Formats of files."""
 
 NARROW, HALF, WIDE = 340.0, 540.0, 1100.0
-"""Widths of charts in pages: on a phone, or of three beside each other on a desk; of two; of one
-that has the whole page."""
+"""Widths of charts in pages: on a phone, or of three side by side; of two; of one."""
 
 _WIDTH = 560.0
 HEAD = 24.0
@@ -75,10 +74,9 @@ _NOTE_ROOM, _MOST_LINES = 0.07, 2
 
 
 def svg(chart: Chart, width: float = NARROW) -> str:
-    """The chart as an SVG element for a page, which brings `theme`, the title and the note.
+    """The chart as an SVG element for a page, which adds `theme`, the title and the note.
 
-    Args:
-      width: in pixels; letters have their size at this width.
+    Letters have their nominal size at this width in pixels.
     """
     with settings(f"{chart.title} {width:g}"):
         sheet = _drawn([chart], width=width, captions=False)
@@ -86,12 +84,7 @@ def svg(chart: Chart, width: float = NARROW) -> str:
 
 
 def render(charts: Sequence[Chart], format: str, label: str = "") -> bytes:
-    """The charts one below the other as a file; SVG adapts to light and dark mode.
-
-    Args:
-      charts: at least one.
-      format: one of `FORMATS`.
-    """
+    """At least one chart, one below the other, as a file; SVG adapts to light and dark mode."""
     with settings(label):
         sheet = _drawn(charts, margin=_MARGIN)
         if format != "svg":
@@ -113,7 +106,6 @@ def _drawn(
     width: float = _WIDTH,
     captions: bool = True,
 ) -> Sheet:
-    """The charts one below the other, with titles and notes as captions."""
     heights = [_height(chart, width, captions) for chart in charts]
     height = sum(heights) + GAP * max(0, len(charts) - 1)
     sheet = Sheet(width, height, margin, 0.0 if captions else -HEAD)
@@ -153,19 +145,13 @@ def _height(chart: Chart, width: float, captions: bool) -> float:
 
 
 class _Labels:
-    """Places of the labels of rows: on the left, where there is room, else above.
+    """Places of the labels of rows: on the left if there is room, else above.
 
     Attributes:
       left: where the plot begins.
       pitch: height of a row.
       height: of all rows.
       middle: of what is drawn in a row, from its top.
-
-    Args:
-      labels: of the rows.
-      width: of the chart.
-      pitch, narrow_pitch: of rows with their labels beside and above.
-      indent: of the labels.
     """
 
     def __init__(
@@ -293,7 +279,6 @@ def _draw_row(sheet: Sheet, axes: Any, row: DistributionRow, y: float) -> None:
 def _mark(
     index: int, colour: str, size: float = 8.0, edge: float = 0.8, alpha: float = 1.0
 ) -> dict[str, Any]:
-    """Style of the marks of a series."""
     return {
         "marker": _MARKERS[index % len(_MARKERS)],
         "markersize": size,
@@ -347,11 +332,7 @@ def _draw_lines(sheet: Sheet, chart: Lines) -> None:
 
 
 class _Notes:
-    """Notes at the top of a plot, placed without overlaps.
-
-    Attributes:
-      lines: that have notes.
-    """
+    """Notes at the top of a plot, placed without overlaps, in `lines` lines."""
 
     def __init__(self, sheet: Sheet, axes: Any) -> None:
         self._sheet = sheet
@@ -390,7 +371,6 @@ def _draw_event(sheet: Sheet, axes: Any, event: ChartEvent) -> None:
 
 
 def _stroke(one: ChartSeries, index: int) -> dict[str, Any]:
-    """Style of the line of a series."""
     dashes = (0, (6, 4)) if one.reference else _DASHES[index % len(_DASHES)]
     colour = palette()["soft"] if one.reference else _colour(index)
     return {"color": colour, "linestyle": dashes, "linewidth": 1.7}
@@ -402,7 +382,6 @@ def _size(index: int) -> float:
 
 
 def _draw_series(sheet: Sheet, axes: Any, one: ChartSeries, index: int) -> None:
-    """A curve with the marks and texts of its points."""
     line = _stroke(one, index)
     colour = line["color"]
     top = axes.get_ylim()[1]
@@ -439,7 +418,6 @@ def _draw_series(sheet: Sheet, axes: Any, one: ChartSeries, index: int) -> None:
 def _draw_key(
     sheet: Sheet, one: ChartSeries, index: int, place: tuple[float, float, float]
 ) -> None:
-    """The entry of a series in the legend."""
     left, base, width = place
     line = _stroke(one, index)
     if one.line:
@@ -484,7 +462,6 @@ def _draw_lanes(sheet: Sheet, chart: Lanes) -> None:
 
 
 def _markup(sheet: Sheet, style: str = "", **attributes: str) -> str:
-    """The sheet as an SVG element; see `cnnbench.base.charts.markup.element`."""
     buffer = io.StringIO()
     sheet.figure.savefig(buffer, format="svg", metadata={"Date": None})
     variables = {colour: f"var(--{name})" for name, colour in palette().items()}

@@ -14,12 +14,9 @@ _HREF = "{http://www.w3.org/1999/xlink}href"
 
 
 class Hint(NamedTuple):
-    """Title and class of an artist in the SVG.
+    """Class of an artist's group in the SVG and its title, or the titles of its marks; "" for none.
 
-    Attributes:
-      kind: class of its group; "" for none.
-      texts: its title, or those of its marks; "" for none.
-      stop: whether the keyboard reaches it; marks with a text always are.
+    `stop` makes it reachable by keyboard; marks with a text always are.
     """
 
     kind: str
@@ -37,7 +34,7 @@ def element(
     """An SVG element without style attributes.
 
     Args:
-      variables: what stands for a value of an attribute, such as a colour.
+      variables: replacements of attribute values, such as colours.
       style: content of a style element; "" for none.
       attributes: of the element; "_" in a name stands for "-".
     """

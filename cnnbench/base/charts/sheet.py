@@ -20,7 +20,7 @@ from cnnbench.base.text.numbers import binary
 TITLE_SIZE, SIZE, TICK_SIZE = 14.0, 12.0, 11.5
 
 CHARACTER = 7.2
-"""Width of a character in a wide face: the reader's fonts are not known."""
+"""Width of a character in a wide font: the reader's fonts are unknown."""
 
 _UNITS = (1.0, 1024.0, 1024.0**2, 1024.0**3, 1024.0**4)
 
@@ -40,7 +40,7 @@ def palette() -> dict[str, str]:
 
 @contextmanager
 def settings(salt: str) -> Iterator[None]:
-    """Settings of matplotlib with which equal charts give equal bytes; `salt` makes ids differ."""
+    """Settings of matplotlib for which equal charts give equal bytes; `salt` makes ids differ."""
     import matplotlib
 
     settings = {
@@ -59,13 +59,7 @@ def settings(salt: str) -> Iterator[None]:
 
 
 class Sheet:
-    """A figure with charts one below the other, and their hints.
-
-    Attributes:
-      figure: matplotlib's.
-      width, height: of it.
-      inner: width of a chart.
-      hints: what the artists show, by their group ids.
+    """A figure with charts one below the other, and their hints by group id.
 
     Args:
       inner: width without margins.
@@ -132,12 +126,10 @@ class Sheet:
     def mark(
         self, artist: Any, kind: str = "", texts: str | Sequence[str] = "", *, stop: bool = False
     ) -> None:
-        """Sets the class and the hints of an artist.
+        """Sets the class in the SVG and the hints of an artist.
 
-        Args:
-          kind: class in the SVG; "" for none.
-          texts: on hover over it, or one over each of its marks.
-          stop: whether the keyboard reaches it; marks with a text always are.
+        `texts` appear on hover over it, or one over each of its marks; `stop` makes it reachable by
+        keyboard, as marks with a text always are.
         """
         key = f"hint{len(self.hints)}"
         self.hints[key] = Hint(kind, texts, stop)
@@ -150,7 +142,7 @@ def wrapped_note(note: str) -> list[str]:
 
 
 def wrapped(content: str, characters: int, most: int) -> list[str]:
-    """Lines of a label, at most so many; the last one is shortened."""
+    """Lines of a label, at most `most`; the last one is shortened."""
     lines = textwrap.wrap(plain(content), characters, break_on_hyphens=False) or [""]
     if len(lines) <= most:
         return lines
@@ -202,12 +194,9 @@ def x_axis(sheet: Sheet, axes: Any, axis: Axis, values: Sequence[float], bottom:
 def y_axis(
     sheet: Sheet, axes: Any, axis: Axis, values: Sequence[float], top: float, room: float
 ) -> None:
-    """Scale, grid and ticks of a vertical axis; the caption stands above it.
+    """Scale, grid and ticks of a vertical axis with a caption above it.
 
-    Args:
-      sheet, axes, axis: to draw on, and what to draw.
-      values: that must be shown.
-      room: share of the height to leave free above the values, for notes.
+    `room` is the share of the height to leave free above the values, for notes.
     """
     low, high = limits(axis, values)
     if axis.limit is None:
@@ -265,7 +254,7 @@ def ticks_of(axis: Axis, low: float, high: float, about: int) -> tuple[list[floa
 
 
 def _powers(base: int, low: float, high: float, about: int) -> list[float]:
-    """Powers of a base between limits, at even distances; on short axes of ten more values."""
+    """Powers of a base within limits, at even distances; on short axes of ten more values."""
     # Powers of ten alone would leave most of a short axis without a tick.
     factors = (1, 2, 5) if base == 10 and high / low < 1000 else (1,)
     least = math.floor(math.log(low, base))

@@ -7,39 +7,22 @@ from typing import TypeAlias
 
 
 def device_string(job: str, task: int, kind: str, index: int) -> str:
-    """A full device string, such as "/job:ps/replica:0/task:1/device:CPU:0".
-
-    Args:
-      kind: "cpu" or "gpu".
-      index: number of the device in its task.
-    """
+    """A full device string, such as "/job:ps/replica:0/task:1/device:CPU:0"."""
     return f"/job:{job}/replica:0/task:{task}/device:{kind.upper()}:{index}"
 
 
 def cpu_of(device: str) -> str:
-    """The first CPU of the process that has a device.
-
-    Args:
-      device: full device string; of a short one such as "CPU:1" the process stays open.
-    """
+    """The first CPU of a device's process; short names such as "CPU:1" stay without a process."""
     return f"{device.rpartition('/device:')[0]}/device:CPU:0"
 
 
 def is_cpu(device: str) -> bool:
-    """Whether a device is a CPU, logical ones included.
-
-    Args:
-      device: device string, full or short.
-    """
+    """Whether a device, by its full or short name, is a (logical) CPU."""
     return "CPU:" in device.upper()
 
 
 def host_of(device: str) -> str:
-    """The device itself if it is a CPU, otherwise the first CPU of its process.
-
-    Args:
-      device: full device string.
-    """
+    """The device itself if it is a CPU, otherwise the first CPU of its process."""
     return device if is_cpu(device) else cpu_of(device)
 
 
@@ -48,28 +31,23 @@ Chooser: TypeAlias = Callable[[int], str]
 
 
 class RoundRobin:
-    """Hands out the devices in turn, beginning with the first.
-
-    Raises:
-      ValueError: for no devices.
-    """
+    """Chooses the devices in turn, beginning with the first; ValueError for no devices."""
 
     def __init__(self, devices: Sequence[str]) -> None:
         self._devices = _non_empty(devices)
         self._next = 0
 
     def __call__(self, num_bytes: int) -> str:
-        """The device for the next variable, whatever its size."""
+        """The device for the next variable, of any size."""
         device = self._devices[self._next % len(self._devices)]
         self._next += 1
         return device
 
 
 class GreedyByBytes:
-    """Hands out the device with the fewest bytes so far, the first of equals.
+    """Chooses the device with the fewest bytes so far, the first of equals.
 
-    Raises:
-      ValueError: for no devices.
+    Raises ValueError for no devices.
     """
 
     def __init__(self, devices: Sequence[str]) -> None:
@@ -77,11 +55,7 @@ class GreedyByBytes:
         self._load = [0] * len(self._devices)
 
     def __call__(self, num_bytes: int) -> str:
-        """The device for the next variable.
-
-        Raises:
-          ValueError: for a negative number of bytes.
-        """
+        """The device for the next variable; ValueError for a negative number of bytes."""
         if num_bytes < 0:
             raise ValueError(f"a variable cannot have {num_bytes} bytes")
         lightest = self._load.index(min(self._load))

@@ -1,8 +1,7 @@
 """Description of a job: its tasks, towers and devices; no TensorFlow.
 
-A run in one process is a job of one task. In a cluster each process is one task; it has this
-same description but for `task`, and everything that depends on how many towers there are, or
-where, asks it.
+A run in one process is a job of one task. In a cluster each process is one task with the same
+description but for `task`.
 """
 
 from __future__ import annotations
@@ -63,27 +62,22 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """All tasks, towers and devices of a run.
+    """All tasks, towers and devices of a run, in one value as in TF-slim's model_deploy.
 
-    Towers are numbered over the job: worker 0 has the first `towers_per_worker`, worker 1 the
-    next. Tower i of a worker is on its device i, or as `device_order` says. The idea of one value
-    that knows every device is that of TF-slim's model_deploy.
+    Towers are numbered over the job: worker 0 has the first `towers_per_worker`, worker 1 the next.
+    Addresses that are malformed or given twice, a task that is not in the job, and values out of
+    range raise FlagError.
 
     Attributes:
       task: this process.
-      worker_hosts, ps_hosts: host:port of each task; none in a run of one process.
-      controller_host: host:port of a process that drives the workers and has no towers itself;
-        None where worker 0 does that.
+      worker_hosts, ps_hosts: host:port of each task; empty for a run of one process.
+      controller_host: host:port of a process without towers that drives the workers; None where
+        worker 0 does that.
       client_per_worker: whether every worker builds and runs the step of its own towers
-        (collectives join them). Otherwise one process, the chief, builds the step of all
-        towers and runs it on the others, which serve.
-      towers_per_worker: towers of each worker.
+        (collectives join them). Otherwise one process, the chief, builds the step of all towers and
+        runs it on the others, which serve.
       device: "cpu" or "gpu", the kind of the towers' devices.
       device_order: number of the device of each tower of a worker; 0, 1, 2, ... if empty.
-
-    Raises:
-      FlagError: for addresses that are malformed or given twice, for a task that is none of
-        the job's, and for values out of range.
     """
 
     task: Task = Task(LOCAL)
@@ -140,7 +134,7 @@ class Job:
 
     @property
     def in_cluster(self) -> bool:
-        """Whether the job has addresses, also that of a single worker."""
+        """Whether the job has addresses, if only that of a single worker."""
         return bool(self.worker_hosts or self.ps_hosts or self.controller_host)
 
     @property
@@ -184,7 +178,7 @@ class Job:
         return tuple(task for task in self.tasks if task != self.task)
 
     def addresses_of(self, job: str) -> tuple[str, ...]:
-        """host:port of every task of a job, by index; empty for a job that is not there."""
+        """host:port of every task of a job, by index; empty for a job without tasks."""
         controller = (self.controller_host,) if self.controller_host else ()
         return {WORKER: self.worker_hosts, PS: self.ps_hosts, CONTROLLER: controller}.get(job, ())
 
@@ -241,21 +235,13 @@ class Job:
         return tuple(dict.fromkeys(map(self.worker_of, self.own_towers)))
 
     def worker_of(self, tower: int) -> Task:
-        """The task that has a tower.
-
-        Raises:
-          ValueError: for a tower that does not exist.
-        """
+        """The task that has a tower; ValueError for a tower that does not exist."""
         if not 0 <= tower < self.num_towers:
             raise ValueError(f"tower {tower}: there are {self.num_towers} towers, from 0")
         return self.workers[tower // self.towers_per_worker]
 
     def tower_device(self, tower: int) -> str:
-        """Full device name of a tower, such as "/job:worker/replica:0/task:1/device:GPU:0".
-
-        Raises:
-          ValueError: for a tower that does not exist.
-        """
+        """Full device name of a tower, such as "/job:worker/replica:0/task:1/device:GPU:0"."""
         number = tower % self.towers_per_worker
         if self.device_order:
             number = self.device_order[number]
@@ -272,12 +258,7 @@ class Job:
         return tuple(self.tower_device(tower) for tower in self.own_towers)
 
     def on(self, device: str, order: Sequence[int] = ()) -> Job:
-        """The same job with its towers on other devices.
-
-        Args:
-          device: "cpu" or "gpu".
-          order: see `device_order`.
-        """
+        """The same job with its towers on other devices; `order` as `device_order`."""
         return dataclasses.replace(self, device=device, device_order=tuple(order))
 
     # CPUs.

@@ -11,18 +11,14 @@ from typing import Any, NoReturn, TypeVar
 T = TypeVar("T")
 
 RETRY_SECONDS = 0.1
-"""Between two attempts to reach another process."""
+"""Interval between two attempts to reach another process."""
 
 REPORT_SECONDS = 5.0
-"""Between two lines about who is missing."""
+"""Interval between two lines about missing processes."""
 
 
 async def report(tell: Callable[[str], None], missing: Callable[[], str]) -> NoReturn:
-    """Prints the missing tasks every few seconds until it is cancelled.
-
-    Args:
-      missing: names who has not come yet.
-    """
+    """Prints every few seconds that tasks are missing, as named by `missing`, until cancelled."""
     while True:
         await asyncio.sleep(REPORT_SECONDS)
         tell(f"waiting for {missing()}")
@@ -31,9 +27,9 @@ async def report(tell: Callable[[str], None], missing: Callable[[], str]) -> NoR
 def run(main: Coroutine[Any, Any, T]) -> T:
     """Runs a coroutine as `asyncio.run` does, and returns as soon as it has ended.
 
-    It does not wait for host names that are still being looked up. A look-up is a blocking call of
-    the system, for minutes where no name server answers. The threads of asyncio's own executor are
-    joined when the loop ends, and again when Python does.
+    It does not wait for pending look-ups of host names, blocking calls that take minutes if no name
+    server answers: asyncio joins the threads of its own executor when the loop ends, and Python at
+    its exit.
     """
 
     async def with_daemon_threads() -> T:

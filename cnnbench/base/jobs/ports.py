@@ -19,22 +19,15 @@ _RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 class ReservedPorts(contextlib.ExitStack):
-    """Ports that no other program gets until closed, on which servers can still listen.
+    """Ports, `numbers`, that no other program gets until closed, on which servers can still listen.
 
     Each is held by a socket that does not listen and, once it is bound, allows others with
-    SO_REUSEADDR, as servers are, beside it. They are none that the system gives to outgoing
-    connections, so they also stay free between two runs of a process.
-
-    Attributes:
-      numbers: the ports.
+    SO_REUSEADDR, as of servers, beside it. They are outside the range of outgoing connections, so
+    they also stay free between two runs of a process.
     """
 
     def __init__(self, count: int) -> None:
-        """Reserves ports.
-
-        Raises:
-          BenchmarkError: there are not so many.
-        """
+        """Reserves ports; BenchmarkError if there are not so many."""
         super().__init__()
         self.numbers: list[int] = []
         low, high = _outgoing()
@@ -60,15 +53,11 @@ class ReservedPorts(contextlib.ExitStack):
 
 
 def claim(port: int) -> socket.socket:
-    """Keeps a port of this machine from other processes that claim it, until closed or dead.
+    """Claims a port among cnnbench processes until closed or dead; OSError EADDRINUSE if taken.
 
-    Sockets on the port itself cannot do that while a server is still to listen beside them: what
-    lets the server in lets in another process of the same kind. So the claim is a socket of
-    another family. On Linux its name needs no file and belongs to the network namespace, as the
-    port does; elsewhere nothing is claimed.
-
-    Raises:
-      OSError: another process has claimed it (EADDRINUSE).
+    A socket on the port itself that lets the server in would let in another process of the same
+    kind. So the claim is a socket of another family. On Linux its name needs no file and belongs to
+    the network namespace, as the port does; elsewhere nothing is claimed.
     """
     with contextlib.ExitStack() as stack:
         one = stack.enter_context(socket.socket(socket.AF_UNIX))
@@ -88,7 +77,7 @@ def unbound() -> socket.socket:
 
 
 def _outgoing() -> tuple[int, int]:
-    """Range of the ports of outgoing connections, both ends included."""
+    """Inclusive range of the ports of outgoing connections."""
     text = "32768 60999"
     with contextlib.suppress(OSError):  # not on every platform
         text = _RANGE_FILE.read_text(encoding="ascii")

@@ -35,14 +35,9 @@ _TASK_OF_TENSORFLOW = re.compile(r"/job:(\w+)/replica:\d+/task:(\d+)")
 
 
 def probe(address: str, timeout: float = 3.0) -> str:
-    """Whether a gRPC server answers.
+    """Returns `OK` if a gRPC server answers, otherwise a description of the failure.
 
-    Args:
-      address: host:port.
-      timeout: seconds for the connection, and for the answer.
-
-    Returns:
-      `OK`, or what is wrong in words.
+    `timeout` is in seconds, for the connection and again for the answer.
     """
     try:
         connection = socket.create_connection(host_and_port(address), timeout)
@@ -76,12 +71,8 @@ def probe(address: str, timeout: float = 3.0) -> str:
 def wait_up(job: Job, timeout: float, tell: Callable[[str], None]) -> None:
     """Waits until the gRPC servers of all other tasks answer; to be called before connecting.
 
-    Args:
-      timeout: seconds.
-      tell: prints a line about who is missing, called every few seconds.
-
-    Raises:
-      BenchmarkError: names the tasks that did not answer in time.
+    `tell` prints a line about missing tasks every few seconds; BenchmarkError after `timeout`
+    seconds.
     """
     started = last = time.monotonic()
     missing = dict.fromkeys(job.peers, "")
@@ -98,14 +89,9 @@ def wait_up(job: Job, timeout: float, tell: Callable[[str], None]) -> None:
 
 
 def culprits(job: Job, error: BaseException) -> dict[Task, str]:
-    """Tasks that do not answer now, as the cause of an error of TensorFlow.
+    """Tasks that do not answer now, with their states, as the cause of an error of TensorFlow.
 
-    Args:
-      error: such as `tf.errors.UnavailableError`.
-
-    Returns:
-      What is wrong with each, those that the message of the error names first; the ones it names
-      if all answer.
+    Those that the message of the error names come first; if all answer, those are returned.
     """
     names = _TASK_OF_TENSORFLOW.findall(str(error))
     found = {Task.of_tensorflow(name, int(index)) for name, index in names}
@@ -120,13 +106,7 @@ def culprits(job: Job, error: BaseException) -> dict[Task, str]:
 def not_ok(
     job: Job, tasks: tuple[Task, ...], timeout: float, ask: Callable[[str, float], str] = probe
 ) -> dict[Task, str]:
-    """State of each of these tasks that does not answer; probes all at once.
-
-    Args:
-      job: that the tasks belong to.
-      timeout: seconds for an answer.
-      ask: see `probe`.
-    """
+    """State of each of these tasks that does not answer; probes all at once."""
     if not tasks:
         return {}
     with ThreadPoolExecutor(min(len(tasks), _MOST_AT_ONCE)) as pool:

@@ -1,8 +1,8 @@
 """Exchange of addresses between processes that know only their ranks; no TensorFlow.
 
-By MPI itself where mpi4py is installed. Otherwise rank 0 listens on an address that all have
-been told, collects everybody's address and sends all of them the list. As in the handshake,
-nothing is authenticated, and lines are bounded.
+By MPI itself where mpi4py is installed. Otherwise rank 0 listens on an address that all know,
+collects all addresses and sends the list to all. As in the handshake, nothing is authenticated, and
+lines are bounded.
 """
 
 from __future__ import annotations
@@ -31,15 +31,12 @@ def exchange(
 ) -> tuple[str, ...]:
     """Addresses of all processes by rank; reserves a port of this process until it ends.
 
-    Args:
-      rendezvous: host:port that rank 0 listens on; None for mpi4py if it is installed, or a
-        port that follows from the job if all processes are on this machine.
-      timeout: seconds.
-      tell: prints a line about who is missing, called every few seconds.
+    Without `rendezvous`, the host:port on which rank 0 listens, mpi4py is used if installed, or a
+    port derived from the job if all processes are on this machine.
 
     Raises:
       FlagError: --rendezvous is needed.
-      BenchmarkError: somebody has not come in time, or the port is in use.
+      BenchmarkError: a process is missing after `timeout` seconds, or the port is in use.
     """
     _held.append(ReservedPorts(1))
     (port,) = _held[-1].numbers
@@ -60,8 +57,6 @@ def _by_mpi(address: str) -> tuple[str, ...]:
 
 
 class _Rendezvous:
-    """The state of the exchange in one process."""
-
     def __init__(self, ranks: Ranks, place: str, port: int, tell: Callable[[str], None]) -> None:
         self._ranks = ranks
         self._place = place

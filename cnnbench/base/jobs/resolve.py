@@ -1,7 +1,7 @@
 """Identity of this process in its job, from the environment; standard library only.
 
 ``tf_config``: TF_CONFIG, as TensorFlow's strategies read it. ``slurm``: the variables that srun
-gives its tasks. ``kubernetes``: a StatefulSet or an Indexed Job behind a headless service, as in
+sets for its tasks. ``kubernetes``: a StatefulSet or an Indexed Job behind a headless service, as in
 scripts/kubernetes.yaml. ``mpi``: the rank only; the addresses are exchanged when the run begins
 (`cnnbench.base.jobs.rendezvous`).
 """
@@ -31,13 +31,9 @@ Environment = Mapping[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class JobPlace:
-    """A process of a job.
+    """A process of a job and the host:port of all tasks.
 
-    Attributes:
-      task: who it is.
-      worker_hosts, ps_hosts: host:port of each task.
-      controller_host: host:port, or None.
-      local_rank: its number among the processes of the job on its machine; None if unknown.
+    `local_rank` is its number among the job's processes on its machine; None if unknown.
     """
 
     task: Task
@@ -49,13 +45,10 @@ class JobPlace:
 
 @dataclass(frozen=True)
 class Ranks:
-    """Ranks and sizes, as a launcher of processes sets them.
+    """Rank of this process and number of processes, as set by a launcher.
 
-    Attributes:
-      launcher: its name.
-      rank, size: number of this process, and how many there are.
-      local_rank, local_size: the same on this machine; None if unknown.
-      job: tells jobs apart.
+    `local_rank` and `local_size` are those on this machine, None if unknown; `job` distinguishes
+    jobs.
     """
 
     launcher: str
@@ -72,35 +65,21 @@ class Ranks:
 
 
 def resolve(cluster: str, ps: int, environ: Environment) -> JobPlace:
-    """The place of this process in a job.
+    """The place of this process in a job; UsageError names a missing or malformed variable.
 
-    Args:
-      cluster: value of --cluster: tf_config, slurm, kubernetes or mpi.
-      ps: how many of the processes, the last ones, are parameter servers; TF_CONFIG says so
-        itself.
-
-    Returns:
-      With --cluster=mpi, the addresses only tell the ranks.
-
-    Raises:
-      UsageError: names the variable that is missing or malformed, or the flag.
+    The last `ps` processes are parameter servers (TF_CONFIG names them itself). With `cluster`
+    "mpi" the addresses are only ranks.
     """
     return _RESOLVERS[cluster](ps, environ)
 
 
 def mpi_ranks(environ: Environment) -> Ranks | None:
-    """Ranks of this process as set by mpirun of Open MPI, MPICH or MVAPICH, or by srun.
+    """Ranks of this process as set by mpirun of Open MPI, MPICH or MVAPICH, or by srun, if any.
 
-    The numbers on this machine may come from another row than rank and size, which has the same
-    rank and size: under ``srun --mpi=pmi2`` PMI_RANK is set, and SLURM_LOCALID alone tells them.
-    A row with another rank or size is that of another process, such as the one that Hydra starts
-    by srun on every node.
-
-    Returns:
-      None without any launcher.
-
-    Raises:
-      UsageError: a variable is malformed.
+    The local numbers may come from another row than rank and size if that has the same rank and
+    size: under ``srun --mpi=pmi2`` PMI_RANK is set, and only SLURM_LOCALID is local. A row with
+    another rank or size belongs to another process, such as the one that Hydra starts by srun on
+    every node. A malformed variable raises UsageError.
     """
     said = {
         launcher: (environ[names[0]], environ[names[1]])
@@ -199,7 +178,7 @@ def _tf_hosts(value: Any, job: str, bad: Callable[[str], UsageError]) -> list[st
 def _tf_place(
     hosts: dict[str, list[str]], job: str, index: int, bad: Callable[[str], UsageError]
 ) -> JobPlace:
-    """A chief is the first worker, or beside parameter servers the controller."""
+    """A chief is the first worker or, beside parameter servers, the controller."""
     chiefs = [host for name in _TF_CHIEFS for host in hosts.get(name, [])]
     controllers = hosts.get(CONTROLLER, [])
     workers, servers = hosts.get(WORKER, []), hosts.get(PS, [])
@@ -243,11 +222,7 @@ def _from_slurm(ps: int, environ: Environment) -> JobPlace:
 
 
 def expand_nodes(environ: Environment, name: str) -> list[str]:
-    """The nodes of a list as Slurm writes it, such as "n[001-003,007],gpu1".
-
-    Raises:
-      UsageError: it is not set or malformed.
-    """
+    """The nodes of a list as Slurm writes it, such as "n[001-003,007],gpu1"."""
     text = _text(environ, name)
     nodes: list[str] = []
     if not re.fullmatch(rf"(?:{HOST}|\[[^\[\]\s]+\]|,(?!$))+", text) or text.startswith(","):
@@ -265,7 +240,7 @@ def expand_nodes(environ: Environment, name: str) -> list[str]:
 
 
 def _numbers(text: str, environ: Environment, name: str) -> list[str]:
-    """Of "1-3,07": the numbers with their leading zeros."""
+    """Expands "1-3,07" to numbers with their leading zeros."""
     found: list[str] = []
     for part in text.split(","):
         match = re.fullmatch(f"{_NUMBER}(?:-{_NUMBER})?", part)
@@ -277,7 +252,7 @@ def _numbers(text: str, environ: Environment, name: str) -> list[str]:
 
 
 def _tasks_per_node(environ: Environment, name: str) -> list[int]:
-    """Of "2(x3),1": 2, 2, 2, 1."""
+    """Expands "2(x3),1" to 2, 2, 2, 1."""
     text = _text(environ, name)
     counts: list[int] = []
     for part in text.split(","):
@@ -336,7 +311,7 @@ def _text(environ: Environment, name: str) -> str:
 def _whole(
     environ: Environment, name: str, otherwise: str = "", *, least: int = 0, most: int = 999_999_999
 ) -> int:
-    """The number of a variable; of `otherwise`, if that is given, where it is not set."""
+    """The number of a variable or, where it is not set, of `otherwise`, if given."""
     text = environ.get(name, "").strip() or otherwise or _text(environ, name)
     if not re.fullmatch(_NUMBER, text) or not least <= int(text) <= most:
         raise _bad(environ, name, f"must be a whole number from {least} to {most}")

@@ -1,10 +1,10 @@
-"""Effects of candidates that were measured in rounds: an additive model, least squares.
+"""Effects of candidates measured in rounds: an additive model fitted by least squares.
 
-A value is the effect of its candidate plus that of its round plus noise of one size for all. What
-disturbs a whole round moves no difference between candidates, candidates may be missing in rounds,
-and the noise is estimated from all of them together, so that few rounds of many candidates tell
-as much about it as many rounds of two (two-way layout without interaction; Scheffe, The Analysis
-of Variance, 1959, chapter 4).
+A value is the effect of its candidate plus that of its round plus noise of equal variance.
+Disturbances of a whole round don't change differences between candidates, candidates may be missing
+in rounds, and the noise is estimated from all candidates together, so that few rounds of many
+candidates determine it as well as many rounds of two (two-way layout without interaction; Scheffe,
+The Analysis of Variance, 1959, chapter 4).
 """
 
 from __future__ import annotations
@@ -23,12 +23,11 @@ class Additive:
     """A fitted model.
 
     Attributes:
-      names: of the candidates.
-      effects: of each, against the mean of all.
+      effects: of each candidate, relative to the mean of all.
       covariance: of the effects, in units of the noise's variance, [candidates, candidates].
       scatter: standard deviation of the noise; None without degrees of freedom.
-      freedom: degrees of freedom of that.
-      is_connected: whether the rounds tell all differences; not where two groups of candidates
+      freedom: its degrees of freedom.
+      is_connected: whether the rounds determine all differences; not where two groups of candidates
         never ran in one round.
     """
 
@@ -40,11 +39,11 @@ class Additive:
     is_connected: bool = True
 
     def effect(self, name: str) -> float:
-        """Of a candidate."""
+        """The effect of a candidate."""
         return float(self.effects[self.names.index(name)])
 
     def difference(self, name: str, other: str) -> float:
-        """How far a candidate is above another one."""
+        """The effect of a candidate less that of another one."""
         return self.effect(name) - self.effect(other)
 
     def deviation(self, name: str, other: str) -> float | None:
@@ -56,7 +55,7 @@ class Additive:
         return self.scatter * math.sqrt(max(0.0, float(square)))
 
     def p_above(self, name: str, other: str) -> float:
-        """One-sided p of "the candidate is not above the other one"; 1 where it is not known."""
+        """One-sided p of "the candidate is not above the other one"; 1 if unknown."""
         error, difference = self.deviation(name, other), self.difference(name, other)
         if error is None or difference <= 0:
             return 1.0
@@ -64,11 +63,7 @@ class Additive:
 
 
 def fit(rounds: Sequence[Mapping[str, float]]) -> Additive:
-    """Fits the model.
-
-    Args:
-      rounds: the values of each round, by candidate; at least one value in all.
-    """
+    """Fits the model to the values of each round by candidate; at least one value in all."""
     names = tuple(dict.fromkeys(name for one in rounds for name in one))
     observed = [(names.index(name), at) for at, one in enumerate(rounds) for name in one]
     values = np.asarray([value for one in rounds for value in one.values()])
@@ -92,10 +87,9 @@ def fit(rounds: Sequence[Mapping[str, float]]) -> Additive:
 
 
 def fit_blocks(blocks: Sequence[Sequence[Mapping[str, float]]]) -> Additive:
-    """Fits the model to rounds of several blocks, of which each may be disturbed by itself.
+    """Fits the model to rounds of several blocks that may be disturbed independently.
 
-    Args:
-      blocks: of each round. Where they do not tell all differences, rounds are taken as wholes.
+    Where blocks don't determine all differences, rounds are treated as wholes.
     """
     fitted = fit([block for one in blocks for block in one])
     if fitted.is_connected:
@@ -104,13 +98,9 @@ def fit_blocks(blocks: Sequence[Sequence[Mapping[str, float]]]) -> Additive:
 
 
 def student_tail(t: float, freedom: int) -> float:
-    """P(T >= t) of Student's distribution with whole degrees of freedom.
+    """P(T >= t) of Student's distribution, for t >= 0 and a whole `freedom` of at least 1.
 
     The finite series of Abramowitz and Stegun, 26.7.3 and 26.7.4.
-
-    Args:
-      t: not negative.
-      freedom: at least 1.
     """
     angle = math.atan(t / math.sqrt(freedom))
     sine, cosine = math.sin(angle), math.cos(angle)
@@ -124,12 +114,7 @@ def student_tail(t: float, freedom: int) -> float:
 
 
 def student_quantile(tail: float, freedom: int) -> float:
-    """The t that is exceeded with a probability.
-
-    Args:
-      tail: the probability, above 0 and at most 0.5.
-      freedom: at least 1.
-    """
+    """The t that is exceeded with probability `tail`, in (0, 0.5]; `freedom` is at least 1."""
     low, high = 0.0, 1.0
     while student_tail(high, freedom) > tail and high < 1e9:
         high *= 2

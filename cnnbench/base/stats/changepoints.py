@@ -1,20 +1,19 @@
 """Change points of the level of a noisy series: penalised least absolute deviations.
 
-The series is cut into segments so that the sum of the absolute deviations from the
-segments' medians, plus a penalty for each segment, is smallest. Optimal partitioning
-(Jackson et al., "An algorithm for optimal partitioning of data on an interval", IEEE
-Signal Processing Letters 12, 2005) finds the best cut of all. Absolute deviations in
-place of squares keep outliers and heavy tails from being taken for levels
-(Bardet and Dion, "Robust semi-parametric multiple change-points detection", Signal
-Processing 156, 2019); with segments of at least five values, one or two outliers in a
-row never make one.
+The series is cut into segments so that the sum of the absolute deviations from the segments'
+medians, plus a penalty for each segment, is smallest. Optimal partitioning (Jackson et al., "An
+algorithm for optimal partitioning of data on an interval", IEEE Signal Processing Letters 12, 2005)
+finds the optimum. Absolute deviations instead of squares keep outliers and heavy tails from being
+taken for levels (Bardet and Dion, "Robust semi-parametric multiple change-points detection", Signal
+Processing 156, 2019); with segments of at least five values, one or two outliers in a row are never
+a level.
 
-Times of neighbouring steps are correlated, and correlated noise drifts, which a penalty
-made for independent values takes for changes. So the penalty grows with the first-order
-autocorrelation, estimated as Chakar, Lebarbier, Lévy-Leduc and Robin do ("A robust
-approach for estimating change-points in the mean of an AR(1) process", Bernoulli 23,
-2017): from the spread of the differences at lag one and two, which changes of level
-hardly touch. The spread is the median absolute deviation here.
+Times of neighbouring steps are correlated, and correlated noise drifts, which a penalty for
+independent values mistakes for changes. So the penalty grows with the first-order autocorrelation,
+estimated as by Chakar, Lebarbier, Lévy-Leduc and Robin ("A robust approach for estimating
+change-points in the mean of an AR(1) process", Bernoulli 23, 2017): from the spread, here the
+median absolute deviation, of the differences at lag one and two, on which changes of level have
+little effect.
 """
 
 from __future__ import annotations
@@ -41,11 +40,10 @@ def change_points(
     Takes time in proportion to the square of the number of values (200: 10 ms).
 
     Args:
-      values: the series, finite.
-      min_spread: standard deviation of the noise, at least; what is smaller than that
-        is no change however quiet the series is.
-      min_segment: values in the shortest segment; a smaller number detects changes earlier,
-        and takes fewer consecutive outliers for a level.
+      values: finite.
+      min_spread: lower bound of the noise's standard deviation; smaller changes are ignored.
+      min_segment: values in the shortest segment; a smaller number detects changes earlier, and
+        takes fewer consecutive outliers for a level.
     """
     if len(values) < max(3, 2 * min_segment):
         return ()
@@ -53,16 +51,12 @@ def change_points(
 
 
 def penalty(values: Sequence[float], min_spread: float = 0.0) -> float:
-    """What a segment must save in absolute deviations, in units of the values.
+    """Reduction of the absolute deviations that justifies a segment, in units of the values.
 
-    Under Gaussian noise of standard deviation s a needless cut saves about 0.63 s, more
-    often than by chance once the best of n places is taken: hence the logarithm (as in
-    Schwarz's criterion). Correlation makes it more by (1 + r) / (1 - r), with the r of
-    the signs of the deviations, 2/pi * arcsin of that of the values.
-
-    Args:
-      values: the series, at least three finite values.
-      min_spread: standard deviation of the noise, at least, in units of the values.
+    Under Gaussian noise of standard deviation s a needless cut saves about 0.63 s, more for the
+    best of n places: hence the logarithm (as in Schwarz's criterion). Correlation multiplies it by
+    (1 + r) / (1 - r), with the r of the signs of the deviations, 2/pi * arcsin of that of the
+    values. Needs at least three finite values; `min_spread` as of `change_points`.
     """
     spread, correlation = noise(values)
     signs = 2 / math.pi * math.asin(correlation)
@@ -73,18 +67,17 @@ def penalty(values: Sequence[float], min_spread: float = 0.0) -> float:
 def noise(values: Sequence[float]) -> tuple[float, float]:
     """Standard deviation and first-order autocorrelation of the noise around the levels.
 
-    The correlation is a ratio of two robust variances less 1. Its median is right (of 60 values
-    0.00, 0.28 and 0.61 where it is 0, 0.3 and 0.6, in 600 draws each), but it scatters much
-    (standard deviation 0.43 at 60 white values, 0.13 at 500), and what comes out negative counts
-    as 0. So its mean is too high for white noise: 0.24, 0.19, 0.10 and 0.05 of 20, 60, 200 and
-    500 values, and the penalty with it. It stays like that on purpose: what helps white noise
-    hurts where there is correlation. Of a history's 60 points with a correlation of 0.3, 1.2 %
-    have a false step; with that mean subtracted it is 2.2 %, for 9 to 12 % more of the steps
-    found. Half-series jackknife (Quenouille, "Notes on bias in estimation", Biometrika 43, 1956)
-    makes it 2.0 % and finds no more.
+    The correlation is a ratio of two robust variances less 1; negative results count as 0. Its
+    median is right (of 60 values 0.00, 0.28 and 0.61 where it is 0, 0.3 and 0.6, in 600 draws
+    each), but its standard deviation is large (0.43 at 60 white values, 0.13 at 500), so its mean,
+    and the penalty, is too high for white noise: 0.24, 0.19, 0.10 and 0.05 for 20, 60, 200 and 500
+    values. This is intended: corrections for white noise are worse where there is correlation. Of a
+    history's 60 points with a correlation of 0.3, 1.2 % have a false step; with that mean
+    subtracted it is 2.2 %, for 9 to 12 % more of the steps found. Half-series jackknife
+    (Quenouille, "Notes on bias in estimation", Biometrika 43, 1956) makes it 2.0 % and finds no
+    more.
 
-    Args:
-      values: at least three; their levels may change, if not at most places.
+    Needs at least three values; their levels may change, but not at most places.
     """
     first = _spread([b - a for a, b in pairwise(values)])
     second = _spread([b - a for a, b in zip(values, values[2:], strict=False)])

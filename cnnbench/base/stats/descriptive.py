@@ -1,14 +1,14 @@
 """Speed statistics over step times, as tf_cnn_benchmarks defines them.
 
-With ``t[i]`` the wall time of step i in seconds since the end of warm-up, ``b``
-the images of one step and ``s[i] = b / t[i]``:
+With ``t[i]`` the wall time of step i in seconds since the end of warm-up, ``b`` the images of one
+step and ``s[i] = b / t[i]``:
 
 * mean ``M = b / mean(t)``: images over time, not the mean of the speeds;
 * uncertainty ``U = population standard deviation of s / sqrt(n)``;
 * jitter ``J = 1.4826 * median|s - median(s)|``, a robust standard deviation.
 
-With an EWMA weight ``a``, ``mean(t)`` is weighted by ``(1-a)**(n-1), ..., (1-a), 1``
-(the newest step weighs most); U and J stay unweighted.
+With an EWMA weight ``a``, ``mean(t)`` is weighted by ``(1-a)**(n-1), ..., (1-a), 1`` (the newest
+step weighs most); U and J stay unweighted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAD_TO_SIGMA = 1.4826
 _WORTH_SORTING = 100
 
 FEWEST_FOR_P99 = 100
-"""Values that a 99th percentile needs to be another one than the largest."""
+"""Number of values from which the 99th percentile differs from the largest one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +41,16 @@ class Speed:
 class RunningSpeed:
     """Speed of the steps so far, cheap enough to be read after every step.
 
-    Adding a step is O(1). Reading inserts the steps added since the last reading into a
-    sorted array of doubles, and is O(log n) besides.
+    Adding a step is O(1). Reading inserts the steps added since the last reading into a sorted
+    array of doubles, and is O(log n) besides.
     """
 
     def __init__(self, images_per_step: int, ewma_alpha: float | None = None) -> None:
-        """Starts with no steps.
+        """Starts with no steps; ValueError for parameters out of range.
 
         Args:
-          images_per_step: images that one step processes, over all towers it times.
+          images_per_step: over all towers whose steps are timed, at least 1.
           ewma_alpha: weight of the newest step in the mean, 0..1; None or 0: all equal.
-
-        Raises:
-          ValueError: images_per_step < 1, or ewma_alpha outside 0..1.
         """
         if images_per_step < 1:
             raise ValueError(f"images_per_step={images_per_step}: must be at least 1")
@@ -74,11 +71,7 @@ class RunningSpeed:
         return self._count
 
     def add(self, seconds: float) -> None:
-        """Takes the wall time of one more step.
-
-        Raises:
-          ValueError: seconds is not positive.
-        """
+        """Adds the wall time of a step; ValueError if it is not positive."""
         if not seconds > 0.0:
             raise ValueError(f"step time {seconds}: must be positive")
         self._weighted_time = self._keep * self._weighted_time + seconds
@@ -92,11 +85,7 @@ class RunningSpeed:
         self._pending.append(speed)
 
     def current(self) -> Speed:
-        """The statistics of all steps added so far.
-
-        Raises:
-          ValueError: no step was added yet.
-        """
+        """The statistics of all steps added so far; ValueError without any."""
         if not self._count:
             raise ValueError("no step was timed")
         if len(self._pending) < _WORTH_SORTING:
@@ -116,16 +105,7 @@ class RunningSpeed:
 def speed(
     images_per_step: int, step_seconds: Iterable[float], ewma_alpha: float | None = None
 ) -> Speed:
-    """Statistics of a finished series of step times; see the module's definitions.
-
-    Args:
-      images_per_step: images that one step processes.
-      step_seconds: wall time of each step in seconds, oldest first.
-      ewma_alpha: weight of the newest step in the mean, 0..1; None or 0: all equal.
-
-    Raises:
-      ValueError: no steps, a time that is not positive, or a parameter out of range.
-    """
+    """Statistics of a finished series of step times; see `RunningSpeed`."""
     running = RunningSpeed(images_per_step, ewma_alpha)
     for seconds in step_seconds:
         running.add(seconds)
@@ -133,14 +113,7 @@ def speed(
 
 
 def total_images_per_sec(images: int, elapsed_seconds: float) -> float:
-    """Images of the timed loop over its whole wall time, everything in it included.
-
-    Args:
-      elapsed_seconds: wall time of the loop.
-
-    Raises:
-      ValueError: elapsed_seconds is not positive.
-    """
+    """Images over the wall time of the whole timed loop; ValueError if that is not positive."""
     if not elapsed_seconds > 0.0:
         raise ValueError(f"elapsed time {elapsed_seconds}: must be positive")
     return images / elapsed_seconds
@@ -166,8 +139,8 @@ def _middle(ordered: Sequence[float]) -> float:
 def _middle_deviation(ordered: Sequence[float]) -> float:
     """The median absolute deviation of ascending values, in O(log n).
 
-    The deviations below the median, read downwards, and those above it, read upwards,
-    are two ascending sequences, so the middle of their union is found by bisection.
+    The deviations below the median, read downwards, and those above it are two ascending sequences,
+    so the middle of their union is found by bisection.
     """
     centre = _middle(ordered)
     count = len(ordered)
@@ -180,9 +153,8 @@ def _middle_deviation(ordered: Sequence[float]) -> float:
 def _smallest_deviation(ordered: Sequence[float], centre: float, rank: int) -> float:
     """The deviation of a rank (0 = smallest), found in a window around the centre.
 
-    The rank + 1 smallest deviations belong to rank + 1 neighbours in the sequence; the
-    window with the left end ``left`` is the right one when its left neighbour is not
-    closer to the centre than its right end.
+    The rank + 1 smallest deviations belong to rank + 1 neighbours in the sequence: the first window
+    whose left neighbour is not closer to the centre than its right end.
     """
     low, high = 0, len(ordered) - rank - 1
     while low < high:
@@ -195,35 +167,24 @@ def _smallest_deviation(ordered: Sequence[float], centre: float, rank: int) -> f
 
 
 def nearest_rank(values: Sequence[float], share: float) -> float:
-    """The percentile by nearest rank.
-
-    Args:
-      values: at least one, in any order.
-      share: 0..1 of the values that must not exceed the result.
-    """
+    """The percentile by nearest rank of at least one value; `share` is in 0..1."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 def p99(values: Sequence[float]) -> float | None:
-    """The 99th percentile by nearest rank; None of fewer than `FEWEST_FOR_P99` values.
+    """The 99th percentile by nearest rank; None for fewer than `FEWEST_FOR_P99` values.
 
-    Of fewer it would be the largest one, which grows with their number.
+    For fewer it would be the largest one, which grows with their number.
     """
     return nearest_rank(values, 0.99) if len(values) >= FEWEST_FOR_P99 else None
 
 
 def faster_half(seconds: Sequence[float]) -> list[int]:
-    """Which steps count: those that the machine disturbed least.
+    """Numbers, from 0, of the faster half of the steps, which the machine disturbed least.
 
-    A mean over whole steps is the sum of its operations' means and of the time between them, as
-    medians are not.
-
-    Args:
-      seconds: of each step.
-
-    Returns:
-      Their numbers from 0, at least one.
+    Unlike a median, the mean of whole steps is the sum of the means of their operations and of the
+    time between them.
     """
     order = sorted(range(len(seconds)), key=lambda step: seconds[step])
     return order[: (len(seconds) + 1) // 2]

@@ -1,15 +1,13 @@
 """Exact rank statistics for samples of a few values each.
 
-A sample holds one value per process, so it is small, and ties are common (memory,
-accuracies). Both tests are therefore permutation tests of midranks: they enumerate
-what the rank sum can be given the ties at hand, with the shift algorithm of Streitberg
-and Röhmel (1986), and stay exact where tables and `scipy.stats` assume no ties. Without
-ties they are the Mann-Whitney U test and the Wilcoxon signed-rank test; the tests of
-this module hold them against SciPy. The estimates are those of Hodges and Lehmann
-(1963), with the confidence intervals that invert these tests (Hollander and Wolfe,
-Nonparametric Statistical Methods, sections 3.2, 3.3, 4.2 and 4.3). SciPy has no such
-intervals, and importing `scipy.stats` takes longer than a comparison, so it is not
-needed here.
+A sample holds one value per process, so it is small, and ties are common (memory, accuracies). Both
+tests are therefore permutation tests of midranks: they enumerate the rank sums that are possible
+with the ties at hand, with the shift algorithm of Streitberg and Röhmel (1986), and stay exact
+where tables and `scipy.stats` assume no ties. Without ties they are the Mann-Whitney U test and the
+Wilcoxon signed-rank test; the unit tests compare them with SciPy. The estimates are those of Hodges
+and Lehmann (1963), with the confidence intervals that invert these tests (Hollander and Wolfe,
+Nonparametric Statistical Methods, sections 3.2, 3.3, 4.2 and 4.3). SciPy has no such intervals, and
+its import takes longer than a comparison.
 
 Samples of more than `EXACT` values use the normal approximation.
 """
@@ -38,12 +36,9 @@ _SLACK = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A Hodges-Lehmann estimate with its confidence interval.
+    """A Hodges-Lehmann estimate with its confidence interval, in the unit of the values.
 
-    Attributes:
-      estimate: the shift, in the unit of the values.
-      low, high: ends of the interval; None where the samples are too small for one of
-        this confidence.
+    The ends are None where the samples are too small for an interval of this confidence.
     """
 
     estimate: float
@@ -65,11 +60,7 @@ class _Tails:
 def mann_whitney_p(first: Values, second: Values) -> float:
     """Two-sided p of "both samples come from one distribution", exact also with ties.
 
-    Args:
-      first, second: finite values, at least one each.
-
-    Returns:
-      Twice the smaller tail of the rank sum, at most 1.
+    Twice the smaller tail of the rank sum, at most 1, of finite values, at least one per sample.
     """
     ranks = _doubled_midranks([*first, *second])
     observed = int(ranks[: len(first)].sum())
@@ -85,10 +76,7 @@ def mann_whitney_p(first: Values, second: Values) -> float:
 def signed_rank_p(differences: Values) -> float:
     """Two-sided p of "differences are symmetric about 0", exact also with ties.
 
-    Zeros are left out, as by Wilcoxon.
-
-    Args:
-      differences: finite values, one per pair.
+    Zeros are left out, as by Wilcoxon; values are finite.
     """
     kept = np.asarray([d for d in differences if d != 0.0])
     if not len(kept):
@@ -103,9 +91,7 @@ def signed_rank_p(differences: Values) -> float:
 def shift(base: Values, new: Values, confidence: float) -> Interval:
     """Hodges-Lehmann shift of ``new`` against ``base``: median of all differences.
 
-    Args:
-      base, new: finite values, at least one each.
-      confidence: at least that of the interval, such as 0.95.
+    The samples have at least one finite value each; `confidence`, such as 0.95, is a lower bound.
     """
     differences = np.sort(np.subtract.outer(np.asarray(new), np.asarray(base)).ravel())
     if max(len(base), len(new)) <= EXACT:
@@ -118,25 +104,18 @@ def shift(base: Values, new: Values, confidence: float) -> Interval:
 
 
 def paired_shift(differences: Values, confidence: float) -> Interval:
-    """Centre of paired differences: median of the means of all pairs of them.
+    """Centre of paired differences (new - base): median of the means of all pairs of them.
 
-    Args:
-      differences: finite values, new - base, one per pair.
-      confidence: at least that of the interval.
+    Values are finite; `confidence` is a lower bound.
     """
     means = np.sort(_pair_means(np.asarray(differences)))
     return _interval(means, _paired_outside(len(differences), confidence))
 
 
 def paired_bounds(differences: _Floats, confidence: float) -> tuple[_Floats, _Floats]:
-    """Ends of the intervals of `paired_shift`, of many samples at once.
+    """Low and high ends, [samples], of the intervals of `paired_shift` of many samples.
 
-    Args:
-      differences: one sample per row, [samples, pairs].
-      confidence: at least that of the intervals.
-
-    Returns:
-      Low and high ends, [samples]; infinite where there are too few pairs for an interval.
+    `differences` is [samples, pairs]; ends are infinite where there are too few pairs.
     """
     outside = _paired_outside(differences.shape[1], confidence)
     if outside < 1:
@@ -149,10 +128,8 @@ def paired_bounds(differences: _Floats, confidence: float) -> tuple[_Floats, _Fl
 def smallest_p(base: int, new: int, paired: bool = False) -> float:
     """The p of samples that do not overlap, the smallest possible for these sizes.
 
-    Two of all binomial(base + new, base) groupings, or two of all 2 ** pairs choices of signs.
-
-    Args:
-      paired: whether the test is the signed-rank test.
+    Two of all binomial(base + new, base) groupings, or (if paired, for the signed-rank test) two of
+    all 2 ** pairs choices of signs.
     """
     if paired:
         return min(1.0, 2.0 ** (1 - min(base, new)))
@@ -162,8 +139,8 @@ def smallest_p(base: int, new: int, paired: bool = False) -> float:
 def holm(p_values: Values) -> list[float]:
     """Holm's step-down adjustment (1979): an adjusted p below alpha is a rejection.
 
-    Sorted ascending, the i-th of n (from 0) is multiplied by n - i, and none may be
-    below its predecessor.
+    Sorted ascending, the i-th of n (from 0) is multiplied by n - i, and none may be below its
+    predecessor.
     """
     adjusted = [0.0] * len(p_values)
     highest = 0.0
@@ -189,7 +166,7 @@ def _doubled_midranks(values: Values) -> NDArray[np.int64]:
 
 @lru_cache(maxsize=256)
 def _subset_sums(ranks: tuple[int, ...], size: int) -> _Tails:
-    """Distribution of the sum of ``size`` of these ranks, every choice alike."""
+    """Distribution of the sum of ``size`` of these ranks, all choices equally likely."""
     top = sum(sorted(ranks)[len(ranks) - size :])
     counts = np.zeros((size + 1, top + 1))
     counts[0, 0] = 1.0
@@ -200,7 +177,7 @@ def _subset_sums(ranks: tuple[int, ...], size: int) -> _Tails:
 
 @lru_cache(maxsize=256)
 def _signed_sums(ranks: tuple[int, ...]) -> _Tails:
-    """Distribution of the sum of the ranks that got a plus, all choices of signs equally likely."""
+    """Distribution of the sum of the ranks with a plus, all choices of signs equally likely."""
     top = sum(ranks)
     counts = np.zeros(top + 1)
     counts[0] = 1.0
@@ -215,7 +192,7 @@ def _tails(counts: _Floats) -> _Tails:
 
 
 def _count_up_to(lower: _Floats, chance: float, first: int = 0) -> int:
-    """How many of the sums from ``first`` on have P(S <= s) <= chance."""
+    """Number of the sums from ``first`` on with P(S <= s) <= chance."""
     return int(np.searchsorted(lower[first:], chance * (1 + _SLACK), side="right"))
 
 
@@ -227,7 +204,7 @@ def _pair_means(differences: _Floats) -> _Floats:
 
 
 def _paired_outside(count: int, confidence: float) -> int:
-    """How many of the ordered means of pairs lie outside the interval, at each end."""
+    """Number of the ordered means of pairs outside the interval, at each end."""
     if count <= EXACT:
         return _count_up_to(_signed_sums(tuple(range(1, count + 1))).lower, (1 - confidence) / 2)
     variance = count * (count + 1) * (2 * count + 1) / 24
@@ -235,7 +212,7 @@ def _paired_outside(count: int, confidence: float) -> int:
 
 
 def _outside(count: int, variance: float, confidence: float) -> int:
-    """Ordered values left out at each end in the normal approximation."""
+    """Number of ordered values left out at each end in the normal approximation."""
     z = NormalDist().inv_cdf((1 + confidence) / 2)
     return max(0, math.floor(count / 2 - z * math.sqrt(variance)))
 

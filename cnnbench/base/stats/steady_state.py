@@ -1,19 +1,18 @@
 """Detects whether, and from which step on, a series of step times is steady.
 
-The method is that of Barrett, Bolz-Tereick, Killick, Mount and Tratt, "Virtual Machine
-Warmup Blows Hot and Cold" (OOPSLA 2017): cut the series where its level changes, call the
-levels at its end that are alike the steady state, unless these are too small a part of the
-series. As in Traini, Cortellessa, Di Pompeo and Tucci,
-"Towards effective assessment of steady state performance in Java software: are we there
-yet?" (Empirical Software Engineering 28, 2023), alike means within 5 %. Levels are
-medians, and the cuts are made by `cnnbench.base.stats.changepoints`, which takes outliers and
-correlation into account.
+The method is that of Barrett, Bolz-Tereick, Killick, Mount and Tratt, "Virtual Machine Warmup Blows
+Hot and Cold" (OOPSLA 2017): cut the series where its level changes; similar levels at its end are
+the steady state, unless they are too small a part of the series. As in Traini, Cortellessa, Di
+Pompeo and Tucci, "Towards effective assessment of steady state performance in Java software: are we
+there yet?" (Empirical Software Engineering 28, 2023), similar means within 5 %. Levels are medians,
+and the cuts are those of `cnnbench.base.stats.changepoints`, which takes outliers and correlation
+into account.
 
-Why not another method: a fixed number of steps does not fit all runs (in 24 runs of one
-small network, load by others decided between step 0, step 94 and never); similar adjacent
-windows, as in pyperf, occur by chance in any noise and say nothing about the end of a
-series; the run-sequence, lag and autocorrelation plots of Kalibera and Jones ("Rigorous
-benchmarking in reasonable time", ISMM 2013) need visual inspection.
+Other methods: a fixed number of steps does not fit all runs (in 24 runs of one small network, load
+by others decided between step 0, step 94 and never); similar adjacent windows, as in pyperf, occur
+by chance in any noise and say nothing about the end of a series; the run-sequence, lag and
+autocorrelation plots of Kalibera and Jones ("Rigorous benchmarking in reasonable time", ISMM 2013)
+need visual inspection.
 
 It does not detect changes of less than 5 %, nor a change in the noise alone.
 """
@@ -30,13 +29,13 @@ from cnnbench.base.stats.changepoints import MIN_SEGMENT, change_points
 from cnnbench.base.stats.descriptive import MAD_TO_SIGMA, median, median_absolute_deviation
 
 TOLERANCE = 0.05
-"""Relative difference below which levels are alike."""
+"""Relative difference below which levels are similar."""
 
 MIN_SHARE = 0.25
 """Share of the series that must be steady, as in Barrett et al. (500 of 2000)."""
 
 MIN_STEADY = 2 * MIN_SEGMENT
-"""Steps that must be steady, however short the series is."""
+"""Least number of steady steps, however short the series is."""
 
 MIN_STEPS = 2 * MIN_STEADY
 """Steps of the shortest series that is classified."""
@@ -67,15 +66,13 @@ class StepTimeLevel:
 
 @dataclass(frozen=True, slots=True)
 class SteadyState:
-    """The steady state of a series.
+    """The steady state of a series of `steps` steps.
 
     Attributes:
-      start: index of the first step of the steady state; None if it was not reached, or
-        if the series is too short.
-      shape: FLAT: steady from its first step; WARM_UP: slower before; SLOWDOWN: faster at
-        some time before; NOT_STEADY; TOO_SHORT.
-      levels: of the series, in order; consecutive ones may be alike.
-      steps: length of the series.
+      start: index of its first step; None if it was not reached or the series is too short.
+      shape: FLAT: steady from the first step; WARM_UP: slower before; SLOWDOWN: faster at some time
+        before; NOT_STEADY; TOO_SHORT.
+      levels: of the series, in order; consecutive ones may be similar.
     """
 
     start: int | None
@@ -90,17 +87,11 @@ class SteadyState:
 
 
 def steady_state(seconds: Sequence[float]) -> SteadyState:
-    """Finds the steady state of a series.
+    """Finds the steady state of a series of step times, oldest first.
 
-    Of more than 150 steps the medians of batches are searched first, and then the steps
-    around the beginning of the steady state; that bounds the time (10 ms).
-
-    Args:
-      seconds: time of each step, oldest first. A value that is not positive and finite is
-        unknown: it is ignored, and keeps its index.
-
-    Returns:
-      The steady state; it begins with a step whose time is known.
+    Of more than 150 steps the medians of batches are searched first, and then the steps around the
+    beginning of the steady state; that bounds the time (10 ms). Values that are not positive and
+    finite are ignored and keep their index; the steady state does not begin with one.
     """
     known = [i for i, value in enumerate(seconds) if math.isfinite(value) and value > 0]
     values = [seconds[i] for i in known]
@@ -120,7 +111,6 @@ def steady_state(seconds: Sequence[float]) -> SteadyState:
 
 
 def _levels(values: Sequence[float], first: int, end: int) -> list[StepTimeLevel]:
-    """The levels of a part of the series."""
     size = math.ceil((end - first) / _RESOLUTION)
     edges = [*range(first, end - size + 1, size), end]
     medians = [median(values[a:b]) for a, b in pairwise(edges)]
@@ -130,7 +120,7 @@ def _levels(values: Sequence[float], first: int, end: int) -> list[StepTimeLevel
 
 
 def _beginning(levels: Sequence[StepTimeLevel], last: float) -> int | None:
-    """Start of the first of the levels at the end that are alike; None if the last is not."""
+    """Start of the similar levels at the end; None if the last one differs."""
     start = None
     for level in reversed(levels):
         if not _alike(level.seconds, last):

@@ -1,7 +1,7 @@
 """Escaping of untrusted text for each output format.
 
-Names of models, hosts, flags and files, commands and error messages come from records, and a
-record may contain anything.
+Names of models, hosts, flags and files, commands and error messages come from records, which may
+contain anything.
 """
 
 from __future__ import annotations
@@ -34,10 +34,7 @@ def one_line(text: str) -> str:
 
 
 def markdown(text: str) -> str:
-    """For Markdown: special characters as entities.
-
-    Text that GitHub would turn into links or mentions is formatted as code besides.
-    """
+    """For Markdown: special characters as entities, and links and mentions of GitHub as code."""
     shown = plain(text)
     escaped = _SPECIAL.sub(lambda found: f"&#{ord(found.group())};", shown)
     if not _REFERENCE.search(shown):
@@ -46,7 +43,7 @@ def markdown(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """For Markdown, as code: every character that may be special as a numeric entity.
+    """For Markdown, as code: special characters as numeric entities.
 
     In CommonMark entities are never structure, not even the border of a table cell.
     """

@@ -11,14 +11,10 @@ _KEY = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 
 
 def parse(text: str) -> dict[str, str]:
-    """The labels in ``key=value,key=value``.
+    """The labels in ``key=value,key=value``; ValueError names the part that is not a label.
 
-    Args:
-      text: keys consist of letters, digits, ``_``, ``.`` and ``-`` and begin with a letter;
-        values contain anything but commas.
-
-    Raises:
-      ValueError: names the part that is not a label.
+    Keys consist of letters, digits, ``_``, ``.`` and ``-`` and begin with a letter; values contain
+    anything but commas.
     """
     found: dict[str, str] = {}
     for part in text.split(","):

@@ -11,24 +11,12 @@ from cnnbench.errors import UsageError
 def markdown_table(
     header: Sequence[str], align: Sequence[str], rows: Sequence[Sequence[str]]
 ) -> str:
-    """A table.
-
-    Args:
-      header: a title for each column.
-      align: "---" or "---:" for each column.
-    """
+    """A table; `align` is "---" or "---:" for each column."""
     return "\n".join("| " + " | ".join(row) + " |" for row in (header, align, *rows))
 
 
 def with_table(text: str, name: str, table: str) -> str:
-    """A document with the table between two markers replaced.
-
-    Args:
-      name: of the table: it stands between "<!-- NAME: begin -->" and "<!-- NAME: end -->".
-
-    Raises:
-      UsageError: a marker is missing.
-    """
+    """Replaces a document's table between "<!-- NAME: begin -->" and "<!-- NAME: end -->"."""
     first, last = (f"<!-- {name}: {edge} -->" for edge in ("begin", "end"))
     head, begin, rest = text.partition(first)
     _, end, tail = rest.partition(last)

@@ -18,7 +18,7 @@ _PREFIX = "cnnbench: "
 
 
 def notice_line(text: str) -> str:
-    """Information."""
+    """A notice."""
     return _PREFIX + one_line(text)
 
 
@@ -28,7 +28,7 @@ def warning_line(text: str) -> str:
 
 
 def error_line(text: str) -> str:
-    """Why a command fails."""
+    """The reason why a command fails."""
     return notice_line(f"error: {text}")
 
 

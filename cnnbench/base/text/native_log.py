@@ -1,4 +1,4 @@
-"""The log of native code: why it ended a process."""
+"""The reason, in the log of native code, for the end of a process."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from cnnbench.base.text.escape import one_line
 _FATAL = re.compile(r"^(?:F\d{4} |\d{4}-\d\d-\d\d [\d:.]+: F )[^\]\n]*:\d+\] *(.*)", re.MULTILINE)
 
 _FAULTY = "Unexpected Event status"
-"""What TensorFlow says when a kernel or a copy has failed on a GPU, whichever the reason."""
+"""TensorFlow's message when a kernel or a copy has failed on a GPU, for any reason."""
 
 
 def fatal_message(log: str) -> str:
-    """The last message with which TensorFlow ended its process, as one line; "" without one."""
+    """The last fatal message of TensorFlow, as one line; "" without one."""
     found = _FATAL.findall(log)
     message = one_line(found[-1]) if found else ""
     return f"a GPU failed: {message}" if message.startswith(_FAULTY) else message

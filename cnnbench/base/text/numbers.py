@@ -20,9 +20,8 @@ _BINARY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 def number(value: float | None) -> str:
     """A number with four significant digits: 1,235 / 123.5 / 12.35 / 0.1235 / 1.235e-04.
 
-    Args:
-      value: None for `NONE`. From 10,000 on all digits before the point are written, from
-        ten million on and below 0.001 powers of ten are.
+    From 10,000 on all digits before the point are written; from ten million on and below 0.001
+    powers of ten are used. None is `NONE`.
     """
     if value is None:
         return NONE
@@ -42,11 +41,9 @@ def integer(value: float) -> str:
 
 
 def percent(share: float | None, digits: int = 1, *, signed: bool = False) -> str:
-    """A share in per cent: 0.1235 is "12.3 %".
+    """A share in per cent: 0.1235 is "12.3 %"; None is `NONE`.
 
-    Args:
-      share: of 1; None for `NONE`.
-      signed: with a plus sign where it is positive.
+    With `signed`, positive shares have a plus sign.
     """
     if share is None:
         return NONE
@@ -66,11 +63,7 @@ def binary(size: float | None) -> str:
 
 
 def count(number: int, one: str, many: str) -> str:
-    """A number with its noun: "1 run", "2 runs".
-
-    Args:
-      one, many: the noun in the singular and in the plural.
-    """
+    """A number with its noun in the singular or plural: "1 run", "2 runs"."""
     return f"{number} {one if number == 1 else many}"
 
 
@@ -100,7 +93,7 @@ def parse_number(text: str) -> float:
 
 
 def parse_bytes(text: str) -> int | None:
-    """Bytes of a size such as "4096" or "64K", units being powers of 1024; None if it is none."""
+    """Bytes of a size such as "4096" or "64K", in powers of 1024; None if it is malformed."""
     match = re.fullmatch(r"([0-9]{1,15})([KMGT]?)", text.upper())
     if match is None:
         return None

@@ -1,8 +1,8 @@
 """Standard error: notices, warnings, and a live progress line on terminals.
 
-Standard output belongs to the lines that scripts parse, so everything else is here. The live
-line is drawn by hand: a redraw by rich takes 0.5 ms or more, ten times a second in the timed
-loop, and its import 40 ms; this one takes 5 us.
+Scripts parse standard output, so everything else is here. The live line is not drawn by rich, which
+takes 0.5 ms or more for a redraw, ten times a second in the timed loop, and 40 ms for its import;
+this one takes 5 us.
 """
 
 from __future__ import annotations
@@ -27,9 +27,7 @@ _ERASE_LINE = "\r\x1b[K"
 class LiveLine:
     """One line of a terminal, rewritten in place.
 
-    Attributes:
-      enabled: whether anything is drawn; False once the stream has failed.
-      drawn: whether the line is on the terminal.
+    `enabled` is False once the stream has failed; `drawn` is whether the line is on the terminal.
     """
 
     def __init__(self, stream: TextIO, enabled: bool) -> None:
@@ -67,7 +65,7 @@ class LiveLine:
 class Progress:
     """Progress of a loop: step, share done, images/sec, time left.
 
-    A step costs a look at the clock, and only if there is a terminal to draw on.
+    A step costs a reading of the clock, and only if there is a terminal to draw on.
     """
 
     def __init__(
@@ -76,12 +74,9 @@ class Progress:
         style: str = "auto",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Draws nothing until `start`.
+        """Draws nothing until `start`; `stream` is standard error if None.
 
-        Args:
-          stream: text stream; standard error if None.
-          style: "auto" draws on terminals, "on" always, "off" never.
-          clock: seconds, monotonic.
+        `style` is "auto" (draws on terminals), "on" or "off"; `clock` returns seconds, monotonic.
         """
         stream = sys.stderr if stream is None else stream
         enabled = style == "on" or (style == "auto" and is_terminal(stream))
@@ -99,11 +94,7 @@ class Progress:
         return cls(io.StringIO(), "off")
 
     def start(self, label: str, total: int, images_per_step: int | None = None) -> None:
-        """Begins a phase.
-
-        Args:
-          images_per_step: global batch; without it no rate is shown.
-        """
+        """Begins a phase; without `images_per_step`, the global batch, no rate is shown."""
         self.clear()
         self._label, self._total, self._images_per_step = label, total, images_per_step
         self._first = None
@@ -149,11 +140,7 @@ class Messages:
     def __init__(
         self, stream: TextIO | None = None, progress: Progress | LiveLine | None = None
     ) -> None:
-        """Writes to a stream.
-
-        Args:
-          stream: text stream; standard error if None.
-        """
+        """Writes to a stream; standard error if None."""
         before_line = None if progress is None else progress.clear
         self._writer = LineWriter(sys.stderr if stream is None else stream, before_line)
 
@@ -182,10 +169,8 @@ class Messages:
 class Reporter(Messages):
     """Progress of child processes: a notice per process, on terminals also the running one.
 
-    Labels and results may hold text of any origin; it is escaped.
-
-    Args:
-      stream: standard error if None.
+    Labels and results may hold text of any origin; it is escaped. The stream is standard error if
+    None.
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:
@@ -201,11 +186,9 @@ class Reporter(Messages):
     def ended(
         self, index: int, total: int, label: str, result: str, seconds: float, left: float | None
     ) -> None:
-        """Writes the line of a process that has ended.
+        """Writes the line of a process that has ended; `index` counts from 1.
 
-        Args:
-          index: counted from 1.
-          left: seconds that the others will take, 0 after the last, None if unknown.
+        `left` is the time of the remaining processes in seconds, 0 after the last, None if unknown.
         """
         eta = f" ETA {duration(left)}" if left else ""
         self.notice(f"[{index}/{total}] {label}: {result} ({duration(seconds)}){eta}")

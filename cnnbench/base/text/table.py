@@ -25,10 +25,8 @@ _NUMBER = re.compile(r"(\d+(?:\.\d+)?)")
 def aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> list[str]:
     """Lines with columns of equal width, two spaces apart, without trailing spaces.
 
-    Args:
-      rows: cells, the header among them; all of one length.
-      left: numbers of the columns that are aligned to the left, negative ones counted from the
-        end; all others, as numbers are, to the right.
+    Rows, the header among them, have equal lengths. The columns `left` (negative numbers count from
+    the end) are aligned to the left, all others to the right.
     """
     if not rows:
         return []
@@ -58,9 +56,7 @@ def columns() -> int:
 def wrapped(text: str, indent: str = "", more: str | None = None) -> list[str]:
     """A sentence in lines of `columns`; words, such as paths, are not broken.
 
-    Args:
-      indent: before the first line.
-      more: before the others; the same if None.
+    `indent` begins the first line, and the others too unless `more` is given.
     """
     return textwrap.wrap(
         text,
@@ -99,11 +95,9 @@ def fitted_rows(
     last line names, then has its texts broken.
 
     Args:
-      rows: as of `aligned`.
-      left: as of `aligned`.
-      spare: numbers of columns that can be left out, the first one first.
+      rows, left: as of `aligned`.
+      spare: numbers of columns that can be left out, in this order.
       indent: characters before every line, which the caller adds.
-      has_head: whether the first row is the head.
     """
     if not rows:
         return []
@@ -143,12 +137,7 @@ def fitted_rows(
 
 
 def parts(rows: Sequence[Sequence[str]], indent: int = 0) -> list[list[list[str]]]:
-    """A wide table as several tables that fit, each with the first column.
-
-    Args:
-      rows: as of `aligned`, the head first.
-      indent: as of `fitted_rows`.
-    """
+    """A wide table as several tables that fit, each with the first column; the head comes first."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     groups: list[list[int]] = [[0]]
     for index in range(1, len(widths)):
@@ -162,7 +151,6 @@ def parts(rows: Sequence[Sequence[str]], indent: int = 0) -> list[list[list[str]
 def _row_lines(
     row: Sequence[str], shown: Sequence[int], widths: Sequence[int], to_left: set[int], head: bool
 ) -> list[str]:
-    """Lines of one row; heads are aligned at the bottom."""
     cells = [_broken(row[index], widths[index], head) for index in shown]
     height = max(map(len, cells))
     filled = [

@@ -15,19 +15,12 @@ from cnnbench.base.text.messages import error_line, notice_line, warning_line
 class StandardStream:
     """A standard stream whose write errors are kept, not raised.
 
-    From the first failure on, what is written goes to the null device. Text that the encoding of
-    the stream lacks is an error as before.
-
-    Attributes:
-      lost: the first failure; None so far.
+    From the first failure, `lost`, on, output goes to the null device. Text outside the stream's
+    encoding is an error as before.
     """
 
     def __init__(self, stream: TextIO, tell: Callable[[Exception], None] | None = None) -> None:
-        """Writes to a stream.
-
-        Args:
-          tell: called at the first failure.
-        """
+        """Writes to a stream; `tell` is called at the first failure."""
         self.lost: Exception | None = None
         self._stream = stream
         self._tell = tell
@@ -36,7 +29,7 @@ class StandardStream:
         return getattr(self._stream, name)
 
     def take_descriptor(self) -> None:
-        """Writes to a descriptor of its own from now on, wherever the present one is led to."""
+        """Writes to a copy of the descriptor from now on, unaffected by later redirections."""
         before = self._stream
         before.flush()
         self._stream = open(  # noqa: SIM115 - as long as the process
@@ -70,13 +63,10 @@ class StandardStream:
 
 @contextmanager
 def standard_streams() -> Iterator[StandardStream | None]:
-    """Keeps lost standard streams from ending what runs in the block.
+    """Keeps lost standard streams from ending the block; yields standard output, if open.
 
-    Losing standard error loses nothing: it is for people. The loss of standard output is reported
-    on standard error at once.
-
-    Yields:
-      Standard output, None if it is closed.
+    Failures of standard error are ignored: it is for people. The loss of standard output is
+    reported on standard error at once.
     """
     before = sys.stdout, sys.stderr
     out = None if sys.stdout is None else StandardStream(sys.stdout, _report)
@@ -103,11 +93,7 @@ class LineWriter:
     def __init__(
         self, stream: TextIO | None, before_line: Callable[[], None] | None = None
     ) -> None:
-        """Writes to a stream.
-
-        Args:
-          stream: text stream; None, which Python has for a closed one, discards everything.
-        """
+        """Writes to a stream; None, which Python has for a closed one, discards everything."""
         self._stream = stream
         self._before_line = before_line
 
@@ -126,13 +112,9 @@ class LineWriter:
 
 
 def print_result(text: str) -> None:
-    """Prints the result of a command, within `standard_streams`.
+    """Prints the result of a command, within `standard_streams`, and a missing last line end.
 
-    Args:
-      text: lines; the last may lack its end.
-
-    Raises:
-      BrokenPipeError: the reader of standard output has closed the pipe.
+    BrokenPipeError if the reader of standard output has closed the pipe.
     """
     stream = sys.stdout
     if stream is None:
@@ -154,7 +136,7 @@ def print_warning(text: str) -> None:
 
 
 def print_error(text: str, *more: str) -> None:
-    """Prints why a command fails on standard error, and where in lines below."""
+    """Prints why a command fails on standard error, and details in lines below."""
     LineWriter(sys.stderr).lines([error_line(text), *map(notice_line, more)])
 
 
