@@ -2,7 +2,7 @@
 
 A top-level package called ``models`` would collide with the ``models/`` folder
 that many repositories put on PYTHONPATH, hence the mapping. An editable install
-follows it as a plain one does; ``scripts/check_install`` tries both, and
+follows it as a release does; ``scripts/check_install`` tries both, and
 ``scripts/typecheck`` shows the mapped layout to mypy, which does not follow it.
 """
 

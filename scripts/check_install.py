@@ -1,8 +1,9 @@
-"""Checks that a fresh clone installs and trains, plain and editable.
+"""Checks that a fresh clone installs and trains, as a release and editable.
 
-Each way gets its own copy of the checkout and its own environment. The plain
-copy is deleted after the install, so that nothing can depend on it, and training
-runs in a folder whose ``models/`` and ``variable_mgr/`` must not be imported.
+Each way gets its own copy of the checkout and its own environment. As a release, the source
+distribution is built, and from it the wheel that is installed; twine checks the metadata of both.
+The copy is deleted then, so that nothing can depend on it. Training runs in a folder whose
+``models/`` and ``variable_mgr/`` must not be imported.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 from peers.process import run
 
 ROOT = Path(__file__).resolve().parent.parent
-WAYS = ("plain", "editable")
+WAYS = ("release", "editable")
 TRAINING = (
     "--model=trivial",
     "--device=cpu",
@@ -83,6 +84,35 @@ def make_hostile(folder: Path) -> None:
         (folder / name / "__init__.py").write_text(code, encoding="utf-8")
 
 
+def make_environment(folder: Path, packages: Sequence[str], timeout: float) -> str:
+    """Makes an environment that holds these packages; returns its interpreter."""
+    make = [sys.executable, "-m", "venv", "--symlinks", str(folder)]
+    execute("venv", make, timeout, folder.parent)
+    python = str(folder / "bin" / "python")
+    install = ["-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-input"]
+    execute("pip", [python, *install, *packages], timeout, folder.parent)
+    return python
+
+
+def build(checkout: Path, scratch: Path, timeout: float) -> Path:
+    """Builds and checks both distributions; returns the wheel.
+
+    Raises:
+      Failure: One cannot be built, or its metadata is refused.
+    """
+    python = make_environment(scratch / "tools", ["build", "twine"], timeout)
+    dist = scratch / "dist"
+    execute(
+        "build", [python, "-m", "build", "--outdir", str(dist), str(checkout)], timeout, scratch
+    )
+    made = sorted(dist.iterdir())
+    if [one.name.partition("-")[0] for one in made] != ["cnnbench", "cnnbench"]:
+        raise Failure(f"build: made {', '.join(one.name for one in made) or 'nothing'}")
+    check = [python, "-m", "twine", "check", "--strict", *map(str, made)]
+    execute("twine", check, timeout, scratch)
+    return made[0]
+
+
 def check(way: str, scratch: Path, timeout: float) -> None:
     """Installs and trains one way.
 
@@ -92,12 +122,10 @@ def check(way: str, scratch: Path, timeout: float) -> None:
     checkout, environment, work = scratch / "checkout", scratch / "venv", scratch / "work"
     copy_checkout(checkout, timeout)
     make_hostile(work)
-    make = [sys.executable, "-m", "venv", "--symlinks", str(environment)]
-    execute("venv", make, timeout, scratch)
-    pip = [str(environment / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
-    source = ["--editable", str(checkout)] if way == "editable" else [str(checkout)]
-    execute("pip", [*pip, "install", "--quiet", "--no-input", *source], timeout, scratch)
-    if way == "plain":
+    release = None if way == "editable" else build(checkout, scratch, timeout)
+    source = ["--editable", str(checkout)] if release is None else [str(release)]
+    make_environment(environment, source, timeout)
+    if release is not None:
         shutil.rmtree(checkout)
     record = work / "record.json"
     command = [str(environment / "bin" / "cnnbench"), *TRAINING, f"--result_json={record}"]
@@ -119,7 +147,7 @@ def check_record(path: Path) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status."""
-    description = "Proves that a fresh clone installs and trains, plain and editable."
+    description = "Proves that a fresh clone installs and trains, as a release and editable."
     parser = argparse.ArgumentParser(description=description, epilog=HELP, allow_abbrev=False)
     add = parser.add_argument
     add("--way", choices=WAYS, action="append", help="only this way (default: both)")

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from cnnbench.variable_mgr.all_reduce.context import ReduceContext
-from cnnbench.variable_mgr.all_reduce.registry import register
+from cnnbench.variable_mgr.all_reduce import ReduceContext, register
 
 
 @register("chain")

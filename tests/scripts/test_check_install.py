@@ -30,6 +30,9 @@ def scratch(tmp_path, monkeypatch):
     return folder
 
 
+MADE = ["cnnbench-1.0.0-py3-none-any.whl", "cnnbench-1.0.0.tar.gz"]
+
+
 class Machine:
     """Stands in for the commands that take minutes; git is the real one."""
 
@@ -42,14 +45,21 @@ class Machine:
         monkeypatch.setattr(signal, "signal", lambda *_: None)
 
     def __call__(self, command, *, timeout, environment, folder):
-        name = "pip" if "pip" in command else "venv" if "venv" in command else Path(command[0]).name
+        modules = [one for one in ("pip", "venv", "build", "twine") if one in command[1:3]]
+        name = modules[0] if modules else Path(command[0]).name
         self.commands.append((name, command, timeout))
         if name in self.failing:
             return self.failing[name]
         if name == "git":
             return self._run(command, timeout=timeout, environment=environment, folder=folder)
-        if name == "pip":
+        if name == "build":
             assert (Path(command[-1]) / "setup.py").exists()
+            dist = Path(folder) / "dist"
+            dist.mkdir()
+            for made in MADE:
+                (dist / made).touch()
+        if name == "twine":
+            assert [Path(one).name for one in command[-2:]] == MADE
         if name == "cnnbench":
             assert environment["PYTHONPATH"] == folder
             assert (Path(folder) / "models" / "__init__.py").exists()
@@ -66,14 +76,17 @@ def machine(monkeypatch, scratch):
 
 def test_both_ways_are_tried_one_line_each_and_nothing_is_left(machine, scratch, capsys):
     assert check_install.main([]) == 0
-    assert [name for name, _, _ in machine.commands] == ["git", "venv", "pip", "cnnbench"] * 2
-    plain, editable = (c for name, c, _ in machine.commands if name == "pip")
-    assert "--editable" not in plain
-    assert "--editable" in editable
-    # Nothing can lean on the sources of a plain install.
+    built = ["git", "venv", "pip", "build", "twine", "venv", "pip", "cnnbench"]
+    used = [name for name, _, _ in machine.commands]
+    assert used == [*built, "git", "venv", "pip", "cnnbench"]
+    tools, release, editable = (c for name, c, _ in machine.commands if name == "pip")
+    assert tools[-2:] == ["build", "twine"]
+    assert Path(release[-1]).name == MADE[0]
+    assert editable[-2] == "--editable"
+    # Nothing can lean on the sources of a release.
     assert machine.present == [False, True]
-    plain_line, editable_line = capsys.readouterr().out.splitlines()
-    assert plain_line.startswith("plain: installed and trained in ")
+    release_line, editable_line = capsys.readouterr().out.splitlines()
+    assert release_line.startswith("release: installed and trained in ")
     assert editable_line.startswith("editable: installed and trained in ")
     assert list(scratch.iterdir()) == []
 
@@ -84,7 +97,7 @@ def test_a_failure_is_one_line_and_the_other_way_is_still_tried(machine, scratch
     assert check_install.main(["--timeout=5"]) == 1
     out, err = capsys.readouterr()
     reason = "FAILED: pip: exit status 1: ERROR: No matching distribution found"
-    assert err.splitlines() == [f"plain: {reason}", f"editable: {reason}"]
+    assert err.splitlines() == [f"release: {reason}", f"editable: {reason}"]
     assert out == ""
     assert {timeout for _, _, timeout in machine.commands} == {5}
     assert list(scratch.iterdir()) == []
@@ -92,11 +105,11 @@ def test_a_failure_is_one_line_and_the_other_way_is_still_tried(machine, scratch
 
 def test_time_outs_and_missing_programs_are_named(machine, monkeypatch, capsys):
     machine.failing["venv"] = EndedProcess(-9, 5.2, (), "", True)
-    assert check_install.main(["--way=plain"]) == 1
-    assert capsys.readouterr().err == "plain: FAILED: venv: killed after 5 s\n"
+    assert check_install.main(["--way=release"]) == 1
+    assert capsys.readouterr().err == "release: FAILED: venv: killed after 5 s\n"
     monkeypatch.setenv("PATH", "/nowhere/at/all")
-    assert check_install.main(["--way=plain"]) == 1
-    expected = "plain: FAILED: git: git cannot be started: No such file or directory\n"
+    assert check_install.main(["--way=release"]) == 1
+    expected = "release: FAILED: git: git cannot be started: No such file or directory\n"
     assert capsys.readouterr().err == expected
 
 

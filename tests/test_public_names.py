@@ -1,0 +1,51 @@
+"""The public names of docs/extending.md: they are there, and examples import no others."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[1] / "docs"
+ROWS = re.findall(
+    r"^\| `(cnnbench[\w.]*)` \| (`.*`) \|$", (DOCS / "extending.md").read_text(), re.M
+)
+PUBLIC = {module: set(re.findall(r"`(\w+)`", names)) for module, names in ROWS}
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_names_are_there(module):
+    found = importlib.import_module(module)
+    assert [name for name in PUBLIC[module] if not hasattr(found, name)] == []
+    assert PUBLIC[module] == set(getattr(found, "__all__", PUBLIC[module]))
+
+
+def _code() -> dict[str, str]:
+    """Python of the examples, by place."""
+    found = {path.name: path.read_text() for path in (DOCS / "examples").glob("*.py")}
+    for page in DOCS.glob("*.md"):
+        blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S)
+        found |= {f"{page.name}, block {number}": block for number, block in enumerate(blocks, 1)}
+    return found
+
+
+CODE = _code()
+
+
+@pytest.mark.parametrize("place", CODE)
+def test_examples_import_public_names(place):
+    imported = {
+        (node.module, alias.name)
+        for node in ast.walk(ast.parse(CODE[place]))
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("cnnbench")
+        for alias in node.names
+    }
+    missing = {
+        (module, name)
+        for module, name in imported
+        if name not in PUBLIC.get(module, ()) and f"{module}.{name}" not in PUBLIC
+    }
+    assert missing == set()
