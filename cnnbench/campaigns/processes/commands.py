@@ -25,7 +25,7 @@ from cnnbench.records.codec import encode
 from cnnbench.records.outputs import check_outputs
 from cnnbench.run.driver import outputs
 from cnnbench.run.driver.duration import RunWork, work_of
-from cnnbench.run.driver.memory import BatchLimits, batch_limits, total_of_job
+from cnnbench.run.driver.memory import batch_limits, total_of_job
 from cnnbench.run.driver.plan import make_plan
 from cnnbench.variable_mgr.all_reduce.registry import names
 
@@ -71,7 +71,7 @@ class Resolved:
       notices: lines that the command would print about them.
       identity: the parameters that distinguish runs.
       batch_size: images per step and device; 0 of all-reduces.
-      batch_limits: expected batch sizes that fit into memory; None if unknown.
+      batch_limits: see `cnnbench.run.driver.memory.batch_limits`.
       global_batch: images per step of all devices; 0 of all-reduces.
       needed_bytes: estimated memory of all processes of a job, of the machine, or of a GPU; 0 of
         all-reduces.
@@ -85,7 +85,7 @@ class Resolved:
     notices: tuple[str, ...]
     identity: dict[str, Any]
     batch_size: int
-    batch_limits: BatchLimits | None = None
+    batch_limits: tuple[int, int] | None = None
     global_batch: int = 0
     needed_bytes: int = 0
     asynchronous: bool = False

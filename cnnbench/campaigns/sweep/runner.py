@@ -199,10 +199,10 @@ class Sweep:
         def attempt(batch: int) -> Ended:
             return self._attempt(item, batch, target.with_suffix(f".batch{batch}.log"))
 
-        limits = case.resolved.batch_limits
+        fitting, refused = case.resolved.batch_limits or (0, None)
 
         def fits(batch: int) -> bool:
-            if limits is not None and batch >= limits.refused:
+            if refused is not None and batch >= refused:
                 return False  # the run would say the same
             known = self._trials.get((case.key, batch))
             if known is not None:
@@ -216,8 +216,7 @@ class Sweep:
             return fitted
 
         try:
-            start = limits.fitting if limits is not None else 0
-            found = largest_batch(start or case.resolved.batch_size, case.search, fits)
+            found = largest_batch(fitting or case.resolved.batch_size, case.search, fits)
         except _SearchFailed as failure:
             return self._give_up(failure.ended, first, target)
         if not found:

@@ -23,8 +23,8 @@ from cnnbench.run.driver.console import Console, Phase
 from cnnbench.run.driver.evaluation import Evaluator
 from cnnbench.run.driver.export import Exporter
 from cnnbench.run.driver.host_metrics import HostMetrics, Immediate, InProcess
+from cnnbench.run.driver.input_only import InputStep
 from cnnbench.run.driver.plan import COMPUTE_DTYPES, Plan, initial_loss_scale
-from cnnbench.run.driver.training_step import LaunchableStep, WorkerStep
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.step.coordinated import CoordinatedStep, UpdateSlot
 from cnnbench.run.step.loss_scale import AutoLossScale, LossScale, StaticLossScale
@@ -67,9 +67,9 @@ class Trainable:
       group: workers of the job where each runs a step of its own; None for others.
     """
 
-    step: LaunchableStep | None
+    step: TrainStep | InputStep | None
     inputs: InputSource | None
-    workers: Mapping[str, WorkerStep] = field(default_factory=dict)
+    workers: Mapping[str, TrainStep | UpdateSlot] = field(default_factory=dict)
     evaluator: Evaluator | None = None
     checkpoints: Checkpoints | None = None
     lag: int = 0
@@ -86,7 +86,6 @@ class BuiltRun(Trainable):
     """
 
     step: TrainStep | None
-    workers: Mapping[str, TrainStep | UpdateSlot]
     _: dataclasses.KW_ONLY
     devices: runtime.Devices
     manager: VariableMgr

@@ -12,8 +12,8 @@ import contextlib
 import os
 import re
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from cnnbench.errors import BenchmarkError
 from cnnbench.records.files import remove_abandoned, write_whole
@@ -104,8 +104,7 @@ def clean(folder: str) -> None:
                     path.unlink(missing_ok=True)
 
 
-@dataclass(frozen=True)
-class _Found:
+class _Found(NamedTuple):
     """Steps of complete and of other checkpoints, ascending, and names of all parts of any."""
 
     complete: list[int]

@@ -12,10 +12,10 @@ from cnnbench.flags.reductions import running_all_reduce, strategy_reduction
 from cnnbench.machine.checks import RunFlags
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.parts import Batch, ModelInfo, Placement, recorded_device
-from cnnbench.run.driver.console import HeaderInfo
+from cnnbench.run.driver.console import header_lines
 from cnnbench.run.driver.plan import Plan
 from cnnbench.run.runtime import tensorflow as runtime
-from cnnbench.variable_mgr.modes import Mode, Processes, Reduction
+from cnnbench.variable_mgr.modes import Processes, Reduction
 
 if TYPE_CHECKING:
     from cnnbench.run.driver.build import BuiltRun
@@ -109,13 +109,16 @@ def run_flags(params: Params, plan: Plan, devices: runtime.Devices) -> RunFlags:
 
 def header(
     params: Params, plan: Plan, devices: runtime.Devices, tensorflow_version: str, device: str
-) -> HeaderInfo:
-    """Values of the header on standard output.
+) -> list[str]:
+    """The header on standard output.
 
     Args:
       device: kind of the devices, as in the record.
     """
-    return HeaderInfo(
+    # tf_cnn_benchmarks counted parameter servers as sessions of their own.
+    mode = params.update_mode
+    is_single_session = mode.processes is Processes.CONTROLLER and not mode.uses_ps
+    return header_lines(
         tensorflow_version=tensorflow_version,
         model=plan.model.name,
         dataset=plan.dataset.name,
@@ -131,14 +134,9 @@ def header(
         variable_update=params.variable_update,
         all_reduce=_all_reduce_text(params, devices),
         staged_vars=params.staged_vars,
-        # tf_cnn_benchmarks counted parameter servers as sessions of their own.
-        single_session=_is_single_session(params.update_mode) and plan.job.in_cluster,
+        single_session=is_single_session and plan.job.in_cluster,
         sync=not plan.asynchronous if plan.job.in_cluster else None,
     )
-
-
-def _is_single_session(mode: Mode) -> bool:
-    return mode.processes is Processes.CONTROLLER and not mode.uses_ps
 
 
 def _all_reduce_text(params: Params, devices: runtime.Devices) -> str | None:

@@ -56,27 +56,17 @@ class MemoryEstimate:
         return max(0, (memory - self.fixed) // max(1, self.per_image))
 
 
-@dataclass(frozen=True)
-class BatchLimits:
-    """Expected limits of the batch size per device by main memory.
+def batch_limits(params: Params, plan: Plan) -> tuple[int, int] | None:
+    """The largest batch per device that should fit, and the smallest that a run refuses.
 
-    Attributes:
-      fitting: the largest that should fit.
-      refused: the smallest that a run refuses.
+    None on GPUs, and where the size of the main memory is not known.
     """
-
-    fitting: int
-    refused: int
-
-
-def batch_limits(params: Params, plan: Plan) -> BatchLimits | None:
-    """The limits of a run on the CPU; None on GPUs, and where the memory is not known."""
     memory = main_memory() if computes_on_cpu(params) else None
     if memory is None:
         return None
     needed = estimate(params, plan, "cpu")
     fitting = needed.largest_batch(round(_NEAR * memory.available))
-    return BatchLimits(fitting, needed.largest_batch(round(_CERTAIN * memory.total)) + 1)
+    return fitting, needed.largest_batch(round(_CERTAIN * memory.total)) + 1
 
 
 def computes_on_cpu(params: Params) -> bool:

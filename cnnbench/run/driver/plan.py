@@ -372,7 +372,10 @@ def _evaluates_during_training(params: Params) -> bool:
 def _warm_up(params: Params, mode: str) -> WarmUp:
     if mode == "evaluation":
         return WarmUp(0, 0)
-    least = _least_warmup(params)
+    least = params.num_warmup_batches
+    if least is None:
+        # The GPU convolution autotuner tries its candidates during the first steps.
+        least = max(MINIMUM_WARMUP, 5 * (params.autotune_threshold or 1) ** 2)
     if params.warmup != "auto":
         return WarmUp(least, least)
     if params.max_warmup_batches < least:
@@ -383,13 +386,6 @@ def _warm_up(params: Params, mode: str) -> WarmUp:
             f"use at least {least}",
         )
     return WarmUp(least, params.max_warmup_batches, auto=True)
-
-
-def _least_warmup(params: Params) -> int:
-    if params.num_warmup_batches is not None:
-        return params.num_warmup_batches
-    # The GPU convolution autotuner tries its candidates during the first steps.
-    return max(MINIMUM_WARMUP, 5 * (params.autotune_threshold or 1) ** 2)
 
 
 def _aggregation(params: Params) -> AggregationSpec:

@@ -18,11 +18,11 @@ from cnnbench.run.driver.console import Phase
 from cnnbench.run.driver.context import ScenarioContext
 from cnnbench.run.driver.host_metrics import EvaluationResults
 from cnnbench.run.driver.input_only import DEVICE_STAGE, InputStep, time_stages, time_whole
-from cnnbench.run.driver.loop_time import LoopTimer
 from cnnbench.run.driver.mlperf_log import MLPerfLog
 from cnnbench.run.driver.observer import Observer
 from cnnbench.run.driver.probes import make_probes
 from cnnbench.run.driver.replica_check import replica_checks
+from cnnbench.run.driver.step_timer import LoopTimer
 from cnnbench.run.driver.summaries import EvaluationSummaries, TrainingSummaries
 from cnnbench.run.driver.training import Training
 from cnnbench.run.driver.training_step import Interrupts

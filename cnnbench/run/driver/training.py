@@ -21,14 +21,14 @@ from cnnbench.run.driver.build import Trainable
 from cnnbench.run.driver.console import Phase
 from cnnbench.run.driver.context import ScenarioContext
 from cnnbench.run.driver.host_metrics import Evaluated, EvaluationResults
-from cnnbench.run.driver.loop_time import LoopTimer
 from cnnbench.run.driver.observer import Moment, Observer
 from cnnbench.run.driver.probes import Probe
-from cnnbench.run.driver.step_timer import StepLoop, StepTime
+from cnnbench.run.driver.step_timer import LoopTimer, StepLoop, StepTime
 from cnnbench.run.driver.target import TargetWatch
-from cnnbench.run.driver.training_step import Interrupts, StepValues, WorkerStep
+from cnnbench.run.driver.training_step import Interrupts, StepValues
 from cnnbench.run.runtime.activity import Doing
-from cnnbench.run.step.train_step import StepResult
+from cnnbench.run.step.coordinated import UpdateSlot
+from cnnbench.run.step.train_step import StepResult, TrainStep
 
 
 class Training:
@@ -193,7 +193,7 @@ class Training:
             return CoordinatedLoop(works, names, self._lost, gone, self._clock, stuck)
         return AsyncLoop(works, self._lost, gone, self._clock, stuck, begin=use_own_executor)
 
-    def _update(self, worker: str, step: WorkerStep, number: int) -> StepValues:
+    def _update(self, worker: str, step: TrainStep | UpdateSlot, number: int) -> StepValues:
         """Runs one update of an asynchronous worker; called in that worker's thread."""
         step.set_learning_rate(self._learning_rate(self._before_loop + number - 1))
         values = self._values(step())

@@ -1,4 +1,4 @@
-"""Steps as a training loop sees them: interfaces, results on the host, interrupts."""
+"""Steps as a training loop sees them: results on the host, interrupts."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from cnnbench.base.interrupts import SIGNALS, interrupt
 from cnnbench.base.jobs.job import Task
-from cnnbench.data.copies import ReadEvents
-from cnnbench.run.step.loss_scale import LossScale
 from cnnbench.run.step.train_step import StepResult
 from cnnbench.variable_mgr.worker_group import WorkerGroup
 
@@ -64,48 +62,6 @@ class StepValues(NamedTuple):
             staleness=None if result.staleness is None else int(result.staleness),
             worker="" if number is None else str(workers[number]),
         )
-
-
-class LaunchableStep(Protocol):
-    """A step launched by `Training`; see `TrainStep`."""
-
-    @property
-    def loss_scale(self) -> LossScale:
-        """See `TrainStep.loss_scale`."""
-        ...
-
-    def set_learning_rate(self, rate: float) -> None:
-        """See `TrainStep.set_learning_rate`."""
-        ...
-
-    def request_stop(self) -> None:
-        """See `TrainStep.request_stop`."""
-        ...
-
-    def __call__(self) -> StepResult:
-        """See `TrainStep.__call__`."""
-        ...
-
-    def on_host(self, result: StepResult, events: ReadEvents) -> StepResult:
-        """See `TrainStep.on_host`."""
-        ...
-
-
-class WorkerStep(Protocol):
-    """The step of one asynchronous worker."""
-
-    @property
-    def input_wait_seconds(self) -> float:
-        """See `TrainStep.input_wait_seconds`."""
-        ...
-
-    def set_learning_rate(self, rate: float) -> None:
-        """See `TrainStep.set_learning_rate`."""
-        ...
-
-    def __call__(self) -> StepResult:
-        """See `TrainStep.__call__`."""
-        ...
 
 
 class Interrupts:

@@ -23,7 +23,6 @@ from cnnbench.campaigns.sweep.summary import exit_code, summarise
 from cnnbench.judge.compare import load_records
 from cnnbench.records.codec import encode
 from cnnbench.records.subject import Subject
-from cnnbench.run.driver.memory import BatchLimits
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -249,8 +248,8 @@ SEARCH = {"limit": 1000, "multiple_of": 1, "num_batches": 7}
 @pytest.mark.parametrize(
     ("limits", "sizes"),
     [
-        (BatchLimits(fitting=20, refused=24), [20, 22, 23]),
-        (BatchLimits(fitting=30, refused=1000), [30, 15, 22, 26, 24, 23]),
+        ((20, 24), [20, 22, 23]),
+        ((30, 1000), [30, 15, 22, 26, 24, 23]),
     ],
 )
 def test_a_search_starts_from_the_estimate(sweep, monkeypatch, limits, sizes):

@@ -11,12 +11,12 @@ import pytest
 
 from cnnbench.base.stats.descriptive import Speed
 from cnnbench.records.target import Target
-from cnnbench.run.driver.console import Console, HeaderInfo, Phase, header_lines, table_header_line
+from cnnbench.run.driver.console import Console, Phase, header_lines
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 
 
-def info(**changes):
+def header(**changes):
     values = {
         "tensorflow_version": "2.21.0",
         "model": "trivial",
@@ -32,11 +32,11 @@ def info(**changes):
         "optimizer": "sgd",
         "variable_update": "parameter_server",
     }
-    return HeaderInfo(**{**values, **changes})
+    return header_lines(**{**values, **changes})
 
 
 def start(out, **changes):
-    out.header(info(**changes))
+    out.header(header(**changes))
     out.phase(Phase.GENERATING_TRAINING)
     if changes.get("mode") == "training + evaluation":
         out.phase(Phase.GENERATING_EVALUATION)
@@ -99,7 +99,7 @@ def forward_only(out):
 
 
 def evaluation(out):
-    out.header(info(mode="evaluation"))
+    out.header(header(mode="evaluation"))
     out.phase(Phase.GENERATING_EVALUATION)
     out.checkpoint_loaded("/train/model.ckpt-22")
     out.evaluation_row(10, 923.2)
@@ -109,7 +109,7 @@ def evaluation(out):
 
 
 def evaluation_without_checkpoint(out):
-    out.header(info(mode="evaluation"))
+    out.header(header(mode="evaluation"))
     out.phase(Phase.GENERATING_EVALUATION)
     out.checkpoint_not_found("/train")
 
@@ -167,15 +167,15 @@ def test_staged_variables_are_in_the_header():
     captured = (GOLDEN / "staged_base_loss.txt").read_text().splitlines()
     # That run had --rewriter_config, which has no meaning any more.
     expected = [line for line in captured if not line.startswith("RewriterConfig")]
-    assert header_lines(info(staged_vars=True)) == expected[: expected.index("==========") + 1]
+    assert header(staged_vars=True) == expected[: expected.index("==========") + 1]
 
 
 def test_real_data_carries_no_suffix():
-    assert "Dataset:     cifar10" in header_lines(info(dataset="cifar10", synthetic=False))
+    assert "Dataset:     cifar10" in header(dataset="cifar10", synthetic=False)
 
 
 def test_development_versions_of_tensorflow_print_major_and_minor():
-    lines = header_lines(info(tensorflow_version="2.22.0-dev20260501"))
+    lines = header(tensorflow_version="2.22.0-dev20260501")
     assert lines[0] == "TensorFlow:  2.22"
 
 
@@ -186,7 +186,9 @@ def test_losses_that_are_not_finite():
 
 
 def test_the_column_of_the_loss_has_the_name_of_the_loss():
-    assert table_header_line("base_loss") == "Step\tImg/sec\tbase_loss"
+    stream = io.StringIO()
+    Console(stream).table_header("base_loss")
+    assert stream.getvalue() == "Step\tImg/sec\tbase_loss\n"
 
 
 def test_silent_console_prints_nothing(capsys):

@@ -115,11 +115,12 @@ def test_a_run_is_refused_before_tensorflow_and_the_search_knows_where(monkeypat
     monkeypatch.setattr(benchmark_cnn, "main_memory", lambda: there)
     monkeypatch.setattr(memory, "main_memory", lambda: there)
     flags = {"model": "resnet20", "data_name": "cifar10", "device": "cpu"}
-    limits = batch_limits(params := Params(**flags), make_plan(params))
-    assert limits is not None
-    assert limits.fitting < limits.refused
-    benchmark_cnn.BenchmarkCNN(Params(**flags, batch_size=limits.refused - 1))
+    found = batch_limits(params := Params(**flags), make_plan(params))
+    assert found is not None
+    fitting, refused = found
+    assert fitting < refused
+    benchmark_cnn.BenchmarkCNN(Params(**flags, batch_size=refused - 1))
     with pytest.raises(FlagError, match="takes about 6 GiB"):
-        benchmark_cnn.BenchmarkCNN(Params(**flags, batch_size=limits.refused))
+        benchmark_cnn.BenchmarkCNN(Params(**flags, batch_size=refused))
     on_gpus = Params(model="trivial", device="gpu")
     assert batch_limits(on_gpus, make_plan(on_gpus)) is None

@@ -15,7 +15,7 @@ from cnnbench.flags import Params
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.parts import Evaluation, TurnTaking
 from cnnbench.records.run import RunRecord
-from cnnbench.run.driver import loop_time
+from cnnbench.run.driver import step_timer
 from cnnbench.run.driver.build import Trainable
 from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.context import ScenarioContext
@@ -313,7 +313,7 @@ def test_cpu_time_is_that_of_the_steps_and_of_the_loop_without_what_interrupts_i
         RUSAGE_SELF=0,
         getrusage=lambda who: SimpleNamespace(ru_utime=1.5 * script.now, ru_stime=0.5 * script.now),
     )
-    monkeypatch.setattr(loop_time, "resource", usage)
+    monkeypatch.setattr(step_timer, "resource", usage)
     record, _, _ = run(script, turns=turns)
     assert record.measured.loop_user_seconds == pytest.approx(1.5 * 40 * FAST)
     assert record.measured.loop_system_seconds == pytest.approx(0.5 * 40 * FAST)
