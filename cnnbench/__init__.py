@@ -1,7 +1,6 @@
 """cnnbench: how fast convolutional networks train on TensorFlow.
 
-Importing this package imports neither TensorFlow nor any network; the names
-below are loaded on first use.
+Importing this package imports neither TensorFlow nor any network; names are loaded on first use.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ __all__ = ["BenchmarkCNN", "Params", "RunRecord", "__version__"]
 class _Checkout:
     """Finds configs/, models/ and variable_mgr/ where a checkout has them: beside this folder.
 
-    What setup.py installs has them inside. Python prefers the checkout when its root is
-    the working directory, also to an installation elsewhere.
+    What setup.py installs has them inside. Python prefers the checkout when its root is the working
+    directory, also to an installation elsewhere.
     """
 
     @staticmethod

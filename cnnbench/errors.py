@@ -79,21 +79,14 @@ def exhausted(error: BaseException) -> str:
 class UsageError(ValueError):
     """Wrong use: one line on stderr and exit code 2.
 
-    Attributes:
-      frames: of a plug-in's files, a line each, the innermost last; for errors of plug-ins.
+    For errors of plug-ins, `frames` are those of their files, a line each, the innermost last.
     """
 
     frames: tuple[str, ...] = ()
 
 
 class FlagError(UsageError):
-    """A flag value that cannot be used.
-
-    Attributes:
-      flag: name without dashes.
-      value: the value as given.
-      reason: what would be valid, in words that complete the sentence.
-    """
+    """A value that flag `flag`, without dashes, cannot have; `reason` completes the sentence."""
 
     def __init__(self, flag: str, value: object, reason: str) -> None:
         super().__init__(f"--{flag}={value}: {reason}")
@@ -103,12 +96,7 @@ class FlagError(UsageError):
 
 
 class PathError(UsageError):
-    """A file or folder that cannot be used.
-
-    Attributes:
-      path: as given.
-      reason: why, in words that follow the path and a colon.
-    """
+    """A file or folder that cannot be used; `reason` follows the path and a colon."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
@@ -117,11 +105,7 @@ class PathError(UsageError):
 
 
 class BenchmarkError(RuntimeError):
-    """The benchmark itself failed: one line on stderr and exit code 4.
-
-    Attributes:
-      frames: see `UsageError`.
-    """
+    """The benchmark itself failed: one line on stderr, exit code 4; `frames` as in `UsageError`."""
 
     frames: tuple[str, ...] = ()
 

@@ -1,7 +1,7 @@
 """pytest plug-in with the fixture ``cnnbench``, for tests that assert on speed.
 
-pytest imports this module in every session, so it imports nothing of cnnbench; that happens
-when a test asks for the fixture (`cnnbench.testing` is what it gets).
+pytest imports this module in every session, so cnnbench is imported only when a test asks for the
+fixture, a `cnnbench.testing.Bench`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """API of the pytest fixture ``cnnbench``; docs/pytest.md has examples.
 
-Every run is a fresh process with a hard time-out, so nothing that the tests imported or set
-touches it, and TensorFlow is not loaded into the process of the tests.
+Every run is a fresh process with a hard time-out, so it is independent of what the tests imported
+or set, and TensorFlow is not loaded into the process of the tests.
 """
 
 from __future__ import annotations
@@ -60,13 +60,7 @@ class BaselineDocument(Document):
 
 @dataclass(frozen=True)
 class Result:
-    """Records of the processes of one call.
-
-    Attributes:
-      records: one per process.
-      paths: the files they are in.
-      baseline: what the call named to compare with, or None.
-    """
+    """Records of the processes of one call, the files they are in, and the baseline of the call."""
 
     records: tuple[RunRecord, ...]
     paths: tuple[Path, ...]
@@ -85,13 +79,9 @@ class Result:
     def value(self, metric: str) -> float:
         """The median over processes of a metric of `cnnbench compare`.
 
-        Args:
-          metric: throughput (images/sec), memory (bytes), startup (seconds), accuracy or
-            cpu_time (seconds of CPU per step).
-
-        Raises:
-          KeyError: an unknown metric.
-          ValueError: no process measured it.
+        Metrics are throughput (images/sec), memory (bytes), startup (seconds), accuracy and
+        cpu_time (seconds of CPU per step). KeyError for another one, ValueError if no process
+        measured it.
         """
         found = [METRICS[metric].value(record) for record in self.records]
         values = sorted(value for value in found if value is not None)
@@ -113,7 +103,7 @@ class Bench:
       folder: takes records and logs.
       timeout: seconds for each process, if a call does not say.
       update_baselines: `compare` writes its baseline.
-      terminal: where progress and the time left are shown; nowhere if None.
+      terminal: where progress and the time left are shown, if anywhere.
     """
 
     def __init__(
@@ -147,12 +137,11 @@ class Bench:
           timeout: seconds for each, then it is killed with all its children.
           python: an interpreter that has cnnbench installed; this one if None.
           env: environment variables to add.
-          baseline: what `compare` will take; the test fails before anything is measured if
-            it cannot be used.
+          baseline: what `compare` will take; the test fails before anything is measured if it
+            cannot be used.
 
         Raises:
           cnnbench.errors.UsageError: flags that cannot be used; nothing is run.
-          ValueError: less than one process.
         """
         __tracebackhide__ = True
         if processes < 1:
@@ -194,7 +183,7 @@ class Bench:
         allow_different: Sequence[str] = (),
         undecided: Undecided = "warn",
     ) -> Comparison:
-        """Judges by the rules of ``cnnbench compare``; the test fails if it got worse.
+        """Judges by the rules of ``cnnbench compare``; the test fails if the result is worse.
 
         Args:
           result: what was measured now.
@@ -202,16 +191,12 @@ class Bench:
             `Result.save` or ``--cnnbench-update`` wrote, or records as ``cnnbench compare``
             takes them (file, folder, pattern).
           threshold: smallest change that counts, in per cent.
-          allow_different: facts that may differ.
+          allow_different: facts that may differ; FlagError for unknown ones.
           undecided: what to do about inconclusive and not comparable: "warn" (a
             `CnnbenchWarning`), "skip", "fail" or "ignore".
 
         Returns:
           The comparison; with ``--cnnbench-update`` that of the result with itself.
-
-        Raises:
-          cnnbench.errors.FlagError: an unknown fact may differ.
-          ValueError: ``undecided`` is none of these, or there is no baseline.
         """
         __tracebackhide__ = True
         if undecided not in ("warn", "skip", "fail", "ignore"):
@@ -253,11 +238,7 @@ def folder_name(nodeid: str) -> str:
 
 
 def _check(side: Side, processes: int) -> SideFlags:
-    """Checks flags before anything is started; returns their resolved values.
-
-    Raises:
-      UsageError: says which.
-    """
+    """Checks flags before anything is started; returns their resolved values."""
     refuse(side, ("result_json",), "cannot go with the fixture, which keeps the records")
     if processes > 1:
         refuse(side, ("result_csv",), "each process would replace what the one before has written")
@@ -289,11 +270,7 @@ def _baseline(baseline: Baseline) -> tuple[tuple[RunRecord, ...], str]:
 
 
 def _saved(path: Path) -> tuple[RunRecord, ...] | None:
-    """Records of a file that `Result.save` wrote; None if it is another kind of file.
-
-    Raises:
-      ValueError: it is one that cannot be read.
-    """
+    """Records of a file that `Result.save` wrote; None if it is another kind of file."""
     if not path.is_file():
         return None
     document = read_json(path)
