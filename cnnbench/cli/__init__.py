@@ -55,9 +55,9 @@ def _is_held() -> bool:
 def _open_closed_streams() -> None:
     """Connects standard streams that are closed (``2>&-``) to the null device.
 
-    Otherwise the next file to be opened, such as a record, would get the number of one, and what
-    native libraries print. That of standard output is for reading only, so that writing fails as
-    it does where the stream is closed.
+    Otherwise the next file to be opened, such as a record, would get the stream's number, and the
+    output of native libraries. Standard output is opened for reading only: writing to it still
+    fails.
     """
     for descriptor, mode, name in ((0, "r", "stdin"), (1, "w", "stdout"), (2, "w", "stderr")):
         try:
@@ -69,15 +69,10 @@ def _open_closed_streams() -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs one command.
+    """Runs one command; returns its `cnnbench.errors.ExitCode`.
 
-    Args:
-      argv: arguments without the program's name.
-
-    Returns:
-      The exit code: see `cnnbench.errors.ExitCode`. An error is one line on stderr; only an
-      unexpected one also prints its traceback. A command that has succeeded but for its
-      standard output, which is lost, has failed.
+    An error is one line on stderr; only an unexpected one also prints its traceback. A successful
+    command whose standard output is lost has failed.
     """
     with standard_streams() as stdout:
         status = _outcome(argv)
@@ -136,7 +131,6 @@ def _dispatch(argv: Sequence[str]) -> int:
 
 
 def _split(argv: Sequence[str]) -> tuple[str, Sequence[str]]:
-    """The command and its arguments."""
     if not argv or argv[0].startswith("-"):
         return DEFAULT_COMMAND, argv
     command, arguments = argv[0], argv[1:]

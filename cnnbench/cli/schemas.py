@@ -1,7 +1,7 @@
 """JSON Schemas of all documents that cnnbench writes, as published in docs/schemas.
 
-``python -m cnnbench.cli.schemas docs/schemas`` writes them. They are made of the dataclasses that
-the documents are written from, see `cnnbench.records.json_schema`.
+``python -m cnnbench.cli.schemas docs/schemas`` writes them, from the dataclasses that the
+documents are written from (`cnnbench.records.json_schema`).
 """
 
 from __future__ import annotations

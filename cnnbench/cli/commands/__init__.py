@@ -45,13 +45,9 @@ def split_at_dashes(argv: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
 
 
 def write_output(path: str | None, text: str) -> None:
-    """Writes the result of a command to the file of --output, or prints it if there is none.
+    """Writes the result of a command to the file that `resolve_output` accepted, else prints it.
 
-    Args:
-      path: as `resolve_output` has accepted it.
-
-    Raises:
-      BenchmarkError: the file cannot be written.
+    BenchmarkError if the file cannot be written.
     """
     if path is None:
         with contextlib.suppress(BrokenPipeError):  # the reader closed the pipe early
@@ -68,8 +64,8 @@ def seed_or_random(seed: int | None) -> int:
 def interrupt_on_signals() -> None:
     """Lets SIGTERM, SIGHUP and SIGQUIT end a command as Ctrl-C does: what was measured is kept.
 
-    A job manager sends the first, a terminal that is closed the second; nohup has the second
-    ignored, shells have SIGINT and SIGQUIT ignored in the background, and so they stay.
+    Signals ignored at the start stay ignored: SIGHUP under nohup, SIGINT and SIGQUIT in the
+    background.
     """
     for number in SIGNALS:
         if number == signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:

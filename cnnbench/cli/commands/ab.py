@@ -163,15 +163,7 @@ _OF_ONE_SESSION = ("resume", "results", "pairs", "format", "output", "explain")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs an experiment.
-
-    Returns:
-      The exit code that the help explains.
-
-    Raises:
-      UsageError: wrong flags; nothing has been run.
-      BenchmarkError: results can no longer be written.
-    """
+    """Runs an experiment; after a UsageError nothing has been run."""
     command, variables = take_variables(argv)
     given, common = _parsed(command)
     earlier = None
@@ -280,9 +272,7 @@ def _experiment(
 ) -> Experiment:
     """What to measure; refuses wrong flags of sides as far as this cnnbench knows them.
 
-    Args:
-      command: without environment variables, whose values may be secrets.
-      earlier: what is there already.
+    The command has no environment variables, whose values may be secrets.
     """
     resolved = checked({"a": a, "b": b}, "ab", reporter)
     # Side A measured twice is one and the same.
@@ -417,7 +407,7 @@ def _is_to_explain(finding: Finding, options: AbFlags) -> bool:
 def _explained(
     experiment: Experiment, results: PairsFolder, reporter: Reporter
 ) -> Explanation | None:
-    """Where the difference is; None, with a line that says why, where that is not found out."""
+    """Where the difference is; None, with a line that says why, where that is not determined."""
     profiling = Profiling(
         a=experiment.a,
         b=experiment.b,

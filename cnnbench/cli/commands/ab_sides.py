@@ -70,13 +70,7 @@ def take_variables(argv: Sequence[str]) -> tuple[list[str], dict[str, dict[str, 
 
 
 def checked(both: Mapping[str, Side], command: str, reporter: Reporter) -> dict[str, SideFlags]:
-    """The resolved flags of the sides; refuses wrong ones as far as this cnnbench knows them.
-
-    Args:
-      both: the sides by name.
-      command: for errors.
-      reporter: gets the notices of the runs.
-    """
+    """The resolved flags of the sides; refuses wrong ones as far as this cnnbench knows them."""
     for name, side in both.items():
         reason = f"cannot go with {command}; it keeps a record of each process"
         refuse(side, sides.RESERVED, reason)
@@ -91,14 +85,7 @@ def checked(both: Mapping[str, Side], command: str, reporter: Reporter) -> dict[
 
 
 def refuse_equal_sides(a: Side, b: Side, resolved: Mapping[str, SideFlags], instead: str) -> None:
-    """Refuses two sides that are the same.
-
-    Args:
-      instead: what else could be done; completes the sentence.
-
-    Raises:
-      UsageError: they are.
-    """
+    """Refuses two sides that are the same; `instead` is what else could be done."""
     configs = [resolved[name].config for name in ("a", "b")]
     code = _code(a)
     same_flags = a.flags == b.flags or (bool(configs[0]) and configs[0] == configs[1])

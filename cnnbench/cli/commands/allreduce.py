@@ -76,12 +76,7 @@ def _predict(given: Mapping[str, Any]) -> int:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measures all-reduces.
-
-    Returns:
-      The exit code of a run in which every sum was right; every other way out is an
-      exception that cnnbench.cli turns into a line and an exit code.
-    """
+    """Measures all-reduces; a wrong sum is an exception."""
     given = parse_flags(argv, (*ALLREDUCE_FLAGS, *PREDICT_FLAGS))
     params = params_of(given)
     if given.get("predict"):

@@ -122,13 +122,7 @@ class BisectFlags(RepositoryFlags, StepFlags):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs a bisection.
-
-    Raises:
-      UsageError: wrong use; nothing has been measured.
-      BenchmarkError: GOOD fails, or results can no longer be written.
-      KeyboardInterrupt: what was measured is on disk.
-    """
+    """Runs a bisection; after a UsageError nothing has been measured."""
     words, flags = split_at_dashes(argv)
     specs = [spec for _, those in _FLAGS for spec in those]
     given, ends = sides.parse(words, specs, "bisect GOOD BAD", "")
@@ -201,7 +195,7 @@ def _run(
 def _explained(
     bisection: Bisection, outcome: BisectionOutcome, reporter: Reporter
 ) -> Explanation | None:
-    """Where the difference is; None, with a line that says why, where that is not found out."""
+    """Where the difference is; None, with a line that says why, where that is not determined."""
     try:
         return bisection.explain(outcome)
     except NotExplainedError as error:

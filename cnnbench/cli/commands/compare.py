@@ -52,14 +52,7 @@ HELP = (_ABOUT, [("Flags", _SPECS)], _EXIT_CODES)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Compares and prints.
-
-    Returns:
-      The exit code that the help explains.
-
-    Raises:
-      UsageError: wrong arguments, or a side without records.
-    """
+    """Compares saved records and prints the verdicts."""
     given, arguments = parse_command(argv, _SPECS)
     if len(arguments) != 2:
         raise UsageError(

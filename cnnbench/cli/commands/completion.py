@@ -1,7 +1,7 @@
 """``cnnbench completion SHELL``: a script that completes this command line.
 
-The scripts know nothing of commands and flags: they hand the words of a command line to ``cnnbench
-completion --words``, which prints what may stand in place of the last one.
+The scripts pass the words of a command line to ``cnnbench completion --words``, which prints what
+may stand in place of the last one.
 """
 
 from __future__ import annotations
@@ -97,11 +97,7 @@ def completions() -> tuple[str, ...]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Prints the script, or the completions of a command line.
-
-    Raises:
-      UsageError: not the name of one shell.
-    """
+    """Prints the script, or the completions of a command line."""
     given, names = parse_command(argv, specs_of(CompletionFlags))
     if given.get("words"):
         words = sys.stdin.read().removesuffix("\n").split("\n")
@@ -118,12 +114,9 @@ def main(argv: Sequence[str]) -> int:
 def proposals(given: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Completions of the last word, with a line of help each.
 
-    Args:
-      given: the words after ``cnnbench``, the last as far as it is written. bash gives
-        ``--flag=value`` as three words; then the value is what is completed.
-
-    Yields:
-      Whole words; ``:file`` and ``:folder`` stand for all names of files and of folders.
+    The words are those after ``cnnbench``, the last one possibly unfinished. bash gives
+    ``--flag=value`` as three words; then only the value is completed. ``:file`` and ``:folder``
+    stand for all names of files and of folders.
     """
     words = _joined(given)
     word = words[-1]
@@ -149,7 +142,6 @@ def _joined(given: Iterable[str]) -> list[str]:
 
 
 def _completed(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Completions of the last word."""
     *previous, word = words
     command = previous[0] if previous and not previous[0].startswith("-") else "run"
     if "--" in previous:

@@ -130,12 +130,7 @@ HELP = (_ABOUT, _FLAGS, _EXIT_CODES)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs one of the actions.
-
-    Raises:
-      UsageError: wrong arguments.
-      DataError: an image that cannot be read, or defects in a checked data set.
-    """
+    """Runs one of the actions; DataError for unreadable images or defects in a checked data set."""
     name, rest = (argv[0], argv[1:]) if argv else ("", ())
     if name not in _ACTIONS:
         *others, last = _ACTIONS
@@ -231,8 +226,7 @@ def _dataset_of(folder: str, data_name: str | None) -> Dataset:
 def _tensorflow() -> contextlib.AbstractContextManager[None]:
     """A block in which TensorFlow works on the host only, with standard error held back.
 
-    The errors of this command name file and record, so messages of native libraries are
-    printed only after an unexpected exception.
+    Messages of native libraries are printed only after an unexpected exception.
     """
     if "tensorflow" not in sys.modules:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""

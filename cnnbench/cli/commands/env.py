@@ -101,14 +101,7 @@ HELP = (_ABOUT, [("Flags", _SPECS)], _EXIT_CODES)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Prints the facts of this machine, or checks its conditions.
-
-    Returns:
-      The exit code that the help explains.
-
-    Raises:
-      UsageError: wrong arguments.
-    """
+    """Prints the facts of this machine, or checks its conditions."""
     given, run_flags = parse_command(argv, _SPECS)
     flags = EnvFlags(**given)
     quiet = parse_quiet(flags.quiet_conditions)

@@ -101,12 +101,7 @@ class ExplainFlags(AbSideFlags, ProfilingFlags, ShowingFlags):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Explains a difference.
-
-    Raises:
-      UsageError: wrong use; nothing has been run.
-      BenchmarkError: a process failed, or results cannot be written.
-    """
+    """Explains a difference; after a UsageError nothing has been run."""
     rest, variables = take_variables(argv)
     words, common = split_at_dashes(rest)
     specs = [spec for _, those in _FLAGS for spec in those]
@@ -136,7 +131,7 @@ def _check_output(options: ExplainFlags, paths: Sequence[str]) -> None:
 def _refuse_processes(
     given: Mapping[str, Any], common: Sequence[str], variables: Mapping[str, Mapping[str, str]]
 ) -> None:
-    """Refuses what is for processes where profiles are read."""
+    """Refuses flags of processes where profiles are read."""
     shown = {spec.name for spec in specs_of(ShowingFlags)}
     for name in (name for name in given if name not in shown):
         raise FlagError(name, given[name], "is for processes; A and B are profiles")
@@ -150,11 +145,7 @@ def _of_files(paths: Sequence[str]) -> Explanation:
 
 
 def _load(text: str) -> list[StepProfile]:
-    """The profiles in a file or a folder.
-
-    Raises:
-      PathError: there is none.
-    """
+    """The profiles in a file or a folder; PathError if there is none."""
     path = Path(text)
     try:
         files = sorted(path.iterdir()) if path.is_dir() else [path]

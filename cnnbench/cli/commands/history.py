@@ -113,12 +113,7 @@ HELP = (_ABOUT, [("Flags", specs_of(HistoryFlags))], _EXIT_CODES)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Lists, and draws.
-
-    Raises:
-      UsageError: wrong arguments, or nothing to follow.
-      BenchmarkError: a file cannot be written.
-    """
+    """Lists the values of a metric by commit, and draws them."""
     given, arguments = parse_command(argv, specs_of(HistoryFlags))
     options = HistoryFlags(**given)
     if len(arguments) != 1:

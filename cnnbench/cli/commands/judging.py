@@ -65,11 +65,7 @@ class JudgingFlags:
     )
 
     def check(self, inputs: Iterable[str | None] = ()) -> None:
-        """Checks that the declarations of flags do not cover.
-
-        Raises:
-          FlagError: an unknown metric, or a file that cannot be written.
-        """
+        """Refuses unknown metrics, and an output that cannot be written."""
         for name in self.metric_names or ("",):
             if name not in METRICS:
                 raise FlagError("metrics", name, f"must be some of {', '.join(METRICS)}")
@@ -94,14 +90,7 @@ class JudgingFlags:
         return policy_of(self.threshold, self.alpha)
 
     def load_aa(self, reductions: bool = True) -> Loaded | None:
-        """The A/A runs; None without --baseline_aa.
-
-        Args:
-          reductions: whether all-reduces alone are enough.
-
-        Raises:
-          FlagError: no such files.
-        """
+        """The A/A runs, None without --baseline_aa; `reductions` as in `load`."""
         if self.baseline_aa is None:
             return None
 
@@ -111,11 +100,7 @@ class JudgingFlags:
             raise FlagError("baseline_aa", error.path, error.reason) from None
 
     def write(self, comparison: Comparison) -> None:
-        """Prints the comparison, or writes it to the file and prints the table.
-
-        Raises:
-          BenchmarkError: the file can no longer be written.
-        """
+        """Prints the comparison, or writes it to the file and prints the table."""
         format = self.format
         if self.output is not None:
             write_text("output", self.output, _render(comparison, format))
@@ -138,12 +123,7 @@ JUDGING = specs_of(JudgingFlags)
 
 
 def policy_of(threshold: float | None, alpha: float | None) -> Policy:
-    """The constants of the tests, as flags change them.
-
-    Args:
-      threshold: in per cent; None for the usual one.
-      alpha: None for the usual one.
-    """
+    """The constants of the tests, as flags change them; the threshold is in per cent."""
     policy = Policy()
     if threshold is not None:
         policy = policy.replace(threshold=threshold / 100)
@@ -153,13 +133,9 @@ def policy_of(threshold: float | None, alpha: float | None) -> Policy:
 
 
 def load(path: str, reductions: bool = True) -> Loaded:
-    """The records of one side.
+    """The records of one side; `reductions`: whether all-reduces alone are enough.
 
-    Args:
-      reductions: whether all-reduces alone are enough.
-
-    Raises:
-      PathError: no such path, or nothing in it that was meant to be a record.
+    PathError if there is no such path, or nothing in it that was meant to be a record.
     """
     loaded = load_records([path])
     wanted = loaded.everything if reductions else loaded.records
@@ -175,11 +151,7 @@ def warn_of_skipped(skipped: Iterable[SkippedFile]) -> None:
 
 
 def exported(figures: Sequence[Figure], format: str) -> str:
-    """Values in the format of another program; what it has no place for is said on stderr.
-
-    Args:
-      format: one of `cnnbench.judge.report.exports.FORMATS`.
-    """
+    """Values in the format of another program; what it cannot express is reported on stderr."""
     found = export(figures, format)
     if found.left_out:
         print_notice(f"--format={format}: {found.left_out}")

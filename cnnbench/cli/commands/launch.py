@@ -75,12 +75,12 @@ class JobFlags:
 
     @property
     def layout(self) -> JobLayout:
-        """These processes."""
+        """The processes."""
         return JobLayout(workers=self.workers, ps=self.ps, controller=self.controller)
 
     @property
     def layout_if_several(self) -> JobLayout | None:
-        """The same; None for one process."""
+        """The processes; None if there is only one."""
         return self.layout if self.layout.size > 1 else None
 
 
@@ -136,13 +136,7 @@ HELP = (
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs a job, or one for each number of workers.
-
-    Raises:
-      UsageError: wrong flags; nothing has been started.
-      KeyboardInterrupt: all processes are gone.
-      BenchmarkError: no process can be started, or a file can no longer be written.
-    """
+    """Runs a job, or one for each number of workers; no process outlives it."""
     words, flags = split_at_dashes(argv)
     given, arguments = parse_command(words, (*_OF_JOBS, *specs_of(ScalingFlags)))
     options = ScalingFlags(**given)
@@ -258,7 +252,6 @@ def _scale(options: ScalingFlags, given: Mapping[str, Any], flags: Sequence[str]
 
 
 def _write(options: ScalingFlags, points: Sequence[ScalingPoint], label: str) -> None:
-    """Writes the files that were asked for, and prints the table."""
     if options.output is not None:
         write_text("output", options.output, scaling.to_csv(points))
     if options.plot is not None:

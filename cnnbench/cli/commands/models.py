@@ -83,11 +83,7 @@ HELP = (_ABOUT, [("Flags", _FLAGS)])
 
 
 def main(argv: Sequence[str]) -> int:
-    """Prints the models of each data set.
-
-    Raises:
-      UsageError: a wrong flag, an unknown data set, or a plug-in that cannot be loaded.
-    """
+    """Prints the models of each data set."""
     given = parse_flags(argv, _FLAGS)
     form = given.get("format", _FORMAT.default)
     _FORMAT.check(form)

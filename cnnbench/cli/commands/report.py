@@ -63,12 +63,7 @@ HELP = (_ABOUT, [("Flags", specs_of(ReportFlags))], _EXIT_CODES)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Writes a report.
-
-    Raises:
-      UsageError: wrong arguments, or no records.
-      BenchmarkError: the file cannot be written.
-    """
+    """Writes a report."""
     given, arguments = parse_command(argv, specs_of(ReportFlags))
     options = ReportFlags(**given)
     _check(options, given)

@@ -71,15 +71,7 @@ HELP = (_ABOUT, [("Flags", _SPECS)], _EXIT_CODES)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measures a roofline.
-
-    Returns:
-      0; every other way out is an exception.
-
-    Raises:
-      UsageError: wrong flags; nothing has been run.
-      BenchmarkError: the run failed, or a file cannot be written.
-    """
+    """Measures a roofline; after a UsageError nothing has been run."""
     given, names = parse_command(argv, (*_SPECS, *FLAGS))
     own = {spec.name for spec in _SPECS}
     options = RooflineFlags(**{name: value for name, value in given.items() if name in own})
@@ -111,11 +103,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _params(flags: dict[str, Any], names: Sequence[str]) -> Params:
-    """The parameters of the run, checked.
-
-    Raises:
-      UsageError: no model, several ones, or a flag that cannot be used.
-    """
+    """The checked parameters of the run."""
     named = [*names, *([flags["model"]] if "model" in flags else [])]
     if len(named) != 1:
         found = f"not {', '.join(named)}" if named else "such as cnnbench roofline resnet50"

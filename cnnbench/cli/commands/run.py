@@ -20,12 +20,7 @@ from cnnbench.run.runtime.supervisor import supervised
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs the benchmark that the flags describe.
-
-    Returns:
-      The exit code of a run that has succeeded; every other way out is an exception
-      that cnnbench.cli turns into a line and an exit code.
-    """
+    """Runs the benchmark that the flags describe; a run that fails raises an exception."""
     parsed = parse_args(argv)
     progress = Progress(sys.stderr, parsed.params.progress)
     messages = Messages(sys.stderr, progress)
@@ -84,11 +79,7 @@ def _without_flags(params: Params) -> str:
 def lend(job: Job, params: Params, facts: Mapping[str, str], messages: Messages) -> int:
     """Runs a TensorFlow server for the chief; nothing goes to standard output.
 
-    Args:
-      facts: what all processes must have alike.
-
-    Returns:
-      0; every other way out is an exception.
+    The facts must be equal in all processes.
     """
     from cnnbench.run.cluster.serve import serve
     from cnnbench.run.runtime.tensorflow import Settings

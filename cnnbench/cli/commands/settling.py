@@ -28,14 +28,10 @@ _LEFT_OUT = (*RESERVED, labels.FLAG, *ADDRESSES)
 def settling_pairs(
     comparison: Comparison, entry: ComparedConfiguration, earlier: Begun | None = None
 ) -> int:
-    """Pairs of an experiment that would settle a configuration.
+    """Pairs of an experiment that would settle an inconclusive configuration.
 
-    Args:
-      entry: one of its inconclusive configurations.
-      earlier: the experiment that goes on; None for another one.
-
-    Returns:
-      0 where more pairs would not help, or cannot be measured by `cnnbench ab`.
+    0 where more pairs would not help, or cannot be measured by `cnnbench ab`. `earlier` is the
+    experiment to continue; None for a new one.
     """
     result = entry.main
     needed, measured = result.judgement.needed, min(len(result.base), len(result.new))
@@ -61,8 +57,8 @@ def settling_pairs(
 def with_next_step(comparison: Comparison) -> tuple[Comparison, list[str]]:
     """A comparison of saved records with its next step, and lines with the commands.
 
-    The next step is that of the configuration which the advice is about. The lines have the first
-    few configurations that an experiment would settle.
+    The next step is that of the configuration which the advice is about. The lines list the first
+    configurations that an experiment would settle.
     """
     folder = Path(comparison.base_label).parent
     earlier = begun(folder)
@@ -96,12 +92,7 @@ def resumption(
     earlier: Begun,
     variables: Mapping[str, Mapping[str, str]] | None = None,
 ) -> str:
-    """The command that goes on with an experiment.
-
-    Args:
-      folder: of its results.
-      variables: values of environment variables, by side and name; "..." for those not given.
-    """
+    """The command that continues an experiment; values of variables not given are "..."."""
     own = [
         f"--{side}_env={name}={(variables or {}).get(side, {}).get(name, '...')}"
         for side in SIDES

@@ -23,11 +23,7 @@ def parse(
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Flags of a command, and other arguments; names the right place of run flags.
 
-    Args:
-      hint: where else flags of runs can go; completes a sentence.
-
-    Raises:
-      UsageError: as of `parse_command`.
+    `hint` says where else flags of runs can go; it completes a sentence.
     """
     try:
         return parse_command(words, specs)
@@ -46,11 +42,9 @@ def parse(
 
 
 def without(argv: Sequence[str], names: Container[str], switches: Container[str] = ()) -> list[str]:
-    """A command line without some of the command's flags; arguments after the dashes stay.
+    """A command line without some of its flags; arguments after the dashes stay.
 
-    Args:
-      names: of the flags, whose values may be words of their own.
-      switches: of those that have none.
+    Values of `names` may be words of their own; `switches` have no value.
     """
     found: list[str] = []
     words = iter(argv)
@@ -66,11 +60,7 @@ def without(argv: Sequence[str], names: Container[str], switches: Container[str]
 
 
 def interpreter(flag: str, text: str) -> str:
-    """An absolute path; links are not resolved, which would leave a virtual environment.
-
-    Raises:
-      FlagError: it is no program.
-    """
+    """An absolute path; links are not resolved, which would leave a virtual environment."""
     found = shutil.which(text)
     if found is None:
         raise FlagError(flag, text, "is no program that can be started")

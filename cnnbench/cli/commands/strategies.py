@@ -100,16 +100,7 @@ HELP = (_ABOUT, [("Flags", _SPECS)], _EXIT_CODES)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measures the modes.
-
-    Returns:
-      The exit code that the help explains.
-
-    Raises:
-      UsageError: wrong flags; nothing has been run.
-      KeyboardInterrupt: the table of what was done has been written.
-      BenchmarkError: results can no longer be written, or weights cannot be read; likewise.
-    """
+    """Measures the modes; after an interrupt or a failure the table so far has been written."""
     given = parse_flags(argv, (*_SPECS, *FLAGS, *OBSOLETE))
     own = {spec.name for spec in _SPECS}
     options = StrategiesFlags(**{name: value for name, value in given.items() if name in own})
@@ -195,7 +186,6 @@ def _compare_weights(session: StrategiesSession, reporter: Reporter) -> dict[str
 
 
 def _print(document: StrategiesDocument, plan: StrategiesPlan, options: StrategiesFlags) -> None:
-    """Writes what --output and --plot ask for, or prints it."""
     if options.format == "table":
         text = table.table_text(document, plan)
     elif options.format == "csv":

@@ -87,13 +87,7 @@ HELP = (_ABOUT, [("Flags", specs_of(SweepFlags))], _EXIT_CODES)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs a suite.
-
-    Raises:
-      UsageError: wrong flags, or a suite that cannot be run; nothing has been run.
-      KeyboardInterrupt: what was done is on disk.
-      BenchmarkError: results can no longer be written.
-    """
+    """Runs a suite; after a UsageError nothing has been run."""
     words, behind = split_at_dashes(argv)
     given, arguments = parse_command(words, specs_of(SweepFlags))
     options = SweepFlags(**given)
@@ -133,11 +127,7 @@ def main(argv: Sequence[str]) -> int:
 def _scaled_to_cpus(
     suite: Suite, words: Sequence[str], options: SweepFlags, for_all: Mapping[str, str]
 ) -> str:
-    """The command line that scales a suite to a machine without GPUs; "" if not needed.
-
-    Args:
-      words: of the command line, before the dashes.
-    """
+    """The command line that scales a suite to a machine without GPUs; "" if not needed."""
     on_cpu = suite.on_cpu
     if on_cpu is None or "device" in for_all or gpu_count(Host()):
         return ""

@@ -156,16 +156,7 @@ _REFUSED = {
 
 
 def main(argv: Sequence[str]) -> int:
-    """Searches the fastest flags.
-
-    Returns:
-      The exit code that the help explains.
-
-    Raises:
-      UsageError: wrong use; nothing has been run.
-      KeyboardInterrupt: what was measured is on disk.
-      BenchmarkError: the flags as given fail, or results can no longer be written.
-    """
+    """Searches the fastest flags; after a UsageError nothing has been run."""
     before, behind = split_at_dashes(argv)
     given = parse_flags(before, (*_OWN, *_RUN.values()))
     own = {spec.name for spec in _OWN}
@@ -187,7 +178,6 @@ def _allowable() -> tuple[str, ...]:
 
 
 def _check(options: TuneFlags, of_runs: Mapping[str, Any]) -> None:
-    """Checks what no flag's declaration says."""
     for spec in _OWN:  # choices too
         spec.check(getattr(options, spec.name))
     for word in words(options.allow):
@@ -253,7 +243,7 @@ def _question(
 
 
 def _groups(options: TuneFlags, given: Space, situation: SearchSituation) -> tuple[FlagGroup, ...]:
-    """What is varied, besides the flags that are given."""
+    """Groups of flags that are varied, without the flags that are given."""
     if options.space is not None:
         return read_space(options.space, given.fixed, given.allowed).groups
     return default_space(given.fixed, situation, given.allowed, given.mode).groups
