@@ -38,10 +38,7 @@ LOOKING = (
 
 
 def validate(params: Params) -> None:
-    """Checks each value independently, then combinations of values; remembers what has passed.
-
-    FlagError names flag and value and states what would be valid.
-    """
+    """Checks each value independently, then combinations of values; remembers what has passed."""
     if params.validated:
         return
     check_each(params)

@@ -49,7 +49,6 @@ def with_job_from_env(params: Params, environ: Mapping[str, str]) -> Params:
     """The parameters with the job that --cluster finds in the environment.
 
     With --cluster=mpi the addresses stand for ranks only, until `with_exchanged_addresses`.
-    UsageError names a variable that is missing or malformed.
     """
     if params.cluster == "flags" or params.worker_hosts:
         return params
@@ -70,11 +69,8 @@ def with_exchanged_addresses(
 
     With --cluster=mpi the processes exchange their addresses, and `tell` prints a line about
     missing ones. A process whose number on its machine is known gets its own GPUs:
-    CUDA_VISIBLE_DEVICES in `environ` is changed.
-
-    Raises:
-      FlagError: --rendezvous is needed, or the launcher does not tell which GPUs to use.
-      BenchmarkError: a process is missing after --cluster_timeout.
+    CUDA_VISIBLE_DEVICES in `environ` is changed. BenchmarkError if a process is missing after
+    --cluster_timeout.
     """
     if params.cluster not in ("slurm", "mpi"):
         return params
@@ -113,7 +109,7 @@ def _take_gpus(params: Params, place: JobPlace, environ: MutableMapping[str, str
 
 
 def without_outputs(params: Params) -> Params:
-    """The validated parameters without outputs that only the chief writes."""
+    """The parameters without outputs that only the chief writes."""
     quiet = params.replace(**{spec.name: spec.default for spec in specs_of(OutputParams)})
     quiet.mark_validated()
     return quiet

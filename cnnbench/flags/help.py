@@ -1,7 +1,4 @@
-"""Flags as text: ``--help`` of every command, and docs/flags.md.
-
-``python -m cnnbench.flags.help > docs/flags.md`` writes the latter.
-"""
+"""Flags as text: ``--help`` of every command, and docs/flags.md, which this module prints."""
 
 from __future__ import annotations
 
@@ -111,10 +108,7 @@ def command_help(about: str, flags: Iterable[Section], end: str = "") -> str:
 
 
 def flags_help(flags: Iterable[Section], width: int | None = None) -> str:
-    """Flags with type, default, valid values and meaning, by section.
-
-    The width is in columns; None: the terminal's, at most 100.
-    """
+    """Flags by section, at a width in columns; None: the terminal's, at most 100."""
     columns = width or min(shutil.get_terminal_size().columns, 100)
     return "\n".join(
         "\n".join([f"{title}:", *(_entry(spec, columns) for spec in specs), ""])
@@ -128,7 +122,6 @@ def markdown() -> str:
 
 
 def _default_text(spec: FlagSpec) -> str:
-    """The default as written on the command line."""
     if spec.default is None:
         return "not set"
     return spec.text(spec.default) or "empty"

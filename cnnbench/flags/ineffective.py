@@ -1,7 +1,4 @@
-"""Flags that were given but have no effect in a run: one table.
-
-checks.py refuses wrong combinations. A flag with nothing to act on only causes a notice.
-"""
+"""Flags that were given but have no effect in a run, as a table; each causes only a notice."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The optimizers, one declaration each; no TensorFlow.
 
-The choices of --optimizer, its help, refusals and notices, the memory estimate and the update
-itself (cnnbench/run/step/optimizers.py) use them.
+Choices and help of --optimizer, refusals, notices, the memory estimate and the update itself
+(cnnbench/run/step/optimizers.py) use them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 class Slot(NamedTuple):
     """Optimizer state of the shape of a variable.
 
-    `name` is that in checkpoints, `argument` that of the operation, `initial` that of every
-    element.
+    `name` is that in checkpoints, `argument` that of the operation, `initial` each element's value.
     """
 
     name: str
@@ -28,7 +27,6 @@ class OptimizerSpec:
     """An optimizer whose update of a variable is one operation of TensorFlow.
 
     Attributes:
-      name: value of --optimizer.
       formula: of the new weight w, for gradient g and learning rate lr; for the help.
       operation: of tf.raw_ops; takes the variable as `var`.
       rate, gradient: names of its arguments for the learning rate and the gradient.

@@ -41,9 +41,8 @@ class Params(
 
     Values are normalised (device names in lower case, numbers as floats, ``use_fp16`` equal to
     ``precision == "fp16"``), and text for other types is parsed as on the command line; `validate`
-    checks them. Renamed and obsolete flags are accepted with a warning. FlagError is raised for
-    text that its flag cannot parse, a value that an obsolete flag never had, or a flag by both its
-    names.
+    checks them. Renamed and obsolete flags are accepted with a warning. FlagError for text that its
+    flag cannot parse, a value that an obsolete flag never had, or a flag by both its names.
     """
 
     validated = False
@@ -59,10 +58,7 @@ class Params(
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Params:
-        """The parameters of a dictionary from `as_dict`, such as that of a record.
-
-        FlagError for text that its flag cannot parse, TypeError for an unknown name.
-        """
+        """The parameters of a dictionary from `as_dict`; FlagError for unparsable text."""
         return cls(**values)
 
     def replace(self, **changes: Any) -> Params:

@@ -40,10 +40,7 @@ _INSTEAD_OF_HOROVOD = (
 
 @dataclass(frozen=True)
 class ParsedArgs:
-    """A parsed command line: validated parameters, names of the given flags, lines for stderr.
-
-    The names are in the order of the help, the notices without prefix.
-    """
+    """A parsed command line: validated parameters, names of the given flags, lines for stderr."""
 
     params: Params
     explicit_flags: tuple[str, ...]
@@ -51,10 +48,7 @@ class ParsedArgs:
 
 
 def parse_args(argv: Sequence[str]) -> ParsedArgs:
-    """Parses and validates the flags of ``cnnbench run``, without the program's and command's name.
-
-    FlagError for an invalid value; UsageError for an unknown flag or a stray argument.
-    """
+    """Parses and validates the arguments of ``cnnbench run``; UsageError names the wrong one."""
     by_name = {spec.name: spec for spec in (*FLAGS, *OBSOLETE)}
     values = _flag_values(argv, by_name)
     given = _given(values, by_name, choices=False)  # validate checks the choices
@@ -89,7 +83,7 @@ def parse_flags(argv: Sequence[str], specs: Iterable[FlagSpec]) -> dict[str, Any
     """Parses a command line of flags only to values by name, in the order of ``specs``.
 
     absl does the splitting (one or two dashes, ``--flag=value`` or ``--flag value``, ``--noflag``,
-    ``--flagfile``); the last of repeated flags counts. Errors are those of `parse_args`.
+    ``--flagfile``); the last of repeated flags counts.
     """
     by_name = {spec.name: spec for spec in specs}
     return _given(_flag_values(argv, by_name), by_name, choices=False)

@@ -66,8 +66,8 @@ def check_all_reduce(
 ) -> None:
     """Refuses an all-reduce that cannot work on the devices of a job; see `check_spec`.
 
-    The device is "cpu", "gpu", or "auto", which refuses only what works on neither. `group_size` is
-    the number of devices per group of two-level algorithms; 0: those of one process.
+    With "auto", refuses what works neither on "cpu" nor on "gpu". `group_size`: devices per group
+    of two-level algorithms; 0: those of one process.
     """
     refusals = []
     for kind in ("cpu", "gpu") if device == "auto" else (device,):

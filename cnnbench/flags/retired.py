@@ -1,7 +1,7 @@
 """Obsolete and renamed flags of tf_cnn_benchmarks and its forks, because job files still use them.
 
-Obsolete ones are parsed and have no effect; a value other than the old default causes a notice
-with the alternatives in `help`.
+Obsolete flags have no effect; a value other than the old default causes a notice with the
+alternatives in `help`.
 """
 
 from __future__ import annotations

@@ -14,10 +14,7 @@ from cnnbench.flags.optimizers import OPTIMIZERS
 
 @dataclass(frozen=True)
 class PiecewiseSchedule:
-    """A parsed --piecewise_learning_rate_schedule.
-
-    The boundaries are increasing epochs at which the next of the rates begins.
-    """
+    """A parsed --piecewise_learning_rate_schedule; boundaries are epochs at which rates change."""
 
     rates: tuple[float, ...]
     boundaries: tuple[int, ...]
