@@ -4,8 +4,7 @@ A field's name is its JSON key (without a trailing underscore, which is needed f
 its annotation is its type. Floats that are not finite are written as the strings ``"NaN"``,
 ``"Infinity"`` and ``"-Infinity"``; whether a field may hold one is for its dataclass to check.
 Integers of fields have at most 64 bits and those within mappings must fit into doubles, so that
-arithmetic on values that were read cannot fail. `cnnbench.records.json_schema` makes JSON Schemas
-of the same classes.
+arithmetic on values that were read cannot fail.
 """
 
 from __future__ import annotations
@@ -113,8 +112,7 @@ def _encoded_fields(value: Any) -> dict[str, Json]:
 def decode(cls: type[T], data: object, path: str = "") -> T:
     """The dataclass `cls` from the JSON value that `encode` made; ignores unknown keys.
 
-    Raises:
-      ValueError: a missing key or a value of the wrong type; names the key.
+    ValueError names the key that is missing or has a value of the wrong type.
     """
     if not isinstance(data, dict):
         raise ValueError(f"{path or 'record'}: expected an object, got {_shown(data)}")
@@ -144,9 +142,8 @@ def to_text(document: Mapping[str, Json], item_lines: Collection[str] = ()) -> s
 class Document:
     """A dataclass that is a JSON document: schema number, kind, fields, computed values.
 
-    Attributes:
-      kind: a document without this key is a run's.
-      item_lines: keys of lists that are written with one line per item.
+    A document without `kind` is a run's. Lists named in `item_lines` are written with a line per
+    item.
     """
 
     __slots__ = ()
@@ -166,15 +163,14 @@ class Document:
 
     @classmethod
     def from_json(cls: type[D], text: str | bytes) -> D:
-        """The record in a JSON document; raises a ValueError as `from_dict` does."""
+        """The record in a JSON document; ValueError as of `from_dict`."""
         return cls.from_dict(parse_json(text))
 
     @classmethod
     def from_dict(cls: type[D], data: object) -> D:
         """The record in a document that `to_dict` made.
 
-        Raises:
-          ValueError: another kind or schema, or an invalid or missing value; names the key.
+        ValueError for another kind or schema, or an invalid or missing value; names the key.
         """
         if not isinstance(data, dict):
             raise ValueError(f"record: expected an object, got {type(data).__name__}")
@@ -191,11 +187,7 @@ class Document:
 
 
 def started(started_at: str) -> datetime:
-    """The start time of a record (ISO 8601 with offset), in UTC.
-
-    Raises:
-      ValueError: not such a time, or not within the years 1 to 9999 of UTC.
-    """
+    """The start time of a record (ISO 8601 with offset), in UTC; ValueError if it is none."""
     try:
         # Python 3.10 does not know the suffix Z.
         start = datetime.fromisoformat(started_at.replace("Z", "+00:00"))
@@ -271,7 +263,6 @@ def _scalar(hint: type, data: object, path: str) -> Any:
 
 
 def _is_arithmetical(data: object) -> bool:
-    """Whether all integers in a JSON value fit into doubles."""
     if type(data) is int:
         return data.bit_length() < sys.float_info.max_exp
     if isinstance(data, dict):

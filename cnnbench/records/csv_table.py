@@ -24,8 +24,7 @@ from cnnbench.records.files import resolve_output, sync_folder, write_all
 class CsvTable:
     """A kind of table; files of earlier versions, which lack columns, are continued without these.
 
-    Args:
-      columns: the header of new files; the last column is the schema number.
+    The last of the columns, which are the header of new files, is the schema number.
     """
 
     def __init__(self, flag: str, columns: Sequence[str], schema: int) -> None:
@@ -34,11 +33,7 @@ class CsvTable:
         self._schema = schema
 
     def prepare(self, path: str) -> tuple[str, ...]:
-        """Checks that rows can be appended later, and returns the columns that the file lacks.
-
-        Raises:
-          FlagError: the path cannot be written, or it is a table with other columns.
-        """
+        """Checks that rows can be appended later, and returns the columns that the file lacks."""
         target = resolve_output(self._flag, path)
         if target.exists():
             try:
@@ -52,9 +47,7 @@ class CsvTable:
     def append(self, path: str, rows: Iterable[Mapping[str, object]]) -> None:
         """Adds all rows or none, and the header before the first row; None is an empty cell.
 
-        Raises:
-          FlagError: the path can no longer be written, or has become another table.
-          OSError: such as a full disk; the file is unchanged.
+        FlagError if the path has become another table; after an OSError the file is unchanged.
         """
         target = resolve_output(self._flag, path)
         found = [self.cells(row) for row in rows]

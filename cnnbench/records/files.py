@@ -31,13 +31,7 @@ def resolve_output(flag: str, path: str, suffixes: Sequence[str] = ()) -> Path:
     """The file that a result will be written to, with symbolic links resolved.
 
     Checks, without a trace, that a new file can be created beside it and that an existing one can
-    be written.
-
-    Args:
-      suffixes: allowed ones, in lower case; any if empty.
-
-    Raises:
-      FlagError: the path cannot become a regular file.
+    be written; else raises a FlagError. Allowed suffixes are in lower case; any if empty.
     """
     if suffixes and Path(path).suffix.lower() not in suffixes:
         raise FlagError(flag, path, f"must end in {', '.join(suffixes[:-1])} or {suffixes[-1]}")
@@ -78,12 +72,8 @@ SAVED_MODEL = "saved_model.pb"
 def resolve_folder(flag: str, path: str, marker: str) -> Path:
     """The folder that a result will create or replace, with symbolic links resolved.
 
-    Args:
-      path: parent folders are created.
-      marker: name of a file that every result of this kind contains.
-
-    Raises:
-      FlagError: something else is there, or nothing can be written beside it.
+    Creates parent folders. FlagError if something else is there: a folder that has files must
+    contain `marker`, a file of every result of this kind.
     """
     target = real_path(flag, path)
     try:
@@ -103,13 +93,8 @@ def resolve_folder(flag: str, path: str, marker: str) -> Path:
 def write_whole(target: Path, data: bytes) -> None:
     """Replaces a file's content atomically and durably, and keeps the file's permissions.
 
-    Also removes temporary files that killed writers left in the folder.
-
-    Args:
-      target: with symbolic links resolved.
-
-    Raises:
-      OSError: nothing was changed.
+    The target has symbolic links resolved. Also removes temporary files that killed writers left in
+    the folder. After an OSError nothing is changed.
     """
     remove_abandoned(target.parent)
     temporary = _temporary_beside(target)
@@ -136,12 +121,7 @@ def write_text(flag: str, path: str, text: str) -> None:
 
 
 def write_bytes(flag: str, path: str, content: bytes) -> None:
-    """Writes the result file of a command.
-
-    Raises:
-      FlagError: the path cannot become a regular file.
-      BenchmarkError: such as a full disk; nothing was changed.
-    """
+    """Writes the result file of a command; after a BenchmarkError nothing is changed."""
     target = resolve_output(flag, path)
     try:
         write_whole(target, content)
@@ -187,7 +167,6 @@ def remove_abandoned(folder: Path) -> None:
 
 
 def _prove(path: Path) -> None:
-    """Checks that a file can be created and written, and removes it."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         os.write(descriptor, b"\n")

@@ -77,9 +77,8 @@ def _form(
 ) -> dict[str, Json]:
     """The schema of a type that `encode` can write.
 
-    Args:
-      metadata: of the field: "choices" and "format" of its texts; "form", the dataclass that a
-        mapping is written from.
+    Keys of a field's metadata: "choices" and "format" of its texts; "form", the dataclass that a
+    mapping is written from.
     """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
@@ -111,7 +110,6 @@ def _form(
 
 
 def _summary(cls: Any) -> str:
-    """The first paragraph of a docstring, on one line."""
     return " ".join((inspect.getdoc(cls) or "").partition("\n\n")[0].split())
 
 

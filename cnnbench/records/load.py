@@ -48,8 +48,8 @@ class SkippedFile:
     Attributes:
       path: of it.
       reason: why, in words that follow the path and a colon.
-      defect: whether that is a defect; another document of cnnbench or a second copy of a
-        record is not.
+      defect: whether that is a defect; another document of cnnbench or a second copy of a record is
+        not.
     """
 
     path: str
@@ -77,22 +77,20 @@ class Loaded:
 
     @property
     def defects(self) -> tuple[SkippedFile, ...]:
-        """The skipped files that are defective."""
+        """Skipped files that are defective."""
         return tuple(one for one in self.skipped if one.defect)
 
 
 def load_records(paths: Iterable[str | os.PathLike[str]], *, hidden: bool = True) -> Loaded:
     """Reads the records of files, of folders with all below them, and of patterns.
 
-    A record that is found twice is returned once.
+    A record that is found twice is returned once. PathError if a path does not exist, or a pattern
+    matches nothing.
 
     Args:
       paths: files; folders, of which every ``*.json`` is read, links followed; patterns with ``*``,
         ``?``, ``[...]`` and ``**``.
       hidden: whether to read names in a folder that begin with a dot.
-
-    Raises:
-      PathError: a path does not exist, or a pattern matches nothing.
     """
     records: dict[str, RunRecord] = {}
     reduced: dict[str, AllReduceRecord] = {}

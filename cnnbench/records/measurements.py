@@ -52,22 +52,16 @@ def _doubles() -> _Doubles:
 class Measurements:
     """The measurements of a run so far; a step costs three appends to arrays of doubles.
 
-    The driver sets the attributes as it learns them; None is unknown.
+    The driver sets the attributes as it learns them; None is unknown. Most are those of
+    `RunRecord`, `Cluster` and `LossScaling`.
 
     Attributes:
-      config: every parameter, resolved.
-      model, placement, batch, warmup_status, conditions, input_stages, skipped_records, target:
-        see `RunRecord`.
+      config: every parameter, resolved; ValueError for a value without a JSON form.
       environment: see `cnnbench.machine.facts`.
       subject: the repository of what is measured; labels of the configuration take precedence.
       measured: see `note`; loop_images defaults to the images of all timed steps.
       task_addresses: host:port of every process of a job, by task; empty for one process.
       worker_tasks: those with towers.
-      messages_per_step, bytes_per_step: see `Cluster`.
-      loss_scale_start, loss_scale_end: see `LossScaling`; None unless it is automatic.
-
-    Raises:
-      ValueError: a config value without a JSON form.
     """
 
     command: Sequence[str]
@@ -183,11 +177,7 @@ class Measurements:
         self.note(loop_seconds=wall, loop_user_seconds=user, loop_system_seconds=system)
 
     def note(self, **figures: Any) -> None:
-        """Sets attributes of `measured`.
-
-        Raises:
-          ValueError: an impossible amount, such as a negative time.
-        """
+        """Sets attributes of `measured`; ValueError for an impossible amount."""
         self.measured = replace(self.measured, **figures)
 
     def add_latency(self, seconds: float) -> None:
@@ -220,8 +210,7 @@ class Measurements:
     def record(self, status: str = "ok", error: BaseException | None = None) -> RunRecord:
         """The record of the measurements so far; collecting may continue afterwards.
 
-        Raises:
-          ValueError: status and error contradict each other, or a measurement is impossible.
+        ValueError if status and error contradict each other, or a measurement is impossible.
         """
         warmup_times, warmup_losses = _together(self._warmup_times, self._warmup_losses)
         times, losses = _together(self._times, self._losses)

@@ -39,12 +39,8 @@ class Output(NamedTuple):
 def check_outputs(outputs: Iterable[Output], inputs: Iterable[str | None] = ()) -> None:
     """Checks that every file can be written and that none replaces something else.
 
-    Args:
-      inputs: files, folders and patterns that the command reads; None and "" are ignored.
-
-    Raises:
-      FlagError: a path cannot become a regular file, names an input or another output, or holds a
-        file of another kind.
+    FlagError if a path cannot become a regular file, names an input (a file, folder or pattern that
+    the command reads; None and "" are ignored) or another output, or holds a file of another kind.
     """
     read = [path for path in inputs if path]
     for flag, path, kind, suffixes, appended in (wanted := [one for one in outputs if one.path]):
@@ -58,7 +54,7 @@ def check_outputs(outputs: Iterable[Output], inputs: Iterable[str | None] = ()) 
 
 
 def refuse_shared(files: Iterable[tuple[str, str]]) -> None:
-    """Raises a FlagError if two flags of these (flag, path) name one file."""
+    """Raises a FlagError if two of the (flag, path) name one file."""
     seen: list[tuple[str, str]] = []
     for flag, path in files:
         for other, taken in seen:

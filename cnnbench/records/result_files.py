@@ -47,8 +47,7 @@ class ResultFiles:
     ) -> str | None:
         """Checks, without a trace, that every file can be written; see `check_outputs`.
 
-        Returns:
-          A notice if a table lacks columns.
+        Returns a notice if a table lacks columns.
         """
         document = Output(_JSON, self._json, self._kind)
         check_outputs((document, *others, Output(_CSV, self._csv, appended=True)), inputs)
@@ -73,11 +72,8 @@ class ResultFiles:
     def write(self, record: Record, rows: Callable[[], Iterable[Mapping[str, object]]]) -> None:
         """Writes the document anew and appends rows; does each even if the other fails.
 
-        Args:
-          rows: makes the rows of --result_csv, values by column; called only if they are wanted.
-
-        Raises:
-          BenchmarkError: names the files that could not be written.
+        `rows` is called only for --result_csv; its values are by column. BenchmarkError names the
+        files that could not be written.
         """
         failures = []
         writers: list[tuple[str | None, Callable[[str], None]]] = [
@@ -95,9 +91,5 @@ class ResultFiles:
 
 
 def write_json(path: str, record: Record) -> None:
-    """Writes or replaces the document of --result_json.
-
-    Raises:
-      OSError: such as a full disk; an older file is unchanged.
-    """
+    """Writes the document of --result_json; after an OSError an older one is unchanged."""
     write_whole(resolve_output(_JSON, path), record.to_json().encode("ascii"))

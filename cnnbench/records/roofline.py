@@ -176,7 +176,7 @@ class Roofline(Document):
     @property
     @computed
     def remainder_seconds(self) -> float:
-        """What no operation has of a profiled step: time in which none ran."""
+        """Time of a profiled step in which no operation ran."""
         return self.step_seconds - sum(row.seconds for row in self.rows)
 
     @property

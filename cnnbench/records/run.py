@@ -1,7 +1,6 @@
-"""The record of one run, schema 1.
+"""The record of one run, schema 1: raw measurements, and statistics computed from them.
 
-A `RunRecord` is immutable and holds raw measurements; `summary()` computes statistics from them.
-Its JSON form contains that summary for readers, which is not read back. The driver collects the
+The JSON form contains the `summary()` for readers, which is not read back. The driver collects the
 measurements in a `cnnbench.records.measurements.Measurements`.
 """
 

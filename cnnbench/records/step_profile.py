@@ -1,9 +1,8 @@
 """The profile of a process's steps: the time of each step by layer, kind and direction.
 
-``cnnbench run --profile_json=FILE`` writes it; `cnnbench.judge.explain` compares those of two
-sides. Every moment of a profiled step is counted once: divided equally among the operations that
-run (collectives and copies between devices count only where nothing else runs) or, while none
-runs, for one of the parts below.
+Every moment of a profiled step is counted once: divided equally among the operations that run
+(collectives and copies between devices count only where nothing else runs) or, while none runs, for
+one of the parts below.
 """
 
 from __future__ import annotations
@@ -33,10 +32,8 @@ REDUCTION, UPDATE, COPIES = "reduction", "update", "copies between devices"
 class Part(NamedTuple):
     """The key by which times are added up.
 
-    Attributes:
-      layer: canonical name; for operations outside of any layer, their kind.
-      kind: of operations, such as "convolution 3x3".
-      direction: see `FORWARD` and `INPUT`.
+    The layer is a canonical name; for operations outside of any layer, their kind. Kinds are such
+    as "convolution 3x3"; for directions see `FORWARD` and `INPUT`.
     """
 
     layer: str
@@ -158,7 +155,6 @@ class StepProfile(Document):
         the key is missing, where no log was read.
       allocations, allocated_bytes: of TensorFlow's pools of memory in the last profiled step; None,
         and the keys are missing, where it does not tell.
-
       timeline: of the last profiled step, by the start; without spans that are too short to be
         seen. None, and the key is missing, in documents of earlier versions.
     """

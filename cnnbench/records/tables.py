@@ -1,7 +1,7 @@
 """The tables of --result_csv: one row per run, and one row per reduction.
 
-Columns never change their order. Each is declared with the source of its value, a dotted path of
-attributes and keys; the cell is empty where a part of it is None or missing.
+Columns never change their order. Each has the source of its value: a dotted path of attributes and
+keys; the cell is empty where a part of it is None or missing.
 """
 
 from __future__ import annotations
