@@ -30,8 +30,7 @@ _MOST_SIZES = 1000
 class Workload:
     """Tensors on each device.
 
-    Attributes:
-      name: the size as text ("65536", "4096*1000"), or the model whose gradients they are.
+    `name` is the size as text ("65536", "4096*1000"), or the model whose gradients they are.
     """
 
     name: str
@@ -62,14 +61,7 @@ class ReductionCase:
 
 
 def parse_sizes(text: str, dtype: str) -> tuple[Workload, ...]:
-    """The workloads of --sizes, in order, without duplicates.
-
-    Args:
-      text: see the module's grammar.
-
-    Raises:
-      FlagError: names the piece that is wrong.
-    """
+    """The workloads of --sizes (see the module's grammar), in order, without duplicates."""
     workloads: dict[Workload, None] = {}
     try:
         for item in map(str.strip, text.split(",")):

@@ -1,20 +1,20 @@
 """Reduced data, and the check of the sums.
 
-The values of a device repeat with a period that is a prime, so that a few hundred
-kilobytes describe tensors of any size, and no part of a tensor that an algorithm might
-put in a wrong place (they are cut at multiples of powers of two) equals another.
+The values of a device repeat with a period that is a prime, so that a few hundred kilobytes
+describe tensors of any size, and parts that an algorithm could confuse (they are cut at multiples
+of powers of two) differ.
 
-There are two sets. Integers that are added without rounding, in whatever order, must come
-out exactly; a device that was left out or counted twice shows there. Numbers of mixed
-magnitudes and signs round differently in every order; each sum must lie within
+There are two sets. Integers that are added without rounding, in any order, must be exact; they show
+a device that was left out or counted twice. Numbers of mixed magnitudes and signs round differently
+in every order; each sum must lie within
 
     ((n-1) eps + cast eps) * sum |x_i|
 
-of the exact one: n-1 additions, of which each rounds by at most eps/2 of a partial sum
-that is at most sum |x_i|, the second eps/2 being room for the growth of the partial
-sums by rounding; and eps/2 for the rounding of each value to 16 bits if it is sent so
-(cast 1, else 0). eps is the distance from 1 to the next number of the format that is
-added in. See N. Higham, Accuracy and Stability of Numerical Algorithms, section 4.2.
+of the exact one: n-1 additions, of which each rounds by at most eps/2 of a partial sum that is at
+most sum |x_i|, the second eps/2 being room for the growth of the partial sums by rounding; and
+eps/2 for the rounding of each value to 16 bits if it is sent so (cast 1, else 0). eps is the
+distance from 1 to the next number of the format of the additions. See N. Higham, Accuracy and
+Stability of Numerical Algorithms, section 4.2.
 """
 
 from __future__ import annotations
@@ -44,12 +44,9 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 @dataclass(frozen=True)
 class DataSet:
-    """The values of every device and their sum.
+    """One period of the values of every device, in the reduced dtype, and of their sums.
 
-    Attributes:
-      values: one period of each device's values, in the dtype that is reduced.
-      total: float64, one period of the exact sums.
-      magnitude: float64, the sums of the absolute values.
+    `total` has the exact sums, `magnitude` the sums of the absolute values, both float64.
     """
 
     name: str
@@ -58,18 +55,16 @@ class DataSet:
     magnitude: Array
 
     def fill(self, device: int, begin: int, shape: Sequence[int]) -> Array:
-        """A tensor of a device's values."""
+        """A tensor of a device's values, from the element `begin` on."""
         count = int(np.prod(shape, dtype=np.int64))
         start = np.roll(self.values[device], -(begin % PERIOD))
         return np.resize(start, count).reshape(shape)
 
     def count_wrong(self, result: Array, begin: int, added_in: str, cast: bool) -> int:
-        """How many elements of a result are not the sum.
+        """Number of wrong elements of a device's sum, of any shape.
 
-        Args:
-          result: the sum on one device, any shape.
-          added_in: name of the dtype in which the sum was made.
-          cast: whether the values were rounded to that dtype first.
+        `added_in` is the dtype of the additions; `cast` is whether the values were rounded to it
+        first.
         """
         tolerance = self._tolerance(added_in, cast)
         total, tolerance = (np.roll(x, -(begin % PERIOD)) for x in (self.total, tolerance))
@@ -91,13 +86,7 @@ class DataSet:
 
 
 def make_data(name: str, devices: int, dtype: str, added_in: Sequence[str], seed: int) -> DataSet:
-    """Draws a data set.
-
-    Args:
-      name: one of `SETS`.
-      added_in: names of all dtypes in which sums will be made; integers are so small that
-        no sum is rounded in any of them.
-    """
+    """Draws one of `SETS`; integers are so small that sums in `added_in` dtypes are exact."""
     streams = np.random.SeedSequence([seed, SETS.index(name), devices]).spawn(devices)
     generators = [np.random.default_rng(stream) for stream in streams]
     if name == "integers":

@@ -1,6 +1,6 @@
-"""Reductions of other projects: the cross-device ops of tf.distribute, to measure beside ours.
+"""Reductions of other projects: the cross-device ops of tf.distribute, to compare with ours.
 
-TensorFlow's collective ring, its default, is not here: it is the algorithm `collective`.
+TensorFlow's default, the collective ring, is missing: it is the algorithm `collective`.
 """
 
 from __future__ import annotations
@@ -27,17 +27,15 @@ NAMES = tuple(_OPS)
 class Peer:
     """A reduction of tf.distribute in the form of ours: towers' tensors in, sums out.
 
-    It is called while a tf.function is traced, on tensors made on each device, and adds
-    to that function what `tf.distribute.ReplicaContext.all_reduce` makes of the whole
-    list under a `MirroredStrategy` of the same devices. So what is timed is the same as
-    for our algorithms: the same tensors on the same devices, in the same function, until
-    every device has every sum. Options are TensorFlow's defaults: the hierarchical copy
-    and NCCL join all tensors into one pack, ReductionToOneDevice reduces each by itself
-    on the first device. The replica context adds one IdentityN per device, which copies
-    nothing.
+    It is called while a tf.function is traced, on tensors made on each device, and adds to that
+    function what `tf.distribute.ReplicaContext.all_reduce` makes of the whole list under a
+    `MirroredStrategy` of the same devices. So the timed part is that of our algorithms: the same
+    tensors on the same devices, in the same function, until every device has every sum. Options are
+    TensorFlow's defaults: the hierarchical copy and NCCL join all tensors into one pack,
+    ReductionToOneDevice reduces each by itself on the first device. The replica context adds one
+    IdentityN per device, which copies nothing.
 
-    Args:
-      devices: full device strings of one process, all different.
+    `devices` are full device strings of one process, all different.
     """
 
     def __init__(self, name: str, devices: Sequence[str]) -> None:
@@ -49,14 +47,9 @@ class Peer:
         self._strategy: Any = make.mirrored(self.devices, CrossDeviceSpec(ops=_OPS[name]))
 
     def __call__(self, tower_tensors: Sequence[Sequence[tf.Tensor]]) -> list[list[tf.Tensor]]:
-        """Sums each tensor over the devices.
+        """Sums tower_tensors[t][i], tensor i on device t, over t; returns sums[t][i] on device t.
 
-        Args:
-          tower_tensors: tower_tensors[t][i] is tensor i, made on device t; dtype and
-            static shape of tensor i are the same on all devices.
-
-        Returns:
-          sums[t][i] on device t.
+        Dtype and static shape of tensor i are the same on all devices.
         """
         import tensorflow as tf
 
@@ -76,7 +69,7 @@ class Peer:
 
 
 def check(name: str, devices: Sequence[str]) -> None:
-    """Refuses devices that a peer cannot reduce on, or reduces on wrongly."""
+    """Refuses devices on which a peer does not reduce, or returns wrong sums."""
     if name not in _OPS:
         raise ValueError(f"there is no peer {name!r}; must be one of {', '.join(NAMES)}")
     if len({process_of(device) for device in devices}) > 1:

@@ -1,4 +1,4 @@
-"""What a run of `cnnbench allreduce` will do, and flags without effect; without TensorFlow."""
+"""The plan of a run of `cnnbench allreduce`, and flags without effect; without TensorFlow."""
 
 from __future__ import annotations
 
@@ -33,12 +33,9 @@ _DEFAULT_SIZES = "1K:64M:x4"
 
 @dataclass(frozen=True, kw_only=True)
 class Length:
-    """How long to measure.
+    """Numbers of reductions in one call (`chain`) and of timed calls of every case (`rounds`).
 
-    Attributes:
-      chain: reductions in one call.
-      rounds: timed calls of every case.
-      build_only: nothing is called after the first time.
+    With `build_only` nothing is called after the first time.
     """
 
     chain: int
@@ -50,11 +47,9 @@ class Length:
 
 @dataclass(frozen=True, kw_only=True)
 class AllReducePlan:
-    """The work of one run.
+    """The work of one run; `specs` is None for all algorithms that work on the devices.
 
-    Attributes:
-      specs: algorithms; None for all that work on the devices.
-      run: the flags of a run on the largest number of devices.
+    `run` holds the flags of a run on the largest number of devices.
     """
 
     params: AllReduceParams
@@ -172,7 +167,6 @@ def _run(params: AllReduceParams, devices: int, specs: Sequence[AllReduceSpec] |
 
 
 def _check_places(job: Job, counts: Sequence[int], specs: Sequence[AllReduceSpec] | None) -> None:
-    """Refuses a single device, and collectives beside what one process drives."""
     if min(counts) * job.num_workers < 2:
         named = ",".join(map(str, counts))
         raise FlagError("num_gpus", named, "must be at least 2: one device has nothing to reduce")
@@ -183,7 +177,7 @@ def _check_places(job: Job, counts: Sequence[int], specs: Sequence[AllReduceSpec
 
 
 def unused_notices(plan: AllReducePlan, explicit_flags: Sequence[str]) -> tuple[str, ...]:
-    """One line for every reason why flags that were given change nothing."""
+    """One line for every reason why given flags have no effect."""
     return notices(_UNUSED, plan, explicit_flags)
 
 
@@ -193,7 +187,7 @@ def _uses(plan: AllReducePlan, algorithm: str) -> bool:
 
 
 def _running(plan: AllReducePlan) -> frozenset[str]:
-    """Algorithms in the specs that have something to do with some number of devices."""
+    """Algorithms in the specs that have an effect for some number of devices."""
     return frozenset(
         name
         for spec in plan.specs or ()

@@ -1,11 +1,11 @@
 """Reductions as TensorFlow runs them: traced, chained, synchronised, between buffers.
 
-Tensors and sums lie in staging areas, one per device, not in variables. An area hands out
-all its tensors in one operation and takes all sums in one, by reference. Reading and
-assigning a variable per tensor would cost as much as reducing small tensors does (a
-thousand tensors of 4 KiB on four devices: 21 ms against 1.2 ms, and minutes to build), and
-so hide what is to be measured. Both operations have side effects, so that TensorFlow's
-graph optimiser can neither drop an unread sum nor merge two reductions of the same tensors.
+Tensors and sums are in staging areas, one per device, not in variables. An area returns all its
+tensors in one operation and takes all sums in one, by reference. Reading and assigning a variable
+per tensor would cost as much as reducing small tensors (a thousand tensors of 4 KiB on four
+devices: 21 ms against 1.2 ms, and minutes to build). Both operations have side effects, so that
+TensorFlow's graph optimiser can neither drop an unread sum nor merge two reductions of the same
+tensors.
 """
 
 from __future__ import annotations
@@ -47,8 +47,7 @@ _numbers = itertools.count()
 class Buffers:
     """Equal tensors on several devices, and room for as many sums on each.
 
-    Args:
-      first: number of the first of the devices among all that reduce.
+    `first` is the number of the first of the devices among all that reduce.
     """
 
     def __init__(
@@ -69,7 +68,7 @@ class Buffers:
         self._sums = [f"allreduce-{number}-out-{i}" for i in range(len(self.devices))]
 
     def load(self, data: DataSet) -> None:
-        """Puts the values of a data set into the tensors of every device."""
+        """Copies the values of a data set into the tensors of every device."""
         self._clear(self._inputs)
         for number, device in enumerate(self.devices):
             with tf.device(device):
@@ -83,8 +82,8 @@ class Buffers:
     def read(self) -> DeviceTensors:
         """The tensors of every device, inside a traced function.
 
-        The sums that a device had before are freed first, as gradients that have been
-        applied are, so that what follows may use their memory.
+        The previous sums of a device are freed first, as gradients are after their update, so that
+        later operations may use their memory.
         """
         tensors = []
         for device, name, sums in zip(self.devices, self._inputs, self._sums, strict=True):
@@ -98,13 +97,9 @@ class Buffers:
         return tensors
 
     def write(self, sums: DeviceTensors, read: DeviceTensors) -> list[tf.Tensor]:
-        """Keeps the sums of every device, inside a traced function.
+        """Keeps the sums of every device, inside a traced function, after the tensors `read`.
 
-        Args:
-          read: what `read` gave; a sum of nothing in it still comes after it.
-
-        Returns:
-          A scalar on each device that can be read when the device has its sums.
+        Returns a scalar on each device that can be read when the device has its sums.
         """
         tokens = []
         for device, name, own, before in zip(self.devices, self._sums, sums, read, strict=True):
@@ -119,12 +114,7 @@ class Buffers:
         return tokens
 
     def count_wrong(self, data: DataSet, added_in: str, cast: bool) -> int:
-        """How many elements of the sums that were kept last are wrong, over all devices.
-
-        Args:
-          added_in: name of the dtype in which the sums were made.
-          cast: whether the values were rounded to that dtype first.
-        """
+        """Number of wrong elements of the last sums over all devices; see `DataSet.count_wrong`."""
         wrong = 0
         sizes = self._sizes(self._sums)
         for device, name, size in zip(self.devices, self._sums, sizes, strict=True):
@@ -147,7 +137,7 @@ class Buffers:
         return len(self.devices) * sum(math.prod(shape) for shape in self.shapes)
 
     def clear_sums(self) -> None:
-        """Clears the sums, so that none of them can be taken for a later reduction's."""
+        """Clears the sums, so that none of them can be mistaken for a later reduction's."""
         self._clear(self._sums)
 
     def close(self) -> None:
@@ -166,10 +156,10 @@ class Buffers:
         self._sizes(names)
 
     def _sizes(self, names: Sequence[str]) -> list[int]:
-        """How many lists of tensors are in each area, when all that was asked before is done.
+        """Number of lists of tensors in each area, when all previous operations are done.
 
-        An operation on another process has only been sent when it returns, and a function that
-        is called then may come before it; a value that comes back shows that it has run.
+        An operation on another process has only been sent when it returns, and a function that is
+        called then may come before it; a returned value shows that it has run.
         """
         sizes = []
         for device, name in zip(self.devices, names, strict=True):
@@ -183,14 +173,12 @@ class Program:
 
     Args:
       buffers: hold the tensors, and the sums afterwards.
-      make_reduction: called once for each reduction in the chain, so that none can share
-        state or keys with another.
-      chain: reductions in one call. Each begins when the one before has put its sums on
-        every device.
+      make_reduction: called once per reduction in the chain, so that none share state or keys.
+      chain: reductions in one call. Each begins when all devices have the sums of the one before.
 
     Attributes:
-      first_call_seconds: of the first call, in which TensorFlow optimises and places the
-        graph; None before it.
+      first_call_seconds: of the first call, in which TensorFlow optimises and places the graph;
+        None before it.
     """
 
     def __init__(
@@ -205,7 +193,7 @@ class Program:
         self.operations = len(self._call.graph.get_operations())
 
     def run(self) -> float:
-        """Calls the function, waits until every device has its sums."""
+        """Calls the function and waits until every device has its sums; returns the seconds."""
         begin = time.perf_counter()
         self._call().numpy()
         seconds = time.perf_counter() - begin
@@ -279,21 +267,13 @@ class ReductionDevices:
         )
 
     def reducer(self, spec: AllReduceSpec, merge_scope: int = 1) -> Reducer:
-        """The reducer of the tensors of these devices.
-
-        Raises:
-          FlagError: an algorithm cannot work with these devices; points into the spec.
-        """
+        """The reducer of the tensors of these devices; FlagError if it cannot work with them."""
         groups = groups_of(self.devices, self.group_size)
         return Reducer(spec, self.context, groups, merge_scope)
 
 
 def factory(case: ReductionCase, place: ReductionDevices) -> Callable[[], Reduction]:
-    """Makes the reduction of a case, anew for every one in a chain.
-
-    Raises:
-      FlagError: an algorithm cannot work with these devices.
-    """
+    """Makes the reduction of a case anew for every one in a chain; FlagError as of `reducer`."""
     if case.peer is not None:
         # Made here, because a strategy is no part of a trace; it keeps nothing between uses.
         reduction = peers.Peer(case.peer, place.devices)
@@ -334,15 +314,7 @@ def usable(place: ReductionDevices) -> tuple[tuple[AllReduceSpec, ...], dict[str
 def check(
     specs: Sequence[AllReduceSpec] | None, peer_names: Sequence[str], place: ReductionDevices
 ) -> None:
-    """Refuses specs and peers that cannot work on these devices.
-
-    Args:
-      specs: None for all that work.
-      peer_names: of `peers.NAMES`.
-
-    Raises:
-      FlagError: points into the spec, or names the peer.
-    """
+    """Refuses specs (None for all that work) and peers that cannot work on these devices."""
     for spec in specs or ():
         place.reducer(spec)
     for name in peer_names:

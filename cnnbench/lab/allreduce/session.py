@@ -42,10 +42,10 @@ class Connection(Protocol):
     """Connections of a process with its job; see `cnnbench.run.driver.membership`."""
 
     def settings(self, settings: runtime.Settings) -> runtime.Settings:
-        """Those of this process."""
+        """The settings of this process."""
 
     def meet(self) -> Collection[int]:
-        """Waits for all processes, before TensorFlow is loaded; PIDs of those on this machine."""
+        """Waits for all processes before TensorFlow is loaded; PIDs of those on this machine."""
 
     def join(self, devices: runtime.Devices) -> runtime.Devices:
         """Connects TensorFlow."""
@@ -58,11 +58,7 @@ class Connection(Protocol):
 
 
 class AllReduceBench:
-    """Measures the cases of its flags.
-
-    Args:
-      connection: to the other processes of a job; None for one process.
-    """
+    """Measures the cases of its flags; `connection` is None for a job of one process."""
 
     def __init__(
         self,
@@ -103,9 +99,9 @@ class AllReduceBench:
         """Measures everything, prints the table and keeps the files up to date.
 
         Raises:
-          UsageError: found only now, such as too few GPUs; no file is written.
+          UsageError: a late refusal, such as too few GPUs; no file is written.
           BenchmarkError: sums were wrong or a reduction failed; the files name them.
-          KeyboardInterrupt: the files hold what was measured.
+          KeyboardInterrupt: the files hold all measurements until then.
         """
         # Its thread imports a module: a fork meanwhile would leave the lock of that import held.
         self._watch = Watch(gpus=self.params.device != "cpu")
@@ -159,11 +155,7 @@ class AllReduceBench:
             self._results.write(failed, list)
 
     def record(self, status: str = "ok", error: ErrorInfo | None = None) -> AllReduceRecord:
-        """What has been measured so far.
-
-        Args:
-          status: "ok", "failed" or "interrupted".
-        """
+        """The measurements so far; `status` is "ok", "failed" or "interrupted"."""
         config = {**self.params.as_dict(), "sizes": [w.name for w in self.plan.workloads]}
         config["iters_per_step"] = self.plan.length.chain
         config["num_batches"] = self.plan.length.rounds
@@ -185,7 +177,7 @@ class AllReduceBench:
         )
 
     def _start(self) -> dict[int, ReductionDevices]:
-        """Loads and configures TensorFlow; the place for every number of devices."""
+        """Loads and configures TensorFlow; returns the devices by their number per worker."""
         settings = self.plan.settings
         if self._connection is not None:
             settings = self._connection.settings(settings)
@@ -221,7 +213,7 @@ class AllReduceBench:
         return {count: self._place(job, count) for count in self.plan.counts}
 
     def _place(self, job: Job, count: int) -> ReductionDevices:
-        """The first devices of every worker, this many in each."""
+        """The first `count` devices of every worker."""
         from cnnbench.lab.allreduce.program import ReductionDevices
 
         def first(devices: Sequence[str]) -> tuple[str, ...]:
@@ -248,7 +240,6 @@ class AllReduceBench:
     def _specs(
         self, places: Mapping[int, ReductionDevices]
     ) -> dict[int, tuple[AllReduceSpec, ...]]:
-        """Specs to measure for each number of devices."""
         from cnnbench.lab.allreduce.program import check, usable
 
         for place in places.values():
@@ -297,7 +288,6 @@ class AllReduceBench:
         self._warn(self._watch.during())
 
     def _take(self, bench: SizeBench, rows: table.RowFormat) -> None:
-        """Prints and records what was measured on one size."""
         copying, points = bench.copying, bench.points
         if copying is not None:
             self._copies.append(copying)
@@ -324,7 +314,6 @@ class AllReduceBench:
             self._messages.warning(warning)
 
     def _finish(self) -> AllReduceRecord:
-        """Prints the footer and completes the files."""
         failed = [point for point in (*self._points, *self._peers) if point.failed]
         error = BenchmarkError(_failure(failed)) if failed else None
         record = self.record("ok") if error is None else self.record("failed", _info(error))
@@ -356,7 +345,6 @@ class AllReduceBench:
 
 
 def _failure(failed: Sequence[Point]) -> str:
-    """One line about all failures."""
     first = failed[0]
     where = f"{first.spec} on {first.devices} devices, {first.bytes} bytes"
     what = first.error or f"{first.wrong} of {first.checked} elements are wrong"

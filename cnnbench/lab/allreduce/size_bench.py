@@ -38,7 +38,7 @@ class _Trial:
 
     @contextlib.contextmanager
     def attempt(self) -> Iterator[None]:
-        """Records an error, so that the other cases can go on."""
+        """Records an error, so that the other cases can continue."""
         try:
             with restored():
                 yield
@@ -50,8 +50,8 @@ class _Trial:
 class SizeBench:
     """Measures every case on one workload.
 
-    In every round each case is called once, and a memory copy beside them, in a random
-    order, so that disturbances of the machine are shared by all.
+    In every round each case, and a memory copy, is called once, in a random order, so that
+    disturbances of the machine affect all alike.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class SizeBench:
 
     @contextlib.contextmanager
     def _attempt(self, trial: _Trial) -> Iterator[None]:
-        """Records an error; where workers wait for one another, none can go on after one."""
+        """Records an error; raises it where workers wait for one another."""
         with trial.attempt() if self._workers is None else contextlib.nullcontext():
             yield
 
@@ -212,7 +212,6 @@ class SizeBench:
 
 @contextlib.contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Disables Python's garbage collector, which is slow with traced graphs, during timed calls."""
     gc.collect()
     was_enabled = gc.isenabled()
     gc.disable()

@@ -1,7 +1,7 @@
 """The printed table in the format of nccl-tests: rows of data, all other lines behind ``#``.
 
-docs/all_reduce_benchmark.md defines the columns; GB are 10**9 bytes. Rows are printed as they
-are measured and read by scripts: widths are fixed beforehand, and numbers have no separators.
+docs/all_reduce_benchmark.md defines the columns; GB are 10**9 bytes. Rows are printed when measured
+and read by scripts: widths are fixed, and numbers have no separators.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class RowFormat:
     """Formats the rows of one run.
 
     Args:
-      cases: the specs and packings that will come, as text, for the widths of columns.
-      build_only: whether rows show how long building took instead of reducing.
-      calls: timed per row; too few for a 99th percentile make the column "max".
+      cases: the specs and packings to come, as text, for the widths of columns.
+      build_only: whether rows show the time to build instead of that to reduce.
+      calls: timed per row; if too few for a 99th percentile, the column is "max".
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class RowFormat:
         ]
 
     def row(self, point: Point, share: float | None) -> str:
-        """One row."""
+        """Formats one row."""
         return self._line(" ", [str(column.cell(point, share)) for column in self._columns])
 
     def _line(self, mark: str, cells: Sequence[str]) -> str:
@@ -99,7 +99,7 @@ def error_line(point: Point) -> str:
 
 
 def footer(record: AllReduceRecord) -> list[str]:
-    """The fastest of each size, totals of all rows, and how to read the last column."""
+    """The fastest of each size, totals of all rows, and an explanation of the last column."""
     wrong, checked = (sum(getattr(p, n) for p in record.rows) for n in ("wrong", "checked"))
     errors = sum(p.error is not None for p in record.rows)
     lines = fastest(record)
@@ -142,7 +142,7 @@ def _case(point: Point) -> str:
 
 
 def implausible(point: Point, share: float | None) -> str | None:
-    """A warning about a time too short for a reduction; None for others."""
+    """A warning about a time too short for a reduction, if it is."""
     if share is None or share <= IMPLAUSIBLE_SHARE:
         return None
     return (

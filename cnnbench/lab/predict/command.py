@@ -40,14 +40,10 @@ _TABLE = CsvTable("result_csv", COLUMNS, PredictionDocument.schema)
 
 
 def main(given: Mapping[str, Any]) -> int:
-    """Prints predictions, and writes the files that were asked for.
+    """Prints predictions, and writes the requested files.
 
-    Args:
-      given: values of the flags that were given, by name: of `PREDICT_FLAGS`, and those of
-        ``cnnbench allreduce`` for what is sent and how, with one packing at most.
-
-    Raises:
-      FlagError: names flag and value.
+    `given` has the values of `PREDICT_FLAGS`, and those of ``cnnbench allreduce`` for what is sent
+    and how, with at most one packing.
     """
     params = PredictParams(**{s.name: given[s.name] for s in PREDICT_FLAGS if s.name in given})
     sent = params_of(given)
@@ -90,14 +86,9 @@ def _warn_of_domain(link: str | None, devices: int) -> None:
 
 
 def parse_device_counts(text: str) -> tuple[int, ...]:
-    """Numbers of devices in ascending order, without duplicates.
+    """Numbers of devices, ascending and without duplicates, from a comma-separated list.
 
-    Args:
-      text: comma-separated; each a number, or ``FIRST..LAST`` for FIRST and its doubles up
-        to LAST.
-
-    Raises:
-      FlagError: names the piece that is wrong.
+    An item is a number, or ``FIRST..LAST`` for FIRST and its doubles up to LAST.
     """
     counts: set[int] = set()
     for piece in text.split(","):
@@ -133,7 +124,6 @@ def _check_companions(given: Mapping[str, Any]) -> None:
 
 
 def _model(params: PredictParams) -> Interconnect:
-    """The interconnect that the flags describe."""
     if params.link is None:
         raise UsageError("--predict needs parameters: --link=PRESET (such as nvlink3 or roce100)")
     link = parse_link("link", params.link)
@@ -162,11 +152,7 @@ def _step(params: PredictParams, sent: AllReduceParams) -> TrainingStep:
 
 
 def _recorded(path: str) -> tuple[float, int]:
-    """Mean step time and batch size of a run on one device.
-
-    Raises:
-      FlagError: no record, or one of several devices or without steps.
-    """
+    """Mean step time and batch size of a run on one device."""
     try:
         record = load_run(path)
     except UsageError as error:

@@ -1,18 +1,17 @@
 """Cost formulas of all-reduce algorithms, per tensor, for any number of devices.
 
-Every formula gives the path of one tensor of s bytes: the messages, bytes and additions
-that follow each other (see `ReductionPhase`). In Hockney's terms the cost is then
-messages * alpha + bytes * beta + added * gamma. ``n`` devices, ``k`` shards. Every
-algorithm but copying cuts a tensor into chunks of 16 KiB or more, so a small tensor is
-one chunk, and joins them with a copy in the end.
+Every formula returns the path of one tensor of s bytes: the sequence of messages, bytes and
+additions (see `ReductionPhase`). In Hockney's terms the cost is then messages * alpha + bytes *
+beta + added * gamma. ``n`` devices, ``k`` shards. Every algorithm but copying cuts a tensor into
+chunks of 16 KiB or more, so a small tensor is one chunk, and joins them with a copy in the end.
 
 Of several tensors:
 
-* Where a tensor is added on one device, tensors take turns over the devices, and what
-  counts is the device with most work (`Formula.roots`).
-* Elsewhere tensors follow each other closely: what counts is the path of the slowest
-  one, and for the others how long they keep a device occupied (`Formula.busy`): the
-  messages and bytes of all devices over n, as every tensor begins on another device.
+* Where a tensor is added on one device, the devices add tensors in turn, and the cost is that of
+the busiest device (`Formula.roots`).
+* Elsewhere tensors follow each other closely: the cost is the path of the slowest one, and for the
+others the time that they occupy a device (`Formula.busy`): the messages and bytes of all devices
+over n, as every tensor begins on another device.
 
 Whole lists of tensors and specs: `cnnbench.lab.predict.interconnect`.
 """
@@ -65,10 +64,10 @@ def _halves(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
 
 
 def _ring(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """n-1 hops that add, n-1 that hand the sums on; k rings at once.
+    """n-1 hops that add, n-1 that distribute the sums; k rings at once.
 
-    A device passes on one chunk per ring and hop. Of the hops of one lap, as many leave a
-    node as there are nodes.
+    A device passes on one chunk per ring and hop. Of the hops of one lap, as many leave a node as
+    there are nodes.
     """
     cut = tensor.chunks(layout.devices * shards)
     at_once = max(1.0, cut.count / layout.devices)
@@ -86,12 +85,11 @@ def _ring_busy(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
 
 
 def _halving_doubling(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """log2 p exchanges of half, a quarter, ... and back, p the power of two in n.
+    """log2 p exchanges of half, a quarter, ... and back, p the largest power of two up to n.
 
-    Partners are half of the devices apart first, neighbours last. Each device beyond p
-    first shares its additions with a partner, half of the tensor each; it is sent the result
-    in the end. The half that the partner goes on with is its own, unless there are more than
-    p/2 such devices.
+    Partners are half of the devices apart first, neighbours last. Each device beyond p first shares
+    its additions with a partner, half of the tensor each, and receives the result in the end. The
+    partner continues with its own half, unless there are more than p/2 such devices.
     """
     steps = layout.devices.bit_length() - 1
     power = 2**steps
@@ -120,8 +118,8 @@ def _halving_doubling(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
 def _halving_doubling_busy(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     """The messages of all devices over n: in a round, a device takes part if it has a chunk.
 
-    As every tensor's ranks begin at another device, partners d apart are in two nodes of
-    m devices in d of m cases.
+    As every tensor's ranks begin at another device, partners d apart are in two nodes of m devices
+    in d of m cases.
     """
     steps = layout.devices.bit_length() - 1
     power = 2**steps
@@ -153,7 +151,7 @@ def _halving_doubling_busy(tensor: Tensor, layout: NodeLayout, shards: int) -> P
 
 
 def _tree(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Each half of the tensor climbs a binary tree and comes down again, k chunks in a row.
+    """Each half of the tensor moves up a binary tree and down again, k chunks in a row.
 
     At every level a device receives from two children, or serves two.
     """
@@ -176,9 +174,8 @@ def _tree(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
 def _tree_busy(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     """Every chunk goes up and down the n-1 edges of its tree, spread over n devices.
 
-    Of the edges, half span one device, a quarter two, and so on. As every tensor's tree
-    begins at another device, one that spans d of the m devices of a node leaves it in d
-    of m cases.
+    Of the edges, half span one device, a quarter two, and so on. As every tensor's tree begins at
+    another device, one that spans d of the m devices of a node leaves it in d of m cases.
     """
     share = (layout.devices - 1) / layout.devices
     chunks = tensor.chunks(2 * shards).count
@@ -215,7 +212,7 @@ def _shuffle_traffic(
 
 
 def _nccl_ring(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """NCCL's ring cuts a tensor into n chunks however small, and joins without a copy."""
+    """NCCL's ring cuts a tensor of any size into n chunks, and joins without a copy."""
     moved = (layout.devices - 1) * tensor.bytes / layout.devices
     lap = _lap(layout, 1, moved)
     return (lap + ReductionPhase(added=moved), lap, ReductionPhase(fixed=_NCCL_CALL))
@@ -242,7 +239,7 @@ def _nccl_tree(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
 
 
 def _collective(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """TensorFlow's ring: n chunks per subdivision however small; the input is copied first."""
+    """TensorFlow's ring: n chunks per subdivision for any size; the input is copied first."""
     moved = (layout.devices - 1) * tensor.bytes / layout.devices
     lap = _lap(layout, shards, moved)
     return (ReductionPhase(copied=tensor.bytes), lap + ReductionPhase(added=moved), lap)
@@ -370,15 +367,14 @@ FORMULAS: dict[str, Formula] = {
         or_paths=(_nccl_tree, _low_latency(_nccl_ring), _low_latency(_nccl_tree)),
     ),
 }
-"""By the name of the algorithm in an all-reduce spec."""
+"""Formulas by the name of the algorithm in an all-reduce spec."""
 
 
 def traffic(name: str, tensor: Tensor, devices: int, shards: int = 1) -> tuple[float, float]:
-    """Bytes sent by all devices together to reduce one tensor, one process per device.
+    """Messages and bytes that all devices send to reduce one tensor, one process per device.
 
-    Returns:
-      Messages, and their bytes. Those of `pscpu` are between the devices and CPUs that are no
-      devices themselves, such as ps tasks.
+    Those of `pscpu` are between the devices and CPUs that are no devices themselves, such as ps
+    tasks.
     """
     formula, layout = FORMULAS[name], NodeLayout(devices)
     path_of, times = formula.traffic, 1

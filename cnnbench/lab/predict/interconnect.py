@@ -42,11 +42,7 @@ class Interconnect:
     def seconds(
         self, spec: AllReduceSpec, tensors: Sequence[Tensor], devices: int, packing: Packing
     ) -> float:
-        """Time to reduce the tensors.
-
-        Args:
-          tensors: of one device, before packing.
-        """
+        """Time to reduce the tensors of one device, given before packing."""
         if devices == 1:
             return 0.0
         phases = self.phases(spec, tensors, devices, packing)

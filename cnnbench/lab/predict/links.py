@@ -1,12 +1,11 @@
 """Links between devices: latency, time per byte, time per byte added; presets with sources.
 
-A message of m bytes takes ``alpha + beta * m`` seconds, and adding m bytes to m others
-``gamma * m`` (Hockney's model, Parallel Computing 20, 1994). A device sends and receives
-one message at a time, both directions at once.
+A message of m bytes takes ``alpha + beta * m`` seconds, and adding m bytes to m others ``gamma *
+m`` (Hockney's model, Parallel Computing 20, 1994). A device sends and receives one message at a
+time, both directions at once.
 
-Presets: alpha is a step of a reduction from GPU to GPU with its software, beta the usable
-rate, gamma the memory traffic of the GPU that such links went with. docs/cost_model.md has the
-sources of all figures.
+Presets: alpha is a step of a reduction from GPU to GPU with its software, beta the usable rate,
+gamma the memory traffic of the contemporary GPU. docs/cost_model.md has the sources of all figures.
 """
 
 from __future__ import annotations
@@ -105,23 +104,16 @@ PRESETS: dict[str, Link] = dict(
 
 LARGEST_DOMAIN = {"nvlink2": 16, "nvlink3": 16, "nvlink4": 256}
 """Most GPUs that a preset connects with each other, by NVSwitch: DGX-2, HGX A100 of two boards,
-DGX H100 with the NVLink Switch System. Networks have no such end."""
+DGX H100 with the NVLink Switch System. Networks have no limit."""
 
 _KEYS = ("alpha", "bandwidth", "gamma")
 
 
 def parse_link(flag: str, text: str) -> Link:
-    """A link from the command line.
+    """A link from the command line; without gamma, adding costs nothing.
 
-    Args:
-      text: a preset; or ``alpha=SECONDS,bandwidth=BYTES_PER_SECOND[,gamma=SECONDS_PER_BYTE]``;
-        or a preset followed by the parameters that differ, as in ``edr,alpha=5e-6``.
-
-    Returns:
-      The link; without gamma, adding costs nothing.
-
-    Raises:
-      FlagError: neither of these.
+    `text` is a preset; or ``alpha=SECONDS,bandwidth=BYTES_PER_SECOND[,gamma=SECONDS_PER_BYTE]``; or
+    a preset followed by the parameters that differ, as in ``edr,alpha=5e-6``.
     """
     first, *rest = [part.strip() for part in text.split(",")]
     link = None if "=" in first else _find(flag, text, first)

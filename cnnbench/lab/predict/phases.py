@@ -15,12 +15,10 @@ _COPY_TO_ADD = 2 / 3
 
 @dataclass(frozen=True)
 class NodeLayout:
-    """How devices share nodes; device d sits in node d // per_node.
+    """Assignment of devices to nodes; device d is in node d // per_node.
 
-    Attributes:
-      devices: how many reduce together.
-      per_node: devices per node, connected by a link each; between nodes, all devices of a
-        node share one link. 1: every device has a network link of its own.
+    The devices of a node have a link each; between nodes they share one link. With `per_node` 1
+    every device has a network link of its own.
     """
 
     devices: int
@@ -41,13 +39,13 @@ class NodeLayout:
 class ReductionPhase:
     """Part of a reduction that waits for the part before.
 
-    Messages and bytes are those that pass the busiest device one after another, within its
-    node (near) and through the link of its node (far). Near and far bytes move at the same
-    time, latencies add up.
+    Messages and bytes are those that pass the busiest device one after another, within its node
+    (near) and through the link of its node (far). Near and far bytes move at the same time,
+    latencies add up.
 
     Attributes:
-      near_messages, far_messages: latencies in a row.
-      near_bytes, far_bytes: bytes in a row, in one direction.
+      near_messages, far_messages: number of consecutive latencies.
+      near_bytes, far_bytes: consecutive bytes in one direction.
       added: bytes added on the busiest device.
       copied: bytes copied within the memory of the busiest device.
       fixed: further seconds.
@@ -97,12 +95,11 @@ class Formula:
 
     Attributes:
       path: phases of one tensor, of (tensor, layout, shards).
-      cost: the cost of one large tensor in words, for all devices alike.
-      busy: what one tensor occupies a device with, where that is less than the path.
-      roots: over how many devices successive tensors take turns, of (layout, shards).
+      cost: the cost of one large tensor in words, for devices with equal links.
+      busy: phases for which one tensor occupies a device, where shorter than the path.
+      roots: number of devices over which successive tensors rotate, of (layout, shards).
       or_paths: alternatives that the algorithm takes where they are faster.
-      traffic: what all devices together send, where that is neither `busy` nor, without
-        that, the path for each of them; only messages and bytes count.
+      traffic: messages and bytes of all devices together; by default n times `busy` or the path.
     """
 
     path: PathOf

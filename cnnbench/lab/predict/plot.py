@@ -27,12 +27,9 @@ def draw(
     predictions: Sequence[Prediction],
     devices: int,
 ) -> None:
-    """Draws time over size on some devices, and below it efficiency (or time) over devices.
+    """Draws time over size on `devices`, and below it efficiency (or time) over devices.
 
-    Args:
-      path: an .svg, .png or .pdf file.
-      specs: a curve each, of one colour and mark in both charts.
-      devices: of the first chart.
+    Writes an .svg, .png or .pdf file. A spec has the same colour and mark in both charts.
     """
     from cnnbench.base.charts.draw import render
 

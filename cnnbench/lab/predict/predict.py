@@ -55,14 +55,10 @@ def fastest(predictions: Sequence[Prediction]) -> dict[int, Prediction]:
 def fastest_by_size(
     model: Interconnect, specs: Sequence[AllReduceSpec], devices: int
 ) -> tuple[FastestRange, ...]:
-    """The fastest spec for one float32 tensor of 1 KiB to 1 GiB, by ranges of its size.
+    """The fastest spec for one float32 tensor of 1 KiB to 1 GiB, by ascending ranges of its size.
 
-    Args:
-      specs: the candidates; of equals, the first wins. A spec counts as the fastest until
-        another one is faster by 1 %.
-
-    Returns:
-      Rising ranges; none if no spec can be predicted.
+    Of equals, the first wins. A spec counts as the fastest until another one is faster by 1 %.
+    Empty if no spec can be predicted.
     """
 
     def winner(size: int, known: str | None) -> str | None:
@@ -129,7 +125,7 @@ def prediction(
     seconds: float | None,
     not_predicted: str | None = None,
 ) -> Prediction:
-    """What a time of the reduction makes of the step.
+    """The step that follows from a time of the reduction.
 
     A step is computing followed by reducing; the longer of the two bounds any overlap.
     """

@@ -1,4 +1,4 @@
-"""Predictions as printed text; lines that are no table rows begin with ``#``."""
+"""Predictions as printed text; lines other than table rows begin with ``#``."""
 
 from __future__ import annotations
 

@@ -23,12 +23,7 @@ class NotPredictedError(ValueError):
 
 @dataclass(frozen=True)
 class Chunks:
-    """The equal chunks of a tensor.
-
-    Attributes:
-      count: at least 1.
-      bytes: of each; the last may be shorter.
-    """
+    """The equal chunks, at least one, of a tensor; the last may have fewer than `bytes` bytes."""
 
     count: int
     bytes: int
@@ -36,18 +31,14 @@ class Chunks:
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor as sent.
-
-    Attributes:
-      itemsize: bytes of one.
-    """
+    """A tensor as sent, of elements of `itemsize` bytes."""
 
     elements: int
     itemsize: int = 4
 
     @property
     def bytes(self) -> int:
-        """Its size."""
+        """Size of all elements."""
         return self.elements * self.itemsize
 
     def chunks(self, most: int) -> Chunks:
@@ -61,11 +52,8 @@ class Tensor:
 class TrainingStep:
     """Computation and gradients of a device in a step.
 
-    Attributes:
-      tensors: its gradients, before packing.
-      packing: of the gradients.
-      step_seconds: of a step on one device, None if unknown.
-      batch_size: images per device and step.
+    `tensors` are the gradients before packing, `step_seconds` is None if unknown, and `batch_size`
+    is that of one device.
     """
 
     model: str
@@ -77,21 +65,17 @@ class TrainingStep:
 
     @property
     def bytes(self) -> int:
-        """Of the gradients of one device."""
+        """Size of the gradients of one device."""
         return total_bytes(self.tensors)
 
 
 def gradient_tensors(shapes: Sequence[Sequence[int]], itemsize: int) -> tuple[Tensor, ...]:
-    """A tensor per shape.
-
-    Args:
-      itemsize: bytes of an element as sent.
-    """
+    """A tensor per shape, with elements of `itemsize` bytes as sent."""
     return tuple(Tensor(math.prod(shape), itemsize) for shape in shapes)
 
 
 def total_bytes(tensors: Sequence[Tensor]) -> int:
-    """Of all tensors."""
+    """Size of all tensors."""
     return sum(tensor.bytes for tensor in tensors)
 
 
@@ -124,7 +108,7 @@ def _joined(packing: Packing, tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def packing_text(packing: Packing) -> str:
-    """The packing in words, as predictions are printed and recorded with it."""
+    """Describes the packing as predictions are printed and recorded."""
     parts = []
     if packing.agg_small_grads_max_bytes:
         parts.append(

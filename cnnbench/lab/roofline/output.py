@@ -11,15 +11,11 @@ from cnnbench.records.roofline import Roofline, RooflineRow
 
 _NUMBERS = ("ms", "of step", "GFLOP", "moved", "FLOP/byte", "GFLOP/s", "bound ms", "of bound")
 _SPARE = ("FLOP/byte", "GFLOP/s", "moved", "bound ms", "GFLOP")
-"""Columns that a narrow terminal leaves out, the first one first."""
+"""Columns that a narrow terminal leaves out, in this order."""
 
 
 def table(roofline: Roofline, title: str, most: int) -> str:
-    """The rows, their sums by kind, and what they add up to.
-
-    Args:
-      most: rows to print, 0 for all.
-    """
+    """The first `most` rows (0: all), their sums by kind, and the totals."""
     rows = roofline.rows
     shown = rows[:most] if most else rows
     lines = [title, *wrapped(_about(roofline)), ""]

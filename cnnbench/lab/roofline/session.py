@@ -35,9 +35,7 @@ def rows_of(
 ) -> tuple[RooflineRow, ...]:
     """The rows of profiled steps.
 
-    Args:
-      steps: seconds of operations by name and type, of each profiled step.
-      flops: of all devices in a step, by layer.
+    `steps` are the seconds of operations by name and type, `flops` those of all devices per step.
     """
     seconds: defaultdict[Part, float] = defaultdict(float)
     moved: defaultdict[Part, int] = defaultdict(int)
@@ -61,11 +59,7 @@ def rows_of(
 
 
 class RooflineRun:
-    """Profiles steps of a run.
-
-    Args:
-      params: of the run; as many of its last warm-up steps as it has timed steps are profiled.
-    """
+    """Profiles as many of the last warm-up steps of a run as it has timed steps."""
 
     def __init__(
         self,
@@ -88,11 +82,7 @@ class RooflineRun:
         self._profiler = StepProfiler(plan, plan.num_batches)
 
     def run(self) -> Roofline:
-        """Runs, profiles, and measures the machine's limits.
-
-        Raises:
-          UsageError: found only now, such as too few GPUs.
-        """
+        """Runs, profiles, and measures the machine's limits."""
         record = self.benchmark.run()
         machine = self._machine(record)
         profiler, steps = self._profiler, self._profiler.steps
@@ -145,9 +135,7 @@ def _with_peak(record: RunRecord, machine: Machine) -> RunRecord:
 def with_profiled_steps(params: Params, steps: int, warm_up: int) -> Params:
     """The parameters of a run that warms up, profiles steps and times as many.
 
-    Args:
-      steps: to profile, and to time.
-      warm_up: steps before them where --num_warmup_batches is not given.
+    `warm_up` is the number of steps before them where --num_warmup_batches is not given.
     """
     before = warm_up if params.num_warmup_batches is None else params.num_warmup_batches
     return dataclasses.replace(params, num_batches=steps, num_warmup_batches=before + steps)
