@@ -55,14 +55,11 @@ class Stuck:
         self._longest = 0.0
 
     def look(self, under_way: Mapping[str, int], seconds: float) -> dict[str, float]:
-        """Names of the workers that are stuck.
+        """Seconds without progress of the workers that are stuck, by name.
 
         Args:
           under_way: number of the update of each worker that makes one.
           seconds: since the last look.
-
-        Returns:
-          Seconds by name.
         """
         for (worker, number), waited in self._waited.items():
             if under_way.get(worker) != number:
@@ -141,7 +138,7 @@ class AsyncLoop(Generic[Values]):
         pause_due: Callable[[int], bool] = _never,
         pause: Callable[[int], bool] = _never,
     ) -> int:
-        """Runs `steps` updates.
+        """Runs `steps` updates; returns how many: fewer when `pause` ended the loop.
 
         In the first call every worker makes at least one, if there are enough: the first of a
         worker is slow.
@@ -152,9 +149,6 @@ class AsyncLoop(Generic[Values]):
           pause_due: whether `pause` must be called after that many updates; called once for
             each number, in order, from any thread.
           pause: called with nothing under way, outside any update's time; True ends the loop.
-
-        Returns:
-          The number of updates made; fewer than `steps` when `pause` ended the loop.
 
         Raises:
           BenchmarkError: all workers are lost, or what cnnbench itself raised in one.
@@ -286,13 +280,11 @@ class AsyncLoop(Generic[Values]):
             self._failed(outcome.worker, outcome.error)
 
     def _is_stuck(self, worker: str, seconds: float) -> None:
-        """Handles an update of a worker that does not end."""
         doing = Doing.INPUT if worker in self._stuck.waits() else Doing.STEP
         reason = f"no progress for {seconds:.0f} s (--stall_timeout), waits for {doing.value}"
         self._lose(worker, TimeoutError(reason))
 
     def _failed(self, worker: str, error: Exception) -> None:
-        """Handles a failed update of a worker."""
         if isinstance(error, BenchmarkError):
             raise error
         self._lose(worker, error)

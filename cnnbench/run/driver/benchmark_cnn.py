@@ -77,10 +77,7 @@ _NO_ROOM = "Dst tensor is not initialized"
 
 
 class BenchmarkCNN:
-    """One run.
-
-    Args:
-      looks: more probes of warm-up steps than the parameters ask for.
+    """One run; `looks` are more probes of warm-up steps than the parameters ask for.
 
     Raises:
       FlagError: a parameter that cannot be used.
@@ -349,14 +346,7 @@ class BenchmarkCNN:
                     self.plan.check_steps_left(folder, int(path.rpartition("-")[2]))
 
     def _check_memory(self, kind: str) -> None:
-        """Refuses a run that cannot fit into memory; warns of one that may not.
-
-        Args:
-          kind: of the devices, "cpu" or "gpu".
-
-        Raises:
-          FlagError: the main memory cannot do by far.
-        """
+        """Refuses a run that cannot fit into memory; warns of one that may not."""
         needed = memory.estimate(self.params, self.plan, kind)
         self._measurements.note(estimated_memory_bytes=needed.total)
         of_gpus = self.params.gpu_indices, self.params.num_gpus

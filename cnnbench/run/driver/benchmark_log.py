@@ -23,13 +23,11 @@ _TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
 
 
 class BenchmarkLog(Observer):
-    """Writes `benchmark_run.log` and `metric.log`.
+    """Writes `benchmark_run.log` and `metric.log` into a folder, which it makes.
 
     Args:
-      folder: made if it does not exist.
       config: every parameter of the run, resolved, as plain JSON values.
       facts: of machine and software, as in records; unknown ones are absent.
-      test_id: --benchmark_test_id.
     """
 
     def __init__(

@@ -61,8 +61,6 @@ class Trainable:
       workers: steps of asynchronous workers by task, of which `step` is the first; or, with a
         coordinator, slots that run the step on any idle worker. Empty where all towers are part
         of one step.
-      evaluator: None unless something is to be evaluated.
-      checkpoints: None without --train_dir.
       lag: steps launched before the result of the first is awaited; see `StepLoop`.
       group: workers of the job where each runs a step of its own; None for others.
     """
@@ -78,12 +76,7 @@ class Trainable:
 
 @dataclass(frozen=True)
 class BuiltRun(Trainable):
-    """Everything of a run that lives in TensorFlow.
-
-    Attributes:
-      slots: the optimizer's by canonical name; empty without one.
-      exporter: None without --export_dir.
-    """
+    """All of a run that lives in TensorFlow; `slots` are the optimizer's by canonical name."""
 
     step: TrainStep | None
     _: dataclasses.KW_ONLY
@@ -113,11 +106,8 @@ class BuiltRun(Trainable):
     def share_restored(self, global_step: int, examples: int = 0) -> tuple[int, int]:
         """Sends what the chief restored, if anything, to workers with steps of their own.
 
-        Args:
-          global_step, examples: of the checkpoint; ignored on workers other than the chief.
-
         Returns:
-          The chief's global step and examples.
+          The chief's global step and examples; the arguments count on the chief alone.
         """
         workers = self.manager.workers
         if workers is None:
@@ -137,12 +127,7 @@ class BuiltRun(Trainable):
 
 
 class Assembly:
-    """Makes the parts of one run.
-
-    Raises:
-      FlagError: data that is not there.
-      DataError: data that cannot be read.
-    """
+    """Makes the parts of one run; raises FlagError or DataError for data that cannot be used."""
 
     def __init__(self, params: Params, plan: Plan, devices: runtime.Devices) -> None:
         self.params = params
@@ -150,11 +135,7 @@ class Assembly:
         self.devices = devices
 
     def build(self, console: Console) -> BuiltRun:
-        """Creates variables and input and traces the functions of the run.
-
-        Args:
-          console: is told about each phase.
-        """
+        """Creates variables and input and traces the functions of the run."""
         params, plan, devices = self.params, self.plan, self.devices
         console.phase(Phase.GENERATING_EVALUATION if params.eval else Phase.GENERATING_TRAINING)
         manager = create(self._manager_spec(), plan.spec.variables)
@@ -239,12 +220,9 @@ class Assembly:
         distribution: InputDistribution | None = None,
         towers: Sequence[str] | None = None,
     ) -> InputSource:
-        """The input of one worker's towers, made on its CPU.
+        """The input of one worker's towers, made on its CPU: its own of `shards` parts of the data.
 
-        Args:
-          subset: "train" or "validation".
-          shards: parts that the data set is cut into; the worker reads its own.
-          towers: devices that batches go to, if not those of the worker's towers.
+        Batches go to the devices `towers`, by default those of the worker's towers.
         """
         params, plan, devices = self.params, self.plan, self.devices
         training = subset == "train"

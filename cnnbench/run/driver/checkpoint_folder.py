@@ -35,13 +35,10 @@ def is_prefix(path: str) -> bool:
 
 
 def latest(path: str) -> str | None:
-    """Prefix of the newest complete checkpoint.
+    """Prefix of the newest complete checkpoint; None if there is nothing of any checkpoint.
 
     Args:
       path: of a folder, or the prefix of one checkpoint.
-
-    Returns:
-      What TensorFlow takes to read it; None if there is nothing of any checkpoint.
 
     Raises:
       BenchmarkError: the folder cannot be read, or it holds parts of checkpoints only, or those
@@ -68,14 +65,8 @@ def holds(folder: str, step: int) -> bool:
 def tidy(folder: str, keep: int) -> None:
     """Removes obsolete files after a checkpoint has been written.
 
-    Deletes all complete checkpoints but the newest ones, torn ones before these, and what killed
-    runs left behind; writes the file ``checkpoint``.
-
-    Args:
-      keep: how many to keep; 0 keeps all.
-
-    Raises:
-      OSError: such as a full disk.
+    Deletes all complete checkpoints but the newest `keep` (0 keeps all), torn ones before these,
+    and what killed runs left behind; writes the file ``checkpoint``.
     """
     clean(folder)
     found = _look_into(Path(folder))
@@ -142,7 +133,6 @@ def _is_table(path: Path) -> bool:
 
 
 def _is_whole(files: set[tuple[int, int]]) -> bool:
-    """Whether every data file ``-i-of-n`` is there."""
     return bool(files) and all(len(files) == count for _, count in files)
 
 

@@ -31,9 +31,7 @@ class Restored(NamedTuple):
     """Result of restoring a checkpoint.
 
     Attributes:
-      global_step: at which the checkpoint was saved.
-      examples: training examples of all steps before it.
-      notices: lines for the user.
+      examples: training examples of all steps before `global_step`.
       passed_over: records skipped among them, see `InputSource.passed_over`.
     """
 
@@ -90,11 +88,7 @@ class Checkpoints:
         self._first_step = 0
 
     def save(self, directory: str, global_step: int) -> str:
-        """Writes `directory`/model.ckpt-<global_step>; returns its path prefix.
-
-        Raises:
-          BenchmarkError: it cannot be written.
-        """
+        """Writes `directory`/model.ckpt-<global_step>; returns its path prefix."""
         self._global_step.assign(global_step)
         self._examples.assign(self._examples_before + global_step * self._global_batch)
         if self._inputs is not None:
@@ -140,9 +134,6 @@ class Checkpoints:
 
         Args:
           path: prefix of a checkpoint, as `checkpoint_folder.latest` returns it.
-
-        Returns:
-          The global step it was saved at, and notices for the user.
 
         Raises:
           BenchmarkError: unreadable, or it does not fit the variables of this model.
@@ -213,18 +204,14 @@ class Checkpoints:
 
 
 def restore_backbone(manager: VariableMgr, scope: str, path: str) -> int:
-    """Restores the variables of one scope from a checkpoint of the backbone alone.
+    """Restores a scope from a checkpoint of the backbone alone; returns the number of variables.
 
     The checkpoint has the same names without the scope: that of a network for classification,
     of which the backbone has the first layers.
 
     Args:
-      manager: its variables have been created.
       scope: of the backbone, see `Model.backbone`.
       path: prefix of a checkpoint, as `checkpoint_folder.latest` returns it.
-
-    Returns:
-      How many variables were restored.
 
     Raises:
       BenchmarkError: unreadable, or it does not fit the layers of the backbone.
@@ -242,14 +229,7 @@ def restore_backbone(manager: VariableMgr, scope: str, path: str) -> int:
 
 
 def stored_variables(path: str) -> dict[str, Any]:
-    """The variables and slots in a checkpoint as NumPy arrays by canonical name.
-
-    Args:
-      path: prefix of its files, as `checkpoint_folder.latest` returns it.
-
-    Raises:
-      BenchmarkError: it cannot be read.
-    """
+    """Variables and slots of a checkpoint as NumPy arrays, by canonical name."""
     return _Stored(path, "").variables()
 
 
@@ -258,9 +238,6 @@ class _Stored:
 
     Args:
       mismatch: what is the matter if variables are not there or have other shapes.
-
-    Raises:
-      BenchmarkError: it cannot be read.
     """
 
     def __init__(self, path: str, mismatch: str) -> None:
@@ -292,11 +269,7 @@ class _Stored:
         return max(fitting, key=lambda optimizer: len(optimizer.slots)).name
 
     def check(self, variables: Mapping[str, tf.Variable]) -> None:
-        """Compares keys and shapes with those of the variables to be restored.
-
-        Raises:
-          BenchmarkError: names the first variable that is not there or has another shape.
-        """
+        """Raises BenchmarkError for the first variable that is not there or has another shape."""
         missing = [key for key in variables if key not in self._shapes]
         if missing:
             raise BenchmarkError(
@@ -311,11 +284,7 @@ class _Stored:
                 )
 
     def read_into(self, variables: Mapping[str, tf.Variable]) -> None:
-        """Assigns the stored values to variables by key.
-
-        Raises:
-          BenchmarkError: a part of the file cannot be read.
-        """
+        """Assigns the stored values to variables by key."""
         with self._readable():
             for key, variable in variables.items():
                 variable.assign(tf.cast(self._reader.get_tensor(key), variable.dtype))

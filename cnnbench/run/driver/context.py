@@ -22,7 +22,6 @@ class ScenarioContext:
     """Parts that every scenario uses.
 
     Attributes:
-      console, messages, progress: outputs for lines, notices and progress.
       measurements: filled during the run.
       watch: entered before the timed loop and left after it.
       gone: workers that do not answer any more, with the reason; for runs that outlive them.

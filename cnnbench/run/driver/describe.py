@@ -24,11 +24,7 @@ if TYPE_CHECKING:
 def describe(
     measurements: Measurements, *, params: Params, plan: Plan, devices: runtime.Devices
 ) -> None:
-    """Records the properties of a run that are known before its first step.
-
-    Args:
-      measurements: takes model, placement, batch, and flags as they were resolved.
-    """
+    """Records what is known before the first step: model, placement, batch, resolved flags."""
     measurements.model = ModelInfo(
         name=plan.model.name,
         parameters=plan.spec.parameters,
@@ -67,11 +63,7 @@ def _all_reduce(params: Params, *, on_gpu: bool) -> tuple[str, ...]:
 
 
 def describe_built(measurements: Measurements, built: BuiltRun) -> None:
-    """Records the properties that are known once variables and step exist.
-
-    Args:
-      measurements: takes numbers of variables and operations, and of what a step sends.
-    """
+    """Records numbers of variables and operations, and what a step sends."""
     assert measurements.placement is not None
     variables = built.manager.savable_variables().values()
     measurements.placement = dataclasses.replace(
@@ -110,11 +102,7 @@ def run_flags(params: Params, plan: Plan, devices: runtime.Devices) -> RunFlags:
 def header(
     params: Params, plan: Plan, devices: runtime.Devices, tensorflow_version: str, device: str
 ) -> list[str]:
-    """The header on standard output.
-
-    Args:
-      device: kind of the devices, as in the record.
-    """
+    """The header on standard output; `device` is the kind of the devices, as in the record."""
     # tf_cnn_benchmarks counted parameter servers as sessions of their own.
     mode = params.update_mode
     is_single_session = mode.processes is Processes.CONTROLLER and not mode.uses_ps

@@ -33,7 +33,6 @@ class RunWork:
 
     Attributes:
       kind: of device, "cpu" or "gpu".
-      dtype: of the arithmetic.
       steps: warm-up, timed and of evaluations.
       flops: of all of them together; on GPUs of one device.
     """
@@ -44,11 +43,7 @@ class RunWork:
     flops: float
 
     def seconds(self, facts: Mapping[str, Any]) -> float | None:
-        """Estimated seconds; None for GPUs whose peak is not known.
-
-        Args:
-          facts: about this machine, see `cnnbench.machine.facts.collect`.
-        """
+        """Estimated seconds on a machine with these facts; None for GPUs of unknown peak."""
         rate = cpu_rate() if self.kind == "cpu" else _gpu_rate(facts, self.dtype)
         if rate is None:
             return None

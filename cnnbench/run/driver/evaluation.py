@@ -35,13 +35,9 @@ class Evaluator:
     Args:
       manager: holds the weights; tower t evaluates its own copy.
       inputs: validation batches with weights (0 for padding).
-      data_format: "NHWC" or "NCHW".
-      compute_dtype: "float32", "bfloat16" or "float16".
       display_every: global batches between two lines of output.
-      host: computes the metrics of all rows.
 
     Attributes:
-      inputs, host: as given.
       notices: lines about how the evaluation was built, for the user.
     """
 
@@ -73,14 +69,12 @@ class Evaluator:
     def run(
         self, batches: int, global_step: int, console: Console, interrupts: Interrupts
     ) -> Evaluated:
-        """Evaluates `batches` global batches and prints rates.
+        """Evaluates `batches` global batches, after the end of the data from its start on.
 
         The first evaluation begins with an untimed step that counts for nothing.
 
         Args:
-          batches: how many; past the end of the data set it starts over.
           global_step: of the weights, for the result.
-          console: gets a line every `display_every` batches.
           interrupts: of the workers that evaluate together.
 
         Returns:

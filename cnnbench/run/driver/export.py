@@ -32,10 +32,7 @@ class Exporter:
     Args:
       manager: holds the weights; copy 0 is exported, as checkpoints hold it.
       compute_dtype: of evaluations: "float32", "bfloat16" or "float16".
-      cpu_device: full string of the device that holds the copies to export.
-
-    Raises:
-      BenchmarkError: the network cannot be traced for any number of examples.
+      cpu_device: holds the copies to export.
     """
 
     def __init__(

@@ -168,11 +168,7 @@ class Evaluated:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """All metrics, in the order in which they are printed; waits for them.
-
-        Raises:
-          BenchmarkError: they cannot be computed.
-        """
+        """All metrics, in the order in which they are printed; waits for them."""
         return {**self.means, **self.host.result()}
 
     def whole(self) -> Evaluation:
@@ -222,9 +218,6 @@ class EvaluationResults:
     ) -> None:
         """Adds an evaluation; publishes it if its metrics and all earlier evaluations are complete.
 
-        Args:
-          loop_seconds, wall_seconds: see `Evaluation`.
-
         Raises:
           BenchmarkError: metrics of this one or one before cannot be computed.
         """
@@ -240,11 +233,7 @@ class EvaluationResults:
         return bool(self._waiting) and self._waiting[0].host.done()
 
     def publish(self) -> None:
-        """Publishes complete evaluations.
-
-        Raises:
-          BenchmarkError: metrics cannot be computed.
-        """
+        """Publishes complete evaluations."""
         while self.ready:
             metrics = self._waiting[0].metrics  # stays there if this raises, for `close`
             found = self._waiting.popleft()
@@ -252,14 +241,7 @@ class EvaluationResults:
             self._record(with_metrics(found.evaluation, metrics))
 
     def finish(self, seconds: float | None = None) -> None:
-        """Waits for all evaluations and publishes them.
-
-        Args:
-          seconds: to wait at most; without a limit if None.
-
-        Raises:
-          BenchmarkError: metrics cannot be computed.
-        """
+        """Waits for all evaluations, for these seconds at most, and publishes them."""
         end = None if seconds is None else time.monotonic() + seconds
         while self._waiting:
             left = None if end is None else end - time.monotonic()

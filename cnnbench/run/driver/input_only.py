@@ -59,22 +59,15 @@ class InputStep:
 
 
 def time_stages(inputs: InputSource, examples: int) -> list[InputStage]:
-    """Times each stage of the pipeline together with all earlier stages.
+    """Times each stage of an unused pipeline together with all earlier stages.
 
-    Args:
-      inputs: the pipeline; must not be in use.
-      examples: to time each stage for; after two seconds fewer will do.
+    Each is timed for so many examples, or for two seconds if these come first.
     """
     return [_time_stage(stage, inputs.spec, examples) for stage in inputs.stages()]
 
 
 def time_whole(inputs: InputSource, seconds: float = _SECONDS) -> InputStage:
-    """Times the pipeline up to the devices, with its buffers emptied first.
-
-    Args:
-      inputs: the pipeline; it may have batches ready.
-      seconds: to time it for; at least one step.
-    """
+    """Times the pipeline up to the devices, at least one step, with its buffers emptied first."""
     step = InputStep(inputs)
     spec = inputs.spec
     ahead = spec.datasets_prefetch_buffer_size + spec.multi_device_iterator_max_buffer_size

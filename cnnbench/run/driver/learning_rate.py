@@ -69,7 +69,7 @@ def make_schedule(
     examples_per_epoch: int,
     steps: int,
 ) -> Schedule:
-    """The schedule of a run.
+    """The learning rate of a run, by step from 0.
 
     In this order: --piecewise_learning_rate_schedule, --init_learning_rate (with or without
     decay, see --learning_rate_schedule), the model's own schedule. Only the first two know
@@ -77,13 +77,8 @@ def make_schedule(
     size (the ResNets of ImageNet, today's networks) know --resnet_base_lr.
 
     Args:
-      flags: as checked by `cnnbench.flags`.
       global_batch: images per step over all towers and workers.
-      examples_per_epoch: images of the training set.
       steps: of the whole run, counted from global step 0; a cosine ends with them.
-
-    Returns:
-      A function from the step, counted from 0, to the learning rate.
 
     Raises:
       FlagError: if decay would come more often than steps.

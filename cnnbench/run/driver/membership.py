@@ -100,10 +100,7 @@ class Membership:
         return () if self._met is None else self._met.local
 
     def join(self, devices: runtime.Devices) -> runtime.Devices:
-        """Connects TensorFlow, after it is configured.
-
-        Returns:
-          The devices of the run.
+        """Connects TensorFlow, after it is configured; returns the devices of the run.
 
         Raises:
           BenchmarkError: a process or a device is missing.
@@ -176,11 +173,7 @@ class Membership:
         return BenchmarkError(f"lost {listed(self._job, found)}") if found else None
 
     def end(self, code: int, reason: str = "") -> None:
-        """Tells servers how the run has ended; from now on other processes may end.
-
-        Args:
-          reason: for their log; none if the code is 0.
-        """
+        """Tells servers how the run has ended; from now on other processes may end."""
         if self._watchdog is None:
             return
         together = self._job.client_per_worker

@@ -38,8 +38,8 @@ class MemoryEstimate:
 
     Attributes:
       fixed: whatever the batch size.
-      per_image: for each image of the batch of a device; that of all devices of a process.
-      batch: per device.
+      per_image: for an image on each device of the process.
+      batch: images per device.
     """
 
     fixed: int
@@ -80,11 +80,7 @@ def _machine_has_gpus() -> bool:
 
 
 def estimate(params: Params, plan: Plan, kind: str) -> MemoryEstimate:
-    """Estimates the peak memory of a run.
-
-    Args:
-      kind: "cpu": of the process; "gpu": of each of them.
-    """
+    """Peak memory of a run: of the process if `kind` is "cpu", of each GPU if it is "gpu"."""
     towers = params.num_gpus if kind == "cpu" else 1
     files = _file_bytes(params, plan)
     if params.input_only:
@@ -110,10 +106,7 @@ def estimate(params: Params, plan: Plan, kind: str) -> MemoryEstimate:
 
 
 def total_of_job(params: Params, plan: Plan) -> int:
-    """Bytes of all processes of a job together, as if they were on one machine; on GPUs of each.
-
-    A run in one process is a job of that process.
-    """
+    """Bytes of all processes of a job together, as if they were on one machine; on GPUs of each."""
     if not computes_on_cpu(params):
         return estimate(params, plan, "gpu").total
     job, size = plan.job, sum(one.bytes for one in plan.spec.variables)
@@ -164,16 +157,13 @@ def _file_bytes(params: Params, plan: Plan) -> int:
 def check(
     needed: MemoryEstimate, memory: Memory, params: Params, *, refuse: bool = True
 ) -> str | None:
-    """Compares an estimate with the memory that is available.
+    """A warning if an estimate is near or above the memory there is; else None.
 
     Args:
-      refuse: whether to raise where the memory cannot do.
-
-    Returns:
-      A warning, or None if the memory seems to do.
+      refuse: whether to raise where the memory is too small by far.
 
     Raises:
-      FlagError: it cannot do by far; names both figures.
+      FlagError: names both figures.
     """
     figures = (
         f"takes about {binary(needed.total)} of memory with --num_gpus={params.num_gpus}, but "

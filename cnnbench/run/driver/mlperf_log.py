@@ -29,8 +29,7 @@ _BENCHMARKS = {"resnet50_v1.5": "resnet", "ssd300": "ssd"}
 class MLPerfLog(Observer):
     """Logs a training: its set-up, blocks of training between evaluations, and its end.
 
-    Args:
-      clock: seconds since 1970.
+    `clock` gives seconds since 1970.
     """
 
     def __init__(

@@ -13,9 +13,7 @@ class Moment(NamedTuple):
 
     Attributes:
       global_step: of the weights.
-      learning_rate: of the step.
-      loss: of the step.
-      metrics: of its batch, by name; empty unless they are computed.
+      metrics: of the step's batch, by name; empty unless they are computed.
       images_per_sec: as the row of the step prints it.
     """
 
@@ -30,11 +28,7 @@ class Observer:
     """Receives the events of a run; by default ignores them."""
 
     def begins(self, global_step: int, steps: int) -> None:
-        """The training begins, with the warm-up.
-
-        Args:
-          steps: to be timed after the warm-up, at most.
-        """
+        """The training begins, with the warm-up; `steps` are timed after it, at most."""
 
     def displayed(self, global_step: int, images_per_sec: float) -> None:
         """A row of the table was printed."""
@@ -57,11 +51,7 @@ class Observer:
         """The training continues after an evaluation."""
 
     def ended(self, global_step: int, images_per_sec: float) -> None:
-        """The training has ended, including its last evaluation.
-
-        Args:
-          images_per_sec: of the timed loop, without the evaluations in it.
-        """
+        """The training has ended, with its last evaluation; the rate is that of the timed loop."""
 
     def close(self) -> None:
         """The run has ended, successfully or not."""

@@ -40,10 +40,7 @@ def summarizes_evaluations(params: Params) -> bool:
 def held(
     params: Params, results: ResultFiles, messages: Messages
 ) -> contextlib.AbstractContextManager[object]:
-    """Checks all outputs of a run, and locks the folder of its checkpoints.
-
-    Returns:
-      Where no other training writes its checkpoints.
+    """Checks all outputs of a run, and locks the folder of its checkpoints in the block.
 
     Raises:
       FlagError: names the flag of a path that cannot be written, or whose folder another process
@@ -82,11 +79,7 @@ def prepare_folders(params: Params) -> None:
 
 
 def files(params: Params) -> Iterator[Output]:
-    """Output files of a run except its records.
-
-    Raises:
-      FlagError: names the flag of a path whose suffix says nothing.
-    """
+    """Output files of a run except its records."""
     yield Output("graph_file", params.graph_file, _graph(params.graph_file))
     yield Output("tfprof_file", params.tfprof_file, "table of operations")
     yield Output("profile_json", params.profile_json, "step_profile")

@@ -93,11 +93,7 @@ class WarmUp:
         return frozenset([*found, self.most])
 
     def steady(self, seconds: Sequence[float]) -> bool:
-        """Whether the warm-up may end: its last quarter, and 10 steps, are steady.
-
-        Args:
-          seconds: times of all steps so far.
-        """
+        """Whether the warm-up may end: the last quarter of all steps, and 10 steps, are steady."""
         return steady_state(seconds).reached
 
     def status(self, steady: bool) -> str:
@@ -118,18 +114,14 @@ class Plan:
       eval_batch_per_device: images per device in an evaluation step.
       num_batches, num_epochs: length of the timed loop (in evaluation mode: of
         the evaluation).
-      warm_up: untimed steps before it.
       train_examples: images of one training epoch; 0 in evaluation mode.
       num_eval_batches: global batches of one evaluation.
       eval_examples: that count in it, padding left out.
       eval_steps: timed steps after which an evaluation is due.
       aggregation: how gradients are packed and reduced, in modes with a copy per tower.
-      update: what is done to gradients.
-      job: who takes part.
       asynchronous: whether every worker updates the variables by itself, so that a step is
         an update by one of them, and the global batch what its towers work on.
       examples: what one example of the data set is made of, sizes resolved.
-      target: ends the training when an evaluation reaches it.
     """
 
     model: Model
@@ -171,14 +163,7 @@ class Plan:
         return self.warm_up.least + self.num_batches
 
     def check_steps_left(self, train_dir: str, done: int) -> None:
-        """Refuses a training that its checkpoint has gone beyond.
-
-        Args:
-          done: global step of the checkpoint.
-
-        Raises:
-          FlagError: --num_batches is smaller.
-        """
+        """Refuses a training whose checkpoint, of global step `done`, is beyond --num_batches."""
         if done - self.num_batches > self.warm_up.most:  # warm-up steps train, too
             reason = (
                 f"the checkpoint in --train_dir={train_dir} is at step {done} already; ask for "
@@ -240,10 +225,7 @@ class Plan:
 
 @plugins.reported(UsageError)
 def make_plan(params: Params) -> Plan:
-    """Resolves model, data set, batch sizes and step counts.
-
-    Args:
-      params: validated parameters.
+    """Resolves model, data set, batch sizes and step counts of validated parameters.
 
     Raises:
       FlagError: unknown model, data set or all-reduce algorithm, an impossible evaluation point,

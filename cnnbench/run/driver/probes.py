@@ -67,11 +67,7 @@ class _Report:
         )
 
     def __call__(self, planes: Sequence[XPlane]) -> None:
-        """Writes the requested files.
-
-        Raises:
-          BenchmarkError: one of them cannot be written.
-        """
+        """Writes the requested files."""
         params = self._params
         if params.trace_file and params.use_chrome_trace_format:
             trace = chrome_trace(planes, {"step": self._title, "cnnbench": __version__})
@@ -106,12 +102,9 @@ _MICROSECONDS = 1e-6  # per picosecond
 
 
 def chrome_trace(planes: Iterable[XPlane], about: Mapping[str, Any]) -> dict[str, Any]:
-    """The trace: a process for every plane, a thread for every line.
+    """The trace, about what `about` says: a process for every plane, a thread for every line.
 
     Moments without a duration are left out: they are bookkeeping of thread pools.
-
-    Args:
-      about: what the trace shows; JSON values.
     """
     planes = tuple(planes)
     origin = min((e.start for p in planes for line in p.lines for e in line.events), default=0)

@@ -35,11 +35,7 @@ _BITS = {1: tf.uint8, 2: tf.uint16, 4: tf.uint32, 8: tf.uint64}
 def replica_checks(
     params: Params, plan: Plan, built: BuiltRun, measurements: Measurements
 ) -> list[Observer]:
-    """The check as an observer, if it is requested and there are copies to compare.
-
-    Args:
-      built: its variables have been created.
-    """
+    """The check as an observer, if it is requested and there are copies to compare."""
     if not (params.check_replica_consistency and plan.trains and built.manager.replicas_in_sync):
         return []
     workers = built.manager.workers
@@ -51,17 +47,15 @@ def replica_checks(
 def equal_copies(
     manager: VariableMgr, slots: Mapping[str, TowerVariable]
 ) -> tuple[TowerVariable, ...]:
-    """Variables and slots with a copy per tower that must be equal after each step.
+    """Variables in creation order, then slots, of which all copies are equal after each step.
 
-    Moving averages of batch norm are not among them: a step updates copy 0 alone, and the others
-    take it over before anything reads them, see `cnnbench.run.step.batch_norm_stats`.
+    Empty where there is one copy of each. Moving averages of batch norm are not among them: a step
+    updates copy 0 alone, and the others take it over before anything reads them, see
+    `cnnbench.run.step.batch_norm_stats`.
 
     Args:
       manager: one that keeps towers in sync; its variables have been created.
       slots: the optimizer's, see `VariableMgr.savable_slots`.
-
-    Returns:
-      Variables in creation order, then slots; empty where there is one copy of each.
     """
     fewest = 1 if manager.workers is not None else 2
     trained = [v for v in manager.savable_variables().values() if v.primary.trainable]
@@ -104,11 +98,7 @@ class ReplicaCheck(Observer):
         return step % self._every == 0
 
     def paused(self, moment: Moment) -> None:
-        """Checks the weights after a step.
-
-        Raises:
-          ReplicaDivergenceError: some copies differ.
-        """
+        """Checks the weights after a step; raises ReplicaDivergenceError if some copies differ."""
         self._check(moment.global_step)
 
     def _check(self, global_step: int) -> None:
@@ -160,11 +150,7 @@ class ReplicaCheck(Observer):
         return found
 
     def _error(self, differing: Any, global_step: int) -> ReplicaDivergenceError:
-        """Names the first variable that differs, in the order of the network.
-
-        Args:
-          differing: bool, [towers - 1, variables].
-        """
+        """Names the first variable that differs; `differing` has shape [towers - 1, variables]."""
         index, *others = np.flatnonzero(differing.any(axis=0))
         variable = self._variables[index]
         towers = [int(tower) + 1 for tower in np.flatnonzero(differing[:, index])]

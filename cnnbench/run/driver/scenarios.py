@@ -32,10 +32,7 @@ from cnnbench.run.runtime.turns import Turns
 
 
 def measure_input(run: ScenarioContext, inputs: InputSource) -> float | None:
-    """Times the input pipeline without a network, as a whole and by stages.
-
-    Args:
-      inputs: the pipeline; closed at the end.
+    """Times the input pipeline, which it closes, without a network: as a whole and by stages.
 
     Returns:
       Images/sec of the whole pipeline.
@@ -99,10 +96,6 @@ def train(run: ScenarioContext, built: BuiltRun) -> float | None:
 
     Returns:
       Images/sec of the last lines; None for runs that end without them.
-
-    Raises:
-      FlagError: the checkpoint in --train_dir leaves no step to run.
-      BenchmarkError: the run failed.
     """
     params, plan = run.params, run.plan
     assert built.step is not None
@@ -136,9 +129,6 @@ def evaluate(run: ScenarioContext, built: BuiltRun) -> float | None:
 
     Returns:
       Examples/sec of the last evaluation.
-
-    Raises:
-      BenchmarkError: the run failed.
     """
     with _observing(run, built) as (_, results):
         if run.plan.job.is_chief:

@@ -20,15 +20,11 @@ def batches_and_epochs(
 ) -> tuple[int, float]:
     """The number of global batches, and the epochs they make.
 
+    Without either, 100 batches; epochs are rounded up to whole batches.
+
     Args:
-      num_batches: as asked for, or None.
-      num_epochs: as asked for, or None; rounded up to whole batches. Without
-        either, 100 batches.
       global_batch: images per step over all devices.
       examples: images in one epoch.
-
-    Raises:
-      FlagError: more steps than can be counted.
     """
     if num_epochs:
         batches = epoch_to_step("num_epochs", num_epochs, global_batch, examples)
@@ -40,14 +36,8 @@ def batches_and_epochs(
 def evaluation_batches(params: RunParams, global_batch: int, examples: int) -> int:
     """Global batches of an evaluation; as of the training where no flag of its own is given.
 
-    Every pass ends with a batch that is filled up, so that passes have whole numbers of batches.
-
-    Args:
-      global_batch: images per step over all devices.
-      examples: of the validation subset.
-
-    Raises:
-      FlagError: more steps than can be counted.
+    Every pass over the examples ends with a batch that is filled up, so that passes have whole
+    numbers of batches.
     """
     flag = "num_eval_epochs" if params.num_eval_epochs else "num_epochs"
     epochs = getattr(params, flag)
@@ -64,7 +54,6 @@ def evaluated_examples(batches: int, global_batch: int, examples: int, shards: i
 
     Args:
       batches: global batches.
-      global_batch: images per step over all devices.
       examples: of the validation subset.
       shards: workers that read equal shares of it.
     """
@@ -76,11 +65,7 @@ def evaluated_examples(batches: int, global_batch: int, examples: int, shards: i
 
 
 def epoch_to_step(flag: str, epoch: float, global_batch: int, examples: int) -> int:
-    """The first step count at which `epoch` epochs of images have been seen.
-
-    Raises:
-      FlagError: it is more than can be counted.
-    """
+    """The first step count at which `epoch` epochs of images have been seen."""
     steps = max(1, math.ceil(int(epoch * examples) / global_batch))
     return _countable(flag, epoch, steps, global_batch, examples)
 
@@ -92,10 +77,8 @@ def evaluation_steps(
 
     Args:
       params: which of the four flags is given.
-      batches: steps of the training.
-      epochs: the same in epochs.
+      batches, epochs: length of the training.
       examples: images in one epoch.
-      global_batch: images per step over all devices.
 
     Raises:
       FlagError: evaluations would come more often than steps, or too many of them.

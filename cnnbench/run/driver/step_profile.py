@@ -48,7 +48,6 @@ class StepProfiler:
       last: operations of the last profiled step.
 
     Args:
-      plan: of the run.
       most: steps to profile; all of the warm-up but its first where it has fewer.
       waited: seconds that the run has waited for input so far.
     """
@@ -110,11 +109,7 @@ class StepProfiler:
         return {name: Flops(*(images * part for part in one)) for name, one in found.items()}
 
     def profile(self, record: RunRecord) -> StepProfile:
-        """The profile of a run that has ended.
-
-        Args:
-          record: of the run.
-        """
+        """The profile of a run that has ended."""
         seconds = record.warmup_step_seconds[: self._plan.warmup][-len(self.steps) :]
         works = {one: self.works(*one) for step in self.steps for one in step.counts}
         return StepProfile(
@@ -193,12 +188,7 @@ def rows_of(
 
 
 def spans_of(ran: Sequence[RanOperation], works: Works) -> list[ProfiledSpan]:
-    """The timeline of a step.
-
-    Args:
-      ran: its operations, in order of their start.
-      works: of the step.
-    """
+    """The timeline of a step from its operations, in order of their start."""
     shortest = _SHORTEST * max((one.end for one in ran), default=0.0)
     found: list[ProfiledSpan] = []
     latest: dict[tuple[str, Part], int] = {}

@@ -38,12 +38,7 @@ RESOLUTION = 1e-6
 
 
 class StepTime(NamedTuple):
-    """Wall and CPU time of a step.
-
-    Attributes:
-      seconds: wall time.
-      cpu_seconds: CPU time of this process, all threads, user and system.
-    """
+    """Wall time of a step, and CPU time of this process: all threads, user and system."""
 
     seconds: float
     cpu_seconds: float
@@ -98,7 +93,7 @@ class StepLoop(Generic[Handle, Values]):
         pause_due: Callable[[int], bool] = _never,
         pause: Callable[[int], bool] = _never,
     ) -> int:
-        """Runs `steps` steps.
+        """Runs `steps` steps; returns how many: fewer when `pause` ended the loop.
 
         Args:
           done: called after each step, in order, with its number (from 1), its
@@ -106,9 +101,6 @@ class StepLoop(Generic[Handle, Values]):
           pause_due: whether `pause` must be called after the step of that number.
           pause: called with nothing in flight, outside any step's time; True ends the
             loop.
-
-        Returns:
-          The number of steps run; fewer than `steps` when `pause` ended the loop.
         """
         if self.lag:
             return self._run_lagged(steps, done, pause_due, pause)

@@ -20,8 +20,7 @@ _CHANNELS = (1, 3, 4)
 class TrainingSummaries(Observer):
     """Writes summaries of a training into --train_dir.
 
-    Args:
-      step: whose gradients to show; traced for them here, if they are wanted.
+    The gradients of the step are traced here once more, if they are wanted.
     """
 
     def __init__(self, params: Params, step: TrainStep, manager: VariableMgr) -> None:
@@ -40,11 +39,7 @@ class TrainingSummaries(Observer):
         return step % self._every == 0
 
     def paused(self, moment: Moment) -> None:
-        """Writes scalars, and statistics that only summaries need.
-
-        Raises:
-          BenchmarkError: they cannot be written.
-        """
+        """Writes scalars, and statistics that only summaries need."""
         step = moment.global_step
         for tag, value in self._scalars(moment).items():
             self._file.scalar(tag, value, step)
@@ -81,11 +76,7 @@ class EvaluationSummaries(Observer):
         self._file = EventFile(folder)
 
     def evaluated(self, evaluation: Evaluation) -> None:
-        """Writes the result of an evaluation.
-
-        Raises:
-          BenchmarkError: it cannot be written.
-        """
+        """Writes the result of an evaluation."""
         scalars = {
             "eval/Accuracy@1": evaluation.top_1,
             "eval/Accuracy@5": evaluation.top_5,

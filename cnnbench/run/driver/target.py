@@ -77,22 +77,14 @@ class TargetWatch:
         self._waiting: Evaluated | None = None
 
     def reached_before(self) -> bool:
-        """Whether the previous evaluation, complete by now, has reached the target.
-
-        Raises:
-          BenchmarkError: its metrics cannot be computed.
-        """
+        """Whether the previous evaluation, complete by now, has reached the target."""
         waiting, self._waiting = self._waiting, None
         if waiting is None or self._target is None:
             return False
         return self._target.reached(waiting.metrics.get(self._target.metric))
 
     def reached(self, found: Evaluated) -> bool:
-        """Whether this evaluation reaches the target, by the metrics known so far.
-
-        Raises:
-          BenchmarkError: its metrics cannot be computed.
-        """
+        """Whether this evaluation reaches the target, by the metrics known so far."""
         if self._target is None:
             return False
         metrics = {"loss": found.evaluation.loss, **found.means}

@@ -40,8 +40,6 @@ class Training:
       global_step: number of the first step to run; above 0 after a restore. Warm-up steps
         train, so they count.
       clock: of step times, in seconds.
-      probes: run on single steps of the warm-up.
-      observers: called at pauses and evaluations.
     """
 
     def __init__(
@@ -96,10 +94,6 @@ class Training:
         Returns:
           Images/sec of the timed loop, everything in it included; None when evaluations
           interrupted it, whose report ends without a total, and without steps.
-
-        Raises:
-          NonFiniteLossError: unless allowed.
-          DataError: an input record that cannot be used.
         """
         self._measurements.loss_scale_start = self._step.loss_scale.value
         try:

@@ -24,7 +24,7 @@ class StepValues(NamedTuple):
     Attributes:
       metrics: the model's, in its order; empty where they are not computed.
       skipped, staleness: see `StepResult`.
-      worker: name of the worker that made the update; "" where all take part in each.
+      worker: that made the update; "" where all take part in each.
       stop: whether a worker of the job was interrupted.
     """
 
@@ -44,11 +44,7 @@ class StepValues(NamedTuple):
         *,
         forward_only: bool,
     ) -> StepValues:
-        """Reads the results of a step.
-
-        Args:
-          workers: tasks that `result.worker` counts.
-        """
+        """Reads the results of a step; `workers` are those that `result.worker` counts."""
         loss = float(result.loss)
         if forward_only and math.isfinite(loss):
             loss = 0.0  # a forward pass has no loss, and tf_cnn_benchmarks prints 0
@@ -76,16 +72,13 @@ class Interrupts:
         self.pending = False
 
     def check(self, seconds: float) -> int:
-        """Ends all workers if one was interrupted; to be called by all, in loops without steps.
+        """Ends all workers by KeyboardInterrupt if one was interrupted; all call it, between steps.
 
         Args:
-          seconds: that a pass of the loop takes here.
+          seconds: that a pass of the caller's loop takes here.
 
         Returns:
           Passes until the next call, about a second by those of the chief.
-
-        Raises:
-          KeyboardInterrupt: in all workers.
         """
         if self._workers is None:
             return 1  # nothing is pending without others
