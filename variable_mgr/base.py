@@ -28,17 +28,17 @@ class OptimizerLike(Protocol):
     def apply_gradients(
         self, pairs: Sequence[tuple[tf.Tensor, tf.Variable]], learning_rate: tf.Tensor
     ) -> list[Any]:
-        """Updates each variable on its own device and returns the ops."""
+        """Updates each variable on its own device and returns the operations."""
 
     def slot_variables(self) -> Mapping[tuple[str, Any], tf.Variable]:
-        """Slot by (slot name, `Variable.ref()` of the variable it belongs to)."""
+        """Slots by (slot name, `Variable.ref()` of the variable it belongs to)."""
 
     def shared_variables(self) -> Mapping[str, Sequence[tf.Variable]]:
         """State that belongs to no variable: one scalar per group of variables."""
 
 
 class LossScaleLike(Protocol):
-    """Interface that decides inside the step whether an update happens."""
+    """Decides inside the step whether an update happens."""
 
     def run(self, update: Callable[[], list[Any]]) -> list[Any]:
         """Runs `update`, possibly in a branch of tf.cond."""
@@ -47,15 +47,14 @@ class LossScaleLike(Protocol):
 class VariableMgr(abc.ABC):
     """Number and placement of the copies of variables, and aggregation of gradients.
 
-    Life of a manager: `create_variables` eagerly; within the traced step `run_towers`, in
-    which every tower calls `read`, then `preprocess_device_grads` once, for each apply device
-    `get_gradients_to_apply` and `append_apply_gradients`, and `after_updates` once. What holds of
-    all managers of a mode, such as whether towers stay in sync, is in its row
+    A run calls `create_variables` eagerly; within the traced step `run_towers`, in which every
+    tower calls `read`, then `preprocess_device_grads` once, for each apply device
+    `get_gradients_to_apply` and `append_apply_gradients`, and `after_updates` once. Properties of
+    all managers of a mode, such as whether towers stay in sync, are in its row
     (`cnnbench.variable_mgr.modes`).
     """
 
     def __init_subclass__(cls) -> None:
-        """See `plugins.check_methods`."""
         super().__init_subclass__()
         plugins.check_methods(cls, VariableMgr)
 
@@ -87,14 +86,10 @@ class VariableMgr(abc.ABC):
         return self._spec.mode.in_sync or self._spec.num_towers == 1
 
     def create_variables(self) -> _AllCreated:
-        """Creates all copies of all variables, outside any traced function.
+        """Creates all copies of all variables, once, outside any traced function.
 
-        Initial values depend on the seed and the canonical name alone, so every
-        mode and number of towers starts with the same weights (in independent
-        mode, tower 0 does).
-
-        Raises:
-          RuntimeError: if called twice or while a function is traced.
+        Initial values depend on the seed and the canonical name alone, so every mode and number of
+        towers starts with the same weights (in independent mode, tower 0 does).
         """
         if self._facades:
             raise RuntimeError("the variables of this manager exist already")
@@ -104,7 +99,7 @@ class VariableMgr(abc.ABC):
             self._facades[variable.name] = self._create(variable)
 
     def _missing(self) -> str:
-        """What `create_variables` must have done before it returned; "" if it has."""
+        """A variable that `create_variables` has not made, as the text of an error; "" if none."""
         missing = [one.name for one in self._declared if one.name not in self._facades]
         return f"after all variables exist, not without {missing[0]}" if missing else ""
 
@@ -113,14 +108,7 @@ class VariableMgr(abc.ABC):
         """Creates the copies of one variable."""
 
     def run_towers(self, build: Callable[[int], _T], *, meeting: bool = False) -> list[_T]:
-        """Builds the towers of a step, sequentially, or in step if they exchange values.
-
-        Args:
-          meeting: whether `build` calls `towers.meet`.
-
-        Raises:
-          RuntimeError: towers do not come to the same points.
-        """
+        """Builds the towers of a step; `meeting` tells whether `build` calls `towers.meet`."""
         count = len(self._spec.devices)
         if meeting:
             return towers.in_step(build, count)
@@ -135,14 +123,11 @@ class VariableMgr(abc.ABC):
         return self._facades[name].copy(tower)
 
     def read(self, tower: int, name: str, dtype: tf.DType) -> tf.Tensor:
-        """The tower's value of a variable, as `dtype`.
+        """The tower's value of a variable, as `dtype`; call it under the tower's device.
 
-        Towers may be handed the very same tensor. Take gradients with respect to
-        the returned tensor (watch it): the ops that made it may lie before the
-        gradient tape began, and the manager casts gradients back to float32.
-
-        Args:
-          tower: call it under this tower's device.
+        Towers may get the same tensor. Take gradients with respect to the returned tensor (watch
+        it): the operations that made it may lie before the gradient tape began, and the manager
+        casts gradients back to float32.
         """
         return self._cast_at_home(self.variable(tower, name), dtype)
 
@@ -158,10 +143,9 @@ class VariableMgr(abc.ABC):
     def preprocess_device_grads(self, columns: Sequence[Column]) -> tuple[list[str], list[Column]]:
         """Aggregates gradients.
 
-        Gradients may be dense tensors of any float dtype or IndexedSlices; they are
-        made dense and float32. None in some towers counts as zero, None in all
-        towers means no update. A NaN or infinity of one tower reaches every copy
-        that is kept in sync.
+        They may be dense tensors of any float dtype or IndexedSlices; they are made dense and
+        float32. None in some towers counts as zero, None in all towers means no update. A NaN or
+        infinity of one tower reaches every copy that is kept in sync.
 
         Args:
           columns: of every trainable variable the gradient of each tower.
@@ -185,17 +169,13 @@ class VariableMgr(abc.ABC):
         *,
         learning_rate: tf.Tensor,
     ) -> list[Any]:
-        """Applies gradients, each on the device of its variable.
+        """Applies gradients, each on the device of its variable; returns operations, none eagerly.
 
         Args:
           pairs: from `get_gradients_to_apply`, after clipping and weight decay.
-          loss_scale: if given, decides whether the update happens; the update ops
-            are built inside its branch.
-          device: the apply device, where ops that belong to no variable go.
+          loss_scale: if given, decides whether the update happens, which is built in its branch.
+          device: the apply device, for operations that belong to no variable.
           learning_rate: float32 scalar.
-
-        Returns:
-          The update ops; empty in eager mode.
         """
 
         def update() -> list[Any]:
@@ -206,19 +186,17 @@ class VariableMgr(abc.ABC):
     def _apply(
         self, optimizer: OptimizerLike, pairs: GradientPairs, device: str, learning_rate: tf.Tensor
     ) -> list[Any]:
-        """Ops of an update that happens; see `append_apply_gradients`."""
         with tf.device(device):
             return optimizer.apply_gradients(pairs, learning_rate)
 
     def after_updates(self) -> list[Any]:
-        """Ops on variables after the updates on all apply devices."""
+        """Operations on variables after the updates on all apply devices."""
         return []
 
     def updated(self, name: str) -> TowerVariable:
         """The variable that the optimizer updates: by default the one that towers read.
 
-        Optimizer slots, learning rates and weight decay belong to it. Its copies are as
-        many as there are groups of variables that one apply device updates.
+        Optimizer slots, learning rates and weight decay belong to it, one copy per apply device.
         """
         return self._facades[name]
 
@@ -239,32 +217,21 @@ class VariableMgr(abc.ABC):
             variable.broadcast()
 
     def after_initialization(self, slots: Iterable[TowerVariable] = ()) -> None:
-        """Makes copies equal; call it after creation.
-
-        Copy 0 of every variable, batch-norm moments included, goes to the other
-        towers; nothing happens where copies shall differ or are shared.
-        """
+        """Gives the other towers copy 0 of every variable, where towers are in sync."""
         if self.replicas_in_sync:
             self.after_restore(slots)
 
     def after_restore(self, slots: Iterable[TowerVariable] = ()) -> None:
-        """Distributes copy 0 of every variable, which holds the checkpoint's value.
-
-        The other towers of this process get it too, also where they train independently from
-        there on; for those of other workers see `share`.
-        """
+        """Gives all towers of this process, independent ones too, copy 0 of every variable."""
         for variable in (*self._facades.values(), *slots):
             variable.broadcast()
 
     def settle(self, devices: Iterable[str] = ()) -> None:
-        """Waits for assignments to variables, see `tower_variable.settle`.
-
-        To be called between assigning variables and running a traced function.
-        """
+        """Waits for assignments before a traced function runs; see `tower_variable.settle`."""
         tower_variable.settle((*self._spec.devices, *self._spec.homes, *devices))
 
     def get_devices(self) -> tuple[str, ...]:
-        """Full device string of each tower of this process's step."""
+        """Full device string of each tower of this process."""
         return self._spec.devices
 
     @property
@@ -273,21 +240,13 @@ class VariableMgr(abc.ABC):
         return self._workers
 
     def add_up(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Sums tensors over the steps of all workers.
-
-        Args:
-          tensors: float32, of static shapes. Call it inside the traced step.
-        """
+        """Sums float32 tensors of static shapes over all workers, inside the traced step."""
         return list(tensors) if self._workers is None else self._workers.add(tensors)
 
     def reduce_together(
         self, columns: Sequence[Column], sums: Sequence[tf.Tensor]
     ) -> tuple[list[str], list[Column], list[tf.Tensor]]:
-        """`preprocess_device_grads` for gradients, and `add_up` for a few scalars.
-
-        Args:
-          sums: float32 scalars, over the towers of this process.
-        """
+        """`preprocess_device_grads` for gradients, and `add_up` for float32 scalars."""
         # Before the gradients, which come later in a backward pass and travel in this order.
         totals = self.add_up(sums)
         return (*self.preprocess_device_grads(columns), totals)
@@ -304,8 +263,7 @@ class VariableMgr(abc.ABC):
     def savable_slots(self, optimizer: OptimizerLike) -> dict[str, TowerVariable]:
         """The optimizer's state by canonical name, grouped like the variables.
 
-        Names are "<variable>/<slot>", and "optimizer/<name>" for state that belongs
-        to no variable.
+        Names are "<variable>/<slot>", and "optimizer/<name>" for state that belongs to no variable.
         """
         by_key = optimizer.slot_variables()
         slots = {}
@@ -324,7 +282,6 @@ class VariableMgr(abc.ABC):
         return [self.variable(tower, v.name) for v in self._declared if v.trainable]
 
     def _initial_value(self, variable: VariableLike, tower: int = 0) -> tf.Tensor:
-        """See `initial_value`; in the dtype in which the variable is stored."""
         value = initial_value(variable, self._spec.seed, tower)
         return tf.cast(value, self._spec.variable_dtype) if variable.fits_16_bits else value
 
@@ -338,11 +295,7 @@ class VariableMgr(abc.ABC):
 
 
 def initial_value(variable: VariableLike, seed: int, tower: int = 0) -> tf.Tensor:
-    """Initial value of a variable, a float32 tensor of its shape.
-
-    Every mode and number of towers gets the same value, whatever else is created
-    before; only the tower distinguishes copies that shall differ.
-    """
+    """Initial value of a variable, float32; depends on its name, the seed and the tower only."""
     initializer = variable.initializer
     if initializer.kind == "constant":
         return tf.fill(variable.shape, tf.constant(initializer.value, tf.float32))

@@ -16,13 +16,7 @@ if TYPE_CHECKING:
 
 
 def create(spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> VariableMgr:
-    """Makes the manager that the spec names, without variables.
-
-    Raises:
-      FlagError: for an unknown manager or all-reduce algorithm.
-      UsageError: if two variables have the same name, or a plug-in's class is of another kind than
-        its mode needs.
-    """
+    """Makes the manager that the spec names, without variables."""
     mode = spec.mode
     origin = plugins.origin(registry.PLUGIN_FLAG, mode.name)
     with plugins.reported(UsageError, origin or ""):
@@ -33,7 +27,6 @@ def create(spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> Variable
 
 
 def _check(mode: Mode, made: type[Any]) -> None:
-    """Refuses a class that lacks a property declared in its mode's row."""
     # Late: they load TensorFlow.
     from cnnbench.variable_mgr.base import VariableMgr
     from cnnbench.variable_mgr.parameter_server import ParameterServerVariableMgr

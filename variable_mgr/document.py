@@ -1,8 +1,4 @@
-"""The table of modes in docs/modes.md, made from their rows.
-
-``python -m cnnbench.variable_mgr.document docs/modes.md`` rewrites the table in place; a test
-fails when it is out of date.
-"""
+"""Table of docs/modes.md, which ``python -m cnnbench.variable_mgr.document FILE`` rewrites."""
 
 from __future__ import annotations
 

@@ -55,16 +55,12 @@ def on_devices(
 
 
 def transposed(lists: Sequence[Sequence[_T]]) -> list[list[_T]]:
-    """The lists of tensors by device as columns, or columns as lists by device."""
+    """Lists of tensors by device as columns, or columns as lists by device."""
     return [list(values) for values in zip(*lists, strict=True)]
 
 
 def dense(gradient: Gradient, variable: tf.Variable, dtype: tf.DType = tf.float32) -> tf.Tensor:
-    """The gradient as a dense tensor with the variable's shape.
-
-    Call it under the tower's device. Slices of IndexedSlices with the same index
-    add up.
-    """
+    """The gradient as a dense tensor, on the current device; slices with the same index add up."""
     if isinstance(gradient, tf.IndexedSlices):
         # The declared shape, because the slices need not know theirs.
         return tf.math.unsorted_segment_sum(
@@ -82,16 +78,15 @@ def complete(
 ) -> list[Column]:
     """Converts the gradients of a column to one form in all towers.
 
-    The gradient of a tower whose loss does not use the variable is zero, so a mean
-    still divides by the number of towers. A variable that no tower uses is left
-    out and gets no update.
+    The gradient of a tower whose loss does not use the variable is zero, so a mean still divides
+    by the number of towers. A variable that no tower uses is left out and gets no update.
 
     Args:
       columns: gradients of any float dtype, dense, sparse or None.
       keep_sparse: whether a variable for which every tower has tf.IndexedSlices or
-        None keeps them, with no slices for None. Otherwise all is made dense.
-      keep_dtype: whether dense gradients keep the dtype in which the towers computed
-        them, if they agree on one. Otherwise they are float32.
+        None keeps them, with no slices for None. Otherwise all are made dense.
+      keep_dtype: whether dense gradients keep the dtype of the towers' computation if all have
+        the same. Otherwise they are float32.
     """
     check_towers(columns, devices)
     result = []
@@ -131,15 +126,9 @@ def reduce_where_updated(
     *,
     keep_sparse: bool,
 ) -> list[Column]:
-    """Sums the gradients of each variable on the device of its updated copy.
+    """Sums a variable's gradients, times `scale`, on the device of the copy that `updated` gives.
 
-    Args:
-      updated: gives the variable that the update of a column changes.
-      scale: factor of the sum, None for 1.
-
-    Returns:
-      Columns of one gradient, dense, float32 and on its variable's device, without those that
-      no tower has a gradient for.
+    Columns get one dense float32 gradient; those that no tower has a gradient for are left out.
     """
     reduced = []
     for column in complete(columns, devices, keep_sparse=keep_sparse):
@@ -158,20 +147,15 @@ def reduce_where_updated(
 def reduce_sparse(
     column: Column, devices: Sequence[str], scale: float | None, gather: Gather | None = None
 ) -> list[tf.Tensor]:
-    """Gathers the slices of all towers; each device makes a dense sum.
+    """Gathers the slices of all towers; each device makes a dense float32 sum.
 
-    What travels is values and indices, in the dtype in which towers computed them. The
-    sum is the one of dense gradients, up to the order of additions: rows that occur
-    more than once, in one tower or several, add up.
+    Values are sent in the dtype in which towers computed them, with indices. The sum is that of
+    dense gradients, up to the order of additions: rows that occur more than once add up.
 
     Args:
       devices: one for each of the column's variables: the towers', or a shared one's.
-      scale: factor of the sum, None for 1.
-      gather: joins tensors end to end with those of the towers that are in other processes;
-        `devices` then are those of the towers. None where all towers are here.
-
-    Returns:
-      The dense sum for each device, float32 and with the variable's shape.
+      gather: joins tensors with those of towers in other processes; `devices` then are those of
+        the towers. None where all towers are here.
     """
     values = [slices.values for slices in column.gradients]
     indices = [slices.indices for slices in column.gradients]
@@ -195,12 +179,12 @@ def fit_together(column: Column) -> bool:
 
 
 def concat(parts: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Tensors end to end, on the current device; no op for a single one."""
+    """Concatenates tensors on the current device; no operation for a single one."""
     return parts[0] if len(parts) == 1 else tf.concat(parts, 0)
 
 
 def add_up(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-    """The sum of tensors by one op on the current device; no op for a single tensor."""
+    """Sums tensors by one operation on the current device; none for a single tensor."""
     return tensors[0] if len(tensors) == 1 else tf.add_n(list(tensors))
 
 
@@ -211,5 +195,5 @@ def _no_slices(like: tf.IndexedSlices) -> tf.IndexedSlices:
 
 
 def cast(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """The tensor as `dtype`; no op if it is that already."""
+    """The tensor as `dtype`; no operation if it has that dtype."""
     return tensor if tensor.dtype == dtype else tf.cast(tensor, dtype)

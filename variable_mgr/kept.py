@@ -14,15 +14,14 @@ _T = TypeVar("_T")
 def untraced(function: Callable[[], _T]) -> _T:
     """Runs a function in another thread, where no trace is active.
 
-    Within tf.init_scope, tf.function would notice the new variables and trace the whole
-    step a second time.
+    Within tf.init_scope, tf.function would notice new variables and trace the whole step twice.
     """
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(function).result()
 
 
 def traced_graph() -> tf.Graph:
-    """The graph being traced, found by an unused constant that costs nothing at run time."""
+    """The graph being traced, found by an unused constant."""
     return tf.constant(0, name="traced_graph").graph
 
 

@@ -53,12 +53,12 @@ class Mode:
     Attributes:
       name: value of the flag: lower-case letters, digits and underscores.
       manager: a subclass of `VariableMgr`, or "module:Class", which is imported on use.
-      about: what is particular, for --help.
-      processes: how it runs across processes; refused with several unless given.
+      about: short description for --help.
+      processes: execution across processes; several are refused unless it is given.
       uses_ps: whether it keeps the variables of a job on ps tasks.
       in_sync: whether all towers hold equal trained variables after every step.
-      apart: why its weights are not compared with those of other modes; "" if they are, where
-        towers are in sync.
+      apart: why its weights are not compared with those of other modes although towers are in
+        sync; "" if they are compared.
       strategy: its class in tf.distribute; "" for a mode without one.
       staged: whether --staged_vars works.
       asynchronous: whether --nocross_replica_sync works.
@@ -67,13 +67,10 @@ class Mode:
       by_size: whether --all_reduce_spec may name algorithms by size.
       one_tower: why a process has one device only, as in "--variable_update=NAME has ..."; "" if it
         may have several.
-      needs: flags that it cannot do without, each with the value `cnnbench strategies` gives it.
+      needs: required flags, each with the value that `cnnbench strategies` gives it.
       refuses: settings that are refused, each with the reason, as in "cannot go with
         --variable_update=NAME, whose ...". A setting is "flag" (on), "flag=value", or several with
         commas, which must hold together and of which the last is named.
-
-    Raises:
-      UsageError: a field that cannot be; says what would be valid.
     """
 
     name: str
@@ -110,7 +107,7 @@ class Mode:
         plugins.check_attributes(self, Mode, f"mode {self.name}")
 
     def manager_class(self) -> type[Any]:
-        """The class, which is a subclass of `VariableMgr`; may load TensorFlow."""
+        """The subclass of `VariableMgr`; may load TensorFlow."""
         if not isinstance(self.manager, str):
             return self.manager
         module, _, name = self.manager.partition(":")

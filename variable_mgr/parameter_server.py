@@ -23,12 +23,10 @@ from cnnbench.variable_mgr.tower_variable import TowerVariable
 
 
 class Staging:
-    """Variable values of the previous step, for --staged_vars.
+    """Variable values of the previous step, for --staged_vars, one per device, variable and dtype.
 
-    Copying variables to the towers' devices then overlaps with the previous step. There is one
-    value per device, variable and dtype, made when a step first asks for it.
-
-    Further traces use the same ones. Tensors belong to the trace that made them.
+    Copying variables to the towers' devices then overlaps with the previous step. Further traces
+    use the same values.
     """
 
     def __init__(self) -> None:
@@ -43,11 +41,7 @@ class Staging:
         dtype: tf.DType,
         read: Callable[[], tf.Tensor],
     ) -> tf.Tensor:
-        """The value read in the previous step; to be called in the traced step before any update.
-
-        Args:
-          read: the current value as `dtype`, which is kept for the next step.
-        """
+        """The value read in the previous step; call it in the traced step before any update."""
         graph = traced_graph()
         if graph is not self._graph:
             self._graph, self._values = graph, {}
@@ -85,7 +79,7 @@ class ParameterServerVariableMgr(VariableMgr):
         variables: Sequence[VariableLike],
         created: Mapping[str, TowerVariable] | None = None,
     ) -> None:
-        """Creates a manager, of new variables or of those of another manager."""
+        """Makes a manager of new variables, or of those that another manager has `created`."""
         super().__init__(spec, variables)
         self._facades.update(created or {})
         self._place = spec.home_chooser()
@@ -95,18 +89,12 @@ class ParameterServerVariableMgr(VariableMgr):
         self._staging = Staging() if spec.staged else None
 
     def of_worker(self, devices: Sequence[str]) -> ParameterServerVariableMgr:
-        """A manager of the same variables for the towers of one worker alone.
-
-        Its gradients are reduced over these towers, and nothing waits for others.
-        """
+        """A manager of the same variables that reduces over the towers of one worker alone."""
         spec = dataclasses.replace(self._spec, devices=tuple(devices), job=None)
         return ParameterServerVariableMgr(spec, self._declared, self._facades)
 
     def read(self, tower: int, name: str, dtype: tf.DType) -> tf.Tensor:
-        """See `VariableMgr.read`; read and cast once per traced step for all towers.
-
-        A value from a ps task is copied once for each caching device, whose readers share it.
-        """
+        """See `VariableMgr.read`; one read, cast, and copy per caching device in a traced step."""
         variable = self.variable(tower, name)
         # Moments may be assigned by the step, so that two reads of one may differ.
         if not (variable.trainable and tf.inside_function()):

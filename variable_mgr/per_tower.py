@@ -40,7 +40,7 @@ class PerTowerVariableMgr(VariableMgr):
 class ReplicatedVariableMgr(PerTowerVariableMgr):
     """All towers of the job start equal, aggregate their gradients and apply the same update.
 
-    Of `replicated`, `distributed_all_reduce` and `collective_all_reduce`: in the last, every worker
+    For `replicated`, `distributed_all_reduce` and `collective_all_reduce`; in the last, each worker
     has an object of this class with the copies of its own towers.
     """
 
@@ -54,10 +54,7 @@ class ReplicatedVariableMgr(PerTowerVariableMgr):
 
 
 class IndependentVariableMgr(PerTowerVariableMgr):
-    """Towers start differently and never exchange anything.
-
-    The gradient reduction has no meaning here: each tower applies its own gradient.
-    """
+    """Towers start differently and never exchange anything; the gradient reduction is ignored."""
 
     def preprocess_device_grads(self, columns: Sequence[Column]) -> tuple[list[str], list[Column]]:
         """See `VariableMgr.preprocess_device_grads`; a tower without gradient skips its update."""
@@ -71,12 +68,12 @@ def _dense(gradient: Gradient, variable: tf.Variable) -> tf.Tensor | None:
 
 
 class DistributedReplicatedVariableMgr(PerTowerVariableMgr):
-    """A copy "v<t>/<name>" on every tower, and of what is trained a "shadow/<name>" on a ps task.
+    """A copy "v<t>/<name>" on every tower, and of trained variables a "shadow/<name>" on a ps task.
 
-    Gradients are added up where the shadow is and applied to it; its new value then goes back
-    to every tower, so that a step begins without reading from elsewhere. The moments of batch
-    norm are the towers' own. The way is that of tf_cnn_benchmarks; its users' checkpoints held
-    the shadows under the names of the copies, and so do these.
+    Gradients are added up on the device of the shadow and applied to it; its new value is then
+    copied to every tower, so that a step begins without remote reads. The moments of batch norm are
+    the towers' own. As in tf_cnn_benchmarks, checkpoints hold the shadows under the names of the
+    copies.
     """
 
     def __init__(self, spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> None:
@@ -103,7 +100,6 @@ class DistributedReplicatedVariableMgr(PerTowerVariableMgr):
     def _apply(
         self, optimizer: OptimizerLike, pairs: GradientPairs, device: str, learning_rate: tf.Tensor
     ) -> list[Any]:
-        """See `VariableMgr.append_apply_gradients`; every tower gets the new values."""
         ops = super()._apply(optimizer, pairs, device, learning_rate)
         # The traced function keeps this read behind the update of the same variable.
         for _, shadow in pairs:

@@ -1,7 +1,4 @@
-"""Modes of --variable_update by name: the built-in ones, plug-in files and entry points.
-
-No TensorFlow here: flags are checked and help is printed without it.
-"""
+"""Modes of --variable_update by name: built-in ones, plug-in files, entry points; no TensorFlow."""
 
 from __future__ import annotations
 
@@ -23,11 +20,7 @@ _loaded: set[str] = set()  # the entry-point group, once its modes have been reg
 
 
 def register_mode(mode: Mode) -> None:
-    """Makes a mode available to ``--variable_update``.
-
-    Raises:
-      UsageError: the name is taken, or the argument is no `Mode`.
-    """
+    """Makes a mode with a new name available to ``--variable_update``."""
     if not isinstance(mode, Mode):
         raise UsageError(f"register_mode takes a cnnbench.variable_mgr.Mode, not {mode!r}")
     if mode.name in _modes or mode.name in _RESERVED:
@@ -38,14 +31,7 @@ def register_mode(mode: Mode) -> None:
 
 
 def find(name: str) -> Mode:
-    """The mode of that name.
-
-    Installed entry points are only loaded when the name is not known without them.
-
-    Raises:
-      FlagError: there is none.
-      UsageError: an installed entry point fails.
-    """
+    """The mode of that name; an unknown one loads installed entry points, then raises FlagError."""
     if name not in _modes:
         _load_entry_points()
     if name not in _modes:
@@ -60,20 +46,14 @@ def names() -> tuple[str, ...]:
 
 
 def load_plugin(path: str) -> tuple[str, ...]:
-    """Runs a Python file that calls `register_mode`; see `plugins.load`.
-
-    Raises:
-      UsageError: no such file, the file raises, registers nothing, or registers a name that
-        is taken.
-    """
+    """Names that a Python file registers by `register_mode`; see `plugins.load`."""
     return tuple(map(str, plugins.load(path, PLUGIN_FLAG)))
 
 
 class _Names(Sequence[str]):
-    """The names of all modes as they are now, for the choices of a flag.
+    """Names of all modes at the time of use, for the choices of a flag.
 
-    An entry point that fails is left out of the list; looking up a name that it may register
-    raises its error.
+    An entry point that fails is left out of the list; looking up an unknown name raises its error.
     """
 
     def __contains__(self, name: object) -> bool:

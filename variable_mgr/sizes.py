@@ -1,7 +1,4 @@
-"""Sizes of joined and cut tensors; without TensorFlow.
-
-The cost model uses the same arithmetic as the aggregation.
-"""
+"""Sizes of joined and cut tensors, for aggregation and cost model; without TensorFlow."""
 
 from __future__ import annotations
 
@@ -18,22 +15,14 @@ MIN_CHUNK_BYTES = 16 * 1024
 
 
 def chunk_size(elements: int, most: int, itemsize: int) -> int:
-    """Elements of the equal chunks of a tensor, of which the last may be shorter.
-
-    Returns:
-      A multiple of `LINE_BYTES`, possibly more than there are elements.
-    """
+    """Elements of a chunk, a multiple of `LINE_BYTES`; the last chunk may be shorter."""
     unit = LINE_BYTES // itemsize
     count = max(1, min(most, elements * itemsize // MIN_CHUNK_BYTES))
     return max(1, -(-elements // (count * unit))) * unit
 
 
 def buffer_sizes(elements: int, buffers: int, line: int) -> list[int]:
-    """Elements of each of several equal buffers, what is left over in the last.
-
-    Args:
-      line: all but the last are multiples of it, unless their size is below it.
-    """
+    """Elements of equal buffers, multiples of `line` unless smaller; the last has the rest."""
     share = elements // buffers
     if share >= line:
         share -= share % line
@@ -43,9 +32,8 @@ def buffer_sizes(elements: int, buffers: int, line: int) -> list[int]:
 def buckets_of(tensors: Sequence[tuple[str, int]], most: int) -> list[list[int]]:
     """Indices in order, grouped for joining, filled from the last tensor on.
 
-    Args:
-      tensors: dtype and bytes of each. A bucket has one dtype.
-      most: bytes in a bucket; a tensor that has more stays alone.
+    `tensors` are pairs of dtype and bytes. A bucket has one dtype and up to `most` bytes, or one
+    larger tensor.
     """
     buckets: list[list[int]] = []
     filled = 0
@@ -59,12 +47,7 @@ def buckets_of(tensors: Sequence[tuple[str, int]], most: int) -> list[list[int]]
 
 
 def groups_of_small(small: Iterable[bool], most: int) -> list[list[int]]:
-    """Indices in order, grouped for joining.
-
-    Args:
-      small: whether each tensor is small; others stay alone.
-      most: tensors in a group.
-    """
+    """Indices in order, with small tensors grouped for joining, `most` of them at a time."""
     groups: list[list[int]] = []
     growing = False
     for index, is_small in enumerate(small):

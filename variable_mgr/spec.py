@@ -23,8 +23,7 @@ CACHING_POLICIES = ("none", "consumer", "cpu")
 class InitializerLike(Protocol):
     """Interface of initializers; `cnnbench.models.spec.Initializer` implements it.
 
-    Attributes:
-      kind: "constant" for `value` everywhere; anything else draws from a truncated normal.
+    `kind` is "constant" for `value` everywhere; any other draws from a truncated normal.
     """
 
     @property
@@ -37,10 +36,7 @@ class InitializerLike(Protocol):
 
 
 class VariableLike(Protocol):
-    """Interface of declared variables; `cnnbench.models.spec.VariableSpec` implements it.
-
-    `bytes` counts its elements four times, as float32.
-    """
+    """Interface of declared variables, such as `models.spec.VariableSpec`; `bytes` as float32."""
 
     @property
     def name(self) -> str: ...  # noqa: D102
@@ -63,23 +59,21 @@ class VariableMgrSpec:
     Attributes:
       devices: full device string of each tower, such as
         "/job:localhost/replica:0/task:0/device:GPU:0"; towers may share a device.
-      cpu_device: full device string of the CPU that holds or reduces with
-        parameter_device "cpu".
+      cpu_device: full device string of the CPU for parameter_device "cpu".
       parameter_device: "cpu" puts shared variables and reductions on `cpu_device`;
         "towers" spreads shared variables greedily by bytes over the tower devices
         and reduces tensor i on tower device i mod N.
       ps_devices: full device strings of the CPUs of the ps tasks; if there are any, shared
-        variables live there and nowhere else.
-      ps_strategy: how variables go to ps tasks: "greedy_bytes", to the one with the fewest bytes
-        so far, or "round_robin".
+        variables are there only.
+      ps_strategy: "greedy_bytes", a variable goes to the ps task with the fewest bytes so far, or
+        "round_robin".
       variable_caching: "none"; or a ps variable that a step reads is copied once for each
         device that computes with it ("consumer"), or once for each worker, to its CPU ("cpu").
-      variable_dtype: in which variables are stored, but those that do not fit 16 bits:
-        they are float32.
+      variable_dtype: of stored variables; those that do not fit 16 bits are float32.
       reduction: "mean" or "sum" of the gradients over towers.
       staged: whether a step computes with the values that the step before read.
-      job: all tasks of the run. `devices` are the towers of this process, which may be a part
-        of its towers. By default this process is the job.
+      job: all tasks of the run; `devices` may be a part of its towers. None if this process is
+        the job.
     """
 
     variable_update: str

@@ -12,15 +12,7 @@ from cnnbench.base.jobs.devices import cpu_of
 
 
 class TowerVariable:
-    """One logical variable: a shared copy, or one copy per tower.
-
-    Args:
-      copies: one variable shared by all towers, or one for each tower in order.
-
-    Raises:
-      ValueError: for no copies, the same variable twice, or copies that differ in
-        shape or dtype.
-    """
+    """One logical variable: a copy shared by all towers, or one for each tower in order."""
 
     def __init__(self, name: str, copies: Sequence[tf.Variable]) -> None:
         if not copies:
@@ -77,7 +69,7 @@ class TowerVariable:
                 copy.assign(value, read_value=False)
 
     def broadcast(self) -> None:
-        """Gives every copy the value of copy 0; no op for a shared variable."""
+        """Gives every copy the value of copy 0; nothing for a shared variable."""
         if len(self._copies) == 1:
             return
         value = read(self.primary)
@@ -90,10 +82,10 @@ class TowerVariable:
 
 
 def read(variable: tf.Variable) -> tf.Tensor:
-    """The variable's value by an op on the variable's own device.
+    """The variable's value, by an operation on the variable's own device.
 
-    `Variable.value` would leave the device open and `Variable.read_value` adds an
-    identity, which is a copy between devices when the reader is elsewhere.
+    `Variable.value` leaves the device open, and `Variable.read_value` adds an identity, which is a
+    copy between devices if the reader is on another one.
     """
     with tf.device(variable.device):
         value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
@@ -108,20 +100,16 @@ _handles: WeakKeyDictionary[tf.Graph, dict[str, int]] = WeakKeyDictionary()
 
 
 def handles_read(graph: tf.Graph) -> Mapping[str, int]:
-    """Variables that `read` has read while a function was traced.
-
-    Returns:
-      The `id` of the variable's handle, by the name of the tensor that is this handle in the graph.
-    """
+    """The `id` of each handle that `read` has read in a graph, by the name of its tensor there."""
     return _handles.get(graph, {})
 
 
 def settle(devices: Iterable[str]) -> None:
     """Waits for pending assignments to variables (eagerly).
 
-    An operation on another process has only been sent when it returns. Operations that follow come
-    behind it, but the parts of a traced function are sent another way and overtake it. A value that
-    comes back shows that all sent before has run.
+    An operation on another process returns when it has been sent. Later operations follow it in
+    order, but the parts of a traced function are sent another way and may overtake it. A value that
+    comes back shows that everything sent before it has run.
     """
     answers = []
     for device in dict.fromkeys(map(cpu_of, devices)):

@@ -39,12 +39,9 @@ def meet(point: str, value: _T, merge: Callable[[list[_T]], Sequence[_R]]) -> _R
     """Waits until every tower has reached this point; called while a tower is built in step.
 
     Args:
-      point: name of the point; all towers come to the same points in the same order.
+      point: name of the point; all towers reach the same points in the same order.
       merge: called once, with the values of all towers in their order; returns a result for
         each. That of tower 0 is called, in the name scope of tower 0 and on no device.
-
-    Raises:
-      RuntimeError: towers are not built in step.
     """
     rendezvous = _rendezvous.get()
     if rendezvous is None:
@@ -55,13 +52,9 @@ def meet(point: str, value: _T, merge: Callable[[list[_T]], Sequence[_R]]) -> _R
 def in_step(build: Callable[[int], _T], count: int) -> list[_T]:
     """Builds towers in threads of which one runs at a time, in the order of the towers.
 
-    A tower runs until it meets the others or is done. Graph, device, name scope, control
-    dependencies and context variables are those of the caller; gradient tapes and variable
-    creators are not.
-
-    Raises:
-      RuntimeError: towers come to different points, or not as often as one another.
-      Exception: what `build` or a `merge` raised; all towers have ended.
+    A tower runs until it meets the others or is done; they must reach the same points. Graph,
+    device, name scope, control dependencies and context variables are those of the caller; gradient
+    tapes and variable creators are not. After an exception all towers have ended.
     """
     context = _Context.current()
     towers = [_TowerThread(number, build, context) for number in range(count)]

@@ -1,7 +1,7 @@
-"""Communication between workers with steps of their own, beside gradients.
+"""Communication between workers with steps of their own, except for gradients.
 
-Every worker builds the same functions and makes the same calls in the same order: the keys
-that collectives find one another by are counted.
+Collectives find one another by counted keys: every worker must build the same functions and make
+the same calls in the same order.
 """
 
 from __future__ import annotations
@@ -21,12 +21,7 @@ from cnnbench.variable_mgr.all_reduce.context import ReduceContext
 
 
 class WorkerGroup:
-    """One CPU of every worker of a job.
-
-    Args:
-      cpus: full device string of the first CPU of each worker, that of worker 0, which
-        decides, first.
-    """
+    """One CPU of every worker of a job; the first is that of worker 0, the chief."""
 
     def __init__(self, cpus: Sequence[str], own: str) -> None:
         self._cpus = tuple(cpus)
@@ -37,35 +32,21 @@ class WorkerGroup:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process decides."""
+        """Whether this process is the chief."""
         return self._own == self._cpus[0]
 
     @property
     def size(self) -> int:
-        """How many workers there are."""
+        """Number of workers."""
         return len(self._cpus)
 
     def gather_rows(self, tensor: tf.Tensor) -> tf.Tensor:
-        """The rows of all workers, by one collective, in the same order in each of them.
-
-        Args:
-          tensor: [rows, ...], of one static shape in all. Call it inside a traced function.
-
-        Returns:
-          [size * rows, ...], on the CPU of this process.
-        """
+        """Joins tensors of one static shape from all workers in one order, in the traced step."""
         with tf.device(self._own):
             return self._reduce.gather([tensor])[0]
 
     def add(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Adds to each tensor those of the other workers, by one collective.
-
-        Args:
-          tensors: float32, of static shapes. Call it inside a traced function.
-
-        Returns:
-          The sums, on the CPU of this process.
-        """
+        """Sums float32 tensors of static shapes over the workers, in the traced step."""
         with tf.device(self._own):
             flat = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
             (total,) = self._reduce([flat], 0)
@@ -75,23 +56,15 @@ class WorkerGroup:
             ]
 
     def total(self, values: Any) -> Any:
-        """The sum of an array over the workers (eagerly), exact for integers.
-
-        Args:
-          values: of one shape in all of them, int64 or float64.
-        """
+        """The sum of an int64 (exact) or float64 array of one shape over the workers (eagerly)."""
         return self._call(self._sum, tf.constant(np.asarray(values))).numpy()
 
     def decided(self, value: bool) -> bool:
-        """The chief's answer to a question that workers may answer differently (eagerly)."""
+        """The chief's value, which other workers may have determined differently (eagerly)."""
         return bool(self.total(int(value and self.is_chief)))
 
     def of_chief(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """The chief's values, bit by bit (eagerly).
-
-        Args:
-          values: this process's, of the same dtypes and shapes in all workers.
-        """
+        """The chief's values, bit by bit (eagerly); dtypes and shapes are equal in all workers."""
         results: list[Any] = [None] * len(values)
         for dtype in dict.fromkeys(value.dtype for value in values):
             group = [i for i, value in enumerate(values) if value.dtype == dtype]

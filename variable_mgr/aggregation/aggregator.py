@@ -1,13 +1,8 @@
 """Aggregation of gradients for towers with copies of all variables.
 
-columns      one logical variable each: None as zero
-stages       join small ones, pack, scale, send as 16 bits, defer by a step
-all-reduce   by the algorithm for each size
-inverses     in reverse order
-
-Sparse gradients, of which only some rows are there, are gathered instead of added.
-
-Of a job whose workers each run a step of their own, it has the towers of its process.
+Stages join, pack, scale, narrow and defer gradients; the all-reduce uses the algorithm for each
+size; the inverses of the stages follow in reverse order. Sparse gradients are gathered instead of
+added. Where workers run steps of their own, an `Aggregator` has the towers of its process.
 """
 
 from __future__ import annotations
@@ -24,11 +19,7 @@ from cnnbench.variable_mgr.spec import VariableMgrSpec
 
 
 class Aggregator:
-    """Aggregates the gradients of towers that hold a copy of every variable.
-
-    Raises:
-      FlagError: an all-reduce algorithm cannot work with the devices.
-    """
+    """Aggregates the gradients of towers that hold a copy of every variable."""
 
     def __init__(self, spec: VariableMgrSpec) -> None:
         options = spec.aggregation
@@ -60,11 +51,9 @@ class Aggregator:
         self._gather = None if context.complete else Collective(context).gather
 
     def __call__(self, columns: Sequence[Column]) -> list[Column]:
-        """Aggregates inside the traced step.
+        """Aggregated gradients, dense and float32, for each tower, inside the traced step.
 
-        Returns:
-          The same variables in the same order, without those that no tower has a gradient
-          for: the aggregated gradient for each tower, dense and float32.
+        Variables keep their order; those that no tower has a gradient for are left out.
         """
         complete = gradients.complete(
             columns,

@@ -1,11 +1,10 @@
 """Tensors concatenated in flat buffers that can be split without copying.
 
-TensorFlow hands out a part of a tensor as a view, without copying, if the part begins
-and ends on a multiple of 64 bytes. Padding every tensor to that would send the padding
-too, so instead the tensors that are whole lines of 64 bytes come first, and the others
-(the biases of odd length) after them: those are copied when the buffer comes apart,
-and are few and small in every network. The shapes and dtypes of the tensors are known at
-tracing time and equal in all towers.
+TensorFlow returns a part of a tensor as a view, without copying, if the part begins and ends on a
+multiple of 64 bytes. Instead of padding, which would be sent too, tensors that are whole lines of
+64 bytes come first. The others (the biases of odd length) are copied when the buffer is split; they
+are few and small in every network. Shapes and dtypes are known at tracing time and equal in all
+towers.
 """
 
 from __future__ import annotations
@@ -33,12 +32,7 @@ class _Piece(NamedTuple):
 
 
 class FlatLayout:
-    """Layout of tensors of known shapes in flat buffers.
-
-    Args:
-      buffers: how many buffers of equal size; what is left over goes to the last.
-        They end on whole lines if they are a line long at all.
-    """
+    """Layout of tensors of known shapes in flat buffers; see `buffer_sizes` for their sizes."""
 
     def __init__(self, shapes: Sequence[tf.TensorShape], dtype: tf.DType, buffers: int = 1) -> None:
         self._shapes = [tuple(shape.as_list()) for shape in shapes]
@@ -57,7 +51,7 @@ class FlatLayout:
                 self._parts[piece.tensor].append(piece.size)
 
     def join(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """The buffers, built on the current device; each depends only on its own tensors."""
+        """The buffers, built on the current device; each depends on its own tensors alone."""
         flatten = tf.constant([-1])
         parts = []
         for tensor, sizes in zip(tensors, self._parts, strict=True):
@@ -133,12 +127,7 @@ def _concatenated(parts: Sequence[tf.Tensor], dtype: tf.DType) -> tf.Tensor:
 
 
 def static_shapes(tensors: Tensors) -> list[tf.TensorShape]:
-    """The shape of each tensor, the same in all towers.
-
-    Raises:
-      ValueError: a shape is not known before the step runs, or towers differ; names the
-        tower and the gradient.
-    """
+    """The shape of each tensor, which must be static and the same in all towers."""
     for i, values in enumerate(tensors):
         for tower, tensor in enumerate(values):
             if not tensor.shape.is_fully_defined():
@@ -149,16 +138,12 @@ def static_shapes(tensors: Tensors) -> list[tf.TensorShape]:
 
 
 def static_dtypes(tensors: Tensors) -> list[tf.DType]:
-    """The dtype of each tensor, the same in all towers."""
+    """The dtype of each tensor, which must be the same in all towers."""
     return _of_all(tensors, "dtype", lambda tensor: tensor.dtype)
 
 
 def common_dtype(tensors: Tensors) -> tf.DType:
-    """The one dtype of all tensors.
-
-    Raises:
-      ValueError: there are two; names both and where they are.
-    """
+    """The one dtype of all tensors; raises ValueError if there are two."""
     first, *others = static_dtypes(tensors)
     for i, dtype in enumerate(others, start=1):
         if dtype != first:
@@ -170,7 +155,7 @@ def common_dtype(tensors: Tensors) -> tf.DType:
 
 
 def _of_all(tensors: Tensors, name: str, value: Callable[[tf.Tensor], Any]) -> list[Any]:
-    """The value of tower 0, checked against the others."""
+    """The value of tower 0, which the others must have."""
     for i, values in enumerate(tensors):
         wanted = value(values[0])
         for tower, tensor in enumerate(values):

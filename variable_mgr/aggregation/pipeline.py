@@ -1,7 +1,4 @@
-"""Stages applied to gradients before their reduction and inverted afterwards.
-
-A packing flag is a field of `Packing` (spec.py), a stage here and its place in `make_stages`.
-"""
+"""Stages before the reduction of gradients, inverted afterwards; `make_stages` has their order."""
 
 from __future__ import annotations
 
@@ -33,31 +30,27 @@ class Stage(Protocol):
     """A reversible transformation of the gradients that are sent."""
 
     def __call__(self, tensors: Tensors) -> tuple[Tensors, Inverse]:
-        """Applies the stage, each tower's ops on the tower's device.
+        """Applies the stage, each tower's operations on the tower's device.
 
-        Returns:
-          The tensors to send, and the inverse for what comes back: as many, of the same
-          dtypes and shapes, in the same order. Several towers may be given the
-          same object back; the inverse keeps such sharing where it costs nothing.
+        Returns the tensors to send, and the inverse for their reductions: as many, of the same
+        dtypes and shapes, in the same order. Several towers may get the same object back; the
+        inverse keeps such sharing where it costs nothing.
         """
 
 
 def make_stages(
     packing: Packing, devices: tuple[str, ...], scale: float | None
 ) -> tuple[Stage, ...]:
-    """The stages that a run asks for, in their fixed order.
+    """The stages of a run in their fixed order; `scale` is a factor of the sum, None for 1.
 
-    1. Small gradients: they are small, and float32, only before anything else is done.
-    2. Buckets or repacking: from here on there are few tensors, so what follows costs few
-       ops. Gradients of 16 and of 32 bits meet in packs of what is sent.
-    3. Scaling: before compacting, so on the way back after it. The mean is taken in
-       float32, once per pack. What is sent as float16 is reduced by a power of two first.
+    1. Small gradients: they are small, and float32, only before all other stages.
+    2. Buckets or repacking: from here on there are few tensors, so later stages cost few
+       operations. Gradients of 16 and of 32 bits are joined in the dtype that is sent.
+    3. Scaling: before compacting, so on the way back after it. The mean is computed in
+       float32, once per pack. Tensors sent as float16 are first multiplied by a power of two.
     4. Compacting: before deferral, which then keeps 16 bits per element.
-    5. Deferral: what is kept is what is sent, so that nothing stands between the last
-       step's gradients and their reduction, which begins with the step.
-
-    Args:
-      scale: factor of the sum, None for 1.
+    5. Deferral: it keeps what is sent, so that the reduction of the last step's gradients
+       begins with the step.
     """
     stages: list[Stage] = []
     if packing.agg_small_grads_max_bytes > 0:
@@ -83,11 +76,7 @@ def make_stages(
 def run_through(
     stages: Sequence[Stage], tensors: Tensors, reduce: Callable[[Tensors], Tensors]
 ) -> Tensors:
-    """Applies stages, reduces, and applies the inverses from the last stage to the first.
-
-    Args:
-      reduce: sums over towers; returns as many of the same shapes and dtypes.
-    """
+    """Applies stages, sums over towers by `reduce`, and applies the inverses in reverse order."""
     inverses = []
     for stage in stages:
         tensors, inverse = stage(tensors)
@@ -102,9 +91,7 @@ def run_through(
 class SmallGradients:
     """Joins runs of small float32 tensors, whose transfer is dominated by latency.
 
-    A joined tensor takes the place of the first that it holds. A run is cut after
-    `max_group` tensors; what stands alone stays as it is, as do tensors of other
-    dtypes.
+    A joined tensor replaces the first of its run, which ends after `max_group` tensors.
     """
 
     max_bytes: int
@@ -132,13 +119,10 @@ class SmallGradients:
 class Buckets:
     """Joins consecutive tensors of one dtype up to a size, beginning with the last.
 
-    Backward passes end with the first layers, so the last gradients are there first: a bucket
-    of them leaves while the others are computed, and there are few messages. The way is that
-    of PyTorch's DistributedDataParallel (arXiv:2006.15704). A joined tensor takes the place
-    of the first that it holds; what stands alone stays as it is.
-
-    Attributes:
-      dtype: of the buckets where tensors differ in theirs; None to part them.
+    Backward passes end with the first layers, so the last gradients are available first: their
+    bucket is sent while the others are computed, and there are few messages. So does PyTorch's
+    DistributedDataParallel (arXiv:2006.15704). A joined tensor replaces the first of its bucket.
+    With a `dtype`, tensors of different dtypes are cast to it; None separates them.
     """
 
     max_bytes: int
@@ -146,7 +130,7 @@ class Buckets:
     dtype: str | None = None
 
     def __call__(self, tensors: Tensors) -> tuple[Tensors, Inverse]:
-        """See `Stage.__call__`; what comes back has the dtype of the buckets that come back."""
+        """Joins tensors; the inverse keeps the dtype of its input."""
         if self.dtype is not None and len(set(static_dtypes(tensors))) > 1:
             tensors = _cast_all(tensors, tf.as_dtype(self.dtype), self.devices)
         sizes = [
@@ -158,15 +142,12 @@ class Buckets:
 
 @dataclass(frozen=True)
 class Repacking:
-    """Joins all tensors and cuts them into equal flat packs.
+    """Joins all tensors and cuts them into equal flat packs, the last with the remainder.
 
-    Each pack is made of its own tensors alone, so it can leave while the backward
-    pass still computes others. Every device takes apart what it is given: the parts
-    are views, whereas handing parts from device to device costs an op for each.
-
-    Attributes:
-      packs: how many; what is left over goes to the last.
-      dtype: of the packs where tensors differ in theirs; None to refuse that.
+    A pack depends on its own tensors alone, so it can be sent while the backward pass computes
+    others. Every device splits its own packs: the parts are views, whereas sending parts from
+    device to device costs an operation for each. With a `dtype`, tensors of different dtypes are
+    cast to it; None refuses them.
     """
 
     packs: int
@@ -178,7 +159,7 @@ class Repacking:
             raise FlagError("gradient_repacking", self.packs, f"must be 1 to {MOST_PACKS} packs")
 
     def __call__(self, tensors: Tensors) -> tuple[Tensors, Inverse]:
-        """See `Stage.__call__`; what comes back has the dtype of the packs that come back."""
+        """Packs tensors; the inverse keeps the dtype of its input."""
         if not tensors:
             return tensors, lambda reduced: reduced
         mixed = self.dtype is not None and len(set(static_dtypes(tensors))) > 1
@@ -190,13 +171,9 @@ class Repacking:
 
 @dataclass(frozen=True)
 class Scale:
-    """Multiplies tensors before and after the reduction; a factor of 1 adds no op.
+    """Multiplies tensors by `sent` before and `factor` after the reduction; 1 adds no operation.
 
-    A sum that several towers were given is multiplied once, where it was made.
-
-    Attributes:
-      factor: of what comes back.
-      sent: factor of what is sent.
+    A sum that several towers share is multiplied once, on its device.
     """
 
     factor: float
@@ -229,13 +206,10 @@ class Scale:
 def _factors(scale: float, dtype: str | None) -> tuple[float, float]:
     """Factors before and after the reduction; their product is `scale`.
 
-    Float16 ends at 65504, which a sum may exceed where no gradient does. So what is sent as
-    float16 is multiplied by the largest power of two up to `scale`: for `scale` = 1 / N, N
-    numbers then add up to no more than the largest of them. Powers of two are exact in normal
-    numbers; the rest of the factor, below 2, is left for float32.
-
-    Args:
-      dtype: that is sent; None for that of the gradients.
+    A float16 sum may exceed 65504 where no gradient does. So tensors sent as float16 are multiplied
+    by the largest power of two up to `scale`: for `scale` = 1 / N, N numbers then add up to no more
+    than the largest of them. Powers of two are exact in normal numbers; the rest of the factor,
+    below 2, is applied in float32.
     """
     if dtype != "float16":  # bfloat16 ends where float32 does
         return 1.0, scale
@@ -245,11 +219,7 @@ def _factors(scale: float, dtype: str | None) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class CompactTransfer:
-    """Sends tensors as float16 or bfloat16 in both directions; returns float32.
-
-    Towers of a 16-bit run compute most gradients in 16 bits anyway; those go out as
-    they are. Each device widens what it is given.
-    """
+    """Sends tensors as float16 or bfloat16 in both directions; each device widens its results."""
 
     dtype: str
     devices: tuple[str, ...]
@@ -263,20 +233,18 @@ class CompactTransfer:
             )
 
     def __call__(self, tensors: Tensors) -> tuple[Tensors, Inverse]:
-        """See `Stage.__call__`; what comes out of the inverse is float32."""
+        """See `Stage.__call__`; what the inverse returns is float32."""
         narrowed = _cast_all(tensors, tf.as_dtype(self.dtype), self.devices)
         return narrowed, lambda reduced: _cast_all(reduced, tf.float32, self.devices)
 
 
 class Deferral:
-    """Returns the gradients of the previous step: --variable_consistency=relaxed. At first zeros.
+    """Returns the gradients of the previous step, first zeros: --variable_consistency=relaxed.
 
-    The reduction of the last step's gradients then waits for nothing in this step,
-    and runs beside the forward and backward pass.
-
-    What is kept is a variable per tensor on the tower's device, made when a step is
-    traced for the first time; further traces of the same object use the same ones. A
-    CPU or GPU takes over the gradient's memory instead of copying it.
+    Their reduction then waits for nothing in this step, and overlaps with the forward and backward
+    pass. They are kept in a variable per tensor on the tower's device, made when a step is traced
+    for the first time and used by further traces of the same object. A CPU or GPU takes over the
+    gradient's memory instead of copying it.
     """
 
     def __init__(self, devices: tuple[str, ...]) -> None:

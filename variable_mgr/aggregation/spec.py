@@ -43,11 +43,7 @@ class Packing:
 
     @classmethod
     def of(cls: type[_Packing], flags: Mapping[str, Any], **changes: Any) -> _Packing:
-        """A packing from flag values by name.
-
-        Args:
-          flags: may hold more than the fields, and lack some, which are at their defaults.
-        """
+        """A packing from flag values by name; ignores other flags, missing ones have defaults."""
         values = {**flags, **changes}
         names = (field.name for field in dataclasses.fields(cls))
         return cls(**{name: values[name] for name in names if name in values})

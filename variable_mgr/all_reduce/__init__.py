@@ -1,7 +1,6 @@
-"""All-reduce: grammar of specs, algorithms, and their execution.
+"""All-reduce: grammar of specs, algorithms, and their execution; does not import TensorFlow.
 
-A new algorithm is one module in algorithms/ with one registration; see
-docs/all_reduce.md. Importing this package does not import TensorFlow.
+A new algorithm is one module in algorithms/ with one registration; see docs/all_reduce.md.
 """
 
 from __future__ import annotations

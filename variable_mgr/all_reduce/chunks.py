@@ -1,7 +1,4 @@
-"""Chunks of tensors: cutting, sending along hops, joining.
-
-Ring, trees and shuffles decide where a chunk is summed and which hops its sum takes.
-"""
+"""Chunks of tensors, which algorithms cut, send along hops and join."""
 
 from __future__ import annotations
 
@@ -19,22 +16,14 @@ Copies: TypeAlias = "Mapping[str, tf.Tensor]"
 
 
 def chunk_sizes(elements: int, most: int, itemsize: int) -> tuple[int, ...]:
-    """Cuts into at most `most` chunks of one aligned size, of which the last may be shorter.
-
-    Returns:
-      Elements of each chunk. No chunk is empty, except the one of an empty tensor.
-    """
+    """Elements of each of at most `most` aligned chunks, of which the last may be shorter."""
     size = chunk_size(elements, most, itemsize)
     full, rest = divmod(elements, size)
     return (size,) * full + ((rest,) if rest else ()) or (0,)
 
 
 class Cut:
-    """Cutting and joining of tensors of one shape and dtype.
-
-    Attributes:
-      sizes: elements of each chunk.
-    """
+    """Cutting and joining of tensors of one shape and dtype; `sizes` are the chunks' elements."""
 
     def __init__(self, like: tf.Tensor, most: int) -> None:
         self._shape = like.shape
@@ -73,14 +62,9 @@ class Cut:
     def join(
         self, pieces: Mapping[str, Sequence[tf.Tensor]], context: ReduceContext, index: int
     ) -> list[tf.Tensor]:
-        """Concatenates the pieces of a tensor, once per memory.
+        """Concatenates the pieces of a tensor, given by memory, once per memory.
 
-        Args:
-          pieces: consecutive parts of the tensor, for the memory of each device.
-          index: chooses which of the devices of one memory joins.
-
-        Returns:
-          The tensor for each device, the same object within a memory.
+        `index` rotates the device that does it. Devices of one memory get the same object.
         """
         devices = context.devices
         first = index % len(devices)
@@ -99,14 +83,7 @@ class Cut:
 def spread(
     total: tf.Tensor, source: str, hops: Iterable[tuple[str, str]], context: ReduceContext
 ) -> dict[str, tf.Tensor]:
-    """Sends a tensor along hops from device to device.
-
-    Args:
-      hops: (sender, receiver), each sender after it has received.
-
-    Returns:
-      The tensor in each memory that it reaches.
-    """
+    """Sends a tensor along hops (sender, receiver) in order; the result maps memories to copies."""
     copies = {context.memory_of(source): total}
     for sender, receiver in hops:
         memory = context.memory_of(receiver)

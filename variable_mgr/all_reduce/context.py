@@ -25,9 +25,9 @@ class ReduceContext:
       cpu_device: the one CPU that copying adds on; None to add tensor i on device
         i mod N.
       network_topology: "dgx1" or "gcp_v100", for hierarchical copies.
-      share_memory: whether CPU devices of one process hand each other tensors by
-        reference, and algorithms leave out what would only move them. False treats every
-        device as having a memory of its own, as GPUs have.
+      share_memory: whether CPU devices of one process pass tensors by reference, so that
+        algorithms leave out copies. False treats every device as having a memory of its own, as
+        GPUs have.
       own: those of `devices` whose values are in this process, in the same order; None for
         all. The other processes reduce theirs in steps of their own.
       communication_hint: one of `COMMUNICATION_HINTS`, for TensorFlow's collectives.
@@ -55,13 +55,10 @@ class ReduceContext:
         own: Sequence[str] | None = None,
         communication_hint: str = "auto",
     ) -> ReduceContext:
-        """The context of all towers of a run.
+        """The context of all towers of a run; their devices differ unless there is one.
 
-        Args:
-          devices: full device string of each tower; all different unless there is one.
-          cpu: the host's, on which values may be added where no tower is a CPU itself.
-          cpus: one of every process, where there are several.
-          add_on_cpu: whether copying adds on `cpu`.
+        Where no tower is a CPU, values may be added on `cpus`, one of every process, if given, and
+        otherwise on `cpu`, the host's. With `add_on_cpu` copying adds on `cpu`.
         """
         towers = [device for device in devices if "/device:CPU:" in device]
         return cls(
@@ -90,9 +87,8 @@ class ReduceContext:
     def collective_hint(self) -> str:
         """The attribute `communication_hint` of a collective between the devices.
 
-        That of TensorFlow's operations is "auto", which takes the ring through the hosts between
-        GPUs, too. Here "auto" is NCCL between GPUs, and with `shards` the ring, which alone has
-        them.
+        TensorFlow's "auto" uses the ring through the hosts, also between GPUs. Here "auto" is NCCL
+        between GPUs, but the ring if there are `shards`, which NCCL lacks.
         """
         on_gpus = all(is_gpu(device) for device in self.devices)
         auto = self.communication_hint == "auto"
@@ -105,11 +101,7 @@ class ReduceContext:
 
     @functools.cached_property
     def memories(self) -> int:
-        """Number of memories of the devices.
-
-        To cut a tensor keeps as many links busy as there are memories; more chunks than
-        that only have to be joined again.
-        """
+        """Number of memories of the devices; more chunks of a tensor keep no more links busy."""
         return len(set(map(self.memory_of, self.devices)))
 
     def within(self, devices: Sequence[str], shards: int = 1) -> ReduceContext:
@@ -141,13 +133,9 @@ def is_gpu(device: str) -> bool:
 def groups_of(devices: Sequence[str], group_size: int = 0) -> tuple[tuple[str, ...], ...]:
     """Groups devices by process, or into runs within each process.
 
-    Args:
-      group_size: 0 for one group per process. More than 0 makes groups of so many
-        consecutive devices of a process, of which the last may be smaller: islands of
-        GPUs on one PCIe switch or NUMA node, or several hosts emulated in one process.
-
-    Returns:
-      Every device in one group; groups and devices in the order of their first device.
+    A `group_size` above 0 makes groups of so many consecutive devices of a process, of which the
+    last may be smaller: islands of GPUs on one PCIe switch or NUMA node, or several hosts
+    emulated in one process. Groups and devices are in the order of their first device.
     """
     if group_size < 0:
         raise ValueError(f"a group cannot have {group_size} devices")
@@ -164,12 +152,7 @@ def groups_of(devices: Sequence[str], group_size: int = 0) -> tuple[tuple[str, .
 def cpus_of(
     members: Sequence[str], devices: Sequence[str], cpu_devices: Sequence[str]
 ) -> tuple[str, ...]:
-    """The CPU devices that some of the devices may add on without leaving their processes.
-
-    Returns:
-      Members that are CPUs, and CPUs of the members' processes that are not themselves
-      devices of another group.
-    """
+    """CPUs on which members may add: their own, and those of their processes in no other group."""
     processes = {process_of(member) for member in members}
     others = {*devices} - {*members}
     return tuple(cpu for cpu in cpu_devices if process_of(cpu) in processes and cpu not in others)

@@ -1,8 +1,4 @@
-"""Devices and parameters that algorithms refuse: one table, read before TensorFlow is loaded.
-
-The algorithms call the same checks when they are built. One without an entry accepts every
-context, or refuses it then.
-"""
+"""Devices and parameters that algorithms refuse: one table, read before TensorFlow is loaded."""
 
 from __future__ import annotations
 
@@ -34,15 +30,7 @@ def check(name: str, context: ReduceContext) -> None:
 def check_spec(
     spec: AllReduceSpec, context: ReduceContext, groups: Sequence[Sequence[str]]
 ) -> None:
-    """Refuses a spec with an algorithm that cannot work with the devices.
-
-    Args:
-      context: all devices; its `shards` is set by the spec. One device has nothing to
-        reduce, and nothing is refused.
-
-    Raises:
-      FlagError: points into the spec.
-    """
+    """Raises FlagError, which points into the spec, for algorithms that refuse the devices."""
     if len(context.devices) < 2:
         return
     for index, part in enumerate(spec.ranges):
@@ -64,7 +52,7 @@ def check_two_levels(between: str, groups: int, shards: int) -> None:
 
 
 def check_clients(between: str, context: ReduceContext) -> None:
-    """Refuses an algorithm that would need the values of other processes."""
+    """Refuses an algorithm that needs the values of other processes."""
     if not context.complete and between != "collective":
         raise ValueError(
             f"{between} needs the values of all processes in one; between workers that each "

@@ -21,8 +21,8 @@ class Reducer:
     """Sums each of many tensors over the devices, by the algorithm for its size.
 
     Args:
-      context: the devices; its `shards` is set by the spec.
-      merge_scope: so many consecutive tensors share a name scope, which only groups the
+      context: the devices; the spec sets its `shards`.
+      merge_scope: number of consecutive tensors that share a name scope, which only groups the
         names of their operations. TensorFlow's scoped allocator, which would make one of
         the collectives of a scope, stays off: see docs/aggregation.md.
 
@@ -49,15 +49,10 @@ class Reducer:
                     raise spec.error(index, str(error)) from error
 
     def __call__(self, columns: Sequence[Sequence[tf.Tensor]]) -> list[list[tf.Tensor]]:
-        """Sums each tensor.
+        """Sums each tensor i over devices t, from columns[i][t] to sums[i][t].
 
-        Args:
-          columns: columns[i][t] is tensor i on device t; dtype and static shape of
-            tensor i are the same on all devices.
-
-        Returns:
-          sums[i][t] for device t; a tensor that several devices are given is the same
-          object for all of them.
+        Dtype and static shape of tensor i are the same on all devices. Devices that share a sum get
+        the same object.
         """
         if not self._algorithms:
             return [list(column) for column in columns]
@@ -103,10 +98,9 @@ def _bytes(tensor: tf.Tensor) -> int:
 class TwoLevel:
     """Sums within each group, then between groups, then sends the sum to each group.
 
-    The leader of a group changes with the index of the tensor. `within` makes the sum of the
-    group for all of its devices, as every algorithm does; operations that only the other devices
-    need are unused, so TensorFlow prunes them. Algorithms whose devices wait for each other are
-    not pruned (`registry.runs_together`).
+    The leader of a group rotates with the index of the tensor. `within` makes the sum of the group
+    for all of its devices; TensorFlow prunes operations for unused results, except of algorithms
+    whose devices wait for each other (`registry.runs_together`).
 
     Args:
       groups: the devices of `context` in groups, usually one per process. Their sizes

@@ -1,8 +1,4 @@
-"""All-reduce algorithms by name: the module algorithms/<name>.py registers <name>.
-
-Because the file is called like the algorithm, names can be listed and checked
-without importing TensorFlow.
-"""
+"""All-reduce algorithms; algorithms/<name>.py registers <name>, so that listing imports none."""
 
 from __future__ import annotations
 
@@ -19,34 +15,27 @@ if TYPE_CHECKING:
 
 
 class Algorithm(Protocol):
-    """Sums one tensor over the devices of a context.
-
-    An algorithm whose devices wait for each other may say so by one attribute more,
-    `runs_together = True`; see the function `runs_together`.
-    """
+    """Sums one tensor over the devices of a context; may have the attribute `runs_together`."""
 
     def __call__(self, tensors: Sequence[Any], index: int) -> list[Any]:
-        """Sums the values of one tensor and hands the sum to every device.
+        """Sums the values of one tensor and gives every device the sum, of the same shape.
+
+        Devices that are given the same tensor share the very same object, so that later operations
+        apply to it once.
 
         Args:
           tensors: a dense value per device of the context, of one shape (any rank and
             size, zero elements too) and one float dtype.
           index: position of the tensor in the step, over which to rotate the load.
-
-        Returns:
-          The sum for each device, with the shape of the values. Devices that are given
-          the same tensor share the very same object, so that what follows is done to
-          it once.
         """
 
 
 def runs_together(algorithm: Algorithm) -> bool:
     """Whether the results of all devices must be used for any of them to arrive.
 
-    TensorFlow drops an op whose result nobody uses. An algorithm that has an op on each
-    device which waits for the ops on the others, such as a collective, must not lose any
-    of them: it sets the attribute `runs_together` to True. Without the attribute the
-    answer is False, and callers may leave results unused.
+    TensorFlow prunes an operation whose result is unused. An algorithm with an operation on each
+    device that waits for those on the others, such as a collective, must not lose any: it sets the
+    attribute `runs_together` to True. Otherwise callers may leave results unused.
     """
     return bool(getattr(algorithm, "runs_together", False))
 
@@ -77,12 +66,7 @@ def names() -> tuple[str, ...]:
 
 
 def create(name: str, context: ReduceContext) -> Algorithm:
-    """Makes the algorithm `name` for the devices of a context.
-
-    Raises:
-      ValueError: the algorithm cannot work with this context; says why.
-      UsageError: no such algorithm, or its file does not register it.
-    """
+    """Makes the algorithm `name`; raises ValueError if it cannot work with the context."""
     if name not in _factories and name in names():
         importlib.import_module(f"{algorithms.__name__}.{name}")
     if name not in _factories:

@@ -24,11 +24,9 @@ _FORM = "algorithm[:limit:algorithm]..., as in pscpu:32K:xring#2"
 
 @dataclass(frozen=True)
 class AlgorithmSpec:
-    """One algorithm of a spec.
+    """One algorithm of a spec, which splits each tensor into `shards`.
 
-    Attributes:
-      levels: one name, or the name within groups and the name between them.
-      shards: into how many parts each tensor is split, at least 1.
+    `levels` is one name, or the name within groups and the name between them.
     """
 
     levels: tuple[str, ...]
@@ -41,11 +39,7 @@ class AlgorithmSpec:
 
 @dataclass(frozen=True)
 class SizeRange:
-    """The tensors that one algorithm reduces.
-
-    Attributes:
-      limit: most bytes of such a tensor as sent; None without a limit.
-    """
+    """An algorithm and the most bytes, as sent, of its tensors; None without a limit."""
 
     algorithm: AlgorithmSpec
     limit: int | None = None
@@ -58,11 +52,8 @@ class SizeRange:
 class AllReduceSpec:
     """A parsed spec: ranges of rising limits, the last without one.
 
-    `parse_all_reduce_spec(str(spec)) == spec`.
-
-    Attributes:
-      source: the text it was parsed from, which need not be the shortest form. Errors point
-        into it, and records hold it.
+    `parse_all_reduce_spec(str(spec)) == spec`. Errors point into `source`, the text it was parsed
+    from, which need not be the shortest form, and records hold it.
     """
 
     ranges: tuple[SizeRange, ...]
@@ -77,12 +68,12 @@ class AllReduceSpec:
 
     @property
     def names(self) -> frozenset[str]:
-        """The algorithms in it, at whatever level."""
+        """The algorithms in it, at all levels."""
         return frozenset(name for part in self.ranges for name in part.algorithm.levels)
 
     @property
     def has_two_levels(self) -> bool:
-        """Whether an algorithm in it has."""
+        """Whether one of its algorithms has two levels."""
         return any(len(part.algorithm.levels) > 1 for part in self.ranges)
 
     def error(self, index: int, reason: str) -> FlagError:
@@ -102,11 +93,7 @@ class AllReduceSpec:
                     )
 
     def running(self, groups: Sequence[Sequence[str]]) -> AllReduceSpec:
-        """The part of the spec that runs on these groups of devices.
-
-        One group has nothing to reduce between groups, and groups of one device have
-        nothing to reduce within.
-        """
+        """The spec without levels that have nothing to reduce on these groups of devices."""
         parts = (SizeRange(_running(part.algorithm, groups), part.limit) for part in self.ranges)
         return AllReduceSpec(tuple(parts))
 
@@ -125,13 +112,10 @@ def single(name: str) -> AllReduceSpec:
 
 
 def parse_all_reduce_spec(text: str, known: Collection[str] | None = None) -> AllReduceSpec:
-    """Parses a spec.
-
-    Args:
-      known: the names that exist; None accepts any.
+    """Parses a spec; `known` are the names that exist, None accepts any.
 
     Raises:
-      FlagError: names the piece that is wrong and the character where it begins.
+      FlagError: names the wrong piece and the character where it begins.
     """
     pieces = _Pieces(text)
     ranges = []
@@ -173,7 +157,6 @@ class _Pieces:
         return self._pieces[number]
 
     def error(self, number: int, reason: str) -> FlagError:
-        """A usage error that points at piece `number`."""
         return FlagError(
             FLAG, self._text, f"character {self._starts[number]}, {self[number]!r}: {reason}"
         )

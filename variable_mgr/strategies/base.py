@@ -20,9 +20,7 @@ _T = TypeVar("_T")
 class StrategyVariableMgr(VariableMgr):
     """A manager whose strategy creates variables, runs towers and reduces.
 
-    Initial values, optimizer and what comes after the reduction are those of all managers: they
-    work on the variables that the strategy has made for each device, named "v/<name>" and, from
-    the second device on, "v/<name>/replica_<t>".
+    Variables are named "v/<name>" and, from the second device on, "v/<name>/replica_<t>".
     """
 
     def __init__(self, spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> None:
@@ -43,10 +41,7 @@ class StrategyVariableMgr(VariableMgr):
         return self._strategy
 
     def run_towers(self, build: Callable[[int], _T], *, meeting: bool = False) -> list[_T]:
-        """See `VariableMgr.run_towers`; by `tf.distribute.Strategy.run`, meeting or not.
-
-        Towers meet by `merge_call`.
-        """
+        """See `VariableMgr.run_towers`; uses `tf.distribute.Strategy.run` and `merge_call`."""
         results: dict[int, _T] = {}
         visits: dict[int, tuple[str, Any]] = {}
         merged: list[Any] = []

@@ -19,12 +19,9 @@ _collective_devices: tuple[str, ...] | None = None
 def mirrored(devices: Sequence[str], spec: CrossDeviceSpec) -> tf.distribute.MirroredStrategy:
     """A MirroredStrategy; a second call with the same arguments returns the same one.
 
-    A MirroredStrategy numbers its groups of devices from 1 in every instance, so that collective
-    operations of two over different devices end all collectives of the process.
-
-    Raises:
-      UsageError: no device or one twice, devices of several processes, or collective operations
-        over other devices than those of an earlier strategy.
+    Collective operations over other devices than those of an earlier strategy are refused: every
+    MirroredStrategy numbers its groups of devices from 1, so that collectives of two over different
+    devices abort all collectives of the process.
     """
     check_devices(devices)
     spec.check(devices)
@@ -37,7 +34,7 @@ def for_input_per_replica(strategy: tf.distribute.MirroredStrategy) -> Any:
     """A MirroredStrategy over the devices of another, for input with a pipeline per replica.
 
     TensorFlow (2.21) remembers InputReplicationMode.PER_REPLICA in the strategy: every later input
-    of it would hand all batches to each replica.
+    of it would give all batches to each replica.
     """
     devices = strategy.extended.worker_devices
     return tf.distribute.MirroredStrategy(devices, tf.distribute.ReductionToOneDevice())
@@ -59,14 +56,8 @@ def multi_worker(job: Job) -> tf.distribute.MultiWorkerMirroredStrategy:
     """A MultiWorkerMirroredStrategy; a second call for the same job returns the same one.
 
     In a job of several processes the first call starts TensorFlow's server of this worker, with
-    the service that collectives and heartbeats need, and waits for those of the others. The
-    devices of this process are configured, and nothing has used them.
-
-    Args:
-      job: this process is one of its workers, or alone.
-
-    Raises:
-      BenchmarkError: the server of this worker cannot start.
+    the service for collectives and heartbeats, and waits for those of the others. The devices of
+    this process must be configured and unused. Raises BenchmarkError if the server cannot start.
     """
     refuse_towers(job)
     if job.towers_per_worker > 1:
@@ -107,7 +98,7 @@ def communication(
 ) -> tf.distribute.experimental.CommunicationOptions:
     """Implementation of a strategy's collective operations.
 
-    TensorFlow's AUTO is the ring, through the hosts, between GPUs of several processes, too.
+    TensorFlow's AUTO uses the ring, through the hosts, also between GPUs of several processes.
     """
     kinds = tf.distribute.experimental.CommunicationImplementation
     ops = spec.running(on_gpu=True) if all(map(is_gpu, devices)) else spec.ops
@@ -118,10 +109,9 @@ def communication(
 
 
 def parameter_server(job: Job) -> tf.distribute.ParameterServerStrategy:
-    """A ParameterServerStrategy, which connects this process; a job has one.
+    """The ParameterServerStrategy of a job, which connects this process, its controller.
 
-    Args:
-      job: this process is its controller, and the servers of the others answer.
+    The servers of the other processes must be running.
     """
     hosts = tuple((name, tuple(addresses)) for name, addresses in job.hosts_by_job.items())
     return _parameter_server(hosts, job.task.tensorflow_job)
@@ -141,11 +131,7 @@ def _parameter_server(
 
 
 def check_devices(devices: Sequence[str]) -> None:
-    """Refuses devices for which TensorFlow fails an assertion, or uses others instead.
-
-    Raises:
-      UsageError: no device or one twice, devices of several processes, or GPUs beside CPUs.
-    """
+    """Refuses devices for which TensorFlow fails an assertion, or uses others instead."""
     if not devices:
         raise UsageError("a strategy needs at least one device")
     for device in devices:

@@ -31,10 +31,7 @@ class MirroredStrategyVariableMgr(StrategyVariableMgr):
 
 
 class CentralStorageStrategyVariableMgr(StrategyVariableMgr):
-    """`tf.distribute.experimental.CentralStorageStrategy`.
-
-    As TensorFlow chooses by itself, variables are on the host, or on the only device.
-    """
+    """`CentralStorageStrategy`; variables are on the host, or on the only device."""
 
     def _make_strategy(self) -> tf.distribute.Strategy:
         return make.central_storage(self._spec.devices, self._homes()[0])
@@ -59,10 +56,7 @@ class OneDeviceStrategyVariableMgr(StrategyVariableMgr):
 
 
 class MultiWorkerMirroredStrategyVariableMgr(StrategyVariableMgr):
-    """`tf.distribute.MultiWorkerMirroredStrategy`, in one process or in one of several.
-
-    Every worker has an object of this class with the copies of its own towers.
-    """
+    """`tf.distribute.MultiWorkerMirroredStrategy`; a worker has the copies of its own towers."""
 
     def reduce_together(
         self, columns: Sequence[Column], sums: Sequence[tf.Tensor]
@@ -93,6 +87,5 @@ class MultiWorkerMirroredStrategyVariableMgr(StrategyVariableMgr):
 
 
 def _alone(devices: Sequence[str]) -> Job:
-    """A job of one process with so many towers."""
     kind = "gpu" if is_gpu(devices[0]) else "cpu"
     return Job(towers_per_worker=len(devices), device=kind)

@@ -23,7 +23,7 @@ _T = TypeVar("_T")
 class ParameterServerStrategyVariableMgr(StrategyVariableMgr):
     """`tf.distribute.ParameterServerStrategy`, which puts variables on the ps tasks in turn.
 
-    There is one step for all workers, which TensorFlow runs on whichever is free. So its only
+    There is one step for all workers, which TensorFlow runs on any that is free. So its only
     tower is on a device without a task: that of the worker that runs it.
     """
 

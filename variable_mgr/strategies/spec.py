@@ -43,11 +43,7 @@ class CrossDeviceSpec:
 
 
 def refuse_towers(job: Job) -> None:
-    """Refuses towers to which a MultiWorkerMirroredStrategy would not assign its replicas.
-
-    Raises:
-      FlagError: several on the CPU of a process, of which the strategy takes the first alone.
-    """
+    """Refuses several towers on a CPU, of which the strategy uses one per process."""
     if job.device == "cpu" and job.towers_per_worker > 1:
         raise FlagError(
             "num_gpus",

@@ -44,21 +44,17 @@ _instances: defaultdict[int, Iterator[int]] = defaultdict(lambda: itertools.coun
 
 @register("collective")
 class Collective:
-    """One CollectiveReduce op on each device, inside a traced function only.
+    """One CollectiveReduce operation on each device, inside a traced function only.
 
-    A device begins a reduction when the one `IN_FLIGHT` before it has ended there. All
-    devices have the same order, which is that of tracing, and whatever a reduction waits
-    for was traced before it; so they cannot block each other.
+    A device begins a reduction when the one `IN_FLIGHT` before it has ended there. All devices have
+    the same order, that of tracing, and a reduction depends on earlier ones only; so they cannot
+    block each other.
 
-    The result of every device must be used: TensorFlow prunes an op whose result nobody
-    uses, and the other devices then wait for it for ever. Any error of a collective is
-    final: all later ones of the process fail.
+    The result of every device must be used: TensorFlow prunes unused operations, and the other
+    devices then wait forever. After an error, all later collectives of the process fail.
 
-    By NCCL, for whose collectives TensorFlow takes no bfloat16 (2.21), such a tensor travels as
-    float32, which holds every bfloat16 number and doubles the bytes.
-
-    Raises:
-      ValueError: more than two shards, GPUs beside CPUs, or NCCL where there is none.
+    TensorFlow's collectives by NCCL take no bfloat16 (2.21): such a tensor is sent as float32,
+    which holds every bfloat16 number and doubles the bytes.
     """
 
     runs_together = True
@@ -76,12 +72,7 @@ class Collective:
             self._hint = "ring"
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
-        """See `Algorithm.__call__`; every device of this process gets a sum of its own.
-
-        Raises:
-          RuntimeError: outside of a tf.function, where the first device would wait for
-            the others for ever.
-        """
+        """See `Algorithm.__call__`; every device of this process gets a sum of its own."""
         if tensors[0].shape.num_elements() == 0:
             return list(tensors)
 
@@ -102,11 +93,7 @@ class Collective:
         return self._collectively(reduce, tensors)
 
     def gather(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Joins the tensors of all devices end to end, in one order on every device.
-
-        Args:
-          tensors: of one static shape, one for each device of this process.
-        """
+        """Concatenates tensors of one static shape of all devices, in one order on every device."""
         rows, *others = tensors[0].shape
         shape = [rows * self._group_size, *others]
 
@@ -130,7 +117,6 @@ class Collective:
     def _collectively(
         self, op: Callable[[tf.Tensor, int], tf.Tensor], tensors: Sequence[tf.Tensor]
     ) -> list[tf.Tensor]:
-        """See `collectively`; on the devices of this process."""
         if self._hint != "nccl":
             return collectively(op, self._devices, tensors, self._group_key)
         dtype = tensors[0].dtype
@@ -148,15 +134,10 @@ def collectively(
     key: int,
     in_flight: int = IN_FLIGHT,
 ) -> list[tf.Tensor]:
-    """Adds one collective to the function that is being traced.
+    """Adds one collective to the function that is being traced; all results must be used.
 
-    Args:
-      op: makes the op of a device from its tensor and the instance key.
-      in_flight: begins when the one so many before it has ended on its device; `IN_FLIGHT` at
-        most.
-
-    Returns:
-      What the op gives on each device; it must be used.
+    `op` makes the operation of a device from its tensor and the instance key. It begins when the
+    one `in_flight` before it has ended on its device.
     """
     if tf.executing_eagerly():
         raise RuntimeError("collective reductions work inside a tf.function only")
@@ -182,20 +163,15 @@ def collectively(
 
 
 def group_key(devices: Sequence[str]) -> int:
-    """A number for a set of devices, the same in every process and for every order of them.
+    """A number for a set of devices in any order, the same in every process.
 
-    Returns:
-      2^30 or more, which keeps clear of the small numbers that tf.distribute counts up.
+    It is 2^30 or more, since tf.distribute counts up small numbers.
     """
     return 2**30 | zlib.crc32(",".join(sorted(devices)).encode()) % 2**30
 
 
 def _subdivision_offsets(devices: Sequence[str], shards: int) -> list[int]:
-    """Offset in the list of a process's devices at which each ring begins.
-
-    A negative offset also turns the ring round, so that two rings use the links between
-    the devices in both directions.
-    """
+    """Offset of each ring in a process's devices; a negative one also reverses the direction."""
     if shards == 1:
         return [0]
     local = sum(process_of(device) == process_of(devices[0]) for device in devices)

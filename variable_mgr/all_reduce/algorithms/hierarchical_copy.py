@@ -19,10 +19,7 @@ _GCP_V100_MAINS = ((0, 5), (2, 7), (5, 0), (7, 2))
 
 @dataclass(frozen=True)
 class _Tree:
-    """Adding device and members of each half, as positions in the device list.
-
-    The halves' sums meet on the main device of the first one.
-    """
+    """Positions of the adding device (main) and the members of each half."""
 
     mains: tuple[int, int]
     halves: tuple[tuple[int, ...], tuple[int, ...]]
@@ -32,9 +29,9 @@ class _Tree:
 class HierarchicalCopy:
     """Tensor i is added on two main devices, one in each half, which rotate with i.
 
-    Each main adds the values of its half; the first adds the two sums and copies the
-    total to the second; each half takes it from its own main. So one value crosses
-    from half to half in each direction, not one per device.
+    Each main adds the values of its half; the first adds the two sums and copies the total to the
+    second; each half copies from its own main. So one value is sent from half to half in each
+    direction, not one per device.
     """
 
     def __init__(self, context: ReduceContext) -> None:
@@ -66,7 +63,6 @@ class HierarchicalCopy:
 
 
 def _trees(count: int, topology: str) -> list[_Tree]:
-    """Trees for consecutive tensors."""
     lower, upper = tuple(range(count // 2)), tuple(range(count // 2, count))
     if topology == "gcp_v100":
         mains = list(_GCP_V100_MAINS)

@@ -19,11 +19,10 @@ _reductions = itertools.count()
 
 @register("nccl")
 class Nccl:
-    """One NcclAllReduce op on each GPU.
+    """One NcclAllReduce operation on each GPU; every result must be used, as with collectives.
 
-    The result of every GPU must be used, as with collectives. A bfloat16 tensor, for
-    which TensorFlow has no kernel, travels as float32, which holds every bfloat16 number
-    and doubles the bytes.
+    TensorFlow has no kernel for bfloat16: such a tensor is sent as float32, which holds every
+    bfloat16 number and doubles the bytes.
     """
 
     runs_together = True
@@ -55,9 +54,9 @@ class Nccl:
 
 
 def kernel_exists() -> bool:
-    """Whether this TensorFlow has the kernel; tested by requesting it on the CPU.
+    """Whether this TensorFlow has the kernel.
 
-    There is none for CPUs in any build, and the refusal lists those that there are.
+    No build has one for CPUs, and the error of a request for that lists those that exist.
     """
     try:
         with tf.init_scope(), tf.device("/device:CPU:0"):

@@ -1,7 +1,4 @@
-"""Shuffle: each shard of a tensor is summed on one device and sent to all.
-
-Here on CPUs, as parameter servers do it; in psgpu.py on the devices that have the values.
-"""
+"""Shuffle: each shard of a tensor is summed on one CPU (psgpu.py: one device) and sent to all."""
 
 from __future__ import annotations
 
@@ -19,9 +16,8 @@ from cnnbench.variable_mgr.gradients import add_up
 def gather_groups(devices: Sequence[str], size: int) -> list[tuple[str, ...]]:
     """Groups of devices for the shards of one tensor; together they use all devices.
 
-    As in tf_cnn_benchmarks, group g takes every (number of groups)-th device from g on,
-    and starts again at the first device where these run out: "abcde" in groups of 2 are
-    "ad", "be" and "ca".
+    As in tf_cnn_benchmarks, group g has every (number of groups)-th device from g on, and continues
+    at the first device after the last: "abcde" in groups of 2 are "ad", "be" and "ca".
     """
     limits.check_gather(devices, size)
     groups = -(-len(devices) // size)

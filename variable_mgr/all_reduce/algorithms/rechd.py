@@ -20,11 +20,10 @@ from cnnbench.variable_mgr.gradients import concat
 class RecursiveHalvingDoubling:
     """Reduce-scatter by exchanging ever smaller halves, all-gather by ever larger ones.
 
-    The devices stand in ranks. As many of them as are a power of two, p, take part in the
-    rounds; rank p + r, if there is one, first shares the addition of its own and rank r's
-    values with rank r, one half of the tensor each, and is given the result at the end.
-    The first rounds are between devices of one memory, where whole tensors cost no more
-    than halves; there are only as many chunks as memories.
+    Of the devices, in ranks, the first p, a power of two, take part in the rounds. Rank p + r, if
+    there is one, and rank r first add their values, each for one half of the tensor, and rank p + r
+    is given the result at the end. The first rounds are between devices of one memory, where whole
+    tensors cost no more than halves; there are only as many chunks as memories.
     """
 
     def __init__(self, context: ReduceContext) -> None:

@@ -16,12 +16,11 @@ from cnnbench.variable_mgr.gradients import add_up
 class DoubleBinaryTree:
     """Sums each half of a tensor up a tree of its own, and sends the sum down again.
 
-    The trees are those of Sanders, Speck and Träff, which NCCL uses: the places 1..n of a
-    tree hang together by the number of their trailing zero bits, so odd places are leaves.
-    In the second tree each device stands one place further, so an inner device of one tree
-    is a leaf of the other. With k shards each half travels as k chunks, one behind the other.
-    In one memory there is no link of which halves could share the load, so whole tensors
-    take the two trees in turn.
+    The trees are those of Sanders, Speck and Träff, which NCCL uses: the level of a place 1..n is
+    the number of its trailing zero bits, so odd places are leaves. In the second tree each device
+    is one place further, so an inner device of one tree is a leaf of the other. With k shards each
+    half is sent as k chunks, one behind the other. In one memory no links share the load, so whole
+    tensors use the two trees in turn.
     """
 
     def __init__(self, context: ReduceContext) -> None:
@@ -29,7 +28,7 @@ class DoubleBinaryTree:
         self._trees = min(2, context.memories)
 
     def device(self, chunk: int, place: int, index: int = 0) -> str:
-        """Which device stands at a place, 1..n, of the tree of a chunk of tensor `index`."""
+        """The device at a place, 1..n, of the tree of a chunk of tensor `index`."""
         tree = (chunk + index) % 2
         devices = self._context.devices
         return devices[(place - 1 - tree + index // 2) % len(devices)]
@@ -60,8 +59,8 @@ class DoubleBinaryTree:
 def parent(place: int, count: int) -> int:
     """The parent of a place in the tree of the places 1..count; not of the root.
 
-    Going up, the lowest one bit of a place moves one bit further; places beyond the
-    last are left out, and their children go to the next ancestor there is.
+    A place's lowest one bit moves one bit further; places beyond the last are left out, and their
+    children have the next existing ancestor as parent.
     """
     while True:
         lowest = _level(place)
@@ -71,5 +70,4 @@ def parent(place: int, count: int) -> int:
 
 
 def _level(place: int) -> int:
-    """The lowest one bit."""
     return place & -place

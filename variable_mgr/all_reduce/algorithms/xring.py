@@ -17,9 +17,9 @@ from cnnbench.variable_mgr.all_reduce.registry import register
 class Ring:
     """Sums each chunk device after device around a ring, and sends the sum once more around.
 
-    There are as many chunks as memories to start in, so that every link is always busy. With
-    k shards there are k rings at once, each with chunks of its own. Each runs through the
-    devices of a process from another one on, so that they leave it by different devices.
+    There are as many chunks as memories to start in, so that every link is always busy. With k
+    shards there are k rings at once, each with its own chunks and with another first device in each
+    process, so that they leave it by different devices.
     """
 
     def __init__(self, context: ReduceContext) -> None:
@@ -29,10 +29,10 @@ class Ring:
         self._processes = groups_of(context.devices)
 
     def way(self, chunk: int, index: int = 0) -> list[str]:
-        """Devices that a chunk of tensor `index` passes, 2n - 1 of them.
+        """The 2n - 1 devices that a chunk of tensor `index` passes.
 
-        Its sum begins as the value of the first. The following n - 1 add their own values,
-        and the last n - 1 are given the sum.
+        Its sum begins as the value of the first. The following n - 1 add their own values, and the
+        last n - 1 receive the sum.
         """
         order = self._order(chunk % self._rings, index // self._context.memories)
         count = len(order)
