@@ -1,9 +1,9 @@
 """Checks of the measuring conditions, with advice.
 
-Checks before the first step and after the timed loop take a `Situation` and return what they
-found and advice, or None. A new check is a function here, its id in `CONDITIONS`, its place in
-`BEFORE` or `AFTER`, and a row in docs/conditions.md. The limits are where the effect on a step
-becomes larger than the few per cent that a comparison of runs can detect.
+Checks before the first step and after the timed loop take a `Situation` and return a `Finding`. A
+new check is a function here, its id in `CONDITIONS`, its place in `BEFORE` or `AFTER`, and a row in
+docs/conditions.md. The limits are where the effect on a step becomes larger than the few per cent
+that a comparison of runs can detect.
 """
 
 from __future__ import annotations
@@ -31,17 +31,13 @@ CONDITIONS: dict[str, str] = {
     "gpu_processes": "other processes use the GPUs",
     "gpu_throttle": "GPUs slow down because of heat or power supply",
 }
-"""The checks by id, for --quiet_conditions, and what they find."""
+"""The checks by id, for --quiet_conditions, and their findings."""
 
 ALL = "all"
 
 
 def parse_quiet(text: str, flag: str = "quiet_conditions") -> frozenset[str]:
-    """The ids in a comma-separated list; "all" stands for every one.
-
-    Raises:
-      FlagError: an unknown id.
-    """
+    """The ids in a comma-separated list; "all" stands for every one."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         if name != ALL and name not in CONDITIONS:
@@ -73,11 +69,8 @@ class Condition:
 class RunFlags:
     """Resolved flags that advice depends on.
 
-    Attributes:
-      on_gpu: whether the towers are on GPUs.
-      intra_threads: threads within an operation; 0 is TensorFlow's own choice, one per
-        usable CPU.
-      intra_threads_given: whether the user chose them.
+    `intra_threads` 0 is TensorFlow's own choice, one thread per usable CPU; `intra_threads_given`
+    is whether the user chose them.
     """
 
     on_gpu: bool = False
@@ -95,7 +88,7 @@ class Situation:
     Attributes:
       facts: about the machine, see `cnnbench.machine.facts`.
       gpus: state of the GPUs at the end of the interval.
-      gpus_before: at its beginning; only of interest after the loop.
+      gpus_before: at its beginning; only used after the loop.
     """
 
     facts: Mapping[str, Any]
@@ -111,21 +104,21 @@ class Situation:
 
 
 Finding: TypeAlias = "tuple[str, str] | None"
-"""What was found, with its numbers, and advice; None if nothing was."""
+"""The finding, with its numbers, and advice."""
 
 Check: TypeAlias = Callable[[Situation], Finding]
 
 _OTHERS_SHARE = 0.05
-"""Of the machine's CPUs: what other processes may keep busy."""
+"""Limit of the share of the machine's CPUs used by other processes."""
 
 _STEAL_SHARE = 0.02
-"""Of the CPU time wanted: what the hypervisor may keep."""
+"""Limit of the share of the wanted CPU time that the hypervisor withholds."""
 
 _LOAD_PER_CPU = 0.5
-"""Load average per CPU, where CPU time is unknown."""
+"""Limit of the load average per CPU, where CPU time is unknown."""
 
 _SCARCE_MEMORY = 0.05
-"""Of the memory: less than that is short."""
+"""Least share of memory that must be free."""
 
 _SLOW_GOVERNORS = ("powersave", "conservative")
 
@@ -133,10 +126,10 @@ _SLOW_GOVERNORS = ("powersave", "conservative")
 _DYNAMIC_DRIVERS = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
 
 _HEAT = ("thermal_software", "thermal_hardware", "hardware_slowdown", "power_brake")
-"""Throttle reasons that are no part of normal work; a power cap is."""
+"""Throttle reasons outside normal work, unlike a power cap."""
 
 _QUOTA_SHARE = 0.01
-"""Of the loop's time: what a control group may stop threads for."""
+"""Limit of the share of the loop's time for which a control group stops threads."""
 
 _INTERLEAVE = "compare runs with cnnbench ab, which interleaves the two sides"
 _MEASURE_AGAIN = "measure again, interleaved, with cnnbench ab"
@@ -145,8 +138,8 @@ _MEASURE_AGAIN = "measure again, interleaved, with cnnbench ab"
 def load(now: Situation) -> Finding:
     """Checks for CPU time of other processes.
 
-    The load average of the last minute still includes the run before this one, so it stands
-    in only where CPU time is unknown.
+    The load average of the last minute still includes the run before this one, so it is only used
+    where CPU time is unknown.
     """
     cpus = now.facts.get("logical_cpus") or now.usable_cpus
     average, others = now.interval.load_average, now.interval.other_cpus
@@ -340,7 +333,6 @@ def _stolen(situation: Situation) -> float:
 
 
 def _by_id(*checks: Check) -> dict[str, Check]:
-    """Checks by the id in their names."""
     return {check.__name__.removesuffix("_in_loop"): check for check in checks}
 
 
@@ -358,10 +350,6 @@ AFTER = _by_id(
 
 
 def conditions(checks: Mapping[str, Check], situation: Situation) -> tuple[Condition, ...]:
-    """Runs checks; returns the conditions that they find.
-
-    Args:
-      checks: `BEFORE` or `AFTER`.
-    """
+    """Runs the checks `BEFORE` or `AFTER`; returns the conditions that they find."""
     found = ((name, check(situation)) for name, check in checks.items())
     return tuple(Condition(name, *finding) for name, finding in found if finding)

@@ -178,8 +178,7 @@ def limits(host: Host) -> Facts:
 def cgroup_folders(host: Host, controller: str) -> list[str]:
     """Folders of this process's control group and its parents, of both versions.
 
-    Args:
-      controller: "cpu" or "memory", which have hierarchies of their own in version 1.
+    The controllers "cpu" and "memory" have hierarchies of their own in version 1.
     """
     lines = (host.text("proc/self/cgroup") or "").splitlines()
     groups = [line.split(":", 2) for line in lines if line.count(":") >= 2]
@@ -202,13 +201,11 @@ GROUPS: tuple[FactGroup, ...] = (
 
 
 def _fields(text: str) -> dict[str, str]:
-    """The lines "name : value" of a /proc file."""
     pairs = (line.split(":", 1) for line in text.splitlines() if ":" in line)
     return {name.strip(): value.strip() for name, value in pairs}
 
 
 def _upwards(mount: str, path: str) -> list[str]:
-    """Folders of a control group and its parents, up to its mount point."""
     parts = [part for part in path.split("/") if part not in ("", "..")]
     return ["/".join([mount, *parts[:length]]) for length in range(len(parts), -1, -1)]
 

@@ -1,8 +1,8 @@
 """Energy of the timed loop, from RAPL and NVML.
 
-RAPL counts the energy of processor packages and their memory, NVML that of whole GPU
-boards, all processes included; disks, fans and power supplies are in neither. The
-counters are read before and after the loop and never in it.
+RAPL counts the energy of processor packages and their memory, NVML that of whole GPU boards, all
+processes included; disks, fans and power supplies are in neither. The counters are read before and
+after the loop and never in it.
 """
 
 from __future__ import annotations
@@ -27,10 +27,9 @@ _ABOVE_LIMIT = 1.2
 
 @dataclass(frozen=True)
 class Counter:
-    """A counter of joules.
+    """A counter of joules; `read` returns None if it is unreadable.
 
     Attributes:
-      read: joules since some time; None if unreadable.
       range_joules: value at which it wraps around to zero; None if it does not.
       longest_seconds: time in which it cannot wrap around more than once.
     """
@@ -120,9 +119,9 @@ def _joules(
 def rapl_counters(host: Host) -> tuple[Counter, ...]:
     """The processor packages and the memory beside them; empty unless all can be read.
 
-    The domains inside a package (cores, graphics) are part of it, and "psys", the whole
-    platform, contains it; Intel and AMD both come under the name intel-rapl. Reading
-    needs root, or files that root has made readable.
+    The domains inside a package (cores, graphics) are part of it, and "psys", the whole platform,
+    contains it; the name is intel-rapl for AMD, too. Reading needs root, or files that root has
+    made readable.
     """
     zones = sorted(path.name for path in (host.root / _POWERCAP).glob("intel-rapl:*"))
     counters = []
@@ -163,7 +162,7 @@ def _watts(host: Host, folder: str) -> float:
 
 @contextlib.contextmanager
 def nvml_counters(host: Host, gpu_indices: str, num_gpus: int) -> Iterator[tuple[Counter, ...]]:
-    """The GPUs of a run, while the block lasts; empty where pynvml or the counters are missing."""
+    """The GPUs of a run, within the block; empty where pynvml or the counters are missing."""
     with nvml(host) as module:
         counters: tuple[Counter, ...] = ()
         if module is not None:

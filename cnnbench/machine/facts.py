@@ -1,7 +1,7 @@
 """Facts about machine and software, for the record of a run.
 
-A fact that cannot be read is absent, never empty, and reading never raises. TensorFlow is
-not loaded; where a run has loaded it, its facts are included.
+A fact that cannot be read is absent, never empty, and reading never raises. TensorFlow is not
+loaded; where a run has loaded it, its facts are included.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def collect(host: Host | None = None) -> dict[str, Fact]:
 
 
 def collect_by_section(host: Host | None = None) -> dict[str, dict[str, Fact]]:
-    """The same under the titles of `SECTIONS`; those without facts are left out."""
+    """All facts by the titles of `SECTIONS`, without empty sections."""
     host = Host() if host is None else host
     gathered = ((title, gather(groups, host)) for title, groups in SECTIONS)
     return {title: facts for title, facts in gathered if facts}

@@ -1,9 +1,9 @@
 """Git commands that run no program named by a repository's configuration.
 
-A repository may come from anywhere, and its configuration may name programs that git runs while
-it merely reads: hooks, a monitor of the file system, filters, a signature checker, helpers of a
-connection. `git` is for reading facts and runs none of them; `command` is for what changes
-working trees, and leaves only the filters and the connection that a checkout needs.
+The configuration of a repository of any origin may name programs that git runs even for reading:
+hooks, a monitor of the file system, filters, a signature checker, helpers of a connection. `git`
+reads facts and runs none of them; `command` changes working trees and leaves only the filters and
+the connection that a checkout needs.
 """
 
 from __future__ import annotations
@@ -46,14 +46,7 @@ def command(folder: str | Path | None = None) -> list[str]:
 
 
 def git(*arguments: str, folder: str | Path | None = None, timeout: float = 60.0) -> str:
-    """Standard output of a reading git command, stripped.
-
-    Args:
-      timeout: in seconds.
-
-    Raises:
-      GitError: the command failed, took too long, or git is not installed.
-    """
+    """Standard output of a reading git command, stripped; GitError also after `timeout` seconds."""
     try:
         done = subprocess.run(
             [*command(folder), *arguments],
@@ -75,10 +68,8 @@ def git(*arguments: str, folder: str | Path | None = None, timeout: float = 60.0
 def state(folder: str | Path | None = None, timeout: float = 10.0) -> tuple[str, bool] | None:
     """The commit that is checked out, and whether tracked files differ from it.
 
-    Files with a filter, such as those of Git LFS, and changes within submodules do not count.
-
-    Returns:
-      None before the first commit.
+    None before the first commit. Files with a filter, such as those of Git LFS, and changes within
+    submodules do not count.
     """
     lines = git(*_STATUS, folder=folder, timeout=timeout).splitlines()
     commits = [line.removeprefix(_OID) for line in lines if line.startswith(_OID)]

@@ -30,7 +30,7 @@ _REASONS = {
 }
 
 THROTTLE_REASONS = tuple(_REASONS.values())
-"""Why a GPU clocks lower than it could, as records have it."""
+"""Reasons for a reduced clock, as records have them."""
 
 # Values of NVML's enumerations.
 _SM_CLOCK = 1
@@ -41,7 +41,7 @@ EMULATED = "EMULATED_GPU"
 """Name of emulated GPUs, which compute on the host's CPUs, in NVML and in TensorFlow."""
 
 EMULATED_NOTICE = "the GPUs are emulated on the host's CPUs: times are no measurements"
-"""What a run on such GPUs tells its user."""
+"""A run's notice about such GPUs."""
 
 
 @contextlib.contextmanager
@@ -99,7 +99,7 @@ def driver_files(host: Host) -> Facts:
 
 
 def nvml_facts(host: Host) -> Facts:
-    """Names, driver and limits; lists hold those of the GPUs that report them."""
+    """Names, driver and limits; lists only contain GPUs that report them."""
     with nvml(host) as module:
         if module is None:
             return {}
@@ -126,10 +126,9 @@ def nvml_facts(host: Host) -> Facts:
 def gpu_memory(
     gpu_indices: str = "", num_gpus: int | None = None, host: Host | None = None
 ) -> Memory | None:
-    """Memory of the GPU of a run that has least to spare; None without NVML.
+    """Memory of the GPU of a run with the least to spare; None without NVML.
 
-    Args:
-      gpu_indices, num_gpus: the flags, see `gpus_of_run`; all visible GPUs if None.
+    For the flags see `gpus_of_run`; without `num_gpus` all visible GPUs count.
     """
     host = Host() if host is None else host
     with nvml(host) as module:
@@ -188,7 +187,7 @@ class GpuState:
 
     @property
     def others(self) -> dict[int, str]:
-        """The processes other than this one: names by process id."""
+        """Names of the processes other than this one, by process id."""
         return {pid: name for pid, name in (self.processes or {}).items() if pid != os.getpid()}
 
 
@@ -226,15 +225,9 @@ def visible_gpus(host: Host) -> list[str]:
 
 
 def share_of_gpus(host: Host, index: int, count: int) -> str | None:
-    """Value of CUDA_VISIBLE_DEVICES for one of several processes of a machine.
+    """Value of CUDA_VISIBLE_DEVICES for a process, the `index`th that uses `count` visible GPUs.
 
-    Args:
-      index: of the process among those of this machine that use GPUs.
-      count: GPUs that each of them uses.
-
-    Returns:
-      Its own GPUs among those that are visible now; None if these do not go round, as where
-      there are none.
+    None if there are too few GPUs.
     """
     share = visible_gpus(host)[index * count : (index + 1) * count]
     return ",".join(share) if len(share) == count else None
@@ -252,17 +245,15 @@ def gpu_count(host: Host) -> int:
 def gpus_of_run(
     uuids: Sequence[str], environ: Mapping[str, str], gpu_indices: str, num_gpus: int
 ) -> tuple[int, ...]:
-    """GPUs of a machine that a run uses.
+    """GPUs that a run uses: numbers in the driver's order.
+
+    CUDA numbers the fastest GPU first, which is the same order where all are equal.
 
     Args:
       uuids: of all GPUs, in the driver's order.
-      environ: for CUDA_VISIBLE_DEVICES: numbers or (beginnings of) UUIDs; what comes
-        after an unknown one is invisible.
+      environ: for CUDA_VISIBLE_DEVICES: numbers or (beginnings of) UUIDs; those after an unknown
+        one are invisible.
       gpu_indices, num_gpus: the flags; numbers among the visible ones.
-
-    Returns:
-      Numbers in the driver's order. CUDA numbers the fastest GPU first, which is the
-      same order where all are alike.
     """
     visible = list(range(len(uuids)))
     text = environ.get("CUDA_VISIBLE_DEVICES")
@@ -281,12 +272,7 @@ def gpus_of_run(
 
 @dataclass(frozen=True)
 class GpuView:
-    """GPUs of a machine, and those that a run uses.
-
-    Attributes:
-      states: of all GPUs, in the driver's order.
-      mine: numbers of those the run uses.
-    """
+    """States of all GPUs, in the driver's order, and numbers of those that a run uses."""
 
     states: tuple[GpuState, ...] = ()
     mine: tuple[int, ...] = ()
@@ -299,16 +285,12 @@ class GpuView:
         gpu_indices: str,
         num_gpus: int,
     ) -> GpuView:
-        """The view of a run.
-
-        Args:
-          states: of all GPUs, in the driver's order.
-        """
+        """The view of a run."""
         uuids = [state.uuid for state in states]
         return cls(tuple(states), gpus_of_run(uuids, environ, gpu_indices, num_gpus))
 
     def without(self, peers: Collection[int]) -> GpuView:
-        """The view without some processes, by PID, on the GPUs of the run: those of its job."""
+        """The view without the PIDs of the run's other processes on the GPUs of the run."""
         states = list(self.states)
         for i in self.mine:
             running = states[i].processes
@@ -344,10 +326,10 @@ class GpuView:
 
 
 def new_processes(before: GpuState | None, after: GpuState) -> dict[int, str]:
-    """The processes that appeared on a GPU between two states, this one excluded.
+    """The processes that appeared on a GPU between two states, except this one.
 
-    Inside a container the driver knows this process by another number. So where its own
-    number is missing and one process is new, that one is taken for this.
+    Inside a container the driver knows this process by another number. So where its own number is
+    missing and one process is new, that one is taken for this.
     """
     known = {} if before is None else before.processes or {}
     new = {pid: name for pid, name in after.others.items() if pid not in known}

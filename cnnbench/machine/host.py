@@ -15,12 +15,7 @@ Facts: TypeAlias = Mapping[str, Fact | None]
 
 @dataclass(frozen=True)
 class Host:
-    """Sources of facts; tests replace the root by a folder.
-
-    Attributes:
-      root: of the file system that /proc and /sys are under.
-      modules: Python modules loaded so far.
-    """
+    """Sources of facts; tests replace `root`, the folder that contains proc and sys."""
 
     root: Path = Path("/")
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
@@ -43,11 +38,7 @@ FactGroup: TypeAlias = Callable[[Host], Facts]
 
 
 def gather(groups: Iterable[FactGroup], host: Host) -> dict[str, Fact]:
-    """Facts of all groups, as far as readable.
-
-    Returns:
-      Facts by name, without empty ones.
-    """
+    """Facts of all groups by name, as far as readable, without empty ones."""
     found: dict[str, Fact] = {}
     for group in groups:
         try:

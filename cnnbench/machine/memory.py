@@ -15,9 +15,8 @@ _NO_LIMIT = 1 << 60  # control groups of version 1 write a huge number
 class Memory:
     """Bytes of memory, main or of a GPU.
 
-    Attributes:
-      total: that a process can have at most, swap space included.
-      available: without swapping, and without taking any from other processes.
+    `total` is the most that a process can have, including swap space; `available` is the part that
+    needs no swapping and is not used by other processes.
     """
 
     total: int

@@ -1,4 +1,4 @@
-"""Other processes of this machine: which of them a PID names, and their CPU time."""
+"""Other processes of this machine: the scope of their PIDs, and their CPU time."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _USER_TIME = 11
 
 
 def pid_namespace(host: Host) -> str | None:
-    """Identifier of the processes that PIDs name here; None if unreadable.
+    """Identifier of the namespace of this process's PIDs; None if unreadable.
 
-    A PID names the same process in two processes with the same identifier. Those on other
-    machines, and those in containers with PIDs of their own, have other ones.
+    A PID names the same process in two processes with the same identifier. Other machines, and
+    containers with PIDs of their own, have other ones.
     """
     boot = host.text("proc/sys/kernel/random/boot_id")
     try:
@@ -25,7 +25,7 @@ def pid_namespace(host: Host) -> str | None:
 
 
 def cpu_seconds_of(host: Host, pid: int) -> float | None:
-    """CPU time of a process and of its children that have ended; None if it has ended."""
+    """CPU time of a process and of its ended children; None if the process has ended."""
     fields = (host.text(f"proc/{pid}/stat") or "").rpartition(")")[2].split()
     times = fields[_USER_TIME : _USER_TIME + 4]
     if len(times) < 4 or not all(time.isdigit() for time in times):

@@ -22,7 +22,7 @@ _LONG = re.compile(r"\w+://(?:[^@/]*@)?(?P<host>[^/]*)/(?P<path>.*)")
 
 
 def of_work(flags: Mapping[str, Any]) -> Subject:
-    """Repository of what a process measures: that of its plug-in, else of the working directory.
+    """Repository of a measurement: that of its plug-in, else of the working directory.
 
     A plug-in that its repository does not track differs from the commit.
     """
@@ -42,8 +42,7 @@ def of_work(flags: Mapping[str, Any]) -> Subject:
 def of_folder(folder: str | Path | None = None) -> Subject:
     """Repository of a folder, its commit, and whether tracked files differ from it.
 
-    Returns:
-      An empty subject where there is no repository, no commit or no git.
+    Empty where there is no repository, no commit or no git.
     """
     try:
         found = state(folder, _SECONDS)
@@ -69,8 +68,7 @@ def _name(folder: str | Path | None) -> str | None:
 def address(url: str) -> str:
     """A repository's address as host/path, equal for all protocols and without secrets.
 
-    Args:
-      url: of a remote, or a path, of which the last part is taken.
+    Of a path, the last part is taken.
     """
     found = _LONG.fullmatch(url) or _SHORT.fullmatch(url)
     text = url.rstrip("/").removesuffix(".git")

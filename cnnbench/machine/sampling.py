@@ -1,7 +1,7 @@
 """Counters of the machine, their changes between two samples, and the clock of its CPUs.
 
-Everything is read from a few files of /proc and /sys, in well under a millisecond on a
-small machine; nothing runs in between.
+Everything is read from a few files of /proc and /sys, in well under a millisecond on a small
+machine; nothing runs in between.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from cnnbench.machine.host import Host
 from cnnbench.machine.processes import cpu_seconds_of
 
 _SHORTEST = 0.2
-"""Seconds between samples; the kernel counts CPU time in hundredths."""
+"""Least interval between samples; the kernel counts CPU time in hundredths of a second."""
 
 _CPU = "sys/devices/system/cpu"
 
 _CLOCKS = 8
-"""CPUs whose clock is read, at most: older kernels may take 10 ms for each."""
+"""Maximum number of CPUs whose clock is read: older kernels may take 10 ms for each."""
 
 _CLOCK = re.compile(r"^processor\s*:\s*(\d+)$(?:\n.+)*?\ncpu MHz\s*:\s*(\d+\.\d+)$", re.MULTILINE)
 """Number and clock of a CPU in /proc/cpuinfo, which has a paragraph for each."""
@@ -38,11 +38,11 @@ class Counters:
       at: seconds, monotonic.
       busy_seconds: busy time of all CPUs.
       steal_seconds: CPU time that the hypervisor withheld.
-      own_seconds: CPU time of the processes of the run, and of their children that have ended.
+      own_seconds: CPU time of the processes of the run, and of their ended children.
       load_average: runnable tasks, mean of the last minute.
       thermal_events: times that a core or package was throttled for heat.
       quota_seconds: time for which control groups stopped threads.
-      swapped_pages: pages brought in from, and out to, swap space.
+      swapped_pages: pages read from and written to swap space.
     """
 
     at: float
@@ -55,11 +55,7 @@ class Counters:
     swapped_pages: int | None = None
 
     def moved(self, first: Counters, second: Counters) -> Counters:
-        """These counters without what was counted between two later samples.
-
-        Args:
-          first, second: the samples, in order; a counter that one of them lacks is unknown.
-        """
+        """These counters without what was counted between two later samples; None where unknown."""
         changes = {
             field.name: _difference(getattr(first, field.name), getattr(second, field.name))
             for field in fields(self)
@@ -77,9 +73,8 @@ def take(
 ) -> Counters:
     """Samples the counters. Never raises.
 
-    Args:
-      peers: PIDs of the other processes of the run on this machine; its CPU time is unknown
-        when one of them has ended.
+    `peers` are PIDs of the other processes of the run on this machine; the run's CPU time is
+    unknown when one of them has ended.
     """
     busy, steal = _cpu_seconds(host)
     of_peers = [cpu_seconds_of(host, pid) for pid in peers]
@@ -103,8 +98,8 @@ class CounterChanges:
 
     Attributes:
       seconds: between them.
-      other_cpus: mean number of CPUs kept busy by processes that are not of the run.
-      steal_fraction: share of the CPU time wanted that the hypervisor withheld.
+      other_cpus: mean number of CPUs kept busy by processes outside the run.
+      steal_fraction: share of the wanted CPU time that the hypervisor withheld.
       load_average: at the beginning, because it includes this process later.
     """
 
@@ -118,11 +113,7 @@ class CounterChanges:
 
     @classmethod
     def between(cls, first: Counters, second: Counters) -> CounterChanges:
-        """The changes from the first sample to the second.
-
-        Args:
-          first, second: shares of CPU time are unknown if less than 0.2 seconds lie between.
-        """
+        """The changes; shares of CPU time are unknown for samples less than 0.2 s apart."""
         seconds = second.at - first.at
         busy = _difference(first.busy_seconds, second.busy_seconds)
         steal = _difference(first.steal_seconds, second.steal_seconds)
@@ -208,13 +199,10 @@ def _swapped_pages(host: Host) -> int | None:
 
 
 def clock_mhz(host: Host, cpus: Collection[int] | None = None) -> int | None:
-    """The clock at which the CPUs run now: the median over some of them. Never raises.
+    """The current clock of the CPUs: the median over some of `cpus`. Never raises.
 
-    Args:
-      cpus: numbers of those that count; None: all that this process may use.
-
-    Returns:
-      None where the kernel does not tell, as in most virtual machines.
+    Without `cpus`, those that this process may use. None where the kernel does not report it, as in
+    most virtual machines.
     """
     wanted = sorted(usable_cpus() if cpus is None else cpus)
     some = wanted[:: -(-len(wanted) // _CLOCKS) or 1]

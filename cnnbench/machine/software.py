@@ -1,9 +1,8 @@
 """Versions of Python, TensorFlow and cnnbench, and environment variables that change speed.
 
-Environment variables that change speed are chosen by an allow-list that keeps secrets out.
-Whole prefixes are listed only where no other software uses them. ``TF_`` alone is shared
-with Terraform, whose ``TF_VAR_`` and ``TF_TOKEN_`` hold passwords, and ``NVIDIA_``
-with ``NVIDIA_API_KEY``.
+An allow-list of the variables keeps secrets out. Whole prefixes are listed only where no other
+software uses them. ``TF_`` alone is shared with Terraform, whose ``TF_VAR_`` and ``TF_TOKEN_`` hold
+passwords, and ``NVIDIA_`` with ``NVIDIA_API_KEY``.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from cnnbench.machine import git
 from cnnbench.machine.host import FactGroup, Facts, Host
 
 XLA_CACHE = "--tf_xla_persistent_cache_directory="
-"""Of TF_XLA_FLAGS: the folder of --xla_cache_dir."""
+"""Option of TF_XLA_FLAGS for the folder of --xla_cache_dir."""
 
 _TENSORFLOW_PACKAGES = (
     "tensorflow",
@@ -108,10 +107,7 @@ def commit(host: Host) -> Facts:
 
 
 def speed_variables(host: Host) -> Facts:
-    """Variables of the allow-list, as facts named env_NAME.
-
-    Without the folder of --xla_cache_dir, which is a place.
-    """
+    """Variables of the allow-list as facts env_NAME, without the folder of --xla_cache_dir."""
     facts = {}
     for name, value in sorted(host.environ.items()):
         if name in _NAMES or name.startswith(_PREFIXES):

@@ -27,16 +27,15 @@ from cnnbench.records.parts import ConditionNote, Conditions
 
 
 class Watch:
-    """The conditions of one run.
+    """The conditions of one run; as a context manager it encloses the timed loop.
 
     Created when the run starts, before TensorFlow is loaded: the load by other processes is
-    measured over these seconds, and GPUs are read on a thread. As a context manager it
-    encloses the timed loop.
+    measured over these seconds, and GPUs are read in a thread.
 
     Args:
       gpus: whether the run may use GPUs.
-      starts_with_others: whether processes that belong to the same measurement start at the
-        same time; the load before the first step is then theirs and says nothing.
+      starts_with_others: whether other processes of the same measurement start at the same time;
+        the load before the first step is then theirs and ignored.
 
     Attributes:
       energy: of the timed loop; None where it cannot be read.
@@ -74,21 +73,13 @@ class Watch:
         self.energy: Energy | None = None
 
     def met(self, peers: Collection[int]) -> None:
-        """Counts other processes on this machine as parts of the run, from now on.
-
-        Args:
-          peers: PIDs of the other processes of the job.
-        """
+        """Counts the PIDs of the job's other processes on this machine as the run's from now on."""
         if peers:
             self._peers = frozenset(peers)
             self._first = replace(self._sample(), load_average=self._first.load_average)
 
     def before(self, facts: Mapping[str, Any], flags: RunFlags) -> tuple[Condition, ...]:
-        """The conditions found before the first step.
-
-        Args:
-          facts: about machine and software, see `cnnbench.machine.facts`.
-        """
+        """The conditions found before the first step; `facts` are of `cnnbench.machine.facts`."""
         self._facts, self._flags = facts, flags
         interval = CounterChanges.between(self._first, self._sample())
         if self._starts_with_others:
