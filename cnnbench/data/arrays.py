@@ -14,8 +14,8 @@ from cnnbench.data.spec import InputSpec
 class ArrayPipeline(Pipeline):
     """Shuffles the whole subset every epoch and gathers whole batches.
 
-    Each of the arrays holds an element of the data set, in the order of declaration (images and
-    labels for instance); row i of each is example i.
+    Each array holds an element of the data set, in the order of declaration (such as images and
+    labels); row i of each is example i.
     """
 
     resumable = True
@@ -27,7 +27,7 @@ class ArrayPipeline(Pipeline):
             self._arrays = tuple(tf.constant(array) for array in arrays)
 
     def prepare(self, positions: tf.Tensor, *rows: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Converts rows [batch, ...] to the elements of a batch; by default they are that already.
+        """Converts rows [batch, ...] to the elements of a batch; by default they are these already.
 
         Randomness may depend only on the positions, int64 [batch] (see `cnnbench.data.position`).
         """

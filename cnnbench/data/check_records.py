@@ -28,11 +28,9 @@ def check_records(
 ) -> Findings:
     """Checks every record; continues after damaged ones while the framing is intact.
 
-    Missing files are defects too.
-
-    Args:
-      examine: facts of a serialized record, or `RecordDefect`; called from several threads.
-      add: called with the facts of each valid record, in order.
+    Missing files are defects too. `examine` returns the facts of a serialized record or raises
+    `RecordDefect`, in several threads; `add` is called with the facts of each valid record, in
+    order.
     """
     missing = [files[0].parent / name for name in missing_shards(files)]
     found = Findings(defects=[f"{path}: this file is missing" for path in missing])
@@ -52,7 +50,6 @@ def check_records(
 def _examine(
     path: Path, examine: Callable[[bytes], F], numbered: tuple[int, bytes | DataError]
 ) -> tuple[F | None, str]:
-    """Facts of a record, or None and its defect."""
     number, data = numbered
     if isinstance(data, DataError):
         return None, str(data)
@@ -67,8 +64,7 @@ def _read(path: Path) -> Iterator[tuple[int, bytes | DataError]]:
 
     TensorFlow's reader checks checksums quickly, but it stops at the first damage, takes a
     truncated header for the end of the file, and allocates as much memory as a wrong length says.
-    It therefore reads only as far as the framing is valid; after the first damage, our own reader
-    continues.
+    It therefore reads only as far as the framing is valid; then our own reader continues.
     """
     sound = 0
     try:

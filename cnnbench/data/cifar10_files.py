@@ -1,9 +1,9 @@
 """The two file formats of CIFAR-10: Python pickles and fixed-size binary records.
 
-Python: ``data_batch_1`` .. ``data_batch_5`` and ``test_batch``, each a pickled dict with
-``data`` (uint8 [n, 3072], channels first) and ``labels``. Binary: the same names with ``.bin``,
-each record one label byte and 3072 image bytes. See https://www.cs.toronto.edu/~kriz/cifar.html.
-No TensorFlow here.
+Python: ``data_batch_1`` .. ``data_batch_5`` and ``test_batch``, each a pickled dict with ``data``
+(uint8 [n, 3072], channels first) and ``labels``. Binary: the same names with ``.bin``, each record
+one label byte and 3072 image bytes. See https://www.cs.toronto.edu/~kriz/cifar.html. No TensorFlow
+here.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def read_file(path: Path, num_classes: int) -> tuple[Images, Labels]:
 
 @once_per_content
 def count_records(path: Path) -> int:
-    """Number of images in one file of either format; labels are not read."""
+    """Number of images in one file of either format, without reading labels."""
     return len(_parse(path)[1])
 
 
@@ -115,7 +115,7 @@ def check_files(files: Sequence[Path], num_classes: int) -> Findings:
 
 
 def _parse(path: Path) -> tuple[Images, Integers]:
-    """Images, flat and channels first (uint8 [n, 3072]), and labels (int64 [n])."""
+    """Flat images with channels first (uint8 [n, 3072]) and labels (int64 [n])."""
     parse = _parse_binary if path.suffix == ".bin" else _parse_python
     flat, labels = parse(path, content_of(path))
     if not len(labels):
@@ -157,7 +157,6 @@ def _parse_python(path: Path, content: bytes) -> tuple[Images, Integers]:
 
 
 def _labels(path: Path, labels: object, count: int) -> Integers:
-    """The labels of ``count`` images, int64 [count]."""
     if isinstance(labels, np.ndarray) and labels.ndim == 1:
         integers = np.issubdtype(labels.dtype, np.integer)
     elif isinstance(labels, (list, tuple)):

@@ -25,10 +25,10 @@ _ASPECTS = (0.5, 2.0)
 
 
 class CocoPipeline(RecordPipeline):
-    """Pipeline of images with boxes.
+    """Pipeline of images with boxes; resizing ignores the aspect ratio.
 
     Training: a window of the image with the boxes whose centres are in it, without crowds, mirrored
-    half the time. Evaluation: the whole image and all boxes. Resizing ignores the aspect ratio.
+    half the time. Evaluation: the whole image and all boxes.
     """
 
     def __init__(self, spec: InputSpec) -> None:
@@ -86,14 +86,11 @@ class CocoPipeline(RecordPipeline):
 def random_window(
     image: Any, boxes: Any, position: Any, seed: int
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """A part of an image that contains at least one box, chosen as in SSD.
+    """Part of a uint8 image [height, width, 3] with at least one box, chosen as in SSD.
 
     Of fifty windows, the first one that holds the centre of a box, and overlaps every such box by
-    at least the drawn overlap; the whole image if there is none.
-
-    Args:
-      image: uint8 [height, width, 3].
-      boxes: float32 [n, 4], fractions in the order top, left, bottom, right.
+    at least the drawn overlap; the whole image if there is none. Boxes are float32 [n, 4],
+    fractions in the order top, left, bottom, right.
 
     Returns:
       The part of the image; the boxes as clipped fractions of it; bool [n]: centre is inside.

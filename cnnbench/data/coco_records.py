@@ -59,9 +59,8 @@ class CocoFacts:
 def parse(record: tf.Tensor) -> dict[str, tf.Tensor]:
     """The parts of a serialized record (string scalar), in a graph.
 
-    Returns:
-      ``jpeg`` string scalar; ``boxes`` float32 [n, 4], fractions of height and width in the order
-      top, left, bottom, right; ``classes`` and ``is_crowd`` int64 [n]; ``source_id`` int64 scalar.
+    ``jpeg`` string scalar; ``boxes`` float32 [n, 4], fractions of height and width in the order
+    top, left, bottom, right; ``classes`` and ``is_crowd`` int64 [n]; ``source_id`` int64 scalar.
     """
     keys: dict[str, Any] = {side: tf.io.VarLenFeature(tf.float32) for side in BOX_SIDES}
     keys |= {key: tf.io.VarLenFeature(tf.int64) for key in (LABELS, CROWD)}

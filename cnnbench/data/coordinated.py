@@ -1,8 +1,8 @@
 """Batches for a step that runs on any idle worker: each worker has its own, by name.
 
-TensorFlow chooses the worker when it runs the step, and passes the same arguments to all. What
-belongs to a worker is therefore a resource of its process, under a name that is the same on all
-of them: a variable with its number, synthetic batches in variables, or a queue of batches.
+TensorFlow chooses the worker when it runs the step, and passes the same arguments to all. A
+worker's own state is therefore a resource of its process, under the same name on all workers: a
+variable with its number, synthetic batches in variables, or a queue of batches.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class CoordinatedInput(JoinedInput):
     """Inputs of all workers; a step reads that of the worker it runs on.
 
     There is one source per worker, with one tower each. A thread per worker keeps as many batches
-    ready in its queue as its pipeline reads ahead. It never waits for room there: a waiting
+    ready in its queue as its pipeline reads ahead, and never waits for room there: a waiting
     operation would block TensorFlow for all others. `waited` is a float64 scalar of the traced
     step: the seconds that it waits for its batch.
     """
@@ -149,7 +149,6 @@ class CoordinatedInput(JoinedInput):
 
 
 def _named(source: InputSource, batch: TowerBatch) -> dict[str, Any]:
-    """The parts of a batch by element, in their order."""
     elements = source.spec.elements
     features = by_name(elements, "feature", batch.features)
     found = {**features, **by_name(elements, "label", batch.labels)}

@@ -51,11 +51,7 @@ class Dataset:
     elements: tuple[Element, ...] = IMAGE_CLASSIFICATION
 
     def __post_init__(self) -> None:
-        """Checks the description.
-
-        Raises:
-          UsageError: says which attribute is wrong.
-        """
+        """Checks the description; UsageError names the wrong attribute."""
         plugins.check_name("a data set", self.name)
         plugins.check_attributes(self, Dataset, f"data set {self.name}")
         for subset in SUBSETS:
@@ -67,8 +63,8 @@ class Dataset:
     def num_examples(self, subset: str, data_dir: str | None = None) -> int:
         """Examples in ``subset`` ("train" or "validation"): one epoch.
 
-        Those of the data set as published without ``data_dir``, else those in its files; FlagError
-        or DataError if there are none or one cannot be used.
+        Those of the published data set without ``data_dir``, else those in its files; FlagError or
+        DataError if there are none or one cannot be used.
         """
         if data_dir is None:
             return self.examples[subset]
@@ -121,8 +117,7 @@ _DATASETS: dict[str, Dataset] = {}
 def register_dataset(dataset: Dataset) -> None:
     """Registers a data set for ``--data_name`` and for detection from ``--data_dir``.
 
-    Raises:
-      UsageError: another data set already has this name.
+    UsageError if another data set already has this name.
     """
     if _DATASETS.get(dataset.name, dataset) is not dataset:
         raise UsageError(f"a data set named {dataset.name!r} is registered already")
@@ -130,15 +125,7 @@ def register_dataset(dataset: Dataset) -> None:
 
 
 def load_plugin(path: str) -> tuple[str, ...]:
-    """Runs a Python file that calls `register_dataset`; see `plugins.load`.
-
-    Returns:
-      Names of the data sets it registered.
-
-    Raises:
-      UsageError: no such file, the file raises, registers no data set, or registers a name that
-        is taken.
-    """
+    """Runs a Python file that calls `register_dataset`; returns the names, see `plugins.load`."""
     return tuple(map(str, plugins.load(path, "dataset_plugin")))
 
 
@@ -148,17 +135,11 @@ def dataset_names() -> tuple[str, ...]:
 
 
 def find_dataset(data_name: str | None, data_dir: str | None, model: str | None = None) -> Dataset:
-    """The data set that the flags select; the arguments are their values.
+    """The data set that the flags select; FlagError if it is unknown or undetermined.
 
-    Args:
-      data_dir: without a name, the first data set whose name is part of this path, or else one
-        whose files are there.
-      model: without a name and a directory, the only data set it is registered for; without a
-        model, or where ImageNet is among them, ImageNet.
-
-    Raises:
-      FlagError: an unknown name, a directory of an unknown data set, or a model of several data
-        sets without ImageNet.
+    Without a name, the first data set whose name is part of ``data_dir``, or else one whose files
+    are there; without both, the only data set for which the model is registered, or ImageNet if it
+    is among several or there is no model.
     """
     if data_name is not None:
         if data_name not in _DATASETS:

@@ -16,15 +16,15 @@ from cnnbench.data.spec import InputSpec
 
 @dataclass(frozen=True, kw_only=True)
 class InputDistribution:
-    """How a strategy distributes the batches of a pipeline.
+    """Distribution of the batches of a pipeline by a strategy.
 
     Attributes:
       strategy: over the towers' devices; with `per_replica` for this input alone.
-      manual: the pipeline makes the replicas' batches, of this worker's part of the data;
-        otherwise it makes global ones of all data, which TensorFlow splits.
+      manual: the pipeline makes the replicas' batches, of this worker's part of the data; otherwise
+        it makes global ones of all data, which TensorFlow splits.
       per_replica: with `manual`: each replica has a pipeline and keeps every Nth of its batches.
-      auto_shard_policy: between workers: "auto", "data", "off", or "file", where each pipeline
-        is given its own files, because TensorFlow finds none behind numbered records.
+      auto_shard_policy: between workers: "auto", "data", "off", or "file", where each pipeline is
+        given its own files, because TensorFlow finds none behind numbered records.
       prefetch_on_device: whether batches wait on the devices or on the host.
     """
 

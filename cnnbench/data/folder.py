@@ -32,7 +32,7 @@ def content_of(path: Path) -> bytes:
 
 @contextlib.contextmanager
 def readable(data_dir: str) -> Iterator[None]:
-    """A block that reads a directory; FlagError if there is none, or for an OSError inside."""
+    """A block that reads a directory; FlagError if it is missing, or for an OSError inside."""
     try:
         if not Path(data_dir).is_dir():
             raise FlagError("data_dir", data_dir, "there is no such directory")

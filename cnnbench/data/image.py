@@ -27,7 +27,7 @@ _ROUND_ROBIN = ("nearest", "bilinear", "bicubic", "area")
 
 
 def train_image(jpeg: Any, shape: Any, boxes: Any, position: Any, spec: InputSpec) -> tf.Tensor:
-    """A random crop of an image, mirrored half the time, with optional colour distortion.
+    """A random crop, mirrored half the time, with optional colour distortion.
 
     Args:
       shape: int32 [3], height, width and channels from `tf.io.extract_jpeg_shape`.

@@ -53,8 +53,8 @@ def count_all(files: Sequence[Path], subset: str = "") -> int:
 def count_examples(files: Sequence[Path], subset: str) -> int:
     """Examples in the files of a subset.
 
-    The published ImageNet is recognised by the number of its files and the size of the first, and
-    not counted: its record headers are spread over 150 GB. Any other set is counted.
+    The published ImageNet, recognised by the number of its files and the size of the first, is not
+    counted: its record headers are spread over 150 GB.
     """
     count = sum(records_by_file(files, subset))
     if count == 0:

@@ -16,17 +16,15 @@ LABEL = "image/class/label"
 BOX_SIDES = tuple(f"image/object/bbox/{side}" for side in ("ymin", "xmin", "ymax", "xmax"))
 
 MAX_ASPECT = 100
-"""Longer side over shorter side; a resized narrow strip would exhaust the memory."""
+"""Longest ratio of sides; a resized narrow strip would exhaust the memory."""
 MAX_PIXELS = 2**27
 """Pixels per image: 1.5 GiB as float32."""
 
 
 def parse(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """The parts of a serialized record (string scalar) that training needs, in a graph.
+    """The JPEG (string scalar), label (int64 scalar) and boxes of a record, in a graph.
 
-    Returns:
-      The JPEG (string scalar), the label (int64 scalar), and the boxes: float32 [1, n, 4],
-      as fractions of height and width in the order ymin, xmin, ymax, xmax.
+    Boxes are float32 [1, n, 4], fractions of height and width in the order ymin, xmin, ymax, xmax.
     """
     keys: dict[str, Any] = {side: tf.io.VarLenFeature(tf.float32) for side in BOX_SIDES}
     keys[ENCODED] = tf.io.FixedLenFeature([], tf.string)
@@ -37,7 +35,7 @@ def parse(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
 
 
 def is_usable_size(shape: Any) -> tf.Tensor:
-    """Whether a JPEG keeps to `MAX_ASPECT` and `MAX_PIXELS`, in a graph.
+    """Whether a JPEG respects `MAX_ASPECT` and `MAX_PIXELS`, in a graph.
 
     The shape, int32 [3], is height, width and channels, from `tf.io.extract_jpeg_shape`.
     """

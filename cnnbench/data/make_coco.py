@@ -38,8 +38,8 @@ class CocoImage:
 class Coco:
     """Content of annotation files: classes by label from 1, and images of the existing subsets.
 
-    `without_boxes` counts training images left out, because nothing is in them, and `empty_boxes`
-    boxes left out, because they have no area.
+    `without_boxes` counts training images without objects, and `empty_boxes` boxes without an area;
+    both are left out.
     """
 
     classes: tuple[str, ...]

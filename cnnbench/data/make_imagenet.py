@@ -46,8 +46,8 @@ def make_imagenet(found: ImageFolder, out: Path, shards: dict[str, int]) -> Made
     """Writes ``<subset>-*-of-*`` and ``labels.txt`` to a folder, which is created if missing.
 
     RGB JPEGs are stored unchanged. PNGs, and grey or CMYK JPEGs, become RGB JPEGs of quality 100.
-    The files are written in a temporary folder inside ``out`` and moved when all are complete, so
-    that an interrupted run leaves nothing that looks like a data set. A subset has as many files as
+    The files are moved from a temporary folder inside ``out`` when all are complete, so that an
+    interrupted run leaves nothing that looks like a data set. A subset has as many files as
     `shards` says, but at most as many as images.
     """
     if len(found.classes) > _MAX_CLASSES:

@@ -77,7 +77,6 @@ def _find(source: Path) -> Path:
 
 
 def _read(path: Path) -> Any:
-    """A table with the columns user, item, rating and time."""
     import pandas as pd
 
     with_header = path.suffix == ".csv"
@@ -105,7 +104,6 @@ def _read(path: Path) -> Any:
 
 
 def _numbered(column: Any, most: int, noun: str, source: Path) -> tuple[Any, Any]:
-    """Numbers from 0 in place of the published ids, and these ids."""
     ids, numbers = np.unique(column.to_numpy(), return_inverse=True)
     if len(ids) > most:
         raise UsageError(f"{source}: {len(ids)} {noun}, but MovieLens 20M has {most}")

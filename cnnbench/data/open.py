@@ -24,11 +24,8 @@ def make_input(
 ) -> InputSource:
     """The input that ``spec`` describes, for the devices of the towers.
 
-    The distribution says how a strategy copies batches of files to the devices.
-
-    Raises:
-      FlagError: ``data_dir`` holds no files of this subset.
-      DataError: a file that cannot be read as this data set.
+    `distribution` defines how a strategy copies batches of files to them. FlagError if ``data_dir``
+    holds no files of this subset, DataError for a file that cannot be read as this data set.
     """
     if spec.data_dir is None:
         from cnnbench.data.synthetic import SyntheticInput

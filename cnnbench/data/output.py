@@ -20,7 +20,7 @@ V = TypeVar("V")
 def unfinished_folder(out: Path, patterns: Sequence[str]) -> Iterator[Path]:
     """Makes ``out`` and a temporary folder in it for the files; removes the latter at the end.
 
-    ``out`` is locked meanwhile, so an unfinished folder in it is one that a killed process left. It
+    ``out`` is locked meanwhile, so that other unfinished folders are those of killed processes. It
     must be writable and hold no files of such a data set, which `patterns` name.
     """
     with contextlib.ExitStack() as stack:
@@ -40,7 +40,6 @@ def unfinished_folder(out: Path, patterns: Sequence[str]) -> Iterator[Path]:
 
 
 def _clear(out: Path, patterns: Sequence[str]) -> None:
-    """Removes remains of killed processes from ``out``; refuses a folder with a data set."""
     left = sorted(out.glob(f"{UNFINISHED}*"))
     existing = min((path for pattern in patterns for path in out.glob(pattern)), default=None)
     if existing:

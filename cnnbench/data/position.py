@@ -1,9 +1,9 @@
 """Random numbers determined by an example's position in the stream.
 
-The stream is that of the whole run: the global batches of all steps, one after the other, rows
-in the order of the towers of all shards. Crop and colours at a position are therefore the same
-for any number of threads, towers and processes, and no position occurs twice, neither in two
-processes nor after resuming.
+The stream is that of the whole run: the global batches of all steps, one after the other, rows in
+the order of the towers of all shards. Crop and colours at a position are therefore the same for any
+number of threads, towers and processes, and no position occurs twice, neither in two processes nor
+after resuming.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def positions_of(turns: Any, spec: InputSpec) -> Any:
     """Positions of the examples that a shard delivers, by their numbers in the order of delivery.
 
     The turns are an int or int64 of any shape. While training a shard delivers consecutive rows of
-    every global batch; in an exact pass examples are dealt out one by one.
+    every global batch; in an exact pass shards take examples in turn.
     """
     if spec.num_shards == 1:
         return turns

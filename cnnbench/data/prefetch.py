@@ -79,7 +79,6 @@ class PipelineInput(InputSource):
 
     @property
     def _examples_per_step(self) -> int:
-        """Examples of the pipeline's stream per step."""
         return self.spec.global_batch
 
     def stages(self) -> list[PipelineStage]:
@@ -146,7 +145,6 @@ class Steps:
             self._iterator = self._open()
 
     def _open(self) -> Any:
-        """Begins to read, on the host of the pipeline."""
         self._dataset = self._pipeline.tower_batches()
         return iter(self._dataset)
 
@@ -212,7 +210,7 @@ class Steps:
 
 
 def to_device(batch: TowerBatch, device: str) -> TowerBatch:
-    """The batch on a device."""
+    """Copies a batch to a device."""
     with tf.device(device):
         copied = [None if x is None else tf.identity(x) for x in tf.nest.flatten(batch)]
         return TowerBatch(*tf.nest.pack_sequence_as(batch, copied))
@@ -235,7 +233,7 @@ class DeviceCopies:
         self._threads: ThreadPoolExecutor
 
     def start(self) -> None:
-        """Prepares copies; call it before the first copy and after `stop`."""
+        """Prepares copies; to be called before the first copy and after `stop`."""
         self._threads = ThreadPoolExecutor(self._most, "cnnbench-copy")
 
     def begin(self, tower: int, batch: TowerBatch) -> Future[TowerBatch]:

@@ -21,7 +21,7 @@ from cnnbench.errors import DataError, FlagError
 
 USERS = 138_493
 ITEMS = 26_744
-"""Of MovieLens 20M; a smaller set uses the first numbers only."""
+"""Items of MovieLens 20M; a smaller set uses the first numbers only."""
 
 NEGATIVES_PER_POSITIVE = 4
 """Unrated items that training draws for each rating."""
@@ -83,8 +83,7 @@ def _read(path: Path) -> dict[str, Integers]:
 def count_examples(files: Sequence[Path], subset: str) -> int:
     """Examples in the file of a subset.
 
-    A training rating counts for itself and `NEGATIVES_PER_POSITIVE` drawn items, a validation user
-    for the last item and its candidates.
+    `1 + NEGATIVES_PER_POSITIVE` for a training rating; the last item and its candidates for a user.
     """
     del subset
     return _count(files[0])
@@ -99,7 +98,7 @@ def _count(path: Path) -> int:
 
 
 def check_files(files: Sequence[Path], num_classes: int) -> Findings:
-    """Checks every record; see `Dataset.check`. The number of labels is not checked."""
+    """Checks every record except the number of labels; see `Dataset.check`."""
     del num_classes
     found = Findings()
     (path,) = files

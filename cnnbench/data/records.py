@@ -134,7 +134,7 @@ class RecordPipeline(Pipeline):
         return records.skip(self.start) if self.start else records
 
     def _parts(self) -> list[tuple[int, int, int]]:
-        """Records of this shard in one pass: file, first record there, the one behind the last.
+        """This shard's records in one pass: file, number of the first record, end of the range.
 
         Numbered through all files, the training records of a shard are consecutive, and shards
         differ by at most one record. Files without records of this shard are not opened.
@@ -156,7 +156,6 @@ class RecordPipeline(Pipeline):
         ]
 
     def _records_per_pass(self) -> int:
-        """Training records of this shard; counted where there are several."""
         if self.spec.num_shards == 1:
             return self.num_examples
         return sum(
@@ -168,9 +167,9 @@ class RecordPipeline(Pipeline):
     def _one_pass(self, behind: int = 0) -> tf.data.Dataset:
         """(file number, record number, record) of this shard.
 
-        The `behind` first iterations deliver blanks instead of the records and open no file. The
-        orders that tf.data draws for an iteration depend on the numbers of iterations and elements
-        before, not on the elements.
+        The `behind` first iterations deliver blanks and open no file: the orders that tf.data draws
+        for an iteration depend on the numbers of iterations and elements before, not on the
+        elements.
         """
         spec = self.spec
         parts = np.array(self._parts(), np.int64).reshape(-1, 3)
@@ -193,7 +192,6 @@ class RecordPipeline(Pipeline):
         return first.concatenate(self._read_in_turn(files.filter(lambda *_: begun > behind)))
 
     def _read_in_turn(self, files: tf.data.Dataset) -> tf.data.Dataset:
-        """The records of this shard in these files, by number."""
         spec = self.spec
         records = files.interleave(
             self._read,
@@ -315,7 +313,6 @@ class RecordPipeline(Pipeline):
         return sorted(set(keys.numpy().tolist()))
 
     def _defect(self, key: int) -> DataError | None:
-        """Defect of a record, or None."""
         file, number = divmod(key, _MOST_RECORDS)
         path = self._files[file]
         try:
@@ -328,7 +325,7 @@ class RecordPipeline(Pipeline):
 
 
 def padded(values: Any, length: int) -> Any:
-    """Rows of zeros appended up to `length`."""
+    """Appends rows of zeros up to `length`."""
     missing = length - tf.shape(values)[0]
     filled = tf.pad(values, [[0, missing], *([0, 0] for _ in values.shape[1:])])
     return tf.ensure_shape(filled, [length, *values.shape[1:]])

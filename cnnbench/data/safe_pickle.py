@@ -1,4 +1,4 @@
-"""Reads pickled arrays of integers from untrusted files; looks up nothing that they name."""
+"""Reads pickled arrays of integers from untrusted files; looks up none of their names."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def loads(data: bytes) -> Any:
     """Unpickles dicts, lists, strings, bytes and numbers; arrays are for `integers`.
 
     Reads any protocol, also of Python 2 (whose strings become bytes) and of old NumPy.
-    UnpicklingError is raised for any damage.
+    UnpicklingError for any damage.
     """
     try:
         _check_memo(data)
@@ -72,9 +72,9 @@ def _check_memo(data: bytes) -> None:
 
 
 def integers(value: object) -> Any:
-    """Copies a pickled array or scalar of integers; returns any other value unchanged.
+    """Copies a pickled array or scalar of integers; returns other values unchanged.
 
-    UnpicklingError is raised for other names, such as functions.
+    UnpicklingError for other names, such as functions.
     """
     if not isinstance(value, _Named):
         return value

@@ -39,8 +39,7 @@ class TowerBatch(NamedTuple):
 class InputSource(abc.ABC):
     """Delivers a batch per tower and step, synthetic or read from files.
 
-    `examples_per_epoch` counts all shards; `wait_seconds` is the total time spent blocked in
-    `next`.
+    `examples_per_epoch` counts all shards; `wait_seconds` is the total time blocked in `next`.
     """
 
     synthetic: bool = False
@@ -108,10 +107,11 @@ class InputSource(abc.ABC):
         return []
 
     def resume(self, steps: int, passed_over: Sequence[int] = ()) -> bool:
-        """Continues after this many steps of an earlier run; call it before the first `next`.
+        """Continues after this many steps of an earlier run; to be called before the first `next`.
 
         `passed_over` counts the records skipped by then, per shard, and is ignored if the number of
-        shards differs. Returns whether it does; otherwise `next` begins with the very first batch.
+        shards differs. Returns whether it continues; otherwise `next` begins with the very first
+        batch.
         """
         return True
 

@@ -33,8 +33,7 @@ class InputSpec:
       image_size: height and width of the delivered images, in pixels; 0 without images.
       num_classes: labels must be in [0, num_classes).
       seed: determines every random choice.
-      examples: parts of an example of the data set, sizes resolved; by default the elements of the
-        data set.
+      examples: parts of an example of `dataset`, sizes resolved; by default all of them.
       elements: delivered parts, sizes resolved; by default all of them.
       preprocess: makes the elements from an example; None where they are the same.
       dtype: of real features: "float32", "float16" or "bfloat16". Preprocessing is float32.
@@ -43,8 +42,7 @@ class InputSpec:
         shards are made.
       shard_files: whether training shards are whole files, which may differ in size, or equal parts
         of all records.
-      host: the CPU that reads and prepares, "CPU:0" of this process or the full string of
-        another's.
+      host: full string of the CPU that reads and prepares, or "CPU:0" of this process.
       shuffle_buffer: number of records among which a training record is drawn.
     """
 

@@ -21,8 +21,8 @@ class SyntheticInput(InputSource):
 
     Images look like normalised photographs: a truncated normal in [-1, 1] with standard deviation
     near one half. The labels are fixed, so that the loss can fall and stays finite. Row i of the
-    global batch depends on the seed and on i only: tower t of all shards has its rows
-    [t*b, (t+1)*b), for any number of towers.
+    global batch depends on the seed and on i only: tower t of all shards has its rows [t*b,
+    (t+1)*b), for any number of towers.
     """
 
     synthetic = True
@@ -32,7 +32,6 @@ class SyntheticInput(InputSource):
         self._towers = [self._variables(tower) for tower in range(spec.num_devices)]
 
     def _variables(self, tower: int) -> tuple[tf.Variable, ...]:
-        """The tower's share, in the order of the elements."""
         spec = self.spec
         number = spec.shard_index * spec.num_devices + tower
         first = number * spec.batch_per_device
@@ -121,7 +120,6 @@ def _example(
 
 
 def _draw(element: Element, seed: tf.Tensor) -> tf.Tensor:
-    """One synthetic value of an element."""
     draw, shape, dtype = element.draw, element.sizes, tf.as_dtype(element.dtype)
     if draw is None:
         raise ValueError(f"nothing says how a synthetic {element.name} is drawn")
@@ -148,7 +146,6 @@ def _boxes(shape: tuple[int, ...], seed: tf.Tensor) -> tf.Tensor:
 
 
 def _cut(value: tf.Tensor, rows: Any) -> tf.Tensor:
-    """Replaces all but the first rows by zeros."""
     inside = tf.range(value.shape[0], dtype=rows.dtype) < rows
     inside = tf.reshape(inside, [-1] + [1] * (len(value.shape) - 1))
     return tf.where(inside, value, tf.zeros([], value.dtype))

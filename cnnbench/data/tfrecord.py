@@ -1,9 +1,8 @@
 """Framing of TFRecord files: offsets and checksums of records.
 
-A record is its length (uint64, little endian), a masked CRC-32C of the length, the data, and
-a masked CRC-32C of the data; see https://www.tensorflow.org/tutorials/load_data/tfrecord.
-TensorFlow reads the records of a run; this module counts them and names the damaged one.
-No TensorFlow here.
+A record is its length (uint64, little endian), a masked CRC-32C of the length, the data, and a
+masked CRC-32C of the data; see https://www.tensorflow.org/tutorials/load_data/tfrecord. TensorFlow
+reads the records of a run; this module, without TensorFlow, counts them and names the damaged one.
 """
 
 from __future__ import annotations
@@ -87,8 +86,8 @@ def read_data(path: Path, frame: Frame) -> bytes:
 def read_on(path: Path, first: int) -> Iterator[tuple[int, bytes | DataError]]:
     """Numbers and data of the records from number ``first`` on, including damaged ones.
 
-    Yields the error where the checksum is wrong. Broken framing is the last item, with its number
-    and its error.
+    Yields the error for a wrong checksum. Broken framing ends the iteration with its number and
+    error.
     """
     try:
         for frame in itertools.islice(frames(path), first, None):
