@@ -1,9 +1,7 @@
 """Comparison of runs, shared by `cnnbench compare`, `ab` and the reports, without TensorFlow.
 
-* `judge(base, new, policy, paired=False, noise=None) -> Judgement` on plain numbers, one per
-  process; `judge_all(cases, policy)` for a suite; `aa_spread(values, policy)` for the noise;
-* `compare_records(base, new, policy) -> Comparison` with a verdict per configuration and
-  metric, and an exit code. `cnnbench.judge.report.renderers` writes it as text.
+`compare_records` gives a verdict per configuration and metric, and an exit code; `judge` works on
+plain numbers, one per process. `cnnbench.judge.report.renderers` writes a comparison as text.
 """
 
 from __future__ import annotations

@@ -109,7 +109,6 @@ def two_speeds(entry: ComparedConfiguration) -> tuple[float, float] | None:
 
 
 def _found(comparison: Comparison, entry: ComparedConfiguration) -> str:
-    """The outcome of a configuration as a sentence."""
     base, new = comparison.names
     result = entry.main
     judgement = result.judgement
@@ -176,7 +175,6 @@ def _more(result: MetricResult) -> int:
 
 
 def _noise(comparison: Comparison, entry: ComparedConfiguration) -> Iterator[str]:
-    """The scatter of like processes, and its causes."""
     found = two_speeds(entry)
     if found is not None:
         quick, slow = (number(1000 * seconds) for seconds in found)

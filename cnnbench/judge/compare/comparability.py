@@ -153,10 +153,7 @@ def check_facts(names: Iterable[str], measured: Iterable[Measurement]) -> None:
 
 
 def unknown_facts(names: Iterable[str], measured: Iterable[Measurement]) -> dict[str, str]:
-    """The names that match no fact, flag or group, each with the most similar known name or "".
-
-    Facts of the measurements are known in addition to those of the tables.
-    """
+    """The names that match no fact, flag or group, each with the most similar known name or ""."""
     flags = (spec.name for spec in FLAGS)
     own = (name for one in measured for name in (*one.config, *dict(_facts(one))))
     known = sorted({*FACTS, *GROUPS, *flags, *own})

@@ -56,12 +56,9 @@ def compare_records(
       allow_different: facts, groups of facts and patterns that may differ, see
         `cnnbench.judge.metrics.comparable_facts`.
       aa: runs of an A/A measurement, which give the spread of each configuration.
-      paired: True compares the pairs of `cnnbench ab` if the records name them, else the i-th
-        runs of both sides in order of their start; None compares in pairs only where the records
-        name them.
-
-    Raises:
-      KeyError: an unknown metric.
+      paired: True compares the pairs of `cnnbench ab` if the records name them, else the i-th runs
+        of both sides in order of their start; None compares in pairs only where the records name
+        them.
     """
     if unknown := set(metrics).difference(METRICS):
         raise KeyError(", ".join(sorted(unknown)))
@@ -99,7 +96,6 @@ def _drafts(
     names: Sequence[str],
     terms: Terms,
 ) -> tuple[list[Draft], list[str]]:
-    """A draft per configuration, and notes about the A/A measurement."""
     aa_runs, aa_notes = usable_groups(base, aa, terms.policy, terms.patterns)
     drafts = []
     for one, other in match(base, new, terms.patterns):
@@ -115,7 +111,6 @@ def _drafts(
 
 
 def _judged(drafts: Sequence[Draft], policy: Policy) -> list[ComparedConfiguration]:
-    """Judges the cases of all drafts as one family of tests, and makes entries of them."""
     judgements = iter(judge_all([case for draft in drafts for case in draft.cases], policy))
     titles = labels(draft.configuration for draft in drafts)
     entries = []
@@ -146,7 +141,6 @@ def _judged(drafts: Sequence[Draft], policy: Policy) -> list[ComparedConfigurati
 
 
 def _with_disturbance(judgement: Judgement, draft: Draft) -> Judgement:
-    """Adds disturbances of the runs to the reason of a result with too much scatter."""
     if judgement.needed is None:
         return judgement
     clause = disturbance(draft.runs)

@@ -1,7 +1,7 @@
 """Configurations: which measurements repeat each other, and their names.
 
-`cnnbench.judge.metrics.comparable_facts` has the flags that count, and
-`cnnbench.judge.compare.comparability` compares facts that are not flags, such as the machine.
+`cnnbench.judge.metrics.comparable_facts` has the flags that count; facts that are not flags are
+compared in `cnnbench.judge.compare.comparability`.
 """
 
 from __future__ import annotations
@@ -34,10 +34,9 @@ UNRESOLVED = (
 
 @dataclass(frozen=True)
 class Configuration:
-    """Flags that identify a configuration.
+    """Flags that identify a configuration, by name, as they enter the identity.
 
     Attributes:
-      flags: by name, as they enter the identity.
       key: a hash of them, 12 hexadecimal digits.
       resolved: whether all of them have their final values.
       given: flags that the user gave; others may follow from them.

@@ -44,12 +44,8 @@ def cases(
 ) -> tuple[TwoSamples, TwoSamples] | None:
     """Throughput and CPU time of disturbed pairs, each with its share of the level.
 
-    Args:
-      noise: A/A spread of the CPU time; None if it was not measured.
-
-    Returns:
-      None where the throughput alone decides: runs that are not in pairs, were not disturbed, did
-      not compute on a CPU in one process, or have no CPU time.
+    None where the throughput alone decides: runs that are not in pairs, were not disturbed, did not
+    compute on a CPU in one process, or have no CPU time. `noise` is the A/A spread of the CPU time.
     """
     runs = [one for one in (*base.records, *new.records) if isinstance(one, RunRecord)]
     measured = [CPU_TIME.value(run) for run in runs]
@@ -77,10 +73,7 @@ def cases(
 
 
 def difference(base: RunRecord, new: RunRecord) -> float:
-    """Logarithm of the ratio of CPU time per step, NEW to BASE.
-
-    For processes that stepped in turn that of their turns, else of the means over all steps.
-    """
+    """Logarithm of the ratio of CPU time per step, NEW to BASE; of turns where these were taken."""
     means = [float(np.mean(run.step_cpu_seconds)) for run in (base, new)]
     return difference_of_turns(turn_means(base), turn_means(new), math.log(means[1] / means[0]))
 

@@ -30,11 +30,7 @@ _MISTIMED = (
 
 @dataclass(frozen=True)
 class Terms:
-    """Conditions of a comparison.
-
-    Attributes:
-      paired: whether runs are compared pair by pair; None: where the records name their pairs.
-    """
+    """Conditions of a comparison; if `paired` is None, runs are paired where records name pairs."""
 
     policy: Policy
     patterns: tuple[str, ...]
@@ -82,9 +78,7 @@ def draft_of(
 ) -> Draft:
     """The cases of a configuration, or its verdict where no test is needed.
 
-    Args:
-      metrics: at least one; the first is the main one.
-      spreads: A/A spreads by name of the metric, None if not measured.
+    The first metric is the main one. A/A spreads are by name of the metric, None if not measured.
     """
     if base is None or new is None:
         absent, present = ("BASE", "NEW") if base is None else ("NEW", "BASE")
@@ -196,8 +190,7 @@ def _is_mistimed(measurement: Measurement) -> bool:
 
     Earlier versions launched a step before the result of the previous one was read, so that the
     copy of the result could wait for it. Means of such times are right; medians and percentiles are
-    not. In at least three steps, and a tenth of all, a step of less than a quarter of the mean
-    followed one of 1.5 to 2.5 times the mean.
+    not.
     """
     if not isinstance(measurement, RunRecord) or len(measurement.step_seconds) < 6:
         return False

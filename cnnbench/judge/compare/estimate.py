@@ -27,10 +27,9 @@ _FEW_MORE = 50
 
 @dataclass(frozen=True, kw_only=True)
 class TwoSamples:
-    """Values of one metric of one configuration on both sides.
+    """Values of one metric of one configuration on both sides, one per process.
 
     Attributes:
-      base, new: one value per process.
       paired: whether the i-th values of both sides belong together (interleaved runs).
       noise: the A/A spread, see `aa_spread`; None if not measured.
       differences: of pairs, new - base on the scale of `scaled`; None: those of the values.
@@ -158,12 +157,10 @@ def limits(case: TwoSamples, policy: Policy) -> tuple[float, float]:
 
 
 class Needed(NamedTuple):
-    """Measurements that would settle an inconclusive case.
+    """About how many pairs, or processes per side, in total settle an inconclusive case.
 
-    Attributes:
-      number: about how many pairs, or processes per side, in total.
-      proves: whether these prove a change as large as the one found; otherwise they distinguish
-        "same" from a change of twice the margin.
+    If `proves`, they prove a change as large as the one found; otherwise they distinguish "same"
+    from a change of twice the margin.
     """
 
     number: int
@@ -223,11 +220,8 @@ def _shift(change: float, metric: Metric) -> float:
 def aa_spread(values: Sequence[float], policy: Policy, metric: Metric = THROUGHPUT) -> float:
     """Upper limit of the chance difference between two processes of one configuration.
 
-    ``noise_factor`` standard deviations, of the logarithms where changes are shares. Outliers
-    widen it, which makes the gate more careful.
-
-    Raises:
-      ValueError: fewer than two values, or an unusable one.
+    ``noise_factor`` standard deviations, of the logarithms where changes are shares. Outliers widen
+    it, which makes the gate more careful. ValueError for fewer than two values, or an unusable one.
     """
     if len(values) < 2 or not all(usable(value, metric) for value in values):
         raise ValueError(f"A/A spread of {list(values)}: needs two or more usable values")

@@ -119,13 +119,7 @@ def judge(
     noise: float | None = None,
     metric: Metric = THROUGHPUT,
 ) -> Judgement:
-    """Judges one metric of one configuration, whatever the values.
-
-    Args:
-      base, new: one value per process, such as images per second of its median step.
-      paired: whether the i-th values of both sides belong together.
-      noise: A/A spread, see `aa_spread`; None if not measured.
-    """
+    """Judges one metric of one configuration, one value per process; see `TwoSamples`."""
     case = TwoSamples(base=base, new=new, metric=metric, paired=paired, noise=noise)
     return judge_all([case], policy)[0]
 
@@ -190,7 +184,6 @@ def _unjudgeable(case: TwoSamples, policy: Policy) -> Judgement | None:
 
 
 def _judged(case: TwoSamples, found: Evidence, p: float, family: int, policy: Policy) -> Judgement:
-    """Applies the rules to a case of a family of so many configurations."""
     metric, alpha = case.metric, case.metric.alpha(policy)
     margin = metric.change_text(found.margin, signed=False)
     chance = f"p = {p:.2g}" + (f" over {family} configurations" if family > 1 else "")
@@ -351,11 +344,8 @@ def processes_to_find(
     interval beyond the floor.
 
     Args:
-      change: as a share: -0.2 is 20 % slower; further from 0 than the floor.
+      change: as a share: -0.2 is 20 % slower; ValueError if within the floor.
       scatter: standard deviation of the logarithms of like processes.
-
-    Raises:
-      ValueError: the change is within the floor.
     """
     size, floor = abs(math.log1p(change)), math.log1p(policy.threshold)
     if size <= floor:

@@ -140,7 +140,6 @@ def _rest(
 
 
 def _but_for(left: Sequence[Group], right: Sequence[Group], patterns: tuple[str, ...]) -> _Pairs:
-    """Pairs of groups that agree in all flags except those that may differ."""
     if not patterns:
         return []
     sides = [_by_remainder(side, patterns) for side in (left, right)]
@@ -161,7 +160,6 @@ def _by_remainder(side: Sequence[Group], patterns: tuple[str, ...]) -> dict[str,
 
 
 def _nearest(left: Sequence[Group], right: Sequence[Group]) -> _Pairs:
-    """Pairs of variants, those with the fewest different flags first."""
     if len(left) == len(right) == 1:
         return [(left[0], right[0])]  # the only candidates
     variants: dict[str, list[int]] = {}
@@ -183,7 +181,6 @@ def _nearest(left: Sequence[Group], right: Sequence[Group]) -> _Pairs:
 
 
 def _variant(group: Group) -> str:
-    """Flags that variants of a configuration have in common."""
     configuration = group.configuration
     names = _VARIANTS if configuration.kind == RUN else OWN
     return json.dumps([configuration.flags.get(name) for name in names])

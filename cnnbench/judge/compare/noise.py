@@ -23,9 +23,7 @@ def usable_groups(
 ) -> tuple[dict[str, Group], list[str]]:
     """The A/A runs of each configuration, by key, and notes on those that cannot be used.
 
-    Args:
-      base: the configurations that need a spread.
-      aa: the configurations measured, some perhaps on another machine.
+    Those of `aa` may be of other configurations or machines than those of `base`.
     """
     found: dict[str, Group] = {}
     refused: dict[str, list[str]] = {}

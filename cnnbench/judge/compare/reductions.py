@@ -2,7 +2,7 @@
 
 A row is an algorithm, or a peer (another library's reduction), with its packing, tensors and number
 of devices, or all devices copying memory at once. It has one value per process and does not depend
-on other rows: wrong sums of those, or a later failure of the process, do not affect it. Rows that a
+on other rows: their wrong sums, or a later failure of the process, do not affect it. Rows that a
 failed process did not reach have failed; they are known from processes with the same flags.
 """
 
@@ -255,7 +255,6 @@ def _error(point: Point) -> ErrorInfo | None:
 
 
 def _identity(row: MeasuredReduction) -> str:
-    """Text that identifies rows of the same reduction."""
     return json.dumps([row.kind, *(row.config.get(name) for name in (*OWN, "model"))])
 
 
@@ -263,7 +262,6 @@ def _rows_by_flags(
     processes: Iterable[tuple[AllReduceRecord, list[MeasuredReduction]]],
     may_differ: tuple[str, ...],
 ) -> dict[str, dict[str, MeasuredReduction]]:
-    """The rows of all processes with the same flags, by `_flags_text` and `_identity`."""
     found: dict[str, dict[str, MeasuredReduction]] = {}
     for record, rows in processes:
         known = found.setdefault(_flags_text(record, may_differ), {})

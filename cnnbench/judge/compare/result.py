@@ -60,10 +60,9 @@ class MetricResult:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedConfiguration:
-    """One configuration.
+    """One configuration; that of BASE where the two sides differ.
 
     Attributes:
-      configuration: that of BASE where the two sides differ.
       base, new: one measurement per process, in order of their start; empty where a side lacks it.
       results: by metric; the first is the main one.
       differences: facts that differ, those that block a verdict first.
@@ -104,10 +103,9 @@ class GeometricMean:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """The outcome of `compare_records`.
+    """The outcome of `compare_records`, with entries in natural order of their names.
 
     Attributes:
-      entries: in natural order of their names.
       metrics: all that were judged, of all kinds of measurements.
       base_label, new_label: sources of the records.
       names: of both sides in sentences.

@@ -34,9 +34,8 @@ Pair = tuple[ProfiledLayer, ProfiledLayer]
 class Alignment:
     """Corresponding layers of A and of B.
 
-    Attributes:
-      pairs: layers in the same order on both sides, equal or changed.
-      moved: equal layers in another place.
+    `pairs` are in the same order on both sides, equal or changed; `moved` are equal layers in
+    another place.
     """
 
     a: tuple[ProfiledLayer, ...]
@@ -133,7 +132,6 @@ def _signature(one: ProfiledLayer) -> tuple[object, ...]:
 
 
 def _class(one: ProfiledLayer) -> str:
-    """Kind of a layer, with all sizes of convolutions as one."""
     return one.kind.rpartition(" ")[0] if "convolution" in one.kind else one.kind
 
 
@@ -152,7 +150,6 @@ def _worth(one: ProfiledLayer, other: ProfiledLayer) -> float:
 
 
 def _aligned(base: Layers, new: Layers) -> list[Pair]:
-    """The pairs, in order, with the largest total score."""
     same = [one == other for one, other in zip(base, new, strict=False)]
     start = same.index(False) if False in same else len(same)
     common = list(zip(base[:start], new[:start], strict=True))

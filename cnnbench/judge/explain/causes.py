@@ -383,8 +383,7 @@ def _of_parameters(
 ) -> tuple[Part, ...]:
     """Parts outside of towers, if they take longer because of further parameters.
 
-    Args:
-      own: those of a layer of B, which must be a large share; None for all.
+    `own` are those of a layer of B, which must be a large share; None for all.
     """
     alignment = sides.alignment
     sums = [sum(one.parameters for one in side) for side in (alignment.a, alignment.b)]

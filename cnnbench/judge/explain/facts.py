@@ -66,8 +66,7 @@ def measured_changes(
 ) -> Iterator[FactChange]:
     """Quantities of start-up, memory, the graph and the machine that differ.
 
-    Args:
-      slower: only those that can make all operations of B slower (1) or faster (-1); 0 for all.
+    With `slower` only those that can make all operations of B slower (1) or faster (-1).
     """
     for one in _QUANTITIES:
         sides = ([one.value(profile) for profile in side] for side in (base, new))
@@ -97,7 +96,6 @@ def _of_record(value: Callable[[RunRecord], float | None]) -> Callable[[StepProf
 
 
 def _found(name: str, profile: StepProfile) -> Any:
-    """A measuring condition of the timed loop; None if unknown."""
     conditions = profile.record.conditions
     return None if conditions is None else conditions.during.get(name)
 

@@ -229,10 +229,9 @@ class ProfiledSide:
 
 
 class Sides:
-    """Sides A and B.
+    """Sides A and B, whose parts have the names of A's layers.
 
     Attributes:
-      a, b: parts have the names of A's layers.
       times: of every part.
       step: of profiled steps.
       timed: of steps without a profiler.

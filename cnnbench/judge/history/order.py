@@ -14,9 +14,8 @@ from cnnbench.judge.history.entries import HistoryEntry
 class Revision(NamedTuple):
     """A state of the measured code; "" and None where unknown.
 
-    Attributes:
-      dirty: whether files differed from the commit.
-      day: of the measurement if the commit is unknown; else "".
+    `dirty`: whether files differed from the commit. Where the commit is unknown, `day` is that of
+    the measurement.
     """
 
     repository: str
@@ -35,9 +34,8 @@ class Revision(NamedTuple):
 class Revisions:
     """The revisions of measurements that are in order of their start.
 
-    Args:
-      order: places of commits, such as in the history of a repository; other commits follow the
-        one before them in time. None for the order of time.
+    `order` has places of commits, such as in the history of a repository; other commits follow the
+    one before them in time. None for the order of time.
     """
 
     def __init__(

@@ -58,8 +58,7 @@ def render(path: str, trends: Sequence[Trend], metric: Metric, commit_url: str =
 def page(trends: Sequence[Trend], metric: Metric, commit_url: str = "") -> Report:
     """Page of a history: steps first, then a chart for each series, then all points.
 
-    Args:
-      commit_url: an address with {commit} in it, for links of commits; "" for none.
+    Commits link to `commit_url` with {commit} replaced; "" for no links.
     """
     points: list[_PagePoint] = [
         (found, point, formats.mark_text(found, index, metric))
@@ -88,7 +87,6 @@ def page(trends: Sequence[Trend], metric: Metric, commit_url: str = "") -> Repor
 
 
 def _period(trends: Sequence[Trend]) -> str:
-    """Days from the first point to the last one, for a title."""
     starts = [one.started for found in trends for one in found.series.points]
     if not starts:
         return ""
@@ -117,7 +115,6 @@ def _named(steps: Sequence[tuple[Trend, LevelChange]], metric: Metric) -> tuple[
 
 
 def _outliers(trends: Sequence[Trend], metric: Metric) -> Answer | None:
-    """The points far off their level; None if there are none."""
     texts = [
         f"{found.series.configuration}: {metric.change_text(change)} at "
         f"{found.series.points[index].short}, {formats.time_text(found.series.points[index])} UTC"
@@ -136,7 +133,6 @@ def _first(texts: Sequence[str]) -> tuple[str, ...]:
 
 
 def _linked(point: SeriesPoint, commit_url: str) -> TableCell:
-    """A point with a link to its commit, if it has one."""
     link = commit_url.replace("{commit}", point.name) if _is_commit(point) else ""
     return TableCell(point.short, link=link)
 

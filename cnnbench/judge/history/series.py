@@ -79,12 +79,7 @@ class SeriesPoint:
 
 @dataclass(frozen=True, eq=False)
 class TimeSeries:
-    """One configuration on one machine, by their names.
-
-    Attributes:
-      points: those with a value, in order.
-      empty: those without a successful run.
-    """
+    """One configuration on one machine: points with a value, in order, and those without any."""
 
     configuration: str
     key: str
@@ -97,8 +92,7 @@ class TimeSeries:
 class Selection:
     """Names or patterns that select runs, or parts of names; empty ones select all.
 
-    Attributes:
-      since: earliest start, with its offset.
+    `since` is the earliest start, with its offset.
     """
 
     model: str = ""
@@ -117,13 +111,8 @@ def all_series(
 ) -> tuple[TimeSeries, ...]:
     """Sorts measurements, in order of their start, into series of points.
 
-    Args:
-      by: "commit" (or day, where the commit is unknown), "day", "run", or the name of a label
-        or fact.
-      order: places of commits, see `Revisions`.
-
-    Raises:
-      FlagError: no measurement has a label or fact of that name.
+    `by` is "commit" (or day, where the commit is unknown), "day", "run", or the name of a label or
+    fact; FlagError if no measurement has it. For `order` see `Revisions`.
     """
     wanted = selection or Selection()
     found = _resolved([entry for entry in entries if entry.kind in metric.kinds])
@@ -247,9 +236,6 @@ def order_of_commits(folder: str) -> dict[str, int]:
     """Place of every commit of all branches, ancestors before descendants.
 
     Keys are full names and unique abbreviations of 7 to 12 digits.
-
-    Raises:
-      FlagError: git finds no repository there, or there is no git.
     """
     try:
         commits = git("rev-list", "--all", "--topo-order", "--reverse", folder=folder).split()

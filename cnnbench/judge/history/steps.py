@@ -79,11 +79,9 @@ class LevelChange:
 
 @dataclass(frozen=True, kw_only=True)
 class Trend:
-    """A series with its levels and steps.
+    """A series with its levels and steps, and changes of points far from their level, by index.
 
-    Attributes:
-      enough: whether there are enough points to find steps.
-      outliers: changes of points far from their level, by index.
+    `enough`: whether there are enough points to find steps.
     """
 
     series: TimeSeries
@@ -168,13 +166,11 @@ def _cuts(scaled: Sequence[float], least: float) -> tuple[int, ...]:
 
 
 def likely_starts(values: Sequence[float], first: int, cut: int, stop: int) -> tuple[int, int]:
-    """The smallest interval around the best cut that contains the start of a level with 95 %.
+    """The smallest interval that contains the start of a level with 95 % probability.
 
-    From the posterior with a uniform prior and Laplace noise around the two medians, which is
-    proportional to exp(-deviations / scale).
-
-    Args:
-      first, cut, stop: the level before is values[first:cut], the one after values[cut:stop].
+    The level before is values[first:cut], the one after values[cut:stop]. From the posterior with a
+    uniform prior and Laplace noise around the two medians, which is proportional to exp(-deviations
+    / scale).
     """
     before, after = _middle(values, first, cut), _middle(values, cut, stop)
     deviations = [

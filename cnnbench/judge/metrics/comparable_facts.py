@@ -1,8 +1,8 @@
 """Flags that identify a configuration, and facts that must be alike: two tables.
 
 Runs repeat each other if all their resolved flags agree, except those of `RULES`, which cannot
-change a measurement or name places. Flags are facts too: those of a configuration block a
-verdict, places are mentioned. A difference in a fact that is not in `FACTS` is mentioned.
+change a measurement or name places. Flags are facts too: those of a configuration block a verdict,
+places are mentioned. A difference in a fact that is not in `FACTS` is mentioned.
 """
 
 from __future__ import annotations
@@ -112,9 +112,8 @@ class Absent(enum.Enum):
 class Fact:
     """The role of a fact.
 
-    Attributes:
-      absent: UNKNOWN: a side without the fact blocks nothing, since an older version may not have
-        read it. NOTHING: absence is a value (no limit, not set).
+    If `absent` is UNKNOWN, a side without the fact blocks nothing, since an older version may not
+    have read it; if NOTHING, absence is a value (no limit, not set).
     """
 
     role: Role

@@ -1,7 +1,4 @@
-"""Constants of the verdicts, each with its reason.
-
-How they are applied is in `cnnbench.judge.compare.judge`; docs/compare.md has the formulas.
-"""
+"""Constants of the verdicts, each with its reason; docs/compare.md has the formulas."""
 
 from __future__ import annotations
 

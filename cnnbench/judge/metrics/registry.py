@@ -1,7 +1,7 @@
 """The table of metrics: one value per process each, with unit, direction and thresholds.
 
-Commands offer parts of it: `METRICS` is what ``cnnbench compare`` and ``ab`` judge (--metrics),
-`BOUNDS` what bounds of sweeps limit, `HISTORY` what ``cnnbench history`` follows (--metric).
+`METRICS` is what ``cnnbench compare`` and ``ab`` judge (--metrics), `BOUNDS` what bounds of sweeps
+limit, `HISTORY` what ``cnnbench history`` follows (--metric).
 """
 
 from __future__ import annotations

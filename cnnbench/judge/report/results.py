@@ -73,8 +73,8 @@ def median_interval(
 ) -> tuple[float, float] | None:
     """The interval of order statistics that covers the median with at least this confidence.
 
-    It inverts the sign test, so it holds for every distribution (Hollander and Wolfe,
-    Nonparametric Statistical Methods, section 3.6). 95 % needs six values.
+    It inverts the sign test, so it holds for every distribution (Hollander and Wolfe, Nonparametric
+    Statistical Methods, section 3.6). 95 % needs six values.
     """
     ordered = sorted(values)
     count = len(ordered)
@@ -91,8 +91,7 @@ def median_interval(
 class Configured:
     """A configuration of one origin with all of its processes.
 
-    Attributes:
-      measured_peaks: FLOP/s that processes measured, of all configurations.
+    `measured_peaks` are FLOP/s that processes measured, of all configurations.
     """
 
     name: str
@@ -212,8 +211,7 @@ def configurations(
 ) -> tuple[Configured, ...]:
     """The configurations of some runs, in natural order of their names, once per origin.
 
-    Args:
-      beside: other runs whose measured peaks count.
+    `beside` are other runs whose measured peaks count.
     """
     (found,) = groups(records)
     names = labels(group.configuration for group in found)
@@ -271,12 +269,7 @@ def by_family(configured: Iterable[Configured]) -> dict[str, list[Configured]]:
 
 @dataclass(frozen=True, kw_only=True)
 class ReportSubject:
-    """The subject of a report.
-
-    Attributes:
-      studies: results of commands on several processes or a profiled one.
-      predictions: of the time of reductions on other numbers of devices.
-    """
+    """The subject of a report; studies are results of several processes or a profiled one."""
 
     configured: tuple[Configured, ...]
     allreduces: tuple[AllReduceRecord, ...] = ()
@@ -298,7 +291,7 @@ class ReportSubject:
 
     @property
     def profiles(self) -> tuple[StepProfile, ...]:
-        """The profiles of steps."""
+        """Profiles of steps."""
         return tuple(one for one in self.studies if isinstance(one, StepProfile))
 
     @property
@@ -353,8 +346,7 @@ def gather(
 ) -> ReportSubject:
     """Sorts records by configuration, and compares them with a baseline.
 
-    Args:
-      comparison: of the experiment that the records belong to, instead of a baseline.
+    `comparison` is that of the experiment that the records belong to, instead of a baseline.
     """
     if baseline is not None:
         # A baseline of runs has nothing to compare reductions with.

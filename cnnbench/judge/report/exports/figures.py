@@ -1,8 +1,4 @@
-"""Values for export to other programs: one metric of one subject each.
-
-A figure is of one configuration and one origin (side, repository, revision, TensorFlow, machine),
-so that no format pools values of several subjects.
-"""
+"""Values for export to other programs: one metric of one configuration and origin each."""
 
 from __future__ import annotations
 
@@ -32,7 +28,7 @@ _OF_SUBJECT = ("commit", "repository")
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """One metric of one configuration and origin.
+    """One metric of one configuration and origin; no format pools values of several subjects.
 
     Attributes:
       sample: one value per process; at least one.

@@ -46,7 +46,6 @@ def _entry(figure: Figure) -> dict[str, object]:
 
 
 def _lines(figure: Figure) -> list[str]:
-    """Text that a chart shows beside the value."""
     lines = [f"{name}: {text}" for name, text in {**figure.subject(), **figure.labels}.items()]
     lines.append(f"median of {count(len(figure.sample.values), 'process', 'processes')}")
     judgement = figure.judgement

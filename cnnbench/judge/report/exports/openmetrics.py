@@ -65,7 +65,6 @@ def _metric(metric: Metric, figures: Sequence[Figure]) -> Iterator[str]:
 
 
 def _family(name: str, unit: str, about: str, samples: Sequence[_Sample]) -> Iterator[str]:
-    """One family; empty without samples."""
     if not samples:
         return
     full = f"cnnbench_{name}"

@@ -1,7 +1,4 @@
-"""A comparison as Markdown for a pull request.
-
-Text from records and paths is untrusted, so it is written as code; see `cnnbench.base.text.escape`.
-"""
+"""A comparison as Markdown for a pull request; untrusted text (records, paths) is code."""
 
 from __future__ import annotations
 
@@ -67,7 +64,6 @@ def _opening(comparison: Comparison) -> list[str]:
 
 
 def _details(comparison: Comparison, room: int) -> list[str]:
-    """Reasons, conditions, notes and skipped files, within so many characters."""
     reasons = [
         f"- {code(entry.name)}: {_reason(result)}"
         for _, rows in wording.tables(comparison)

@@ -1,7 +1,4 @@
-"""Sections of a report.
-
-A function returns None if the records have no content for its section.
-"""
+"""Sections of a report; their functions return None if the records have no content for them."""
 
 from __future__ import annotations
 
@@ -159,7 +156,6 @@ def _highlights(results: ReportSubject) -> Iterable[tuple[str, str]]:
 
 
 def _values(environments: list[Mapping[str, Any]], name: str) -> str:
-    """The values of a fact with its unit, or "" if unknown."""
     found = (facts[name] for facts in environments if name in facts)
     texts = [
         counted(one) if isinstance(one, list) else short_commit(readable_fact(name, one))

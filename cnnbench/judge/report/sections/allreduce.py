@@ -133,7 +133,6 @@ def _curves(points: Sequence[Point], name: str) -> list[ChartSeries]:
 
 
 def _name(point: Point) -> str:
-    """The algorithm, with the tensors where there are several."""
     tensors = numbers.count(point.tensors, "tensor", "tensors")
     return point.spec if point.tensors == 1 else f"{point.spec}, {tensors}"
 

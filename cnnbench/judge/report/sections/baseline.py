@@ -150,7 +150,6 @@ def _verdict(comparison: Comparison, row: _Judged) -> TableCell:
 
 
 def _changes(comparison: Comparison, metric: Metric) -> Rows | None:
-    """The change of a leading metric, a row per configuration, the worst first."""
     judged = [
         (entry, result)
         for entry, result in comparison.about(metric)

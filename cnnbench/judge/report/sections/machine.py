@@ -107,7 +107,6 @@ def _disturbance(name: str, run: RunRecord) -> float | None:
 
 
 def _most(title: str, name: str, text: Callable[[float], str]) -> TableColumn[Configured]:
-    """A column of the maximum of a recorded quantity over processes."""
     value = partial(_disturbance, name)
     return numeric(title, lambda one: max(one.sample(value).values, default=None), text)
 

@@ -1,7 +1,4 @@
-"""Sections with one quantity: a row per configuration, a chart per network and data set.
-
-Throughput, use of the hardware, memory, accuracy and losses, start-up and warm-up.
-"""
+"""Sections with one quantity: a row per configuration, a chart per network and data set."""
 
 from __future__ import annotations
 
@@ -125,8 +122,7 @@ def process_row(
 ) -> DistributionRow:
     """A row of a chart: a dot per process, the median and its interval.
 
-    Args:
-      name, unit: before and behind the value in the hint of each dot.
+    `name` and `unit` stand before and behind the value in the hint of each dot.
     """
     low, high = found.interval or (None, None)
     return DistributionRow(
@@ -148,7 +144,6 @@ def _median(
     text: Callable[[float], str] = numbers.number,
     scale: float = 1.0,
 ) -> TableColumn[Configured]:
-    """A column of medians over processes, see `Configured.sample` and `numeric`."""
     return numeric(title, lambda one: one.sample(value).median, text, scale)
 
 

@@ -126,7 +126,6 @@ def _chart(
     axis: Axis,
     text: Callable[[float | None], str],
 ) -> Rows:
-    """A bar for each row that has values; shares have a line at the limit."""
     drawn = tuple(
         process_row(found, label, label, text)
         for one, label in zip(rows, labels, strict=True)

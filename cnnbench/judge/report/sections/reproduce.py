@@ -96,7 +96,6 @@ def _commit(revision: str, changed: bool) -> str:
 
 
 def _commands(results: ReportSubject) -> Iterable[_Command]:
-    """Commands of campaigns, and one per configuration of other runs."""
     for title, document in titled(results):
         yield _Command(
             f"modes of {title}",

@@ -84,7 +84,6 @@ def _layers(name: str, one: Roofline) -> Table | None:
 
 
 def _ms(title: str, seconds: Callable[[T], float | None]) -> TableColumn[T]:
-    """A column of seconds, shown in milliseconds."""
     return numeric(title, seconds, scale=1e3)
 
 

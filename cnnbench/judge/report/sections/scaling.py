@@ -218,7 +218,6 @@ def _points(curve: Curve) -> list[tuple[float, float, Configured]]:
 
 
 def _told(curve: Curve, devices: float) -> TableCell:
-    """Predictions for a number of devices."""
     found = [one[int(devices)] for one in curve.predicted.values() if devices in one]
     return TableCell(" or ".join(map(number, found)) or NONE, max(found, default=None))
 
