@@ -18,10 +18,10 @@ from cnnbench.run.runtime.native import uninterrupted
 
 @contextlib.contextmanager
 def checked_out(flag: str, text: str) -> Iterator[Path]:
-    """A folder with the code of a checkout.
+    """A folder with the code of a checkout: a folder, or a revision of the repository here.
 
-    The text is a folder, or a revision of the repository of the working directory, whose worktree
-    is removed afterwards; FlagError, with the name of the flag, if it is neither.
+    The worktree of a revision is removed afterwards. FlagError, with the name of the flag, if the
+    text is neither.
     """
     if os.path.isdir(text):
         yield Path(text).resolve()
@@ -37,11 +37,7 @@ def checked_out(flag: str, text: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def worktree(commit: str, repository: str | Path = ".") -> Iterator[Path]:
-    """A temporary worktree of a commit (a hash); removed even if this process is killed.
-
-    Raises:
-      BenchmarkError: git cannot make it.
-    """
+    """A temporary worktree of a commit (a hash); removed even if this process is killed."""
     process = subprocess.Popen(
         [sys.executable, "-I", keeper.__file__, commit, *command(repository)],
         stdin=subprocess.PIPE,

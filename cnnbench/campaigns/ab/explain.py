@@ -1,8 +1,8 @@
 """Profiles processes of both sides and attributes their difference.
 
 They run one after the other, in the order A B, B A, A B, so that a machine that becomes slower
-affects both sides. Their results are kept apart from those of the verdict. Where both sides use
-oneDNN, a short process of each logs which of its kernels a step calls.
+affects both sides. Where both sides use oneDNN, a short process of each logs which of its kernels a
+step calls.
 """
 
 from __future__ import annotations
@@ -73,8 +73,7 @@ class Profiling:
 def profile(profiling: Profiling, results: PairsFolder, campaign: Campaign) -> Explanation:
     """Profiles processes of both sides and explains their difference.
 
-    Raises:
-      NotExplainedError: a process failed, or a side cannot be profiled.
+    NotExplainedError if a process failed, or a side cannot be profiled.
     """
     if found := profiling.obstacle():
         raise NotExplainedError(found)
@@ -155,7 +154,6 @@ def _run(
     results: PairsFolder,
     campaign: Campaign,
 ) -> Ended:
-    """Runs a process of a side whose flags or variables were extended."""
     command = measuring(
         side,
         results.pending(stem),
@@ -172,7 +170,6 @@ def _path(results: PairsFolder, name: str, turn: int) -> Path:
 
 
 def _flags(profiling: Profiling, side: Side, path: Path) -> list[str]:
-    """Flags of a process besides those of its side."""
     steps = profiling.steps
     found = [
         f"--profile_json={path}",

@@ -1,7 +1,7 @@
 """Flags of sides: checked, resolved and compared before the first process.
 
-They are resolved in a child process with the working directory and variables of the side, so that
-relative paths and imports of plug-ins are the side's, and no plug-in is loaded here.
+A child process with the working directory and variables of the side resolves them: relative paths
+and imports of plug-ins are the side's, and no plug-in is loaded here.
 """
 
 from __future__ import annotations
@@ -52,10 +52,7 @@ def words(side: Side) -> list[str]:
 
 
 def refuse(side: Side, names: Sequence[str], reason: str) -> None:
-    """Raises FlagError for given flags by name, in flag files too, for any version of cnnbench.
-
-    The reason completes the sentence that begins with flag and value.
-    """
+    """Raises FlagError for given flags by name, in flag files too, for any version of cnnbench."""
     for name, value in _named(side):
         if name in names:
             raise FlagError(name, value, reason)
@@ -69,9 +66,8 @@ def names(side: Side) -> frozenset[str]:
 def check(side: Side) -> SideFlags:
     """Resolves and checks the flags of a side, as far as this cnnbench knows them.
 
-    Raises:
-      UsageError: they cannot be run: wrong flags, unknown models, plug-ins or data; not for another
-        cnnbench, which may know more.
+    UsageError for wrong flags, unknown models, plug-ins or data; not for another cnnbench, which
+    may know more.
     """
     try:
         layout = json.dumps(None if side.layout is None else vars(side.layout))
@@ -97,8 +93,7 @@ def check(side: Side) -> SideFlags:
 def print_answer(job: str, *flags: str) -> None:
     """Prints the resolved flags of a run: the child process of `check`.
 
-    Args:
-      job: fields of a `JobLayout` in JSON; null for a run in one process.
+    `job` has the fields of a `JobLayout` in JSON; null for a run in one process.
     """
     answer: dict[str, object] = {"error": None, "no_turns": None, "config": {}, "work": None}
     answer.update(dict.fromkeys(_TUPLES, ()))
@@ -146,7 +141,6 @@ def _values(flags: Sequence[str]) -> Iterable[tuple[str, str]]:
 
 
 def _named(side: Side) -> Iterator[tuple[str, str]]:
-    """Names of flags, and the text after an equals sign."""
     for word in words(side):
         if word.startswith("-"):
             name, _, value = word.lstrip("-").partition("=")

@@ -43,10 +43,7 @@ _LOST, _STEPS = "lost", "steps"  # events
 
 
 class PairFailedError(Exception):
-    """A process failed; records of both sides are kept.
-
-    `lost`: no process failed by itself, but the repeats are used up.
-    """
+    """A process failed, or if `lost` the repeats are used up; records of both sides are kept."""
 
     def __init__(self, message: str, lost: bool) -> None:
         super().__init__(message)
@@ -91,10 +88,8 @@ class Pairs:
     def measure(self, number: int, burn_in: bool = False) -> None:
         """Runs a process of each side; numbers start at 1.
 
-        The records of the burn-in do not count, unless a process failed.
-
-        Raises:
-          PairFailedError: a process failed by itself, or a pair was lost too often.
+        The records of the burn-in do not count, unless a process failed. PairFailedError if a
+        process failed by itself, or a pair was lost too often.
         """
         what = f"burn-in {number}" if burn_in else f"pair {number}"
         prefix = f"burn-in-{number}" if burn_in else pair_name(number)

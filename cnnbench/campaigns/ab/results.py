@@ -3,8 +3,7 @@
 ``a/`` and ``b/`` hold one record per process, the i-th of both are a pair; ``discarded/`` those of
 burn-in and of incomplete pairs, ``logs/`` the output of the processes, ``explain/`` the later
 profiles, ``journal.jsonl`` the events. ``cnnbench compare DIR/a DIR/b --paired`` reads it. Only
-records that count are named ``*.json``: ``--baseline_aa=DIR`` reads the whole directory and must
-not find the others.
+records that count are named ``*.json``, because ``--baseline_aa=DIR`` reads the whole directory.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ class Begun:
 
     @property
     def goes_on(self) -> bool:
-        """Whether `cnnbench ab --resume` can continue it: not if it is judged once."""
+        """Whether `cnnbench ab --resume` can continue it: not if clear or all of alpha is spent."""
         if not self.facts.get("question"):
             return False
         return not (
@@ -127,7 +126,7 @@ def begun(folder: Path) -> Begun | None:
 def remaining(earlier: Begun | None, pairs: int, alpha: float) -> dict[str, Any]:
     """The analyses of an experiment that begins or goes on, as fields of an `Experiment`.
 
-    Those of all sessions together spend at most alpha.
+    The analyses of all sessions together spend at most alpha.
     """
     if earlier is None:
         return {"analyses": interim_analyses(pairs, alpha)}
@@ -139,10 +138,7 @@ def remaining(earlier: Begun | None, pairs: int, alpha: float) -> dict[str, Any]
 
 
 def results_below(folder: Path) -> Path | None:
-    """The only results folder of an experiment in or directly below a folder, or None.
-
-    An example is ``gate`` of scripts/gate_pull_request, which holds ``runs``.
-    """
+    """The only results folder of an experiment in or directly below a folder, or None."""
     try:
         candidates = [folder, *(path for path in folder.iterdir() if path.is_dir())]
         found = [path for path in candidates if _events(path)]
@@ -176,10 +172,10 @@ def compare_pairs(
     alpha: float,
     aa: Iterable[RunRecord] | None = None,
 ) -> Comparison:
-    """Judges pairs, as they are measured or from the results folder.
+    """Judges pairs, the i-th records of A and of B, when measured or from the results folder.
 
-    The i-th records of A and of B are a pair, `begin` has the `Experiment.facts`, `alpha` is
-    two-sided, and `aa` are A/A runs to estimate the noise from.
+    `begin` has the `Experiment.facts`, `alpha` is two-sided, and `aa` are A/A runs to estimate the
+    noise from.
     """
     labels = [f"{side.upper()}: {begin['sides'][side]['description']}" for side in SIDES]
     return compare_records(

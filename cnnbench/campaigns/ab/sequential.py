@@ -1,14 +1,14 @@
 """Interim analyses of an experiment: after which pairs, and at which level.
 
 A group-sequential test: every interim analysis applies the whole policy at its own level, and the
-levels add up to alpha. By the union bound the probability of any false alarm is then at most
-alpha, whatever the dependence between analyses, and their intervals together cover the true value
-with 1 - alpha (repeated confidence intervals, Jennison and Turnbull, JRSS B 51, 1989). The level
-spent is a function of the number of pairs (Lan and DeMets, Biometrika 70, 1983). Up to the planned
-number it is a power of their share (Kim and DeMets, Biometrika 74, 1987): little early, most at
-the end, which costs hardly any power against one test after all pairs. A fifth of alpha is left
-for further pairs, of which a share of 1 - planned / pairs is spent by then, so that an experiment
-that is continued repeatedly never spends more than alpha.
+levels add up to alpha. By the union bound the probability of any false alarm is then at most alpha,
+whatever the dependence between analyses, and their intervals together cover the true value with 1 -
+alpha (repeated confidence intervals, Jennison and Turnbull, JRSS B 51, 1989). The level spent is a
+function of the number of pairs (Lan and DeMets, Biometrika 70, 1983). Up to the planned number it
+is a power of their share (Kim and DeMets, Biometrika 74, 1987): little early, most at the end,
+which costs hardly any power against one test after all pairs. A fifth of alpha is left for further
+pairs, of which a share of 1 - planned / pairs is spent by then, so that an experiment that is
+continued repeatedly never spends more than alpha.
 """
 
 from __future__ import annotations
@@ -47,11 +47,8 @@ def pairs_to_settle(
 ) -> int:
     """Number of pairs to allow for an inconclusive experiment that is repeated or continued.
 
-    It ends with an interim analysis, at a level that can be reached.
-
-    Args:
-      needed: estimated number of pairs; 0 if unknown.
-      alpha, planned, made: as in `interim_analyses`, where the experiment is continued.
+    It ends with an interim analysis, at a level that can be reached. `needed` is an estimate, 0 if
+    unknown; a continued experiment has the other arguments of `interim_analyses`.
     """
     pairs = STEP * math.ceil(max(needed, measured + STEP, FIRST) / STEP)
     while made and interim_analyses(pairs, alpha, planned=planned, made=made)[

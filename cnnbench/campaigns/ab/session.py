@@ -159,16 +159,11 @@ class ExperimentSession:
 def chance(case: TwoSamples, left: Sequence[InterimAnalysis], policy: Policy) -> float:
     """The probability that a later interim analysis is clear: faster, slower or same.
 
-    Future pairs are drawn from the measured ones (a bootstrap). Each draw is judged at the
-    remaining interim analyses; the result is the share of draws in which one of them is clear. The
-    draws include noise, outliers and the apparent change as measured. Stopping for futility cannot
-    turn a verdict into a regression; it can only omit one, and docs/methodology.md says how rarely
-    that happens.
-
-    Args:
-      case: the pairs so far, their values usable, as many on each side.
-      left: the remaining interim analyses, by number of pairs.
-      policy: the constants, except alpha.
+    Future pairs are drawn from the measured ones (a bootstrap), whose values are usable and as many
+    on each side. Each draw is judged at the remaining interim analyses `left`, by the policy except
+    its alpha; the result is the share of draws in which one of them is clear. The draws include
+    noise, outliers and the apparent change as measured. Stopping for futility cannot turn a verdict
+    into a regression; it can only omit one, and docs/methodology.md says how rarely that happens.
     """
     metric = case.metric
     pairs = zip(case.base, case.new, strict=True)

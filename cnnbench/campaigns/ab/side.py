@@ -91,11 +91,8 @@ def ask(
 ) -> subprocess.CompletedProcess[bytes]:
     """Runs code in a side's folder with its variables, and waits for its end.
 
-    The code sees the arguments from sys.argv[1] on; with `ours` it imports this cnnbench.
-
-    Raises:
-      OSError: it cannot be started.
-      subprocess.TimeoutExpired: it did not end.
+    The code sees the arguments from sys.argv[1] on; with `ours` it imports this cnnbench. OSError
+    if it cannot be started, subprocess.TimeoutExpired if it did not end.
     """
     python, root = (None, own_checkout()) if ours else (side.python, side.root)
     return subprocess.run(
@@ -124,12 +121,10 @@ def has_module(side: Side, *paths: str) -> bool:
 
 @dataclass(frozen=True)
 class SideFlags:
-    """The resolved flags of a side; empty where they are unknown.
+    """The resolved flags of a side, as JSON values; empty where they are unknown.
 
-    Attributes:
-      config: every parameter, as JSON values.
-      notices: lines that the run would print about them.
-      no_turns: why the run cannot step in turn with another one; None if it can.
+    `notices` are lines that the run would print about them; `no_turns` is why the run cannot step
+    in turn with another one, None if it can.
     """
 
     config: Mapping[str, Any] = field(default_factory=dict)

@@ -58,8 +58,7 @@ def turn_seconds(
 ) -> float:
     """The length of a turn; 0 where the processes of a pair run one after the other.
 
-    Raises:
-      FlagError: --pairing=turns is given and impossible.
+    FlagError if --pairing=turns is given and impossible.
     """
     if pairing == "alternate":
         return 0.0

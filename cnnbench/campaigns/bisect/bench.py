@@ -99,16 +99,10 @@ class CommitBench:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Removes GOOD's worktree."""
         self._stack.close()
 
     def prepare(self) -> None:
-        """Makes GOOD's worktree, before anything is measured.
-
-        Raises:
-          UsageError: the flags cannot be run there.
-          BenchmarkError: it does not build.
-        """
+        """Makes GOOD's worktree, before any measurement; BenchmarkError if it does not build."""
         good = self._setting.good
         try:
             self._good = self._stack.enter_context(self._prepared(good, "a"))
@@ -130,11 +124,7 @@ class CommitBench:
 
         `found` is how BAD compares with GOOD; None for that step itself. `again`: the commit was
         undecided before, and more pairs are requested. Measured pairs are kept for the next
-        attempt.
-
-        Raises:
-          FlagError: GOOD and BAD cannot step in turn, as requested.
-          BenchmarkError: GOOD failed, or results cannot be written.
+        attempt. BenchmarkError if GOOD failed, or results cannot be written.
         """
         started = time.monotonic()
         with contextlib.ExitStack() as stack:
@@ -153,11 +143,7 @@ class CommitBench:
         return replace(step, seconds=round(time.monotonic() - started, 3))
 
     def explain(self, parent: str, commit: str) -> Explanation:
-        """Profiles a commit and its parent, and explains their difference.
-
-        Raises:
-          NotExplainedError: one of them cannot be profiled, or a process failed.
-        """
+        """Profiles a commit and its parent, and explains their difference, or NotExplainedError."""
         with contextlib.ExitStack() as stack:
             try:
                 a = stack.enter_context(self._prepared(parent, "a"))
@@ -244,10 +230,7 @@ class CommitBench:
     def _with_more_pairs(
         self, experiment: Experiment, finding: Finding, name: str, again: bool
     ) -> Experiment | None:
-        """The experiment with the largest number of pairs.
-
-        None where they would not be enough, unless requested again in spite of that.
-        """
+        """The experiment with the most pairs; None if these are too few, unless `again`."""
         entry = entry_of(finding.comparison)
         if entry is None:
             return None
@@ -262,11 +245,7 @@ class CommitBench:
         return later if later.pairs > len(entry.base) else None
 
     def _run(self, experiment: Experiment, name: str) -> Finding:
-        """Measures an experiment; existing pairs count.
-
-        Raises:
-          BenchmarkError: GOOD failed.
-        """
+        """Measures an experiment; existing pairs count. BenchmarkError if GOOD failed."""
         with PairsFolder(self._results / name, resume=True) as results:
             pairs = Pairs(experiment, results, Campaign(self._reporter, self._facts))
             finding = ExperimentSession(pairs).run()

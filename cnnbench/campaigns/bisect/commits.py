@@ -65,11 +65,7 @@ def repository_of(text: str) -> Path:
 
 
 def ends_of(good: str, bad: str, repository: Path) -> tuple[str, str]:
-    """The commits GOOD and BAD.
-
-    Raises:
-      UsageError: one is unknown, or GOOD is no ancestor of BAD.
-    """
+    """The commits GOOD and BAD; UsageError if one is unknown, or GOOD is no ancestor of BAD."""
     found = []
     for name, text in (("GOOD", good), ("BAD", bad)):
         commit = commit_of(text, repository)

@@ -115,10 +115,7 @@ class CommitSearch:
 
 
 def is_about_work(differ: Step | None) -> bool:
-    """Whether the bisection looks for changed work instead of lower speed.
-
-    `differ` is how BAD compares with GOOD; None if that is not known yet.
-    """
+    """Whether the search is for changed work, not lower speed; `differ` is BAD against GOOD."""
     return differ is not None and differ.verdict == Verdict.CHANGED_WORK.value
 
 

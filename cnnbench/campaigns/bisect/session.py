@@ -123,8 +123,7 @@ class Bisection:
     def explain(self, outcome: BisectionOutcome) -> Explanation | None:
         """Explains the difference that the found commit makes; None without one.
 
-        Raises:
-          NotExplainedError: it cannot be profiled.
+        NotExplainedError if it cannot be profiled.
         """
         if len(outcome.suspects) != 1:
             return None

@@ -71,8 +71,8 @@ def points(
     Args:
       alone: runs of one process without exchange, with the towers of one worker.
       jobs: runs by number of workers.
-      shared: whether all processes run on the same processors, so that the computation of n
-        workers takes n times as long as that of one.
+      shared: whether all processes run on the same processors, so that the computation of n workers
+        takes n times as long as that of one.
       predicted: seconds of the exchange by number of workers.
     """
     computed = [_step_seconds(record) for record in alone]
@@ -109,11 +109,7 @@ def points(
 def exchange_seconds(
     params: Params, link: Link, ps: int, counts: Sequence[int]
 ) -> tuple[dict[int, float], str]:
-    """Time of the gradient exchange by the cost model.
-
-    Returns:
-      Seconds by number of workers; and why some are missing, or "".
-    """
+    """Seconds of the gradient exchange by number of workers, and why some are missing, or ""."""
     _, shapes = model_gradients(params.model, params.data_name, params.model_plugin)
     tensors = gradient_tensors(shapes, _ITEMSIZE)
     towers, packing = params.num_gpus, make_plan(params).aggregation

@@ -86,7 +86,6 @@ class JobSession:
     def __init__(
         self, launch: Launch, show: Callable[[str], None], patience: Patience | None = None
     ) -> None:
-        """Does not start anything."""
         self._launch = launch
         self._show = show
         self._patience = patience or Patience()
@@ -155,7 +154,6 @@ class JobSession:
         return None
 
     def _spared(self, process: _Process) -> bool:
-        """Whether the others continue without this process."""
         return self._launch.spares(process.task, REFUSED)
 
     def _stop(self) -> None:

@@ -1,7 +1,6 @@
 """Sequential measuring processes: run, judged and reported.
 
-Shared by `ab`, `bisect`, `strategies`, `sweep` and the pytest fixture, which choose the next
-process and store its record.
+Commands and the pytest fixture choose the next process and store its record.
 """
 
 from __future__ import annotations
@@ -72,10 +71,9 @@ class Durations:
 
 
 class Campaign:
-    """The processes of one command.
+    """The processes of one command, with `cool_down` seconds between them.
 
-    `facts` describe this machine, for the records of processes that leave none; `cool_down` is the
-    number of seconds between processes.
+    `facts` describe this machine, for the records of processes that leave none.
     """
 
     def __init__(
@@ -95,12 +93,7 @@ class Campaign:
         self._dropped: set[Hashable] = set()
 
     def expect(self, keys: Iterable[Hashable], done: int = 0) -> None:
-        """Adds processes to those that will be run.
-
-        Args:
-          keys: see `Durations`; in the order of execution.
-          done: number of processes that were run before.
-        """
+        """Adds processes that will be run, by keys in their order; `done` of them were before."""
         self._waiting += keys
         self._done += done
         self._total = self._done + len(self._waiting)
@@ -135,7 +128,6 @@ class Campaign:
         self.reporter.ended(self._done, self._total, label, told, seconds, self._left())
 
     def _left(self) -> float | None:
-        """Estimated seconds for all processes still to be run; None if unknown."""
         waiting = [key for key in self._waiting if self.expects(key)]
         seconds = self.durations.left(waiting)
         return None if seconds is None else seconds + len(waiting) * self.cool_down

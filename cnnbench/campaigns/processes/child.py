@@ -85,8 +85,7 @@ def execute(command: Command, timeout: float, grace: float = GRACE_SECONDS) -> E
     """Runs a command to its end, in its own process group.
 
     The group gets SIGTERM after `timeout` seconds, or on KeyboardInterrupt, and SIGKILL `grace`
-    seconds later. BenchmarkError is raised if the log cannot be written or no process can be
-    started.
+    seconds later. BenchmarkError if the log cannot be written or no process can be started.
     """
     with start(command) as child:
         try:
@@ -156,7 +155,7 @@ class Child:
     def wait(self, seconds: float) -> Ended | None:
         """The end of the process; None if it still runs after so many seconds.
 
-        Call it until it returns an end, and not again.
+        Not to be called again once it has returned an end.
         """
         report = _receive(self._link, seconds)
         return None if report is None else self._ended(report, timed_out=False)
@@ -221,10 +220,7 @@ def _exit_code(facts: dict[str, int], timed_out: bool) -> int | None:
 
 
 def oom_kills(host: Host | None = None) -> int:
-    """OOM-kill counter of this control group or of the machine; 0 if unavailable.
-
-    Only differences are meaningful.
-    """
+    """OOM kills counted by the control group or machine, else 0; only differences are valid."""
     host = Host() if host is None else host
     # Version 2 and version 1 of control groups.
     names = ("memory.events", "memory.oom_control")

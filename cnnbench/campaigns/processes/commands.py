@@ -71,7 +71,7 @@ class Resolved:
       notices: lines that the command would print about them.
       identity: the parameters that distinguish runs.
       batch_size: images per step and device; 0 of all-reduces.
-      batch_limits: see `cnnbench.run.driver.memory.batch_limits`.
+      batch_limits: expected batch sizes that fit into memory; None if unknown.
       global_batch: images per step of all devices; 0 of all-reduces.
       needed_bytes: estimated memory of all processes of a job, of the machine, or of a GPU; 0 of
         all-reduces.
@@ -213,7 +213,6 @@ def _identity(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _file_digest(path: str) -> str | None:
-    """Digest of a file; None if it cannot be read."""
     try:
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:KEY_LENGTH]
     except OSError:

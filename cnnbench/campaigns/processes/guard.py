@@ -4,8 +4,7 @@ Started as a file: ``python -IS guard.py DESCRIPTOR PROGRAM ARGUMENT...`` in its
 DESCRIPTOR is one end of a socket pair whose other end only the parent holds, optionally followed by
 a comma and a descriptor that the program inherits. When the program ends, a line of JSON with its
 wait status goes to the parent, which then kills the group including the guard. When the socket
-closes first, the parent is dead and the guard kills the group. In between it sleeps and does not
-disturb a measurement.
+closes first, the parent is dead and the guard kills the group. In between it sleeps.
 """
 
 from __future__ import annotations

@@ -27,10 +27,9 @@ LOGS = "logs"
 class ResultsFolder:
     """A results directory, made if missing, and locked for one process within its context.
 
-    The first event of its journal is named like its `command`. FlagError is raised if it cannot be
-    used or is locked, is not empty (unless `used`), or holds the journal of another command. The
-    hint says what can be done with earlier results besides naming another folder, and ends in "or
-    ".
+    The first event of its journal is named like its `command`. FlagError if it cannot be used or is
+    locked, is not empty (unless `used`), or holds the journal of another command. `hint` is what
+    can be done with earlier results besides naming another folder; it ends in "or ".
     """
 
     command: ClassVar[str] = ""
@@ -67,11 +66,9 @@ class ResultsFolder:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Releases the lock."""
         self._lock.close()
 
     def _refuse_journals(self, names: Iterable[str]) -> None:
-        """Refuses journals of other commands, and invalid ones."""
         for name in sorted(names):
             own = self.folder / name == self.journal.path
             events = {event.get("event") for event in self.journal.read()} if own else set()

@@ -61,7 +61,6 @@ class _Member:
         return self._used + (0.0 if self.waits else time.monotonic() - self._since)
 
     def listen(self) -> None:
-        """Reads its messages."""
         assert self.link is not None
         try:
             said = self.link.recv(16)
@@ -76,7 +75,6 @@ class _Member:
         self.steps_done = said.endswith(WAITS_AFTER_STEPS)
 
     def go_on(self) -> None:
-        """Passes the turn to it."""
         assert self.link is not None
         self.waits, self._since = False, time.monotonic()
         with contextlib.suppress(ConnectionError):  # it has died; its guard will say how

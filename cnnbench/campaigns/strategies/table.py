@@ -157,10 +157,7 @@ def document(
     facts: Mapping[str, Any],
     incomplete: str | None = None,
 ) -> StrategiesDocument:
-    """The rows with all digits, their processes, and what was measured.
-
-    `command` is the argv; `begun` has a time zone; `tolerance` is that of the weights.
-    """
+    """The rows with all digits, their processes, and what was measured; `begun` has a time zone."""
     first = plan.modes[0].resolved.config
     return StrategiesDocument(
         run_id=uuid.uuid4().hex,

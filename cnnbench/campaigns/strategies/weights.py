@@ -16,12 +16,10 @@ from cnnbench.run.driver.checkpoints import stored_variables
 
 @dataclass(frozen=True)
 class WeightDistance:
-    """Distance between the weights of a mode and those of the reference.
+    """The largest distance of a variable from the reference; `variable` is "" if all are equal.
 
-    Attributes:
-      value: the largest over the variables: the largest difference of two elements, as a share of
-        the largest element of the reference; 0 if all bits are equal, NaN if some are no numbers.
-      variable: for which it is that large; "" if all are equal.
+    `value` is the largest difference of two elements, as a share of the largest element of the
+    reference; 0 if all bits are equal, NaN if some are no numbers.
     """
 
     value: float

@@ -1,7 +1,7 @@
 """Suite files as trees whose nodes know their lines.
 
-Scalars keep their text: a flag's value is what was written, not what YAML 1.1 makes of it
-(``1e-3`` a string, ``012`` ten, ``1:30`` ninety, ``on`` true).
+Scalars keep their text: a flag's value is what was written, not what YAML 1.1 makes of it (``1e-3``
+a string, ``012`` ten, ``1:30`` ninety, ``on`` true).
 """
 
 from __future__ import annotations
@@ -83,9 +83,8 @@ def find_suite(text: str) -> str:
 def load(path: str, flag: str = "") -> Node:
     """The root of the one document in a file, which messages name as given.
 
-    Raises:
-      UsageError: unreadable, not YAML, empty, several documents, a key twice, an unknown tag,
-        nested too deeply; names file and line.
+    UsageError names file and line of what is invalid: several documents, a key twice, an unknown
+    tag, or too deep a nesting.
     """
     data = read_file(path, _MOST_MIB, flag)  # bytes: the loader finds out the encoding
     try:

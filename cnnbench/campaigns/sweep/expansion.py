@@ -1,6 +1,4 @@
-"""Expansion of an entry of a suite to sets of flags: matrix, exclusions, inclusions, and the
-environment variables in values.
-"""
+"""Expansion of an entry of a suite to sets of flags: matrix, exclusions, inclusions, variables."""
 
 from __future__ import annotations
 
@@ -48,9 +46,8 @@ def expand(
 ) -> tuple[tuple[FlagSet, ...], str | None]:
     """The configurations of an entry: the matrix in order, less exclusions, then inclusions.
 
-    Also the missing variable of an optional entry, as in "DATA is not set". UsageError is raised
-    for an exclusion that excludes nothing, equal or far too many configurations, or a missing
-    variable.
+    Also the missing variable of an optional entry, as in "DATA is not set". UsageError for an
+    exclusion that excludes nothing, equal or far too many configurations, or a missing variable.
     """
     variables = os.environ if environ is None else environ
     try:

@@ -87,10 +87,7 @@ def make_plan(
     """Expands all entries and checks every flag of every configuration.
 
     The facts about this machine, and the revision of the subject, are part of the cases' keys.
-
-    Raises:
-      UsageError: names file, line, flag and the valid values.
-      FlagError: the filter is no regular expression, or nothing matches it.
+    UsageError names file, line, flag and the valid values.
     """
     overrides = overrides or Overrides()
     subject = (subject or Subject()).labelled(labels_of(overrides.flags)) or Subject()
@@ -120,7 +117,6 @@ def make_plan(
 
 
 def _chosen(configurations: Sequence[FlagSet], pattern: str | None) -> list[FlagSet]:
-    """Configurations that `Overrides.filter` selects."""
     if pattern is None:
         return list(configurations)
     try:

@@ -181,7 +181,6 @@ class Sweep:
 
     @property
     def _seconds(self) -> float:
-        """Seconds since the current item was started."""
         return time.monotonic() - self._started
 
     def _measure(self, item: Item) -> str:
@@ -278,7 +277,6 @@ class Sweep:
         return f"{ended.status.replace('_', ' ')}: {ended.message}"
 
     def _annotated(self, document: Mapping[str, Any], item: Item, target: Path) -> dict[str, Any]:
-        """The record with its sweep, under its final name."""
         case = item.case
         searched = case.search is not None
         place = SweepPlace(

@@ -1,7 +1,6 @@
 """Keys of suite files: dataclasses whose fields declare how each key is read.
 
-Defaults are merged into the entries here. Values of flags are checked later, by the flags' own
-declarations (see planning.py).
+Defaults are merged into the entries here; planning.py checks the values of flags.
 """
 
 from __future__ import annotations

@@ -35,10 +35,7 @@ HELD, VIOLATED, UNKNOWN = "ok", "violated", "unknown"
 
 @dataclass(frozen=True)
 class BoundVerdict:
-    """Whether a metric's median over the processes (None if not measured) lies within its bound.
-
-    The word is HELD, VIOLATED or UNKNOWN.
-    """
+    """HELD, VIOLATED or UNKNOWN: the median of a metric over processes (None: not measured)."""
 
     bound: Bound
     value: float | None
@@ -122,11 +119,7 @@ def _names(good: Mapping[str, Sequence[RunRecord | AllReduceRecord | None]]) -> 
 
 
 def exit_code(rows: Iterable[SummaryRow]) -> ExitCode:
-    """The exit code of a sweep.
-
-    As of ``cnnbench compare``: REGRESSION if a bound is violated; else FAILED if a run failed; else
-    INCONCLUSIVE if a bound could not be judged; else OK.
-    """
+    """REGRESSION if a bound is violated; else FAILED, INCONCLUSIVE (a bound not judged), or OK."""
     listed = list(rows)
     words = {verdict.word for row in listed for verdict in row.verdicts}
     if VIOLATED in words:
@@ -248,5 +241,4 @@ def _verdict(bound: Bound, records: Sequence[RunRecord]) -> BoundVerdict:
 
 
 def _scatter(row: SummaryRow) -> float:
-    """Standard deviation of the logarithms of its processes' speeds."""
     return standard_deviation([math.log(speed) for speed in row.throughputs])

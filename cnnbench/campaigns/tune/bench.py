@@ -5,8 +5,8 @@ first process that measures the length of a step. A round runs its candidates in
 processes can step in turn (docs/ab.md), up to `lanes` are alive at once, so that disturbances of
 the machine affect all of them.
 
-A resumed search gets its earlier answers. With more time than before it continues like one that
-has had so much from its beginning: more candidates are tried, fewer leave for lack of time, and
+A resumed search gets its earlier answers. With more time than before it continues like one that has
+had so much from its beginning: more candidates are tried, fewer leave for lack of time, and
 recorded processes are not run again.
 """
 
@@ -78,8 +78,7 @@ class BenchSetting:
 class RaceBench:
     """A `search.CandidateBench` of processes; earlier ones are taken from the folder.
 
-    Attributes:
-      lengths: of the processes, once `begin` has found them.
+    `lengths` of the processes are known once `begin` has found them.
     """
 
     lengths: Lengths
@@ -142,10 +141,7 @@ class RaceBench:
 
     @property
     def reserve(self) -> float:
-        """Seconds that the races leave to the final and to the comparison of weights.
-
-        0 if the time is too short for the fewest pairs.
-        """
+        """Seconds left to the final and to weights; 0 if too short for the fewest pairs."""
         return self._reserve_of(self._budget.seconds)
 
     def _reserve_of(self, total: float) -> float:
@@ -267,7 +263,6 @@ class RaceBench:
             )
 
     def _take(self, found: Round, one: Candidate, record: RunRecord) -> None:
-        """Adds the speed of a process, or why it failed."""
         speed = throughput(record) if record.status == "ok" else None
         if speed:
             found.speeds[one.key] = speed
@@ -284,7 +279,6 @@ class RaceBench:
 
     @property
     def _fitting(self) -> int:
-        """Number of processes that fit into the remaining time."""
         left = self._budget.left_for_races(self.reserve)
         return max(0, self._processes_in(left))
 

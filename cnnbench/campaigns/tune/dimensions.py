@@ -1,7 +1,7 @@
 """Table of the dimensions of a search, and of the situations that they apply to.
 
-Dimensions of one group are combined with each other. Groups are searched one after the other,
-each with the best flags of those before (docs/tune.md has the reasons).
+Dimensions of one group are combined with each other. Groups are searched one after the other, each
+with the best flags of those before (docs/tune.md has the reasons).
 """
 
 from __future__ import annotations

@@ -131,11 +131,7 @@ class Final:
         self._policy = policy
 
     def prove(self, leader: Candidate) -> Proof:
-        """Measures pairs until they are clear or the time is up.
-
-        Raises:
-          KeyboardInterrupt: whole pairs are kept.
-        """
+        """Measures pairs until they are clear or the time is up; an interrupt keeps whole pairs."""
         if leader.key == self._first.key:
             return Proof(verdict=NONE)
         for event in self._folder.events(_PROOF):
@@ -256,10 +252,7 @@ class Final:
         )
 
     def weights(self, leader: Candidate) -> Weights:
-        """Compares the weights that the leader and the given flags train.
-
-        Both compute their operations as the leader does.
-        """
+        """Compares the weights that both sides train with operations computed as the leader's."""
         no_promise = self._no_promise(leader)
         if no_promise:
             return Weights(no_promise)

@@ -83,10 +83,9 @@ class Race:
     ) -> None:
         """Adds a round of images per second by name, and of failed candidates, which leave.
 
-        Args:
-          blocks: names of those that ran at the same time; if not given, all did.
-          late: names of those that there was no time for. In the first round they are candidates no
-            more, because nothing is known of them; later they keep their estimates.
+        Those in one block ran at the same time; without blocks, all did. There was no time for
+        `late` ones: in the first round they are candidates no more, because nothing is known of
+        them; later they keep their estimates.
         """
         found = {name: math.log(speed) for name, speed in speeds.items()}
         if not self.rounds:
@@ -98,7 +97,7 @@ class Race:
             self._leave(name, FAILED, failed[name])
 
     def drop(self, affordable: int) -> list[Leaver]:
-        """Removes slower candidates and those that there is no time for; returns all that leave.
+        """Removes and returns slower candidates and those for which there is no time.
 
         `affordable` is the number of processes that fit into the remaining time.
         """

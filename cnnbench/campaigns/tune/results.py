@@ -1,8 +1,7 @@
 """The results folder of a search: a journal, records of all processes, and the pairs of the proof.
 
 ``race/`` has a record per process of the races. ``final/`` is a folder of `cnnbench ab`, and so is
-``final-2/`` where a continued search came to another leader. What is done follows from the journal;
-a search can continue with the same question only.
+``final-2/`` where a continued search came to another leader.
 """
 
 from __future__ import annotations
@@ -22,10 +21,7 @@ _SESSION = "session"
 
 
 class TuneFolder(ResumableFolder):
-    """The directory, held by one search at a time.
-
-    `checkpoints` is the folder of the weights to compare, removed in the end.
-    """
+    """The directory, held by one search at a time; removes the `checkpoints` in the end."""
 
     command = "tune"
     noun = "search"
@@ -36,7 +32,6 @@ class TuneFolder(ResumableFolder):
         self.journal.add("tune", question=self.question)
 
     def __exit__(self, *error: object) -> None:
-        """Removes the weights, which are not needed after the comparison."""
         shutil.rmtree(self.checkpoints, ignore_errors=True)
         super().__exit__(*error)
 

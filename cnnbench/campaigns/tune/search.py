@@ -1,7 +1,4 @@
-"""Iterates over the groups of a space: a race for each, with the best flags of those before.
-
-The measurements of a bench alone determine the races and the leader.
-"""
+"""Iterates over the groups of a space: a race for each, with the best flags of those before."""
 
 from __future__ import annotations
 
@@ -156,10 +153,7 @@ def _run(
     time: tuple[int, int],
     given: Candidate,
 ) -> None:
-    """Runs the rounds of a race.
-
-    `time` has the numbers of processes that fit for later groups and for this one.
-    """
+    """Runs the rounds of a race; `time`: processes that fit for later groups and for this one."""
     names = {one.key: one.name for one in candidates}
     kept, share = time
     while not race.is_over:

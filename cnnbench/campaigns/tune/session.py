@@ -21,10 +21,9 @@ from cnnbench.records.tune import FASTER, OPEN, TuneDocument
 
 @dataclass(frozen=True, kw_only=True)
 class TuneQuestion:
-    """Definition of a search.
+    """Definition of a search from the given flags, `first`, in `seconds` for all of it.
 
-    `first` are the given flags, and `seconds` are for all of it. The threshold of the policy of the
-    proof is also that of adopting a candidate.
+    The threshold of the policy of the proof is also that of adopting a candidate.
     """
 
     space: Space

@@ -105,10 +105,7 @@ Maker = Callable[[Settings], Candidate]
 
 
 class CandidateMaker:
-    """Makes candidates; loads no TensorFlow.
-
-    The memory is that of the machine or of a GPU; None if unknown.
-    """
+    """Makes candidates, without TensorFlow; `memory` of the machine or a GPU is None if unknown."""
 
     def __init__(
         self, space: Space, memory: Memory | None = None, layout: JobLayout | None = None
@@ -164,7 +161,7 @@ def _changes(settings: Settings) -> Iterator[str]:
 def assumed_mode(fixed: Settings, layout: JobLayout | None) -> dict[str, str]:
     """The mode of a job whose flags name none, and for which the default mode lacks ps tasks.
 
-    Returns flags by name; none where the default mode applies.
+    Flags by name; none where the default mode applies.
     """
     if layout is None or layout.ps or _MODE in fixed:
         return {}
@@ -210,11 +207,7 @@ def default_space(
 
 
 def read_space(path: str, fixed: Settings, allowed: Iterable[str]) -> Space:
-    """The space of a suite file, a group for each entry; given flags are not varied.
-
-    Raises:
-      UsageError: names file, line and key.
-    """
+    """The space of a suite file, a group for each entry; given flags are not varied."""
     suite = check(load(path, "space"))
     if suite.on_cpu is not None:
         raise suite.entries[0].node.error("on_cpu is for sweeps; cnnbench tune takes no notice", 1)
@@ -242,7 +235,6 @@ def _group(entry: SuiteEntry, fixed: Settings) -> FlagGroup:
 
 
 def _check(entry: SuiteEntry, name: str, text: str, line: int) -> None:
-    """Refuses a flag that cannot vary, and an invalid value."""
     spec = SPECS.get(name)
     if spec is None or name not in TUNABLE:
         known = "is no flag of a run" if spec is None else "changes what is measured"

@@ -135,10 +135,7 @@ def _refused(dropped: Iterable[Dropped]) -> list[str]:
 
 
 def listed(fields: Mapping[str, Field]) -> str:
-    """The candidates of a space, and what is dropped and why, without anything measured.
-
-    Each group is as it is without the groups before it.
-    """
+    """The candidates of each group by itself, and what is dropped and why, without measurements."""
     lines = []
     for name, one in fields.items():
         lines.append(f"{name}: {count(len(one.candidates), 'candidate', 'candidates')}")
