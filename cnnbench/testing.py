@@ -248,7 +248,6 @@ def _check(side: Side, processes: int) -> SideFlags:
 
 
 def _baseline(baseline: Baseline) -> tuple[tuple[RunRecord, ...], str]:
-    """Records and name of a baseline."""
     __tracebackhide__ = True
     if isinstance(baseline, Result):
         return baseline.records, "the baseline"

@@ -90,7 +90,6 @@ def with_exchanged_addresses(
 
 
 def _take_gpus(params: Params, place: JobPlace, environ: MutableMapping[str, str]) -> None:
-    """Restricts this process to its share of the machine's GPUs."""
     from cnnbench.machine.gpu import share_of_gpus, visible_gpus
 
     host = Host(environ=environ)

@@ -116,7 +116,6 @@ class FlagSpec(_Limits):
 
     @property
     def _single(self) -> _Kind:
-        """The kind of the value or of the items of a list."""
         return _SINGLE[_LISTS.get(self.kind, self.kind)]
 
     @property

@@ -91,7 +91,6 @@ def _all_reduces(params: Params) -> bool:
 
 
 def _running(params: Params) -> frozenset[str]:
-    """Names of the algorithms that reduce gradients."""
     spec = running_all_reduce(params)
     return frozenset() if spec is None else spec.names
 
@@ -137,14 +136,12 @@ def _without(setting: str, *flags: str, why: str = "") -> Unused[Params]:
 
 
 def _with(setting: str, *flags: str, why: str = "", says: str = "") -> Unused[Params]:
-    """Flags without effect if a setting is given."""
     setting = setting if setting in _SITUATIONS else f"--{setting}"
     reason = f"with {setting}{why and ': '}{why}"
     return Unused(flags, lambda params: _has(params, setting), reason, says)
 
 
 def _in_mode(which: Callable[[Mode], bool], *flags: str, why: str = "") -> Unused[Params]:
-    """Flags without effect in some modes."""
     return Unused(
         flags,
         lambda params: which(params.update_mode),

@@ -67,7 +67,6 @@ def _names_of(which: Callable[[Mode], bool]) -> str:
 
 
 def _check_mode(params: Params) -> Refusals:
-    """Refuses flags that the row of the mode excludes."""
     mode = params.update_mode
     if mode.processes is Processes.COORDINATOR and not params.job_name:
         reason = "needs processes: cnnbench launch --ps=1 starts them, or give --job_name"

@@ -194,7 +194,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parsed(command: Sequence[str]) -> tuple[dict[str, Any], Sequence[str]]:
-    """The values of the flags by name, and the flags of both sides."""
     words, common = split_at_dashes(command)
     specs = [spec for _, those in _FLAGS for spec in those]
     hint = "; those of one side into --a or --b"
@@ -249,7 +248,7 @@ def _pairs_to_go(earlier: Begun, folder: Path) -> int:
 
 
 def _with_values(words: Sequence[str]) -> Iterator[str]:
-    """The words, with the value that --explain alone stands for."""
+    """The command line with the value that --explain alone stands for."""
     for word, after in zip_longest(words, words[1:], fillvalue=""):
         alone = word in ("--explain", "-explain") and after not in _EXPLAIN.choices
         yield f"{word}={_EXPLAIN.default}" if alone else word

@@ -202,7 +202,6 @@ def _specs(command: str) -> list[FlagSpec]:
 
 
 def _words(command: str) -> Iterable[str]:
-    """Arguments of a command other than files."""
     if command == "help":
         return COMMANDS
     if command == "run" or command not in COMMANDS:

@@ -103,7 +103,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _params(flags: dict[str, Any], names: Sequence[str]) -> Params:
-    """The checked parameters of the run."""
     named = [*names, *([flags["model"]] if "model" in flags else [])]
     if len(named) != 1:
         found = f"not {', '.join(named)}" if named else "such as cnnbench roofline resnet50"

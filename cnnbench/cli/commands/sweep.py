@@ -146,7 +146,6 @@ def _with_more(suite: str, options: SweepFlags, flags: Sequence[str]) -> Callabl
 
 
 def _canonical(flags: Sequence[str]) -> dict[str, str]:
-    """Flags of runs and of all-reduces, by name."""
     texts = {spec.name: spec for spec in (*ALLREDUCE_FLAGS, *FLAGS, *OBSOLETE)}
     specs = tuple(texts.values())
     given = parse_flags(flags, specs)

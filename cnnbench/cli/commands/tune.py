@@ -207,7 +207,6 @@ def _question(
     facts: Mapping[str, Any],
     argv: Sequence[str],
 ) -> TuneQuestion:
-    """What is searched; every flag is checked."""
     if of_runs.get(registry.PLUGIN_FLAG):
         registry.load_plugin(str(of_runs[registry.PLUGIN_FLAG]))
     fixed = {
@@ -331,7 +330,6 @@ def _setting(
 
 
 def _report(outcome: TuneDocument, options: TuneFlags, reporter: Reporter) -> int:
-    """Prints and writes what was found; returns the exit code."""
     if options.write_flagfile is not None:
         write_text("write_flagfile", options.write_flagfile, text.flag_file(outcome))
     written = {"table": text.table, "csv": text.to_csv, "json": text.to_json}
