@@ -14,8 +14,7 @@ from cnnbench.data.spec import InputSpec
 class ArrayPipeline(Pipeline):
     """Shuffles the whole subset every epoch and gathers whole batches.
 
-    Each array holds an element of the data set, in the order of declaration (such as images and
-    labels); row i of each is example i.
+    Row i of each array, one per element in the order of declaration, is example i.
     """
 
     resumable = True

@@ -42,10 +42,7 @@ class Cifar10Pipeline(ArrayPipeline):
 
 
 def pad_crop_flip(images: tf.Tensor, positions: tf.Tensor, seed: int) -> tf.Tensor:
-    """Pads images by 4 zeros, crops them at random to their old size, and mirrors half of them.
-
-    Images are [n, size, size, channels]; the positions, int64 [n], determine the randomness.
-    """
+    """Pads images [n, size, size, c] by 4 zeros, crops them to size and mirrors half, at random."""
     size = images.shape[1]
     padded = tf.pad(images, [[0, 0], [_PAD, _PAD], [_PAD, _PAD], [0, 0]])
     top = uniform_int(positions, seed, "crop top", 2 * _PAD + 1)

@@ -69,10 +69,7 @@ def _matches(folder: Path, subset: str) -> list[Path]:
 
 
 def read_file(path: Path, num_classes: int) -> tuple[Images, Labels]:
-    """Images, uint8 [n, 32, 32, 3], and labels, int32 [n], of one file of either format.
-
-    DataError, for a damaged file or a label outside [0, num_classes), names file and record.
-    """
+    """Images, uint8 [n, 32, 32, 3], and labels, int32 [n]; DataError names file and record."""
     flat, labels = _parse(path)
     wrong = np.flatnonzero((labels < 0) | (labels >= num_classes))
     if wrong.size:
@@ -96,10 +93,7 @@ def count_examples(files: Sequence[Path], subset: str) -> int:
 
 
 def check_files(files: Sequence[Path], num_classes: int) -> Findings:
-    """Reads every image of the files of a subset; see `Dataset.check`.
-
-    A file with a defect counts as a whole, because the rest of it has no certain meaning.
-    """
+    """Reads every image; a defect counts for its whole file. See `Dataset.check`."""
     found, tally = Findings(), ImageTally()
     for path in files:
         try:

@@ -90,10 +90,8 @@ def random_window(
 
     Of fifty windows, the first one that holds the centre of a box, and overlaps every such box by
     at least the drawn overlap; the whole image if there is none. Boxes are float32 [n, 4],
-    fractions in the order top, left, bottom, right.
-
-    Returns:
-      The part of the image; the boxes as clipped fractions of it; bool [n]: centre is inside.
+    fractions in the order top, left, bottom, right. Returns the part, the boxes as clipped
+    fractions of it, and bool [n]: whether a box's centre is inside.
     """
     overlap = tf.gather(
         tf.constant([*_OVERLAPS, 2.0]),  # no window overlaps with a box by more than 1

@@ -115,10 +115,7 @@ _DATASETS: dict[str, Dataset] = {}
 
 
 def register_dataset(dataset: Dataset) -> None:
-    """Registers a data set for ``--data_name`` and for detection from ``--data_dir``.
-
-    UsageError if another data set already has this name.
-    """
+    """Registers a data set for ``--data_name`` and detection; UsageError if the name is taken."""
     if _DATASETS.get(dataset.name, dataset) is not dataset:
         raise UsageError(f"a data set named {dataset.name!r} is registered already")
     _DATASETS[dataset.name] = dataset

@@ -44,10 +44,7 @@ def readable(data_dir: str) -> Iterator[None]:
 
 
 def once_per_content(count: Callable[[Path], int]) -> Callable[[Path], int]:
-    """``count``, cached in this process until the file changes.
-
-    A run counts its examples twice: when it is planned and when its input is opened.
-    """
+    """Caches ``count`` in this process until the file changes: a run counts examples twice."""
 
     @functools.lru_cache(_REMEMBERED)
     def remembered(path: Path, *version: int) -> int:

@@ -27,15 +27,10 @@ _ROUND_ROBIN = ("nearest", "bilinear", "bicubic", "area")
 
 
 def train_image(jpeg: Any, shape: Any, boxes: Any, position: Any, spec: InputSpec) -> tf.Tensor:
-    """A random crop, mirrored half the time, with optional colour distortion.
+    """A random crop, mirrored half the time: float32 [image_size, image_size, 3], normalised.
 
-    Args:
-      shape: int32 [3], height, width and channels from `tf.io.extract_jpeg_shape`.
-      boxes: float32 [1, n, 4] from `imagenet_records.parse`.
-      position: int64 scalar, in the stream of examples; determines the randomness.
-
-    Returns:
-      float32 [image_size, image_size, 3], normalised.
+    The shape is that of `tf.io.extract_jpeg_shape`, int32 [3]; boxes, float32 [1, n, 4], are those
+    of `imagenet_records.parse`; the position, an int64 scalar, determines the randomness.
     """
     size = spec.image_size
     if spec.resize_method == "crop":

@@ -35,10 +35,7 @@ def parse(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
 
 
 def is_usable_size(shape: Any) -> tf.Tensor:
-    """Whether a JPEG respects `MAX_ASPECT` and `MAX_PIXELS`, in a graph.
-
-    The shape, int32 [3], is height, width and channels, from `tf.io.extract_jpeg_shape`.
-    """
+    """Whether a JPEG's shape, int32 [3], respects `MAX_ASPECT` and `MAX_PIXELS`, in a graph."""
     height, width, _ = tf.unstack(tf.cast(tf.convert_to_tensor(shape), tf.int64))
     even = (height <= MAX_ASPECT * width) & (width <= MAX_ASPECT * height)
     return even & (height * width <= MAX_PIXELS)
@@ -61,10 +58,7 @@ def check_files(files: Sequence[Path], num_classes: int) -> Findings:
 
 
 def examine(record: bytes, num_classes: int, min_size: int = 1) -> ImageFacts:
-    """Checks everything that a run uses of a record; the label is in [0, num_classes).
-
-    `min_size` is the smallest usable height and width, in pixels.
-    """
+    """Checks all that a run uses of a record; label in [0, num_classes), sides >= `min_size`."""
     features = features_of(record)
     label = single(features, LABEL, "int64_list")
     if not 0 <= label < num_classes:

@@ -119,10 +119,7 @@ def _once(users: Any, items: Any) -> tuple[Any, Any]:
 
 
 def _negatives(users: Any, items: Any, num_items: int, count: int, seed: int) -> Any:
-    """For each user `count` different unrated items, int32 [users, count], in random order.
-
-    The users are ascending from 0, without gaps; each has at least `count` unrated items.
-    """
+    """For each user, from 0 without gaps, different unrated items, int32 [users, count]."""
     generator = np.random.default_rng(seed)
     ends = np.cumsum(np.bincount(users))[:-1]
     drawn = np.empty((len(ends) + 1, count), np.int32)

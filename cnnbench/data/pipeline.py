@@ -74,10 +74,7 @@ class Pipeline(abc.ABC):
 def prepared(
     example: Mapping[str, tf.Tensor], position: tf.Tensor, spec: InputSpec
 ) -> dict[str, tf.Tensor]:
-    """Output values of an example, after the model's own preprocessing if it has any.
-
-    The example has no batch dimension and any numeric dtypes.
-    """
+    """Output values of an example without batch dimension, after the model's own preprocessing."""
     values = example
     if spec.preprocess is not None:
         values = spec.preprocess(example, seed_pair(position, spec.seed, "preprocess"))

@@ -332,8 +332,5 @@ def padded(values: Any, length: int) -> Any:
 
 
 def require(holds: Any, *shown: Any) -> tf.Operation:
-    """An assertion within `RecordPipeline.decode`, as one operation.
-
-    `tf.debugging.Assert` makes a branch, which costs more than most conditions here.
-    """
+    """An assertion as one operation, cheaper than the branch that `tf.debugging.Assert` makes."""
     return tf.raw_ops.Assert(condition=holds, data=[tf.convert_to_tensor(x) for x in shown])

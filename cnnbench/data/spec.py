@@ -29,10 +29,8 @@ class InputSpec:
       subset: "train" (shuffled, repeated, optionally distorted) or "validation" (an exact pass in a
         fixed order, repeated; padding of the last batch has weight 0).
       batch_per_device: examples per tower and step.
-      num_devices: number of towers.
       image_size: height and width of the delivered images, in pixels; 0 without images.
       num_classes: labels must be in [0, num_classes).
-      seed: determines every random choice.
       examples: parts of an example of `dataset`, sizes resolved; by default all of them.
       elements: delivered parts, sizes resolved; by default all of them.
       preprocess: makes the elements from an example; None where they are the same.

@@ -67,11 +67,7 @@ class Condition:
 
 @dataclass(frozen=True, kw_only=True)
 class RunFlags:
-    """Resolved flags that advice depends on.
-
-    `intra_threads` 0 is TensorFlow's own choice, one thread per usable CPU; `intra_threads_given`
-    is whether the user chose them.
-    """
+    """Resolved flags that advice depends on; `intra_threads` 0 is TensorFlow's own choice."""
 
     on_gpu: bool = False
     num_devices: int = 1

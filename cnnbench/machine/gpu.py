@@ -126,10 +126,7 @@ def nvml_facts(host: Host) -> Facts:
 def gpu_memory(
     gpu_indices: str = "", num_gpus: int | None = None, host: Host | None = None
 ) -> Memory | None:
-    """Memory of the GPU of a run with the least to spare; None without NVML.
-
-    For the flags see `gpus_of_run`; without `num_gpus` all visible GPUs count.
-    """
+    """Memory of the GPU of a run (see `gpus_of_run`) with the least to spare; None without NVML."""
     host = Host() if host is None else host
     with nvml(host) as module:
         found = [] if module is None else handles(module)

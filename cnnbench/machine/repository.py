@@ -40,10 +40,7 @@ def of_work(flags: Mapping[str, Any]) -> Subject:
 
 
 def of_folder(folder: str | Path | None = None) -> Subject:
-    """Repository of a folder, its commit, and whether tracked files differ from it.
-
-    Empty where there is no repository, no commit or no git.
-    """
+    """Repository, commit, and whether tracked files differ from it; empty without a commit."""
     try:
         found = state(folder, _SECONDS)
     except GitError:

@@ -74,10 +74,7 @@ _NOTE_ROOM, _MOST_LINES = 0.07, 2
 
 
 def svg(chart: Chart, width: float = NARROW) -> str:
-    """The chart as an SVG element for a page, which adds `theme`, the title and the note.
-
-    Letters have their nominal size at this width in pixels.
-    """
+    """The chart as an SVG element for a page of this width, which adds `theme`, title and note."""
     with settings(f"{chart.title} {width:g}"):
         sheet = _drawn([chart], width=width, captions=False)
         return _markup(sheet, aria_label=f"{chart.title}: {_description(chart)}")

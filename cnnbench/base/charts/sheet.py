@@ -61,10 +61,7 @@ def settings(salt: str) -> Iterator[None]:
 class Sheet:
     """A figure with charts one below the other, and their hints by group id.
 
-    Args:
-      inner: width without margins.
-      height: without margins.
-      top: where the first chart begins, from the margin.
+    `inner` and `height` are without margins; `top` is where the first chart begins.
     """
 
     def __init__(self, inner: float, height: float, margin: float, top: float) -> None:
@@ -194,10 +191,7 @@ def x_axis(sheet: Sheet, axes: Any, axis: Axis, values: Sequence[float], bottom:
 def y_axis(
     sheet: Sheet, axes: Any, axis: Axis, values: Sequence[float], top: float, room: float
 ) -> None:
-    """Scale, grid and ticks of a vertical axis with a caption above it.
-
-    `room` is the share of the height to leave free above the values, for notes.
-    """
+    """Scale, grid and ticks below a caption; `room` is the share of the height left for notes."""
     low, high = limits(axis, values)
     if axis.limit is None:
         free = room / (1 - room)

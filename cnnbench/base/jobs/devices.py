@@ -45,10 +45,7 @@ class RoundRobin:
 
 
 class GreedyByBytes:
-    """Chooses the device with the fewest bytes so far, the first of equals.
-
-    Raises ValueError for no devices.
-    """
+    """Chooses the device with the fewest bytes so far, the first of equals; ValueError for none."""
 
     def __init__(self, devices: Sequence[str]) -> None:
         self._devices = _non_empty(devices)

@@ -35,10 +35,7 @@ _TASK_OF_TENSORFLOW = re.compile(r"/job:(\w+)/replica:\d+/task:(\d+)")
 
 
 def probe(address: str, timeout: float = 3.0) -> str:
-    """Returns `OK` if a gRPC server answers, otherwise a description of the failure.
-
-    `timeout` is in seconds, for the connection and again for the answer.
-    """
+    """Returns `OK` if a gRPC server answers, otherwise a description of the failure."""
     try:
         connection = socket.create_connection(host_and_port(address), timeout)
     except socket.gaierror:
@@ -69,10 +66,9 @@ def probe(address: str, timeout: float = 3.0) -> str:
 
 
 def wait_up(job: Job, timeout: float, tell: Callable[[str], None]) -> None:
-    """Waits until the gRPC servers of all other tasks answer; to be called before connecting.
+    """Waits until the servers of all other tasks answer; BenchmarkError after `timeout` seconds.
 
-    `tell` prints a line about missing tasks every few seconds; BenchmarkError after `timeout`
-    seconds.
+    To be called before connecting; `tell` prints a line about missing tasks every few seconds.
     """
     started = last = time.monotonic()
     missing = dict.fromkeys(job.peers, "")
@@ -91,7 +87,7 @@ def wait_up(job: Job, timeout: float, tell: Callable[[str], None]) -> None:
 def culprits(job: Job, error: BaseException) -> dict[Task, str]:
     """Tasks that do not answer now, with their states, as the cause of an error of TensorFlow.
 
-    Those that the message of the error names come first; if all answer, those are returned.
+    Those that its message names come first; if all tasks answer, only those are returned.
     """
     names = _TASK_OF_TENSORFLOW.findall(str(error))
     found = {Task.of_tensorflow(name, int(index)) for name, index in names}

@@ -31,10 +31,7 @@ Environment = Mapping[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class JobPlace:
-    """A process of a job and the host:port of all tasks.
-
-    `local_rank` is its number among the job's processes on its machine; None if unknown.
-    """
+    """A process of a job, its number on its machine, if known, and the host:port of all tasks."""
 
     task: Task
     worker_hosts: tuple[str, ...]

@@ -173,10 +173,7 @@ def nearest_rank(values: Sequence[float], share: float) -> float:
 
 
 def p99(values: Sequence[float]) -> float | None:
-    """The 99th percentile by nearest rank; None for fewer than `FEWEST_FOR_P99` values.
-
-    For fewer it would be the largest one, which grows with their number.
-    """
+    """The 99th percentile by nearest rank; None for fewer than `FEWEST_FOR_P99` values."""
     return nearest_rank(values, 0.99) if len(values) >= FEWEST_FOR_P99 else None
 
 

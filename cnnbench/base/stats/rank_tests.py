@@ -58,10 +58,7 @@ class _Tails:
 
 
 def mann_whitney_p(first: Values, second: Values) -> float:
-    """Two-sided p of "both samples come from one distribution", exact also with ties.
-
-    Twice the smaller tail of the rank sum, at most 1, of finite values, at least one per sample.
-    """
+    """Two-sided p of "both samples come from one distribution", exact also with ties."""
     ranks = _doubled_midranks([*first, *second])
     observed = int(ranks[: len(first)].sum())
     if max(len(first), len(second)) <= EXACT:
@@ -74,10 +71,7 @@ def mann_whitney_p(first: Values, second: Values) -> float:
 
 
 def signed_rank_p(differences: Values) -> float:
-    """Two-sided p of "differences are symmetric about 0", exact also with ties.
-
-    Zeros are left out, as by Wilcoxon; values are finite.
-    """
+    """Two-sided p of "differences are symmetric about 0", exact also with ties, without zeros."""
     kept = np.asarray([d for d in differences if d != 0.0])
     if not len(kept):
         return 1.0
@@ -104,18 +98,15 @@ def shift(base: Values, new: Values, confidence: float) -> Interval:
 
 
 def paired_shift(differences: Values, confidence: float) -> Interval:
-    """Centre of paired differences (new - base): median of the means of all pairs of them.
-
-    Values are finite; `confidence` is a lower bound.
-    """
+    """Centre of paired differences (new - base): median of the means of all pairs of them."""
     means = np.sort(_pair_means(np.asarray(differences)))
     return _interval(means, _paired_outside(len(differences), confidence))
 
 
 def paired_bounds(differences: _Floats, confidence: float) -> tuple[_Floats, _Floats]:
-    """Low and high ends, [samples], of the intervals of `paired_shift` of many samples.
+    """Low and high ends, [samples], of the intervals of `paired_shift` for [samples, pairs].
 
-    `differences` is [samples, pairs]; ends are infinite where there are too few pairs.
+    They are infinite where there are too few pairs.
     """
     outside = _paired_outside(differences.shape[1], confidence)
     if outside < 1:

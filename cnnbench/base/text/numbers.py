@@ -41,10 +41,7 @@ def integer(value: float) -> str:
 
 
 def percent(share: float | None, digits: int = 1, *, signed: bool = False) -> str:
-    """A share in per cent: 0.1235 is "12.3 %"; None is `NONE`.
-
-    With `signed`, positive shares have a plus sign.
-    """
+    """A share in per cent: 0.1235 is "12.3 %"; None is `NONE`. With `signed`, +12.3 %."""
     if share is None:
         return NONE
     # Rounded first: -0.0004 is 0.0 %, not -0.0 %.

@@ -54,10 +54,7 @@ def columns() -> int:
 
 
 def wrapped(text: str, indent: str = "", more: str | None = None) -> list[str]:
-    """A sentence in lines of `columns`; words, such as paths, are not broken.
-
-    `indent` begins the first line, and the others too unless `more` is given.
-    """
+    """A sentence in lines of `columns`, without breaking words; `more` indents further lines."""
     return textwrap.wrap(
         text,
         columns(),

@@ -28,10 +28,7 @@ _MOST_SIZES = 1000
 
 @dataclass(frozen=True)
 class Workload:
-    """Tensors on each device.
-
-    `name` is the size as text ("65536", "4096*1000"), or the model whose gradients they are.
-    """
+    """Tensors on each device, named by their size ("65536", "4096*1000") or their model."""
 
     name: str
     shapes: tuple[tuple[int, ...], ...]

@@ -47,10 +47,7 @@ class Peer:
         self._strategy: Any = make.mirrored(self.devices, CrossDeviceSpec(ops=_OPS[name]))
 
     def __call__(self, tower_tensors: Sequence[Sequence[tf.Tensor]]) -> list[list[tf.Tensor]]:
-        """Sums tower_tensors[t][i], tensor i on device t, over t; returns sums[t][i] on device t.
-
-        Dtype and static shape of tensor i are the same on all devices.
-        """
+        """Sums tower_tensors[t][i], tensor i on device t, over t; returns sums[t][i]."""
         import tensorflow as tf
 
         if not tower_tensors[0]:

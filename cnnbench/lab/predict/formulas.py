@@ -151,10 +151,7 @@ def _halving_doubling_busy(tensor: Tensor, layout: NodeLayout, shards: int) -> P
 
 
 def _tree(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    """Each half of the tensor moves up a binary tree and down again, k chunks in a row.
-
-    At every level a device receives from two children, or serves two.
-    """
+    """Each half of the tensor moves up a binary tree and down again, k chunks in a row."""
     levels = layout.devices.bit_length() - 1
     near_levels = min(levels, layout.near.bit_length() - 1) if layout.nodes > 1 else 0
     if layout.nodes == 1:

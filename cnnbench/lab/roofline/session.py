@@ -133,9 +133,6 @@ def _with_peak(record: RunRecord, machine: Machine) -> RunRecord:
 
 
 def with_profiled_steps(params: Params, steps: int, warm_up: int) -> Params:
-    """The parameters of a run that warms up, profiles steps and times as many.
-
-    `warm_up` is the number of steps before them where --num_warmup_batches is not given.
-    """
+    """The parameters of a run that warms up, profiles steps and times as many."""
     before = warm_up if params.num_warmup_batches is None else params.num_warmup_batches
     return dataclasses.replace(params, num_batches=steps, num_warmup_batches=before + steps)

@@ -46,10 +46,7 @@ class _Call(NamedTuple):
 
 
 def primitives_of_step(log: BinaryIO) -> tuple[Primitive, ...]:
-    """Primitives that the last whole step called, from the first 64 MiB of a process's output.
-
-    Empty where nothing was printed between the lines of two steps.
-    """
+    """Primitives that the last whole step called, if any, from the first 64 MiB of the output."""
     calls: Counter[_Call] = Counter()
     step: Counter[_Call] = Counter()
     steps = size = 0

@@ -68,11 +68,9 @@ class Standing(NamedTuple):
 
     Attributes:
       task: name of the task that is waited for if nothing moves.
-      steps: steps done, including the warm-up.
-      last: the last of them, such as "step 12".
+      steps: steps done, including the warm-up; `last` names the last of them ("step 12").
       batches: delivered by all inputs, also for evaluations.
-      idle: seconds without a change of the above.
-      stalled: whether that exceeds the time limit.
+      idle: seconds without a change of the above; `stalled` if above the time limit.
     """
 
     task: str
@@ -130,8 +128,7 @@ def _in_steps(seen: Standing) -> bool:
 def blamed(standings: Mapping[Task, Standing]) -> dict[Task, Standing]:
     """Processes that the others wait for; all are stalled and wait for one another in every step.
 
-    These are the tasks that wait for something else than a step; if there are none, those that have
-    done the fewest steps, which may be all.
+    They wait for something else than a step or, if none does, have done the fewest steps.
     """
     elsewhere = {task: s for task, s in standings.items() if s.doing is not Doing.STEP}
     least = min(s.steps for s in standings.values())

@@ -98,7 +98,7 @@ _MAX_REPETITIONS = 8
 def peak(
     device_kind: str, devices: Sequence[str], dtype: str, user_value: float | None = None
 ) -> Peak | None:
-    """Peak FLOP/s of all devices of the run together.
+    """Peak FLOP/s of all devices of the run together; None for unknown GPUs or types.
 
     Args:
       device_kind: "cpu" or "gpu".
@@ -106,9 +106,6 @@ def peak(
         does not count.
       dtype: of the arithmetic: "float32", "float16" or "bfloat16".
       user_value: --peak_flops, of one device; takes precedence. 0: none is wanted.
-
-    Returns:
-      The peak; None for a GPU that the table does not know, or not in that type.
     """
     if user_value == 0:
         return None

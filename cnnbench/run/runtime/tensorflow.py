@@ -157,9 +157,7 @@ def choose_devices(settings: Settings) -> ChosenDevices:
 
 
 def configure(settings: Settings, job: Job | None = None) -> Devices:
-    """Applies thread, compiler and device flags and returns the run's devices.
-
-    Without a job, this process alone takes part.
+    """Applies thread, compiler and device flags; without a job, this process alone takes part.
 
     Raises:
       FlagError: there are fewer devices than requested, or TensorFlow was already initialised in

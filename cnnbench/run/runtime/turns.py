@@ -36,12 +36,9 @@ class Wait:
 
 
 class Turns:
-    """Turns of this process; without a link it is alone and never waits.
+    """Turns of this process; without a socket to the process that assigns them it never waits.
 
-    Args:
-      link: socket to the process that assigns turns.
-      seconds: length of a turn, which ends with the first step that ends later.
-      clock: seconds, monotonic.
+    A turn of `seconds` ends with the first step that ends later; `clock` is monotonic.
     """
 
     def __init__(

@@ -40,8 +40,8 @@ class CopiedTowers(Generic[_R]):
     def __call__(self, read: Reader, *given: Any) -> _R:
         """Builds one tower, in the current name scope and on the current device.
 
-        `read` returns the tower's value of a variable. `given` are nests of the tower's other
-        inputs, with at least one tensor; their tensors are made within the function.
+        `given` are nests of the tower's other inputs; their tensors, at least one, are made within
+        the function.
         """
         tensors = [x for x in tf.nest.flatten(given) if isinstance(x, tf.Tensor)]
         assert all(map(tf.is_symbolic_tensor, tensors)), "a captured value looks like any tower's"

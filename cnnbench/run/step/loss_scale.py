@@ -32,12 +32,9 @@ Factor: TypeAlias = Any
 
 
 class UpdateGuards(NamedTuple):
-    """Whether the updates of one step are applied.
+    """Guards of the updates of one step, one per apply device, and ops that update the loss scale.
 
-    Attributes:
-      guards: one per apply device; an update runs inside its guard.
-      skipped: bool scalar, whether some update was left out; None where none ever is.
-      updates: ops that change the loss scale itself.
+    `skipped` is a bool scalar, whether some update was left out; None where none ever is.
     """
 
     guards: list[LossScaleLike]
@@ -96,11 +93,10 @@ class StaticLossScale(LossScale):
 
 
 class AutoLossScale(LossScale):
-    """A factor that follows the rule of this module.
+    """A factor that follows the rule of this module, from `initial` on, with `every_n` as N.
 
     Its state is on the host, `device`: the decision is needed there anyway, and the scalar travels
-    to the towers during their forward passes. The factor starts at `initial` and doubles after
-    `every_n` (at least 1) steps without a skip.
+    to the towers during their forward passes.
     """
 
     def __init__(self, initial: float, every_n: int, device: str) -> None:
@@ -184,10 +180,7 @@ def inverse_of(factor: Factor) -> Factor:
 
 
 def unscaled(gradient: Gradient, inverse: Factor) -> Gradient:
-    """Divides a gradient of any float dtype by the factor, on the current device, to float32.
-
-    Without an inverse (see `inverse_of`) the gradient stays as it is.
-    """
+    """Divides a gradient, on the current device, to float32; unchanged without an inverse."""
     if gradient is None or inverse is None:
         return gradient
     if isinstance(gradient, tf.IndexedSlices):

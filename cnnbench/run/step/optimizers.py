@@ -68,10 +68,7 @@ class Optimizer:
     def apply_gradients(
         self, pairs: Sequence[tuple[tf.Tensor, tf.Variable]], learning_rate: tf.Tensor
     ) -> list[Any]:
-        """Updates variables of one group, each on its own device, with dense gradients.
-
-        Returns the ops; none in eager mode.
-        """
+        """Updates variables of a group, each on its device, by dense gradients; returns ops."""
         ops = []
         rates = {tf.float32: learning_rate}
         # Powers by number of the group, read once for all of its variables: a conversion in each
@@ -98,7 +95,6 @@ class Optimizer:
         rate: tf.Tensor,
         powers: Mapping[str, tf.Tensor],
     ) -> Any:
-        """Returns the op; None in eager mode."""
         spec = self._spec
         slots = {s.argument: self._slots[s.name, variable.ref()].handle for s in spec.slots}
         return getattr(tf.raw_ops, spec.operation)(

@@ -33,15 +33,12 @@ class StepConfig:
       bn_stats: "first", "mean" or "sync".
       label_smoothing: share of every label that is spread over all classes.
       report_total_loss: whether the reported loss includes the L2 loss.
-      metrics: whether the model's metrics are computed too.
       forward_only: only outputs are computed; their mean replaces the loss.
       calibration: examples, as the model takes them, for the ranges of 8-bit integers (of a frozen
         run, see `cnnbench.models.int8`); None to compute in `compute_dtype` alone.
       frozen: the values of the variables when the step is traced are constants of the graph (of a
         forward-only run).
-      xla_compile: compile each tower's forward and backward pass with XLA.
-      first_tower: number of this process's first tower among those of the job; random draws depend
-        on the number.
+      first_tower: number of this process's first tower in the job, on which draws depend.
       training_steps: from the first step of the first run to the end of training, for layers that
         change on the way; 0 if training counts as over.
     """
@@ -75,8 +72,7 @@ class TowerResult(NamedTuple):
       gradients: of the scaled loss without its L2 term, in the order of the trainable variables;
         None where the loss does not depend on one. Empty in forward-only runs.
       loss: float32 scalar, the mean over the tower's batch.
-      moments: of the batch-norm layers.
-      metrics: those of the model, means over the tower's batch; empty unless asked for.
+      metrics: means over the tower's batch; empty unless asked for.
     """
 
     gradients: list[Gradient]

@@ -69,12 +69,8 @@ class _Means(NamedTuple):
 class TrainStep:
     """Builds and runs the step of one model under one variable manager.
 
-    Args:
-      optimizer: its slots have been created; None with `forward_only`.
-      counter: counts the updates where other steps update the same variables; otherwise None.
-
-    Attributes:
-      notices: lines for the user about how the step was built.
+    The slots of `optimizer` (None with `forward_only`) have been created; `counter` counts the
+    updates where other steps update the same variables. `notices` are lines for the user.
     """
 
     def __init__(

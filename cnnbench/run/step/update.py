@@ -74,10 +74,8 @@ class Updater:
     ) -> tuple[Updates, list[tf.Tensor]]:
         """All ops that change model and optimizer, and `sums` over the towers of the whole job.
 
-        Args:
-          factor: loss scale of the towers' gradients.
-          sums: float32 scalars, over the towers of this step.
-          rate: learning rate, with the factor of the plan.
+        The gradients have the loss scale `factor`; `sums` are float32 scalars over this step's
+        towers; `rate` has the factor of the plan.
         """
         manager = self._manager
         early, late = (factor, None) if self._plan.deferred else (None, factor)
