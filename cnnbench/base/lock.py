@@ -73,7 +73,6 @@ class FolderLock:
         os.close(self._descriptor)
 
     def _locked(self, deadline: float) -> int:
-        """A descriptor of the locked file."""
         while True:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
             try:

@@ -141,7 +141,6 @@ class CoordinatedInput(JoinedInput):
         )
 
     def _keep(self, source: InputSource) -> None:
-        """Stores a synthetic batch on the tower's device for steps there."""
         with tf.device(source.devices[0]):
             batch = source.of_tower(0, ())
             for name, value in _named(source, batch).items():

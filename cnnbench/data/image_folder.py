@@ -103,7 +103,6 @@ def _split_roots(folder: Path) -> dict[str, Path]:
 
 
 def _class_folders(root: Path, ignored: list[Path]) -> dict[Path, list[Path]]:
-    """Images of every folder that has any; other entries are added to ``ignored``."""
     found = {}
     for folder in _visible(root):
         if folder.is_dir():

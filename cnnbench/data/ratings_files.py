@@ -120,7 +120,6 @@ def check_files(files: Sequence[Path], num_classes: int) -> Findings:
 
 
 def _wrong_candidates(path: Path, arrays: Mapping[str, Integers]) -> list[str]:
-    """Candidates that are invalid because their user rated them."""
     users, items, negatives = arrays["users"], arrays["items"], arrays["negatives"]
     defects = [
         f"{path}: record {row}: item {items[row]} is among its own negatives"

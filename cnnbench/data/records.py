@@ -265,7 +265,6 @@ class RecordPipeline(Pipeline):
         return self._record_defect(error) or super().explain(error)
 
     def _record_defect(self, error: Exception) -> DataError | None:
-        """Examines the records that were being decoded when the error occurred."""
         keys = self._in_decoding()
         for key in keys:
             defect = self._defect(key)

@@ -144,11 +144,7 @@ def _height(chart: Chart, width: float, captions: bool) -> float:
 class _Labels:
     """Places of the labels of rows: on the left if there is room, else above.
 
-    Attributes:
-      left: where the plot begins.
-      pitch: height of a row.
-      height: of all rows.
-      middle: of what is drawn in a row, from its top.
+    `middle` is the centre of a row's drawing, from the row's top.
     """
 
     def __init__(

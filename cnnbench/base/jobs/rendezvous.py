@@ -139,7 +139,6 @@ class _Rendezvous:
         return f"{self._ranks.launcher} {self._ranks.size}"
 
     def _host(self, address: str) -> str:
-        """The host of an address that the job uses."""
         if self._ranks.local_size == self._ranks.size:
             return "localhost"
         host = host_and_port(address)[0] if address == self._place else address

@@ -151,7 +151,6 @@ def _length(params: AllReduceParams, explicit: Sequence[str]) -> Length:
 
 
 def _run(params: AllReduceParams, devices: int, specs: Sequence[AllReduceSpec] | None) -> Params:
-    """A run with the same flags."""
     groups = (*specs_of(PlaceParams), *specs_of(TasksParams))
     shared = {spec.name: getattr(params, spec.name) for spec in groups}
     if params.job_name:

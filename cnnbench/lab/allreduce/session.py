@@ -213,7 +213,6 @@ class AllReduceBench:
         return {count: self._place(job, count) for count in self.plan.counts}
 
     def _place(self, job: Job, count: int) -> ReductionDevices:
-        """The first `count` devices of every worker."""
         from cnnbench.lab.allreduce.program import ReductionDevices
 
         def first(devices: Sequence[str]) -> tuple[str, ...]:

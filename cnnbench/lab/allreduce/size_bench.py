@@ -38,7 +38,6 @@ class _Trial:
 
     @contextlib.contextmanager
     def attempt(self) -> Iterator[None]:
-        """Records an error, so that the other cases can continue."""
         try:
             with restored():
                 yield

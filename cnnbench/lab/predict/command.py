@@ -76,7 +76,6 @@ def main(given: Mapping[str, Any]) -> int:
 
 
 def _warn_of_domain(link: str | None, devices: int) -> None:
-    """Warns of more devices on a link than any machine has."""
     largest = LARGEST_DOMAIN.get((link or "").split(",")[0].strip())
     if largest is not None and devices > largest:
         print_warning(
@@ -152,7 +151,6 @@ def _step(params: PredictParams, sent: AllReduceParams) -> TrainingStep:
 
 
 def _recorded(path: str) -> tuple[float, int]:
-    """Mean step time and batch size of a run on one device."""
     try:
         record = load_run(path)
     except UsageError as error:

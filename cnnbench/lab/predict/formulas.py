@@ -293,7 +293,6 @@ def _star(near: int, far: int, size: float) -> ReductionPhase:
 
 
 def _messages(far: bool, count: float, size: float) -> ReductionPhase:
-    """Messages of so many bytes in all."""
     return ReductionPhase(0, 0, count, size) if far else ReductionPhase(count, size)
 
 

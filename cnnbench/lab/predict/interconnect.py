@@ -134,7 +134,6 @@ def _list_phases(
 
 
 def _add(load: list[ReductionPhase], path: Path) -> list[ReductionPhase]:
-    """Adds phases of two tensors one by one."""
     length = max(len(load), len(path))
     padded = [[*phases, *[ReductionPhase()] * (length - len(phases))] for phases in (load, path)]
     return [one + other for one, other in zip(*padded, strict=True)]

@@ -88,14 +88,12 @@ def fastest_lines(by_devices: Sequence[FastestByDevices]) -> list[str]:
 
 
 def _table(rows: Sequence[Sequence[str]], *left: int) -> list[str]:
-    """Aligned rows, the header behind a ``#``."""
     head, *body = fitted_rows(rows, left, indent=2)
     lines = [f"# {line}" for line in head]
     return lines + [f"  {line}" for one in body for line in one]
 
 
 def _reasons(predictions: Iterable[Prediction]) -> list[str]:
-    """One line for each spec that has no prediction on some number of devices."""
     found: dict[tuple[str, str], list[str]] = {}
     for p in predictions:
         if p.not_predicted is not None:

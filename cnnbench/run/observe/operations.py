@@ -271,7 +271,6 @@ def table(made: Sequence[Operation], title: str) -> str:
 def _grouped(
     made: Iterable[Operation], key: Callable[[Operation], str]
 ) -> list[tuple[str, list[float]]]:
-    """Groups the times, the largest sum first."""
     groups: defaultdict[str, list[float]] = defaultdict(list)
     for operation in made:
         groups[key(operation)].append(operation.seconds)

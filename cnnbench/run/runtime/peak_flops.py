@@ -187,7 +187,6 @@ def _tf32_is_on() -> bool:
 
 
 def _affordable_size(probe_seconds: float) -> int:
-    """The largest size of which three products fit into the time budget."""
     for size in _SIZES:
         if 3 * probe_seconds * (size / _SIZES[-1]) ** 3 <= _BUDGET_SECONDS:
             return size

@@ -52,12 +52,7 @@ class NativeDeathError(BenchmarkError):
 class _Supervision:
     """The state of supervision in this process.
 
-    Attributes:
-      wanted: whether `supervised` is to fork.
-      watched: whether `watched` has forked.
-      program: whether this process runs cnnbench only.
-      link: descriptor by which a child announces its exit code; None in other processes.
-      connected: whether TensorFlow is connected with other processes.
+    `link` is the descriptor by which a child announces its exit code; None in other processes.
     """
 
     wanted: bool = False
@@ -218,7 +213,6 @@ class _NativeLog:
         os.close(self._out)
 
     def forward(self) -> None:
-        """Starts forwarding in the parent."""
         self._thread.start()
 
     def end(self) -> str:

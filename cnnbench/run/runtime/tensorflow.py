@@ -209,7 +209,6 @@ def check_channels_first(dtype: str) -> None:
 
 
 def _device_kind(settings: Settings, visible_gpus: int) -> tuple[str, tuple[str, ...]]:
-    """The kind of device of a run, and notices about it."""
     if settings.device == "cpu":
         return "cpu", ()
     if settings.device == "auto" and visible_gpus == 0:

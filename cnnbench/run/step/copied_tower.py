@@ -106,13 +106,10 @@ class _Recorded:
 
 
 class _Original:
-    """A traced tower as a definition without devices.
+    """A definition, without devices, of the tower traced in the current name scope and device.
 
-    Args:
-      graph: contains it; the current name scope and device are the tower's.
-      body: its operations, without those that read variables.
-      reads: variable, dtype and value of each read.
-      given: its other inputs, flat.
+    `body` has its operations except those that read variables; `reads` has variable, dtype and
+    value of each read; `given` are its other inputs, flat.
     """
 
     def __init__(

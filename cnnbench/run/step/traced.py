@@ -52,7 +52,6 @@ class TracedFunction:
 
 
 def _changed(signature: Any, arguments: Any) -> list[str]:
-    """Descriptions of the parts of the arguments that differ from the signature."""
     before, now = (dict(_parts(value, "")) for value in (signature, arguments))
     return [
         f"{path} was {before.get(path, 'not there')} and is {now.get(path, 'not there')}"

@@ -226,7 +226,6 @@ class TrainStep:
         return self._towers[0].calibration
 
     def _make_counter(self) -> tf.Variable:
-        """A counter of the steps done, on which random draws depend."""
         with tf.device(self._devices[0]):
             return tf.Variable(0, dtype=tf.int64, trainable=False, name="steps_done")
 
