@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from cnnbench.models.blocks import with_shortcut
+from cnnbench.models.blocks import STDDEV, with_shortcut
 from cnnbench.models.model import Model
 from cnnbench.models.network import Network, T
 from cnnbench.models.registry import register_model
@@ -16,7 +16,6 @@ VARIANTS = {
     "base": ((3, 3, 27, 3), (128, 256, 512, 1024), 0.5),
 }
 
-STDDEV = 0.02
 BRANCH_SCALE = 1e-6  # of each channel, at first: a block begins as the identity
 
 

@@ -149,11 +149,8 @@ def few_rows_matmul(rows: Any, kernel: Any) -> Any:
 
 
 def _product(rows: Any, kernel: Any) -> tuple[Any, Gradients]:
-    path = "/".join(filter(None, ["gradient_tape", tf.get_current_name_scope()]))
-
     def gradients(upstream: Any) -> tuple[Any, Any]:
-        with tf.name_scope(f"{path}/"):
-            to_rows = tf.transpose(tf.linalg.matmul(kernel, upstream, transpose_b=True))
-            return to_rows, tf.linalg.matmul(rows, upstream, transpose_a=True)
+        to_rows = tf.transpose(tf.linalg.matmul(kernel, upstream, transpose_b=True))
+        return to_rows, tf.linalg.matmul(rows, upstream, transpose_a=True)
 
-    return tf.linalg.matmul(rows, kernel), gradients
+    return tf.linalg.matmul(rows, kernel), _named(gradients)

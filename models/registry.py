@@ -24,7 +24,6 @@ BUILTIN_MODULES = (
 Key = tuple[str, str]  # (dataset, name)
 
 _factories: dict[Key, Callable[[], Model]] = {}
-_loaded: set[str] = set()  # which of "builtin" and "entry points" have been registered
 
 
 def register_model(name: str, dataset: str, factory: Callable[[], Model]) -> None:
@@ -52,7 +51,7 @@ def get_model(name: str, dataset: str) -> Model:
     _load_builtin()
     key = (dataset, name)
     if key not in _factories:
-        _load_entry_points()
+        plugins.load_entry_points(ENTRY_POINT_GROUP)
     if key not in _factories:
         raise FlagError("model", name, _unknown(name, dataset))
     origin = plugins.origin("model_plugin", key) or f"--model={name}"
@@ -67,7 +66,7 @@ def get_model(name: str, dataset: str) -> Model:
 def model_names(dataset: str) -> tuple[str, ...]:
     """Names of a data set's models, sorted."""
     _load_builtin()
-    _load_entry_points()
+    plugins.load_entry_points(ENTRY_POINT_GROUP)
     return _names(dataset)
 
 
@@ -79,7 +78,7 @@ def all_names() -> tuple[str, ...]:
 def datasets() -> tuple[str, ...]:
     """Data sets that have models, sorted."""
     _load_builtin()
-    _load_entry_points()
+    plugins.load_entry_points(ENTRY_POINT_GROUP)
     return tuple(sorted({dataset for dataset, _ in _factories}))
 
 
@@ -87,7 +86,7 @@ def datasets_of(name: str) -> tuple[str, ...]:
     """Data sets that have a model of that name, sorted; none if it is unknown."""
     _load_builtin()
     if not _owners(name):
-        _load_entry_points()
+        plugins.load_entry_points(ENTRY_POINT_GROUP)
     return _owners(name)
 
 
@@ -98,17 +97,8 @@ def load_plugin(path: str) -> tuple[str, ...]:
 
 
 def _load_builtin() -> None:
-    if "builtin" in _loaded:
-        return
     for module in BUILTIN_MODULES:
         importlib.import_module(f"cnnbench.models.{module}")
-    _loaded.add("builtin")
-
-
-def _load_entry_points() -> None:
-    if "entry points" not in _loaded:
-        plugins.load_entry_points(ENTRY_POINT_GROUP)
-        _loaded.add("entry points")
 
 
 def _names(dataset: str) -> tuple[str, ...]:

@@ -83,7 +83,7 @@ def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     monkeypatch.setattr(registry, "_factories", models)
     monkeypatch.setattr(plugins, "_files", {})
-    monkeypatch.setattr(registry, "_loaded", {"builtin", "entry points"})
+    monkeypatch.setattr(plugins, "_groups", plugins._groups | {registry.ENTRY_POINT_GROUP})
 
 
 def _forget_plugins():

@@ -16,7 +16,6 @@ ENTRY_POINT_GROUP = "cnnbench.variable_mgr"
 _RESERVED = ("horovod", "one_tower", "checkpoints", "logs")
 
 _modes: dict[str, Mode] = {mode.name: mode for mode in BUILT_IN}
-_loaded: set[str] = set()  # the entry-point group, once its modes have been registered
 
 
 def register_mode(mode: Mode) -> None:
@@ -33,7 +32,7 @@ def register_mode(mode: Mode) -> None:
 def find(name: str) -> Mode:
     """The mode of that name; an unknown one loads installed entry points, then raises FlagError."""
     if name not in _modes:
-        _load_entry_points()
+        plugins.load_entry_points(ENTRY_POINT_GROUP)
     if name not in _modes:
         raise FlagError("variable_update", name, f"must be one of {', '.join(_modes)}")
     return _modes[name]
@@ -41,7 +40,7 @@ def find(name: str) -> Mode:
 
 def names() -> tuple[str, ...]:
     """Names of all modes: the built-in ones, then those of plug-ins."""
-    _load_entry_points()
+    plugins.load_entry_points(ENTRY_POINT_GROUP)
     return tuple(_modes)
 
 
@@ -79,12 +78,6 @@ class _Names(Sequence[str]):
 
 
 NAMES = _Names()
-
-
-def _load_entry_points() -> None:
-    if ENTRY_POINT_GROUP not in _loaded:
-        plugins.load_entry_points(ENTRY_POINT_GROUP)
-        _loaded.add(ENTRY_POINT_GROUP)
 
 
 plugins.add_kind(

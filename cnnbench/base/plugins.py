@@ -52,6 +52,7 @@ _kinds: dict[str, Kind] = {}
 _files: dict[Path, tuple[str, str, Added]] = {}  # digest of its text, name, what it registered
 _origins: dict[tuple[str, Any], str] = {}  # by flag of a kind and key: who registered it
 _entry_points: dict[str, str] = {}  # digests of their modules, by name
+_groups: set[str] = set()  # of entry points, loaded
 before_loading: list[Callable[[], None]] = []
 """Functions called before code of a plug-in is loaded."""
 
@@ -242,7 +243,9 @@ def load(path: str, flag: str) -> tuple[Any, ...]:
 
 
 def load_entry_points(group: str) -> None:
-    """Loads installed entry points: modules that register on import, or functions."""
+    """Loads installed entry points once: modules that register on import, or functions."""
+    if group in _groups:
+        return
     import importlib.metadata  # late: it takes 10 ms, and few runs ask
     import importlib.util
 
@@ -258,6 +261,7 @@ def load_entry_points(group: str) -> None:
                 found()
         with contextlib.suppress(OSError):  # in an archive
             _entry_points[name] = _sha256(Path(source).read_bytes())
+    _groups.add(group)
 
 
 def loaded() -> set[Path]:

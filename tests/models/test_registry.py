@@ -18,7 +18,6 @@ from cnnbench.models import (
     load_plugin,
     model_names,
     register_model,
-    registry,
 )
 
 pytestmark = pytest.mark.usefixtures("own_registry")
@@ -240,7 +239,7 @@ def install(tmp_path, monkeypatch):
         (info / "entry_points.txt").write_text(f"[cnnbench.models]\nprobe = {value}\n")
         monkeypatch.syspath_prepend(str(tmp_path))
         monkeypatch.delitem(sys.modules, "cnnbench_provider", raising=False)
-        monkeypatch.setattr(registry, "_loaded", {"builtin"})
+        monkeypatch.setattr(plugins, "_groups", set())
 
     yield install
     sys.modules.pop("cnnbench_provider", None)

@@ -10,6 +10,7 @@ import local_sgd
 import pytest
 
 from cnnbench import BenchmarkCNN, Params
+from cnnbench.base import plugins
 from cnnbench.campaigns.strategies.plan import make_plan
 from cnnbench.cli import main
 from cnnbench.errors import FlagError, UsageError
@@ -243,7 +244,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         (info / "entry_points.txt").write_text(points)
         monkeypatch.syspath_prepend(str(tmp_path))
         monkeypatch.delitem(sys.modules, "cnnbench_modes_provider", raising=False)
-        monkeypatch.setattr(registry, "_loaded", set())
+        monkeypatch.setattr(plugins, "_groups", set())
         monkeypatch.setattr(registry, "_modes", dict(registry._modes))
 
     yield install

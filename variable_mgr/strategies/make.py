@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
@@ -12,6 +12,9 @@ from cnnbench.base.jobs.job import Job
 from cnnbench.errors import BenchmarkError, UsageError, first_line
 from cnnbench.variable_mgr.all_reduce.context import is_gpu, process_of
 from cnnbench.variable_mgr.strategies.spec import COLLECTIVE, CrossDeviceSpec, refuse_towers
+
+Hosts: TypeAlias = tuple[tuple[str, tuple[str, ...]], ...]
+"""Addresses of the tasks of each job, in order."""
 
 _collective_devices: tuple[str, ...] | None = None
 
@@ -67,22 +70,29 @@ def multi_worker(job: Job) -> tf.distribute.MultiWorkerMirroredStrategy:
 
 def connected(job: Job) -> tf.distribute.MultiWorkerMirroredStrategy:
     """The strategy that connects a worker with the others, for any of its towers."""
-    hosts = tuple((name, tuple(hosts)) for name, hosts in job.hosts_by_job.items())
     gpus = job.towers_per_worker if job.device == "gpu" else 0
-    return _multi_worker(hosts, job.task.job, job.task.index, gpus)
+    return _multi_worker(_hosts(job), job.task.job, job.task.index, gpus)
 
 
-@functools.cache
-def _multi_worker(
-    hosts: tuple[tuple[str, tuple[str, ...]], ...], task: str, index: int, gpus: int
-) -> tf.distribute.MultiWorkerMirroredStrategy:
-    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+def _hosts(job: Job) -> Hosts:
+    return tuple((name, tuple(addresses)) for name, addresses in job.hosts_by_job.items())
+
+
+def _resolver(hosts: Hosts, task: str, index: int = 0, gpus: int = 0) -> Any:
+    return tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec({name: list(addresses) for name, addresses in hosts}),
         task_type=task if hosts else "",
         task_id=index,
         num_accelerators={"GPU": gpus} if gpus else {},
         rpc_layer="grpc",
     )
+
+
+@functools.cache
+def _multi_worker(
+    hosts: Hosts, task: str, index: int, gpus: int
+) -> tf.distribute.MultiWorkerMirroredStrategy:
+    resolver = _resolver(hosts, task, index, gpus)
     try:
         with tf.init_scope():
             return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
@@ -113,21 +123,12 @@ def parameter_server(job: Job) -> tf.distribute.ParameterServerStrategy:
 
     The servers of the other processes must be running.
     """
-    hosts = tuple((name, tuple(addresses)) for name, addresses in job.hosts_by_job.items())
-    return _parameter_server(hosts, job.task.tensorflow_job)
+    return _parameter_server(_hosts(job), job.task.tensorflow_job)
 
 
 @functools.cache
-def _parameter_server(
-    hosts: tuple[tuple[str, tuple[str, ...]], ...], task_type: str
-) -> tf.distribute.ParameterServerStrategy:
-    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-        tf.train.ClusterSpec({name: list(addresses) for name, addresses in hosts}),
-        task_type=task_type,
-        task_id=0,
-        rpc_layer="grpc",
-    )
-    return tf.distribute.ParameterServerStrategy(resolver)
+def _parameter_server(hosts: Hosts, task: str) -> tf.distribute.ParameterServerStrategy:
+    return tf.distribute.ParameterServerStrategy(_resolver(hosts, task))
 
 
 def check_devices(devices: Sequence[str]) -> None:
