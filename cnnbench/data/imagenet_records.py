@@ -16,7 +16,7 @@ LABEL = "image/class/label"
 BOX_SIDES = tuple(f"image/object/bbox/{side}" for side in ("ymin", "xmin", "ymax", "xmax"))
 
 MAX_ASPECT = 100
-"""Longest ratio of sides; a resized narrow strip would exhaust the memory."""
+"""Largest ratio of sides; a resized narrow strip would exhaust the memory."""
 MAX_PIXELS = 2**27
 """Pixels per image: 1.5 GiB as float32."""
 

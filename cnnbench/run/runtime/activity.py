@@ -126,7 +126,7 @@ def _in_steps(seen: Standing) -> bool:
 
 
 def blamed(standings: Mapping[Task, Standing]) -> dict[Task, Standing]:
-    """Processes that the others wait for; all are stalled and wait for one another in every step.
+    """Tasks that the others wait for, in a stalled job that synchronises in every step.
 
     They wait for something else than a step or, if none does, have done the fewest steps.
     """

@@ -275,8 +275,8 @@ def thread_counts(settings: Settings, kind: str, cores: int) -> tuple[int, int]:
     That is best for one tower. As many towers as cores do better without splitting operations: each
     core then runs one operation of one tower, and nothing waits for its parts
     (docs/history_of_decisions.md has the ratio). In between the pools stay whole, because the
-    intra-op pool is shared by all towers. For GPUs, which only need threads to launch kernels, the
-    intra-op pool has one, as in tf_cnn_benchmarks.
+    intra-op pool is shared by all towers. GPUs need one host thread per kernel launch, as in
+    tf_cnn_benchmarks.
     """
     intra, inter = settings.num_intra_threads, settings.num_inter_threads
     if kind == "gpu":
