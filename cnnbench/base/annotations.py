@@ -13,7 +13,7 @@ _NUMBERS: dict[Any, type] = {int: numbers.Integral, float: numbers.Real}
 def misfit(value: Any, hint: Any, given: Sequence[Any] = ()) -> str:
     """What a value must be by its annotation, and is not; "" for one that fits.
 
-    Any sequence may be a list, and a value with shape and dtype counts as a tensor.
+    A list is accepted for any sequence, and a value with shape and dtype for a tensor.
 
     Args:
       hint: as `typing.get_type_hints` returns it with extras. In `Annotated` a function of the

@@ -98,7 +98,7 @@ def _count(path: Path) -> int:
 
 
 def check_files(files: Sequence[Path], num_classes: int) -> Findings:
-    """Checks every record except the number of labels; see `Dataset.check`."""
+    """Checks every record, without regard to `num_classes`; see `Dataset.check`."""
     del num_classes
     found = Findings()
     (path,) = files

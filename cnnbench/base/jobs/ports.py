@@ -27,7 +27,7 @@ class ReservedPorts(contextlib.ExitStack):
     """
 
     def __init__(self, count: int) -> None:
-        """Reserves ports; BenchmarkError if there are not so many."""
+        """Reserves ports; BenchmarkError if there are too few."""
         super().__init__()
         self.numbers: list[int] = []
         low, high = _outgoing()

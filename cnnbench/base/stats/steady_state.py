@@ -4,9 +4,9 @@ The method is that of Barrett, Bolz-Tereick, Killick, Mount and Tratt, "Virtual 
 Hot and Cold" (OOPSLA 2017): cut the series where its level changes; similar levels at its end are
 the steady state, unless they are too small a part of the series. As in Traini, Cortellessa, Di
 Pompeo and Tucci, "Towards effective assessment of steady state performance in Java software: are we
-there yet?" (Empirical Software Engineering 28, 2023), similar means within 5 %. Levels are medians,
-and the cuts are those of `cnnbench.base.stats.changepoints`, which takes outliers and correlation
-into account.
+there yet?" (Empirical Software Engineering 28, 2023), levels within 5 % are similar. Levels are
+medians, and the cuts are those of `cnnbench.base.stats.changepoints`, which takes outliers and
+correlation into account.
 
 Other methods: a fixed number of steps does not fit all runs (in 24 runs of one small network, load
 by others decided between step 0, step 94 and never); similar adjacent windows, as in pyperf, occur
