@@ -56,8 +56,7 @@ def _open_closed_streams() -> None:
     """Connects standard streams that are closed (``2>&-``) to the null device.
 
     Otherwise the next file to be opened, such as a record, would get the stream's number, and the
-    output of native libraries. Standard output is opened for reading only: writing to it still
-    fails.
+    output of native libraries. Standard output is only readable: writing to it still fails.
     """
     for descriptor, mode, name in ((0, "r", "stdin"), (1, "w", "stdout"), (2, "w", "stderr")):
         try:

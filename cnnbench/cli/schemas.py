@@ -1,7 +1,6 @@
-"""JSON Schemas of all documents that cnnbench writes, as published in docs/schemas.
+"""JSON Schemas of all documents that cnnbench writes, from their dataclasses.
 
-``python -m cnnbench.cli.schemas docs/schemas`` writes them, from the dataclasses that the
-documents are written from (`cnnbench.records.json_schema`).
+``python -m cnnbench.cli.schemas docs/schemas`` writes them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Flags and parameters; imports no TensorFlow.
-
-Every flag is declared once, as a field of a group dataclass that `Params` extends (declare.py).
-"""
+"""Flags and parameters, declared once as fields of group dataclasses; imports no TensorFlow."""
 
 from __future__ import annotations
 

@@ -68,9 +68,8 @@ def with_exchanged_addresses(
     """The validated parameters with exchanged addresses and GPUs; to be called once, by the run.
 
     With --cluster=mpi the processes exchange their addresses, and `tell` prints a line about
-    missing ones. A process whose number on its machine is known gets its own GPUs:
-    CUDA_VISIBLE_DEVICES in `environ` is changed. BenchmarkError if a process is missing after
-    --cluster_timeout.
+    missing ones; BenchmarkError after --cluster_timeout. A process whose number on its machine is
+    known gets its own GPUs: CUDA_VISIBLE_DEVICES in `environ` is changed.
     """
     if params.cluster not in ("slurm", "mpi"):
         return params

@@ -142,8 +142,7 @@ def to_text(document: Mapping[str, Json], item_lines: Collection[str] = ()) -> s
 class Document:
     """A dataclass that is a JSON document: schema number, kind, fields, computed values.
 
-    A document without `kind` is a run's. Lists named in `item_lines` are written with a line per
-    item.
+    A document without `kind` is a run's. Lists in `item_lines` are written with a line per item.
     """
 
     __slots__ = ()

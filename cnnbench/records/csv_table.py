@@ -1,8 +1,7 @@
 """CSV tables to which several processes append atomically.
 
 Rows are written with one call under a lock. The next writer removes a row that a killed process
-left incomplete; it is recognised because cells have no line breaks and the last cell of a row is
-the schema number.
+left incomplete: cells have no line breaks, and the last cell of a row is the schema number.
 """
 
 from __future__ import annotations

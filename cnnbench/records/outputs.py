@@ -1,7 +1,4 @@
-"""Checks the output files of all commands before the work begins.
-
-An existing file is replaced only if its content shows that it is of the same kind.
-"""
+"""Checks output files before the work; replaces only files whose content is of the same kind."""
 
 from __future__ import annotations
 

@@ -18,11 +18,7 @@ from cnnbench.run.runtime.native import uninterrupted
 
 @contextlib.contextmanager
 def checked_out(flag: str, text: str) -> Iterator[Path]:
-    """A folder with the code of a checkout: a folder, or a revision of the repository here.
-
-    The worktree of a revision is removed afterwards. FlagError, with the name of the flag, if the
-    text is neither.
-    """
+    """A folder, or a temporary worktree of a revision of the repository here, or else FlagError."""
     if os.path.isdir(text):
         yield Path(text).resolve()
         return

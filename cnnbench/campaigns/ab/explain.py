@@ -1,8 +1,7 @@
 """Profiles processes of both sides and attributes their difference.
 
 They run one after the other, in the order A B, B A, A B, so that a machine that becomes slower
-affects both sides. Where both sides use oneDNN, a short process of each logs which of its kernels a
-step calls.
+affects both sides. Where both use oneDNN, short processes log which of its kernels a step calls.
 """
 
 from __future__ import annotations
@@ -42,10 +41,7 @@ class NotExplainedError(BenchmarkError):
 
 @dataclass(frozen=True, kw_only=True)
 class Profiling:
-    """The sides to profile, their known flags by name, and how.
-
-    There are `rounds` processes of each side with `steps` profiled and timed steps each.
-    """
+    """Sides to profile in `rounds` processes each, with `steps` profiled and timed steps."""
 
     a: Side
     b: Side
@@ -71,10 +67,7 @@ class Profiling:
 
 
 def profile(profiling: Profiling, results: PairsFolder, campaign: Campaign) -> Explanation:
-    """Profiles processes of both sides and explains their difference.
-
-    NotExplainedError if a process failed, or a side cannot be profiled.
-    """
+    """Explains the difference by profiled processes; NotExplainedError if one failed."""
     if found := profiling.obstacle():
         raise NotExplainedError(found)
     campaign.cool_down = profiling.cool_down

@@ -64,11 +64,7 @@ def names(side: Side) -> frozenset[str]:
 
 
 def check(side: Side) -> SideFlags:
-    """Resolves and checks the flags of a side, as far as this cnnbench knows them.
-
-    UsageError for wrong flags, unknown models, plug-ins or data; not for another cnnbench, which
-    may know more.
-    """
+    """Resolves the flags of a side, as far as this cnnbench knows them, or UsageError."""
     try:
         layout = json.dumps(None if side.layout is None else vars(side.layout))
         done = ask(side, _ASK, layout, *side.flags, ours=True, seconds=_SECONDS)
@@ -91,10 +87,7 @@ def check(side: Side) -> SideFlags:
 
 
 def print_answer(job: str, *flags: str) -> None:
-    """Prints the resolved flags of a run: the child process of `check`.
-
-    `job` has the fields of a `JobLayout` in JSON; null for a run in one process.
-    """
+    """The child process of `check`: prints resolved flags; `job` is a JSON `JobLayout` or null."""
     answer: dict[str, object] = {"error": None, "no_turns": None, "config": {}, "work": None}
     answer.update(dict.fromkeys(_TUPLES, ()))
     try:

@@ -86,10 +86,9 @@ class Pairs:
         return None if mean is None else len(SIDES) * (mean + self.experiment.cool_down)
 
     def measure(self, number: int, burn_in: bool = False) -> None:
-        """Runs a process of each side; numbers start at 1.
+        """Runs a process of each side, numbered from 1; burn-in does not count, unless one fails.
 
-        The records of the burn-in do not count, unless a process failed. PairFailedError if a
-        process failed by itself, or a pair was lost too often.
+        PairFailedError if a process failed by itself, or a pair was lost too often.
         """
         what = f"burn-in {number}" if burn_in else f"pair {number}"
         prefix = f"burn-in-{number}" if burn_in else pair_name(number)

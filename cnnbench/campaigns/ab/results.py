@@ -81,10 +81,9 @@ def _move(source: Path, target: Path) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Begun:
-    """State of an experiment after earlier sessions.
+    """State of an experiment after earlier sessions; if `clear`, more pairs cannot change it.
 
-    `planned` and `pairs` are the maximum numbers of pairs in the first and in the last one. Where
-    the last analysis was `clear`, more pairs cannot change that.
+    `planned` and `pairs` are the maximum numbers of pairs in the first and in the last session.
     """
 
     facts: Mapping[str, Any]
@@ -150,8 +149,7 @@ def results_below(folder: Path) -> Path | None:
 def verdict(folder: Path) -> Comparison | None:
     """The comparison that ended an experiment, at the level of its last analysis.
 
-    None where the experiment has not ended, or was judged with an A/A spread, whose records are
-    elsewhere.
+    None if it has not ended, or was judged with an A/A spread, whose records are elsewhere.
     """
     events = _events(folder)
     begin, end = events.get("ab"), events.get("end")
@@ -174,8 +172,7 @@ def compare_pairs(
 ) -> Comparison:
     """Judges pairs, the i-th records of A and of B, when measured or from the results folder.
 
-    `begin` has the `Experiment.facts`, `alpha` is two-sided, and `aa` are A/A runs to estimate the
-    noise from.
+    `begin` has the `Experiment.facts`, `alpha` is two-sided, `aa` are runs to estimate the noise.
     """
     labels = [f"{side.upper()}: {begin['sides'][side]['description']}" for side in SIDES]
     return compare_records(

@@ -59,10 +59,9 @@ def pairs_to_settle(
 
 
 def spent_by(pairs: int, planned: int, alpha: float) -> float:
-    """The level that may have been spent by a number of pairs.
+    """The level that may have been spent by a number of pairs, of alpha for all analyses together.
 
-    `planned` is the number of pairs when the experiment was begun, and `alpha` the level of all
-    analyses together, however often the experiment is continued.
+    `planned` is the number when the experiment was begun, however often it is continued.
     """
     if pairs <= planned:
         return alpha * _PLANNED * (pairs / planned) ** _POWER
@@ -84,7 +83,6 @@ def interim_analyses(
     or that of the last one after it. The last one of `made` is returned if it has no fewer pairs.
 
     Args:
-      pairs: maximum.
       alpha: level of all analyses together.
       sequential: False for one analysis, which spends all of alpha.
       planned: pairs when the experiment was begun; None if it begins now.

@@ -56,10 +56,7 @@ def sides_obstacle(sides: Mapping[str, Side], resolved: Mapping[str, SideFlags])
 def turn_seconds(
     pairing: str, sides: Mapping[str, Side], resolved: Mapping[str, SideFlags], reporter: Reporter
 ) -> float:
-    """The length of a turn; 0 where the processes of a pair run one after the other.
-
-    FlagError if --pairing=turns is given and impossible.
-    """
+    """The length of a turn, 0 without turns; FlagError if --pairing=turns is impossible."""
     if pairing == "alternate":
         return 0.0
     found = sides_obstacle(sides, resolved)

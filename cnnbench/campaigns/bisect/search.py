@@ -1,12 +1,11 @@
 """Rules from verdicts to answers (good, bad or skip), and the candidate commits that remain.
 
-The candidates follow from the answers alone, so that bisections can resume.
-
 GOOD against BAD is judged as by `cnnbench ab`. Where BAD is slower by a quarter, a commit need not
 be distinguished from one that is slower by 3 %: the commits between are judged with half of the
 change found there, on a logarithmic scale, as the floor. That needs far fewer pairs and is robust
 against other programs on the machine. A commit between, neither the same as GOOD nor as slow as
-that, is bad if it is slower by the usual floor.
+that, is bad if it is slower by the usual floor. The candidates follow from the answers alone, so
+that bisections can resume.
 """
 
 from __future__ import annotations
@@ -89,8 +88,7 @@ class CommitSearch:
     def next(self) -> str | None:
         """The commit to measure; None if no answer can narrow the candidates.
 
-        After skipped commits it is farther and farther away from them, because commits that do not
-        build are seldom single.
+        After skipped commits it is farther and farther away: broken commits are seldom single.
         """
         left = self._open()
         if not left:

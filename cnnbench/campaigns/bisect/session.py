@@ -58,11 +58,10 @@ class BisectionOutcome:
 
 
 class BisectFolder(ResumableFolder):
-    """Results directory of a bisection, held by one process at a time.
+    """Results directory of a bisection, held by one process; `steps` has known answers by commit.
 
     It has a journal, and a results directory of `cnnbench ab` for every measured commit, named by
-    its hash, so that `report` and `history` read the whole. What is done follows from the journal
-    and, for an unfinished step, from its pairs. `steps` has the known answers, by commit.
+    its hash, so that `report` and `history` read the whole.
     """
 
     command = "bisect"

@@ -47,7 +47,6 @@ class Launch:
     Attributes:
       job: its tasks, as the chief sees them.
       command, variables: program with arguments, and environment variables, of each process.
-      logs: folder for a log per process.
       cores: processors for each process, in the order of the tasks; None for all of them.
       prints: whether the chief's standard output is that of this process or is logged.
       spares: whether the others continue when a task is gone; see `Watchdog`.
@@ -77,10 +76,9 @@ class _Process:
 
 
 class JobSession:
-    """One job.
+    """One job, whose chief prints to the standard output of this process, byte for byte.
 
-    The chief's standard output is that of this process, byte for byte. All other output goes to the
-    log of its process and, with the name of its task before each line, to `show`.
+    All other output goes to the log of its process and, after the name of its task, to `show`.
     """
 
     def __init__(

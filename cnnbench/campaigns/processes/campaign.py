@@ -1,7 +1,4 @@
-"""Sequential measuring processes: run, judged and reported.
-
-Commands and the pytest fixture choose the next process and store its record.
-"""
+"""Sequential measuring processes: run, judged and reported."""
 
 from __future__ import annotations
 
@@ -43,10 +40,7 @@ class Durations:
         self._now: list[float] = []
 
     def add(self, key: Hashable, seconds: float, past: bool = False) -> None:
-        """Adds one wall time; keys are equal for processes that take equally long.
-
-        `past` times are from an earlier campaign, possibly of other processes.
-        """
+        """Adds one wall time of like processes; `past` times are from an earlier campaign."""
         self._by_key.setdefault(key, []).append(seconds)
         if not past:
             self._now.append(seconds)
@@ -93,7 +87,7 @@ class Campaign:
         self._dropped: set[Hashable] = set()
 
     def expect(self, keys: Iterable[Hashable], done: int = 0) -> None:
-        """Adds processes that will be run, by keys in their order; `done` of them were before."""
+        """Adds processes to be run, by keys in their order, and `done` that were run before."""
         self._waiting += keys
         self._done += done
         self._total = self._done + len(self._waiting)

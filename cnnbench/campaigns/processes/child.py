@@ -37,15 +37,13 @@ class Ended:
       code: exit status; the negative number of the signal that ended it; None if it was lost with
         its guard.
       seconds: wall time; in turns, the share of each process in the time of all.
-      timed_out: whether it was ended for taking too long.
       max_rss_bytes: maximum memory, None if unknown.
       oom_kills: processes that the kernel's OOM killer ended meanwhile.
       error: why it could not be started, or None.
-      status: ok, failed, timed_out, killed or out_of_memory; only "ok" is a measurement. "" of a
-        process that does not measure.
+      status: ok (a measurement), failed, timed_out, killed or out_of_memory; "" if it does not
+        measure.
       message: why it is not ok, in one line; "" if it is ok.
-      lost: how a signal from outside or its time-out ended it, completing "it was"; "" if it ended
-        by itself.
+      lost: how a signal from outside or its time-out ended it, completing "it was"; else "".
       document: its record as JSON values; of a process that left none, one with the error.
       unusable: what it wrote instead of a record, or None.
     """
@@ -70,10 +68,7 @@ class Ended:
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """A process to be run, with variables added to those of this process.
-
-    The log, which is replaced, takes standard output and standard error.
-    """
+    """A process to be run, with variables added; its log, replaced, takes both standard outputs."""
 
     words: Sequence[str]
     log: Path

@@ -1,7 +1,4 @@
-"""Flags of child commands: parsed, checked and resolved without running them.
-
-Also the keys of runs, equal for runs that a resumed sweep need not repeat.
-"""
+"""Flags of child commands, resolved and checked without running them; keys of equal runs."""
 
 from __future__ import annotations
 
@@ -67,14 +64,11 @@ class Resolved:
 
     Attributes:
       config: every parameter as JSON values, for the record of a run that left none.
-      explicit_flags: names of the given flags.
       notices: lines that the command would print about them.
       identity: the parameters that distinguish runs.
-      batch_size: images per step and device; 0 of all-reduces.
+      batch_size, global_batch: images per step, of a device and of all; 0 of all-reduces.
       batch_limits: expected batch sizes that fit into memory; None if unknown.
-      global_batch: images per step of all devices; 0 of all-reduces.
-      needed_bytes: estimated memory of all processes of a job, of the machine, or of a GPU; 0 of
-        all-reduces.
+      needed_bytes: estimated memory of a job, of the machine, or of a GPU; 0 of all-reduces.
       asynchronous: whether every worker updates the variables by itself.
       rows: configurations that one process measures, each with its own verdict.
       work: what it computes; None of all-reduces.
@@ -161,8 +155,7 @@ def digest_key(parts: Mapping[str, Any]) -> str:
 def source_digest() -> str:
     """Digest of the Python files that a run may execute, wherever they are installed.
 
-    More precise than a commit: a modified checkout is another program, and a change of
-    documentation is not.
+    Unlike a commit it differs for modified checkouts, and not for changes of documentation.
     """
     digest = hashlib.sha256()
     for package in ("cnnbench", "cnnbench.models", "cnnbench.variable_mgr"):

@@ -3,8 +3,7 @@
 They start side by side. From the moment all have started, at most one of them runs: it holds the
 turn, and the others sleep in a read (`cnnbench.run.runtime.turns`). Waiting processes get the turn
 in rotation, first once to warm up, then repeatedly for their timed steps; when none has any left,
-each once more to its end. A child that ends drops out, and the rest continue; one that never waits
-is waited for.
+each once more to its end. A child that ends drops out; one that never waits is waited for.
 """
 
 from __future__ import annotations

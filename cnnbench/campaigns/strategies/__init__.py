@@ -1,4 +1,1 @@
-"""``cnnbench strategies``: comparison of all modes of --variable_update, and of their weights.
-
-TensorFlow is imported for checkpoints only.
-"""
+"""``cnnbench strategies``: comparison of all modes of --variable_update, and of their weights."""

@@ -64,10 +64,7 @@ class StrategiesFolder(ResultsFolder):
 
 
 class StrategiesSession:
-    """One run of the command; `cases` has the processes per case, in the order of the plan.
-
-    The seed is that of the order within rounds, `timeout` in seconds for each process.
-    """
+    """One run of the command; the seed is that of the order within rounds, time-outs in seconds."""
 
     def __init__(
         self,

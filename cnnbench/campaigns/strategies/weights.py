@@ -16,10 +16,10 @@ from cnnbench.run.driver.checkpoints import stored_variables
 
 @dataclass(frozen=True)
 class WeightDistance:
-    """The largest distance of a variable from the reference; `variable` is "" if all are equal.
+    """The distance of weights from the reference, that of the `variable` where it is largest.
 
     `value` is the largest difference of two elements, as a share of the largest element of the
-    reference; 0 if all bits are equal, NaN if some are no numbers.
+    reference; 0, with the variable "", if all bits are equal, NaN if some are no numbers.
     """
 
     value: float

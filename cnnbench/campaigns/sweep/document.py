@@ -83,8 +83,7 @@ def find_suite(text: str) -> str:
 def load(path: str, flag: str = "") -> Node:
     """The root of the one document in a file, which messages name as given.
 
-    UsageError names file and line of what is invalid: several documents, a key twice, an unknown
-    tag, or too deep a nesting.
+    UsageError, with file and line, also for keys given twice and for unknown tags.
     """
     data = read_file(path, _MOST_MIB, flag)  # bytes: the loader finds out the encoding
     try:

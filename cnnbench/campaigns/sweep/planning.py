@@ -44,7 +44,6 @@ class SweepCase:
     """One configuration, ready to run.
 
     Attributes:
-      command: sub-command of cnnbench.
       key: equal for equal configurations in equal environments.
       search: how to find the batch size; None for that of the flags.
       launch: the processes of a job; None for a run in one process.
@@ -84,10 +83,9 @@ def make_plan(
     overrides: Overrides | None = None,
     subject: Subject | None = None,
 ) -> SweepPlan:
-    """Expands all entries and checks every flag of every configuration.
+    """Expands all entries and checks all flags; UsageError names file, line and valid values.
 
     The facts about this machine, and the revision of the subject, are part of the cases' keys.
-    UsageError names file, line, flag and the valid values.
     """
     overrides = overrides or Overrides()
     subject = (subject or Subject()).labelled(labels_of(overrides.flags)) or Subject()

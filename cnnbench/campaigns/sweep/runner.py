@@ -72,10 +72,7 @@ def arguments(item: Item, batch_size: int | None = None) -> tuple[str, ...]:
 
 
 class Sweep:
-    """One sweep in an order from a seed; with `resume`, valid records in the store are kept.
-
-    The program is started with command and flags; `command` is the argv of the sweep, for records.
-    """
+    """One sweep in an order from a seed; with `resume`, valid records in the store are kept."""
 
     def __init__(
         self,

@@ -243,10 +243,9 @@ class _LaunchKeys:
 
 @dataclass(frozen=True, kw_only=True)
 class EntrySettings:
-    """The keys that defaults and entries share.
+    """The keys that defaults and entries share; `timeout` is in seconds per process.
 
-    `repeats` is None for as many as a verdict needs, `timeout` in seconds per process, and `launch`
-    None for a run in one process.
+    `repeats` is None for as many as a verdict needs, `launch` for a run in one process.
     """
 
     command: str = _key(_command, "run")

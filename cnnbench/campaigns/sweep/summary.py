@@ -161,8 +161,7 @@ def advice(
 ) -> str:
     """Whether `cnnbench compare` would find a large change in every configuration of runs.
 
-    One line, with the command line that brings each configuration to the needed number of
-    processes; "" for fewer than two processes each.
+    A line with the command that adds the needed processes; "" for fewer than two each.
     """
     measured = [row for row in rows if len(row.throughputs) > 1]
     if not measured:

@@ -298,8 +298,8 @@ class RaceBench:
     ) -> list[Ended | None]:
         """Runs processes by name, in turn where there are several, and stores their records.
 
-        The end of a killed process that will be measured again is None. Without `flags` for the
-        length it is that of a race.
+        None for a killed process that will be measured again. Without `flags`, the length of a
+        race.
         """
         setting = self._setting
         commands = []

@@ -65,9 +65,8 @@ class Proof:
 class PairsPlan:
     """The maximum number of pairs of a leader, with its number from 1 in the order of the finals.
 
-    `alpha` is the level of all interim analyses together, however often the pairs are continued.
-    Each leader has half the level of the one before, so that all have at most twice that of the
-    first.
+    `alpha` is the level of all its analyses, half that of the leader before: together at most twice
+    that of the first.
     """
 
     pairs: int
@@ -77,10 +76,7 @@ class PairsPlan:
 
 @dataclass(frozen=True)
 class Weights:
-    """A sentence without its full stop, or "", about whether the leader trains the same weights.
-
-    `alike` is None where that was not compared.
-    """
+    """A sentence, without its stop, on whether the weights are `alike`; None: not compared."""
 
     text: str = ""
     alike: bool | None = None

@@ -128,10 +128,9 @@ def _untried(found: SearchOutcome) -> list[TuneRow]:
 def estimates(
     blocks: Sequence[Sequence[Mapping[str, float]]], first: str
 ) -> dict[str, list[tuple[int, float]]]:
-    """Estimates of each candidate's gain after every round, as points of a curve.
+    """Estimates of each candidate's gain against `first`, by key, as points of a curve.
 
-    By key: number of each round (from 1) that the candidate ran in, and its gain by then. `first`
-    is the key of the given flags.
+    A point has the number of a round (from 1) that the candidate ran in, and the gain by then.
     """
     found: dict[str, list[tuple[int, float]]] = {}
     for number in range(1, len(blocks) + 1):

@@ -84,8 +84,7 @@ class Race:
         """Adds a round of images per second by name, and of failed candidates, which leave.
 
         Those in one block ran at the same time; without blocks, all did. There was no time for
-        `late` ones: in the first round they are candidates no more, because nothing is known of
-        them; later they keep their estimates.
+        `late` ones: in the first round they are removed, later they keep their estimates.
         """
         found = {name: math.log(speed) for name, speed in speeds.items()}
         if not self.rounds:

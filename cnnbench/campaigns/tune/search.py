@@ -44,10 +44,7 @@ class CandidateBench(Protocol):
         """
 
     def measure(self, group: str, number: int, candidates: Sequence[Candidate], kept: int) -> Round:
-        """Runs a round, numbered from 1, or as much of it as there is time for.
-
-        `kept` is the number of processes that must still fit afterwards.
-        """
+        """Runs a round, numbered from 1, as far as there is time, less that of `kept` processes."""
 
     def closed(self, group: str, number: int, left: Sequence[Leaver], best: str) -> None:
         """Reports the end of a round, those that leave, and the name of the best."""
@@ -55,10 +52,7 @@ class CandidateBench(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class GroupRace:
-    """The race of a group, the best of the groups before first, and its leader.
-
-    Dropped candidates cannot run; there was no time for untried ones.
-    """
+    """The race of a group, the best of those before first; dropped candidates cannot run."""
 
     name: str
     candidates: tuple[Candidate, ...]
@@ -110,10 +104,7 @@ class SearchOutcome:
 def search(
     space: Space, first: Candidate, make: Maker, bench: CandidateBench, threshold: float
 ) -> SearchOutcome:
-    """Races the candidates of all groups, beginning with the given flags.
-
-    The threshold is the share by which a candidate must seem faster to be adopted.
-    """
+    """Races the candidates of all groups; `threshold` is the gain for which one is adopted."""
     leader = first
     races: list[GroupRace] = []
     weights = [len(group.choices) for group in space.groups]

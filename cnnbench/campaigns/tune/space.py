@@ -192,10 +192,7 @@ def field_of(group: FlagGroup, best: Candidate, make: Maker) -> Field:
 def default_space(
     fixed: Settings, situation: SearchSituation, allowed: Iterable[str], mode: str = DEFAULT
 ) -> Space:
-    """The space of a situation, without what contradicts the given flags.
-
-    `mode` is the value of --variable_update where these name none.
-    """
+    """The space of a situation that suits the given flags; `mode` where these name none."""
     words = frozenset(allowed)
     mode = fixed.get(_MODE, mode)
     groups = []

@@ -64,8 +64,7 @@ def seed_or_random(seed: int | None) -> int:
 def interrupt_on_signals() -> None:
     """Lets SIGTERM, SIGHUP and SIGQUIT end a command as Ctrl-C does: what was measured is kept.
 
-    Signals ignored at the start stay ignored: SIGHUP under nohup, SIGINT and SIGQUIT in the
-    background.
+    Signals ignored at the start stay ignored, such as SIGHUP under nohup.
     """
     for number in SIGNALS:
         if number == signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:

@@ -269,10 +269,7 @@ def _experiment(
     command: Sequence[str],
     earlier: Begun | None,
 ) -> Experiment:
-    """What to measure; refuses wrong flags of sides as far as this cnnbench knows them.
-
-    The command has no environment variables, whose values may be secrets.
-    """
+    """What to measure; the command has no environment variables, whose values may be secrets."""
     resolved = checked({"a": a, "b": b}, "ab", reporter)
     # Side A measured twice is one and the same.
     labels = {"a": "a", "b": "a" if options.aa else "b"}

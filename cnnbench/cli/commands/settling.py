@@ -55,10 +55,10 @@ def settling_pairs(
 
 
 def with_next_step(comparison: Comparison) -> tuple[Comparison, list[str]]:
-    """A comparison of saved records with its next step, and lines with the commands.
+    """A comparison of saved records with its next step, and lines with commands.
 
-    The next step is that of the configuration which the advice is about. The lines list the first
-    configurations that an experiment would settle.
+    The next step is that of the configuration which the advice is about; the lines are about the
+    first ones that an experiment would settle.
     """
     folder = Path(comparison.base_label).parent
     earlier = begun(folder)

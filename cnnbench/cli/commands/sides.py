@@ -42,10 +42,7 @@ def parse(
 
 
 def without(argv: Sequence[str], names: Container[str], switches: Container[str] = ()) -> list[str]:
-    """A command line without some of its flags; arguments after the dashes stay.
-
-    Values of `names` may be words of their own; `switches` have no value.
-    """
+    """A command line without some of its flags, up to the dashes; `switches` have no value."""
     found: list[str] = []
     words = iter(argv)
     for word in words:

@@ -53,7 +53,7 @@ def compare_records(
     Args:
       base, new: one record per process. Every row of an all-reduce record is a configuration.
       metrics: names in `METRICS`; the first that a kind of measurement has is its main one.
-      allow_different: facts, groups of facts and patterns that may differ, see
+      allow_different: facts, groups and patterns that may differ, see
         `cnnbench.judge.metrics.comparable_facts`.
       aa: runs of an A/A measurement, which give the spread of each configuration.
       paired: True compares the pairs of `cnnbench ab` if the records name them, else the i-th runs

@@ -188,9 +188,8 @@ def _outcome(
 def _is_mistimed(measurement: Measurement) -> bool:
     """Whether the step times of a GPU alternate between those of two steps and none.
 
-    Earlier versions launched a step before the result of the previous one was read, so that the
-    copy of the result could wait for it. Means of such times are right; medians and percentiles are
-    not.
+    In earlier versions the copy of a result could wait for the next step. Means of such times are
+    right; medians and percentiles are not.
     """
     if not isinstance(measurement, RunRecord) or len(measurement.step_seconds) < 6:
         return False

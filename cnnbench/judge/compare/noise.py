@@ -21,10 +21,7 @@ _NAMED = 5
 def usable_groups(
     base: Sequence[Group], aa: Sequence[Group], policy: Policy, patterns: tuple[str, ...] = ()
 ) -> tuple[dict[str, Group], list[str]]:
-    """The A/A runs of each configuration, by key, and notes on those that cannot be used.
-
-    Those of `aa` may be of other configurations or machines than those of `base`.
-    """
+    """A/A runs of the configurations of `base`, by key, and notes on those that cannot be used."""
     found: dict[str, Group] = {}
     refused: dict[str, list[str]] = {}
     for one, other in match(base, aa, patterns):

@@ -63,8 +63,8 @@ def measurements(
 ) -> list[list[Measurement]]:
     """The measurements of the processes of every side, in the order of their records.
 
-    Rows that a failed process lacks, and a process with the same flags (except `patterns`) has, are
-    added as failed.
+    Rows that a failed process lacks are failed if a process with the same flags (except `patterns`)
+    has them.
     """
     listed = [tuple(side) for side in sides]
     processes = [

@@ -1,8 +1,4 @@
-"""Explains why one side takes longer, by comparing profiled steps of two sides, without TensorFlow.
-
-`sides` sums their times and finds what exceeds the noise, `causes` recognises reasons, `facts`
-lists differences between their records.
-"""
+"""Explains why one side takes longer by profiled steps of both sides, without TensorFlow."""
 
 from cnnbench.judge.explain.explain import explain
 

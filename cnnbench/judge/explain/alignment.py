@@ -32,11 +32,7 @@ Pair = tuple[ProfiledLayer, ProfiledLayer]
 
 @dataclass(frozen=True)
 class Alignment:
-    """Corresponding layers of A and of B.
-
-    `pairs` are in the same order on both sides, equal or changed; `moved` are equal layers in
-    another place.
-    """
+    """Corresponding layers of A and B: pairs in order, equal or changed, and moved equal ones."""
 
     a: tuple[ProfiledLayer, ...]
     b: tuple[ProfiledLayer, ...]

@@ -1,8 +1,8 @@
 """Recognises the causes of a difference between two sides.
 
-Each recogniser considers the parts that none before it has claimed, and claims those that its cause
-explains, so that causes add up. A cause with other evidence than time, such as another type of
-kernel, needs a smaller difference than one by time alone.
+Each recogniser claims, of the parts not yet claimed, those that its cause explains, so that causes
+add up. A cause with other evidence than time, such as another type of kernel, needs a smaller
+difference than one by time alone.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Development of a metric over commits, from a results directory, without TensorFlow.
-
-`contents` reads a directory, `all_series` sorts its runs into points per commit, `trend` finds the
-steps between them.
-"""
+"""Development of a metric over commits, from a results directory, without TensorFlow."""
 
 from __future__ import annotations
 

@@ -14,8 +14,7 @@ from cnnbench.judge.history.entries import HistoryEntry
 class Revision(NamedTuple):
     """A state of the measured code; "" and None where unknown.
 
-    `dirty`: whether files differed from the commit. Where the commit is unknown, `day` is that of
-    the measurement.
+    `dirty`: whether files differed from the commit; `day`: of the measurement if there is none.
     """
 
     repository: str

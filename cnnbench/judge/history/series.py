@@ -90,10 +90,7 @@ class TimeSeries:
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """Names or patterns that select runs, or parts of names; empty ones select all.
-
-    `since` is the earliest start, with its offset.
-    """
+    """Patterns, or parts of names, of selected runs, and their earliest start; empty: all runs."""
 
     model: str = ""
     configuration: str = ""

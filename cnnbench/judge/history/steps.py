@@ -169,8 +169,7 @@ def likely_starts(values: Sequence[float], first: int, cut: int, stop: int) -> t
     """The smallest interval that contains the start of a level with 95 % probability.
 
     The level before is values[first:cut], the one after values[cut:stop]. From the posterior with a
-    uniform prior and Laplace noise around the two medians, which is proportional to exp(-deviations
-    / scale).
+    uniform prior and Laplace noise around the two medians: exp(-deviations / scale).
     """
     before, after = _middle(values, first, cut), _middle(values, cut, stop)
     deviations = [

@@ -1,8 +1,4 @@
-"""Reports on run records, without TensorFlow: an HTML file, Markdown, or tables for other programs.
-
-`load` reads records, `gather` sorts them and compares them with a baseline, `build` makes the
-sections as data, and `render` formats them.
-"""
+"""Reports on run records, without TensorFlow: HTML, Markdown, or tables for other programs."""
 
 from __future__ import annotations
 

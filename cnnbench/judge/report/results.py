@@ -89,10 +89,7 @@ def median_interval(
 
 @dataclass(frozen=True, eq=False)
 class Configured:
-    """A configuration of one origin with all of its processes.
-
-    `measured_peaks` are FLOP/s that processes measured, of all configurations.
-    """
+    """A configuration of one origin with all of its processes, and peak FLOP/s measured by any."""
 
     name: str
     group: Group

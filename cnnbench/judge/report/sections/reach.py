@@ -58,10 +58,7 @@ class Reached:
 
 
 def reached(results: ReportSubject) -> list[Reached]:
-    """The fastest configuration of every network, kind of work, number format and origin.
-
-    A roofline of other work, such as another batch size, is listed separately.
-    """
+    """The fastest configuration of every network, kind of work, number format and origin."""
     alike: dict[object, list[Configured]] = {}
     for one in results.configured:
         # The verdict of an experiment compares its sides.
