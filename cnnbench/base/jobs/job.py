@@ -278,10 +278,6 @@ class Job:
         """The first CPU of every ps task, which hold the variables."""
         return tuple(task.device("cpu") for task in self.ps)
 
-    def input_device(self, tower: int) -> str:
-        """Where the batches of a tower are made: the CPU of its worker."""
-        return self.worker_of(tower).device("cpu")
-
 
 def split_hosts(text: str | None) -> tuple[str, ...]:
     """The addresses of a flag such as --worker_hosts: comma-separated, spaces ignored."""

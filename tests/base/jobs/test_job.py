@@ -23,7 +23,6 @@ def test_one_process():
     job = Job(towers_per_worker=2, device="gpu")
     assert job.tower_devices == job.own_tower_devices == (LOCAL + "GPU:0", LOCAL + "GPU:1")
     assert job.cpu_devices == (job.cpu_device,) == (LOCAL + "CPU:0",)
-    assert job.input_device(1) == LOCAL + "CPU:0"
     assert job.is_chief
     assert not job.in_cluster
     assert not job.serves
@@ -42,7 +41,6 @@ def test_towers_are_numbered_over_the_workers():
     job = _job(**TWO)
     assert job.tower_devices == (W0 + "CPU:0", W0 + "CPU:1", W1 + "CPU:0", W1 + "CPU:1")
     assert [str(job.worker_of(tower)) for tower in range(4)] == ["worker:0"] * 2 + ["worker:1"] * 2
-    assert job.input_device(3) == W1 + "CPU:0"
     assert (job.num_workers, job.num_towers) == (2, 4)
 
 
@@ -111,7 +109,7 @@ def test_addresses_may_be_ipv6():
 
 
 @pytest.mark.parametrize("tower", [-1, 4])
-@pytest.mark.parametrize("method", ["tower_device", "worker_of", "input_device"])
+@pytest.mark.parametrize("method", ["tower_device", "worker_of"])
 def test_no_such_tower(method, tower):
     with pytest.raises(ValueError, match=f"tower {tower}: there are 4 towers"):
         getattr(_job(**TWO), method)(tower)
