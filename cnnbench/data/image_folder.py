@@ -148,7 +148,7 @@ def _read_labels(path: Path) -> list[ImageClass]:
     for line in lines:
         name, *words = line.split()
         text = " ".join(words) or name
-        check_name(f"--labels={path}:", name + text)
+        check_name(f"--labels={path}:", " ".join([name, *words]))
         if any(c.name == name for c in classes):
             raise UsageError(f"--labels={path}: {name!r} is listed twice")
         classes.append(ImageClass(len(classes) + 1, name, text))

@@ -63,7 +63,8 @@ def read_annotations(source: Path) -> Coco:
         content = _load(path)
         with document(path, "annotations"):
             own = _categories(path, content)
-            images, empty = _images(path, content, source, _labels(path, own))
+            labels = {number: label for label, number in enumerate(sorted(own), start=1)}
+            images, empty = _images(path, content, source, labels)
         if categories not in (None, own):
             raise UsageError(f"{path}: has other categories than the annotations for training")
         categories = own
@@ -121,14 +122,10 @@ def _categories(path: Path, content: Any) -> dict[int, str]:
             found[int(one["id"])] = str(one["name"])
         except (ArithmeticError, KeyError, TypeError, ValueError) as error:
             raise DataError(f"{path}: {one!r:.80} is no category: {error}") from error
-        check_name(f"{path}: category", found[int(one["id"])])
+        check_name("category", found[int(one["id"])])
+    if len(found) > MAX_CLASSES:
+        raise UsageError(f"{len(found)} categories, but at most {MAX_CLASSES} fit")
     return found
-
-
-def _labels(path: Path, categories: Mapping[int, str]) -> dict[int, int]:
-    if len(categories) > MAX_CLASSES:
-        raise UsageError(f"{path}: {len(categories)} categories, but at most {MAX_CLASSES} fit")
-    return {number: label for label, number in enumerate(sorted(categories), start=1)}
 
 
 def _images(

@@ -274,7 +274,7 @@ data MAKE --labels=nowhere                   | --labels=nowhere: cannot be read:
 data MAKE --labels=/dev/zero                 | --labels=/dev/zero: cannot be read: is a device
 data MAKE --labels=pipe                      | --labels=pipe: cannot be read: is a pipe that nobody
 data MAKE --labels=latin                     | --labels=latin: cannot be read: it is no text
-data MAKE --labels=hidden                    | --labels=hidden: 'left*its name has characters
+data MAKE --labels=hidden                    | --labels=hidden: 'left\x1b?31m': its name has
 data make-imagenet broken out                | broken: class folder 'a\nb': its name has characters
 data make-imagenet escaped out               | escaped: class folder '*its name has characters
 data MAKE --train=1                          | unknown flag --train
@@ -326,6 +326,8 @@ ab --a=--model=lenet --b=--model=lenet       | the two sides are the same
 ab --b=--precision=fp32                      | the two sides are the same
 ab --resume                                  | --resume=true: needs --results
 ab --resume --results=none                   | --results=none: holds no experiment of cnnbench ab
+ab --resume --results=foreign                | --results=foreign: holds no experiment of cnnbench ab
+ab --resume --results=nested                 | --results=nested: holds no experiment of cnnbench ab
 ab --a_env=X=1 --b_env=X=1                   | the two sides are the same
 ab --a_checkout=.. --b_checkout=..           | the two sides are the same: .. and .. are
 ab --a_checkout=v1 --b_checkout=main         | the two sides are the same: v1 and main are both

@@ -175,7 +175,16 @@ BAD_SOURCES = [
             (lambda c: c["categories"].pop(), "there is no category 3"),
         ]
     ),
-    ("coco", annotated(lambda c: c["categories"][0].update(name="a\nb")), 2, "category 'a\\nb'"),
+    (
+        "coco",
+        annotated(lambda c: c["categories"][0].update(name="a\nb")),
+        *(2, "instances_train2017.json: not annotations: category 'a\\nb': its name has"),
+    ),
+    (
+        "coco",
+        annotated(lambda c: c.update(categories=[{"id": i, "name": f"c{i}"} for i in range(81)])),
+        *(2, "instances_train2017.json: not annotations: 81 categories, but at most 80 fit"),
+    ),
     ("coco", lambda root: coco_annotations(root).write_text("[" * 100_000), 2, "nested too deeply"),
     ("coco", lambda root: coco_annotations(root).write_text('{"a": 1'), 2, "cut off after"),
     ("imagenet", photographed("1.jpg", STRIP), 4, "1.jpg: the image is 1x65500; it must"),

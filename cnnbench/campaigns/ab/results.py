@@ -105,7 +105,7 @@ class Begun:
 def begun(folder: Path) -> Begun | None:
     """The experiment in a results folder, or None."""
     events = list(Journal(folder / JOURNAL).read())
-    sessions = [one for one in events if one.get("event") == "ab"]
+    sessions = [one for one in events if one.get("event") == "ab" and one.get("looks")]
     if not sessions:
         return None
     # Interrupted sessions were judged, too.
