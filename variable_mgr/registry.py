@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from cnnbench.base import plugins
@@ -57,9 +57,6 @@ class _Names(Sequence[str]):
 
     def __contains__(self, name: object) -> bool:
         return name in _modes or name in names()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._all())
 
     def __len__(self) -> int:
         return len(self._all())

@@ -78,6 +78,8 @@ def sizes(value: Any) -> Sequence[int | None] | None:
 def shown(value: Any) -> str:
     """A value in a message: tensors as dtype and shape, others as text."""
     if is_tensor(value):
-        return f"a {getattr(value.dtype, 'name', value.dtype)} tensor {list(sizes(value) or '?')}"
+        known = sizes(value)
+        shape = "of any rank" if known is None else known
+        return f"a {getattr(value.dtype, 'name', value.dtype)} tensor {shape}"
     text = repr(value) if value is None or isinstance(value, (str, int, float)) else ""
     return text if 0 < len(text) <= 40 else f"a {type(value).__name__}"

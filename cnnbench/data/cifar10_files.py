@@ -12,10 +12,12 @@ import pickle
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from cnnbench.base.annotations import shown
 from cnnbench.data import safe_pickle
 from cnnbench.data.findings import Findings, ImageFacts, ImageTally
 from cnnbench.data.folder import content_of, once_per_content, readable
@@ -137,30 +139,20 @@ def _parse_python(path: Path, content: bytes) -> tuple[Images, Integers]:
             labels = [safe_pickle.integers(label) for label in labels]
     except pickle.UnpicklingError as error:
         raise DataError(f"{path}: cannot be unpickled: {error}") from error
-    if not (
-        isinstance(data, np.ndarray)
-        and data.dtype == np.uint8
-        and data.ndim == 2
-        and data.shape[1] == _IMAGE_BYTES
-    ):
-        found = (
-            f"{data.dtype} {data.shape}" if isinstance(data, np.ndarray) else type(data).__name__
-        )
-        raise DataError(f"{path}: 'data' must be uint8 (records, {_IMAGE_BYTES}), but is {found}")
+    fits = isinstance(data, np.ndarray) and data.dtype == np.uint8
+    if not fits or data.shape[1:] != (_IMAGE_BYTES,):
+        wanted = f"a uint8 tensor [records, {_IMAGE_BYTES}]"
+        raise DataError(f"{path}: 'data' must be {wanted}, not {shown(data)}")
     return data, _labels(path, labels, len(data))
 
 
-def _labels(path: Path, labels: object, count: int) -> Integers:
-    if isinstance(labels, np.ndarray) and labels.ndim == 1:
-        integers = np.issubdtype(labels.dtype, np.integer)
-    elif isinstance(labels, (list, tuple)):
-        # Nested lists would be spread out by NumPy: a few bytes can stand for a billion labels.
-        integers = all(isinstance(label, (int, np.integer)) for label in labels)
-    else:
-        integers = False
-    if not integers:
+def _labels(path: Path, labels: Any, count: int) -> Integers:
+    if isinstance(labels, np.ndarray):
+        labels = labels.tolist()
+    # Nested lists would be spread out by NumPy: a few bytes can stand for a billion labels.
+    listed = isinstance(labels, (list, tuple))
+    if not listed or not all(isinstance(label, (int, np.integer)) for label in labels):
         raise DataError(f"{path}: 'labels' is not a list of integers")
-    assert isinstance(labels, (np.ndarray, list, tuple))
     if len(labels) != count:
         raise DataError(f"{path}: {count} images, but {len(labels)} labels")
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,7 +70,8 @@ def scan(
     names = sorted({path.name for folders in found.values() for path in folders})
     for name in names:
         check_name(f"{folder}: class folder", name)
-    classes = _read_labels(labels_file) if labels_file else _number(names)
+    numbered = [ImageClass(label, name, name) for label, name in enumerate(names, start=1)]
+    classes = _read_labels(labels_file) if labels_file else numbered
     by_name = {c.name: c for c in classes}
     for name in names:
         if name not in by_name:
@@ -127,10 +127,6 @@ def _visible(folder: Path) -> list[Path]:
     return sorted(
         path for path in folder.iterdir() if path.name[0] not in ".@" and path.name != "__MACOSX"
     )
-
-
-def _number(names: Sequence[str]) -> list[ImageClass]:
-    return [ImageClass(label, name, name) for label, name in enumerate(names, start=1)]
 
 
 def check_name(what: str, name: str) -> None:

@@ -267,8 +267,7 @@ class RecordPipeline(Pipeline):
     def _record_defect(self, error: Exception) -> DataError | None:
         keys = self._in_decoding()
         for key in keys:
-            defect = self._defect(key)
-            if defect is not None:
+            if defect := self._defect(key):
                 return defect
         if len(keys) == 1:
             file, number = divmod(keys[0], _MOST_RECORDS)
@@ -279,14 +278,10 @@ class RecordPipeline(Pipeline):
         """See `Pipeline.skipped`."""
         if not self._skips:
             return UnusableRecords()
-        found = {}
         keys = self._in_decoding()
-        for key in keys[:_EXAMINED]:
-            defect = self._defect(key)
-            if defect is not None:  # else it is about to be decoded
-                found[key] = str(defect)
-        lines = [found[key] for key in sorted(found)]
-        return UnusableRecords(len(found) + len(keys[_EXAMINED:]), tuple(lines[:_NAMED]))
+        examined = map(self._defect, keys[:_EXAMINED])
+        lines = [str(defect) for defect in examined if defect]  # else it is about to be decoded
+        return UnusableRecords(len(lines) + len(keys[_EXAMINED:]), tuple(lines[:_NAMED]))
 
     def passed_over(self, examples: int) -> int:
         """See `Pipeline.passed_over`."""

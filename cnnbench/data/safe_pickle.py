@@ -100,7 +100,7 @@ def _dtype(value: object) -> np.dtype[Any]:
     match value:
         case _Named(name="numpy.dtype", arguments=(name, *_), state=(_, order, *_)):
             name, order = (_text(one) for one in (name, order))
-            if re.fullmatch(r"[biu][1248]", name) and order in ("<", ">", "|", "="):
+            if re.fullmatch(r"[iu][1248]", name) and order in ("<", ">", "|", "="):
                 return np.dtype(order + name)
             raise pickle.UnpicklingError(f"an array of type {name[:20]!r}")
     raise pickle.UnpicklingError("an array without a type")

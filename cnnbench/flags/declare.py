@@ -23,13 +23,6 @@ _METADATA = "cnnbench.flag"
 _BOOLEANS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 
 
-def _boolean(text: str) -> bool:
-    try:
-        return _BOOLEANS[text.lower()]
-    except KeyError:
-        raise ValueError(text) from None
-
-
 @dataclass(frozen=True)
 class _Kind:
     """A kind of single values; `largest`: what TensorFlow accepts, for flags without a maximum."""
@@ -41,7 +34,7 @@ class _Kind:
 
 
 _SINGLE = {
-    "boolean": _Kind(bool, "true or false", _boolean),
+    "boolean": _Kind(bool, "true or false", lambda text: _BOOLEANS[text.lower()]),
     "integer": _Kind(int, "an integer", parse_integer, 2**31 - 1),
     "number": _Kind(float, "a finite number", parse_number, 3.4028235e38),
     "string": _Kind(str, "a string", str),
@@ -202,7 +195,7 @@ class FlagSpec(_Limits):
         """Parses a value or item; errors show `whole`."""
         try:
             return self._single.read(text)
-        except ValueError:
+        except (LookupError, ValueError):
             raise FlagError(self.name, whole, f"must be {self._kind_text}") from None
 
     def _fault(self, item: Any) -> str:

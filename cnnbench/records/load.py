@@ -150,8 +150,7 @@ def _files(paths: Iterable[str | os.PathLike[str]], hidden: bool) -> Iterator[st
 
 def _expand(path: str, hidden: bool) -> list[str | SkippedFile]:
     if os.path.isdir(path):
-        files, skipped = _json_files(path, hidden)
-        return [*files, *skipped]
+        return _json_files(path, hidden)
     if os.path.exists(path):
         return [path]
     if not any(c in path for c in _WILD):
@@ -162,8 +161,8 @@ def _expand(path: str, hidden: bool) -> list[str | SkippedFile]:
     return [file for match in matches for file in _expand(match, hidden)]
 
 
-def _json_files(folder: str, hidden: bool = True) -> tuple[list[str], list[SkippedFile]]:
-    """The ``*.json`` files below a folder, in order of their names, and the unreadable folders.
+def _json_files(folder: str, hidden: bool) -> list[str | SkippedFile]:
+    """The ``*.json`` files below a folder, in order of their names, then the unreadable folders.
 
     Follows links to folders and reads each folder once. Skips pipes and devices, which could block,
     and returns dangling links.
@@ -198,7 +197,7 @@ def _json_files(folder: str, hidden: bool = True) -> tuple[list[str], list[Skipp
                 and (os.path.isfile(path) or not os.path.exists(path))
             ):
                 files.append(path)
-    return sorted(files, key=natural_key), skipped
+    return [*sorted(files, key=natural_key), *skipped]
 
 
 def _read(path: str) -> RunRecord | AllReduceRecord | Study | Predictions | str:

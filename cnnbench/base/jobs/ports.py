@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import random
-import re
 import socket
 import sys
 from pathlib import Path
 
+from cnnbench.base.jobs.job import LARGEST_PORT
 from cnnbench.errors import BenchmarkError
 
 LOWEST = 10000
-HIGHEST = 65535
 
 _TRIES = 1000
 _RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -31,7 +30,7 @@ class ReservedPorts(contextlib.ExitStack):
         super().__init__()
         self.numbers: list[int] = []
         low, high = _outgoing()
-        free = [*range(LOWEST, low), *range(high + 1, HIGHEST + 1)] or range(low, high + 1)
+        free = [*range(LOWEST, low), *range(high + 1, LARGEST_PORT + 1)] or range(low, high + 1)
         for port in random.SystemRandom().sample(free, min(_TRIES, len(free))):
             if len(self.numbers) == count:
                 return
@@ -81,5 +80,5 @@ def _outgoing() -> tuple[int, int]:
     text = "32768 60999"
     with contextlib.suppress(OSError):  # not on every platform
         text = _RANGE_FILE.read_text(encoding="ascii")
-    low, high = map(int, re.findall(r"\d+", text)[:2])
+    low, high = map(int, text.split())
     return low, high

@@ -105,10 +105,9 @@ class _Rendezvous:
             card = json.loads(await asyncio.wait_for(reader.readline(), 10))
             rank, port = int(card["rank"]), int(card["port"])
             size, job = int(card["size"]), str(card[_GREETING])
+            if (size, job) != (self._ranks.size, self._name()) or not 0 < rank < size:
+                raise ValueError(card)
         except (OSError, ValueError, KeyError, TypeError, RecursionError, asyncio.TimeoutError):
-            writer.close()
-            return
-        if (size, job) != (self._ranks.size, self._name()) or not 0 < rank < size:
             writer.close()
             return
         # The host as the others can reach it too: where this call came from.

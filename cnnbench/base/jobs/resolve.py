@@ -100,14 +100,11 @@ def mpi_ranks(environ: Environment) -> Ranks | None:
     return Ranks(launcher, rank, size, local_rank, local_size, job or str(os.getppid()))
 
 
+_RANK_NAMES = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
 # Rank, size, and both on this machine. Slurm's come last: mpirun within an allocation sets both.
 _RANK_VARIABLES = {
-    "Open MPI": tuple(
-        f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
-    ),
-    "MVAPICH": tuple(
-        f"MV2_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
-    ),
+    "Open MPI": tuple(f"OMPI_COMM_WORLD_{name}" for name in _RANK_NAMES),
+    "MVAPICH": tuple(f"MV2_COMM_WORLD_{name}" for name in _RANK_NAMES),
     "MPICH": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
     # Not SLURM_NTASKS_PER_NODE: it is what was asked for, if it was.
     "Slurm": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
@@ -135,52 +132,36 @@ def _from_tf_config(ps: int, environ: Environment) -> JobPlace:
     text = _text(environ, "TF_CONFIG")
     if ps:
         raise FlagError("cluster_ps", ps, "TF_CONFIG says itself who is a parameter server")
-
-    def bad(reason: str) -> UsageError:
-        return _bad(environ, "TF_CONFIG", reason)
-
     try:
-        config = parse_json(text)
+        return _tf_place(parse_json(text))
     except ValueError as error:
-        raise bad(str(error)) from None
+        raise _bad(environ, "TF_CONFIG", str(error)) from None
+
+
+def _tf_place(config: Any) -> JobPlace:
+    """The place that TF_CONFIG describes; a ValueError says what is wrong.
+
+    A chief is the first worker, or beside parameter servers the controller.
+    """
     cluster, me = (config.get(key) if isinstance(config, dict) else None for key in _TF_CONFIG)
     if not isinstance(cluster, dict) or not isinstance(me, dict):
-        raise bad('needs the keys "cluster" and "task", an object each')
-    hosts = {str(job): _tf_hosts(value, str(job), bad) for job, value in cluster.items()}
+        raise ValueError('needs the keys "cluster" and "task", an object each')
+    hosts = {str(job): _tf_hosts(value, str(job)) for job, value in cluster.items()}
     job, index = me.get("type"), me.get("index", 0)
     if isinstance(index, str) and re.fullmatch(_NUMBER, index):
         index = int(index)
     if not isinstance(job, str) or type(index) is not int or not 0 <= index < _MOST_TASKS:
-        raise bad('task needs a "type", a string, and an "index", a number from 0')
+        raise ValueError('task needs a "type", a string, and an "index", a number from 0')
     unknown = sorted(({job} | hosts.keys()) - _TF_JOBS)
     if unknown:
-        raise bad(f"{unknown[0]!r} is no job; there are {', '.join(sorted(_TF_JOBS))}")
+        raise ValueError(f"{unknown[0]!r} is no job; there are {', '.join(sorted(_TF_JOBS))}")
     if index >= len(hosts.get(job, ())):
-        raise bad(f"cluster has no task {job}:{index}")
-    return _tf_place(hosts, job, index, bad)
-
-
-_TF_CONFIG = ("cluster", "task")
-_TF_CHIEFS = ("chief", "master")
-_TF_JOBS = {WORKER, PS, CONTROLLER, *_TF_CHIEFS}
-
-
-def _tf_hosts(value: Any, job: str, bad: Callable[[str], UsageError]) -> list[str]:
-    hosts: list[Any] = value if isinstance(value, list) else [None]
-    if not all(isinstance(host, str) and is_address(host.strip()) for host in hosts):
-        raise bad(f"cluster.{job} must be a list of host:port")
-    return hosts
-
-
-def _tf_place(
-    hosts: dict[str, list[str]], job: str, index: int, bad: Callable[[str], UsageError]
-) -> JobPlace:
-    """A chief is the first worker or, beside parameter servers, the controller."""
+        raise ValueError(f"cluster has no task {job}:{index}")
     chiefs = [host for name in _TF_CHIEFS for host in hosts.get(name, [])]
     controllers = hosts.get(CONTROLLER, [])
     workers, servers = hosts.get(WORKER, []), hosts.get(PS, [])
     if len(chiefs) + len(controllers) > 1:
-        raise bad("cluster has more than one chief")
+        raise ValueError("cluster has more than one chief")
     if servers:
         controllers = controllers + chiefs
         job = CONTROLLER if job in _TF_CHIEFS else job
@@ -194,6 +175,18 @@ def _tf_place(
         ps_hosts=tuple(servers),
         controller_host=controllers[0] if controllers else None,
     )
+
+
+_TF_CONFIG = ("cluster", "task")
+_TF_CHIEFS = ("chief", "master")
+_TF_JOBS = {WORKER, PS, CONTROLLER, *_TF_CHIEFS}
+
+
+def _tf_hosts(value: Any, job: str) -> list[str]:
+    hosts: list[Any] = value if isinstance(value, list) else [None]
+    if not all(isinstance(host, str) and is_address(host.strip()) for host in hosts):
+        raise ValueError(f"cluster.{job} must be a list of host:port")
+    return hosts
 
 
 def _from_slurm(ps: int, environ: Environment) -> JobPlace:

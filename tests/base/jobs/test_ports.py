@@ -32,7 +32,7 @@ def test_ports_that_are_in_use_are_left_out(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as server:
         taken = server.getsockname()[1]
         monkeypatch.setattr(cluster_ports, "_outgoing", lambda: (10000, taken - 1))
-        monkeypatch.setattr(cluster_ports, "HIGHEST", taken + 60)
+        monkeypatch.setattr(cluster_ports, "LARGEST_PORT", taken + 60)
         monkeypatch.setattr(cluster_ports, "_TRIES", 61)
         with ReservedPorts(20) as held:
             assert taken not in held.numbers
