@@ -65,15 +65,15 @@ class Residual(Unseen):
     """Three stages of two residual blocks with batch norm."""
 
     name = "residual"
-    place = Place("cifar10", "block0/conv1", 0.004, 6)
+    prefix = "part" if PLANT == "kernel_renamed" else "stage"
+    place = Place("cifar10", f"{prefix}0/block0/conv1", 0.004, 6)
 
     def body(self, net: Any, x: Any) -> Any:
         """See the class."""
         x = net.conv(x, 16, 3, batch_norm=True)
-        prefix = "part" if PLANT == "kernel_renamed" else "stage"
         for stage in range(3):
             for block in range(4 if PLANT == "deeper" and stage == 1 else 2):
-                with net.scope(f"{prefix}{stage}"), net.scope(f"block{block}"):
+                with net.scope(f"{self.prefix}{stage}"), net.scope(f"block{block}"):
                     x = self._block(net, x, 16 * 2**stage, 2 if stage and not block else 1)
         return net.logits(net.global_avg_pool(x))
 
@@ -219,6 +219,7 @@ def slow_backward(net: Any, place: Place) -> None:
 
 
 OUTSIDE = {
+    "kernel_renamed": planted_plugin.twice_the_work,
     "burner": burning_thread,
     "numpy": through_numpy,
     "transposes": transposed,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 
 from cnnbench.base.text.numbers import first_few, number
-from cnnbench.judge.explain.facts import changes_of, measured_changes, text_of
+from cnnbench.judge.explain.facts import CPU_TIME, changes_of, measured_changes, text_of
 from cnnbench.judge.explain.sides import CERTAIN, LIKELY, SMALLEST, Sides
 from cnnbench.judge.metrics.comparable_facts import REDUCING
 from cnnbench.records.explanation import Cause, FactChange
@@ -102,7 +102,7 @@ def causes(sides: Sides) -> tuple[Cause, ...]:
                     kind=claim.kind,
                     base=base,
                     new=new,
-                    spread=2 * times.error(sides.noise),
+                    spread=2 * times.error(sides.noise_of(claim.parts)),
                     place=claim.place,
                     text=claim.text,
                     evidence=(*claim.evidence, *_further(sides, claim)),
@@ -150,7 +150,9 @@ def program(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
         facts = changes_of(sides.a.profiles, sides.b.profiles, _LOOPING)
         text = _with_fact("the program takes it before or after the step's operations", facts)
         place = "the training loop, outside the graph"
-        yield Claim("program", (PROGRAM,), place, text, _told(facts))
+        measured = measured_changes(sides.a.profiles, sides.b.profiles)
+        computing = [one for one in measured if one.fact == CPU_TIME]
+        yield Claim("program", (PROGRAM,), place, text, _told((*facts, *computing)))
 
 
 def network(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
@@ -190,7 +192,7 @@ def threads(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
     libraries = changes_of(sides.a.profiles, sides.b.profiles, _LIBRARIES)
     facts = [*libraries, *changes_of(sides.a.profiles, sides.b.profiles, _THREADS)]
     parts = tuple(part for part in sides.operations if part in free)
-    if not facts or not parts:
+    if not facts or not parts or sides.by_work:
         return
     if sides.stands_out(parts, LIKELY) and _have_one_direction(sides, parts):
         if GAPS in free:  # fewer threads leave others

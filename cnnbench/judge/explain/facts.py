@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from cnnbench.base.stats.descriptive import median
@@ -16,6 +17,9 @@ from cnnbench.machine.gpu import THROTTLE_REASONS
 from cnnbench.records.explanation import FactChange
 from cnnbench.records.run import RunRecord
 from cnnbench.records.step_profile import StepProfile
+
+CPU_TIME = "CPU time of a step"
+"""The quantity that tells a program that computes from one that waits."""
 
 _SENDING = ("_Send", "_HostSend")
 _PLACES = ("profile_json", "result_json")
@@ -40,6 +44,8 @@ def changes_of(
         for one in differences(before, after)
         if one.base != one.new
         and one.fact not in _PLACES
+        # What some processes of both sides have in common is no cause.
+        and (not wanted or not {*one.base} & {*one.new})
         and (not wanted or any(fnmatchcase(one.fact, pattern) for pattern in wanted))
     ]
 
@@ -121,6 +127,10 @@ def _seconds(value: float) -> str:
     return f"{number(value)} s"
 
 
+def _milliseconds(value: float) -> str:
+    return f"{number(1e3 * value)} ms"
+
+
 def _mhz(value: float) -> str:
     return f"{integer(value)} MHz"
 
@@ -134,6 +144,12 @@ _QUANTITIES: tuple[ComparedQuantity, ...] = (
     ),
     ComparedQuantity(
         "peak memory", _of_record(lambda r: r.measured.peak_memory_bytes), binary, _NOTICEABLE
+    ),
+    ComparedQuantity(
+        CPU_TIME,
+        _of_record(lambda r: fmean(r.step_cpu_seconds) if r.step_cpu_seconds else None),
+        _milliseconds,
+        _NOTICEABLE,
     ),
     ComparedQuantity("CPU clock", partial(_condition, "cpu_clock_mhz"), _mhz, _CLOCKS, slows=-1),
     ComparedQuantity("GPU clock", _gpu_clock, _mhz, _CLOCKS, slows=-1),

@@ -3,14 +3,16 @@
 A side is a few processes with some profiled steps each. Its times are means over the faster half of
 all its steps, the least disturbed ones; such means add up. Whether a difference stands out is
 decided by medians, of each row over the steps of each process, which are robust against single
-delays. The noise is the difference between medians of like processes.
+delays; of the program by the least time, since what other programs do to it only adds. The noise is
+the difference between like processes.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from operator import truediv
@@ -24,6 +26,7 @@ from cnnbench.judge.explain.primitives import PrimitiveChange, primitive_changes
 from cnnbench.records.step_profile import (
     HOST,
     INPUT,
+    PROGRAM,
     REDUCTION,
     REST,
     UPDATE,
@@ -58,9 +61,9 @@ class Times:
 
     Attributes:
       base, new: of A and of B, means over the faster half of all steps.
-      base_each, new_each: of single processes, medians over their steps.
+      base_each, new_each: of single processes, medians over their steps; of the program the least.
       within: variance of such a median by the scatter of the steps within a process, the mean over
-        processes; 0 where steps stand for processes.
+        processes; 0 where steps stand for processes, and for least times.
       steps: profiled steps of all processes; 0 likewise.
     """
 
@@ -235,7 +238,10 @@ class Sides:
       times: of every part.
       step: of profiled steps.
       timed: of steps without a profiler.
+      by_work: whether other work counts however small or noisy its time is, and time alone nothing.
     """
+
+    by_work = False
 
     def __init__(self, base: Sequence[StepProfile], new: Sequence[StepProfile]) -> None:
         self.alignment = Alignment.of(layers_of(base[0]), layers_of(new[0]))
@@ -246,9 +252,18 @@ class Sides:
             for side, those in zip((base, new), names, strict=True)
         )
         parts = dict.fromkeys((*self.a.parts, *self.b.parts))
-        self.times = {part: _both(self.a.of(part), self.b.of(part)) for part in parts}
+        self.times = {
+            part: _both(self.a.of(part), self.b.of(part), min if part == PROGRAM else median)
+            for part in parts
+        }
         self.step = _both(self.a.step(), self.b.step())
         self.timed = _both(self.a.timed_step(), self.b.timed_step())
+
+    def of_work(self) -> Sides:
+        """The sides, of which only the work is compared."""
+        found = copy(self)
+        found.by_work = True
+        return found
 
     def together(self, parts: Iterable[Part]) -> Times:
         """The sum of the times of several parts, at least one."""
@@ -294,21 +309,27 @@ class Sides:
         ]
         return max(_LEAST_NOISE, math.sqrt(median(shares))) if shares else _ONE_PROCESS
 
-    def stands_out(self, parts: Iterable[Part], errors: float = CERTAIN) -> bool:
+    def noise_of(self, parts: Iterable[Part]) -> float:
+        """`noise` of some parts; of the program it is small, however much operations scatter."""
+        return min(self.noise, _ONE_PROCESS) if {*parts} == {PROGRAM} else self.noise
+
+    def stands_out(self, parts: Collection[Part], errors: float = CERTAIN) -> bool:
         """Whether the difference of some parts is large enough, and beyond so many standard errors.
 
         From `CERTAIN` on the processes of the sides must not overlap either.
         """
-        return self.is_beyond(self.together(parts), errors)
+        return self.is_beyond(self.together(parts), errors, self.noise_of(parts))
 
-    def is_beyond(self, times: Times, errors: float = CERTAIN) -> bool:
-        """`stands_out` of given times."""
-        size = abs(times.difference)
+    def is_beyond(self, times: Times, errors: float = CERTAIN, noise: float | None = None) -> bool:
+        """`stands_out` of given times and their noise, that of operations by default."""
+        if self.by_work:
+            return errors < CERTAIN
+        size, noise = abs(times.difference), self.noise if noise is None else noise
         if not self.is_large(times):
             return False
         if errors < CERTAIN:
-            return size > errors * times.error(self.noise)
-        return size > errors * times.expected_error(self.noise) and self.is_beyond_chance(times)
+            return size > errors * times.error(noise)
+        return size > errors * times.expected_error(noise) and self.is_beyond_chance(times)
 
     def is_beyond_chance(self, times: Times) -> bool:
         """Whether all processes of one side are above all of the other, by more than chance."""
@@ -334,6 +355,8 @@ class Sides:
 
     def is_special(self, parts: Iterable[Part], errors: float = CERTAIN) -> bool:
         """Whether operations of the step differ by more than all others."""
+        if self.by_work:
+            return errors < CERTAIN
         times = self.together(parts)
         own = self._own(times)
         if times.difference * own.difference <= 0 or not self.is_beyond(own, errors):
@@ -352,9 +375,13 @@ class Sides:
         return sorted(everywhere, key=lambda one: -sum(one.usual))[:_COMPARED]
 
 
-def _both(base: _SideTimes, new: _SideTimes) -> Times:
-    each = [tuple(map(median, groups)) for _, groups in (base, new)]
-    groups = [one for one in (*base[1], *new[1]) if len(one) > 1]
+def _both(
+    base: _SideTimes,
+    new: _SideTimes,
+    centre: Callable[[Sequence[float]], float] = median,
+) -> Times:
+    each = [tuple(map(centre, groups)) for _, groups in (base, new)]
+    groups = [one for one in (*base[1], *new[1]) if len(one) > 1 and centre is median]
     within = fmean(map(_variance_of_median, groups)) if groups else 0.0
     return Times(base[0], new[0], each[0], each[1], within, sum(map(len, groups)))
 

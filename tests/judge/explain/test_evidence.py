@@ -11,7 +11,7 @@ from step_profiles import CONV, Profiles, changed, network
 from cnnbench.judge.explain import explain
 from cnnbench.judge.explain.primitives import primitive_changes
 from cnnbench.records.parts import Conditions
-from cnnbench.records.step_profile import INPUT, TO_KERNEL, Part, Primitive, StepProfile
+from cnnbench.records.step_profile import INPUT, PROGRAM, TO_KERNEL, Part, Primitive, StepProfile
 
 NHWC = "src acdb, wei Acdb64a, dst acdb"
 
@@ -232,3 +232,18 @@ def test_a_profile_holds_what_was_logged(profiles, holds):
     holds("step_profile", json.loads(plain.to_json()), document)
     assert document["primitives"][0]["implementation"] == "jit:avx2"
     assert StepProfile.from_json(full.to_json()) == full
+
+
+def test_a_program_that_computes_is_told_from_one_that_waits(profiles):
+    slower = changed(lambda part: part == PROGRAM, 10.0)
+
+    def using(side, seconds):
+        records = [dataclasses.replace(one.record, step_cpu_seconds=(seconds,) * 8) for one in side]
+        pairs = zip(side, records, strict=True)
+        return [dataclasses.replace(one, record=record) for one, record in pairs]
+
+    base, new = using(profiles.side(), 0.08), profiles.side(slower)
+    (waiting,), (computing,) = (explain(base, using(new, cpu)).causes for cpu in (0.081, 0.12))
+    assert (waiting.kind, computing.kind) == ("program", "program")
+    assert waiting.evidence == ()
+    assert computing.evidence == ("CPU time of a step: 80.00 ms in A, 120.0 ms in B",)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import random
 
 import pytest
 from step_profiles import CONV, Profiles, Row, changed, network, without
@@ -306,6 +307,67 @@ def test_steps_tell_the_scatter_where_it_is_the_larger_part():
     assert not many.is_by_chance
     processes = dataclasses.replace(few, within=few.variance * 0.4, steps=120)
     assert processes.is_by_chance
+
+
+def delayed(profile, draw):
+    """The profile with other programs that delay the program in about half of the steps."""
+
+    def late(seconds):
+        return tuple(one * (1 + draw.choice((0, 10)) * draw.random()) for one in seconds)
+
+    rows = [
+        dataclasses.replace(row, seconds=late(row.seconds)) if row.part == PROGRAM else row
+        for row in profile.rows
+    ]
+    return dataclasses.replace(profile, rows=tuple(rows))
+
+
+def test_the_least_time_of_a_program_tells_what_delays_hide(lenet_runs):
+    named = []
+    for seed in SEEDS:
+        profiles, draw = Profiles(lenet_runs(), seed, noise=0.1), random.Random(seed)
+        base, like, new = (
+            [delayed(profiles(rows, steps=20), draw) for _ in range(3)]
+            for rows in (None, None, changed(lambda part: part == PROGRAM, 4.0))
+        )
+        assert explain(base, like).causes == ()
+        named += [cause.kind for cause in explain(base, new).causes]
+    assert named.count("program") >= 19
+    assert set(named) == {"program"}
+
+
+def test_other_work_is_told_where_no_time_stands_out(lenet_runs):
+    profiles, update = Profiles(lenet_runs()), Part(REST, UPDATE, OUTSIDE)
+    flops = changed(lambda part: part[:2] == ("conv1", CONV), 1.0, flops=2 * 10**9)
+    copied = {**network(), update: network()[update].times(1.0, operations={"DeepCopy": 12})}
+    for rows, kind, place in (
+        (flops, "work", "conv1"),
+        (copied, "copies", "the optimizer's update"),
+    ):
+        found = explain(profiles.side(), profiles.side(rows))
+        assert found.answer.startswith("Nothing stands out of the noise: ")
+        assert ". Certain is that the work differs: other " in found.answer
+        assert f" in {place}" in found.answer
+        assert [cause.kind for cause in found.causes] == [kind]
+    # A flag is no work.
+    base, new = (profiles.side(num_intra_threads=count) for count in (2, 1))
+    assert explain(base, new).causes == ()
+
+
+def test_a_fact_that_processes_of_both_sides_share_is_no_cause(lenet_runs):
+    profiles = Profiles(lenet_runs(), load=0.0)
+
+    def under(library, profile):
+        environment = {**profile.record.environment, "env_OMP_NUM_THREADS": library}
+        record = dataclasses.replace(profile.record, environment=environment)
+        return dataclasses.replace(profile, record=record)
+
+    base = profiles.side()
+    new = [under("1", one) for one in profiles.side(changed(lambda part: part == GAPS, 6.0))]
+    mixed = [under(value, one) for value, one in zip("112", base, strict=True)]
+    assert [cause.kind for cause in explain(mixed, new).causes] == ["gaps"]
+    other = [under("2", one) for one in base]
+    assert [cause.kind for cause in explain(other, new).causes] == ["threads"]
 
 
 def test_outputs_say_the_same(lenet_runs, holds, monkeypatch):
