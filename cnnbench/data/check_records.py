@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -37,7 +37,8 @@ def check_records(
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for path in files:
             look = partial(_examine, path, examine)
-            for chunk in _chunks(_read(path), _CHUNK):
+            records = _read(path)
+            while chunk := list(itertools.islice(records, _CHUNK)):
                 for facts, defect in pool.map(look, chunk):
                     if facts is None:
                         found.defects.append(defect)
@@ -76,11 +77,3 @@ def _read(path: Path) -> Iterator[tuple[int, bytes | DataError]]:
         yield from tfrecord.read_on(path, sound)
     except DataError as error:
         yield -1, error
-
-
-def _chunks(
-    records: Iterable[tuple[int, bytes | DataError]], size: int
-) -> Iterator[list[tuple[int, bytes | DataError]]]:
-    iterator = iter(records)
-    while chunk := list(itertools.islice(iterator, size)):
-        yield chunk
