@@ -283,3 +283,12 @@ def test_a_data_set_has_preprocessors_of_its_own() -> None:
     make_plan(Params(model="trivial", **official))
     with pytest.raises(FlagError, match=r"official_models_imagenet: data set cifar10 takes def"):
         make_plan(Params(model="trivial", data_name="cifar10", **official))
+
+
+def test_an_old_line_evaluates_ssd300_with_a_flag_for_training_alone() -> None:
+    line = ["--model=ssd300", "--eval", "--train_dir=d", "--print_training_accuracy=True"]
+    parsed = parse_args(line)
+    assert any("--print_training_accuracy" in notice for notice in parsed.notices)
+    assert make_plan(parsed.params).mode == "evaluation"
+    with pytest.raises(FlagError, match="ssd300 has no top-1 accuracy"):
+        make_plan(parse_args([line[0], line[3]]).params)
