@@ -91,7 +91,7 @@ class Explanation(Document):
       profiled_base, profiled_new: the same of the profiled steps.
       rows: the largest difference first; together with `remainder` they add up to the difference
         of `base` and `new`.
-      causes: that stand out, the one that explains most first.
+      causes: that stand out, the one that explains most first; if none does, the work that differs.
       facts: that differ, flags first.
       base_processes, new_processes: profiled.
       steps: profiled steps of each process.
