@@ -7,7 +7,7 @@ affects both sides. Where both use oneDNN, short processes log which of its kern
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -37,6 +37,17 @@ _PROFILES = "records/step_profile.py"  # a cnnbench that has it knows --profile_
 
 class NotExplainedError(BenchmarkError):
     """The sides cannot be profiled; the message gives the reason in one line."""
+
+
+@contextlib.contextmanager
+def explaining(result: str, tell: Callable[[str], None]) -> Iterator[None]:
+    """A block that explains a result; says so in one line where it cannot, or is interrupted."""
+    try:
+        yield
+    except NotExplainedError as error:
+        tell(f"not explained: {error}")
+    except KeyboardInterrupt:
+        tell(f"not explained: interrupted; the {result} stands")
 
 
 @dataclass(frozen=True, kw_only=True)

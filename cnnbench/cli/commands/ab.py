@@ -15,7 +15,7 @@ from typing import Any
 from cnnbench.base.text.numbers import duration
 from cnnbench.base.text.progress import Reporter
 from cnnbench.campaigns.ab.experiment import Experiment
-from cnnbench.campaigns.ab.explain import NotExplainedError, Profiling, profile
+from cnnbench.campaigns.ab.explain import Profiling, explaining, profile
 from cnnbench.campaigns.ab.flags import LENGTHS, names
 from cnnbench.campaigns.ab.pairs import Pairs
 from cnnbench.campaigns.ab.results import (
@@ -411,16 +411,11 @@ def _explained(
         timeout=experiment.timeout,
         cool_down=experiment.cool_down,
     )
-    try:
+    found = None
+    with explaining("verdict", reporter.notice):
         with PairsFolder(results.folder / PROFILES, resume=True) as folder:
             found = profile(profiling, folder, Campaign(reporter))
-    except NotExplainedError as error:
-        reporter.notice(f"not explained: {error}")
-        return None
-    except KeyboardInterrupt:
-        reporter.notice("not explained: interrupted; the verdict stands")
-        return None
-    results.journal.add(EXPLANATION, document=encode(found))
+        results.journal.add(EXPLANATION, document=encode(found))
     return found
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cnnbench.base.text.progress import Reporter
 from cnnbench.base.text.terminal import LineWriter
-from cnnbench.campaigns.ab.explain import NotExplainedError
+from cnnbench.campaigns.ab.explain import explaining
 from cnnbench.campaigns.ab.flags import refuse
 from cnnbench.campaigns.ab.sequential import STEP, pairs_to_settle
 from cnnbench.campaigns.ab.side import Side
@@ -196,13 +196,10 @@ def _explained(
     bisection: Bisection, outcome: BisectionOutcome, reporter: Reporter
 ) -> Explanation | None:
     """Where the difference is; None, with a line that says why, where that is not determined."""
-    try:
-        return bisection.explain(outcome)
-    except NotExplainedError as error:
-        reporter.notice(f"not explained: {error}")
-    except KeyboardInterrupt:
-        reporter.notice("not explained: interrupted; the answer stands")
-    return None
+    found = None
+    with explaining("answer", reporter.notice):
+        found = bisection.explain(outcome)
+    return found
 
 
 def _report(
