@@ -159,7 +159,8 @@ class Runs:
         if gpus:
             settings["memory_mb"] = 16384
         else:
-            settings["environment"] = {} if _needs_onednn(flags) else gpu_losses.ON_CPUS
+            on_cpus = {"TF_ENABLE_ONEDNN_OPTS": "1"} if _needs_onednn(flags) else gpu_losses.ON_CPUS
+            settings["environment"] = on_cpus
         start = time.monotonic()
         row: dict[str, Any] = {"error": "", "values": {}, "synchronous": {}}
         try:

@@ -7,7 +7,7 @@ affects both sides. Where both use oneDNN, short processes log which of its kern
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -39,15 +39,17 @@ class NotExplainedError(BenchmarkError):
     """The sides cannot be profiled; the message gives the reason in one line."""
 
 
-@contextlib.contextmanager
-def explaining(result: str, tell: Callable[[str], None]) -> Iterator[None]:
-    """A block that explains a result; says so in one line where it cannot, or is interrupted."""
+def explained(
+    make: Callable[[], Explanation | None], result: str, tell: Callable[[str], None]
+) -> Explanation | None:
+    """Where the difference is; None, with a line that says why, where that is not determined."""
     try:
-        yield
+        return make()
     except NotExplainedError as error:
         tell(f"not explained: {error}")
     except KeyboardInterrupt:
         tell(f"not explained: interrupted; the {result} stands")
+    return None
 
 
 @dataclass(frozen=True, kw_only=True)

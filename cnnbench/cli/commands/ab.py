@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 from cnnbench.base.text.numbers import duration
 from cnnbench.base.text.progress import Reporter
 from cnnbench.campaigns.ab.experiment import Experiment
-from cnnbench.campaigns.ab.explain import Profiling, explaining, profile
+from cnnbench.campaigns.ab.explain import Profiling, explained, profile
 from cnnbench.campaigns.ab.flags import LENGTHS, names
 from cnnbench.campaigns.ab.pairs import Pairs
 from cnnbench.campaigns.ab.results import (
@@ -357,7 +358,8 @@ def _run(
         finding = ExperimentSession(pairs).run()
         explanation = None
         if not (finding.failure or finding.interrupted) and _is_to_explain(finding, options):
-            explanation = _explained(experiment, results, reporter)
+            profiled = partial(_profiled, experiment, results, reporter)
+            explanation = explained(profiled, "verdict", reporter.notice)
     code = _exit_code(finding, options)
     settled = options.aa or finding.failure or finding.interrupted
     earlier = begun(results.folder)
@@ -400,10 +402,7 @@ def _is_to_explain(finding: Finding, options: AbFlags) -> bool:
     return bool(verdicts & {Verdict.SLOWER, Verdict.FASTER})
 
 
-def _explained(
-    experiment: Experiment, results: PairsFolder, reporter: Reporter
-) -> Explanation | None:
-    """Where the difference is; None, with a line that says why, where that is not determined."""
+def _profiled(experiment: Experiment, results: PairsFolder, reporter: Reporter) -> Explanation:
     profiling = Profiling(
         a=experiment.a,
         b=experiment.b,
@@ -411,11 +410,9 @@ def _explained(
         timeout=experiment.timeout,
         cool_down=experiment.cool_down,
     )
-    found = None
-    with explaining("verdict", reporter.notice):
-        with PairsFolder(results.folder / PROFILES, resume=True) as folder:
-            found = profile(profiling, folder, Campaign(reporter))
-        results.journal.add(EXPLANATION, document=encode(found))
+    with PairsFolder(results.folder / PROFILES, resume=True) as folder:
+        found = profile(profiling, folder, Campaign(reporter))
+    results.journal.add(EXPLANATION, document=encode(found))
     return found
 
 

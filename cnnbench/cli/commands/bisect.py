@@ -6,11 +6,12 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from cnnbench.base.text.progress import Reporter
 from cnnbench.base.text.terminal import LineWriter
-from cnnbench.campaigns.ab.explain import explaining
+from cnnbench.campaigns.ab.explain import explained
 from cnnbench.campaigns.ab.flags import refuse
 from cnnbench.campaigns.ab.sequential import STEP, pairs_to_settle
 from cnnbench.campaigns.ab.side import Side
@@ -189,17 +190,10 @@ def _run(
         with CommitBench(setting, folder.folder, reporter, found) as bench:
             bisection = Bisection(setting, bad, history, bench, folder, reporter)
             outcome = bisection.run()
-            return outcome, _explained(bisection, outcome, reporter) if options.explain else None
-
-
-def _explained(
-    bisection: Bisection, outcome: BisectionOutcome, reporter: Reporter
-) -> Explanation | None:
-    """Where the difference is; None, with a line that says why, where that is not determined."""
-    found = None
-    with explaining("answer", reporter.notice):
-        found = bisection.explain(outcome)
-    return found
+            if not options.explain:
+                return outcome, None
+            explain = partial(bisection.explain, outcome)
+            return outcome, explained(explain, "answer", reporter.notice)
 
 
 def _report(
