@@ -508,5 +508,7 @@ def _as_benchmark_error(error: Exception, params: Params) -> BenchmarkError | No
         reason = f"a file there cannot be read, remove it: {reason}"
         return BenchmarkError(f"--xla_cache_dir={params.xla_cache_dir}: {reason}")
     if isinstance(error, tf.errors.OpError):
+        if "grouped convolutions" in reason:
+            reason += "; oneDNN has them: TF_ENABLE_ONEDNN_OPTS=1"
         return BenchmarkError(f"TensorFlow: {type(error).__name__}: {reason}")
     return None

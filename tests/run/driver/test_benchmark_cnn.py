@@ -603,3 +603,16 @@ def test_what_trains_nothing_reduces_nothing() -> None:
     placement = run(num_gpus=2, forward_only=True)[0].placement
     assert placement.variables == placement.variable_copies
     assert placement.reduction_operations is None
+
+
+def test_a_cpu_without_gradients_of_grouped_convolutions_is_told_where_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = "Gradients for grouped convolutions are not supported on CPU."
+
+    def fails(step: TrainStep) -> None:
+        raise tf.errors.InvalidArgumentError(None, None, text)
+
+    monkeypatch.setattr(TrainStep, "__call__", fails)
+    with pytest.raises(BenchmarkError, match="oneDNN has them: TF_ENABLE_ONEDNN_OPTS=1"):
+        run()
