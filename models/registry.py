@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable
 
@@ -96,6 +97,7 @@ def load_plugin(path: str) -> tuple[str, ...]:
     return tuple(name for _, name in keys)
 
 
+@functools.cache
 def _load_builtin() -> None:
     for module in BUILTIN_MODULES:
         importlib.import_module(f"cnnbench.models.{module}")

@@ -138,12 +138,7 @@ class BenchmarkCNN:
             subject=repository.of_work(config),
         )
         self._measurements.target = self.plan.target
-        self._profiler: StepProfiler | None = None
-        if params.profile_json is not None:
-            # Late: it loads charts and readers of profiles, which few runs need.
-            from cnnbench.run.driver.step_profile import StepProfiler
-
-            self._profiler = StepProfiler(self.plan, params.profile_steps, self._waited_for_input)
+        self._profiler = None if params.profile_json is None else self._make_profiler()
         if params.device == "cpu":
             self._check_memory("cpu")
 
@@ -332,6 +327,12 @@ class BenchmarkCNN:
             yield from self._looks(plan, graph)
         if self._profiler is not None:
             yield from self._profiler.looks(plan, graph)
+
+    def _make_profiler(self) -> StepProfiler:
+        # Late: it loads charts and readers of profiles, which few runs need.
+        from cnnbench.run.driver.step_profile import StepProfiler
+
+        return StepProfiler(self.plan, self.params.profile_steps, self._waited_for_input)
 
     def _waited_for_input(self) -> float:
         return sum(source.wait_seconds for source in self._sources)

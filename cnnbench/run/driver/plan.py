@@ -20,6 +20,7 @@ from cnnbench.data.spec import Preprocess
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import Params
 from cnnbench.flags.cluster import agreed_facts, asynchronous, coordinated, digest_of
+from cnnbench.flags.groups.run import evaluates
 from cnnbench.flags.optimizers import OPTIMIZERS
 from cnnbench.flags.reductions import all_reduce_of, bucket_bytes
 from cnnbench.models import registry
@@ -339,16 +340,7 @@ def _mode(params: Params) -> str:
         return "forward only"
     if params.input_only:
         return "input only"
-    return "training + evaluation" if _evaluates_during_training(params) else "training"
-
-
-def _evaluates_during_training(params: Params) -> bool:
-    return bool(
-        params.eval_during_training_every_n_steps
-        or params.eval_during_training_every_n_epochs
-        or params.eval_during_training_at_specified_steps
-        or params.eval_during_training_at_specified_epochs
-    )
+    return "training + evaluation" if evaluates(params) else "training"
 
 
 def _warm_up(params: Params, mode: str) -> WarmUp:
