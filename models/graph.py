@@ -366,6 +366,14 @@ class GraphNetwork(Network[Tensor]):
             )
             self.moments.append(Moments(mean, variance, of_all[0], of_all[1], settings.decay))
             return y
+        if not self.training and beta.shape[0] % 4:
+            # On GPUs TensorFlow 2.21 fuses batch norm with a ReLU behind it, whose kernel takes any
+            # number of channels in inference, and whose shape function refuses these.
+            factor, offset = self._as_factor(gamma, beta, mean, variance, settings)
+            sides = [1] * len(x.shape)
+            sides[self._channels_at(x)] = -1
+            y = _cast(x, tf.float32) * tf.reshape(factor, sides) + tf.reshape(offset, sides)
+            return _cast(y, x.dtype)
         # Tokens in a column: cuDNN refuses more than 65,535 examples in some of its batch norms.
         column = (-1, math.prod(x.shape[1:-1]), 1, x.shape[-1])
         fused = tf.raw_ops.FusedBatchNormV3(

@@ -58,6 +58,7 @@ RUNS: tuple[dict[str, Any], ...] = (
     {"variable_update": "central_storage_strategy", "precision": "fp16"},
     {"variable_update": "replicated", "forward_only": True, "precision": "fp16"},
     {"forward_only": True, "freeze_when_forward_only": True, "xla_compile": True},
+    {"model": "odd", "num_gpus": 1, **EVALUATED},
     {
         **{"variable_update": "distributed_all_reduce", "all_reduce_spec": "nccl/xring"},
         **{"workers": 2, "ps": 0, "num_gpus": 2},

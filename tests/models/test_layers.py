@@ -298,13 +298,13 @@ def test_batch_norm_of_sequences_is_over_batch_and_tokens(shape, layout):
 def test_batch_norm_of_many_long_sequences_has_as_many_examples(training):
     """128 utterances of 874 frames, not 111,872 examples: cuDNN has a limit of 65,535."""
 
-    @tf.function(input_signature=[tf.TensorSpec([128, 874, 3], tf.float32)], autograph=False)
+    @tf.function(input_signature=[tf.TensorSpec([128, 874, 4], tf.float32)], autograph=False)
     def norm(x):
-        return network(norm_values(3), dtype=tf.float32, training=training).batch_norm(x)
+        return network(norm_values(4), dtype=tf.float32, training=training).batch_norm(x)
 
     graph = norm.get_concrete_function().graph
     (found,) = [one for one in graph.get_operations() if one.type == "FusedBatchNormV3"]
-    assert found.inputs[0].shape == [128, 874, 1, 3]
+    assert found.inputs[0].shape == [128, 874, 1, 4]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
@@ -325,10 +325,12 @@ def test_batch_moments_are_float32_and_the_variance_is_unbiased(dtype):
     )
 
 
+@pytest.mark.parametrize("channels", [3, 4])
 @pytest.mark.parametrize("scale", [True, False])
-def test_batch_norm_in_evaluation_uses_the_moving_averages(scale):
-    images = tf.constant(np.random.default_rng(0).standard_normal((2, 4, 4, 3)), tf.float32)
-    values = norm_values(3)
+def test_batch_norm_in_evaluation_uses_the_moving_averages(scale, channels):
+    images = np.random.default_rng(0).standard_normal((2, 4, 4, channels))
+    images = tf.constant(images, tf.float32)
+    values = norm_values(channels)
     net = network(values, training=False, dtype=tf.float32)
     y = net.batch_norm(images, settings=BatchNorm(epsilon=0.01, scale=scale))
     mean, variance, gamma, beta = (

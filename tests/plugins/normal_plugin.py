@@ -9,9 +9,10 @@ class Normal(Model):
     image_size = 4
     batch_size = 4
     learning_rate = LearningRateSpec(base=0.0625)
+    filters = 4
 
     def build(self, net, images):
-        x = net.conv(images, 4, 3, batch_norm=True)
+        x = net.conv(images, self.filters, 3, batch_norm=True)
         left = net.conv(x, 4, 1, batch_norm=True)
         right = net.conv(x, 4, 3, batch_norm=True)
         x = net.affine(net.flatten(net.add(left, right)), 4)
@@ -20,4 +21,12 @@ class Normal(Model):
         return net.apply(lambda x, v: x, x, spare, shape=(net.num_classes,))
 
 
+class Odd(Normal):
+    """With six channels, which TensorFlow's fused batch norm and ReLU for inference refuses."""
+
+    name = "odd"
+    filters = 6
+
+
 register_model("normal", "imagenet", Normal)
+register_model("odd", "imagenet", Odd)

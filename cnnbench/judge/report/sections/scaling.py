@@ -192,12 +192,14 @@ def _charts(family: str, drawn: Sequence[Curve]) -> list[Lines]:
 def _references(drawn: Sequence[Curve]) -> list[ChartSeries]:
     """Linear and predicted scaling, if all curves have the same base."""
     base = drawn[0].base
-    most = max(one.devices or 1 for curve in drawn for one in curve.members)
+    counts = sorted({one.devices or 1 for curve in drawn for one in (base, *curve.members)})
+    most = counts[-1]
     speed, devices = base.throughput.median or 0.0, base.devices or 1
     if any(curve.base is not base for curve in drawn) or devices >= most:
         return []
-    ends = ((float(devices), speed), (float(most), speed * most / devices))
-    found = [ChartSeries(name="linear scaling", points=ends, reference=True)]
+    # On a logarithmic axis this is no straight line, so it has a point at each number of devices.
+    linear = tuple((float(count), speed * count / devices) for count in counts)
+    found = [ChartSeries(name="linear scaling", points=linear, reference=True)]
     for links, speeds in drawn[0].predicted.items():
         points = sorted({1: speed, **speeds}.items())
         shown = tuple((float(count), value) for count, value in points if count <= most)
