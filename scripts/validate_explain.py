@@ -15,6 +15,7 @@ import random
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ from cnnbench.records.explanation import Explanation
 from cnnbench.records.step_profile import StepProfile
 
 PLUGINS = Path(__file__).parent / "explain_validation"
+FILES = Path(tempfile.gettempdir()) / "explain_unseen_cifar10"
+"""Images that unseen_plugin.py writes."""
 DEMAND = 0.95
 TIMEOUT = 1200.0
 
@@ -92,78 +95,66 @@ NETWORKS = {
 
 _LACKING = {("lenet", "batch_norm")}  # it has none
 
-_PAIR = ("--num_gpus=2", "--batch_size=16", "--variable_update=replicated")
+_PAIR = ("--num_gpus=2", "--batch_size=16")
+_PSCPU = ("--variable_update=replicated", "--all_reduce_spec=pscpu")
 _WORK = ("work", "operations", "kernel")
-_LAYERS, _THREADS, _UPDATE = ("layers", "network"), ("threads",), ("update", "copies")
-_ADAM = Side(("--optimizer=adam",))
-_ONE_THREAD = Side(("--num_intra_threads=1",))
-_OF_ADAM = Comparison("base", _UPDATE, "optimizer's update")
-_OF_THREADS = Comparison("base", _THREADS)
-_OF_INPUT, _OF_PROGRAM = Comparison("base", ("input",)), Comparison("base", ("program",))
+_LAYERS = ("layers", "network")
+_UNIT = (*_WORK, *_LAYERS)
+"""Where a layer may be said to be another one, or to have other work."""
+
+_OF_PROGRAM, _OF_INPUT = Comparison("base", ("program",)), Comparison("base", ("input",))
+
+
+def _planted(name: str, kinds: tuple[str, ...], words: str = "") -> tuple[Side, Comparison]:
+    return Side(plant=name), Comparison("base", kinds, words)
+
+
+def _flagged(kinds: tuple[str, ...], words: str, *flags: str) -> tuple[Side, Comparison]:
+    return Side(flags), Comparison("pair" if _PAIR[0] in flags else "base", kinds, words)
+
 
 UNSEEN: dict[str, dict[str, tuple[Side, Comparison]]] = {
-    "plain": {
-        "inserted": (
-            Side(plant="inserted"),
-            Comparison("base", _LAYERS, "convolution.* more .*1x1.* after conv2"),
-        ),
-        "removed": (
-            Side(plant="removed"),
-            Comparison("base", _LAYERS, "convolution.* less .*3x3.* after conv0"),
-        ),
-        "wider": (Side(plant="wider"), Comparison("base", _WORK, "conv[23]")),
-        "threads": (_ONE_THREAD, _OF_THREADS),
-        "adam": (_ADAM, _OF_ADAM),
+    "unet": {
+        "images": _planted("images", _WORK, "(?i)up0|image ?summary"),
+        "bicubic": _planted("bicubic", _WORK, "(?i)up[01]|bicubic"),
+        "spectral": _planted("spectral", _WORK, "(?i)bottom/conv1|svd"),
+        "collector": (Side(plant="collector"), _OF_PROGRAM),
+        "rmsprop": _flagged(("update",), "optimizer's update", "--optimizer=rmsprop"),
     },
-    "residual": {
-        "deeper": (Side(plant="deeper"), Comparison("base", _LAYERS, "convolutions more")),
-        "batch_norm": (Side(plant="batch_norm"), Comparison("base", ("batch norm",))),
-        "kernel_renamed": (
-            Side(plant="kernel_renamed"),
-            Comparison("base", _WORK, "(stage|part)0/block0/conv1"),
-        ),
-        "burner": (Side(plant="burner"), _OF_PROGRAM),
-        "batch": (Side(("--batch_size=48",)), Comparison("base", ("batch",), "batch")),
+    "squeezed": {
+        "expansion": _planted("expansion", _UNIT, "block2"),
+        "median": _planted("median", _WORK, "(?i)block1|sort"),
+        "lock": (Side(plant="lock"), _OF_PROGRAM),
+        "bf16": _flagged(("precision",), "bf16|bfloat16", "--precision=bf16"),
+        "sync": _flagged(("reduction", "batch norm"), "", *_PAIR, *_PSCPU, "--bn_stats=sync"),
     },
-    "separable": {
-        "numpy": (Side(plant="numpy"), Comparison("base", _WORK, "conv2")),
-        "input": (Side(plant="input"), _OF_INPUT),
-        "kernel_size": (Side(plant="kernel_size"), Comparison("base", _WORK, "depthwise1")),
-        "onednn": (Side(variables=(("TF_ENABLE_ONEDNN_OPTS", "0"),)), _OF_THREADS),
-        "program": (Side(plant="program"), _OF_PROGRAM),
+    "fire": {
+        "dropout": _planted("dropout", _UNIT, "(?i)dropout"),
+        "pool": _planted("pool", _UNIT, "(?i)pool"),
+        "normed": _planted("normed", (*_UNIT, "batch norm"), "(?i)batch ?norm|fire[01]"),
+        "segments": _planted("segments", _WORK, "(?i)fire1|segment"),
+        "auxiliary": _planted("auxiliary", _UNIT, "(?i)aux|convolution.* more"),
     },
-    "branches": {
-        "removed": (
-            Side(plant="removed"),
-            Comparison("base", _LAYERS, "convolutions less .*5x5"),
-        ),
-        "inserted": (
-            Side(plant="inserted"),
-            Comparison("base", _LAYERS, "convolution more .*7x7"),
-        ),
-        "float64": (Side(plant="float64"), Comparison("base", ("precision",), "mixed1/conv1")),
-        "copies": (Side(plant="copies"), Comparison("base", _UPDATE)),
-        "xring": (
-            Side((*_PAIR, "--all_reduce_spec=xring")),
-            Comparison("pair", ("reduction",)),
-        ),
+    "preactivated": {
+        "late_stride": _planted("late_stride", _UNIT, "stage1"),
+        "depthwise": _planted("depthwise", _UNIT, "stage0"),
+        "loop": _planted("loop", _WORK, "stage1/block1/conv1"),
+        "casts": _planted("casts", (*_WORK, "precision"), "stage1/block1/conv1"),
+        "fp16": _flagged(("precision",), "fp16|float16|half", "--precision=fp16"),
     },
-    "connected": {
-        "deeper": (Side(plant="deeper"), Comparison("base", _LAYERS, "convolutions more")),
-        "wider": (Side(plant="wider"), Comparison("base", _WORK, "conv6")),
-        "backward": (Side(plant="backward"), Comparison("base", _WORK, "conv4")),
-        "input": (Side(plant="input"), _OF_INPUT),
-        "transposes": (Side(plant="transposes"), Comparison("base", _WORK, "conv4")),
+    "tokens": {
+        "heads": _planted("heads", _UNIT, "layer1|(?i:attention)"),
+        "recurrent": _planted("gru", _UNIT, "(?i)layer1|recurrent|gru"),
+        "python_loss": _planted("python_loss", _WORK, "(?i)loss|py_?func"),
+        "monitor": (Side(plant="monitor"), _OF_PROGRAM),
+        "batch": _flagged(("batch",), "batch", "--batch_size=48"),
     },
-    "perceptron": {
-        "family": (Side(plant="family"), Comparison("base", ("network",), "network")),
-        "wider": (Side(plant="wider"), Comparison("base", _WORK, "affine[12]")),
-        "inserted": (
-            Side(plant="inserted"),
-            Comparison("base", _LAYERS, "dense layer.* more .*after affine2"),
-        ),
-        "adam": (_ADAM, _OF_ADAM),
-        "threads": (_ONE_THREAD, _OF_THREADS),
+    "strided": {
+        "response": _planted("response", _UNIT, "(?i)lrn|response"),
+        "pooled": _planted("pooled", _UNIT, "(?i)conv1|pool"),
+        "map": (Side(plant="map"), _OF_INPUT),
+        "files": (Side((f"--data_dir={FILES}",)), _OF_INPUT),
+        "mirrored": _flagged(("reduction",), "", *_PAIR, "--variable_update=mirrored_strategy"),
     },
 }
 """Networks that no rule was made with (unseen_plugin.py), and what is planted in them. Written
@@ -179,7 +170,7 @@ def sides_of(network: str) -> dict[str, Side]:
         return {name: side for name, side in SIDES.items() if (network, name) not in _LACKING}
     found = {"base": Side(), "again": Side()}
     if any(one.a == "pair" for _, one in UNSEEN[network].values()):
-        found["pair"] = Side((*_PAIR, "--all_reduce_spec=pscpu"))
+        found["pair"] = Side((*_PAIR, *_PSCPU))
     return found | {name: side for name, (side, _) in UNSEEN[network].items()}
 
 
