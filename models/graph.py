@@ -444,8 +444,9 @@ class GraphNetwork(Network[Tensor]):
     def _dropout(self, x: Tensor, keep: float, index: int) -> Tensor:
         # Drawn in float32: with a 16-bit draw the kept share would differ.
         shape = x.shape if x.shape.is_fully_defined() else tf.shape(x)
-        draw = tf.random.stateless_uniform(shape, self._dropout_seed(index), alg="philox")
-        return tf.where(draw < keep, x * (1.0 / keep), tf.zeros([], x.dtype))
+        with tf.name_scope(f"dropout{index}"):
+            draw = tf.random.stateless_uniform(shape, self._dropout_seed(index), alg="philox")
+            return tf.where(draw < keep, x * (1.0 / keep), tf.zeros([], x.dtype))
 
     def _dropout_seed(self, index: int) -> Tensor:
         seed = tf.convert_to_tensor(self._seed)

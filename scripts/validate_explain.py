@@ -119,7 +119,7 @@ UNSEEN: dict[str, dict[str, tuple[Side, Comparison]]] = {
         "bicubic": _planted("bicubic", _WORK, "(?i)up[01]|bicubic"),
         "spectral": _planted("spectral", _WORK, "(?i)bottom/conv1|svd"),
         "collector": (Side(plant="collector"), _OF_PROGRAM),
-        "rmsprop": _flagged(("update",), "optimizer's update", "--optimizer=rmsprop"),
+        "rmsprop": _flagged(("copies",), "optimizer's update", "--optimizer=rmsprop"),
     },
     "squeezed": {
         "expansion": _planted("expansion", _UNIT, "block2"),
@@ -145,7 +145,7 @@ UNSEEN: dict[str, dict[str, tuple[Side, Comparison]]] = {
     "tokens": {
         "heads": _planted("heads", _UNIT, "layer1|(?i:attention)"),
         "recurrent": _planted("gru", _UNIT, "(?i)layer1|recurrent|gru"),
-        "python_loss": _planted("python_loss", _WORK, "(?i)loss|py_?func"),
+        "python_loss": _planted("python_loss", _UNIT, "(?i)loss|py_?func"),
         "monitor": (Side(plant="monitor"), _OF_PROGRAM),
         "batch": _flagged(("batch",), "batch", "--batch_size=48"),
     },
@@ -160,7 +160,7 @@ UNSEEN: dict[str, dict[str, tuple[Side, Comparison]]] = {
 """Networks that no rule was made with (unseen_plugin.py), and what is planted in them. Written
 before the rules that they judge."""
 
-for _name, _planted in UNSEEN.items():
+for _name in UNSEEN:
     NETWORKS[_name] = ("--data_name=cifar10", "--batch_size=32", "--profile_steps=20")
 
 

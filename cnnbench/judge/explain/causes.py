@@ -90,7 +90,7 @@ class Claim:
 
 
 def causes(sides: Sides) -> tuple[Cause, ...]:
-    """The causes that stand out, the largest first."""
+    """The causes that stand out, the largest first; gaps, which others may open, last."""
     free = dict.fromkeys(sides.times)
     found = []
     for recognise in RECOGNISERS:
@@ -110,7 +110,7 @@ def causes(sides: Sides) -> tuple[Cause, ...]:
             )
             for part in claim.parts:
                 free.pop(part, None)
-    return tuple(sorted(found, key=lambda cause: -abs(cause.difference)))
+    return tuple(sorted(found, key=lambda cause: (cause.kind == "gaps", -abs(cause.difference))))
 
 
 def _further(sides: Sides, claim: Claim) -> tuple[str, ...]:
@@ -235,21 +235,18 @@ def precision(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
 
 
 def batch_norm(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
-    """Batch norm that is fused on one side only."""
-    parts = [part for part in sides.operations if part in free and part.layer != REST]
-    before, after = (
-        sum(times for name, times in side.kernels(parts).items() if _NORM.search(name))
-        for side in (sides.a, sides.b)
-    )
-    if before == after:
-        return
-    claimed = tuple(
-        part
-        for part in parts
-        if sides.a.operations(part) != sides.b.operations(part)
-        and not any(map(_PRODUCT.search, (*sides.a.operations(part), *sides.b.operations(part))))
-    )
-    if claimed and sides.stands_out(claimed, LIKELY):
+    """Batch norm of layers of both sides that is fused in one."""
+    before = after = 0
+    claimed = []
+    for part in sides.operations:
+        if part not in free or part.layer == REST:
+            continue
+        both = sides.a.operations(part), sides.b.operations(part)
+        fused = [sum(n for name, n in found.items() if _NORM.search(name)) for found in both]
+        before, after = before + fused[0], after + fused[1]
+        if all(both) and fused[0] != fused[1]:
+            claimed.append(part)
+    if before != after and claimed and sides.stands_out(claimed, LIKELY):
         word = "is no longer fused" if after < before else "is fused"
         text = f"it {word}: {before} fused operations in A, {after} in B"
         layers = {part.layer: [part] for part in claimed}

@@ -279,6 +279,18 @@ def test_threads_that_leave_gaps_are_named_before_the_gaps(lenet_runs):
     assert "num_intra_threads: 2 in A, 1 in B" in found.answer
     like = explain(base, profiles.side(rows, num_intra_threads=2))
     assert [cause.kind for cause in like.causes] == ["gaps"]
+    slower = {**changed(lambda part: part == HOT, 1.7), GAPS: rows[GAPS].times(3.0)}
+    both = explain(base, profiles.side(slower, num_intra_threads=2))
+    assert [cause.kind for cause in both.causes] == ["kernel", "gaps"]
+    assert both.causes[1].difference > both.causes[0].difference
+
+
+def test_batch_norm_that_one_side_has_more_of_is_not_taken_for_a_fused_one(lenet_runs):
+    profiles = Profiles(lenet_runs(), load=0.0)
+    more = Part("conv9", "batch norm", FORWARD)
+    rows = {**network(), more: Row(9.0, operations={"FusedBatchNormV3 float32": 1})}
+    (cause,) = explain(profiles.side(), profiles.side(rows)).causes
+    assert (cause.kind, cause.place) == ("layers", "conv9")
 
 
 def test_a_larger_batch_is_named_before_single_layers(lenet_runs):
