@@ -252,7 +252,7 @@ def batch_norm(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
         layers = {part.layer: [part] for part in claimed}
         place = f"batch norm of {_layers(sides, list(layers), layers)}"
         evidence = (_changed(sides, claimed),)
-        yield Claim("batch norm", _with_gaps(sides, free, claimed), place, text, evidence)
+        yield Claim("batch norm", _with_gaps(sides, free, tuple(claimed)), place, text, evidence)
 
 
 def reduction(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
