@@ -58,8 +58,14 @@ def make_librispeech(
         for subset, utterances in found.items():
             shuffled = random.Random(seed).sample(utterances, len(utterances))
             for name, part in output.shards(f"{PREFIX}{subset}", shuffled, shards[subset]):
-                written.append(folder / name)
-                _write_shard(written[-1], part)
+                path = folder / name
+                written.append(path)
+                with (
+                    output.writing(path, tf.errors.OpError),
+                    tf.io.TFRecordWriter(str(path)) as file,
+                ):
+                    for one in part:
+                        file.write(_record(one))
         output.move(written, out)
 
 
@@ -79,12 +85,6 @@ def _utterances(folder: Path) -> Iterator[Utterance]:
                     )
                 raise DataError(f"{where}: there is no file {path}")
             yield Utterance(path, text.strip().lower(), where)
-
-
-def _write_shard(path: Path, utterances: Sequence[Utterance]) -> None:
-    with output.writing(path, tf.errors.OpError), tf.io.TFRecordWriter(str(path)) as writer:
-        for one in utterances:
-            writer.write(_record(one))
 
 
 def _record(one: Utterance) -> bytes:

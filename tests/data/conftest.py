@@ -1,20 +1,11 @@
-"""A small labelled set of real photographs, as files and as records."""
+"""Photographs, and small data sets made once."""
 
 from __future__ import annotations
 
 import functools
 
 import pytest
-import tensorflow as tf
 from data_sets import SMALL
-
-CLASSES = ("cat", "china", "coffee", "flower")
-IMAGES_PER_CLASS = 6
-
-
-def encode(image, **options):
-    """JPEG bytes of a uint8 image."""
-    return tf.io.encode_jpeg(image, **options).numpy()
 
 
 @pytest.fixture(scope="session")
@@ -30,29 +21,6 @@ def photos():
         "coffee": skimage.data.coffee(),
         "flower": flower,
     }
-
-
-@pytest.fixture(scope="session")
-def image_folder(photos, tmp_path_factory):
-    """Class folders with six JPEGs each: windows of a photograph, no two of one size."""
-    root = tmp_path_factory.mktemp("photos")
-    for name, photo in photos.items():
-        (root / name).mkdir()
-        for i in range(IMAGES_PER_CLASS):
-            window = photo[7 * i : 7 * i + 90 + 3 * i, 11 * i : 11 * i + 120 - 5 * i]
-            (root / name / f"{name}{i}.jpg").write_bytes(encode(window, quality=90))
-    return root
-
-
-@pytest.fixture(scope="session")
-def imagenet_dir(image_folder, tmp_path_factory):
-    """The folder above as records: 16 for training in 3 files, 8 for validation in 2."""
-    from cnnbench.data.image_folder import scan
-    from cnnbench.data.make_imagenet import make_imagenet
-
-    out = tmp_path_factory.mktemp("records")
-    make_imagenet(scan(image_folder, None, 0.4, 1), out, {"train": 3, "validation": 2})
-    return out
 
 
 @pytest.fixture(scope="session")

@@ -4,13 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from cifar10_writer import write_cifar10
 
 from cnnbench.data import CIFAR10, IMAGENET, tfrecord
 from cnnbench.data.check import check
 from cnnbench.data.dataset import detect
-from cnnbench.data.imagenet_records import serialize
 from cnnbench.errors import FlagError
 
 
@@ -26,27 +24,6 @@ def test_a_subset_that_is_missing_altogether_is_said_to_be(copy):
     assert train.lines() == ["train: no files"]
     assert train.found.defects == []
     assert validation.found.records == 8
-
-
-def test_every_defect_is_found_with_its_record(copy, photos):
-    """A damaged record, one with a wrong label and a broken image do not hide each other."""
-    good = tf.io.encode_jpeg(photos["cat"][:40, :40]).numpy()
-    path = copy / "train-00001-of-00003"
-    others = 16 - tfrecord.count_records(path)
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        for jpeg, label in [(good, 1), (good, 2), (good, 99), (good[:200], 1), (good, 3)]:
-            writer.write(serialize(jpeg, 40, 40, label, "a.jpg", "a", "a"))
-    content = bytearray(path.read_bytes())
-    content[20] ^= 1
-    path.write_bytes(content)
-    train, validation = check(str(copy), IMAGENET, 17)
-    assert train.found.defects == [
-        f"{path}: record 0: its checksum is wrong",
-        f"{path}: record 2: label 99 is not in [0, 17)",
-        f"{path}: record 3: the JPEG cannot be decoded",
-    ]
-    assert validation.found.defects == []
-    assert train.found.records == 2 + others
 
 
 def test_a_length_beyond_all_memory_is_not_believed(copy):
@@ -71,23 +48,8 @@ def test_empty_files_are_a_defect(tmp_path):
     assert len(train.lines()) == 1
 
 
-@pytest.mark.parametrize("form", ["python", "binary"])
-def test_cifar10(tmp_path, form):
-    images = np.random.default_rng(0).integers(0, 255, (20, 32, 32, 3), np.uint8)
-    write_cifar10(tmp_path, images, np.arange(20) % 5, form=form, files=2)
-    train, _ = check(str(tmp_path), CIFAR10, 11)
-    assert (len(train.files), train.found.records) == (2, 20)
-    assert train.file_bytes == sum(path.stat().st_size for path in tmp_path.iterdir())
-    first = min(path for path in tmp_path.iterdir())
-    first.write_bytes(first.read_bytes()[:-100])
-    train, _ = check(str(tmp_path), CIFAR10, 11)
-    assert train.found.records == 10
-    assert len(train.found.defects) == 1
-    assert train.found.defects[0].startswith(f"{first}: ")
-
-
-def test_the_data_set_is_told_from_the_files(imagenet_dir, tmp_path):
-    assert detect(str(imagenet_dir)) is IMAGENET
+def test_the_data_set_is_told_from_the_files(small_set, tmp_path):
+    assert detect(str(small_set("imagenet"))) is IMAGENET
     with pytest.raises(FlagError, match="nowhere: there is no such directory"):
         detect(str(tmp_path / "nowhere"))
     with pytest.raises(FlagError, match=r"holds files of no data set \(imagenet: train-\*-of-\*"):

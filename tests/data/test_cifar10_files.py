@@ -6,12 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cifar10_writer import write_cifar10
+from data_sets import noise
 
-from cnnbench.data.cifar10_files import (
-    count_records,
-    find_files,
-    read_file,
-)
+from cnnbench.data.cifar10_files import count_records, find_files, read_file
 from cnnbench.errors import DataError, FlagError
 
 NESTED = functools.reduce(lambda inner, _: [inner] * 10, range(9), [1])
@@ -19,37 +16,33 @@ NESTED = functools.reduce(lambda inner, _: [inner] * 10, range(9), [1])
 
 
 @pytest.fixture(scope="module")
-def digits():
-    """1797 real handwritten digits, 8x8 grey levels enlarged to 32x32x3."""
-    from sklearn.datasets import load_digits
-
-    data = load_digits()
-    grey = (data.images * 15.9).astype(np.uint8).repeat(4, axis=1).repeat(4, axis=2)
-    return np.stack([grey, 255 - grey, grey // 2], axis=-1), data.target
+def some():
+    """Images and labels."""
+    return noise(0, 60, 32, 32, 3), np.arange(60) % 10
 
 
 @pytest.mark.parametrize("form", ["python", "binary"])
 @pytest.mark.parametrize("folder", ["", "cifar-10-batches-py", "cifar-10-batches-bin"])
-def test_digits_come_back_equal(tmp_path, digits, form, folder):
-    images, labels = digits
-    write_cifar10(tmp_path / folder, images[:1500], labels[:1500], form=form)
-    write_cifar10(tmp_path / folder, images[1500:], labels[1500:], form=form, subset="validation")
-    for subset, rows in (("train", slice(0, 1500)), ("validation", slice(1500, None))):
+def test_images_come_back_equal(tmp_path, some, form, folder):
+    images, labels = some
+    write_cifar10(tmp_path / folder, images[:50], labels[:50], form=form)
+    write_cifar10(tmp_path / folder, images[50:], labels[50:], form=form, subset="validation")
+    for subset, rows in (("train", slice(0, 50)), ("validation", slice(50, None))):
         parts = [read_file(path, 11) for path in find_files(str(tmp_path), subset)]
         assert len(parts) == (5 if subset == "train" else 1)
         for found, expected in zip(zip(*parts, strict=True), (images, labels), strict=True):
             np.testing.assert_array_equal(np.concatenate(found), expected[rows])
 
 
-def test_files_are_ordered_by_number(tmp_path, digits):
-    images, labels = digits
+def test_files_are_ordered_by_number(tmp_path, some):
+    images, labels = some
     write_cifar10(tmp_path, images[:24], labels[:24], files=12)
     names = [path.name for path in find_files(str(tmp_path), "train")]
     assert names == [f"data_batch_{i}" for i in range(1, 13)]
 
 
-def test_other_files_are_left_alone_and_pickles_win(tmp_path, digits):
-    images, labels = digits
+def test_other_files_are_left_alone_and_pickles_win(tmp_path, some):
+    images, labels = some
     write_cifar10(tmp_path, images[:5], labels[:5], form="python")
     write_cifar10(tmp_path, images[:5], labels[:5], form="binary")
     for name in ("batches.meta", "readme.html", "data_batch_1.bin.part", "data_batch_x"):
@@ -58,8 +51,8 @@ def test_other_files_are_left_alone_and_pickles_win(tmp_path, digits):
 
 
 @pytest.mark.parametrize("form", ["python", "binary"])
-def test_label_out_of_range_names_file_and_record(tmp_path, digits, form):
-    images, labels = digits
+def test_label_out_of_range_names_file_and_record(tmp_path, some, form):
+    images, labels = some
     wrong = labels[:4].copy()
     wrong[2] = 11
     (path,) = write_cifar10(tmp_path, images[:4], wrong, form=form, files=1)
@@ -117,8 +110,8 @@ def test_a_hostile_batch_does_not_run(tmp_path):
 
 
 @pytest.mark.parametrize("form", ["python", "binary"])
-def test_records_are_counted(tmp_path, digits, form):
-    images, labels = digits
+def test_records_are_counted(tmp_path, some, form):
+    images, labels = some
     for path in write_cifar10(tmp_path, images[:10], labels[:10], form=form, files=2):
         assert count_records(path) == 5
         path.write_bytes(path.read_bytes()[:-1])
@@ -126,9 +119,9 @@ def test_records_are_counted(tmp_path, digits, form):
             count_records(path)
 
 
-def test_a_folder_that_cannot_be_read_is_a_flag_error(tmp_path, digits, monkeypatch):
+def test_a_folder_that_cannot_be_read_is_a_flag_error(tmp_path, some, monkeypatch):
     """Root may read everything, so the system's answer is made up."""
-    images, labels = digits
+    images, labels = some
     inner = tmp_path / "cifar-10-batches-py"
     write_cifar10(inner, images[:5], labels[:5])
     iterdir = Path.iterdir
@@ -146,19 +139,11 @@ def test_a_folder_that_cannot_be_read_is_a_flag_error(tmp_path, digits, monkeypa
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path):
+    (tmp_path / "file").touch()
     with pytest.raises(DataError, match=r"test_batch: cannot be read: Not a directory$"):
-        read_file(_file(tmp_path / "file") / "test_batch", 11)
+        read_file(tmp_path / "file" / "test_batch", 11)
+    (tmp_path / "data_batch_1").mkdir()
     with pytest.raises(DataError, match=r"data_batch_1: cannot be read: Is a directory$"):
-        read_file(_folder(tmp_path / "data_batch_1"), 11)
+        read_file(tmp_path / "data_batch_1", 11)
     with pytest.raises(FlagError, match="there is no such directory"):
         find_files(str(tmp_path / "file" / "inner"), "train")
-
-
-def _file(path):
-    path.touch()
-    return path
-
-
-def _folder(path):
-    path.mkdir()
-    return path

@@ -65,7 +65,7 @@ def test_windows_overlap_as_much_as_was_drawn():
     boxes = tf.constant([[0.1, 0.1, 0.5, 0.4], [0.4, 0.5, 0.9, 0.95]])
     image = tf.zeros([200, 300, 3], tf.uint8)
     whole = 0
-    for at in range(60):
+    for at in range(40):
         position = tf.constant(at, tf.int64)
         part, inside, kept = coco.random_window(image, boxes, position, 1)
         drawn = int(uniform_int(position, 1, "overlap", 7))
@@ -89,14 +89,7 @@ def test_windows_overlap_as_much_as_was_drawn():
             common = np.prod((part_of[2:] - part_of[:2]) * extent)
             union = area + np.prod(extent) - common
             assert common / union >= asked - 0.02  # windows end at whole pixels
-    assert 5 < whole < 40
-
-
-def test_overlaps_by_hand():
-    windows = tf.constant([[0.0, 0.0, 0.5, 0.5], [0.5, 0.5, 1.0, 1.0]])
-    boxes = tf.constant([[0.0, 0.0, 1.0, 1.0], [0.25, 0.25, 0.75, 0.75], [0.0, 0.0, 0.0, 0.0]])
-    expected = [[1 / 4, 1 / 7, 0], [1 / 4, 1 / 7, 0]]
-    np.testing.assert_allclose(coco.overlaps(windows, boxes), expected, rtol=1e-6)
+    assert 3 < whole < 27
 
 
 def test_boxes_without_an_area_are_left_out_and_counted(sources, tmp_path, capsys):

@@ -20,25 +20,21 @@ from cnnbench.errors import FlagError
 from cnnbench.models import Model, registry
 
 
-def test_name_wins_over_directory():
-    assert find_dataset("cifar10", "/data/imagenet") is CIFAR10
-
-
-def test_directory_is_searched_for_a_name():
-    assert find_dataset(None, "/data/imagenet/2012") is IMAGENET
-    assert find_dataset(None, "/data/cifar10") is CIFAR10
-
-
-def test_neither_means_imagenet():
-    assert find_dataset(None, None) is IMAGENET
-
-
 @pytest.mark.parametrize(
-    ("model", "name"),
-    [("resnet20", "cifar10"), ("ncf", "ratings"), ("ssd300", "coco"), ("nasnet", "imagenet")],
+    ("name", "folder", "model", "found"),
+    [
+        ("cifar10", "/data/imagenet", None, "cifar10"),
+        (None, "/data/imagenet/2012", None, "imagenet"),
+        (None, "/data/cifar10", None, "cifar10"),
+        (None, None, None, "imagenet"),
+        (None, None, "resnet20", "cifar10"),
+        (None, None, "ncf", "ratings"),
+        (None, None, "ssd300", "coco"),
+        (None, None, "nasnet", "imagenet"),
+    ],
 )
-def test_a_model_implies_its_only_data_set(model, name):
-    assert find_dataset(None, None, model).name == name
+def test_a_name_wins_over_a_word_of_the_path_and_that_over_the_model(name, folder, model, found):
+    assert find_dataset(name, folder, model).name == found
 
 
 def test_a_model_of_several_data_sets_but_imagenet_implies_none(own_registry):
@@ -50,8 +46,8 @@ def test_a_model_of_several_data_sets_but_imagenet_implies_none(own_registry):
     assert find_dataset(None, "/data/cifar10", "small") is CIFAR10
 
 
-def test_a_path_that_says_nothing_leaves_it_to_the_files(imagenet_dir, tmp_path):
-    assert find_dataset(None, str(imagenet_dir)) is IMAGENET
+def test_a_path_that_says_nothing_leaves_it_to_the_files(small_set, tmp_path):
+    assert find_dataset(None, str(small_set("imagenet"))) is IMAGENET
     write_cifar10(tmp_path, np.zeros((1, 32, 32, 3), np.uint8), [0])
     assert find_dataset(None, str(tmp_path)) is CIFAR10
 
@@ -94,8 +90,8 @@ def test_spec_takes_flags_by_name_but_not_other_attributes():
     assert (spec.num_classes, spec.global_batch) == (11, 6)
 
 
-def test_records_are_counted_once_for_plan_and_pipeline(imagenet_dir, tmp_path, monkeypatch):
-    for path in imagenet_dir.glob("train-*"):
+def test_records_are_counted_once_for_plan_and_pipeline(small_set, tmp_path, monkeypatch):
+    for path in small_set("imagenet").glob("train-*"):
         shutil.copy(path, tmp_path)
     looked_at = _watch(monkeypatch, tfrecord, "frames")
     assert IMAGENET.num_examples("train", str(tmp_path)) == 16

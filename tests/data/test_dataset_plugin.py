@@ -94,7 +94,6 @@ def test_models_of_the_file_are_listed(capsys):
     ("text", "message"),
     [
         ("", "registers no data set; call cnnbench.data.register_dataset(Dataset(...))"),
-        ("raise ValueError('first\\nsecond')", "12: <module>: ValueError: first second"),
         ("make(name='imagenet')", "11: make(): a data set named 'imagenet' is registered already"),
         ("make(name='')", "11: make(): a data set needs a name of printable characters, not ''"),
         ("make(num_classes=0)", "11: make(): data set own: num_classes=0 must be at least 1"),

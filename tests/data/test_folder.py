@@ -22,15 +22,6 @@ def counted():
     return count, asked
 
 
-def test_a_file_is_looked_at_once(counted, tmp_path):
-    count, asked = counted
-    (tmp_path / "a").write_bytes(b"123")
-    (tmp_path / "b").write_bytes(b"12345")
-    for _ in range(3):
-        assert (count(tmp_path / "a"), count(tmp_path / "b")) == (3, 5)
-    assert asked == [tmp_path / "a", tmp_path / "b"]
-
-
 def test_a_file_that_grew_was_touched_or_was_replaced_is_looked_at_again(counted, tmp_path):
     count, asked = counted
     path = tmp_path / "a"

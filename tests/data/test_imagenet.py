@@ -1,15 +1,14 @@
-import base64
 import shutil
 import tempfile
 from collections import Counter
 
 import pytest
 import tensorflow as tf
-from data_sets import SMALL, examples
+from data_sets import SMALL, damage, examples, write_records
 
-from cnnbench.data import IMAGENET, make_input, tfrecord
+from cnnbench.data import make_input, tfrecord
 from cnnbench.data.imagenet_files import count_examples, find_files, missing_shards
-from cnnbench.data.imagenet_records import ENCODED, LABEL, serialize
+from cnnbench.data.imagenet_records import ENCODED, LABEL
 from cnnbench.errors import DataError
 
 SPEC = SMALL["imagenet"].spec
@@ -86,9 +85,7 @@ def test_caching_reads_the_files_once(copy, cpu_devices):
 def edit(path, record, change):
     found = examples_of(path)
     change(found[record].features.feature)
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        for example in found:
-            writer.write(example.SerializeToString())
+    write_records(path, (example.SerializeToString() for example in found))
 
 
 def test_an_image_too_small_for_the_crop(folder, cpu_devices):
@@ -101,16 +98,13 @@ def test_the_published_set_is_known_by_its_files(tmp_path):
     """128 files with 390 records in the first are ImageNet's; with another number they are not."""
     first = tmp_path / "validation-00000-of-00128"
     rest = [tmp_path / f"validation-{i:05d}-of-00128" for i in range(1, 128)]
-    with tf.io.TFRecordWriter(str(first)) as writer:
-        for _ in range(390):
-            writer.write(b"x")
+    write_records(first, [b"x"] * 390)
     for path in rest:
         path.touch()
     files = find_files(str(tmp_path), "validation")
     assert files == [first, *rest]
     assert count_examples(files, "validation") == 50_000
-    with tf.io.TFRecordWriter(str(first)) as writer:
-        writer.write(b"x")
+    write_records(first, [b"x"])
     assert count_examples(files, "validation") == 1
 
 
@@ -118,36 +112,6 @@ def test_missing_shards_are_listed(tmp_path):
     paths = [tmp_path / f"train-0000{i}-of-00004" for i in (0, 2)]
     assert missing_shards(paths) == ["train-00001-of-00004", "train-00003-of-00004"]
     assert missing_shards([tmp_path / "train-0-of-1.tfrecord"]) == []
-
-
-# 80 x 64 pixels of a grey ramp, with arithmetic coding in place of Huffman's: jpegtran
-# -arithmetic.
-ARITHMETIC = base64.b64decode(
-    "/9j/4AAQSkZJRgABAQEBLAEsAAD/2wBDAAIBAQEBAQIBAQECAgICAgQDAgICAgUEBAMEBgUGBgYFBgYGBwkIBgcJ"
-    "BwYGCAsICQoKCgoKBggLDAsKDAkKCgr/2wBDAQICAgICAgUDAwUKBwYHCgoKCgoKCgoKCgoKCgoKCgoKCgoKCgoK"
-    "CgoKCgoKCgoKCgoKCgoKCgoKCgoKCgoKCgr/yQARCABAAFADASIAAhEBAxEB/8wACgAQEAUBEBEF/9oADAMBAAIR"
-    "AxEAPwD/APNWo9TD233VRKVWb01D8GyPtggSNSHtjYPVFjLrps3PBfPizWdjJsHPlVvVFiHJ1EHrgw173TrL0rOJ"
-    "jq8xJG/ppTgoJgXFBeKXM27AtVkx8oNaSzrgx8WHaAu6eJRzyqYRqOtFMSbf0tgUV887AJVQA0ArTIA/rPsgS+tk"
-    "jAQa6E8CZrtB4CFJREATUlp9HRALVsjONtaYCGpRcHiClrhAQ16Ls8QXtc4CGzReniDQvxgQ2aL08QaF+P/Z"
-)
-
-
-@pytest.mark.parametrize(("subset", "fused"), [("train", True), ("validation", False)])
-def test_arithmetic_coding_is_taken_everywhere(tmp_path, cpu_devices, subset, fused):
-    assert b"\xff\xc9" in ARITHMETIC
-    path = tmp_path / f"{subset}-00000-of-00001"
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        writer.write(serialize(ARITHMETIC, 64, 80, 1, "a", "a", "a"))
-    assert IMAGENET.check([path], 1001).defects == []
-    assert labels(SPEC(tmp_path, subset, fuse_decode_and_crop=fused), cpu_devices, 1) == [1]
-
-
-def damage(path, record):
-    """Changes a byte of a record's data."""
-    frame = list(tfrecord.frames(path))[record]
-    content = bytearray(path.read_bytes())
-    content[frame.offset + frame.length // 2] ^= 1
-    path.write_bytes(content)
 
 
 @pytest.mark.parametrize(

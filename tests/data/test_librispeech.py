@@ -7,7 +7,7 @@ import wave
 import numpy as np
 import pytest
 import tensorflow as tf
-from data_sets import SMALL, TEXTS, sound, transcripts, utterances, wav
+from data_sets import SMALL, TEXTS, sound, transcripts, utterances, wav, write_records
 
 from cnnbench.data import make_input
 from cnnbench.data.librispeech import spectrogram
@@ -56,8 +56,7 @@ def test_silence_and_a_single_frame_stay_finite():
 )
 def test_what_is_too_long_for_the_model_is_named(tmp_path, cpu_devices, sizes, message):
     path = tmp_path / "librispeech-validation-00000-of-00001"
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        writer.write(serialize(wav(sound(4800)), "hello", "a"))
+    write_records(path, [serialize(wav(sound(4800)), "hello", "a")])
     spec = SMALL["librispeech"].spec(tmp_path, "validation", **utterances(**sizes))
     with (
         pytest.raises(DataError, match=message),

@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+from data_sets import SMALL, write_records
 
 from cnnbench.base.lock import FolderLock
-from cnnbench.data import imagenet_records, output
+from cnnbench.data import IMAGENET, imagenet_records, make_input, output
 from cnnbench.data import make_imagenet as module
 from cnnbench.data.image_folder import ImageClass, ImageFile, ImageFolder, scan
 from cnnbench.data.imagenet_files import find_files
@@ -23,37 +24,26 @@ def examples(directory, subset):
             yield tf.train.Example.FromString(data).features.feature
 
 
-def test_every_image_comes_out_once_with_its_label(image_folder, imagenet_dir):
-    names = {"train": set(), "validation": set()}
-    for subset, seen in names.items():
-        for feature in examples(imagenet_dir, subset):
-            name = feature["image/filename"].bytes_list.value[0].decode()
-            class_name = feature["image/class/synset"].bytes_list.value[0].decode()
-            label = feature["image/class/label"].int64_list.value[0]
-            assert ["background", "cat", "china", "coffee", "flower"][label] == class_name
-            assert name.startswith(class_name)
-            content = (image_folder / class_name / name).read_bytes()
-            assert feature[ENCODED].bytes_list.value[0] == content
-            seen.add(name)
-    assert (len(names["train"]), len(names["validation"])) == (16, 8)
-    assert not names["train"] & names["validation"]
-
-
-def test_files_are_named_and_filled_evenly(imagenet_dir):
-    names = sorted(path.name for path in imagenet_dir.iterdir())
-    assert names == [
-        "labels.txt",
-        *(f"train-0000{i}-of-00003" for i in range(3)),
-        *(f"validation-0000{i}-of-00002" for i in range(2)),
-    ]
-    sizes = [len(list(examples(imagenet_dir, f"train-0000{i}"))) for i in range(3)]
+def test_every_image_comes_out_once_with_its_label(sources, small_set):
+    for subset, count in (("train", 16), ("validation", 8)):
+        seen = []
+        for feature in examples(small_set("imagenet"), subset):
+            (label,) = feature["image/class/label"].int64_list.value
+            (name,) = feature["image/class/synset"].bytes_list.value
+            assert name == f"c{label:02d}".encode()
+            assert feature["image/filename"].bytes_list.value == [b"0.jpg"]
+            file = sources("imagenet") / subset / name.decode() / "0.jpg"
+            assert feature[ENCODED].bytes_list.value == [file.read_bytes()]
+            seen.append(label)
+        assert sorted(seen) == list(range(1, count + 1))
+    sizes = [len(list(examples(small_set("imagenet"), f"train-0000{i}"))) for i in range(3)]
     assert sorted(sizes) == [5, 5, 6]
 
 
-def test_equal_input_gives_equal_files(image_folder, imagenet_dir, tmp_path):
-    make_imagenet(scan(image_folder, None, 0.4, 1), tmp_path, {"train": 3, "validation": 2})
-    for path in imagenet_dir.iterdir():
-        assert (tmp_path / path.name).read_bytes() == path.read_bytes()
+def test_equal_input_gives_equal_files(sources, small_set, tmp_path):
+    again = SMALL["imagenet"].make(sources("imagenet"), tmp_path / "again")
+    for path in small_set("imagenet").iterdir():
+        assert (again / path.name).read_bytes() == path.read_bytes()
 
 
 def write_cmyk(path, image):
@@ -65,6 +55,8 @@ def write_cmyk(path, image):
 WRITERS = {
     "rgb.jpg": lambda path, image: path.write_bytes(tf.io.encode_jpeg(image).numpy()),
     "cmyk.jpg": write_cmyk,
+    "grey.jpg": lambda path, image: path.write_bytes(tf.io.encode_jpeg(image[..., :1]).numpy()),
+    "grey.png": lambda path, image: path.write_bytes(tf.io.encode_png(image[..., :1]).numpy()),
     "rgb.png": lambda path, image: path.write_bytes(tf.io.encode_png(image).numpy()),
     # ImageNet itself has a PNG that is called a JPEG.
     "png.jpg": lambda path, image: path.write_bytes(tf.io.encode_png(image).numpy()),
@@ -78,7 +70,7 @@ WRITERS = {
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_colour_images_of_any_kind_become_rgb_jpegs(photos, tmp_path, name):
+def test_images_of_any_kind_become_rgb_jpegs(photos, tmp_path, name):
     image = photos["china"][100:180, 200:300]
     path = tmp_path / name
     WRITERS[name](path, image)
@@ -87,7 +79,8 @@ def test_colour_images_of_any_kind_become_rgb_jpegs(photos, tmp_path, name):
     assert made.reencoded == (name != "rgb.jpg")
     assert tf.image.extract_jpeg_shape(made.jpeg).numpy().tolist() == [80, 100, 3]
     back = tf.io.decode_jpeg(made.jpeg).numpy()
-    assert np.abs(back.astype(int) - image).mean() < 6
+    expected = image[..., :1] if "grey" in name else image
+    assert np.abs(back.astype(int) - expected).mean() < 6
 
 
 # Made by cjpeg -arithmetic of libjpeg-turbo 2.1.5:
@@ -112,7 +105,6 @@ ARITHMETIC = {
 
 @pytest.mark.parametrize("coding", ARITHMETIC)
 def test_jpegs_with_arithmetic_coding_are_kept_as_they_are(tmp_path, coding):
-    """TensorFlow decodes them, in runs and in checks."""
     content = base64.b64decode(ARITHMETIC[coding])
     assert {"sequential": b"\xff\xc9", "progressive": b"\xff\xca"}[coding] in content
     path = tmp_path / "a.jpg"
@@ -124,32 +116,15 @@ def test_jpegs_with_arithmetic_coding_are_kept_as_they_are(tmp_path, coding):
     assert np.abs(pixels[:, 8:] - (10, 200, 40)).max() < 8
 
 
-@pytest.mark.parametrize("suffix", ["jpg", "png"])
-def test_grey_images_become_rgb_jpegs(tmp_path, suffix):
-    import skimage.data
-
-    grey = skimage.data.camera()[100:170, 200:260]
-    encode = {"jpg": tf.io.encode_jpeg, "png": tf.io.encode_png}[suffix]
-    path = tmp_path / f"grey.{suffix}"
-    path.write_bytes(encode(grey[..., None]).numpy())
-    made = rgb_jpeg(path)
-    assert made.reencoded
-    back = tf.io.decode_jpeg(made.jpeg).numpy()
-    assert back.shape == (70, 60, 3)
-    assert np.abs(back.astype(int) - grey[..., None]).mean() < 3
-
-
-def test_bundled_photographs_of_scikit_image(tmp_path):
-    """PNG and JPEG files as other programs wrote them."""
-    import skimage
-
-    for name in ("astronaut.png", "coins.png", "logo.png", "rocket.jpg", "retina.jpg"):
-        made = rgb_jpeg(Path(skimage.__file__).parent / "data" / name)
-        assert tf.image.extract_jpeg_shape(made.jpeg).numpy().tolist() == [
-            made.height,
-            made.width,
-            3,
-        ]
+@pytest.mark.parametrize(("subset", "fused"), [("train", True), ("validation", False)])
+def test_jpegs_with_arithmetic_coding_are_read_and_checked(tmp_path, cpu_devices, subset, fused):
+    path = tmp_path / f"{subset}-00000-of-00001"
+    content = base64.b64decode(ARITHMETIC["sequential"])
+    write_records(path, [imagenet_records.serialize(content, 8, 16, 1, "a", "a", "a")])
+    assert IMAGENET.check([path], 1001).defects == []
+    spec = SMALL["imagenet"].spec(tmp_path, subset, fuse_decode_and_crop=fused)
+    with make_input(spec, cpu_devices[:1]) as source:
+        assert source.next()[0].labels.numpy().tolist() == [1]
 
 
 def folder_of(*paths):

@@ -60,17 +60,6 @@ def test_towers_get_consecutive_batches_on_their_devices(cpu_devices, prefetch):
             assert batches[0].weights is None
 
 
-def test_batches_match_the_element_spec(cpu_devices):
-    with source(cpu_devices[:2]) as numbers:
-
-        @tf.function
-        def step(*batches):
-            return tf.add_n([tf.reduce_sum(b.labels) for b in batches])
-
-        traced = step.get_concrete_function(*numbers.element_spec)
-        assert int(traced(*numbers.next())) == 6
-
-
 @pytest.mark.parametrize("prefetch", [True, False])
 def test_an_error_arrives_in_its_step_and_stays(cpu_devices, prefetch):
     numbers = source(cpu_devices[:1], fails_at=5, datasets_use_prefetch=prefetch)
@@ -86,13 +75,6 @@ def test_only_a_bounded_number_of_steps_is_ready(cpu_devices):
     with source(cpu_devices[:1], datasets_prefetch_buffer_size=2) as numbers:
         numbers.next()
         assert numbers._produce.__self__._ready.maxsize == 2
-
-
-def test_waiting_is_counted(cpu_devices):
-    with source(cpu_devices[:1]) as numbers:
-        before = numbers.wait_seconds
-        numbers.next()
-        assert numbers.wait_seconds > before
 
 
 def test_close_ends_the_thread_and_may_be_called_twice(cpu_devices):

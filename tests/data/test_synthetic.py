@@ -109,14 +109,6 @@ def test_every_element_is_drawn_as_it_says():
     assert top.std() > 0.1
 
 
-def test_a_few_rows_are_what_they_are_among_many():
-    many, few = (synthetic_rows(tf.range(count), 1, ELEMENTS) for count in (200, 20))
-    assert list(many) == list(few)
-    for name, rows in many.items():
-        assert rows.dtype == few[name].dtype
-        np.testing.assert_array_equal(rows[:20], few[name])
-
-
 def test_what_a_model_makes_of_examples_depends_on_the_row_alone(cpu_devices):
     def preprocess(example, seed):
         noise = tf.random.stateless_uniform([2], seed)

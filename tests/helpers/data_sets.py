@@ -6,7 +6,7 @@ import io
 import itertools
 import json
 import wave
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,16 @@ from cifar10_writer import write_cifar10
 from input_specs import input_spec
 
 from cnnbench.cli import main
-from cnnbench.data import CIFAR10, COCO, IMAGENET, LIBRISPEECH, RATINGS, Dataset, InputSpec
+from cnnbench.data import (
+    CIFAR10,
+    COCO,
+    IMAGENET,
+    LIBRISPEECH,
+    RATINGS,
+    Dataset,
+    InputSpec,
+    tfrecord,
+)
 from cnnbench.data.librispeech_records import ALPHABET
 from cnnbench.data.source import TowerBatch
 from cnnbench.models.elements import resolve
@@ -291,6 +300,22 @@ SMALL = {
         per_epoch=5 * len(_RATED["train"]),
     ),
 }
+
+
+def write_records(path: Path, records: Iterable[bytes]) -> Path:
+    """Writes a TFRecord file."""
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for record in records:
+            writer.write(record)
+    return path
+
+
+def damage(path: Path, record: int) -> None:
+    """Changes a byte of the data of one record."""
+    frame = list(tfrecord.frames(path))[record]
+    content = bytearray(path.read_bytes())
+    content[frame.offset + frame.length // 2] ^= 1
+    path.write_bytes(content)
 
 
 def examples(batches: Sequence[TowerBatch], of: Callable[[TowerBatch], list[Hashable]]) -> list:
