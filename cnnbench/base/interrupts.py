@@ -44,11 +44,8 @@ def restored() -> Iterator[None]:
     except (BenchmarkError, UsageError):
         raise
     except Exception as error:
-        caused = isinstance(error, SystemError) and _has_interrupted(error)
+        cause = error.__cause__ or error.__context__
+        caused = isinstance(error, SystemError) and isinstance(cause, KeyboardInterrupt)
         if _noted == before and not caused:
             raise
         raise KeyboardInterrupt from error
-
-
-def _has_interrupted(error: BaseException) -> bool:
-    return isinstance(error.__cause__ or error.__context__, KeyboardInterrupt)

@@ -75,9 +75,12 @@ _NOTE_ROOM, _MOST_LINES = 0.07, 2
 
 def svg(chart: Chart, width: float = NARROW) -> str:
     """The chart as an SVG element for a page of this width, which adds `theme`, title and note."""
+    axes = chart.x.caption
+    if isinstance(chart, Lines):
+        axes = f"{chart.y.caption} over {axes}"
     with settings(f"{chart.title} {width:g}"):
         sheet = _drawn([chart], width=width, captions=False)
-        return _markup(sheet, aria_label=f"{chart.title}: {_description(chart)}")
+        return _markup(sheet, aria_label=f"{chart.title}: {axes}")
 
 
 def render(charts: Sequence[Chart], format: str, label: str = "") -> bytes:
@@ -120,12 +123,6 @@ def _drawn(
             sheet.text(0, below, line, size=TICK_SIZE, colour="soft")
         sheet.advance(height + GAP)
     return sheet
-
-
-def _description(chart: Chart) -> str:
-    if isinstance(chart, Lines):
-        return f"{chart.y.caption} over {chart.x.caption}"
-    return chart.x.caption
 
 
 def _height(chart: Chart, width: float, captions: bool) -> float:

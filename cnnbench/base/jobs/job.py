@@ -96,7 +96,8 @@ class Job:
             range(self.towers_per_worker)
         ):
             raise ValueError(f"order {self.device_order} of {self.towers_per_worker} devices")
-        _check_choice("device", self.device, DEVICE_KINDS)
+        if self.device not in DEVICE_KINDS:
+            raise FlagError("device", self.device, f"must be one of {', '.join(DEVICE_KINDS)}")
         if self.in_cluster:
             self._check_addresses()
         self._check_task()
@@ -297,8 +298,3 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 def _flag_of(task: Task) -> str:
     return "controller_host" if task.job == CONTROLLER else f"{task.job}_hosts"
-
-
-def _check_choice(flag: str, value: str, choices: Sequence[str]) -> None:
-    if value not in choices:
-        raise FlagError(flag, value, f"must be one of {', '.join(choices)}")

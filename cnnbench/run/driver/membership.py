@@ -14,9 +14,8 @@ from cnnbench.base.jobs.probe import NAMED, culprits, listed
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags import Params
 from cnnbench.flags.cluster import coordinated, tolerates_loss_of
-from cnnbench.run.cluster import chief
 from cnnbench.run.cluster.handshake import Met, meet
-from cnnbench.run.cluster.serve import settings_of
+from cnnbench.run.cluster.serve import connect, settings_of
 from cnnbench.run.cluster.watchdog import PATIENCE, PERIOD, Ending, Watchdog
 from cnnbench.run.runtime import supervisor
 from cnnbench.run.runtime import tensorflow as runtime
@@ -126,7 +125,7 @@ class Membership:
             from cnnbench.variable_mgr.strategies import make  # late: it loads TensorFlow
 
             by = partial(make.parameter_server, devices.job)
-        job = chief.connect(devices.job, self._params.cluster_timeout, self._tell, by)
+        job = connect(devices.job, self._params.cluster_timeout, self._tell, by)
         supervisor.note_connection()
         self._joined = True
         return dataclasses.replace(devices, job=job)

@@ -59,7 +59,7 @@ def test_the_port_is_kept_until_tensorflow_listens_on_it(
         return job
 
     monkeypatch.setattr(membership, "meet", lambda *_: _silent(own))
-    monkeypatch.setattr(membership.chief, "connect", connect)
+    monkeypatch.setattr(membership, "connect", connect)
     monkeypatch.setattr(Membership, "_connect_worker", connect)
     monkeypatch.setattr(membership.Watchdog, "start", lambda self, lines: None)
     monkeypatch.setattr(membership.Watchdog, "up", lambda self, **_: None)
