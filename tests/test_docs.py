@@ -1,4 +1,4 @@
-"""Documents name files that are there."""
+"""Documents name files that are there, and the README flags."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
+
+from cnnbench.flags import parse_args
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -29,6 +31,15 @@ def _lines(document: Path) -> list[str]:
 @pytest.mark.parametrize(("document", "lines"), [("README.md", 150), ("docs/architecture.md", 110)])
 def test_what_is_read_first_is_short(document, lines):
     assert len(_lines(ROOT / document)) < lines
+
+
+def test_every_command_line_of_the_readme_parses():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    blocks = "\n".join(re.findall(r"^```\n(.*?)^```", readme, re.DOTALL | re.MULTILINE))
+    lines = re.findall(r"^(?:\$ )?(?:cnnbench|scripts/run) (--.*)$", blocks, re.MULTILINE)
+    assert len(lines) >= 7
+    for line in lines:
+        parse_args([word for word in line.partition("#")[0].split() if word != "--help"])
 
 
 PAGES = [path for path in DOCUMENTS if path.name != "CHANGELOG.md"]

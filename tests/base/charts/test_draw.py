@@ -21,7 +21,7 @@ from cnnbench.base.charts import (
     key_of,
 )
 from cnnbench.base.charts.draw import FORMATS, HALF, HEAD, NARROW, WIDE, render, svg
-from cnnbench.base.charts.sheet import limits, shortened, theme, ticks_of, wrapped_note
+from cnnbench.base.charts.sheet import limits, theme, ticks_of, wrapped_note
 
 HOSTILE = "</title><script>alert(1)</script>\" onload='x' &amp; $\\frac{ \x00\u202e"
 
@@ -212,13 +212,6 @@ def test_values_are_where_the_axis_says():
     assert hinted == ["a", "b", "c"]
 
 
-def test_no_two_of_twelve_series_share_a_mark():
-    many = tuple(ChartSeries(name=str(i), points=((1.0, 1.0 + i), (2.0, 2.0))) for i in range(12))
-    root = tree(lines(series=many))
-    shapes = {one.get("d") for defs in root.iter("defs") for one in defs}
-    assert len(shapes) == 12
-
-
 def test_values_beyond_the_limit_are_arrows_at_the_edge():
     points = ((1.0, 500.0), (2.0, 9.0), (3.0, 8.0))
     series = ChartSeries(name="s", points=points, hints=("far", "", ""), marks=False)
@@ -305,11 +298,6 @@ def test_ticks(axis, low, high, expected):
     assert ticks_of(Axis(label="x", **axis), low, high, 5)[1] == expected
 
 
-def test_names_are_shortened_in_the_middle():
-    assert shortened("abcdefghij", 7) == "abcd…ij"
-    assert len(shortened("x" * 500, 40)) == 40
-
-
 def test_bars_begin_at_zero():
     row = DistributionRow(label="a", centre=131.0, hint="a", text="131")
     rows = (row, DistributionRow(label="b", centre=155.0, hint="b", text="155"))
@@ -346,10 +334,11 @@ def test_points_of_several_series_do_not_hide_each_other():
     assert widths[0] > widths[2]
 
 
-def test_twelve_series_have_twelve_colours():
+def test_twelve_series_have_twelve_marks_and_colours():
     many = tuple(ChartSeries(name=str(i), points=((1.0, 1.0 + i), (2.0, 2.0))) for i in range(12))
-    strokes = {one.get("stroke") for one in tree(lines(series=many)).iter("path")}
-    assert {f"var(--c{i})" for i in range(12)} <= strokes
+    root = tree(lines(series=many))
+    assert len({one.get("d") for defs in root.iter("defs") for one in defs}) == 12
+    assert {f"var(--c{i})" for i in range(12)} <= {one.get("stroke") for one in root.iter("path")}
 
 
 def test_sizes_and_texts_of_points():

@@ -19,15 +19,6 @@ def test_greedy_by_bytes_takes_the_first_of_equals():
     assert [choose(size) for size in sizes] == ["a", "b", "c", "b", "c", "c", "c", "b"]
 
 
-def test_greedy_load_differs_by_at_most_the_largest_variable():
-    load = {"a": 0, "b": 0}
-    choose = GreedyByBytes(list(load))
-    sizes = [(7919 * i) % 1000 for i in range(200)]
-    for size in sizes:
-        load[choose(size)] += size
-    assert abs(load["a"] - load["b"]) <= max(sizes)
-
-
 def test_greedy_refuses_negative_sizes():
     with pytest.raises(ValueError, match="-1 bytes"):
         GreedyByBytes(["a"])(-1)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from cnnbench.base.jobs.job import Job, Task, split_hosts
@@ -76,6 +74,8 @@ def test_tasks_and_their_addresses():
     assert Task.of_tensorflow("chief", 0) == job.chief
     assert Task.of_tensorflow("worker", 1) == job.workers[1]
     assert job.cpu_devices == (W0 + "CPU:0", W1 + "CPU:0")
+    assert job.ps_devices == ("/job:ps/replica:0/task:0/device:CPU:0",)
+    assert _job(**TWO).ps_devices == ()
 
 
 @pytest.mark.parametrize(
@@ -113,20 +113,6 @@ def test_addresses_may_be_ipv6():
 def test_no_such_tower(method, tower):
     with pytest.raises(ValueError, match=f"tower {tower}: there are 4 towers"):
         getattr(_job(**TWO), method)(tower)
-
-
-def test_a_job_cannot_change():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        Job().towers_per_worker = 2
-
-
-def _ps(*tasks):
-    return [Task("ps", task).device("cpu") for task in tasks]
-
-
-def test_the_devices_of_ps_tasks():
-    assert _job(**TWO).ps_devices == ()
-    assert _job(**TWO, ps_hosts=("p:1", "p:2")).ps_devices == tuple(_ps(0, 1))
 
 
 def test_hosts_of_a_flag():

@@ -44,20 +44,6 @@ def test_three_steps_worked_by_hand():
     assert result.jitter == pytest.approx(29.652)
 
 
-def test_even_number_of_steps_takes_the_middle_of_two():
-    # s = 10, 20, 40, 80: median 30; |s - 30| = 20, 10, 10, 50: median 15.
-    assert speed(1, [1 / 10, 1 / 20, 1 / 40, 1 / 80]).jitter == pytest.approx(1.4826 * 15)
-
-
-def test_ewma_weighs_the_newest_step_most_and_only_in_the_mean():
-    # alpha = 0.5: weights 1/4, 1/2, 1 for t = 0.1, 0.2, 0.4:
-    # (0.025 + 0.1 + 0.4) / 1.75 = 0.3, so 8 / 0.3 = 26.67.
-    weighted = speed(8, [0.1, 0.2, 0.4], ewma_alpha=0.5)
-    plain = speed(8, [0.1, 0.2, 0.4])
-    assert weighted.mean == pytest.approx(8 / 0.3)
-    assert (weighted.uncertainty, weighted.jitter) == (plain.uncertainty, plain.jitter)
-
-
 @pytest.mark.parametrize(("alpha", "mean"), [(1.0, 20), (None, 24 / 0.7), (0.0, 24 / 0.7)])
 def test_ewma_of_one_uses_the_newest_step_only_and_of_none_all_alike(alpha, mean):
     assert speed(8, [0.1, 0.2, 0.4], ewma_alpha=alpha).mean == pytest.approx(mean)
@@ -116,12 +102,6 @@ def test_medians_of_values_in_any_order(values):
     middle = stdlib.median(values)
     assert median(values) == middle
     assert median_absolute_deviation(values) == stdlib.median(abs(v - middle) for v in values)
-
-
-def test_equal_speeds_have_no_spread():
-    result = speed(7, [0.3] * 1000)
-    assert result.uncertainty == pytest.approx(0.0, abs=1e-9)
-    assert result.jitter == 0.0
 
 
 def test_total_includes_everything_in_the_loop():

@@ -10,21 +10,6 @@ from hypothesis import strategies as st
 from cnnbench.base.stats import rank_tests
 
 
-def test_mann_whitney_by_hand():
-    # 20 ways to choose 3 of 6 ranks; the smallest sum, 1+2+3, is one of them: 2 * 1/20.
-    assert rank_tests.mann_whitney_p([1, 2, 3], [4, 5, 6]) == pytest.approx(0.1)
-    # The sum 1+2+4 = 7: the sums 6 and 7 have one way each, 2 * 2/20.
-    assert rank_tests.mann_whitney_p([1, 2, 4], [3, 5, 6]) == pytest.approx(0.2)
-    # Sums of two of the ranks 1..4 are 3,4,5,5,6,7; for 5, in the middle, 2 * 4/6 is capped.
-    assert rank_tests.mann_whitney_p([1, 4], [2, 3]) == 1.0
-
-
-def test_mann_whitney_with_ties_by_hand():
-    # 1 2 2 | 2 3 3 has midranks 1 3 3 | 3 5.5 5.5. Of the 20 choices of three, the sum 7 can be
-    # had by 1 and two of the three 3s (3 ways), and nothing is smaller: 2 * 3/20.
-    assert rank_tests.mann_whitney_p([1, 2, 2], [2, 3, 3]) == pytest.approx(0.3)
-
-
 def test_six_against_six_perfectly_separated_is_significant():
     # asv's is_different said "not different" here and nowhere else: its pre-check was one-sided,
     # 1/924 < 0.002, its test two-sided, 2/924 > 0.002. One p value cannot contradict itself.
@@ -108,14 +93,6 @@ def test_signed_rank_enumerates_all_signs(differences):
     upper = sum(s >= observed for s in sums) / len(sums)
     expected = min(1.0, 2 * min(lower, upper))
     assert rank_tests.signed_rank_p(differences) == pytest.approx(expected)
-
-
-def test_signed_rank_by_hand():
-    # Six pairs all one way: 2 of 64 choices of signs. Five pairs: 2 of 32, above any usual level.
-    assert rank_tests.signed_rank_p([1, 2, 3, 4, 5, 6]) == pytest.approx(2 / 64)
-    assert rank_tests.signed_rank_p([1, 2, 3, 4, 5]) == pytest.approx(2 / 32)
-    # Ranks 1 2 3 with the 1 negative: T+ = 5; of 8 choices T+ >= 5 for {2,3}, {1,2,3}: 2 * 2/8.
-    assert rank_tests.signed_rank_p([-1, 2, 3]) == pytest.approx(0.5)
 
 
 def test_shift_by_hand():

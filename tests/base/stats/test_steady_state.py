@@ -63,11 +63,6 @@ def test_levels_of_a_warm_up():
     assert found.levels[1].seconds == pytest.approx(0.02, rel=0.02)
 
 
-def test_change_at_the_end():
-    found = steady_state(noisy([0.02] * 90 + [0.03] * 10))
-    assert (found.start, found.shape, len(found.levels)) == (None, Shape.NOT_STEADY, 2)
-
-
 @pytest.mark.parametrize(("steps", "growth"), [(100, 1.01), (100, 0.99), (40, 1.02), (20, 1.05)])
 def test_endless_drift_is_not_steady(steps, growth):
     times = noisy([0.02 * growth**i for i in range(steps)], cv=0.01)
