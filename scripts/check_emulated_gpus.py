@@ -34,7 +34,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests/helpers")]
 
-gpu_losses = importlib.import_module("gpu_losses")
+gpu_cases = importlib.import_module("gpu_cases")
 
 Flags = Mapping[str, Any]
 
@@ -63,7 +63,6 @@ def cases(parts: Sequence[str], model: str) -> Iterator[Flags]:
     Args:
       model: the only network, or "" for all.
     """
-    gpu_cases = importlib.import_module("gpu_cases")
     if "modes" in parts:
         yield from gpu_cases.modes(SMALL)
     if "reductions" in parts:
@@ -146,7 +145,7 @@ class Runs:
           device in training steps, and its "error" or "".
         """
         flags = {**STEPS, "device": "gpu" if gpus else "cpu", **flags}
-        text = shlex.join(gpu_losses.command(flags))
+        text = shlex.join(gpu_cases.command(flags))
         if text not in self._known:
             self._known[text] = {"command": text, **self._measured(flags, gpus)}
             if self._results is not None:
@@ -158,13 +157,12 @@ class Runs:
         settings: dict[str, Any] = {"gpus": gpus, "timeout": TIMEOUT, "before": _before(flags)}
         if gpus:
             settings["memory_mb"] = 16384
-        else:
-            on_cpus = {"TF_ENABLE_ONEDNN_OPTS": "1"} if _needs_onednn(flags) else gpu_losses.ON_CPUS
-            settings["environment"] = on_cpus
+        elif _needs_onednn(flags):
+            settings["environment"] = {"TF_ENABLE_ONEDNN_OPTS": "1"}
         start = time.monotonic()
         row: dict[str, Any] = {"error": "", "values": {}, "synchronous": {}}
         try:
-            words = [*gpu_losses.command(flags), "--result_json=record.json"]
+            words = [*gpu_cases.command(flags), "--result_json=record.json"]
             done = self._run(*words, record=False, **settings)
         except AssertionError:
             return {**row, "error": f"it has not ended after {TIMEOUT:.0f} s"}
@@ -173,7 +171,7 @@ class Runs:
             errors = [line for line in lines if line.startswith("cnnbench: error")]
             row["error"] = f"exit status {done.status}: {(errors or lines or [''])[-1]}"
         else:
-            row["values"] = gpu_losses.values(done.record)
+            row["values"] = gpu_cases.values(done.record)
         row["synchronous"] = Counter(
             one.operation.rpartition(":")[2]
             for one in done.work
@@ -192,7 +190,7 @@ def _before(flags: Flags) -> str:
     if not _is_small(flags):
         names = f"{flags['model']!r}, {flags.get('data_name', 'imagenet')!r}"
         small = f"import small_networks; small_networks.with_small_examples({names})"
-    return f"{small}{gpu_losses.FORWARD_LOSS}"
+    return f"{small}{gpu_cases.FORWARD_LOSS}"
 
 
 def _needs_onednn(flags: Flags) -> bool:
@@ -210,15 +208,15 @@ def check(flags: Flags, runs: Runs) -> list[str]:
     """Prints how far a run on GPUs is from its run on CPUs; returns the findings."""
     start = time.monotonic()
     flags = with_rate(flags, runs)
-    gpus = runs(flags, gpus=gpu_losses.towers(flags))
-    cpus = runs(gpu_losses.on_cpus(flags), gpus=0)
+    gpus = runs(flags, gpus=gpu_cases.towers(flags))
+    cpus = runs(gpu_cases.on_cpus(flags), gpus=0)
     sides = {"GPUs": gpus["error"], "CPUs": cpus["error"]}
     findings = [f"{side}: {error}" for side, error in sides.items() if error]
     largest = math.nan
     if not findings:
-        far = gpu_losses.differences(gpus["values"], cpus["values"])
+        far = gpu_cases.differences(gpus["values"], cpus["values"])
         largest = max(far.values())
-        limit = gpu_losses.TOLERANCES[flags.get("precision", "fp32")]
+        limit = gpu_cases.TOLERANCES[flags.get("precision", "fp32")]
         limit = limit if _is_small(flags) else TOLERANCE_NETWORKS
         findings += [
             f"{name} is {gpus['values'].get(name)}, on CPUs {cpus['values'].get(name)}"

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from golden import golden
+from pages import golden
 from step_profiles import write_sides
 
 from cnnbench.cli import main

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cifar10_writer import write_cifar10
+from data_sets import write_cifar10
 
 from cnnbench.data import CIFAR10, IMAGENET, tfrecord
 from cnnbench.data.check import check

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cifar10_writer import write_cifar10
-from data_sets import noise
+from data_sets import noise, write_cifar10
 
 from cnnbench.data.cifar10_files import count_records, find_files, read_file
 from cnnbench.errors import DataError, FlagError

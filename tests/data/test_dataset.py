@@ -3,8 +3,7 @@ import shutil
 
 import numpy as np
 import pytest
-from cifar10_writer import write_cifar10
-from input_specs import input_spec
+from data_sets import input_spec, write_cifar10
 
 from cnnbench.data import (
     CIFAR10,

@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from cifar10_writer import write_cifar10
 from data_sets import (
     FRAMES,
     LETTERS,
@@ -27,6 +26,7 @@ from data_sets import (
     noise,
     sound,
     wav,
+    write_cifar10,
     write_records,
 )
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from covering import covering_pairs
-from input_specs import input_spec
+from data_sets import input_spec
 from PIL import Image
 
 from cnnbench.data import IMAGENET, RESIZE_METHODS

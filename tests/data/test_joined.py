@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import tensorflow as tf
-from input_specs import input_spec
+from data_sets import input_spec
 
 from cnnbench.data import IMAGENET, make_input
 from cnnbench.data.joined import JoinedInput

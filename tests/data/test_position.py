@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from data_sets import SMALL, damage, jpeg, write_records
-from input_specs import input_spec
+from data_sets import SMALL, damage, input_spec, jpeg, write_records
 
 from cnnbench.data import (
     COCO,

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 import tensorflow as tf
-from input_specs import input_spec
+from data_sets import input_spec
 
 from cnnbench.data import CIFAR10, prefetch
 from cnnbench.data.pipeline import Pipeline

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from input_specs import input_spec
+from data_sets import input_spec
 
 from cnnbench.data import IMAGENET, make_input
 from cnnbench.data.synthetic import synthetic_rows

@@ -32,32 +32,17 @@ def failed(found):
     return found.record, line
 
 
-def test_out_of_memory(emulated):
-    found = emulated.together(
-        *("--model=lenet", "--num_gpus=1", "--num_batches=4", "--num_warmup_batches=1"),
-        runs={
-            "build": ("--batch_size=2", "memory_mb=5"),
-            "first step": ("--batch_size=2048", "memory_mb=80"),
-            "evaluation": (
-                *("--batch_size=2", "--eval_batch_size=2048", "--num_eval_batches=1"),
-                *("--eval_during_training_every_n_steps=3", "memory_mb=100"),
-            ),
-        },
-    )
-    ends = {name: failed(one) for name, one in found.items()}
-    steps = {
-        name: (record["placement"] is not None, len(record["step_seconds"]))
-        for name, (record, _) in ends.items()
-    }
-    assert steps == {"build": (True, 0), "first step": (True, 0), "evaluation": (True, 3)}
-    assert ends["first step"][0]["startup_seconds"]["build"] is not None
-    for name, (record, line) in ends.items():
-        assert record["error"]["type"] == "OutOfMemoryError"
-        flags = "--batch_size" + " or --eval_batch_size" * (name == "evaluation")
-        assert line.startswith(f"out of memory: lower {flags} (counted per device); ")
-        assert "GPU:0" in line
-
-
+# By when: the settings of a run whose memory is too little then. TensorFlow waits ten seconds for
+# memory, so all that fail do so at the same time.
+LENET = ("--model=lenet", "--num_gpus=1", "--num_batches=4", "--num_warmup_batches=1")
+EVALUATED = ("--eval_during_training_every_n_steps=3", "--num_eval_batches=1")
+OUT_OF_MEMORY = {
+    "build": (*LENET, "--batch_size=2", "memory_mb=5"),
+    "first step": (*LENET, "--batch_size=1024", "memory_mb=80"),
+    "evaluation": (
+        *(*LENET, *EVALUATED, "--batch_size=2", "--eval_batch_size=1024", "memory_mb=100"),
+    ),
+}
 # By what breaks: the settings that break it after some steps.
 BROKEN = {
     "kernel": ("--num_gpus=1", "rules=kernel=400*0,fail"),
@@ -71,10 +56,31 @@ BROKEN = {
 }
 
 
-def test_a_gpu_that_fails(emulated):
-    found = emulated.together(*SMALL, runs=BROKEN, environment={GUARDED: None})
-    for name, one in found.items():
-        record, line = failed(one)
+@pytest.fixture(scope="module")
+def ended(emulated):
+    """The outcomes of the runs out of memory and on broken GPUs, by name."""
+    broken = {name: (*SMALL, *words) for name, words in BROKEN.items()}
+    return emulated.together(runs={**OUT_OF_MEMORY, **broken}, environment={GUARDED: None})
+
+
+def test_out_of_memory(ended):
+    ends = {name: failed(ended[name]) for name in OUT_OF_MEMORY}
+    steps = {
+        name: (record["placement"] is not None, len(record["step_seconds"]))
+        for name, (record, _) in ends.items()
+    }
+    assert steps == {"build": (True, 0), "first step": (True, 0), "evaluation": (True, 3)}
+    assert ends["first step"][0]["startup_seconds"]["build"] is not None
+    for name, (record, line) in ends.items():
+        assert record["error"]["type"] == "OutOfMemoryError"
+        flags = "--batch_size" + " or --eval_batch_size" * (name == "evaluation")
+        assert line.startswith(f"out of memory: lower {flags} (counted per device); ")
+        assert "GPU:0" in line
+
+
+def test_a_gpu_that_fails(ended):
+    for name in BROKEN:
+        record, line = failed(ended[name])
         assert line == "ended by SIGABRT: a GPU failed: Unexpected Event status: 1", name
         assert record["placement"]["devices"], name
         assert len(record["warmup_step_seconds"]) == 2, name

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gpu_losses import (
+from gpu_cases import (
     FORWARD_LOSS,
-    ON_CPUS,
     TOLERANCES,
     command,
     differences,
@@ -83,11 +82,8 @@ def losses(emulated) -> Callable[[Flags], Values]:
         words = command(given)
         text = " ".join(words)
         if gpus or text not in known:
-            environment = {} if gpus else ON_CPUS
             words.append("--result_json=record.json")
-            # Two sizes of machines: each needs a process that has loaded TensorFlow.
-            settings = {"gpus": gpus and (2 if gpus <= 2 else 8), "before": FORWARD_LOSS}
-            found = emulated(*words, environment=environment, record=False, **settings)
+            found = emulated(*words, gpus=gpus, before=FORWARD_LOSS, record=False)
             assert found.status == 0, found.err
             assert {one.what for one in found.work} <= {"kernel"} | COPIES
             known[text] = values(found.record)
@@ -121,8 +117,8 @@ def test_a_run_goes_on_in_another_mode_from_a_checkpoint(
     assert max(differences(found, whole).values()) <= TOLERANCES["fp32"]
 
 
-def test_decay_over_a_thousand_steps(losses: Callable[[Flags], Values]) -> None:
-    rate, decay, steps = 5e-6, 0.04, 1000
+def test_decay_over_hundreds_of_steps(losses: Callable[[Flags], Values]) -> None:
+    rate, decay, steps = 5e-6, 0.04, 300
     flags = {
         **{"model_plugin": str(PLUGIN.with_name("drift_plugin.py")), "model": "drift"},
         **{"weight_decay": decay, "init_learning_rate": rate, "num_batches": steps},

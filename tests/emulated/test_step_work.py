@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from cifar10_writer import write_cifar10
+from data_sets import write_cifar10
 
 PLUGIN = str(Path(__file__).parents[1] / "plugins" / "normal_plugin.py")
 NORMAL = {"model_plugin": PLUGIN, "model": "normal"}
@@ -72,7 +72,7 @@ def work_of(emulated: Any, flags: Mapping[str, Any]) -> list[Work]:
     given = {"batch_size": 2, "num_batches": 10, "num_warmup_batches": 2, **flags}
     words = [f"--{name}={value}" for name, value in given.items()]
     count = flags["num_gpus"]
-    found = emulated(*words, gpus=2 if count <= 2 else 8, before=_COUNT)
+    found = emulated(*words, gpus=count, before=_COUNT)
     assert found.status == 0, found.err
     loops = [json.loads(row) for row in (found.folder / "counts.jsonl").read_text().splitlines()]
     return [Work(*row) for row in loops[1][:count]]  # the warm-up is the first loop

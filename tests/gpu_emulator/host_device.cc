@@ -211,23 +211,26 @@ SP_Stream NewStream(int ordinal) { return new SP_Stream_st(ordinal); }
 int Ordinal(SP_Stream stream) { return stream->ordinal; }
 
 // The devices of this process: numbers on the machine. As CUDA does it, CUDA_VISIBLE_DEVICES
-// selects and orders them, and hides what comes after a number that there is not.
+// selects and orders them, and hides what comes after a number that there is not. A forked process
+// has those of its own variables.
 static const std::vector<int>& Visible() {
-  static const auto* visible = [] {
-    auto* result = new std::vector<int>;
-    const int64_t count = std::clamp<int64_t>(Setting("HOSTGPU_COUNT", 2), 0, kMostDevices);
-    const char* selected = std::getenv("CUDA_VISIBLE_DEVICES");
-    for (int i = 0; !selected && i < count; ++i) result->push_back(i);
-    std::stringstream words(selected ? selected : "");
-    for (std::string word; std::getline(words, word, ',');) {
-      char* end = nullptr;
-      const long number = std::strtol(word.c_str(), &end, 10);
-      if (end == word.c_str() || number < 0 || number >= count) break;
-      result->push_back(number);
-    }
-    return result;
-  }();
-  return *visible;
+  static std::mutex mutex;
+  static auto* by_process = new std::map<pid_t, std::vector<int>>;
+  std::lock_guard<std::mutex> lock(mutex);
+  const auto [found, is_new] = by_process->try_emplace(getpid());
+  std::vector<int>& visible = found->second;
+  if (!is_new) return visible;
+  const int64_t count = std::clamp<int64_t>(Setting("HOSTGPU_COUNT", 2), 0, kMostDevices);
+  const char* selected = std::getenv("CUDA_VISIBLE_DEVICES");
+  for (int i = 0; !selected && i < count; ++i) visible.push_back(i);
+  std::stringstream words(selected ? selected : "");
+  for (std::string word; std::getline(words, word, ',');) {
+    char* end = nullptr;
+    const long number = std::strtol(word.c_str(), &end, 10);
+    if (end == word.c_str() || number < 0 || number >= count) break;
+    visible.push_back(number);
+  }
+  return visible;
 }
 
 int DeviceCount() { return Visible().size(); }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import pickle
 import wave
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,8 +14,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from cifar10_writer import write_cifar10
-from input_specs import input_spec
 
 from cnnbench.cli import main
 from cnnbench.data import (
@@ -30,6 +29,67 @@ from cnnbench.data import (
 from cnnbench.data.librispeech_records import ALPHABET
 from cnnbench.data.source import TowerBatch
 from cnnbench.models.elements import resolve
+
+
+def write_cifar10(directory, images, labels, *, subset="train", form="python", files=5):
+    """Writes images as data_batch_* or test_batch files.
+
+    Args:
+      directory: created if missing.
+      images: uint8 [n, 32, 32, 3].
+      labels: integers [n] in [0, 255].
+      subset: "train" or "validation" (one file).
+      form: "python" or "binary".
+      files: over how many files training images are spread; at most n.
+
+    Returns:
+      The paths written.
+    """
+    images, labels = np.asarray(images), np.asarray(labels)
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    names = ["test_batch"]
+    if subset == "train":
+        names = [f"data_batch_{i + 1}" for i in range(min(files, len(images)))]
+    flat = images.transpose(0, 3, 1, 2).reshape(len(images), -1)
+    written = []
+    for name, rows, values in zip(
+        names, np.array_split(flat, len(names)), np.array_split(labels, len(names)), strict=True
+    ):
+        path = directory / (name if form == "python" else f"{name}.bin")
+        path.write_bytes(_pickled(name, rows, values) if form == "python" else _bytes(rows, values))
+        written.append(path)
+    return written
+
+
+def write_random_cifar10(directory, **counts):
+    """Writes so many random images for each subset, as `train=24`."""
+    draw = np.random.default_rng(1)
+    for subset, count in counts.items():
+        images = draw.integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
+        write_cifar10(directory, images, draw.integers(0, 10, count), subset=subset)
+
+
+def _pickled(name, rows, labels):
+    batch = {
+        b"batch_label": name.encode(),
+        b"labels": [int(label) for label in labels],
+        b"data": np.ascontiguousarray(rows),
+        b"filenames": [f"{name}_{i}.png".encode() for i in range(len(rows))],
+    }
+    return pickle.dumps(batch, protocol=2)
+
+
+def _bytes(rows, labels):
+    return np.concatenate([labels.astype(np.uint8)[:, None], rows], axis=1).tobytes()
+
+
+def input_spec(
+    dataset: Dataset, image_size: int, subset: str = "train", **fields: Any
+) -> InputSpec:
+    """An `InputSpec` for one image on one device, unless `fields` ask for more."""
+    values = {"batch_per_device": 1, "num_devices": 1, **fields}
+    return InputSpec(dataset=dataset, subset=subset, image_size=image_size, **values)
 
 
 @dataclass(frozen=True)

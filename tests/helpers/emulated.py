@@ -30,18 +30,13 @@ build = importlib.util.module_from_spec(_spec)
 sys.modules[_spec.name] = build
 _spec.loader.exec_module(build)
 
+_ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
 TIMEOUT = 150.0
 """Seconds in which a command of a test ends; most take two."""
 
-# What TensorFlow reads when it is loaded.
-_AT_LOAD = ("HOSTGPU_COUNT", "CUDA_VISIBLE_DEVICES", "TF_ENABLE_ONEDNN_OPTS")
-
 _RUN = """
-from brief import brief
-for owner, name, value in brief():
-    setattr(owner, name, value)
-from cnnbench.cli import entry_point
-entry_point()
+from forked import launching
+launching()
 """
 
 
@@ -141,10 +136,11 @@ class EmulatedGpus:
         self._count = itertools.count()
         build.library()
         self._environment = {**os.environ, GUARDED: "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
+        self._environment[_ONEDNN] = "0"  # with which CPUs have the kernels of the emulated GPUs
         self._environment.pop("CUDA_VISIBLE_DEVICES", None)
         paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]
         self._environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-        self._zygotes: dict[tuple[str | None, ...], Zygote] = {}
+        self._zygotes: dict[str | None, Zygote] = {}
 
     def close(self) -> None:
         """Ends the processes that fork."""
@@ -165,8 +161,7 @@ class EmulatedGpus:
 
         Args:
           argv: behind `cnnbench`.
-          gpus: how many there are; 0 for a machine without any. Every number takes a process that
-            loads TensorFlow, so tests have 2, 8 or none.
+          gpus: how many there are; 0 for a machine without any.
           environment: further variables; those that are None are removed.
           record: whether the command takes --result_json.
           before: Python that runs first.
@@ -179,8 +174,7 @@ class EmulatedGpus:
         own = {name: folder / name for name in ("trace", "state")}
         for path in own.values():
             path.mkdir(parents=True)
-        if gpus:
-            variables |= build.environment(gpus, **{**own, **settings})
+        variables |= build.environment(gpus, **{**own, **settings})
         words: Sequence[str] = (*argv, "--result_json=record.json") if record else argv
         out, err = folder / "out", folder / "err"
         place = {"folder": str(folder), "environment": variables}
@@ -215,9 +209,9 @@ class EmulatedGpus:
         }
 
     def _loaded(self, variables: dict[str, str]) -> Zygote:
-        """A process that has loaded TensorFlow with these variables."""
-        key = tuple(variables.get(name) for name in _AT_LOAD)
+        """A process that has loaded TensorFlow, which reads one of these variables then."""
+        key = variables.get(_ONEDNN)
         if key not in self._zygotes:
-            modules = f"import {', '.join(preloaded())}"
+            modules = f"import {', '.join(('forked', *preloaded()))}"
             self._zygotes[key] = Zygote(modules, environment=variables)
         return self._zygotes[key]

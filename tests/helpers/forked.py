@@ -6,6 +6,7 @@ of a program does besides is shown by tests that start one.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import multiprocessing
 import os
@@ -15,14 +16,16 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import psutil
 from brief import brief
 
-from cnnbench.campaigns.processes import child
+from cnnbench.campaigns.processes import child, guard
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.run.runtime.supervisor import GUARDED
 
@@ -119,6 +122,11 @@ def cnnbench() -> NoReturn:
     """`python -m cnnbench`, with what is `brief`."""
     from cnnbench.cli import entry_point
 
+    if "TF_PLUGGABLE_DEVICE_LIBRARY_PATH" in os.environ:
+        # Its variables name other emulated GPUs than those of the process that loaded the library.
+        from tensorflow.python.eager import context  # noqa: TID251 (as the loader does)
+
+        context.context().reinitialize_physical_devices()
     for owner, name, value in brief():
         setattr(owner, name, value)
     entry_point()
@@ -143,25 +151,109 @@ def impatient() -> NoReturn:
 
     defaults = Watchdog.__init__.__kwdefaults__
     assert defaults is not None
-    defaults.update(silence=2.0, timeout=2.0)
+    defaults.update(silence=2.0, timeout=2.0, period=0.5)
+    cnnbench()
+
+
+def launching() -> NoReturn:
+    """`cnnbench`, whose own child processes are forked from this one."""
+    fork_children()
     cnnbench()
 
 
 def execute(command: child.Command, timeout: float, grace: float = child.GRACE_SECONDS) -> Ended:
     """Runs a command of this cnnbench as `child.execute` does, and any other one by that."""
-    words = list(command.words)
-    if words[0] != sys.executable or "run" not in words:
+    at = _first_argument(command.words)
+    if command.words[0] != sys.executable or at is None:
         return child.execute(command, timeout, grace)
     started = time.monotonic()
     command.log.write_bytes(b"")
-    argv, logs = words[words.index("run") :], (command.log, command.log)
+    program = launching if command.words[at] == "launch" else cnnbench
     variables = {**command.environment, GUARDED: "1"}
-    process = Forked(cnnbench, argv, *logs, command.folder, variables)
+    logs = (command.log, command.log)
+    process = Forked(program, command.words[at:], *logs, command.folder, variables)
     try:
         code = process.wait(timeout)
     finally:
         process.kill()
     return Ended(code=code, seconds=time.monotonic() - started)
+
+
+def _first_argument(words: Sequence[str]) -> int | None:
+    """Where the command line of a cnnbench that measures begins."""
+    return next((at for at, one in enumerate(words) if one in ("run", "launch", "allreduce")), None)
+
+
+def fork_children() -> None:
+    """From now on the child processes of jobs and campaigns are forked from this process.
+
+    So are their guards. It must not have used TensorFlow.
+    """
+    child.subprocess = SimpleNamespace(DEVNULL=subprocess.DEVNULL, Popen=_Guard)
+
+
+class _Guard:
+    """What `child.start` needs of `subprocess.Popen`: a guard, which forks the program."""
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        *,
+        stdout: Any,
+        stderr: Any,
+        pass_fds: Sequence[int],
+        env: Mapping[str, str],
+        cwd: Path | None,
+        **_: Any,
+    ) -> None:
+        streams = [one if isinstance(one, int) else one.fileno() for one in (stdout, stderr)]
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.pid = os.fork()
+        if self.pid:
+            with contextlib.suppress(PermissionError):  # it has done so itself
+                os.setpgid(self.pid, self.pid)
+            return
+        try:
+            os.setpgid(0, 0)
+            for number, opened in enumerate(streams, start=1):
+                os.dup2(opened, number)
+            for number in map(int, os.listdir("/proc/self/fd")):
+                if number > 2 and number not in pass_fds:
+                    with contextlib.suppress(OSError):
+                        os.close(number)
+            os.environ.clear()
+            os.environ.update(env)
+            os.chdir(cwd or ".")
+            guard.subprocess = SimpleNamespace(DEVNULL=None, Popen=_program)
+            guard.main(words[words.index(guard.__file__) + 1 :])
+        finally:
+            os._exit(1)
+
+    def wait(self) -> None:
+        os.waitpid(self.pid, 0)
+
+
+def _program(words: Sequence[str], **_: object) -> SimpleNamespace:
+    """What a guard needs of `subprocess.Popen`."""
+    pid = os.fork()
+    if pid:
+        return SimpleNamespace(pid=pid)
+    status: object = 1
+    try:
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        sys.argv = ["cnnbench", *words[_first_argument(words) :]]
+        cnnbench()
+    except SystemExit as end:
+        status = end.code
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status if isinstance(status, int) else int(status is not None))
 
 
 def _begin(
@@ -182,3 +274,29 @@ def _begin(
         os.close(opened)
     sys.argv = ["cnnbench", *argv]
     run()
+
+
+PATIENCE = 20.0  # seconds; what is waited for takes a fraction of one
+
+
+def gone(pid):
+    """Whether a process is dead, if need be after a moment."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        try:
+            with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+                if file.read().rpartition(")")[2].split()[0] == "Z":
+                    return True
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def wait_for(path):
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        if path.exists() and path.read_text():
+            return path.read_text()
+        time.sleep(0.02)
+    raise AssertionError(f"{path} did not come")

@@ -12,13 +12,18 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
-import local_sgd
 import numpy as np
 import tensorflow as tf
 
 from cnnbench.models.elements import IMAGE_CLASSIFICATION, resolve
 
 PLUGIN = str(Path(__file__).parents[1] / "plugins" / "oracle_plugin.py")
+
+# The mode of docs/examples/local_sgd_plugin.py, and the steps between two of its exchanges.
+LOCAL_SGD = "local_sgd"
+LOCAL_SGD_PLUGIN = str(Path(__file__).parents[2] / "docs" / "examples" / "local_sgd_plugin.py")
+LOCAL_SGD_EVERY = 2
+
 STEPS = 5
 RATE = 0.0625
 
@@ -92,7 +97,7 @@ def expected_losses(
     staged: bool = False,
 ) -> list[float]:
     towers = len(c)
-    apart = mode in ("independent", local_sgd.MODE)
+    apart = mode in ("independent", LOCAL_SGD)
     copies = towers if apart else 1
     weights = np.array([[1.0, 2.0]] * copies)
     rules = [RULES[optimizer]() for _ in range(copies)]
@@ -109,6 +114,6 @@ def expected_losses(
             grads, deferred = deferred, grads
         before = weights
         weights = np.array([rules[i](weights[i], grads[i]) for i in range(copies)])
-        if mode == local_sgd.MODE and step % local_sgd.EVERY == 0:
+        if mode == LOCAL_SGD and step % LOCAL_SGD_EVERY == 0:
             weights[:] = weights.mean(axis=0)
     return losses

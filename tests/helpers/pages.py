@@ -1,8 +1,10 @@
-"""What is in a report, as data and as a page."""
+"""Contents of a report, as data and as a page; outputs compared with files."""
 
 from __future__ import annotations
 
+import os
 from html.parser import HTMLParser
+from pathlib import Path
 
 from cnnbench.judge.report.document import Charts, Table
 
@@ -67,3 +69,11 @@ def charts(report):
         if isinstance(block, Charts)
         for chart in block.charts
     ]
+
+
+def golden(path: Path, text: str) -> str:
+    """What the file holds; UPDATE_GOLDEN=1 writes the text there first."""
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return path.read_text(encoding="utf-8")

@@ -6,13 +6,20 @@ A worker starts TensorFlow's server once, and all runs of a list share it.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import json
+import os
 import sys
+import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from unittest import mock
 
+import pytest
 from forked import Forked, cnnbench
 
 from cnnbench.base.jobs.ports import ReservedPorts
@@ -163,6 +170,15 @@ def outcome(flags):
     }
 
 
+def saved_values(folder):
+    """The numbers in the newest checkpoint of a folder, by their keys."""
+    import tensorflow as tf
+
+    saved = tf.train.load_checkpoint(tf.train.latest_checkpoint(str(folder)))
+    dtypes = saved.get_variable_to_dtype_map()
+    return {name: saved.get_tensor(name) for name, dtype in dtypes.items() if dtype != tf.string}
+
+
 def bent():
     """A check of copies that finds one element changed once the timed steps have begun."""
     from cnnbench.run.driver.replica_check import ReplicaCheck
@@ -290,3 +306,133 @@ def in_process():
 def worker():
     """A process of `run_in_workers`: `main` with its arguments."""
     main(*sys.argv[1:])
+
+
+def made_once(
+    temporary: pytest.TempPathFactory, name: str, make: Callable[[Path], Any]
+) -> tuple[Path, Any]:
+    """A folder and what `make` returned for it, called by the process that asks first.
+
+    pytest-xdist may deal out the tests of a file to several processes, each of which makes the
+    fixtures of the file anew.
+
+    Args:
+      temporary: the fixture `tmp_path_factory`.
+      name: of what is made, unlike any other.
+      make: fills a folder; what it returns can be written as JSON.
+    """
+    base = temporary.getbasetemp()
+    common = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    made = common / f"{name}.json"
+    with (common / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not made.exists():
+            folder = Path(tempfile.mkdtemp(prefix=name, dir=common))
+            made.write_text(json.dumps([str(folder), make(folder)]))
+    folder, result = json.loads(made.read_text())
+    return Path(folder), result
+
+
+# Steps under one controller, as TensorFlow divides them among tasks. The chief is a process whose
+# other tasks are servers in the same process: what TensorFlow sends does not depend on that.
+WORKERS, PS = 4, 2
+
+
+def counts_of(cases):
+    """What the step of each case sends.
+
+    Args:
+      cases: flags, with the number of "workers" and of "ps" beside them.
+
+    Returns:
+      For each case "graph", messages and bytes as `cnnbench.run.observe.traffic` counts them,
+      "sends", the messages in TensorFlow's graphs of the devices, "signals", those that only
+      order operations, and "gradients", elements.
+    """
+    with ReservedPorts(WORKERS + PS) as ports, tempfile.TemporaryDirectory() as folder:
+        out, err = (Path(folder) / name for name in ("out", "err"))
+        process = Forked(counting, [json.dumps(ports.numbers), json.dumps(cases)], out, err)
+        try:
+            assert process.wait(150) == 0, err.read_text()[-3000:]
+        finally:
+            process.kill()
+        return json.loads(out.read_text())
+
+
+def _sends(folder):
+    """Values that one task sends another, and the signals that only order operations."""
+    import tensorflow as tf
+
+    message = type(tf.Graph().as_graph_def())
+    values = signals = 0
+    for path in Path(folder).iterdir():
+        graph = message.FromString(path.read_bytes())
+        made_by = {node.name: node.op for node in graph.node}
+        for node in graph.node:
+            if node.op == "_Send":
+                ends = [node.attr[f"{end}_device"].s.decode() for end in ("send", "recv")]
+                crossing = len({end.rpartition("/device:")[0] for end in ends}) - 1
+                if made_by[node.input[0].partition(":")[0]] == "Const":
+                    signals += crossing
+                else:
+                    values += crossing
+    return values, signals
+
+
+def _counted(flags, workers, ps):
+    from cnnbench.flags import Params, validate
+    from cnnbench.run.driver.build import Assembly
+    from cnnbench.run.driver.console import Console
+    from cnnbench.run.driver.plan import make_plan
+    from cnnbench.run.observe.graphs import writing_partitions
+    from cnnbench.run.observe.traffic import traffic
+
+    params = Params.from_dict(
+        {
+            **flags,
+            **{"device": "cpu", "job_name": "worker"},
+            **{"worker_hosts": ",".join(workers), "ps_hosts": ",".join(ps)},
+        }
+    )
+    validate(params)
+    plan = make_plan(params)
+    job = plan.job
+    devices = SimpleNamespace(kind="cpu", job=job, towers=job.tower_devices, cpu=job.cpu_device)
+    built = Assembly(params, plan, devices).build(Console.silent())
+    built.manager.after_initialization()
+    built.step.set_learning_rate(0.1)
+    with tempfile.TemporaryDirectory() as folder:
+        with writing_partitions("partitioned_graph_file_prefix", f"{folder}/part-{{}}".format, []):
+            built.step()
+        sends, signals = _sends(folder)
+    sent = traffic(built.step.graph, job.num_workers)
+    built.close()
+    shapes = [variable.shape for variable in plan.spec.variables if variable.trainable]
+    found = {"graph": [sent.messages, sent.bytes], "sends": sends, "signals": signals}
+    return {**found, "gradients": shapes}
+
+
+def _count_all(ports, cases):
+    import tensorflow as tf
+
+    hosts = [f"localhost:{port}" for port in ports]
+    jobs = {"worker": hosts[:WORKERS], "ps": hosts[WORKERS:]}
+    spec = tf.train.ClusterSpec(jobs)
+    tasks = [(job, index) for job, own in jobs.items() for index in range(len(own))]
+    servers = [
+        tf.distribute.Server(spec, job_name=job, task_index=index) for job, index in tasks[1:]
+    ]
+    tf.config.experimental_connect_to_cluster(spec, job_name="worker", task_index=0)
+    tf.config.set_soft_device_placement(False)
+    results = []
+    for case in cases:
+        workers, ps = case.pop("workers"), case.pop("ps", 0)
+        results.append(_counted(case, jobs["worker"][:workers], jobs["ps"][:ps]))
+    print(json.dumps(results), flush=True)
+    del servers
+    os._exit(0)  # servers of TensorFlow cannot be stopped
+
+
+def counting():
+    """The process of `counts_of`."""
+    _count_all(*map(json.loads, sys.argv[1:]))

@@ -99,7 +99,7 @@ def fractions(box):
 
 @pytest.mark.parametrize("case", CASES)
 def test_it_is_that_of_pycocotools(case):
-    """See tests/helpers/detections.py for the cases, and how the numbers were made."""
+    """See references/detections.py for the cases, and how the numbers were made."""
     rows = [
         (
             [(fractions(one.box), one.category, one.score) for one in found],

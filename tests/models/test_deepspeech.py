@@ -107,7 +107,7 @@ def frames_of(rng, letters):
 
 @pytest.mark.parametrize("case", CASES)
 def test_error_rates_are_those_of_jiwer(case, small):
-    """See tests/helpers/transcripts.py for the cases, and how the numbers were made."""
+    """See references/transcripts.py for the cases, and how the numbers were made."""
     rng = np.random.default_rng(1)
     said, heard = (
         [[transcripts.LETTERS.index(letter) for letter in text] for text in column]

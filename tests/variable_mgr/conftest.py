@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import local_sgd
 import pytest
 import tensorflow as tf
+from oracle import LOCAL_SGD, LOCAL_SGD_PLUGIN
 
 from cnnbench.models.spec import Initializer, VariableSpec
 from cnnbench.variable_mgr import VariableMgrSpec, create, load_plugin
@@ -92,8 +92,8 @@ def make_manager(declared, cpu_devices) -> Maker:
         variables: Sequence[VariableSpec] = declared,
         **fields: object,
     ) -> VariableMgr:
-        if mode == local_sgd.MODE:
-            load_plugin(local_sgd.PLUGIN)
+        if mode == LOCAL_SGD:
+            load_plugin(LOCAL_SGD_PLUGIN)
         if mode == "distributed_all_reduce":
             hybrid = parse_all_reduce_spec("psgpu:16:xring")
             fields = {"aggregation": AggregationSpec(all_reduce=hybrid), **fields}

@@ -5,12 +5,12 @@ helpers/bowls.py has the losses.
 
 from __future__ import annotations
 
-import local_sgd
 import numpy as np
 import pytest
 import tensorflow as tf
 from bowls import centre, create_slots, curvature, one_step, optimizer_of
 from covering import covering_pairs
+from oracle import LOCAL_SGD, LOCAL_SGD_EVERY
 from towers import columns_of
 
 from cnnbench.models.spec import Initializer, VariableSpec
@@ -21,7 +21,7 @@ TOWERS = (1, 2, 3, 4, 8)
 ONE_COPY = ("parameter_server", "central_storage_strategy")
 UPDATED_ONCE = (*ONE_COPY, "distributed_replicated")
 # Their towers train apart, those of a plug-in but for an exchange after some steps.
-APART = ("independent", local_sgd.MODE)
+APART = ("independent", LOCAL_SGD)
 MODES = (
     *UPDATED_ONCE,
     *("replicated", "distributed_all_reduce", "mirrored_strategy", "collective_all_reduce"),
@@ -52,7 +52,7 @@ def oracle(weights, mode, reduction, steps, momentum):
             weights[tower] = [
                 a - RATE * (c + momentum * b) for a, b, c in zip(w, velocity[tower], g, strict=True)
             ]
-        if mode == local_sgd.MODE and step % local_sgd.EVERY == 0:
+        if mode == LOCAL_SGD and step % LOCAL_SGD_EVERY == 0:
             weights = [[sum(w) / towers for w in zip(*weights, strict=True)]] * towers
     return weights
 
@@ -385,4 +385,4 @@ def test_gradients_of_too_few_towers_are_refused(mode, make_manager):
 
 def test_every_registered_mode_is_tested_here():
     of_one_tower = {"one_device_strategy", "multi_worker_mirrored_strategy"}  # on CPUs
-    assert {*names(), local_sgd.MODE} == {*MODES, *of_one_tower, "parameter_server_strategy"}
+    assert {*names(), LOCAL_SGD} == {*MODES, *of_one_tower, "parameter_server_strategy"}

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import local_sgd
 import pytest
+from oracle import LOCAL_SGD, LOCAL_SGD_PLUGIN
 
 from cnnbench import BenchmarkCNN, Params
 from cnnbench.base import plugins
@@ -20,7 +20,7 @@ from cnnbench.variable_mgr import VariableMgrSpec, create, load_plugin, names, r
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
-OWN = (f"--variable_mgr_plugin={local_sgd.PLUGIN}", f"--variable_update={local_sgd.MODE}")
+OWN = (f"--variable_mgr_plugin={LOCAL_SGD_PLUGIN}", f"--variable_update={LOCAL_SGD}")
 SMALL = ("--model=lenet", "--num_gpus=2", "--batch_size=4")
 
 OWN_FLAG = "--variable_mgr_plugin="
@@ -49,7 +49,7 @@ def plugin(tmp_path: Path) -> Callable[..., str]:
 
 
 def test_the_documented_example_is_the_one_that_is_tested() -> None:
-    plugin = Path(local_sgd.PLUGIN)
+    plugin = Path(LOCAL_SGD_PLUGIN)
     lines = plugin.read_text(encoding="utf-8").splitlines()
     assert 30 <= len(lines) <= 40
     document = (plugin.parents[1] / "modes.md").read_text(encoding="utf-8")
@@ -62,17 +62,17 @@ def test_the_mode_of_a_plug_in_is_a_value_of_the_flag() -> None:
     with pytest.raises(FlagError, match=r"must be one of parameter_server, .*strategy$"):
         parse_args([OWN[1]])
     params = parse_args([*OWN, "--num_gpus=2"]).params
-    assert params.update_mode.name == local_sgd.MODE
-    assert names()[-1] == local_sgd.MODE
-    validate(Params(variable_mgr_plugin=local_sgd.PLUGIN, variable_update=local_sgd.MODE))
+    assert params.update_mode.name == LOCAL_SGD
+    assert names()[-1] == LOCAL_SGD
+    validate(Params(variable_mgr_plugin=LOCAL_SGD_PLUGIN, variable_update=LOCAL_SGD))
 
 
 def test_help_lists_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--help"]) == 0
-    assert local_sgd.MODE not in capsys.readouterr().out
-    for words in ([OWN[0]], ["--variable_mgr_plugin", local_sgd.PLUGIN]):
+    assert LOCAL_SGD not in capsys.readouterr().out
+    for words in ([OWN[0]], ["--variable_mgr_plugin", LOCAL_SGD_PLUGIN]):
         assert main(["run", *words, "--help"]) == 0
-        assert f", {local_sgd.MODE})" in " ".join(capsys.readouterr().out.split())
+        assert f", {LOCAL_SGD})" in " ".join(capsys.readouterr().out.split())
 
 
 def test_its_row_gives_refusals_and_notices(plugin: Callable[..., str]) -> None:
@@ -201,21 +201,21 @@ def test_a_mistake_in_a_method_names_file_line_and_method(
 
 
 def test_a_run_trains_and_its_record_names_mode_and_file() -> None:
-    flags = {"variable_update": local_sgd.MODE, "variable_mgr_plugin": local_sgd.PLUGIN}
+    flags = {"variable_update": LOCAL_SGD, "variable_mgr_plugin": LOCAL_SGD_PLUGIN}
     sizes = {"num_gpus": 2, "batch_size": 2, "num_batches": 3, "num_warmup_batches": 0}
     record = BenchmarkCNN(Params(model="trivial", device="cpu", **flags, **sizes)).run()
     assert record.status == "ok"
     assert record.placement is not None
-    assert record.placement.variable_update == local_sgd.MODE
+    assert record.placement.variable_update == LOCAL_SGD
     assert record.placement.variable_copies == 2 * (record.placement.variables or 0)
-    assert record.config["variable_mgr_plugin"] == local_sgd.PLUGIN
+    assert record.config["variable_mgr_plugin"] == LOCAL_SGD_PLUGIN
 
 
 def test_cnnbench_strategies_measures_it_beside_the_others() -> None:
     given = parse_flags((*SMALL, OWN[0]), FLAGS)
     plan = make_plan(given, None, on_gpu=False, weights_steps=2)
     own = plan.modes[-1]
-    assert own.name == local_sgd.MODE
+    assert own.name == LOCAL_SGD
     assert set(OWN) <= set(own.flags)
     assert own.apart == "its towers train apart"
     assert [mode.name for mode in plan.modes if mode.name == "replicated"] == ["replicated"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from types import SimpleNamespace
 
-import local_sgd
 import pytest
+from oracle import LOCAL_SGD, LOCAL_SGD_PLUGIN
 
 from cnnbench.campaigns.ab import flags as flags_of_sides
 from cnnbench.campaigns.ab.flags import check, names, print_answer, refuse
@@ -79,9 +79,9 @@ def test_what_cannot_be_run_is_refused(flag, message):
 
 @pytest.mark.usefixtures("answered_here")
 def test_a_side_may_have_a_mode_of_a_plug_in():
-    own = (f"--variable_mgr_plugin={local_sgd.PLUGIN}", f"--variable_update={local_sgd.MODE}")
+    own = (f"--variable_mgr_plugin={LOCAL_SGD_PLUGIN}", f"--variable_update={LOCAL_SGD}")
     found = check(Side(flags=("--model=lenet", "--num_gpus=2", *own)))
-    assert found.config["variable_update"] == local_sgd.MODE
+    assert found.config["variable_update"] == LOCAL_SGD
 
 
 @pytest.mark.usefixtures("answered_here")

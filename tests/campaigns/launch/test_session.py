@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from children import PATIENCE, gone
+from forked import PATIENCE, gone
 
 from cnnbench.base.jobs.ports import ReservedPorts
 from cnnbench.campaigns.launch.session import JobSession, Launch, Patience

@@ -9,7 +9,7 @@ import sys
 import textwrap
 
 import pytest
-from children import PATIENCE, gone, wait_for
+from forked import PATIENCE, gone, wait_for
 
 from cnnbench.campaigns.processes import child
 from cnnbench.campaigns.processes.child import Command, oom_kills

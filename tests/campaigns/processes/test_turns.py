@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from children import PATIENCE, gone, wait_for
+from forked import PATIENCE, gone, wait_for
 
 from cnnbench.campaigns.processes import turns as processes
 from cnnbench.campaigns.processes.child import Command

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import local_sgd
 import numpy as np
 import pytest
 import tensorflow as tf
-from cifar10_writer import write_cifar10
+from data_sets import write_cifar10
+from oracle import LOCAL_SGD, LOCAL_SGD_PLUGIN
 
 from cnnbench.campaigns.sweep.document import find_suite, load, shipped_suites
 from cnnbench.campaigns.sweep.planning import Item, Overrides, make_plan, ordered
@@ -189,9 +189,9 @@ def test_the_key_is_of_a_plug_in_s_text(suite, tmp_path):
     assert key_of(suite, yaml) == key
     plugin.write_text(text + "# another text\n", encoding="utf-8")
     assert key_of(suite, yaml) != key
-    text = Path(local_sgd.PLUGIN).read_text(encoding="utf-8")
+    text = Path(LOCAL_SGD_PLUGIN).read_text(encoding="utf-8")
     plugin.write_text(text, encoding="utf-8")
-    own = f"variable_update: {local_sgd.MODE}, variable_mgr_plugin: {plugin}"
+    own = f"variable_update: {LOCAL_SGD}, variable_mgr_plugin: {plugin}"
     yaml = f"entries: [{{name: a, flags: {{{own}}}}}]"
     key = key_of(suite, yaml)
     plugin.write_text(text + "# another text\n", encoding="utf-8")

@@ -93,7 +93,7 @@ def photo_records(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def digit_batches(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Real handwritten digits in CIFAR-10's binary form."""
-    from cifar10_writer import write_cifar10
+    from data_sets import write_cifar10
     from sklearn.datasets import load_digits
 
     digits = load_digits()

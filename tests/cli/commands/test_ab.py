@@ -394,7 +394,7 @@ def test_a_cnnbench_that_cannot_run_jobs_is_refused(ab, tmp_path, capsys):
     assert not (tmp_path / "results").exists()
 
 
-def test_a_real_job_of_each_side(tmp_path, monkeypatch, capsys):
+def test_a_real_job_of_each_side(tmp_path, monkeypatch, capsys, loaded_processes):
     monkeypatch.chdir(tmp_path)
     flags = ["--model=trivial", "--data_name=cifar10", "--device=cpu", "--batch_size=2"]
     flags += ["--variable_update=collective_all_reduce", "--num_batches=2"]

@@ -4,7 +4,7 @@ import tempfile
 import numpy as np
 import pytest
 import tensorflow as tf
-from cifar10_writer import write_cifar10
+from data_sets import write_cifar10
 from forked import Forked, cnnbench, cnnbench_with_little_disk
 
 from cnnbench import cli

@@ -8,8 +8,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-import local_sgd
 import pytest
+from oracle import LOCAL_SGD, LOCAL_SGD_PLUGIN
 
 from cnnbench.campaigns.strategies import session, weights
 from cnnbench.cli import main
@@ -27,8 +27,8 @@ def test_modes_are_measured_and_have_equal_weights(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], loaded_processes: None
 ) -> None:
     results, plot = tmp_path / "results", tmp_path / "plot.svg"
-    modes = f"--modes=parameter_server,replicated,{local_sgd.MODE}"
-    plugin = f"--variable_mgr_plugin={local_sgd.PLUGIN}"
+    modes = f"--modes=parameter_server,replicated,{LOCAL_SGD}"
+    plugin = f"--variable_mgr_plugin={LOCAL_SGD_PLUGIN}"
     out = ("--format=json", f"--results={results}", f"--plot={plot}")
     assert main(["strategies", *TINY, *STEPS, modes, plugin, *out]) == 0
     text = capsys.readouterr().out
@@ -36,7 +36,7 @@ def test_modes_are_measured_and_have_equal_weights(
     assert KINDS[".svg"](plot.read_bytes())
     document = json.loads(text)
     rows = {row["mode"]: row for row in document["rows"]}
-    names = ["one_tower", "parameter_server", "replicated", local_sgd.MODE]
+    names = ["one_tower", "parameter_server", "replicated", LOCAL_SGD]
     assert list(rows) == names
     weights = ["not compared", "reference", "equal", "not compared"]
     assert [row["weights"] for row in rows.values()] == weights
@@ -48,7 +48,7 @@ def test_modes_are_measured_and_have_equal_weights(
     assert json.loads((results / "strategies.json").read_text()) == document
     records = load_records([results]).records
     modes_run = sorted(one.config["variable_update"] for one in records)
-    assert modes_run == [local_sgd.MODE, "parameter_server", "parameter_server", "replicated"]
+    assert modes_run == [LOCAL_SGD, "parameter_server", "parameter_server", "replicated"]
     assert not (results / "checkpoints").exists()
     # Ordinary records, which other commands read.
     pair = [str(results / name) for name in ("parameter_server", "replicated")]

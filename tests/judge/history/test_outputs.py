@@ -8,7 +8,7 @@ from pathlib import Path
 from xml.etree import ElementTree as xml
 
 import pytest
-from golden import golden
+from pages import golden
 
 from cnnbench import __version__
 from cnnbench.base.charts import Lines

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 import studies
-from golden import golden
-from pages import HOSTILE, Page, charts, rows, section
+from pages import HOSTILE, Page, charts, golden, rows, section
 from step_profiles import Profiles
 
 from cnnbench import __version__

@@ -9,8 +9,7 @@ import re
 from pathlib import Path
 
 import pytest
-from golden import golden
-from pages import HOSTILE, Page
+from pages import HOSTILE, Page, golden
 
 from cnnbench import __version__
 from cnnbench.judge.compare import SkippedFile

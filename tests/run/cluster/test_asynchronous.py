@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from bowls import create_slots, optimizer_of
-from cifar10_writer import write_cifar10
+from data_sets import write_random_cifar10
 from forked import impatient
 from jobs import SECONDS, record_of, started
 
@@ -118,7 +118,6 @@ def test_what_needs_all_workers_is_refused(flags, refused):
     assert caught.value.flag == refused
 
 
-@pytest.mark.timeout(2 * SECONDS)
 def test_a_killed_worker_is_left_behind_and_an_interrupt_ends_the_others(tmp_path):
     flags = {**FLAGS, "num_batches": 1000000, "display_every": 20, "train_dir": tmp_path / "train"}
     texts = [f"--{name}={value}" for name, value in {**flags, "save_model_steps": 50}.items()]
@@ -148,7 +147,6 @@ def test_a_killed_worker_is_left_behind_and_an_interrupt_ends_the_others(tmp_pat
 EVALUATING = {"num_warmup_batches": 0, "eval_during_training_every_n_steps": 1000}
 
 
-@pytest.mark.timeout(2 * SECONDS)
 @pytest.mark.parametrize(
     ("begun", "evaluated", "error"),
     [
@@ -171,12 +169,8 @@ def test_a_stopped_worker_is_named_if_it_has_to_evaluate(tmp_path, begun, evalua
     assert error in last
 
 
-@pytest.mark.timeout(2 * SECONDS)
 def test_a_controller_warms_up_until_steady_and_evaluates(tmp_path):
-    draw = np.random.default_rng(1)
-    for subset, count in (("train", 40), ("validation", 26)):
-        images = draw.integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
-        write_cifar10(tmp_path / "data", images, draw.integers(0, 10, count), subset=subset)
+    write_random_cifar10(tmp_path / "data", train=40, validation=26)
     flags = {
         **{**FLAGS, "model": "trivial", "data_name": "cifar10", "data_dir": tmp_path / "data"},
         **{"warmup": "auto", "num_warmup_batches": 4, "max_warmup_batches": 40},

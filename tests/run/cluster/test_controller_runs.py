@@ -8,10 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cifar10_writer import write_cifar10
+from data_sets import write_cifar10
 from oracle import PLUGIN, RATE, STEPS, expected_losses, slopes
-from shared import made_once
-from worker_runs import outcome, poisoned, run_under_a_controller
+from worker_runs import made_once, outcome, poisoned, run_under_a_controller
 
 from cnnbench.data import synthetic
 
@@ -77,7 +76,6 @@ def of_all_runs(folder: Path) -> dict[str, dict[str, object]]:
     return dict(zip(runs, found, strict=True))
 
 
-@pytest.mark.timeout(300)
 def test_two_towers_of_each_worker_train_as_the_oracle_says(results) -> None:
     expected = expected_losses(slopes(4), "parameter_server", "momentum", 0.0625, "mean")
     for name in ("oracle", "reduced"):
@@ -88,7 +86,6 @@ def test_two_towers_of_each_worker_train_as_the_oracle_says(results) -> None:
     assert results["reduced"]["sent"] == [2 * 3 + 2 + 1, 4 * 9]
 
 
-@pytest.mark.timeout(300)
 def test_no_function_overtakes_what_was_written_before_it(results) -> None:
     losses = results["oracle"]["losses"]
     assert results["shadows"]["losses"] == pytest.approx(losses, rel=1e-5)
@@ -101,7 +98,6 @@ def test_no_function_overtakes_what_was_written_before_it(results) -> None:
     assert late == pytest.approx(punctual, rel=1e-6)
 
 
-@pytest.mark.timeout(300)
 def test_parts_of_files_that_end_early_fail_nothing(made) -> None:
     """An error of the other worker's process would cancel what else is under way there."""
     folder, results = made
@@ -129,7 +125,6 @@ def alone() -> Callable[[dict[str, object]], dict[str, object]]:
     return run
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", COMPARED)
 def test_a_job_does_what_one_process_does(name: str, results, alone) -> None:
     expected, found = alone(COMPARED[name]), results[name]

@@ -6,16 +6,15 @@ import json
 import signal
 import time
 
-import numpy as np
 import pytest
-from cifar10_writer import write_cifar10
+from data_sets import write_random_cifar10
 from forked import cnnbench, impatient
 from jobs import SECONDS, record_of, started
 from oracle import PLUGIN, RATE, STEPS, expected_losses, slopes
 
 from cnnbench import BenchmarkCNN, Params
 
-pytestmark = pytest.mark.timeout(2 * SECONDS)
+pytestmark = pytest.mark.usefixtures("quick_start")
 
 ORACLE = {
     "device": "cpu",
@@ -59,10 +58,7 @@ DIGITS = {
 
 
 def test_checkpoints_and_evaluations_are_those_of_one_process(tmp_path):
-    draw = np.random.default_rng(1)
-    for subset, count in (("train", 24), ("validation", 26)):
-        images = draw.integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
-        write_cifar10(tmp_path / "data", images, draw.integers(0, 10, count), subset=subset)
+    write_random_cifar10(tmp_path / "data", train=24, validation=26)
     flags = {**DIGITS, "data_dir": str(tmp_path / "data")}
     training = {"num_batches": 2, "num_warmup_batches": 1, "eval_during_training_every_n_steps": 2}
     # The folder of the checkpoints is a relative one, and every task has its own.

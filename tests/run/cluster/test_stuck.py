@@ -9,9 +9,8 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
-from cifar10_writer import write_cifar10
+from data_sets import write_random_cifar10
 from forked import Forked, cnnbench, impatient
 from jobs import SECONDS, started
 
@@ -27,9 +26,7 @@ JOBS = {
 @pytest.fixture(scope="module")
 def flags(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
-    draw = np.random.default_rng(1)
-    images = draw.integers(0, 256, (40, 32, 32, 3), dtype=np.uint8)
-    write_cifar10(folder, images, draw.integers(0, 10, 40))
+    write_random_cifar10(folder, train=40)
     return [
         *("--device=cpu", "--model=gate", f"--model_plugin={PLUGIN}", "--quiet_conditions=all"),
         *("--data_name=cifar10", f"--data_dir={folder}", "--batch_size=2"),
@@ -103,7 +100,6 @@ def outcome(folder, codes):
     )
 
 
-@pytest.mark.timeout(2 * SECONDS)
 @pytest.mark.parametrize("name", JOBS)
 def test_a_worker_whose_input_hangs_is_named_by_all(name, ended):
     job = ended[name]
@@ -119,7 +115,6 @@ def test_a_worker_whose_input_hangs_is_named_by_all(name, ended):
         assert f"s after step {steps}, waits" in message
 
 
-@pytest.mark.timeout(2 * SECONDS)
 def test_a_process_alone_ends_too(ended):
     alone = ended["alone"]
     assert alone.codes == {"alone": 4}
@@ -128,7 +123,6 @@ def test_a_process_alone_ends_too(ended):
     assert f"cnnbench: error: {error}\n" in alone.said["err"]
 
 
-@pytest.mark.timeout(2 * SECONDS)
 def test_workers_that_do_not_wait_for_one_another_go_on_without_it(flags, tmp_path):
     # The first update of a worker, which may still be under way, may take longer.
     mode = [*flags, "--nocross_replica_sync"]

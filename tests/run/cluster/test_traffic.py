@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from partitioned_steps import counts_of
+from worker_runs import counts_of
 
 from cnnbench.lab.predict.formulas import traffic
 from cnnbench.lab.predict.workload import Tensor

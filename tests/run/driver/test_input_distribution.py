@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from cifar10_writer import write_cifar10
-from input_specs import input_spec
+from data_sets import input_spec, write_cifar10
 
 from cnnbench.data import CIFAR10
 from cnnbench.data.distributed import InputDistribution

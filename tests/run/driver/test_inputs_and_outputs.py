@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cifar10_writer import write_cifar10
+from data_sets import write_cifar10
 
 from cnnbench import BenchmarkCNN, Params
 from cnnbench.cli import main

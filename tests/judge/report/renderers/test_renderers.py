@@ -6,7 +6,7 @@ from pathlib import Path
 from xml.etree import ElementTree as xml
 
 import pytest
-from golden import golden
+from pages import golden
 
 from cnnbench.judge.compare import SkippedFile, compare_records
 from cnnbench.judge.compare.answer import advice, answer
@@ -34,6 +34,12 @@ def suite(runs, factors, **more):
         for model, factor in factors.items()
         for record in runs.of(*(speed * factor for speed in BASE), flags={"model": model}, **more)
     ]
+
+
+@pytest.fixture
+def runs(machine_runs):
+    """Runs as for comparisons, not those that tests of reports make."""
+    return machine_runs
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,9 @@
 """Transcripts and what a recogniser heard, drawn from seeds, and what jiwer makes of them.
 
-The tests need NumPy alone. The expected values come from an environment of their own::
+The tests need NumPy alone. The expected values come from an environment of their own, here::
 
     python -m venv /tmp/reference && /tmp/reference/bin/pip install jiwer==4.0.0
-    /tmp/reference/bin/python tests/helpers/transcripts.py tests/models/references/error_rates.json
+    /tmp/reference/bin/python transcripts.py error_rates.json
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ if __name__ == "__main__":
     from importlib.metadata import version
 
     document = {
-        "made_by": f"tests/helpers/transcripts.py with jiwer {version('jiwer')}",
+        "made_by": f"transcripts.py with jiwer {version('jiwer')}",
         "error_rates": {name: by_jiwer(pairs) for name, pairs in cases().items()},
     }
     Path(sys.argv[1]).write_text(json.dumps(document, indent=1) + "\n")

@@ -1,11 +1,11 @@
 """Weights and images drawn from names, and the logits that torchvision's networks make of them.
 
-The tests need NumPy alone. The expected values come from an environment of their own::
+The tests need NumPy alone. The expected values come from an environment of their own, here::
 
     python -m venv /tmp/torch && /tmp/torch/bin/pip install torch==2.13.0 pillow
     /tmp/torch/bin/pip install --no-deps torchvision==0.28.0
-    /tmp/torch/bin/python tests/helpers/torchvision_logits.py tests/models/references/torchvision.json
-"""  # noqa: E501
+    /tmp/torch/bin/python torchvision_logits.py torchvision.json
+"""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ if __name__ == "__main__":
     from importlib.metadata import version
 
     document = {
-        "made_by": "tests/helpers/torchvision_logits.py with torchvision "
+        "made_by": "torchvision_logits.py with torchvision "
         f"{version('torchvision')} and torch {version('torch')}",
         "logits": {name: by_torchvision(name) for name in SIZES},
     }

@@ -1,8 +1,10 @@
-"""Suites in temporary files, and a stand-in for the runs of a sweep."""
+"""Stand-ins for the processes of campaigns: sides of experiments, and the runs of suites."""
 
 from __future__ import annotations
 
 import functools
+import json
+import os
 import sys
 import textwrap
 from collections.abc import Callable
@@ -11,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from cnnbench.campaigns.ab.side import Side
 from cnnbench.campaigns.sweep.document import load
 from cnnbench.campaigns.sweep.planning import SweepPlan, make_plan
 from cnnbench.campaigns.sweep.schema import Suite, check
@@ -22,7 +25,18 @@ FACTS = {"hostname": "here", "tensorflow_version": "2.21.0"}
 
 @pytest.fixture(autouse=True)
 def _quick_processes(quick_processes: None) -> None:
-    """Runs are forked."""
+    """Stand-ins are forked."""
+
+
+@pytest.fixture
+def side(fake_python: str) -> Callable[..., Side]:
+    """A side of a behaviour, which fake_python.py tells of."""
+
+    def make(*flags: str, **say: object) -> Side:
+        fake = json.dumps({"parent": os.getpid(), **say})
+        return Side(flags=flags, own=flags, python=fake_python, variables={"FAKE": fake})
+
+    return make
 
 
 @pytest.fixture(scope="session")
@@ -69,7 +83,7 @@ def fake(
     """``program`` to start in place of cnnbench, and ``template`` of its records."""
     template = tmp_path_factory.mktemp("fake") / "template.json"
     template.write_text(make_record().to_json(), encoding="ascii")
-    script = Path(__file__).with_name("fake_run.py")
+    script = Path(__file__).with_name("sweep") / "fake_run.py"
     return SimpleNamespace(
         program=(sys.executable, "-IS", str(script), str(template)), template=template
     )

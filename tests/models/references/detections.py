@@ -1,10 +1,10 @@
 """Detections and boxes drawn from seeds, in pixels, and what pycocotools makes of them.
 
-The tests need NumPy alone. The expected values come from an environment of their own::
+The tests need NumPy alone. The expected values come from an environment of their own, here::
 
     python -m venv /tmp/reference && /tmp/reference/bin/pip install pycocotools==2.0.11
-    /tmp/reference/bin/python tests/helpers/detections.py tests/models/references/average_precision.json
-"""  # noqa: E501
+    /tmp/reference/bin/python detections.py average_precision.json
+"""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ if __name__ == "__main__":
     from importlib.metadata import version
 
     document = {
-        "made_by": f"tests/helpers/detections.py with pycocotools {version('pycocotools')}",
+        "made_by": f"detections.py with pycocotools {version('pycocotools')}",
         "average_precision": {name: by_pycocotools(images) for name, images in cases().items()},
     }
     Path(sys.argv[1]).write_text(json.dumps(document, indent=1) + "\n")
