@@ -125,6 +125,6 @@ def _descriptions(cls: Any) -> dict[str, str]:
                 found |= dict.fromkeys(names, entry[2])
             elif line.startswith("    "):
                 found |= {name: f"{found[name]} {line.strip()}" for name in names}
-            else:
+            elif line:
                 break
     return {name: re.sub(r"\bNone\b", "null", text) for name, text in found.items()}

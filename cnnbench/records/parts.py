@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from cnnbench.records.codec import (
-    ABSENT,
-    OPTIONAL,
-    json_key,
-    one_of,
-)
+from cnnbench.records.codec import ABSENT, OPTIONAL, json_key, one_of
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -286,11 +281,14 @@ class Conditions:
     notes: tuple[ConditionNote, ...] = ()
 
 
-def check_amounts(section: str, of: DataclassInstance) -> None:
-    """Raises a ValueError for a number of a section that is neither 0 nor within `AMOUNTS`."""
+def check_amounts(section: str, of: DataclassInstance, but: Sequence[str] = ()) -> None:
+    """Raises a ValueError for a number of a section that is neither 0 nor within `AMOUNTS`.
+
+    Fields named in `but` may hold any number.
+    """
     for one in fields(of):
         value = getattr(of, one.name)
-        if isinstance(value, (int, float)) and value != 0:
+        if isinstance(value, (int, float)) and value != 0 and one.name not in but:
             check_amount(f"{section}.{json_key(one)}", value)
 
 

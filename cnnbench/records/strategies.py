@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, ClassVar
 
 from cnnbench.base.text.numbers import number
-from cnnbench.records.codec import ABSENT, TIME, Document, json_key, one_of, started
-from cnnbench.records.parts import check_amount
+from cnnbench.records.codec import ABSENT, TIME, Document, one_of, started
+from cnnbench.records.parts import check_amount, check_amounts
 from cnnbench.records.subject import Subject
 
 ONE_TOWER = "one_tower"
@@ -18,9 +18,6 @@ ONE_TOWER = "one_tower"
 REFERENCE, EQUAL, DIFFERENT, APART = "reference", "equal", "different", "not compared"
 UNKNOWN = ""
 WEIGHTS = (REFERENCE, EQUAL, DIFFERENT, APART, UNKNOWN)
-
-_ANY_NUMBER = ("overhead", "weight_distance")
-"""Values that may be negative, infinite or NaN."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,11 +63,8 @@ class StrategyRow:
     def __post_init__(self) -> None:
         if self.weights not in WEIGHTS:
             raise ValueError(f"rows.weights: {self.weights!r} is none of {', '.join(WEIGHTS)}")
-        for one in fields(self):
-            value = getattr(self, one.name)
-            checked = isinstance(value, (int, float)) and one.name not in _ANY_NUMBER
-            if checked and value != 0:
-                check_amount(f"rows.{json_key(one)}", value)
+        # Both may be negative; a distance of weights may be infinite or NaN.
+        check_amounts("rows", self, but=("overhead", "weight_distance"))
         if self.overhead is not None and not isfinite(self.overhead):
             raise ValueError(f"rows.overhead: {self.overhead} is not finite")
 

@@ -38,6 +38,11 @@ class Whole(Document):
     of parts.
 
     Not for readers.
+
+    Attributes:
+      parts: all of it.
+
+      colour: of all parts.
     """
 
     kind: ClassVar[str] = "whole"
@@ -109,6 +114,7 @@ def test_keys_that_must_be_there(validator, key):
 def test_descriptions_are_those_of_the_docstrings():
     schema = schema_of(Whole, "a test")
     assert (schema["title"], schema["description"]) == ("a test", "A whole, of parts.")
+    assert schema["properties"]["colour"]["description"] == "of all parts."
     part = schema["$defs"]["Part"]["properties"]
     assert part["weight"]["description"] == "of it, in its unit; null if unknown."
 

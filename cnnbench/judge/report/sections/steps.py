@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import partial
 
 import numpy as np
 
@@ -150,21 +150,15 @@ def _distribution(one: Configured) -> Rows:
     )
 
 
-_P99 = "99 %, ms"
-_SHARES = {"median, ms": 0.5, "90 %, ms": 0.9, _P99: 0.99, "slowest, ms": 1.0}
+_SHARES = {"median, ms": 0.5, "90 %, ms": 0.9, "99 %, ms": 0.99, "slowest, ms": 1.0}
 
 
-@lru_cache(maxsize=1)
-def _percentiles(one: Configured) -> dict[str, float]:
-    """Milliseconds over all timed steps of all processes, by titles of columns."""
+def _percentile(share: float, one: Configured) -> float | None:
+    """Milliseconds that a share of all timed steps of all processes do not exceed."""
     steps = [1000 * seconds for record in one.good for seconds in record.step_seconds]
-    return dict(zip(_SHARES, quantiles(steps, *_SHARES.values()), strict=True))
-
-
-def _percentile(title: str, one: Configured) -> float | None:
-    if title == _P99 and sum(len(r.step_seconds) for r in one.good) < FEWEST_FOR_P99:
+    if share == 0.99 and len(steps) < FEWEST_FOR_P99:
         return None  # it would be the slowest
-    return _percentiles(one)[title]
+    return quantiles(steps, share)[0]
 
 
 def _scatter(record: RunRecord) -> float | None:
@@ -181,7 +175,7 @@ _COLUMNS: tuple[TableColumn[Configured], ...] = (
         lambda one: sum(len(record.step_seconds) for record in one.good),
         integer,
     ),
-    *(numeric(title, partial(_percentile, title)) for title in _SHARES),
+    *(numeric(title, partial(_percentile, share)) for title, share in _SHARES.items()),
     numeric(
         "within a process",
         lambda one: one.sample(_scatter).median,
