@@ -152,6 +152,11 @@ def quick_start(monkeypatch):
     )
 
 
+@functools.cache
+def _default_config():
+    return encode(Params().as_dict())
+
+
 class LenetRuns:
     """Makes records of runs that never ran: of lenet, 8 images on each CPU device.
 
@@ -230,7 +235,7 @@ class LenetRuns:
     @staticmethod
     def _config(devices, flags):
         return {
-            **encode(Params().as_dict()),
+            **_default_config(),
             "model": "lenet",
             "data_name": "imagenet",
             "batch_size": 8,

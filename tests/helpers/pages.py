@@ -6,7 +6,9 @@ import os
 from html.parser import HTMLParser
 from pathlib import Path
 
+from cnnbench.judge.report import build, gather
 from cnnbench.judge.report.document import Charts, Table
+from cnnbench.records.load import Loaded
 
 HOSTILE = (
     "</script></style></title></svg>--><script>alert(1)</script><img src=x onerror=alert(1)>"
@@ -46,6 +48,12 @@ class Page(HTMLParser):
 
     def count(self, tag):
         return sum(one == tag for one, _ in self.elements)
+
+
+def report_of(*records, reductions=(), studies=(), base=None):
+    """The report on records and other documents, compared with those of a baseline."""
+    baseline = None if base is None else Loaded(tuple(base), ())
+    return build(gather(Loaded(records, (), tuple(reductions), tuple(studies)), baseline))
 
 
 def section(report, key):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -148,10 +148,12 @@ def changed(
     }
 
 
-def without(rows: Mapping[Part, Row], parts: Iterable[Part]) -> dict[Part, Row]:
-    """The rows but some."""
-    gone = set(parts)
-    return {part: row for part, row in rows.items() if part not in gone}
+def with_records(profiles: Sequence[StepProfile], **fields: Sequence[Any]) -> list[StepProfile]:
+    """The profiles with other fields of their records, a value for each profile."""
+    return [
+        replace(one, record=replace(one.record, **dict(zip(fields, values, strict=True))))
+        for one, values in zip(profiles, zip(*fields.values(), strict=True), strict=True)
+    ]
 
 
 def write_sides(record: Callable[..., RunRecord], folder: Path) -> dict[str, Path]:

@@ -44,9 +44,10 @@ def test_a_run_counts_once_however_often_it_is_found(runs, tmp_path):
     assert loaded.defects == ()
 
 
-def test_faulty_files_are_named_with_the_reason_and_skipped(runs, tmp_path):
-    good = runs(run_id="good")
+def test_faulty_files_are_named_with_the_reason_and_skipped(runs, reductions, tmp_path):
+    good, reduced = runs(run_id="good"), reductions(6.0).to_dict()
     text = good.to_json()
+    stopped = {**reduced["points"][0], "seconds": [0.002, 0.0]}
     contents = {
         "empty": "",
         "foreign": '{"name": "left-pad", "version": "1.0.0"}',
@@ -58,13 +59,20 @@ def test_faulty_files_are_named_with_the_reason_and_skipped(runs, tmp_path):
         "nested": "[" * 100_000,
         "text": "total images/sec: 8.00",
         "truncated": text[: len(text) // 2],
+        "reduced in future": json.dumps({**reduced, "schema": 2}),
+        "reduced, lacking": '{"schema": 1, "kind": "allreduce", "points": []}',
+        "reduced, no time": json.dumps({**reduced, "started_at": "yesterday"}),
+        "reduced, stopped clock": json.dumps({**reduced, "points": [stopped]}),
     }
     for name, content in contents.items():
         (tmp_path / f"{name}.json").write_text(content)
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "surrogate.json").write_text(r'{"schema": 1, "run_id": "x", "status": "\ud800"}')
+    (tmp_path / "gone.json").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "loop.json").symlink_to(tmp_path / "loop.json")
     write(tmp_path / "good.json", good)
     loaded = load_records([tmp_path])
-    assert ids(loaded) == ["good"]
+    assert loaded.everything == (good,)
     assert loaded.defects == loaded.skipped
     reasons = {os.path.basename(one.path)[:-5]: one.reason for one in loaded.skipped}
     assert reasons == {
@@ -72,14 +80,30 @@ def test_faulty_files_are_named_with_the_reason_and_skipped(runs, tmp_path):
         "empty": "empty",
         "foreign": "not a run record: schema: missing; this is not a cnnbench record",
         "future": "not a run record: schema: 2 is not known to this version, which reads 1",
+        "gone": "cannot be read: No such file or directory",
         "infinite": "not JSON: NaN",
         "lacking": "not a run record: config: missing",
         "list": "not a run record: record: expected an object, got list",
+        "loop": "cannot be read: Too many levels of symbolic links",
         "nested": "not JSON: nested too deeply",
+        "surrogate": "not a run record: started_at: missing",
         "text": "not JSON: Expecting value (line 1, column 1)",
         "twice": "not JSON: the key 'schema' is there twice",
         "truncated": f"cut off after {len(text) // 2} characters",
+        "reduced in future": "not an all-reduce measurement: schema: 2 is not known to this "
+        "version, which reads 1",
+        "reduced, lacking": "not an all-reduce measurement: run_id: missing",
+        "reduced, no time": "not an all-reduce measurement: started_at: 'yesterday' is not an ISO "
+        "8601 time",
+        "reduced, stopped clock": "not an all-reduce measurement: points[0].seconds: not all are "
+        "positive times",
     }
+
+
+def test_names_that_are_not_unicode(runs, tmp_path):
+    for number, name in enumerate((b"\xff\xfe.json", b"\xff/x.json")):
+        write(tmp_path / os.fsdecode(name), runs(run_id=f"odd{number}"))
+    assert sorted(ids(load_records([tmp_path]))) == ["odd0", "odd1"]
 
 
 def test_other_documents_of_ours_are_no_defects(tmp_path):
@@ -116,36 +140,6 @@ def test_all_reduces_are_found_beside_runs(runs, reductions, tmp_path):
         f"{tmp_path}/deep/allreduce.json: a second copy of run reductions"
     ]
     assert loaded.defects == ()
-
-
-def test_faulty_all_reduces_are_named_with_the_reason(reductions, tmp_path):
-    document = reductions(6.0).to_dict()
-    point = document["points"][0]
-    contents = {
-        "future": {**document, "schema": 2},
-        "lacking": {"schema": 1, "kind": "allreduce", "points": []},
-        "stopped clock": {**document, "points": [{**point, "seconds": [0.002, 0.0]}]},
-        "no time": {**document, "started_at": "yesterday"},
-    }
-    for name, content in contents.items():
-        (tmp_path / f"{name}.json").write_text(json.dumps(content))
-    loaded = load_records([tmp_path])
-    assert loaded.everything == ()
-    assert loaded.defects == loaded.skipped
-    assert {os.path.basename(one.path)[:-5]: one.reason for one in loaded.skipped} == {
-        "future": "not an all-reduce measurement: schema: 2 is not known to this version, which "
-        "reads 1",
-        "lacking": "not an all-reduce measurement: run_id: missing",
-        "no time": "not an all-reduce measurement: started_at: 'yesterday' is not an ISO 8601 time",
-        "stopped clock": "not an all-reduce measurement: points[0].seconds: not all are positive "
-        "times",
-    }
-
-
-def test_unreadable_files_are_named(tmp_path):
-    (tmp_path / "gone.json").symlink_to(tmp_path / "nowhere")
-    (defect,) = load_records([tmp_path]).defects
-    assert defect.reason == "cannot be read: No such file or directory"
 
 
 def test_folders_that_cannot_be_read_are_named(runs, tmp_path, monkeypatch):

@@ -48,15 +48,13 @@ def test_everything_measured_reaches_the_record():
     run.set_loop_time(0.64, 0.75, 0.21)
     run.environment = {"hostname": "h"}
     record = run.record()
-    assert record.status == "ok"
-    assert record.error is None
+    assert (record.status, record.error) == ("ok", None)
     assert record.command == ("cnnbench", "--x=1")
     assert record.config == {"x": 1, "names": ["a", "b"]}
     assert record.explicit_flags == ("x",)
     assert (record.warmup_step_seconds, record.warmup_losses) == ((0.5,), (9.0,))
     assert record.step_seconds == (0.25, 0.25)
-    assert record.losses[0] == 8.0
-    assert math.isnan(record.losses[1])
+    assert record.losses == pytest.approx((8.0, math.nan), nan_ok=True)
     assert record.evaluations == (evaluation,)
     assert record.startup_seconds.import_ == 1.0
     assert record.environment == {"hostname": "h"}
@@ -72,6 +70,8 @@ def test_images_counted_elsewhere_win_over_steps_times_batch():
     run.batch = Batch(per_device=8, global_=8)
     run.add_step(1.0)
     run.note(loop_seconds=2.0, loop_images=100)
+    assert run.steps == 1
+    assert run.record().losses == ()
     assert run.record().summary().total_images_per_sec == 50.0
 
 
@@ -97,14 +97,6 @@ def test_interruption_between_time_and_loss_drops_that_step():
     record = run.record("interrupted")
     assert (record.step_seconds, record.losses) == ((0.5,), (1.0,))
     assert record.step_cpu_seconds == (0.25,)
-
-
-def test_steps_without_losses():
-    run = start()
-    run.add_step(0.5)
-    run.add_step(0.5)
-    assert run.steps == 2
-    assert run.record().losses == ()
 
 
 def test_run_ids_are_unique_and_the_start_is_utc():
@@ -146,13 +138,16 @@ def test_warm_up_and_timed_steps_are_one_series():
     assert found.unsteady_timed_steps == 15
 
 
-def test_steady_before_the_first_timed_step():
-    assert run_steady_state(stepped([0.5, 0.3, 0.02], [0.02] * 40)).unsteady_timed_steps == 0
-
-
-def test_runs_without_an_answer():
-    assert run_steady_state(stepped([], [])).unsteady_timed_steps is None
-    assert run_steady_state(stepped([], [0.02] * 45 + [0.03] * 5)).unsteady_timed_steps is None
+@pytest.mark.parametrize(
+    ("warmup", "timed", "unsteady"),
+    [
+        ([0.5, 0.3, 0.02], [0.02] * 40, 0),  # steady before the first timed step
+        ([], [], None),
+        ([], [0.02] * 45 + [0.03] * 5, None),
+    ],
+)
+def test_steps_before_the_steady_state(warmup, timed, unsteady):
+    assert run_steady_state(stepped(warmup, timed)).unsteady_timed_steps == unsteady
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="shared memory needs Linux")
@@ -171,10 +166,7 @@ def test_what_a_forked_process_measured_is_known_here():
     run.recall()
     record = run.record("failed", ValueError("aborted"))
     assert record.warmup_step_seconds == (0.5,)
-    assert (record.step_seconds, record.losses, record.step_cpu_seconds) == (
-        (0.25,),
-        (8.0,),
-        (0.5,),
-    )
+    steps = record.step_seconds, record.losses, record.step_cpu_seconds
+    assert steps == ((0.25,), (8.0,), (0.5,))
     assert record.warmup_status == "fixed"
     assert record.measured.loop_seconds is None

@@ -35,12 +35,10 @@ SAME = ({"html", ".html"}, {"csv", ".csv"}, {"markdown", ".md"})
 
 
 def picture(format):
-    rows = (
-        DistributionRow(
-            label="a", values=((1.0, "one"),), centre=1.0, low=None, high=None, text="1"
-        ),
+    row = DistributionRow(
+        label="a", values=((1.0, "one"),), centre=1.0, low=None, high=None, text="1"
     )
-    return render([Rows(title="t", x=Axis(label="x"), rows=rows)], format, "a chart")
+    return render([Rows(title="t", x=Axis(label="x"), rows=(row,))], format, "a chart")
 
 
 @pytest.fixture(scope="module")

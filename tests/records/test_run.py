@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
+import functools
 import json
 import math
+import operator
 import pickle
-import subprocess
-import sys
 from datetime import datetime, timezone
 
 import numpy as np
@@ -102,7 +101,6 @@ def test_latencies_of_steps_launched_ahead_are_of_batches_by_themselves():
     assert alone.summary().latency_p50_seconds == 0.014
     assert alone.summary().latency_p90_seconds == 0.016
     assert alone.summary().images_per_sec == pytest.approx(8 / 0.008)
-    assert RunRecord.from_dict(json.loads(json.dumps(alone.to_dict()))) == alone
     with pytest.raises(ValueError, match=r"latency_seconds\[1\]: 0.0 is not a time"):
         dataclasses.replace(run, latency_seconds=(1.0, 0.0))
 
@@ -115,7 +113,6 @@ def test_cpu_time_of_steps_and_of_the_loop():
     assert summary.cpu_seconds_per_step == pytest.approx(0.3)
     assert summary.busy_cpus == pytest.approx(1.2 / 0.8)
     assert summary.images_per_cpu_second == pytest.approx(8 / 0.3)
-    assert RunRecord.from_json(run.to_json()) == run
     # Other processes of a job have worked on its images, too.
     job = Cluster(tasks=(), workers=())
     assert dataclasses.replace(run, cluster=job).summary().images_per_cpu_second is None
@@ -126,18 +123,32 @@ def test_cpu_time_of_steps_and_of_the_loop():
     assert evaluating.cpu_seconds_per_step is None
 
 
-def test_records_without_cpu_time_are_read_and_wrong_ones_refused():
-    document = make_record(step_cpu_seconds=(0.1, 0.2, 0.3)).to_dict()
-    for key in ("loop_user_seconds", "loop_system_seconds"):
-        del document["measured"][key]
-    with pytest.raises(ValueError, match="step_cpu_seconds: 2 values for 3 steps"):
-        RunRecord.from_dict({**document, "step_cpu_seconds": [0.1, 0.2]})
-    with pytest.raises(ValueError, match=r"step_cpu_seconds\[1\]: -0.1 is not a CPU time"):
-        RunRecord.from_dict({**document, "step_cpu_seconds": [0.1, -0.1, 0.2]})
-    del document["step_cpu_seconds"]
-    found = RunRecord.from_dict(document)
-    assert found == make_record()
-    assert found.summary().busy_cpus is None
+@pytest.mark.parametrize(
+    ("times", "reason"),
+    [((0.1, 0.2), ": 2 values for 3 steps"), ((0.1, -0.1, 0.2), r"\[1\]: -0.1 is not a CPU time")],
+)
+def test_wrong_cpu_times_are_refused(times, reason):
+    with pytest.raises(ValueError, match=f"step_cpu_seconds{reason}"):
+        make_record(step_cpu_seconds=times)
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        {"step_cpu_seconds": (0.1, 0.2, 0.3)},
+        {"latency_seconds": (0.1,)},
+        {"loss_scaling": LossScaling(start=8.0, end=4.0, skipped_steps=(2, 3))},
+        {"input_stages": (InputStage(name="device", examples=90, seconds=2.0),)},
+        {"ab": {"side": "a", "seed": 7, "pair": 3, "position": 2}},
+    ],
+    ids=lambda section: next(iter(section)),
+)
+def test_a_section_survives_and_earlier_records_lack_it(section):
+    record = make_record(**section)
+    document = json.loads(record.to_json())
+    assert RunRecord.from_dict(document) == record
+    del document[next(iter(section))]
+    assert RunRecord.from_dict(document) == make_record()
 
 
 def test_summary_worked_by_hand():
@@ -223,16 +234,6 @@ def test_document_without_measured_is_read_as_unknown():
     assert record.summary().images_per_sec == pytest.approx(24 / 0.7)
 
 
-def test_loss_scaling_survives_and_may_be_missing():
-    scaling = LossScaling(start=128.0, end=64.0, warmup_skipped_steps=(1,), skipped_steps=(2, 3))
-    record = make_record(loss_scaling=scaling)
-    document = record.to_dict()
-    assert document["loss_scaling"]["skipped_steps"] == [2, 3]
-    assert RunRecord.from_dict(document) == record
-    del document["loss_scaling"]
-    assert RunRecord.from_dict(document) == make_record()
-
-
 @pytest.mark.parametrize(
     ("key", "numbers"),
     [
@@ -269,6 +270,11 @@ def all_keys(document, path=()):
             yield from all_keys(value, (*path, key))
 
 
+def within(document, path):
+    """The innermost object on a path."""
+    return functools.reduce(operator.getitem, path[:-1], document)
+
+
 # The summary is not read; the others were not there in the first documents of schema 1.
 NOT_REQUIRED = (
     *("summary", "measured", "loss_scaling", "warmup_status", "conditions", "input_stages"),
@@ -280,38 +286,25 @@ REQUIRED = [p for p in all_keys(make_record().to_dict()) if not {*p} & {*NOT_REQ
 
 @pytest.mark.parametrize("path", REQUIRED, ids=".".join)
 def test_missing_key_is_named(path):
-    document = copy.deepcopy(make_record().to_dict())
-    inner = document
-    for key in path[:-1]:
-        inner = inner[key]
-    del inner[path[-1]]
+    document = make_record().to_dict()
+    del within(document, path)[path[-1]]
     with pytest.raises(ValueError, match="^" + r"\.".join(path) + ": missing"):
         RunRecord.from_dict(document)
 
 
-def test_stages_of_the_input_survive_and_the_last_is_all_of_it():
+def test_the_last_stage_of_the_input_is_all_of_it():
     assert make_record().summary().input_images_per_sec is None
     read = InputStage(name="read", examples=300, seconds=0.5)
     whole = InputStage(name="device", examples=90, seconds=2.0)
-    record = make_record(input_stages=(read, whole))
-    assert RunRecord.from_json(record.to_json()) == record
-    assert record.summary().input_images_per_sec == 45.0
-    document = record.to_dict()
-    del document["input_stages"]
-    assert RunRecord.from_dict(document).input_stages == ()
+    assert make_record(input_stages=(read, whole)).summary().input_images_per_sec == 45.0
 
 
 def test_a_run_without_a_network_computes_nothing():
     assert make_record(config={"input_only": True}).summary().achieved_flops_per_sec is None
 
 
-def test_a_place_in_an_experiment_survives_and_is_not_named_where_there_is_none():
+def test_a_place_in_an_experiment_is_not_named_where_there_is_none():
     assert "ab" not in make_record().to_dict()
-    assert RunRecord.from_dict(make_record().to_dict()).ab is None
-    place = {"side": "a", "seed": 7, "pair": 3, "position": 2}
-    document = {**make_record().to_dict(), "ab": place}
-    assert RunRecord.from_dict(document).ab == place
-    assert RunRecord.from_dict(document).to_dict()["ab"] == place
 
 
 @pytest.mark.parametrize(
@@ -342,6 +335,13 @@ def test_a_place_in_an_experiment_survives_and_is_not_named_where_there_is_none(
         ("step_seconds", [0.1, 0.2, "NaN"]),
         ("step_seconds", [0.1, 0.2, 0.0]),
         ("step_seconds", [0.1, 0.2, -0.4]),
+        # What overflows statistics is no measurement.
+        ("step_seconds", [0.1, 0.2, 1e308]),
+        ("step_seconds", [0.1, 0.2, 5e-324]),
+        ("warmup_step_seconds", [1e308]),
+        ("measured.loop_seconds", 1e308),
+        ("startup_seconds.build", 5e-324),
+        ("input_stages", [{"name": "read", "examples": 3, "seconds": 0.0}]),
         ("losses", [1.0]),
         ("losses", [1.0, 2.0, "nan"]),
         ("losses", [1.0, 2.0, 10**400]),
@@ -358,12 +358,9 @@ def test_a_place_in_an_experiment_survives_and_is_not_named_where_there_is_none(
     ],
 )
 def test_wrong_value_is_named(path, value):
-    document = copy.deepcopy(make_record().to_dict())
-    *outer, last = path.split(".")
-    inner = document
-    for key in outer:
-        inner = inner[key]
-    inner[last] = value
+    document = make_record().to_dict()
+    keys = path.split(".")
+    within(document, keys)[keys[-1]] = value
     with pytest.raises(ValueError, match="^" + path.replace(".", r"\.")):
         RunRecord.from_dict(document)
 
@@ -392,15 +389,6 @@ def test_records_are_immutable_come_back_from_json_and_can_be_pickled():
     with pytest.raises(dataclasses.FrozenInstanceError):
         record.status = "failed"
     assert pickle.loads(pickle.dumps(record)) == record
-
-
-def test_reading_and_writing_records_does_not_load_tensorflow():
-    program = (
-        "import sys, cnnbench.records.run, cnnbench.records.measurements; "
-        "print({'tensorflow', 'numpy'} & set(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.stdout == "set()\n", done.stderr
 
 
 @pytest.mark.parametrize("text", ["04T03:02:01Z", "04T03:02:01+00:00", "03T20:02:01-07:00"])

@@ -40,10 +40,6 @@ def test_a_record_names_what_its_label_says_and_reads_back():
     assert RunRecord.from_json(record.to_json()) == record
 
 
-def test_a_record_without_anything_to_name_is_as_it_was():
-    assert "subject" not in Measurements(command=[], config={}).record().to_dict()
-
-
 def test_records_of_earlier_versions_name_side_and_label():
     assert subject_of(None, {}) == Subject()
     old = subject_of(None, {"result_label": "commit=abc"}, {"side": "a", "pair": 1})
@@ -59,6 +55,7 @@ def test_the_command_that_started_a_process_adds_what_it_found():
     assert made["subject"]["labels"] == {"branch": "dev"}
     assert RunRecord.from_dict(json.loads(json.dumps(made))).subject.side == "b"
     plain = Measurements(command=[], config={}).record().to_dict()
+    assert "subject" not in plain
     assert with_subject(plain, Subject()) == plain
 
 

@@ -16,6 +16,15 @@ def scaled(factor):
     return [speed * factor for speed in BASE]
 
 
+def suite(runs, factors, flag="model", **more):
+    """Runs of a configuration for each value of a flag, with its factor of speed."""
+    return [
+        record
+        for value, factor in factors.items()
+        for record in runs.of(*scaled(factor), flags={flag: value}, **more)
+    ]
+
+
 def verdicts(comparison):
     return {entry.name: entry.main.verdict for entry in comparison.entries}
 
@@ -105,17 +114,11 @@ def test_a_missing_configuration_is_its_own_outcome(runs):
 def test_the_geometric_mean_is_over_what_was_compared_only(runs):
     # google/benchmark's OVERALL_GEOMEAN took the mean of each side over whatever the side had: an
     # unchanged benchmark and one missing on the right made -90 %.
-    def suite(factors, **more):
-        found = []
-        for model, factor in factors.items():
-            found += runs.of(*scaled(factor), flags={"model": model}, **more)
-        return found
-
-    base = suite({"lenet": 1.0, "vgg11": 1.0, "alexnet": 1.0, "resnet20": 1.0})
-    new = suite({"lenet": 1.21, "vgg11": 1.0})
-    new += suite({"alexnet": 0.01}, environment={"cpu_model": "Slow CPU"})
+    base = suite(runs, {"lenet": 1.0, "vgg11": 1.0, "alexnet": 1.0, "resnet20": 1.0})
+    new = suite(runs, {"lenet": 1.21, "vgg11": 1.0})
+    new += suite(runs, {"alexnet": 0.01}, environment={"cpu_model": "Slow CPU"})
     new += [runs(None, error=("OSError", "no"), flags={"model": "resnet20"})]
-    new += suite({"overfeat": 1.0})
+    new += suite(runs, {"overfeat": 1.0})
     found = compare_records(base, new)
     mean = found.geometric_mean()
     # sqrt(1.21 * 1) = 1.1
@@ -126,14 +129,8 @@ def test_the_geometric_mean_is_over_what_was_compared_only(runs):
 
 def test_entries_are_in_order_of_the_numbers_in_their_names(runs):
     # asv sorted its table by formatted text: 9.00 > 100.00 > 10.00.
-    def suite(factor):
-        return [
-            record
-            for size in (128, 16, 8, 64)
-            for record in runs.of(*scaled(factor), flags={"batch_size": size})
-        ]
-
-    found = compare_records(suite(1.0), suite(1.0))
+    base, new = (suite(runs, dict.fromkeys((128, 16, 8, 64), 1.0), "batch_size") for _ in "ab")
+    found = compare_records(base, new)
     sizes = [entry.configuration.flags["batch_size"] for entry in found.entries]
     assert sizes == [8, 16, 64, 128]
 
@@ -141,14 +138,7 @@ def test_entries_are_in_order_of_the_numbers_in_their_names(runs):
 def test_the_worst_come_first_by_value(runs):
     factors = {"a": 0.9, "b": 0.05, "c": 1.1, "d": 1.0, "e": 0.5}
 
-    def suite(side):
-        return [
-            record
-            for name, factor in factors.items()
-            for record in runs.of(*scaled(factor if side else 1.0), flags={"model": name})
-        ]
-
-    found = compare_records(suite(False), suite(True))
+    found = compare_records(suite(runs, dict.fromkeys(factors, 1.0)), suite(runs, factors))
     order = [entry.configuration.flags["model"] for entry in found.by_severity()]
     assert order == ["b", "e", "a", "c", "d"]
 
@@ -252,16 +242,19 @@ def test_accuracy_is_judged_where_there_were_evaluations(runs):
     assert found.exit_code is ExitCode.REGRESSION
 
 
-def test_losses_that_are_not_finite_are_noted(runs):
-    new = [*runs.of(*BASE[1:]), runs(losses=(1.0, math.nan, 1.0))]
-    found = compare_records(runs.of(*BASE), new)
-    assert found.notes == ("lenet, batch 8, 1 cpu: losses of 1 of 5 runs in NEW are not finite",)
-
-
-def test_times_on_emulated_gpus_are_noted(runs):
-    side = [runs.of(*BASE, environment={"emulated_gpus": True}) for _ in range(2)]
-    found = compare_records(*side)
-    assert found.notes == (EMULATED_NOTICE,)
+@pytest.mark.parametrize(
+    ("parts", "note"),
+    [
+        (
+            {"losses": (1.0, math.nan, 1.0)},
+            "lenet, batch 8, 1 cpu: losses of 5 of 5 runs in NEW are not finite",
+        ),
+        ({"environment": {"emulated_gpus": True}}, EMULATED_NOTICE),
+    ],
+)
+def test_what_casts_doubt_on_a_side_is_noted(runs, parts, note):
+    found = compare_records(runs.of(*BASE), runs.of(*BASE, **parts))
+    assert found.notes == (note,)
 
 
 def test_the_spread_of_like_runs_is_taken_per_configuration(runs):

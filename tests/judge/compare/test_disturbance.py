@@ -1,42 +1,193 @@
-"""What disturbed runs, in the reason of what is inconclusive."""
+"""Runs that other programs disturbed: what reasons say of it, and verdicts by CPU time of pairs."""
 
 from __future__ import annotations
 
-from cnnbench.judge.compare import Verdict, compare_records
-from cnnbench.judge.compare.disturbance import disturbance
-from cnnbench.records.parts import ConditionNote, Conditions
+import math
+import random
 
-NOISY = (90.0, 95.0, 100.0, 105.0, 110.0)
+import pytest
+
+from cnnbench.judge.compare import Policy, Verdict, compare_records
+from cnnbench.judge.compare.answer import answer
+from cnnbench.judge.compare.cpu_time import difference
+from cnnbench.judge.compare.disturbance import disturbance, mostly_disturbed
+from cnnbench.records.parts import ConditionNote, Conditions, TurnTaking
+
+WALL_NOISE = [0.78, 1.3, 0.9, 1.12, 0.83, 1.22, 1.05, 0.95]
+CPU_NOISE = [1.01, 0.99, 1.005, 0.995, 1.0, 1.01, 0.992, 1.003]
+CALM = [1.0, 1.001, 0.999, 1.002, 1.0, 0.998, 1.001, 1.0]
 
 
-def conditions(others, *ids, steal=0.0):
-    notes = tuple(ConditionNote(id=i, when="during", text="x", advice="y") for i in ids)
+def conditions(*ids, others=1.0, steal=0.0):
+    notes = tuple(ConditionNote(id=one, when="during", text="x", advice="y") for one in ids)
     during = {"other_cpus": others, "steal_fraction": steal}
     return Conditions(before={}, during=during, notes=notes)
 
 
-def test_the_reason_names_how_many_and_by_what(runs):
-    base = runs.of(*NOISY, conditions=conditions(1.37, "load"))
-    calm = runs.of(*NOISY[:4], conditions=conditions(0.02))
-    stolen = runs.of(NOISY[4], conditions=conditions(0.5, "load", "steal", steal=0.123))
+BUSY = conditions("load")
+
+
+def sides(runs, wall, cpu, found=BUSY, pairs=8, wall_noise=WALL_NOISE, **more):
+    """Runs of A and of B, whose steps take `wall` and `cpu` times as long, give or take noise."""
+
+    def run(wall, cpu):
+        times = {"step_seconds": (0.08 * wall,) * 3, "step_cpu_seconds": (0.08 * cpu,) * 3}
+        return runs(conditions=found, **{**times, **more})
+
+    noise = list(zip(wall_noise, CPU_NOISE, strict=True))[:pairs]
+    return [run(1.0, 1.0) for _ in noise], [run(wall * w, cpu * c) for w, c in noise]
+
+
+def judged(*made, **more):
+    found = compare_records(*made, paired=True, **more)
+    return found.entries[0].main, found
+
+
+def test_cpu_time_finds_what_noise_hides_from_wall_time(runs):
+    main, found = judged(*sides(runs, 1.1, 1.1))
+    assert (main.verdict, main.judgement.decided_by) == (Verdict.SLOWER, "cpu_time")
+    assert answer(found) == (
+        "NEW is slower: CPU time 10.1 % more (9.0 to 11.1 %), 8 pairs, p = 0.016."
+    )
+    assert main.judgement.reason.endswith("p = 0.016; other programs use 1.0 of 2 CPUs")
+    assert [metric.name for metric in found.metrics][-1] == "cpu_time"
+    assert found.exit_code == 1
+    main, _ = judged(*sides(runs, 0.9, 0.9))
+    assert (main.verdict, main.judgement.decided_by) == (Verdict.FASTER, "cpu_time")
+
+
+def test_like_sides_are_the_same_by_cpu_time(runs):
+    main, found = judged(*sides(runs, 1.0, 1.0))
+    assert (main.verdict, main.judgement.decided_by) == (Verdict.SAME, "cpu_time")
+    assert answer(found).startswith(
+        "NEW and BASE are the same: CPU time +0.0 % (-0.9 to +1.0 %), 8 p"
+    )
+
+
+def test_wall_time_that_seems_to_differ_is_not_the_same(runs):
+    """A side that waits uses no more CPU time."""
+    main, _ = judged(*sides(runs, 1.12, 1.0))
+    assert main.verdict is Verdict.INCONCLUSIVE
+    assert "CPU time is the same: perhaps its steps wait longer" in main.judgement.reason
+
+
+def test_what_waits_is_slower_by_wall_time_and_the_reason_says_that_it_waits(runs):
+    main, _ = judged(*sides(runs, 1.5, 1.0, wall_noise=CALM))
+    assert (main.verdict, main.judgement.decided_by) == (Verdict.SLOWER, None)
+    assert "CPU time is the same: its steps wait longer" in main.judgement.reason
+
+
+@pytest.mark.parametrize(
+    ("wall", "cpu", "why"), [(0.8, 1.3, "more threads are at work"), (1.3, 0.8, "wait longer")]
+)
+def test_opposite_answers_are_none_and_say_why(runs, wall, cpu, why):
+    main, _ = judged(*sides(runs, wall, cpu, wall_noise=CALM))
+    assert main.verdict is Verdict.INCONCLUSIVE
+    assert why in main.judgement.reason
+
+
+@pytest.mark.parametrize(
+    ("found", "decides"),
+    [
+        (conditions("load"), True),
+        (conditions("steal"), True),
+        (conditions(), False),
+        (conditions("thermal"), False),
+        (None, False),
+    ],
+)
+def test_only_disturbed_runs_are_judged_by_cpu_time(runs, found, decides):
+    main, comparison = judged(*sides(runs, 1.1, 1.1, found))
+    assert (main.verdict is Verdict.SLOWER) == decides
+    assert any(metric.name == "cpu_time" for metric in comparison.metrics) == decides
+
+
+def test_nor_are_runs_without_pairs_or_without_cpu_time_or_on_gpus(runs):
+    (entry,) = compare_records(*sides(runs, 1.1, 1.1), paired=False).entries
+    assert entry.main.verdict is Verdict.INCONCLUSIVE
+    for more in ({"step_cpu_seconds": ()}, {"placement": None}):
+        main, _ = judged(*sides(runs, 1.1, 1.1, **more))
+        assert main.verdict is Verdict.INCONCLUSIVE
+
+
+def test_half_of_the_runs_have_to_be_disturbed(runs):
+    busy, calm = runs(conditions=BUSY), runs(conditions=conditions())
+    assert mostly_disturbed([busy, calm])
+    assert not mostly_disturbed([busy, calm, runs()])
+    assert not mostly_disturbed([])
+
+
+def test_six_pairs_leave_the_whole_level_to_cpu_time(runs):
+    main, _ = judged(*sides(runs, 1.1, 1.1, pairs=6))
+    assert main.verdict is Verdict.SLOWER
+    assert main.judgement.p_adjusted == 1.0
+
+
+def test_both_share_the_level(runs):
+    """Red by chance in at most alpha / 2 of like pairs, whatever the noise.
+
+    Of two outcomes in which every pair is the other way round one is slower where the other is
+    faster: half of the 256 show all.
+    """
+    generator = random.Random(5)
+    base = [
+        (0.08 * math.exp(generator.gauss(0, 0.4)), 0.08 * math.exp(generator.gauss(0, 0.4)))
+        for _ in range(16)
+    ]
+    made = [
+        runs(step_seconds=(wall,) * 3, step_cpu_seconds=(cpu,) * 3, conditions=BUSY)
+        for wall, cpu in base
+    ]
+    red = 0
+    for signs in range(128):
+        pairs = [
+            made[2 * pair : 2 * pair + 2][:: 1 if signs >> pair & 1 else -1] for pair in range(8)
+        ]
+        main, _ = judged(*zip(*pairs, strict=True), policy=Policy(threshold=0.0))
+        red += main.verdict in (Verdict.SLOWER, Verdict.FASTER)
+    assert 0 < red <= 0.02 * 256
+
+
+def test_turns_are_compared_one_by_one(runs):
+    """One disturbed turn of five moves the means by 20 %, and not the centre of the turns."""
+    taken = TurnTaking(
+        turn_seconds=0.3, starts=(1, 3, 5, 7, 9), waited_seconds=1.0, waited_cpu_seconds=0.0
+    )
+    steps = {"step_seconds": (0.1,) * 10, "turns": taken}
+    a = runs(step_cpu_seconds=(0.1, 0.1, 0.11, 0.11, 0.1, 0.1, 0.12, 0.12, 0.1, 0.1), **steps)
+    b = runs(
+        step_cpu_seconds=(0.11, 0.11, 0.121, 0.121, 0.21, 0.21, 0.132, 0.132, 0.11, 0.11), **steps
+    )
+    assert difference(a, b) == pytest.approx(math.log(1.1))
+    alone = runs(step_seconds=(0.1,) * 10, step_cpu_seconds=b.step_cpu_seconds)
+    mean = sum(b.step_cpu_seconds) / sum(a.step_cpu_seconds)
+    assert difference(a, alone) == pytest.approx(math.log(mean))
+
+
+NOISY = (90.0, 95.0, 100.0, 105.0, 110.0)
+CALM_MACHINE = conditions(others=0.02)
+
+
+def test_the_reason_names_how_many_were_disturbed_and_by_what(runs):
+    base = runs.of(*NOISY, conditions=conditions("load", others=1.37))
+    calm = runs.of(*NOISY[:4], conditions=CALM_MACHINE)
+    stolen = runs.of(NOISY[4], conditions=conditions("load", "steal", others=0.5, steal=0.123))
     (entry,) = compare_records(base, [*calm, *stolen]).entries
     assert entry.main.verdict is Verdict.INCONCLUSIVE
-    reason = entry.main.judgement.reason
-    assert reason.endswith(
+    assert entry.main.judgement.reason.endswith(
         "; 6 of 10 runs were disturbed: other processes use the CPUs in 6 (others kept at most "
         "1.37 CPUs busy), the hypervisor gives CPU time to other machines in 1 (at most 12.3 %)"
     )
 
 
-def test_no_remark_and_no_record_of_it(runs):
-    calm = runs.of(*NOISY, conditions=conditions(0.02))
-    found = disturbance(calm)
+def test_no_disturbance_and_no_record_of_it(runs):
+    found = disturbance(runs.of(*NOISY, conditions=CALM_MACHINE))
     assert found == "none of 5 runs was disturbed (others kept at most 0.02 CPUs busy)"
     assert disturbance(runs.of(*NOISY)) == ""
 
 
 def test_a_verdict_needs_no_excuse(runs):
-    base = runs.of(*[100.0] * 5, conditions=conditions(1.0, "load"))
+    base = runs.of(*[100.0] * 5, conditions=BUSY)
     (entry,) = compare_records(base, runs.of(*[50.0] * 5)).entries
     assert entry.main.verdict is Verdict.SLOWER
     assert "disturbed" not in entry.main.judgement.reason

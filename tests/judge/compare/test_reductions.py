@@ -10,9 +10,9 @@ from cnnbench.errors import ExitCode
 from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS
 from cnnbench.judge.compare import Policy, Verdict, compare_records
 from cnnbench.judge.compare.configuration import Configuration, labels
-from cnnbench.judge.compare.reductions import defaults, measurements
+from cnnbench.judge.compare.reductions import defaults
 from cnnbench.judge.compare.reductions import reductions as rows_of
-from cnnbench.judge.metrics.measurement import COPY, KINDS, PEER, RUN
+from cnnbench.judge.metrics.measurement import COPY, PEER
 from cnnbench.judge.report.renderers import render
 from cnnbench.records.allreduce import Copying
 from cnnbench.variable_mgr.aggregation.spec import Packing
@@ -302,42 +302,44 @@ def test_reductions_do_not_cost_runs_their_power(reductions, runs):
     )
 
 
-def test_runs_and_reductions_are_judged_each_by_its_metric(reductions, runs):
+@pytest.fixture
+def mixed(reductions, runs):
+    """A comparison in which runs are faster and reductions slower."""
     base = [*runs.of(*[v * 20 for v in BASE]), *reductions.of(*BASE)]
     new = [*runs.of(*[v * 22 for v in BASE]), *reductions.of(*scaled(0.9))]
-    found = compare_records(base, new)
-    assert by_name(found) == {"lenet, batch 8, 1 cpu": Verdict.FASTER, XRING: Verdict.SLOWER}
-    assert found.exit_code is ExitCode.REGRESSION
+    return compare_records(base, new)
+
+
+def test_runs_and_reductions_are_judged_each_by_its_metric(mixed):
+    assert by_name(mixed) == {"lenet, batch 8, 1 cpu": Verdict.FASTER, XRING: Verdict.SLOWER}
+    assert mixed.exit_code is ExitCode.REGRESSION
     # Means and counts are of one unit each.
-    throughput, bandwidth = found.leading
-    assert [metric.name for metric in found.leading] == ["throughput", "bus_bandwidth"]
-    means = [found.geometric_mean(metric) for metric in (throughput, bandwidth)]
+    throughput, bandwidth = mixed.leading
+    assert [metric.name for metric in mixed.leading] == ["throughput", "bus_bandwidth"]
+    means = [mixed.geometric_mean(metric) for metric in (throughput, bandwidth)]
     assert [mean.change for mean in means] == [pytest.approx(0.1), pytest.approx(-0.1)]
     assert [mean.configurations for mean in means] == [1, 1]
-    assert found.counts(throughput) == {Verdict.FASTER: 1}
-    assert found.counts(bandwidth) == {Verdict.SLOWER: 1}
+    assert mixed.counts(throughput) == {Verdict.FASTER: 1}
+    assert mixed.counts(bandwidth) == {Verdict.SLOWER: 1}
 
 
-def test_every_format_keeps_runs_and_reductions_apart(reductions, runs):
-    base = [*runs.of(*[v * 20 for v in BASE]), *reductions.of(*BASE)]
-    new = [*runs.of(*[v * 22 for v in BASE]), *reductions.of(*scaled(0.9))]
-    found = compare_records(base, new)
-    lines = render(found, "table").splitlines()
+def test_every_format_keeps_runs_and_reductions_apart(mixed):
+    lines = render(mixed, "table").splitlines()
     heads = [i for i, line in enumerate(lines) if "configuration" in line and "change" in line]
     titles = ["throughput, median images/sec", "bus_bandwidth, median GB/s"]
     assert [lines[index - 1] for index in heads] == titles
     assert {"throughput: 1 faster", "bus_bandwidth: 1 slower"} <= set(lines)
     assert not any("geometric mean" in line for line in lines)  # of one it is its change again
-    comment = render(found, "markdown")
+    comment = render(mixed, "markdown")
     assert "throughput 1 faster; bus_bandwidth 1 slower." in comment
     assert all(comment.count(f"| {title} | configuration") == 1 for title in titles)
-    annotation = render(found, "github").splitlines()[0]
+    annotation = render(mixed, "github").splitlines()[0]
     assert annotation.startswith("::error title=all-reduce xring")
     assert "slower (6.000 GB/s -> 5.400 GB/s)" in annotation
-    junit = render(found, "junit")
+    junit = render(mixed, "junit")
     assert 'classname="cnnbench.bus_bandwidth"' in junit
     assert junit.count("<failure") == 1
-    document = json.loads(render(found, "json"))
+    document = json.loads(render(mixed, "json"))
     mean = {"metric": "bus_bandwidth", "change": pytest.approx(-0.1), "configurations": 1}
     assert document["bus_bandwidth_mean"] == mean
     kinds = {one["name"]: one.get("kind") for one in document["configurations"]}
@@ -445,17 +447,3 @@ def test_many_spreads_that_cannot_be_used_are_one_note(reductions):
     refused, missing = found.notes
     assert f"{SMALL} and 5 more configurations cannot be used: 3 runs" in refused
     assert "no A/A spread for 6 configurations" in missing
-
-
-def test_small_bandwidths_have_digits_that_differences_show_in(reductions):
-    found = compare_records(reductions.of(*scaled(0.001)), reductions.of(*scaled(0.0011)))
-    assert " 0.006000  " in render(found, "table")
-    assert "0.006600" in render(found, "table")
-
-
-def test_runs_are_measurements_as_they_are(reductions, runs):
-    record = runs()
-    (found,) = measurements([record, reductions(6.0)])
-    assert found[0] is record
-    assert [one.kind for one in found] == [RUN, "allreduce"]
-    assert set(KINDS) == {RUN, "allreduce", "build", PEER, COPY}

@@ -6,7 +6,7 @@ import dataclasses
 import json
 
 import pytest
-from step_profiles import CONV, Profiles, changed, network
+from step_profiles import CONV, Profiles, changed, network, with_records
 
 from cnnbench.judge.explain import explain
 from cnnbench.judge.explain.primitives import primitive_changes
@@ -37,13 +37,11 @@ def logged(profiles, *primitives):
 
 def under(profiles, **during):
     """A side under measuring conditions, a value for each process or for all."""
-    found = []
-    for number, one in enumerate(profiles):
-        values = {k: v[number] if isinstance(v, tuple) else v for k, v in during.items()}
-        conditions = Conditions(before={}, during=values)
-        record = dataclasses.replace(one.record, conditions=conditions)
-        found.append(dataclasses.replace(one, record=record))
-    return found
+    values = [
+        {k: v[number] if isinstance(v, tuple) else v for k, v in during.items()}
+        for number in range(len(profiles))
+    ]
+    return with_records(profiles, conditions=[Conditions(before={}, during=v) for v in values])
 
 
 def slower_everywhere(factor=1.4):
@@ -238,9 +236,7 @@ def test_a_program_that_computes_is_told_from_one_that_waits(profiles):
     slower = changed(lambda part: part == PROGRAM, 10.0)
 
     def using(side, seconds):
-        records = [dataclasses.replace(one.record, step_cpu_seconds=(seconds,) * 8) for one in side]
-        pairs = zip(side, records, strict=True)
-        return [dataclasses.replace(one, record=record) for one, record in pairs]
+        return with_records(side, step_cpu_seconds=[(seconds,) * 8] * len(side))
 
     base, new = using(profiles.side(), 0.08), profiles.side(slower)
     (waiting,), (computing,) = (explain(base, using(new, cpu)).causes for cpu in (0.081, 0.12))

@@ -1,6 +1,5 @@
 """All-reduce measurements in a history: a series per row, whatever became of its neighbours."""
 
-import os
 from datetime import datetime, timezone
 
 import pytest
@@ -124,21 +123,3 @@ def test_contents_have_every_row_once(folder, history):
     assert sorted(rows, key=lambda one: (one.started, one.configuration.key)) == sorted(
         entries(history), key=lambda one: (one.started, one.configuration.key)
     )
-
-
-def test_second_copies_and_faulty_files(folder, history):
-    text = history[0].to_json()
-    (folder / "a copy.json").write_text(text)
-    (folder / "broken.json").write_text(text.replace('"points": [', '"points": [3, ', 1))
-    (folder / "zero.json").write_text(
-        history[1].to_json().replace('"seconds": [0.00', '"seconds": [-0.00', 1)
-    )
-    found = contents(folder)
-    assert len(found.entries) == 37
-    reasons = {os.path.basename(one.path): (one.reason, one.defect) for one in found.skipped}
-    kind = "not an all-reduce measurement"
-    assert reasons == {
-        f"{history[0].run_id}.json": (f"a second copy of run {history[0].run_id}", False),
-        "broken.json": (f"{kind}: points[0]: expected an object, got 3", True),
-        "zero.json": (f"{kind}: copies[0].seconds: not all are positive times", True),
-    }

@@ -47,17 +47,6 @@ def test_what_was_not_measured_is_none(runs):
     assert startup(runs(startup_seconds=partly)) is None
 
 
-def test_thresholds():
-    policy = Policy()
-    assert METRICS["throughput"].smallest_change(policy, 1.0) == 0.03
-    assert METRICS["cpu_time"].smallest_change(policy, 1.0) == 0.03
-    assert METRICS["startup"].smallest_change(policy, 1.0) == 0.2
-    assert METRICS["accuracy"].smallest_change(policy, 0.7) == 0.005
-    # 16 MiB are 10 % of 160 MiB, and less than 5 % of anything above 320 MiB.
-    assert METRICS["memory"].smallest_change(policy, 160 * 2**20) == pytest.approx(0.1)
-    assert METRICS["memory"].smallest_change(policy, 1000 * 2**20) == 0.05
-
-
 @pytest.mark.parametrize(
     ("name", "good", "bad"),
     [

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import studies
-from pages import HOSTILE, Page, charts, golden, rows, section
+from pages import HOSTILE, Page, charts, golden, report_of, rows, section
 from step_profiles import Profiles
 
 from cnnbench import __version__
@@ -63,22 +63,14 @@ def report(folder):
     return build(gather(folder))
 
 
-def test_the_order_of_the_page(report):
-    assert [one.key for one in report.sections] == [
-        *("reach", "reproduce", "flags", "modes", "scaling", "allreduce", "throughput", "mfu"),
-        *("roofline", "memory", "accuracy", "warmup", "steps", "environment", "runs"),
-    ]
-
-
 def test_sections_need_their_data(runs, measured):
     bare = runs(100, measured=runs(1).measured.__class__())
-    keys = {one.key for one in build(gather(Loaded((bare,), (), (measured,)))).sections}
+    keys = {one.key for one in report_of(bare, reductions=[measured]).sections}
     assert {"flags", "modes", "roofline"}.isdisjoint(keys)
     assert {"reach", "throughput", "allreduce", "reproduce"} <= keys
 
 
 def test_the_machine_reaches_the_fastest_configuration_of_each_network_and_format(report):
-    found = rows(report, "reach")
     speeds = next(one for one in charts(report) if one.title == "Images/sec")
     assert [row.label for row in speeds.rows] == [
         *("lenet, batch 8, 1 cpu, bf16", "lenet, batch 8, 1 cpu, forward_only, fp32"),
@@ -86,12 +78,12 @@ def test_the_machine_reaches_the_fastest_configuration_of_each_network_and_forma
         "resnet20, cifar10, batch 8, 1 cpu, fp32",
     ]
     assert (speeds.bars, speeds.x.zero, speeds.x.log) == (True, True, False)
+    two_devices, other_batch = rows(report, "reach")[2:4]
     # 181 images/sec * 6 GFLOP over the 4 TFLOP/s of two devices.
-    assert found[2]["MFU"] == "27.2 %"
-    assert found[2]["roofline bound, images/sec"] == "-"
+    assert two_devices["MFU"] == "27.2 %"
     # A roofline of another batch than the fastest has a row: 16 images in 34 ms.
-    assert found[3]["roofline bound, images/sec"] == "470.6"
-    assert found[3]["of the bound"] == "25.1 %"
+    assert other_batch["roofline bound, images/sec"] == "470.6"
+    assert other_batch["of the bound"] == "25.1 %"
     # No second place of the page names a fastest configuration.
     assert not any("fastest" in name or "highest" in name for name, _ in report.highlights)
 
@@ -103,14 +95,14 @@ def test_configurations_within_noise_are_as_fast(runs):
         *runs.of(*(speed - 1 for speed in noisy), flags={"batch_size": 16}),
         *runs.of(*(speed - 50 for speed in noisy), flags={"batch_size": 32}),
     ]
-    report = build(gather(Loaded(tuple(records), ())))
+    report = report_of(*records)
     (row,) = rows(report, "reach")
     assert row["configuration"] == "lenet, batch 8, 1 cpu"
     assert row["as fast as"] == "batch 16"
-    assert not any(isinstance(one, Text) and one.tone for one in section(report, "reach").blocks)
-    alone = build(gather(Loaded((records[0], records[6]), ())))
-    (remark,) = (b.text for b in section(alone, "reach").blocks if getattr(b, "tone", ""))
-    assert remark.startswith("A row without an interval has fewer than 6 processes")
+    assert section(report, "reach").remark is None
+    alone = report_of(records[0], records[6])
+    remark = section(alone, "reach").remark
+    assert remark.text.startswith("A row without an interval has fewer than 6 processes")
 
 
 def test_rows_of_a_chart_are_named_by_what_differs(runs):
@@ -119,11 +111,7 @@ def test_rows_of_a_chart_are_named_by_what_differs(runs):
         runs(110, flags={"precision": "bf16"}),
         runs(120, flags={"batch_size": 16}),
     ]
-    found = [
-        one
-        for one in charts(build(gather(Loaded(tuple(records), ()))))
-        if one.title.endswith(": throughput")
-    ]
+    found = [one for one in charts(report_of(*records)) if one.title.endswith(": throughput")]
     assert [one.title for one in found] == ["lenet, 1 cpu: throughput"]
     assert [row.label for row in found[0].rows] == [
         "batch 8, fp32",
@@ -140,20 +128,17 @@ def test_candidates_of_a_search_are_named_by_what_differs():
         dataclasses.replace(plain.rows[0], candidate=candidate) for candidate in candidates
     ]
     found = studies.tuning(rows=(*candidate_rows, plain.rows[1]))
-    (chart,) = charts(build(gather(Loaded((), (), (), (found,)))))
+    (chart,) = charts(report_of(studies=[found]))
     assert chart.title.endswith(", all with num_batches=92 xla=true")
     assert [row.label for row in chart.rows] == ["num_intra_threads=0", "num_intra_threads=1"]
 
 
-def test_the_command_of_a_search_is_that_of_the_flags_beside_it(report):
+def test_the_command_of_a_search_is_that_of_the_flags_beside_it():
     given = ("cnnbench", "--model=lenet", "--num_gpus=2")
     found = studies.tuning(verdict="open", command=given)
-    page = build(gather(Loaded((), (), (), (found,))))
+    page = report_of(studies=[found])
     (row,) = rows(page, "flags")
     assert row == {"flags": "as given", "command": "cnnbench --model=lenet --num_gpus=2"}
-    (proven,) = rows(report, "flags")
-    assert proven["flags"] == "variable_update=replicated"
-    assert "--variable_update=replicated" in proven["command"]
 
 
 def test_one_size_of_a_reduction_is_bars(reductions):
@@ -161,7 +146,7 @@ def test_one_size_of_a_reduction_is_bars(reductions):
         reductions.point(speed, spec=spec, bytes=4096, devices=2)
         for spec, speed in (("xring", 2.0), ("copy", 1.0), ("rechd", 3.0))
     ]
-    (chart,) = charts(build(gather(Loaded((), (), (reductions(*points),)))))
+    (chart,) = charts(report_of(reductions=[reductions(*points)]))
     assert [row.label for row in chart.rows] == ["rechd", "xring", "copy"]
     assert [row.centre for row in chart.rows] == pytest.approx([3.0, 2.0, 1.0])
     assert (chart.bars, chart.x.zero) == (True, True)
@@ -188,7 +173,7 @@ def step_profile(runs, **parts):
 
 def test_a_profile_is_a_timeline_with_lanes_of_devices(runs):
     found = step_profile(runs, input_wait_seconds=(0.002,) * 8)
-    report = build(gather(Loaded((), (), (), (found,))))
+    report = report_of(studies=[found])
     (chart,) = charts(report)
     assert chart.title == "lenet, batch 8, 1 cpu: one step"
     lanes = {lane.label: [chart.kinds[span.kind] for span in lane.spans] for lane in chart.lanes}
@@ -206,7 +191,7 @@ def test_a_profile_is_a_timeline_with_lanes_of_devices(runs):
 
 def test_a_profile_of_an_earlier_version_has_no_timeline(runs):
     found = step_profile(runs, timeline=None)
-    report = build(gather(Loaded((), (), (), (found,))))
+    report = report_of(studies=[found])
     assert "timeline" not in {one.key for one in report.sections}
 
 
@@ -231,8 +216,7 @@ def test_the_roof_has_a_colour_for_each_kind_and_names_the_longest_layers(report
 
 
 def test_a_roofline_of_the_same_work_is_the_bound_of_the_row(runs):
-    loaded = Loaded((runs(200),), (), (), (studies.roofline(runs(190)),))
-    (row,) = rows(build(gather(loaded)), "reach")
+    (row,) = rows(report_of(runs(200), studies=[studies.roofline(runs(190))]), "reach")
     assert row["median images/sec"] == "200.0"
     assert row["roofline bound, images/sec"] == "235.3"  # 8 images in 34 ms
     assert row["of the bound"] == "85.0 %"
@@ -240,7 +224,7 @@ def test_a_roofline_of_the_same_work_is_the_bound_of_the_row(runs):
 
 def test_sides_of_an_experiment_are_no_picture_of_the_machine(runs):
     sides = [runs(100, subject=Subject(side=side)) for side in ("a", "b")]
-    assert "reach" not in {one.key for one in build(gather(Loaded(tuple(sides), ()))).sections}
+    assert "reach" not in {one.key for one in report_of(*sides).sections}
 
 
 def test_the_peak_that_a_roofline_measured_counts_for_all(runs):
@@ -248,7 +232,7 @@ def test_the_peak_that_a_roofline_measured_counts_for_all(runs):
     own = dataclasses.replace(given, peak_flops_per_sec=1e12, peak_flops_source="measured: x")
     high = dataclasses.replace(given, peak_flops_per_sec=2e12, peak_flops_source="measured: x")
     profiled = studies.roofline(runs(100, measured=high, flags={"batch_size": 16}))
-    (row,) = rows(build(gather(Loaded((runs(100, measured=own),), (), (), (profiled,)))), "mfu")
+    (row,) = rows(report_of(runs(100, measured=own), studies=[profiled]), "mfu")
     assert row["peak, GFLOP/s"] == "2,000"
     assert row["source of the peak"] == "measured: x, the highest of 2 processes"
 
@@ -258,8 +242,8 @@ def test_bounds_are_those_of_the_one_peak_of_the_page(runs):
     own = dataclasses.replace(given, peak_flops_per_sec=2e12, peak_flops_source="measured: x")
     low = dataclasses.replace(given, peak_flops_per_sec=1.2e12, peak_flops_source="measured: x")
     profiled = studies.roofline(runs(100, measured=low)).at_peak(1.2e12, "measured: x")
-    alone = build(gather(Loaded((), (), (), (profiled,))))
-    beside = build(gather(Loaded((runs(100, measured=own),), (), (), (profiled,))))
+    alone = report_of(studies=[profiled])
+    beside = report_of(runs(100, measured=own), studies=[profiled])
     (bound,) = (row["of the bound"] for row in rows(alone, "roofline"))
     assert bound == "76.9 %"  # 50 ms of 65
     (bound,) = (row["of the bound"] for row in rows(beside, "roofline"))
@@ -273,7 +257,7 @@ def test_bounds_are_those_of_the_one_peak_of_the_page(runs):
 def test_why_a_row_is_faster_than_its_bound(runs):
     quick = [dataclasses.replace(row, seconds=row.seconds / 2) for row in studies.ROWS]
     above = studies.roofline(runs(100), rows=(studies.ROWS[0], *quick[1:3], studies.ROWS[3]))
-    found = section(build(gather(Loaded((), (), (), (above,)))), "roofline").blocks
+    found = section(report_of(studies=[above]), "roofline").blocks
     assert [block.text for block in found if isinstance(block, Text) and "100 %" in block.text] == [
         f"lenet, batch 8, 1 cpu: {above.remark}"
     ]
@@ -294,7 +278,7 @@ def test_modes_that_train_otherwise_or_overlap_are_told(folder):
         ),
     )
     document = dataclasses.replace(document, rows=(document.rows[0], *changed))
-    report = build(gather(Loaded((), (), (), (document,))))
+    report = report_of(studies=[document])
     (answer,) = report.answers
     assert answer.tone == "bad"
     tones = [one.tone for one in section(report, "modes").blocks if isinstance(one, Text)]
@@ -320,32 +304,15 @@ def test_no_mode_is_fastest_without_an_interval(processes, shift, text, tone):
             for at in range(processes)
         )
     )
-    (answer,) = build(gather(Loaded((), (), (), (found,)))).answers
+    (answer,) = report_of(studies=[found]).answers
     assert answer.text.startswith(text)
     assert answer.tone == tone
 
 
-def test_the_best_flags_have_their_command_first_and_their_proof(report):
-    answer = report.answers[0]
-    assert answer.name == "Best flags of lenet"
-    assert answer.text == "12.0 % (10.0 to 14.0 %) faster than the flags as given, 12 pairs"
-    assert answer.tone == "good"
-    command = "cnnbench --model=lenet --num_gpus=2 --variable_update=replicated"
-    assert answer.details == (
-        f"variable_update=replicated: {command}",
-        "it trains the same weights, all bits",
-    )
+def test_gains_of_the_best_flags_are_drawn(report):
     (drawn,) = (one for one in charts(report) if "gain over the flags" in one.title)
     assert drawn.limit == 0.0  # the flags as given
     assert [row.label for row in drawn.rows] == ["variable_update=replicated", "precision=bf16"]
-    assert rows(report, "flags")[0]["command"] == command
-    best, given, left, untried = rows(report, "flags", 1)
-    assert (best["gain"], best["95 % interval"]) == ("+13.0 %", "+10.0 % to +16.0 %")
-    assert (given["gain"], given["left"]) == ("+0.0 %", "-")
-    assert left["candidate"] == "precision=bf16 (precision)"
-    assert left["left"] == "slower after round 3 of formats: by 25 %"
-    assert untried["left"] == "untried: no time for it"
-    assert rows(report, "flags", 2)[0]["reason"] == "no GPU"
 
 
 @pytest.mark.parametrize(
@@ -359,8 +326,7 @@ def test_the_best_flags_have_their_command_first_and_their_proof(report):
     ],
 )
 def test_what_is_not_proven_is_not_said_to_be(parts, text, tone):
-    loaded = Loaded((), (), (), (studies.tuning(**parts),))
-    report = build(gather(loaded))
+    report = report_of(studies=[studies.tuning(**parts)])
     (answer,) = report.answers
     assert text in answer.text
     assert answer.tone == tone
@@ -371,41 +337,27 @@ def test_conditions_of_profiled_runs_and_of_reductions_count(runs, measured):
     note = ConditionNote(id="load", when="during", text="others kept 1.5 CPUs", advice="stop")
     profiled = studies.roofline(runs(100, conditions=Conditions(before={})))
     reduced = dataclasses.replace(measured, conditions=Conditions(before={}, notes=(note,)))
-    answer = build(gather(Loaded((), (), (reduced,), (profiled,)))).answers[-1]
+    answer = report_of(reductions=[reduced], studies=[profiled]).answers[-1]
     assert (answer.text, answer.tone) == ("1 of 2 processes was disturbed", "unsure")
 
 
 def test_two_rooflines_of_one_configuration_have_their_times(runs):
     pair = tuple(studies.roofline(runs(100)) for _ in range(2))
-    found = rows(build(gather(Loaded((), (), (), pair))), "roofline")
+    found = rows(report_of(studies=pair), "roofline")
     names = [f"lenet, batch 8, 1 cpu, 2026-11-20 00:0{at}:00" for at in range(2)]
     assert [one["configuration"] for one in found] == names
-
-
-def test_campaigns_are_reproduced_by_their_own_command(report):
-    versions = rows(report, "reproduce")
-    assert [(one["TensorFlow"], one["its commit"], one["processes"]) for one in versions] == [
-        ("2.21.0", "-", "13"),
-        ("2.21.0", "b" * 40, "1"),
-    ]
-    found = {one["measures"]: one["command"] for one in rows(report, "reproduce", 1)}
-    assert found["suite throughput"] == " ".join(COMMAND)
-    assert found["modes of lenet, batch 8, 2 cpu"].startswith("cnnbench strategies --model=")
-    assert found["lenet, batch 16, 1 cpu, profiled"] == "cnnbench roofline lenet --batch_size=16"
-    assert found["all-reduce"] == "cnnbench allreduce --num_gpus=2"
-    assert found["lenet, batch 8, 2 cpu, replicated"] == "cnnbench --model=lenet --num_gpus=2"
 
 
 @pytest.mark.parametrize("command", [None, "cnnbench", [1, 2], [], {"a": 1}])
 def test_a_place_in_a_sweep_may_hold_anything(runs, command):
     record = runs(100, sweep={**SWEEP, "command": command})
-    (row,) = rows(build(gather(Loaded((record,), ()))), "reproduce", 1)
+    (row,) = rows(report_of(record), "reproduce", 1)
     assert row["command"] == "cnnbench --model=lenet --num_gpus=1"
 
 
 def test_processes_of_a_comparison_of_modes_need_no_command_of_their_own(runs):
     record = runs(180, devices=2, run_id="replicated1")
-    report = build(gather(Loaded((record,), (), (), (studies.strategies(),))))
+    report = report_of(record, studies=[studies.strategies()])
     (row,) = rows(report, "reproduce", 1)
     assert row["measures"] == "modes of lenet, batch 8, 2 cpu"
 
@@ -448,44 +400,30 @@ def test_documents_of_the_page_are_read_and_faulty_ones_are_a_line_each(folder, 
     ]
 
 
+def hostile(value):
+    """The value with hostile text in place of all text that is not one of a few words."""
+    if isinstance(value, str):
+        return HOSTILE
+    if isinstance(value, (tuple, list)):
+        return type(value)(map(hostile, value))
+    if isinstance(value, dict):
+        more = {HOSTILE: HOSTILE} if any(isinstance(one, str) for one in value.values()) else {}
+        return {key: hostile(item) for key, item in value.items()} | more
+    if dataclasses.is_dataclass(value):
+        words = ("started_at", "status", "verdict", "weights")
+        names = {one.name for one in dataclasses.fields(value)}.difference(words)
+        return dataclasses.replace(value, **{n: hostile(getattr(value, n)) for n in names})
+    return value
+
+
 def test_hostile_names_are_text(runs, report):
-    row = dataclasses.replace(studies.ROWS[0], layer=HOSTILE, kind=HOSTILE, direction=HOSTILE)
-    machine = dataclasses.replace(studies.MACHINE, flops_source=HOSTILE)
-    profiled = studies.roofline(
-        runs(100, flags={"model": HOSTILE}, command=(HOSTILE,)), rows=(row,), machine=machine
-    )
-    plain = studies.strategies()
-    modes = dataclasses.replace(
-        plain,
-        rows=tuple(
-            dataclasses.replace(
-                one, mode=HOSTILE, all_reduce=HOSTILE, problem=HOSTILE, weight_variable=HOSTILE
-            )
-            for one in plain.rows
-        ),
-        processes=tuple(dataclasses.replace(one, mode=HOSTILE) for one in plain.processes),
-        config={"model": HOSTILE, "data_name": [HOSTILE], "num_gpus": {HOSTILE: 1}},
-        command=(HOSTILE,),
-    )
-    names = {"candidate": HOSTILE, "left": HOSTILE, "reason": HOSTILE}
-    plain_tuning = studies.tuning()
-    tuned = dataclasses.replace(
-        plain_tuning,
-        command=(HOSTILE, f"--model={HOSTILE}"),
-        leader=HOSTILE,
-        weights=HOSTILE,
-        rows=tuple(dataclasses.replace(one, **names) for one in plain_tuning.rows),
-        refused=tuple(dataclasses.replace(one, reason=HOSTILE) for one in plain_tuning.refused),
-    )
-    place = {**SWEEP, "suite": HOSTILE, "command": [HOSTILE]}
-    hostile_spans = (
-        dataclasses.replace(one, device=HOSTILE, layer=HOSTILE, kind=HOSTILE) for one in spans()
-    )
-    steps = dataclasses.replace(step_profile(runs), timeline=tuple(hostile_spans))
-    loaded = Loaded((runs(100, sweep=place),), (), (), (profiled, modes, tuned, steps))
-    found = Page(render(build(gather(loaded)), "html"))
+    run = runs(100, sweep={**SWEEP, "command": COMMAND})
+    plain = studies.roofline(runs(100)), studies.strategies(), studies.tuning(), step_profile(runs)
+    profiled, modes, tuned, steps = map(hostile, plain)
+    documents = profiled, modes, dataclasses.replace(tuned, weights=HOSTILE), steps
+    page = Page(render(report_of(hostile(run), studies=documents), "html"))
     known = Page(render(report, "html"))
-    assert {tag for tag, _ in found.elements} <= {tag for tag, _ in known.elements}
-    for _, attributes in found.elements:
+    assert {tag for tag, _ in page.elements} <= {tag for tag, _ in known.elements}
+    for _, attributes in page.elements:
         assert not any(name.startswith("on") for name in attributes)
         assert attributes.get("href", "#").startswith("#")

@@ -45,7 +45,7 @@ def runs(machine_runs):
 
 @pytest.fixture
 def figures(runs):
-    """Two configurations, of which one got slower and larger."""
+    """Two configurations: one got slower and larger, one has too few processes for intervals."""
     base = side(runs, "a", "a", SPEEDS)
     base += side(runs, "a", "a", SPEEDS[:4], flags={"model": "resnet20"})
     new = side(runs, "b", "b", [0.8 * speed for speed in SPEEDS], memory=1500)
@@ -78,23 +78,9 @@ def test_no_figure_is_of_two_subjects(runs):
         assert not any(101 < float(number) < 990 for number in numbers)
 
 
-def test_fewer_than_six_processes_have_no_interval(figures):
-    few = [one for one in figures if one.configuration.startswith("resnet20")]
-    document = json.loads(render(few, "bencher").text)
-    assert {tuple(value) for measures in document.values() for value in measures.values()} == {
-        ("value",)
-    }
-    assert "throughput_lower" not in render(few, "openmetrics").text
-    assert "range" not in render(few, "github-action-benchmark").text
-    assert "throughput.lower" not in render(few, "mlflow").text
-
-
-def test_one_commit_and_one_direction_are_said(figures):
-    text, left_out = render(figures, "github-action-benchmark")
-    assert {one["unit"] for one in json.loads(text)} == {"images/sec"}
+def test_a_format_of_one_unit_names_what_it_leaves_out(figures):
+    left_out = render(figures, "github-action-benchmark").left_out
     assert "memory left out (--metrics=memory" in left_out
-    assert "b" * 40 in text
-    assert "a" * 40 not in text
     assert render(figures, "bencher").left_out == ""
 
 
@@ -117,20 +103,6 @@ def test_openmetrics_has_a_unit_for_every_metric_and_valid_lines(figures):
             _, _, name, unit = line.split()
             assert name.endswith(f"_{unit}")
         assert line.startswith("# ") or SAMPLE.fullmatch(line)
-
-
-def test_mlflow_takes_what_is_within_its_limits(figures):
-    runs = json.loads(render(figures, "mlflow").text)["runs"]
-    assert len(runs) == 4
-    for run in runs:
-        assert set(run) == {"create", "log_batch", "update"}
-        for body in run["log_batch"]:
-            assert len(body["params"]) <= 100
-            for metric in body.get("metrics", ()):
-                assert set(metric) == {"key", "value", "timestamp", "step"}
-        keys = [one["key"] for one in run["create"]["tags"]]
-        assert len(set(keys)) == len(keys)
-        assert all(re.fullmatch(r"[\w./ -]+", key) for key in keys)
 
 
 def test_hostile_text_stays_within_its_place(runs):
