@@ -147,7 +147,7 @@ _FP32, _BF16 = ("cnnbench", "fp32"), ("cnnbench", "bf16")
 _FROZEN, _HARNESS = ("frozen", "fp32"), ("harness", "fp32")
 _CLASSIC = {"alexnet": 1.15, "vgg16": 1.15}
 _START, _IMPORT = ("start to first step", "fp32"), ("import tensorflow", "fp32")
-_ONE = ("one process", "fp32")
+_ONE, _SAVING = ("one process", "fp32"), ("saving", "fp32")
 _SHARE, _GROWTH = _value(_HARNESS, "share_of_bare_loop"), _value(_FP32, "memory_growth")
 
 DEMANDS: tuple[Demand, ...] = (
@@ -187,6 +187,14 @@ DEMANDS: tuple[Demand, ...] = (
     _seconds(("--help", "fp32"), "cnnbench --help, s", 0.5),
     _seconds(("refused flag", "fp32"), "cnnbench with a refused flag, s", 0.5),
     Demand("memory", "resident memory, last step / warm-up", (_FP32,), _GROWTH, 1.02, at_most=True),
+    Demand(
+        "memory",
+        "the same with checkpoints and evaluations, last step / after a tenth",
+        (_SAVING,),
+        _value(_SAVING, "memory_growth"),
+        1.03,
+        at_most=True,
+    ),
 )
 
 

@@ -12,8 +12,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
-from peers.turns import Turn, signal_all
+from peers.turns import Turn, family, signal_all
 
 
 class ProcessError(Exception):
@@ -70,12 +71,16 @@ class EndedProcess:
 
 
 def resident_bytes(pid: int) -> int | None:
-    """Resident memory of a process, None if unknown."""
-    try:
-        with open(f"/proc/{pid}/statm", encoding="ascii") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError, ValueError):
-        return None
+    """Largest resident memory of a process and its descendants, None if unknown.
+
+    A run of cnnbench measures in a child of the process that was started.
+    """
+    found = []
+    for process in family(pid):
+        with contextlib.suppress(OSError):
+            pages = Path(f"/proc/{process}/statm").read_text(encoding="ascii").split()[1]
+            found.append(int(pages) * os.sysconf("SC_PAGE_SIZE"))
+    return max(found, default=None)
 
 
 def run(

@@ -129,8 +129,8 @@ def read_duration(finished: EndedProcess, _: Path) -> Reading:
     return Reading(seconds=finished.seconds)
 
 
-def memory_reader(steps: int) -> Reader:
-    """A reader of the resident memory at the line of step 1 and at that of step ``steps``."""
+def memory_reader(first: int, last: int) -> Reader:
+    """A reader of the resident memory at the lines of two steps."""
 
     def read(finished: EndedProcess, _: Path) -> Reading:
         seen = {
@@ -138,8 +138,9 @@ def memory_reader(steps: int) -> Reader:
             for line in finished.lines
             if (found := _STEP_LINE.match(line.text)) and line.resident_bytes
         }
-        if 1 not in seen or steps not in seen:
-            raise ValueError(f"no resident memory for steps 1 and {steps}: Linux is needed")
-        return Reading(bytes_first=seen[1], bytes_last=seen[steps])
+        if first not in seen or last not in seen:
+            message = f"no resident memory for steps {first} and {last}: Linux is needed"
+            raise ValueError(message)
+        return Reading(bytes_first=seen[first], bytes_last=seen[last])
 
     return read

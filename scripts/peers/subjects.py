@@ -309,10 +309,18 @@ def _startup(options: Options) -> list[Subject]:
 
 def _memory(options: Options) -> list[Subject]:
     steps = options.memory_batches
-    flags = shared_flags("trivial", 0, steps, 100)
-    command = (*cnnbench_command(options.cnnbench_python), *flags, f"--display_every={steps}")
+    cnnbench = cnnbench_command(options.cnnbench_python)
+    plain = (*cnnbench, *shared_flags("trivial", 0, steps, 100), f"--display_every={steps}")
+    # Compared with the memory after a tenth of the steps: evaluations have memory of their own.
+    tenth = max(1, steps // 10)
+    saving = (
+        *(*cnnbench, *shared_flags("trivial", 8, steps, 10), "--data_name=cifar10"),
+        *(f"--display_every={tenth}", "--num_eval_batches=2", f"--train_dir={RECORD}.train"),
+        *("--save_model_steps=50", "--eval_during_training_every_n_steps=100"),
+    )
     return [
-        ours("cnnbench", command, options, memory_reader(steps), watch_memory=is_step_line),
+        ours("cnnbench", plain, options, memory_reader(1, steps), watch_memory=is_step_line),
+        ours("saving", saving, options, memory_reader(tenth, steps), watch_memory=is_step_line),
     ]
 
 

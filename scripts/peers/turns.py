@@ -157,12 +157,12 @@ def signal_all(root: int, number: int) -> None:
 
     Groups of processes would not do: `cnnbench launch` gives each of its own one.
     """
-    for process in _family(root):
+    for process in family(root):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(process, number)
 
 
-def _family(root: int) -> list[int]:
+def family(root: int) -> list[int]:
     """A process and its descendants, as /proc has them; where there is none, itself."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():

@@ -50,7 +50,18 @@ def test_lines_carry_their_arrival_times_and_memory():
     assert done.lines[2].seconds - done.lines[0].seconds >= 0.35
     assert done.status == 0
     assert done.lines[0].resident_bytes is None
-    assert done.lines[1].resident_bytes is None or done.lines[1].resident_bytes > 1e6
+    assert done.lines[1].resident_bytes > 1e6
+
+
+def test_the_memory_of_a_run_is_that_of_the_child_that_measures():
+    code = (
+        "import os, sys\n"
+        "if os.fork(): os.wait(); sys.exit()\n"
+        "memory = bytes(range(256)) * 10**6\n"
+        "print('1\\timages/sec: 1')"
+    )
+    done = run([sys.executable, "-c", code], timeout=60, watch_memory=readers.is_step_line)
+    assert done.lines[0].resident_bytes > 256e6
 
 
 def test_peak_memory_is_that_of_the_process_and_of_children_it_waited_for():
@@ -143,9 +154,9 @@ def test_durations_of_a_start():
 
 def test_memory_is_that_of_the_first_and_the_last_step():
     done = _finished(Line(1.0, "1\timages/sec: 3", 100), Line(2.0, "50\timages/sec: 3", 104))
-    assert readers.memory_reader(50)(done, NO_RECORD).memory_growth == 1.04
+    assert readers.memory_reader(1, 50)(done, NO_RECORD).memory_growth == 1.04
     with pytest.raises(ValueError, match="no resident memory"):
-        readers.memory_reader(60)(done, NO_RECORD)
+        readers.memory_reader(1, 60)(done, NO_RECORD)
 
 
 def test_csv_has_a_row_per_measurement_as_soon_as_it_is_known(tmp_path):
