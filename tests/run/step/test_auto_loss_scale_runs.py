@@ -1,65 +1,32 @@
-"""Whole runs with an automatic loss scale: command line, record, checkpoints, failures."""
+"""Whole runs with an automatic loss scale: record, notices, checkpoints, failures."""
 
 from __future__ import annotations
 
-import io
 import math
 from pathlib import Path
 
 import pytest
+import short_runs
 
-from cnnbench import BenchmarkCNN, Params, RunRecord, cli
-from cnnbench.base.text.progress import Messages
-from cnnbench.errors import ExitCode, NonFiniteLossError
+from cnnbench import BenchmarkCNN, Params, RunRecord
+from cnnbench.errors import NonFiniteLossError
 from cnnbench.run.step.loss_scale import CAP
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
-FLAGS = {
-    "model": "trivial",
-    "data_name": "cifar10",
-    "device": "cpu",
-    "batch_size": 2,
-    "num_warmup_batches": 0,
-    "init_learning_rate": 0.01,
-    "precision": "fp16",
-    "fp16_enable_auto_loss_scale": True,
-}
+FLAGS = {"num_warmup_batches": 0, "precision": "fp16", "fp16_enable_auto_loss_scale": True}
 
 
 def run(**flags: object) -> tuple[RunRecord, str]:
-    err = io.StringIO()
-    record = BenchmarkCNN(Params(**{**FLAGS, **flags}), messages=Messages(err)).run()
-    return record, err.getvalue()
+    record, _, err = short_runs.run(**{**FLAGS, **flags})
+    return record, err
 
 
-@pytest.mark.parametrize(
-    "mode", [["--variable_update=replicated"], ["--variable_update=independent"]]
-)
-def test_a_scale_that_overflows_settles(
-    mode: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "record.json"
-    status = cli.main(
-        [
-            "--model=trivial",
-            "--data_name=cifar10",
-            "--device=cpu",
-            "--num_gpus=2",
-            "--batch_size=2",
-            "--num_warmup_batches=2",
-            "--num_batches=16",
-            "--init_learning_rate=0.01",
-            "--precision=fp16",
-            "--fp16_enable_auto_loss_scale",
-            f"--fp16_loss_scale={CAP}",
-            f"--result_json={path}",
-            "--peak_flops=1e12",
-            *mode,
-        ]
-    )
-    assert status == ExitCode.OK
-    record = RunRecord.from_json(path.read_text())
+@pytest.mark.parametrize("mode", ["replicated", "independent"])
+def test_a_scale_that_overflows_settles(mode: str) -> None:
+    flags = {"num_gpus": 2, "num_warmup_batches": 2, "num_batches": 16, "fp16_loss_scale": CAP}
+    record, err = run(**flags, variable_update=mode)
+    record = RunRecord.from_json(record.to_json())
     scaling = record.loss_scaling
     losses = [*record.warmup_losses, *record.losses]
     assert scaling.warmup_skipped_steps == (1, 2)
@@ -70,11 +37,10 @@ def test_a_scale_that_overflows_settles(
     assert scaling.start == CAP
     assert scaling.end == CAP / 2**skipped
     # Nothing moves while all towers skip, and training goes on from there.
-    still = 2 if mode == ["--variable_update=independent"] else at_first
+    still = 2 if mode == "independent" else at_first
     assert losses[: still + 1] == pytest.approx([losses[0]] * (still + 1), rel=1e-6)
     assert losses[-1] < losses[0] * 0.99
     assert all(map(math.isfinite, losses))
-    err = capsys.readouterr().err
     assert (
         f"cnnbench: {skipped} of 18 steps skipped for gradients that were not finite "
         "(2 of them in the warm-up); the loss scale went from 16777216 to "
@@ -89,16 +55,22 @@ def test_steps_that_go_well_raise_the_scale_silently_in_the_table_and_say_so_at_
     assert record.config["fp16_loss_scale"] == 4.0
 
 
-def test_the_default_start_is_that_of_a_constant_scale() -> None:
-    record, err = run(num_batches=2)
-    assert (record.loss_scaling.start, record.loss_scaling.end) == (128.0, 128.0)
+@pytest.mark.parametrize(
+    ("flags", "scales"),
+    [
+        # The default is that of a constant scale.
+        ({}, (128.0, 128.0)),
+        ({"fp16_enable_auto_loss_scale": False}, None),
+        ({"precision": "bf16"}, None),
+    ],
+)
+def test_a_scale_is_recorded_if_it_can_change(
+    flags: dict[str, object], scales: tuple[float, float] | None
+) -> None:
+    record, err = run(num_batches=2, **flags)
+    scaling = record.loss_scaling
+    assert (scaling and (scaling.start, scaling.end)) == scales
     assert "loss scale" not in err
-
-
-@pytest.mark.parametrize("flags", [{"fp16_enable_auto_loss_scale": False}, {"precision": "bf16"}])
-def test_a_constant_scale_or_none_is_not_recorded(flags: dict[str, object]) -> None:
-    record, _ = run(num_batches=2, fp16_inc_loss_scale_every_n=1, **flags)
-    assert record.loss_scaling is None
 
 
 @pytest.mark.parametrize(
@@ -116,23 +88,19 @@ def test_scale_and_counter_go_on_after_a_resume(later: dict[str, object], tmp_pa
     assert "has no loss scale" not in err
 
 
-def test_a_checkpoint_without_a_scale_is_mentioned(tmp_path: Path) -> None:
+def test_checkpoints_with_and_without_a_scale_are_taken(tmp_path: Path) -> None:
     run(num_batches=2, train_dir=str(tmp_path), fp16_enable_auto_loss_scale=False)
     record, err = run(num_batches=4, train_dir=str(tmp_path), fp16_loss_scale=32.0)
     assert "has no loss scale; --fp16_loss_scale is its first value" in err
     assert record.loss_scaling.start == 32.0
-
-
-def test_a_scale_in_a_checkpoint_is_no_hindrance_to_others(tmp_path: Path) -> None:
-    run(num_batches=2, train_dir=str(tmp_path))
-    record, err = run(num_batches=4, train_dir=str(tmp_path), precision="fp32")
+    record, err = run(num_batches=6, train_dir=str(tmp_path), precision="fp32")
     assert record.loss_scaling is None
     assert "loss scale" not in err
 
 
 def test_a_loss_that_is_not_finite_still_ends_the_run() -> None:
-    params = Params(**{**FLAGS, "num_batches": 50, "init_learning_rate": 1e9})
-    benchmark = BenchmarkCNN(params)
+    flags = {**short_runs.TINY, **FLAGS, "num_batches": 50, "init_learning_rate": 1e9}
+    benchmark = BenchmarkCNN(Params(**flags))
     with pytest.raises(NonFiniteLossError):
         benchmark.run()
     record = benchmark.record

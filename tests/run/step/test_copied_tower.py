@@ -5,37 +5,24 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
+import weather
 
 from cnnbench import BenchmarkCNN, Params
-from cnnbench.base.plugins import load
 from cnnbench.cli import main
-from cnnbench.data.source import TowerBatch
-from cnnbench.data.synthetic import synthetic_rows
-from cnnbench.models import LearningRateSpec, Model, declare, get_model
-from cnnbench.models.elements import resolve
+from cnnbench.models import LearningRateSpec, Model, register_model
 from cnnbench.run.driver.build import BuiltRun
 from cnnbench.run.step import train_step
 from cnnbench.run.step.copied_tower import CopiedTowers
-from cnnbench.run.step.tower import StepConfig, Tower, TowerResult
+from cnnbench.run.step.tower import Tower, TowerResult
 
-PLUGIN = Path(__file__).parents[3] / "docs" / "examples" / "weather_plugin.py"
-PLUGINS = Path(__file__).parents[2] / "plugins"
-TRAINING = StepConfig(metrics=True, training_steps=10)
-TOWERS = 2
-BATCH = 2
-
-
-def forecast() -> Model:
-    load(str(PLUGIN), "dataset_plugin")
-    return get_model("forecast", "weather")
+ROOT = Path(__file__).parents[3]
+POISON = {"model": "poison", "model_plugin": str(ROOT / "tests/plugins/poison_plugin.py")}
 
 
 class Drawing(Model):
@@ -50,104 +37,37 @@ class Drawing(Model):
         return net.logits(net.dropout(net.flatten(x), 0.5))
 
 
-CASES = {
-    "dropped paths": (Drawing, TRAINING),
-    "bf16": (Drawing, replace(TRAINING, compute_dtype="bfloat16")),
-    "forward only": (lambda: get_model("lenet", "imagenet"), StepConfig(forward_only=True)),
-    "XLA": (forecast, replace(TRAINING, xla_compile=True)),
-    "slices, several inputs": (forecast, TRAINING),
-}
+register_model("drawing", "imagenet", Drawing)
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_copy_computes_what_a_trace_does(case: str, cpu_devices: tuple[str, ...]) -> None:
-    make, config = CASES[case]
-    model = make()
-    spec = declare(model, 30)
-    rng = np.random.default_rng(0)
-    weights = {
-        v.name: tf.Variable(rng.normal(0.0, 0.1, (TOWERS, *v.shape)), dtype=tf.float32)
-        for v in spec.variables
-    }
-    elements = resolve(model.elements, model, 30)
-    draw = partial(synthetic_rows, seed=1, elements=elements)
-    rows = [draw(BATCH * tower + tf.range(BATCH)) for tower in range(TOWERS)]
-    batches = [TowerBatch.of(elements, row)[:2] for row in rows]
-
-    def run(tower: int, batch: Any, make: Callable[..., TowerResult]) -> TowerResult:
-        def read(variable: Any, dtype: tf.DType) -> tf.Tensor:
-            return tf.cast(tf.identity(weights[variable.name])[tower], dtype)
-
-        with tf.device(cpu_devices[tower]), tf.name_scope(f"tower_{tower}"):
-            factor = None if config.forward_only else tf.constant(2.0**tower)
-            return make(read, *batch, tf.constant([tower, 3], tf.int64), factor)
-
-    traced: list[Any] = []
-
-    @tf.function(autograph=False)
-    def step() -> Any:
-        def trace(read: Any, *given: Any) -> TowerResult:
-            traced.append(given)
-            return Tower(model, spec, config, cpu_devices[0])(read, *given)
-
-        copy = CopiedTowers(trace, pytest.fail)
-        given = list(enumerate(tf.nest.map_structure(tf.identity, batches)))
-        with tf.name_scope("traced"):
-            traces = [run(tower, batch, trace) for tower, batch in given]
-        with tf.name_scope("copied"):
-            copies = [run(tower, batch, copy) for tower, batch in given]
-        return values(traces), values(copies)
-
-    def values(results: list[TowerResult]) -> Any:
-        moments = [[(m.batch_mean, m.batch_variance) for m in one.moments] for one in results]
-        return [one._replace(moments=m) for one, m in zip(results, moments, strict=True)]
-
-    traces, copies = step()
-    assert len(traced) == TOWERS + 1
-    graph = step.get_concrete_function().graph
-    for tower in range(1, TOWERS):
-        assert operations(graph, f"copied/tower_{tower}/") == operations(
-            graph, f"traced/tower_{tower}/"
-        )
-        tf.nest.map_structure(
-            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
-            traces[tower],
-            copies[tower],
-            expand_composites=True,
-        )
-        assert traces[tower].loss != traces[0].loss
-
-
-def operations(graph: tf.Graph, scope: str) -> Counter[Any]:
-    """What is there, how often, on which device and with what result; names are no matter."""
-    found = Counter(
-        (o.type, o.device, *((x.dtype, str(x.shape)) for x in o.outputs))
-        for o in graph.get_operations()
-        if scope in o.name
-    )
-    assert sum(found.values()) > 10
-    return found
-
-
+@pytest.mark.usefixtures("quick_start")
 @pytest.mark.parametrize(
     "flags",
     [
+        {"model": "drawing", "variable_update": "independent"},
+        {"model": "drawing", "variable_update": "independent", "precision": "bf16"},
         {
+            **POISON,
             "variable_update": "replicated",
             "all_reduce_spec": "xring",
             "loss_type_to_report": "base_loss",
         },
-        {"variable_update": "parameter_server", "fp16_vars": True, "use_fp16": True},
-        {"variable_update": "mirrored_strategy"},
-        {"variable_update": "independent", "forward_only": True},
+        {**POISON, "variable_update": "parameter_server", "fp16_vars": True, "use_fp16": True},
+        {
+            **POISON,
+            "variable_update": "mirrored_strategy",
+            "cross_device_ops": "reduction_to_one_device",
+        },
+        {**POISON, "variable_update": "independent", "forward_only": True},
+        {**weather.FLAGS, "variable_update": "independent"},  # slices, several inputs
+        {**weather.FLAGS, "variable_update": "independent", "xla_compile": True},
     ],
-    ids=lambda flags: flags["variable_update"],
+    ids=lambda flags: "-".join(map(str, flags.values())).replace(f"{ROOT}/", ""),
 )
 def test_a_step_of_copies_is_the_step_that_would_be_traced(
-    flags: dict[str, Any], monkeypatch: pytest.MonkeyPatch, quick_start: None
+    flags: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = {"num_gpus": 2, "batch_size": 2, "device": "cpu", "num_warmup_batches": 0}
-    own = {"model": "poison", "model_plugin": str(PLUGINS / "poison_plugin.py"), **sizes, **flags}
     traced = []
     trace = Tower.__call__
 
@@ -156,21 +76,32 @@ def test_a_step_of_copies_is_the_step_that_would_be_traced(
         return trace(tower, *args)
 
     monkeypatch.setattr(Tower, "__call__", counted)
-    copied = names(BenchmarkCNN(Params.from_dict(own)).build())
+    copied = BenchmarkCNN(Params.from_dict({**sizes, **flags})).build()
     assert len(traced) == 1
     monkeypatch.setattr(train_step, "CopiedTowers", lambda first, tell: None)
-    assert copied == names(BenchmarkCNN(Params.from_dict(own)).build())
+    whole = BenchmarkCNN(Params.from_dict({**sizes, **flags})).build()
     assert len(traced) == 3
+    assert names(copied) == names(whole)
+    for found, expected in zip(results(copied), results(whole), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
 def names(built: BuiltRun) -> Counter[tuple[str, str, str]]:
     """The operations that compute, which roofline and --profile_layers know by their names."""
     return Counter(
-        (re.sub(r"_\d+$", "", o.name), o.type, o.device)
+        (re.sub(r"(_\d+)+$", "", o.name), o.type, o.device)
         for o in built.step.graph.get_operations()
-        if o.type not in ("Placeholder", "ReadVariableOp")
+        if o.type not in ("Placeholder", "ReadVariableOp", "Cast")  # of values read, in any scope
         and any(x.dtype.is_floating and x.shape.rank != 0 for x in o.outputs)
     )
+
+
+def results(built: BuiltRun) -> list[np.ndarray[Any, Any]]:
+    """The losses of two steps, and every copy of every variable after them."""
+    built.step.set_learning_rate(0.125)
+    losses = [built.step().loss.numpy() for _ in range(2)]
+    variables = built.manager.savable_variables().values()
+    return [*losses, *(copy.numpy() for variable in variables for copy in variable.copies)]
 
 
 def uniform(read: Any, given: Any) -> tf.Tensor:

@@ -66,41 +66,24 @@ class Steps:
 
 
 BAD = (np.nan, np.inf, -np.inf)
-SCRIPTS = {
-    "all good": [True] * 7,
-    "all bad": [False] * 12,
-    "a bad one starts the count anew": [True, False, True, True, True, False, True, True],
-    "alternating": [True, False] * 5,
-    "overflow, then settle": [False] * 4 + [True] * 9,
-}
 
 
 @pytest.mark.parametrize("every_n", [1, 2, 3, 1000])
-@pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
-def test_a_script_gives_what_the_rule_says(
-    script: list[bool], every_n: int, cpu_devices: tuple[str, ...]
+@pytest.mark.parametrize("share", [0.0, 0.4, 0.7, 1.0])
+def test_long_runs_follow_the_rule(
+    share: float, every_n: int, cpu_devices: tuple[str, ...]
 ) -> None:
-    steps = Steps(128.0, every_n, cpu_devices[0])
-    expected = oracle(128.0, every_n, script)
+    """Steps of which a share is good."""
+    rng = np.random.default_rng(every_n)
+    initial = float(2.0 ** rng.integers(0, 25))
+    script = [bool(ok) for ok in rng.random(100) < share]
+    steps = Steps(initial, every_n, cpu_devices[0])
+    expected = oracle(initial, every_n, script)
     for number, (finite, state) in enumerate(zip(script, expected, strict=True)):
         skipped = steps(1.0 if finite else BAD[number % 3])
         assert skipped is not finite
         assert steps.state == state
     assert steps.updates.numpy() == sum(script)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_long_random_runs_follow_the_rule(seed: int, cpu_devices: tuple[str, ...]) -> None:
-    rng = np.random.default_rng(seed)
-    every_n = int(rng.integers(1, 5))
-    initial = float(2.0 ** rng.integers(0, 25))
-    script = [bool(ok) for ok in rng.random(150) < rng.random()]
-    steps = Steps(initial, every_n, cpu_devices[0])
-    states = []
-    for ok in script:
-        steps(1.0 if ok else np.nan)
-        states.append(steps.state)
-    assert states == oracle(initial, every_n, script)
 
 
 @pytest.mark.parametrize(
@@ -170,36 +153,6 @@ def test_a_tensor_is_looked_at_once_and_where_it_is(cpu_devices: tuple[str, ...]
     assert finite.device == cpu_devices[0]
 
 
-@pytest.mark.parametrize("together", [True, False])
-def test_whom_a_bad_gradient_stops(together: bool, cpu_devices: tuple[str, ...]) -> None:
-    scale = AutoLossScale(128.0, 1, cpu_devices[0])
-    ran = []
-    for device in cpu_devices[:3]:
-        with tf.device(device):
-            ran.append(tf.Variable(0))
-
-    @tf.function(autograph=False)
-    def step(values: tf.Tensor) -> tf.Tensor:
-        gradients = []
-        for tower, device in enumerate(cpu_devices[:3]):
-            with tf.device(device):
-                gradients.append([tf.identity(values[tower])])
-        verdict = scale.judge(gradients, together=together)
-        ops = list(verdict.updates)
-        for guard, variable in zip(verdict.guards, ran, strict=True):
-            with tf.device(variable.device):
-                ops += guard.run(lambda v=variable: [v.assign_add(1, read_value=False)])
-        with tf.control_dependencies(ops):
-            return tf.identity(verdict.skipped)
-
-    assert step(tf.constant([1.0, np.nan, np.inf])).numpy()
-    assert [v.numpy() for v in ran] == ([0, 0, 0] if together else [1, 0, 0])
-    assert scale.value == 64.0
-    assert not step(tf.constant([1.0, 1.0, 1.0])).numpy()
-    assert [v.numpy() for v in ran] == ([1, 1, 1] if together else [2, 1, 1])
-    assert scale.value == 128.0
-
-
 def test_unscaling_keeps_the_kind_of_a_gradient() -> None:
     slices = tf.IndexedSlices(
         tf.constant([[256.0], [512.0]], tf.float16), tf.constant([4, 1]), tf.constant([6, 1])
@@ -218,18 +171,7 @@ def test_unscaling_keeps_the_kind_of_a_gradient() -> None:
 
 
 def test_no_factor_costs_nothing() -> None:
-    scale = StaticLossScale()
     loss, gradient = tf.constant(3.0), tf.constant([1.0], tf.bfloat16)
-    assert scaled(loss, scale.factor()) is loss
-    assert unscaled(gradient, inverse_of(scale.factor())) is gradient
-    verdict = scale.judge([[gradient], [gradient]], together=True)
-    assert verdict.skipped is None
-    assert verdict.updates == []
-    assert [guard.run(lambda: ["op"]) for guard in verdict.guards] == [["op"], ["op"]]
-
-
-def test_a_constant_scale_has_no_state() -> None:
-    scale = StaticLossScale(8.0)
-    assert scale.variables() == {}
-    assert scale.value is None
-    assert scaled(tf.constant(2.0), scale.factor()).numpy() == 16.0
+    factor = StaticLossScale().factor()
+    assert scaled(loss, factor) is loss
+    assert unscaled(gradient, inverse_of(factor)) is gradient

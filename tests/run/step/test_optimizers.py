@@ -142,20 +142,6 @@ def test_six_steps_of_several_groups_with_a_changing_rate(name, cpu_devices):
     assert len(ops) == len(applies) + (2 * len(groups) if name == "adam" else 0)
 
 
-def test_slots_have_canonical_names_and_are_not_trainable(cpu_devices):
-    optimizer = optimizer_of("rmsprop")
-    variable = make_variables(cpu_devices[:1])[0]
-    optimizer.create_slots([variable])
-    slots = optimizer.slot_variables()
-    assert [v.name for v in slots.values()] == [
-        "v0/layer0/kernel/mean_square:0",
-        "v0/layer0/kernel/momentum:0",
-    ]
-    assert not any(v.trainable for v in slots.values())
-    assert slots["mean_square", variable.ref()].numpy().tolist() == np.ones((3, 4)).tolist()
-    assert not slots["momentum", variable.ref()].numpy().any()
-
-
 def test_adam_counts_the_steps_of_each_group(cpu_devices):
     optimizer = optimizer_of("adam", adam_beta1=0.5, adam_beta2=0.25)
     first, second = make_variables(cpu_devices[:1]), make_variables(cpu_devices[1:2])
@@ -167,48 +153,6 @@ def test_adam_counts_the_steps_of_each_group(cpu_devices):
     assert powers == {"beta1_power": [0.5**4, 0.5**2], "beta2_power": [0.25**4, 0.25**2]}
     devices = [p.device for p in optimizer.shared_variables()["beta1_power"]]
     assert devices == list(cpu_devices[:2])
-
-
-def test_no_gradients_no_step(cpu_devices):
-    optimizer = make_optimizer("adam")
-    optimizer.create_slots(make_variables(cpu_devices[:1]))
-    before = [p.numpy() for v in optimizer.shared_variables().values() for p in v]
-    assert optimizer.apply_gradients([], tf.constant(0.1)) == []
-    assert [p.numpy() for v in optimizer.shared_variables().values() for p in v] == before
-
-
-@pytest.mark.parametrize("name", ORACLES)
-def test_a_single_update_leaves_the_others_alone(name, cpu_devices):
-    optimizer = make_optimizer(name)
-    variables = make_variables(cpu_devices[:1])
-    before = [v.numpy() for v in variables]
-    optimizer.create_slots(variables)
-    optimizer.apply_gradients([(tf.ones(SHAPES[0]), variables[0])], tf.constant(0.1))
-    expected, _ = ORACLES[name](before[0], [np.ones(SHAPES[0])], [0.1])
-    np.testing.assert_allclose(variables[0].numpy(), expected, rtol=1e-5)
-    assert all((v.numpy() == old).all() for v, old in zip(variables[1:], before[1:], strict=True))
-
-
-def test_slots_are_created_once(cpu_devices):
-    optimizer = optimizer_of("momentum")
-    variables = make_variables(cpu_devices[:1])
-    optimizer.create_slots(variables)
-    with pytest.raises(ValueError, match="has optimizer slots already"):
-        optimizer.create_slots(variables[1:])
-
-
-def test_an_empty_group_is_ignored():
-    optimizer = optimizer_of("adam")
-    optimizer.create_slots([])
-    assert optimizer.shared_variables() == {"beta1_power": [], "beta2_power": []}
-
-
-def test_a_variable_without_slots_is_an_error(cpu_devices):
-    variable = make_variables(cpu_devices[:1])[0]
-    with pytest.raises(KeyError):
-        optimizer_of("momentum").apply_gradients(
-            [(tf.zeros(SHAPES[0]), variable)], tf.constant(0.1)
-        )
 
 
 def test_every_optimizer_has_an_oracle():

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import pytest
 import tensorflow as tf
 
 from cnnbench.run.step.readers import Readers
 from cnnbench.variable_mgr.tower_variable import read
+
+CALLER = "of_the_caller"  # a place without a device
+FIRST, SECOND, PS = (
+    f"/job:{task}/device:CPU:0" for task in ("worker/task:0", "worker/task:1", "ps/task:0")
+)
+GPU, OTHER_GPU, CPU, OTHER_CPU = (
+    f"/job:localhost/replica:0/task:0/device:{name}"
+    for name in ("GPU:0", "GPU:1", "CPU:0", "CPU:1")
+)
 
 
 def test_the_gradient_comes_after_every_reader():
@@ -31,28 +41,24 @@ def test_the_gradient_comes_after_every_reader():
     assert not {"none", "of_another"} & waited
 
 
-def test_readers_beside_the_variable_send_no_signal():
-    variable = tf.Variable(tf.ones([4]))
-
-    @tf.function(autograph=False)
-    def step():
-        with tf.device(variable.device):
-            tf.sin(read(variable), name="reader")
-            gradient = tf.fill([4], 0.5)
-            waiting = Readers(gradient.graph).before_update(variable, gradient)
-        assert "reader" in {o.name for o in waiting.op.control_inputs}
-        return waiting
-
-    step.get_concrete_function()
-
-
-CALLER = "of_the_caller"  # a place without a device
-
-
-def waited_for(home: str, places: list[str]) -> list[str]:
-    """The places whose reader of a variable at `home` its update waits for."""
+@pytest.mark.parametrize(
+    ("home", "places", "waited"),
+    [
+        # Readers in another task have copies.
+        ("/job:ps/replica:0/task:0/device:CPU:0", [FIRST, SECOND, PS, CALLER], [PS]),
+        (
+            "/job:worker/replica:0/task:1/device:CPU:0",
+            [FIRST, SECOND, PS, CALLER],
+            [SECOND, CALLER],
+        ),
+        # A signal per reader and device costs more than the copy that it avoids.
+        (GPU, [GPU, OTHER_GPU, CPU], []),
+        (CPU, [GPU, CPU, OTHER_CPU], [CPU, OTHER_CPU]),
+        (CPU, [], []),
+    ],
+)
+def test_readers_that_share_the_memory_are_waited_for(home, places, waited):
     local = tf.Variable(tf.ones([4]))
-    found: set[str] = set()
 
     @tf.function(autograph=False)
     def step():
@@ -64,47 +70,27 @@ def waited_for(home: str, places: list[str]) -> list[str]:
         gradient = tf.fill([4], 0.5)
         variable = SimpleNamespace(handle=local.handle, device=home)
         waiting = Readers(gradient.graph).before_update(variable, gradient)
+        assert (waiting is gradient) == (not waited)
         before = [] if waiting is gradient else list(waiting.op.control_inputs)
         for operation in before:  # a signal of all devices waits for one of each
             before += operation.control_inputs
-        found.update(place_of[o.name] for o in before if o.name in place_of)
+        found = {place_of[o.name] for o in before if o.name in place_of}
+        assert [place for place in places if place in found] == waited
         return gradient
 
     step.get_concrete_function()
-    return [place for place in places if place in found]
 
 
-def test_readers_in_other_tasks_hold_copies():
-    first, second, ps = (
-        f"/job:{task}/device:CPU:0" for task in ("worker/task:0", "worker/task:1", "ps/task:0")
-    )
-    places = [first, second, ps, CALLER]
-    assert waited_for("/job:ps/replica:0/task:0/device:CPU:0", places) == [ps]
-    assert waited_for("/job:worker/replica:0/task:1/device:CPU:0", places) == [second, CALLER]
-
-
-def devices(*names: str) -> list[str]:
-    return [f"/job:localhost/replica:0/task:0/device:{name}" for name in names]
-
-
-def test_updates_on_a_gpu_wait_for_no_reader():
-    """A signal per reader and device costs more than the copy it avoids."""
-    (home,) = devices("GPU:0")
-    assert waited_for(home, devices("GPU:0", "GPU:1", "CPU:0")) == []
-
-
-def test_readers_on_gpus_hold_copies_of_variables_on_the_host():
-    (home,) = devices("CPU:0")
-    assert waited_for(home, devices("GPU:0", "CPU:0", "CPU:1")) == devices("CPU:0", "CPU:1")
-
-
-def test_without_readers_there_is_nothing_to_wait_for():
+def test_a_reader_beside_the_variable_sends_no_signal():
     variable = tf.Variable(tf.ones([4]))
 
     @tf.function(autograph=False)
     def step():
-        gradient = tf.fill([4], 0.5)
-        assert Readers(gradient.graph).before_update(variable, gradient) is gradient
-        return gradient
+        with tf.device(variable.device):
+            tf.sin(read(variable), name="reader")
+            gradient = tf.fill([4], 0.5)
+            waiting = Readers(gradient.graph).before_update(variable, gradient)
+        assert "reader" in {o.name for o in waiting.op.control_inputs}
+        return waiting
 
     step.get_concrete_function()

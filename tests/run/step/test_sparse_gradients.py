@@ -2,42 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
+import weather
 from built_runs import MODES
 
 from cnnbench.flags import Params
 from cnnbench.run.driver.benchmark_cnn import BenchmarkCNN
 from cnnbench.run.driver.build import BuiltRun
-from cnnbench.variable_mgr.parameter_server import ParameterServerVariableMgr
-from cnnbench.variable_mgr.per_tower import (
-    DistributedReplicatedVariableMgr,
-    IndependentVariableMgr,
-    ReplicatedVariableMgr,
-)
-from cnnbench.variable_mgr.strategies.managers import MirroredStrategyVariableMgr
+from cnnbench.run.step.update import Updater
+from cnnbench.variable_mgr.gradients import Column
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
-PLUGIN = Path(__file__).parents[3] / "docs" / "examples" / "weather_plugin.py"
 ROWS, WIDTH, BATCH = 50, 8, 3
-MANAGERS = {
-    "parameter_server": ParameterServerVariableMgr,
-    "independent": IndependentVariableMgr,
-    "distributed_replicated": DistributedReplicatedVariableMgr,
-    "mirrored_strategy": MirroredStrategyVariableMgr,
-}
 
 
 def build(**flags: Any) -> BuiltRun:
-    own = {"dataset_plugin": str(PLUGIN), "data_name": "weather", "model": "forecast"}
     sizes = {"device": "cpu", "batch_size": BATCH, "num_gpus": 2, "num_warmup_batches": 0}
-    built = BenchmarkCNN(Params.from_dict({**own, **sizes, **flags})).build()
+    built = BenchmarkCNN(Params.from_dict({**weather.FLAGS, **sizes, **flags})).build()
     built.manager.after_initialization()
     built.step.set_learning_rate(0.125)
     return built
@@ -45,27 +32,6 @@ def build(**flags: Any) -> BuiltRun:
 
 def tables(built: BuiltRun) -> list[np.ndarray]:
     return [c.numpy() for c in built.manager.savable_variables()["embedding0/table"].copies]
-
-
-@pytest.fixture
-def handed_over(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[Any]]:
-    """What the step hands to a manager of a mode for the table."""
-
-    def record(mode: str) -> list[Any]:
-        seen: list[Any] = []
-        manager = MANAGERS.get(mode, ReplicatedVariableMgr)
-        reduce = manager.preprocess_device_grads
-
-        def recorded(self: Any, columns: Any) -> Any:
-            for column in columns:
-                if column.variables[0].shape == (ROWS, WIDTH):
-                    seen.extend(column.gradients)
-            return reduce(self, columns)
-
-        monkeypatch.setattr(manager, "preprocess_device_grads", recorded)
-        return seen
-
-    return record
 
 
 CLIPPED = {"optimizer": "momentum", "gradient_clip": 0.01}
@@ -88,9 +54,18 @@ SCALED = {
     ],
 )
 def test_slices_reach_the_manager_and_the_update_is_the_dense_one(
-    mode: dict[str, str], flags: dict[str, Any], handed_over: Callable[[str], list[Any]]
+    mode: dict[str, str], flags: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = handed_over(mode["variable_update"])
+    seen: list[Any] = []
+    before_reduction = Updater.before_reduction
+
+    def recorded(self: Updater, column: Column) -> Column:
+        made = before_reduction(self, column)
+        if column.variables[0].shape == (ROWS, WIDTH):
+            seen.extend(made.gradients)
+        return made
+
+    monkeypatch.setattr(Updater, "before_reduction", recorded)
     updated = []
     for dense in (False, True):
         built = build(**mode, **flags, sparse_to_dense_grads=dense)
@@ -102,6 +77,9 @@ def test_slices_reach_the_manager_and_the_update_is_the_dense_one(
     assert len(seen) == 4
     assert all(isinstance(gradient, tf.IndexedSlices) for gradient in seen)
     assert {tuple(gradient.values.shape) for gradient in seen} == {(BATCH, WIDTH)}
+    assert {gradient.dtype for gradient in seen} == (
+        {tf.float16 if "precision" in flags else tf.float32}
+    )
     for sparse, dense in zip(*updated, strict=True):
         np.testing.assert_allclose(sparse, dense, rtol=1e-4, atol=1e-6)
     if "gradient_clip" in flags:
@@ -156,10 +134,16 @@ def test_weight_decay_of_a_table_is_added_to_its_rows(tmp_path: Path) -> None:
         "        return {'rain': net.logits(x), 'degrees': net.affine(x, 1, None)}\n"
         "register_model('rows', 'weather', Rows)\n"
     )
-    for mode in ("parameter_server", "replicated", "independent"):
+    for mode, more in (
+        ("parameter_server", {}),
+        ("replicated", {}),
+        ("independent", {}),
+        ("replicated", {"variable_consistency": "relaxed"}),
+    ):
         flags = {"model": "rows", "model_plugin": str(path), "weight_decay": 0.5}
-        built = build(**flags, variable_update=mode)
-        built.step().loss.numpy()
+        built = build(**flags, variable_update=mode, **more)
+        for _ in range(2 if more else 1):  # relaxed updates wait for the next step
+            built.step().loss.numpy()
         table = built.manager.savable_variables()["table"]
         for tower, copy in enumerate(table.copies):
             of_towers = [built.inputs.of_tower(t, ()).features["station"] for t in range(2)]

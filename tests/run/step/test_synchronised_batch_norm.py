@@ -118,7 +118,7 @@ def one_tower() -> tuple[list[float], dict[str, np.ndarray]]:
     [
         ("replicated", 3, {"all_reduce_spec": parse_all_reduce_spec("xring")}),
         ("parameter_server", 2, {"local_parameter_device": "cpu"}),
-        ("mirrored_strategy", 3, {"cross_device_ops": "reduction_to_one_device"}),
+        ("mirrored_strategy", 2, {"cross_device_ops": "reduction_to_one_device"}),
         ("central_storage_strategy", 2, {}),
         (
             "distributed_all_reduce",

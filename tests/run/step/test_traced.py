@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import built_runs
-import numpy as np
 import pytest
 import tensorflow as tf
+import weather
 
 from cnnbench import BenchmarkCNN, RunRecord
 from cnnbench.cli import main
@@ -19,8 +18,6 @@ from cnnbench.errors import RetraceError
 from cnnbench.run.step.traced import TracedFunction
 
 pytestmark = pytest.mark.usefixtures("quick_start")
-
-WEATHER = str(Path(__file__).parents[3] / "docs" / "examples" / "weather_plugin.py")
 
 
 def batch(rows: int = 2, dtype: tf.DType = tf.float32, weights: bool = False) -> TowerBatch:
@@ -73,10 +70,7 @@ def test_what_has_changed_is_named(
 def test_batches_of_another_size_end_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for subset in ("train", "validation"):
-        hours, zeros = np.ones((7, 24, 3), np.float32), np.zeros(7)
-        values = {"hours": hours, "station": zeros, "rain": zeros, "degrees": zeros}
-        np.savez(tmp_path / f"{subset}.npz", **values)
+    weather.write(tmp_path, 7, 7)
     build = BenchmarkCNN.build
 
     def with_a_short_batch(self):
@@ -96,8 +90,7 @@ def test_batches_of_another_size_end_a_run(
 
     monkeypatch.setattr(BenchmarkCNN, "build", with_a_short_batch)
     path = tmp_path / "record.json"
-    flags = {"dataset_plugin": WEATHER, "data_name": "weather", "model": "forecast"}
-    flags |= {"data_dir": tmp_path, "device": "cpu", "num_gpus": 2, "batch_size": 3}
+    flags = {**weather.FLAGS, "data_dir": tmp_path, "device": "cpu", "num_gpus": 2, "batch_size": 3}
     flags |= {"num_warmup_batches": 1, "num_batches": 5, "quiet_conditions": "all"}
     assert main([f"--{n}={v}" for n, v in {**flags, "result_json": path}.items()]) == 4
     last = capsys.readouterr().err.splitlines()[-1]
@@ -106,24 +99,3 @@ def test_batches_of_another_size_end_a_run(
     record = RunRecord.from_json(path.read_text())
     assert record.error.type == "RetraceError"
     assert len(record.step_seconds) == 2
-
-
-def test_the_timed_loop_calls_no_other_function() -> None:
-    """Whatever tf.function makes beside it is only called while something is built."""
-    root = Path(built_runs.__file__).parents[2]
-    makers = {
-        file.relative_to(root).as_posix()
-        for folder in ("cnnbench", "models", "variable_mgr")
-        for file in (root / folder).rglob("*.py")
-        if "tf.function(" in file.read_text()
-    }
-    assert makers == {
-        "cnnbench/lab/allreduce/program.py",  # a command of its own
-        "cnnbench/data/synthetic.py",  # before the first step
-        "cnnbench/data/copies.py",  # of any shapes, for a step and an input each
-        "cnnbench/run/driver/export.py",  # after the last one
-        "cnnbench/run/runtime/responding.py",  # where a run is stuck
-        "cnnbench/run/step/tower.py",  # within the step
-        "variable_mgr/worker_group.py",  # before and between steps
-        "cnnbench/run/step/traced.py",
-    }

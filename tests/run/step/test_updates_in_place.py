@@ -41,7 +41,7 @@ def _addresses(built):
 def test_weights_stay_where_they_are(flags):
     built = BenchmarkCNN(
         Params(
-            **{"model": "lenet", "device": "cpu", "batch_size": 8, "num_warmup_batches": 0} | flags
+            **{"model": "lenet", "device": "cpu", "batch_size": 2, "num_warmup_batches": 0} | flags
         )
     ).build()
     built.step.set_learning_rate(0.01)
