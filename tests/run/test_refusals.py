@@ -33,6 +33,7 @@ REFUSED: list[tuple[tuple[str, ...], str, str]] = [
         "eval_dir=file",
         "must be a directory",
     ),
+    (("--train_dir=d", "--export_dir=d"), "export_dir=d", "is the file of --train_dir too"),
     (("--graph_file=a.json", "--result_json=./a.json"), "graph_file=a.json", "--result_json too"),
     (("--profile_json=x", "--result_json=x"), "", "is the file of --"),
     (("--tfprof_file=a.txt", "--profile_layers=b.svg,a.txt"), "", "the file of --tfprof_file too"),

@@ -15,12 +15,12 @@ RUN = (
 
 @pytest.fixture
 def run(quick_start, capsys):
-    """run("--flag=value", ...): a short run that succeeds; its standard output and error."""
+    """run("--flag=value", ..., code=0): a short run; its standard output and error."""
 
-    def go(*flags):
-        status = main([*RUN, *map(str, flags)])
+    def go(*flags, code=0):
+        found = main([*RUN, *map(str, flags)])
         out, err = capsys.readouterr()
-        assert status == 0, err
+        assert found == code, err
         return out, err
 
     return go

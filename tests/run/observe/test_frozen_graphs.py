@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-from built_runs import build
+from built_runs import PLUGINS, build
 
 
 def _built(**flags):
@@ -37,7 +37,8 @@ def test_later_values_of_variables_change_nothing():
 @pytest.mark.parametrize("flags", [["--precision=bf16"], ["--xla_compile"]])
 def test_a_run_has_the_losses_of_one_that_reads(run, tmp_path, flags):
     path = tmp_path / "graph.pb"
-    shared = ["--model=resnet20", "--forward_only", *flags]
+    plugin = f"--model_plugin={PLUGINS / 'poison_plugin.py'}"
+    shared = [plugin, "--model=poison", "--data_name=imagenet", "--forward_only", *flags]
     out, _ = run(*shared, "--freeze_when_forward_only", f"--graph_file={path}")
     graph = type(tf.Graph().as_graph_def()).FromString(path.read_bytes())
     nodes = [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
@@ -46,7 +47,7 @@ def test_a_run_has_the_losses_of_one_that_reads(run, tmp_path, flags):
         for node in nodes
         if node.op == "Const" and "conv0" in node.name and "Read" not in node.name
     ]
-    assert any(kernel.shape == (3, 3, 3, 16) and np.any(kernel) for kernel in kernels)
+    assert any(kernel.shape == (2, 2, 3, 3) and np.any(kernel) for kernel in kernels)
     again, _ = run(*shared)
     accuracies = [
         [row.split("\t")[2:] for row in text.splitlines() if "images/sec: " in row]

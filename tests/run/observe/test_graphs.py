@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from cnnbench.cli import main
 from cnnbench.records.outputs import KINDS
 from cnnbench.run.observe.graphs import collecting_partitions
 
@@ -75,7 +74,6 @@ def test_functions_that_ran_since_an_earlier_collection_do_not_count():
         assert 200 <= sum(len(graph.node) for graph in found) < 300
 
 
-def test_evaluations_have_a_notice(quick_start, tmp_path, capsys):
-    flags = ["--model=trivial", "--device=cpu", "--eval", f"--train_dir={tmp_path}"]
-    assert main([*flags, "--graph_file=graph.pb"]) == 4
-    assert "--graph_file has no effect with --eval" in capsys.readouterr().err
+def test_evaluations_have_a_notice(run, tmp_path):
+    _, err = run("--eval", f"--train_dir={tmp_path}", "--graph_file=graph.pb", code=4)
+    assert "--graph_file has no effect with --eval" in err

@@ -1,17 +1,11 @@
-"""--benchmark_log_dir, --ml_perf_compliance_logging, and the times of evaluations in records."""
+"""--benchmark_log_dir, and the times of evaluations in records."""
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 from types import SimpleNamespace
 
-import pytest
-
 from cnnbench.cli import main
-from cnnbench.errors import BenchmarkError
-from cnnbench.records import files
 from cnnbench.records.run import RunRecord
 from cnnbench.run.driver.benchmark_log import BenchmarkLog
 from cnnbench.run.driver.evaluation import Evaluator
@@ -52,73 +46,11 @@ def test_the_log_of_official_models(run, tmp_path):
     assert _lines(folder / "benchmark_run.log")[0]["test_id"] is None
 
 
-def test_what_is_known_of_a_run_is_replaced_at_once(tmp_path, monkeypatch):
-    about = {"model": "m", "data_name": "d"}, {}
-    BenchmarkLog(str(tmp_path), *about, "first")
-
-    def full(descriptor, data):
-        os.write(descriptor, data[:9])
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(files, "write_all", full)
-    with pytest.raises(BenchmarkError, match=r"benchmark_run\.log: cannot be written: No space"):
-        BenchmarkLog(str(tmp_path), *about, "second")
-    assert _lines(tmp_path / "benchmark_run.log")[0]["test_id"] == "first"
-    assert len(list(tmp_path.iterdir())) == 1
-
-
 def test_a_value_that_is_not_finite_stays_json(tmp_path):
     log = BenchmarkLog(str(tmp_path), {"model": "m", "data_name": "d"}, {}, None)
     log.displayed(1, float("nan"))
     (row,) = _lines(tmp_path / "metric.log")
     assert row["value"] == "nan"
-
-
-def _mlperf(err):
-    prefix = ":::MLLOG "
-    return [json.loads(x.removeprefix(prefix)) for x in err.splitlines() if x.startswith(prefix)]
-
-
-def test_the_compliance_log_of_a_training(run):
-    target = ["--stop_at_top_1_accuracy=0", "--weight_decay=0.5", "--init_learning_rate=0.25"]
-    out, err = run("--ml_perf_compliance_logging", "--num_batches=4", *DURING, *target)
-    assert ":::MLLOG" not in out
-    lines = _mlperf(err)
-    keys = [line["key"] for line in lines]
-    assert keys[0] == "init_start"
-    assert keys[-8:] == [
-        *("init_stop", "run_start", "block_start", "block_stop"),
-        *("eval_start", "eval_accuracy", "eval_stop", "run_stop"),
-    ]
-    values = {line["key"]: line["value"] for line in lines}
-    assert values["global_batch_size"] == 2
-    assert values["opt_base_learning_rate"] == 0.25
-    assert values["seed"] == 1234
-    assert values["train_samples"] == 50_000
-    assert lines[-1]["metadata"] == {"status": "success"}
-    assert lines[-3]["metadata"] == {"epoch_num": 4 * 2 / 50_000, "samples_count": 8}
-    times = [line["time_ms"] for line in lines]
-    assert times == sorted(times)
-    kinds = {line["key"]: line["event_type"] for line in lines}
-    assert kinds["run_start"] == "INTERVAL_START"
-    assert kinds["run_stop"] == "INTERVAL_END"
-    assert kinds["eval_accuracy"] == "POINT_IN_TIME"
-
-
-def test_a_target_that_is_not_reached(run):
-    # A single unit in its first layer cannot tell 128 images apart.
-    target = ["--stop_at_top_1_accuracy=1", "--eval_batch_size=64"]
-    _, err = run("--ml_perf_compliance_logging", *DURING, *target)
-    lines = _mlperf(err)
-    assert lines[-1]["metadata"] == {"status": "aborted"}
-
-
-def test_a_training_that_diverges_is_aborted(quick_start, capsys):
-    flags = ["--device=cpu", "--model=trivial", "--init_learning_rate=1e30", "--batch_size=2"]
-    assert main([*flags, "--ml_perf_compliance_logging", "--quiet_conditions=all"]) == 4
-    lines = _mlperf(capsys.readouterr().err)
-    assert [line["key"] for line in lines[-3:]] == ["block_start", "block_stop", "run_stop"]
-    assert lines[-1]["metadata"] == {"status": "aborted"}
 
 
 def test_times_of_evaluations(run, tmp_path):

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import tensorflow as tf
+import weather
 
 from cnnbench import Params
 from cnnbench.flags import validate
@@ -19,7 +19,6 @@ from cnnbench.run.driver.mlperf_log import MLPerfLog
 from cnnbench.run.driver.plan import make_plan
 from cnnbench.run.driver.step_counts import evaluated_examples
 
-WEATHER = str(Path(__file__).parents[3] / "docs" / "examples" / "weather_plugin.py")
 PREFIX = ":::MLLOG "
 ONCE = (
     *("submission_benchmark", "init_stop", "run_start", "run_stop", "train_samples"),
@@ -147,31 +146,21 @@ def test_accuracy_is_what_a_model_is_judged_by(model: str, metric: str) -> None:
     assert values_of(lines)["eval_accuracy"] == 0.25
 
 
-@pytest.fixture
-def weather(tmp_path: Path) -> Path:
-    """Files of the data set of docs/examples with 40 examples, and 53 for evaluations."""
-    generator = np.random.default_rng(3)
-    for subset, count in (("train", 40), ("validation", 53)):
-        np.savez(
-            tmp_path / f"{subset}.npz",
-            hours=generator.normal(size=(count, 24, 3)).astype(np.float32),
-            station=generator.integers(0, 8, count),
-            rain=generator.integers(0, 2, count),
-            degrees=generator.normal(size=count).astype(np.float32),
-        )
-    return tmp_path
-
-
-def test_a_log_keeps_to_the_rules(weather: Path, run: Any) -> None:
-    record = weather / "record.json"
+def test_a_log_keeps_to_the_rules(tmp_path: Path, run: Any) -> None:
+    folder, record = weather.write(tmp_path, 40, 53), tmp_path / "record.json"
     _, err = run(
-        *("--model=forecast", f"--dataset_plugin={WEATHER}", "--data_name=weather"),
-        *(f"--data_dir={weather}", "--batch_size=4", "--num_gpus=2", "--num_batches=7"),
+        *(f"--{name}={value}" for name, value in weather.FLAGS.items()),
+        *(f"--data_dir={folder}", "--batch_size=4", "--num_gpus=2", "--num_batches=7"),
         *("--num_warmup_batches=3", "--eval_during_training_every_n_steps=2"),
         *("--eval_batch_size=4", "--num_eval_epochs=1", "--ml_perf_compliance_logging"),
         *("--variable_update=replicated", f"--result_json={record}"),
     )
     lines = parsed(err)
+    assert [line["time_ms"] for line in lines] == sorted(line["time_ms"] for line in lines)
+    kinds = {line["key"]: line["event_type"] for line in lines}
+    assert kinds["run_start"] == "INTERVAL_START"
+    assert kinds["run_stop"] == "INTERVAL_END"
+    assert kinds["eval_accuracy"] == "POINT_IN_TIME"
     keys = [line["key"] for line in lines]
     for key in ONCE:
         assert keys.count(key) == 1, key
@@ -181,6 +170,7 @@ def test_a_log_keeps_to_the_rules(weather: Path, run: Any) -> None:
     assert {one.examples for one in evaluations} == {53}
     assert values["global_batch_size"] == 8
     assert values["train_samples"] == 40
+    assert values["seed"] == 1234
     # Three steps of warm-up and two of the timed ones, then blocks of two, and what is left.
     blocks = [line["metadata"] for line in lines if line["key"] == "block_start"]
     assert blocks == [
@@ -198,6 +188,31 @@ def test_a_log_keeps_to_the_rules(weather: Path, run: Any) -> None:
     order = [key for key in keys if key.startswith(("init_", "run_", "block_", "eval_st"))]
     cycle = ["block_start", "block_stop", "eval_start", "eval_stop"]
     assert order == ["init_start", "init_stop", "run_start", *cycle * 4, "run_stop"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "end", "status"),
+    [
+        (["--stop_at_top_1_accuracy=0"], 0, ["eval_accuracy", "eval_stop", "run_stop"], "success"),
+        # A single unit in its first layer cannot tell 128 images apart.
+        (
+            ["--stop_at_top_1_accuracy=1", "--eval_batch_size=64"],
+            0,
+            ["eval_accuracy", "eval_stop", "run_stop"],
+            "aborted",
+        ),
+        (["--init_learning_rate=1e30"], 4, ["block_start", "block_stop", "run_stop"], "aborted"),
+    ],
+)
+def test_a_log_ends_with_what_became_of_the_training(
+    flags: list[str], code: int, end: list[str], status: str, run: Any
+) -> None:
+    during = ["--eval_during_training_every_n_steps=2", "--num_eval_batches=2"]
+    out, err = run("--ml_perf_compliance_logging", *during, *flags, code=code)
+    assert PREFIX not in out
+    lines = parsed(err)
+    assert [line["key"] for line in lines[-3:]] == end
+    assert lines[-1]["metadata"] == {"status": status}
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import re
 import pytest
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-from cnnbench.cli import main
 from cnnbench.records.outputs import KINDS, is_replaceable
 from cnnbench.run.observe import xplane
 from cnnbench.run.observe.operations import Operation, operations, table
@@ -70,6 +69,12 @@ def test_a_profile_is_read_as_tensorflow_wrote_it(gpu_step):
     assert (stream.name, first.name) == ("Stream #13", "some_kernel")
     assert (first.start, first.duration) == (2003, 4_000_000)
     assert first.stats == {"tf_op": "tower_0/conv0/Conv2D:Conv2D", "balance": -1, "occupancy": 0.5}
+
+
+@pytest.mark.parametrize("message", [b"\x0a\x05ab", b"\x08\x80", b"\x08", b"\x09\x00", b"\x0b"])
+def test_a_torn_profile_is_refused(message):
+    with pytest.raises(ValueError, match=r"cut off|wire type"):
+        xplane.read(message)
 
 
 def test_kernels_of_gpus_count_and_launches_do_not(gpu_step):
@@ -144,12 +149,9 @@ def test_the_top_operations_are_a_table(run, tmp_path):
     assert "gradient_tape" not in single
 
 
-def test_a_failed_step_leaves_no_profiler_behind(run, tmp_path, capsys):
+def test_a_failed_step_leaves_no_profiler_behind(run, tmp_path):
     path = tmp_path / "trace.json"
-    flags = ["--device=cpu", "--model=trivial", "--batch_size=2", "--init_learning_rate=1e30"]
-    flags += ["--num_warmup_batches=4", "--quiet_conditions=all", f"--trace_file={path}"]
-    assert main(flags) == 4
+    run(f"--trace_file={path}", "--init_learning_rate=1e30", "--num_warmup_batches=4", code=4)
     assert not path.exists()
-    capsys.readouterr()
     run(f"--trace_file={path}")
     assert path.exists()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +14,7 @@ from forked import Forked, cnnbench
 
 from cnnbench.errors import BenchmarkError, ExitCode
 from cnnbench.flags import Params
-from cnnbench.run.runtime.loading import load_tensorflow, quick_import
+from cnnbench.run.runtime.loading import load_tensorflow
 from cnnbench.run.runtime.peak_memory import peak_memory, reset_peak_memory
 from cnnbench.run.runtime.tensorflow import (
     XLA_CACHE,
@@ -64,34 +62,39 @@ def test_input_threads(flags, kind, expected, monkeypatch) -> None:
     assert input_threads(Settings.of(Params(**flags)), kind) == expected
 
 
-def test_the_environment_is_set_but_never_overridden(monkeypatch) -> None:
-    monkeypatch.setattr(os, "environ", {"TF_GPU_THREAD_COUNT": "7"})
-    params = Params(autotune_threshold=2, winograd_nonfused=False, use_unified_memory=True)
-    export_environment(Settings.of(params))
-    assert os.environ["TF_GPU_THREAD_COUNT"] == "7"
-    assert os.environ["TF_GPU_THREAD_MODE"] == "gpu_private"
-    assert os.environ["TF_AUTOTUNE_THRESHOLD"] == "2"
-    assert os.environ["TF_ENABLE_WINOGRAD_NONFUSED"] == "0"
-    assert os.environ["TF_FORCE_UNIFIED_MEMORY"] == "1"
-    assert "CUDA_VISIBLE_DEVICES" not in os.environ
-
-
-@pytest.mark.parametrize(("flags", "count"), [({}, "2"), ({"per_gpu_thread_count": 3}, "3")])
-def test_every_gpu_has_threads_of_its_own(flags, count, monkeypatch) -> None:
-    monkeypatch.setattr(os, "environ", {})
-    export_environment(Settings.of(Params(**flags)))
-    assert os.environ["TF_GPU_THREAD_COUNT"] == count
-
-
-def test_xla_is_told_of_its_folder_whatever_the_working_directory(monkeypatch, tmp_path) -> None:
+@pytest.mark.parametrize(
+    ("flags", "before", "after"),
+    [
+        (
+            {"autotune_threshold": 2, "winograd_nonfused": False, "use_unified_memory": True},
+            {"TF_GPU_THREAD_COUNT": "7"},
+            {
+                "TF_GPU_THREAD_COUNT": "7",  # as it was given
+                "TF_GPU_THREAD_MODE": "gpu_private",
+                "TF_AUTOTUNE_THRESHOLD": "2",
+                "TF_ENABLE_WINOGRAD_NONFUSED": "0",
+                "TF_FORCE_UNIFIED_MEMORY": "1",
+                "CUDA_VISIBLE_DEVICES": None,
+            },
+        ),
+        ({}, {}, {"TF_GPU_THREAD_COUNT": "2"}),
+        ({"per_gpu_thread_count": 3}, {}, {"TF_GPU_THREAD_COUNT": "3"}),
+        ({"device": "cpu"}, {}, {"CUDA_VISIBLE_DEVICES": ""}),
+        ({"xla": True}, {}, {"TF_XLA_FLAGS": "--tf_xla_cpu_global_jit"}),
+        (
+            {"xla": True, "xla_cache_dir": "c"},
+            {},
+            {"TF_XLA_FLAGS": f"--tf_xla_cpu_global_jit {XLA_CACHE}WORKING_DIRECTORY/c"},
+        ),
+    ],
+)
+def test_environment(flags, before, after, monkeypatch, tmp_path) -> None:
     monkeypatch.chdir(tmp_path)
-    for flags, expected in (
-        ({}, "--tf_xla_cpu_global_jit"),
-        ({"xla_cache_dir": "c"}, f"--tf_xla_cpu_global_jit {XLA_CACHE}{tmp_path}/c"),
-    ):
-        monkeypatch.setattr(os, "environ", {})
-        export_environment(Settings.of(Params(xla=True, **flags)))
-        assert os.environ["TF_XLA_FLAGS"] == expected
+    monkeypatch.setattr(os, "environ", dict(before))
+    export_environment(Settings.of(Params(**flags)))
+    for name, value in after.items():
+        expected = value and value.replace("WORKING_DIRECTORY", str(tmp_path))
+        assert os.environ.get(name) == expected, name
 
 
 def test_what_is_compiled_once_is_taken_from_the_folder(tmp_path) -> None:
@@ -120,12 +123,6 @@ def test_what_is_compiled_once_is_taken_from_the_folder(tmp_path) -> None:
     assert run(ExitCode.FAILED) == []
     last = errors.read_text().splitlines()[-1]
     assert last.startswith(f"cnnbench: error: --xla_cache_dir={cache}: a file there cannot be read")
-
-
-def test_a_cpu_run_does_not_touch_the_gpus(monkeypatch) -> None:
-    monkeypatch.setattr(os, "environ", {})
-    export_environment(Settings.of(Params(device="cpu")))
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
 
 
 def resident_bytes():
@@ -187,27 +184,6 @@ def test_an_older_tensorflow_is_refused(monkeypatch):
     monkeypatch.setattr(tf, "__version__", "2.17.1")
     with pytest.raises(BenchmarkError, match=r"TensorFlow 2\.17\.1 .* needs at least 2\.18$"):
         load_tensorflow()
-
-
-@pytest.mark.parametrize(("loaded", "frozen"), [(None, 1), (SimpleNamespace(), 1), (tf, 0)])
-@pytest.mark.parametrize("collects", [True, False])
-def test_nothing_is_collected_while_tensorflow_is_loaded_nor_later_of_it(
-    loaded, frozen, collects, monkeypatch
-):
-    calls = []
-    monkeypatch.setattr(gc, "freeze", lambda: calls.append(gc.isenabled()))
-    if loaded is None:
-        monkeypatch.delitem(sys.modules, "tensorflow")
-    else:
-        monkeypatch.setitem(sys.modules, "tensorflow", loaded)
-    (gc.enable if collects else gc.disable)()
-    try:
-        with quick_import():
-            assert not gc.isenabled()
-        assert gc.isenabled() is collects
-    finally:
-        gc.enable()
-    assert calls == [False] * frozen
 
 
 def test_tensorflow_is_loaded_without_keras_which_can_be_used_afterwards():
