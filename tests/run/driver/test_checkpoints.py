@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -160,14 +161,6 @@ def test_an_evaluation_asks_for_no_optimizer(optimized) -> None:
         assert not Checkpoints(made.manager).restore(f"{path}-{step}").notices
 
 
-def test_restoring_tells_the_manager(built, monkeypatch: pytest.MonkeyPatch) -> None:
-    made, path = built("replicated")
-    told = []
-    monkeypatch.setattr(made.manager, "after_restore", lambda slots: told.extend(slots))
-    made.checkpoints.restore(path)
-    assert told == list(made.checkpoints._slots.values())
-
-
 def run(*flags: str) -> int:
     return main([*TRIVIAL, *flags])
 
@@ -208,29 +201,28 @@ def refusal(capsys: pytest.CaptureFixture[str], *flags: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("name", "keep"),
-    [(INDEX, 0.0), (INDEX, 0.5), (DATA, 0.0), (DATA, 0.5)],
-    ids=["index-empty", "index-half", "data-empty", "data-half"],
+    ("name", "damage"),
+    [
+        (INDEX, lambda whole: b""),
+        (INDEX, lambda whole: whole[: len(whole) // 2]),
+        (DATA, lambda whole: b""),
+        (DATA, lambda whole: whole[: len(whole) // 2]),
+        (DATA, lambda whole: bytes([whole[0] ^ 255, *whole[1:]])),
+    ],
+    ids=["index-empty", "index-half", "data-empty", "data-half", "data-byte"],
 )
-def test_a_torn_checkpoint_is_named(
-    name: str, keep: float, saved: Path, capsys: pytest.CaptureFixture[str]
+def test_a_damaged_checkpoint_is_named(
+    name: str,
+    damage: Callable[[bytes], bytes],
+    saved: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    file = saved / name
-    whole = file.read_bytes()
-    file.write_bytes(whole[: int(len(whole) * keep)])
+    (saved / name).write_bytes(damage((saved / name).read_bytes()))
     line = refusal(capsys, "--num_batches=9", f"--train_dir={saved}")
     if name == DATA:
         assert f"checkpoint {saved}/model.ckpt-2 cannot be read: " in line
     else:
         assert f"{saved} holds no complete checkpoint model.ckpt-*, but {DATA}" in line
-
-
-def test_a_damaged_byte_is_noticed(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    whole = bytearray((saved / DATA).read_bytes())
-    whole[len(whole) // 2] ^= 255
-    (saved / DATA).write_bytes(whole)
-    line = refusal(capsys, "--num_batches=9", f"--train_dir={saved}")
-    assert "model.ckpt-2 cannot be read: " in line
 
 
 def test_a_foreign_checkpoint_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

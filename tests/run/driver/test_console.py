@@ -35,29 +35,20 @@ def header(**changes):
     return header_lines(**{**values, **changes})
 
 
-def start(out, **changes):
-    out.header(header(**changes))
-    out.phase(Phase.GENERATING_TRAINING)
-    if changes.get("mode") == "training + evaluation":
-        out.phase(Phase.GENERATING_EVALUATION)
-    out.phase(Phase.INITIALIZING)
-
-
-def warm_up(out):
-    out.phase(Phase.WARM_UP)
-    out.phase(Phase.WARM_UP_DONE)
-
-
 def rows(out, *values):
     for step, mean, uncertainty, jitter, loss, *accuracies in values:
         out.row(step, Speed(mean, uncertainty, jitter), loss, accuracies)
 
 
-def timed(out, *values, footer=None, loss_name="total_loss", **changes):
+def timed(out, *values, footer=None, **changes):
     """A run from its header to its last step."""
-    start(out, **changes)
-    warm_up(out)
-    out.table_header(loss_name, ("top_1", "top_5") if len(values[0]) > 5 else ())
+    out.header(header(**changes))
+    out.phase(Phase.GENERATING_TRAINING)
+    if changes.get("mode") == "training + evaluation":
+        out.phase(Phase.GENERATING_EVALUATION)
+    for phase in (Phase.INITIALIZING, Phase.WARM_UP, Phase.WARM_UP_DONE):
+        out.phase(phase)
+    out.table_header("total_loss", ("top_1", "top_5") if len(values[0]) > 5 else ())
     rows(out, *values)
     if footer is not None:
         out.footer(footer)
@@ -183,17 +174,6 @@ def test_losses_that_are_not_finite():
     stream = io.StringIO()
     rows(Console(stream), (1, 1, 0, 0, float("nan")), (2, 1, 0, 0, float("inf")))
     assert [line.split("\t")[2] for line in stream.getvalue().splitlines()] == ["nan", "inf"]
-
-
-def test_the_column_of_the_loss_has_the_name_of_the_loss():
-    stream = io.StringIO()
-    Console(stream).table_header("base_loss")
-    assert stream.getvalue() == "Step\tImg/sec\tbase_loss\n"
-
-
-def test_silent_console_prints_nothing(capsys):
-    training(Console.silent())
-    assert capsys.readouterr().out == ""
 
 
 class Recorder(io.StringIO):

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+import weather
 from small_networks import cut
 
 from cnnbench import BenchmarkCNN, Params
@@ -22,7 +23,6 @@ pytestmark = pytest.mark.usefixtures("quick_start")
 
 ROOT = Path(__file__).parents[3]
 PLUGIN = str(ROOT / "tests" / "plugins" / "backbone_plugin.py")
-WEATHER = str(ROOT / "docs" / "examples" / "weather_plugin.py")
 CLASSIFIER = {
     "model_plugin": PLUGIN,
     "model": "classifier",
@@ -123,9 +123,8 @@ def test_an_evaluation_exports_what_it_has_evaluated(tmp_path: Path) -> None:
 
 
 def test_several_inputs_and_outputs_keep_their_names(tmp_path: Path) -> None:
-    own = {"dataset_plugin": WEATHER, "data_name": "weather", "model": "forecast"}
-    flags = {name: value for name, value in CLASSIFIER.items() if name != "model_plugin"}
-    given = {**flags, **own, "num_warmup_batches": 0, "export_dir": tmp_path / "export"}
+    given = {**weather.FLAGS, "device": "cpu", "num_batches": 1, "num_warmup_batches": 0}
+    given["export_dir"] = tmp_path / "export"
     assert main([f"--{name}={value}" for name, value in given.items()]) == 0
     function = tf.saved_model.load(str(tmp_path / "export")).signatures["serving_default"]
     made = function(hours=tf.ones([3, 24, 3]), station=tf.constant([1, 2, 3], tf.int64))
@@ -182,11 +181,6 @@ def test_a_folder_that_cannot_be_written_is_refused_before_tensorflow(
     assert f"--export_dir={given}: " in line
     assert reason in line
     assert (tmp_path / "full" / "thesis.tex").exists()
-
-
-def test_the_folder_of_checkpoints_is_no_folder_to_export_to(tmp_path: Path, capsys) -> None:
-    assert run(train_dir=tmp_path, export_dir=tmp_path) == 2
-    assert f"--export_dir={tmp_path}: is the file of --train_dir too" in capsys.readouterr().err
 
 
 def test_a_network_that_needs_a_fixed_batch_is_named(tmp_path: Path, capsys) -> None:

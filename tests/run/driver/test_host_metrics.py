@@ -8,10 +8,11 @@ import subprocess
 import sys
 import time
 from concurrent.futures import Future
-from pathlib import Path
 
 import numpy as np
 import pytest
+import short_runs
+import weather
 
 from cnnbench import BenchmarkCNN, Params
 from cnnbench.cli import main
@@ -23,7 +24,6 @@ from cnnbench.records.parts import Evaluation
 from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.host_metrics import Evaluated, EvaluationResults, Immediate, InProcess
 
-WEATHER = str(Path(__file__).parents[3] / "docs" / "examples" / "weather_plugin.py")
 EVALUATING = {"eval_during_training_every_n_steps": 2, "num_eval_batches": 2}
 
 
@@ -43,63 +43,31 @@ def rows_of_ssd(rng):
     }
 
 
-def rows_of_speech(rng):
-    return {
-        "letters": rng.integers(0, 29, (4, 50)).astype(np.int8),
-        "blank": np.full(4, 28),
-        "transcript": rng.integers(0, 28, (4, 30)).astype(np.int8),
-        "transcript_length": np.array([30, 12, 1, 7]),
-    }
-
-
-def rows_of_ratings(rng):
-    return {
-        "user": np.repeat(np.arange(5), 12).astype(np.int32),
-        "score": rng.normal(size=60).astype(np.float32),
-        "rated": np.tile(np.arange(12) == 3, 5),
-    }
-
-
 def test_a_process_computes_what_the_run_itself_would():
-    rng = np.random.default_rng(5)
-    for dataset, name, rows in (
-        ("coco", "ssd300", rows_of_ssd(rng)),
-        ("librispeech", "deepspeech2", rows_of_speech(rng)),
-        ("ratings", "ncf", rows_of_ratings(rng)),
-    ):
-        here = Immediate(get_model(name, dataset)).submit(rows).result()
-        process = InProcess(name, dataset, None, None)
-        there = process.submit(rows).result(60)
-        process.close()
-        assert list(there.items()) == list(here.items())
-        assert all(np.isfinite(value) for value in here.values())
+    rows = rows_of_ssd(np.random.default_rng(5))
+    here = Immediate(get_model("ssd300", "coco")).submit(rows).result()
+    process = InProcess("ssd300", "coco", None, None)
+    there = process.submit(rows).result(60)
+    process.close()
+    assert list(there.items()) == list(here.items())
+    assert all(np.isfinite(value) for value in here.values())
 
 
-def forecast(out=None, **flags):
-    params = Params(
-        **{"model": "forecast", "data_name": "weather", "dataset_plugin": WEATHER},
-        **{"device": "cpu", "batch_size": 4, "num_batches": 5, "num_warmup_batches": 0},
-        **{**EVALUATING, **flags},
-    )
-    return BenchmarkCNN(params, console=Console(out)).run()
+def forecast(**flags):
+    sizes = {"batch_size": 4, "num_batches": 5, "num_warmup_batches": 0}
+    return short_runs.run(**weather.FLAGS, **sizes, **EVALUATING, **flags)
 
 
 @pytest.mark.timeout(120)
 def test_a_run_has_the_same_results_in_the_same_order(quick_start):
-    reports, records = [], []
-    for late in (False, True):
-        reports.append(io.StringIO())
-        records.append(forecast(reports[-1], collect_eval_results_async=late))
+    runs = [forecast(collect_eval_results_async=late) for late in (False, True)]
     now, later = (
-        [(one.global_step, one.loss, one.top_1, list(one.metrics.items())) for one in r.evaluations]
-        for r in records
+        [(e.global_step, e.loss, e.top_1, list(e.metrics.items())) for e in run.record.evaluations]
+        for run in runs
     )
     assert later == now
     assert [step for step, *_ in now] == [2, 4, 5]
-    at_once, waited = (
-        [line for line in report.getvalue().splitlines() if "median_off = " in line]
-        for report in reports
-    )
+    at_once, waited = ([line for line in run.lines if "median_off = " in line] for run in runs)
     assert waited == at_once
     assert len(at_once) == 3
 
@@ -134,7 +102,7 @@ def test_a_process_that_dies_fails_the_run(body, line, tmp_path, capsys, quick_s
     record = tmp_path / "record.json"
     status = main(
         [
-            *(f"--dataset_plugin={WEATHER}", f"--model_plugin={plugin}", "--model=failing"),
+            *(f"--dataset_plugin={weather.PLUGIN}", f"--model_plugin={plugin}", "--model=failing"),
             *("--data_name=weather", "--device=cpu", "--batch_size=4", "--num_batches=3"),
             *("--num_warmup_batches=0", "--collect_eval_results_async", "--num_eval_batches=1"),
             *("--eval_during_training_at_specified_steps=1", f"--result_json={record}"),
@@ -176,7 +144,7 @@ def test_nothing_waits_for_the_process_and_closing_ends_it(tmp_path):
     plugin, begun = tmp_path / "slow.py", tmp_path / "begun"
     body = f"open({str(begun)!r}, 'w').write(str(os.getpid())); import time; time.sleep(600)"
     plugin.write_text(FAILING.replace("BODY", body))
-    host = InProcess("failing", "weather", str(plugin), WEATHER)
+    host = InProcess("failing", "weather", str(plugin), weather.PLUGIN)
     waiting = host.submit({"told": np.zeros(3), "true": np.zeros(3)})
     never = host.submit({"told": np.zeros(3), "true": np.zeros(3)})
     end = time.monotonic() + 30

@@ -112,17 +112,6 @@ def test_one_device_gets_whole_batches(sharding: str, mode: str, files: Path, wa
         np.testing.assert_array_equal(one, other)
 
 
-def test_a_strategy_s_input_trains_alike(files: Path) -> None:
-    losses = []
-    for flags in ({}, {"input_distribution": "strategy"}):
-        built = build(files, **MIRRORED, **flags)
-        built.step.set_learning_rate(0.01)
-        losses.append([float(built.step().loss.numpy()) for _ in range(3)])
-        built.close()
-    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-6)
-    assert len(set(losses[0])) == 3
-
-
 def test_closed_or_begun_anew_it_starts_over(files: Path) -> None:
     built = build(files, **MIRRORED, input_distribution="strategy")
     first = built.inputs.next()[0].labels.numpy()

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
-from data_sets import write_cifar10
+import weather
 
 from cnnbench import BenchmarkCNN, Params
-from cnnbench.cli import main
 from cnnbench.errors import BenchmarkError, FlagError, UsageError
 from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.training_step import Interrupts
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
-WEATHER = str(Path(__file__).parents[3] / "docs" / "examples" / "weather_plugin.py")
 MODES = {
     "parameter_server": {},
     "independent": {},
@@ -29,31 +25,23 @@ MODES = {
 
 
 def forecast(**flags):
-    own = {"dataset_plugin": WEATHER, "data_name": "weather", "model": "forecast"}
     sizes = {"device": "cpu", "num_batches": 12, "num_warmup_batches": 0}
-    return Params.from_dict({**own, **sizes, **flags})
+    return Params.from_dict({**weather.FLAGS, **sizes, **flags})
 
 
 @pytest.fixture
-def weather(tmp_path):
-    """Seven examples per subset: the hours tell both answers."""
-    rng = np.random.default_rng(3)
-    for subset in ("train", "validation"):
-        hours = rng.normal(size=(7, 24, 3)).astype(np.float32)
-        degrees = 10 + 8 * hours[:, :, 0].mean(axis=1)
-        station, rain = rng.integers(0, 50, 7), (hours[:, 0, 1] > 0).astype(np.int64)
-        path = tmp_path / f"{subset}.npz"
-        np.savez(path, hours=hours, station=station, rain=rain, degrees=degrees)
-    return tmp_path
+def folder(tmp_path):
+    """Seven examples per subset."""
+    return weather.write(tmp_path, 7, 7)
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_two_inputs_and_two_outputs_train_and_are_evaluated(mode, weather, capsys):
+def test_two_inputs_and_two_outputs_train_and_are_evaluated(mode, folder, capsys):
     params = forecast(
         variable_update=mode,
         num_gpus=2,
         batch_size=3,
-        data_dir=str(weather),
+        data_dir=str(folder),
         eval_during_training_every_n_steps=6,
         num_eval_epochs=1.0,
         **MODES[mode],
@@ -82,12 +70,12 @@ def test_two_inputs_and_two_outputs_train_and_are_evaluated(mode, weather, capsy
     ],
     ids=["mirrored", "central-storage"],
 )
-def test_d3_d12_a_ragged_last_batch_counts_by_its_examples(flags, weather):
+def test_d3_d12_a_ragged_last_batch_counts_by_its_examples(flags, folder):
     """Seven examples on several devices, three in a batch, and on one device all at once."""
 
     def evaluated(**more):
         # Weights stay as they are, which is the same in every mode.
-        common = {"num_batches": 2, "init_learning_rate": 0.0, "data_dir": str(weather)}
+        common = {"num_batches": 2, "init_learning_rate": 0.0, "data_dir": str(folder)}
         when = {"eval_during_training_at_specified_steps": (2,), "num_eval_epochs": 1.0}
         return BenchmarkCNN(forecast(**common, **when, **more)).run().evaluations[-1]
 
@@ -98,12 +86,12 @@ def test_d3_d12_a_ragged_last_batch_counts_by_its_examples(flags, weather):
     assert parts.metrics == pytest.approx(whole.metrics, rel=1e-5)
 
 
-def test_every_metric_counts_every_example_once(weather):
+def test_every_metric_counts_every_example_once(folder):
     params = forecast(
         num_gpus=3,
         batch_size=2,
         eval_batch_size=4,
-        data_dir=str(weather),
+        data_dir=str(folder),
         eval_during_training_every_n_steps=1,
         num_eval_epochs=1.0,
     )
@@ -114,7 +102,7 @@ def test_every_metric_counts_every_example_once(weather):
     ).whole()
     built.close()
     w = {name: v.primary.numpy() for name, v in built.manager.savable_variables().items()}
-    with np.load(weather / "validation.npz") as arrays:
+    with np.load(folder / "validation.npz") as arrays:
         hours, station, rain, degrees = (
             arrays[name] for name in ("hours", "station", "rain", "degrees")
         )
@@ -134,37 +122,6 @@ def test_every_metric_counts_every_example_once(weather):
         },
         rel=1e-4,
     )
-
-
-def test_accuracies_count_every_example_once(tmp_path):
-    rng = np.random.default_rng(0)
-    images = rng.integers(0, 255, (7, 32, 32, 3), np.uint8)
-    for subset in ("train", "validation"):
-        write_cifar10(tmp_path, images, range(7), subset=subset)
-    flags = {"model": "trivial", "data_name": "cifar10", "data_dir": str(tmp_path)}
-    evaluations = []
-    for towers, batch in ((3, 4), (1, 7)):
-        evaluation = {"eval_batch_size": batch, "num_eval_epochs": 1.0}
-        params = Params(
-            **flags,
-            **evaluation,
-            device="cpu",
-            num_gpus=towers,
-            batch_size=1,
-            eval_during_training_every_n_steps=1,
-        )
-        benchmark = BenchmarkCNN(params)
-        built = benchmark.build()
-        batches = benchmark.plan.num_eval_batches
-        evaluations.append(
-            built.evaluator.run(batches, 0, Console.silent(), Interrupts(None)).whole()
-        )
-        built.close()
-    padded, whole = evaluations
-    assert padded.examples == whole.examples == 7
-    assert (padded.top_1, padded.top_5) == pytest.approx((whole.top_1, whole.top_5))
-    assert padded.loss == pytest.approx(whole.loss, rel=1e-5)
-    assert whole.top_5 > 0
 
 
 def test_forward_only_prints_the_models_metrics(capsys):
@@ -189,7 +146,8 @@ def test_forward_only_prints_the_models_metrics(capsys):
 def test_flags_about_an_accuracy_that_the_model_has_not_are_refused(flags, has, alone):
     name, value = next(iter(flags.items()))
     given = [f"--{flag}={given}".lower() for flag, given in flags.items()]
-    done = alone(f"--dataset_plugin={WEATHER}", "--data_name=weather", "--model=forecast", *given)
+    given += [f"--{flag}={value}" for flag, value in weather.FLAGS.items()]
+    done = alone(*given)
     assert done.status == 2
     assert "tensorflow" not in done.loaded
     assert done.err == (
@@ -219,7 +177,7 @@ def own(tmp_path):
     def make(body, **flags):
         from cnnbench.data.dataset import load_plugin
 
-        load_plugin(WEATHER)
+        load_plugin(weather.PLUGIN)
         path = tmp_path / "own_plugin.py"
         path.write_text(PLUGIN.format(body=body))
         return forecast(model="own", model_plugin=str(path), **flags)
@@ -255,8 +213,8 @@ MORNING = """
 
 
 @pytest.mark.parametrize("synthetic", [True, False])
-def test_a_model_makes_its_elements_of_an_example(own, weather, synthetic):
-    flags = {} if synthetic else {"data_dir": str(weather)}
+def test_a_model_makes_its_elements_of_an_example(own, folder, synthetic):
+    flags = {} if synthetic else {"data_dir": str(folder)}
     made = BenchmarkCNN(own(MORNING, batch_size=4, **flags)).build()
     (batch,) = made.inputs.next() or [made.inputs.of_tower(0, ())]
     assert batch.features["hours"].shape == (4, 12, 3)
@@ -273,26 +231,18 @@ def test_a_model_makes_its_elements_of_an_example(own, weather, synthetic):
     np.testing.assert_allclose(added, np.broadcast_to(added[:, :1, :1], added.shape), atol=1e-5)
 
 
-def test_padding_that_the_loss_cannot_take_does_not_count(own, weather):
+def test_padding_that_the_loss_cannot_take_does_not_count(own, folder):
     params = own(
         "    def loss(self, outputs, labels):\n        return 1.0 / labels['degrees']\n",
-        data_dir=str(weather),
+        data_dir=str(folder),
         batch_size=4,
         num_batches=1,
         eval_during_training_every_n_steps=1,
         num_eval_epochs=1.0,
     )
     (found,) = BenchmarkCNN(params).run().evaluations
-    with np.load(weather / "validation.npz") as arrays:
+    with np.load(folder / "validation.npz") as arrays:
         assert found.loss == pytest.approx(np.mean(1.0 / arrays["degrees"]), rel=1e-4)
-
-
-def test_cnnbench_models_lists_it(capsys):
-    assert main(["models", f"--dataset_plugin={WEATHER}", "--data_name=weather"]) == 0
-    parameters = 50 * 8 + 80 * 64 + 64 + 64 * 2 + 2 + 64 + 1
-    row = capsys.readouterr().out.splitlines()[2].split()
-    assert row[:4] == ["forecast", "24x3,", "station", "32"]
-    assert row[4] == f"{parameters:,}"
 
 
 # A second head -----------------------------------------------------------------------------------

@@ -187,9 +187,3 @@ def test_decay_more_often_than_steps_is_refused():
     flags = Params(**{**DECAYING, "num_epochs_per_decay": 0.5})
     with pytest.raises(FlagError, match=r"--num_epochs_per_decay=0\.5: is less than one step"):
         make_schedule(flags, CONSTANT, 100, 100, 1000)
-
-
-@pytest.mark.parametrize(("batch", "examples"), [(0, 10), (-1, 10), (10, 0)])
-def test_sizes_must_be_positive(batch, examples):
-    with pytest.raises(ValueError, match="in batches of"):
-        make_schedule(Params(), CONSTANT, batch, examples, 1000)

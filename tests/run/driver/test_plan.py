@@ -5,19 +5,14 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cnnbench.base import plugins
-from cnnbench.base.stats.steady_state import MIN_STEPS
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params, parse_args
 from cnnbench.flags.ineffective import _AGGREGATING
 from cnnbench.run.driver.plan import WarmUp, make_plan
 from cnnbench.run.driver.step_counts import (
     batches_and_epochs,
-    evaluated_examples,
-    evaluation_batches,
 )
 from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
 from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec
@@ -85,30 +80,6 @@ def test_workers_agree_on_plug_ins_and_on_all_that_follows_from_them(mode, tmp_p
     assert differing(WIDTH="3") == {variables, settings}
     assert differing(STRIDE="2") == differing(RATE="2") == {settings}
     assert differing(BATCH="8") == {"--batch_size", "--eval_batch_size", "--num_epochs"}
-
-
-def test_a_fixed_warm_up_is_never_looked_at():
-    assert WarmUp(10, 10).checks == frozenset()
-    assert WarmUp(10, 10).status(False) == "fixed"
-
-
-def test_checks_come_ever_further_apart_and_at_the_end():
-    checks = sorted(WarmUp(10, 100, auto=True).checks)
-    assert checks == [20, 25, 30, 35, 40, 45, 50, 55, 60, 66, 72, 79, 86, 94, 100]
-
-
-@given(st.integers(0, 300), st.integers(0, 300))
-def test_checks_lie_between_the_least_and_the_most(least, more):
-    warm_up = WarmUp(least, max(20, least + more), auto=True)
-    assert max(warm_up.checks) == warm_up.most
-    assert all(max(least, MIN_STEPS) <= step <= warm_up.most for step in warm_up.checks)
-
-
-def test_steady():
-    warm_up = WarmUp(10, 100, auto=True)
-    assert warm_up.steady([0.5] + [0.02] * 19)
-    assert not warm_up.steady([0.03] * 15 + [0.02] * 5)
-    assert (warm_up.status(True), warm_up.status(False)) == ("steady", "limit")
 
 
 @pytest.mark.parametrize(
@@ -208,12 +179,6 @@ def test_passes_of_an_evaluation_are_whole_batches_each(epochs: float, batches: 
     assert as_training.num_eval_batches == as_training.num_batches == batches
 
 
-@pytest.mark.parametrize("shards", [1, 3])
-def test_two_passes_count_every_example_twice(shards: int) -> None:
-    batches = evaluation_batches(Params(num_eval_epochs=2), 6, 13)
-    assert evaluated_examples(batches, 6, 13, shards) == 26
-
-
 def test_more_passes_than_can_be_counted_are_refused() -> None:
     with pytest.raises(FlagError, match=r"--num_eval_epochs=.*must be at most"):
         make_plan(Params(model="lenet", eval=True, train_dir="d", num_eval_epochs=1e9))
@@ -271,11 +236,6 @@ def test_every_aggregation_flag_and_field_has_been_tried() -> None:
     }
     fields = {field.name for field in dataclasses.fields(AggregationSpec)}
     assert {field for _, _, field, _ in AGGREGATION} == fields
-
-
-def test_unknown_models_are_refused_with_a_suggestion() -> None:
-    with pytest.raises(FlagError, match="resnet50"):
-        make_plan(Params(model="resnet5O"))
 
 
 def test_a_data_set_has_preprocessors_of_its_own() -> None:

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any
 
 import pytest
+import short_runs
+import weather
+from short_runs import Ran
 
-from cnnbench import BenchmarkCNN, Params
-from cnnbench.base.text.progress import Messages
+from cnnbench import Params
 from cnnbench.cli import main
 from cnnbench.errors import FlagError
 from cnnbench.flags import validate
 from cnnbench.flags.groups.run import parse_stop_at
 from cnnbench.records.run import RunRecord
 from cnnbench.records.target import Target
-from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.plan import make_plan
 
-WEATHER = str(Path(__file__).parents[3] / "docs" / "examples" / "weather_plugin.py")
 DURING = {"eval_during_training_every_n_steps": 2, "num_eval_batches": 1}
 
 
 def planned(model: str, **flags: Any) -> Target | None:
-    params = Params(model=model, dataset_plugin=WEATHER, device="cpu", **DURING, **flags)
+    params = Params(model=model, dataset_plugin=weather.PLUGIN, device="cpu", **DURING, **flags)
     validate(params)
     return make_plan(params).target
 
@@ -145,7 +144,7 @@ def test_plug_ins_declare_the_metrics_of_all_rows(
     metric = "worst_off" if "worst_off" in body else "median_off"
     found = main(
         [
-            *(f"--dataset_plugin={WEATHER}", f"--model_plugin={plugin}", "--model=own"),
+            *(f"--dataset_plugin={weather.PLUGIN}", f"--model_plugin={plugin}", "--model=own"),
             *("--data_name=weather", "--device=cpu", "--batch_size=4", "--num_batches=3"),
             *("--num_warmup_batches=0", "--num_eval_batches=1", f"--stop_at={metric}:1"),
             *("--eval_during_training_at_specified_steps=1", "--quiet_conditions=all"),
@@ -155,22 +154,14 @@ def test_plug_ins_declare_the_metrics_of_all_rows(
     assert words in capsys.readouterr().err.splitlines()[-1]
 
 
-def run(**flags: Any) -> tuple[RunRecord, list[str], str]:
-    """A training of eight steps, evaluated after every second; its lines and notices."""
-    out, err = io.StringIO(), io.StringIO()
-    params = Params(
-        **{"device": "cpu", "batch_size": 4, "num_batches": 8, "num_warmup_batches": 0},
-        **{"quiet_conditions": "all", **DURING, **flags},
-    )
-    record = BenchmarkCNN(params, console=Console(out), messages=Messages(err)).run()
-    return record, out.getvalue().splitlines(), err.getvalue()
+def run(**flags: Any) -> Ran:
+    """A training of eight steps, evaluated after every second."""
+    sizes = {"batch_size": 4, "num_batches": 8, "num_warmup_batches": 0}
+    return short_runs.run(**{**sizes, "quiet_conditions": "all", **DURING, **flags})
 
 
-def forecast(**flags: Any) -> tuple[RunRecord, list[str], str]:
-    return run(model="forecast", data_name="weather", dataset_plugin=WEATHER, **flags)
-
-
-TRIVIAL = {"model": "trivial", "data_name": "cifar10"}
+def forecast(**flags: Any) -> Ran:
+    return run(**weather.FLAGS, **flags)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +191,7 @@ TRIVIAL = {"model": "trivial", "data_name": "cifar10"}
 def test_training_ends_at_the_target(
     flags: dict[str, Any], steps: int, line: str | None, config: dict[str, Any], quick_start: None
 ) -> None:
-    record, lines, _ = run(**TRIVIAL, **flags)
+    record, lines, _ = run(**flags)
     assert len(record.step_seconds) == steps
     assert [text for text in lines if text.startswith("Stopping")] == ([line] if line else [])
     assert {name: record.config[name] for name in config} == config
@@ -240,7 +231,7 @@ def test_the_older_spelling_of_another_metric_is_explained(
 ) -> None:
     plugin = tmp_path / "own.py"
     plugin.write_text(PLUGIN.replace("BODY", "top_1_accuracy = 'rain_hits'"))
-    flags = {"model": "own", "model_plugin": str(plugin), "dataset_plugin": WEATHER}
+    flags = {"model": "own", "model_plugin": str(plugin), "dataset_plugin": weather.PLUGIN}
     record, lines, notices = run(**flags, data_name="weather", stop_at_top_1_accuracy=0.0)
     assert (
         "--stop_at_top_1_accuracy is the rain_hits of own, as in tf_cnn_benchmarks: "
@@ -249,13 +240,3 @@ def test_the_older_spelling_of_another_metric_is_explained(
     assert len(record.step_seconds) == 2
     assert record.config["stop_at"] == "rain_hits:0"
     assert "Stopping, as eval accuracy at least 0.0 was reached" in lines
-
-
-def test_values_that_are_not_finite_reach_no_target() -> None:
-    for lower in (False, True):
-        target = Target(metric="loss", value=1.0, lower_is_better=lower)
-        assert not target.reached(float("nan"))
-        assert not target.reached(None)
-        assert target.reached(1.0)
-        assert target.reached(0.5) is lower
-        assert target.reached(1.5) is not lower

@@ -223,12 +223,6 @@ def test_a_loss_that_is_not_finite_ends_an_endless_warm_up():
     assert script.loop == []
 
 
-def test_progress_and_phases_are_those_of_a_fixed_warm_up():
-    _, _, fixed = run(Script([FAST]))
-    _, _, auto = run(Script([FAST]), warmup="auto")
-    assert auto == fixed
-
-
 class InTurn:
     """Turns of so many steps, between which hours pass."""
 
