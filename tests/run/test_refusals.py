@@ -9,6 +9,7 @@ import pytest
 from cnnbench.cli import main
 
 FROZEN = ("--forward_only", "--freeze_when_forward_only")
+BACKBONES = Path(__file__).parents[1] / "plugins" / "backbone_plugin.py"
 INT8 = ("--device=cpu", "--precision=int8")
 
 REFUSED: list[tuple[tuple[str, ...], str, str]] = [
@@ -33,6 +34,15 @@ REFUSED: list[tuple[tuple[str, ...], str, str]] = [
         "eval_dir=file",
         "must be a directory",
     ),
+    (("--train_dir=/proc/none/ckpt",), "train_dir=/proc/none/ckpt", ""),
+    (("--train_dir=model.ckpt-12",), "train_dir=model.ckpt-12", "names one checkpoint"),
+    (("--export_dir=file",), "export_dir=file", "is not a folder"),
+    (("--export_dir=file/below",), "export_dir=file/below", "must be a directory to write to"),
+    (
+        ("--export_dir=.",),
+        "export_dir=.",
+        "holds files, but no saved_model.pb",
+    ),
     (("--train_dir=d", "--export_dir=d"), "export_dir=d", "is the file of --train_dir too"),
     (("--graph_file=a.json", "--result_json=./a.json"), "graph_file=a.json", "--result_json too"),
     (("--profile_json=x", "--result_json=x"), "", "is the file of --"),
@@ -49,6 +59,31 @@ REFUSED: list[tuple[tuple[str, ...], str, str]] = [
     ),
     (("--profile_json=x", "--trace_file=y"), "profile_json=x", "cannot go with --trace_file"),
     (("--profile_json=x", "--profile_steps=0"), "profile_steps=0", "must be at least 1"),
+    # Lengths of warm-ups and evaluations.
+    (
+        ("--warmup=auto", "--num_warmup_batches=40", "--max_warmup_batches=30"),
+        "max_warmup_batches=30",
+        "is less than the 40 steps",
+    ),
+    (("--warmup=auto", "--max_warmup_batches=19"), "max_warmup_batches=19", "at least 20"),
+    (("--eval", "--train_dir=.", "--num_eval_epochs=1e9"), "num_eval_epochs=", "must be at most"),
+    # What models and data sets have not.
+    (
+        ("--data_name=cifar10", "--data_dir=.", "--input_preprocessor=official_models_imagenet"),
+        "input_preprocessor=official_models_imagenet",
+        "data set cifar10 takes default",
+    ),
+    (
+        ("--collect_eval_results_async", "--eval_during_training_every_n_steps=2"),
+        "collect_eval_results_async=true",
+        "--model=trivial has no metrics that need a process",
+    ),
+    (("--backbone_model_path=.",), "backbone_model_path=.", "--model=trivial has no backbone"),
+    (
+        (f"--model_plugin={BACKBONES}", "--model=detector", "--backbone_model_path=none"),
+        "backbone_model_path=none",
+        "there is no checkpoint",
+    ),
     # What cannot be frozen, and what cannot be computed in integers.
     ((*FROZEN, "--train_dir=d"), "freeze_when_forward_only", "cannot go with --train_dir"),
     (

@@ -282,20 +282,6 @@ def test_a_checkpoint_without_the_layers_of_the_backbone_is_named(
     assert "holds conv0/kernel with the shape [3, 3, 3, 5], not [3, 3, 3, 3]; it is not" in line
 
 
-@pytest.mark.parametrize(
-    ("model", "path", "reason"),
-    [
-        ("classifier", ".", "--model=classifier has no backbone"),
-        ("detector", "/nowhere", "there is no checkpoint"),
-    ],
-)
-def test_a_backbone_that_cannot_be_is_refused(
-    model: str, path: str, reason: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(PLUGIN, f"--model={model}", f"--backbone_model_path={path}") == 2
-    assert f"--backbone_model_path={path}: {reason}" in capsys.readouterr().err
-
-
 def test_examples_are_counted_over_runs_of_different_batches(built, tmp_path: Path) -> None:
     """Two examples a step, then three, then two again; and a checkpoint that does not say."""
     made, _ = built("replicated")

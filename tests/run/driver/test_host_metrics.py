@@ -14,10 +14,8 @@ import pytest
 import short_runs
 import weather
 
-from cnnbench import BenchmarkCNN, Params
 from cnnbench.cli import main
-from cnnbench.errors import BenchmarkError, FlagError
-from cnnbench.flags.ineffective import unused_notices
+from cnnbench.errors import BenchmarkError
 from cnnbench.models import get_model
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.parts import Evaluation
@@ -167,12 +165,3 @@ def test_the_process_loads_no_tensorflow():
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout == "False\n"
-
-
-def test_where_it_means_nothing_it_is_refused_or_named():
-    flags = {"collect_eval_results_async": True, "device": "cpu"}
-    with pytest.raises(FlagError, match="--collect_eval_results_async=true: --model=trivial"):
-        BenchmarkCNN(Params(model="trivial", **EVALUATING, **flags))
-    for more in ({}, {"eval": True, "train_dir": "x"}):
-        (notice,) = unused_notices(Params(**flags, **more), ["collect_eval_results_async"])
-        assert notice.startswith("--collect_eval_results_async has no effect with")

@@ -86,6 +86,7 @@ def _silent(address):
 @pytest.mark.parametrize("wrapped", [True, False])
 def test_a_lost_process_is_named_for_its_errors(answers, wrapped, port, monkeypatch):
     """Also where an error says what failed for it, such as a checkpoint."""
+    monkeypatch.setattr(membership, "_FAILURE_SECONDS", 0.2)
     own = f"localhost:{port}"
     job = Job(task=Task("worker"), worker_hosts=(own, "localhost:1"))
     one = Membership(job, Params(job_name="worker", worker_hosts=own), print, print, {})

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from cnnbench.records.step_profile import Primitive, StepProfile
+from cnnbench.records.step_profile import StepProfile
 from cnnbench.run.observe import onednn
 from cnnbench.run.observe.onednn import primitives_of_step
 
@@ -35,21 +35,26 @@ def one(line):
     return found
 
 
-def test_a_call():
-    assert one(CONVOLUTION) == Primitive(
-        name="convolution",
-        propagation="backward_weights",
-        types="f32",
-        implementation="jit:avx512_core",
-        layouts="src acdb, wei ABcd16b16a, dst acdb",
-        calls=1,
-    )
-
-
-def test_a_call_without_implementation_and_direction():
-    found = one(PRODUCT)
-    assert (found.name, found.implementation, found.propagation) == ("gemm_api", "", "")
-    assert found.layouts == "src ba, wei ab, dst ab"
+@pytest.mark.parametrize(
+    ("line", "name", "propagation", "types", "implementation", "layouts"),
+    [
+        (
+            *(CONVOLUTION, "convolution", "backward_weights", "f32", "jit:avx512_core"),
+            "src acdb, wei ABcd16b16a, dst acdb",
+        ),
+        (PRODUCT, "gemm_api", "", "f32", "", "src ba, wei ab, dst ab"),
+        # Names of tensors with underscores, and other kinds of formats.
+        (
+            "onednn_verbose,v1,primitive,exec,cpu,x,y,backward,diff_src:f8_e5m2::blocked:ab::f0 "
+            "wei_s8::wino:f0 src_0:u8::any:::,,,,1",
+            *("x", "backward", "f8_e5m2, s8, u8", "y", "diff_src ab, wei f0, src_0 any"),
+        ),
+    ],
+)
+def test_a_call(line, name, propagation, types, implementation, layouts):
+    found = one(line)
+    assert (found.name, found.propagation, found.types) == (name, propagation, types)
+    assert (found.implementation, found.layouts, found.calls) == (implementation, layouts, 1)
 
 
 _TENSORS = "src_bf16::blocked:acdb:f0 wei_bf16:p:blocked:ABcd16b16a2b:f0 bia_undef::undef::f0"
@@ -72,12 +77,6 @@ def test_lines_of_other_versions(begin):
     assert (found.name, found.implementation) == ("convolution", "jit:avx512_core_bf16")
     assert (found.propagation, found.types) == ("forward_training", "bf16, f32")
     assert found.layouts == "src acdb, wei ABcd16b16a2b, dst acdb"
-
-
-def test_names_of_tensors_with_underscores_and_other_kinds_of_formats():
-    line = "onednn_verbose,v1,primitive,exec,cpu,x,y,backward,diff_src:f8_e5m2::blocked:ab::f0 "
-    found = one(f"{line}wei_s8::wino:f0 src_0:u8::any:::,,,,1")
-    assert (found.types, found.layouts) == ("f8_e5m2, s8, u8", "diff_src ab, wei f0, src_0 any")
 
 
 @pytest.mark.parametrize(

@@ -254,31 +254,9 @@ def test_a_real_run_that_tensorflow_ends(tmp_path: Path, command: str) -> None:
     assert document["error"]["type"] == "NativeDeathError"
 
 
-@pytest.mark.parametrize(
-    ("command", "body", "words"),
-    [
-        (("models",), "os._exit(0)", "{} ended the process with exit code 0"),
-        (("run", "--model=trivial"), "os.abort()", "ended by SIGABRT in {}: native code gave up"),
-    ],
-)
-def test_a_plug_in_that_ends_the_process_while_planning(
-    tmp_path: Path, command: tuple[str, ...], body: str, words: str
-) -> None:
-    plugin = tmp_path / "own.py"
-    plugin.write_text(f"import os\n{body}\n")
-    finished = subprocess.run(
-        [sys.executable, "-m", "cnnbench", *command, f"--model_plugin={plugin}"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert (finished.returncode, finished.stdout) == (4, "")
-    (line,) = finished.stderr.splitlines()
-    assert line.startswith(f"cnnbench: error: {words.format(f'--model_plugin={plugin}')}")
-
-
 DYING = """
 import os
+{loaded}
 from cnnbench.models import LearningRateSpec, Model, register_model
 
 class Dying(Model):
@@ -303,23 +281,37 @@ FORK = "os.chdir('/'); os.fork()"
 
 
 @pytest.mark.parametrize(
-    ("parts", "code", "words"),
+    ("command", "parts", "code", "words"),
     [
-        ({"made": "os._exit(1)"}, 4, "--model_plugin=own.py ended the process with exit code 1"),
-        ({"built": "os.abort()"}, 4, "ended by SIGABRT in {}:12: Dying.build(): native code gave"),
-        ({"built": CRASH}, 4, "ended by SIGSEGV in {}:12: Dying.build(): native code crashed"),
-        ({"run": "os._exit(3)"}, 4, "{}:16: Dying.loss() ended the process with exit code 3"),
-        ({"made": FORK, "built": FORK, "run": FORK}, 0, ""),
+        ("models", {"loaded": "os._exit(0)"}, 4, "{}own.py ended the process with exit code 0"),
+        ("run", {"loaded": "os.abort()"}, 4, "ended by SIGABRT in {}own.py: native code gave up"),
+        ("run", {"made": "os._exit(1)"}, 4, "{}own.py ended the process with exit code 1"),
+        (
+            *("run", {"built": "os.abort()"}, 4),
+            "ended by SIGABRT in FOLDER/own.py:13: Dying.build(): native code gave",
+        ),
+        (
+            *("run", {"built": CRASH}, 4),
+            "ended by SIGSEGV in FOLDER/own.py:13: Dying.build(): native code crashed",
+        ),
+        (
+            *("run", {"run": "os._exit(3)"}, 4),
+            "FOLDER/own.py:17: Dying.loss() ended the process with exit code 3",
+        ),
+        ("run", {"made": FORK, "built": FORK, "run": FORK}, 0, ""),
     ],
 )
 def test_a_plug_in_that_ends_or_copies_the_process(
-    tmp_path: Path, parts: dict[str, str], code: int, words: str
+    tmp_path: Path, command: str, parts: dict[str, str], code: int, words: str
 ) -> None:
-    plugin = tmp_path / "own.py"
-    plugin.write_text(DYING.format(**(dict.fromkeys(("made", "built", "run"), "pass") | parts)))
-    flags = ("--device=cpu", "--num_batches=1", "--num_warmup_batches=0", "--result_json=r.json")
+    source = DYING.format(**dict.fromkeys(("loaded", "made", "built", "run"), "pass") | parts)
+    (tmp_path / "own.py").write_text(source)
+    flags = ("--model=dying", "--device=cpu", "--num_batches=1", "--num_warmup_batches=0")
     finished = subprocess.run(
-        [*(sys.executable, "-m", "cnnbench", "--model_plugin=own.py", "--model=dying"), *flags],
+        [
+            *(sys.executable, "-m", "cnnbench", command, "--model_plugin=own.py"),
+            *((*flags, "--result_json=r.json") if command == "run" else ()),
+        ],
         capture_output=True,
         text=True,
         timeout=100,
@@ -327,10 +319,11 @@ def test_a_plug_in_that_ends_or_copies_the_process(
     )
     assert finished.returncode == code
     told = [line for line in finished.stderr.splitlines() if "error: " in line]
-    assert [line.startswith(f"cnnbench: error: {words.format(plugin)}") for line in told] == (
-        [True] * bool(words)
-    )
+    begin = f"cnnbench: error: {words.format('--model_plugin=')}".replace("FOLDER", str(tmp_path))
+    assert [line.startswith(begin) for line in told] == [True] * bool(words)
     assert (tmp_path / "r.json").exists() == ("run" in parts)
+    if "run" not in parts:
+        assert finished.stdout == ""
 
 
 PLANNED = f"""{HEAD}

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import short_runs
 import tensorflow as tf
 import weather
 
 from cnnbench import BenchmarkCNN, Params
-from cnnbench.cli import main
 from cnnbench.models import LearningRateSpec, Model, register_model
 from cnnbench.run.driver.build import BuiltRun
 from cnnbench.run.step import train_step
@@ -123,7 +122,7 @@ def plain(read: Any, given: Any) -> tf.Tensor:
     return tf.exp(given)
 
 
-def made_for_three_towers(trace: Any, tell: Callable[[str], object]) -> tuple[list[Any], int]:
+def made_for_three_towers(trace: Any) -> tuple[list[Any], int]:
     """What three towers compute, and how many of them were traced."""
     traced = []
 
@@ -133,7 +132,7 @@ def made_for_three_towers(trace: Any, tell: Callable[[str], object]) -> tuple[li
             traced.append(given)
             return trace(read, given)
 
-        copied = CopiedTowers(counted, tell)
+        copied = CopiedTowers(counted, pytest.fail)
         made = []
         for tower in range(3):
             with tf.device(f"CPU:{tower}"), tf.name_scope(f"tower_{tower}"):
@@ -148,7 +147,7 @@ def made_for_three_towers(trace: Any, tell: Callable[[str], object]) -> tuple[li
 )
 def test_what_a_copy_could_not_know_is_traced_each_time(trace: Any, times: int) -> None:
     """A copied tf.random.uniform would draw the numbers of the first tower."""
-    results, traced = made_for_three_towers(trace, pytest.fail)
+    results, traced = made_for_three_towers(trace)
     assert traced == times
     assert not np.allclose(results[0], results[1])
     assert not np.allclose(results[1], results[2])
@@ -166,25 +165,15 @@ def another_version(*args: Any, **options: Any) -> Any:
     ],
     ids=["no import", "no definition"],
 )
-def test_towers_are_traced_where_tensorflow_takes_no_copy(
-    owner: Any, name: str, replacement: Any, monkeypatch: pytest.MonkeyPatch
+def test_towers_are_traced_where_tensorflow_takes_no_copy_and_one_notice_says_so(
+    owner: Any, name: str, replacement: Any, monkeypatch: pytest.MonkeyPatch, quick_start: None
 ) -> None:
+    flags = {"model": "lenet", "data_name": "imagenet", "num_gpus": 3}
+    flags |= {"variable_update": "replicated", "eval_during_training_every_n_steps": 2}
+    copied = short_runs.run(**flags, num_batches=2, num_eval_batches=1).record
     monkeypatch.setattr(owner, name, replacement)
-    told: list[str] = []
-    results, traced = made_for_three_towers(plain, told.append)
-    assert traced == 3
-    np.testing.assert_allclose(results, np.exp(np.arange(3.0)).repeat(9).reshape(3, 9), rtol=1e-6)
-    (line,) = told
-    assert line.endswith(
-        "(TypeError: import_graph_def() got an unexpected keyword argument 'name')"
-    )
-
-
-def test_a_run_whose_towers_cannot_be_copied_goes_on_with_one_notice(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], quick_start: None
-) -> None:
-    monkeypatch.setattr(tf.graph_util, "import_graph_def", another_version)
-    words = ["--model=lenet", "--device=cpu", "--num_gpus=3", "--batch_size=2", "--num_batches=2"]
-    words += ["--num_warmup_batches=1", "--eval_during_training_every_n_steps=2"]
-    assert main([*words, "--num_eval_batches=1", "--variable_update=replicated"]) == 0
-    assert capsys.readouterr().err.count("every tower is traced") == 1
+    traced, _, notices = short_runs.run(**flags, num_batches=2, num_eval_batches=1)
+    assert traced.losses == pytest.approx(copied.losses)
+    assert notices.count("every tower is traced") == 1
+    reason = "TypeError: import_graph_def() got an unexpected keyword argument 'name'"
+    assert f"({reason})" in notices

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -20,19 +18,10 @@ STEPS = 6
 SHAPES = ((3, 4), (5,), ())
 
 
-@dataclass(frozen=True)
-class Flags:
-    momentum: float = 0.8
-    rmsprop_decay: float = 0.7
-    rmsprop_momentum: float = 0.6
-    rmsprop_epsilon: float = 0.05
-    adam_beta1: float = 0.85
-    adam_beta2: float = 0.95
-    adam_epsilon: float = 1e-3
-
-
-def make_optimizer(name):
-    return Optimizer(OPTIMIZERS[name], OPTIMIZERS[name].values(Flags()))
+CONSTANTS = {
+    **{"momentum": 0.8, "rmsprop_decay": 0.7, "rmsprop_momentum": 0.6, "rmsprop_epsilon": 0.05},
+    **{"adam_beta1": 0.85, "adam_beta2": 0.95, "adam_epsilon": 1e-3},
+}
 
 
 def sgd_oracle(w, gradients, rates):
@@ -115,7 +104,7 @@ RATES = [0.1, 0.1, 0.05, 0.0, 0.2, 0.01]
 @pytest.mark.parametrize("name", ORACLES)
 def test_six_steps_of_several_groups_with_a_changing_rate(name, cpu_devices):
     """On one device, on three, and on one more."""
-    optimizer = make_optimizer(name)
+    optimizer = optimizer_of(name, **CONSTANTS)
     groups = [
         make_variables(devices) for devices in (cpu_devices[:1], cpu_devices[1:4], cpu_devices[7:])
     ]
@@ -186,7 +175,7 @@ def test_a_declaration_is_all_that_an_optimizer_needs(monkeypatch, cpu_devices):
     monkeypatch.setattr("cnnbench.run.driver.memory.OPTIMIZERS", {**OPTIMIZERS, "adagrad": spec})
     variables = make_variables(cpu_devices[:1])
     weights = [v.numpy().astype(np.float64) for v in variables]
-    optimizer = Optimizer(spec, spec.values(Flags()))
+    optimizer = Optimizer(spec, spec.values(Params(**CONSTANTS)))
     optimizer.create_slots(variables)
     gradients = draw_gradients()
     run(optimizer, [variables], gradients, RATES)
