@@ -10,8 +10,8 @@ from cnnbench.run.runtime.supervisor import GUARDED
 
 SMALL = ("--model=trivial", "--batch_size=2", "--num_batches=40", "--num_warmup_batches=2")
 QUICK = """
-from cnnbench.run.runtime import responding
-responding.silent_gpus.__defaults__ = (2.0,)
+from cnnbench.run.runtime import tensorflow
+tensorflow.silent_gpus.__defaults__ = (2.0,)
 """
 
 

@@ -60,7 +60,6 @@ from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.runtime.activity import Activity, Doing, Standing
 from cnnbench.run.runtime.loading import load_tensorflow
 from cnnbench.run.runtime.native import uninterrupted, without_info_lines
-from cnnbench.run.runtime.peak_memory import peak_memory, reset_peak_memory
 from cnnbench.run.runtime.turns import Turns
 
 if TYPE_CHECKING:
@@ -263,7 +262,7 @@ class BenchmarkCNN:
         if device == EMULATED_GPU:
             self._messages.notice(EMULATED_NOTICE)
         self._console.header(header(self.params, self.plan, devices, tf.__version__, device))
-        reset_peak_memory(devices.kind)
+        runtime.reset_peak_memory(devices.kind)
         return devices
 
     def _run(self) -> float | None:
@@ -438,9 +437,8 @@ class BenchmarkCNN:
         placement = self._measurements.placement
         if not self.plan.job.in_cluster and placement is not None and placement.kind == "gpu":
             # This run is stuck itself.
-            from cnnbench.run.runtime.responding import silent_gpus
-
-            message = "; ".join([message, *(f"{gpu} does not respond" for gpu in silent_gpus())])
+            silent = (f"{gpu} does not respond" for gpu in runtime.silent_gpus())
+            message = "; ".join([message, *silent])
         error = BenchmarkError(message)
         self._end("failed", error)
         self._tell_error(message)
@@ -451,7 +449,7 @@ class BenchmarkCNN:
         if self._watch is None:
             return  # nothing ran in this process
         if measurements.placement is not None and measurements.measured.peak_memory_bytes is None:
-            measurements.note(peak_memory_bytes=peak_memory(measurements.placement.kind))
+            measurements.note(peak_memory_bytes=runtime.peak_memory(measurements.placement.kind))
 
     def _end(self, status: str, error: BaseException | None = None) -> RunRecord:
         measurements = self._measurements

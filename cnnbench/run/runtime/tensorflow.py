@@ -1,4 +1,4 @@
-"""TensorFlow's process-wide settings: environment, threads, devices.
+"""TensorFlow's process-wide settings and state: environment, threads, devices, peak memory.
 
 TensorFlow fixes most of these when it first touches a device, so a process has one configuration; a
 second run in the same process may reuse it if it fits.
@@ -6,7 +6,12 @@ second run in the same process may reuse it if it fits.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
+import sys
+import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
@@ -16,6 +21,8 @@ from cnnbench.errors import FlagError
 from cnnbench.machine.cpu import available_cores
 from cnnbench.machine.software import XLA_CACHE
 from cnnbench.run.runtime.loading import untested_notices
+
+_RU_MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +174,11 @@ def configure(settings: Settings, job: Job | None = None) -> Devices:
 
     found = choose_devices(settings)
     _set_threads(tf, settings, found.intra_threads, found.inter_threads)
-    _set_graph_optimizers(tf, settings)
+    # Both are set either way: a process may run one configuration after another.
+    tf.config.optimizer.set_jit("autoclustering" if settings.xla else False)
+    tf.config.optimizer.set_experimental_options(
+        {"disable_meta_optimizer": not settings.enable_optimizations}
+    )
     tf.config.set_soft_device_placement(False)
     chosen = found.order
     if found.kind == "gpu":
@@ -301,14 +312,6 @@ def input_threads(settings: Settings, kind: str) -> int:
     return max(1, cores - (launchers + 2) * settings.num_gpus)
 
 
-def _set_graph_optimizers(tf: Any, settings: Settings) -> None:
-    # Both are set either way: a process may run one configuration after another.
-    tf.config.optimizer.set_jit("autoclustering" if settings.xla else False)
-    tf.config.optimizer.set_experimental_options(
-        {"disable_meta_optimizer": not settings.enable_optimizations}
-    )
-
-
 def _make_logical_cpus(tf: Any, count: int) -> None:
     cpu = tf.config.list_physical_devices("CPU")[0]
     try:
@@ -325,3 +328,59 @@ def _make_logical_cpus(tf: Any, count: int) -> None:
                 count,
                 f"this process already runs TensorFlow with {have_now} logical CPU device(s)",
             ) from None
+
+
+def reset_peak_memory(device_kind: str) -> None:
+    """Resets the peak memory of GPUs; that of a process cannot be reset."""
+    if device_kind == "gpu":
+        import tensorflow as tf
+
+        for device in _logical_gpus(tf):
+            tf.config.experimental.reset_memory_stats(device)
+
+
+def peak_memory(device_kind: str) -> int | None:
+    """Peak memory of the run in bytes.
+
+    Of GPUs ("gpu") that of tensors on the fullest one, not what TensorFlow's allocator reserved,
+    None where this process has none; otherwise the resident set of this process since its start.
+    """
+    if device_kind != "gpu":
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RU_MAXRSS_UNIT
+    import tensorflow as tf
+
+    infos = map(tf.config.experimental.get_memory_info, _logical_gpus(tf))
+    return max((int(info["peak"]) for info in infos), default=None)
+
+
+def _logical_gpus(tf: Any) -> list[str]:
+    # Those of this process, of which each is one device; others are not asked from here.
+    return [f"GPU:{i}" for i in range(len(tf.config.get_visible_devices("GPU")))]
+
+
+def silent_gpus(seconds: float = 6.0) -> list[str]:
+    """The GPUs of this process that do not add two numbers in time, such as "GPU:1".
+
+    The default limit is that of an addition and two copies of a number on a possibly busy machine.
+    """
+    import tensorflow as tf
+
+    def add(gpu: str) -> None:
+        # In a function, whose caller lets other threads of Python run; an eager copy does not.
+        def added(number: Any) -> Any:
+            with tf.device(gpu):
+                total = number + number
+            with tf.device("CPU:0"):
+                return tf.identity(total)
+
+        with contextlib.suppress(Exception), tf.device("CPU:0"):  # an error is a response
+            tf.function(added, autograph=False)(tf.constant(1.0))
+
+    gpus = [device.name for device in tf.config.list_logical_devices("GPU")]
+    asked = {gpu: threading.Thread(target=add, args=(gpu,), daemon=True) for gpu in gpus}
+    for thread in asked.values():
+        thread.start()
+    end = time.monotonic() + seconds
+    for thread in asked.values():
+        thread.join(max(0.0, end - time.monotonic()))
+    return [gpu.rpartition("/device:")[2] for gpu, thread in asked.items() if thread.is_alive()]

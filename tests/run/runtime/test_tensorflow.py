@@ -15,13 +15,14 @@ from forked import Forked, cnnbench
 from cnnbench.errors import BenchmarkError, ExitCode
 from cnnbench.flags import Params
 from cnnbench.run.runtime.loading import load_tensorflow
-from cnnbench.run.runtime.peak_memory import peak_memory, reset_peak_memory
 from cnnbench.run.runtime.tensorflow import (
     XLA_CACHE,
     Settings,
     configure,
     export_environment,
     input_threads,
+    peak_memory,
+    reset_peak_memory,
     thread_counts,
 )
 
