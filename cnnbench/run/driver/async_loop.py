@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from cnnbench.errors import BenchmarkError, first_line
-from cnnbench.run.driver.step_timer import StepTime
+from cnnbench.run.driver.step_timer import StepTime, never
 from cnnbench.run.runtime.activity import Doing, time_limit
 
 Values = TypeVar("Values")
@@ -73,11 +73,6 @@ class Stuck:
         }
 
 
-def _never(step: int) -> bool:
-    del step
-    return False
-
-
 class AsyncLoop(Generic[Values]):
     """Distributes updates over workers; has the interface of `StepLoop`.
 
@@ -122,7 +117,7 @@ class AsyncLoop(Generic[Values]):
         self._again: list[int] = []
         self._under_way: dict[str, int] = {}
         self._first: dict[str, int] = {}
-        self._pause_due: Callable[[int], bool] = _never
+        self._pause_due: Callable[[int], bool] = never
         self._pauses: set[int] = set()
         self._met = False
 
@@ -135,8 +130,8 @@ class AsyncLoop(Generic[Values]):
         self,
         steps: int,
         done: Callable[[int, StepTime, Values], None],
-        pause_due: Callable[[int], bool] = _never,
-        pause: Callable[[int], bool] = _never,
+        pause_due: Callable[[int], bool] = never,
+        pause: Callable[[int], bool] = never,
     ) -> int:
         """Runs `steps` updates; returns how many: fewer when `pause` ended the loop.
 
@@ -165,7 +160,10 @@ class AsyncLoop(Generic[Values]):
                     if pause(step):
                         return step
                     last = self._now()
-                    self._go_on(step, steps)
+                    with self._changed:
+                        later = (number for number in self._pauses if number > step)
+                        self._limit = min(later, default=steps)
+                        self._changed.notify_all()
             return steps
         finally:
             self._end(threads)
@@ -200,11 +198,6 @@ class AsyncLoop(Generic[Values]):
             if self._pause_due(number):
                 self._pauses.add(number)
                 self._limit = min(self._limit, number)
-
-    def _go_on(self, step: int, steps: int) -> None:
-        with self._changed:
-            self._limit = min((number for number in self._pauses if number > step), default=steps)
-            self._changed.notify_all()
 
     def _end(self, threads: Mapping[str, threading.Thread]) -> None:
         with self._changed:

@@ -27,7 +27,7 @@ from cnnbench.run.driver.input_only import InputStep
 from cnnbench.run.driver.plan import COMPUTE_DTYPES, Plan, initial_loss_scale
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.step.coordinated import CoordinatedStep, UpdateSlot
-from cnnbench.run.step.loss_scale import AutoLossScale, LossScale, StaticLossScale
+from cnnbench.run.step.loss_scale import AutoLossScale, LossScale
 from cnnbench.run.step.optimizers import Optimizer
 from cnnbench.run.step.tower import StepConfig
 from cnnbench.run.step.train_step import TrainStep
@@ -338,7 +338,7 @@ class Assembly:
     ) -> Step:
         params, plan = self.params, self.plan
         initial = initial_loss_scale(params)
-        scale: LossScale = StaticLossScale(initial)
+        scale = LossScale(initial)
         if plan.trains and params.precision == "fp16" and params.fp16_enable_auto_loss_scale:
             every = params.fp16_inc_loss_scale_every_n
             scale = AutoLossScale(initial, every, self.devices.cpu)

@@ -230,7 +230,9 @@ def restore_backbone(manager: VariableMgr, scope: str, path: str) -> int:
 
 def stored_variables(path: str) -> dict[str, Any]:
     """Variables and slots of a checkpoint as NumPy arrays, by canonical name."""
-    return _Stored(path, "").variables()
+    stored = _Stored(path, "")
+    keys = sorted(key for key in stored.shapes if key.startswith(("model/", "slots/")))
+    return {_name(key): stored.tensor(key) for key in keys}
 
 
 class _Stored:
@@ -245,42 +247,43 @@ class _Stored:
         self._mismatch = mismatch
         with self._readable():
             self._reader = tf.train.load_checkpoint(path)
-            self._shapes = self._reader.get_variable_to_shape_map()
+            self.shapes = self._reader.get_variable_to_shape_map()
 
     def has(self, variables: Iterable[str]) -> bool:
         """Whether it holds all these keys."""
-        return all(key in self._shapes for key in variables)
+        return all(key in self.shapes for key in variables)
+
+    def tensor(self, key: str) -> Any:
+        """The stored value, a NumPy array."""
+        with self._readable():
+            return self._reader.get_tensor(key)
 
     def passed_over(self) -> tuple[int, ...]:
         """See `Restored`; none where no record was skipped."""
-        if _PASSED_OVER not in self._shapes:
-            return ()
-        with self._readable():
-            return tuple(self._reader.get_tensor(_PASSED_OVER).tolist())
+        return tuple(self.tensor(_PASSED_OVER).tolist()) if self.has([_PASSED_OVER]) else ()
 
     def optimizer(self) -> str:
         """The value of --optimizer with which it was written."""
-        if _OPTIMIZER in self._shapes:
-            with self._readable():
-                return str(self._reader.get_tensor(_OPTIMIZER).decode())
+        if self.has([_OPTIMIZER]):
+            return str(self.tensor(_OPTIMIZER).decode())
         # Earlier versions stored no name.
-        held = {_name(key).rpartition("/")[2] for key in self._shapes if key.startswith("slots/")}
+        held = {_name(key).rpartition("/")[2] for key in self.shapes if key.startswith("slots/")}
         fitting = [o for o in OPTIMIZERS.values() if {slot.name for slot in o.slots} <= held]
         return max(fitting, key=lambda optimizer: len(optimizer.slots)).name
 
     def check(self, variables: Mapping[str, tf.Variable]) -> None:
         """Raises BenchmarkError for the first variable that is not there or has another shape."""
-        missing = [key for key in variables if key not in self._shapes]
+        missing = [key for key in variables if key not in self.shapes]
         if missing:
             raise BenchmarkError(
                 f"checkpoint {self._path} lacks {len(missing)} of {len(variables)} variables "
                 f"(first: {_name(missing[0])}); {self._mismatch}"
             )
         for key, variable in variables.items():
-            if list(variable.shape) != self._shapes[key]:
+            if list(variable.shape) != self.shapes[key]:
                 raise BenchmarkError(
                     f"checkpoint {self._path} holds {_name(key)} with the shape "
-                    f"{self._shapes[key]}, not {list(variable.shape)}; {self._mismatch}"
+                    f"{self.shapes[key]}, not {list(variable.shape)}; {self._mismatch}"
                 )
 
     def read_into(self, variables: Mapping[str, tf.Variable]) -> None:
@@ -288,12 +291,6 @@ class _Stored:
         with self._readable():
             for key, variable in variables.items():
                 variable.assign(tf.cast(self._reader.get_tensor(key), variable.dtype))
-
-    def variables(self) -> dict[str, Any]:
-        """See `stored_variables`."""
-        keys = sorted(key for key in self._shapes if key.startswith(("model/", "slots/")))
-        with self._readable():
-            return {_name(key): self._reader.get_tensor(key) for key in keys}
 
     @contextlib.contextmanager
     def _readable(self) -> Iterator[None]:

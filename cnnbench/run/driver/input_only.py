@@ -17,7 +17,7 @@ from cnnbench.data.pipeline import PipelineStage
 from cnnbench.data.source import InputSource
 from cnnbench.data.spec import InputSpec
 from cnnbench.records.parts import InputStage
-from cnnbench.run.step.loss_scale import LossScale, StaticLossScale
+from cnnbench.run.step.loss_scale import LossScale
 from cnnbench.run.step.train_step import StepResult
 
 DEVICE_STAGE = "device"
@@ -38,7 +38,7 @@ class InputStep:
     @property
     def loss_scale(self) -> LossScale:
         """A constant scale of 1."""
-        return StaticLossScale()
+        return LossScale()
 
     def set_learning_rate(self, rate: float) -> None:
         """Does nothing."""

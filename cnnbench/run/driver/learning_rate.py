@@ -82,10 +82,7 @@ def make_schedule(
 
     Raises:
       FlagError: if decay would come more often than steps.
-      ValueError: if a size is not positive.
     """
-    if global_batch < 1 or examples_per_epoch < 1:
-        raise ValueError(f"{examples_per_epoch} examples in batches of {global_batch}")
     steps_per_epoch = examples_per_epoch / global_batch
     outline = Outline.of(flags, defaults, global_batch, examples_per_epoch)
     base, warmup = outline.base, outline.warmup_steps
@@ -102,7 +99,9 @@ def make_schedule(
         schedule = _cosine(base, flags.minimum_learning_rate, warmup, steps)
     else:
         schedule = _decaying(base, flags, steps_per_epoch, steps)
-    return _with_warmup(schedule, base, warmup)
+    if not warmup:
+        return schedule
+    return lambda step: base * step / warmup if step < warmup else schedule(step)
 
 
 def _decaying(rate: float, flags: OptimizerParams, steps_per_epoch: float, steps: int) -> Schedule:
@@ -144,10 +143,3 @@ def _cosine(peak: float, floor: float, warmup: int, steps: int) -> Schedule:
 def _piecewise(boundaries: Sequence[int], rates: Sequence[float]) -> Schedule:
     """Rate k up to and including boundary k, the last rate after the last boundary."""
     return lambda step: rates[bisect.bisect_left(boundaries, step)]
-
-
-def _with_warmup(schedule: Schedule, peak: float, steps: int) -> Schedule:
-    """Rises linearly from 0 to `peak` over the first steps, instead of the schedule."""
-    if steps == 0:
-        return schedule
-    return lambda step: peak * step / steps if step < steps else schedule(step)

@@ -48,13 +48,10 @@ class StepTime(NamedTuple):
         return StepTime(self.seconds - start.seconds, self.cpu_seconds - start.cpu_seconds)
 
 
-def _never(step: int) -> bool:
+def never(step: int) -> bool:
+    """False: no pause after this step."""
     del step
     return False
-
-
-def _nothing() -> None:
-    pass
 
 
 class StepLoop(Generic[Handle, Values]):
@@ -78,8 +75,6 @@ class StepLoop(Generic[Handle, Values]):
         clock: Callable[[], float] = time.perf_counter,
         cpu_clock: Callable[[], float] = time.process_time,
     ) -> None:
-        if lag not in (0, 1):
-            raise ValueError(f"lag is {lag}; 0 and 1 are possible")
         self.launch = launch
         self.read = read
         self.lag = lag
@@ -90,8 +85,8 @@ class StepLoop(Generic[Handle, Values]):
         self,
         steps: int,
         done: Callable[[int, StepTime, Values], None],
-        pause_due: Callable[[int], bool] = _never,
-        pause: Callable[[int], bool] = _never,
+        pause_due: Callable[[int], bool] = never,
+        pause: Callable[[int], bool] = never,
     ) -> int:
         """Runs `steps` steps; returns how many: fewer when `pause` ended the loop.
 
@@ -106,7 +101,7 @@ class StepLoop(Generic[Handle, Values]):
             return self._run_lagged(steps, done, pause_due, pause)
         for step in range(1, steps + 1):
             start = self._now()
-            values, end = self._read(self.launch(), _nothing)
+            values, end = self._read(self.launch(), lambda: None)
             done(step, end.since(start), values)
             if pause_due(step) and pause(step):
                 return step
@@ -199,14 +194,13 @@ class LoopTime(NamedTuple):
 class LoopTimer:
     """Times the loop from the timer's creation on."""
 
-    def __init__(self, now: Callable[[], LoopTime] = LoopTime.now) -> None:
-        self._now = now
-        self._start = now()
+    def __init__(self) -> None:
+        self._start = LoopTime.now()
         self._began = self._start.wall
 
     def loop(self) -> LoopTime:
         """The time of the loop so far; not defined within `away`."""
-        return self._now().since(self._start)
+        return LoopTime.now().since(self._start)
 
     @contextmanager
     def away(self) -> Iterator[None]:
@@ -215,9 +209,9 @@ class LoopTimer:
         try:
             yield
         finally:
-            self._start = self._now().since(before)
+            self._start = LoopTime.now().since(before)
 
     @property
     def wall_seconds(self) -> float:
         """Wall time since the beginning, `away` included."""
-        return self._now().wall - self._began
+        return LoopTime.now().wall - self._began

@@ -50,8 +50,9 @@ class TrainingSummaries(Observer):
             if self._verbosity >= _VARIABLES:
                 for name, variable in self._manager.savable_variables().items():
                     self._file.histogram(f"variables/{name}", _values(variable.primary), step)
-                for images in filter(_is_images, batch):
-                    self._file.images("images", _values(images), step)
+                for part in batch:
+                    if part.shape.rank == 4 and part.shape[-1] in _CHANNELS:
+                        self._file.images("images", _values(part), step)
         self._file.flush()
 
     def close(self) -> None:
@@ -96,7 +97,3 @@ class EvaluationSummaries(Observer):
 
 def _values(tensor: Any) -> Any:
     return tf.cast(tensor, tf.float32).numpy()
-
-
-def _is_images(part: tf.Tensor) -> bool:
-    return part.shape.rank == 4 and part.shape[-1] in _CHANNELS

@@ -125,7 +125,11 @@ class Training:
         )
         self._progress.start("training", steps, self._plan.global_batch)
         waited = self._waited()
-        self._begin_turns(steps)
+        self._steps = steps
+        with self._activity.during(Doing.OTHERS):
+            self._turns.wait()  # until the others have warmed up
+        if self._turns.taken:
+            self._measurements.begin_turn(self._turns.seconds)
         with self._context.watch:
             self._before_loop = self.global_step
             self._timer = LoopTimer()
@@ -157,14 +161,6 @@ class Training:
             StepLoop(self._launch, self._read, 0, self._clock).run(batches, done)
         finally:
             self._progress.finish()
-
-    def _begin_turns(self, steps: int) -> None:
-        """Waits until the other processes have warmed up."""
-        self._steps = steps
-        with self._activity.during(Doing.OTHERS):
-            self._turns.wait()
-        if self._turns.taken:
-            self._measurements.begin_turn(self._turns.seconds)
 
     def _waited(self) -> float:
         """Seconds spent waiting for input; the mean over workers that wait independently."""

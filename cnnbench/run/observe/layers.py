@@ -21,8 +21,7 @@ from cnnbench.base.text.numbers import binary, number, percent
 from cnnbench.base.text.table import aligned
 from cnnbench.records.files import write_bytes, write_text
 from cnnbench.records.step_profile import INPUT_OPERATIONS, REST
-from cnnbench.run.observe.kernels import is_transfer, source
-from cnnbench.run.observe.operations import TIMES, Operation
+from cnnbench.run.observe.operations import TIMES, Operation, is_transfer, source
 
 TABLES = ("txt", "csv")
 """Suffixes of files with a table; those with a plot are `cnnbench.base.charts.draw.FORMATS`."""

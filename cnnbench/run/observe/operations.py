@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from cnnbench.base.text.numbers import number, percent
 from cnnbench.base.text.table import aligned
-from cnnbench.run.observe.kernels import is_collective, is_transfer
 from cnnbench.run.observe.xplane import XEvent, XPlane
 
 TIMES = (
@@ -32,6 +31,24 @@ _ALLOCATION = "MemoryAllocation"
 # Kernels of NCCL are launched by a thread of TensorFlow's NcclManager, which does not know the
 # operation: "ncclAllReduce", "ncclBroadcast", ...
 _BY_NCCL = re.compile(r"nccl([A-Z]\w*)")
+_COLLECTIVE = re.compile(r"_?(Collective|Nccl)")
+_TRANSFER = re.compile(r"_(Host)?(Send|Recv)$")
+_SENT = re.compile(r"/_\d+$")
+
+
+def is_collective(type: str) -> bool:
+    """Whether kernels of this type exchange values among several devices."""
+    return bool(_COLLECTIVE.match(type))
+
+
+def is_transfer(type: str) -> bool:
+    """Whether kernels of this type copy a value from one device to another."""
+    return bool(_TRANSFER.match(type))
+
+
+def source(name: str) -> str:
+    """The operation whose result the operation of this name copies; else the name itself."""
+    return _SENT.sub("", name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +93,7 @@ def operations(planes: Iterable[XPlane], is_own: Callable[[str], bool]) -> list[
     """
     runs = _runs(planes)
     ranks = [_rank(run, is_own) for run in runs]
-    parts = _divided(runs, ranks).parts
+    parts, _, _ = _divided(runs, ranks)
     return [
         Operation(
             run.name,
@@ -112,16 +129,14 @@ def wall_times(planes: Iterable[XPlane], is_own: Callable[[str], bool]) -> WallT
     """
     runs = _runs(planes)
     ranks = [_rank(run, is_own) for run in runs]
-    divided = _divided(runs, ranks)
+    parts, other, idle = _divided(runs, ranks)
     seconds: defaultdict[tuple[str, str], float] = defaultdict(float)
     counts: Counter[tuple[str, str]] = Counter()
-    for run, rank, part in zip(runs, ranks, divided.parts, strict=True):
+    for run, rank, part in zip(runs, ranks, parts, strict=True):
         if rank is not _Rank.OTHER:
             counts[run.name, run.type] += 1
             seconds[run.name, run.type] += part * _PICOSECONDS
-    return WallTimes(
-        dict(seconds), divided.other * _PICOSECONDS, divided.idle * _PICOSECONDS, counts
-    )
+    return WallTimes(dict(seconds), other * _PICOSECONDS, idle * _PICOSECONDS, counts)
 
 
 class RanOperation(NamedTuple):
@@ -155,14 +170,6 @@ def in_time(planes: Iterable[XPlane], is_own: Callable[[str], bool]) -> list[Ran
     ]
 
 
-class _Divided(NamedTuple):
-    """Picoseconds between a step's first and last operation; `parts` of each run, 0 for `OTHER`."""
-
-    parts: list[float]
-    other: int
-    idle: int
-
-
 def _rank(run: _Run, is_own: Callable[[str], bool]) -> _Rank:
     if _BY_NCCL.fullmatch(run.name):  # only steps have collectives
         return _Rank.WAITS
@@ -172,7 +179,11 @@ def _rank(run: _Run, is_own: Callable[[str], bool]) -> _Rank:
     return _Rank.WAITS if waits else _Rank.COMPUTES
 
 
-def _divided(runs: Sequence[_Run], ranks: Sequence[_Rank]) -> _Divided:
+def _divided(runs: Sequence[_Run], ranks: Sequence[_Rank]) -> tuple[list[float], int, int]:
+    """Picoseconds of each run, 0 for `OTHER`; of other operations alone; of none.
+
+    All between the first and the last operation of the step.
+    """
     edges: list[tuple[int, bool, int]] = []
     for index, run in enumerate(runs):
         if run.duration:
@@ -199,7 +210,7 @@ def _divided(runs: Sequence[_Run], ranks: Sequence[_Rank]) -> _Divided:
             active[ranks[index]].add(index)
         else:
             active[ranks[index]].remove(index)
-    return _Divided(parts, other, idle)
+    return parts, other, idle
 
 
 @dataclass(frozen=True, slots=True)

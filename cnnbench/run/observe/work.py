@@ -20,8 +20,8 @@ from cnnbench.records.step_profile import (
     UPDATE,
     Part,
 )
-from cnnbench.run.observe.kernels import is_collective, is_transfer, source
 from cnnbench.run.observe.layers import backward_operations, layer_of, of_step
+from cnnbench.run.observe.operations import is_collective, is_transfer, source
 
 _DEVICE = re.compile(r"device:(\w+:\d+)$")
 _DECORATION = re.compile(r"^_(Mkl)?(Native)?")

@@ -12,7 +12,6 @@ doubled above `CAP`; a factor that starts outside these bounds is not moved furt
 
 from __future__ import annotations
 
-import abc
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -42,8 +41,11 @@ class UpdateGuards(NamedTuple):
     updates: list[Any]
 
 
-class LossScale(abc.ABC):
-    """The factor of a run, and the treatment of steps with non-finite gradients."""
+class LossScale:
+    """A constant factor, with which every update happens."""
+
+    def __init__(self, factor: float = 1.0) -> None:
+        self._factor = None if factor == 1.0 else factor
 
     @property
     def value(self) -> float | None:
@@ -54,40 +56,21 @@ class LossScale(abc.ABC):
         """State for checkpoints, by canonical name."""
         return {}
 
-    @abc.abstractmethod
     def factor(self) -> Factor:
         """The factor of this step; to be called inside the traced step."""
+        return self._factor
 
-    @abc.abstractmethod
     def guard(self, tensors: Sequence[tf.Tensor]) -> LossScaleLike:
-        """Runs an update only if all elements of these tensors are finite."""
+        """A guard of updates: all, or with an automatic factor those of finite tensors."""
+        del tensors
+        return _Always()
 
-    @abc.abstractmethod
     def judge(self, gradients: Sequence[Sequence[tf.Tensor]], *, together: bool) -> UpdateGuards:
         """Decides which updates happen; to be called once in the traced step.
 
         `gradients` are, per apply device, those that the reduction returns: clipping would hide an
         infinity. With `together` one bad gradient anywhere stops the updates everywhere.
         """
-
-
-class StaticLossScale(LossScale):
-    """A constant factor; every update happens."""
-
-    def __init__(self, factor: float = 1.0) -> None:
-        self._factor = None if factor == 1.0 else factor
-
-    def factor(self) -> Factor:
-        """See `LossScale.factor`."""
-        return self._factor
-
-    def guard(self, tensors: Sequence[tf.Tensor]) -> LossScaleLike:
-        """See `LossScale.guard`."""
-        del tensors
-        return _Always()
-
-    def judge(self, gradients: Sequence[Sequence[tf.Tensor]], *, together: bool) -> UpdateGuards:
-        """See `LossScale.judge`."""
         del together
         return UpdateGuards([_Always() for _ in gradients], None, [])
 
@@ -100,6 +83,7 @@ class AutoLossScale(LossScale):
     """
 
     def __init__(self, initial: float, every_n: int, device: str) -> None:
+        super().__init__()
         self._every_n = every_n
         self._device = device
         with tf.device(device):

@@ -38,8 +38,6 @@ class Optimizer:
         if not variables:
             return
         for variable in variables:
-            if variable.ref() in self._group_of:
-                raise ValueError(f"{variable.name} has optimizer slots already")
             self._group_of[variable.ref()] = len(self._groups)
             for slot in self._spec.slots:
                 with tf.device(variable.device):

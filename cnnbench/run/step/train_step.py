@@ -60,12 +60,6 @@ class StepResult(NamedTuple):
     worker: tf.Tensor | None = None
 
 
-class _Means(NamedTuple):
-    loss: tf.Tensor
-    metrics: dict[str, tf.Tensor]
-    stop: tf.Tensor | None
-
-
 class TrainStep:
     """Builds and runs the step of one model under one variable manager.
 
@@ -207,18 +201,16 @@ class TrainStep:
         sums = self._sums(towers)
         if self._config.forward_only:
             losses = [tower.loss for tower in towers]
-            means = self._means(towers, self._manager.add_up(sums))
-            return self._result(means, [], Updates(losses, None))
+            return self._result(towers, self._manager.add_up(sums), [], Updates(losses, None))
         report = self._config.report_total_loss
         assert self._update is not None
         weight_losses = self._update.weight_losses() if report else []
         updates, totals = self._update(towers, factor, sums, rate)
-        means = self._means(towers, totals)
         updates.ops.extend(self._count_step())
         if self._updates_counter is not None:
             staleness = self._updates_counter.end(begun, updates.ops)
             updates = Updates([*updates.ops, staleness], updates.skipped, staleness)
-        return self._result(means, weight_losses, updates)
+        return self._result(towers, totals, weight_losses, updates)
 
     @property
     def calibration(self) -> Calibration | None:
@@ -301,28 +293,29 @@ class TrainStep:
                 sums.append(tower_variable.read(self._stop))
             return sums
 
-    def _means(self, towers: Sequence[TowerResult], totals: Sequence[tf.Tensor]) -> _Means:
+    def _result(
+        self,
+        towers: Sequence[TowerResult],
+        totals: Sequence[tf.Tensor],
+        weight_losses: Sequence[tf.Tensor],
+        updates: Updates,
+    ) -> StepResult:
+        """Means over the towers of the whole job, whose `_sums` are `totals`, after all updates."""
         with tf.device(self._devices[0]), tf.name_scope("means"):
             sums, stop = list(totals), None
             if self._stop is not None:
                 stop = sums.pop() > 0.0
             count = self._manager.num_towers
             loss, *metrics = sums if count == 1 else [total / float(count) for total in sums]
-            return _Means(loss, dict(zip(towers[0].metrics, metrics, strict=True)), stop)
-
-    def _result(
-        self, means: _Means, weight_losses: Sequence[tf.Tensor], updates: Updates
-    ) -> StepResult:
         with tf.device(self._devices[0]), tf.name_scope("result"):
-            loss = means.loss
             if weight_losses:
                 assert self._update is not None
                 loss = loss + self._update.l2_loss(weight_losses)
             with tf.control_dependencies(signals(updates.ops, self._devices[0])):
                 return StepResult(
                     tf.identity(loss),
-                    means.metrics,
+                    dict(zip(towers[0].metrics, metrics, strict=True)),
                     updates.skipped,
-                    means.stop,
+                    stop,
                     updates.staleness,
                 )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 
 import pytest
 
 from cnnbench.data.copies import ReadEvents
-from cnnbench.run.driver.step_timer import StepLoop, StepTime
+from cnnbench.run.driver.step_timer import LoopTime, LoopTimer, StepLoop, StepTime
 
 
 class Device:
@@ -220,3 +221,21 @@ def test_cpu_time_is_that_of_all_threads_whatever_the_wall_time(lag: int) -> Non
     loop.run(2, lambda step, spent, value: times.append(spent))
     # Twice the time of one thread. On a busy machine the wall time is longer, this is not.
     assert 0.4 <= sum(spent.cpu_seconds for spent in times) < 0.6
+
+
+def test_what_is_away_counts_neither_as_wall_time_nor_as_cpu_time(monkeypatch) -> None:
+    now = [LoopTime(100.0, 7.0, 3.0)]
+    monkeypatch.setattr(LoopTime, "now", lambda: now[0])
+
+    def spend(wall: float, user: float, system: float) -> None:
+        before = now[0]
+        now[0] = LoopTime(before.wall + wall, before.user + user, before.system + system)
+
+    timer = LoopTimer()
+    spend(1.0, 1.5, 0.25)
+    with suppress(KeyboardInterrupt), timer.away():
+        spend(58.0, 48.0, 38.0)
+        raise KeyboardInterrupt
+    spend(2.0, 3.0, 0.5)
+    assert timer.loop() == LoopTime(3.0, 4.5, 0.75)
+    assert timer.wall_seconds == 61.0

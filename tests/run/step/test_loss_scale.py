@@ -10,7 +10,7 @@ from cnnbench.run.step.loss_scale import (
     CAP,
     FLOOR,
     AutoLossScale,
-    StaticLossScale,
+    LossScale,
     all_finite,
     inverse_of,
     scaled,
@@ -172,6 +172,6 @@ def test_unscaling_keeps_the_kind_of_a_gradient() -> None:
 
 def test_no_factor_costs_nothing() -> None:
     loss, gradient = tf.constant(3.0), tf.constant([1.0], tf.bfloat16)
-    factor = StaticLossScale().factor()
+    factor = LossScale().factor()
     assert scaled(loss, factor) is loss
     assert unscaled(gradient, inverse_of(factor)) is gradient
