@@ -52,15 +52,28 @@ def synchronised_batch_norm(
     whole = tf.cast(x, tf.float32)
     rank = len(x.shape)
     axes = [axis for axis in range(rank) if axis != channels_at % rank]
-    shape = [1] * rank
-    shape[channels_at] = -1
     mean, variance, towers = synchronise(name, *tf.nn.moments(whole, axes))
-    by_channel = [mean, variance, offset, *([] if scale is None else [scale])]
-    y = tf.nn.batch_normalization(
-        whole,
-        *(tf.reshape(v, shape) for v in by_channel),
-        *([None] if scale is None else []),
-        epsilon,
-    )
+    y = normalised(whole, mean, variance, scale, offset, epsilon, channels_at)
     count = tf.cast(towers * tf.size(x) // offset.shape[0], tf.float32)
     return tf.cast(y, x.dtype), mean, variance * (count / tf.maximum(count - 1.0, 1.0))
+
+
+def normalised(
+    x: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    scale: Tensor | None,
+    offset: Tensor,
+    epsilon: float,
+    channels_at: int,
+) -> Tensor:
+    """Batch norm of float32 values by given moments, for channels on any axis.
+
+    Args:
+      mean, variance, scale, offset: float32 [channels]; None for a scale of 1.
+    """
+    shape = [1] * len(x.shape)
+    shape[channels_at] = -1
+    mean, variance, offset = (tf.reshape(v, shape) for v in (mean, variance, offset))
+    scale = None if scale is None else tf.reshape(scale, shape)
+    return tf.nn.batch_normalization(x, mean, variance, offset, scale, epsilon)

@@ -15,7 +15,12 @@ from typing import Any, Literal, NamedTuple
 import tensorflow as tf
 
 from cnnbench.errors import UsageError
-from cnnbench.models.batch_norm import Moments, Synchronise, synchronised_batch_norm
+from cnnbench.models.batch_norm import (
+    Moments,
+    Synchronise,
+    normalised,
+    synchronised_batch_norm,
+)
 from cnnbench.models.cpu_products import (
     few_rows_matmul,
     patches_conv,
@@ -369,10 +374,15 @@ class GraphNetwork(Network[Tensor]):
         if not self.training and beta.shape[0] % 4:
             # On GPUs TensorFlow 2.21 fuses batch norm with a ReLU behind it, whose kernel takes any
             # number of channels in inference, and whose shape function refuses these.
-            factor, offset = self._as_factor(gamma, beta, mean, variance, settings)
-            sides = [1] * len(x.shape)
-            sides[self._channels_at(x)] = -1
-            y = _cast(x, tf.float32) * tf.reshape(factor, sides) + tf.reshape(offset, sides)
+            y = normalised(
+                _cast(x, tf.float32),
+                value(mean),
+                value(variance),
+                None if gamma is None else value(gamma),
+                value(beta),
+                settings.epsilon,
+                self._channels_at(x),
+            )
             return _cast(y, x.dtype)
         # Tokens in a column: cuDNN refuses more than 65,535 examples in some of its batch norms.
         column = (-1, math.prod(x.shape[1:-1]), 1, x.shape[-1])

@@ -1,6 +1,7 @@
 """Six small networks that no rule of cnnbench explain was made with, and plants in them.
 
-The environment variable PLANT names what the network of a process is given. Plants that change
+The environment variable PLANT names what the network of a process is given, and FILES a folder for
+images that its side reads. Plants that change
 layers are in the bodies of the networks, the others in `OUTSIDE`.
 """
 
@@ -9,7 +10,6 @@ from __future__ import annotations
 import gc
 import os
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -26,8 +26,6 @@ from cnnbench.models import Model, register_model
 from cnnbench.models.spec import LearningRateSpec
 
 PLANT = os.environ.get("PLANT", "")
-DATA = Path(tempfile.gettempdir()) / "explain_unseen_cifar10"
-"""Files of random images, for sides that read them."""
 
 
 class Unseen(Model):
@@ -352,11 +350,11 @@ def contended_lock(net: Any, place: Place) -> None:
     _before_steps(wait)(net, place)
 
 
-def make_data() -> None:
-    """Writes the files of `DATA` unless they are there."""
-    DATA.mkdir(exist_ok=True)
+def make_data(folder: Path) -> None:
+    """Writes files of random images unless they are there."""
+    folder.mkdir(exist_ok=True)
     for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"):
-        file = DATA / f"{name}.bin"
+        file = folder / f"{name}.bin"
         if not file.exists():
             rows = np.random.default_rng(1).integers(0, 256, (200, 3073), np.uint8)
             rows[:, 0] %= 10
@@ -373,7 +371,8 @@ OUTSIDE = {
     "lock": contended_lock,
 }
 
-make_data()
+if "FILES" in os.environ:
+    make_data(Path(os.environ["FILES"]))
 for _network in (UNet, Squeezed, Fire, Preactivated, Tokens, Strided):
     _network.name = f"planted_{_network.name}"
     register_model(_network.name, "cifar10", _network)
