@@ -13,8 +13,7 @@ from typing import Any, ClassVar
 
 from cnnbench.base.stats.descriptive import median, p99
 from cnnbench.records.codec import ABSENT, OPTIONAL, TIME, Document, computed, one_of, started
-from cnnbench.records.parts import Conditions, ErrorInfo, is_amount
-from cnnbench.records.place import SweepPlace
+from cnnbench.records.parts import Conditions, ErrorInfo, SweepPlace, is_amount
 from cnnbench.records.run import STATUSES, check_status
 from cnnbench.records.subject import Subject
 from cnnbench.variable_mgr.aggregation.spec import Packing
@@ -174,7 +173,11 @@ class AllReduceRecord(Document):
         started(self.started_at)
         for key in ("copies", "points", "peers"):
             for index, row in enumerate(getattr(self, key)):
-                _check_row(f"{key}[{index}]", row)
+                for name in ("bytes", "devices"):
+                    if (number := getattr(row, name)) < 1:
+                        raise ValueError(f"{key}[{index}].{name}: {number} is less than 1")
+                if not all(map(is_amount, row.seconds)):
+                    raise ValueError(f"{key}[{index}].seconds: not all are positive times")
         for index, copy in enumerate(self.copies):
             if not copy.seconds:
                 raise ValueError(f"copies[{index}].seconds: none")
@@ -199,11 +202,3 @@ class AllReduceRecord(Document):
             if (copy.bytes, copy.devices) == (point.bytes, point.devices):
                 return copy.bound_seconds(point.bytes, point.devices) / point.median
         return None
-
-
-def _check_row(path: str, row: Point | Copying) -> None:
-    for key, number in (("bytes", row.bytes), ("devices", row.devices)):
-        if number < 1:
-            raise ValueError(f"{path}.{key}: {number} is less than 1")
-    if not all(map(is_amount, row.seconds)):
-        raise ValueError(f"{path}.seconds: not all are positive times")

@@ -6,7 +6,7 @@ import uuid
 from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timezone
 from typing import Any, TypeAlias
 
@@ -27,13 +27,13 @@ from cnnbench.records.parts import (
     Placement,
     SkippedRecords,
     StartupSeconds,
+    Target,
     TaskAddress,
     TurnTaking,
     WorkerShare,
 )
 from cnnbench.records.run import RunRecord
 from cnnbench.records.subject import Subject
-from cnnbench.records.target import Target
 
 
 def _now() -> str:
@@ -214,51 +214,39 @@ class Measurements:
         """
         warmup_times, warmup_losses = _together(self._warmup_times, self._warmup_losses)
         times, losses = _together(self._times, self._losses)
-        return RunRecord(
-            run_id=self.run_id,
-            started_at=self.started_at,
-            status=status,
-            error=(
-                None
-                if error is None
-                else ErrorInfo(type=type(error).__name__, message=text_of(error))
-            ),
-            command=tuple(self.command),
-            config=dict(self.config),
-            explicit_flags=tuple(self.explicit_flags),
-            model=self.model,
-            placement=self.placement,
-            batch=self.batch,
-            startup_seconds=StartupSeconds(
+        images = self.measured.loop_images
+        if images is None and self.batch is not None and times:
+            images = self.batch.global_ * len(times)
+        known = {one.name for one in fields(RunRecord)}
+        same = {name: value for name, value in vars(self).items() if name in known}
+        found: dict[str, Any] = {
+            "status": status,
+            "error": None
+            if error is None
+            else ErrorInfo(type=type(error).__name__, message=text_of(error)),
+            "command": tuple(self.command),
+            "config": dict(self.config),
+            "explicit_flags": tuple(self.explicit_flags),
+            "startup_seconds": StartupSeconds(
                 import_=self.import_seconds,
                 build=self.build_seconds,
                 first_step=self.first_step_seconds,
             ),
-            warmup_step_seconds=warmup_times,
-            step_seconds=times,
-            step_cpu_seconds=tuple(self._cpu_times[: len(times)]),
-            losses=losses,
-            warmup_losses=warmup_losses,
-            latency_seconds=tuple(self._latencies),
-            evaluations=self.evaluations,
-            measured=self._measured(len(times)),
-            loss_scaling=self._loss_scaling(),
-            warmup_status=self.warmup_status,
-            conditions=self.conditions,
-            input_stages=tuple(self.input_stages),
-            skipped_records=self.skipped_records,
-            cluster=self._cluster(len(times)),
-            environment=dict(self.environment),
-            subject=self.subject.labelled(labels_of(self.config)),
-            turns=self.turns,
-            target=self.target,
-        )
-
-    def _measured(self, steps: int) -> Measured:
-        images = self.measured.loop_images
-        if images is None and self.batch is not None and steps:
-            images = self.batch.global_ * steps
-        return replace(self.measured, loop_images=images)
+            "warmup_step_seconds": warmup_times,
+            "step_seconds": times,
+            "step_cpu_seconds": tuple(self._cpu_times[: len(times)]),
+            "losses": losses,
+            "warmup_losses": warmup_losses,
+            "latency_seconds": tuple(self._latencies),
+            "evaluations": self.evaluations,
+            "measured": replace(self.measured, loop_images=images),
+            "loss_scaling": self._loss_scaling(),
+            "input_stages": tuple(self.input_stages),
+            "cluster": self._cluster(len(times)),
+            "environment": dict(self.environment),
+            "subject": self.subject.labelled(labels_of(self.config)),
+        }
+        return RunRecord(**{**same, **found})
 
     def _cluster(self, steps: int) -> Cluster | None:
         if not self.task_addresses:

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
+import csv
+import fcntl
+import io
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import takewhile
 
+from cnnbench.base.lock import NO_LOCKS
 from cnnbench.base.reading import parse_json
-from cnnbench.errors import BenchmarkError
-from cnnbench.records.codec import IMPLIED_KIND
-from cnnbench.records.csv_table import CsvTable
-from cnnbench.records.files import resolve_output, write_whole
+from cnnbench.errors import BenchmarkError, FlagError
+from cnnbench.records.codec import IMPLIED_KIND, Document, Json, encode
+from cnnbench.records.files import resolve_output, sync_folder, write_all, write_whole
 from cnnbench.records.outputs import Output, check_outputs
 
 _JSON, _CSV = "result_json", "result_csv"
-
-
-class Record(Protocol):
-    """A document of --result_json."""
-
-    def to_json(self) -> str:
-        """The document, in ASCII."""
 
 
 class ResultFiles:
@@ -69,7 +67,7 @@ class ResultFiles:
         ours = isinstance(document, dict) and document.get("run_id") == run_id
         return text if ours else None
 
-    def write(self, record: Record, rows: Callable[[], Iterable[Mapping[str, object]]]) -> None:
+    def write(self, record: Document, rows: Callable[[], Iterable[Mapping[str, object]]]) -> None:
         """Writes the document anew and appends rows; does each even if the other fails.
 
         `rows` is called only for --result_csv; its values are by column. BenchmarkError names the
@@ -90,6 +88,161 @@ class ResultFiles:
             raise BenchmarkError(f"the results could not be written: {'; '.join(failures)}")
 
 
-def write_json(path: str, record: Record) -> None:
+def write_json(path: str, record: Document) -> None:
     """Writes the document of --result_json; after an OSError an older one is unchanged."""
     write_whole(resolve_output(_JSON, path), record.to_json().encode("ascii"))
+
+
+class CsvTable:
+    """A kind of table, to which several processes append atomically.
+
+    Rows are written with one call under a lock. The next writer removes a row that a killed process
+    left incomplete: cells have no line breaks, and the last cell of a row is the schema number.
+    Files of earlier versions, which lack columns, are continued without these.
+
+    The last of the columns, which are the header of new files, is the schema number.
+    """
+
+    def __init__(self, flag: str, columns: Sequence[str], schema: int) -> None:
+        self._flag = flag
+        self.columns = tuple(columns)
+        self._schema = schema
+
+    def prepare(self, path: str) -> tuple[str, ...]:
+        """Checks that rows can be appended later, and returns the columns that the file lacks."""
+        target = resolve_output(self._flag, path)
+        if target.exists():
+            try:
+                with target.open("rb") as file:
+                    there = self._columns_of(path, file.readline())
+            except OSError as error:
+                raise FlagError(self._flag, path, f"cannot be read: {error.strerror}") from error
+            return tuple(name for name in self.columns if name not in there)
+        return ()
+
+    def append(self, path: str, rows: Iterable[Mapping[str, object]]) -> None:
+        """Adds all rows or none, and the header before the first row; None is an empty cell.
+
+        FlagError if the path has become another table; after an OSError the file is unchanged.
+        """
+        target = resolve_output(self._flag, path)
+        found = [self.cells(row) for row in rows]
+        if not found:
+            return
+        descriptor = os.open(target, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+        try:
+            with _locked(descriptor):
+                end, separator, columns = self._end_of_rows(path, descriptor)
+                os.ftruncate(descriptor, end)
+                header = _line(columns) if end == 0 else b""
+                lines = b"".join(_line(cells[name] for name in columns) for cells in found)
+                try:
+                    write_all(descriptor, header + separator + lines)
+                    os.fsync(descriptor)
+                except OSError:
+                    os.ftruncate(descriptor, end)
+                    raise
+        finally:
+            os.close(descriptor)
+        sync_folder(target.parent)
+
+    def cells(self, row: Mapping[str, object]) -> dict[str, str]:
+        """The text of every cell of a row, in the order of the columns."""
+        values = {**dict.fromkeys(self.columns), **row, self.columns[-1]: self._schema}
+        return {name: _cell(encode(values[name])) for name in self.columns}
+
+    def _end_of_rows(self, path: str, descriptor: int) -> tuple[int, bytes, tuple[str, ...]]:
+        """End of the complete rows, separator before the next one, and columns of the file."""
+        size = os.fstat(descriptor).st_size
+        with os.fdopen(os.dup(descriptor), "rb") as file:
+            file.seek(0)
+            header = file.readline()
+            if not header.endswith(b"\n") and _line(self.columns).startswith(header):
+                return 0, b"", self.columns
+            columns = self._columns_of(path, header)
+            if not header.endswith(b"\n"):
+                return size, b"\n", columns
+            last_start = _start_of_last_line(file, size)
+            file.seek(last_start)
+            last = file.read()
+        if last.endswith(b"\n"):
+            return size, b"", columns
+        # An editor may have removed the last line break; a killed process truncates the row.
+        if self._is_complete(last, len(columns)):
+            return size, b"\n", columns
+        return last_start, b"", columns
+
+    def _is_complete(self, line: bytes, columns: int) -> bool:
+        try:
+            (cells,) = csv.reader([line.decode("utf-8")], strict=True)
+        except (csv.Error, UnicodeDecodeError, ValueError):
+            return False
+        return len(cells) == columns and cells[-1] == str(self._schema)
+
+    def _columns_of(self, path: str, line: bytes) -> tuple[str, ...]:
+        """Columns in a header, with or without a byte order mark and CRLF line ends."""
+        text = line.decode("utf-8-sig", "replace").rstrip("\r\n")
+        if not line or (not line.endswith(b"\n") and ",".join(self.columns).startswith(text)):
+            return self.columns  # empty, or torn while the very first row was written
+        names = text.split(",")  # no name of a column needs quotes
+        ours = tuple(name for name in self.columns if name in names)
+        if tuple(names) != ours or names[0] != self.columns[0] or names[-1] != self.columns[-1]:
+            places = zip(names, self.columns, strict=False)
+            same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], places))
+            raise FlagError(
+                self._flag,
+                path,
+                f"column {same + 1} is not that of this version, which writes {len(self.columns)} "
+                "columns; give a new file",
+            )
+        return ours
+
+
+def _cell(value: Json) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return ";".join(_cell(item) for item in value)
+    if isinstance(value, str):
+        # One row is one line, whatever an error message contains.
+        return " ".join("".join(c if c.isprintable() else " " for c in value).split())
+    return repr(value)
+
+
+def _line(cells: Iterable[str]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(cells)
+    return text.getvalue().encode("utf-8", "backslashreplace")
+
+
+@contextmanager
+def _locked(descriptor: int) -> Iterator[None]:
+    """Excludes other writers; the kernel releases the lock of a killed process."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError as error:
+        # Some network file systems have no locks; O_APPEND still keeps rows apart.
+        if error.errno not in NO_LOCKS:
+            raise
+        yield
+        return
+    try:
+        yield
+    finally:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+def _start_of_last_line(file: io.BufferedReader, size: int) -> int:
+    """Offset of the last line, complete or not; reads backwards in blocks."""
+    block = 1 << 14
+    position = size - 1
+    while position > 0:
+        start = max(0, position - block)
+        file.seek(start)
+        found = file.read(position - start).rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+        position = start
+    return 0

@@ -23,6 +23,7 @@ from cnnbench.records.codec import (
 )
 from cnnbench.records.parts import (
     AMOUNTS,
+    AbPlace,
     Batch,
     Cluster,
     Conditions,
@@ -35,12 +36,12 @@ from cnnbench.records.parts import (
     Placement,
     SkippedRecords,
     StartupSeconds,
+    SweepPlace,
+    Target,
     TurnTaking,
     is_amount,
 )
-from cnnbench.records.place import AbPlace, SweepPlace
 from cnnbench.records.subject import Subject
-from cnnbench.records.target import Target
 
 STATUSES = ("ok", "failed", "interrupted")
 WARMUP_STATUSES = ("fixed", "steady", "limit")
@@ -183,18 +184,28 @@ class RunRecord(Document):
             raise ValueError(
                 f"warmup_status: {self.warmup_status!r} is none of {', '.join(WARMUP_STATUSES)}"
             )
-        _check_steps("step_seconds", self.step_seconds, "losses", self.losses)
-        _check_steps(
-            "warmup_step_seconds", self.warmup_step_seconds, "warmup_losses", self.warmup_losses
-        )
-        _check_times("latency_seconds", self.latency_seconds)
-        _check_cpu_times(self.step_cpu_seconds, len(self.step_seconds))
+        steps, warmup_steps = len(self.step_seconds), len(self.warmup_step_seconds)
+        for key in ("step_seconds", "warmup_step_seconds", "latency_seconds"):
+            for index, seconds in enumerate(getattr(self, key)):
+                if not is_amount(seconds):
+                    low, high = AMOUNTS
+                    raise ValueError(
+                        f"{key}[{index}]: {seconds} is not a time of {low} to {high} s"
+                    )
+        for index, seconds in enumerate(self.step_cpu_seconds):
+            if seconds != 0 and not is_amount(seconds):
+                raise ValueError(f"step_cpu_seconds[{index}]: {seconds} is not a CPU time")
+        for key, of in (
+            ("losses", steps),
+            ("warmup_losses", warmup_steps),
+            ("step_cpu_seconds", steps),
+        ):
+            if (found := len(getattr(self, key))) not in (0, of):
+                raise ValueError(f"{key}: {found} values for {of} steps")
         if self.loss_scaling is not None:
             skipped = self.loss_scaling
-            _check_numbers("skipped_steps", skipped.skipped_steps, len(self.step_seconds))
-            _check_numbers(
-                "warmup_skipped_steps", skipped.warmup_skipped_steps, len(self.warmup_step_seconds)
-            )
+            _check_numbers("skipped_steps", skipped.skipped_steps, steps)
+            _check_numbers("warmup_skipped_steps", skipped.warmup_skipped_steps, warmup_steps)
 
     @computed
     def summary(self) -> Summary:
@@ -308,29 +319,6 @@ def check_status(status: str, error: ErrorInfo | None) -> None:
         raise ValueError(f"status: {status!r} is none of {', '.join(STATUSES)}")
     if (status == "failed") != (error is not None):
         raise ValueError(f"error: status {status!r} with error {error!r}")
-
-
-def _check_times(key: str, times: tuple[float, ...]) -> None:
-    for index, seconds in enumerate(times):
-        if not is_amount(seconds):
-            low, high = AMOUNTS
-            raise ValueError(f"{key}[{index}]: {seconds} is not a time of {low} to {high} s")
-
-
-def _check_cpu_times(times: tuple[float, ...], steps: int) -> None:
-    for index, seconds in enumerate(times):
-        if seconds != 0 and not is_amount(seconds):
-            raise ValueError(f"step_cpu_seconds[{index}]: {seconds} is not a CPU time")
-    if times and len(times) != steps:
-        raise ValueError(f"step_cpu_seconds: {len(times)} values for {steps} steps")
-
-
-def _check_steps(
-    times_key: str, times: tuple[float, ...], losses_key: str, losses: tuple[float, ...]
-) -> None:
-    _check_times(times_key, times)
-    if losses and len(losses) != len(times):
-        raise ValueError(f"{losses_key}: {len(losses)} values for {len(times)} steps")
 
 
 def _check_numbers(key: str, numbers: tuple[int, ...], steps: int) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 
 from cnnbench.records.allreduce import AllReduceRecord, Point
-from cnnbench.records.csv_table import CsvTable
+from cnnbench.records.result_files import CsvTable
 from cnnbench.records.run import RunRecord
 from cnnbench.records.subject import subject_of
 from cnnbench.variable_mgr.aggregation.spec import Packing

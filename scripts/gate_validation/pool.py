@@ -25,7 +25,7 @@ from cnnbench.campaigns.processes.campaign import measure
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.outcome import Measuring
 from cnnbench.judge.compare import METRICS
-from cnnbench.judge.compare.cpu_time import turn_means
+from cnnbench.judge.compare.disturbance import turn_means
 from cnnbench.judge.metrics.registry import CPU_TIME
 from cnnbench.machine.host import Host
 from cnnbench.machine.sampling import CounterChanges, take

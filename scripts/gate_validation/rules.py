@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from cnnbench.campaigns.ab.sequential import InterimAnalysis, interim_analyses
 from cnnbench.campaigns.ab.session import SMALLEST_CHANCE, chance
 from cnnbench.judge.compare import Policy, TwoSamples, Verdict, judge, judge_all
-from cnnbench.judge.compare.cpu_time import difference_of_turns, shared, together
+from cnnbench.judge.compare.disturbance import difference_of_turns, shared, together
 from cnnbench.judge.metrics.registry import CPU_TIME
 from gate_validation.pool import Process
 

@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 
 from cnnbench.errors import BenchmarkError, FlagError, UsageError
-from cnnbench.records import csv_table, result_files
+from cnnbench.records import result_files
 from cnnbench.records.load import load_run
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.parts import Batch, Conditions, Evaluation, Measured, Placement
@@ -359,7 +359,7 @@ def test_failed_write_leaves_the_file_as_it_was(path, monkeypatch):
         os.write(descriptor, data[:20])
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(csv_table, "write_all", full_disk)
+    monkeypatch.setattr(result_files, "write_all", full_disk)
     with pytest.raises(OSError, match="No space"):
         append(path, a_run().record())
     assert path.read_bytes() == before

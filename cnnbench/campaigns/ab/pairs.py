@@ -22,7 +22,7 @@ from cnnbench.campaigns.processes.outcome import Measuring
 from cnnbench.judge.compare.disturbance import mostly_disturbed
 from cnnbench.judge.metrics.registry import throughput
 from cnnbench.records.codec import encode
-from cnnbench.records.place import AbPlace, LostProcess
+from cnnbench.records.parts import AbPlace, LostProcess
 from cnnbench.records.run import RunRecord
 from cnnbench.records.subject import Subject, with_subject
 from cnnbench.run.runtime.native import uninterrupted

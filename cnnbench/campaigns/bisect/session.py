@@ -16,7 +16,7 @@ from cnnbench.campaigns.bisect.bench import CommitBench, Setting
 from cnnbench.campaigns.bisect.commits import History
 from cnnbench.campaigns.bisect.search import BAD, SKIP, CommitSearch, Step, is_about_work
 from cnnbench.campaigns.processes.results_dir import ResumableFolder
-from cnnbench.judge.compare.verdict import Verdict
+from cnnbench.judge.compare.judge import Verdict
 from cnnbench.judge.metrics.registry import THROUGHPUT
 from cnnbench.records.explanation import Explanation
 

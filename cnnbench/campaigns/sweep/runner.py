@@ -18,7 +18,7 @@ from cnnbench.campaigns.sweep.schema import AUTO, BatchSizeSearch
 from cnnbench.campaigns.sweep.store import Store
 from cnnbench.records.codec import encode
 from cnnbench.records.load import record_of
-from cnnbench.records.place import SweepPlace
+from cnnbench.records.parts import SweepPlace
 from cnnbench.records.subject import with_subject
 
 NOT_IN_TRIALS = (

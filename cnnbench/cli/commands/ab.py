@@ -50,7 +50,7 @@ from cnnbench.flags.declare import flag, specs_of
 from cnnbench.judge.compare import DEFAULT_METRICS, Comparison, Policy, Verdict, processes_needed
 from cnnbench.judge.compare.answer import undecided
 from cnnbench.judge.compare.comparability import check_facts, unknown_facts
-from cnnbench.judge.compare.noise import spread_lines
+from cnnbench.judge.compare.compare import spread_lines
 from cnnbench.machine import facts, repository
 from cnnbench.records.codec import encode
 from cnnbench.records.explanation import Explanation

@@ -12,8 +12,7 @@ from cnnbench.flags.declare import flag, specs_of, words
 from cnnbench.judge.compare import Comparison, Loaded, Policy, SkippedFile, load_records
 from cnnbench.judge.metrics.registry import DEFAULT_METRICS, METRICS
 from cnnbench.judge.report.exports import FORMATS as EXPORTS
-from cnnbench.judge.report.exports import render as export
-from cnnbench.judge.report.exports.figures import Figure, of_comparison
+from cnnbench.judge.report.figures import Figure, of_comparison
 from cnnbench.judge.report.renderers import render
 from cnnbench.judge.report.renderers.terminal import render as table
 from cnnbench.judge.report.renderers.terminal import wants_colour
@@ -152,7 +151,7 @@ def warn_of_skipped(skipped: Iterable[SkippedFile]) -> None:
 
 def exported(figures: Sequence[Figure], format: str) -> str:
     """Values in the format of another program; what it cannot express is reported on stderr."""
-    found = export(figures, format)
+    found = EXPORTS[format](figures)
     if found.left_out:
         print_notice(f"--format={format}: {found.left_out}")
     return found.text

@@ -16,7 +16,7 @@ from cnnbench.cli.commands import interrupt_on_signals
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags import FLAGS, Params, parse_command, validate
 from cnnbench.flags.declare import flag, specs_of
-from cnnbench.judge.report.sections.roofline import chart
+from cnnbench.judge.report.sections.profiles import chart
 from cnnbench.lab.roofline import output
 from cnnbench.lab.roofline.session import RooflineRun, with_profiled_steps
 from cnnbench.records.files import write_bytes, write_text

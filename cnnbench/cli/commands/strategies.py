@@ -21,7 +21,7 @@ from cnnbench.errors import BenchmarkError, ExitCode
 from cnnbench.flags import FLAGS, parse_flags
 from cnnbench.flags.declare import flag, specs_of
 from cnnbench.flags.retired import OBSOLETE
-from cnnbench.judge.report.sections.modes import chart
+from cnnbench.judge.report.sections.campaigns import chart
 from cnnbench.machine import facts as environment
 from cnnbench.records.files import write_bytes
 from cnnbench.records.outputs import Output, check_outputs

@@ -9,9 +9,8 @@ from cnnbench.base.stats.descriptive import median
 from cnnbench.base.text.numbers import number
 from cnnbench.judge.compare.disturbance import others_text
 from cnnbench.judge.compare.estimate import unscaled
-from cnnbench.judge.compare.judge import magnitude, too_many
+from cnnbench.judge.compare.judge import Verdict, magnitude, too_many
 from cnnbench.judge.compare.result import ComparedConfiguration, Comparison, MetricResult
-from cnnbench.judge.compare.verdict import Verdict
 from cnnbench.judge.metrics.registry import CPU_TIME, SPEEDS
 from cnnbench.records.run import RunRecord
 

@@ -24,12 +24,13 @@ from cnnbench.judge.metrics.comparable_facts import (
 from cnnbench.judge.metrics.measurement import (
     MeasuredReduction,
     Measurement,
+    Origin,
     environment_facts,
     fact_text,
     readable_fact,
     subject_facts,
+    varying,
 )
-from cnnbench.judge.metrics.origin import Origin, varying
 from cnnbench.judge.metrics.registry import Metric
 from cnnbench.records.run import RunRecord
 

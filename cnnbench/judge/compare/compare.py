@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cnnbench.base.text.numbers import count
 from cnnbench.base.text.table import natural_key
-from cnnbench.judge.compare import cpu_time
-from cnnbench.judge.compare.comparability import Group
-from cnnbench.judge.compare.configuration import labels
-from cnnbench.judge.compare.disturbance import disturbance, measured_again
+from cnnbench.judge.compare.comparability import Group, differences
+from cnnbench.judge.compare.configuration import label, labels
+from cnnbench.judge.compare.disturbance import disturbance, measured_again, together
 from cnnbench.judge.compare.draft import Draft, Terms, draft_of
+from cnnbench.judge.compare.estimate import aa_spread, usable_values
 from cnnbench.judge.compare.judge import Judgement, judge_all
 from cnnbench.judge.compare.matching import groups, match, sides_of_experiment
-from cnnbench.judge.compare.noise import spread, usable_groups
 from cnnbench.judge.compare.reductions import measurements
 from cnnbench.judge.compare.result import ComparedConfiguration, Comparison, MetricResult
 from cnnbench.judge.metrics.comparable_facts import expand
-from cnnbench.judge.metrics.measurement import CONTEXT, KINDS, RUN
+from cnnbench.judge.metrics.measurement import CONTEXT, KINDS, RUN, Measurement
 from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.registry import CPU_TIME, DEFAULT_METRICS, METRICS, Metric, judged
 from cnnbench.machine.gpu import EMULATED_NOTICE
@@ -104,8 +103,9 @@ def _drafts(
         kind = present.configuration.kind
         asked = _metrics({kind}, names)
         like = aa_runs.get(present.configuration.key)
+        aa_records = () if like is None else like.records
         measured = (*asked, CPU_TIME) if kind == RUN else asked
-        spreads = {metric.name: spread(like, metric, terms.policy) for metric in measured}
+        spreads = {one.name: spread(aa_records, one, terms.policy) for one in measured}
         drafts.append(draft_of(one, other, asked, spreads, terms))
     return drafts, aa_notes
 
@@ -117,7 +117,7 @@ def _judged(drafts: Sequence[Draft], policy: Policy) -> list[ComparedConfigurati
     for draft in drafts:
         found = [next(judgements) for _ in draft.cases]
         if draft.with_cpu_time:
-            found[0] = cpu_time.together(found[0], found[-1], policy, draft.runs)
+            found[0] = together(found[0], found[-1], policy, draft.runs)
         results = [
             MetricResult(
                 metric=case.metric,
@@ -181,69 +181,109 @@ def _notes(
     drafts: Sequence[Draft],
     entries: Sequence[ComparedConfiguration],
     aa_notes: Sequence[str],
-) -> list[str]:
-    emulated = any(one.environment.get("emulated_gpus") for side in processes for one in side)
+) -> Iterator[str]:
+    if any(one.environment.get("emulated_gpus") for side in processes for one in side):
+        yield EMULATED_NOTICE
+    yield from _unsuccessful(entries)
     _, repeated = measured_again(run for one in entries for run in (*one.base, *one.new))
-    return [
-        *([EMULATED_NOTICE] if emulated else []),
-        *_unsuccessful(entries),
-        *([repeated] if repeated else []),
-        *_interrupted(processes),
-        *aa_notes,
-        *(
-            f"{entry.name}: {count(draft.unpaired, 'run', 'runs')} left out, without a partner"
-            for draft, entry in zip(drafts, entries, strict=True)
-            if draft.unpaired
-        ),
-        *_losses(entries),
-    ]
+    yield from filter(None, [repeated])
+    yield from _interrupted(processes)
+    yield from aa_notes
+    for draft, entry in zip(drafts, entries, strict=True):
+        if draft.unpaired:
+            runs = count(draft.unpaired, "run", "runs")
+            yield f"{entry.name}: {runs} left out, without a partner"
+    for entry in entries:
+        for side, records in (("BASE", entry.base), ("NEW", entry.new)):
+            trained = (record for record in records if isinstance(record, RunRecord))
+            if diverged := sum(not all(map(math.isfinite, one.losses)) for one in trained):
+                runs = count(len(records), "run", "runs")
+                yield f"{entry.name}: losses of {diverged} of {runs} in {side} are not finite"
 
 
-def _unsuccessful(entries: Sequence[ComparedConfiguration]) -> list[str]:
+def _unsuccessful(entries: Sequence[ComparedConfiguration]) -> Iterator[str]:
     """Numbers of measurements of each side that did not succeed and are left out."""
-    notes = []
     for side in ("BASE", "NEW"):
         for kind, plural in KINDS.items():
             found = [
-                one
+                one.status
                 for entry in entries
                 if entry.configuration.kind == kind
                 for one in (entry.base if side == "BASE" else entry.new)
             ]
-            statuses = Counter(one.status for one in found if one.status != "ok")
-            if statuses:
-                what = ", ".join(f"{number} {status}" for status, number in statuses.items())
-                number = f"{statuses.total()} of {len(found)} {plural} in {side}"
-                notes.append(f"left out of medians and values: {number} ({what})")
-    return notes
+            bad = Counter(status for status in found if status != "ok")
+            if bad:
+                what = ", ".join(f"{number} {status}" for status, number in bad.items())
+                number = f"{bad.total()} of {len(found)} {plural} in {side}"
+                yield f"left out of medians and values: {number} ({what})"
 
 
-def _interrupted(sides: Sequence[Sequence[RunRecord | AllReduceRecord]]) -> list[str]:
+def _interrupted(sides: Sequence[Sequence[RunRecord | AllReduceRecord]]) -> Iterator[str]:
     """Numbers of interrupted all-reduce processes, which complete rows do not show."""
-    notes = []
     for name, records in zip(("BASE", "NEW"), sides, strict=True):
         reduced = [record for record in records if not isinstance(record, RunRecord)]
-        stopped = sum(record.status == "interrupted" for record in reduced)
-        if stopped:
+        if stopped := sum(record.status == "interrupted" for record in reduced):
             of = count(len(reduced), "all-reduce measurement", "all-reduce measurements")
             verb = "was" if stopped == 1 else "were"
-            notes.append(
-                f"{stopped} of {of} in {name} {verb} interrupted: rows not reached are missing"
-            )
-    return notes
+            yield f"{stopped} of {of} in {name} {verb} interrupted: rows not reached are missing"
 
 
-def _losses(entries: Sequence[ComparedConfiguration]) -> list[str]:
+_NAMED = 5
+"""Largest number of configurations with the same reason that are named one by one."""
+
+
+def usable_groups(
+    base: Sequence[Group], aa: Sequence[Group], policy: Policy, patterns: tuple[str, ...] = ()
+) -> tuple[dict[str, Group], list[str]]:
+    """A/A runs of the configurations of `base`, by key, and notes on those that cannot be used."""
+    found: dict[str, Group] = {}
+    refused: dict[str, list[str]] = {}
+    for one, other in match(base, aa, patterns):
+        if one is None or other is None:
+            continue
+        reason = _refusal(one, other, policy, patterns)
+        if reason is None:
+            found[one.configuration.key] = other
+        elif one.configuration.kind not in CONTEXT:
+            refused.setdefault(reason, []).append(label(one.configuration))
     notes = []
-    for entry in entries:
-        for side, records in (("BASE", entry.base), ("NEW", entry.new)):
-            diverged = sum(
-                isinstance(record, RunRecord) and not all(map(math.isfinite, record.losses))
-                for record in records
-            )
-            if diverged:
-                runs = count(len(records), "run", "runs")
-                notes.append(
-                    f"{entry.name}: losses of {diverged} of {runs} in {side} are not finite"
-                )
-    return notes
+    for reason, names in refused.items():
+        if len(names) > _NAMED:
+            names = [f"{names[0]} and {len(names) - 1} more configurations"]
+        notes += [f"A/A runs of {name} cannot be used: {reason}" for name in names]
+    configurations = [one.configuration for one in base if one.configuration.kind not in CONTEXT]
+    missing = sum(one.key not in found for one in configurations)
+    if aa and missing:
+        without = count(missing, "configuration", "configurations")
+        notes.append(f"no A/A spread for {without}: the threshold alone is the floor")
+    return found, notes
+
+
+def spread(records: Iterable[Measurement], metric: Metric, policy: Policy) -> float | None:
+    """The A/A spread of a metric; None if too few of the runs measured it."""
+    values = usable_values(records, metric)
+    return aa_spread(values, policy, metric) if len(values) >= policy.min_processes else None
+
+
+def spread_lines(comparison: Comparison, policy: Policy) -> list[str]:
+    """The A/A spread of every metric with enough values, over both sides, a line each."""
+    records = [run for entry in comparison.entries for run in (*entry.base, *entry.new)]
+    lines = []
+    for metric in comparison.metrics:
+        found = spread(records, metric, policy)
+        if found is not None:
+            noise = metric.change_text(found, signed=False)
+            processes = count(len(usable_values(records, metric)), "process", "processes")
+            deviations = f"{policy.noise_factor:g} standard deviations of {processes}"
+            lines.append(f"A/A spread of {metric.name}: {noise} ({deviations})")
+    return lines or [f"no A/A spread: it needs at least {policy.min_processes} processes"]
+
+
+def _refusal(base: Group, aa: Group, policy: Policy, patterns: tuple[str, ...]) -> str | None:
+    for one in differences(base, aa, patterns):
+        if one.blocks:
+            return str(one).replace(" in NEW", " in the A/A runs")
+    runs = sum(record.status == "ok" for record in aa.records)
+    if runs < policy.min_processes:
+        return f"{count(runs, 'run', 'runs')}, at least {policy.min_processes} are needed"
+    return None

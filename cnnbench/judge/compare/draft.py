@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
 
 from cnnbench.base.stats.descriptive import median
-from cnnbench.base.text.numbers import count, first_few
-from cnnbench.judge.compare import changed_work, cpu_time
+from cnnbench.base.text.numbers import count, first_few, integer, number, percent
+from cnnbench.judge.compare import disturbance
 from cnnbench.judge.compare.comparability import Difference, Group, differences
 from cnnbench.judge.compare.configuration import Configuration
 from cnnbench.judge.compare.estimate import TwoSamples
-from cnnbench.judge.compare.judge import Judgement
+from cnnbench.judge.compare.judge import Judgement, Verdict
 from cnnbench.judge.compare.matching import in_pairs, share_pairs, sides_of_experiment
 from cnnbench.judge.compare.result import MetricResult
-from cnnbench.judge.compare.verdict import Verdict
+from cnnbench.judge.metrics.comparable_facts import MODEL_SIZE, WORK
 from cnnbench.judge.metrics.measurement import Measurement
 from cnnbench.judge.metrics.policy import Policy
-from cnnbench.judge.metrics.registry import CPU_TIME, Metric
+from cnnbench.judge.metrics.registry import CPU_TIME, SPEEDS, Metric, throughput
 from cnnbench.records.run import RunRecord
+
+_FACTS_NAMED = 3
+"""Number of facts that a reason names."""
 
 _MISTIMED = (
     "step times that alternate between those of two steps and none, as earlier versions of "
@@ -100,7 +103,9 @@ def draft_of(
         return _settled(base, new, metrics[0], Verdict.INCONCLUSIVE, reason, unlike)
     cases, partial = _samples(*kept, metrics, spreads, paired)
     with_cpu_time = (
-        cpu_time.cases(cases[0], *kept, spreads.get(CPU_TIME.name), terms.policy) if cases else None
+        disturbance.cases(cases[0], *kept, spreads.get(CPU_TIME.name), terms.policy)
+        if cases
+        else None
     )
     if with_cpu_time is not None:
         others = [case for case in cases[1:] if case.metric is not CPU_TIME]
@@ -159,10 +164,9 @@ def _outcome(
         return Verdict.FAILED, "; ".join(failures or lacking[:1])
     blocking = [one for one in unlike if one.blocks]
     if blocking:
-        if changed_work.of(base, new, blocking):
-            return Verdict.CHANGED_WORK, changed_work.answer(base, new, metric, blocking)
-        facts = first_few([*map(str, blocking)], changed_work.FACTS_NAMED)
-        return Verdict.NOT_COMPARABLE, facts
+        if answer := _changed_work(base, new, metric, blocking):
+            return Verdict.CHANGED_WORK, answer
+        return Verdict.NOT_COMPARABLE, first_few([*map(str, blocking)], _FACTS_NAMED)
     for side, group in sides:
         stopped = sum(record.status == "interrupted" for record in group.records)
         if stopped:
@@ -228,3 +232,71 @@ def _settled(
     )
     result = MetricResult(metric=metric, base=values[0], new=values[1], judgement=judgement)
     return Draft(base=base, new=new, differences=unlike, results=(result,))
+
+
+def _changed_work(base: Group, new: Group, metric: Metric, blocking: Sequence[Difference]) -> str:
+    """How the work differs, such as a wider network or another batch size, in sentences.
+
+    Such a change can make training many times slower with equal flags. Whether it was intended is
+    for the user to say (--allow_changed_work); the answer names what changed, without a change of
+    speed. It is "" if a flag differs too, which is another experiment, or if runs of a side differ.
+    `blocking` are the facts that differ and may not.
+    """
+    work = {one.fact: (*one.base, *one.new) for one in blocking if one.fact in WORK}
+    others = [one for one in blocking if one.fact not in work]
+    flags = {*base.configuration.flags, *new.configuration.flags}
+    if any(one.fact in flags for one in others) or any(len(both) != 2 for both in work.values()):
+        return ""
+    if not work:
+        return ""
+    network = list(_network(work, bool(base.configuration.flags.get("forward_only"))))
+    # Images per step; where these are equal, the flags that differ.
+    batch = [f"{name} {_arrow(both)}" for name, both in work.items() if name not in MODEL_SIZE]
+    if "global_batch" in work:
+        batch = [f"{_arrow(work['global_batch'])} images per step"]
+    names = [name for name, parts in (("network", network), ("batch", batch)) if parts]
+    judged = "Speed" if metric in SPEEDS else metric.name.capitalize()
+    text = f"Different {' and '.join(names)}: {', '.join((*network, *batch))}. {judged} not judged."
+    rates = [_flops_per_sec(side) for side in (base, new)]
+    known = [number(rate / 1e9) for rate in rates if rate]
+    if len(known) == len(rates):
+        text += f" Both sides: {_arrow(known)} GFLOP/s."
+    if others:
+        text += f" Also different: {first_few([*map(str, others)], _FACTS_NAMED)}."
+    return text
+
+
+def _network(work: Mapping[str, Sequence[str]], forward_only: bool) -> Iterable[str]:
+    if "model_parameters" in work:
+        yield f"{_arrow(work['model_parameters'])} parameters"
+    elif "model_trainable_parameters" in work:
+        yield f"{_arrow(work['model_trainable_parameters'])} trainable parameters"
+    names = ("model_training_flops", "model_forward_flops")
+    flops = [work[name] for name in (names[::-1] if forward_only else names) if name in work]
+    if flops:
+        yield f"{_change(flops[0])} FLOPs per image"
+    elif set(work) & set(MODEL_SIZE):
+        yield "the same FLOPs per image"
+
+
+def _change(both: Sequence[str]) -> str:
+    """A change in per cent, or both values where the percentage rounds to 0."""
+    before, after = map(int, both)
+    text = percent(after / before - 1, signed=True) if before else ""
+    return text if any(digit in "123456789" for digit in text) else _arrow(both)
+
+
+def _arrow(both: Sequence[str]) -> str:
+    before, after = (integer(int(text)) if text.isdecimal() else text for text in both)
+    return f"{before} → {after}"
+
+
+def _flops_per_sec(group: Group) -> float | None:
+    found = [
+        speed * flops
+        for record in group.good
+        if isinstance(record, RunRecord)
+        and (speed := throughput(record)) is not None
+        and (flops := record.flops_per_image()) is not None
+    ]
+    return median(found) if found else None

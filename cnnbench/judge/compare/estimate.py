@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import NamedTuple
 
 from cnnbench.base.stats import rank_tests
 from cnnbench.base.stats.descriptive import median
+from cnnbench.judge.metrics.measurement import Measurement
 from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.registry import THROUGHPUT, Metric
 
@@ -113,6 +114,12 @@ def exceeds(found: float, limit: float) -> bool:
 def usable(value: float, metric: Metric) -> bool:
     """Whether a number can be a value: finite, and positive where changes are shares."""
     return math.isfinite(value) and (value > 0 or not metric.relative)
+
+
+def usable_values(records: Iterable[Measurement], metric: Metric) -> tuple[float, ...]:
+    """Usable values of the measurements that succeeded and measured the metric."""
+    values = (metric.value(record) for record in records if record.status == "ok")
+    return tuple(value for value in values if value is not None and usable(value, metric))
 
 
 def gather(case: TwoSamples, policy: Policy) -> Evidence:

@@ -18,6 +18,7 @@ Swapping the sides, or inverting all values, mirrors the verdict.
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -35,7 +36,6 @@ from cnnbench.judge.compare.estimate import (
     unscaled,
     usable,
 )
-from cnnbench.judge.compare.verdict import Verdict
 from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.registry import THROUGHPUT, Metric
 from cnnbench.records.codec import OPTIONAL
@@ -49,6 +49,39 @@ spends less in each further analysis (`cnnbench.campaigns.ab.sequential`)."""
 _MANY = 50
 _CHANCE = 0.9
 """Chance that a change is found in every configuration."""
+
+
+class Level(enum.Enum):
+    """Meaning of a verdict for a gate; the values are GitHub's levels of annotations."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTICE = "notice"
+    NONE = ""
+
+
+class Verdict(enum.Enum):
+    """The verdict on a metric; FASTER means better and SLOWER worse for any metric."""
+
+    FASTER = "faster"
+    SLOWER = "slower"
+    SAME = "same"
+    INCONCLUSIVE = "inconclusive"
+    NOT_COMPARABLE = "not comparable"
+    MISSING = "missing"
+    FAILED = "failed"
+    CHANGED_WORK = "changed work"
+
+    @property
+    def undecided(self) -> bool:
+        """Whether the verdict is open and nothing failed."""
+        return self in (Verdict.INCONCLUSIVE, Verdict.NOT_COMPARABLE, Verdict.MISSING)
+
+    def word(self, metric: Metric) -> str:
+        """The verdict in the words of a metric."""
+        if self is Verdict.FASTER:
+            return metric.better
+        return metric.worse if self is Verdict.SLOWER else self.value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +104,7 @@ class Judgement:
       needed: about how many pairs, or processes per side, would settle what is inconclusive
         for its scatter; else None.
       decided_by: the metric whose judgement this verdict is, if it is another one of the same
-        runs (`cnnbench.judge.compare.cpu_time`); None if it is its own.
+        runs (`cnnbench.judge.compare.disturbance`); None if it is its own.
     """
 
     verdict: Verdict
@@ -330,9 +363,15 @@ def processes_to_decide(configurations: int, policy: Policy = _DEFAULT) -> int:
     side falls behind all of the other side.
     """
     count = processes_needed(policy, configurations)
-    while rank_tests.mann_whitney_p(*_one_astray(count)) > policy.alpha:
+    while True:
+        # All values of one side except one exceed all of the other.
+        astray = [-1.0, *(float(place) for place in range(count, 2 * count - 1))]
+        if (
+            rank_tests.mann_whitney_p(astray, [float(place) for place in range(count)])
+            <= policy.alpha
+        ):
+            return count
         count += 1
-    return count
 
 
 def processes_to_find(
@@ -357,9 +396,3 @@ def processes_to_find(
     count = 2 * math.pi / 3 * (scatter * max(certain, beyond)) ** 2
     # One more, because exact intervals of a few values are wider than the approximation.
     return max(math.ceil(count) + 1, processes_needed(policy, configurations))
-
-
-def _one_astray(count: int) -> tuple[list[float], list[float]]:
-    """Two samples: all values of one except one exceed all of the other."""
-    upper = [float(count + place) for place in range(1, count)]
-    return [-1.0, *upper], [float(place) for place in range(count)]

@@ -142,21 +142,13 @@ def _rest(
 def _but_for(left: Sequence[Group], right: Sequence[Group], patterns: tuple[str, ...]) -> _Pairs:
     if not patterns:
         return []
-    sides = [_by_remainder(side, patterns) for side in (left, right)]
-    return [
-        (ones[0], others[0])
-        for remainder, ones in sides[0].items()
-        if len(ones) == 1 and len(others := sides[1].get(remainder, [])) == 1
-    ]
-
-
-def _by_remainder(side: Sequence[Group], patterns: tuple[str, ...]) -> dict[str, list[Group]]:
-    found: dict[str, list[Group]] = {}
-    for group in side:
-        flags = group.configuration.flags
-        kept = [(name, flags[name]) for name in sorted(flags) if not allowed(name, patterns)]
-        found.setdefault(json.dumps(kept), []).append(group)
-    return found
+    alike: dict[str, tuple[list[Group], list[Group]]] = {}
+    for place, side in enumerate((left, right)):
+        for group in side:
+            flags = group.configuration.flags
+            kept = [(name, flags[name]) for name in sorted(flags) if not allowed(name, patterns)]
+            alike.setdefault(json.dumps(kept), ([], []))[place].append(group)
+    return [(a[0], b[0]) for a, b in alike.values() if len(a) == len(b) == 1]
 
 
 def _nearest(left: Sequence[Group], right: Sequence[Group]) -> _Pairs:

@@ -72,17 +72,21 @@ def measurements(
         for side in listed
     ]
     everything = list(chain.from_iterable(processes))
-    known = []
+    # Rows of all processes of some flags: of all flags, then of those that must not differ.
+    known: dict[tuple[str, ...], dict[str, dict[str, MeasuredReduction]]] = {(): {}, patterns: {}}
     if any(record.status == "failed" for record, _ in everything):
-        known = [(may, _rows_by_flags(everything, may)) for may in ((), patterns)]
+        for may, of_flags in known.items():
+            for record, rows in everything:
+                alike = of_flags.setdefault(_flags_text(record, may), {})
+                alike.update((_identity(row), row) for row in rows)
     found: list[list[Measurement]] = []
     for side, of_side in zip(listed, processes, strict=True):
         measured: list[Measurement] = [one for one in side if isinstance(one, RunRecord)]
         for record, rows in of_side:
             measured += rows
             if record.status == "failed":
-                alike = (of_flags[_flags_text(record, may)] for may, of_flags in known)
-                measured += not_reached(record, rows, next(filter(None, alike), {}))
+                rows_of = (of_flags[_flags_text(record, may)] for may, of_flags in known.items())
+                measured += not_reached(record, rows, next(filter(None, rows_of), {}))
         found.append(measured)
     return found
 
@@ -256,17 +260,6 @@ def _error(point: Point) -> ErrorInfo | None:
 
 def _identity(row: MeasuredReduction) -> str:
     return json.dumps([row.kind, *(row.config.get(name) for name in (*OWN, "model"))])
-
-
-def _rows_by_flags(
-    processes: Iterable[tuple[AllReduceRecord, list[MeasuredReduction]]],
-    may_differ: tuple[str, ...],
-) -> dict[str, dict[str, MeasuredReduction]]:
-    found: dict[str, dict[str, MeasuredReduction]] = {}
-    for record, rows in processes:
-        known = found.setdefault(_flags_text(record, may_differ), {})
-        known.update((_identity(row), row) for row in rows)
-    return found
 
 
 def _flags_text(record: AllReduceRecord, may_differ: tuple[str, ...]) -> str:

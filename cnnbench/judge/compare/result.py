@@ -10,8 +10,7 @@ from cnnbench.errors import ExitCode
 from cnnbench.judge.compare.comparability import Difference
 from cnnbench.judge.compare.configuration import Configuration
 from cnnbench.judge.compare.disturbance import measured_again
-from cnnbench.judge.compare.judge import Judgement
-from cnnbench.judge.compare.verdict import Level, Verdict
+from cnnbench.judge.compare.judge import Judgement, Level, Verdict
 from cnnbench.judge.metrics.measurement import CONTEXT, Measurement
 from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.registry import THROUGHPUT, Metric
@@ -185,7 +184,16 @@ class Comparison:
 
     def by_severity(self) -> list[ComparedConfiguration]:
         """Entries, the worst first; equal verdicts by the size of the change for the worse."""
-        return sorted(self.entries, key=_severity)
+
+        def severity(entry: ComparedConfiguration) -> tuple[int, float]:
+            change = entry.main.judgement.change
+            if change is None:  # last within a verdict
+                change = math.inf
+            elif not entry.main.metric.higher_is_better:
+                change = -change
+            return SEVERITY.index(entry.main.verdict), change
+
+        return sorted(self.entries, key=severity)
 
     def counts(self, metric: Metric) -> Counter[Verdict]:
         """Number of configurations per verdict, the worst first."""
@@ -215,12 +223,3 @@ class Comparison:
             change=math.expm1(math.fsum(map(math.log1p, changes)) / len(changes)),
             configurations=len(changes),
         )
-
-
-def _severity(entry: ComparedConfiguration) -> tuple[int, float]:
-    """Sort key of an entry; those without a change come last within a verdict."""
-    result = entry.main
-    change = result.judgement.change
-    if change is None:
-        return SEVERITY.index(result.verdict), math.inf
-    return SEVERITY.index(result.verdict), change if result.metric.higher_is_better else -change

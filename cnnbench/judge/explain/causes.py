@@ -16,7 +16,7 @@ from cnnbench.base.text.numbers import first_few, number
 from cnnbench.judge.explain.facts import CPU_TIME, changes_of, measured_changes, text_of
 from cnnbench.judge.explain.sides import CERTAIN, LIKELY, SMALLEST, Sides
 from cnnbench.judge.metrics.comparable_facts import REDUCING
-from cnnbench.records.explanation import Cause, FactChange
+from cnnbench.records.explanation import Cause
 from cnnbench.records.step_profile import (
     FORWARD,
     GAPS,
@@ -116,20 +116,20 @@ def causes(sides: Sides) -> tuple[Cause, ...]:
 def _further(sides: Sides, claim: Claim) -> tuple[str, ...]:
     """Evidence other than time: the state of the machine, other kernels of oneDNN."""
     if claim.kind in _ALIKE:
-        kernels = _told(one.fact for one in sides.primitives)
+        kernels = (text_of(one.fact) for one in sides.primitives)
         return (*_states(sides, claim.parts), *kernels)[:_MOST_FURTHER]
     names = {name for side in (sides.a, sides.b) for name in side.kernels(claim.parts)}
     if claim.kind not in _OF_LAYERS or not any(map(_PRODUCT.search, names)):
         return ()
     directions = {part.direction for part in claim.parts}
     own = (one.fact for one in sides.primitives if one.is_product and one.is_of(directions))
-    return _told(own)[:_MOST_FURTHER]
+    return tuple(map(text_of, own))[:_MOST_FURTHER]
 
 
 def _states(sides: Sides, parts: Iterable[Part]) -> tuple[str, ...]:
     """Clocks, load and the like that can make all operations of a side slower."""
     slower = 1 if sides.together(parts).difference > 0 else -1
-    return _told(measured_changes(sides.a.profiles, sides.b.profiles, slower))
+    return tuple(map(text_of, measured_changes(sides.a.profiles, sides.b.profiles, slower)))
 
 
 def input_wait(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
@@ -138,21 +138,21 @@ def input_wait(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
     # Operations of the input scatter; the wait of a program hardly does.
     for some in (parts, *((part,) for part in parts)):
         if some and (sides.stands_out(some) or sides.is_settled(some)):
-            facts = changes_of(sides.a.profiles, sides.b.profiles, _READING)
+            facts = _facts(sides, _READING)
             text = _with_fact("the step waits for input", facts)
-            yield Claim("input", some, "the input pipeline", text, _told(facts))
+            yield Claim("input", some, "the input pipeline", text, facts)
             return
 
 
 def program(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
     """Time of the program around the graph."""
     if PROGRAM in free and (sides.stands_out([PROGRAM]) or sides.is_settled([PROGRAM])):
-        facts = changes_of(sides.a.profiles, sides.b.profiles, _LOOPING)
+        facts = _facts(sides, _LOOPING)
         text = _with_fact("the program takes it before or after the step's operations", facts)
         place = "the training loop, outside the graph"
         measured = measured_changes(sides.a.profiles, sides.b.profiles)
-        computing = [one for one in measured if one.fact == CPU_TIME]
-        yield Claim("program", (PROGRAM,), place, text, _told((*facts, *computing)))
+        computing = (text_of(one) for one in measured if one.fact == CPU_TIME)
+        yield Claim("program", (PROGRAM,), place, text, (*facts, *computing))
 
 
 def network(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
@@ -166,7 +166,10 @@ def network(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
         kinds[part.kind].append(part)
     times = {kind: sides.together(those) for kind, those in kinds.items()}
     largest = sorted(times, key=lambda kind: -abs(times[kind].difference))
-    evidence = (f"{kind}: {_between(*times[kind].usual)}" for kind in largest[:_MOST_FURTHER])
+    evidence = (
+        f"{kind}: {' to '.join(number(1e3 * seconds) for seconds in times[kind].usual)} ms"
+        for kind in largest[:_MOST_FURTHER]
+    )
     sizes = [sum(bool(one.kind) for one in side) for side in (alignment.a, alignment.b)]
     text = f"another network, of {sizes[1]} layers instead of {sizes[0]}, compared by kind"
     yield Claim("network", parts, "the network's layers", text, tuple(evidence))
@@ -174,23 +177,22 @@ def network(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
 
 def batch(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
     """Batches of another size: more or less of the same work."""
-    facts = changes_of(sides.a.profiles, sides.b.profiles, _BATCH)
+    facts = _facts(sides, _BATCH)
     parts = tuple(part for part in sides.operations if part in free)
     if not facts or not parts or not sides.stands_out(parts, LIKELY):
         return
-    flops = [sum(map(side.flops, parts)) for side in (sides.a, sides.b)]
-    if flops[0] == flops[1] or not _have_one_direction(sides, parts):
-        return
-    if (flops[1] - flops[0]) * sides.together(parts).difference > 0:
+    before, after = (side.flops(parts) for side in (sides.a, sides.b))
+    longer = sides.together(parts).difference
+    if (after - before) * longer > 0 and _have_one_direction(sides, parts):
         text = _with_fact("batches of another size", facts)
-        evidence = (*_told(facts), _ratio("FLOPs", *flops))
-        yield Claim("batch", parts, "all operations", text, tuple(filter(None, evidence)))
+        evidence = (*facts, *_ratios(sides, parts, "FLOPs"))
+        yield Claim("batch", parts, "all operations", text, evidence)
 
 
 def threads(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
     """Fewer or slower processors, or another library, for all operations."""
-    libraries = changes_of(sides.a.profiles, sides.b.profiles, _LIBRARIES)
-    facts = [*libraries, *changes_of(sides.a.profiles, sides.b.profiles, _THREADS)]
+    libraries = _facts(sides, _LIBRARIES)
+    facts = (*libraries, *_facts(sides, _THREADS))
     parts = tuple(part for part in sides.operations if part in free)
     if not facts or not parts or sides.by_work:
         return
@@ -198,7 +200,7 @@ def threads(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
         if GAPS in free:  # fewer threads leave others
             parts = (*parts, GAPS)
         text = _with_fact(_slower(sides, parts), facts)
-        yield Claim("threads", parts, "all operations", text, _told(facts))
+        yield Claim("threads", parts, "all operations", text, facts)
         return
     # Some operations are slower and others, whose threads no longer wait for each other, faster.
     same = (part for part in parts if libraries or not _differs(sides, part))
@@ -210,7 +212,7 @@ def threads(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
         named = sorted(single, key=lambda part: -size[part])
         place = first_few([f"{part.layer}, {part.kind}" for part in named], _MOST, "; ")
         text = _with_fact(_slower(sides, single), facts)
-        yield Claim("threads", single, place, text, _told(facts))
+        yield Claim("threads", single, place, text, facts)
 
 
 def _have_one_direction(sides: Sides, parts: Iterable[Part]) -> bool:
@@ -231,7 +233,13 @@ def precision(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
         claimed = tuple(part for layer in named for part in layers[layer])
         if sides.stands_out(claimed, LIKELY):
             text = f"products are in {types[1]}, not in {types[0]}"
-            yield Claim("precision", claimed, _layers(sides, named, layers), text, _casts(sides))
+            casts = [
+                sum(n for name, n in side.kernels(side.parts).items() if name.startswith("Cast"))
+                for side in (sides.a, sides.b)
+            ]
+            told = f"casts in a step: {casts[0]} in A, {casts[1]} in B"
+            evidence = (told,) if casts[0] != casts[1] else ()
+            yield Claim("precision", claimed, _layers(sides, named, layers), text, evidence)
 
 
 def batch_norm(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
@@ -262,9 +270,9 @@ def reduction(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
         return
     other = any(_differs(sides, part) for part in parts)
     if sides.stands_out(parts, LIKELY if other else CERTAIN):
-        facts = changes_of(sides.a.profiles, sides.b.profiles, _REDUCING)
+        facts = _facts(sides, _REDUCING)
         text = "gradients are reduced by other operations" if other else "gradients are reduced"
-        evidence = (*_told(facts), _changed(sides, parts))
+        evidence = (*facts, _changed(sides, parts))
         parts, text = _with_gaps(sides, free, parts), _with_fact(text, facts)
         yield Claim("reduction", parts, "the reduction of gradients", text, evidence)
 
@@ -282,18 +290,15 @@ def other_copies(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
         return
     other = any(_differs(sides, part) for part in parts)
     if sides.stands_out(parts, LIKELY if other else CERTAIN):
-        facts = changes_of(sides.a.profiles, sides.b.profiles, _UPDATING)
+        facts = _facts(sides, _UPDATING)
         text = "other operations on variables" if other else "the same operations on variables"
         text = _with_fact(text, facts)
-        moved = [sum(map(side.bytes, parts)) for side in (sides.a, sides.b)]
-        evidence = [*_told(facts), _changed(sides, parts), _ratio("bytes", *moved)]
-        applied = [
+        evidence = (*facts, _changed(sides, parts), *_ratios(sides, parts, "bytes"))
+        before, after = (
             {name for name in side.kernels(parts) if name.startswith("ResourceApply")}
             for side in (sides.a, sides.b)
-        ]
-        place = "updates and copies of variables"
-        if applied[0] != applied[1]:
-            place = "the optimizer's update"
+        )
+        place = "updates and copies of variables" if before == after else "the optimizer's update"
         parts = _with_gaps(sides, free, parts)
         yield Claim("copies", parts, place, text, tuple(filter(None, evidence)))
 
@@ -335,12 +340,8 @@ def layer_by_layer(sides: Sides, free: Collection[Part]) -> Iterator[Claim]:
         largest = max(claimed, key=lambda part: abs(sides.times[part].difference))
         if abs(sides.times[largest].difference) >= _DOMINATES * abs(total):
             place += f", {_DIRECTIONS.get(largest.direction, largest.direction)}"
-        evidence.append(_changed(sides, claimed))
-        flops = [sum(map(side.flops, claimed)) for side in (sides.a, sides.b)]
-        evidence.append(_ratio("FLOPs", *flops))
-        moved = [sum(map(side.bytes, claimed)) for side in (sides.a, sides.b)]
-        evidence.append(_ratio("bytes", *moved))
-        if flops[0] != flops[1]:
+        evidence += [_changed(sides, claimed), *_ratios(sides, claimed, "FLOPs", "bytes")]
+        if sides.a.flops(claimed) != sides.b.flops(claimed):
             kind, text = "work", "other work to do"
         elif sides.a.kernels(claimed) != sides.b.kernels(claimed):
             kind, text = "operations", "other operations for the same work"
@@ -448,18 +449,12 @@ def _with_gaps(sides: Sides, free: Collection[Part], parts: tuple[Part, ...]) ->
     return (*parts, GAPS) if more * sides.times[GAPS].difference > 0 else parts
 
 
-def _casts(sides: Sides) -> tuple[str, ...]:
-    before, after = (
-        sum(times for name, times in side.kernels(side.parts).items() if name.startswith("Cast"))
-        for side in (sides.a, sides.b)
-    )
-    return (f"casts in a step: {before} in A, {after} in B",) if before != after else ()
-
-
-def _ratio(what: str, before: float, after: float) -> str:
-    if not before or not after or abs(after / before - 1) < SMALLEST:
-        return ""
-    return f"{number(after / before)} times the {what}"
+def _ratios(sides: Sides, parts: Collection[Part], *amounts: str) -> Iterator[str]:
+    """By how much B has more FLOPs or bytes: "1.500 times the FLOPs"."""
+    for name in amounts:
+        before, after = (getattr(side, name.lower())(parts) for side in (sides.a, sides.b))
+        if before and after and abs(after / before - 1) >= SMALLEST:
+            yield f"{number(after / before)} times the {name}"
 
 
 def _slower(sides: Sides, parts: Iterable[Part]) -> str:
@@ -467,14 +462,11 @@ def _slower(sides: Sides, parts: Iterable[Part]) -> str:
     return f"they take {number(new / base)} times as long"
 
 
-def _between(base: float, new: float) -> str:
-    return f"{number(1e3 * base)} to {number(1e3 * new)} ms"
+def _facts(sides: Sides, names: Iterable[str]) -> tuple[str, ...]:
+    """Flags and facts of some names that differ: "xla: false in A, true in B"."""
+    return tuple(map(text_of, changes_of(sides.a.profiles, sides.b.profiles, names)))
 
 
-def _with_fact(text: str, facts: Sequence[FactChange]) -> str:
-    """A cause with the flag or fact that it follows from: "..., xla: false in A, true in B"."""
-    return f"{text}; {text_of(facts[0])}" if facts else text
-
-
-def _told(facts: Iterable[FactChange]) -> tuple[str, ...]:
-    return tuple(map(text_of, facts))
+def _with_fact(text: str, facts: Sequence[str]) -> str:
+    """A cause with the first flag or fact that it follows from."""
+    return f"{text}; {facts[0]}" if facts else text

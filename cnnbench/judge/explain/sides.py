@@ -22,7 +22,7 @@ from typing import TypeAlias
 from cnnbench.base.stats.additive import student_quantile
 from cnnbench.base.stats.descriptive import faster_half, median
 from cnnbench.judge.explain.alignment import Alignment, layers_of
-from cnnbench.judge.explain.primitives import PrimitiveChange, primitive_changes
+from cnnbench.judge.explain.facts import PrimitiveChange, primitive_changes
 from cnnbench.records.step_profile import (
     HOST,
     INPUT,
@@ -104,13 +104,10 @@ class Times:
 
     def error(self, noise: float) -> float:
         """Standard error of the difference; `noise` is the least deviation as a share."""
-        return self._error(max(math.sqrt(self.variance), noise * fmean(self.usual)))
+        return self.error_of(max(math.sqrt(self.variance), noise * fmean(self.usual)))
 
-    def expected_error(self, noise: float) -> float:
-        """The standard error by the noise alone."""
-        return self._error(noise * fmean(self.usual))
-
-    def _error(self, deviation: float) -> float:
+    def error_of(self, deviation: float) -> float:
+        """Standard error of the difference between processes of this deviation."""
         return deviation * math.sqrt(1 / len(self.base_each) + 1 / len(self.new_each))
 
     @property
@@ -123,7 +120,7 @@ class Times:
         freedom, variance = max(1, processes - 2), self.variance
         if self.within >= variance / 2 and self.steps > processes:
             freedom, variance = self.steps - processes, max(variance, self.within)
-        error = self._error(math.sqrt(variance))
+        error = self.error_of(math.sqrt(variance))
         return abs(self.difference) <= max(CERTAIN, student_quantile(CHANCE, freedom)) * error
 
     @property
@@ -203,15 +200,13 @@ class ProfiledSide:
         row = self._rows[0].get(part)
         return {} if row is None else row.operations
 
-    def flops(self, part: Part) -> int:
-        """FLOPs of a part in a step of the first process."""
-        row = self._rows[0].get(part)
-        return 0 if row is None else row.flops
+    def flops(self, parts: Iterable[Part]) -> int:
+        """FLOPs of some parts in a step of the first process."""
+        return sum(row.flops for part in parts if (row := self._rows[0].get(part)))
 
-    def bytes(self, part: Part) -> int:
-        """Bytes of a part in a step of the first process."""
-        row = self._rows[0].get(part)
-        return 0 if row is None else row.bytes
+    def bytes(self, parts: Iterable[Part]) -> int:
+        """Bytes of some parts in a step of the first process."""
+        return sum(row.bytes for part in parts if (row := self._rows[0].get(part)))
 
     def work(self, part: Part) -> ProfiledPart | None:
         """A part without its times; None where processes differ in it."""
@@ -329,7 +324,8 @@ class Sides:
             return False
         if errors < CERTAIN:
             return size > errors * times.error(noise)
-        return size > errors * times.expected_error(noise) and self.is_beyond_chance(times)
+        expected = times.error_of(noise * fmean(times.usual))
+        return size > errors * expected and self.is_beyond_chance(times)
 
     def is_beyond_chance(self, times: Times) -> bool:
         """Whether all processes of one side are above all of the other, by more than chance."""

@@ -34,24 +34,19 @@ class ExplainedLine(NamedTuple):
 
 def lines_of(found: Explanation, most: int = SHOWN) -> list[ExplainedLine]:
     """The largest rows (all if `most` is 0), the sum of others, the rest, and the step."""
+
+    def line(name: str, base: float, new: float, spread: float | None = None) -> ExplainedLine:
+        share = _share(new - base, found.difference)
+        return ExplainedLine(name, "", "", base, new, spread, share)
+
     shown = found.rows[:most] if most else found.rows
-    lines = [
-        ExplainedLine(row.layer, row.kind, row.direction, row.base, row.new, row.spread, row.share)
-        for row in shown
-    ]
-    difference = found.difference
+    lines = [ExplainedLine(**vars(row)) for row in shown]
     if rest := found.rows[len(shown) :]:
-        base, new = sum(row.base for row in rest), sum(row.new for row in rest)
         name = count(len(rest), "other row", "other rows")
-        lines.append(ExplainedLine(name, "", "", base, new, None, _share(new - base, difference)))
+        lines.append(line(name, sum(row.base for row in rest), sum(row.new for row in rest)))
     base, new = found.base - found.profiled_base, found.new - found.profiled_new
-    lines.append(
-        ExplainedLine(
-            "not in the profiles", "", "", base, new, None, _share(new - base, difference)
-        )
-    )
-    whole = None if not difference else 1.0
-    return [*lines, ExplainedLine("step", "", "", found.base, found.new, found.spread, whole)]
+    lines.append(line("not in the profiles", base, new))
+    return [*lines, line("step", found.base, found.new, found.spread)]
 
 
 def table(found: Explanation, most: int = SHOWN) -> str:

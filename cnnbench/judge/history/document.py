@@ -183,16 +183,7 @@ def _point(point: SeriesPoint) -> PointDocument:
 
 
 def _step(step: LevelChange) -> StepDocument:
-    return StepDocument(
-        index=step.index,
-        change=step.change,
-        before=step.before.value,
-        after=step.after.value,
-        worse=step.worse,
-        stands=step.stands,
-        last_good=step.last_good.title,
-        first_bad=step.first_bad.title,
-        earliest=step.earliest.title,
-        latest=step.latest.title,
-        facts=step.facts,
-    )
+    ends = ("last_good", "first_bad", "earliest", "latest")
+    points = {name: getattr(step, name).title for name in ends}
+    levels = {"before": step.before.value, "after": step.after.value}
+    return StepDocument(**{**vars(step), **points, **levels})

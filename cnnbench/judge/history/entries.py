@@ -13,8 +13,7 @@ from cnnbench.judge.compare.configuration import Configuration
 from cnnbench.judge.compare.matching import pair_of
 from cnnbench.judge.compare.reductions import measurements
 from cnnbench.judge.metrics.comparable_facts import Role, fact
-from cnnbench.judge.metrics.measurement import Measurement, fact_text
-from cnnbench.judge.metrics.origin import Machine, Origin
+from cnnbench.judge.metrics.measurement import Measurement, Origin, fact_text
 from cnnbench.judge.metrics.registry import HISTORY
 from cnnbench.records.allreduce import AllReduceRecord
 from cnnbench.records.codec import started
@@ -86,11 +85,6 @@ class HistoryEntry:
     def hostname(self) -> str:
         """Name of the host; "" if unknown."""
         return self.facts.get("hostname", "")
-
-    @property
-    def machine(self) -> Machine:
-        """The facts that identify the machine."""
-        return self.origin.machine
 
     @property
     def commit(self) -> str:

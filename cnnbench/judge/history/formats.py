@@ -10,10 +10,9 @@ from cnnbench.base.text.numbers import count
 from cnnbench.base.text.table import fitted, wrapped
 from cnnbench.judge.history.series import SeriesPoint
 from cnnbench.judge.history.steps import MIN_SERIES, LevelChange, Trend
-from cnnbench.judge.metrics.measurement import readable_fact
-from cnnbench.judge.metrics.origin import Origin, titles
+from cnnbench.judge.metrics.measurement import Origin, readable_fact, titles
 from cnnbench.judge.metrics.registry import Metric
-from cnnbench.judge.report.exports.figures import Figure, shared_labels
+from cnnbench.judge.report.figures import Figure, shared_labels
 from cnnbench.judge.report.results import ProcessValues
 
 _MOST_FACTS = 4

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -15,15 +15,14 @@ from cnnbench.judge.history.steps import MIN_SERIES, LevelChange, Trend
 from cnnbench.judge.metrics.registry import Metric
 from cnnbench.judge.report.document import (
     Answer,
-    Block,
-    Charts,
+    Content,
     Report,
+    Section,
     TableCell,
     TableColumn,
     Text,
     number,
     numeric,
-    section,
     table,
 )
 from cnnbench.judge.report.formats import FORMATS
@@ -68,6 +67,7 @@ def page(trends: Sequence[Trend], metric: Metric, commit_url: str = "") -> Repor
     points += [(found, point, "") for found in trends for point in found.series.empty]
     valued = sum(len(found.series.points) for found in trends)
     points.reverse()  # the last point first
+    columns = _point_columns(metric, commit_url)
     return Report(
         title=f"History of {metric.name}{_period(trends)}",
         subtitle=f"Measured with cnnbench; page of version {__version__}",
@@ -77,11 +77,9 @@ def page(trends: Sequence[Trend], metric: Metric, commit_url: str = "") -> Repor
             ("points", integer(valued)),
         ),
         sections=(
-            section("steps", "Steps", *_steps(trends, metric, commit_url)),
-            section("series", "Series", Charts(charts=_charts(trends, metric))),
-            section(
-                "points", "Points", table(_point_columns(metric, commit_url), points), folded=True
-            ),
+            Section.of("steps", "Steps", _steps(trends, metric, commit_url)),
+            Section.of("series", "Series", [_charts(trends, metric)]),
+            Section.of("points", "Points", [table(columns, points)], folded=True),
         ),
     )
 
@@ -99,12 +97,11 @@ def _verdict(trends: Sequence[Trend], metric: Metric) -> Answer:
     others = [(found, step) for found in trends for step in found.steps]
     if worse:
         steps = count(len(worse), "step for the worse stands", "steps for the worse stand")
-        return Answer(name="Steps", text=steps, tone="bad", details=_named(worse, metric))
+        return Answer("Steps", steps, "bad", _named(worse, metric))
     if not any(found.enough for found in trends):
         text = f"Too few points: steps are looked for from {MIN_SERIES} on"
-        return Answer(name="Steps", text=text, tone="unsure")
-    text = "No step for the worse stands"
-    return Answer(name="Steps", text=text, tone="good", details=_named(others, metric))
+        return Answer("Steps", text, "unsure")
+    return Answer("Steps", "No step for the worse stands", "good", _named(others, metric))
 
 
 def _named(steps: Sequence[tuple[Trend, LevelChange]], metric: Metric) -> tuple[str, ...]:
@@ -123,8 +120,7 @@ def _outliers(trends: Sequence[Trend], metric: Metric) -> Answer | None:
     ]
     if not texts:
         return None
-    text = count(len(texts), "outlier", "outliers")
-    return Answer(name="Outliers", text=text, tone="unsure", details=_first(texts))
+    return Answer("Outliers", count(len(texts), "outlier", "outliers"), "unsure", _first(texts))
 
 
 def _first(texts: Sequence[str]) -> tuple[str, ...]:
@@ -228,24 +224,16 @@ def _hint(point: SeriesPoint, metric: Metric) -> str:
     return f"{point.short}, {formats.time_text(point)} UTC: {value}, {values}"
 
 
-def _steps(trends: Sequence[Trend], metric: Metric, commit_url: str) -> list[Block]:
+def _steps(trends: Sequence[Trend], metric: Metric, commit_url: str) -> list[Content]:
     steps = [(found, step) for found in trends for step in found.steps]
     few = [found.series.configuration for found in trends if not found.enough]
-    blocks: list[Block] = [
-        table(_step_columns(metric, commit_url), steps) or Text(text="No step was found.")
-    ]
-    if few:
-        text = f"Too few points for steps: {first_few(few, _MOST_NAMED)}."
-        blocks.append(Text(text=text, tone="unsure"))
-    return blocks
+    text = f"Too few points for steps: {first_few(few, _MOST_NAMED)}."
+    found = table(_step_columns(metric, commit_url), steps) or "No step was found."
+    return [found, Text(text, "unsure") if few else None]
 
 
 def _mark(step: LevelChange) -> str:
     return "- worse" if step.worse else "+ better"
-
-
-def _likely(step: LevelChange) -> str:
-    return "" if step.earliest is step.latest else f"{step.earliest.short} to {step.latest.short}"
 
 
 _CONFIGURATION: TableColumn[Any] = TableColumn(
@@ -257,10 +245,9 @@ _MACHINE: TableColumn[Any] = TableColumn("machine", lambda row: row[0].series.ma
 def _step_columns(
     metric: Metric, commit_url: str
 ) -> tuple[TableColumn[tuple[Trend, LevelChange]], ...]:
-    def linked(
-        title: str, point: Callable[[LevelChange], SeriesPoint]
-    ) -> TableColumn[tuple[Trend, LevelChange]]:
-        return TableColumn(title, lambda row: _linked(point(row[1]), commit_url), "code steady")
+    def likely(row: tuple[Trend, LevelChange]) -> str:
+        first, last = row[1].earliest, row[1].latest
+        return "" if first is last else f"{first.short} to {last.short}"
 
     return (
         _CONFIGURATION,
@@ -268,9 +255,13 @@ def _step_columns(
             "step", lambda row: TableCell(_mark(row[1]), tone="bad" if row[1].worse else "good")
         ),
         numeric("change", lambda row: row[1].change, metric.change_text),
-        linked("last before", lambda step: step.last_good),
-        linked("first after", lambda step: step.first_bad),
-        TableColumn("95 %: between", lambda row: _likely(row[1]), "code steady"),
+        TableColumn(
+            "last before", lambda row: _linked(row[1].last_good, commit_url), "code steady"
+        ),
+        TableColumn(
+            "first after", lambda row: _linked(row[1].first_bad, commit_url), "code steady"
+        ),
+        TableColumn("95 %: between", likely, "code steady"),
         TableColumn("measured (UTC)", lambda row: formats.time_text(row[1].first_bad), "steady"),
         TableColumn("since", lambda row: "stands" if row[1].stands else "undone since"),
         TableColumn("changed there too", lambda row: formats.facts_text(row[1]), "prose"),

@@ -145,7 +145,12 @@ def find_levels(values: Sequence[float], relative: bool, threshold: float) -> li
     if not values:
         return []
     scaled = _scaled(values, relative)
-    cuts = [0, *_cuts(scaled, _LEAST_NOISE if relative else 0.0), len(values)]
+    cuts = [0, len(values)]
+    if len(values) >= MIN_SERIES:
+        # Few values give a poor estimate of the noise, often too low.
+        careful = noise(scaled)[0] * (1 + _CAUTION / (len(values) - 3))
+        least = _LEAST_NOISE if relative else 0.0
+        cuts[1:1] = change_points(scaled, max(careful, least), MIN_POINTS)
     while len(cuts) > 2:
         medians = [_middle(scaled, a, b) for a, b in pairwise(cuts)]
         gaps = [abs(b - a) for a, b in pairwise(medians)]
@@ -154,15 +159,6 @@ def find_levels(values: Sequence[float], relative: bool, threshold: float) -> li
             break
         del cuts[smallest + 1]
     return [SeriesLevel(a, b, _middle(values, a, b)) for a, b in pairwise(cuts)]
-
-
-def _cuts(scaled: Sequence[float], least: float) -> tuple[int, ...]:
-    count = len(scaled)
-    if count < MIN_SERIES:
-        return ()
-    # Few values give a poor estimate of the noise, often too low.
-    careful = noise(scaled)[0] * (1 + _CAUTION / (count - 3))
-    return change_points(scaled, max(careful, least), MIN_POINTS)
 
 
 def likely_starts(values: Sequence[float], first: int, cut: int, stop: int) -> tuple[int, int]:

@@ -138,14 +138,16 @@ FLAG_PLACE = _mentioned("every machine has places of its own", Absent.NOTHING)
 
 _MODEL = _blocks("another size of the network is another revision of it")
 _SLICE = _blocks("how much of the machine a run may use", Absent.NOTHING)
-_TENSORFLOW = _blocks("another TensorFlow has other kernels")
 _CUDA = _blocks("another CUDA or cuDNN has other kernels")
 
+MODEL_SIZE = (
+    *("model_parameters", "model_trainable_parameters"),
+    *("model_forward_flops", "model_training_flops"),
+)
+"""Facts of the size of a network."""
+
 FACTS: dict[str, Fact] = {
-    "model_parameters": _MODEL,
-    "model_trainable_parameters": _MODEL,
-    "model_forward_flops": _MODEL,
-    "model_training_flops": _MODEL,
+    **dict.fromkeys(MODEL_SIZE, _MODEL),
     "global_batch": _blocks("images per second depend on the images per step"),
     "num_workers": _blocks("more workers are more machine"),
     "all_reduce": _blocks("another aggregation is another experiment"),
@@ -153,13 +155,16 @@ FACTS: dict[str, Fact] = {
     "cpu_model": _blocks("another processor"),
     "cpu_isa": _blocks("kernels are chosen by instruction set"),
     "architecture": _blocks("another processor"),
-    "physical_cores": _blocks("another number of cores"),
-    "logical_cpus": _blocks("another number of cores"),
-    "usable_cpus": _blocks("another number of cores"),
+    **dict.fromkeys(
+        ("physical_cores", "logical_cpus", "usable_cpus"), _blocks("another number of cores")
+    ),
     "cgroup_cpu_limit": _SLICE,
     "cpu_smt": _blocks("two threads of a core are slower than two cores"),
-    "cpu_governor": _blocks("decides the clock frequency"),
-    "cpu_turbo": _blocks("decides the clock frequency"),
+    **dict.fromkeys(
+        ("cpu_governor", "cpu_turbo", "cpu_max_mhz_allowed", "gpu_max_clocks_mhz"),
+        _blocks("decides the clock frequency"),
+    ),
+    "gpu_power_limits_watts": _blocks("decides the clock frequency"),
     "cpu_driver": _mentioned("its effects are facts: governor and turbo"),
     "cpu_affinity": _mentioned("which cores; how many is a fact of its own", Absent.NOTHING),
     "cpu_isolated": _mentioned("changes noise more than speed", Absent.NOTHING),
@@ -175,7 +180,6 @@ FACTS: dict[str, Fact] = {
     "cpus_online": _mentioned("which cores; how many is a fact of its own"),
     "cpu_energy_preference": _mentioned("its effect is the clock frequency"),
     "cpu_max_mhz": _mentioned("the processor has its own fact"),
-    "cpu_max_mhz_allowed": _blocks("decides the clock frequency"),
     "clock_source": _mentioned("a step asks for the time twice"),
     "memory_bytes": _mentioned("kernels reserve different amounts on like machines"),
     "cgroup_memory_limit_bytes": _mentioned("too little shows as a failure", Absent.NOTHING),
@@ -188,21 +192,19 @@ FACTS: dict[str, Fact] = {
     "emulated_gpus": _blocks("emulated GPUs compute on the host's CPUs", Absent.NOTHING),
     "gpu_compute_capabilities": _blocks("other GPUs"),
     "gpu_driver": _blocks("drivers compile and schedule kernels"),
-    "gpu_power_limits_watts": _blocks("decides the clock frequency"),
-    "gpu_max_clocks_mhz": _blocks("decides the clock frequency"),
     "gpu_persistence_mode": _mentioned("moves the start, not the steps"),
     "gpu_clocks_mhz": _ignored("changes by the second"),
     "gpu_throttle_reasons": _mentioned("of the moment; what limits the clocks is a fact"),
     "gpu_processes": _mentioned("of the moment"),
     "on_battery": _mentioned("of the moment; governor and turbo are facts"),
     "tensor_float_32": _blocks("another precision"),
-    "tensorflow_version": _TENSORFLOW,
-    "tensorflow_package": _TENSORFLOW,
-    "tensorflow_git_version": _TENSORFLOW,
-    "tensorflow_compiler": _TENSORFLOW,
-    "tensorflow_cuda_build": _TENSORFLOW,
-    "tensorflow_rocm_build": _TENSORFLOW,
-    "tensorflow_tensorrt_build": _TENSORFLOW,
+    **{
+        f"tensorflow_{name}": _blocks("another TensorFlow has other kernels")
+        for name in (
+            *("version", "package", "git_version", "compiler"),
+            *("cuda_build", "rocm_build", "tensorrt_build"),
+        )
+    },
     "cuda_version": _CUDA,
     "cudnn_version": _CUDA,
     "intra_op_threads": _blocks("threads decide speed", Absent.NOTHING),
@@ -212,11 +214,10 @@ FACTS: dict[str, Fact] = {
     "keras_version": _mentioned("not in a step"),
     "numpy_version": _mentioned("not in a step"),
     "cnnbench_version": _mentioned("mostly what is compared; the network has its own facts"),
-    "git_commit": _mentioned("mostly what is compared"),
-    "git_dirty": _mentioned("mostly what is compared"),
-    "subject_repository": _mentioned("mostly what is compared"),
-    "subject_revision": _mentioned("mostly what is compared"),
-    "subject_dirty": _mentioned("mostly what is compared"),
+    **dict.fromkeys(
+        ("git_commit", "git_dirty", "subject_repository", "subject_revision", "subject_dirty"),
+        _mentioned("mostly what is compared"),
+    ),
 }
 """Facts by name; those of the environment by the names they have in records."""
 
@@ -235,12 +236,6 @@ PATTERNS: dict[str, Fact] = {
 """Facts by pattern, for names that `FACTS` lacks; the first match counts."""
 
 _UNLISTED = _mentioned("not known to change speed")
-
-MODEL_SIZE = (
-    *("model_parameters", "model_trainable_parameters"),
-    *("model_forward_flops", "model_training_flops"),
-)
-"""Facts of the size of a network."""
 
 WORK = (*MODEL_SIZE, "global_batch", "batch_size", "eval_batch_size", "num_epochs")
 """Facts and flags that determine how much a step computes."""

@@ -1,16 +1,20 @@
-"""The measurements of one process of one configuration, from which metrics take values."""
+"""The measurements of one process of one configuration, and their origins."""
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from cnnbench.base.text.numbers import binary
+from cnnbench.base.text.numbers import binary, counted
 from cnnbench.records.parts import ErrorInfo
 from cnnbench.records.run import RunRecord
-from cnnbench.records.subject import Subject
+from cnnbench.records.subject import Subject, subject_of
+
+if TYPE_CHECKING:
+    from cnnbench.records.allreduce import AllReduceRecord
 
 RUN = RunRecord.kind
 ALLREDUCE, BUILD, PEER, COPY = "allreduce", "build", "peer", "copy"
@@ -102,3 +106,137 @@ def environment_facts(environment: Mapping[str, Any]) -> tuple[tuple[str, str], 
         (name, fact_text(value)[:_COMMIT] if name == "git_commit" else fact_text(value))
         for name, value in environment.items()
     )
+
+
+Machine: TypeAlias = tuple[tuple[str, str], ...]
+"""Facts by name."""
+
+_MACHINE = ("gpu_names", "cpu_model", "architecture", "usable_cpus", "cgroup_cpu_limit")
+"""Facts that identify a machine: no host names, since a pool of equal machines is one machine, and
+nothing that may change on a machine, such as a driver, which the history should show."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """The origin of a measurement; measurements of different origins are never pooled.
+
+    It is the measured code (side, repository, revision, uncommitted changes), the version of
+    TensorFlow and the machine; "" and None where unknown. User labels except `commit` and
+    `repository` are no part of it.
+
+    Attributes:
+      side: of an experiment, "a" or "b".
+      revision: the commit of cnnbench itself where no other is known.
+      dirty: whether files differed from the revision.
+    """
+
+    side: str = ""
+    repository: str = ""
+    revision: str = ""
+    dirty: bool | None = None
+    tensorflow: str = ""
+    machine: Machine = ()
+
+    @classmethod
+    def of(cls, measured: Measurement | AllReduceRecord) -> Origin:
+        """The origin of a measurement."""
+        ab = measured.ab if isinstance(measured, RunRecord) else None
+        subject = subject_of(measured.subject, measured.config, ab)
+        facts = measured.environment
+        revision, dirty = subject.revision, subject.dirty
+        if revision is None and isinstance(facts.get("git_commit"), str):
+            changed = facts.get("git_dirty")
+            revision, dirty = facts["git_commit"], changed if isinstance(changed, bool) else None
+        return cls(
+            side=subject.side or "",
+            repository=subject.repository or "",
+            revision=revision or "",
+            dirty=dirty,
+            tensorflow=fact_text(facts.get("tensorflow_version", "")),
+            machine=tuple((name, fact_text(facts[name])) for name in _MACHINE if name in facts),
+        )
+
+    @property
+    def short(self) -> str:
+        """The revision, a commit shortened, with a plus where files differed from it."""
+        text = short_commit(self.revision)
+        return f"{text}+" if self.dirty and text else text
+
+    def parts(self) -> dict[str, str]:
+        """Names and texts of its parts, for people; "" where unknown."""
+        return {
+            "side": self.side.upper(),
+            "repository": self.repository,
+            "revision": self.short,
+            "TensorFlow": self.tensorflow,
+            "machine": machine_name(dict(self.machine)),
+        }
+
+
+def varying(origins: Iterable[Origin]) -> dict[str, tuple[str, ...]]:
+    """Parts in which origins differ, with their values in order of appearance."""
+    found: dict[str, dict[str, None]] = {}
+    distinct = tuple(dict.fromkeys(origins))
+    for origin in distinct:
+        for name, text in origin.parts().items():
+            found.setdefault(name, {})[text or "unknown"] = None
+    differ = {name: tuple(texts) for name, texts in found.items() if len(texts) > 1}
+    if len(distinct) > 1 and not differ:
+        return {"machine": tuple(f"#{place}" for place in range(1, len(distinct) + 1))}
+    return differ
+
+
+def titles(origins: Iterable[Origin], without: Iterable[str] = ()) -> dict[Origin, str]:
+    """Names of origins by the parts that vary, except those of `without`; "" for one origin."""
+    distinct = tuple(dict.fromkeys(origins))
+    names = [name for name in varying(distinct) if name not in (*without, "machine")]
+    machines = machine_names(distinct)
+    named: dict[Origin, str] = {}
+    taken: set[str] = set()
+    for origin in distinct:
+        parts = origin.parts()
+        words = [_word(name, parts[name]) for name in names]
+        if "machine" not in without and len(set(machines.values())) > 1:
+            words.append(machines[origin])
+        text, number = ", ".join(words), 1
+        while text in taken:
+            number += 1
+            text = ", ".join([*words, f"#{number}"])
+        taken.add(text)
+        named[origin] = text
+    return named
+
+
+def machine_names(origins: Iterable[Origin]) -> dict[Origin, str]:
+    """The name of each origin's machine, numbered where the named facts are equal."""
+    named: dict[Machine, str] = {}
+    taken: dict[str, int] = {}
+    found = {}
+    for origin in origins:
+        if origin.machine not in named:
+            name = machine_name(dict(origin.machine))
+            taken[name] = taken.get(name, 0) + 1
+            named[origin.machine] = name if taken[name] == 1 else f"{name} #{taken[name]}"
+        found[origin] = named[origin.machine]
+    return found
+
+
+def machine_name(facts: Mapping[str, str]) -> str:
+    """A short name of a machine: its GPUs, else its processor and the usable share."""
+    gpus = facts.get("gpu_names", "")
+    with contextlib.suppress(ValueError):
+        names = json.loads(gpus)
+        gpus = counted(names) if isinstance(names, list) else gpus
+    if gpus:
+        return gpus
+    cpus, limit = facts.get("usable_cpus"), facts.get("cgroup_cpu_limit")
+    parts = [facts.get("cpu_model", "unknown machine")]
+    parts += [f"{cpus} CPUs"] if cpus else []
+    parts += [f"limited to {limit}"] if limit else []
+    return ", ".join(parts)
+
+
+def _word(part: str, text: str) -> str:
+    if not text:
+        return f"unknown {part}"
+    return {"side": f"side {text}", "TensorFlow": f"TensorFlow {text}"}.get(part, text)

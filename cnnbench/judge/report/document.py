@@ -58,7 +58,7 @@ class Table:
     folded: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Text:
     """A paragraph."""
 
@@ -67,7 +67,7 @@ class Text:
     tone: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Charts:
     """Charts beside each other, which use the whole width; always two with `pairs`."""
 
@@ -83,6 +83,9 @@ class Charts:
 
 Block: TypeAlias = Table | Text | Charts
 
+Content: TypeAlias = Block | str | Sequence[Chart] | None
+"""What sections are made of."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
@@ -93,6 +96,17 @@ class Section:
     blocks: tuple[Block, ...]
     folded: bool = False
 
+    @classmethod
+    def of(cls, key: str, title: str, contents: Iterable[Content], folded: bool = False) -> Section:
+        """A section without empty contents; a text is a paragraph, charts are beside each other."""
+        blocks: list[Block] = []
+        for one in contents:
+            if isinstance(one, (Table, Text, Charts)):
+                blocks.append(one)
+            elif one:
+                blocks.append(Text(one) if isinstance(one, str) else Charts(tuple(one)))
+        return cls(key=key, title=title, blocks=tuple(blocks), folded=folded)
+
     @property
     def remark(self) -> Text | None:
         """The first paragraph with a tone; shown also while the section is folded."""
@@ -100,7 +114,7 @@ class Section:
         return next(toned, None)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Answer:
     """A first statement: question, answer, tone (see `TableCell`) and lines of evidence."""
 
@@ -186,7 +200,16 @@ def _cell(content: TableCell | str) -> TableCell:
     return content if isinstance(content, TableCell) else TableCell(content or numbers.NONE)
 
 
-def section(key: str, title: str, *blocks: Block | None, folded: bool = False) -> Section:
-    """A section of the blocks that are not None or charts without content."""
-    kept = (b for b in blocks if b is not None and not (isinstance(b, Charts) and not b.charts))
-    return Section(key=key, title=title, blocks=tuple(kept), folded=folded)
+def section(
+    key: str, title: str, folded: bool = False
+) -> Callable[[Callable[[T], Iterable[Content]]], Callable[[T], Section | None]]:
+    """A decorator of functions that yield the contents of a section; without any there is none."""
+
+    def decorated(contents: Callable[[T], Iterable[Content]]) -> Callable[[T], Section | None]:
+        def made(subject: T) -> Section | None:
+            found = Section.of(key, title, contents(subject), folded)
+            return found if found.blocks else None
+
+        return made
+
+    return decorated

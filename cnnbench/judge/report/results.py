@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import isfinite
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from cnnbench.base.stats.descriptive import median
 from cnnbench.base.stats.steady_state import Shape
@@ -15,7 +16,7 @@ from cnnbench.judge.compare import Comparison, Policy, compare_records
 from cnnbench.judge.compare.comparability import Group
 from cnnbench.judge.compare.configuration import Configuration, labels
 from cnnbench.judge.compare.matching import groups
-from cnnbench.judge.metrics.origin import Machine, Origin, titles
+from cnnbench.judge.metrics.measurement import Machine, Origin, titles
 from cnnbench.judge.metrics.registry import HISTORY
 from cnnbench.records.allreduce import AllReduceRecord
 from cnnbench.records.codec import started
@@ -33,6 +34,8 @@ CONFIDENCE = 0.95
 
 FEWEST = 6
 """Processes that an interval needs."""
+
+S = TypeVar("S", Roofline, StrategiesDocument)
 
 _PeakKey: TypeAlias = tuple[Machine, str]
 """A machine and a number format."""
@@ -365,6 +368,16 @@ def gather(
         studies=loaded.studies,
         predictions=loaded.predictions,
     )
+
+
+def timed_names(named: Iterable[tuple[str, S]]) -> list[tuple[str, S]]:
+    """Studies with their names, and with the time in those that repeat."""
+    named = list(named)
+    taken = Counter(name for name, _ in named)
+    return [
+        (f"{name}, {time_text(one.started_at)}" if taken[name] > 1 else name, one)
+        for name, one in named
+    ]
 
 
 def time_text(started_at: str) -> str:

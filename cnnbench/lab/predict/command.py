@@ -25,10 +25,9 @@ from cnnbench.lab.predict.interconnect import Interconnect
 from cnnbench.lab.predict.links import LARGEST_DOMAIN, parse_link
 from cnnbench.lab.predict.predict import fastest_by_size, predict
 from cnnbench.lab.predict.workload import TrainingStep, gradient_tensors
-from cnnbench.records.csv_table import CsvTable
 from cnnbench.records.load import load_run
 from cnnbench.records.outputs import Output
-from cnnbench.records.result_files import ResultFiles
+from cnnbench.records.result_files import CsvTable, ResultFiles
 from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.all_reduce.spec import parse_all_reduce_spec
 from cnnbench.variable_mgr.sizes import DTYPE_BYTES

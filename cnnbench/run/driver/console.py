@@ -15,7 +15,7 @@ from typing import TextIO
 
 from cnnbench.base.stats.descriptive import Speed
 from cnnbench.base.text.terminal import LineWriter
-from cnnbench.records.target import Target
+from cnnbench.records.parts import Target
 
 _RULE = "-" * 64
 # What tf_cnn_benchmarks called the two metrics that it had; others go by their own names.

@@ -28,7 +28,7 @@ from cnnbench.models.declare import declare
 from cnnbench.models.elements import Element, resolve
 from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec
-from cnnbench.records.target import Target
+from cnnbench.records.parts import Target
 from cnnbench.run.driver.plan_checks import (
     check_backbone,
     check_elements,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.models.model import Model
-from cnnbench.records.target import Target
+from cnnbench.records.parts import Target
 
 if TYPE_CHECKING:
     from cnnbench.run.driver.host_metrics import Evaluated

@@ -16,7 +16,7 @@ from cnnbench.campaigns.strategies import table
 from cnnbench.campaigns.strategies.plan import StrategiesPlan, StrategyCase
 from cnnbench.campaigns.strategies.session import CaseRuns
 from cnnbench.campaigns.strategies.weights import WeightDistance
-from cnnbench.judge.report.sections.modes import chart
+from cnnbench.judge.report.sections.campaigns import chart
 from cnnbench.records.outputs import KINDS
 from cnnbench.records.parts import Measured, StartupSeconds
 from cnnbench.records.run import RunRecord

@@ -9,7 +9,7 @@ import pytest
 from step_profiles import CONV, Profiles, changed, network, with_records
 
 from cnnbench.judge.explain import explain
-from cnnbench.judge.explain.primitives import primitive_changes
+from cnnbench.judge.explain.facts import primitive_changes
 from cnnbench.records.parts import Conditions
 from cnnbench.records.step_profile import INPUT, PROGRAM, TO_KERNEL, Part, Primitive, StepProfile
 

@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 
 import pytest
 
 from cnnbench.judge.history import METRICS, trend
-from cnnbench.judge.history.document import json_text
 from cnnbench.judge.history.formats import figures
 from cnnbench.judge.report import exports
 from cnnbench.records.subject import Subject
 
 SPEED = METRICS["throughput"]
-SEEDS = itertools.count(1)
 
 
 @pytest.fixture
 def gate(runs):
     """Makes the records of an experiment; NEW of a pair is measured first."""
 
-    def make(base, new, speeds=(787.5, 500.0), *, pairs=2, seed=None, new_parts=None):
-        seed = next(SEEDS) if seed is None else seed
+    def make(base, new, **new_parts):
         found = []
-        for pair in range(1, pairs + 1):
-            for side, revision, speed in (("b", new, speeds[1]), ("a", base, speeds[0])):
+        for pair in (1, 2):
+            for side, revision, speed, parts in (
+                ("b", new, 500.0, new_parts),
+                ("a", base, 787.5, {}),
+            ):
                 subject = Subject(repository="nets", revision=revision, dirty=False, side=side)
-                place = {"side": side, "seed": seed, "pair": pair, "position": 1}
-                more = (new_parts or {}) if side == "b" else {}
-                found.append(runs(speed, subject=subject, ab=place, **more))
+                # With one seed for all, as a CI sets it.
+                place = {"side": side, "seed": 7, "pair": pair, "position": 1}
+                found.append(runs(speed, subject=subject, ab=place, **parts))
         return found
 
     return make
@@ -53,55 +52,38 @@ def names(series):
 def exported(all_series):
     """Values by title in the formats that are of one commit."""
     found = figures([trend(one, SPEED) for one in all_series], SPEED)
-    bencher = json.loads(exports.render(found, "bencher").text)
-    action = json.loads(exports.render(found, "github-action-benchmark").text)
+    bencher = json.loads(exports.bencher(found).text)
+    action = json.loads(exports.github_action_benchmark(found).text)
     values = {name: one["throughput (images/sec)"]["value"] for name, one in bencher.items()}
     assert sorted(values.values()) == sorted(one["value"] for one in action)
     return values
 
 
-def test_a_gate_has_its_base_first_and_exports_its_head(gate, series_of):
-    all_series = series_of(gate("base", "head"))
-    (series,) = all_series
-    assert names(series) == ["base", "head"]
-    assert list(exported(all_series).values()) == pytest.approx([500.0])
-    points = json.loads(json_text([trend(series, SPEED)], SPEED))["series"][0]["points"]
-    assert [point["name"] for point in points] == ["base", "head"]
-
-
-def test_a_base_that_was_measured_after_its_head_comes_before_it(gate, plain, series_of):
-    all_series = series_of([plain("head"), *gate("base", "head")])
-    assert names(all_series[0]) == ["base", "head", "head"]
-    assert sorted(exported(all_series).values()) == pytest.approx([100.0, 500.0])
-
-
-def test_a_row_of_gates_is_in_the_order_of_the_commits(gate, series_of):
-    # With one seed for all, as a CI sets it.
-    records = [one for pair in ("ab", "bc", "cd") for one in gate(*pair, seed=7)]
-    all_series = series_of(records)
-    assert names(all_series[0]) == ["a", "b", "b", "c", "c", "d"]
-    assert len(exported(all_series)) == 1
-
-
-def test_later_measurements_outrank_an_earlier_gate(gate, plain, series_of):
-    assert list(exported(series_of([*gate("a", "b"), plain("c")])).values()) == [100.0]
-
-
-def test_git_decides_between_commits_but_never_for_a_base(gate, plain, series_of):
-    # The main branch moved on while the head of the gate was written.
-    order = {"old": 0, "head": 1, "main": 2}
-    all_series = series_of([plain("old"), *gate("main", "head")], order=order)
-    assert names(all_series[0]) == ["old", "head", "main"]
-    assert list(exported(all_series).values()) == pytest.approx([500.0])
-    order = {"new": 9, "old": 0}
-    all_series = series_of([plain("new", 1.0), plain("old", 2.0)], order=order)
-    assert list(exported(all_series).values()) == pytest.approx([1.0])
-
-
-def test_sides_of_one_revision_are_base_and_head_too(gate, series_of):
-    all_series = series_of(gate("one", "one"))
-    assert [point.title for point in all_series[0].points] == ["one (side A)", "one (side B)"]
-    assert list(exported(all_series).values()) == pytest.approx([500.0])
+@pytest.mark.parametrize(
+    ("measured", "order", "points", "values"),
+    [
+        # base>head is an experiment, other words are runs of 100, 101, ... images/sec.
+        ("base>head", None, "base head", [500.0]),
+        ("head base>head", None, "base head head", [100.0, 500.0]),
+        ("a>b b>c c>d", None, "a b b c c d", [500.0]),
+        ("a>b c", None, "a b c", [101.0]),
+        ("one>one", None, "one one", [500.0]),
+        # The main branch moved on while the head of the gate was written.
+        ("old main>head", "old head main", "old head main", [500.0]),
+        ("new old", "old new", "old new", [100.0]),
+    ],
+)
+def test_a_base_precedes_its_head_which_is_the_newest(
+    gate, plain, series_of, measured, order, points, values
+):
+    records = []
+    for index, word in enumerate(measured.split()):
+        base, _, head = word.partition(">")
+        records += gate(base, head) if head else [plain(base, 100.0 + index)]
+    places = order and {name: place for place, name in enumerate(order.split())}
+    all_series = series_of(records, order=places)
+    assert names(all_series[0]) == points.split()
+    assert sorted(exported(all_series).values()) == pytest.approx(values)
 
 
 def test_a_side_measured_twice_is_the_newest(runs, series_of):
@@ -112,11 +94,10 @@ def test_a_side_measured_twice_is_the_newest(runs, series_of):
 
 
 def test_a_head_that_failed_leaves_nothing_to_export(gate, series_of):
-    parts = {"status": "failed", "error": "no memory"}
-    all_series = series_of(gate("base", "head", new_parts=parts))
+    all_series = series_of(gate("base", "head", status="failed", error="no memory"))
     assert exported(all_series) == {}
     found = figures([trend(one, SPEED) for one in all_series], SPEED)
-    left_out = exports.render(found, "bencher").left_out
+    left_out = exports.bencher(found).left_out
     assert left_out == "the newest commit has no value; 1 other value left out"
 
 

@@ -1,14 +1,11 @@
 """All-reduce measurements in a history: a series per row, whatever became of its neighbours."""
 
-from datetime import datetime, timezone
-
 import pytest
 
-from cnnbench.judge.history import METRICS, HistoryEntry, Selection, all_series, contents, trend
+from cnnbench.judge.history import METRICS, HistoryEntry, Selection, all_series, trend
 from cnnbench.records.allreduce import Copying
 
 BANDWIDTH = METRICS["bus_bandwidth"]
-LATER = datetime(2096, 1, 1, tzinfo=timezone.utc)
 
 
 @pytest.fixture
@@ -71,17 +68,6 @@ def test_metrics_are_of_their_kind(history, runs):
     assert [one.points[0].value for one in built] == [0.5, 0.5]
 
 
-def test_selections(history):
-    def found(**wanted):
-        return names(all_series(entries(history), BANDWIDTH, selection=Selection(**wanted)))
-
-    assert found(configuration="xring") == ["all-reduce xring, 8000000 bytes, 4 cpu"]
-    assert found(machine="bo*", configuration="copy*") == []
-    assert len(found(machine="bo*")) == 2
-    assert found(model="resnet50") == []
-    assert found(since=LATER) == []
-
-
 def test_gradients_of_a_model_are_found_by_its_name(reductions):
     record = reductions(
         reductions.point(workload="resnet50"), reductions.point(), flags={"model": "resnet50"}
@@ -99,27 +85,3 @@ def test_a_row_that_failed_has_no_value_and_its_neighbours_have(reductions):
     assert copy.empty[0].runs[0].error.startswith("WrongSums: 1 of ")
     assert (len(xring.points), len(xring.empty)) == (1, 0)
     assert xring.points[0].failed == 0
-
-
-def test_a_process_that_left_nothing_is_told(reductions):
-    failed = reductions(error=("OutOfMemory", "SIGKILL"), flags={"sizes": ["4096"]})
-    (one,) = all_series(entries([failed]), BANDWIDTH)
-    assert one.configuration == "all-reduces of 4096, 4 cpu"
-    assert one.empty[0].runs[0].error == "OutOfMemory: SIGKILL"
-
-
-@pytest.fixture
-def folder(tmp_path, history, runs, save):
-    save(tmp_path, [*history, runs(100.0, "c0")])
-    return tmp_path
-
-
-def test_contents_have_every_row_once(folder, history):
-    found = contents(folder)
-    # Two algorithms and a copy of twelve processes, and a run.
-    assert (len(found.entries), found.skipped) == (37, ())
-    assert {one.configuration.given for one in found.entries} == {frozenset()}
-    rows = [one for one in found.entries if one.kind != "run"]
-    assert sorted(rows, key=lambda one: (one.started, one.configuration.key)) == sorted(
-        entries(history), key=lambda one: (one.started, one.configuration.key)
-    )

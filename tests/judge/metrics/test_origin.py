@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cnnbench.judge.compare import Verdict, compare_records, judge
 from cnnbench.judge.history import METRICS, HistoryEntry, all_series
-from cnnbench.judge.metrics.origin import Origin, titles, varying
+from cnnbench.judge.metrics.measurement import Origin, titles, varying
 from cnnbench.judge.report.results import configurations
 from cnnbench.judge.report.results import gather as report_of
 from cnnbench.judge.report.tables import frame

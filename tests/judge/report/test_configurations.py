@@ -55,13 +55,6 @@ def test_statistics_are_those_of_compare(runs):
     assert (before.throughput.values, after.throughput.values) == (result.base, result.new)
 
 
-def test_runs_that_went_wrong_enter_no_figure(runs):
-    records = [runs(100), runs(1.0, status="interrupted"), runs(2.0, error=("E", "m"))]
-    (one,) = configurations(records)
-    assert one.throughput.values == pytest.approx((100,))
-    assert len(one.records) == 3
-
-
 def test_samples_of_few_values():
     assert (
         ProcessValues(()).median
@@ -73,14 +66,3 @@ def test_samples_of_few_values():
     assert ProcessValues((2.0,)).spread is None
     assert ProcessValues((90.0, 110.0)).spread == pytest.approx(0.2)
     assert ProcessValues((1.0, 5.0, 3.0)).median == median([1.0, 3.0, 5.0])
-
-
-def test_configurations_are_in_order_of_the_numbers_in_their_names(runs):
-    records = [
-        *runs.of(1, flags={"model": "resnet110"}),
-        *runs.of(1, flags={"model": "resnet20"}),
-        *runs.of(1, devices=2, flags={"model": "resnet20"}),
-    ]
-    names = [one.name for one in configurations(records)]
-    assert [name.split(",")[0] for name in names] == ["resnet20", "resnet20", "resnet110"]
-    assert len(set(names)) == 3

@@ -13,17 +13,17 @@ from cnnbench.judge.report import build, gather, load, render
 from cnnbench.judge.report.document import Charts, Table, Text
 from cnnbench.judge.report.results import configurations
 from cnnbench.judge.report.sections.scaling import curves
-from cnnbench.judge.report.sections.steps import quantiles
 from cnnbench.records.load import Loaded
-from cnnbench.records.parts import ModelInfo
+from cnnbench.records.parts import Measured, ModelInfo, StartupSeconds
 from cnnbench.records.subject import Subject
 
 
 def test_sections_without_anything_to_say_are_left_out(runs):
-    bare = runs(100, measured=runs(1).measured.__class__(), losses=(), warmup_losses=())
-    assert {"problems", "baseline", "scaling", "memory", "allreduce"}.isdisjoint(
-        one.key for one in report_of(bare).sections
-    )
+    nothing = {"measured": Measured(), "startup_seconds": StartupSeconds(), "environment": {}}
+    bare = runs(100, losses=(), warmup_losses=(), **nothing)
+    assert [one.key for one in report_of(bare).sections] == [
+        *("reach", "reproduce", "throughput", "mfu", "warmup", "steps", "environment", "runs")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -72,13 +72,16 @@ def test_scaling_without_one_device_is_against_the_fewest(runs):
     assert curve.efficiency(curve.members[1]) == pytest.approx(0.9)
 
 
-def test_other_batches_and_models_are_other_curves(runs):
-    records = [
-        *runs.of(100),
-        *runs.of(180, devices=2, flags={"batch_size": 16}),
-        *runs.of(180, devices=2, flags={"model": "resnet20"}),
-    ]
-    assert curves(configurations(records)) == []
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"flags": {"batch_size": 16}},
+        {"flags": {"model": "resnet20"}},
+        {"subject": Subject(revision="two")},
+    ],
+)
+def test_other_batches_models_and_revisions_are_other_curves(runs, other):
+    assert curves(configurations([*runs.of(100), *runs.of(180, devices=2, **other)])) == []
 
 
 def test_steps(report):
@@ -87,8 +90,6 @@ def test_steps(report):
     assert float(first["slowest, ms"]) == pytest.approx(1000 * 8 / 99 * 1.1, rel=1e-3)
     # Steps of 0.9, 1 and 1.1: the quartiles are 0.975 and 1.025. Medians of 8/102 to 8/99 s.
     assert (first["within a process"], first["between processes"]) == ("5.0 %", "3.0 %")
-    assert quantiles([1.0, 2.0, 3.0, 4.0], 0.5, 1.0) == [2.5, 4.0]
-    assert quantiles([1.0], 0.99) == [1.0]
 
 
 def test_long_unsteady_series_of_many_processes(runs):
@@ -259,14 +260,6 @@ def test_sides_and_revisions_have_rows_of_their_own(runs):
         (f"{name} A, aaaaaaaaaaaa", "6"),
         (f"{name} B, bbbbbbbbbbbb", "6"),
     ]
-
-
-def test_a_curve_of_scaling_is_of_one_revision(runs):
-    records = tuple(
-        runs(100.0 * devices, devices=devices, subject=Subject(revision=revision))
-        for devices, revision in ((1, "one"), (2, "two"))
-    )
-    assert not any(one.key == "scaling" for one in report_of(*records).sections)
 
 
 def test_a_forward_pass_has_no_losses(runs):

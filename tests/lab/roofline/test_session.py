@@ -8,7 +8,7 @@ import io
 import pytest
 
 from cnnbench.base.stats.descriptive import faster_half
-from cnnbench.judge.report.sections.roofline import chart
+from cnnbench.judge.report.sections.profiles import chart
 from cnnbench.lab.roofline.output import table, to_csv
 from cnnbench.lab.roofline.session import rows_of
 from cnnbench.models.declare import Flops

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cnnbench.base.stats.descriptive import Speed
-from cnnbench.records.target import Target
+from cnnbench.records.parts import Target
 from cnnbench.run.driver.console import Console, Phase, header_lines
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -202,7 +202,7 @@ def test_path_that_the_encoding_lacks_is_escaped():
 
 WRITER = """
 import sys
-from cnnbench.records.target import Target
+from cnnbench.records.parts import Target
 from cnnbench.run.driver.console import Console, Phase
 out = Console()
 for _ in range(2000):

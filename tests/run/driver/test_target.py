@@ -15,8 +15,8 @@ from cnnbench.cli import main
 from cnnbench.errors import FlagError
 from cnnbench.flags import validate
 from cnnbench.flags.groups.run import parse_stop_at
+from cnnbench.records.parts import Target
 from cnnbench.records.run import RunRecord
-from cnnbench.records.target import Target
 from cnnbench.run.driver.plan import make_plan
 
 DURING = {"eval_during_training_every_n_steps": 2, "num_eval_batches": 1}

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 
 from cnnbench.base.text.escape import plain
 from cnnbench.judge.compare.answer import opening
+from cnnbench.judge.compare.judge import Level, Verdict
 from cnnbench.judge.compare.result import ComparedConfiguration, Comparison, MetricResult
-from cnnbench.judge.compare.verdict import Level, Verdict
 
 _SHOWN = 10
 

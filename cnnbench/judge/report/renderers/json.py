@@ -9,14 +9,13 @@ from typing import Any, ClassVar
 
 from cnnbench.judge.compare.answer import advice, answer
 from cnnbench.judge.compare.comparability import Difference
-from cnnbench.judge.compare.judge import Judgement
+from cnnbench.judge.compare.judge import Judgement, Verdict
 from cnnbench.judge.compare.result import (
     ComparedConfiguration,
     Comparison,
     GeometricMean,
     MetricResult,
 )
-from cnnbench.judge.compare.verdict import Verdict
 from cnnbench.judge.metrics.measurement import KINDS, RUN
 from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.registry import BUS_BANDWIDTH, THROUGHPUT

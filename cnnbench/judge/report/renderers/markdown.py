@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from cnnbench.base.text.escape import code, markdown
 from cnnbench.judge.compare.answer import advice, answer, why
+from cnnbench.judge.compare.judge import Verdict
 from cnnbench.judge.compare.result import Comparison, MetricResult
-from cnnbench.judge.compare.verdict import Verdict
 from cnnbench.judge.explain.text import markdown_body
 from cnnbench.judge.report.renderers import wording
 
@@ -33,11 +33,12 @@ def render(comparison: Comparison) -> str:
         "",
     ]
     answers = [
-        f"- {wording.sign(comparison, entry, result).symbol} {code(entry.name)}: "
-        f"{markdown(result.judgement.reason)}"
-        for entry, result in wording.changed_work(comparison)[:_MOST_ANSWERS]
+        f"- {wording.sign(comparison, entry, entry.main).symbol} {code(entry.name)}: "
+        f"{markdown(entry.main.judgement.reason)}"
+        for entry in comparison.by_severity()
+        if entry.decides and entry.main.verdict is Verdict.CHANGED_WORK
     ]
-    lines += [*answers, ""] if answers else []
+    lines += [*answers[:_MOST_ANSWERS], ""] if answers else []
     for metric, found in wording.tables(comparison):
         if not found:
             continue

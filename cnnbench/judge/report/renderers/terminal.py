@@ -10,8 +10,8 @@ from cnnbench.base.text.numbers import count
 from cnnbench.base.text.table import fitted_rows, wrapped
 from cnnbench.base.text.terminal import is_terminal
 from cnnbench.judge.compare.answer import advice, answer, why
+from cnnbench.judge.compare.judge import Verdict
 from cnnbench.judge.compare.result import ComparedConfiguration, Comparison, MetricResult
-from cnnbench.judge.compare.verdict import Verdict
 from cnnbench.judge.explain.text import body
 from cnnbench.judge.metrics.registry import Metric
 from cnnbench.judge.report.renderers import wording

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from cnnbench.base.text.numbers import NONE, count
 from cnnbench.judge.compare.comparability import unlike_text
+from cnnbench.judge.compare.judge import Level, Verdict
 from cnnbench.judge.compare.result import ComparedConfiguration, Comparison, MetricResult
-from cnnbench.judge.compare.verdict import Level, Verdict
 from cnnbench.judge.metrics.registry import SPEEDS, Metric
 
 
@@ -72,15 +72,6 @@ def ending(comparison: Comparison) -> str:
     return _ENDINGS[code]
 
 
-def changed_work(comparison: Comparison) -> list[tuple[ComparedConfiguration, MetricResult]]:
-    """Configurations whose work differs."""
-    return [
-        (entry, entry.main)
-        for entry in comparison.by_severity()
-        if entry.decides and entry.main.verdict is Verdict.CHANGED_WORK
-    ]
-
-
 def change(result: MetricResult) -> str:
     """The estimated change."""
     found = result.judgement.change
@@ -131,17 +122,18 @@ def further_tables(
     comparison: Comparison,
 ) -> list[tuple[Metric, list[tuple[ComparedConfiguration, MetricResult]]]]:
     """Results of further metrics and context that are neither undecided nor the same."""
-    found: dict[str, tuple[Metric, list[tuple[ComparedConfiguration, MetricResult]]]] = {}
-    for metric in comparison.metrics:
-        for entry in comparison.by_severity():
-            for result in entry.results:
-                if (
-                    result.metric is metric
-                    and result.verdict in (Verdict.FASTER, Verdict.SLOWER, Verdict.FAILED)
-                    and not (entry.decides and result is entry.main)
-                ):
-                    found.setdefault(metric.name, (metric, []))[1].append((entry, result))
-    return list(found.values())
+    further = [
+        (entry, result)
+        for entry in comparison.by_severity()
+        for result in entry.results
+        if result.verdict in (Verdict.FASTER, Verdict.SLOWER, Verdict.FAILED)
+        and not (entry.decides and result is entry.main)
+    ]
+    by_metric = (
+        (metric, [row for row in further if row[1].metric is metric])
+        for metric in comparison.metrics
+    )
+    return [(metric, rows) for metric, rows in by_metric if rows]
 
 
 def tables(
@@ -152,15 +144,14 @@ def tables(
     return leading + further_tables(comparison)
 
 
-def change_head(comparison: Comparison) -> str:
-    """Heading of changes; one over pairs is not the change of the medians beside it."""
-    return "paired change" if comparison.paired else "change"
-
-
 def head(comparison: Comparison, metric: Metric) -> tuple[str, ...]:
-    """Headings of a table; base and new are medians over processes."""
+    """Headings of a table; base and new are medians over processes.
+
+    A change within pairs is not the change of the medians beside it.
+    """
+    change = "paired change" if comparison.paired else "change"
     interval = f"{confidence(comparison)} interval"
-    columns = ("configuration", "base", "new", change_head(comparison), interval, "p", "runs")
+    columns = ("configuration", "base", "new", change, interval, "p", "runs")
     return (f"{metric.name}, median {metric.unit_text}", *columns)
 
 

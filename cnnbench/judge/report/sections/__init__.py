@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from cnnbench.base.text.numbers import count, counted, first_few
@@ -12,35 +12,31 @@ from cnnbench.judge.report.results import ReportSubject, time_text
 from cnnbench.judge.report.sections import (
     allreduce,
     baseline,
-    best_flags,
-    explanation,
+    campaigns,
     machine,
-    modes,
     processes,
+    profiles,
     quantities,
     reach,
-    reproduce,
-    roofline,
     scaling,
     steps,
-    timeline,
 )
 from cnnbench.version import __version__
 
 SECTIONS: tuple[Callable[[ReportSubject], Section | None], ...] = (
     baseline.baseline,
-    explanation.explanation,
+    baseline.explanation,
     reach.reach,
-    reproduce.reproduce,
+    processes.reproduce,
     processes.failures,
-    best_flags.best_flags,
-    modes.modes,
+    campaigns.best_flags,
+    campaigns.modes,
     scaling.scaling,
     allreduce.allreduce,
     quantities.THROUGHPUT.section,
     quantities.HARDWARE.section,
-    roofline.roofline,
-    timeline.timeline,
+    profiles.roofline,
+    profiles.timeline,
     quantities.MEMORY.section,
     quantities.ACCURACY.section,
     quantities.WARMUP.section,
@@ -73,8 +69,8 @@ def build(results: ReportSubject, title: str = "") -> Report:
         # Studies answer without a baseline.
         None if results.studies and results.comparison is None else baseline.verdict(results),
         _failed(results),
-        *best_flags.proofs(results),
-        *modes.fastest_modes(results),
+        *campaigns.proofs(results),
+        *campaigns.fastest_modes(results),
         machine.disturbances(results),
     )
     asked = results.processes or results.studies
@@ -87,16 +83,11 @@ def build(results: ReportSubject, title: str = "") -> Report:
     )
 
 
-def _measured(results: ReportSubject) -> list[str]:
-    processes = (one.started_at for _, one in results.processes)
-    return [*processes, *(one.started_at for one in results.strategies)]
-
-
 def _title(results: ReportSubject) -> str:
     configured = (*results.configured, *results.profiled.values())
     named = [one.model for one in configured]
     named += [str(one.config.get("model")) for one in results.strategies]
-    named += map(best_flags.network, results.tunings)
+    named += map(campaigns.network, results.tunings)
     models = list(dict.fromkeys(named))
     if not models:
         return "All-reduce of gradients" if results.allreduces else "No results"
@@ -104,7 +95,8 @@ def _title(results: ReportSubject) -> str:
 
 
 def _subtitle(results: ReportSubject) -> str:
-    starts = sorted(map(time_text, _measured(results)))
+    measured = (*(one for _, one in results.processes), *results.strategies)
+    starts = sorted(time_text(one.started_at) for one in measured)
     when = ""
     if starts:
         first, last = starts[0][:16], starts[-1][:16]
@@ -125,23 +117,19 @@ def _failed(results: ReportSubject) -> Answer | None:
         return None
     errors = dict.fromkeys(processes.error_text(run) for run in bad)
     details = [first_few(list(errors), _MOST)] if errors else []
-    return Answer(name="Failed", text=", ".join(parts), tone="bad", details=tuple(details))
+    return Answer("Failed", ", ".join(parts), "bad", tuple(details))
 
 
 def _highlights(results: ReportSubject) -> Iterable[tuple[str, str]]:
-    runs = results.runs
-    measured = []
-    if runs:
-        measured.append(count(len(results.configured), "configuration", "configurations"))
-        measured.append(count(len(runs), "process", "processes"))
-    if results.allreduces:
-        measured.append(count(len(results.allreduces), "all-reduce run", "all-reduce runs"))
-    if results.strategies:
-        measured.append(count(len(results.strategies), "set of modes", "sets of modes"))
-    if results.tunings:
-        measured.append(count(len(results.tunings), "search of flags", "searches of flags"))
-    if results.rooflines:
-        measured.append(count(len(results.rooflines), "roofline", "rooflines"))
+    found: tuple[tuple[Sequence[object], str, str], ...] = (
+        (results.configured, "configuration", "configurations"),
+        (results.runs, "process", "processes"),
+        (results.allreduces, "all-reduce run", "all-reduce runs"),
+        (results.strategies, "set of modes", "sets of modes"),
+        (results.tunings, "search of flags", "searches of flags"),
+        (results.rooflines, "roofline", "rooflines"),
+    )
+    measured = [count(len(those), one, many) for those, one, many in found if those]
     if measured:
         yield "measured", ", ".join(measured)
     environments = [one.environment for _, one in results.processes]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TypeAlias
+
+import numpy as np
 
 from cnnbench.base.charts import (
     HIGHER,
@@ -19,8 +21,7 @@ from cnnbench.base.charts import (
 from cnnbench.base.text import numbers
 from cnnbench.base.text.numbers import binary
 from cnnbench.judge.report.document import (
-    Charts,
-    Section,
+    Content,
     TableCell,
     TableColumn,
     Text,
@@ -30,32 +31,29 @@ from cnnbench.judge.report.document import (
     table,
 )
 from cnnbench.judge.report.results import ReportSubject, time_text
-from cnnbench.judge.report.sections.steps import quantiles
 from cnnbench.records.allreduce import AllReduceRecord, Point
 
 _GIGA = 1e9
 
 
-def allreduce(results: ReportSubject) -> Section | None:
+@section("allreduce", "All-reduce")
+def allreduce(results: ReportSubject) -> Iterable[Content]:
     """Charts and a row per point, of all measurements."""
     if not results.allreduces:
-        return None
-    several = len(results.allreduces) > 1
-    charts = tuple(c for record in results.allreduces for c in _charts(record, several))
-    rows = [(record, point) for record in results.allreduces for point in record.rows]
-    columns = (*_COLUMNS, _MEASURED) if several else _COLUMNS
-    text = (
+        return
+    yield (
         "As nccl-tests counts them: algorithm bandwidth (algbw) is the bytes of all tensors of one "
         "device over the median time of a reduction; bus bandwidth (busbw) is algbw · 2(n−1)/n on "
         "n devices, comparable with the speed of a link. 1 GB is 10⁹ bytes. #wrong counts elements "
         "with a wrong sum: a speed without it is no result. The copy bound is the time that the "
         "machine needs to copy what must be moved; devices that share a memory may be faster."
     )
-    wrong = sum(point.failed for _, point in rows)
-    message = f"{wrong} reductions failed or summed wrongly."
-    warning = Text(text=message, tone="bad") if wrong else None
-    blocks = (Text(text=text), warning, Charts(charts=charts), table(columns, rows))
-    return section("allreduce", "All-reduce", *blocks)
+    rows = [(record, point) for record in results.allreduces for point in record.rows]
+    if wrong := sum(point.failed for _, point in rows):
+        yield Text(f"{wrong} reductions failed or summed wrongly.", "bad")
+    several = len(results.allreduces) > 1
+    yield [chart for record in results.allreduces for chart in _charts(record, several)]
+    yield table((*_COLUMNS, _MEASURED) if several else _COLUMNS, rows)
 
 
 def _charts(record: AllReduceRecord, several: bool) -> list[Chart]:
@@ -114,18 +112,16 @@ def _bars(record: AllReduceRecord, points: Sequence[Point], title: str) -> Rows:
 
 
 def _curves(points: Sequence[Point], name: str) -> list[ChartSeries]:
-    specs: dict[str, dict[int, float]] = {}
-    for point in points:
-        # The fastest of several numbers of tensors.
-        best = specs.setdefault(point.spec, {})
-        best[point.bytes] = max(_speed(point, name), best.get(point.bytes, 0.0))
+    specs: dict[str, dict[int, float]] = {point.spec: {} for point in points}
+    for point in sorted(points, key=lambda point: (point.bytes, _speed(point, name))):
+        specs[point.spec][point.bytes] = _speed(point, name)  # at last of the fastest
     return [
         ChartSeries(
             name=spec,
-            points=tuple((float(size), best[size]) for size in sorted(best)),
+            points=tuple((float(size), speed) for size, speed in best.items()),
             hints=tuple(
-                f"{spec}, {binary(size)}: {numbers.number(best[size])} GB/s"
-                for size in sorted(best)
+                f"{spec}, {binary(size)}: {numbers.number(speed)} GB/s"
+                for size, speed in best.items()
             ),
         )
         for spec, best in specs.items()
@@ -157,7 +153,7 @@ def _speed(point: Point, name: str) -> float:
 
 def _quartile(point: Point, share: float) -> float:
     """Bus bandwidth in GB/s of a reduction that takes longer than this share of all."""
-    seconds = quantiles(point.seconds, share)[0]
+    seconds = float(np.quantile(point.seconds, share))
     return _speed(point, "busbw") * (point.median or 0.0) / seconds
 
 
@@ -174,19 +170,10 @@ def _wrong(row: _Row) -> TableCell:
     return number(point.wrong, text, tone="bad" if point.wrong else "")
 
 
-def _workload(row: _Row) -> str:
-    """The tensors, if the size does not name them."""
-    return "" if row[1].workload == str(row[1].bytes) else row[1].workload
-
-
-def _error(row: _Row) -> TableCell:
-    return TableCell(row[1].error or numbers.NONE, tone="bad" if row[1].error else "")
-
-
 _COLUMNS: tuple[TableColumn[_Row], ...] = (
     TableColumn("algorithm", _spec),
     TableColumn("packing", lambda row: str(row[1].packing).removeprefix("-")),
-    TableColumn("of", _workload),
+    TableColumn("of", lambda row: "" if row[1].workload == str(row[1].bytes) else row[1].workload),
     numeric("size", lambda row: row[1].bytes, binary),
     numeric("tensors", lambda row: row[1].tensors, numbers.integer),
     TableColumn("format", lambda row: row[1].dtype),
@@ -202,7 +189,7 @@ _COLUMNS: tuple[TableColumn[_Row], ...] = (
         partial(numbers.percent, digits=0),
     ),
     TableColumn("#wrong", _wrong, "number"),
-    TableColumn("error", _error),
+    TableColumn("error", lambda row: TableCell(row[1].error, tone="bad") if row[1].error else ""),
 )
 _MEASURED: TableColumn[_Row] = TableColumn(
     "measured (UTC)", lambda row: time_text(row[0].started_at), "steady"

@@ -1,100 +1,91 @@
-"""The verdicts of `cnnbench compare` against a baseline."""
+"""The verdicts against a baseline, and where the difference is if processes were profiled."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from typing import TypeAlias
 
 from cnnbench.base.charts import HIGHER, LOWER, Axis, DistributionRow, Rows, key_of
-from cnnbench.base.text.numbers import count
+from cnnbench.base.text.numbers import count, percent
 from cnnbench.judge.compare import ComparedConfiguration, Comparison, MetricResult
 from cnnbench.judge.compare.answer import opening
-from cnnbench.judge.compare.verdict import Verdict
+from cnnbench.judge.compare.judge import Verdict
+from cnnbench.judge.explain.text import ExplainedLine, about, chart, lines_of
 from cnnbench.judge.metrics.registry import Metric
 from cnnbench.judge.report.document import (
     Answer,
-    Charts,
-    Section,
+    Content,
     TableCell,
     TableColumn,
-    Text,
     number,
+    numeric,
     section,
     table,
 )
 from cnnbench.judge.report.renderers import wording
 from cnnbench.judge.report.results import ReportSubject, apart
+from cnnbench.records.explanation import Cause, FactChange
 
 _MOST_NAMED = 3
 _Judged: TypeAlias = tuple[ComparedConfiguration, MetricResult]
 
 
-def baseline(results: ReportSubject) -> Section | None:
+@section("baseline", "Against the baseline")
+def baseline(results: ReportSubject) -> Iterable[Content]:
     """A table per metric, and the changes with their intervals."""
     comparison = results.comparison
     if comparison is None:
-        return None
-    labels = f"Baseline {comparison.base_label}; {comparison.new_label} is judged against it."
-    charts = (_changes(comparison, metric) for metric in comparison.leading)
+        return
+    charts = [_changes(comparison, metric) for metric in comparison.leading]
     leading = [(metric, comparison.about(metric)) for metric in comparison.leading]
     further = wording.further_tables(comparison)
     judged = [row for _, rows in (*leading, *further) for row in rows]
-    return section(
-        "baseline",
-        "Against the baseline",
-        Text(text=labels),
-        Charts(charts=tuple(chart for chart in charts if chart is not None)),
-        *(table(_columns(comparison, metric), rows) for metric, rows in leading),
-        *(
-            table(_columns(comparison, metric), rows, title=f"Also {metric.name}", folded=True)
-            for metric, rows in further
-        ),
-        table(_reasons(comparison), judged, title="Why", folded=True),
-        *_remarks(comparison),
-    )
+    yield f"Baseline {comparison.base_label}; {comparison.new_label} is judged against it."
+    yield [chart for chart in charts if chart is not None]
+    for metric, rows in leading:
+        yield table(_columns(comparison, metric), rows)
+    for metric, rows in further:
+        title = f"Also {metric.name}"
+        yield table(_columns(comparison, metric), rows, title=title, folded=True)
+    yield table(_reasons(comparison), judged, title="Why", folded=True)
+    yield from (f"{mean}." for mean in _means(comparison))
+    yield wording.conditions(comparison)
+    yield from (f"Note: {note}." for note in comparison.notes)
+    if mentions := "; ".join(wording.mentions(comparison)):
+        yield f"Also different: {mentions}."
+    yield from (f"Skipped: {one}." for one in comparison.skipped)
 
 
 def verdict(results: ReportSubject) -> Answer:
     """The comparison's outcome with its worst configurations."""
     comparison = results.comparison
     if comparison is None:
-        details = ("--baseline=RECORDS judges these records against others",)
-        return Answer(name="Verdict", text="Not compared with anything", details=details)
+        hint = "--baseline=RECORDS judges these records against others"
+        return Answer("Verdict", "Not compared with anything", "", (hint,))
     ending = wording.ending(comparison)
     told = opening(comparison)
     tone = {0: "good", 1: "bad", 4: "bad"}.get(int(comparison.exit_code), "unsure")
     if ending == Verdict.CHANGED_WORK.value:
         tone = "unsure"
-    return Answer(
-        name=f"{comparison.new_label} against {comparison.base_label}",
-        text=told[0],
-        tone=tone,
-        details=(
-            *told[1:],
-            f"{ending[0].upper()}{ending[1:]}: {wording.outcome(comparison)}",
-            *_worst(comparison),
-            *_means(comparison),
-        ),
-    )
+    name = f"{comparison.new_label} against {comparison.base_label}"
+    outcome = f"{ending[0].upper()}{ending[1:]}: {wording.outcome(comparison)}"
+    details = (*told[1:], outcome, *_worst(comparison), *_means(comparison))
+    return Answer(name, told[0], tone, details)
 
 
 def _worst(comparison: Comparison) -> list[str]:
-    found = [
-        f"{entry.name}: {_in_words(result)}"
-        for entry in comparison.by_severity()
-        for result in entry.results
-        if comparison.is_regression(entry, result)
-        or (result is entry.main and result.verdict in (Verdict.FAILED, Verdict.CHANGED_WORK))
-    ]
+    found = []
+    for entry in comparison.by_severity():
+        for result in entry.results:
+            if result is entry.main and result.verdict is Verdict.CHANGED_WORK:
+                found.append(f"{entry.name}: {result.judgement.reason}")
+            elif comparison.is_regression(entry, result) or (
+                result is entry.main and result.verdict is Verdict.FAILED
+            ):
+                change = "" if result.judgement.change is None else f" {_change(result)}"
+                found.append(f"{entry.name}: {result.metric.name} {result.word}{change}")
     more = count(len(found) - _MOST_NAMED, "more configuration", "more configurations")
     return found[:_MOST_NAMED] + ([f"and {more}"] if len(found) > _MOST_NAMED else [])
-
-
-def _in_words(result: MetricResult) -> str:
-    if result.verdict is Verdict.CHANGED_WORK:
-        return result.judgement.reason
-    text = f"{result.metric.name} {result.word}"
-    return text if result.judgement.change is None else f"{text} {_change(result)}"
 
 
 def _change(result: MetricResult) -> str:
@@ -106,32 +97,28 @@ def _means(comparison: Comparison) -> list[str]:
 
 
 def _columns(comparison: Comparison, metric: Metric) -> tuple[TableColumn[_Judged], ...]:
-    unit = metric.unit_text
+    head = wording.head(comparison, metric)
 
-    def value(found: float | None) -> TableCell:
-        return number(found, lambda known: metric.value_text(known, unit=False))
+    def column(title: str, place: int, field: str) -> TableColumn[_Judged]:
+        """One of `wording.cells`, sorted by a field of the judgement."""
 
-    def numeric(
-        title: str, cell: Callable[[ComparedConfiguration, MetricResult], TableCell]
-    ) -> TableColumn[_Judged]:
-        return TableColumn(title, lambda row: cell(*row), "number")
+        def cell(row: _Judged) -> TableCell:
+            return number(getattr(row[1].judgement, field), wording.cells(*row)[place])
+
+        return TableColumn(title, cell, "number")
 
     return (
         TableColumn("configuration", lambda row: row[0].name),
         TableColumn(metric.name, lambda row: _verdict(comparison, row)),
-        numeric(
-            wording.change_head(comparison),
-            lambda _, found: number(found.judgement.change, wording.change(found)),
-        ),
-        numeric(
-            f"{wording.confidence(comparison)} interval",
-            lambda _, found: number(found.judgement.low, wording.interval(found)),
-        ),
-        numeric(f"baseline median, {unit}", lambda _, found: value(found.judgement.base_median)),
-        numeric(f"new median, {unit}", lambda _, found: value(found.judgement.new_median)),
-        numeric("p", lambda _, found: number(found.judgement.p_adjusted, wording.p_value(found))),
-        numeric(
-            "processes", lambda one, _: number(len(one.base) + len(one.new), wording.runs(one))
+        column(head[4], 4, "change"),
+        column(head[5], 5, "low"),
+        column(f"baseline median, {metric.unit_text}", 2, "base_median"),
+        column(f"new median, {metric.unit_text}", 3, "new_median"),
+        column("p", 6, "p_adjusted"),
+        TableColumn(
+            "processes",
+            lambda row: number(len(row[0].base) + len(row[0].new), wording.cells(*row)[7]),
+            "number",
         ),
     )
 
@@ -190,12 +177,39 @@ def _changes(comparison: Comparison, metric: Metric) -> Rows | None:
     )
 
 
-def _remarks(comparison: Comparison) -> list[Text]:
-    lines = [f"{mean}." for mean in _means(comparison)]
-    lines.append(wording.conditions(comparison))
-    lines += [f"Note: {note}." for note in comparison.notes]
-    mentions = "; ".join(wording.mentions(comparison))
-    if mentions:
-        lines.append(f"Also different: {mentions}.")
-    lines += [f"Skipped: {one}." for one in comparison.skipped]
-    return [Text(text=line) for line in lines]
+_CAUSES: tuple[TableColumn[Cause], ...] = (
+    TableColumn("cause", lambda cause: cause.place),
+    numeric("difference, ms", lambda cause: cause.difference, scale=1e3),
+    numeric("A, ms", lambda cause: cause.base, scale=1e3),
+    numeric("B, ms", lambda cause: cause.new, scale=1e3),
+    TableColumn("what", lambda cause: "; ".join((cause.text, *cause.evidence)), "prose"),
+)
+_EXPLAINED: tuple[TableColumn[ExplainedLine], ...] = (
+    TableColumn("layer", lambda line: line.layer),
+    TableColumn("kind", lambda line: line.kind),
+    TableColumn("direction", lambda line: line.direction),
+    numeric("A, ms", lambda line: line.base, scale=1e3),
+    numeric("B, ms", lambda line: line.new, scale=1e3),
+    numeric("difference, ms", lambda line: line.new - line.base, scale=1e3),
+    numeric("+/-, ms", lambda line: line.spread, scale=1e3),
+    numeric("share", lambda line: line.share, percent),
+)
+_FACTS: tuple[TableColumn[FactChange], ...] = (
+    TableColumn("fact", lambda one: one.fact),
+    TableColumn("A", lambda one: one.base),
+    TableColumn("B", lambda one: one.new),
+)
+
+
+@section("why", "Where the difference is")
+def explanation(results: ReportSubject) -> Iterable[Content]:
+    """The answer, its causes, the largest rows as a chart and all of them as a table."""
+    found = None if results.comparison is None else results.comparison.explanation
+    if found is not None:
+        yield found.answer
+        yield [chart(found)]
+        yield table(_CAUSES, found.causes)
+        yield table(_EXPLAINED, lines_of(found), title="The largest rows, of a step")
+        yield table(_EXPLAINED, lines_of(found, 0), title="All rows", folded=True)
+        yield table(_FACTS, found.facts, title="Also different", folded=True)
+        yield about(found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,7 @@ from cnnbench.judge.metrics.comparable_facts import Role, fact
 from cnnbench.judge.metrics.measurement import fact_text, readable_fact
 from cnnbench.judge.report.document import (
     Answer,
-    Section,
+    Content,
     TableColumn,
     Text,
     number,
@@ -23,82 +23,81 @@ from cnnbench.judge.report.document import (
 )
 from cnnbench.judge.report.results import Configured, ReportSubject, time_text
 from cnnbench.machine.checks import CONDITIONS
-from cnnbench.records.allreduce import AllReduceRecord
-from cnnbench.records.parts import ConditionNote
+from cnnbench.records.parts import ConditionNote, Conditions
 from cnnbench.records.run import RunRecord
 
 _ROLES = (Role.BLOCKS, Role.MENTIONED, Role.IGNORED)
 _UNKNOWN = "unknown"
 _MOST_NAMED = 3
-_WHEN = {"before": "before the steps", "during": "in the timed steps"}
 
 
 def disturbances(results: ReportSubject) -> Answer | None:
     """The most frequent disturbance, or that there was none; None if nothing was checked."""
-    marked, checked = _disturbed(results)
-    name = "Conditions"
+    checked = _checked(results)
+    marked = sum(bool(one.notes) for one in checked)
     if not checked:
         return None
     if not marked:
-        return Answer(name=name, text="Nothing disturbed the measurements", tone="good")
-    processes = count(checked, "process", "processes")
-    details = tuple(
-        f"{CONDITIONS.get(notes[0].id, notes[0].id)} {_WHEN.get(notes[0].when, notes[0].when)}: "
-        f"{len(notes)} of {checked}; for example, {notes[0].text}"
-        for notes in _remarks(results)[:_MOST_NAMED]
+        return Answer("Conditions", "Nothing disturbed the measurements", "good")
+    details = (
+        f"{_kind(notes)} {_when(notes)}: {len(notes)} of {len(checked)}; for example, "
+        f"{notes[0].text}"
+        for notes in _remarks(checked)[:_MOST_NAMED]
     )
     verb = "was" if marked == 1 else "were"
-    text = f"{marked} of {processes} {verb} disturbed"
-    return Answer(name=name, text=text, tone="unsure", details=details)
+    text = f"{marked} of {count(len(checked), 'process', 'processes')} {verb} disturbed"
+    return Answer("Conditions", text, "unsure", tuple(details))
 
 
-def _disturbed(results: ReportSubject) -> tuple[int, int]:
-    """Numbers of checked successful processes with remarks and of all of them."""
-    checked = [run.conditions for run in _good(results) if run.conditions is not None]
-    return sum(bool(one.notes) for one in checked), len(checked)
-
-
-def conditions(results: ReportSubject) -> Section | None:
+@section("conditions", "Conditions", folded=True)
+def conditions(results: ReportSubject) -> Iterable[Content]:
     """Remarks by kind, the most frequent first, and disturbances by configuration."""
-    marked, checked = _disturbed(results)
+    checked = _checked(results)
     if not checked:
-        return None
-    summary = Text(text="No check had a remark.", tone="good")
-    if marked:
-        message = f"In {marked} of {checked} processes something may have distorted the values."
-        summary = Text(text=message, tone="unsure")
+        return
+    if marked := sum(bool(one.notes) for one in checked):
+        message = f"In {marked} of {len(checked)} processes something may have distorted the "
+        yield Text(f"{message}values.", "unsure")
+    else:
+        yield Text("No check had a remark.", "good")
     remarks: tuple[TableColumn[list[ConditionNote]], ...] = (
-        TableColumn("condition", lambda notes: CONDITIONS.get(notes[0].id, notes[0].id)),
-        TableColumn("when", lambda notes: _WHEN.get(notes[0].when, notes[0].when), "steady"),
+        TableColumn("condition", _kind),
+        TableColumn("when", _when, "steady"),
         TableColumn(
-            "processes", lambda notes: number(len(notes), f"{len(notes)} of {checked}"), "number"
+            "processes",
+            lambda notes: number(len(notes), f"{len(notes)} of {len(checked)}"),
+            "number",
         ),
         TableColumn("for example", lambda notes: notes[0].text, "prose"),
         TableColumn("advice", lambda notes: notes[0].advice, "prose"),
     )
-    good = [one for one in results.configured if one.good]
-    return section(
-        "conditions",
-        "Conditions",
-        summary,
-        table(remarks, _remarks(results)),
-        table(_DISTURBANCES, good, title="During the timed steps"),
-        folded=True,
-    )
+    yield table(remarks, _remarks(checked))
+    good = (one for one in results.configured if one.good)
+    yield table(_DISTURBANCES, good, title="During the timed steps")
 
 
-def _good(results: ReportSubject) -> list[RunRecord | AllReduceRecord]:
-    return [one for _, one in results.processes if one.status == "ok"]
+def _checked(results: ReportSubject) -> list[Conditions]:
+    """Conditions of the successful processes that have any."""
+    good = (one.conditions for _, one in results.processes if one.status == "ok")
+    return [one for one in good if one is not None]
 
 
-def _remarks(results: ReportSubject) -> list[list[ConditionNote]]:
+def _remarks(checked: Iterable[Conditions]) -> list[list[ConditionNote]]:
     """Notes by kind and time, at most one per run; the most frequent first."""
     found: dict[tuple[str, str], list[ConditionNote]] = {}
-    for run in _good(results):
-        notes = run.conditions.notes if run.conditions is not None else ()
-        for place, note in {(one.id, one.when): one for one in notes}.items():
+    for one in checked:
+        for place, note in {(note.id, note.when): note for note in one.notes}.items():
             found.setdefault(place, []).append(note)
     return sorted(found.values(), key=lambda notes: -len(notes))
+
+
+def _kind(notes: Sequence[ConditionNote]) -> str:
+    return CONDITIONS.get(notes[0].id, notes[0].id)
+
+
+def _when(notes: Sequence[ConditionNote]) -> str:
+    when = notes[0].when
+    return {"before": "before the steps", "during": "in the timed steps"}.get(when, when)
 
 
 def _disturbance(name: str, run: RunRecord) -> float | None:
@@ -123,35 +122,29 @@ _DISTURBANCES: tuple[TableColumn[Configured], ...] = (
 )
 
 
-def environment(results: ReportSubject) -> Section | None:
+@section("environment", "Environment", folded=True)
+def environment(results: ReportSubject) -> Iterable[Content]:
     """A table of equal facts, and one of the others with a row per run."""
     described = [(name, one) for name, one in results.processes if one.environment]
     environments = [one.environment for _, one in described]
     names = sorted({name for facts in environments for name in facts}, key=natural_key)
-    if not names:
-        return None
     alike = [name for name in names if _same(name, environments)]
     # Facts that affect speed come first.
     unlike = [name for name in names if name not in alike]
     unlike.sort(key=lambda name: _ROLES.index(fact(name).role))
+    shared: tuple[TableColumn[str], ...] = (
+        TableColumn("fact", lambda name: name),
+        TableColumn("value", lambda name: readable_fact(name, environments[0][name]), "code"),
+    )
+    yield table(shared, alike, title="Alike in all runs" if len(described) > 1 else "")
+    yield _mixture(results, unlike)
     runs: list[TableColumn[tuple[str, Any]]] = [
         TableColumn("started (UTC)", lambda one: time_text(one[1].started_at), "steady"),
         TableColumn("configuration", lambda one: one[0]),
         TableColumn("run", lambda one: one[1].run_id[:8]),
         *(TableColumn(name, partial(_fact_of, name)) for name in unlike),
     ]
-    shared: tuple[TableColumn[str], ...] = (
-        TableColumn("fact", lambda name: name),
-        TableColumn("value", lambda name: readable_fact(name, environments[0][name]), "code"),
-    )
-    return section(
-        "environment",
-        "Environment",
-        table(shared, alike, title="Alike in all runs" if len(described) > 1 else ""),
-        _mixture(results, unlike),
-        table(runs, described if unlike else (), title="Different from run to run", folded=True),
-        folded=True,
-    )
+    yield table(runs, described if unlike else (), title="Different from run to run", folded=True)
 
 
 def _fact_of(name: str, process: tuple[str, Any]) -> str:
@@ -172,7 +165,7 @@ def _mixture(results: ReportSubject, unlike: Sequence[str]) -> Text | None:
     if not found:
         return None
     message = "Runs of one configuration differ in facts that decide speed, so that their values "
-    return Text(text=f"{message}are those of a mixture: {', '.join(found)}.", tone="unsure")
+    return Text(f"{message}are those of a mixture: {', '.join(found)}.", "unsure")
 
 
 def _same(name: str, environments: Sequence[Mapping[str, Any]]) -> bool:

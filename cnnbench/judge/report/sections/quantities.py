@@ -12,7 +12,6 @@ from cnnbench.base.charts import HIGHER, LOWER, Axis, DistributionRow, Rows, key
 from cnnbench.base.text import numbers
 from cnnbench.base.text.numbers import first_few, integer, percent
 from cnnbench.judge.report.document import (
-    Charts,
     Section,
     TableCell,
     TableColumn,
@@ -20,7 +19,6 @@ from cnnbench.judge.report.document import (
     interval,
     number,
     numeric,
-    section,
     table,
 )
 from cnnbench.judge.report.results import (
@@ -75,15 +73,9 @@ class Quantity:
             self._chart(family, members)
             for family, members in by_family(filter(self._has_values, known)).items()
         ]
-        return section(
-            self.key,
-            self.title,
-            Text(text=self.text),
-            *self.remarks(known),
-            Charts(charts=tuple(charts)),
-            table((_NAME, *self.columns), known),
-            folded=self.folded,
-        )
+        rows = table((_NAME, *self.columns), known)
+        contents = (self.text, *self.remarks(known), charts, rows)
+        return Section.of(self.key, self.title, contents, self.folded)
 
     def _has_values(self, one: Configured) -> bool:
         return bool(self.values(one).values)
@@ -147,23 +139,16 @@ def _median(
     return numeric(title, lambda one: one.sample(value).median, text, scale)
 
 
-def _spread(
-    title: str,
-    ends: Callable[[ProcessValues], tuple[float, float] | None],
-    value: str,
-    text: Callable[[float], str] = numbers.number,
+def _range(
+    title: str, value: str, text: Callable[[float], str] = numbers.number
 ) -> TableColumn[Configured]:
-    return interval(title, lambda one: ends(one.sample(value)), text)
+    return interval(title, lambda one: one.sample(value).range, text)
 
 
 def _mode(one: Configured) -> str:
     if one.work != "training":
         return one.work
     return next((r.placement.variable_update for r in one.good if r.placement is not None), "")
-
-
-def _images(run: RunRecord) -> float | None:
-    return None if run.batch is None else run.batch.global_
 
 
 THROUGHPUT = Quantity(
@@ -178,8 +163,8 @@ THROUGHPUT = Quantity(
     axis=Axis(label="images/sec at the median step", zero=True, better=HIGHER),
     columns=(
         _median("median images/sec", "throughput"),
-        _spread(f"{100 * CONFIDENCE:.0f} % interval", lambda found: found.interval, "throughput"),
-        _spread("range", lambda found: found.range, "throughput"),
+        interval(f"{100 * CONFIDENCE:.0f} % interval", lambda one: one.throughput.interval),
+        _range("range", "throughput"),
         numeric("spread", lambda one: one.throughput.spread, percent),
         TableColumn("mode", _mode),
         TableColumn(
@@ -187,7 +172,7 @@ THROUGHPUT = Quantity(
             lambda one: number(one.devices or None, f"{one.devices} {one.device}"),
             "number",
         ),
-        _median("images per step", _images, integer),
+        _median("images per step", lambda run: run.batch.global_ if run.batch else None, integer),
         _median("median step, ms", "step_seconds", scale=1000),
         _median("waits for input", "input_wait_fraction", percent),
         _median("input alone, mean images/sec", lambda run: run.summary().input_images_per_sec),
@@ -201,11 +186,10 @@ THROUGHPUT = Quantity(
 
 def _doubtful_peaks(known: Sequence[Configured]) -> Iterable[Text]:
     if not any(one.sample(one.peak).values for one in known):
-        message = "No run has the peak of its devices; --peak_flops sets it."
-        yield Text(text=message, tone="unsure")
+        yield Text("No run has the peak of its devices; --peak_flops sets it.", "unsure")
     if any(one.is_above_peak(run) for one in known for run in one.good):
         message = "Shares above 100 % are left out: all peaks of a machine were measured while it "
-        yield Text(text=f"{message}was busy, or --peak_flops is too low.", tone="unsure")
+        yield Text(f"{message}was busy, or --peak_flops is too low.", "unsure")
 
 
 HARDWARE = Quantity(
@@ -229,11 +213,7 @@ HARDWARE = Quantity(
         _median("achieved, GFLOP/s", "achieved_flops_per_sec", scale=1e-9),
         numeric("peak, GFLOP/s", lambda one: one.sample(one.peak).median, scale=1e-9),
         _median("GFLOP per image", RunRecord.flops_per_image, scale=1e-9),
-        _median(
-            "parameters",
-            lambda run: None if run.model is None else run.model.parameters,
-            integer,
-        ),
+        _median("parameters", lambda run: run.model.parameters if run.model else None, integer),
         _median("CPU time per step, ms", "cpu_time", scale=1000),
         _median("images per CPU second", "images_per_cpu_second"),
         _median("busy CPUs", lambda run: run.summary().busy_cpus),
@@ -261,7 +241,7 @@ MEMORY = Quantity(
     axis=Axis(label="peak memory", format="bytes", zero=True, better=LOWER),
     columns=(
         _median("median peak memory, MiB", "peak_memory_bytes", _mebibytes),
-        _spread("range, MiB", lambda found: found.range, "peak_memory_bytes", _mebibytes),
+        _range("range, MiB", "peak_memory_bytes", _mebibytes),
         TableColumn("of", lambda one: "one device" if one.device == "gpu" else "the process"),
         numeric("processes", lambda one: len(one.sample("peak_memory_bytes").values), integer),
     ),
@@ -271,9 +251,10 @@ MEMORY = Quantity(
 # Accuracy and losses
 
 
-def _trains(one: Configured) -> bool:
+def _has_content(one: Configured) -> bool:
     # A forward pass computes no loss and records zeros.
-    return not one.flag("forward_only") and any(record.losses for record in one.good)
+    trains = not one.flag("forward_only") and any(record.losses for record in one.good)
+    return trains or bool(one.sample("top_1").values)
 
 
 def _non_finite_losses(one: Configured) -> TableCell:
@@ -291,10 +272,10 @@ ACCURACY = Quantity(
     folded=True,
     chart="top-1 accuracy",
     axis=Axis(label="top-1 of the last evaluation", format="percent", zero=True, better=HIGHER),
-    known=lambda one: bool(one.sample("top_1").values) or _trains(one),
+    known=_has_content,
     columns=(
         _median("top-1", "top_1", _exact),
-        _spread("range", lambda found: found.range, "top_1", _exact),
+        _range("range", "top_1", _exact),
         _median("top-5", "top_5", _exact),
         _median(
             "median evaluation images/sec",
@@ -340,10 +321,10 @@ def _shapes(one: Configured) -> TableCell:
 def _unsteady(known: Sequence[Configured]) -> Iterable[Text]:
     names = [one.name for one in known if _is_unsteady(one)]
     if names:
-        named = first_few(names, _MOST_NAMED)
         message = "Not steady, or not from the first timed step on, in at least one process: "
+        message += first_few(names, _MOST_NAMED)
         advice = "More --num_warmup_batches or a quieter machine would help."
-        yield Text(text=f"{message}{named}. {advice}", tone="unsure")
+        yield Text(f"{message}. {advice}", "unsure")
 
 
 WARMUP = Quantity(

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from cnnbench.base.charts import HIGHER, Axis, Rows
 from cnnbench.base.text.numbers import first_few, integer, number, percent
 from cnnbench.base.text.table import natural_key
 from cnnbench.judge.report.document import (
-    Charts,
-    Section,
+    Content,
     TableColumn,
     Text,
     interval,
@@ -84,30 +83,29 @@ def _work(one: Configured) -> object:
     return (one.family, precision, one.device, one.devices, images, one.origin.machine)
 
 
-def reach(results: ReportSubject) -> Section | None:
+@section("reach", "What the machine reaches")
+def reach(results: ReportSubject) -> Iterable[Content]:
     """Throughput, share of the peak and share of the roofline of all networks and formats."""
     rows = reached(results)
     if not rows:
-        return None
-    text = (
+        return
+    yield (
         "The configuration of each network and number format with the highest median over "
         "processes. MFU is the share of the peak rate of matrix products, the roofline bound the "
         "images/sec if every layer took the least time that the machine's own rates of matrix "
         "products and of copying memory allow (cnnbench roofline)."
     )
-    lacking = None
     if any(one.one.throughput.interval is None for one in rows):
         message = f"A row without an interval has fewer than {FEWEST} processes: whether another "
-        lacking = Text(text=f"{message}configuration is faster is open.", tone="unsure")
+        yield Text(f"{message}configuration is faster is open.", "unsure")
+    yield table(_COLUMNS, rows)
     _, labels = told_apart([one.one for one in rows])
     charts = (
         _chart("Images/sec", rows, labels, lambda one: one.one.throughput, _SPEED, number),
         _chart("Share of the peak (MFU)", rows, labels, lambda one: one.mfu, _OF_PEAK, percent),
         _chart("Share of the bound", rows, labels, lambda one: one.of_bound, _OF_BOUND, percent),
     )
-    drawn = Charts(charts=tuple(one for one in charts if len(one.rows) > 1))
-    title = "What the machine reaches"
-    return section("reach", title, Text(text=text), lacking, table(_COLUMNS, rows), drawn)
+    yield [one for one in charts if len(one.rows) > 1]
 
 
 _SPEED = Axis(label="median images/sec", zero=True, better=HIGHER)

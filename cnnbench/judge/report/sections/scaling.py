@@ -14,8 +14,7 @@ from cnnbench.flags.declare import specs_of
 from cnnbench.flags.groups.variable_update import VariableUpdateParams
 from cnnbench.judge.compare.configuration import labels
 from cnnbench.judge.report.document import (
-    Charts,
-    Section,
+    Content,
     TableCell,
     TableColumn,
     Text,
@@ -105,17 +104,12 @@ def _predicted(
     return found
 
 
-def scaling(results: ReportSubject) -> Section | None:
+@section("scaling", "Scaling")
+def scaling(results: ReportSubject) -> Iterable[Content]:
     """Images/sec and efficiency over devices."""
     drawn = curves(results.configured, results.predictions)
     if not drawn:
-        return None
-    families = by_family([curve.members[0] for curve in drawn])
-    charts = [
-        chart
-        for family in families
-        for chart in _charts(family, [c for c in drawn if c.members[0].family == family])
-    ]
+        return
     text = (
         "Efficiency is images/sec per device over images/sec of one device in the same "
         "configuration, medians over processes; where a mode was not run on one device, one "
@@ -125,14 +119,17 @@ def scaling(results: ReportSubject) -> Section | None:
     if any(curve.predicted for curve in drawn):
         text += " Predicted are a step of one device and, after it, the fastest reduction of "
         text += "cnnbench allreduce --predict, which no backward pass hides."
-    logical = None
+    yield text
     if any(one.device == "cpu" for curve in drawn for one in curve.members):
         message = "CPU devices are logical: n of them share the cores of a machine, and cannot be "
         message += "n times as fast. The cost of aggregation is the difference to 1/n."
-        logical = Text(text=message, tone="unsure")
-    rows = [(curve, *point) for curve in drawn for point in _points(curve)]
-    charted = Charts(charts=tuple(charts))
-    return section("scaling", "Scaling", Text(text=text), logical, charted, table(_COLUMNS, rows))
+        yield Text(message, "unsure")
+    yield [
+        chart
+        for family in by_family(curve.members[0] for curve in drawn)
+        for chart in _charts(family, [c for c in drawn if c.members[0].family == family])
+    ]
+    yield table(_COLUMNS, [(curve, *point) for curve in drawn for point in _points(curve)])
 
 
 def _key(one: Configured, without: frozenset[str] = frozenset()) -> str:

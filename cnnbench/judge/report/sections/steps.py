@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -13,9 +13,8 @@ from cnnbench.base.stats.descriptive import FEWEST_FOR_P99, median
 from cnnbench.base.text.numbers import integer, number, percent
 from cnnbench.judge.report.document import (
     Charts,
-    Section,
+    Content,
     TableColumn,
-    Text,
     numeric,
     section,
     table,
@@ -33,31 +32,20 @@ _HEADROOM = 1.6
 """The axis ends at this multiple of the 95th percentile."""
 
 
-def steps(results: ReportSubject) -> Section | None:
+@section("steps", "Step times", folded=True)
+def steps(results: ReportSubject) -> Iterable[Content]:
     """Series and distributions, a pair of charts per configuration."""
     timed = [one for one in results.configured if any(r.step_seconds for r in one.good)]
-    if not timed:
-        return None
-    text = (
-        "Wall time of every step: on the left in order, warm-up on grey ground; on the right the "
-        "timed steps of each process: the box holds the middle half, the stroke is the median, "
-        "whiskers reach from the 1st to the 99th percentile, dots are beyond. Arrows at an edge "
-        "are steps beyond the axis."
-    )
-    charts = tuple(chart for one in timed for chart in (_series(one), _distribution(one)))
-    return section(
-        "steps",
-        "Step times",
-        Text(text=text),
-        Charts(charts=charts, pairs=True),
-        table(_COLUMNS, timed),
-        folded=True,
-    )
-
-
-def quantiles(values: Sequence[float], *shares: float) -> list[float]:
-    """Quantiles of a sequence, interpolated linearly."""
-    return [float(value) for value in np.quantile(values, shares)]
+    if timed:
+        yield (
+            "Wall time of every step: on the left in order, warm-up on grey ground; on the right "
+            "the timed steps of each process: the box holds the middle half, the stroke is the "
+            "median, whiskers reach from the 1st to the 99th percentile, dots are beyond. Arrows "
+            "at an edge are steps beyond the axis."
+        )
+        charts = (chart for one in timed for chart in (_series(one), _distribution(one)))
+        yield Charts(tuple(charts), pairs=True)
+        yield table(_COLUMNS, map(_row, timed))
 
 
 def _chosen(one: Configured) -> list[tuple[int, RunRecord]]:
@@ -70,7 +58,7 @@ def _chosen(one: Configured) -> list[tuple[int, RunRecord]]:
 
 def _limit(records: Sequence[RunRecord]) -> float:
     """End of the axis in milliseconds."""
-    return _HEADROOM * 1000 * max(quantiles(r.step_seconds, 0.95)[0] for r in records)
+    return _HEADROOM * 1000 * max(float(np.quantile(r.step_seconds, 0.95)) for r in records)
 
 
 def _series(one: Configured) -> Lines:
@@ -127,7 +115,7 @@ def _distribution(one: Configured) -> Rows:
     rows = []
     for index, (process, record) in enumerate(chosen):
         times = [1000 * seconds for seconds in record.step_seconds]
-        low, first, middle, third, high = quantiles(times, 0.01, 0.25, 0.5, 0.75, 0.99)
+        low, first, middle, third, high = np.quantile(times, (0.01, 0.25, 0.5, 0.75, 0.99)).tolist()
         beyond = [value for value in sorted(times) if value < low or value > high]
         hint = f"median {number(middle)} ms, half of the steps between {number(first)} and "
         hint += f"{number(third)} ms"
@@ -150,41 +138,43 @@ def _distribution(one: Configured) -> Rows:
     )
 
 
-_SHARES = {"median, ms": 0.5, "90 %, ms": 0.9, "99 %, ms": 0.99, "slowest, ms": 1.0}
+_Row: TypeAlias = tuple[Configured, int, Sequence[float | None]]
+"""A configuration with the number of timed steps of all processes and quantiles of their times."""
+
+_SHARES = (0.5, 0.9, 0.99, 1.0)
 
 
-def _percentile(share: float, one: Configured) -> float | None:
-    """Milliseconds that a share of all timed steps of all processes do not exceed."""
+def _row(one: Configured) -> _Row:
     steps = [1000 * seconds for record in one.good for seconds in record.step_seconds]
-    if share == 0.99 and len(steps) < FEWEST_FOR_P99:
-        return None  # it would be the slowest
-    return quantiles(steps, share)[0]
+    found: list[float | None] = np.quantile(steps, _SHARES).tolist()
+    if len(steps) < FEWEST_FOR_P99:
+        found[2] = None  # it would be the slowest
+    return one, len(steps), found
 
 
 def _scatter(record: RunRecord) -> float | None:
     if not record.step_seconds:
         return None
-    first, middle, third = quantiles(record.step_seconds, 0.25, 0.5, 0.75)
-    return (third - first) / middle
+    first, middle, third = np.quantile(record.step_seconds, (0.25, 0.5, 0.75))
+    return float((third - first) / middle)
 
 
-_COLUMNS: tuple[TableColumn[Configured], ...] = (
-    TableColumn("configuration", lambda one: one.name),
-    numeric(
-        "timed steps",
-        lambda one: sum(len(record.step_seconds) for record in one.good),
-        integer,
-    ),
-    *(numeric(title, partial(_percentile, share)) for title, share in _SHARES.items()),
+_COLUMNS: tuple[TableColumn[_Row], ...] = (
+    TableColumn("configuration", lambda row: row[0].name),
+    numeric("timed steps", lambda row: row[1], integer),
+    numeric("median, ms", lambda row: row[2][0]),
+    numeric("90 %, ms", lambda row: row[2][1]),
+    numeric("99 %, ms", lambda row: row[2][2]),
+    numeric("slowest, ms", lambda row: row[2][3]),
     numeric(
         "within a process",
-        lambda one: one.sample(_scatter).median,
+        lambda row: row[0].sample(_scatter).median,
         percent,
         hint="interquartile range over median",
     ),
     numeric(
         "between processes",
-        lambda one: one.sample("step_seconds").spread,
+        lambda row: row[0].sample("step_seconds").spread,
         percent,
         hint="from the fastest process to the slowest, over the median",
     ),

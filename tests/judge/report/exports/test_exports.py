@@ -11,8 +11,9 @@ from pages import golden
 
 from cnnbench.judge.compare import compare_records
 from cnnbench.judge.metrics.registry import ALL
-from cnnbench.judge.report.exports import FORMATS, openmetrics, render
-from cnnbench.judge.report.exports.figures import NEW, of_comparison
+from cnnbench.judge.report import exports
+from cnnbench.judge.report.exports import FORMATS
+from cnnbench.judge.report.figures import NEW, of_comparison
 from cnnbench.records.subject import Subject
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -55,7 +56,7 @@ def figures(runs):
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_golden(figures, format):
-    text = render(figures, format).text
+    text = FORMATS[format](figures).text
     path = GOLDEN / f"{format}.{SUFFIXES.get(format, 'json')}"
     assert text == golden(path, text)
 
@@ -74,14 +75,14 @@ def test_no_figure_is_of_two_subjects(runs):
     assert all(one.judgement is None for one in speeds.values())
     assert len({one.title for one in speeds.values()}) == 2
     for format in FORMATS:
-        numbers = re.findall(r"\d+\.\d+", render(found, format).text)
+        numbers = re.findall(r"\d+\.\d+", FORMATS[format](found).text)
         assert not any(101 < float(number) < 990 for number in numbers)
 
 
 def test_a_format_of_one_unit_names_what_it_leaves_out(figures):
-    left_out = render(figures, "github-action-benchmark").left_out
+    left_out = exports.github_action_benchmark(figures).left_out
     assert "memory left out (--metrics=memory" in left_out
-    assert render(figures, "bencher").left_out == ""
+    assert exports.bencher(figures).left_out == ""
 
 
 def test_only_processes_that_succeeded_count(runs):
@@ -92,8 +93,8 @@ def test_only_processes_that_succeeded_count(runs):
 
 
 def test_openmetrics_has_a_unit_for_every_metric_and_valid_lines(figures):
-    assert {metric.unit for metric in ALL} == set(openmetrics._UNITS)
-    lines = render(figures, "openmetrics").text.splitlines()
+    assert {metric.unit for metric in ALL} == set(exports._UNITS)
+    lines = exports.openmetrics(figures).text.splitlines()
     assert lines[-1] == "# EOF"
     assert lines.count("# EOF") == 1
     names = [line.split()[2] for line in lines if line.startswith("# TYPE")]
@@ -111,7 +112,7 @@ def test_hostile_text_stays_within_its_place(runs):
     records = runs.of(*SPEEDS, flags={**flags, **label}, environment=facts)
     found = of_comparison(compare_records(records, runs.of(*SPEEDS, flags=flags)))
     for format in FORMATS:
-        text = render(found, format).text
+        text = FORMATS[format](found).text
         text.encode()
         if format == "openmetrics":
             samples = [line for line in text.splitlines() if not line.startswith("# ")]
@@ -123,7 +124,7 @@ def test_hostile_text_stays_within_its_place(runs):
 
 
 def test_nothing_to_export_is_a_valid_document():
-    assert {format: render([], format).text for format in FORMATS} == {
+    assert {name: export([]).text for name, export in FORMATS.items()} == {
         "bencher": "{}\n",
         "github-action-benchmark": "[]\n",
         "openmetrics": "# EOF\n",

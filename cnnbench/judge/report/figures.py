@@ -11,11 +11,10 @@ from cnnbench.base.text.escape import plain
 from cnnbench.base.text.labels import labels_of
 from cnnbench.base.text.numbers import count
 from cnnbench.judge.compare.comparability import Group
-from cnnbench.judge.compare.estimate import usable
+from cnnbench.judge.compare.estimate import usable_values
 from cnnbench.judge.compare.judge import Judgement
 from cnnbench.judge.compare.result import ComparedConfiguration, Comparison
-from cnnbench.judge.metrics.measurement import Measurement
-from cnnbench.judge.metrics.origin import Origin, machine_names, titles
+from cnnbench.judge.metrics.measurement import Measurement, Origin, machine_names, titles
 from cnnbench.judge.metrics.registry import Metric
 from cnnbench.judge.report.results import ProcessValues
 from cnnbench.records.codec import started
@@ -120,7 +119,7 @@ def _of_side(
     for origin, members in origins.items():
         good = [one for one in members if one.status == "ok"]
         for result in entry.results:
-            values = _values(good, result.metric)
+            values = usable_values(good, result.metric)
             if not values:
                 continue
             yield Figure(
@@ -138,11 +137,6 @@ def _of_side(
                 current=role == NEW,
                 judgement=result.judgement if role == NEW and len(origins) == 1 else None,
             )
-
-
-def _values(records: Sequence[Measurement], metric: Metric) -> tuple[float, ...]:
-    found = map(metric.value, records)
-    return tuple(value for value in found if value is not None and usable(value, metric))
 
 
 def newest(figures: Sequence[Figure]) -> tuple[list[Figure], str]:

@@ -1,9 +1,10 @@
-"""The time of a step by layers, from `cnnbench roofline`."""
+"""Steps by layers, from `cnnbench roofline`, and in time, from profiles of steps."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from statistics import median
 from typing import TypeAlias, TypeVar
 
 from cnnbench.base.charts import (
@@ -12,75 +13,71 @@ from cnnbench.base.charts import (
     Axis,
     ChartSeries,
     DistributionRow,
+    Lane,
+    Lanes,
     Lines,
     Rows,
+    Span,
     key_of,
 )
-from cnnbench.base.text.numbers import binary, number, percent
+from cnnbench.base.text.numbers import binary, count, number, percent
+from cnnbench.base.text.table import natural_key
 from cnnbench.judge.report.document import (
-    Block,
     Charts,
-    Section,
-    Table,
+    Content,
     TableColumn,
-    Text,
     numeric,
     section,
     table,
 )
-from cnnbench.judge.report.results import ReportSubject, time_text
+from cnnbench.judge.report.results import ReportSubject, timed_names
 from cnnbench.records.roofline import Machine, Roofline, RooflineRow
+from cnnbench.records.step_profile import (
+    COPIES,
+    FORWARD,
+    HOST,
+    INPUT,
+    REDUCTION,
+    REST,
+    TO_INPUT,
+    TO_KERNEL,
+    UPDATE,
+    ProfiledPart,
+    ProfiledSpan,
+    StepProfile,
+)
 
 T = TypeVar("T")
 
 _MOST_ROWS, _MOST_NAMED, _MOST_BARS = 20, 6, 12
 
 
-def roofline(results: ReportSubject) -> Section | None:
+@section("roofline", "Where the time of a step goes")
+def roofline(results: ReportSubject) -> Iterable[Content]:
     """A row per profiled process, its layers under the roof, and its time by kind of operation."""
-    if not results.rooflines:
-        return None
-    named = _named(results)
-    text = (
+    named = timed_names((results.profiled[one.run_id].name, one) for one in results.rooflines)
+    if not named:
+        return
+    yield (
         "Operations of profiled steps by layer, kind and direction (cnnbench roofline). The bound "
         "of a row is its FLOPs at the rate of a large matrix product or its bytes at the rate of "
         "copying memory, whichever takes longer. What is above the bound could be won."
     )
-    charts = tuple(c for name, one in named for c in (chart(one, name), _layer_bars(one, name)))
-    tables: list[Block | None] = []
+    yield table(_COLUMNS, named)
+    charts = (c for name, one in named for c in (chart(one, name), _layer_bars(one, name)))
+    yield Charts(tuple(charts), pairs=True)
     for name, one in named:
-        tables.append(
-            table(_KINDS, one.kinds, title=f"{name}: by kind of operation", folded=len(named) > 1)
-        )
-        tables.append(_layers(name, one))
+        title = f"{name}: by kind of operation"
+        yield table(_KINDS, one.kinds, title=title, folded=len(named) > 1)
+        shown = one.rows[:_MOST_ROWS]
+        most = f"the {len(shown)} with the most time to win"
+        title = f"{name}: rows, {most if len(shown) < len(one.rows) else 'all'}"
+        yield table(_LAYERS, shown, title=title, folded=True)
         if one.remark:
-            tables.append(Text(text=f"{name}: {one.remark}"))
-    return section(
-        "roofline",
-        "Where the time of a step goes",
-        Text(text=text),
-        table(_COLUMNS, named),
-        Charts(charts=charts, pairs=True),
-        *tables,
-    )
+            yield f"{name}: {one.remark}"
 
 
 _Named: TypeAlias = tuple[str, Roofline]
-
-
-def _named(results: ReportSubject) -> list[_Named]:
-    """Rooflines by the names of their configurations, with the time if that repeats."""
-    names = [results.profiled[one.run_id].name for one in results.rooflines]
-    return [
-        (f"{name}, {time_text(one.started_at)}" if names.count(name) > 1 else name, one)
-        for name, one in zip(names, results.rooflines, strict=True)
-    ]
-
-
-def _layers(name: str, one: Roofline) -> Table | None:
-    shown = one.rows[:_MOST_ROWS]
-    few = f"the {len(shown)} with the most time to win" if len(shown) < len(one.rows) else "all"
-    return table(_LAYERS, shown, title=f"{name}: rows, {few}", folded=True)
 
 
 def _ms(title: str, seconds: Callable[[T], float | None]) -> TableColumn[T]:
@@ -202,3 +199,92 @@ def _rate(row: RooflineRow) -> float:
 
 def _hint(row: RooflineRow) -> str:
     return f"{row.layer}: {number(row.seconds * 1e3)} ms, {percent(row.share_of_bound)} of bound"
+
+
+_OTHER, _IDLE = "other", "no operation"
+_SPAN_KINDS = (FORWARD, TO_INPUT, TO_KERNEL, UPDATE, REDUCTION, INPUT, COPIES, _OTHER)
+_OWN_LANES = (REDUCTION, COPIES)
+_MOST_PROFILES = 4
+_HINTED = 0.004
+"""Least share of the step of a span with a hint."""
+
+
+@section("timeline", "One step in time")
+def timeline(results: ReportSubject) -> Iterable[Content]:
+    """For each configuration, a chart with a lane for each device, and the time by kind."""
+    found: dict[str, StepProfile] = {}
+    for one in results.profiles:
+        if one.timeline:
+            found.setdefault(results.profiled[one.record.run_id].name, one)
+    if found:
+        yield (
+            "The last profiled step of a process (cnnbench run --profile_json, ab, explain): a "
+            "lane for what a device computes, and lanes of their own for reductions, for copies "
+            "between devices and for the input pipeline. The profiler makes steps longer. The "
+            "table has medians over all profiled steps; of operations side by side each has its "
+            "part."
+        )
+    for name, profile in list(found.items())[:_MOST_PROFILES]:
+        yield [_lanes(profile, name)]
+        yield table(_SPAN_COLUMNS, _times(profile), title=f"{name}: a step by kind")
+    if (more := len(found) - _MOST_PROFILES) > 0:
+        yield f"{count(more, 'other profile is', 'other profiles are')} not shown."
+
+
+def _lanes(profile: StepProfile, title: str) -> Lanes:
+    """The lanes of the last profiled step."""
+    spans = profile.timeline or ()
+    longest = max((span.end for span in spans), default=0.0)
+    lanes: defaultdict[tuple[str, str], list[Span]] = defaultdict(list)
+    for one in spans:
+        kind = _kind(one)
+        hint = ""
+        if one.end - one.start >= _HINTED * longest:
+            words = (one.device, one.layer, one.kind, one.direction)
+            took = f"{number((one.end - one.start) * 1e3)} ms"
+            hint = f"{', '.join(filter(None, words))}: {took}"
+        own = kind if kind in _OWN_LANES else ""
+        span = Span(one.start * 1e3, one.end * 1e3, _SPAN_KINDS.index(kind), hint)
+        lanes[one.device, own].append(span)
+    # Devices in order, the input pipeline last.
+    ordered = sorted(lanes, key=lambda key: (not key[0], natural_key(key[0]), key[1]))
+    note = f"The step took {number(profile.step_seconds[-1] * 1e3)} ms."
+    if waited := profile.input_wait_seconds[-1]:
+        note += f" Before it the program waited {number(waited * 1e3)} ms for its input."
+    return Lanes(
+        title=f"{title}: one step",
+        x=Axis(label="time from the first operation, ms", zero=True),
+        lanes=tuple(
+            Lane(label=", ".join(filter(None, key)) or "input pipeline", spans=tuple(lanes[key]))
+            for key in ordered
+        ),
+        kinds=_SPAN_KINDS,
+        note=note,
+    )
+
+
+def _kind(part: ProfiledSpan | ProfiledPart) -> str:
+    if part.direction == HOST:
+        return _IDLE
+    if part.layer == REST:
+        return part.kind if part.kind in (REDUCTION, COPIES, UPDATE) else _OTHER
+    return part.direction if part.direction in _SPAN_KINDS else _OTHER
+
+
+def _times(profile: StepProfile) -> Iterable[tuple[str, float, float]]:
+    """Kinds with the median of their seconds in a step, and that as a share of the median step."""
+    sums: defaultdict[str, list[float]] = defaultdict(lambda: [0.0] * len(profile.step_seconds))
+    for row in profile.rows:
+        for step, seconds in enumerate(row.seconds):
+            sums[_kind(row)][step] += seconds
+    whole = median(profile.step_seconds)
+    for kind in (*_SPAN_KINDS, _IDLE):
+        if any(sums[kind]):
+            yield kind, median(sums[kind]), median(sums[kind]) / whole
+
+
+_SPAN_COLUMNS: tuple[TableColumn[tuple[str, float, float]], ...] = (
+    TableColumn("kind", lambda one: one[0]),
+    numeric("median ms of a step", lambda one: one[1], scale=1e3),
+    numeric("of the step", lambda one: one[2], percent),
+)

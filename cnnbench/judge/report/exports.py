@@ -1,0 +1,249 @@
+"""Values in formats of other programs: benchmark trackers, monitoring, experiment trackers."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from cnnbench.base.text.escape import plain
+from cnnbench.base.text.numbers import count
+from cnnbench.judge.metrics.measurement import fact_text
+from cnnbench.judge.metrics.registry import Metric
+from cnnbench.judge.report.figures import Figure, newest
+
+_LONGEST_NAME = 1024
+"""Largest number of bytes in the name of a benchmark of Bencher."""
+
+_PARAMS, _LONGEST = 100, 6000
+"""Most parameters of a request to MLflow, and characters of each."""
+
+_UNITS: dict[str, tuple[str, float]] = {
+    "images/sec": ("images_per_second", 1.0),
+    "images/CPU second": ("images_per_second", 1.0),
+    "GB/s": ("bytes_per_second", 1e9),
+    "FLOP/s": ("flops_per_second", 1.0),
+    "bytes": ("bytes", 1.0),
+    "seconds": ("seconds", 1.0),
+    "s": ("seconds", 1.0),
+    "J": ("joules", 1.0),
+    "share": ("ratio", 1.0),
+    "share of the peak": ("ratio", 1.0),
+    "top-1": ("ratio", 1.0),
+    "loss": ("", 1.0),
+}
+"""Base unit of OpenMetrics and factor of each unit of metrics."""
+
+
+class Export(NamedTuple):
+    """The document of a format, and a sentence on values that the format cannot hold."""
+
+    text: str
+    left_out: str = ""
+
+
+def bencher(figures: Sequence[Figure]) -> Export:
+    """Bencher Metric Format (as of Bencher 0.6.12), for ``bencher run --adapter json``.
+
+    Source: https://bencher.dev/docs/reference/bencher-metric-format/ and
+    https://bencher.dev/bmf.json: an object of benchmarks, each an object of measures with ``value``
+    and, where known, ``lower_value`` and ``upper_value``. Branch, commit and testbed are flags of
+    `bencher`, so only the newest subject is written. Names of measures have the unit, because
+    Bencher has its own measure "throughput", in operations per second.
+    """
+    wanted, left_out = newest(figures)
+    benchmarks: dict[str, dict[str, dict[str, float]]] = {}
+    for figure in wanted:
+        name = figure.title.encode()[:_LONGEST_NAME].decode(errors="ignore")
+        measure = f"{figure.metric.name} ({figure.metric.unit})"
+        ends = zip(("lower_value", "upper_value"), figure.sample.interval or (), strict=False)
+        benchmarks.setdefault(name, {})[measure] = {"value": figure.value, **dict(ends)}
+    return Export(_json(benchmarks), left_out)
+
+
+def github_action_benchmark(figures: Sequence[Figure]) -> Export:
+    """Custom JSON of the action benchmark-action/github-action-benchmark (v1, as of 1.22).
+
+    Source: https://github.com/benchmark-action/github-action-benchmark, README and
+    ``src/extract.ts``: a list of ``name``, ``unit``, ``value`` and optional ``range`` and
+    ``extra``, which charts show unchanged. A file has one commit and one direction (``tool:
+    customBiggerIsBetter`` or ``customSmallerIsBetter``), that of the first metric; metrics of the
+    other direction are left out.
+    """
+    wanted, left_out = newest(figures)
+    bigger = not wanted or wanted[0].metric.higher_is_better
+    entries: list[dict[str, object]] = []
+    others: dict[str, None] = {}
+    for figure in wanted:
+        metric = figure.metric
+        if metric.higher_is_better is not bigger:
+            others[metric.name] = None
+            continue
+        name = f"{figure.title}: {metric.name}"
+        entry: dict[str, object] = {"name": name, "unit": metric.unit, "value": figure.value}
+        if figure.sample.interval is not None:
+            low, high = (metric.value_text(end, unit=False) for end in figure.sample.interval)
+            entry["range"] = f"95 % interval {low} to {high} {metric.unit_text}"
+        lines = [f"{name}: {text}" for name, text in {**figure.subject(), **figure.labels}.items()]
+        lines.append(f"median of {count(len(figure.sample.values), 'process', 'processes')}")
+        judgement = figure.judgement
+        if judgement is not None and judgement.change is not None:
+            change = metric.change_text(judgement.change)
+            lines.append(f"change from base: {change}, {judgement.verdict.word(metric)}")
+        entries.append({**entry, "extra": "\n".join(lines)})
+    remarks = [left_out] if left_out else []
+    if others:
+        remarks.append(
+            f"a file is of one direction, here {'bigger' if bigger else 'smaller'} is better; "
+            f"{', '.join(others)} left out (--metrics={','.join(others)} writes them)"
+        )
+    return Export(_json(entries), "; ".join(remarks))
+
+
+def mlflow(figures: Sequence[Figure]) -> Export:
+    """Bodies of requests to MLflow's REST API 2.0 (MLflow 3.17): a run per subject.
+
+    Source: https://mlflow.org/docs/latest/rest-api.html. ``create`` is the body of ``runs/create``
+    without ``experiment_id``, each of ``log_batch`` one of ``runs/log-batch`` without the returned
+    ``run_id``, ``update`` that of ``runs/update``; docs/integrations.md has a loop that sends them.
+    Units, which MLflow lacks, are tags; ends of intervals are metrics.
+    """
+    runs: dict[tuple[object, ...], list[Figure]] = {}
+    for one in figures:
+        identity = (one.configuration, one.role, one.point, one.origin, one.machine)
+        runs.setdefault(identity, []).append(one)
+    return Export(_json({"runs": [_mlflow_run(members) for members in runs.values()]}))
+
+
+def _mlflow_run(figures: Sequence[Figure]) -> dict[str, Any]:
+    first = figures[0]
+    time = _milliseconds(first)
+    tags = {f"cnnbench.{name}": text for name, text in first.subject().items()}
+    tags |= {f"cnnbench.label.{name}": text for name, text in first.labels.items()}
+    if first.origin.revision:
+        tags["mlflow.source.git.commit"] = first.origin.revision
+    for one in figures:
+        tags[f"cnnbench.unit.{one.metric.name}"] = one.metric.unit
+        if one.judgement is not None:
+            tags[f"cnnbench.verdict.{one.metric.name}"] = one.judgement.verdict.word(one.metric)
+    name = ", ".join(filter(None, (first.title, first.role, first.point or first.origin.short)))
+    metrics = [metric for one in figures for metric in _mlflow_metrics(one)]
+    params = _pairs({name: fact_text(value) for name, value in first.flags.items()})
+    further = range(_PARAMS, len(params), _PARAMS)
+    return {
+        "create": {"run_name": name, "start_time": time, "tags": _pairs(tags)},
+        "log_batch": [
+            {"metrics": metrics, "params": params[:_PARAMS]},
+            *({"params": params[start : start + _PARAMS]} for start in further),
+        ],
+        "update": {"status": "FINISHED", "end_time": time},
+    }
+
+
+def _mlflow_metrics(figure: Figure) -> Iterator[dict[str, object]]:
+    low, high = figure.sample.interval or (None, None)
+    found = {
+        "": figure.value,
+        ".lower": low,
+        ".upper": high,
+        ".processes": float(len(figure.sample.values)),
+        ".change": getattr(figure.judgement, "change", None),
+        ".change.lower": getattr(figure.judgement, "low", None),
+        ".change.upper": getattr(figure.judgement, "high", None),
+    }
+    for suffix, value in found.items():
+        if value is not None:
+            key, time = f"{figure.metric.name}{suffix}", _milliseconds(figure)
+            yield {"key": key, "value": value, "timestamp": time, "step": 0}
+
+
+def _milliseconds(figure: Figure) -> int:
+    return round(figure.started.timestamp() * 1000)
+
+
+def _pairs(values: Mapping[str, str]) -> list[dict[str, str]]:
+    return [{"key": name, "value": text[:_LONGEST]} for name, text in values.items()]
+
+
+def openmetrics(figures: Sequence[Figure]) -> Export:
+    """OpenMetrics 1.0 text, for Prometheus: ``promtool tsdb create-blocks-from openmetrics``.
+
+    Source: https://prometheus.io/docs/specs/om/open_metrics_spec/: a family per quantity with its
+    TYPE, UNIT and HELP, all samples of a label set together and ordered by time, ``# EOF`` at the
+    end. Names end with the base unit; timestamps are seconds since 1970, the start of the first
+    process. The families are gauges: median, interval, number of processes, and change.
+    """
+    metrics = {figure.metric.name: figure.metric for figure in figures}
+    lines = [line for metric in metrics.values() for line in _families(metric, figures)]
+    return Export("\n".join([*lines, "# EOF"]) + "\n")
+
+
+def _families(metric: Metric, figures: Sequence[Figure]) -> Iterator[str]:
+    own = [figure for figure in figures if figure.metric is metric]
+    unit, factor = _UNITS[metric.unit]
+    name, better = metric.name, "higher" if metric.higher_is_better else "lower"
+    about = f"{name}, median over processes; {better} is better"
+    yield from _family(name, unit, about, [(one, one.value * factor) for one in own])
+    for place, end in enumerate(("lower", "upper")):
+        about = f"{name}, {end} end of the 95 % interval of the median"
+        ends = [(one, both[place] * factor) for one in own if (both := one.sample.interval)]
+        yield from _family(f"{name}_{end}", unit, about, ends)
+    counts = [(one, float(len(one.sample.values))) for one in own]
+    yield from _family(f"{name}_processes", "", f"{name}, number of processes", counts)
+    kind = "as a share of the base" if metric.relative else "as a difference"
+    for suffix, field, about in (
+        ("", "change", f"change of {name} from base to new, {kind}"),
+        ("_lower", "low", f"lower end of the interval of the change of {name}"),
+        ("_upper", "high", f"upper end of the interval of the change of {name}"),
+    ):
+        found = ((one, getattr(one.judgement, field, None)) for one in own)
+        known = [(one, value) for one, value in found if value is not None]
+        yield from _family(f"{name}_change{suffix}", "ratio", about, known)
+
+
+def _family(
+    name: str, unit: str, about: str, samples: Sequence[tuple[Figure, float]]
+) -> Iterator[str]:
+    if not samples:
+        return
+    full = f"cnnbench_{name}"
+    if unit and not full.endswith(f"_{unit}"):
+        full += f"_{unit}"
+    yield f"# TYPE {full} gauge"
+    if unit:
+        yield f"# UNIT {full} {unit}"
+    yield f"# HELP {full} {_escaped(about)}"
+    rows = sorted((_labels(figure), figure.started.timestamp(), value) for figure, value in samples)
+    for labels, time, value in rows:
+        yield f"{full}{{{labels}}} {value!r} {time:.3f}"
+
+
+def _labels(figure: Figure) -> str:
+    """Labels of a figure; user labels are named label_NAME."""
+    found = {
+        f"label_{re.sub('[^a-zA-Z0-9_]', '_', name)}": plain(text)
+        for name, text in figure.labels.items()
+    }
+    judgement = figure.judgement
+    if judgement is not None:
+        found["verdict"] = judgement.verdict.word(figure.metric)
+    found |= figure.subject()
+    return ",".join(f'{name}="{_escaped(text)}"' for name, text in found.items())
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def _json(document: object) -> str:
+    return json.dumps(document, indent=1, allow_nan=False) + "\n"
+
+
+FORMATS: dict[str, Callable[[Sequence[Figure]], Export]] = {
+    "bencher": bencher,
+    "github-action-benchmark": github_action_benchmark,
+    "openmetrics": openmetrics,
+    "mlflow": mlflow,
+}
+"""Functions by name of the format."""

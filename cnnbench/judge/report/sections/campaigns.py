@@ -1,0 +1,319 @@
+"""The modes of `cnnbench strategies` side by side, and the best flags of `cnnbench tune`."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import TypeAlias
+
+from cnnbench.base.charts import HIGHER, Axis, DistributionRow, Rows, key_of
+from cnnbench.base.text import numbers
+from cnnbench.base.text.numbers import binary, count, duration, integer, percent
+from cnnbench.judge.report.document import (
+    Answer,
+    Content,
+    TableCell,
+    TableColumn,
+    Text,
+    interval,
+    numeric,
+    section,
+    table,
+)
+from cnnbench.judge.report.results import (
+    CONFIDENCE,
+    FEWEST,
+    ProcessValues,
+    ReportSubject,
+    apart,
+    timed_names,
+)
+from cnnbench.judge.report.sections.quantities import process_key, process_row
+from cnnbench.records.strategies import (
+    DIFFERENT,
+    EQUAL,
+    ONE_TOWER,
+    REFERENCE,
+    StrategiesDocument,
+    StrategyRow,
+    weight_remarks,
+)
+from cnnbench.records.tune import (
+    AS_GIVEN,
+    FASTER,
+    OPEN,
+    SAME,
+    SLOWER,
+    RefusedCandidate,
+    TuneDocument,
+    TuneRow,
+)
+
+_TONES = {REFERENCE: "good", EQUAL: "good", DIFFERENT: "bad"}
+
+
+@section("modes", "Modes side by side")
+def modes(results: ReportSubject) -> Iterable[Content]:
+    """Images/sec, overhead and weights of every mode, a chart and a table per comparison."""
+    if results.strategies:
+        yield (
+            "Fresh processes of every mode in random order within rounds (cnnbench strategies). "
+            "Overhead is the time of a step beyond that of one device alone, as a share of it: on "
+            "GPUs with the images of one device, on logical CPU devices, which share the cores, "
+            "with all of them. Weights are compared after the same steps; one_tower sees another "
+            "batch."
+        )
+    for title, one in titled(results):
+        rows = [(one, row) for row in one.rows]
+        yield from _remarks(one)
+        yield [chart(one, title)]
+        yield table(_COLUMNS, rows, title=title)
+        yield table(_COSTS, rows, title=f"{title}: memory, start-up, variables", folded=True)
+
+
+def fastest_modes(results: ReportSubject) -> Iterable[Answer]:
+    """The fastest modes among those with equal weights, per comparison."""
+    for title, one in titled(results):
+        alike = [row for row in one.rows if row.weights in (REFERENCE, EQUAL)]
+        known = [row.mode for row in alike or one.rows if row.mode != ONE_TOWER]
+        found = {mode: ProcessValues(one.speeds(mode)) for mode in known}
+        right = all(row.weights != DIFFERENT and not row.problem for row in one.rows)
+        text, tone = _fastest({mode: speeds for mode, speeds in found.items() if speeds.values})
+        details = [words for words, _ in weight_remarks(one.rows, one.weights_tolerance)]
+        if one.incomplete is not None:
+            details.insert(0, f"incomplete: {one.incomplete}")
+        if text:
+            yield Answer(f"Modes of {title}", text, tone if right else "bad", tuple(details))
+
+
+def _fastest(found: Mapping[str, ProcessValues]) -> tuple[str, str]:
+    """The fastest modes, several if their intervals overlap, and a tone."""
+    ordered = sorted(found, key=lambda mode: -(found[mode].median or 0.0))
+    known = [(mode, ends) for mode in ordered if (ends := found[mode].interval)]
+    if len(known) < len(ordered):
+        fewest = count(min(len(one.values) for one in found.values()), "process", "processes")
+        text = f"{fewest} of a mode cannot show which one is fastest; --rounds={FEWEST} can"
+        return text, "unsure"
+    if not known:
+        return "", ""
+    best, (low, high) = known[0]
+    near = [(mode, ends) for mode, ends in known[1:] if ends[1] >= low]
+    if near:
+        low = min(low, *(ends[0] for _, ends in near))
+    span = f"{numbers.number(low)} to {numbers.number(high)}"
+    if near:
+        return f"{best} is as fast as {', '.join(m for m, _ in near)}: {span} images/sec", ""
+    return f"{best} is the fastest: {numbers.number(found[best].median)} images/sec ({span})", ""
+
+
+def titled(results: ReportSubject) -> list[tuple[str, StrategiesDocument]]:
+    """Comparisons by network, batch and devices, with the time if that repeats."""
+    return timed_names((work_text(one), one) for one in results.strategies)
+
+
+def work_text(one: StrategiesDocument) -> str:
+    """The network, batch and devices of a comparison."""
+    config = one.config
+    parts = [config.get("model")]
+    parts += [config["data_name"]] if config.get("data_name") not in (None, "imagenet") else []
+    parts += [
+        f"batch {config.get('batch_size')}",
+        f"{config.get('num_gpus')} {config.get('device')}",
+    ]
+    parts += [config["precision"]] if config.get("precision") not in (None, "fp32") else []
+    return ", ".join(map(str, parts))
+
+
+def _remarks(one: StrategiesDocument) -> Iterable[Text]:
+    if one.incomplete is not None:
+        yield Text(f"Incomplete: {one.incomplete}", "bad")
+    for text, right in weight_remarks(one.rows, one.weights_tolerance):
+        yield Text(f"{text[:1].upper()}{text[1:]}.", "" if right else "bad")
+    for row in one.rows:
+        if row.problem:
+            yield Text(f"Failed: {row.mode}: {row.problem}", "bad")
+
+
+def chart(document: StrategiesDocument, title: str = "") -> Rows:
+    """Images/sec of every case, a dot per process."""
+    rows = tuple(
+        process_row(speeds, row.mode, row.mode, numbers.number, " images/sec")
+        for row in document.rows
+        if (speeds := ProcessValues(document.speeds(row.mode))).values
+    )
+    return Rows(
+        title=title or work_text(document),
+        x=Axis(label="images/sec at the median step", zero=True, better=HIGHER),
+        rows=rows,
+        note=process_key(rows),
+    )
+
+
+_Row: TypeAlias = tuple[StrategiesDocument, StrategyRow]
+
+
+def _spread(
+    title: str, ends: Callable[[ProcessValues], tuple[float, float] | None]
+) -> TableColumn[_Row]:
+    return interval(title, lambda row: ends(ProcessValues(row[0].speeds(row[1].mode))))
+
+
+def _weights(row: _Row) -> TableCell:
+    weights, distance = row[1].weights, row[1].weight_distance
+    text = weights or numbers.NONE
+    if weights in (EQUAL, DIFFERENT) and distance is not None:
+        by = "within" if weights == EQUAL else "by"
+        text += ", all bits" if distance == 0 else f", {by} {numbers.number(distance)}"
+    return TableCell(text, tone=_TONES.get(weights, ""))
+
+
+_COLUMNS: tuple[TableColumn[_Row], ...] = (
+    TableColumn("mode", lambda row: row[1].mode),
+    numeric("median images/sec", lambda row: row[1].images_per_sec),
+    _spread(f"{100 * CONFIDENCE:.0f} % interval", lambda speeds: speeds.interval),
+    _spread("range", lambda speeds: speeds.range),
+    numeric("overhead", lambda row: row[1].overhead, lambda share: percent(share, signed=True)),
+    TableColumn("weights", _weights),
+    TableColumn("all-reduce", lambda row: row[1].all_reduce),
+    numeric("processes", lambda row: row[1].processes, integer),
+)
+_COSTS: tuple[TableColumn[_Row], ...] = (
+    TableColumn("mode", lambda row: row[1].mode),
+    numeric("memory", lambda row: row[1].peak_memory_bytes, binary),
+    numeric("build, s", lambda row: row[1].build_seconds),
+    numeric("first step, s", lambda row: row[1].first_step_seconds),
+    numeric("variables", lambda row: row[1].variables, integer),
+    numeric("copies", lambda row: row[1].variable_copies, integer),
+    numeric("reduction operations", lambda row: row[1].reduction_operations, integer),
+)
+
+
+_MOST_DRAWN = 12
+_MODEL = "--model="
+_signed = partial(percent, signed=True)
+
+
+@section("flags", "Best flags")
+def best_flags(results: ReportSubject) -> Iterable[Content]:
+    """The proven command line and all candidates of every search."""
+    if results.tunings:
+        yield (
+            "Candidates ran in rounds of short processes, in random order; those that were slower "
+            "beyond doubt left, and the last one was measured in pairs against the flags as they "
+            "were given (cnnbench tune). Gains of the table are estimates from all rounds; that of "
+            "the verdict is from the pairs alone."
+        )
+    for one in results.tunings:
+        name = network(one)
+        yield table(_COMMANDS, [one], title=name)
+        verdict, tone = _verdict(one)
+        spent = f"{duration(one.seconds)} of {duration(one.budget_seconds)}"
+        words = (verdict, one.reason, one.weights, f"it took {spent}")
+        said = (f"{word[:1].upper()}{word[1:].rstrip('.')}." for word in words if word)
+        yield Text(" ".join(said), tone)
+        yield _charts(one, name)
+        yield table(_CANDIDATES, one.rows, title=f"{name}: candidates")
+        yield table(_REFUSED, one.refused, title=f"{name}: candidates that cannot run", folded=True)
+
+
+def proofs(results: ReportSubject) -> Iterable[Answer]:
+    """The verdict and command line of every search."""
+    for one in results.tunings:
+        text, tone = _verdict(one)
+        details = (f"{_of_command(one)}: {shlex.join(one.command)}", one.weights, one.failure)
+        yield Answer(f"Best flags of {network(one)}", text, tone, tuple(filter(None, details)))
+
+
+def _verdict(one: TuneDocument) -> tuple[str, str]:
+    pairs = count(one.pairs, "pair", "pairs")
+    if one.verdict == FASTER:
+        gain = percent(one.gain)
+        if one.low is not None and one.high is not None:
+            gain += f" ({percent(one.low).removesuffix(' %')} to {percent(one.high)})"
+        if one.trains_alike is False:
+            return f"{one.leader} is {gain} faster, but trains other weights", "bad"
+        return f"{gain} faster than the flags as given, {pairs}", "good"
+    if one.verdict == OPEN and one.leader == AS_GIVEN:
+        return "no candidate was tried", "unsure"
+    if one.verdict == OPEN:
+        return f"it is not proven that {one.leader} is faster than the flags as given", "unsure"
+    if one.verdict in (SAME, SLOWER):
+        how = "as fast as" if one.verdict == SAME else "slower than"
+        return f"{one.leader} is {how} the flags as given", ""
+    return "no candidate was faster than the flags as given", ""
+
+
+def _of_command(one: TuneDocument) -> str:
+    """The candidate of the document's command line: the leader only if proven."""
+    return one.leader if one.proven else AS_GIVEN
+
+
+def network(one: TuneDocument) -> str:
+    """The network whose flags were searched."""
+    words = (word.removeprefix(_MODEL) for word in one.command if word.startswith(_MODEL))
+    return next(words, "the default network")
+
+
+def _charts(one: TuneDocument, name: str) -> tuple[Rows, ...]:
+    measured = [row for row in one.rows if row.gain is not None and row.candidate != AS_GIVEN]
+    if not measured:
+        return ()
+    drawn = measured[:_MOST_DRAWN]
+    shared, labels = apart([row.candidate.split(" ") for row in drawn], " ")
+    rows = tuple(
+        DistributionRow(
+            label=label,
+            values=((row.gain or 0.0, f"{label}: {_signed(row.gain)}"),),
+            low=row.low,
+            high=row.high,
+            text=_signed(row.gain),
+        )
+        for row, label in zip(drawn, labels, strict=True)
+    )
+    note = key_of(rows, dot="the estimate from all rounds", band="its 95 % interval")
+    if len(measured) > len(drawn):
+        note += f" {len(drawn)} of {len(measured)} candidates are shown."
+    return (
+        Rows(
+            title=f"{name}: gain over the flags as given{shared and f', all with {shared}'}",
+            x=Axis(label="speed above the flags as given", format="percent", better=HIGHER),
+            rows=rows,
+            limit=0.0,
+            limit_label="as given",
+            note=note,
+        ),
+    )
+
+
+def _left(row: TuneRow) -> str:
+    if not row.left:
+        return ""
+    when = "" if row.after is None else f" after round {row.after} of {row.group}"
+    return f"{row.left}{when}{': ' if row.reason else ''}{row.reason}"
+
+
+_COMMANDS: tuple[TableColumn[TuneDocument], ...] = (
+    TableColumn("flags", _of_command),
+    TableColumn("command", lambda one: shlex.join(one.command), "command"),
+)
+_CANDIDATES: tuple[TableColumn[TuneRow], ...] = (
+    TableColumn(
+        "candidate",
+        lambda row: row.candidate + (f" ({', '.join(row.changes)})" if row.changes else ""),
+    ),
+    numeric("gain", lambda row: row.gain, _signed),
+    interval(
+        "95 % interval",
+        lambda row: None if row.low is None or row.high is None else (row.low, row.high),
+        _signed,
+    ),
+    numeric("median images/sec", lambda row: row.images_per_sec),
+    numeric("processes", lambda row: row.processes, integer),
+    TableColumn("left", _left, "prose"),
+)
+_REFUSED: tuple[TableColumn[RefusedCandidate], ...] = (
+    TableColumn("candidate", lambda row: row.candidate),
+    TableColumn("group", lambda row: row.group),
+    TableColumn("reason", lambda row: row.reason, "prose"),
+)
