@@ -1,8 +1,8 @@
 """Six small networks that no rule of cnnbench explain was made with, and plants in them.
 
 The environment variable PLANT names what the network of a process is given, and FILES a folder for
-images that its side reads. Plants that change
-layers are in the bodies of the networks, the others in `OUTSIDE`.
+images that its side reads. Plants that change layers are in the bodies of the networks, the others
+in `OUTSIDE`.
 """
 
 from __future__ import annotations

@@ -12,7 +12,11 @@ from numpy.typing import NDArray
 from cnnbench.campaigns.ab.sequential import InterimAnalysis, interim_analyses
 from cnnbench.campaigns.ab.session import SMALLEST_CHANCE, chance
 from cnnbench.judge.compare import Policy, TwoSamples, Verdict, judge, judge_all
-from cnnbench.judge.compare.disturbance import difference_of_turns, shared, together
+from cnnbench.judge.compare.disturbance import (
+    difference_of_turns,
+    joint_judgement,
+    with_shared_level,
+)
 from cnnbench.judge.metrics.registry import CPU_TIME
 from gate_validation.pool import Process
 
@@ -107,8 +111,8 @@ def judge_disturbed_pairs(
             paired=True,
             differences=[_difference(*pair) for pair in zip(ours, theirs, strict=True)],
         )
-        of_speed, of_cpu_time = judge_all(shared(speed, cpu_time, policy), policy)
-        found = together(of_speed, of_cpu_time, policy, ())
+        of_speed, of_cpu_time = judge_all(with_shared_level(speed, cpu_time, policy), policy)
+        found = joint_judgement(of_speed, of_cpu_time, policy, ())
         if found.verdict in _CLEAR:
             break
     return GateOutcome(found.verdict, 2 * analysis.pairs)

@@ -166,6 +166,11 @@ def test_summary_worked_by_hand():
     assert summary.peak_flops_source == "measured: matmul"
 
 
+def test_forward_only_counts_forward_flops():
+    record = make_record(config={"forward_only": True})
+    assert record.summary().achieved_flops_per_sec == pytest.approx(24 / 0.7 * 1000)
+
+
 def test_summary_of_a_run_that_never_started_is_unknown_not_zero():
     record = make_record(
         status="failed",

@@ -12,7 +12,7 @@ from cnnbench.base.text.numbers import count
 from cnnbench.base.text.table import natural_key
 from cnnbench.judge.compare.comparability import Group, differences
 from cnnbench.judge.compare.configuration import label, labels
-from cnnbench.judge.compare.disturbance import disturbance, measured_again, together
+from cnnbench.judge.compare.disturbance import disturbance, joint_judgement, measured_again
 from cnnbench.judge.compare.draft import Draft, Terms, draft_of
 from cnnbench.judge.compare.estimate import aa_spread, usable_values
 from cnnbench.judge.compare.judge import Judgement, judge_all
@@ -20,7 +20,7 @@ from cnnbench.judge.compare.matching import groups, match, sides_of_experiment
 from cnnbench.judge.compare.reductions import measurements
 from cnnbench.judge.compare.result import ComparedConfiguration, Comparison, MetricResult
 from cnnbench.judge.metrics.comparable_facts import expand
-from cnnbench.judge.metrics.measurement import CONTEXT, KINDS, RUN, Measurement
+from cnnbench.judge.metrics.measurement import CONTEXT, KINDS, RUN
 from cnnbench.judge.metrics.policy import Policy
 from cnnbench.judge.metrics.registry import CPU_TIME, DEFAULT_METRICS, METRICS, Metric, judged
 from cnnbench.machine.gpu import EMULATED_NOTICE
@@ -103,9 +103,11 @@ def _drafts(
         kind = present.configuration.kind
         asked = _metrics({kind}, names)
         like = aa_runs.get(present.configuration.key)
-        aa_records = () if like is None else like.records
+        of_aa = () if like is None else like.records
         measured = (*asked, CPU_TIME) if kind == RUN else asked
-        spreads = {one.name: spread(aa_records, one, terms.policy) for one in measured}
+        spreads = {
+            one.name: spread(usable_values(of_aa, one), one, terms.policy) for one in measured
+        }
         drafts.append(draft_of(one, other, asked, spreads, terms))
     return drafts, aa_notes
 
@@ -117,7 +119,7 @@ def _judged(drafts: Sequence[Draft], policy: Policy) -> list[ComparedConfigurati
     for draft in drafts:
         found = [next(judgements) for _ in draft.cases]
         if draft.with_cpu_time:
-            found[0] = together(found[0], found[-1], policy, draft.runs)
+            found[0] = joint_judgement(found[0], found[-1], policy, draft.runs)
         results = [
             MetricResult(
                 metric=case.metric,
@@ -259,9 +261,8 @@ def usable_groups(
     return found, notes
 
 
-def spread(records: Iterable[Measurement], metric: Metric, policy: Policy) -> float | None:
-    """The A/A spread of a metric; None if too few of the runs measured it."""
-    values = usable_values(records, metric)
+def spread(values: Sequence[float], metric: Metric, policy: Policy) -> float | None:
+    """The A/A spread of usable values of a metric; None for too few."""
     return aa_spread(values, policy, metric) if len(values) >= policy.min_processes else None
 
 
@@ -270,10 +271,11 @@ def spread_lines(comparison: Comparison, policy: Policy) -> list[str]:
     records = [run for entry in comparison.entries for run in (*entry.base, *entry.new)]
     lines = []
     for metric in comparison.metrics:
-        found = spread(records, metric, policy)
+        values = usable_values(records, metric)
+        found = spread(values, metric, policy)
         if found is not None:
             noise = metric.change_text(found, signed=False)
-            processes = count(len(usable_values(records, metric)), "process", "processes")
+            processes = count(len(values), "process", "processes")
             deviations = f"{policy.noise_factor:g} standard deviations of {processes}"
             lines.append(f"A/A spread of {metric.name}: {noise} ({deviations})")
     return lines or [f"no A/A spread: it needs at least {policy.min_processes} processes"]

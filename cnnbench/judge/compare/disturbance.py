@@ -133,7 +133,7 @@ _WAITS = "its steps wait longer: for input, for each other, or with fewer thread
 _SPINS = "more threads are at work, or threads that wait keep a CPU busy"
 
 
-def cases(
+def cpu_time_cases(
     throughput: TwoSamples, base: Group, new: Group, noise: float | None, policy: Policy
 ) -> tuple[TwoSamples, TwoSamples] | None:
     """Throughput and CPU time of disturbed pairs, each with its share of the level.
@@ -163,7 +163,7 @@ def cases(
         noise=noise,
         differences=[difference(a, b) for a, b in zip(runs[:pairs], runs[pairs:], strict=True)],
     )
-    return shared(throughput, cpu_time, policy)
+    return with_shared_level(throughput, cpu_time, policy)
 
 
 def difference(base: RunRecord, new: RunRecord) -> float:
@@ -191,7 +191,7 @@ def turn_means(run: RunRecord) -> tuple[float, ...]:
     return tuple(float(times[a:b].mean()) for a, b in pairwise([*starts, len(times)]) if a < b)
 
 
-def shared(
+def with_shared_level(
     throughput: TwoSamples, cpu_time: TwoSamples, policy: Policy
 ) -> tuple[TwoSamples, TwoSamples]:
     """Both samples with half of the level, or CPU time with all if pairs are too few for half."""
@@ -200,7 +200,7 @@ def shared(
     return replace(throughput, share=share), replace(cpu_time, share=1 - share)
 
 
-def together(
+def joint_judgement(
     throughput: Judgement, cpu_time: Judgement, policy: Policy, runs: Sequence[Measurement]
 ) -> Judgement:
     """The judgement of the throughput with the verdict of both."""

@@ -103,7 +103,7 @@ def draft_of(
         return _settled(base, new, metrics[0], Verdict.INCONCLUSIVE, reason, unlike)
     cases, partial = _samples(*kept, metrics, spreads, paired)
     with_cpu_time = (
-        disturbance.cases(cases[0], *kept, spreads.get(CPU_TIME.name), terms.policy)
+        disturbance.cpu_time_cases(cases[0], *kept, spreads.get(CPU_TIME.name), terms.policy)
         if cases
         else None
     )

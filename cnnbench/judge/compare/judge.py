@@ -363,15 +363,12 @@ def processes_to_decide(configurations: int, policy: Policy = _DEFAULT) -> int:
     side falls behind all of the other side.
     """
     count = processes_needed(policy, configurations)
-    while True:
-        # All values of one side except one exceed all of the other.
-        astray = [-1.0, *(float(place) for place in range(count, 2 * count - 1))]
-        if (
-            rank_tests.mann_whitney_p(astray, [float(place) for place in range(count)])
-            <= policy.alpha
-        ):
-            return count
+    # All values of one side except one exceed all of the other.
+    while (
+        rank_tests.mann_whitney_p([-1.0, *range(count, 2 * count - 1)], range(count)) > policy.alpha
+    ):
         count += 1
+    return count
 
 
 def processes_to_find(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from cnnbench.base.text.numbers import first_few, number
 from cnnbench.judge.explain.facts import CPU_TIME, changes_of, measured_changes, text_of
-from cnnbench.judge.explain.sides import CERTAIN, LIKELY, SMALLEST, Sides
+from cnnbench.judge.explain.sides import CERTAIN, LIKELY, SMALLEST, ProfiledSide, Sides
 from cnnbench.judge.metrics.comparable_facts import REDUCING
 from cnnbench.records.explanation import Cause
 from cnnbench.records.step_profile import (
@@ -449,10 +449,13 @@ def _with_gaps(sides: Sides, free: Collection[Part], parts: tuple[Part, ...]) ->
     return (*parts, GAPS) if more * sides.times[GAPS].difference > 0 else parts
 
 
+_AMOUNTS = {"FLOPs": ProfiledSide.flops, "bytes": ProfiledSide.bytes}
+
+
 def _ratios(sides: Sides, parts: Collection[Part], *amounts: str) -> Iterator[str]:
     """By how much B has more FLOPs or bytes: "1.500 times the FLOPs"."""
     for name in amounts:
-        before, after = (getattr(side, name.lower())(parts) for side in (sides.a, sides.b))
+        before, after = (_AMOUNTS[name](side, parts) for side in (sides.a, sides.b))
         if before and after and abs(after / before - 1) >= SMALLEST:
             yield f"{number(after / before)} times the {name}"
 

@@ -161,10 +161,12 @@ FACTS: dict[str, Fact] = {
     "cgroup_cpu_limit": _SLICE,
     "cpu_smt": _blocks("two threads of a core are slower than two cores"),
     **dict.fromkeys(
-        ("cpu_governor", "cpu_turbo", "cpu_max_mhz_allowed", "gpu_max_clocks_mhz"),
+        (
+            *("cpu_governor", "cpu_turbo", "cpu_max_mhz_allowed"),
+            *("gpu_max_clocks_mhz", "gpu_power_limits_watts"),
+        ),
         _blocks("decides the clock frequency"),
     ),
-    "gpu_power_limits_watts": _blocks("decides the clock frequency"),
     "cpu_driver": _mentioned("its effects are facts: governor and turbo"),
     "cpu_affinity": _mentioned("which cores; how many is a fact of its own", Absent.NOTHING),
     "cpu_isolated": _mentioned("changes noise more than speed", Absent.NOTHING),
@@ -198,13 +200,14 @@ FACTS: dict[str, Fact] = {
     "gpu_processes": _mentioned("of the moment"),
     "on_battery": _mentioned("of the moment; governor and turbo are facts"),
     "tensor_float_32": _blocks("another precision"),
-    **{
-        f"tensorflow_{name}": _blocks("another TensorFlow has other kernels")
-        for name in (
-            *("version", "package", "git_version", "compiler"),
-            *("cuda_build", "rocm_build", "tensorrt_build"),
-        )
-    },
+    **dict.fromkeys(
+        (
+            *("tensorflow_version", "tensorflow_package", "tensorflow_git_version"),
+            *("tensorflow_compiler", "tensorflow_cuda_build", "tensorflow_rocm_build"),
+            "tensorflow_tensorrt_build",
+        ),
+        _blocks("another TensorFlow has other kernels"),
+    ),
     "cuda_version": _CUDA,
     "cudnn_version": _CUDA,
     "intra_op_threads": _blocks("threads decide speed", Absent.NOTHING),

@@ -130,6 +130,11 @@ def test_outliers_are_marked_everywhere(runs, series_of):
     assert next(one for one in chart.series if one.name == "outlier").points[0][0] == 9.0
 
 
+def test_noise_alone_is_no_outlier(runs, series_of):
+    (found,) = [trend(one, SPEED) for one in series_of(runs.history([100.0] * 30, scatter=0.05))]
+    assert found.outliers == {}
+
+
 def test_commits_lead_to_their_address_and_other_names_nowhere(runs, series_of):
     commits = [f"{number:x}" * 40 for number in range(10)]
     found = [runs(100.0, commit) for commit in commits[:7]] + [runs(80.0, "release 2")]

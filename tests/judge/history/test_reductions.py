@@ -85,3 +85,10 @@ def test_a_row_that_failed_has_no_value_and_its_neighbours_have(reductions):
     assert copy.empty[0].runs[0].error.startswith("WrongSums: 1 of ")
     assert (len(xring.points), len(xring.empty)) == (1, 0)
     assert xring.points[0].failed == 0
+
+
+def test_a_process_that_left_nothing_is_told(reductions):
+    failed = reductions(error=("OutOfMemory", "SIGKILL"), flags={"sizes": ["4096"]})
+    (one,) = all_series(entries([failed]), BANDWIDTH)
+    assert one.configuration == "all-reduces of 4096, 4 cpu"
+    assert one.empty[0].runs[0].error == "OutOfMemory: SIGKILL"

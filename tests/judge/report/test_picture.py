@@ -182,6 +182,12 @@ def test_a_profile_is_a_timeline_with_lanes_of_devices(runs):
     assert "One step in time" in render(report, "markdown")
 
 
+def test_a_profile_of_an_earlier_version_has_no_timeline(runs):
+    found = step_profile(runs, timeline=None)
+    report = report_of(studies=[found])
+    assert "timeline" not in {one.key for one in report.sections}
+
+
 def test_a_timeline_is_read_as_it_was_written(runs, tmp_path):
     found = step_profile(runs)
     (tmp_path / "profile.json").write_text(found.to_json())
@@ -294,6 +300,12 @@ def test_no_mode_is_fastest_without_an_interval(processes, shift, text, tone):
     (answer,) = report_of(studies=[found]).answers
     assert answer.text.startswith(text)
     assert answer.tone == tone
+
+
+def test_gains_of_the_best_flags_are_drawn(report):
+    (drawn,) = (one for one in charts(report) if "gain over the flags" in one.title)
+    assert drawn.limit == 0.0  # the flags as given
+    assert [row.label for row in drawn.rows] == ["variable_update=replicated", "precision=bf16"]
 
 
 @pytest.mark.parametrize(
