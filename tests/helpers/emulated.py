@@ -34,8 +34,11 @@ _ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
 TIMEOUT = 150.0
 """Seconds in which a command of a test ends; most take two."""
 
+_BEGIN = """
+from forked import launching, see_own_gpus
+see_own_gpus()
+"""
 _RUN = """
-from forked import launching
 launching()
 """
 
@@ -179,7 +182,7 @@ class EmulatedGpus:
         out, err = folder / "out", folder / "err"
         place = {"folder": str(folder), "environment": variables}
         status, late = self._loaded(variables).run(
-            before + _RUN, ["cnnbench", *words], out, err, **place, timeout=timeout
+            _BEGIN + before + _RUN, ["cnnbench", *words], out, err, **place, timeout=timeout
         )
         assert not late, err.read_text()
         return Outcome(status, out.read_text(), err.read_text(), folder)

@@ -118,15 +118,22 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
 
+def see_own_gpus() -> None:
+    """Emulated GPUs are those that the variables of this process name.
+
+    The process that loaded their library, from which this one was forked, may have had others.
+    """
+    if "TF_PLUGGABLE_DEVICE_LIBRARY_PATH" in os.environ:
+        from tensorflow.python.eager import context  # noqa: TID251 (as the loader does)
+
+        context.context().reinitialize_physical_devices()
+
+
 def cnnbench() -> NoReturn:
     """`python -m cnnbench`, with what is `brief`."""
     from cnnbench.cli import entry_point
 
-    if "TF_PLUGGABLE_DEVICE_LIBRARY_PATH" in os.environ:
-        # Its variables name other emulated GPUs than those of the process that loaded the library.
-        from tensorflow.python.eager import context  # noqa: TID251 (as the loader does)
-
-        context.context().reinitialize_physical_devices()
+    see_own_gpus()
     for owner, name, value in brief():
         setattr(owner, name, value)
     entry_point()
