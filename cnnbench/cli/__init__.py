@@ -14,7 +14,7 @@ from typing import NoReturn, cast
 
 from cnnbench.base import plugins
 from cnnbench.base.text.messages import nearest
-from cnnbench.base.text.terminal import StandardStream, print_error, print_result, standard_streams
+from cnnbench.base.text.terminal import print_error, print_result, standard_streams
 from cnnbench.cli.commands import COMMANDS
 from cnnbench.errors import BenchmarkError, ExitCode, UsageError, exhausted, text_of
 from cnnbench.run.runtime import early_import, supervisor
@@ -37,19 +37,14 @@ def entry_point() -> NoReturn:
     plugins.before_loading += (supervisor.watched, early_import.watch)  # first what forks
     with supervisor.offered():
         code = main(sys.argv[1:])
-    if supervisor.is_connected() or (
-        code in (ExitCode.FAILED, ExitCode.INTERRUPTED) and _is_held()
-    ):
+    # The interpreter would wait for such a thread, which may be in a call that never ends.
+    others = set(threading.enumerate()) - {threading.main_thread()}
+    is_held = any(not thread.daemon for thread in others)
+    if supervisor.is_connected() or (code in (ExitCode.FAILED, ExitCode.INTERRUPTED) and is_held):
         supervisor.leave(code)
     supervisor.announce(code)
     gc.freeze()  # the interpreter's last collections take a second where TensorFlow is loaded
     sys.exit(code)
-
-
-def _is_held() -> bool:
-    """Whether the interpreter would wait for a thread, which may be in a call that never ends."""
-    others = set(threading.enumerate()) - {threading.main_thread()}
-    return any(not thread.daemon for thread in others)
 
 
 def _open_closed_streams() -> None:
@@ -75,17 +70,13 @@ def main(argv: Sequence[str]) -> int:
     """
     with standard_streams() as stdout:
         status = _outcome(argv)
-        unwritten = 0 if stdout is None else _flushed(stdout)
-        return status or unwritten
-
-
-def _flushed(stdout: StandardStream) -> int:
-    """Exit code of a successful command, given the state of its standard output."""
-    before = stdout.lost
-    stdout.flush()
-    if isinstance(stdout.lost, BrokenPipeError):
-        return 0 if before else BROKEN_PIPE  # it was known to what wrote before
-    return int(ExitCode.OK if stdout.lost is None else ExitCode.FAILED)
+        if stdout is None:
+            return status
+        before = stdout.lost
+        stdout.flush()
+        if isinstance(stdout.lost, BrokenPipeError):
+            return status or (0 if before else BROKEN_PIPE)  # it was known to what wrote before
+        return status or int(ExitCode.OK if stdout.lost is None else ExitCode.FAILED)
 
 
 def _outcome(argv: Sequence[str]) -> int:

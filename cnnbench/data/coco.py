@@ -8,13 +8,11 @@ from typing import Any
 import tensorflow as tf
 
 from cnnbench.data import coco_records
-from cnnbench.data.coco_records import MAX_BOXES, PREFIX
+from cnnbench.data.coco_records import MAX_BOXES
 from cnnbench.data.image import decode, distort_colour, normalise, resize
-from cnnbench.data.imagenet_files import count_all, find_files
 from cnnbench.data.imagenet_records import are_inside, is_usable_size
 from cnnbench.data.position import seed_pair, uniform_int
 from cnnbench.data.records import RecordPipeline, padded, require
-from cnnbench.data.spec import InputSpec
 
 # The windows of Liu et al., SSD: Single Shot MultiBox Detector, 2016. 0 asks for no overlap, and
 # an example in seven keeps its whole image.
@@ -30,11 +28,6 @@ class CocoPipeline(RecordPipeline):
     Training: a window of the image with the boxes whose centres are in it, without crowds, mirrored
     half the time. Evaluation: the whole image and all boxes.
     """
-
-    def __init__(self, spec: InputSpec) -> None:
-        assert spec.data_dir is not None
-        files = find_files(spec.data_dir, spec.subset, PREFIX)
-        super().__init__(spec, files, count_all(files))
 
     def decode(self, record: tf.Tensor, position: tf.Tensor) -> Mapping[str, tf.Tensor]:
         """See `RecordPipeline.decode`."""

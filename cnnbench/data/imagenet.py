@@ -8,18 +8,11 @@ import tensorflow as tf
 
 from cnnbench.data import imagenet_records
 from cnnbench.data.image import eval_image, train_image
-from cnnbench.data.imagenet_files import count_examples, find_files
 from cnnbench.data.records import RecordPipeline, require
-from cnnbench.data.spec import InputSpec
 
 
 class ImageNetPipeline(RecordPipeline):
     """Decodes, crops and resizes JPEGs."""
-
-    def __init__(self, spec: InputSpec) -> None:
-        assert spec.data_dir is not None
-        files = find_files(spec.data_dir, spec.subset)
-        super().__init__(spec, files, count_examples(files, spec.subset))
 
     def decode(self, record: tf.Tensor, position: tf.Tensor) -> Mapping[str, tf.Tensor]:
         """See `RecordPipeline.decode`."""

@@ -44,14 +44,8 @@ def _is_of(path: Path, start: str) -> bool:
     return fnmatchcase(path.name, f"{start}-*-of-*")
 
 
-def count_all(files: Sequence[Path], subset: str = "") -> int:
-    """Records in all files of all subsets; DataError if a file is truncated or cannot be opened."""
-    del subset
-    return sum(count_records(path) for path in files)
-
-
 def count_examples(files: Sequence[Path], subset: str) -> int:
-    """Examples in the files of a subset.
+    """Examples in the files of a subset; DataError if one is truncated or cannot be opened.
 
     The published ImageNet, recognised by the number of its files and the size of the first, is not
     counted: its record headers are spread over 150 GB.

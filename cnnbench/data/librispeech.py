@@ -9,12 +9,10 @@ import numpy as np
 import tensorflow as tf
 
 from cnnbench.data import librispeech_records
-from cnnbench.data.imagenet_files import count_all, find_files
 from cnnbench.data.librispeech_records import (
     ALPHABET,
     AUDIO,
     BINS,
-    PREFIX,
     SAMPLE_RATE,
     STRIDE,
     TEXT,
@@ -31,9 +29,7 @@ class LibriSpeechPipeline(RecordPipeline):
     """Log-power spectrograms, each frequency normalised over its utterance."""
 
     def __init__(self, spec: InputSpec) -> None:
-        assert spec.data_dir is not None
-        files = find_files(spec.data_dir, spec.subset, PREFIX)
-        super().__init__(spec, files, count_all(files))
+        super().__init__(spec)
         sizes = {element.name: element.sizes for element in spec.examples}
         self._max_frames = sizes["spectrogram"][0]
         self._max_letters = sizes["transcript"][0]

@@ -25,11 +25,6 @@ ALPHABET = b" abcdefghijklmnopqrstuvwxyz'"
 """Letters by number; the blank of CTC follows as class 28."""
 
 
-def frames_of(samples: int) -> int:
-    """Frames of the spectrogram of a number of samples."""
-    return max(0, 1 + (samples - WINDOW) // STRIDE)
-
-
 PREFIX = "librispeech-"
 AUDIO = "audio/encoded"
 TEXT = "audio/text"
@@ -66,7 +61,7 @@ def examine(
         what = "is empty" if strange is None else f"has {chr(strange)!r}"
         raise RecordDefect(f"the transcript {what}; it takes a to z, blanks and apostrophes")
     samples = samples_in(single(features, AUDIO, "bytes_list"))
-    frames = frames_of(samples)
+    frames = max(0, 1 + (samples - WINDOW) // STRIDE)
     if frames < 1:
         raise RecordDefect(f"the audio has {samples} samples, but one frame takes {WINDOW}")
     # CTC needs a blank between equal letters.

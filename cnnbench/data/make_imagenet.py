@@ -33,22 +33,13 @@ class _HasPath(Protocol):
 F = TypeVar("F", bound=_HasPath)
 
 
-@dataclass(frozen=True)
-class MadeImagenet:
-    """Statistics of the output: images per subset, classes, re-encoded images."""
-
-    images: dict[str, int]
-    classes: int
-    reencoded: int
-
-
-def make_imagenet(found: ImageFolder, out: Path, shards: dict[str, int]) -> MadeImagenet:
+def make_imagenet(found: ImageFolder, out: Path, shards: dict[str, int]) -> int:
     """Writes ``<subset>-*-of-*`` and ``labels.txt`` to a folder, which is created if missing.
 
     RGB JPEGs are stored unchanged. PNGs, and grey or CMYK JPEGs, become RGB JPEGs of quality 100.
     The files are moved from a temporary folder inside ``out`` when all are complete, so that an
     interrupted run leaves nothing that looks like a data set. A subset has as many files as
-    `shards` says, but at most as many as images.
+    `shards` says, but at most as many as images. Returns the number of re-encoded images.
     """
     if len(found.classes) > _MAX_CLASSES:
         raise UsageError(f"{len(found.classes)} classes, but at most {_MAX_CLASSES} fit")
@@ -67,8 +58,7 @@ def make_imagenet(found: ImageFolder, out: Path, shards: dict[str, int]) -> Made
             labels.write_text(text, encoding="utf-8", errors="surrogateescape")
         # Labels last, for they may replace a file that was there before.
         output.move([*written, labels], out, replacing=(LABELS_FILE,))
-    images = {subset: len(files) for subset, files in found.subsets.items()}
-    return MadeImagenet(images, len(found.classes), reencoded)
+    return reencoded
 
 
 def write_images(path: Path, files: Sequence[F], record: Callable[[F, RgbJpeg], bytes]) -> int:

@@ -39,11 +39,19 @@ class RecordPipeline(Pipeline):
     A ledger (a hash table in the graph) holds each record that is being decoded, by its number in
     the stream, so that an error inside TensorFlow, which names neither file nor record, can be
     traced. Skipped records stay there.
+
+    The files and their number of examples are those that the data set finds unless given.
     """
 
     resumable = True
 
-    def __init__(self, spec: InputSpec, files: Sequence[Path], num_examples: int) -> None:
+    def __init__(
+        self, spec: InputSpec, files: Sequence[Path] = (), num_examples: int | None = None
+    ) -> None:
+        assert spec.data_dir is not None
+        files = files or [Path(path) for path in spec.dataset.find(spec.data_dir, spec.subset)]
+        if num_examples is None:
+            num_examples = spec.dataset.count(files, spec.subset)
         super().__init__(spec, num_examples)
         self._files = list(files)
         # An evaluation is a pass in a fixed order, whatever the flag says.

@@ -45,8 +45,6 @@ class InputSource(abc.ABC):
     synthetic: bool = False
 
     def __init__(self, spec: InputSpec, devices: Sequence[str], examples_per_epoch: int) -> None:
-        if len(devices) != spec.num_devices:
-            raise ValueError(f"{spec.num_devices} towers, but {len(devices)} devices")
         self.spec = spec
         self.devices = tuple(devices)
         self.examples_per_epoch = examples_per_epoch

@@ -114,7 +114,12 @@ def _split(
     values = flags.FlagValues()
     values.set_gnu_getopt(mixed)
     for spec in by_name.values():
-        _define(values, spec)
+        # absl hands the text through: one parser, FlagSpec's, serves both Python and this.
+        switch = spec.kind == "boolean"
+        entry: Any = flags.Flag(
+            flags.ArgumentParser(), None, spec.name, None, spec.help, boolean=switch
+        )
+        flags.DEFINE_flag(entry, flag_values=values, module_name="cnnbench")
     for old, new in RENAMED.items():
         if new in by_name:
             flags.DEFINE_alias(old, new, flag_values=values)
@@ -184,19 +189,6 @@ def _given(values: flags.FlagValues, by_name: dict[str, FlagSpec], choices: bool
             if choices or not spec.choices:
                 spec.check(given[name])
     return given
-
-
-def _define(values: flags.FlagValues, spec: FlagSpec) -> None:
-    # absl hands the text through: one parser, FlagSpec's, serves both Python and this.
-    entry: Any = flags.Flag(
-        flags.ArgumentParser(),
-        None,
-        spec.name,
-        None,
-        spec.help,
-        boolean=spec.kind == "boolean",
-    )
-    flags.DEFINE_flag(entry, flag_values=values, module_name="cnnbench")
 
 
 def _unknown_flag(name: str, known: dict[str, FlagSpec]) -> str:

@@ -15,25 +15,27 @@ from cnnbench import cli
 from cnnbench.cli.commands import COMMANDS
 from cnnbench.errors import BenchmarkError, FlagError, UsageError
 from cnnbench.flags import FLAGS
+from cnnbench.flags.help import MOST_USED
 from cnnbench.flags.retired import OBSOLETE
 
 
 @pytest.fixture
 def run_command(monkeypatch):
-    """Replaces the run command; returns what it was called with and lets it misbehave."""
-    calls = []
+    """Replaces the run command; notes what it was called with and lets it print or misbehave."""
     module = types.ModuleType("cnnbench.cli.commands.run")
-    module.outcome = 0
+    module.outcome, module.calls = 0, []
 
     def main(argv):
-        calls.append(list(argv))
+        module.calls.append(list(argv))
+        if argv == ["--output"]:
+            print("a line")
         if isinstance(module.outcome, BaseException):
             raise module.outcome
         return module.outcome
 
     module.main = main
-    monkeypatch.setitem(sys.modules, "cnnbench.cli.commands.run", module)
-    return types.SimpleNamespace(calls=calls, module=module)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return module
 
 
 @pytest.mark.parametrize(
@@ -64,42 +66,30 @@ def test_run_is_the_default(run_command, argv, arguments):
         ),
         (BenchmarkError("out of\nmemory"), 4, "cnnbench: error: out of memory\n"),
         (KeyboardInterrupt(), 130, "cnnbench: error: interrupted\n"),
+        # An exception that reached the interpreter would exit with 1, the code of a regression.
+        (RuntimeError("surprise"), 4, "cnnbench: error: RuntimeError: surprise\n"),
     ],
 )
 def test_exit_codes(run_command, capsys, outcome, status, line):
-    run_command.module.outcome = outcome
+    run_command.outcome = outcome
     assert cli.main([]) == status
-    assert capsys.readouterr().err == line
-
-
-def test_the_unforeseen_is_a_failure_with_its_traceback(run_command, capsys):
-    # An exception that reached the interpreter would exit with 1, the code of a regression.
-    run_command.module.outcome = RuntimeError("surprise")
-    assert cli.main([]) == 4
     err = capsys.readouterr().err
-    assert err.startswith("Traceback")
-    assert err.endswith("cnnbench: error: RuntimeError: surprise\n")
-
-
-def test_entry_point_exits(run_command, monkeypatch):
-    run_command.module.outcome = 3
-    monkeypatch.setattr(sys, "argv", ["cnnbench", "--model=lenet"])
-    frozen = []
-    monkeypatch.setattr(cli.gc, "freeze", lambda: frozen.append(len(run_command.calls)))
-    with pytest.raises(SystemExit) as caught:
-        cli.entry_point()
-    assert caught.value.code == 3
-    assert frozen == [1]  # after the command: the last collections would take a second
-    assert run_command.calls == [["--model=lenet"]]
+    unforeseen = type(outcome) is RuntimeError
+    assert (err.endswith(line) and err.startswith("Traceback")) if unforeseen else err == line
 
 
 @pytest.mark.parametrize(
-    ("command", "hint"), [("modles", "did you mean models?"), ("zzz", "there are run, models")]
+    ("argv", "hint"),
+    [
+        (["modles"], "did you mean models?"),
+        (["help", "modles"], "did you mean models?"),
+        (["zzz"], "there are run, models"),
+    ],
 )
-def test_unknown_command(command, hint, capsys):
-    assert cli.main([command]) == 2
+def test_unknown_command(argv, hint, capsys):
+    assert cli.main(argv) == 2
     err = capsys.readouterr().err
-    assert err.startswith(f"cnnbench: error: unknown command '{command}'; ")
+    assert err.startswith(f"cnnbench: error: unknown command '{argv[-1]}'; ")
     assert hint in err
 
 
@@ -129,11 +119,15 @@ def test_help_is_one_screen_of_commands_and_flags_that_exist(argv, capsys):
 )
 def test_help_of_a_run_has_every_flag(argv, full, capsys):
     assert cli.main(argv) == 0
-    out = capsys.readouterr().out
-    heads = {line.split("=")[0].strip() for line in out.splitlines() if line.startswith("  --")}
-    names = {head.removeprefix("--").removeprefix("[no]") for head in heads}
-    obsolete = {spec.name for spec in OBSOLETE}
-    assert names == {spec.name for spec in FLAGS} | (obsolete if full else set())
+    lines = capsys.readouterr().out.splitlines()
+    heads = [line.split("=")[0] for line in lines if line.startswith("  --")]
+    names = [head.removeprefix("  --").removeprefix("[no]") for head in heads]
+    assert tuple(names[: len(MOST_USED)]) == MOST_USED
+    assert sorted(names) == sorted(spec.name for spec in (*FLAGS, *(OBSOLETE if full else ())))
+    assert max(len(line) for line in lines if line.startswith("  ")) <= 80
+    text = " ".join(" ".join(lines).split())
+    assert "(integer; default 1; at least 1)" in text
+    assert "(string; default sgd; one of momentum, sgd, rmsprop, adam)" in text
 
 
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name != "run"])
@@ -148,16 +142,12 @@ def test_help_of_a_command(command, capsys):
     assert capsys.readouterr().out == text
 
 
-def test_help_of_no_command(capsys):
-    assert cli.main(["help", "modles"]) == 2
-    assert "did you mean models?" in capsys.readouterr().err
-
-
 def test_version(capsys):
     assert cli.main(["--version"]) == 0
     assert capsys.readouterr().out == f"cnnbench {cnnbench.__version__}\n"
 
 
+FROZEN = Path(__file__).parents[1] / "frozen"
 LINK = "--link=alpha=1e-5,bandwidth=1e10"
 
 
@@ -180,50 +170,48 @@ LINK = "--link=alpha=1e-5,bandwidth=1e10"
         ("roofline lenet --staged_vars --variable_update=replicated", 2),
         ("--num_gpus=0", 2),
         ("--eval", 2),
+        ("compare FROZEN/ab/a FROZEN/ab/b", 3),
+        ("history FROZEN --metric=bus_bandwidth --by=run", 3),
+        ("history FROZEN/runs --by=run --plot=OUT.svg", 0),
+        ("history FROZEN/runs --by=run --format=csv", 0),
+        ("report FROZEN/runs --output=OUT.html", 0),
+        ("report FROZEN/runs --format=markdown --output=OUT.md", 0),
+        ("report FROZEN/runs --format=csv --output=OUT.csv", 0),
     ],
 )
-def test_quick_answers_import_nothing_heavy(line, status, alone):
-    done = alone(*line.split())
-    of_modules = set() if line.startswith("--") else {"numpy", "cnnbench.judge.report.sections"}
-    assert (done.status, done.loaded - of_modules) == (status, set())
+def test_commands_import_only_what_they_use(line, status, alone, tmp_path):
+    done = alone(*line.replace("FROZEN", str(FROZEN)).replace("OUT", f"{tmp_path}/x").split())
+    allowed = {"numpy", "cnnbench.judge.report.sections"}
+    if line.startswith("--"):
+        allowed = set()
+    elif line.startswith(("compare FROZEN", "history FROZEN --metric")):
+        allowed = {"numpy"}
+    elif line.startswith(("history", "report")):
+        allowed |= {"pandas"} if "csv" in line else {"matplotlib"}
+    if "html" in line:
+        allowed |= {"jinja2"}
+    assert (done.status, done.loaded - allowed) == (status, set())
     errors = [one for one in done.err.splitlines() if one.startswith("cnnbench: error: ")]
-    assert len(errors) == (1 if status else 0)
-
-
-def test_a_comparison_imports_numpy_alone(alone):
-    sides = [str(Path(__file__).parents[1] / "frozen" / "ab" / side) for side in "ab"]
-    assert alone("compare", *sides).loaded <= {"numpy"}
-
-
-@pytest.mark.parametrize("argv", [["--help"], ["--version"], ["completion", "bash"]])
-def test_a_full_disk_is_one_line(argv, monkeypatch, capsys):
-    with open("/dev/full", "w", buffering=1) as full:
-        monkeypatch.setattr(sys, "stdout", full)
-        assert cli.main(argv) == 4
-    error = "cnnbench: error: cannot write to standard output: No space left on device\n"
-    assert capsys.readouterr().err == error
+    assert len(errors) == (status == 2)
 
 
 @pytest.mark.parametrize(("outcome", "status"), [(0, 4), (1, 1), (3, 3), (UsageError("no"), 2)])
+@pytest.mark.parametrize("buffering", [1, -1])
 def test_a_command_that_succeeds_without_its_output_has_failed(
-    run_command, monkeypatch, capsys, outcome, status
+    run_command, monkeypatch, capsys, outcome, status, buffering
 ):
     """Whatever wrote it; codes that say something else stay."""
-    run_command.module.outcome = outcome
-    for buffering in (1, -1):
-        with open("/dev/full", "w", buffering=buffering) as full:
-            monkeypatch.setattr(sys, "stdout", full)
-            main = run_command.module.main
-            monkeypatch.setattr(
-                run_command.module, "main", lambda argv, main=main: (print("a line"), main(argv))[1]
-            )
-            assert cli.main([]) == status
-    assert capsys.readouterr().err.count("cannot write to standard output: No space left") == 2
+    run_command.outcome = outcome
+    with open("/dev/full", "w", buffering=buffering) as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert cli.main(["--output"]) == status
+    lost = "cnnbench: error: cannot write to standard output: No space left on device\n"
+    assert lost in capsys.readouterr().err
 
 
 def test_a_full_disk_under_standard_error_changes_nothing(run_command, monkeypatch, capsys):
     for outcome, status in ((0, 0), (UsageError("no"), 2), (RuntimeError("surprise"), 4)):
-        run_command.module.outcome = outcome
+        run_command.outcome = outcome
         with open("/dev/full", "w", buffering=1) as full:
             monkeypatch.setattr(sys, "stderr", full)
             assert cli.main([]) == status
@@ -253,11 +241,11 @@ def test_a_closed_standard_output_is_lost_like_a_full_one(closed, status):
 @pytest.mark.parametrize("closed", [(2,), (0, 1, 2)])
 def test_closed_streams_do_not_fail_a_command_nor_mix_with_its_files(tmp_path, closed):
     """A file that is opened next would get the number of a closed stream."""
-    output, frozen = tmp_path / "history.json", Path(__file__).parents[1] / "frozen" / "runs"
+    output = tmp_path / "history.json"
     code = (
         f"import os, sys; [os.close(n) for n in {closed}]; "
         "os.execv(sys.executable, [sys.executable, '-m', 'cnnbench', 'history', "
-        f"'{frozen}', '--format=json', '--by=run', '--output={output}'])"
+        f"'{FROZEN}/runs', '--format=json', '--by=run', '--output={output}'])"
     )
     done = subprocess.run([sys.executable, "-c", code], timeout=120, check=False)
     assert done.returncode == 0

@@ -58,73 +58,57 @@ run -distortions False --num_gpus=2          | stray argument 'False' after --di
 run --xla maybe                              | write --xla=true or --xla=false
 run --batchsize=3                            | unknown flag --batchsize; did you mean --batch_size?
 run --nowinograd                             | did you mean --nowinograd_nonfused?
-run --explain                                | unknown flag --explain; cnnbench run --help lists
-run --nope                                   | unknown flag --nope; cnnbench run --help lists
 run --num_gpus=1_0                           | --num_gpus=1_0: must be an integer
 run --num_gpus=١                             | --num_gpus=١: must be an integer
+run --num_gpus=1.5                           | --num_gpus=1.5: must be an integer
+run --num_gpus=                              | --num_gpus=: must be an integer
 run --weight_decay=1_0                       | --weight_decay=1_0: must be a finite number
-run --stop_at=top_1_accuracy:1_0             | --stop_at=*'1_0' is not a finite number
-run '--piecewise_learning_rate_schedule=1_0;3;.1' | --piecewise*'1_0' is not a learning rate
+run --weight_decay=NaN                       | --weight_decay=NaN: must be a finite number
+run --num_epochs=1e999                       | --num_epochs=1e999: must be a finite number
+run --eval_during_training_at_specified_steps=1,,2 | *=1,,2: must be a comma-separated list of integ
+run --eval_during_training_at_specified_epochs=1,x | *=1,x: must be a comma-separated list of numbe
+run --result_json=                           | --result_json=: is empty; give a value or leave
 run --zzzzzz                                 | unknown flag --zzzzzz; cnnbench run --help lists
 run --nonum_gpus                             | --nonum_gpus: only a boolean has a --no form
 run --batch_size                             | --batch_size needs a value: write --batch_size=value
 run --flagfile                               | --flagfile needs a value
 run --xla=maybe                              | --xla=maybe: must be true or false
-run --num_gpus=two                           | --num_gpus=two: must be an integer
 run --num_gpus -1                            | --num_gpus=-1: must be from 1 to 1024
 run --optimizer=lion                         | --optimizer=lion: must be one of momentum, sgd,
 run --variable_update=replicate              | --variable_update=replicate: must be one of parameter
-run --precision=fp8                          | --precision=fp8: must be one of fp32, fp16, bf16
-run --label_smoothing=1.5                    | --label_smoothing=1.5: must
 run --model=resnet49                         | --model=resnet49: unknown
 run --device=gpu --num_gpus=99               | --num_gpus=99: TensorFlow sees
 run --data_dir=/nowhere                      | --data_dir=/nowhere: there is no
-run --data_dir=d --on_bad_record=never       | --on_bad_record=never: must be one of
 run --result_csv=/proc/none/r.csv            | --result_csv=/proc/none/r.csv: there is no
 run --flagfile=nowhere                       | nowhere
 run --flagfile=circle                        | --flagfile=circle: leads back to itself
-run --flagfile=/proc/self/mem                | --flagfile=*cannot be read: Input/output error
-run --flagfile=/dev/zero                     | --flagfile=*cannot be read: is a device
-run --flagfile=pipe                          | --flagfile=*is a pipe that nobody writes to
-run --flagfile=loop                          | --flagfile=*cannot be read: Too many levels
 run --flagfile=latin                         | --flagfile=*cannot be read: it is no text in UTF-8
-run --flagfile=.                             | --flagfile=*cannot be read: Is a directory
 # What is run
 run --eval                                   | --eval=true: needs --train_dir
 run --eval --train_dir=d --forward_only      | --forward_only=*--eval
 run --num_batches=3 --num_epochs=1           | --num_batches=*--num_epochs
 run --num_eval_batches=3 --num_eval_epochs=1 | --num_eval_batches=*--num_eval_epochs
-run --stop_at_top_1_accuracy=0.7             | --stop_at_top_1_accuracy=*eval_during_training
 run --stop_at_top_1_accuracy=0               | --stop_at_top_1_accuracy=*eval_during_training
 run DURING --eval_during_training_every_n_epochs=1 | --eval_during_training_every_n_epochs=*n_steps
 run DURING --eval_during_training_at_specified_steps=5,9 | --eval_during*at_specified_steps
 run DURING --eval_during_training_at_specified_epochs=1 | --eval_during_training_at_specified_epochs
 run DURING --forward_only                    | --eval_during_training_every*out --forward_only
-run --eval_during_training_every_n_epochs=1 --forward_only   | --eval_during*out --forward_only
-run --eval_during_training_at_specified_steps=5 --forward_only | --eval_during*out --forward_only
-run --eval_during_training_at_specified_epochs=1 --forward_only | --eval_dur*out --forward_only
 run DURING --eval --train_dir=d              | --eval_during_training_every_n_steps=*--eval
-run --eval_during_training_at_specified_epochs=1 --eval --train_dir=d | --eval_during*--eval
 run --input_only                             | --input_only=true: needs --data_dir
 run --input_only --data_dir=d --forward_only | --input_only=*builds no network*--forward_only
 run --input_only --data_dir=d --eval --train_dir=t | --input_only=*leave out --eval
 run --input_only --data_dir=d DURING         | needs training, so leave out --input_only
 run --save_model_secs=60 --save_model_steps=10 | --save_model_steps=*--save_model_secs
-run --result_json=a --result_csv=a           | --result_csv=*--result_json
 run --result_json=a --result_csv=b/../a      | --result_csv=*--result_json
 run --result_label=commit                    | --result_label=*commit
 run --quiet_conditions=noise                 | --quiet_conditions=*noise
 # Sizes
-run TINY --batch_size=2147483648             | --batch_size=2147483648: must
-run TINY --num_gpus=2147483647               | --num_gpus=2147483647: must be from 1 to 1024
 run TINY --num_epochs=1e30                   | --num_epochs=1e+30: must be at most
 run TINY --eval_during_training_every_n_epochs=1e-9 | *an epoch has 1.56e+03 steps
 run TINY --num_batches=1000000 --eval_during_training_every_n_steps=1 | means 1e+06 evaluations
-run TINY --datasets_num_private_threads=100000 | must be from 0 to 4096
 run TINY --weight_decay=1e300                | must not be larger than 3.4028235e+38
 # Precision
 run --precision=fp16 --fp16_loss_scale=1e-39 | --fp16_loss_scale=*2^-126 to 2^126
-run --precision=fp16 --fp16_loss_scale=1e38  | --fp16_loss_scale=*2^-126 to 2^126
 run --precision=bf16 --use_fp16              | --use_fp16=true: contradicts --precision=bf16
 run --precision=fp16 --nouse_fp16            | --use_fp16=false: contradicts --precision=fp16
 run INT8 --device=gpu                        | --device=*cannot go with --precision=int8
@@ -132,17 +116,12 @@ run INT8 --data_format=NCHW                  | --data_format=*cannot go with --p
 run INT8 --xla                               | --xla=*cannot go with --precision=int8
 run INT8 --xla_compile                       | --xla_compile=*cannot go with --precision=int8
 run --fp16_vars                              | --fp16_vars=*needs --precision=fp16
-run --fp16_vars --precision=bf16             | --fp16_vars=*needs --precision=fp16
 run --fp16_vars --use_fp16 --optimizer=adam  | --fp16_vars=*cannot go with --optimizer=adam
 run --fp16_vars --use_fp16 --optimizer=rmsprop --rmsprop_epsilon=1e-5 | --rmsprop_epsilon=*2^-14
 # The learning rate
-run PIECEWISE --init_learning_rate=0.1       | --init_learning_rate=*--piecewise_learning_rate
 run PIECEWISE --init_learning_rate=0         | --init_learning_rate=*--piecewise_learning_rate
 run PIECEWISE --num_epochs_per_decay=2       | --num_epochs_per_decay=*--piecewise_learning_rate
-run PIECEWISE --learning_rate_decay_factor=1 | --learning_rate_decay_factor=*--piecewise_learning
-run PIECEWISE --minimum_learning_rate=0.01   | --minimum_learning_rate=*--piecewise_learning_rate
 run PIECEWISE COSINE                         | --learning_rate_schedule=*--piecewise_learning_rate
-run PIECEWISE --learning_rate_schedule=exponential | --learning_rate_schedule=*--piecewise
 run DECAY                                    | --num_epochs_per_decay=*needs --init_learning_rate
 run --init_learning_rate=1 --learning_rate_decay_factor=1 | --learning_rate_decay*needs --num_epochs
 run --init_learning_rate=1 --num_epochs_per_decay=1 | --num_epochs_per*needs --learning_rate_decay
@@ -153,37 +132,24 @@ run COSINE --minimum_learning_rate=0.1       | --learning_rate_schedule=*needs -
 run COSINE --init_learning_rate=1 DECAY      | --num_epochs_per_decay=*cannot go with*=cosine
 run COSINE --init_learning_rate=1 --minimum_learning_rate=2 | --minimum*at most --init*=1
 run '--piecewise_learning_rate_schedule=1;3' | --piecewise_learning_rate_schedule=*odd number
-run '--piecewise_learning_rate_schedule=1;3;.1;5' | --piecewise_learning_rate_schedule=*odd number
-run '--piecewise_learning_rate_schedule=x;3;.1' | --piecewise*'x' is not a learning rate
 run '--piecewise_learning_rate_schedule=-1;3;.1' | --piecewise*'-1' is not a learning rate
-run '--piecewise_learning_rate_schedule=nan;3;.1' | --piecewise*'nan' is not a learning rate
 run '--piecewise_learning_rate_schedule=1;1.5;.1' | --piecewise*'1.5' is not an epoch
-run '--piecewise_learning_rate_schedule=1;;.1' | --piecewise*'' is not an epoch
 run '--piecewise_learning_rate_schedule=1;5;.1;5;.01' | --piecewise*increase
-run '--piecewise_learning_rate_schedule=1;5;.1;3;.01' | --piecewise*increase
 # Modes
 run --staged_vars --variable_update=replicated | --staged_vars=*server, not replicated
-run --staged_vars MIRRORED                   | --staged_vars=*not mirrored_strategy
-run --staged_vars MULTI_WORKER               | --staged_vars=*not multi_worker_mirrored_strategy
 run --bn_stats=sync --variable_update=independent | --bn_stats=*independent
 run --bn_stats=sync --xla_compile            | --bn_stats=*cannot go with --xla_compile
 run --variable_update=one_device_strategy --num_gpus=2 | --num_gpus=*needs --num_gpus=1
 run REPLICATED --cross_device_ops=ring       | --cross_device_ops=*needs*mirrored_strategy, not repl
-run REPLICATED --bytes_per_pack=9            | --bytes_per_pack=*needs*mirrored_strategy, not repl
-run REPLICATED --num_packs=2                 | --num_packs=*needs*mirrored_strategy, not replicated
 run CENTRAL --cross_device_ops=ring          | --cross_device_ops=*needs*mirrored_strategy
 run MIRRORED --num_gpus=3 --cross_device_ops=hierarchical_copy | --cross*the last of 3 devices
 run MIRRORED --cross_device_ops=nccl --device=cpu | --cross_device_ops=*needs GPUs
 run MULTI_WORKER --num_gpus=2 --device=cpu   | --num_gpus=*must be 1 on CPUs
 run MULTI_WORKER --cross_device_ops=reduction_to_one_device | --cross*has auto, ring, nccl
-run MULTI_WORKER --cross_device_ops=hierarchical_copy | --cross_device_ops=*has auto, ring, nccl
-run MULTI_WORKER --cross_device_ops=nccl --device=cpu | --cross_device_ops=*needs GPUs
 run MULTI_WORKER --num_packs=2               | --num_packs=*use --bytes_per_pack
 run MULTI_WORKER --num_gpus=2 --gpu_indices=1,0 | --gpu_indices=*must ascend
 run MULTI_WORKER ME --summary_verbosity=2 --bn_stats=sync | --summary_verbosity=*at most 1
 run MIRRORED --data_dir=d MANUAL | --input_sharding=*needs --input_distribution
-run MIRRORED --data_dir=d --auto_shard_policy=data | --auto_shard_policy=*needs --input_distribution
-run MIRRORED --data_dir=d PER_REPLICA | --input_repl*needs --input_distribution
 run MIRRORED --data_dir=d --noprefetch_on_device | --prefetch_on*needs --input_distribution
 run REPLICATED --input_distribution=strategy | --input_distribution=*needs a strategy, not*repl
 run SPLIT --input_only --data_dir=d          | --input_distribution=*--input_only
@@ -204,8 +170,6 @@ run REPLICATED --hierarchical_copy --network_topology=gcp_v100 | --network*exact
 run FOUR --all_reduce_spec=nccl              | --all_reduce_spec=*character 1, 'nccl'*GPUs only
 run FOUR --all_reduce_spec=copy:2048:nccl/xring GROUPS | --all_red*character 11,
 run FOUR --all_reduce_spec=copy/nccl GROUPS | --all_reduce*the first level only
-run FOUR --all_reduce_spec=copy/nccl --device=gpu | --all_reduce*the first level only
-run FOUR --all_reduce_spec=copy#2            | --all_reduce_spec=*copy takes no shards
 run FOUR --all_reduce_spec=copy#2 --device=auto | --all_reduce_spec=*copy takes no shards
 run FOUR --all_reduce_spec=collective#3      | --all_reduce_spec=*one or two rings, and not 3
 run FOUR --all_reduce_spec=copy/collective --communication_hint=nccl GROUPS \
@@ -221,11 +185,8 @@ run --variable_update=collective_all_reduce ME --device=cpu --communication_hint
 # Devices and jobs
 run --per_gpu_thread_count=3 --gpu_thread_mode=global | --per_gpu*--gpu_thread_mode=gpu_private
 run --gpu_indices=0,x --num_gpus=2           | --gpu_indices=*whole numbers
-run --gpu_indices=0,-1 --num_gpus=2          | --gpu_indices=*whole numbers
-run --gpu_indices=0, --num_gpus=2            | --gpu_indices=*whole numbers
 run --gpu_indices=1,1 --num_gpus=2           | --gpu_indices=*once
 run --gpu_indices=0,1,2 --num_gpus=2         | --gpu_indices=*3 GPUs, but --num_gpus=2
-run --job_name=worker                        | --ps_hosts=*needs tasks for variables
 run ME                                       | --ps_hosts=*needs tasks for variables
 run --job_name=worker --ps_hosts=c:1         | --worker_hosts=*needs its workers
 run --job_name=worker ALL_REDUCE --all_reduce_spec=copy | --job_name=*--worker_hosts
@@ -236,22 +197,14 @@ run ME ALL_REDUCE --all_reduce_spec=nccl --num_gpus=2 --device=gpu | --all_reduc
 run WORKERS --ps_hosts=c:1                   | --job_name=*--worker_hosts needs it
 run ME --ps_hosts=a:1                        | --worker_hosts=*given to two tasks
 run ME --ps_hosts=c                          | --ps_hosts=*is no host:port
-run ME --ps_hosts=c:70000                    | --ps_hosts=*'c:70000' is no host:port
 run --rendezvous=nohost                      | --rendezvous=nohost: is no host:port
-run --rendezvous=localhost:                  | --rendezvous=localhost:: is no host:port
-run --rendezvous=localhost:abc               | --rendezvous=localhost:abc: *is no host:port
 run --rendezvous=localhost:2²                | --rendezvous=localhost:2²: *is no host:port
-run --rendezvous=localhost:0                 | --rendezvous=localhost:0: *is no host:port
-run --rendezvous=2000                        | --rendezvous=2000: *is no host:port
-run --rendezvous=:2000                       | --rendezvous=:2000: *is no host:port
-run --rendezvous=localhost:99999             | --rendezvous=localhost:99999: *is no host:port
+run ME --ps_hosts=c:1 --controller_host=d:1 --variable_update=parameter_server_strategy \
+    --use_fp16 --fp16_enable_auto_loss_scale | --fp16_enable_auto_loss_scale=*cannot go with
 run ME --ps_hosts=c:1 --server_protocol=grpc+verbs | --server_protocol=*grpc
 run ME MULTI_WORKER --ps_hosts=c:1           | --ps_hosts=*has no use for them
 run ME --variable_update=replicated          | --variable_update=*in one process only
-run ME --variable_update=independent         | --variable_update=*in one process only
 run ME --variable_update=mirrored_strategy   | --variable_update=*one process only*use one of
-run ME --variable_update=central_storage_strategy | --variable_update=*one process only*use one of
-run ME --variable_update=one_device_strategy | --variable_update=*one process only*use one of
 
 models --data_name=mnist                     | mnist
 models --model_plugin=nowhere.py             | nowhere.py
@@ -264,24 +217,15 @@ data chek                                    | not 'chek'
 data check                                   | cnnbench data check takes DIR, not 0 arguments
 data check x y                               | cnnbench data check takes DIR, not 2 arguments
 data check x --data_name=mnist               | --data_name=mnist: must be one of imagenet, cifar10
-data check x --num_classes=0                 | --num_classes=0: must be at least 1
 data check /nowhere                          | /nowhere: there is no such directory
 data make-imagenet /nowhere out              | /nowhere: there is no such folder
 data make-imagenet images records/0.json     | records/0.json: is not a folder
-data MAKE --seed=x                           | --seed=x: must be an integer
 data check ''                                | an argument is empty
 data MAKE --labels=nowhere                   | --labels=nowhere: cannot be read: No such file
-data MAKE --labels=/dev/zero                 | --labels=/dev/zero: cannot be read: is a device
 data MAKE --labels=pipe                      | --labels=pipe: cannot be read: is a pipe that nobody
-data MAKE --labels=latin                     | --labels=latin: cannot be read: it is no text
 data MAKE --labels=hidden                    | --labels=hidden: 'left\x1b?31m': its name has
 data make-imagenet broken out                | broken: class folder 'a\nb': its name has characters
 data make-imagenet escaped out               | escaped: class folder '*its name has characters
-data MAKE --train=1                          | unknown flag --train
-data MAKE --train_shards=0                   | --train_shards=0:
-data MAKE --validation_shards=-1             | --validation_shards=-1:
-data MAKE --validation_fraction=1            | --validation_fraction=1*:
-data MAKE --validation_fraction=-0.1         | --validation_fraction=-0.1:
 
 allreduce --sizes=4Q                         | --sizes=4Q: '4Q': must be bytes
 allreduce --sizes=1K:4K                      | --sizes=1K:4K: '1K:4K': a range needs three parts
@@ -290,8 +234,6 @@ allreduce --all_reduce_spec=ring             | --all_reduce_spec=ring: character
 allreduce --device=cpu --all_reduce_spec=xring#3 --num_gpus=3,2 --sizes=1K | --all*'xring#3'
 allreduce --device=cpu --num_gpus=2 --all_reduce_spec=nccl | --all_reduce_spec=*on GPUs only
 allreduce --num_gpus=1                       | --num_gpus=1: must be at least 2
-allreduce --dtype=fp8                        | --dtype=fp8: must be one of float32, float16
-allreduce --size=4K                          | unknown flag --size; did you mean --sizes?
 allreduce 4K                                 | stray argument '4K'
 allreduce --result_label=today               | --result_label=today
 allreduce --link=hdr                         | --link=hdr: is for --predict; add that
@@ -306,8 +248,6 @@ compare records records records              | not 3; quote patterns
 compare records records/nowhere              | nowhere: no such file or folder
 compare records ''                           | an argument is empty
 compare records empty                        | empty: no run records; cnnbench run --result_json=
-compare records records --threshold=-1       | --threshold=-1*: must be at least 0
-compare records records --alpha=1            | --alpha=1*: must be greater than 0 and less than 1
 compare records records --metrics=speed      | --metrics=speed: must be some of throughput
 compare records records --metrics=           | --metrics=: must be some of throughput
 compare records records --format=html        | --format=html: must be one of table, markdown
@@ -323,10 +263,8 @@ compare records records --tresholds=1        | did you mean --threshold?
 
 ab                                           | the two sides are the same; say with --a and --b
 ab --a=--model=lenet --b=--model=lenet       | the two sides are the same
-ab --b=--precision=fp32                      | the two sides are the same
 ab --resume                                  | --resume=true: needs --results
 ab --resume --results=none                   | --results=none: holds no experiment of cnnbench ab
-ab --resume --results=foreign                | --results=foreign: holds no experiment of cnnbench ab
 ab --resume --results=nested                 | --results=nested: holds no experiment of cnnbench ab
 ab --a_env=X=1 --b_env=X=1                   | the two sides are the same
 ab --a_checkout=.. --b_checkout=..           | the two sides are the same: .. and .. are
@@ -335,7 +273,6 @@ ab --aa --b=--xla                            | --b=--xla: --aa measures side A t
 ab --a=--modell=lenet                        | unknown flag --modell; did you mean --model?
 ab "--a=--num_gpus='1"                       | --a=--num_gpus='1: is no list of flags
 ab --a=--xla --model=lenet                   | --model is a flag of the sides, not of ab: flags
-ab --modell=lenet                            | unknown flag --modell
 ab lenet                                     | stray argument 'lenet': flags of both sides go behind
 ab --a_python=/nowhere/python                | --a_python=/nowhere/python: is no program
 ab --b_checkout=nothing-of-the-kind          | is neither a folder nor a revision
@@ -345,11 +282,7 @@ ab --b=--train_dir=x                         | --train_dir=x: cannot go with ab
 ab --b=--flagfile=ff                         | --result_csv=x: cannot go with ab
 ab --a_python=python3 --b=--flagfile=ff      | --result_csv=x: cannot go with ab
 ab --b=--model=nosuch                        | --model=nosuch: unknown; models for imagenet
-ab --cool_down=1e300                         | --cool_down=1e+300: must be from 0 to 86400
-ab --pairs=0                                 | --pairs=0: must be from 1 to 1000
-ab --pairing=together                        | --pairing=*must be one of alternate, turns, auto
 ab --pairing=turns --b=--xla -- --device=gpu | --pairing=*cannot be: side A: on GPUs*--allow_growth
-ab --format=html                             | --format=html: must be one of
 ab --allow_different=cpu_modell              | no such fact; did you mean cpu_model?
 ab --baseline_aa=nowhere                     | nowhere: no such file or folder
 ab -- --batch_size=-1                        | --batch_size=-1: must be
@@ -363,17 +296,14 @@ ab --workers=2 --b=--xla -- RING --job_name=ps | --job_name=ps: is set by launch
 ab --workers=2 --ps=1 --b=--variable_update=collective_all_reduce | --ps=1: *has no use for them
 ab --workers=2 --b=--xla --pairing=turns -- RING | --pairing=*: a job of several processes
 ab --b=--xla -- --graph_file=/proc/none/g    | --graph_file=/proc/none/g: there is no folder
-ab --workers=0                               | --workers=0: must be from 1 to 256
 
 explain a.json                               | takes two arguments, profiles of A and of B, not 1
 explain a.json b.json --rounds=2             | --rounds=2: is for processes
 explain a.json none                          | none: cannot be read
 explain /dev/zero b.json                     | /dev/zero: cannot be read: is a device
-explain a.json /dev/full                     | /dev/full: cannot be read: is a device
 explain pipe b.json                          | pipe: cannot be read: is a pipe that nobody
 explain pipes b.json                         | pipes/a.json: cannot be read: is a pipe that nobody
 explain graph.json b.json                    | graph.json: not a profile: graph.Conv2D: expected
-explain graphs.json b.json                   | graphs.json: not a profile: graph.Conv2D: expected
 explain huge.json b.json                     | huge.json: not a profile: 1e+308 is not a time
 explain negative.json b.json                 | negative.json: not a profile: -1.0 is not a time
 explain deep.json b.json                     | deep.json: not JSON: nested too deeply
@@ -384,7 +314,6 @@ explain a.json b.json --output=a.json        | --output=a.json: is a file that t
 explain -- --model=lenet                     | the two sides are the same; say with --a
 explain --b=--profile_json=x -- --model=lenet | --profile_json=x: cannot go with explain
 explain --workers=2 --b=--xla                | --ps=0: *parameter_server*needs tasks
-explain --ps=-1                              | --ps=-1: must be from 0 to 256
 
 bisect main                                  | takes two revisions, GOOD and BAD, not 1
 bisect nothing main                          | GOOD 'nothing': is no revision of
@@ -407,10 +336,7 @@ strategies TWO_CPUS --modes=horovod          | --modes=horovod: must be some of
 strategies TWO_CPUS --num_gpus=1             | --num_gpus=1: must be at least 2
 strategies TWO_CPUS --train_dir=d            | --train_dir=d: is set by the command
 strategies TWO_CPUS --graph_file=/proc/none/g | --graph_file=/proc/none/g: there is no folder
-strategies TWO_CPUS --format=xml             | --format=xml: must be one of table, csv, json
-strategies TWO_CPUS --rounds=0               | --rounds=0:
 strategies TWO_CPUS --plot=p.gif             | --plot=p.gif: must end in .svg, .png or .pdf
-strategies TWO_CPUS --mode=replicated        | unknown flag --mode; did you mean --modes
 strategies TWO_CPUS replicated               | stray argument 'replicated'
 strategies TWO_CPUS --results=/proc/none     | --results=/proc/none: cannot be used
 
@@ -421,21 +347,12 @@ tune TWO_CPUS --cluster=slurm                | --cluster=slurm: *--workers, --ps
 tune TWO_CPUS --workers=2 -- --ps_hosts=a:1  | --ps_hosts=a:1: *--workers, --ps and --controller
 tune TWO_CPUS --workers=2 --variable_update=replicated | --variable_update=replicated: *with launch
 tune TWO_CPUS --workers=2 --pairing=turns    | --pairing=turns: cannot be: a job of several
-tune TWO_CPUS --workers=2 --controller=maybe | --controller=maybe: must be true or false
 tune TWO_CPUS --allow=speed                  | --allow=speed: must be some of precision, batch_size
-tune TWO_CPUS --minutes=0                    | --minutes=0*: must be greater than 0
-tune TWO_CPUS --format=xml                   | --format=xml: must be one of table, csv, json
 tune TWO_CPUS --plot=p.gif                   | --plot=p.gif: must end in .svg, .png or .pdf
 tune TWO_CPUS --space=none.yaml              | --space=none.yaml: cannot be read: No such file
-tune TWO_CPUS --space=tinny                  | --space=tinny: cannot be read: No such file
-tune TWO_CPUS --space=pipe                   | --space=pipe: cannot be read: is a pipe that nobody
 tune TWO_CPUS --resume --results=binary      | --results=binary: journal.jsonl in it is no journal
-tune TWO_CPUS --resume --results=foreign     | --results=foreign: journal.jsonl in it is no journal
-tune TWO_CPUS --resume --results=nested      | --results=nested: journal.jsonl in it is no journal
 tune TWO_CPUS --resume                       | --resume=true: needs --results
-tune TWO_CPUS --minute=3                     | unknown flag --minute; did you mean --minutes
 tune TWO_CPUS -- --minutes=3                 | unknown flag --minutes
-tune TWO_CPUS --variable_update=none         | --variable_update=none: must be one of
 tune TWO_CPUS --results=/proc/none           | --results=/proc/none: cannot be used
 tune TWO_CPUS fast                           | stray argument 'fast'
 
@@ -443,9 +360,6 @@ sweep                                        | sweep takes a suite: all_reduce, 
 sweep tiny.yaml other                        | sweep takes one suite, not 2
 sweep tinny                                  | no suite 'tinny'; there are all_reduce
 sweep tinny.yaml                             | tinny.yaml: no such file
-sweep tiny.yaml --reslts=x                   | unknown flag --reslts; did you mean --results?
-sweep tiny.yaml --repeats=0                  | --repeats=0: must be from 1 to 1000
-sweep tiny.yaml --timeout=0                  | --timeout=0*: must be greater than 0
 sweep tiny.yaml --filter=b                   | --filter=b: matches none of "a num_gpus=1"
 sweep tiny.yaml --results=tuned              | --results=tuned: journal.jsonl in it is no journal
 sweep tiny.yaml --results=tiny.yaml/x        | --results=tiny.yaml/x: cannot be used
@@ -455,7 +369,6 @@ sweep tiny.yaml -- --num_gpus=3              | --num_gpus=3: is what "a" varies
 sweep tiny.yaml -- --result_json=x           | tiny.yaml:3: a num_gpus=1: --result_json=x
 sweep typo.yaml                              | typo.yaml:3: unknown key "modle"; did you mean
 
-launch --workers=0                           | --workers=0: must be from 1 to 256
 launch --wrokers=2                           | did you mean --workers?
 launch lenet                                 | launch takes no argument 'lenet'
 launch -- --modle=lenet                      | unknown flag --modle
@@ -487,7 +400,6 @@ launch --ps=1 --scaling=1 -- --result_json=x | --result_json=x: cannot be used b
 report                                       | takes run records
 report gone                                  | gone: no such file
 report empty                                 | neither run records nor all-reduce measurements
-report records --format=pdf                  | --format=pdf
 report records --table=runs                  | --table=runs: is for --format=csv
 report records --format=csv --table=comparison | --table=comparison: needs --baseline
 report records --threshold=5                 | --threshold=5.0: needs --baseline
@@ -497,7 +409,6 @@ report records/0.json --output=records/0.json | --output=records/0.json: *that t
 report records --baseline=gone               | --baseline=gone: no such file
 report records --baseline=empty              | --baseline=empty: neither run records nor all-reduce
 report records --baseline=records --allow_different=tensorflow,cpu_modle | --allow*mean cpu_model?
-report records --colour=red                  | colour
 
 history                                      | takes one directory of records, not 0
 history records more                         | takes one directory of records, not 2
@@ -508,10 +419,8 @@ history records --since=yesterday            | --since=yesterday: must be a day
 history records --plot=x.jpg                 | --plot=*must end in .html, .md, .svg, .png or .pdf
 history records --plot=/gone/x.svg           | --plot=/gone/x.svg
 history records --output=p.svg --plot=./p.svg | --plot=./p.svg: is the file of --output
-history records --output=records/0.json --format=csv | --output=records/0.json: is a file of another
 history records --output=records/0.json --format=json | --output=*is a file of another kind
 history records --git=/gone                  | --git=/gone
-history records --last=-1                    | --last=-1
 history records --by=typo                    | --by=typo: *no*label or fact*there are commit, day
 history records --by=comit                   | --by=comit: no measurement*did you mean commit?
 history records --by=                        | --by=: no measurement
@@ -528,22 +437,18 @@ history records --commit_url=https://x.y/{commit}) --plot=h.md | commit_url
 
 completion                                   | cnnbench completion takes one of bash, zsh, not
 completion fish                              | cnnbench completion takes one of bash, zsh, not
-completion bash zsh                          | cnnbench completion takes one of bash, zsh, not
 
 env x                                        | stray argument 'x': flags of a run go with --check
 env --seconds=2                              | --seconds goes with --check
 env --quiet_conditions=load                  | --quiet_conditions goes with --check
 env --check --quiet_conditions=lod           | --quiet_conditions=lod: 'lod' is no condition;
-env --check --seconds=0                      | --seconds=0*: must be from 0.2 to 600
 env --check -- --num_gpus=0                  | --num_gpus=0: must be from 1 to 1024
 env --check -- --model=nosuch                | --model=nosuch: unknown; models for imagenet:
-env --checks                                 | unknown flag --checks; did you mean --check?
 """
 
 TIME = '"time": "2026-01-01T00:00:00+00:00"'
 JOURNALS = {
     "binary": bytes(range(256)),
-    "foreign": f'{{"event": "ab", {TIME}}}\n'.encode(),
     "nested": b"[" * 100_000,
     "tuned": f'{{"event": "tune", {TIME}}}\n'.encode(),
 }
@@ -551,7 +456,6 @@ JOURNALS = {
 
 FAULTY_PROFILES: dict[str, dict[str, object]] = {
     "graph": {"graph": {"Conv2D": "four"}},
-    "graphs": {"graph": {"Conv2D": [4]}},
     "huge": {"input_wait_seconds": [1e308] * 8},
     "negative": {"input_wait_seconds": [-1.0] * 8},
 }
@@ -611,7 +515,6 @@ def place(tmp_path_factory: pytest.TempPathFactory, lenet_runs: type) -> Path:
     (folder / "twice.json").write_text('{"schema": 1, "schema": 1}')
     (folder / "pipes").mkdir()
     os.mkfifo(folder / "pipes" / "a.json")
-    (folder / "loop").symlink_to("loop")
     os.mkfifo(folder / "pipe")
     git = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b"]
     subprocess.run([*git, "init", "--quiet", "--initial-branch=main"], check=True)

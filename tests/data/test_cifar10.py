@@ -55,7 +55,6 @@ def test_each_distorted_image_is_a_window_of_the_padded_one():
 
 def test_the_images_are_no_part_of_the_graph(folder):
     source = CIFAR10.open(SMALL["cifar10"].spec(folder))
-    source._images = tf.zeros([1000, 32, 32, 3], tf.uint8)
     traced = tf.function(source._load).get_concrete_function(
         tf.TensorSpec([4], tf.int64), tf.TensorSpec([4], tf.int64)
     )

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from data_sets import noise, write_cifar10
 
-from cnnbench.data.cifar10_files import count_records, find_files, read_file
+from cnnbench.data import CIFAR10
+from cnnbench.data.cifar10_files import find_files, read_file
+from cnnbench.data.dataset import detect
 from cnnbench.errors import DataError, FlagError
 
 NESTED = functools.reduce(lambda inner, _: [inner] * 10, range(9), [1])
@@ -49,18 +51,6 @@ def test_other_files_are_left_alone_and_pickles_win(tmp_path, some):
     assert {path.suffix for path in find_files(str(tmp_path), "train")} == {""}
 
 
-@pytest.mark.parametrize("form", ["python", "binary"])
-def test_label_out_of_range_names_file_and_record(tmp_path, some, form):
-    images, labels = some
-    wrong = labels[:4].copy()
-    wrong[2] = 11
-    (path,) = write_cifar10(tmp_path, images[:4], wrong, form=form, files=1)
-    with pytest.raises(
-        DataError, match=r"data_batch_1(\.bin)?: record 2: label 11 is not in \[0, 11\)"
-    ):
-        read_file(path, 11)
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -73,20 +63,14 @@ def test_label_out_of_range_names_file_and_record(tmp_path, some, form):
         ({b"data": np.zeros((2, 3072), np.uint8), b"labels": [1]}, "2 images, but 1 labels"),
         ({b"data": np.zeros((), np.uint8), b"labels": [1]}, r"not a uint8 tensor \[\]"),
         ({b"data": np.zeros((1, 3072), np.uint8), b"labels": ["one"]}, "not a list of integers"),
-        ({b"data": np.zeros((1, 3072), np.uint8), b"labels": ["1"]}, "not a list of integers"),
         ({b"data": np.zeros((1, 3072), np.uint8), b"labels": [1.0]}, "not a list of integers"),
-        ({b"data": np.zeros((1, 3072), np.uint8), b"labels": np.ones(1)}, "type 'f8'"),
         ({b"data": np.zeros((1, 3072), np.uint8), b"labels": np.array(1)}, "not a list"),
         ({b"data": np.zeros((1, 3072), np.uint8), b"labels": np.ones((1, 1), int)}, "not a list"),
-        ({b"data": np.zeros((1, 3072), np.uint8), b"labels": np.ones(1, bool)}, "type 'b1'"),
-        (
-            {b"data": np.zeros((1, 3072), np.uint8), b"labels": np.ones(1, "datetime64[s]")},
-            "an array of type 'M8'",
-        ),
         ({b"data": np.zeros((1, 3072), np.uint8), b"labels": 1}, "not a list of integers"),
         ({b"data": np.zeros((1, 3072), np.uint8), b"labels": [2**70]}, "not a 64-bit integer"),
         ({b"data": np.zeros((1, 3072), np.uint8), b"labels": [NESTED]}, "not a list of integers"),
         ({b"data": np.zeros((0, 3072), np.uint8), b"labels": []}, "holds no records"),
+        ({b"data": np.zeros((2, 3072), np.uint8), b"labels": [1, 11]}, "record 1: label 11 is not"),
     ],
 )
 def test_wrong_content_names_the_file(tmp_path, content, message):
@@ -108,33 +92,26 @@ def test_a_hostile_batch_does_not_run(tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("form", ["python", "binary"])
-def test_records_are_counted(tmp_path, some, form):
-    images, labels = some
-    for path in write_cifar10(tmp_path, images[:10], labels[:10], form=form, files=2):
-        assert count_records(path) == 5
-        path.write_bytes(path.read_bytes()[:-1])
-        with pytest.raises(DataError, match=f"{path.name}: "):
-            count_records(path)
-
-
-def test_a_folder_that_cannot_be_read_is_a_flag_error(tmp_path, some, monkeypatch):
+@pytest.mark.parametrize("inner", ["", "cifar-10-batches-py"])
+def test_a_folder_that_cannot_be_read_is_not_called_empty(tmp_path, some, monkeypatch, inner):
     """Root may read everything, so the system's answer is made up."""
     images, labels = some
-    inner = tmp_path / "cifar-10-batches-py"
-    write_cifar10(inner, images[:5], labels[:5])
+    folder = tmp_path / inner
+    write_cifar10(folder, images[:5], labels[:5])
     iterdir = Path.iterdir
 
     def refuse(self):
-        if self == inner:
+        if self == folder:
             raise PermissionError(13, "Permission denied", str(self))
         return iterdir(self)
 
     monkeypatch.setattr(Path, "iterdir", refuse)
-    with pytest.raises(FlagError) as caught:
-        find_files(str(tmp_path), "train")
-    problem = f"cannot be read: {inner}: Permission denied"
-    assert str(caught.value) == f"--data_dir={tmp_path}: {problem}"
+    where = f"{folder}: " if inner else ""
+    for look in (detect, CIFAR10.subsets_in):
+        with pytest.raises(FlagError) as caught:
+            look(str(tmp_path))
+        told = f"--data_dir={tmp_path}: cannot be read: {where}Permission denied"
+        assert str(caught.value) == told
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path):

@@ -148,18 +148,21 @@ def test_defects_of_its_code_are_one_line_each(own, tmp_path, parts, status, mes
     assert sum("error" in line for line in err.splitlines()) == 1
 
 
-def test_a_defect_of_its_checker_is_one_line(own, tmp_path, capsys):
-    path = own("make(check=lambda files, num_classes: 1 / 0)")
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ("check=lambda files, num_classes: 1 / 0", "{0}:12: <lambda>: ZeroDivisionError"),
+        (
+            "find=lambda folder, subset: [folder + '/gone']",
+            "--dataset_plugin={0}: find names {1}/gone, which does not",
+        ),
+    ],
+)
+def test_defects_of_its_checker_are_one_line_each(own, tmp_path, capsys, parts, message):
+    path = own(f"make({parts})")
     assert main(["data", "check", str(tmp_path), f"--dataset_plugin={path}"]) == 2
-    err = f"cnnbench: error: {path}:12: <lambda>: ZeroDivisionError"
-    assert capsys.readouterr().err.startswith(err)
-
-
-def test_files_that_do_not_exist(own, tmp_path, capsys):
-    path = own("make(find=lambda folder, subset: [folder + '/gone'])")
-    assert main(["data", "check", str(tmp_path), f"--dataset_plugin={path}"]) == 2
-    err = f"cnnbench: error: --dataset_plugin={path}: find names {tmp_path}/gone, which does not"
-    assert capsys.readouterr().err.startswith(err)
+    err = capsys.readouterr().err
+    assert err.startswith(f"cnnbench: error: {message.format(path, tmp_path)}")
 
 
 def test_both_flags_may_name_one_file(own):

@@ -34,6 +34,7 @@ from cnnbench.cli import main
 from cnnbench.data import coco_records, find_dataset, imagenet_records, make_input
 from cnnbench.data import librispeech_records as speech
 from cnnbench.data.coco_records import CocoObject
+from cnnbench.data.dataset import detect
 from cnnbench.errors import DataError, FlagError
 from cnnbench.models.deepspeech import DeepSpeech2
 from cnnbench.models.ncf import NeuMF
@@ -350,8 +351,10 @@ def test_one_sample_for_ever(name, subset, small_set, cpu_devices):
 
 
 @EVERY
-def test_folders_without_it(name, small_set, tmp_path):
+def test_folders_without_it(name, small_set, tmp_path, capsys):
     dataset = SMALL[name].dataset
+    with pytest.raises(FlagError, match=r"holds files of no data set \(imagenet: train-\*-of-\*"):
+        detect(str(tmp_path))
     with pytest.raises(FlagError, match="nowhere: there is no such directory"):
         dataset.num_examples("train", str(tmp_path / "nowhere"))
     with pytest.raises(FlagError, match=r"holds no (files|CIFAR-10|ratings-)"):
@@ -362,6 +365,8 @@ def test_folders_without_it(name, small_set, tmp_path):
         if "train" in path.name or "batch_" in path.name:
             shutil.copy(path, tmp_path)
     assert list(dataset.subsets_in(str(tmp_path))) == ["train"]
+    assert main(["data", "check", str(tmp_path)]) == 0
+    assert "\nvalidation: no files\n" in capsys.readouterr().out
     with pytest.raises(FlagError, match=r"holds no .*(validation|test_batch)"):
         dataset.num_examples("validation", str(tmp_path))
 
@@ -553,7 +558,9 @@ def test_an_epoch_of_bad_records_ends(tmp_path, cpu_devices):
 
 
 @pytest.mark.parametrize("name", RECORDS)
-def test_files_that_are_damaged_cut_off_missing_or_empty(name, small_set, tmp_path, cpu_devices):
+def test_files_that_are_damaged_cut_off_missing_or_empty(
+    name, small_set, tmp_path, cpu_devices, capsys
+):
     """The check goes on behind damage. The reader ends at it; what is cut off it does not begin."""
     for path in small_set(name).glob("*train-*"):
         shutil.copy(path, tmp_path)
@@ -581,8 +588,11 @@ def test_files_that_are_damaged_cut_off_missing_or_empty(name, small_set, tmp_pa
         make_input(spec, cpu_devices[:1])
     for path in (first, second, third):
         path.write_bytes(b"")
-    with pytest.raises(DataError, match="the train files hold no records"):
+    none = f"{tmp_path}: the train files hold no records"
+    with pytest.raises(DataError, match=none):
         small.dataset.num_examples("train", str(tmp_path))
+    assert main(["data", "check", str(tmp_path)]) == 4
+    assert f"\ndefect: {none}\n" in capsys.readouterr().out
 
 
 # Trained on and evaluated -----------------------------------------------------------------------

@@ -2,8 +2,8 @@ import os
 
 import pytest
 
-from cnnbench.data.folder import once_per_content, readable
-from cnnbench.errors import DataError, FlagError
+from cnnbench.data.folder import once_per_content
+from cnnbench.errors import DataError
 
 
 @pytest.fixture
@@ -47,13 +47,3 @@ def test_failures_are_not_remembered(counted, tmp_path):
     (tmp_path / "a").write_bytes(b"1")
     assert count(tmp_path / "a") == 1
     assert len(asked) == 3
-
-
-def test_what_cannot_be_read_is_named_once(tmp_path):
-    folder, inner = str(tmp_path), str(tmp_path / "inner")
-    with pytest.raises(FlagError) as caught, readable(folder):
-        raise PermissionError(13, "Permission denied", folder)
-    assert str(caught.value) == f"--data_dir={folder}: cannot be read: Permission denied"
-    with pytest.raises(FlagError) as caught, readable(folder):
-        raise PermissionError(13, "Permission denied", inner)
-    assert str(caught.value) == f"--data_dir={folder}: cannot be read: {inner}: Permission denied"

@@ -103,34 +103,26 @@ def test_mlperf_ignores_boxes_and_subtracts_means():
     )
 
 
-def test_half_of_the_images_are_mirrored():
-    ramp = np.tile(np.arange(0, 200, 2, dtype=np.uint8)[None, :, None], (100, 1, 3))
-    encoded = jpeg(ramp)
-    mirrored = 0
-    for i in range(60):
-        image = train(encoded, NO_BOXES, position(i), spec())
-        mirrored += bool(image[12, 0, 0] > image[12, -1, 0])
-    assert 15 < mirrored < 45
-
-
 def test_train_crop_is_a_window_of_the_image_or_its_mirror(photos):
     photo = photos["cat"][:40, :50]
     encoded = jpeg(photo)
     decoded = tf.io.decode_jpeg(encoded, dct_method="INTEGER_FAST").numpy()
-    tops = set()
+    tops, steps = set(), set()
     for i in range(12):
         image = train(encoded, NO_BOXES, position(i), spec(36, resize_method="crop"))
         pixels = np.rint((image.numpy() + 1) * 127.5).astype(np.uint8)
         found = [
-            top
+            (top, step)
             for top in range(5)
             for left in range(15)
             for step in (1, -1)
             if np.array_equal(decoded[top : top + 36, left : left + 36][:, ::step], pixels)
         ]
         assert found
-        tops.update(found)
+        tops.update(top for top, _ in found)
+        steps.update(step for _, step in found)
     assert len(tops) > 2
+    assert steps == {1, -1}
 
 
 def test_eval_crop_is_the_centre(photos):
@@ -139,15 +131,6 @@ def test_eval_crop_is_the_centre(photos):
     image = eval_image(encoded, position(0), spec(36, resize_method="crop"))
     pixels = np.rint((image.numpy() + 1) * 127.5)
     np.testing.assert_array_equal(pixels, decoded[2:38, 7:43])
-
-
-def test_a_crop_of_too_small_an_image_is_an_error():
-    encoded = flat(23, 80, (1, 2, 3))
-    asked = spec(24, resize_method="crop")
-    with pytest.raises(tf.errors.InvalidArgumentError, match="smaller than the crop"):
-        train(encoded, NO_BOXES, position(0), asked)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="smaller than the crop"):
-        eval_image(encoded, position(0), asked)
 
 
 @pytest.mark.parametrize("method", ["nearest", "bilinear", "bicubic", "area"])
@@ -345,8 +328,3 @@ def test_official_training_resizes_the_window_mirrors_and_subtracts(photos, monk
         mirrored += not as_is
     assert 0 < mirrored < 6
     assert all(boxes.shape == (1, 1, 4) for boxes in given_boxes)
-
-
-def test_an_unknown_preprocessor_is_a_programming_error():
-    with pytest.raises(ValueError, match="input_preprocessor 'other' is unknown"):
-        spec(input_preprocessor="other")

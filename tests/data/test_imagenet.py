@@ -1,4 +1,5 @@
 import shutil
+import struct
 import tempfile
 from collections import Counter
 
@@ -6,8 +7,8 @@ import pytest
 import tensorflow as tf
 from data_sets import SMALL, damage, examples, write_records
 
-from cnnbench.data import make_input, tfrecord
-from cnnbench.data.imagenet_files import count_examples, find_files, missing_shards
+from cnnbench.data import IMAGENET, make_input, tfrecord
+from cnnbench.data.imagenet_files import count_examples, find_files
 from cnnbench.data.imagenet_records import ENCODED, LABEL
 from cnnbench.errors import DataError
 
@@ -108,12 +109,6 @@ def test_the_published_set_is_known_by_its_files(tmp_path):
     assert count_examples(files, "validation") == 1
 
 
-def test_missing_shards_are_listed(tmp_path):
-    paths = [tmp_path / f"train-0000{i}-of-00004" for i in (0, 2)]
-    assert missing_shards(paths) == ["train-00001-of-00004", "train-00003-of-00004"]
-    assert missing_shards([tmp_path / "train-0-of-1.tfrecord"]) == []
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -168,3 +163,17 @@ def test_no_file_of_autograph_is_written(folder, cpu_devices, tmp_path, monkeypa
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert labels(SPEC(folder, num_shards=2, shard_index=1, **options), cpu_devices, 1)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_length_beyond_all_memory_is_not_believed(copy):
+    path = copy / "validation-00001-of-00002"
+    *_, last = tfrecord.frames(path)
+    content = bytearray(path.read_bytes())
+    length = struct.pack("<Q", 2**40)
+    checksum = struct.pack("<I", tfrecord.masked_crc32c(length))
+    content[last.offset : last.offset + 12] = length + checksum
+    path.write_bytes(content)
+    found = IMAGENET.check(find_files(str(copy), "validation"), 1001)
+    (defect,) = found.defects
+    assert defect.startswith(f"{path}: record {last.record}: truncated, ")
+    assert found.records == 7

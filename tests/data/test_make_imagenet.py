@@ -13,7 +13,7 @@ from cnnbench.data import IMAGENET, imagenet_records, make_input, output
 from cnnbench.data import make_imagenet as module
 from cnnbench.data.image_folder import ImageClass, ImageFile, ImageFolder, scan
 from cnnbench.data.imagenet_files import find_files
-from cnnbench.data.imagenet_records import ENCODED, decoded_size
+from cnnbench.data.imagenet_records import ENCODED
 from cnnbench.data.make_imagenet import RgbJpeg, make_imagenet, rgb_jpeg
 from cnnbench.errors import DataError, FlagError, UsageError
 
@@ -85,46 +85,27 @@ def test_images_of_any_kind_become_rgb_jpegs(photos, tmp_path, name):
 
 # Made by cjpeg -arithmetic of libjpeg-turbo 2.1.5:
 # 8 x 16 pixels, red on the left, green on the right.
-ARITHMETIC = {
-    "sequential": (
-        "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAAMCAgMCAgMDAwMEAwMEBQgFBQQEBQoHBwYIDAoMDAsKCwsNDhIQ"
-        "DQ4RDgsLEBYQERMUFRUVDA8XGBYUGBIUFRT/2wBDAQMEBAUEBQkFBQkUDQsNFBQUFBQUFBQUFBQUFBQUFBQU"
-        "FBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBT/yQARCAAIABADAREAAhEBAxEB/8wACgAQEAUBEBEF"
-        "/9oADAMBAAIRAxEAPwD/AM/wDqQM67rV2ZyWGP/Z"
-    ),
-    "progressive": (
-        "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAAMCAgMCAgMDAwMEAwMEBQgFBQQEBQoHBwYIDAoMDAsKCwsNDhIQ"
-        "DQ4RDgsLEBYQERMUFRUVDA8XGBYUGBIUFRT/2wBDAQMEBAUEBQkFBQkUDQsNFBQUFBQUFBQUFBQUFBQUFBQU"
-        "FBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBT/ygARCAAIABADAREAAhEBAxEB/8wABgAQARD/2gAM"
-        "AwEAAhADEAAAAf8An1i8zd+Ld7tJcXD/zAAEEAX/2gAIAQEAAQUCwP/MAAQRBf/aAAgBAwEBPwHA/8wABBEF"
-        "/9oACAECAQE/AcD/zAAEEAX/2gAIAQEABj8CwP/MAAQQBf/aAAgBAQABPyHA/9oADAMBAAIAAwAAABDY/8wA"
-        "BBEF/9oACAEDAQE/EMD/zAAEEQX/2gAIAQIBAT8QwP/MAAQQBf/aAAgBAQABPxDA/9k="
-    ),
-}
+ARITHMETIC = base64.b64decode(
+    "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAAMCAgMCAgMDAwMEAwMEBQgFBQQEBQoHBwYIDAoMDAsKCwsNDhIQ"
+    "DQ4RDgsLEBYQERMUFRUVDA8XGBYUGBIUFRT/2wBDAQMEBAUEBQkFBQkUDQsNFBQUFBQUFBQUFBQUFBQUFBQU"
+    "FBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBT/yQARCAAIABADAREAAhEBAxEB/8wACgAQEAUBEBEF"
+    "/9oADAMBAAIRAxEAPwD/AM/wDqQM67rV2ZyWGP/Z"
+)
 
 
-@pytest.mark.parametrize("coding", ARITHMETIC)
-def test_jpegs_with_arithmetic_coding_are_kept_as_they_are(tmp_path, coding):
-    content = base64.b64decode(ARITHMETIC[coding])
-    assert {"sequential": b"\xff\xc9", "progressive": b"\xff\xca"}[coding] in content
-    path = tmp_path / "a.jpg"
-    path.write_bytes(content)
-    assert rgb_jpeg(path) == RgbJpeg(content, 8, 16, reencoded=False)
-    assert decoded_size(content) == (8, 16)
-    pixels = tf.io.decode_jpeg(content).numpy().astype(int)
+def test_jpegs_with_arithmetic_coding_are_kept_read_and_checked(tmp_path, cpu_devices):
+    (tmp_path / "a.jpg").write_bytes(ARITHMETIC)
+    assert rgb_jpeg(tmp_path / "a.jpg") == RgbJpeg(ARITHMETIC, 8, 16, reencoded=False)
+    pixels = tf.io.decode_jpeg(ARITHMETIC).numpy().astype(int)
     assert np.abs(pixels[:, :8] - (250, 20, 30)).max() < 8
     assert np.abs(pixels[:, 8:] - (10, 200, 40)).max() < 8
-
-
-@pytest.mark.parametrize(("subset", "fused"), [("train", True), ("validation", False)])
-def test_jpegs_with_arithmetic_coding_are_read_and_checked(tmp_path, cpu_devices, subset, fused):
-    path = tmp_path / f"{subset}-00000-of-00001"
-    content = base64.b64decode(ARITHMETIC["sequential"])
-    write_records(path, [imagenet_records.serialize(content, 8, 16, 1, "a", "a", "a")])
-    assert IMAGENET.check([path], 1001).defects == []
-    spec = SMALL["imagenet"].spec(tmp_path, subset, fuse_decode_and_crop=fused)
-    with make_input(spec, cpu_devices[:1]) as source:
-        assert source.next()[0].labels.numpy().tolist() == [1]
+    for subset, fused in (("train", True), ("validation", False)):
+        path = tmp_path / f"{subset}-00000-of-00001"
+        write_records(path, [imagenet_records.serialize(ARITHMETIC, 8, 16, 1, "a", "a", "a")])
+        assert IMAGENET.check([path], 1001).defects == []
+        spec = SMALL["imagenet"].spec(tmp_path, subset, fuse_decode_and_crop=fused)
+        with make_input(spec, cpu_devices[:1]) as source:
+            assert source.next()[0].labels.numpy().tolist() == [1]
 
 
 def folder_of(*paths):
@@ -164,9 +145,7 @@ def photo(photos, tmp_path):
     [
         ("file", "is not a folder"),
         ("file/inner", "cannot be written to: Not a directory"),
-        ("dangling", "is not a folder"),
         ("x" * 300, "cannot be written to: File name too long"),
-        ("/proc/self", "cannot be written to: No such file or directory"),
         ("/proc/self/inner", "cannot be written to: No such file or directory"),
     ],
 )
@@ -174,7 +153,6 @@ def test_a_place_that_cannot_be_written_to_is_wrong_use(photo, tmp_path, out, pr
     if out.startswith("/proc") and not os.path.isdir("/proc/self"):
         pytest.skip("no /proc on this system")
     (tmp_path / "file").touch()
-    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     with pytest.raises(UsageError) as caught:
         make_imagenet(folder_of(photo), tmp_path / out, {"train": 1, "validation": 1})
     assert str(caught.value) == f"{tmp_path / out}: {problem}"

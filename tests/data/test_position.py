@@ -27,7 +27,6 @@ from cnnbench.data import (
 from cnnbench.data.coco_records import CocoObject
 from cnnbench.data.imagenet_files import find_files
 from cnnbench.data.joined import JoinedInput
-from cnnbench.data.position import positions_of, turns_before
 from cnnbench.data.records import RecordPipeline
 from cnnbench.data.source import TowerBatch
 
@@ -122,27 +121,6 @@ def of_seed(example: Mapping[str, Any], seed: Any) -> dict[str, Any]:
 
 def alike_preprocessed(folder: Path) -> InputSpec:
     return dataclasses.replace(alike_imagenet(folder), preprocess=of_seed)
-
-
-def test_positions_are_rows_of_the_global_batches(cifar10: InputSpec) -> None:
-    for shards, towers in LAYOUTS:
-        rows = []
-        for spec in layout(cifar10, shards, towers):
-            turns = tf.range(6 * spec.global_batch, dtype=tf.int64)
-            positions = positions_of(turns, spec)
-            assert positions.dtype == tf.int64
-            rows.append(np.reshape(positions, [6, -1]))
-            assert [positions_of(int(turn), spec) for turn in turns] == positions.numpy().tolist()
-            for place in range(6 * GLOBAL_BATCH):
-                before = turns_before(tf.constant(place, tf.int64), spec)
-                assert before == np.sum(positions < place)
-        found = np.concatenate(rows, axis=1).reshape(-1)
-        assert found.tolist() == list(range(6 * GLOBAL_BATCH))
-
-
-def test_positions_of_an_exact_pass_are_those_of_its_order(cifar10: InputSpec) -> None:
-    specs = layout(dataclasses.replace(cifar10, subset="validation"), 2, 1)
-    assert [positions_of(np.arange(3), spec).tolist() for spec in specs] == [[0, 2, 4], [1, 3, 5]]
 
 
 @pytest.mark.parametrize("dataset", ["cifar10", "ratings"])

@@ -97,12 +97,6 @@ def test_an_abandoned_input_ends_its_thread(cpu_devices):
     assert not input_threads()
 
 
-def test_as_many_devices_as_towers(cpu_devices):
-    spec = input_spec(CIFAR10, 32, num_devices=2, data_dir="/")
-    with pytest.raises(ValueError, match="2 towers, but 1 devices"):
-        PipelineInput(spec, cpu_devices[:1], Counting(spec))
-
-
 @pytest.mark.parametrize("prefetch", [True, False])
 def test_a_restarted_pass_begins_at_the_first_example(cpu_devices, prefetch):
     with source(cpu_devices[:2], datasets_use_prefetch=prefetch) as numbers:

@@ -10,7 +10,6 @@ from data_sets import SMALL, USERS, ratings_table, write_ratings
 
 from cnnbench.cli import main
 from cnnbench.data import RATINGS, make_input, make_ratings
-from cnnbench.data.check import check
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +148,8 @@ def test_defects_are_named_with_file_and_record(made, tmp_path):
         return lambda values: values.__setitem__(row, value)
 
     def defects():
-        return [d for report in check(str(made), RATINGS, 2) for d in report.found.defects]
+        subsets = RATINGS.subsets_in(str(made)).values()
+        return [defect for files in subsets for defect in RATINGS.check(files, 2).defects]
 
     train, validation = (made / f"ratings-{s}.npz" for s in ("train", "validation"))
     before = {path: path.read_bytes() for path in (train, validation)}

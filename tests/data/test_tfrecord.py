@@ -10,7 +10,6 @@ from cnnbench.data.tfrecord import (
     count_records,
     defect_at,
     find_record,
-    frames,
     masked_crc32c,
 )
 from cnnbench.errors import DataError
@@ -49,28 +48,27 @@ def test_crc32c_of_the_published_vectors():
 def test_what_tensorflow_wrote_is_found_again(path):
     assert count_records(path) == len(RECORDS)
     assert [find_record(path, i) for i in range(len(RECORDS))] == RECORDS
-    assert [frame.offset for frame in frames(path)] == [start_of(i) for i in range(4)]
-
-
-def test_a_record_that_is_not_there(path):
     with pytest.raises(DataError, match="of-00001: record 4: there is no such record"):
         find_record(path, 4)
+    for record in range(4):
+        for offset in (start_of(record), start_of(record) + 12, start_of(record) + 5, 10**6):
+            assert defect_at(path, offset) is None
 
 
-@pytest.mark.parametrize("missing", [1, 100, 256 + OVERHEAD - 12])
-def test_a_file_that_ends_within_a_record(path, missing):
-    path.write_bytes(path.read_bytes()[:-missing])
-    problem = f"record 3: truncated, {missing} bytes are missing"
-    with pytest.raises(FramingError, match=problem) as caught:
+@pytest.mark.parametrize(
+    ("kept", "record", "problem"),
+    [
+        (-1, 3, "truncated, 1 bytes are missing"),
+        (-(256 + OVERHEAD - 12), 3, "truncated, 260 bytes are missing"),
+        (start_of(2) + 5, 2, "truncated within its header"),
+    ],
+)
+def test_a_file_that_ends_too_early(path, kept, record, problem):
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(FramingError, match=f"record {record}: {problem}") as caught:
         count_records(path)
     assert str(caught.value).endswith("a damaged file is refused, also with --on_bad_record=skip")
-
-
-def test_a_file_that_ends_within_a_header(path):
-    path.write_bytes(path.read_bytes()[: start_of(2) + 5])
-    with pytest.raises(FramingError, match="record 2: truncated within its header") as caught:
-        count_records(path)
-    assert (caught.value.path, caught.value.record) == (path, 2)
+    assert (caught.value.path, caught.value.record) == (path, record)
 
 
 def test_a_wrong_length_is_noticed_before_it_is_believed(path):
@@ -101,20 +99,10 @@ def test_the_offset_that_tensorflow_reports_leads_to_the_record(path, where):
     assert "record 3:" in str(defect_at(path, offset))
 
 
-def test_a_sound_file_has_no_defect_anywhere(path):
-    for record in range(4):
-        for offset in (start_of(record), start_of(record) + 12, start_of(record) + 5):
-            assert defect_at(path, offset) is None
-    assert defect_at(path, 10**6) is None
-
-
-def test_a_file_that_cannot_be_opened(tmp_path):
+def test_a_file_that_cannot_be_opened_or_read(tmp_path, monkeypatch):
+    """A broken disk lets a file be opened, but not read."""
     with pytest.raises(DataError, match="nowhere: No such file"):
         count_records(tmp_path / "nowhere")
-
-
-def test_a_file_that_cannot_be_read(tmp_path, monkeypatch):
-    """A broken disk lets a file be opened, but not read."""
 
     class Broken(io.FileIO):
         def read(self, size=-1):

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from collections import Counter
-
 import pytest
 
-from cnnbench import cli
-from cnnbench.errors import FlagError
-from cnnbench.flags import Params, mode_checks, parse_args, reductions, validate
-from cnnbench.flags.groups.optimizer import PiecewiseSchedule, parse_piecewise
+from cnnbench.flags import Params, parse_args
 from cnnbench.flags.reductions import running_all_reduce
-from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec
 
-AUTO_SCALE = {"precision": "fp16", "fp16_enable_auto_loss_scale": True}
+AUTO_SCALE = "--precision=fp16 --fp16_enable_auto_loss_scale"
 TWO = {"variable_update": "replicated", "num_gpus": 2}
 FOUR = {"variable_update": "distributed_all_reduce", "num_gpus": 4, "device": "cpu"}
 REPLICATED = "--variable_update=replicated --num_gpus=2 --device=cpu"
@@ -37,8 +30,13 @@ DURING = (
         "--forward_only --print_training_accuracy",
         "--num_batches=3 --num_eval_epochs=1",
         "--num_warmup_batches=0",
+        *(
+            f"{AUTO_SCALE} --variable_update={mode}"
+            for mode in ("parameter_server", "replicated", "independent", "mirrored_strategy")
+        ),
         *(f"{flag} --stop_at_top_1_accuracy=0.7" for flag in DURING),
         *(f"{SCALE}={scale}" for scale in (2.0**-126, 0.5, 2.0**126)),
+        *(f"{PIECEWISE}={text}" for text in ("1", "1;0;.1", "0.3;10;0.2;25;0.1")),
         f"{PIECEWISE}=1;3;.1 --num_learning_rate_warmup_epochs=1",
         "--init_learning_rate=0.1 --num_epochs_per_decay=2 --learning_rate_decay_factor=0.5 "
         "--minimum_learning_rate=0.01",
@@ -84,28 +82,6 @@ def test_accepted(line):
     parse_args(line.split())
 
 
-def test_automatic_loss_scale_needs_a_mode_that_supports_it():
-    for mode in ("parameter_server", "replicated", "independent", "mirrored_strategy"):
-        validate(Params(variable_update=mode, **AUTO_SCALE))
-    unavailable = Params(variable_update="parameter_server_strategy", **AUTO_SCALE)
-    reason = dict(mode_checks._check_mode(unavailable))["fp16_enable_auto_loss_scale"]
-    assert "cannot go with --variable_update=parameter_server_strategy" in reason
-
-
-@pytest.mark.parametrize(
-    ("text", "rates", "boundaries"),
-    [
-        ("0.3;10;0.2;25;0.1", (0.3, 0.2, 0.1), (10, 25)),
-        ("1", (1.0,), ()),
-        ("1; 3; .1", (1.0, 0.1), (3,)),
-        ("1;0;.1", (1.0, 0.1), (0,)),
-    ],
-)
-def test_piecewise(text, rates, boundaries):
-    assert parse_piecewise(text) == PiecewiseSchedule(rates, boundaries)
-    validate(Params.from_dict({"piecewise_learning_rate_schedule": text}))
-
-
 @pytest.mark.parametrize(
     ("flags", "running"),
     [
@@ -128,46 +104,3 @@ def test_piecewise(text, rates, boundaries):
 def test_what_runs(flags, running):
     found = running_all_reduce(Params.from_dict(flags))
     assert (None if found is None else str(found)) == running
-
-
-def test_parsed_values_are_recorded_as_they_were_written():
-    texts = {"all_reduce_spec": "Copy:2048:xring", "piecewise_learning_rate_schedule": "1; 3;.1"}
-    texts["all_reduce_spec"] = texts["all_reduce_spec"].lower()
-    params = Params.from_dict(texts)
-    assert params.all_reduce_spec == parse_all_reduce_spec("copy:2K:xring")
-    assert params.piecewise_learning_rate_schedule == PiecewiseSchedule((1.0, 0.1), (3,))
-    assert {name: params.as_dict()[name] for name in texts} == texts
-    assert parse_args([f"--{name}={text}" for name, text in texts.items()]).params == params
-    assert Params(**texts) == params
-    with pytest.raises(FlagError, match="must be of the type AllReduceSpec"):
-        validate(Params(all_reduce_spec=3))
-    with pytest.raises(FlagError, match="all_reduce_spec=xring:2: "):
-        Params(all_reduce_spec="xring:2")
-
-
-def test_a_run_parses_its_all_reduce_once_and_checks_its_flags_once(quick_start, capsys):
-    counted = {
-        function.__code__: function.__name__
-        for function in (
-            parse_all_reduce_spec,
-            mode_checks._check_variable_update,
-            reductions.check_spec,
-        )
-    }
-    calls = Counter()
-
-    def count(frame, event, _):
-        if event == "call" and frame.f_code in counted:
-            calls[counted[frame.f_code]] += 1
-
-    argv = ["--model=trivial", "--device=cpu", "--num_gpus=2", "--num_batches=2"]
-    argv += ["--num_warmup_batches=0", "--batch_size=2", "--quiet_conditions=all"]
-    argv += ["--variable_update=distributed_all_reduce", "--all_reduce_spec=copy:1K:xring#2"]
-    before = sys.getprofile()
-    sys.setprofile(count)
-    try:
-        assert cli.main(argv) == 0
-    finally:
-        sys.setprofile(before)
-    assert calls == dict.fromkeys(counted.values(), 1)
-    assert "AllReduce:   copy:1K:xring#2" in capsys.readouterr().out

@@ -23,7 +23,7 @@ MAKE_JOB = (ROOT / "cnnbench" / "flags" / "cluster.py", ROOT / "cnnbench" / "fla
 
 NOT_READ = {
     "server_protocol": "there is one",
-    "hierarchical_copy": "flags.checks.all_reduce_of makes it an all-reduce, which the plan has",
+    "hierarchical_copy": "flags.reductions makes it an all-reduce, which the plan has",
     "variable_mgr_plugin": "flags.checks loads it, before --variable_update is checked",
     "result_label": "goes into the record as it is, for readers of records",
     "iters_per_step": "cnnbench allreduce has a flag of that name; a run says so",
@@ -65,8 +65,3 @@ def _read_anywhere():
 def test_every_flag_is_read():
     unread = {spec.name for spec in FLAGS} - _read_anywhere()
     assert unread == set(NOT_READ)
-
-
-def test_the_search_knows_a_read():
-    source = "a = params.x\nb = self.params.y\nparams.z = 1\nother.u = spec.v\nclass C:\n w: int"
-    assert _read_in(source, {"params"}) == {"x", "y"}

@@ -13,7 +13,7 @@ import math
 import pickle
 import random
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,14 +82,27 @@ def text_of(data: bytes) -> str:
 # Flags ----------------------------------------------------------------------------------------
 
 
-def flags(generator: random.Random, folder: Path) -> None:
-    """Sets of flags, plausible and absurd, as far as a run checks them without TensorFlow."""
-    del folder
-    from cnnbench.flags import FLAGS, parse_args
-    from cnnbench.models import registry
+def plan(argv: Sequence[str]) -> None:
+    """What a run does with its flags before it loads TensorFlow."""
+    from cnnbench.flags import parse_args
     from cnnbench.run.driver.learning_rate import make_schedule
     from cnnbench.run.driver.memory import estimate
     from cnnbench.run.driver.plan import make_plan
+
+    params = parse_args(argv).params
+    made = make_plan(params)
+    estimate(params, made, "cpu")
+    examples, steps = max(1, made.train_examples), made.num_batches
+    rate = make_schedule(params, made.model.learning_rate, made.global_batch, examples, steps)
+    if not all(math.isfinite(rate(step)) for step in (0, 1, steps // 2, steps - 1)):
+        raise Disagreement(f"the learning rate is not finite: {argv}")
+
+
+def flags(generator: random.Random, folder: Path) -> None:
+    """Sets of flags, plausible and absurd, as far as a run checks them without TensorFlow."""
+    del folder
+    from cnnbench.flags import FLAGS
+    from cnnbench.models import registry
 
     def value(spec: Any) -> str:
         if spec.name == "model" and generator.random() < 0.8:
@@ -106,24 +119,7 @@ def flags(generator: random.Random, folder: Path) -> None:
         return generator.choice((*_TEXTS, *_NUMBERS))
 
     chosen = generator.sample(list(FLAGS), generator.randint(1, 8))
-    argv = [f"--{spec.name}={value(spec)}" for spec in chosen]
-
-    def run() -> None:
-        params = parse_args(argv).params
-        plan = make_plan(params)
-        estimate(params, plan, "cpu")
-        rate = make_schedule(
-            params,
-            plan.model.learning_rate,
-            plan.global_batch,
-            max(1, plan.train_examples),
-            plan.num_batches,
-        )
-        steps = (0, plan.num_batches // 2, plan.num_batches - 1)
-        if not all(math.isfinite(rate(step)) for step in steps):
-            raise Disagreement(f"the learning rate is not finite: {argv}")
-
-    refused(run)
+    refused(lambda: plan([f"--{spec.name}={value(spec)}" for spec in chosen]))
 
 
 # All-reduce specs -----------------------------------------------------------------------------

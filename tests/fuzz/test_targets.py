@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -27,8 +28,6 @@ FOUND = [
 ]
 """Target, seed and number of cases that were findings once."""
 
-SCRIPT = targets.ROOT / "scripts/fuzz.py"
-
 
 def test_every_target_has_a_slice() -> None:
     assert CASES.keys() == targets.TARGETS.keys()
@@ -48,60 +47,38 @@ def test_what_was_found_once(target: str, seed: int, number: int, tmp_path: Path
 
 
 BROKEN = """
-import os, random, sys, time
-sys.path[:0] = [{folder!r}]
-import targets
+import os
 
-def broken(generator, folder):
-    number = int(generator.seeded.split()[-1])
-    if number == 1:
+TARGETS = {"broken": None, "sound": None}
+
+def attempt(target, seed, number, folder):
+    if target == "broken" and number == 1:
         raise KeyError("one")
-    if number == 2:
+    if target == "broken" and number == 2:
         os.abort()
-
-class Named(random.Random):
-    seeded = ""
-
-def generator_of(target, seed, number):
-    made = Named(0)
-    made.seeded = f"{{number}}"
-    return made
-
-targets.generator_of = generator_of
-targets.TARGETS = {{"broken": broken}}
-sys.argv = [{script!r}, *sys.argv[1:]]
-import runpy
-runpy.run_path({script!r}, run_name="__main__")
 """
 
 
-@pytest.fixture
-def program(tmp_path: Path) -> Path:
-    """scripts/fuzz.py with one target that raises in its case 1 and aborts in its case 2."""
-    path = tmp_path / "fuzz.py"
-    path.write_text(BROKEN.format(folder=str(Path(targets.__file__).parent), script=str(SCRIPT)))
-    return path
+def test_exceptions_and_deaths_are_findings(tmp_path: Path) -> None:
+    """The script, in a checkout with one target that raises in its case 1 and aborts in case 2."""
+    for folder in ("scripts", "tests/fuzz"):
+        (tmp_path / folder).mkdir(parents=True)
+    script = shutil.copy(targets.ROOT / "scripts" / "fuzz.py", tmp_path / "scripts")
+    (tmp_path / "tests" / "fuzz" / "targets.py").write_text(BROKEN)
 
+    def fuzz(*flags: str) -> tuple[int, list[str]]:
+        command = [sys.executable, script, "--seed=5", *flags]
+        finished = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        return finished.returncode, finished.stdout.splitlines()
 
-def test_exceptions_and_deaths_are_findings(program: Path) -> None:
-    worker = [sys.executable, str(program), "--worker", "broken", "5", "0"]
-    finished = subprocess.run(worker, capture_output=True, text=True, timeout=60)
-    assert finished.returncode == -6
-    assert finished.stdout.splitlines() == [
-        *("begun 0", "done 0 ''"),
-        *("begun 1", "done 1 \"KeyError: 'one'\""),
-        "begun 2",
+    code, lines = fuzz("--minutes=0.05")
+    again = "  scripts/fuzz --seed=5 --target=broken --case="
+    assert lines[:2] == ["broken 1: \"KeyError: 'one'\"", f"{again}1"]
+    assert lines[2:4] == ["broken 2: the process ended with -6", f"{again}2"]
+    assert (code, len(lines)) == (1, 6)
+    assert [line.split()[0::2] for line in lines[4:]] == [
+        ["broken", "cases", "findings"],
+        ["sound", "cases", "findings"],
     ]
-
-
-def test_the_script_tells_what_it_tried() -> None:
-    finished = subprocess.run(
-        [sys.executable, str(SCRIPT), "--minutes=0.02", "--seed=3", "--target=specs"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        cwd=SCRIPT.parents[1],
-    )
-    assert finished.returncode == 0, finished.stdout
-    assert finished.stdout.startswith("specs")
-    assert finished.stdout.endswith(" 0 findings\n")
+    assert [line.split()[3] for line in lines[4:]] == ["2", "0"]
+    assert fuzz("--target=sound", "--minutes=0.001")[0] == 0

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from cnnbench.base.text.progress import Messages, Progress
 from cnnbench.base.text.terminal import LineWriter
@@ -63,27 +62,19 @@ _FLAGS = [(title, specs_of(group)) for title, group in ALLREDUCE_GROUPS]
 HELP = (_ABOUT, [*_FLAGS, ("Instead of measuring", PREDICT_FLAGS)])
 
 
-def _predict(given: Mapping[str, Any]) -> int:
-    taken = {*_PREDICTED_FROM, *(spec.name for spec in PREDICT_FLAGS)}
-    for spec in ALLREDUCE_FLAGS:
-        if spec.name in given and spec.name not in taken:
-            raise FlagError(
-                spec.name,
-                spec.text(given[spec.name]),
-                "is for measuring; --predict measures nothing",
-            )
-    return command.main(given)
-
-
 def main(argv: Sequence[str]) -> int:
     """Measures all-reduces; a wrong sum is an exception."""
     given = parse_flags(argv, (*ALLREDUCE_FLAGS, *PREDICT_FLAGS))
     params = params_of(given)
+    refused, reason = PREDICT_FLAGS, "is for --predict; add that"
     if given.get("predict"):
-        return _predict(given)
-    for spec in PREDICT_FLAGS:
+        refused = tuple(spec for spec in ALLREDUCE_FLAGS if spec.name not in _PREDICTED_FROM)
+        reason = "is for measuring; --predict measures nothing"
+    for spec in refused:
         if spec.name in given and spec.name != "predict":
-            raise FlagError(spec.name, spec.text(given[spec.name]), "is for --predict; add that")
+            raise FlagError(spec.name, spec.text(given[spec.name]), reason)
+    if given.get("predict"):
+        return command.main(given)
     progress = Progress(sys.stderr, params.progress)
     interrupt_on_signals()
     messages = Messages(sys.stderr, progress)

@@ -146,7 +146,11 @@ def _completed(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     command = previous[0] if previous and not previous[0].startswith("-") else "run"
     if "--" in previous:
         command = "run"
-    flags = {spec.name: spec for spec in _specs(command)}
+    is_other = command in COMMANDS and command != "run"
+    module = import_module(f"cnnbench.cli.commands.{command}") if is_other else None
+    own = () if module is None else (spec for _, specs in module.HELP[1] for spec in specs)
+    of_runs = (*FLAGS, *OBSOLETE) if command in _OF_RUNS else ()
+    flags = {spec.name: spec for spec in (*own, *of_runs)}
     if word.startswith("-") and "=" in word:
         name, _, value = word.partition("=")
         yield from _values(flags.get(name.lstrip("-")), value, f"{name}=")
@@ -160,14 +164,18 @@ def _completed(words: Sequence[str]) -> Iterator[tuple[str, str]]:
             return
     if word.startswith("-"):
         for spec in flags.values():
-            for text in _spellings(spec):
+            switch = (f"--{spec.name}", f"--no{spec.name}")
+            for text in switch if spec.kind == "boolean" else (f"--{spec.name}=",):
                 if text.lstrip("-").startswith(word.lstrip("-")):
                     yield text, spec.help.partition(". ")[0].rstrip(".")
     elif not previous:
         commands = {**COMMANDS, "help": "explain a command"}
         yield from ((name, text) for name, text in commands.items() if name.startswith(word))
     else:
-        found = [(text, "") for text in _words(command) if text.startswith(word)]
+        words_of: Iterable[str] = (
+            COMMANDS if command == "help" else getattr(module, "completions", tuple)()
+        )
+        found = [(text, "") for text in words_of if text.startswith(word)]
         yield from found
         if not found and command != "run":
             yield ":file", ""
@@ -184,28 +192,3 @@ def _values(spec: FlagSpec | None, value: str, prefix: str) -> Iterator[tuple[st
     for one in spec.choices or (spec.known() if spec.known else ()):
         if one and one.startswith(item):
             yield f"{prefix}{begun}{comma}{one}", ""
-
-
-def _spellings(spec: FlagSpec) -> tuple[str, ...]:
-    """Spellings of a flag; those that end in = expect a value."""
-    if spec.kind == "boolean":
-        return (f"--{spec.name}", f"--no{spec.name}")
-    return (f"--{spec.name}=",)
-
-
-def _specs(command: str) -> list[FlagSpec]:
-    of_runs = [*FLAGS, *OBSOLETE] if command in _OF_RUNS else []
-    if command == "run" or command not in COMMANDS:
-        return of_runs
-    sections = import_module(f"cnnbench.cli.commands.{command}").HELP[1]
-    return [spec for _, specs in sections for spec in specs] + of_runs
-
-
-def _words(command: str) -> Iterable[str]:
-    if command == "help":
-        return COMMANDS
-    if command == "run" or command not in COMMANDS:
-        return ()
-    module = import_module(f"cnnbench.cli.commands.{command}")
-    words: tuple[str, ...] = getattr(module, "completions", tuple)()
-    return words

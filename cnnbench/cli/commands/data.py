@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from cnnbench.base.text.terminal import LineWriter
-from cnnbench.data.check import check
-from cnnbench.data.dataset import Dataset, detect, find_dataset, load_plugin
+from cnnbench.data.dataset import SUBSETS, detect, find_dataset, load_plugin
 from cnnbench.data.image_folder import scan
 from cnnbench.data.make_ratings import make_ratings
 from cnnbench.errors import BenchmarkError, DataError, ExitCode, FlagError, UsageError
@@ -141,86 +140,88 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(
             f"cnnbench data {name} takes {' and '.join(places)}, not {len(arguments)} arguments"
         )
-    return act(*map(kind, arguments), flags(**given))
+    act(*map(kind, arguments), flags(**given))
+    return ExitCode.OK
 
 
-def _make_imagenet(folder: Path, out: Path, options: MakeImagenetFlags) -> int:
+def _made(out: Path, subsets: Mapping[str, Sequence[object]]) -> str:
+    train, validation = (len(subsets.get(subset, ())) for subset in SUBSETS)
+    return f"{out}: {train} training and {validation} validation"
+
+
+def _make_imagenet(folder: Path, out: Path, options: MakeImagenetFlags) -> None:
     labels = None if options.labels is None else Path(options.labels)
     found = scan(folder, labels, options.validation_fraction, options.seed)
     shards = {"train": options.train_shards, "validation": options.validation_shards}
     with _tensorflow():
         from cnnbench.data.make_imagenet import make_imagenet
 
-        made = make_imagenet(found, out, shards)
-    line = f"{out}: {made.images['train']} training and {made.images['validation']} "
-    line += f"validation images of {made.classes} classes, {made.reencoded} of them re-encoded"
+        reencoded = make_imagenet(found, out, shards)
+    line = f"{_made(out, found.subsets)} images of {len(found.classes)} classes, "
+    line += f"{reencoded} of them re-encoded"
     if found.ignored:
         line += f"; ignored: {len(found.ignored)}, the first {found.ignored[0]}"
     LineWriter(sys.stdout).lines([line])
-    return ExitCode.OK
 
 
-def _make_coco(source: Path, out: Path, options: MakeCocoFlags) -> int:
+def _make_coco(source: Path, out: Path, options: MakeCocoFlags) -> None:
     shards = {"train": options.train_shards, "validation": options.validation_shards}
     with _tensorflow():
         from cnnbench.data.make_coco import make_coco, read_annotations
 
         found = read_annotations(source)
         make_coco(found, out, shards, options.seed)
-    counts = {name: len(found.subsets.get(name, ())) for name in shards}
-    line = f"{out}: {counts['train']} training and {counts['validation']} validation images with "
+    line = f"{_made(out, found.subsets)} images with "
     line += f"{len(found.classes)} classes; left out: {found.without_boxes} training images "
     line += f"without a box, {found.empty_boxes} boxes without an area"
     LineWriter(sys.stdout).lines([line])
-    return ExitCode.OK
 
 
-def _make_librispeech(source: Path, out: Path, options: MakeLibrispeechFlags) -> int:
+def _make_librispeech(source: Path, out: Path, options: MakeLibrispeechFlags) -> None:
     shards = {"train": options.train_shards, "validation": options.validation_shards}
     with _tensorflow():
         from cnnbench.data.make_librispeech import make_librispeech, read_transcripts
 
         found = read_transcripts(source, options.validation)
         make_librispeech(found, out, shards, options.seed)
-    counts = {name: len(found.get(name, ())) for name in shards}
-    line = f"{out}: {counts['train']} training and {counts['validation']} validation utterances"
-    LineWriter(sys.stdout).lines([line])
-    return ExitCode.OK
+    LineWriter(sys.stdout).lines([f"{_made(out, found)} utterances"])
 
 
-def _make_ratings(source: Path, out: Path, options: MakeRatingsFlags) -> int:
+def _make_ratings(source: Path, out: Path, options: MakeRatingsFlags) -> None:
     made = make_ratings(source, out, options.negatives, options.min_ratings, options.seed)
     line = f"{out}: {made.ratings} ratings of {made.items} items by {made.users} users"
     LineWriter(sys.stdout).lines([f"{line}; {made.left_out} users left out"])
-    return ExitCode.OK
 
 
-def _check(folder: str, options: CheckFlags) -> int:
+def _check(folder: str, options: CheckFlags) -> None:
     if options.dataset_plugin:
         load_plugin(options.dataset_plugin)
-    dataset = _dataset_of(folder, options.data_name)
-    with _tensorflow():
-        reports = check(folder, dataset, options.num_classes or dataset.num_classes)
-    defects = [defect for report in reports for defect in report.found.defects]
-    lines = [f"{folder}: {dataset.name}"]
-    lines += [line for report in reports for line in report.lines()]
-    lines += [f"defect: {defect}" for defect in defects]
-    LineWriter(sys.stdout).lines(lines)
+    named = find_dataset(options.data_name, None) if options.data_name else None
+    try:
+        dataset = named or detect(folder)
+        files_of = dataset.subsets_in(folder)
+    except FlagError as error:
+        raise UsageError(f"{folder}: {error.reason}") from error
+    lines, defects = [f"{folder}: {dataset.name}"], []
+    for subset in SUBSETS:
+        files = files_of.get(subset)
+        if not files:
+            lines.append(f"{subset}: no files")
+            continue
+        with _tensorflow():
+            found = dataset.check(files, options.num_classes or dataset.num_classes)
+        if not found.records and not found.defects:
+            found.defects.append(f"{files[0].parent}: the {subset} files hold no records")
+        size = sum(path.stat().st_size for path in files)
+        lines.append(
+            f"{subset}: {found.records} valid records in {len(files)} files, {size:,} bytes"
+        )
+        lines += [f"  {line}" for line in found.details]
+        defects += found.defects
+    LineWriter(sys.stdout).lines([*lines, *(f"defect: {defect}" for defect in defects)])
     if defects:
         noun = "defect" if len(defects) == 1 else "defects"
         raise DataError(f"{len(defects)} {noun}, the first: {defects[0]}")
-    return ExitCode.OK
-
-
-def _dataset_of(folder: str, data_name: str | None) -> Dataset:
-    """The data set asked for, or the one whose files are there; its files are there in any case."""
-    named = find_dataset(data_name, None) if data_name else None
-    try:
-        dataset = named or detect(folder)
-        dataset.subsets_in(folder)
-    except FlagError as error:
-        raise UsageError(f"{folder}: {error.reason}") from error
-    return dataset
 
 
 def _tensorflow() -> contextlib.AbstractContextManager[None]:
@@ -239,7 +240,7 @@ def _tensorflow() -> contextlib.AbstractContextManager[None]:
     )
 
 
-_ACTIONS: dict[str, tuple[type, tuple[str, ...], type, Callable[..., int]]] = {
+_ACTIONS: dict[str, tuple[type, tuple[str, ...], type, Callable[..., None]]] = {
     "make-imagenet": (MakeImagenetFlags, ("DIR", "OUT"), Path, _make_imagenet),
     "make-coco": (MakeCocoFlags, ("SOURCE", "OUT"), Path, _make_coco),
     "make-librispeech": (MakeLibrispeechFlags, ("SOURCE", "OUT"), Path, _make_librispeech),

@@ -106,7 +106,11 @@ def main(argv: Sequence[str]) -> int:
     flags = EnvFlags(**given)
     quiet = parse_quiet(flags.quiet_conditions)
     if not flags.check:
-        _refuse_without_check(given, run_flags)
+        for name in (name for name in ("seconds", "quiet_conditions") if name in given):
+            raise UsageError(f"--{name} goes with --check")
+        if run_flags:
+            stray = f"stray argument {run_flags[0]!r}"
+            raise UsageError(f"{stray}: flags of a run go with --check, after --")
     if flags.tensorflow:
         _load_tensorflow()
     if flags.check:
@@ -118,16 +122,6 @@ def main(argv: Sequence[str]) -> int:
     else:
         print_result("\n".join(_lines(sections)))
     return ExitCode.OK
-
-
-def _refuse_without_check(given: Mapping[str, Any], run_flags: Sequence[str]) -> None:
-    for name in ("seconds", "quiet_conditions"):
-        if name in given:
-            raise UsageError(f"--{name} goes with --check")
-    if run_flags:
-        raise UsageError(
-            f"stray argument {run_flags[0]!r}: flags of a run go with --check, after --"
-        )
 
 
 def _load_tensorflow() -> None:
@@ -170,14 +164,11 @@ def _check(flags: EnvFlags, quiet: frozenset[str], run_flags: Sequence[str]) -> 
         lines = [json.dumps(encode(document), indent=2)]
     else:
         lines = [f"{one.id}: {one.text}; {one.advice}" for one in bad]
-        lines.append(_verdict(len(bad), len(found) - len(bad)))
+        silenced = f" ({len(found) - len(bad)} silenced)" if len(found) > len(bad) else ""
+        text = f"{len(bad)} condition(s) that would distort a measurement"
+        lines.append((text if bad else "nothing found") + silenced)
     LineWriter(sys.stdout).lines(lines)
     return ExitCode.INCONCLUSIVE if bad else ExitCode.OK
-
-
-def _verdict(bad: int, silenced: int) -> str:
-    text = f"{bad} condition(s) that would distort a measurement" if bad else "nothing found"
-    return f"{text} ({silenced} silenced)" if silenced else text
 
 
 def _lines(sections: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from cnnbench.base.reading import document, read_json
 from cnnbench.base.text.progress import Reporter
@@ -112,36 +111,20 @@ def main(argv: Sequence[str]) -> int:
             f"cnnbench explain takes two arguments, profiles of A and of B, not {len(paths)}; "
             "or none, and flags of both sides behind --"
         )
-    _check_output(options, paths)
+    kind = {"table": "table of explanation", "json": "explanation"}.get(options.format)
+    check_outputs([Output("output", options.output, kind or options.format)], paths)
     if paths:
-        _refuse_processes(given, common, variables)
-        found = _of_files(paths)
+        shown = {spec.name for spec in specs_of(ShowingFlags)}
+        for name in (name for name in given if name not in shown):
+            raise FlagError(name, given[name], "is for processes; A and B are profiles")
+        if common or any(variables.values()):
+            raise UsageError("A and B are profiles: leave out the flags and variables of processes")
+        base, new = map(_load, paths)
+        found = explain(base, new, (f"A: {paths[0]}", f"B: {paths[1]}"))
     else:
         found = _profiled(options, common, variables)
     _write(found, options)
     return ExitCode.OK
-
-
-def _check_output(options: ExplainFlags, paths: Sequence[str]) -> None:
-    kinds = {"table": "table of explanation", "json": "explanation"}
-    kind = kinds.get(options.format, options.format)
-    check_outputs([Output("output", options.output, kind)], paths)
-
-
-def _refuse_processes(
-    given: Mapping[str, Any], common: Sequence[str], variables: Mapping[str, Mapping[str, str]]
-) -> None:
-    """Refuses flags of processes where profiles are read."""
-    shown = {spec.name for spec in specs_of(ShowingFlags)}
-    for name in (name for name in given if name not in shown):
-        raise FlagError(name, given[name], "is for processes; A and B are profiles")
-    if common or any(variables.values()):
-        raise UsageError("A and B are profiles: leave out the flags and variables of processes")
-
-
-def _of_files(paths: Sequence[str]) -> Explanation:
-    base, new = map(_load, paths)
-    return explain(base, new, (f"A: {paths[0]}", f"B: {paths[1]}"))
 
 
 def _load(text: str) -> list[StepProfile]:

@@ -124,7 +124,7 @@ def main(argv: Sequence[str]) -> int:
     if not os.path.isdir(folder):
         raise UsageError(f"{folder}: no such directory")
     metric = METRICS[options.metric]
-    order = _order(options.git)
+    order = None if options.git is None else order_of_commits(options.git)
     found = contents(folder)
     if not any(one.defect for one in found.skipped):
         _check_kinds(folder, found, metric)
@@ -165,29 +165,17 @@ def _since(text: str | None) -> datetime | None:
 
 
 def _check_outputs(options: HistoryFlags, folder: str) -> None:
-    _check_commit_url(options)
+    url = options.commit_url
+    if url and not (_COMMIT_URL.fullmatch(url) and "{commit}" in url):
+        example = "https://github.com/OWNER/REPO/commit/{commit}"
+        raise FlagError("commit_url", url, f"must be an address with {{commit}}, as in {example}")
+    if url and Path(options.plot or "").suffix.lower() not in DOCUMENTS:
+        raise FlagError("commit_url", url, f"needs --plot=FILE with {' or '.join(DOCUMENTS)}")
     kind = {"table": "table of history", "json": "history"}.get(options.format, options.format)
     outputs = [Output("output", options.output, kind)]
     if options.plot is not None:
         outputs.append(Output("plot", options.plot, suffixes=page.SUFFIXES))
     check_outputs(outputs, [folder])
-
-
-def _check_commit_url(options: HistoryFlags) -> None:
-    given = options.commit_url
-    if not given:
-        return
-    if not _COMMIT_URL.fullmatch(given) or "{commit}" not in given:
-        example = "https://github.com/OWNER/REPO/commit/{commit}"
-        raise FlagError("commit_url", given, f"must be an address with {{commit}}, as in {example}")
-    if Path(options.plot or "").suffix.lower() not in DOCUMENTS:
-        raise FlagError("commit_url", given, f"needs --plot=FILE with {' or '.join(DOCUMENTS)}")
-
-
-def _order(repository: str | None) -> dict[str, int] | None:
-    if repository is None:
-        return None
-    return order_of_commits(repository)
 
 
 def _trends(

@@ -94,9 +94,14 @@ def main(argv: Sequence[str]) -> int:
     names = registry.datasets()
     if given.get("data_name"):
         names = (find_dataset(given["data_name"], None).name,)
-    models = list(_listed(names))
-    text = {"table": _table, "csv": _csv, "json": _json}[form]
-    print_result(text(models))
+    models = tuple(_listed(names))
+    if form == "table":
+        print_result(_table(models))
+    elif form == "csv":
+        header = [field.name for field in fields(Listed)]
+        print_result(csv_text(header, (asdict(one).values() for one in models)))
+    else:
+        print_result(json.dumps(encode(ModelsDocument(models)), indent=1))
     return ExitCode.OK
 
 
@@ -151,12 +156,3 @@ def _row(one: Listed) -> tuple[str, ...]:
         f"{one.training_flops_per_image / 1e9:.3f}",
         f"{one.memory_bytes_per_image / 2**20:.2f}",
     )
-
-
-def _csv(models: Sequence[Listed]) -> str:
-    header = [field.name for field in fields(Listed)]
-    return csv_text(header, (asdict(one).values() for one in models))
-
-
-def _json(models: Sequence[Listed]) -> str:
-    return json.dumps(encode(ModelsDocument(tuple(models))), indent=1) + "\n"

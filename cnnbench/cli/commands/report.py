@@ -15,7 +15,6 @@ from cnnbench.cli.commands.judging import JudgingFlags, warn_of_skipped
 from cnnbench.errors import ExitCode, FlagError, PathError, UsageError
 from cnnbench.flags import parse_command
 from cnnbench.flags.declare import flag, flag_of, specs_of
-from cnnbench.judge.compare import Comparison
 from cnnbench.judge.compare.comparability import check_facts
 from cnnbench.judge.compare.reductions import measurements
 from cnnbench.judge.report import ReportSubject, build, gather, load, render
@@ -78,11 +77,17 @@ def main(argv: Sequence[str]) -> int:
     check_outputs([Output("output", output, options.format)], (*arguments, options.baseline))
     loaded = _load(arguments)
     results = _gather(options, loaded, arguments)
-    text = _text(options, results)
+    if options.format == "csv":
+        text = csv(results, options.table)
+    else:
+        text = render(build(results, options.title), options.format)
     write_output(output, text)
     if output is not None:
         LineWriter(sys.stdout).lines([f"wrote {output}"])
-    return ExitCode.INCONCLUSIVE if _faults(results) else ExitCode.OK
+    comparison = results.comparison
+    skipped = (*results.skipped, *(() if comparison is None else comparison.skipped))
+    warn_of_skipped(skipped)
+    return ExitCode.INCONCLUSIVE if any(one.defect for one in skipped) else ExitCode.OK
 
 
 def _check(options: ReportFlags, given: dict[str, object]) -> None:
@@ -103,7 +108,9 @@ def _load(paths: Sequence[str]) -> Loaded:
 
 def _gather(options: ReportFlags, loaded: Loaded, paths: Sequence[str]) -> ReportSubject:
     if options.baseline is None:
-        found = _experiment(paths)
+        # The verdict of an experiment, if its results folder is the only path.
+        folder = results_below(Path(paths[0])) if len(paths) == 1 else None
+        found = None if folder is None else verdict(folder)
         if found is None and options.table == "comparison":
             raise FlagError(
                 "table", "comparison", "needs --baseline, or the results of cnnbench ab"
@@ -123,23 +130,3 @@ def _gather(options: ReportFlags, loaded: Loaded, paths: Sequence[str]) -> Repor
         allow_different=judging.allowed,
         labels=(options.baseline, " ".join(paths)),
     )
-
-
-def _experiment(paths: Sequence[str]) -> Comparison | None:
-    """The verdict of the experiment whose results folder is the only path, or None."""
-    folder = results_below(Path(paths[0])) if len(paths) == 1 else None
-    return None if folder is None else verdict(folder)
-
-
-def _text(options: ReportFlags, results: ReportSubject) -> str:
-    if options.format == "csv":
-        return csv(results, options.table)
-    return render(build(results, options.title), options.format)
-
-
-def _faults(results: ReportSubject) -> bool:
-    """Names skipped files on stderr; returns whether any of them is defective."""
-    comparison = results.comparison
-    skipped = (*results.skipped, *(() if comparison is None else comparison.skipped))
-    warn_of_skipped(skipped)
-    return any(one.defect for one in skipped)

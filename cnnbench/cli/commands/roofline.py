@@ -77,7 +77,13 @@ def main(argv: Sequence[str]) -> int:
     options = RooflineFlags(**{name: value for name, value in given.items() if name in own})
     flags = {name: value for name, value in given.items() if name not in own}
     params = _params(flags, names)
-    _check_outputs(options)
+    check_outputs(
+        [
+            Output("csv", options.csv, "csv"),
+            Output("json", options.json, "roofline"),
+            Output("plot", options.plot, suffixes=_SUFFIXES),
+        ]
+    )
     progress = Progress(sys.stderr, params.progress)
     run = RooflineRun(
         with_profiled_steps(params, params.num_batches or _STEPS, _WARM_UP),
@@ -117,16 +123,6 @@ def _params(flags: dict[str, Any], names: Sequence[str]) -> Params:
     params = Params(**{**flags, "model": named[0]})
     validate(params)
     return params
-
-
-def _check_outputs(options: RooflineFlags) -> None:
-    check_outputs(
-        [
-            Output("csv", options.csv, "csv"),
-            Output("json", options.json, "roofline"),
-            Output("plot", options.plot, suffixes=_SUFFIXES),
-        ]
-    )
 
 
 def _write(options: RooflineFlags, roofline: Roofline, title: str) -> None:

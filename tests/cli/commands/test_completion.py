@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import shutil
@@ -88,11 +89,8 @@ def path(tmp_path_factory):
     """A folder for PATH with the command and the scripts of both shells."""
     folder = tmp_path_factory.mktemp("completion")
     for shell in ("bash", "zsh"):
-        with pytest.MonkeyPatch.context() as patch:
-            lines = []
-            patch.setattr("cnnbench.cli.commands.completion.print_result", lines.append)
+        with open(folder / shell, "w") as script, contextlib.redirect_stdout(script):
             assert cli.main(["completion", shell]) == 0
-        (folder / shell).write_text("\n".join(lines) + "\n")
     command = folder / "bin" / "cnnbench"
     command.parent.mkdir()
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m cnnbench "$@"\n')
@@ -138,12 +136,6 @@ def test_bash_completes_files_and_folders(ask, tmp_path):
     assert ask("--model_plugin=ne") == ["--model_plugin=nets a.py"]
     assert ask("--data_dir", "=") == ["runs"]
     assert ask("report", "r") == ["runs"]
-
-
-def test_the_scripts_parse(path):
-    subprocess.run(["bash", "-n", str(path / "bash")], check=True)
-    if shutil.which("zsh"):
-        subprocess.run(["zsh", "-n", str(path / "zsh")], check=True)
 
 
 ZSH = """

@@ -52,38 +52,13 @@ def plugin(tmp_path, monkeypatch):
     return file
 
 
-def _rows(text):
-    """Cells by dataset and model."""
-    rows, dataset = {}, None
-    for line in text.splitlines():
-        if line.endswith(":"):
-            dataset = line[:-1]
-        elif line.strip():
-            name, *cells = line.split()
-            rows[dataset, name] = cells
-    return rows
-
-
-def test_sizes(capsys):
-    assert main(["models"]) == 0
-    rows = _rows(capsys.readouterr().out)
-    assert rows["imagenet", "resnet50"][:3] == ["224x224x3", "64", "25,559,081"]
-    assert rows["cifar10", "resnet20"][:3] == ["32x32x3", "128", "269,787"]
-    # 3.858 G multiply-adds, the figure of the literature for stride on the 1x1 convolution.
-    assert 7.6 < float(rows["imagenet", "resnet50"][3]) < 7.8
-
-
-def test_one_data_set(capsys):
-    assert main(["models", "--data_name=cifar10"]) == 0
-    assert {dataset for dataset, _ in _rows(capsys.readouterr().out)} == {"cifar10"}
-
-
 @pytest.mark.usefixtures("own_registry")
 def test_formats_for_programs(capsys, holds):
     assert main(["models", "--data_name=cifar10", "--format=json"]) == 0
     document = json.loads(capsys.readouterr().out)
     holds("models", document)
     models = document["models"]
+    assert {one["dataset"] for one in models} == {"cifar10"}
     assert models[-1]["model"] == "trivial"  # the last in natural order
     listed = {one["model"]: one for one in models}
     macs = 3072 + 4096 + 4096 * 11
@@ -102,13 +77,13 @@ def test_formats_for_programs(capsys, holds):
 
 
 def test_plugin(plugin, capsys):
-    assert main(["models", f"--model_plugin={plugin}"]) == 0
+    assert main(["models", f"--model_plugin={plugin}", "--format=json"]) == 0
     out, err = capsys.readouterr()
-    rows = _rows(out)
+    (tiny,) = json.loads(out)["models"]
     weights = 8 * 8 * 3 * 1001
-    assert rows["imagenet", "tiny"][:3] == ["8x8x3", "4", f"{weights + 1001:,}"]
-    assert rows["imagenet", "tiny"][3] == f"{2 * weights / 1e9:.3f}"
-    assert ("imagenet", "broken") not in rows
+    assert (tiny["model"], tiny["input_shape"], tiny["batch_size"]) == ("tiny", "8x8x3", 4)
+    assert tiny["parameters"] == weights + 1001
+    assert tiny["forward_flops_per_image"] == 2 * weights
     assert err.splitlines() == [
         f"cnnbench: warning: model broken is left out: {plugin}:20: Broken.build(): "
         "RuntimeError: no body",

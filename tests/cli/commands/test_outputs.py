@@ -46,6 +46,21 @@ def test_only_the_like_is_replaced(command, flag, format, call, tmp_path):
     assert output.read_bytes() == before
 
 
+@pytest.mark.parametrize("command", ["compare", "history", "report"])
+def test_faulty_files_are_named_and_make_the_answer_incomplete(command, save, tmp_path, capsys):
+    sides = [save(tmp_path / name) for name in ("base", "new")]
+    faulty = tmp_path / "new" / "9.json"
+    faulty.write_text('{"schema": 1, "run_id"')
+    arguments = sides if command == "compare" else [sides[1]]
+    shown = ["--format=markdown"] if command == "report" else []
+    assert main([command, *arguments, *shown]) == 3
+    out, err = capsys.readouterr()
+    assert err == f"cnnbench: warning: skipped {faulty}: cut off after 22 characters\n"
+    assert {"compare": "skipped: 1 file\n", "history": "lenet", "report": "9.json"}[command] in out
+    faulty.write_text('{"schema": 1, "kind": "comparison"}')  # not meant to be a record
+    assert main([command, *arguments, *shown]) == 0
+
+
 @pytest.mark.parametrize(
     "flag",
     ["result_json", "result_csv", "graph_file", "tfprof_file", "trace_file", "export_dir"],

@@ -12,9 +12,6 @@ def records(save, tmp_path):
     return save(tmp_path / "new")
 
 
-HEAVY = {"tensorflow", "pandas", "matplotlib", "jinja2", "scipy"}
-
-
 def report(*arguments):
     return cli.main(["report", *arguments])
 
@@ -49,23 +46,11 @@ def test_a_regression_is_shown_and_is_no_failure(save, records, tmp_path, capsys
 
 
 def test_what_may_differ_is_not_held_against_the_baseline(save, records, tmp_path, capsys):
-    base = save(tmp_path / "base", 1.2, flags={"xla": True})
-    assert report(records, f"--baseline={base}", "--format=markdown") == 0
+    baseline = f"--baseline={save(tmp_path / 'base', 1.2, flags={'xla': True})}"
+    assert report(records, baseline, "--format=markdown") == 0
     assert "x not comparable" in capsys.readouterr().out
-    allowed = "--allow_different=xla,cpu_*"
-    assert report(records, f"--baseline={base}", "--format=markdown", allowed) == 0
+    assert report(records, baseline, "--format=markdown", "--allow_different=xla,cpu_*") == 0
     assert "- slower" in capsys.readouterr().out
-
-
-def test_faulty_files_are_named_in_the_report_and_on_stderr(records, tmp_path, capsys):
-    (tmp_path / "new" / "9.json").write_text('{"schema": 1, "run_id"')
-    assert report(records, "--format=markdown") == 3
-    out, err = capsys.readouterr()
-    assert "9.json" in out
-    assert err.startswith("cnnbench: warning: skipped ")
-    assert "cut off" in err
-    (tmp_path / "new" / "9.json").write_text('{"schema": 1, "kind": "comparison"}')
-    assert report(records, "--format=markdown") == 0
 
 
 def odd_steps(document):
@@ -95,14 +80,3 @@ def test_an_odd_record_stops_nothing(records, tmp_path, capsys, change, left_out
     assert "lenet" in page.read_text()
     assert "lenet" in graph.read_text()
     assert ("9.json" in page.read_text()) == left_out
-
-
-def test_imports_only_what_it_uses(records, tmp_path, alone):
-    for arguments, loaded in (
-        ([records, f"--output={tmp_path}/x.html"], {"matplotlib", "jinja2"}),
-        ([records, "--format=markdown", f"--output={tmp_path}/x.md"], set()),
-        ([records, "--format=csv", f"--output={tmp_path}/x.csv"], {"pandas"}),
-    ):
-        done = alone("report", *arguments)
-        assert done.status == 0
-        assert done.loaded & HEAVY == loaded

@@ -1,8 +1,7 @@
-"""The whole path from files to a report, in every mode, on one and on three devices."""
+"""The whole path from files to a report, on one device and on several."""
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import numpy as np
@@ -18,67 +17,12 @@ from cnnbench.run.driver.plan import make_plan
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
-MODES = ["parameter_server", "replicated", "independent"]
-
 
 def run(tmp_path: Path, *flags: str) -> RunRecord:
     path = tmp_path / "record.json"
     common = ["--device=cpu", "--num_warmup_batches=1", "--peak_flops=1e12"]
     assert main([*common, f"--result_json={path}", *flags]) == 0
     return RunRecord.from_json(path.read_text())
-
-
-@pytest.mark.parametrize(("mode", "devices"), [*zip(MODES, [3, 1, 1], strict=True)])
-def test_photographs(mode: str, devices: int, photo_records: Path, tmp_path: Path) -> None:
-    record = run(
-        tmp_path,
-        "--model=lenet",
-        f"--data_dir={photo_records}",
-        "--distortions",
-        "--resize_method=round_robin",
-        f"--variable_update={mode}",
-        f"--num_gpus={devices}",
-        "--batch_size=4",
-        "--num_epochs=2",
-        "--init_learning_rate=0.02",
-    )
-    # 24 photographs for training: two epochs of them.
-    assert len(record.step_seconds) == math.ceil(48 / (4 * devices))
-    assert record.summary().input_wait_fraction > 0
-    assert record.losses[-1] < record.warmup_losses[0]
-
-
-@pytest.mark.parametrize(
-    ("mode", "devices"),
-    [*zip(MODES, [1, 3, 3], strict=True)],
-)
-def test_digits(mode: str, devices: int, digit_batches: Path, tmp_path: Path) -> None:
-    train_dir = tmp_path / "train"
-    common = ["--model=trivial", f"--data_dir={digit_batches}", f"--train_dir={train_dir}"]
-    common += ["--init_learning_rate=0.0001"]
-    record = run(
-        tmp_path,
-        *common,
-        f"--variable_update={mode}",
-        f"--num_gpus={devices}",
-        "--batch_size=8",
-        "--num_batches=4",
-        "--distortions",
-    )
-    assert all(math.isfinite(loss) for loss in record.losses)
-    # What one mode has written, another evaluates; 60 digits in batches of 3 * 7.
-    other = MODES[(MODES.index(mode) + 1) % 3]
-    evaluated = run(
-        tmp_path,
-        *common,
-        f"--variable_update={other}",
-        "--num_gpus=3",
-        "--batch_size=7",
-        "--eval",
-        "--num_eval_epochs=1",
-    )
-    assert evaluated.evaluations[0].examples == 60
-    assert evaluated.evaluations[0].global_step == 5
 
 
 def test_a_data_set_that_lacks_a_file_is_measured_with_a_warning(
