@@ -9,10 +9,6 @@ import pytest
 from cnnbench.run.runtime.supervisor import GUARDED
 
 SMALL = ("--model=trivial", "--batch_size=2", "--num_batches=40", "--num_warmup_batches=2")
-QUICK = """
-from cnnbench.run.runtime import tensorflow
-tensorflow.silent_gpus.__defaults__ = (2.0,)
-"""
 
 
 def last_line(found):
@@ -32,8 +28,8 @@ def failed(found):
     return found.record, line
 
 
-# By when: the settings of a run whose memory is too little then. TensorFlow waits ten seconds for
-# memory, so all that fail do so at the same time.
+STALL = "--stall_timeout=6"  # of first steps, ten times that
+# By when: the settings of a run whose memory is too little then.
 LENET = ("--model=lenet", "--num_gpus=1", "--num_batches=4", "--num_warmup_batches=1")
 EVALUATED = ("--eval_during_training_every_n_steps=3", "--num_eval_batches=1")
 OUT_OF_MEMORY = {
@@ -54,12 +50,20 @@ BROKEN = {
         "rules=NcclAllReduce=50*0,fail",
     ),
 }
+# By what hangs: as above.
+HUNG = {
+    f"{name} that hangs": (*(word.replace("fail", "hang") for word in BROKEN[name]), STALL)
+    for name in ("kernel", "copy to the device", "collective")
+}
 
 
 @pytest.fixture(scope="module")
 def ended(emulated):
-    """The outcomes of the runs out of memory and on broken GPUs, by name."""
-    broken = {name: (*SMALL, *words) for name, words in BROKEN.items()}
+    """The outcomes of the runs out of memory and on broken and hanging GPUs, by name.
+
+    They wait ten seconds for memory and six for a GPU that may respond, so they do it at once.
+    """
+    broken = {name: (*SMALL, *words) for name, words in {**BROKEN, **HUNG}.items()}
     return emulated.together(runs={**OUT_OF_MEMORY, **broken}, environment={GUARDED: None})
 
 
@@ -88,18 +92,11 @@ def test_a_gpu_that_fails(ended):
         assert len(record["losses"]) == len(record["step_seconds"]), name
 
 
-HUNG = {
-    name: tuple(word.replace("fail", "hang") for word in BROKEN[name])
-    for name in ("kernel", "copy to the device", "collective")
-}
-
-
-def test_a_gpu_that_hangs(emulated):
-    found = emulated.together(*SMALL, "--stall_timeout=2", runs=HUNG, before=QUICK)
-    silent = {"kernel": "GPU:0", "copy to the device": "GPU:1"}
-    for name, one in found.items():
-        record, line = failed(one)
-        start, _, end = line.partition(" (--stall_timeout=2)")
+def test_a_gpu_that_hangs(ended):
+    silent = {"kernel that hangs": "GPU:0", "copy to the device that hangs": "GPU:1"}
+    for name in HUNG:
+        record, line = failed(ended[name])
+        start, _, end = line.partition(f" ({STALL})")
         steps = len(record["step_seconds"])
         last = f"step {steps}" if steps else f"warm-up step {len(record['warmup_step_seconds'])}"
         assert start.startswith("stuck: the run: no progress for "), name
