@@ -17,7 +17,7 @@ from cnnbench.base.text.messages import nearest
 from cnnbench.base.text.terminal import print_error, print_result, standard_streams
 from cnnbench.cli.commands import COMMANDS
 from cnnbench.errors import BenchmarkError, ExitCode, UsageError, exhausted, text_of
-from cnnbench.run.runtime import early_import, supervisor
+from cnnbench.run.runtime import loading, supervisor
 
 DEFAULT_COMMAND = "run"
 
@@ -34,7 +34,7 @@ _HELP_FLAGS = ("help", _EVERYTHING, "helpshort", "h")
 def entry_point() -> NoReturn:
     """The console script."""
     _open_closed_streams()
-    plugins.before_loading += (supervisor.watched, early_import.watch)  # first what forks
+    plugins.before_loading += (supervisor.watched, loading.watch_early_import)  # first what forks
     with supervisor.offered():
         code = main(sys.argv[1:])
     # The interpreter would wait for such a thread, which may be in a call that never ends.

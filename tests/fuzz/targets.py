@@ -85,8 +85,8 @@ def text_of(data: bytes) -> str:
 def plan(argv: Sequence[str]) -> None:
     """What a run does with its flags before it loads TensorFlow."""
     from cnnbench.flags import parse_args
+    from cnnbench.run.driver.estimates import estimate
     from cnnbench.run.driver.learning_rate import make_schedule
-    from cnnbench.run.driver.memory import estimate
     from cnnbench.run.driver.plan import make_plan
 
     params = parse_args(argv).params

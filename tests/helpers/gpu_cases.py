@@ -27,7 +27,7 @@ TOLERANCES = {"fp32": 1e-5, "fp16": 2e-3, "bf16": 2e-2}
 """Largest relative difference of a loss by --precision."""
 
 FORWARD_LOSS = """
-from cnnbench.run.driver.training_step import StepValues
+from cnnbench.run.driver.training import StepValues
 of = StepValues.of
 StepValues.of = lambda *given, forward_only: of(*given, forward_only=False)
 """

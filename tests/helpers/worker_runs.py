@@ -359,14 +359,10 @@ def counts_of(cases):
         return json.loads(out.read_text())
 
 
-def _sends(folder):
+def _sends(graphs):
     """Values that one task sends another, and the signals that only order operations."""
-    import tensorflow as tf
-
-    message = type(tf.Graph().as_graph_def())
     values = signals = 0
-    for path in Path(folder).iterdir():
-        graph = message.FromString(path.read_bytes())
+    for graph in graphs:
         made_by = {node.name: node.op for node in graph.node}
         for node in graph.node:
             if node.op == "_Send":
@@ -384,7 +380,7 @@ def _counted(flags, workers, ps):
     from cnnbench.run.driver.build import Assembly
     from cnnbench.run.driver.console import Console
     from cnnbench.run.driver.plan import make_plan
-    from cnnbench.run.observe.graphs import writing_partitions
+    from cnnbench.run.observe.graphs import collecting_partitions
     from cnnbench.run.observe.traffic import traffic
 
     params = Params.from_dict(
@@ -401,10 +397,10 @@ def _counted(flags, workers, ps):
     built = Assembly(params, plan, devices).build(Console.silent())
     built.manager.after_initialization()
     built.step.set_learning_rate(0.1)
-    with tempfile.TemporaryDirectory() as folder:
-        with writing_partitions("partitioned_graph_file_prefix", f"{folder}/part-{{}}".format, []):
-            built.step()
-        sends, signals = _sends(folder)
+    graphs = []
+    with collecting_partitions(graphs):
+        built.step()
+    sends, signals = _sends(graphs)
     sent = traffic(built.step.graph, job.num_workers)
     built.close()
     shapes = [variable.shape for variable in plan.spec.variables if variable.trainable]

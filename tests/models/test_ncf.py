@@ -14,7 +14,7 @@ from cnnbench.models import declare, get_model
 from cnnbench.models.graph import forward
 from cnnbench.models.ncf import NeuMF, ranks_of_rated
 from cnnbench.run.driver.console import Console
-from cnnbench.run.driver.training_step import Interrupts
+from cnnbench.run.driver.membership import Interrupts
 
 
 @pytest.fixture
@@ -185,11 +185,11 @@ def test_ranks_do_not_depend_on_how_the_candidates_are_cut(ratings, quick_start)
         benchmark = BenchmarkCNN(params)
         built = benchmark.build()
         batches = benchmark.plan.num_eval_batches
-        found.append(built.evaluator.run(batches, 0, Console.silent(), Interrupts(None)).whole())
+        found.append(built.evaluator.run(batches, 0, Console.silent(), Interrupts(None)))
         built.close()
     whole, cut = found
-    assert whole.examples == cut.examples == 180
-    assert cut.loss == pytest.approx(whole.loss, rel=1e-5)
+    assert whole.evaluation.examples == cut.evaluation.examples == 180
+    assert cut.evaluation.loss == pytest.approx(whole.evaluation.loss, rel=1e-5)
     assert cut.metrics == pytest.approx(whole.metrics, rel=1e-6)
 
 

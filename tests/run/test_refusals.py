@@ -9,7 +9,7 @@ import pytest
 from cnnbench.cli import main
 
 FROZEN = ("--forward_only", "--freeze_when_forward_only")
-BACKBONES = Path(__file__).parents[1] / "plugins" / "backbone_plugin.py"
+PLUGINS = Path(__file__).parents[1] / "plugins"
 INT8 = ("--device=cpu", "--precision=int8")
 
 REFUSED: list[tuple[tuple[str, ...], str, str]] = [
@@ -80,9 +80,18 @@ REFUSED: list[tuple[tuple[str, ...], str, str]] = [
     ),
     (("--backbone_model_path=.",), "backbone_model_path=.", "--model=trivial has no backbone"),
     (
-        (f"--model_plugin={BACKBONES}", "--model=detector", "--backbone_model_path=none"),
+        (
+            f"--model_plugin={PLUGINS}/backbone_plugin.py",
+            "--model=detector",
+            "--backbone_model_path=none",
+        ),
         "backbone_model_path=none",
         "there is no checkpoint",
+    ),
+    (
+        (f"--model_plugin={PLUGINS}/oracle_plugin.py", "--model=oracle", "--label_smoothing=0.1"),
+        "label_smoothing=0.1",
+        "needs a softmax loss, but --model=oracle has one of its own",
     ),
     # What cannot be frozen, and what cannot be computed in integers.
     ((*FROZEN, "--train_dir=d"), "freeze_when_forward_only", "cannot go with --train_dir"),

@@ -22,7 +22,7 @@ from cnnbench.campaigns.launch.tasks import JobLayout, chief_flags
 from cnnbench.campaigns.processes.commands import resolve_run
 from cnnbench.errors import DataError, FlagError, UsageError
 from cnnbench.flags import FLAGS, parse_args
-from cnnbench.run.driver.duration import RunWork
+from cnnbench.run.driver.estimates import RunWork
 from cnnbench.run.driver.plan import make_plan
 
 _ASK = "from cnnbench.campaigns.ab.flags import print_answer; print_answer(*sys.argv[1:])"

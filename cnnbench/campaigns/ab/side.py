@@ -15,7 +15,7 @@ from cnnbench.campaigns.launch.tasks import JobLayout, run_words
 from cnnbench.campaigns.processes.outcome import Measuring, blank_record
 from cnnbench.campaigns.processes.program import COMMAND_LINE, launcher, own_checkout
 from cnnbench.records.run import RunRecord
-from cnnbench.run.driver.duration import RunWork
+from cnnbench.run.driver.estimates import RunWork
 
 if TYPE_CHECKING:
     from cnnbench.campaigns.processes.commands import Resolved

@@ -11,7 +11,7 @@ from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.machine.gpu import gpu_memory
 from cnnbench.machine.memory import main_memory
-from cnnbench.run.driver.memory import computes_on_cpu, estimate
+from cnnbench.run.driver.estimates import computes_on_cpu, estimate
 from cnnbench.run.driver.plan import Plan
 
 TURN_SECONDS = 0.3

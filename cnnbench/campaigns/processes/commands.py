@@ -21,8 +21,7 @@ from cnnbench.machine.repository import PLUGINS
 from cnnbench.records.codec import encode
 from cnnbench.records.outputs import check_outputs
 from cnnbench.run.driver import outputs
-from cnnbench.run.driver.duration import RunWork, work_of
-from cnnbench.run.driver.memory import batch_limits, total_of_job
+from cnnbench.run.driver.estimates import RunWork, batch_limits, total_of_job, work_of
 from cnnbench.run.driver.plan import make_plan
 from cnnbench.variable_mgr.all_reduce.registry import names
 

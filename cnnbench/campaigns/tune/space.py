@@ -30,7 +30,7 @@ from cnnbench.variable_mgr.all_reduce import AllReduceSpec
 from cnnbench.variable_mgr.modes import BUILT_IN, DEFAULT, Processes
 
 _MODE = "variable_update"
-_NEAR = 0.9  # as `cnnbench.run.driver.memory` warns from here on
+_NEAR = 0.9  # as `cnnbench.run.driver.estimates` warns from here on
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from cnnbench.machine import facts as environment
 from cnnbench.machine.checks import Condition, RunFlags, parse_quiet
 from cnnbench.machine.watch import Watch
 from cnnbench.records.codec import ABSENT, encode
-from cnnbench.run.driver.memory import computes_on_cpu
+from cnnbench.run.driver.estimates import computes_on_cpu
 from cnnbench.run.driver.plan import make_plan
 from cnnbench.run.runtime.native import without_info_lines
 

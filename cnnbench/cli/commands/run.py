@@ -62,16 +62,16 @@ def _without_flags(params: Params) -> str:
     from cnnbench.run.driver.plan import make_plan
 
     plan = make_plan(params)
-    images = plan.global_batch * (plan.warmup + plan.num_batches)
+    images = plan.global_batch * (plan.warm_up.least + plan.num_batches)
     shapes = [[n for n in one.shape if isinstance(n, int)] for one in plan.examples]
     size = sum(4 * math.prod(shape) for shape in shapes)
     cores = os.cpu_count() or 1
     seconds = _START_SECONDS + images * size / _INPUT_BYTES
     seconds += images * plan.spec.training_flops_per_image / (_CORE_FLOPS * cores)
     return (
-        f"no flags: trains {plan.model.name} on synthetic {plan.dataset.name}, {plan.warmup} "
-        f"warm-up and {plan.num_batches} timed steps of {plan.global_batch} images; about "
-        f"{duration(seconds)} on idle CPUs, less on a GPU. cnnbench run "
+        f"no flags: trains {plan.model.name} on synthetic {plan.dataset.name}, "
+        f"{plan.warm_up.least} warm-up and {plan.num_batches} timed steps of {plan.global_batch} "
+        f"images; about {duration(seconds)} on idle CPUs, less on a GPU. cnnbench run "
         "--help lists the flags, cnnbench models the networks; Ctrl-C ends it"
     )
 

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from cnnbench.base.stats.descriptive import faster_half
+from cnnbench.base.text.numbers import binary
 from cnnbench.base.text.progress import Messages, Progress
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags import Params
+from cnnbench.machine.cpu import available_cores
 from cnnbench.models.declare import Flops
 from cnnbench.records.roofline import Machine, Roofline, RooflineRow, in_order
 from cnnbench.records.step_profile import Part
@@ -19,11 +25,14 @@ from cnnbench.run.driver.benchmark_cnn import BenchmarkCNN
 from cnnbench.run.driver.plan import COMPUTE_DTYPES, Plan
 from cnnbench.run.driver.step_profile import StepProfiler
 from cnnbench.run.observe.work import OperationWork, flops_by_part
-from cnnbench.run.runtime import copy_rate, peak_flops
+from cnnbench.run.runtime import peak_flops
 
 if TYPE_CHECKING:
     from cnnbench.records.run import RunRecord
     from cnnbench.run.driver.probes import Probe
+
+_COPIED_BYTES = 256 << 20  # more than caches hold
+_COPIES = 8
 
 
 def rows_of(
@@ -116,10 +125,54 @@ class RooflineRun:
             raise BenchmarkError(
                 f"the peak of the device in {dtype} is not known; give it by --peak_flops"
             )
-        copied = copy_rate.measured(placement.kind, devices[0])
+        rate, source = _copy_rate(placement.kind, devices[0])
         parts = len(devices) if placement.kind == "gpu" else 1
-        rate = parts * copied.bytes_per_sec
-        return Machine(peak.flops_per_sec, rate, peak.source, copied.source)
+        return Machine(peak.flops_per_sec, parts * rate, peak.source, source)
+
+
+def _copy_rate(device_kind: str, device: str) -> tuple[float, str]:
+    """Bytes read and written per second, added, and the source of the number.
+
+    Of the best of several copies of 256 MiB, in about a second. On a CPU with a thread per usable
+    processor, into memory that is in use already. (A step's operations write into fresh memory,
+    whose pages the system has to provide first.)
+    """
+    if device_kind == "cpu":
+        threads = available_cores()
+        seconds, how = _of_host(threads), f"{threads} threads"
+    else:
+        seconds, how = _of_gpu(device), "one GPU"
+    return 2 * _COPIED_BYTES / seconds, f"measured: copying {binary(_COPIED_BYTES)}, {how}"
+
+
+def _of_host(threads: int) -> float:
+    source = np.ones(_COPIED_BYTES // 4, np.float32)
+    target = np.zeros_like(source)
+    parts = list(zip(np.array_split(target, threads), np.array_split(source, threads), strict=True))
+    with ThreadPoolExecutor(threads) as pool:
+        return _shortest(lambda: list(pool.map(lambda part: np.copyto(*part), parts)))
+
+
+def _of_gpu(device: str) -> float:
+    import tensorflow as tf
+
+    with tf.device(device):
+        source = tf.ones([_COPIED_BYTES // 4])
+
+        def copy() -> None:
+            copied = tf.raw_ops.DeepCopy(x=source)
+            copied[:1].numpy()  # comes when the copy is there
+
+        return _shortest(copy)
+
+
+def _shortest(copy: Callable[[], object]) -> float:
+    times = []
+    for _ in range(_COPIES):
+        start = time.perf_counter()
+        copy()
+        times.append(time.perf_counter() - start)
+    return min(times)
 
 
 def _with_peak(record: RunRecord, machine: Machine) -> RunRecord:

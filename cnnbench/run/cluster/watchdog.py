@@ -202,16 +202,15 @@ class Watchdog:
             found = {task: self._reasons.get(task, state) for task, state in states.items()}
             return found or dict(self._reasons)
 
-    def stood_still(self) -> float:
-        """Seconds for which this process was stopped within the last half minute; else 0."""
-        now = self._clock()
-        if now - self._ticked >= self._longest_gap:
-            return now - self._ticked
-        return self._gap if now - self._gap_end < _RECENT_SECONDS else 0.0
-
     def explanation(self) -> str:
-        """Reason for the end of the others if this process was stopped for so long; else ""."""
-        seconds = self.stood_still()
+        """Reason for the end of the others if this process was stopped for so long; else "".
+
+        It was if that happened within the last half minute.
+        """
+        now = self._clock()
+        seconds = self._gap if now - self._gap_end < _RECENT_SECONDS else 0.0
+        if now - self._ticked >= self._longest_gap:
+            seconds = now - self._ticked
         if not seconds:
             return ""
         own = named(self._job, self._job.task)
@@ -376,8 +375,15 @@ class Watchdog:
         standings = {self._job.task: self._own}
         standings |= {t: p.standing for t, p in self._peers.items() if p.standing is not None}
         loops = self._job.num_workers if self._job.client_per_worker else 1
-        if len(standings) == loops and all(standing.stalled for standing in standings.values()):
-            self._report(_stalled_text(self._job, standings, self._stall_timeout))
+        if len(standings) < loops or not all(standing.stalled for standing in standings.values()):
+            return
+        # With one loop for all towers, the worker that it waits for.
+        by_name = {str(task): task for task in self._job.tasks}
+        found = blamed(standings)
+        tasks = {by_name.get(one.task, task): str(one) for task, one in found.items()}
+        even = "; none is behind the others" if len(found) > 1 else ""
+        stuck = f"stuck: {listed(self._job, tasks)}{even}"
+        self._report(f"{stuck} (--stall_timeout={self._stall_timeout:g})")
 
     def _report(self, message: str) -> None:
         """Reports a failure and ends the process; returns only if a test replaces `leave`."""
@@ -386,7 +392,12 @@ class Watchdog:
         message = self.explanation() or message
         if self._job.is_chief:
             self._tell({"lost": message})
-        call = threading.Thread(target=self._call_back, args=(message,), daemon=True)
+
+        def call_back() -> None:
+            with contextlib.suppress(Exception):  # the process ends in any case
+                self._lost(one_line(message))
+
+        call = threading.Thread(target=call_back, daemon=True)
         call.start()
         if self._job.is_chief:
             self._linger()
@@ -402,16 +413,3 @@ class Watchdog:
                 return
             for key, _ in self._selector.select(left):
                 self._receive(key.data, self._ticked)
-
-    def _call_back(self, message: str) -> None:
-        with contextlib.suppress(Exception):  # the process ends in any case
-            self._lost(one_line(message))
-
-
-def _stalled_text(job: Job, standings: Mapping[Task, Standing], limit: float) -> str:
-    """Names the stalled tasks; with one loop for all towers, the worker that it waits for."""
-    found = blamed(standings)
-    by_name = {str(task): task for task in job.tasks}
-    stuck = listed(job, {by_name.get(one.task, task): one for task, one in found.items()})
-    even = "; none is behind the others" if len(found) > 1 else ""
-    return f"stuck: {stuck}{even} (--stall_timeout={limit:g})"

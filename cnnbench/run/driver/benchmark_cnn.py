@@ -39,7 +39,7 @@ from cnnbench.records.parts import EMULATED_GPU
 from cnnbench.records.result_files import ResultFiles
 from cnnbench.records.run import RunRecord
 from cnnbench.records.tables import RUNS, run_row
-from cnnbench.run.driver import checkpoint_folder, memory, outputs
+from cnnbench.run.driver import checkpoint_folder, estimates, outputs
 from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.describe import describe, describe_built, header, run_flags
 from cnnbench.run.driver.membership import Membership
@@ -54,20 +54,18 @@ from cnnbench.run.driver.notices import (
     warm_up_warning,
 )
 from cnnbench.run.driver.plan import COMPUTE_DTYPES, Plan, make_plan
-from cnnbench.run.driver.target import target_notice
-from cnnbench.run.runtime import early_import, peak_flops
+from cnnbench.run.runtime import peak_flops
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.runtime.activity import Activity, Doing, Standing
-from cnnbench.run.runtime.loading import load_tensorflow
+from cnnbench.run.runtime.loading import early_import_seconds, load_tensorflow
 from cnnbench.run.runtime.native import uninterrupted, without_info_lines
 from cnnbench.run.runtime.turns import Turns
 
 if TYPE_CHECKING:
     from cnnbench.data.source import InputSource
     from cnnbench.run.driver.build import BuiltRun
-    from cnnbench.run.driver.context import ScenarioContext
     from cnnbench.run.driver.probes import Looks, Probe
-    from cnnbench.run.driver.step_profile import StepProfiler
+    from cnnbench.run.driver.training import ScenarioContext
     from cnnbench.variable_mgr.worker_group import WorkerGroup
 
 
@@ -137,7 +135,16 @@ class BenchmarkCNN:
             subject=repository.of_work(config),
         )
         self._measurements.target = self.plan.target
-        self._profiler = None if params.profile_json is None else self._make_profiler()
+        self._profiler = None
+        if params.profile_json is not None:
+            # Late: it loads charts and readers of profiles, which few runs need.
+            from cnnbench.run.driver.step_profile import StepProfiler
+
+            self._profiler = StepProfiler(
+                self.plan,
+                params.profile_steps,
+                lambda: sum(source.wait_seconds for source in self._sources),
+            )
         if params.device == "cpu":
             self._check_memory("cpu")
 
@@ -227,7 +234,7 @@ class BenchmarkCNN:
             self._messages.warning(warning)
         with without_info_lines():
             tf = load_tensorflow()
-            seconds = time.perf_counter() - start + early_import.seconds()
+            seconds = time.perf_counter() - start + early_import_seconds()
             self._measurements.import_seconds = seconds
             devices = self._membership.join(runtime.configure(settings, self.plan.job))
         for notice in devices.notices:
@@ -237,9 +244,12 @@ class BenchmarkCNN:
         if devices.kind == "cpu" and self.params.data_format == "NCHW":
             runtime.check_channels_first(COMPUTE_DTYPES[self.params.precision])
         self._warn_of_gaps()
-        target = target_notice(self.params, self.plan.target)
-        if target is not None:
-            self._messages.notice(target)
+        target = self.plan.target
+        if self.params.stop_at_top_1_accuracy is not None and target and target.metric != "top_1":
+            self._messages.notice(
+                f"--stop_at_top_1_accuracy is the {target.metric} of {self.params.model}, as in "
+                f"tf_cnn_benchmarks: --stop_at={target}"
+            )
         if devices.kind == "gpu" and self.params.precision == "int8":
             reason = (
                 "TensorFlow sees a GPU, and --precision=int8 has kernels for CPUs alone; say cpu"
@@ -300,7 +310,13 @@ class BenchmarkCNN:
 
     def _begin(self, devices: runtime.Devices) -> ScenarioContext:
         """Warns of a machine that is not fit to measure on, before anything is measured."""
-        from cnnbench.run.driver.context import ScenarioContext
+        from cnnbench.run.driver.training import ScenarioContext
+
+        def looks(plan: Plan, graph: Any) -> Iterable[Probe]:
+            if self._looks is not None:
+                yield from self._looks(plan, graph)
+            if self._profiler is not None:
+                yield from self._profiler.looks(plan, graph)
 
         assert self._watch is not None
         flags = run_flags(self.params, self.plan, devices)
@@ -316,25 +332,10 @@ class BenchmarkCNN:
             self._measurements,
             self._watch,
             self._membership.gone,
-            self._all_looks,
+            looks,
             self._turns,
             self._activity,
         )
-
-    def _all_looks(self, plan: Plan, graph: Any) -> Iterable[Probe]:
-        if self._looks is not None:
-            yield from self._looks(plan, graph)
-        if self._profiler is not None:
-            yield from self._profiler.looks(plan, graph)
-
-    def _make_profiler(self) -> StepProfiler:
-        # Late: it loads charts and readers of profiles, which few runs need.
-        from cnnbench.run.driver.step_profile import StepProfiler
-
-        return StepProfiler(self.plan, self.params.profile_steps, self._waited_for_input)
-
-    def _waited_for_input(self) -> float:
-        return sum(source.wait_seconds for source in self._sources)
 
     def _check_steps_left(self) -> None:
         """Refuses a training that its checkpoint has gone beyond, before TensorFlow is loaded."""
@@ -347,12 +348,12 @@ class BenchmarkCNN:
 
     def _check_memory(self, kind: str) -> None:
         """Refuses a run that cannot fit into memory; warns of one that may not."""
-        needed = memory.estimate(self.params, self.plan, kind)
+        needed = estimates.estimate(self.params, self.plan, kind)
         self._measurements.note(estimated_memory_bytes=needed.total)
         of_gpus = self.params.gpu_indices, self.params.num_gpus
         there = main_memory() if kind == "cpu" else gpu_memory(*of_gpus)
         if there is not None:
-            warning = memory.check(needed, there, self.params, refuse=kind == "cpu")
+            warning = estimates.check(needed, there, self.params, refuse=kind == "cpu")
             if warning is not None:
                 self._messages.warning(warning)
 
@@ -468,20 +469,15 @@ class BenchmarkCNN:
         try:
             with uninterrupted():
                 self._files.write(record, lambda: [run_row(record)])
-                self._write_profile(record)
+                profiler, path = self._profiler, self.params.profile_json
+                if path and profiler and status == "ok" and profiler.steps and record.step_seconds:
+                    write_text("profile_json", path, profiler.profile(record).to_json())
         except BenchmarkError as failure:
             if status == "ok":
                 raise
             # The error that ended the run is being raised and matters more.
             self._messages.warning(str(failure))
         return record
-
-    def _write_profile(self, record: RunRecord) -> None:
-        path = self.params.profile_json
-        if path is None or self._profiler is None or record.status != "ok":
-            return
-        if self._profiler.steps and record.step_seconds:
-            write_text("profile_json", path, self._profiler.profile(record).to_json())
 
 
 def _as_benchmark_error(error: Exception, params: Params) -> BenchmarkError | None:

@@ -19,6 +19,7 @@ from cnnbench.run.driver.observer import Observer
 
 _RUN, _METRICS = "benchmark_run.log", "metric.log"
 _RATE = "examples per second"
+_KINDS = {bool: "bool_value", int: "long_value", float: "float_value"}
 _TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
 
 
@@ -99,10 +100,5 @@ def run_info(
 
 
 def _parameter(name: str, value: Any) -> dict[str, Any]:
-    kinds: tuple[tuple[type, str], ...] = (
-        *((bool, "bool_value"), (int, "long_value"), (float, "float_value")),
-    )
-    for kind, key in kinds:
-        if isinstance(value, kind):
-            return {"name": name, key: value}
-    return {"name": name, "string_value": str(value)}
+    key = _KINDS.get(type(value))
+    return {"name": name, "string_value": str(value)} if key is None else {"name": name, key: value}

@@ -22,16 +22,16 @@ from cnnbench.run.driver.checkpoints import Checkpoints
 from cnnbench.run.driver.console import Console, Phase
 from cnnbench.run.driver.evaluation import Evaluator
 from cnnbench.run.driver.export import Exporter
-from cnnbench.run.driver.host_metrics import HostMetrics, Immediate, InProcess
+from cnnbench.run.driver.host_metrics import HostMetrics, InProcess
 from cnnbench.run.driver.input_only import InputStep
 from cnnbench.run.driver.plan import COMPUTE_DTYPES, Plan, initial_loss_scale
 from cnnbench.run.runtime import tensorflow as runtime
-from cnnbench.run.step.coordinated import CoordinatedStep, UpdateSlot
+from cnnbench.run.step.coordinated import CoordinatedStep
 from cnnbench.run.step.loss_scale import AutoLossScale, LossScale
 from cnnbench.run.step.optimizers import Optimizer
 from cnnbench.run.step.tower import StepConfig
 from cnnbench.run.step.train_step import TrainStep
-from cnnbench.run.step.update_counter import UpdateCounter
+from cnnbench.run.step.update import UpdateCounter
 from cnnbench.variable_mgr import create
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.parameter_server import ParameterServerVariableMgr
@@ -59,15 +59,15 @@ class Trainable:
       step: the training (or forward-only) step; None when only evaluating.
       inputs: training input; None when only evaluating.
       workers: steps of asynchronous workers by task, of which `step` is the first; or, with a
-        coordinator, slots that run the step on any idle worker. Empty where all towers are part
-        of one step.
+        coordinator, the step by slot, each of which runs it on any idle worker. Empty where all
+        towers are part of one step.
       lag: steps launched before the result of the first is awaited; see `StepLoop`.
       group: workers of the job where each runs a step of its own; None for others.
     """
 
     step: TrainStep | InputStep | None
     inputs: InputSource | None
-    workers: Mapping[str, TrainStep | UpdateSlot] = field(default_factory=dict)
+    workers: Mapping[str, TrainStep] = field(default_factory=dict)
     evaluator: Evaluator | None = None
     checkpoints: Checkpoints | None = None
     lag: int = 0
@@ -274,9 +274,7 @@ class Assembly:
 
     def _training(
         self, manager: VariableMgr, optimizer: Optimizer | None
-    ) -> tuple[
-        VariableMgr, TrainStep | None, InputSource | None, Mapping[str, TrainStep | UpdateSlot]
-    ]:
+    ) -> tuple[VariableMgr, TrainStep | None, InputSource | None, Mapping[str, TrainStep]]:
         """The manager whose variables an evaluation reads; step, inputs, workers of `Trainable`."""
         plan, job = self.plan, self.plan.job
         if self.params.eval:
@@ -296,7 +294,7 @@ class Assembly:
             config = dataclasses.replace(self._step_config(), host=WORKER_HOST, bn_stats="first")
             counter = UpdateCounter(job.ps_devices[0])
             step = self._step(CoordinatedStep, manager, optimizer, source, config, counter)
-            slots = {f"slot {n}": step.slot() for n in range(_SLOTS * job.num_workers)}
+            slots = dict.fromkeys((f"slot {n}" for n in range(_SLOTS * job.num_workers)), step)
             return manager.of_worker(self._towers_of(job.workers[0])), step, source, slots
         if plan.asynchronous:
             assert isinstance(manager, ParameterServerVariableMgr)  # validated
@@ -357,7 +355,7 @@ class Assembly:
                 self.params.model_plugin,
                 self.params.dataset_plugin,
             )
-        return Immediate(self.plan.model)
+        return HostMetrics(self.plan.model)
 
     def _manager_spec(self) -> VariableMgrSpec:
         return VariableMgrSpec(

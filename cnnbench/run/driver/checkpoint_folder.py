@@ -73,7 +73,10 @@ def tidy(folder: str, keep: int) -> None:
     kept = found.complete[-keep:]
     for step in (*found.complete, *found.torn):
         if step < kept[0]:
-            _delete(Path(folder), step)
+            # The index first: without it the rest is no checkpoint, whenever the process is killed.
+            (Path(folder) / f"{NAME}-{step}.index").unlink(missing_ok=True)
+            for path in Path(folder).glob(f"{NAME}-{step}.data-*"):
+                path.unlink(missing_ok=True)
     lines = [f'model_checkpoint_path: "{NAME}-{kept[-1]}"']
     lines += [f'all_model_checkpoint_paths: "{NAME}-{step}"' for step in kept]
     write_whole(Path(folder) / STATE, ("\n".join(lines) + "\n").encode("ascii"))
@@ -119,7 +122,11 @@ def _look_into(folder: Path) -> _Found:
                 indexed.add(step)
         else:
             data.setdefault(step, set()).add((int(match[2]), int(match[3])))
-    complete = {step for step in indexed if _is_whole(data.get(step, set()))}
+    complete = {
+        step
+        for step in indexed & data.keys()
+        if all(len(data[step]) == count for _, count in data[step])
+    }
     torn = (indexed | data.keys()) - complete
     return _Found(sorted(complete), sorted(torn), list(filter(_ANY_PART.fullmatch, names)))
 
@@ -130,16 +137,3 @@ def _is_table(path: Path) -> bool:
         file.seek(-len(_TABLE_END), os.SEEK_END)
         return file.read() == _TABLE_END
     return False
-
-
-def _is_whole(files: set[tuple[int, int]]) -> bool:
-    return bool(files) and all(len(files) == count for _, count in files)
-
-
-def _delete(folder: Path, step: int) -> None:
-    # The index first: without it the rest is no checkpoint, whenever the process is killed.
-    (folder / f"{NAME}-{step}.index").unlink(missing_ok=True)
-    for path in folder.iterdir():
-        match = _PART.fullmatch(path.name)
-        if match is not None and int(match[1]) == step:
-            path.unlink(missing_ok=True)

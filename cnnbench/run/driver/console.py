@@ -15,7 +15,6 @@ from typing import TextIO
 
 from cnnbench.base.stats.descriptive import Speed
 from cnnbench.base.text.terminal import LineWriter
-from cnnbench.records.parts import Target
 
 _RULE = "-" * 64
 # What tf_cnn_benchmarks called the two metrics that it had; others go by their own names.
@@ -24,70 +23,20 @@ _RESULTS = {"top_1": "Accuracy @ 1", "top_5": "Accuracy @ 5"}
 
 
 class Phase(enum.Enum):
-    """Lines that announce the phases of a run."""
+    """Lines that announce the phases of a run, with places for values."""
 
     GENERATING_TRAINING = "Generating training model"
     GENERATING_EVALUATION = "Generating evaluation model"
     INITIALIZING = "Initializing graph"
+    CHECKPOINT_LOADED = "Successfully loaded model from {}."  # of evaluations only
+    CHECKPOINT_NOT_FOUND = "Checkpoint not found in {}"
     WARM_UP = "Running warm up"
     WARM_UP_DONE = "Done warm up"
+    EVALUATION = "Running evaluation at global_step {}"
     RESUMING = "Resuming training"
+    STOPPING = "Stopping, as eval {} {} {} was reached"
     DONE = "Done with training"
-
-
-def header_lines(
-    *,
-    tensorflow_version: str,
-    model: str,
-    dataset: str,
-    synthetic: bool,
-    mode: str,
-    global_batch: int,
-    per_device_batch: int,
-    num_batches: int,
-    num_epochs: float,
-    devices: Sequence[str],
-    data_format: str,
-    optimizer: str,
-    variable_update: str,
-    all_reduce: str | None = None,
-    staged_vars: bool = False,
-    single_session: bool = False,
-    sync: bool | None = None,
-) -> list[str]:
-    """The header, from the TensorFlow version to the line of equals signs.
-
-    Args:
-      synthetic: whether images are generated instead of read.
-      global_batch: images per step of the whole job.
-      devices: one per tower.
-      all_reduce: how gradients are reduced; None where that is not between towers.
-      single_session: whether one process drives the towers of several.
-      sync: whether workers wait for one another in every step; None in a run of one process.
-    """
-    lines = [
-        f"TensorFlow:  {'.'.join(tensorflow_version.split('.')[:2])}",
-        f"Model:       {model}",
-        f"Dataset:     {dataset}{' (synthetic)' if synthetic else ''}",
-        f"Mode:        {mode}",
-        f"SingleSess:  {single_session}",
-        f"Batch size:  {global_batch} global",
-        f"             {per_device_batch} per device",
-        f"Num batches: {num_batches}",
-        f"Num epochs:  {num_epochs:.2f}",
-        f"Devices:     {list(devices)}",
-        "NUMA bind:   False",
-        f"Data format: {data_format}",
-        f"Optimizer:   {optimizer}",
-        f"Variables:   {variable_update}",
-    ]
-    if all_reduce is not None:
-        lines.append(f"AllReduce:   {all_reduce}")
-    if sync is not None:
-        lines.append(f"Sync:        {sync}")
-    if staged_vars:
-        lines.append("Staged vars: True")
-    return [*lines, "=========="]
+    FINAL_EVALUATION = "Running final evaluation at global_step {}"
 
 
 class Console:
@@ -117,12 +66,12 @@ class Console:
         self._writer.lines(lines)
 
     def header(self, lines: Sequence[str]) -> None:
-        """Prints `header_lines`."""
+        """Prints `cnnbench.run.driver.describe.header`."""
         self._print(*lines)
 
-    def phase(self, phase: Phase) -> None:
+    def phase(self, phase: Phase, *values: object) -> None:
         """Prints the line of a phase."""
-        self._print(phase.value)
+        self._print(phase.value.format(*values))
 
     def table_header(self, loss_name: str = "total_loss", metrics: Sequence[str] = ()) -> None:
         """Titles of the columns that `row` fills."""
@@ -157,24 +106,3 @@ class Console:
         """Metrics over all examples of one evaluation; accuracies are from 0 to 1."""
         values = [f"{_RESULTS.get(name, name)} = {value:.4f}" for name, value in metrics.items()]
         self._print(" ".join([*values, f"[{examples} examples]"]))
-
-    def running_evaluation(self, global_step: int) -> None:
-        """Training pauses for an evaluation."""
-        self._print(f"Running evaluation at global_step {global_step}")
-
-    def running_final_evaluation(self, global_step: int) -> None:
-        """Training is over and the last evaluation begins."""
-        self._print(f"Running final evaluation at global_step {global_step}")
-
-    def stopping(self, target: Target, called: str) -> None:
-        """Training ends early: a metric, under the name it is called by, has reached its target."""
-        bound = "at most" if target.lower_is_better else "at least"
-        self._print(f"Stopping, as eval {called} {bound} {target.value} was reached")
-
-    def checkpoint_loaded(self, path: str) -> None:
-        """An evaluation uses this checkpoint; a resumed training says nothing here."""
-        self._print(f"Successfully loaded model from {path}.")
-
-    def checkpoint_not_found(self, directory: str) -> None:
-        """There is nothing to evaluate."""
-        self._print(f"Checkpoint not found in {directory}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cnnbench.base.text.numbers import count
@@ -12,7 +11,6 @@ from cnnbench.flags.reductions import running_all_reduce, strategy_reduction
 from cnnbench.machine.checks import RunFlags
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.parts import Batch, ModelInfo, Placement, recorded_device
-from cnnbench.run.driver.console import header_lines
 from cnnbench.run.driver.plan import Plan
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.variable_mgr.modes import Processes, Reduction
@@ -103,28 +101,33 @@ def header(
     params: Params, plan: Plan, devices: runtime.Devices, tensorflow_version: str, device: str
 ) -> list[str]:
     """The header on standard output; `device` is the kind of the devices, as in the record."""
+    mode, synthetic = params.update_mode, " (synthetic)" if params.data_dir is None else ""
     # tf_cnn_benchmarks counted parameter servers as sessions of their own.
-    mode = params.update_mode
     is_single_session = mode.processes is Processes.CONTROLLER and not mode.uses_ps
-    return header_lines(
-        tensorflow_version=tensorflow_version,
-        model=plan.model.name,
-        dataset=plan.dataset.name,
-        synthetic=params.data_dir is None,
-        mode=plan.mode,
-        global_batch=plan.global_batch,
-        per_device_batch=plan.batch_per_device,
-        num_batches=plan.num_batches,
-        num_epochs=plan.num_epochs,
-        devices=_labels(devices, device),
-        data_format=runtime.data_format(params.data_format, devices.kind),
-        optimizer=params.optimizer,
-        variable_update=params.variable_update,
-        all_reduce=_all_reduce_text(params, devices),
-        staged_vars=params.staged_vars,
-        single_session=is_single_session and plan.job.in_cluster,
-        sync=not plan.asynchronous if plan.job.in_cluster else None,
-    )
+    lines = [
+        f"TensorFlow:  {'.'.join(tensorflow_version.split('.')[:2])}",
+        f"Model:       {plan.model.name}",
+        f"Dataset:     {plan.dataset.name}{synthetic}",
+        f"Mode:        {plan.mode}",
+        f"SingleSess:  {is_single_session and plan.job.in_cluster}",
+        f"Batch size:  {plan.global_batch} global",
+        f"             {plan.batch_per_device} per device",
+        f"Num batches: {plan.num_batches}",
+        f"Num epochs:  {plan.num_epochs:.2f}",
+        f"Devices:     {_labels(devices, device)}",
+        "NUMA bind:   False",
+        f"Data format: {runtime.data_format(params.data_format, devices.kind)}",
+        f"Optimizer:   {params.optimizer}",
+        f"Variables:   {params.variable_update}",
+    ]
+    all_reduce = _all_reduce_text(params, devices)
+    if all_reduce is not None:
+        lines.append(f"AllReduce:   {all_reduce}")
+    if plan.job.in_cluster:
+        lines.append(f"Sync:        {not plan.asynchronous}")
+    if params.staged_vars:
+        lines.append("Staged vars: True")
+    return [*lines, "=========="]
 
 
 def _all_reduce_text(params: Params, devices: runtime.Devices) -> str | None:
@@ -149,7 +152,7 @@ def _all_reduce_text(params: Params, devices: runtime.Devices) -> str | None:
     return f"{text}, {towers} in {count(job.num_workers, 'process', 'processes')}"
 
 
-def _labels(devices: runtime.Devices, device: str) -> Sequence[str]:
+def _labels(devices: runtime.Devices, device: str) -> list[str]:
     """Devices of the towers as tf_cnn_benchmarks wrote them; of the whole job if it is one step."""
     job = devices.job
     numbers = [label.partition(":")[2] for label in devices.labels]

@@ -19,7 +19,7 @@ from cnnbench.models.spec import ModelSpec, VariableSpec
 from cnnbench.records.parts import Evaluation
 from cnnbench.run.driver.console import Console
 from cnnbench.run.driver.host_metrics import Evaluated, HostMetrics, Rows
-from cnnbench.run.driver.training_step import Interrupts
+from cnnbench.run.driver.membership import Interrupts
 from cnnbench.run.step.batch_norm_stats import share_moving_averages
 from cnnbench.run.step.copied_tower import CopiedTowers
 from cnnbench.run.step.traced import TracedFunction
@@ -121,7 +121,11 @@ class Evaluator:
         workers = self._manager.workers
         if workers is not None:
             totals = workers.total(np.array(totals)).tolist()
-            rows = _together([_unpacked(part) for part in workers.gather(_packed(rows))])
+            packed = io.BytesIO()
+            if rows:
+                np.savez(packed, **rows)
+            gathered = workers.gather(packed.getvalue())
+            rows = _together([np.load(io.BytesIO(part)) for part in gathered if part])
         *sums, loss, count = totals
         if not count:
             raise DataError("no example of the validation subset could be used")
@@ -183,16 +187,6 @@ class Evaluator:
 
 def _together(rows: Sequence[Mapping[str, Any]]) -> Rows:
     return {name: np.concatenate([one[name] for one in rows]) for name in rows[0]} if rows else {}
-
-
-def _packed(rows: Rows) -> bytes:
-    file = io.BytesIO()
-    np.savez(file, **rows)
-    return file.getvalue() if rows else b""
-
-
-def _unpacked(data: bytes) -> Rows:
-    return dict(np.load(io.BytesIO(data))) if data else {}
 
 
 def _counted(rows: Mapping[str, tf.Tensor]) -> dict[str, Any]:

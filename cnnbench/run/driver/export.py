@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 import tensorflow as tf
 
@@ -88,7 +86,9 @@ class Exporter:
                 tf.saved_model.save(
                     self._module, str(temporary), signatures={SIGNATURE: self._serving}
                 )
-                _replace(target, temporary)
+                if target.exists():
+                    shutil.rmtree(target)
+                os.rename(temporary, target)
             finally:
                 shutil.rmtree(temporary, ignore_errors=True)
         except FlagError as error:
@@ -110,19 +110,8 @@ class Exporter:
             training=False,
             compute_dtype=self._compute_dtype,
         ).outputs
-        return _named(self._model, outputs)
-
-
-def _named(model: Model, outputs: Any) -> dict[str, tf.Tensor]:
-    if isinstance(outputs, Mapping):
-        return dict(outputs)
-    if model.has_softmax_loss():
-        return {"logits": outputs, "probabilities": tf.nn.softmax(outputs)}
-    return {"outputs": outputs}
-
-
-def _replace(target: Path, made: Path) -> None:
-    """Moves a finished folder over an older one."""
-    if target.exists():
-        shutil.rmtree(target)
-    os.rename(made, target)
+        if isinstance(outputs, Mapping):
+            return dict(outputs)
+        if self._model.has_softmax_loss():
+            return {"logits": outputs, "probabilities": tf.nn.softmax(outputs)}
+        return {"outputs": outputs}

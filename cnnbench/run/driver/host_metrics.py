@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from cnnbench.base import plugins
 from cnnbench.data.dataset import load_plugin
@@ -37,31 +37,20 @@ Rows = Mapping[str, Any]
 """NumPy arrays ``[examples, ...]`` by the names of `Model.host_rows`; empty without any."""
 
 
-class HostMetrics(Protocol):
-    """Computes `Model.host_metrics`."""
-
-    def submit(self, rows: Rows) -> Future[dict[str, float]]:
-        """Starts the computation from the rows of an evaluation."""
-        ...
-
-    def close(self) -> None:
-        """Cancels computations that have not ended."""
-
-
-class Immediate(HostMetrics):
-    """Computes metrics at once, in this process."""
+class HostMetrics:
+    """Computes `Model.host_metrics`: at once, in this process."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
 
     def submit(self, rows: Rows) -> Future[dict[str, float]]:
-        """See `HostMetrics.submit`; exceptions of the model are raised here."""
+        """Starts the computation from the rows of an evaluation; exceptions may be raised here."""
         done: Future[dict[str, float]] = Future()
         done.set_result(_computed(self._model, rows))
         return done
 
     def close(self) -> None:
-        """Does nothing."""
+        """Cancels computations that have not ended."""
 
 
 class InProcess(HostMetrics):
@@ -75,7 +64,7 @@ class InProcess(HostMetrics):
     def __init__(
         self, model: str, dataset: str, model_plugin: str | None, dataset_plugin: str | None
     ) -> None:
-        self._model = (model, dataset, model_plugin, dataset_plugin)
+        self._named = (model, dataset, model_plugin, dataset_plugin)
         # A thread of its own waits for the process.
         self._thread = ThreadPoolExecutor(1, "host-metrics")
         self._lock = threading.Lock()
@@ -109,13 +98,13 @@ class InProcess(HostMetrics):
                 # Ctrl-C is handled by the run, which ends its processes.
                 start_new_session=True,
             )
-        found, errors = process.communicate(pickle.dumps((self._model, dict(rows))))
+        found, errors = process.communicate(pickle.dumps((self._named, dict(rows))))
         with self._lock:
             self._process = None
         if process.returncode != 0:
-            raise BenchmarkError(_why(self._model[0], process.returncode, errors.decode()))
+            raise BenchmarkError(_why(self._named[0], process.returncode, errors.decode()))
         if not found:
-            raise BenchmarkError(f"{_why(self._model[0], 0, errors.decode())} before its result")
+            raise BenchmarkError(f"{_why(self._named[0], 0, errors.decode())} before its result")
         metrics: dict[str, float] = json.loads(found)
         return metrics
 
@@ -170,10 +159,6 @@ class Evaluated:
     def metrics(self) -> dict[str, float]:
         """All metrics, in the order in which they are printed; waits for them."""
         return {**self.means, **self.host.result()}
-
-    def whole(self) -> Evaluation:
-        """The evaluation with all metrics; waits for them."""
-        return with_metrics(self.evaluation, self.metrics)
 
 
 def with_metrics(evaluation: Evaluation, metrics: Mapping[str, float]) -> Evaluation:

@@ -96,7 +96,13 @@ def make_schedule(
             boundaries = [int(epoch * int(steps_per_epoch)) for epoch in outline.boundaries_epochs]
         schedule = _piecewise(boundaries, [base * factor for factor in defaults.factors])
     elif flags.learning_rate_schedule == "cosine":
-        schedule = _cosine(base, flags.minimum_learning_rate, warmup, steps)
+        floor = flags.minimum_learning_rate
+
+        def schedule(step: int) -> float:
+            """Half a cosine from the warm-up, in which it is not asked, on (arXiv:1608.03983)."""
+            done = (step - warmup) / (steps - warmup) if step < steps else 1.0
+            return floor + (base - floor) * 0.5 * (1.0 + math.cos(math.pi * done))
+
     else:
         schedule = _decaying(base, flags, steps_per_epoch, steps)
     if not warmup:
@@ -125,19 +131,6 @@ def _decaying(rate: float, flags: OptimizerParams, steps_per_epoch: float, steps
     if flags.learning_rate_schedule == "exponential":
         return lambda step: max(floor, rate * factor ** (step / period))
     return lambda step: max(floor, rate * factor ** (step // period))
-
-
-def _cosine(peak: float, floor: float, warmup: int, steps: int) -> Schedule:
-    """Half a cosine from `peak` after the warm-up to `floor` after `steps` (arXiv:1608.03983).
-
-    It is asked for no step of the warm-up.
-    """
-
-    def rate(step: int) -> float:
-        done = (step - warmup) / (steps - warmup) if step < steps else 1.0
-        return floor + (peak - floor) * 0.5 * (1.0 + math.cos(math.pi * done))
-
-    return rate
 
 
 def _piecewise(boundaries: Sequence[int], rates: Sequence[float]) -> Schedule:

@@ -1,4 +1,4 @@
-"""Handshake, connection and shutdown of a process that runs steps in a job of several.
+"""Handshake, connection, interrupts and shutdown of a process that runs steps in a job of several.
 
 In a run of one process all of it does nothing.
 """
@@ -6,9 +6,15 @@ In a run of one process all of it does nothing.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping
+import signal
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
+from types import FrameType
+from typing import TYPE_CHECKING
 
+from cnnbench.base.interrupts import SIGNALS, interrupt
 from cnnbench.base.jobs.job import Job, Task
 from cnnbench.base.jobs.probe import NAMED, culprits, listed
 from cnnbench.errors import BenchmarkError
@@ -21,10 +27,14 @@ from cnnbench.run.runtime import supervisor
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.runtime.activity import Doing, Standing
 
+if TYPE_CHECKING:
+    from cnnbench.variable_mgr.worker_group import WorkerGroup
+
 # A peer of a run that has succeeded is there, however slow its machine may be just now.
 _DISMISSAL_SECONDS = 60.0
 _FAILURE_SECONDS = 5.0
 _LOOK_SECONDS = 10.0  # where there is nothing but the own progress to look at
+_CHECK_SECONDS = 1.0
 
 
 class Membership:
@@ -179,3 +189,52 @@ class Membership:
         # Workers that fail for the same reason detect it themselves, at the same step.
         seconds = _FAILURE_SECONDS if code else 0.0 if together else _DISMISSAL_SECONDS
         self._watchdog.end(Ending(code, reason), seconds, lost=together and code != 0)
+
+
+class Interrupts:
+    """Interrupts shared by all workers of a job.
+
+    Attributes:
+      pending: whether this process was interrupted and the others do not know yet.
+    """
+
+    def __init__(self, workers: WorkerGroup | None) -> None:
+        self._workers = workers
+        self.pending = False
+
+    def check(self, seconds: float) -> int:
+        """Ends all workers by KeyboardInterrupt if one was interrupted; all call it, between steps.
+
+        Args:
+          seconds: that a pass of the caller's loop takes here.
+
+        Returns:
+          Passes until the next call, about a second by those of the chief.
+        """
+        if self._workers is None:
+            return 1  # nothing is pending without others
+        passes = max(1, int(_CHECK_SECONDS / seconds)) if self._workers.is_chief else 0
+        pending, passes = self._workers.total([int(self.pending), passes])
+        if pending:
+            raise KeyboardInterrupt
+        return int(passes)
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        """Ctrl-C in one worker ends all of them after the same step; a second one at once."""
+        if self._workers is None or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def handler(number: int, frame: FrameType | None) -> None:
+            if self.pending:
+                interrupt(number, frame)
+            self.pending = True
+
+        heeded = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, handler) for number in heeded}
+        try:
+            yield
+        finally:
+            for number, old in before.items():
+                signal.signal(number, old)

@@ -14,7 +14,6 @@ from typing import Any
 
 from cnnbench.data.coco import CROP_TRIES
 from cnnbench.flags import Params
-from cnnbench.models.model import Model
 from cnnbench.records.parts import Evaluation
 from cnnbench.run.driver.learning_rate import Outline, Schedule
 from cnnbench.run.driver.observer import Observer
@@ -40,8 +39,15 @@ class MLPerfLog(Observer):
         write: Callable[[str], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._plan, self._target = plan, plan.target
-        self._accuracy = _accuracy_of(plan.model) if plan.target is None else plan.target.metric
+        self._plan, self._target, model = plan, plan.target, plan.model
+        names = (*model.host_metric_names, *model.metric_names)
+        # The metric that is logged as accuracy.
+        if plan.target is not None:
+            self._accuracy = plan.target.metric
+        elif model.top_1_accuracy in names:
+            self._accuracy = model.top_1_accuracy
+        else:
+            self._accuracy = (*names, "loss")[0]
         self._write = write
         self._clock = clock
         self._lengths: Iterator[int] = iter(())
@@ -133,12 +139,6 @@ class MLPerfLog(Observer):
             "metadata": metadata,
         }
         self._write(f":::MLLOG {json.dumps(line)}")
-
-
-def _accuracy_of(model: Model) -> str:
-    """The metric that is logged as accuracy where no target names one."""
-    names = (*model.host_metric_names, *model.metric_names)
-    return model.top_1_accuracy if model.top_1_accuracy in names else (*names, "loss")[0]
 
 
 def _network(params: Params, plan: Plan) -> dict[str, Any]:

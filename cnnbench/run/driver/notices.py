@@ -142,20 +142,17 @@ def steady_state_notice(record: RunRecord) -> tuple[str, bool] | None:
     if found.series.shape is Shape.TOO_SHORT or not found.timed_steps:
         return None
     if found.series.start is None:
-        return _not_steady(found), True
+        text = "step times reached no steady state"
+        if len(found.series.levels) > 1:
+            before, last = found.series.levels[-2:]
+            place = _place(found, last.start)
+            text += f": the last change, {_change(before, last)}, came at {place}"
+        return f"{text}; a longer run or a quieter machine would give a clearer result", True
     unsteady = found.unsteady_timed_steps
     if not unsteady:
         where = _place(found, found.series.start)
         return f"step times are steady from {where} on", False
     return _late(record, found, unsteady), True
-
-
-def _not_steady(found: RunSteadyState) -> str:
-    text = "step times reached no steady state"
-    if len(found.series.levels) > 1:
-        before, last = found.series.levels[-2:]
-        text += f": the last change, {_change(before, last)}, came at {_place(found, last.start)}"
-    return f"{text}; a longer run or a quieter machine would give a clearer result"
 
 
 def _late(record: RunRecord, found: RunSteadyState, unsteady: int) -> str:

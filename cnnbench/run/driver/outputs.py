@@ -16,6 +16,7 @@ from cnnbench.flags.groups.run import evaluates, trains
 from cnnbench.records.files import SAVED_MODEL, prove_folder, real_path, resolve_folder
 from cnnbench.records.outputs import Output
 from cnnbench.records.result_files import ResultFiles
+from cnnbench.run.driver import checkpoint_folder
 
 _RESTART_SECONDS = 3.0  # that a killed process may take to go, when its successor has started
 
@@ -24,12 +25,6 @@ def partition_file(prefix: str, number: int) -> str:
     """The file of one device's graph: PREFIX0, PREFIX1, ..., a suffix kept at the end."""
     stem, suffix = os.path.splitext(prefix)
     return f"{stem}{number}{suffix}"
-
-
-def summarizes_training(params: Params) -> bool:
-    """Whether event files of the training are written, into --train_dir."""
-    wanted = params.summary_verbosity > 0 and params.save_summaries_steps > 0
-    return wanted and _checkpoints(params) is not None
 
 
 def summarizes_evaluations(params: Params) -> bool:
@@ -59,7 +54,7 @@ def held(
 def prepare_folders(params: Params) -> None:
     """Makes the folders of output files and checks that they are writable."""
     if (folder := _checkpoints(params)) is not None:
-        if re.search(r"ckpt-\d+$", folder):
+        if checkpoint_folder.is_prefix(folder):
             raise FlagError("train_dir", folder, "names one checkpoint; only --eval can use one")
         prove_folder("train_dir", folder)
     if params.trace_file and not params.use_chrome_trace_format:

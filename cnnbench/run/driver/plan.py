@@ -6,7 +6,7 @@ and data sets, empty data directories, impossible step counts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 from dataclasses import dataclass
 from functools import cached_property, partial
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ from typing import Any
 
 from cnnbench.base import plugins
 from cnnbench.base.jobs.job import Job
-from cnnbench.base.stats.steady_state import MIN_STEPS, steady_state
+from cnnbench.base.stats.steady_state import MIN_STEPS
 from cnnbench.data.dataset import Dataset, find_dataset, load_plugin
 from cnnbench.data.spec import Preprocess
 from cnnbench.errors import FlagError, UsageError
@@ -39,20 +39,20 @@ from cnnbench.run.driver.plan_checks import (
     check_shards,
     set_aux_head,
 )
-from cnnbench.run.driver.step_counts import (
-    batches_and_epochs,
-    evaluated_examples,
-    evaluation_batches,
-    evaluation_steps,
-)
-from cnnbench.run.driver.target import target_of
 from cnnbench.run.step.update_plan import UpdatePlan, plan_update
 from cnnbench.variable_mgr import all_reduce
 from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
 from cnnbench.variable_mgr.all_reduce import single
 
+DEFAULT_NUM_BATCHES = 100
 MINIMUM_WARMUP = 10
 DEFAULT_FP16_LOSS_SCALE = 128.0
+
+TOP_1_ACCURACY = "top_1_accuracy"
+"""What tf_cnn_benchmarks calls the metric that ends a training, whatever the model."""
+
+_MOST_STEPS = 2**31 - 1
+_MOST_EVALUATIONS = 100_000
 
 # Warm-up steps between two checks of --warmup=auto: at least, and as a factor.
 _SMALLEST_STRIDE = 5
@@ -92,16 +92,6 @@ class WarmUp:
             found.append(step)
             step = max(step + _SMALLEST_STRIDE, int(step * _GROWTH))
         return frozenset([*found, self.most])
-
-    def steady(self, seconds: Sequence[float]) -> bool:
-        """Whether the warm-up may end: the last quarter of all steps, and 10 steps, are steady."""
-        return steady_state(seconds).reached
-
-    def status(self, steady: bool) -> str:
-        """`RunRecord.warmup_status` of a finished warm-up: fixed, steady or limit."""
-        if not self.auto:
-            return "fixed"
-        return "steady" if steady else "limit"
 
 
 @dataclass(frozen=True)
@@ -154,11 +144,6 @@ class Plan:
         return partial(self.model.preprocess, training=training)
 
     @property
-    def warmup(self) -> int:
-        """Untimed steps, without those that --warmup=auto may add."""
-        return self.warm_up.least
-
-    @property
     def training_steps(self) -> int:
         """Steps of the whole training from global step 0; warm-up steps train too."""
         return self.warm_up.least + self.num_batches
@@ -187,7 +172,7 @@ class Plan:
             "num_batches": self.num_batches,
             "num_epochs": self.num_epochs,
             "num_eval_batches": self.num_eval_batches or None,
-            "num_warmup_batches": self.warmup,
+            "num_warmup_batches": self.warm_up.least,
             "fp16_loss_scale": initial_loss_scale(params),
             **self._target_flags(),
         }
@@ -271,14 +256,14 @@ def make_plan(params: Params) -> Plan:
         train_examples=train_examples,
         num_eval_batches=eval_batches,
         eval_examples=eval_examples,
-        eval_steps=evaluation_steps(params, batches, epochs, train_examples, batch * towers),
+        eval_steps=_evaluation_steps(params, batches, epochs, train_examples, batch * towers),
         aggregation=aggregation,
         update=_update(params, aggregation, towers),
         examples=examples,
         job=job,
         asynchronous=alone,
         coordinated=coordinated(params),
-        target=target_of(params, model),
+        target=_target_of(params, model),
     )
 
 
@@ -318,7 +303,7 @@ def _of_evaluations(
 ) -> tuple[int, float, int]:
     """Batches, epochs and examples of an evaluation."""
     validation = dataset.num_examples("validation", params.data_dir)
-    batches = evaluation_batches(params, global_batch, validation)
+    batches = _evaluation_batches(params, global_batch, validation)
     epochs = batches * global_batch / validation
     if params.data_dir is None:
         return batches, epochs, batches * global_batch
@@ -380,3 +365,143 @@ def _aggregation(params: Params) -> AggregationSpec:
         group_size=params.all_reduce_group_size,
         share_memory=params.all_reduce_share_memory,
     )
+
+
+def _target_of(params: Params, model: Model) -> Target | None:
+    """The target of a run; None without one.
+
+    Raises:
+      FlagError: the model has no such metric, or the value is out of the metric's range.
+    """
+    if params.stop_at_top_1_accuracy is not None:
+        flag, value = "stop_at_top_1_accuracy", params.stop_at_top_1_accuracy
+        given, text = TOP_1_ACCURACY, str(value)
+    elif params.stop_at is not None:
+        flag, value = "stop_at", params.stop_at.value
+        given, text = params.stop_at.metric, params.stop_at.source
+    else:
+        return None
+    names = ("loss", *model.metric_names, *model.host_metric_names)
+    aliases = {name.lower(): name for name in reversed(names)}
+    if model.top_1_accuracy in names:
+        aliases[TOP_1_ACCURACY] = model.top_1_accuracy
+    if "top_5" in names:
+        aliases["top_5_accuracy"] = "top_5"
+    metric = given if given in names else aliases.get(given.lower())
+    if metric is None:
+        called = "top-1 accuracy" if given == TOP_1_ACCURACY else f"metric {given}"
+        reason = f"model {model.name} has no {called}; its metrics are {', '.join(names)}"
+        if model.has_host_metrics() and not model.host_metric_names:
+            reason += " (host_metric_names does not declare those of host_metrics)"
+        if flag != "stop_at":
+            reason += ": use --stop_at=METRIC:VALUE"
+        raise FlagError(flag, text, reason)
+    if metric in (model.top_1_accuracy, "top_1", "top_5") and not 0 <= value <= 1:
+        raise FlagError(flag, text, f"{metric} is from 0 to 1")
+    return Target(metric=metric, value=value, lower_is_better=model.is_better_lower(metric))
+
+
+def batches_and_epochs(
+    num_batches: int | None,
+    num_epochs: float | None,
+    global_batch: int,
+    examples: int,
+) -> tuple[int, float]:
+    """The number of global batches, and the epochs they make.
+
+    Without either, 100 batches; epochs are rounded up to whole batches.
+
+    Args:
+      global_batch: images per step over all devices.
+      examples: images in one epoch.
+    """
+    if num_epochs:
+        batches = _epoch_to_step("num_epochs", num_epochs, global_batch, examples)
+    else:
+        batches = num_batches or DEFAULT_NUM_BATCHES
+    return batches, batches * global_batch / examples
+
+
+def _evaluation_batches(params: Params, global_batch: int, examples: int) -> int:
+    """Global batches of an evaluation; as of the training where no flag of its own is given.
+
+    Every pass over the examples ends with a batch that is filled up, so that passes have whole
+    numbers of batches.
+    """
+    flag = "num_eval_epochs" if params.num_eval_epochs else "num_epochs"
+    epochs = getattr(params, flag)
+    if not epochs or params.num_eval_batches:
+        return params.num_eval_batches or params.num_batches or DEFAULT_NUM_BATCHES
+    passes, part = divmod(epochs, 1.0)
+    steps = int(passes) * math.ceil(examples / global_batch)
+    steps += math.ceil(int(part * examples) / global_batch)
+    return _countable(flag, epochs, max(1, steps), global_batch, examples)
+
+
+def evaluated_examples(batches: int, global_batch: int, examples: int, shards: int) -> int:
+    """Examples that count in an evaluation, padding of the last batch excluded.
+
+    Args:
+      batches: global batches.
+      examples: of the validation subset.
+      shards: workers that read equal shares of it.
+    """
+    of_shard = global_batch // shards
+    steps = math.ceil(math.ceil(examples / shards) / of_shard)
+    passes, rest = divmod(batches, steps)
+    shares = (len(range(shard, examples, shards)) for shard in range(shards))
+    return passes * examples + sum(min(rest * of_shard, share) for share in shares)
+
+
+def _epoch_to_step(flag: str, epoch: float, global_batch: int, examples: int) -> int:
+    """The first step count at which `epoch` epochs of images have been seen."""
+    steps = max(1, math.ceil(int(epoch * examples) / global_batch))
+    return _countable(flag, epoch, steps, global_batch, examples)
+
+
+def _evaluation_steps(
+    params: Params, batches: int, epochs: float, examples: int, global_batch: int
+) -> frozenset[int]:
+    """Steps after which training pauses for an evaluation.
+
+    Args:
+      params: which of the four flags is given.
+      batches, epochs: length of the training.
+      examples: images in one epoch.
+
+    Raises:
+      FlagError: evaluations would come more often than steps, or too many of them.
+    """
+    if every := params.eval_during_training_every_n_steps:
+        _check_count("eval_during_training_every_n_steps", every, batches / every)
+        steps = set(range(every, batches + 1, every))
+    elif period := params.eval_during_training_every_n_epochs:
+        flag = "eval_during_training_every_n_epochs"
+        if period * examples < global_batch:
+            per_epoch = examples / global_batch
+            reason = f"is less than one step; an epoch has {per_epoch:.3g} steps"
+            raise FlagError(flag, period, reason)
+        _check_count(flag, period, epochs / period)
+        points = [(i + 1) * period for i in range(math.ceil(epochs / period))]
+        steps = {_epoch_to_step(flag, e, global_batch, examples) for e in points if e < epochs}
+    else:
+        flag = "eval_during_training_at_specified_epochs"
+        steps = set(params.eval_during_training_at_specified_steps)
+        for epoch in params.eval_during_training_at_specified_epochs:
+            steps.add(_epoch_to_step(flag, epoch, global_batch, examples))
+    # The evaluation after the last step is the final one and has its own line.
+    return frozenset(step for step in steps if step < batches)
+
+
+def _countable(flag: str, epochs: float, steps: int, global_batch: int, examples: int) -> int:
+    if steps > _MOST_STEPS:
+        most = _MOST_STEPS * global_batch / examples
+        raise FlagError(flag, epochs, f"must be at most {most:.3g}: {_MOST_STEPS} steps")
+    return steps
+
+
+def _check_count(flag: str, value: float, count: float) -> None:
+    if count > _MOST_EVALUATIONS:
+        raise FlagError(
+            flag, value, f"means {count:.3g} evaluations, not up to {_MOST_EVALUATIONS}"
+        )

@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
 from typing import Any, NamedTuple
 
+import tensorflow as tf
+
+from cnnbench.base.scratch import Scratch
 from cnnbench.base.text.progress import Messages
+from cnnbench.errors import BenchmarkError
 from cnnbench.flags import Params
 from cnnbench.models.declare import scope_flops
 from cnnbench.records.files import write_bytes, write_text
 from cnnbench.run.driver.outputs import partition_file
 from cnnbench.run.driver.plan import Plan
 from cnnbench.run.observe import layers
-from cnnbench.run.observe.graphs import writing_partitions
+from cnnbench.run.observe.graphs import collecting_partitions, write_graph
 from cnnbench.run.observe.operations import operations, table
-from cnnbench.run.observe.profile import profiling
-from cnnbench.run.observe.xplane import XPlane
+from cnnbench.run.observe.xplane import XPlane, read
+from cnnbench.run.runtime.native import without_info_lines
 from cnnbench.version import __version__
+
+_MICROSECONDS = 1e-6  # per picosecond
+# Every operation of the host, no Python functions, kernels of GPUs.
+_OPTIONS = {"host_tracer_level": 3, "python_tracer_level": 0, "device_tracer_level": 1}
 
 
 class Probe(NamedTuple):
@@ -49,56 +58,70 @@ def make_probes(
         probes.append(Probe(1, _partitions(params.partitioned_graph_file_prefix, messages)))
     if params.trace_file or params.tfprof_file or params.profile_layers:
         # As tf_cnn_benchmarks: one more step lies between the profiled one and the timed ones.
-        step = max(1, plan.warmup - 1)
+        step = max(1, plan.warm_up.least - 1)
         folder = None if params.use_chrome_trace_format else params.trace_file or None
-        probes.append(Probe(step, profiling(folder, _Report(params, plan, graph, step))))
+
+        def report(planes: tuple[XPlane, ...]) -> None:
+            _report(params, plan, graph, step, planes)
+
+        probes.append(Probe(step, profiling(folder, report)))
     return tuple(probes)
 
 
-class _Report:
-    """Writes the files of a profile."""
+@contextmanager
+def profiling(folder: str | None, use: Callable[[tuple[XPlane, ...]], None]) -> Iterator[None]:
+    """Profiles the block; copies the profile to `folder`, if any, for `tensorboard --logdir`."""
+    with Scratch("profile") as own:
+        scratch = own.path / "profile"
+        with without_info_lines():
+            options = tf.profiler.experimental.ProfilerOptions(**_OPTIONS)
+            tf.profiler.experimental.start(os.fspath(scratch), options)
+        try:
+            yield
+        except BaseException:
+            tf.profiler.experimental.stop(save=False)
+            raise
+        with without_info_lines():
+            tf.profiler.experimental.stop()
+        written = sorted(scratch.glob("plugins/profile/*/*.xplane.pb"))
+        if not written:
+            raise BenchmarkError("TensorFlow's profiler has left no profile")
+        if folder is not None:
+            shutil.copytree(scratch, folder, dirs_exist_ok=True)
+        use(tuple(plane for path in written for plane in read(path.read_bytes())))
 
-    def __init__(self, params: Params, plan: Plan, graph: Any, step: int) -> None:
-        self._params = params
-        self._plan = plan
-        self._graph = graph
-        self._title = (
-            f"warm-up step {step} of {plan.model.name}, {plan.batch_per_device} images per device"
-        )
 
-    def __call__(self, planes: Sequence[XPlane]) -> None:
-        """Writes the requested files."""
-        params = self._params
-        if params.trace_file and params.use_chrome_trace_format:
-            trace = chrome_trace(planes, {"step": self._title, "cnnbench": __version__})
-            write_bytes("trace_file", params.trace_file, encoded(trace, params.trace_file))
-        made = operations(planes, layers.of_step(self._graph))
-        if params.tfprof_file:
-            title = f"operations of {self._title}"
-            write_text("tfprof_file", params.tfprof_file, table(made, title))
-        if params.profile_layers:
-            found = layers.layers_of(made, self._graph, self._flops(), params.num_gpus)
-            for path in params.profile_layers.split(","):
-                layers.write("profile_layers", path, found, f"layers of {self._title}")
-
-    def _flops(self) -> dict[str, int]:
-        """FLOPs of the batch of one device, by layer."""
-        plan = self._plan
-        flops = scope_flops(plan.model, plan.spec.num_classes, training=plan.trains)
-        return {name: plan.batch_per_device * one.training for name, one in flops.items()}
+def _report(params: Params, plan: Plan, graph: Any, step: int, planes: tuple[XPlane, ...]) -> None:
+    """Writes the requested files of a profile."""
+    title = f"warm-up step {step} of {plan.model.name}, {plan.batch_per_device} images per device"
+    if params.trace_file and params.use_chrome_trace_format:
+        trace = chrome_trace(planes, {"step": title, "cnnbench": __version__})
+        content = json.dumps(trace, allow_nan=False).encode("ascii")
+        if params.trace_file.endswith(".gz"):
+            content = gzip.compress(content, mtime=0)
+        write_bytes("trace_file", params.trace_file, content)
+    made = operations(planes, layers.of_step(graph))
+    if params.tfprof_file:
+        write_text("tfprof_file", params.tfprof_file, table(made, f"operations of {title}"))
+    if params.profile_layers:
+        by_scope = scope_flops(plan.model, plan.spec.num_classes, training=plan.trains)
+        flops = {name: plan.batch_per_device * one.training for name, one in by_scope.items()}
+        found = layers.layers_of(made, graph, flops, params.num_gpus)
+        for path in params.profile_layers.split(","):
+            layers.write("profile_layers", path, found, f"layers of {title}")
 
 
 @contextmanager
 def _partitions(prefix: str, messages: Messages) -> Iterator[None]:
-    written: list[str] = []
-    path_of = partial(partition_file, prefix)
-    with writing_partitions("partitioned_graph_file_prefix", path_of, written):
+    """Writes the partitions of the function that is called in the block, to numbered paths."""
+    found: list[Any] = []
+    with collecting_partitions(found):
         yield
-    for line in written:
-        messages.notice(line)
-
-
-_MICROSECONDS = 1e-6  # per picosecond
+    for number, graph_def in enumerate(found):
+        path = partition_file(prefix, number)
+        write_graph("partitioned_graph_file_prefix", path, graph_def)
+        device = next((node.device for node in graph_def.node if node.device), "no device")
+        messages.notice(f"{path}: {len(graph_def.node)} operations on {device}")
 
 
 def chrome_trace(planes: Iterable[XPlane], about: Mapping[str, Any]) -> dict[str, Any]:
@@ -127,12 +150,6 @@ def chrome_trace(planes: Iterable[XPlane], about: Mapping[str, Any]) -> dict[str
                         }
                     )
     return {"displayTimeUnit": "ms", "otherData": dict(about), "traceEvents": events}
-
-
-def encoded(trace: Mapping[str, Any], path: str) -> bytes:
-    """Content of a trace file: JSON, compressed by gzip if the name ends in .gz."""
-    text = json.dumps(trace, allow_nan=False).encode("ascii")
-    return gzip.compress(text, mtime=0) if path.endswith(".gz") else text
 
 
 def _name(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:

@@ -8,7 +8,6 @@ show it, since checkpoints and evaluations take copy 0.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,6 @@ from cnnbench.run.driver.observer import Moment, Observer
 from cnnbench.run.driver.plan import Plan
 from cnnbench.run.step.traced import TracedFunction
 from cnnbench.variable_mgr import tower_variable
-from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.tower_variable import TowerVariable
 from cnnbench.variable_mgr.worker_group import WorkerGroup
 
@@ -35,31 +33,19 @@ _BITS = {1: tf.uint8, 2: tf.uint16, 4: tf.uint32, 8: tf.uint64}
 def replica_checks(
     params: Params, plan: Plan, built: BuiltRun, measurements: Measurements
 ) -> list[Observer]:
-    """The check as an observer, if it is requested and there are copies to compare."""
-    if not (params.check_replica_consistency and plan.trains and built.manager.replicas_in_sync):
-        return []
-    workers = built.manager.workers
-    variables = equal_copies(built.manager, built.slots)
-    every = params.check_replica_consistency
-    return [ReplicaCheck(variables, every, measurements, workers)] if variables else []
+    """The check as an observer, if it is requested and there are copies to compare.
 
-
-def equal_copies(
-    manager: VariableMgr, slots: Mapping[str, TowerVariable]
-) -> tuple[TowerVariable, ...]:
-    """Variables in creation order, then slots, of which all copies are equal after each step.
-
-    Empty where there is one copy of each. Moving averages of batch norm are not among them: a step
-    updates copy 0 alone, and the others take it over before anything reads them, see
+    It compares variables in creation order, then slots. Moving averages of batch norm are not among
+    them: a step updates copy 0 alone, and the others take it over before anything reads them, see
     `cnnbench.run.step.batch_norm_stats`.
-
-    Args:
-      manager: one that keeps towers in sync; its variables have been created.
-      slots: the optimizer's, see `VariableMgr.savable_slots`.
     """
+    manager, every = built.manager, params.check_replica_consistency
+    if not (every and plan.trains and manager.replicas_in_sync):
+        return []
     fewest = 1 if manager.workers is not None else 2
     trained = [v for v in manager.savable_variables().values() if v.primary.trainable]
-    return tuple(v for v in (*trained, *slots.values()) if len(v.copies) >= fewest)
+    compared = tuple(v for v in (*trained, *built.slots.values()) if len(v.copies) >= fewest)
+    return [ReplicaCheck(compared, every, measurements, manager.workers)] if compared else []
 
 
 class ReplicaCheck(Observer):
@@ -70,7 +56,7 @@ class ReplicaCheck(Observer):
     copies of its own, a digest of the first of each goes to all workers, which decide alike.
 
     Args:
-      variables: at least one, of equally many copies each; see `equal_copies`.
+      variables: at least one, of equally many copies each.
       every: timed steps between two checks.
       workers: those that have copies of their own; None where all copies are here.
     """
@@ -143,7 +129,10 @@ class ReplicaCheck(Observer):
             for variable in self._variables:
                 copy = variable.copies[tower]
                 with tf.device(copy.device):
-                    mine, first = (_bits(tower_variable.read(v)) for v in (copy, variable.primary))
+                    # Bits are equal also for NaNs, and different for 0 and -0.
+                    bits = _BITS[variable.dtype.size]
+                    both = (tower_variable.read(v) for v in (copy, variable.primary))
+                    mine, first = (tf.bitcast(value, bits) for value in both)
                     flags.append(tf.reduce_any(tf.not_equal(mine, first)))
             with tf.device(self._variables[0].copies[tower].device):
                 found.append(tf.stack(flags))
@@ -168,11 +157,6 @@ class ReplicaCheck(Observer):
             f"replicas diverged by global step {global_step}: {variable.name} on {named} differs "
             f"from tower 0 in {elements} of {first.size} values, by at most {number(largest)}{more}"
         )
-
-
-def _bits(tensor: tf.Tensor) -> tf.Tensor:
-    """The tensor's bits: equal also for NaNs, and different for 0 and -0."""
-    return tf.bitcast(tensor, _BITS[tensor.dtype.size])
 
 
 def _digest(variable: TowerVariable) -> bytes:

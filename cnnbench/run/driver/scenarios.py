@@ -15,17 +15,16 @@ from cnnbench.run.driver.benchmark_log import BenchmarkLog
 from cnnbench.run.driver.build import BuiltRun, Trainable
 from cnnbench.run.driver.checkpoints import Restored
 from cnnbench.run.driver.console import Phase
-from cnnbench.run.driver.context import ScenarioContext
 from cnnbench.run.driver.host_metrics import EvaluationResults
 from cnnbench.run.driver.input_only import DEVICE_STAGE, InputStep, time_stages, time_whole
+from cnnbench.run.driver.membership import Interrupts
 from cnnbench.run.driver.mlperf_log import MLPerfLog
 from cnnbench.run.driver.observer import Observer
 from cnnbench.run.driver.probes import make_probes
 from cnnbench.run.driver.replica_check import replica_checks
 from cnnbench.run.driver.step_timer import LoopTimer
 from cnnbench.run.driver.summaries import EvaluationSummaries, TrainingSummaries
-from cnnbench.run.driver.training import Training
-from cnnbench.run.driver.training_step import Interrupts
+from cnnbench.run.driver.training import ScenarioContext, Training
 from cnnbench.run.observe.graphs import write_graph
 from cnnbench.run.runtime.activity import Doing
 from cnnbench.run.runtime.turns import Turns
@@ -72,7 +71,8 @@ def _observing(
     """Observers and evaluation results of the run, closed at its end."""
     params, plan = run.params, run.plan
     observers = replica_checks(params, plan, built, run.measurements)
-    if outputs.summarizes_training(params):
+    summarized = params.summary_verbosity and params.save_summaries_steps
+    if summarized and plan.trains and params.train_dir:
         assert built.step is not None
         observers.append(TrainingSummaries(params, built.step, built.manager))
     if outputs.summarizes_evaluations(params):
@@ -145,8 +145,13 @@ def _initialize(run: ScenarioContext, built: BuiltRun) -> tuple[Restored, int]:
         checkpoint_folder.clean(params.train_dir)
     path = None if params.train_dir is None else checkpoint_folder.latest(params.train_dir)
     if path is None or built.checkpoints is None:
-        if plan.trains and params.backbone_model_path is not None and plan.job.is_chief:
-            _restore_backbone(run, built, params.backbone_model_path)
+        backbone = params.backbone_model_path
+        if plan.trains and backbone is not None and plan.job.is_chief:
+            path = checkpoint_folder.latest(backbone)
+            if path is None:
+                raise BenchmarkError(f"no checkpoint in --backbone_model_path={backbone}")
+            count = checkpoints.restore_backbone(built.manager, plan.model.backbone, path)
+            run.messages.notice(f"backbone of {count} variables restored from {path}")
         return Restored(0, 0, ()), plan.num_batches
     restored = built.checkpoints.restore(path)
     run.messages.notice(f"resuming from {path} at global step {restored.global_step}")
@@ -181,14 +186,6 @@ def _resume_input(
     run.messages.notice(notice)
 
 
-def _restore_backbone(run: ScenarioContext, built: BuiltRun, given: str) -> None:
-    path = checkpoint_folder.latest(given)
-    if path is None:
-        raise BenchmarkError(f"no checkpoint in --backbone_model_path={given}")
-    count = checkpoints.restore_backbone(built.manager, run.plan.model.backbone, path)
-    run.messages.notice(f"backbone of {count} variables restored from {path}")
-
-
 def _evaluate(run: ScenarioContext, built: BuiltRun, results: EvaluationResults) -> float | None:
     assert built.evaluator is not None
     assert built.checkpoints is not None
@@ -200,7 +197,7 @@ def _evaluate(run: ScenarioContext, built: BuiltRun, results: EvaluationResults)
     while True:
         path = checkpoint_folder.latest(train_dir)
         if path is None:
-            run.console.checkpoint_not_found(train_dir)
+            run.console.phase(Phase.CHECKPOINT_NOT_FOUND, train_dir)
             if not pause:
                 raise BenchmarkError(f"no checkpoint in --train_dir={train_dir}")
         elif path != done:
@@ -211,7 +208,7 @@ def _evaluate(run: ScenarioContext, built: BuiltRun, results: EvaluationResults)
                     continue  # the running training has replaced it by a newer one
                 raise
             built.share_restored(restored.global_step)
-            run.console.checkpoint_loaded(path)
+            run.console.phase(Phase.CHECKPOINT_LOADED, path)
             timer = LoopTimer()
             with run.watch, run.activity.during(Doing.EVALUATION), interrupts.shared():
                 found = built.evaluator.run(

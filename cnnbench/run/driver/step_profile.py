@@ -54,7 +54,7 @@ class StepProfiler:
 
     def __init__(self, plan: Plan, most: int, waited: Callable[[], float] = lambda: 0.0) -> None:
         self._plan = plan
-        self._count = min(most, max(1, plan.warmup - 1))
+        self._count = min(most, max(1, plan.warm_up.least - 1))
         self._waited = waited
         self._graph: Any = None
         self._partitions: list[Any] = []
@@ -69,7 +69,7 @@ class StepProfiler:
         from cnnbench.run.observe.graphs import collecting_partitions
 
         self._graph = graph
-        for step in range(plan.warmup - self._count + 1, plan.warmup + 1):
+        for step in range(plan.warm_up.least - self._count + 1, plan.warm_up.least + 1):
             yield Probe(step, self._profiled())
         # The runtime divides a graph among the devices when it runs for the first time. Where that
         # step is profiled, too, this look is left before the profile is read.
@@ -77,8 +77,8 @@ class StepProfiler:
 
     @contextmanager
     def _profiled(self) -> Iterator[None]:
+        from cnnbench.run.driver.probes import profiling
         from cnnbench.run.observe.operations import allocations, in_time, wall_times
-        from cnnbench.run.observe.profile import profiling
 
         def use(planes: tuple[XPlane, ...]) -> None:
             self.steps.append(wall_times(planes, self.works.knows))
@@ -110,7 +110,7 @@ class StepProfiler:
 
     def profile(self, record: RunRecord) -> StepProfile:
         """The profile of a run that has ended."""
-        seconds = record.warmup_step_seconds[: self._plan.warmup][-len(self.steps) :]
+        seconds = record.warmup_step_seconds[: self._plan.warm_up.least][-len(self.steps) :]
         works = {one: self.works(*one) for step in self.steps for one in step.counts}
         return StepProfile(
             step_seconds=seconds,
@@ -189,23 +189,21 @@ def rows_of(
 
 def spans_of(ran: Sequence[RanOperation], works: Works) -> list[ProfiledSpan]:
     """The timeline of a step from its operations, in order of their start."""
-    shortest = _SHORTEST * max((one.end for one in ran), default=0.0)
+    from cnnbench.run.observe.operations import PICOSECONDS
+
+    shortest = _SHORTEST * PICOSECONDS * max((one.end for one in ran), default=0)
     found: list[ProfiledSpan] = []
     latest: dict[tuple[str, Part], int] = {}
     for one in ran:
+        start, end = one.start * PICOSECONDS, one.end * PICOSECONDS
         part = works(one.name, one.type).part if one.own else INPUT_OPERATIONS
-        device = (works.device(one.name) or _of_plane(one.plane)) if one.own else ""
+        # The plane names the device of operations whose node is not known.
+        gpu = one.plane.rpartition("device:")[2].lower() if "device:" in one.plane else "cpu:0"
+        device = (works.device(one.name) or gpu) if one.own else ""
         place = latest.get((device, part))
-        if place is not None and one.start - found[place].end <= shortest:
-            end = max(found[place].end, one.end)
-            found[place] = replace(found[place], end=end)
+        if place is not None and start - found[place].end <= shortest:
+            found[place] = replace(found[place], end=max(found[place].end, end))
             continue
         latest[device, part] = len(found)
-        span = ProfiledSpan(device=device, **part._asdict(), start=one.start, end=one.end)
-        found.append(span)
+        found.append(ProfiledSpan(device=device, **part._asdict(), start=start, end=end))
     return [span for span in found if span.end - span.start >= shortest]
-
-
-def _of_plane(name: str) -> str:
-    """The device of a plane of the profile: of operations whose node is not known."""
-    return name.rpartition("device:")[2].lower() if "device:" in name else "cpu:0"

@@ -4,31 +4,118 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean
+from typing import NamedTuple
 
 import tensorflow as tf
 
+from cnnbench.base.jobs.job import Task
 from cnnbench.base.jobs.probe import named
 from cnnbench.base.stats.descriptive import FEWEST_FOR_P99, RunningSpeed, total_images_per_sec
+from cnnbench.base.stats.steady_state import steady_state
+from cnnbench.base.text.progress import Messages, Progress
 from cnnbench.data.copies import ReadEvents
 from cnnbench.data.prefetch import use_own_executor
 from cnnbench.errors import BenchmarkError, NonFiniteLossError, first_line
+from cnnbench.flags import Params
+from cnnbench.machine.watch import Watch
+from cnnbench.records.measurements import Measurements
 from cnnbench.run.driver.async_loop import AsyncLoop, CoordinatedLoop, Stuck
 from cnnbench.run.driver.build import Trainable
-from cnnbench.run.driver.console import Phase
-from cnnbench.run.driver.context import ScenarioContext
+from cnnbench.run.driver.console import Console, Phase
 from cnnbench.run.driver.host_metrics import Evaluated, EvaluationResults
+from cnnbench.run.driver.learning_rate import Schedule, make_schedule
+from cnnbench.run.driver.membership import Interrupts
 from cnnbench.run.driver.observer import Moment, Observer
-from cnnbench.run.driver.probes import Probe
+from cnnbench.run.driver.plan import Plan
+from cnnbench.run.driver.probes import Looks, Probe
 from cnnbench.run.driver.step_timer import LoopTimer, StepLoop, StepTime
-from cnnbench.run.driver.target import TargetWatch
-from cnnbench.run.driver.training_step import Interrupts, StepValues
-from cnnbench.run.runtime.activity import Doing
-from cnnbench.run.step.coordinated import UpdateSlot
+from cnnbench.run.runtime.activity import Activity, Doing
+from cnnbench.run.runtime.turns import Turns
 from cnnbench.run.step.train_step import StepResult, TrainStep
+
+
+@dataclass(frozen=True)
+class ScenarioContext:
+    """Parts that every scenario uses.
+
+    Attributes:
+      measurements: filled during the run.
+      watch: entered before the timed loop and left after it.
+      gone: workers that do not answer any more, with the reason; for runs that outlive them.
+      looks: probes of warm-up steps in addition to those of the parameters.
+      turns: turns of this process, where several processes step in turn.
+      activity: what the loop is doing, for the watchdog.
+    """
+
+    params: Params
+    plan: Plan
+    console: Console
+    messages: Messages
+    progress: Progress
+    measurements: Measurements
+    watch: Watch
+    gone: Callable[[], Mapping[str, str]] = dict
+    looks: Looks | None = None
+    turns: Turns = field(default_factory=Turns)
+    activity: Activity = field(default_factory=Activity)
+
+    @property
+    def schedule(self) -> Schedule:
+        """The learning rate of every step."""
+        plan = self.plan
+        return make_schedule(
+            self.params,
+            plan.model.learning_rate,
+            plan.global_batch,
+            plan.train_examples,
+            plan.training_steps,
+        )
+
+
+class StepValues(NamedTuple):
+    """A step's results on the host.
+
+    Attributes:
+      metrics: the model's, in its order; empty where they are not computed.
+      skipped, staleness: see `StepResult`.
+      worker: that made the update; "" where all take part in each.
+      stop: whether a worker of the job was interrupted.
+    """
+
+    loss: float
+    metrics: tuple[float, ...]
+    skipped: bool
+    stop: bool = False
+    staleness: int | None = None
+    worker: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        result: StepResult,
+        metric_names: Sequence[str],
+        workers: Sequence[Task],
+        *,
+        forward_only: bool,
+    ) -> StepValues:
+        """Reads the results of a step; `workers` are those that `result.worker` counts."""
+        loss = float(result.loss)
+        if forward_only and math.isfinite(loss):
+            loss = 0.0  # a forward pass has no loss, and tf_cnn_benchmarks prints 0
+        names = metric_names if result.metrics else ()
+        return cls(
+            loss=loss,
+            metrics=tuple(float(result.metrics[name]) for name in names),
+            skipped=result.skipped is not None and bool(result.skipped),
+            stop=result.stop is not None and bool(result.stop),
+            staleness=None if result.staleness is None else int(result.staleness),
+            worker="" if result.worker is None else str(workers[int(result.worker)]),
+        )
 
 
 class Training:
@@ -84,7 +171,7 @@ class Training:
         self._before_loop = global_step
         self._timer = LoopTimer()
         self._last_save = time.monotonic()
-        self._target = TargetWatch(plan.target, late=params.collect_eval_results_async)
+        self._unjudged: Evaluated | None = None
         self._stopped_early = False
         self._last = StepValues(0.0, (), False)
 
@@ -98,9 +185,9 @@ class Training:
         self._measurements.loss_scale_start = self._step.loss_scale.value
         try:
             with self._interrupts.shared():
-                if not steps:
-                    self._nothing_left()
-                    return None
+                if not steps:  # what follows the last step is all that a resumed run does
+                    self._timer = LoopTimer()
+                    return self._finish(0.0, steps)
                 loop = self._make_loop()
                 for observer in self._observers:
                     observer.begins(self.global_step, steps)
@@ -110,7 +197,7 @@ class Training:
                 self._activity.doing = Doing.END
                 with self._activity.during(Doing.OTHERS):
                     self._turns.wait(steps_left=False)
-                return self._finish(seconds)
+                return self._finish(seconds, steps)
         finally:
             self._measurements.loss_scale_end = self._step.loss_scale.value
 
@@ -183,7 +270,7 @@ class Training:
             return CoordinatedLoop(works, names, self._lost, gone, self._clock, stuck)
         return AsyncLoop(works, self._lost, gone, self._clock, stuck, begin=use_own_executor)
 
-    def _update(self, worker: str, step: TrainStep | UpdateSlot, number: int) -> StepValues:
+    def _update(self, worker: str, step: TrainStep, number: int) -> StepValues:
         """Runs one update of an asynchronous worker; called in that worker's thread."""
         step.set_learning_rate(self._learning_rate(self._before_loop + number - 1))
         values = self._values(step())
@@ -211,7 +298,7 @@ class Training:
                 if probe.step == step + 1:
                     looking.enter_context(probe.look)
             if step in warm_up.checks:
-                steady = warm_up.steady(measurements.warmup_step_seconds)
+                steady = steady_state(measurements.warmup_step_seconds).reached
                 if self._workers is not None:
                     steady = self._workers.decided(steady)
             return steady
@@ -220,7 +307,9 @@ class Training:
         with ExitStack() as looking:
             pause(0)
             loop.run(warm_up.most, self._warmup_done, (warm_up.checks | edges).__contains__, pause)
-        measurements.warmup_status = warm_up.status(steady)
+        measurements.warmup_status = (
+            "fixed" if not warm_up.auto else "steady" if steady else "limit"
+        )
         measurements.publish()
         self._progress.finish()
         self._console.phase(Phase.WARM_UP_DONE)
@@ -296,7 +385,7 @@ class Training:
             self._activity.during(Doing.OTHERS),
         ):
             waited = self._turns.wait()
-        self._measurements.begin_turn(self._turns.seconds, waited.seconds, waited.cpu_seconds)
+        self._measurements.begin_turn(self._turns.seconds, *waited)
 
     def _save_due(self, step: int) -> bool:
         if self._save_directory is None:
@@ -309,42 +398,63 @@ class Training:
 
     def _pause(self, step: int) -> bool:
         with self._activity.during(Doing.PAUSE):
-            return self._in_pause(step)
-
-    def _in_pause(self, step: int) -> bool:
-        if self._save_due(step):
-            self._save()
-        if self._results is not None:
-            self._results.publish()
-        due = [observer for observer in self._observers if observer.due(step)]
-        if due:
-            moment = self._moment()
+            if self._save_due(step):
+                self._save()
+            if self._results is not None:
+                self._results.publish()
+            due = [observer for observer in self._observers if observer.due(step)]
             for observer in due:
-                observer.paused(moment)
-        if self._turn_is_over(step):
-            self._let_others()
-        if step not in self._plan.eval_steps:
-            return False
-        loop_seconds = self._timer.loop().wall
-        with self._timer.away():
-            if self._target_reached(loop_seconds):
-                self._stopped_early = True
-                return True
-            self._console.phase(Phase.RESUMING)
-            for observer in self._observers:
-                observer.resuming(self.global_step)
-            return False
+                observer.paused(self._moment())
+            if self._turn_is_over(step):
+                self._let_others()
+            if step not in self._plan.eval_steps:
+                return False
+            loop_seconds = self._timer.loop().wall
+            with self._timer.away():
+                self._stopped_early = self._target_reached(loop_seconds)
+                if not self._stopped_early:
+                    self._console.phase(Phase.RESUMING)
+                    for observer in self._observers:
+                        observer.resuming(self.global_step)
+            return self._stopped_early
+
+    def _moment(self) -> Moment:
+        return Moment(
+            self.global_step,
+            self._learning_rate(self.global_step - 1),
+            self._last.loss,
+            dict(zip(self._plan.model.metric_names, self._last.metrics, strict=False)),
+            self._speed.current().mean,
+        )
 
     def _target_reached(self, loop_seconds: float) -> bool:
-        """Evaluates, unless the evaluation before has reached the target; see `TargetWatch`."""
-        if not self._target.reached_before():
-            self._console.running_evaluation(self.global_step)
-            if not self._target.reached(self._evaluate(loop_seconds)):
-                return False
+        """Evaluates, unless the evaluation before has reached the target.
+
+        Metrics that a process of its own computes count at the next evaluation, which waits for
+        them: how many steps a training has does not depend on how long that process takes.
+        """
         model, target = self._plan.model, self._plan.target
-        assert target is not None
+        before, self._unjudged = self._unjudged, None
+        if (
+            before is None
+            or target is None
+            or not target.reached(before.metrics.get(target.metric))
+        ):
+            self._console.phase(Phase.EVALUATION, self.global_step)
+            found = self._evaluate(loop_seconds)
+            if target is None:
+                return False
+            metrics: Mapping[str, float | None] = {"loss": found.evaluation.loss, **found.means}
+            if target.metric not in metrics:
+                if self._params.collect_eval_results_async:
+                    self._unjudged = found
+                    return False
+                metrics = found.metrics
+            if not target.reached(metrics.get(target.metric)):
+                return False
         called = "accuracy" if target.metric == model.top_1_accuracy else target.metric
-        self._console.stopping(target, called)
+        bound = "at most" if target.lower_is_better else "at least"
+        self._console.phase(Phase.STOPPING, called, bound, target.value)
         return True
 
     def _evaluate(self, loop_seconds: float) -> Evaluated:
@@ -365,15 +475,6 @@ class Training:
         self._results.add(found, loop_seconds=loop_seconds, wall_seconds=wall_seconds)
         return found
 
-    def _moment(self) -> Moment:
-        return Moment(
-            self.global_step,
-            self._learning_rate(self.global_step - 1),
-            self._last.loss,
-            dict(zip(self._plan.model.metric_names, self._last.metrics, strict=False)),
-            self._speed.current().mean,
-        )
-
     def _save(self) -> None:
         assert self._checkpoints is not None
         assert self._save_directory is not None
@@ -381,31 +482,23 @@ class Training:
             self._checkpoints.save(self._save_directory, self.global_step)
         self._last_save = time.monotonic()
 
-    def _finish(self, elapsed: float) -> float | None:
+    def _finish(self, elapsed: float, steps: int) -> float | None:
         if self._evaluator is not None:
             self._console.phase(Phase.DONE)
             if not self._stopped_early:
-                self._console.running_final_evaluation(self.global_step)
+                self._console.phase(Phase.FINAL_EVALUATION, self.global_step)
                 self._evaluate(elapsed)
-        if self._save_directory is not None:
+        if self._save_directory is not None and steps:
             self._save()
         if self._results is not None:
             self._results.finish()
+        if not steps:
+            return None
         images = self._measurements.steps * self._plan.global_batch
         total = total_images_per_sec(images, elapsed)
         for observer in self._observers:
             observer.ended(self.global_step, total)
         return None if self._evaluator is not None else total
-
-    def _nothing_left(self) -> None:
-        """Does what follows the last step, for a run that resumes after it."""
-        self._timer = LoopTimer()
-        if self._evaluator is not None:
-            self._console.phase(Phase.DONE)
-            self._console.running_final_evaluation(self.global_step)
-            self._evaluate(0.0)
-        if self._results is not None:
-            self._results.finish()
 
     def _read(self, result: StepResult, events: ReadEvents) -> StepValues:
         """Waits for the end of a step."""

@@ -8,7 +8,6 @@ no longer installs.
 from __future__ import annotations
 
 import os
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -48,7 +47,11 @@ class EventFile:
         rows = np.asarray(images, np.float64)[:_MOST_IMAGES]
         height, width = rows.shape[1:3]
         content = [str(width), str(height)]
-        content += [tf.io.encode_png(_to_bytes(row)).numpy() for row in rows]
+        for row in rows:
+            shown = np.nan_to_num(row)
+            low, high = shown.min(), shown.max()
+            scaled = np.round((shown - low) * (255.0 / max(high - low, 1e-12)))
+            content.append(tf.io.encode_png(scaled.astype(np.uint8)).numpy())
         self._write(tag, tf.constant(content), step, "images", _BLOBS)
 
     def flush(self) -> None:
@@ -65,17 +68,6 @@ class EventFile:
         """Ends the file."""
         if self._writer is not None:
             self._writer.close()
-
-    def __enter__(self) -> EventFile:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _write(self, tag: str, value: Any, step: int, dashboard: str, data_class: int) -> None:
         if self._writer is None:
@@ -100,10 +92,3 @@ def buckets(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
     counts, edges = np.histogram(flat, 1 if one else _BUCKETS)
     columns = (edges[:-1], edges[1:], counts)
     return np.stack([column.astype(np.float64) for column in columns], axis=1)
-
-
-def _to_bytes(image: npt.NDArray[np.float64]) -> npt.NDArray[np.uint8]:
-    shown = np.nan_to_num(image)
-    low, high = shown.min(), shown.max()
-    scaled = np.round((shown - low) * (255.0 / max(high - low, 1e-12)))
-    return np.asarray(scaled, np.uint8)

@@ -8,7 +8,7 @@ writes them to an event file.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -46,21 +46,6 @@ def collecting_partitions(found: list[Any]) -> Iterator[None]:
         tf.summary.trace_off()
         raise
     found += _partitions()
-
-
-@contextmanager
-def writing_partitions(
-    flag: str, path_of: Callable[[int], str], written: list[str]
-) -> Iterator[None]:
-    """Writes the partitions of the function that is called in the block, to numbered paths."""
-    found: list[Any] = []
-    with collecting_partitions(found):
-        yield
-    for number, graph_def in enumerate(found):
-        path = path_of(number)
-        write_graph(flag, path, graph_def)
-        device = next((node.device for node in graph_def.node if node.device), "no device")
-        written.append(f"{path}: {len(graph_def.node)} operations on {device}")
 
 
 def _partitions() -> list[Any]:

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import BinaryIO, NamedTuple
+from dataclasses import astuple, replace
+from typing import BinaryIO
 
 from cnnbench.records.step_profile import Primitive
 
@@ -35,20 +36,10 @@ _MOST_BYTES = 64 << 20
 _LONGEST_LINE = 1 << 14
 
 
-class _Call(NamedTuple):
-    """The key by which calls are counted; see `Primitive`."""
-
-    name: str
-    propagation: str
-    types: str
-    implementation: str
-    layouts: str
-
-
 def primitives_of_step(log: BinaryIO) -> tuple[Primitive, ...]:
     """Primitives that the last whole step called, if any, from the first 64 MiB of the output."""
-    calls: Counter[_Call] = Counter()
-    step: Counter[_Call] = Counter()
+    calls: Counter[Primitive] = Counter()
+    step: Counter[Primitive] = Counter()
     steps = size = 0
     while size < _MOST_BYTES and (line := log.readline(_LONGEST_LINE)):
         size += len(line)
@@ -58,10 +49,11 @@ def primitives_of_step(log: BinaryIO) -> tuple[Primitive, ...]:
             steps, calls = steps + 1, Counter()
         elif (call := _call(text)) is not None:
             calls[call] += 1
-    return tuple(Primitive(**call._asdict(), calls=times) for call, times in sorted(step.items()))
+    made = (replace(call, calls=times) for call, times in step.items())
+    return tuple(sorted(made, key=astuple))
 
 
-def _call(line: str) -> _Call | None:
+def _call(line: str) -> Primitive | None:
     words = line.split(",")
     if words[0] not in _MARKERS or "exec" not in words[1:5]:
         return None
@@ -71,11 +63,12 @@ def _call(line: str) -> _Call | None:
     name, implementation, propagation, memory = words[at + 2 : at + 6]
     tensors = [found.groups() for found in map(_TENSOR.match, memory.split()) if found]
     layouts = [(one, tag or kind) for one, _, kind, tag in tensors]
-    return _Call(
+    return Primitive(
         name=name,
         propagation="" if propagation == "undef" else propagation,
         types=", ".join(sorted({type for _, type, _, _ in tensors})),
         implementation=implementation,
         # Vectors have but one layout.
         layouts=", ".join(f"{one} {layout}" for one, layout in layouts if len(layout) > 1),
+        calls=1,
     )

@@ -26,7 +26,7 @@ _GPU = "/device:GPU:"
 _ON_HOST = re.compile(r"([\w.][\w./>-]*):([A-Za-z_]\w*)")
 # What a kernel says of the operation that launched it; another key in older versions.
 _LAUNCHED_BY = ("tf_op", "kernel_annotation")
-_PICOSECONDS = 1e-12
+PICOSECONDS = 1e-12
 _ALLOCATION = "MemoryAllocation"
 # Kernels of NCCL are launched by a thread of TensorFlow's NcclManager, which does not know the
 # operation: "ncclAllReduce", "ncclBroadcast", ...
@@ -65,17 +65,7 @@ class Operation:
     own: bool = True
 
 
-class _Run(NamedTuple):
-    """One run of an operation, in picoseconds from a common origin."""
-
-    name: str
-    type: str
-    start: int
-    duration: int
-    plane: str
-
-
-class _Rank(enum.IntEnum):
+class Rank(enum.IntEnum):
     """Each moment belongs to the operations that run with the lowest rank."""
 
     COMPUTES = 0
@@ -85,23 +75,41 @@ class _Rank(enum.IntEnum):
     OTHER = 2  # not of the step
 
 
+class RanOperation(NamedTuple):
+    """A run of an operation, in picoseconds from the first operation of the profile.
+
+    `plane` is "/host:CPU" or that of a GPU.
+    """
+
+    name: str
+    type: str
+    plane: str
+    start: int
+    end: int
+    rank: Rank
+
+    @property
+    def own(self) -> bool:
+        """Whether it belongs to the step."""
+        return self.rank is not Rank.OTHER
+
+
 def operations(planes: Iterable[XPlane], is_own: Callable[[str], bool]) -> list[Operation]:
     """The operations of a profile; `is_own` tells from a name whether it belongs to the step.
 
     Where GPUs were profiled, only what ran on them counts: on the host an operation of a GPU is
     over when its kernels are launched.
     """
-    runs = _runs(planes)
-    ranks = [_rank(run, is_own) for run in runs]
-    parts, _, _ = _divided(runs, ranks)
+    runs = in_time(planes, is_own)
+    parts, _, _ = _divided(runs)
     return [
         Operation(
             run.name,
             run.type,
-            (part if rank is _Rank.WAITS else run.duration) * _PICOSECONDS,
-            own=rank is not _Rank.OTHER,
+            (part if run.rank is Rank.WAITS else run.end - run.start) * PICOSECONDS,
+            own=run.own,
         )
-        for run, rank, part in zip(runs, ranks, parts, strict=True)
+        for run, part in zip(runs, parts, strict=True)
     ]
 
 
@@ -127,89 +135,76 @@ def wall_times(planes: Iterable[XPlane], is_own: Callable[[str], bool]) -> WallT
 
     Others, such as those of the input pipeline, have no time while one of the step runs.
     """
-    runs = _runs(planes)
-    ranks = [_rank(run, is_own) for run in runs]
-    parts, other, idle = _divided(runs, ranks)
+    runs = in_time(planes, is_own)
+    parts, other, idle = _divided(runs)
     seconds: defaultdict[tuple[str, str], float] = defaultdict(float)
     counts: Counter[tuple[str, str]] = Counter()
-    for run, rank, part in zip(runs, ranks, parts, strict=True):
-        if rank is not _Rank.OTHER:
+    for run, part in zip(runs, parts, strict=True):
+        if run.own:
             counts[run.name, run.type] += 1
-            seconds[run.name, run.type] += part * _PICOSECONDS
-    return WallTimes(dict(seconds), other * _PICOSECONDS, idle * _PICOSECONDS, counts)
-
-
-class RanOperation(NamedTuple):
-    """A run of an operation, in seconds from the first operation of the profile.
-
-    `plane` is "/host:CPU" or that of a GPU; `own` as of `Operation`.
-    """
-
-    name: str
-    type: str
-    plane: str
-    start: float
-    end: float
-    own: bool
+            seconds[run.name, run.type] += part * PICOSECONDS
+    return WallTimes(dict(seconds), other * PICOSECONDS, idle * PICOSECONDS, counts)
 
 
 def in_time(planes: Iterable[XPlane], is_own: Callable[[str], bool]) -> list[RanOperation]:
     """The operations of a profile in order of start; `is_own` as of `operations`."""
-    runs = sorted(_runs(planes), key=lambda run: run.start)
-    first = runs[0].start if runs else 0
+    planes = tuple(planes)
+    on_gpus = list(_read([p for p in planes if p.name.startswith(_GPU)], _of_kernel))
+    read = on_gpus or _read([p for p in planes if not p.name.startswith(_GPU)], _of_host)
+    found = sorted(read, key=lambda one: one[1].start)
+    first = found[0][1].start if found else 0
     return [
         RanOperation(
-            run.name,
-            run.type,
-            run.plane,
-            (run.start - first) * _PICOSECONDS,
-            (run.start + run.duration - first) * _PICOSECONDS,
-            _rank(run, is_own) is not _Rank.OTHER,
+            name,
+            type,
+            plane,
+            event.start - first,
+            event.start - first + event.duration,
+            _rank(name, type, is_own),
         )
-        for run in runs
+        for (name, type, plane), event in found
     ]
 
 
-def _rank(run: _Run, is_own: Callable[[str], bool]) -> _Rank:
-    if _BY_NCCL.fullmatch(run.name):  # only steps have collectives
-        return _Rank.WAITS
-    if not is_own(run.name):
-        return _Rank.OTHER
-    waits = is_collective(run.type) or is_transfer(run.type)
-    return _Rank.WAITS if waits else _Rank.COMPUTES
+def _rank(name: str, type: str, is_own: Callable[[str], bool]) -> Rank:
+    if _BY_NCCL.fullmatch(name):  # only steps have collectives
+        return Rank.WAITS
+    if not is_own(name):
+        return Rank.OTHER
+    return Rank.WAITS if is_collective(type) or is_transfer(type) else Rank.COMPUTES
 
 
-def _divided(runs: Sequence[_Run], ranks: Sequence[_Rank]) -> tuple[list[float], int, int]:
+def _divided(runs: Sequence[RanOperation]) -> tuple[list[float], int, int]:
     """Picoseconds of each run, 0 for `OTHER`; of other operations alone; of none.
 
     All between the first and the last operation of the step.
     """
     edges: list[tuple[int, bool, int]] = []
     for index, run in enumerate(runs):
-        if run.duration:
-            edges += [(run.start, True, index), (run.start + run.duration, False, index)]
-    of_step = [moment for moment, _, index in edges if ranks[index] is not _Rank.OTHER]
+        if run.end > run.start:
+            edges += [(run.start, True, index), (run.end, False, index)]
+    of_step = [moment for moment, _, index in edges if runs[index].own]
     first, last = min(of_step, default=0), max(of_step, default=0)
     parts = [0.0] * len(runs)
-    active: dict[_Rank, set[int]] = {rank: set() for rank in _Rank}
+    active: dict[Rank, set[int]] = {rank: set() for rank in Rank}
     before = first
     other = idle = 0
     for moment, begins, index in sorted(edges):
         until = min(max(moment, first), last)
         spent = until - before
         before = until
-        rank = next((rank for rank in _Rank if active[rank]), None)
+        rank = next((rank for rank in Rank if active[rank]), None)
         if rank is None:
             idle += spent
-        elif rank is _Rank.OTHER:
+        elif rank is Rank.OTHER:
             other += spent
         elif spent:
             for one in active[rank]:
                 parts[one] += spent / len(active[rank])
         if begins:
-            active[ranks[index]].add(index)
+            active[runs[index].rank].add(index)
         else:
-            active[ranks[index]].remove(index)
+            active[runs[index].rank].remove(index)
     return parts, other, idle
 
 
@@ -232,21 +227,16 @@ def allocations(planes: Iterable[XPlane]) -> Allocations | None:
     return Allocations(len(sizes), sum(sizes)) if sizes else None
 
 
-def _runs(planes: Iterable[XPlane]) -> list[_Run]:
-    planes = tuple(planes)
-    on_gpus = list(_read([p for p in planes if p.name.startswith(_GPU)], _of_kernel))
-    return on_gpus or list(_read([p for p in planes if not p.name.startswith(_GPU)], _of_host))
-
-
 def _read(
-    planes: Iterable[XPlane], read: Callable[[XEvent], tuple[str, str] | None]
-) -> Iterator[_Run]:
+    planes: Iterable[XPlane], names_of: Callable[[XEvent], tuple[str, str] | None]
+) -> Iterator[tuple[tuple[str, str, str], XEvent]]:
+    """Name, type and plane of every operation, and its event."""
     for plane in planes:
         for line in plane.lines:
             for event in line.events:
-                names = read(event)
+                names = names_of(event)
                 if names is not None:
-                    yield _Run(*names, event.start, event.duration, plane.name)
+                    yield (*names, plane.name), event
 
 
 def _of_host(event: XEvent) -> tuple[str, str] | None:

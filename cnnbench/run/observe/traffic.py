@@ -51,10 +51,10 @@ def traffic(graph: Any, processes: int) -> Traffic:
     unnumbered: defaultdict[str, list[Traffic]] = defaultdict(list)
     for op in _needed(graph):
         if op.type in (*_REDUCE, *_GATHER):
-            instance = _instance(op)
-            if instance is None:
-                unnumbered[op.device].append(_ring(op, processes))
+            if op.type.endswith("V2") and tf.get_static_value(op.inputs[3]) is None:
+                unnumbered[op.device].append(_ring(op, processes))  # anew in every call
             else:
+                instance = _number(op, "group_key", 2), _number(op, "instance_key", 3)
                 rings[instance] = _ring(op, processes)
         if op.type in _BRANCHES or not op.device:
             continue
@@ -104,13 +104,6 @@ def _ring(op: Any, processes: int) -> Traffic:
     if whole is None:
         return Traffic(hops * subdivisions, None)
     return Traffic(hops * subdivisions, hops * whole // (size if reduces else 1))
-
-
-def _instance(op: Any) -> tuple[int, int] | None:
-    """Key shared by the ops of one collective; None if it is numbered anew in every call."""
-    if op.type.endswith("V2") and tf.get_static_value(op.inputs[3]) is None:
-        return None
-    return _number(op, "group_key", 2), _number(op, "instance_key", 3)
 
 
 def _number(op: Any, name: str, position: int) -> int:

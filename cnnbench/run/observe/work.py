@@ -102,7 +102,14 @@ class Works:
             return OperationWork(
                 Part(REST, self._outside(name, plain), OUTSIDE), False, self._bytes(name)
             )
-        kind = self._product_kind(layer, plain) if is_product else _kind(plain)
+        if is_product:
+            kernel = self._kernels.get(layer, ())
+            kind = "dense" if len(kernel) == 2 else "matrix product"
+            if len(kernel) == 4:
+                kind = "depthwise convolution" if "Depthwise" in plain else "convolution"
+                kind += f" {kernel[0]}x{kernel[1]}"
+        else:
+            kind = next((kind for pattern, kind in _KINDS if pattern.search(plain)), _OTHER)
         direction = FORWARD
         if name in self._backward or "gradient_tape/" in name:
             direction = TO_KERNEL if self._is_to_kernel(name, plain, layer) else TO_INPUT
@@ -140,13 +147,6 @@ class Works:
             before = (tensor.op for tensor in operation.inputs)
             waiting += [one for one in before if one.name not in self._nodes]
         return None
-
-    def _product_kind(self, layer: str, plain: str) -> str:
-        kernel = self._kernels.get(layer, ())
-        if len(kernel) == 4:
-            name = "depthwise convolution" if "Depthwise" in plain else "convolution"
-            return f"{name} {kernel[0]}x{kernel[1]}"
-        return "dense" if len(kernel) == 2 else "matrix product"
 
     def _is_to_kernel(self, name: str, plain: str, layer: str) -> bool:
         """Whether a gradient is one of weights, not of a layer's input."""
@@ -188,10 +188,6 @@ class Works:
         return found.outputs[int(index or 0)].ref()
 
 
-def _kind(plain: str) -> str:
-    return next((kind for pattern, kind in _KINDS if pattern.search(plain)), _OTHER)
-
-
 def _handles(operation: Any) -> list[Any]:
     return [tensor for tensor in operation.inputs if tensor.dtype.name == "resource"]
 
@@ -218,15 +214,11 @@ def flops_by_part(works: Iterable[OperationWork], flops: Mapping[str, Flops]) ->
             products[work.part.layer][work.part.direction] = work.part
     counted: Counter[Part] = Counter()
     for layer, parts in products.items():
-        for part, count in _of_directions(flops.get(layer, Flops()), parts):
-            counted[part] += count
+        of_layer = flops.get(layer, Flops())
+        for direction, count in zip((FORWARD, TO_INPUT, TO_KERNEL), of_layer, strict=True):
+            # Gradients that look alike (attention) have one part.
+            other = TO_INPUT if direction == TO_KERNEL else TO_KERNEL
+            part = parts.get(direction) or (None if direction == FORWARD else parts.get(other))
+            if count and part is not None:
+                counted[part] += count
     return dict(counted)
-
-
-def _of_directions(flops: Flops, parts: Mapping[str, Part]) -> Iterable[tuple[Part, int]]:
-    """The part of each direction's FLOPs; gradients that look alike (attention) share one."""
-    for direction, count in zip((FORWARD, TO_INPUT, TO_KERNEL), flops, strict=True):
-        other = TO_INPUT if direction == TO_KERNEL else TO_KERNEL
-        found = parts.get(direction) or (None if direction == FORWARD else parts.get(other))
-        if count and found is not None:
-            yield found, count

@@ -1,14 +1,26 @@
-"""Import of TensorFlow and check of its version."""
+"""Import of TensorFlow, by a run or by a plug-in, and check of its version.
+
+Plug-ins are loaded while flags are checked. One that imports TensorFlow at the top does so before
+the run sets the log level and starts its clock.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import importlib.util
+import os
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import Any
 
 from cnnbench.errors import BenchmarkError, exhausted, first_line
+from cnnbench.run.runtime.native import without_info_lines
 
 OLDEST = (2, 18)
 
@@ -17,6 +29,9 @@ NEWEST_TESTED = (2, 21)
 
 _EAGERLY_LOADED = "keras.src.optimizers"
 """The part of Keras that TensorFlow imports by itself, if it can."""
+
+_PACKAGE = "tensorflow"
+_early_seconds: list[float] = []
 
 
 def load_tensorflow() -> Any:
@@ -70,3 +85,41 @@ def untested_notices(tf: Any) -> tuple[str, ...]:
         return ()
     newest = ".".join(map(str, NEWEST_TESTED))
     return (f"TensorFlow {tf.__version__} is newer than {newest}, the newest tested",)
+
+
+def watch_early_import() -> None:
+    """Makes an import of TensorFlow by plug-in code quiet, quick and timed."""
+    if _PACKAGE not in sys.modules and not any(isinstance(one, _Finder) for one in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+
+
+def early_import_seconds() -> float:
+    """Seconds that an import by a plug-in took; 0 if there was none."""
+    return sum(_early_seconds)
+
+
+class _Finder(MetaPathFinder):
+    """Finds TensorFlow by the other finders, once, and times its loader."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != _PACKAGE:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            # No loader of another type: TensorFlow asks its own for the files of its package.
+            execute = partial(_timed, spec.loader.exec_module)
+            spec.loader.exec_module = execute  # type: ignore[method-assign]
+        return spec
+
+
+def _timed(execute: Callable[[ModuleType], None], module: ModuleType) -> None:
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # as a run sets it
+    start = time.perf_counter()
+    try:
+        with without_info_lines(), quick_import():
+            execute(module)
+    finally:
+        _early_seconds.append(time.perf_counter() - start)

@@ -125,7 +125,9 @@ def published(gpu_names: Sequence[str], dtype: str, tf32: bool | None = None) ->
     is returned if a GPU is not in the table or lacks the type.
     """
     if tf32 is None:
-        tf32 = _tf32_is_on()
+        # A run that computes has loaded TensorFlow; this module alone does not load it.
+        tf: Any = sys.modules.get("tensorflow")
+        tf32 = tf is None or tf.config.experimental.tensor_float_32_execution_enabled()
     total, sources = 0.0, []
     for name in gpu_names:
         gpu = _find(name)
@@ -153,7 +155,9 @@ def measured(dtype: str) -> Peak:
     cores = available_cores()
     pool = tf.config.threading.get_intra_op_parallelism_threads() or cores
     streams = max(1, cores // pool)
-    size = _affordable_size(_seconds(_SIZES[-1], dtype, 2, streams))
+    cube = _seconds(_SIZES[-1], dtype, 2, streams) / _SIZES[-1] ** 3
+    fitting = (size for size in _SIZES if 3 * cube * size**3 <= _BUDGET_SECONDS)
+    size = next(fitting, _SIZES[-1])
     seconds = _seconds(size, dtype, _MAX_REPETITIONS, streams)
     at_once = f"{streams} x " if streams > 1 else ""
     source = f"measured: {at_once}matmul {size}x{size}x{size} {dtype}"
@@ -176,21 +180,6 @@ def gpu_name(device: str) -> str | None:
 def _find(gpu_name: str) -> _Gpu | None:
     short = re.sub(r"^(NVIDIA |Tesla |GeForce )+", "", gpu_name.strip())
     return next((gpu for gpu in _GPUS if re.fullmatch(gpu.pattern, short)), None)
-
-
-def _tf32_is_on() -> bool:
-    # A run that computes has loaded TensorFlow; this module alone does not load it.
-    tf: Any = sys.modules.get("tensorflow")
-    if tf is None:
-        return True
-    return bool(tf.config.experimental.tensor_float_32_execution_enabled())
-
-
-def _affordable_size(probe_seconds: float) -> int:
-    for size in _SIZES:
-        if 3 * probe_seconds * (size / _SIZES[-1]) ** 3 <= _BUDGET_SECONDS:
-            return size
-    return _SIZES[-1]
 
 
 def _seconds(size: int, dtype: str, repetitions: int, streams: int) -> float:

@@ -183,8 +183,11 @@ def _go_on_in_child(
         os._exit(announced)
     os.close(theirs)
     log.divert()
-    _die_with(parent)
-    if not os.read(ours, 1):
+    import ctypes
+
+    # The kernel kills this process when its parent ends in any way.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent or not os.read(ours, 1):
         os._exit(int(ExitCode.FAILED))
     _state.link = ours
     heed_once()
@@ -227,15 +230,6 @@ class _NativeLog:
             self._last = self._last[-_LOG_BYTES:] + part
             with contextlib.suppress(OSError):  # nobody reads it
                 os.write(2, part.removesuffix(self._mark))
-
-
-def _die_with(parent: int) -> None:
-    """Makes the kernel kill this process when its parent ends in any way."""
-    import ctypes
-
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(int(ExitCode.FAILED))
 
 
 def _once(number: signal.Signals) -> None:

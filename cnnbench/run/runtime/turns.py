@@ -13,7 +13,6 @@ import os
 import socket
 import time
 from collections.abc import Callable, MutableMapping
-from dataclasses import dataclass
 
 from cnnbench.base.interrupts import LONGEST_WAIT_SECONDS
 
@@ -22,17 +21,6 @@ VARIABLE = "CNNBENCH_TURNS"
 
 WAITS, WAITS_AFTER_STEPS, GO_ON = b"w", b"a", b"g"
 """Messages of a process that waits, of one that waits after its timed steps, and the answer."""
-
-
-@dataclass(frozen=True)
-class Wait:
-    """Wall and CPU time of a process while it waited for its turn.
-
-    `cpu_seconds` counts all its threads; an idle process has hardly any.
-    """
-
-    seconds: float
-    cpu_seconds: float
 
 
 class Turns:
@@ -73,14 +61,15 @@ class Turns:
         """Whether the turn is over."""
         return self._link is not None and self._clock() >= self._end
 
-    def wait(self, *, steps_left: bool = True) -> Wait:
+    def wait(self, *, steps_left: bool = True) -> tuple[float, float]:
         """Passes the turn on and waits for it to come back.
 
-        Returns the time this took, none for a process that is alone or left alone. With
-        `steps_left` False it also waits until the timed steps of the others are over.
+        Returns the seconds this took, none for a process that is alone or left alone, and the CPU
+        seconds of all threads meanwhile. With `steps_left` False it also waits until the timed
+        steps of the others are over.
         """
         if self._link is None:
-            return Wait(0.0, 0.0)
+            return 0.0, 0.0
         start, cpu = self._clock(), time.process_time()
         try:
             self._link.sendall(WAITS if steps_left else WAITS_AFTER_STEPS)
@@ -92,7 +81,7 @@ class Turns:
             self._link = None
         now = self._clock()
         self._end = now + self.seconds
-        return Wait(now - start, time.process_time() - cpu)
+        return now - start, time.process_time() - cpu
 
     @staticmethod
     def _told(link: socket.socket) -> bytes:

@@ -10,7 +10,6 @@ from typing import Any
 import tensorflow as tf
 
 from cnnbench.data.coordinated import CoordinatedInput
-from cnnbench.run.step.loss_scale import LossScale
 from cnnbench.run.step.traced import TracedFunction
 from cnnbench.run.step.train_step import RATE, StepResult, TrainStep
 from cnnbench.variable_mgr.strategies.base import StrategyVariableMgr
@@ -31,6 +30,7 @@ class CoordinatedStep(TrainStep):
         logging.getLogger("tensorflow").setLevel(logging.CRITICAL)  # losses are named by us
         assert isinstance(self._manager, StrategyVariableMgr)
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self._manager.strategy)
+        self._of_thread = threading.local()
         self._waited = 0.0
         self._waits = threading.Lock()
         self._function = TracedFunction("the step", self._scheduled, (RATE,))
@@ -45,30 +45,26 @@ class CoordinatedStep(TrainStep):
         assert self._updates_counter is not None
         self._updates_counter.resume(global_step)
 
-    def slot(self) -> UpdateSlot:
-        """Returns a slot, which runs one update at a time."""
-        return UpdateSlot(self)
+    def set_learning_rate(self, rate: float) -> None:
+        """Sets the rate of the next updates of the calling thread."""
+        self._of_thread.rate = self._rate_tensor(rate)
 
-    def run(self, rate: float) -> StepResult:
+    def __call__(self) -> StepResult:
         """Schedules an update and waits for it; thread-safe.
 
         An update whose worker is killed is made again on another worker, though the first may have
         been applied.
         """
         self._inputs.next()
-        arguments = (self._rate_tensor(rate),)
+        arguments = (self._of_thread.rate,)
         remote = self._coordinator.schedule(self._function.concrete, args=arguments)
-        values = self._fetched(remote)
+        fetched = zip(tf.nest.flatten(self._fields), self._table(remote).numpy(), strict=True)
+        found = [tf.cast(tf.constant(value), spec.dtype) for spec, value in fetched]
+        values = dict(tf.nest.pack_sequence_as(self._fields, found))
         self._inputs.taken(int(values["worker"].numpy()))
         with self._waits:
             self._waited += float(values.pop("waited").numpy())
         return StepResult(**values)
-
-    def _fetched(self, remote: Any) -> dict[str, Any]:
-        values = self._table(remote).numpy()
-        scalars = zip(tf.nest.flatten(self._fields), values, strict=True)
-        found = [tf.cast(tf.constant(value), spec.dtype) for spec, value in scalars]
-        return dict(tf.nest.pack_sequence_as(self._fields, found))
 
     def _table(self, remote: Any) -> tf.Tensor:
         while True:
@@ -102,36 +98,3 @@ class CoordinatedStep(TrainStep):
         del tower
         assert begun is not None
         return tf.stack([self._config.seed + self._inputs.worker(), begun])
-
-
-class UpdateSlot:
-    """Runs updates of a `CoordinatedStep`, one at a time."""
-
-    def __init__(self, step: CoordinatedStep) -> None:
-        self._step = step
-        self._rate = 0.0
-
-    @property
-    def loss_scale(self) -> LossScale:
-        """See `TrainStep.loss_scale`."""
-        return self._step.loss_scale
-
-    @property
-    def input_wait_seconds(self) -> float:
-        """See `CoordinatedStep.input_wait_seconds`."""
-        return self._step.input_wait_seconds
-
-    def set_learning_rate(self, rate: float) -> None:
-        """Sets the rate of the next updates."""
-        self._rate = rate
-
-    def request_stop(self) -> None:
-        """Does nothing: Ctrl-C reaches the process that schedules."""
-
-    def resume(self, global_step: int) -> None:
-        """See `TrainStep.resume`."""
-        self._step.resume(global_step)
-
-    def __call__(self) -> StepResult:
-        """Runs one update and waits for it."""
-        return self._step.run(self._rate)

@@ -63,7 +63,7 @@ class LossScale:
     def guard(self, tensors: Sequence[tf.Tensor]) -> LossScaleLike:
         """A guard of updates: all, or with an automatic factor those of finite tensors."""
         del tensors
-        return _Always()
+        return _Guard()
 
     def judge(self, gradients: Sequence[Sequence[tf.Tensor]], *, together: bool) -> UpdateGuards:
         """Decides which updates happen; to be called once in the traced step.
@@ -72,7 +72,7 @@ class LossScale:
         infinity. With `together` one bad gradient anywhere stops the updates everywhere.
         """
         del together
-        return UpdateGuards([_Always() for _ in gradients], None, [])
+        return UpdateGuards([_Guard() for _ in gradients], None, [])
 
 
 class AutoLossScale(LossScale):
@@ -109,14 +109,14 @@ class AutoLossScale(LossScale):
 
     def guard(self, tensors: Sequence[tf.Tensor]) -> LossScaleLike:
         """See `LossScale.guard`."""
-        return _IfFinite(all_finite(tensors, self._device))
+        return _Guard(all_finite(tensors, self._device))
 
     def judge(self, gradients: Sequence[Sequence[tf.Tensor]], *, together: bool) -> UpdateGuards:
         """See `LossScale.judge`."""
         flags = [all_finite(of_device, self._device) for of_device in gradients]
         with tf.device(self._device), tf.name_scope("loss_scale"):
             finite = tf.reduce_all(tf.stack(flags)) if flags else tf.constant(True)
-            guards = [_IfFinite(finite if together else flag) for flag in flags]
+            guards = [_Guard(finite if together else flag) for flag in flags]
             return UpdateGuards(list(guards), tf.logical_not(finite), self._update(finite))
 
     def _update(self, finite: tf.Tensor) -> list[Any]:
@@ -134,28 +134,24 @@ class AutoLossScale(LossScale):
         ]
 
 
-class _Always:
-    def run(self, update: Callable[[], list[Any]]) -> list[Any]:
-        return update()
+class _Guard:
+    """Builds an update in a conditional branch, so that a skipped step changes nothing.
 
+    Without `finite` every update happens.
+    """
 
-class _IfFinite:
-    """Builds an update in a conditional branch, so that a skipped step changes nothing."""
-
-    def __init__(self, finite: tf.Tensor) -> None:
+    def __init__(self, finite: tf.Tensor | None = None) -> None:
         self._finite = finite
 
     def run(self, update: Callable[[], list[Any]]) -> list[Any]:
+        if self._finite is None:
+            return update()
+
         def updated() -> tf.Tensor:
             with tf.control_dependencies(update()):
                 return tf.constant(True)
 
         return [tf.cond(self._finite, updated, lambda: tf.constant(False))]
-
-
-def scaled(loss: tf.Tensor, factor: Factor) -> tf.Tensor:
-    """The loss to differentiate: a float32 scalar times the factor."""
-    return loss if factor is None else loss * factor
 
 
 def inverse_of(factor: Factor) -> Factor:

@@ -16,7 +16,7 @@ from cnnbench.models.int8 import Calibration, calibrate, quantised
 from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec, VariableSpec
 from cnnbench.run.step.batch_norm_stats import over_towers
-from cnnbench.run.step.loss_scale import Factor, scaled
+from cnnbench.run.step.loss_scale import Factor
 from cnnbench.run.step.update_plan import UpdatePlan
 from cnnbench.variable_mgr.gradients import Gradient
 from cnnbench.variable_mgr.worker_group import WorkerGroup
@@ -215,7 +215,7 @@ class Tower:
             loss = tf.reduce_mean(self._losses(made.outputs, labels))
             for head, weight in made.auxiliaries:
                 loss += weight * tf.reduce_mean(self._losses(head, labels))
-            target = scaled(loss, factor)
+            target = loss if factor is None else loss * factor
         sources = [values[v.name] for v in self._trainables if v.name in values]
         found = iter(tape.gradient(target, sources))
         gradients = [next(found) if v.name in values else None for v in self._trainables]

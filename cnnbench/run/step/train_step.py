@@ -25,11 +25,9 @@ from cnnbench.models.spec import ModelSpec, VariableSpec
 from cnnbench.run.step.copied_tower import CopiedTowers
 from cnnbench.run.step.loss_scale import Factor, LossScale, inverse_of, unscaled
 from cnnbench.run.step.optimizers import Optimizer
-from cnnbench.run.step.readers import signals
 from cnnbench.run.step.tower import StepConfig, Tower, TowerResult
 from cnnbench.run.step.traced import TracedFunction
-from cnnbench.run.step.update import Updater, Updates
-from cnnbench.run.step.update_counter import UpdateCounter
+from cnnbench.run.step.update import UpdateCounter, Updater, Updates, signals
 from cnnbench.variable_mgr import gradients, tower_variable
 from cnnbench.variable_mgr.base import VariableMgr
 

@@ -2,28 +2,40 @@
 
 Every tower's loss contains the L2 loss of its own weights, so the reduced gradient contains its
 gradient once under "mean", once per tower under "sum".
+
+A read of a variable returns the variable's own buffer. An update that runs while an operation holds
+that buffer copies the whole variable first; one that waits works in place. TensorFlow orders
+updates behind reads only, not behind the readers of what was read, so updates here wait for these.
+
+Only variables on CPUs wait, and only for readers on CPUs of their task. Readers on a GPU or in
+another task hold a copy; waiting for each of them would take a signal between devices. Copying a
+variable within a GPU costs less than these signals.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from cnnbench.base.jobs.devices import cpu_of
-from cnnbench.models.batch_norm import Moments
 from cnnbench.models.spec import VariableSpec
 from cnnbench.run.step.batch_norm_stats import update_moving_averages
 from cnnbench.run.step.loss_scale import Factor, LossScale, inverse_of, unscaled
 from cnnbench.run.step.optimizers import Optimizer
-from cnnbench.run.step.readers import Readers
 from cnnbench.run.step.tower import StepConfig, TowerResult
-from cnnbench.variable_mgr import gradients
+from cnnbench.variable_mgr import gradients, tower_variable
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.gradients import Column, Gradient
 from cnnbench.variable_mgr.kept import traced_graph
+
+_NO_LIMIT = 2**63 - 1
+_SHARING = frozenset({"Identity", "StopGradient", "Reshape", "ExpandDims", "Squeeze"})
+"""Operations whose result is the buffer of their first input."""
 
 
 class Updates(NamedTuple):
@@ -112,7 +124,9 @@ class Updater:
         guards = verdict.guards
         if self._plan.deferred:
             # The judged gradients are of the previous step, the moments of this one.
-            guards = [self._loss_scale.guard(_statistics(moments))] * len(towers)
+            layers = itertools.chain.from_iterable(moments)
+            found = [x for layer in layers for x in (layer.batch_mean, layer.batch_variance)]
+            guards = [self._loss_scale.guard(found)] * len(towers)
         ops += update_moving_averages(manager, moments, self._config.bn_stats, guards)
         return Updates(ops, verdict.skipped), totals
 
@@ -185,10 +199,89 @@ def _copy(device: str, tensor: tf.Tensor) -> tf.Tensor:
         return tf.identity(tensor)
 
 
-def _statistics(towers: Sequence[Sequence[Moments]]) -> list[tf.Tensor]:
-    return [
-        statistic
-        for moments in towers
-        for layer in moments
-        for statistic in (layer.batch_mean, layer.batch_variance)
-    ]
+class Readers:
+    """Readers of variables in the function being traced, whose graph has `tower_variable.read`s."""
+
+    def __init__(self, graph: tf.Graph) -> None:
+        handles = tower_variable.handles_read(graph)
+        # By name of a tensor the handle whose variable's buffer it is.
+        values: dict[str, int] = {}
+        self._readers: dict[int, list[tf.Operation]] = defaultdict(list)
+        for operation in graph.get_operations():  # what makes a tensor comes before what takes it
+            names = [tensor.name for tensor in operation.inputs]
+            if operation.type == "ReadVariableOp" and names[0] in handles:
+                values[operation.outputs[0].name] = handles[names[0]]
+                continue
+            for handle in {values[name] for name in names if name in values}:
+                self._readers[handle].append(operation)
+            if operation.type in _SHARING and names[0] in values:
+                values[operation.outputs[0].name] = values[names[0]]
+
+    def before_update(self, variable: tf.Variable, gradient: tf.Tensor) -> tf.Tensor:
+        """The gradient, with dependencies on all readers that share the variable's buffer."""
+        home = _host(variable.device)
+        if home is None:
+            return gradient
+        # Operations without a task run in the caller, which has no variables of a ps.
+        near = {home} if home.startswith("ps:") else {home, ""}
+        of_variable = self._readers.get(id(variable.handle), ())
+        readers = [reader for reader in of_variable if _host(reader.device) in near]
+        if not readers:
+            return gradient
+        with tf.control_dependencies(signals(readers, variable.device)):
+            return tf.identity(gradient, name="waiting")
+
+
+def signals(operations: Sequence[Any], device: str) -> list[Any]:
+    """Dependencies for a device, so that each other device sends it one signal."""
+    if all(operation.device == device for operation in operations):
+        return list(operations)
+    return [tf.group(*operations)]  # which has one operation on each device
+
+
+@functools.cache
+def _host(device: str) -> str | None:
+    """The task in whose memory a device computes, such as ps:0; None for a GPU, "" if unnamed."""
+    spec = tf.DeviceSpec.from_string(device)
+    if spec.device_type not in (None, "CPU"):
+        return None
+    return "" if spec.job in (None, "localhost") else f"{spec.job}:{spec.task}"
+
+
+class UpdateCounter:
+    """Counts asynchronous updates of shared variables.
+
+    A worker reads the count before it reads the variables and increments it after it has updated
+    them. The staleness of its update is the number of increments in between, as in Dai et al.,
+    "Toward understanding the impact of staleness in distributed machine learning", ICLR 2019.
+    """
+
+    def __init__(self, device: str) -> None:
+        with tf.device(device):
+            self._count = tf.Variable(0, dtype=tf.int64, trainable=False, name="updates_done")
+
+    @property
+    def count(self) -> int:
+        """Updates so far."""
+        return int(self._count.numpy())
+
+    def resume(self, count: int) -> None:
+        """Sets the number of updates so far."""
+        self._count.assign(count)
+
+    def begin(self) -> tf.Tensor:
+        """The count so far, an int64 scalar, read before any variable."""
+        return tower_variable.read(self._count)
+
+    def end(self, begun: tf.Tensor, updates: Sequence[Any] = ()) -> tf.Tensor:
+        """Counts an update after all its assignments; returns its staleness, an int64 scalar.
+
+        `begun` is what `begin` returned in the same step.
+        """
+        home = self._count.device
+        with tf.device(home), tf.control_dependencies(signals(updates, home)):
+            # In one operation, so that no two updates get the same number.
+            before = tf.raw_ops.ResourceCountUpTo(
+                resource=self._count.handle, limit=_NO_LIMIT, T=tf.int64
+            )
+            return before - begun

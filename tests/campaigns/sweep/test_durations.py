@@ -9,14 +9,14 @@ import pytest
 from cnnbench.campaigns.processes.campaign import Durations
 from cnnbench.campaigns.sweep.planning import ordered
 from cnnbench.campaigns.sweep.runner import outlook
-from cnnbench.run.driver import duration
+from cnnbench.run.driver import estimates
 
 SUITE = "entries: [{name: a, flags: {device: cpu, model: lenet, num_batches: 5}}]"
 
 
 @pytest.fixture(autouse=True)
 def known_rate(monkeypatch):
-    monkeypatch.setattr(duration, "cpu_rate", lambda: 1e11)
+    monkeypatch.setattr(estimates, "cpu_rate", lambda: 1e11)
 
 
 def test_a_first_guess_from_flops(plan):

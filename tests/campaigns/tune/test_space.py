@@ -32,7 +32,7 @@ from cnnbench.errors import UsageError
 from cnnbench.flags import FLAGS
 from cnnbench.machine.memory import Memory
 from cnnbench.records.tune import AS_GIVEN
-from cnnbench.run.driver.memory import PROCESS_BYTES
+from cnnbench.run.driver.estimates import PROCESS_BYTES
 
 LENET = {"model": "lenet", "device": "cpu", "num_gpus": "2", "batch_size": "8"}
 OWN_BATCH = {name: text for name, text in LENET.items() if name != "batch_size"}

@@ -8,10 +8,10 @@ import json
 import pytest
 
 from cnnbench.cli import main
+from cnnbench.lab.roofline import session
 from cnnbench.models import get_model
 from cnnbench.models.declare import declare
 from cnnbench.records.step_profile import FORWARD, TO_INPUT, TO_KERNEL
-from cnnbench.run.runtime import copy_rate
 
 RUN = (
     *("roofline", "lenet", "--device=cpu", "--batch_size=4", "--num_batches=2"),
@@ -27,7 +27,7 @@ def run(tmp_path, capsys, *flags):
 
 
 def test_all_flops_of_a_training_step_have_a_row(quick_start, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(copy_rate, "_BYTES", 1 << 20)
+    monkeypatch.setattr(session, "_COPIED_BYTES", 1 << 20)
     files = [tmp_path / "all.json", tmp_path / "all.svg"]
     rows, out = run(
         *(tmp_path, capsys, "--num_gpus=2", "--variable_update=replicated"),

@@ -17,7 +17,7 @@ from jobs import SECONDS, record_of, started
 from cnnbench.errors import FlagError
 from cnnbench.flags import parse_args
 from cnnbench.models.spec import Initializer, VariableSpec
-from cnnbench.run.step.update_counter import UpdateCounter
+from cnnbench.run.step.update import UpdateCounter
 from cnnbench.variable_mgr import VariableMgrSpec, create
 from cnnbench.variable_mgr.gradients import Column
 

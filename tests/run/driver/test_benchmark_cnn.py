@@ -13,6 +13,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import tensorflow as tf
 from short_runs import TINY, run
@@ -24,6 +25,7 @@ from cnnbench.base.text.progress import Messages
 from cnnbench.data.imagenet_records import serialize
 from cnnbench.errors import BenchmarkError, FlagError, NonFiniteLossError
 from cnnbench.models import graph
+from cnnbench.records import result_files
 from cnnbench.records.result_files import ResultFiles
 from cnnbench.records.subject import Subject
 from cnnbench.records.tables import RUNS
@@ -121,31 +123,30 @@ def test_a_cosine_goes_over_all_steps_of_a_run(monkeypatch: pytest.MonkeyPatch) 
     assert rates == pytest.approx(expected)
 
 
-def test_smoothed_labels_are_for_training_with_a_softmax_loss(trained: str) -> None:
+def test_smoothed_labels_are_for_training(trained: str) -> None:
     evaluate = {"eval": True, "train_dir": trained, "num_eval_batches": 1}
     plain, smoothed = (run(**evaluate, label_smoothing=share).record for share in (0.0, 0.5))
     assert smoothed.evaluations[0].loss == plain.evaluations[0].loss
-    plugin = str(Path(__file__).parents[2] / "plugins" / "oracle_plugin.py")
-    with pytest.raises(FlagError, match=r"--label_smoothing=0\.1: needs a softmax loss, but --mod"):
-        run(model="oracle", model_plugin=plugin, data_name="imagenet", label_smoothing=0.1)
 
 
+@pytest.mark.parametrize("scaled", [False, True])
 def test_a_non_finite_loss_ends_the_run_and_keeps_the_record(
-    tmp_path: Path, holds: Callable[..., None]
+    scaled: bool, tmp_path: Path, holds: Callable[..., None]
 ) -> None:
     path = tmp_path / "record.json"
     out = io.StringIO()
-    params = Params(
-        **{**TINY, "num_batches": 50, "init_learning_rate": 1e9, "result_json": str(path)}
-    )
-    benchmark = BenchmarkCNN(params, console=Console(out))
+    flags = {**TINY, "num_batches": 50, "init_learning_rate": 1e9, "result_json": str(path)}
+    if scaled:
+        flags |= {"precision": "fp16", "fp16_enable_auto_loss_scale": True}
     with pytest.raises(NonFiniteLossError, match="at step"):
-        benchmark.run()
+        BenchmarkCNN(Params(**flags), console=Console(out)).run()
     record = RunRecord.from_json(path.read_text())
     assert record.status == "failed"
     assert record.error.type == "NonFiniteLossError"
     assert "total images/sec" not in out.getvalue()
-    assert len(record.warmup_losses) + len(record.losses) >= 1
+    *before, last = (*record.warmup_losses, *record.losses)
+    assert [math.isfinite(loss) for loss in before] == [True] * len(before)
+    assert not math.isfinite(last)
     holds("run", json.loads(path.read_text()))
 
 
@@ -156,8 +157,6 @@ def test_allow_nonfinite_goes_on() -> None:
 
 
 def test_record_and_csv_agree(tmp_path: Path, holds: Callable[..., None]) -> None:
-    import pandas as pd
-
     json_path, csv_path = tmp_path / "r.json", tmp_path / "r.csv"
     given = {"result_json": str(json_path), "result_csv": str(csv_path), "peak_flops": 1e12}
     for _ in range(2):
@@ -331,8 +330,6 @@ def test_file_systems_without_locks_and_holders_elsewhere_are_warned_of(
 def test_results_that_cannot_be_written_fail_the_run_before_its_last_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from cnnbench.records import result_files
-
     def full(path: str, record: RunRecord) -> None:
         raise OSError(28, "No space left on device")
 
@@ -447,64 +444,44 @@ def test_the_seed_decides_the_losses() -> None:
     assert first.losses != pytest.approx(other.losses, rel=1e-4)
 
 
+PS = {"variable_update": "parameter_server", "num_gpus": 3}
+HYBRID = {"variable_update": "distributed_all_reduce", "all_reduce_spec": "copy:2048:xring/tree"}
+
+
 @pytest.mark.parametrize(
-    ("flags", "reduced"),
+    ("flags", "reduced", "copies", "reduces"),
     [
-        ({}, ("copy",)),
-        ({"all_reduce_spec": "pscpu/xring"}, ("pscpu",)),
-        ({"all_reduce_spec": "pscpu/xring", "all_reduce_group_size": 1}, ("xring",)),
-        ({"all_reduce_spec": "pscpu/xring", "num_gpus": 1}, ()),
-        ({"all_reduce_spec": "nccl", "forward_only": True}, ()),
-        ({"all_reduce_spec": "collective"}, ("collective",)),
-        ({"variable_update": "independent"}, ()),
-        (
-            {
-                "variable_update": "distributed_all_reduce",
-                "all_reduce_spec": "copy:2048:xring/tree",
-            },
-            ("copy:2K", "xring"),
-        ),
+        ({}, ("copy",), 2, True),
+        ({"all_reduce_spec": "pscpu/xring"}, ("pscpu",), 2, True),
+        ({"all_reduce_spec": "pscpu/xring", "all_reduce_group_size": 1}, ("xring",), 2, True),
+        ({"all_reduce_spec": "pscpu/xring", "num_gpus": 1}, (), 1, False),
+        ({"all_reduce_spec": "nccl", "forward_only": True}, (), 2, None),
+        ({"all_reduce_spec": "nccl", "eval": True}, (), 2, None),
+        ({"all_reduce_spec": "collective"}, ("collective",), 2, True),
+        ({"variable_update": "independent"}, (), 2, False),
+        (PS, (), 1, True),
+        (HYBRID, ("copy:2K", "xring"), 2, True),
+        ({**HYBRID, "all_reduce_spec": "copy#3", "eval": True}, (), 2, None),
     ],
 )
-def test_the_record_has_the_all_reduce_that_runs_and_the_header_the_flag(
-    flags: dict[str, object], reduced: tuple[str, ...]
+def test_the_record_has_the_copies_of_variables_and_the_all_reduce_that_runs(
+    flags: dict[str, object],
+    reduced: tuple[str, ...],
+    copies: int,
+    reduces: bool | None,
+    trained: str,
 ) -> None:
-    record, lines, _ = run(**{"variable_update": "replicated", "num_gpus": 2, **flags})
-    assert record.placement.all_reduce == reduced
-    assert record.placement.communication == (("ring",) if "collective" in reduced else None)
+    given = {"variable_update": "replicated", "num_gpus": 2, **flags}
+    if "eval" in flags:
+        given["train_dir"] = trained
+    record = run(**given).record
+    placement = record.placement
+    assert placement.all_reduce == reduced
+    assert placement.communication == (("ring",) if "collective" in reduced else None)
     assert ("communication" in json.loads(record.to_json())["placement"]) == (
         "collective" in reduced
     )
     assert record.config["all_reduce_spec"] == flags.get("all_reduce_spec")
-    assert record.config["communication_hint"] == "auto"
-    if flags.get("variable_update") != "independent":
-        assert f"AllReduce:   {flags.get('all_reduce_spec')}" in lines
-
-
-def test_an_evaluation_reduces_nothing_and_needs_no_algorithm_that_works(trained: str) -> None:
-    for mode, spec in (("replicated", "nccl"), ("distributed_all_reduce", "copy#3")):
-        record = run(
-            **{"train_dir": trained, "eval": True, "num_gpus": 2},
-            **{"variable_update": mode, "all_reduce_spec": spec},
-        ).record
-        assert record.status == "ok"
-        assert record.placement.all_reduce == ()
-
-
-@pytest.mark.parametrize(
-    ("flags", "copies", "reduces"),
-    [
-        ({"variable_update": "parameter_server"}, 1, True),
-        ({"variable_update": "replicated"}, 3, True),
-        ({"variable_update": "independent", "num_gpus": 2}, 2, False),
-        ({"variable_update": "replicated", "num_gpus": 1}, 1, False),
-        ({"forward_only": True}, 1, None),
-    ],
-)
-def test_the_record_counts_variables_copies_and_what_reduces(
-    flags: dict[str, object], copies: int, reduces: bool | None
-) -> None:
-    placement = run(**{"num_gpus": 3, **flags}).record.placement
     assert placement.variables == 6  # weights and biases of three layers
     assert placement.variable_copies == 6 * copies
     if reduces is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,29 +11,25 @@ from pathlib import Path
 import pytest
 
 from cnnbench.base.stats.descriptive import Speed
-from cnnbench.records.parts import Target
-from cnnbench.run.driver.console import Console, Phase, header_lines
+from cnnbench.flags import Params, validate
+from cnnbench.run.driver import describe
+from cnnbench.run.driver.console import Console, Phase
+from cnnbench.run.driver.plan import make_plan
+from cnnbench.run.runtime.tensorflow import Devices
 
 GOLDEN = Path(__file__).parents[2] / "golden"
+DURING = {"eval_during_training_every_n_steps": 10}
 
 
-def header(**changes):
-    values = {
-        "tensorflow_version": "2.21.0",
-        "model": "trivial",
-        "dataset": "imagenet",
-        "synthetic": True,
-        "mode": "training",
-        "global_batch": 8,
-        "per_device_batch": 8,
-        "num_batches": 20,
-        "num_epochs": 20 * 8 / 1_281_167,
-        "devices": ("/cpu:0",),
-        "data_format": "NHWC",
-        "optimizer": "sgd",
-        "variable_update": "parameter_server",
-    }
-    return header_lines(**{**values, **changes})
+def header(kind="cpu", labels=(), version="2.21.0", **flags):
+    """The header of a run on devices of a kind; `labels` are those of its own."""
+    own = {"model": "trivial", "batch_size": 8, "num_batches": 20, "device": kind, **flags}
+    params = Params.from_dict(own)
+    validate(params)
+    plan = make_plan(params)
+    own = tuple(labels) or tuple(f"/{kind}:{i}" for i in range(params.num_gpus))
+    devices = Devices(job=plan.job.on(kind), labels=own, intra_threads=0, inter_threads=0)
+    return describe.header(params, plan, devices, version, kind)
 
 
 def rows(out, *values):
@@ -40,11 +37,11 @@ def rows(out, *values):
         out.row(step, Speed(mean, uncertainty, jitter), loss, accuracies)
 
 
-def timed(out, *values, footer=None, **changes):
+def timed(out, *values, footer=None, **flags):
     """A run from its header to its last step."""
-    out.header(header(**changes))
+    out.header(header(**flags))
     out.phase(Phase.GENERATING_TRAINING)
-    if changes.get("mode") == "training + evaluation":
+    if flags == DURING:
         out.phase(Phase.GENERATING_EVALUATION)
     for phase in (Phase.INITIALIZING, Phase.WARM_UP, Phase.WARM_UP_DONE):
         out.phase(phase)
@@ -71,10 +68,9 @@ def replicated_accuracy(out):
         (10, 643.3, 36.0, 115.7, 24.182, 0.0, 0.0),
         (20, 740.3, 68.7, 175.7, 24.182, 0.0, 0.0),
         footer=721.29,
-        global_batch=16,
-        devices=("/cpu:0", "/cpu:1"),
+        num_gpus=2,
         variable_update="replicated",
-        all_reduce="pscpu",
+        all_reduce_spec="pscpu",
     )
 
 
@@ -85,14 +81,14 @@ def forward_only(out):
         (10, 2985.2, 89.2, 230.9, 0.0, 0.375, 0.375),
         (20, 3056.5, 49.6, 144.6, 0.0, 0.375, 0.375),
         footer=2657.67,
-        mode="forward only",
+        forward_only=True,
     )
 
 
 def evaluation(out):
-    out.header(header(mode="evaluation"))
+    out.header(header(eval=True, train_dir="/train"))
     out.phase(Phase.GENERATING_EVALUATION)
-    out.checkpoint_loaded("/train/model.ckpt-22")
+    out.phase(Phase.CHECKPOINT_LOADED, "/train/model.ckpt-22")
     out.evaluation_row(10, 923.2)
     out.evaluation_row(20, 2795.2)
     out.evaluation_result({"top_1": 1 / 160, "top_5": 0.0562}, 160)
@@ -100,32 +96,32 @@ def evaluation(out):
 
 
 def evaluation_without_checkpoint(out):
-    out.header(header(mode="evaluation"))
+    out.header(header(eval=True, train_dir="/train"))
     out.phase(Phase.GENERATING_EVALUATION)
-    out.checkpoint_not_found("/train")
+    out.phase(Phase.CHECKPOINT_NOT_FOUND, "/train")
 
 
 def training_and_evaluation(out):
     first = (1, 659.3, 0, 0, 13.321), (10, 631.4, 5.1, 19.8, 13.321)
-    timed(out, *first, mode="training + evaluation")
-    out.running_evaluation(12)
+    timed(out, *first, **DURING)
+    out.phase(Phase.EVALUATION, 12)
     out.evaluation_row(10, 1945.1)
     out.evaluation_result({"top_1": 0.0, "top_5": 0.0125}, 80)
     out.phase(Phase.RESUMING)
     rows(out, (20, 629.7, 4.7, 21.9, 13.321))
     out.phase(Phase.DONE)
-    out.running_final_evaluation(22)
+    out.phase(Phase.FINAL_EVALUATION, 22)
     out.evaluation_row(10, 2917.8)
     out.evaluation_result({"top_1": 0.0, "top_5": 0.0125}, 80)
 
 
 def training_stopped(out):
     first = (1, 623.4, 0, 0, 13.622), (10, 679.8, 11.6, 26.9, 13.621)
-    timed(out, *first, mode="training + evaluation")
-    out.running_evaluation(12)
+    timed(out, *first, **DURING)
+    out.phase(Phase.EVALUATION, 12)
     out.evaluation_row(10, 1578.9)
     out.evaluation_result({"top_1": 0.0, "top_5": 0.0125}, 80)
-    out.stopping(Target(metric="top_1", value=-1.0), "accuracy")
+    out.phase(Phase.STOPPING, "accuracy", "at least", -1.0)
     out.phase(Phase.DONE)
 
 
@@ -161,13 +157,65 @@ def test_staged_variables_are_in_the_header():
     assert header(staged_vars=True) == expected[: expected.index("==========") + 1]
 
 
-def test_real_data_carries_no_suffix():
-    assert "Dataset:     cifar10" in header(dataset="cifar10", synthetic=False)
-
-
 def test_development_versions_of_tensorflow_print_major_and_minor():
-    lines = header(tensorflow_version="2.22.0-dev20260501")
-    assert lines[0] == "TensorFlow:  2.22"
+    assert header(version="2.22.0-dev20260501")[0] == "TensorFlow:  2.22"
+
+
+TWO = {"job_name": "worker", "worker_hosts": "localhost:1,localhost:2"}
+COLLECTIVE = {"variable_update": "collective_all_reduce"}
+STRATEGY = {"variable_update": "multi_worker_mirrored_strategy"}
+DISTRIBUTED = {"variable_update": "distributed_all_reduce"}
+
+
+def parts_of(kind, *labels, **flags):
+    lines = header(kind, labels, **flags)
+    return dict(re.split(": +", line, maxsplit=1) for line in lines if ": " in line)
+
+
+def test_a_controller_names_the_devices_of_the_workers():
+    job = {"job_name": "controller", "controller_host": "localhost:3", "num_gpus": 2}
+    flags = {**job, "worker_hosts": TWO["worker_hosts"], **DISTRIBUTED, "all_reduce_spec": "xring"}
+    found = parts_of("gpu", "/cpu:0", **flags)
+    tasks = [f"job:worker/replica:0/task{i}" for i in (0, 1)]
+    assert found["Devices"] == str([f"{task}/gpu:{i}" for task in tasks for i in (0, 1)])
+    assert (found["SingleSess"], found["Sync"]) == ("True", "True")
+
+
+def test_gpu_indices_are_named_as_on_the_machine():
+    found = parts_of("gpu", "/gpu:3", "/gpu:1", num_gpus=2)
+    assert found["Devices"] == "['/gpu:3', '/gpu:1']"
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        (
+            {**TWO, **COLLECTIVE, "num_gpus": 2},
+            "collective (--communication_hint=auto), 4 devices in 2 processes",
+        ),
+        (
+            {**COLLECTIVE, "num_gpus": 2, "communication_hint": "ring"},
+            "collective (--communication_hint=ring), 2 devices in 1 process",
+        ),
+        (COLLECTIVE, "None, 1 device in 1 process"),
+        (
+            {**TWO, **COLLECTIVE, "num_gpus": 2, "all_reduce_spec": "copy/collective"},
+            "copy/collective (--communication_hint=auto), 4 devices in 2 processes",
+        ),
+        ({**TWO, **COLLECTIVE, "forward_only": True}, "None, 2 devices in 2 processes"),
+        ({**TWO, **STRATEGY}, "ring (--cross_device_ops=auto), 2 devices in 2 processes"),
+        (
+            {**TWO, **STRATEGY, "num_gpus": 2, "device": "gpu"},
+            "nccl (--cross_device_ops=auto), 4 devices in 2 processes",
+        ),
+        ({**TWO, **DISTRIBUTED, "all_reduce_spec": "xring"}, "xring"),
+        ({"variable_update": "replicated", "num_gpus": 2}, "None"),
+        ({"variable_update": "parameter_server", "num_gpus": 2}, None),
+        ({"variable_update": "central_storage_strategy", "num_gpus": 2}, None),
+    ],
+)
+def test_how_gradients_are_reduced_and_between_how_many_devices(flags, text):
+    assert parts_of(flags.get("device", "cpu"), **flags).get("AllReduce") == text
 
 
 def test_losses_that_are_not_finite():
@@ -196,13 +244,12 @@ def test_each_line_is_flushed_and_announced():
 
 def test_path_that_the_encoding_lacks_is_escaped():
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    Console(stream).checkpoint_not_found("/zug/äöü")
+    Console(stream).phase(Phase.CHECKPOINT_NOT_FOUND, "/zug/äöü")
     assert stream.buffer.getvalue() == b"Checkpoint not found in /zug/\\xe4\\xf6\\xfc\n"
 
 
 WRITER = """
 import sys
-from cnnbench.records.parts import Target
 from cnnbench.run.driver.console import Console, Phase
 out = Console()
 for _ in range(2000):

@@ -20,7 +20,12 @@ from cnnbench.models import get_model
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.parts import Evaluation
 from cnnbench.run.driver.console import Console
-from cnnbench.run.driver.host_metrics import Evaluated, EvaluationResults, Immediate, InProcess
+from cnnbench.run.driver.host_metrics import (
+    Evaluated,
+    EvaluationResults,
+    HostMetrics,
+    InProcess,
+)
 
 EVALUATING = {"eval_during_training_every_n_steps": 2, "num_eval_batches": 2}
 
@@ -43,7 +48,7 @@ def rows_of_ssd(rng):
 
 def test_a_process_computes_what_the_run_itself_would():
     rows = rows_of_ssd(np.random.default_rng(5))
-    here = Immediate(get_model("ssd300", "coco")).submit(rows).result()
+    here = HostMetrics(get_model("ssd300", "coco")).submit(rows).result()
     process = InProcess("ssd300", "coco", None, None)
     there = process.submit(rows).result(60)
     process.close()

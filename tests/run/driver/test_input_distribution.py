@@ -71,12 +71,14 @@ def wanted(files: Path) -> Callable[[int], tuple[list[np.ndarray], list[list[str
 @pytest.mark.parametrize(
     "flags",
     [
+        {"num_gpus": 1, "variable_update": "one_device_strategy", "input_distribution": "strategy"},
+        {"num_gpus": 1, "variable_update": "multi_worker_mirrored_strategy", **MANUAL},
         {**MIRRORED, "input_distribution": "strategy"},
         {**MIRRORED, "input_distribution": "strategy", "auto_shard_policy": "file"},
         {**MIRRORED, "input_distribution": "strategy", "prefetch_on_device": False},
-        {**MIRRORED, **MANUAL},
         {**MIRRORED, **MANUAL, "datasets_use_prefetch": False},
         {**MIRRORED, **MANUAL, "input_replication": "per_replica"},
+        {**MIRRORED, **MANUAL},
         {"variable_update": "central_storage_strategy", "num_gpus": 2, **MANUAL},
     ],
     ids=lambda flags: "-".join(str(value) for value in flags.values()),
@@ -85,7 +87,7 @@ def test_d8_d9_d10_d11_every_distribution_gives_the_batches_of_towers(
     flags: dict[str, object], files: Path, wanted
 ) -> None:
     # One worker reads everything whatever is sharded between workers.
-    expected, devices = wanted(2)
+    expected, devices = wanted(flags["num_gpus"])
     found, places = batches(files, **flags)
     assert places == devices
     for one, other in zip(found, expected, strict=True):
@@ -96,18 +98,6 @@ def test_an_input_per_replica_leaves_later_ones_as_they_are(files: Path, wanted)
     batches(files, **MIRRORED, **MANUAL, input_replication="per_replica")
     found, _ = batches(files, **MIRRORED, **MANUAL)
     expected, _ = wanted(2)
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
-@pytest.mark.parametrize(
-    ("sharding", "mode"),
-    [("auto", "one_device_strategy"), ("manual", "multi_worker_mirrored_strategy")],
-)
-def test_one_device_gets_whole_batches(sharding: str, mode: str, files: Path, wanted) -> None:
-    flags = {"input_distribution": "strategy", "input_sharding": sharding, "num_gpus": 1}
-    found, _ = batches(files, variable_update=mode, **flags)
-    expected, _ = wanted(1)
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_array_equal(one, other)
 

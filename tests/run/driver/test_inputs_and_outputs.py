@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import weather
 
 from cnnbench import BenchmarkCNN, Params
+from cnnbench.data.dataset import load_plugin
 from cnnbench.errors import BenchmarkError, FlagError, UsageError
 from cnnbench.run.driver.console import Console
-from cnnbench.run.driver.training_step import Interrupts
+from cnnbench.run.driver.membership import Interrupts
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
@@ -56,6 +58,7 @@ def test_two_inputs_and_two_outputs_train_and_are_evaluated(mode, folder, capsys
     out = capsys.readouterr().out
     assert f"{values} [7 examples]\n" in out
     assert "Accuracy" not in out
+    assert "Dataset:     weather\n" in out  # and not synthetic
 
 
 @pytest.mark.parametrize(
@@ -99,7 +102,7 @@ def test_every_metric_counts_every_example_once(folder):
     built = benchmark.build()
     found = built.evaluator.run(
         benchmark.plan.num_eval_batches, 0, Console.silent(), Interrupts(None)
-    ).whole()
+    )
     built.close()
     w = {name: v.primary.numpy() for name, v in built.manager.savable_variables().items()}
     with np.load(folder / "validation.npz") as arrays:
@@ -112,8 +115,9 @@ def test_every_metric_counts_every_example_once(folder):
     logits = x @ w["affine1/kernel"] + w["affine1/bias"]
     told = 10 * (x @ w["affine2/kernel"] + w["affine2/bias"])[:, 0]
     entropy = np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(7), rain]
-    assert found.examples == 7
-    assert found.loss == pytest.approx(np.mean(entropy + ((told - degrees) / 10) ** 2), rel=1e-4)
+    loss = np.mean(entropy + ((told - degrees) / 10) ** 2)
+    assert found.evaluation.examples == 7
+    assert found.evaluation.loss == pytest.approx(loss, rel=1e-4)
     assert found.metrics == pytest.approx(
         {
             "rain_hits": np.mean(logits.argmax(axis=1) == rain),
@@ -175,8 +179,6 @@ def own(tmp_path):
     """Parameters for a model that differs from the example by `body`."""
 
     def make(body, **flags):
-        from cnnbench.data.dataset import load_plugin
-
         load_plugin(weather.PLUGIN)
         path = tmp_path / "own_plugin.py"
         path.write_text(PLUGIN.format(body=body))
@@ -284,8 +286,6 @@ def headed(tmp_path):
 
 
 def test_a_second_head_counts_with_its_weight_while_training(headed):
-    import tensorflow as tf
-
     head = "with net.scope('aux'): net.auxiliary(net.logits(x), 0.25)"
     benchmark, built = headed(head, num_gpus=2, variable_update="replicated")
     built.step.set_learning_rate(0.1)

@@ -10,10 +10,7 @@ from cnnbench.base import plugins
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params, parse_args
 from cnnbench.flags.ineffective import _AGGREGATING
-from cnnbench.run.driver.plan import WarmUp, make_plan
-from cnnbench.run.driver.step_counts import (
-    batches_and_epochs,
-)
+from cnnbench.run.driver.plan import WarmUp, batches_and_epochs, make_plan
 from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
 from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec
 
@@ -98,9 +95,7 @@ def test_workers_agree_on_plug_ins_and_on_all_that_follows_from_them(mode, tmp_p
     ],
 )
 def test_warm_up(flags, expected):
-    plan = make_plan(Params(model="lenet", **flags))
-    assert plan.warm_up == expected
-    assert plan.warmup == expected.least
+    assert make_plan(Params(model="lenet", **flags)).warm_up == expected
 
 
 @pytest.mark.parametrize(
@@ -141,7 +136,6 @@ def test_evaluation_counts_validation_images() -> None:
     )
     plan = make_plan(params)
     assert plan.num_eval_batches == plan.num_batches == -(-10_000 // 256)
-    assert plan.warmup == 0
     assert not plan.trains
 
 

@@ -18,11 +18,10 @@ from cnnbench.records.run import RunRecord
 from cnnbench.run.driver import step_timer
 from cnnbench.run.driver.build import Trainable
 from cnnbench.run.driver.console import Console
-from cnnbench.run.driver.context import ScenarioContext
 from cnnbench.run.driver.host_metrics import Evaluated, EvaluationResults
 from cnnbench.run.driver.plan import make_plan
-from cnnbench.run.driver.training import Training
-from cnnbench.run.runtime.turns import Turns, Wait
+from cnnbench.run.driver.training import ScenarioContext, Training
+from cnnbench.run.runtime.turns import Turns
 from cnnbench.run.step.train_step import StepResult
 
 FAST, SLOW = 0.02, 0.03
@@ -131,50 +130,30 @@ def run(script, global_step=0, lag=0, steps=40, turns=None, **flags):
     return measurements.record(), training, out.getvalue()
 
 
-def test_a_fixed_warm_up_is_as_long_as_asked_for():
-    script = Script([SLOW] * 15 + [FAST])
-    record, training, _ = run(script)
-    assert len(record.warmup_step_seconds) == 10
-    assert record.warmup_status == "fixed"
-    assert training.global_step == 50
-    assert script.loop == [10, 50]
+AUTO = {"warmup": "auto"}
+SLOWING = [0.02 * 1.05**i for i in range(60)]
 
 
-def test_auto_ends_when_steps_are_steady():
-    script = Script([0.5, FAST])
-    record, training, _ = run(script, warmup="auto")
-    assert record.warmup_status == "steady"
-    assert record.warmup_step_seconds == pytest.approx([0.5] + [FAST] * 19)
-    assert record.step_seconds == pytest.approx([FAST] * 40)
-    assert training.global_step == 60
-
-
-def test_auto_waits_until_the_level_holds():
-    record, _, _ = run(Script([*SETTLING, FAST]), warmup="auto")
-    # Looked at after 40 steps, and again after 45: then a quarter are steady.
-    assert len(record.warmup_step_seconds) == 45
-    assert record.warmup_status == "steady"
-    assert record.step_seconds == pytest.approx([FAST] * 40)
-
-
-def test_auto_does_not_end_before_the_steps_asked_for():
-    record, _, _ = run(Script([FAST]), warmup="auto", num_warmup_batches=33)
-    assert len(record.warmup_step_seconds) == 33
-
-
-def test_auto_comes_to_its_limit():
-    script = Script([0.02 * 1.05**i for i in range(60)])
-    record, training, _ = run(script, warmup="auto", max_warmup_batches=30)
-    assert record.warmup_status == "limit"
-    assert len(record.warmup_step_seconds) == 30
+@pytest.mark.parametrize(
+    ("times", "flags", "status", "steps"),
+    [
+        ([SLOW] * 15 + [FAST], {}, "fixed", 10),
+        ([0.5, FAST], AUTO, "steady", 20),
+        # Looked at after 40 steps, and again after 45: then a quarter are steady.
+        ([*SETTLING, FAST], AUTO, "steady", 45),
+        ([FAST], {**AUTO, "num_warmup_batches": 33}, "steady", 33),
+        (SLOWING, {**AUTO, "max_warmup_batches": 30}, "limit", 30),
+        ([*SETTLING[-23:], FAST], {**AUTO, "max_warmup_batches": 32}, "steady", 32),
+    ],
+)
+def test_the_length_of_a_warm_up(times, flags, status, steps):
+    script = Script(times)
+    record, training, _ = run(script, **flags)
+    assert record.warmup_status == status
+    assert record.warmup_step_seconds == pytest.approx((times + [FAST] * 60)[:steps])
     assert len(record.step_seconds) == 40
-    assert training.global_step == 70
-
-
-def test_auto_with_steady_steps_only_at_the_limit():
-    script = Script([*SETTLING[-23:], FAST])
-    record, _, _ = run(script, warmup="auto", max_warmup_batches=32)
-    assert (record.warmup_status, len(record.warmup_step_seconds)) == ("steady", 32)
+    assert training.global_step == steps + 40
+    assert script.loop == [steps, steps + 40]
 
 
 def test_warm_up_steps_train_and_count_in_the_global_step():
@@ -216,7 +195,7 @@ def test_training_goes_on_while_metrics_are_computed_and_they_stay_in_order():
 
 
 def test_a_loss_that_is_not_finite_ends_an_endless_warm_up():
-    script = Script([0.02 * 1.05**i for i in range(60)], losses={24: float("nan")})
+    script = Script(SLOWING, losses={24: float("nan")})
     with pytest.raises(NonFiniteLossError) as caught:
         run(script, warmup="auto", max_warmup_batches=30)
     assert caught.value.step == 24 - 30
@@ -239,7 +218,7 @@ class InTurn:
         self.waits.append((self.script.launched, steps_left))
         self.last = self.script.launched
         self.script.now += 3600.0
-        return Wait(3600.0, 0.5)
+        return 3600.0, 0.5
 
     @contextmanager
     def suspended(self):
@@ -271,16 +250,13 @@ def test_latency_is_measured_of_batches_launched_one_at_a_time():
     assert training.global_step == script.launched == 90
 
 
-def test_latency_is_measured_of_a_hundred_batches_at_most():
-    record, _, _ = run(Launched([0.006]), lag=1, forward_only=True, steps=130)
-    assert (len(record.step_seconds), len(record.latency_seconds)) == (130, 100)
-
-
-@pytest.mark.parametrize(("lag", "forward_only"), [(0, True), (1, False)])
-def test_latency_is_not_measured_apart(lag, forward_only):
-    record, _, _ = run(Script([FAST]), lag=lag, forward_only=forward_only)
-    assert record.latency_seconds == ()
-    assert len(record.step_seconds) == 40
+@pytest.mark.parametrize(
+    ("lag", "forward_only", "steps", "measured"),
+    [(1, True, 130, 100), (0, True, 40, 0), (1, False, 40, 0)],
+)
+def test_latency_is_measured_of_a_hundred_batches_at_most(lag, forward_only, steps, measured):
+    record, _, _ = run(Launched([0.006]), lag=lag, forward_only=forward_only, steps=steps)
+    assert (len(record.step_seconds), len(record.latency_seconds)) == (steps, measured)
 
 
 @pytest.mark.parametrize("lag", [0, 1])
@@ -316,13 +292,9 @@ def test_cpu_time_is_that_of_the_steps_and_of_the_loop_without_what_interrupts_i
 
 
 def test_a_turn_that_is_over_with_the_last_step_is_not_passed_on_twice():
+    record, _, _ = run(Script([FAST]))
+    assert "turns" not in record.to_dict()  # of a run that is alone
     script = Script([FAST])
     turns = InTurn(script, 20)
     run(script, turns=turns)
     assert turns.waits == [(10, True), (30, True), (50, False)]
-
-
-def test_who_is_alone_has_no_word_of_turns():
-    record, _, _ = run(Script([FAST]))
-    assert record.turns is None
-    assert "turns" not in record.to_dict()

@@ -66,26 +66,6 @@ def test_times_of_evaluations(run, tmp_path):
     assert record.summary().time_to_accuracy_seconds is None
 
 
-def test_time_to_accuracy(run, tmp_path):
-    path = tmp_path / "record.json"
-    run(f"--result_json={path}", "--stop_at_top_1_accuracy=0", *DURING, "--num_batches=4")
-    record = RunRecord.from_json(path.read_text())
-    (reached,) = record.evaluations
-    assert record.summary().time_to_accuracy_seconds == reached.wall_seconds
-    document = json.loads(path.read_text())
-    assert document["summary"]["time_to_accuracy_seconds"] == reached.wall_seconds
-    # Records of before have no target of their own,
-    assert document.pop("target") == {"metric": "top_1", "value": 0.0, "lower_is_better": False}
-    older = RunRecord.from_dict(document)
-    assert older.summary().time_to_accuracy_seconds == reached.wall_seconds
-    # and the first of them no times.
-    for evaluation in document["evaluations"]:
-        del evaluation["loop_seconds"], evaluation["wall_seconds"]
-    older = RunRecord.from_dict(document)
-    assert older.evaluations[0].wall_seconds is None
-    assert older.summary().time_to_accuracy_seconds is None
-
-
 def test_an_evaluation_begins_with_an_untimed_step(run, tmp_path, monkeypatch):
     """The first call of the traced step is slow; no rate has it."""
     calls, clock = [], SimpleNamespace(now=0.0)

@@ -16,8 +16,7 @@ from cnnbench.records.parts import Evaluation
 from cnnbench.records.run import RunRecord
 from cnnbench.run.driver.learning_rate import make_schedule
 from cnnbench.run.driver.mlperf_log import MLPerfLog
-from cnnbench.run.driver.plan import make_plan
-from cnnbench.run.driver.step_counts import evaluated_examples
+from cnnbench.run.driver.plan import evaluated_examples, make_plan
 
 PREFIX = ":::MLLOG "
 ONCE = (

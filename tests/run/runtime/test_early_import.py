@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from cnnbench.run.runtime import early_import
+from cnnbench.run.runtime import loading
 
 PLUGIN = """\
 import time
@@ -65,8 +65,8 @@ def package(tmp_path, monkeypatch):
         "import os, time\ntime.sleep(0.01)\nos.write(2, b'I0000 information\\nW0000 trouble\\n')\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(early_import, "_PACKAGE", "watched_for")
-    monkeypatch.setattr(early_import, "_seconds", [])
+    monkeypatch.setattr(loading, "_PACKAGE", "watched_for")
+    monkeypatch.setattr(loading, "_early_seconds", [])
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL")
     yield "watched_for"
@@ -75,16 +75,16 @@ def package(tmp_path, monkeypatch):
 
 def test_the_import_is_quiet_timed_and_the_usual_one(package, capfd):
     before = list(sys.meta_path)
-    early_import.watch()
-    early_import.watch()
+    loading.watch_early_import()
+    loading.watch_early_import()
     assert len(sys.meta_path) == len(before) + 1
-    assert early_import.seconds() == 0.0
+    assert loading.early_import_seconds() == 0.0
     module = __import__(package)
     assert sys.meta_path == before
-    assert early_import.seconds() >= 0.01
+    assert loading.early_import_seconds() >= 0.01
     assert os.environ["TF_CPP_MIN_LOG_LEVEL"] == "2"
     assert capfd.readouterr().err == "W0000 trouble\n"
     assert type(module.__loader__).__name__ == "SourceFileLoader"
     assert module.__spec__.loader is module.__loader__
-    early_import.watch()  # for what is imported already
+    loading.watch_early_import()  # for what is imported already
     assert sys.meta_path == before

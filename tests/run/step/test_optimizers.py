@@ -10,7 +10,7 @@ from bowls import optimizer_of
 from cnnbench.flags import Params
 from cnnbench.flags.ineffective import unused_notices
 from cnnbench.flags.optimizers import OPTIMIZERS, OptimizerSpec, Slot
-from cnnbench.run.driver.memory import estimate
+from cnnbench.run.driver.estimates import estimate
 from cnnbench.run.driver.plan import make_plan
 from cnnbench.run.step.optimizers import Optimizer
 
@@ -172,7 +172,7 @@ def test_a_declaration_is_all_that_an_optimizer_needs(monkeypatch, cpu_devices):
         fixed={"update_slots": True},
     )
     monkeypatch.setattr("cnnbench.flags.optimizers.OPTIMIZERS", {**OPTIMIZERS, "adagrad": spec})
-    monkeypatch.setattr("cnnbench.run.driver.memory.OPTIMIZERS", {**OPTIMIZERS, "adagrad": spec})
+    monkeypatch.setattr("cnnbench.run.driver.estimates.OPTIMIZERS", {**OPTIMIZERS, "adagrad": spec})
     variables = make_variables(cpu_devices[:1])
     weights = [v.numpy().astype(np.float64) for v in variables]
     optimizer = Optimizer(spec, spec.values(Params(**CONSTANTS)))

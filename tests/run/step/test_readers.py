@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import tensorflow as tf
 
-from cnnbench.run.step.readers import Readers
+from cnnbench.run.step.update import Readers
 from cnnbench.variable_mgr.tower_variable import read
 
 CALLER = "of_the_caller"  # a place without a device

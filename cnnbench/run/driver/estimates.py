@@ -1,14 +1,17 @@
-"""Estimated memory of a run, before anything large is allocated.
+"""Estimated memory and duration of a run, before anything large is allocated.
 
-`scripts/measure_memory` compares it with the measured peak (docs/reliability.md).
+`scripts/measure_memory` compares the memory with the measured peak (docs/reliability.md).
 """
 
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from cnnbench.base.text.numbers import binary
 from cnnbench.errors import FlagError
@@ -19,7 +22,8 @@ from cnnbench.machine.host import Host
 from cnnbench.machine.memory import Memory, main_memory
 from cnnbench.models.memory import bytes_per_image
 from cnnbench.models.spec import MASTER_BYTES
-from cnnbench.run.driver.plan import Plan
+from cnnbench.run.driver.plan import COMPUTE_DTYPES, Plan
+from cnnbench.run.runtime.peak_flops import published
 from cnnbench.variable_mgr.modes import Copies
 
 PROCESS_BYTES = 780 * 2**20
@@ -30,6 +34,18 @@ _SHUFFLE_BUFFER = 10_000  # records, see `InputSpec.shuffle_buffer`
 # Ratio of estimate to memory from which a run is refused, and from which it is warned of.
 _CERTAIN = 1.5
 _NEAR = 0.9
+
+_START_SECONDS = {"cpu": 7.0, "gpu": 20.0}
+"""To import TensorFlow, to build and to trace the step, to measure or look up the peak."""
+
+_STEP_SECONDS = 0.003
+"""Of a step without arithmetic."""
+
+_EFFICIENCY = {"cpu": 0.5, "gpu": 0.3}
+"""Share of the peak that networks reach."""
+
+_MATRIX = 1024
+_RATE_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -71,30 +87,25 @@ def batch_limits(params: Params, plan: Plan) -> tuple[int, int] | None:
 
 def computes_on_cpu(params: Params) -> bool:
     """Whether a run computes on the CPU, as far as known before TensorFlow is loaded."""
-    return params.device == "cpu" or (params.device == "auto" and not _machine_has_gpus())
+    return params.device == "cpu" or (params.device == "auto" and not _gpus_of_machine())
 
 
 @cache
-def _machine_has_gpus() -> bool:
-    return gpu_count(Host()) > 0
+def _gpus_of_machine() -> int:
+    return gpu_count(Host())
 
 
 def estimate(params: Params, plan: Plan, kind: str) -> MemoryEstimate:
     """Peak memory of a run: of the process if `kind` is "cpu", of each GPU if it is "gpu"."""
     towers = params.num_gpus if kind == "cpu" else 1
-    files = _file_bytes(params, plan)
-    if params.input_only:
-        fixed, per_image = _process(kind), 0
-    else:
-        fixed = _process(kind) + _variables(params, plan, towers)
+    fixed = PROCESS_BYTES + _file_bytes(params, plan) if kind == "cpu" else 0
+    per_image = 0
+    if not params.input_only:
+        fixed += _variables(params, plan, towers)
         per_image = _activations(params, plan, plan.trains)
     waiting = params.datasets_prefetch_buffer_size + 1 if params.data_dir else 1
     example = MASTER_BYTES * sum(math.prod(one.sizes) for one in plan.spec.elements)
-    step = MemoryEstimate(
-        fixed + (files if kind == "cpu" else 0),
-        towers * (per_image + waiting * example),
-        plan.batch_per_device,
-    )
+    step = MemoryEstimate(fixed, towers * (per_image + waiting * example), plan.batch_per_device)
     if not plan.num_eval_batches or not plan.trains:
         return step
     evaluation = MemoryEstimate(
@@ -117,10 +128,6 @@ def total_of_job(params: Params, plan: Plan) -> int:
     # On the ps tasks together: variables, their slots, and the gradients that are added up.
     held = 2 + len(OPTIMIZERS[params.optimizer].slots) if plan.trains else 1
     return job.num_workers * worker + serving * PROCESS_BYTES + (held * size if job.ps else 0)
-
-
-def _process(kind: str) -> int:
-    return PROCESS_BYTES if kind == "cpu" else 0
 
 
 def _activations(params: Params, plan: Plan, training: bool) -> int:
@@ -180,3 +187,64 @@ def check(
             "lower --batch_size or --num_gpus if the run ends for lack of it"
         )
     return None
+
+
+@dataclass(frozen=True)
+class RunWork:
+    """Amount of computation of a run.
+
+    Attributes:
+      kind: of device, "cpu" or "gpu".
+      steps: warm-up, timed and of evaluations.
+      flops: of all of them together; on GPUs of one device.
+    """
+
+    kind: str
+    dtype: str
+    steps: int
+    flops: float
+
+    def seconds(self, facts: Mapping[str, Any]) -> float | None:
+        """Estimated seconds on a machine with these facts; None for GPUs of unknown peak."""
+        if self.kind == "cpu":
+            rate = cpu_rate()
+        else:
+            names = facts.get("gpu_names")
+            if not isinstance(names, list):
+                return None
+            peak = published(names[:1], self.dtype, tf32=True)
+            if peak is None:
+                return None
+            rate = peak.flops_per_sec
+        computing = self.flops / (rate * _EFFICIENCY[self.kind])
+        return _START_SECONDS[self.kind] + self.steps * _STEP_SECONDS + computing
+
+
+def work_of(params: Params, plan: Plan) -> RunWork:
+    """Amount of computation of a run."""
+    on_cpu = computes_on_cpu(params)
+    training, forward = plan.spec.training_flops_per_image, plan.spec.forward_flops_per_image
+    devices = params.num_gpus if on_cpu else 1
+    steps = plan.training_steps
+    flops = float(steps * plan.batch_per_device * (training if plan.trains else forward))
+    if params.input_only:
+        flops = 0.0
+    if plan.trains and plan.num_eval_batches:
+        evaluations = max(1, len(plan.eval_steps)) * plan.num_eval_batches
+        steps += evaluations
+        flops += evaluations * plan.eval_batch_per_device * forward
+    kind = "cpu" if on_cpu else "gpu"
+    return RunWork(kind, COMPUTE_DTYPES[params.precision], steps, flops * devices)
+
+
+@cache
+def cpu_rate() -> float:
+    """Current FLOP/s of a matrix product on the CPU, measured once per process."""
+    import numpy as np
+
+    matrix = np.ones((_MATRIX, _MATRIX), np.float32)
+    best, end = float("inf"), time.perf_counter() + _RATE_SECONDS
+    while (start := time.perf_counter()) < end or best == float("inf"):
+        np.matmul(matrix, matrix)
+        best = min(best, time.perf_counter() - start)
+    return 2 * _MATRIX**3 / best

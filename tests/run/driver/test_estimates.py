@@ -1,4 +1,4 @@
-"""Estimates of memory, and what becomes of a run by them."""
+"""Estimates of memory and duration, and what becomes of a run by them."""
 
 from __future__ import annotations
 
@@ -7,25 +7,31 @@ import pytest
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.machine.memory import Memory
-from cnnbench.run.driver import benchmark_cnn, memory
-from cnnbench.run.driver.memory import (
+from cnnbench.run.driver import benchmark_cnn, estimates
+from cnnbench.run.driver.estimates import (
     PROCESS_BYTES,
     MemoryEstimate,
+    RunWork,
     batch_limits,
     estimate,
     total_of_job,
+    work_of,
 )
 from cnnbench.run.driver.plan import make_plan
 
 GIB = 2**30
+SHARED = {"model": "alexnet", "device": "cpu", "batch_size": 8}
 
 
-def total(**flags) -> int:
-    params = Params(**{"model": "alexnet", "device": "cpu", "batch_size": 8, **flags})
-    return estimate(params, make_plan(params), "cpu").total
+def estimated(**flags) -> MemoryEstimate:
+    params = Params(**{**SHARED, **flags})
+    return estimate(params, make_plan(params), "cpu")
 
 
 def test_what_a_run_keeps_beside_its_activations() -> None:
+    def total(**flags) -> int:
+        return estimated(**flags).total
+
     weights = sum(one.bytes for one in make_plan(Params(model="alexnet")).spec.variables)
     assert total(optimizer="momentum") - total() == weights
     assert total(optimizer="adam") - total() == 2 * weights
@@ -35,6 +41,8 @@ def test_what_a_run_keeps_beside_its_activations() -> None:
     assert copied - second == 2 * weights
     assert second > weights
     assert total(forward_only=True) < total() - 2 * weights
+    one_process = Params(**SHARED)
+    assert total_of_job(one_process, make_plan(one_process)) == total()
 
 
 @pytest.mark.parametrize(
@@ -42,7 +50,6 @@ def test_what_a_run_keeps_beside_its_activations() -> None:
     [
         # On the ps task variables and sums of gradients; between workers joined gradients.
         ({"variable_update": "parameter_server", "ps_hosts": "a:3"}, 1, 2),
-        ({"variable_update": "distributed_replicated", "ps_hosts": "a:3"}, 1, 2),
         ({"variable_update": "collective_all_reduce"}, 0, 2 * 2),
         (
             {
@@ -56,26 +63,18 @@ def test_what_a_run_keeps_beside_its_activations() -> None:
     ],
 )
 def test_all_processes_of_a_job_count(flags: dict[str, str], serving: int, copies: int) -> None:
-    shared = {"model": "alexnet", "device": "cpu", "batch_size": 8, **flags}
-    job = Params(**shared, worker_hosts="a:1,a:2", job_name="worker")
+    job = Params(**SHARED, **flags, worker_hosts="a:1,a:2", job_name="worker")
     plan = make_plan(job)
     weights = sum(one.bytes for one in plan.spec.variables)
-    workers = 2 * estimate(job, plan, "cpu").total
-    besides = total_of_job(job, plan) - workers
+    besides = total_of_job(job, plan) - 2 * estimate(job, plan, "cpu").total
     assert besides == serving * PROCESS_BYTES + copies * weights
 
 
-def test_one_process_is_a_job_too() -> None:
-    params = Params(model="alexnet", device="cpu", batch_size=8)
-    assert total_of_job(params, make_plan(params)) == total()
-
-
 def test_a_batch_counts_once_per_device() -> None:
-    params = Params(model="resnet20", data_name="cifar10", device="cpu", batch_size=64, num_gpus=2)
-    found = estimate(params, make_plan(params), "cpu")
+    flags = {"model": "resnet20", "data_name": "cifar10", "batch_size": 64}
+    found = estimated(**flags, num_gpus=2)
     assert found.batch == 64
-    one = Params(model="resnet20", data_name="cifar10", device="cpu", batch_size=64)
-    assert found.per_image == 2 * estimate(one, make_plan(one), "cpu").per_image
+    assert found.per_image == 2 * estimated(**flags).per_image
     assert found.total == found.fixed + 64 * found.per_image
     assert found.largest_batch(found.total) == 64
     assert found.largest_batch(found.fixed - 1) == 0
@@ -95,10 +94,10 @@ def test_refused_warned_or_quiet(there: Memory, result: str) -> None:
     params = Params(model="trivial", batch_size=64)
     if result == "refused":
         with pytest.raises(FlagError, match=r"=64: takes about 9 GiB .* there is 4 GiB"):
-            memory.check(needed, there, params)
-        assert memory.check(needed, there, params, refuse=False)
+            estimates.check(needed, there, params)
+        assert estimates.check(needed, there, params, refuse=False)
     else:
-        warning = memory.check(needed, there, params)
+        warning = estimates.check(needed, there, params)
         assert (warning is not None) == (result == "warned")
         assert warning is None or "9 GiB of memory with --num_gpus=1, but 7 GiB is avail" in warning
 
@@ -107,13 +106,13 @@ def test_variables_alone_ask_for_fewer_devices() -> None:
     needed = MemoryEstimate(fixed=40 * GIB, per_image=1, batch=1)
     params = Params(model="trivial", num_gpus=8)
     with pytest.raises(FlagError, match=r"--num_gpus=8: .*; lower --num_gpus"):
-        memory.check(needed, Memory(4 * GIB, 3 * GIB), params)
+        estimates.check(needed, Memory(4 * GIB, 3 * GIB), params)
 
 
 def test_a_run_is_refused_before_tensorflow_and_the_search_knows_where(monkeypatch) -> None:
     there = Memory(4 * GIB, 3 * GIB)
     monkeypatch.setattr(benchmark_cnn, "main_memory", lambda: there)
-    monkeypatch.setattr(memory, "main_memory", lambda: there)
+    monkeypatch.setattr(estimates, "main_memory", lambda: there)
     flags = {"model": "resnet20", "data_name": "cifar10", "device": "cpu"}
     found = batch_limits(params := Params(**flags), make_plan(params))
     assert found is not None
@@ -124,3 +123,34 @@ def test_a_run_is_refused_before_tensorflow_and_the_search_knows_where(monkeypat
         benchmark_cnn.BenchmarkCNN(Params(**flags, batch_size=refused))
     on_gpus = Params(model="trivial", device="gpu")
     assert batch_limits(on_gpus, make_plan(on_gpus)) is None
+
+
+def work(**flags) -> RunWork:
+    params = Params(**{"device": "cpu", "model": "lenet", "num_batches": 30, **flags})
+    return work_of(params, make_plan(params))
+
+
+def test_steps_images_devices_and_evaluations_are_work() -> None:
+    one = work(num_warmup_batches=10)
+    assert (one.kind, one.dtype, one.steps) == ("cpu", "float32", 40)
+    # Devices on the CPU share it.
+    for twice in ({"num_warmup_batches": 50}, {"batch_size": 64}, {"num_gpus": 2}):
+        assert work(**twice).flops == pytest.approx(2 * one.flops)
+    assert work(forward_only=True).flops < one.flops / 2
+    assert work(input_only=True).flops == 0
+    evaluated = work(eval_during_training_every_n_steps=10, num_eval_batches=5)
+    assert evaluated.steps == one.steps + 2 * 5
+    assert evaluated.flops > one.flops
+
+
+def test_seconds_follow_from_the_speed_of_the_device(monkeypatch) -> None:
+    assert 1e8 < estimates.cpu_rate() < 1e14
+    assert estimates.cpu_rate() == estimates.cpu_rate()  # measured once
+    monkeypatch.setattr(estimates, "cpu_rate", lambda: 1e11)
+    assert 7 < work().seconds({}) < 10
+    # 40 steps of 8 images of 25 GFLOP at half of 100 GFLOP/s.
+    assert 100 < work(model="resnet50", batch_size=8).seconds({}) < 250
+    on_gpu = work(device="gpu", model="resnet50", batch_size=64)
+    assert on_gpu.seconds({"gpu_names": ["NVIDIA H200"]}) < 30
+    assert on_gpu.seconds({"gpu_names": ["Unheard-of"]}) is None
+    assert on_gpu.seconds({}) is None
