@@ -23,6 +23,10 @@ set, the file fake.json of the working directory, such as a worktree, is taken. 
   profile: a file to write as the profile of the process, which can then be profiled.
   onednn: what it prints where ONEDNN_VERBOSE is set.
   busy: other programs use that many CPUs.
+  by_seed: a list of more of these keys, by --tf_random_seed; records then have the batch size of
+    the flags.
+  capacity, kind: the largest batch size that does not fail, and the type of that error.
+  pause, cut: seconds in the middle of the record, and bytes that it lacks in the end.
   cpu, cpu_scatter: CPU seconds of a step, and how far they lie apart [0.002].
 """
 
@@ -92,6 +96,8 @@ def main():
     assert "cnnbench" in code
     assert command == "run"
     values = {**values_of(flags), **job}
+    if "by_seed" in say:
+        say |= say["by_seed"][int(values["tf_random_seed"])]
     target = Path(values.pop("result_json"))
     if "profile" in say and "profile_json" in values:
         Path(values["profile_json"]).write_bytes(Path(say["profile"]).read_bytes())
@@ -116,7 +122,12 @@ def main():
     if "die" in say:
         sys.exit(say["die"])
     document = record_of(say, target.stem, flags, values)
-    target.write_text(json.dumps(document))
+    text = json.dumps(document)[: -say.get("cut", 0) or None]
+    with open(target, "w", encoding="ascii") as file:
+        file.write(text[:1000])
+        file.flush()
+        time.sleep(say.get("pause", 0))
+        file.write(text[1000:])
     sys.exit(4 if document["status"] == "failed" else 0)
 
 
@@ -142,12 +153,16 @@ def record_of(say, name, flags, values):
         document["step_cpu_seconds"] = [say["cpu"] * (1 + say.get("cpu_scatter", 0.002) * draw)] * 3
     document["environment"].update(folder=os.getcwd(), **say.get("facts", {}))
     document["model"].update(say.get("model", {}))
-    if name in say.get("fail", ()):
+    batch = int(values.get("batch_size", 0))
+    if "by_seed" in say:
+        document["batch"] = {"per_device": batch, "global": batch}
+    if name in say.get("fail", ()) or batch > say.get("capacity", batch):
         if say.get("crash"):
             print("segmentation violation", file=sys.stderr)
             os.kill(os.getpid(), signal.SIGSEGV)
         message = say.get("message", "no good")
-        document.update(status="failed", error={"type": "BenchmarkError", "message": message})
+        error = {"type": say.get("kind", "BenchmarkError"), "message": message}
+        document.update(status="failed", error=error)
     return document
 
 

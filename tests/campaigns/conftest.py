@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import functools
-import json
-import os
-import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from cnnbench.campaigns.ab.side import Side
 from cnnbench.campaigns.sweep.document import load
 from cnnbench.campaigns.sweep.planning import SweepPlan, make_plan
 from cnnbench.campaigns.sweep.schema import Suite, check
@@ -26,17 +21,6 @@ FACTS = {"hostname": "here", "tensorflow_version": "2.21.0"}
 @pytest.fixture(autouse=True)
 def _quick_processes(quick_processes: None) -> None:
     """Stand-ins are forked."""
-
-
-@pytest.fixture
-def side(fake_python: str) -> Callable[..., Side]:
-    """A side of a behaviour, which fake_python.py tells of."""
-
-    def make(*flags: str, **say: object) -> Side:
-        fake = json.dumps({"parent": os.getpid(), **say})
-        return Side(flags=flags, own=flags, python=fake_python, variables={"FAKE": fake})
-
-    return make
 
 
 @pytest.fixture(scope="session")
@@ -73,17 +57,4 @@ def plan(suite: Callable[[str], Suite]) -> Callable[..., SweepPlan]:
     """The plan of the suite in a text."""
     return lambda text, overrides=None, subject=None: make_plan(
         suite(text), FACTS, overrides, subject
-    )
-
-
-@pytest.fixture(scope="session")
-def fake(
-    tmp_path_factory: pytest.TempPathFactory, make_record: Callable[..., RunRecord]
-) -> SimpleNamespace:
-    """``program`` to start in place of cnnbench, and ``template`` of its records."""
-    template = tmp_path_factory.mktemp("fake") / "template.json"
-    template.write_text(make_record().to_json(), encoding="ascii")
-    script = Path(__file__).with_name("sweep") / "fake_run.py"
-    return SimpleNamespace(
-        program=(sys.executable, "-IS", str(script), str(template)), template=template
     )

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from cnnbench.campaigns.processes.child import GRACE_SECONDS, Command, Ended, execute
 
-STAND_INS = ("fake_python", "fake_run.py")
+STAND_INS = ("fake_python",)
 """Names of the programs that `Zygote.execute` forks; it starts any other one."""
 
 PRELOADED = "import json, os, pathlib, random, re, signal, socket, time, uuid"

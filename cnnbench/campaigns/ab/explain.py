@@ -113,8 +113,11 @@ def _profiled(
     ended = _run(profiling, name, side, stem, results, campaign)
     told, found = ended.message, None
     if not told:
-        found = _read(path)
-        told = "no profile" if found is None else _speed(found)
+        with contextlib.suppress(ValueError, RecursionError):
+            found = StepProfile.from_dict(read_json(path))
+        told = "no profile"
+        if found is not None:
+            told = f"{number(1e3 * min(found.record.step_seconds))} ms in its fastest step"
     campaign.end(label, told, ended.seconds)
     if found is None:
         raise NotExplainedError(f"{label}: {told}; see {results.log(stem)}")
@@ -184,15 +187,3 @@ def _flags(profiling: Profiling, side: Side, path: Path) -> list[str]:
         f"--num_warmup_batches={_WARM_UP + steps}",
     ]
     return found if "num_epochs" in names(side) else [*found, f"--num_batches={steps}"]
-
-
-def _read(path: Path) -> StepProfile | None:
-    try:
-        return StepProfile.from_dict(read_json(path))
-    except (ValueError, RecursionError):
-        return None
-
-
-def _speed(found: StepProfile) -> str:
-    seconds = found.record.step_seconds
-    return f"{number(1e3 * min(seconds))} ms in its fastest step"

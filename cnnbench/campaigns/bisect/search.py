@@ -11,10 +11,9 @@ that bisections can resume.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
+from cnnbench.campaigns.bisect.commits import History
 from cnnbench.judge.compare import ComparedConfiguration, Comparison, Policy, Verdict, judge
 
 GOOD, BAD, SKIP = "good", "bad", "skip"
@@ -56,18 +55,10 @@ class Step:
         return self.answer == SKIP and self.verdict == Verdict.INCONCLUSIVE.value
 
 
-class Suspects(Protocol):
-    """Source of candidates; see `cnnbench.campaigns.bisect.commits.History.suspects`."""
-
-    def suspects(self, good: Sequence[str], bad: str) -> list[str]:
-        """Commits that may be the first bad one, the best to try next first."""
-        ...
-
-
 class CommitSearch:
     """Search among the candidate commits."""
 
-    def __init__(self, history: Suspects, good: str, bad: str) -> None:
+    def __init__(self, history: History, good: str, bad: str) -> None:
         self._history = history
         self._good = [good]
         self.bad = bad

@@ -16,7 +16,7 @@ from cnnbench.base.reading import parse_json, read_file
 from cnnbench.base.text.terminal import print_warning
 from cnnbench.errors import BenchmarkError, FlagError, PathError
 from cnnbench.records.codec import TIME, encode, to_text
-from cnnbench.records.files import sync_folder, write_all, write_whole
+from cnnbench.records.files import write_all, write_whole
 
 _Folder = TypeVar("_Folder", bound="ResultsFolder")  # typing.Self, of Python 3.11
 
@@ -86,16 +86,8 @@ class ResultsFolder:
 
     def write(self, target: Path, data: bytes) -> None:
         """Writes a file atomically and durably."""
-        via = self._via(target)
         with writing(target):
-            write_whole(via, data)
-            if via != target:
-                os.replace(via, target)
-                sync_folder(target.parent)
-
-    def _via(self, target: Path) -> Path:
-        """Temporary path of a file, on the same file system."""
-        return target
+            write_whole(target, data)
 
 
 class ResumableFolder(ResultsFolder):

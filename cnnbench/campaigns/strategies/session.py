@@ -75,14 +75,12 @@ class StrategiesSession:
         rounds: int,
         seed: int,
         timeout: float,
-        python: str | None = None,
     ) -> None:
         self._results = results
         self._campaign = campaign
         self._rounds = rounds
         self._coins = random.Random(seed)
         self._timeout = timeout
-        self._python = python
         self.cases = tuple(CaseRuns(case) for case in plan.cases)
 
     @property
@@ -136,7 +134,7 @@ class StrategiesSession:
         self._campaign.begin(name)
         pending = self._results.folder / runs.case.name / f"{name}.part"
         command = measuring(
-            Side(flags=flags, python=self._python),
+            Side(flags=flags),
             pending,
             self._results.log(name),
             facts=self._campaign.facts,

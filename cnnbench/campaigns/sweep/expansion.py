@@ -6,7 +6,7 @@ import itertools
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from cnnbench.campaigns.processes.commands import flag_kinds
@@ -41,27 +41,23 @@ class _MissingVariable(Exception):
         self.name = name
 
 
-def expand(
-    entry: SuiteEntry, environ: Mapping[str, str] | None = None
-) -> tuple[tuple[FlagSet, ...], str | None]:
+def expand(entry: SuiteEntry) -> tuple[tuple[FlagSet, ...], str | None]:
     """The configurations of an entry: the matrix in order, less exclusions, then inclusions.
 
     Also the missing variable of an optional entry, as in "DATA is not set". UsageError for an
     exclusion that excludes nothing, equal or far too many configurations, or a missing variable.
     """
-    variables = os.environ if environ is None else environ
     try:
-        found = _expand(entry, variables)
+        return _expand(entry), None
     except _MissingVariable as missing:
         if entry.optional:
             return (), str(missing)
         raise missing.node.error(
             f"${{{missing.name}}}: the environment variable {missing}"
         ) from None
-    return found, None
 
 
-def _expand(entry: SuiteEntry, environ: Mapping[str, str]) -> tuple[FlagSet, ...]:
+def _expand(entry: SuiteEntry) -> tuple[FlagSet, ...]:
     count = math.prod(len(axis) for axis in entry.axes) + len(entry.include)
     if count > MAX_CONFIGURATIONS:
         raise entry.node.error(
@@ -69,9 +65,8 @@ def _expand(entry: SuiteEntry, environ: Mapping[str, str]) -> tuple[FlagSet, ...
         )
     only_included = bool(entry.include) and not entry.axes
     products = [] if only_included else list(itertools.product(*entry.axes))
-    made = [_configuration(entry, sets, environ) for sets in products]
-    made = _exclude(entry, made, environ)
-    made += [_configuration(entry, (flags,), environ) for flags in entry.include]
+    made = _exclude(entry, [_configuration(entry, sets) for sets in products])
+    made += [_configuration(entry, (flags,)) for flags in entry.include]
     seen: dict[str, FlagSet] = {}
     for configuration in made:
         if configuration.name in seen:
@@ -83,62 +78,57 @@ def _expand(entry: SuiteEntry, environ: Mapping[str, str]) -> tuple[FlagSet, ...
     return tuple(made)
 
 
-def _configuration(
-    entry: SuiteEntry, sets: tuple[FlagNodes, ...], environ: Mapping[str, str]
-) -> FlagSet:
-    nodes = dict(entry.flags)
-    own: dict[str, str] = {}
-    for flags in sets:
-        for name, node in flags.items():
-            nodes[name] = node
-            own[name] = _value(entry, name, node, environ) or ""
-    values = {name: _value(entry, name, node, environ) for name, node in nodes.items()}
+def _configuration(entry: SuiteEntry, sets: tuple[FlagNodes, ...]) -> FlagSet:
+    own = {name: node for flags in sets for name, node in flags.items()}
+    nodes = {**entry.flags, **own}
+    values = {name: _value(entry, name, node) for name, node in nodes.items()}
     texts = {name: text for name, text in values.items() if text is not None}
-    label = " ".join([entry.name, *(f"{name}={_short(text)}" for name, text in own.items())])
+    label = " ".join([entry.name, *(f"{name}={_short(texts.get(name, ''))}" for name in own)])
     return FlagSet(entry, label, texts, nodes, tuple(own))
 
 
-def _exclude(entry: SuiteEntry, made: list[FlagSet], environ: Mapping[str, str]) -> list[FlagSet]:
+def _exclude(entry: SuiteEntry, made: list[FlagSet]) -> list[FlagSet]:
     kept = made
     named = {name for configuration in made for name in configuration.nodes}
     for rule in entry.exclude:
         values = {
-            name: [_value(entry, name, item, environ) for item in node.items or (node,)]
+            name: [_value(entry, name, item) for item in node.items or (node,)]
             for name, _, node in rule.fields
         }
         # Null means "not given", but a flag that no configuration has is a typing error.
-        rest = [c for c in kept if not (values.keys() <= named and _matches(values, c))]
+        rest = [
+            one
+            for one in kept
+            if not values.keys() <= named
+            or any(one.flags.get(name) not in texts for name, texts in values.items())
+        ]
         if len(rest) == len(kept):
             raise rule.error("excludes nothing: no configuration has these flags together")
         kept = rest
     return kept
 
 
-def _matches(rule: Mapping[str, Sequence[str | None]], configuration: FlagSet) -> bool:
-    return all(configuration.flags.get(name) in values for name, values in rule.items())
-
-
-def _value(entry: SuiteEntry, name: str, node: Node, environ: Mapping[str, str]) -> str | None:
+def _value(entry: SuiteEntry, name: str, node: Node) -> str | None:
     """The value of a flag as on a command line; None if it is not given."""
     if node.kind == "null":
         return None
     if node.kind == "list":
-        return ",".join("".join(_substituted(item, environ)) for item in node.items)
+        return ",".join("".join(_substituted(item)) for item in node.items)
     # Of a switch every spelling of YAML's will do; of other flags "on" and "no" are values.
     if node.kind == "boolean" and flag_kinds(entry.command).get(name) == "boolean":
         return "true" if node.is_true else "false"
-    return "".join(_substituted(node, environ))
+    return "".join(_substituted(node))
 
 
-def _substituted(node: Node, environ: Mapping[str, str]) -> Iterator[str]:
+def _substituted(node: Node) -> Iterator[str]:
     end = 0
     for match in _VARIABLE.finditer(node.text):
         yield node.text[end : match.start()]
         end = match.end()
         name, otherwise = match.groups()
-        value = environ.get(name) or otherwise
+        value = os.environ.get(name) or otherwise
         if value is None:
-            raise _MissingVariable(node, name, "is empty" if name in environ else "is not set")
+            raise _MissingVariable(node, name, "is empty" if name in os.environ else "is not set")
         yield value
     yield node.text[end:]
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
+from cnnbench.records.files import remove_abandoned
 
 JOURNAL = "sweep.jsonl"
 _PRIVATE = ".sweep"
@@ -33,9 +34,11 @@ class Store(ResultsFolder):
         self._private = self.folder / _PRIVATE
         self.stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S%fZ")
         # What earlier sweeps did not finish.
-        for path in (*self._private.glob("*.part"), *self._private.glob(".*.tmp")):
+        for path in self._private.glob("*.part"):
             with contextlib.suppress(OSError):
                 path.unlink()
+        for place in (self.folder, self._private):
+            remove_abandoned(place)
 
     def find(self, key: str, repeat: int) -> list[Path]:
         """Records of a run, oldest first, valid or not; repeats are counted from 1."""
@@ -54,10 +57,6 @@ class Store(ResultsFolder):
     def attempt(self) -> Path:
         """A new path for a child to write its record to."""
         return self._private / f"{os.getpid()}-{secrets.token_hex(6)}.part"
-
-    def _via(self, target: Path) -> Path:
-        # Our own folder: what a kill leaves half written is removed from there.
-        return self.attempt()
 
     def last_sweep(self, suite: str) -> dict[str, Any] | None:
         """The event that started the newest sweep of a suite."""

@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import math
 import random
+import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from cnnbench.base.stats.descriptive import median
 from cnnbench.base.text.numbers import duration, number
 from cnnbench.campaigns.ab.flags import LENGTHS
 from cnnbench.campaigns.ab.side import Side, measuring
@@ -27,7 +29,6 @@ from cnnbench.campaigns.launch.tasks import JobLayout
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.outcome import read
-from cnnbench.campaigns.tune.budget import Budget, Lengths, lengths_of
 from cnnbench.campaigns.tune.race import Leaver
 from cnnbench.campaigns.tune.results import TuneFolder
 from cnnbench.campaigns.tune.search import Round
@@ -46,6 +47,105 @@ _FINAL_SHARE, _MOST_FINAL_SHARE = 0.4, 2 / 3
 _MOST_LOST = 2
 _MEMORY = 0.8  # of what is available, for processes that are alive at once
 
+RACE_SECONDS = 1.0
+"""Seconds of timed steps in a race; twice as many hardly make processes differ less."""
+
+FEWEST_STEPS = 10
+"""Minimum of the timed steps of a process."""
+
+FINAL = 2.0
+"""Timed steps of a process of the final, as a multiple of those of a race."""
+
+_MOST_STEPS = 5000
+_MOST_WARMUP, _FEWEST_WARMUP = 10, 2
+_WARMUP = ("num_warmup_batches", "warmup", "autotune_threshold")
+
+
+class Budget:
+    """The time of a search; `races` and `pairs` are seconds spent on them in earlier sessions."""
+
+    def __init__(
+        self,
+        seconds: float,
+        races: float = 0.0,
+        pairs: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.seconds = seconds
+        self._clock = clock
+        self._begun = clock() - races - pairs
+        self._pairs = pairs
+
+    @property
+    def minutes(self) -> float:
+        """The whole budget."""
+        return self.seconds / 60
+
+    @property
+    def left(self) -> float:
+        """Seconds; negative when it is used up."""
+        return self.seconds - (self._clock() - self._begun)
+
+    def left_for_races(self, reserve: float) -> float:
+        """Seconds for races; the reserve for the final includes its earlier pairs."""
+        return self.left + self._pairs - reserve
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Flags for the length of processes; numbers are None where the given flags set them.
+
+    Attributes:
+      steps: timed steps of a race with the given flags.
+      warmup: steps before them.
+      has_peak: whether the given flags set the peak FLOP/s; otherwise it is not measured.
+      step_seconds, batch: duration and images of a step with the given flags.
+    """
+
+    steps: int | None
+    warmup: int | None
+    has_peak: bool
+    step_seconds: float
+    batch: int
+
+    def flags(self, factor: float = 1.0, batch: int | None = None) -> tuple[str, ...]:
+        """The flags of a process, for a multiple of the timed steps and another batch."""
+        found = []
+        if self.steps is not None:
+            found.append(f"--num_batches={self._timed(self.steps, factor, batch or self.batch)}")
+        if self.warmup is not None:
+            found.append(f"--num_warmup_batches={self.warmup}")
+        if not self.has_peak:
+            found.append("--peak_flops=0")
+        return tuple(found)
+
+    @property
+    def longer(self) -> float:
+        """Seconds that the steps of a process of the final take more than those of a race."""
+        if self.steps is None:
+            return 0.0
+        race, final = (self._timed(self.steps, factor, self.batch) for factor in (1.0, FINAL))
+        return (final - race) * self.step_seconds
+
+    def _timed(self, steps: int, factor: float, batch: int) -> int:
+        wanted = math.ceil(factor * steps * self.batch / batch)
+        return min(max(FEWEST_STEPS, wanted), _MOST_STEPS)
+
+
+def lengths_of(fixed: Mapping[str, str], record: RunRecord) -> Lengths:
+    """The lengths for the given flags, from the record of a process with them."""
+    if not record.step_seconds or record.batch is None:
+        raise BenchmarkError("the flags as they are given lead to no timed step")
+    step = median(record.step_seconds)
+    warmup = min(max(_FEWEST_WARMUP, math.ceil(RACE_SECONDS / step)), _MOST_WARMUP)
+    return Lengths(
+        steps=None if LENGTHS & set(fixed) else math.ceil(RACE_SECONDS / step),
+        warmup=None if set(_WARMUP) & set(fixed) else warmup,
+        has_peak="peak_flops" in fixed,
+        step_seconds=step,
+        batch=record.batch.global_,
+    )
+
 
 @dataclass(frozen=True, kw_only=True)
 class BenchSetting:
@@ -54,7 +154,6 @@ class BenchSetting:
     Attributes:
       lanes: processes that are alive at once and step in turn; 1: one after the other.
       memory: for processes that are alive at once; None if unknown.
-      python: an interpreter; the current one if None.
       layout: the processes of a job; None for runs in one process.
     """
 
@@ -62,12 +161,11 @@ class BenchSetting:
     timeout: float
     lanes: int = 1
     memory: Memory | None = None
-    python: str | None = None
     layout: JobLayout | None = None
 
     def side(self, flags: Sequence[str], own: Sequence[str] = ()) -> Side:
         """The `Side` with these flags."""
-        return Side(flags=tuple(flags), own=tuple(own), python=self.python, layout=self.layout)
+        return Side(flags=tuple(flags), own=tuple(own), layout=self.layout)
 
     @property
     def turn_seconds(self) -> float:

@@ -104,12 +104,8 @@ def _reduces(situation: SearchSituation) -> bool:
     return situation.trains and situation.towers > 1
 
 
-def _takes_algorithm(mode: Mode) -> bool:
-    return mode.reduction is Reduction.ALL_REDUCE and not mode.algorithm and not mode.needs
-
-
-def _takes_algorithm_between_workers(mode: Mode) -> bool:
-    return mode.reduction is Reduction.ALL_REDUCE and "all_reduce_spec" in mode.needs
+def _all_reduces(mode: Mode) -> bool:
+    return mode.reduction is Reduction.ALL_REDUCE
 
 
 def _each(name: str, *values: object) -> list[Settings]:
@@ -131,13 +127,6 @@ def _algorithms(situation: SearchSituation) -> list[Settings]:
 def _cross_device(situation: SearchSituation) -> list[Settings]:
     names = ("reduction_to_one_device", "hierarchical_copy")
     return _each("cross_device_ops", *(("ring", *names) if situation.on_gpu else names))
-
-
-def _packing(situation: SearchSituation) -> list[Settings]:
-    return [
-        *_each("gradient_repacking", 8),
-        *_each("gradient_bucket_bytes", BUCKET_BYTES),
-    ]
 
 
 def _batches(situation: SearchSituation) -> list[Settings]:
@@ -170,13 +159,18 @@ DIMENSIONS: Mapping[str, tuple[Dimension, ...]] = {
     ),
     "aggregation": (
         Dimension(name="mode", values=_modes, when=_reduces),
-        Dimension(name="all-reduce", values=_algorithms, when=_reduces, mode=_takes_algorithm),
+        Dimension(
+            name="all-reduce",
+            values=_algorithms,
+            when=_reduces,
+            mode=lambda mode: _all_reduces(mode) and not mode.algorithm and not mode.needs,
+        ),
         Dimension(
             # In one process it would repeat what the modes above do.
             name="all-reduce between workers",
             values=_algorithms,
             when=lambda s: _reduces(s) and s.workers > 1,
-            mode=_takes_algorithm_between_workers,
+            mode=lambda mode: _all_reduces(mode) and "all_reduce_spec" in mode.needs,
         ),
         Dimension(
             name="cross-device",
@@ -186,9 +180,12 @@ DIMENSIONS: Mapping[str, tuple[Dimension, ...]] = {
         ),
         Dimension(
             name="packing",
-            values=_packing,
+            values=lambda s: [
+                *_each("gradient_repacking", 8),
+                *_each("gradient_bucket_bytes", BUCKET_BYTES),
+            ],
             when=_reduces,
-            mode=lambda mode: mode.reduction is Reduction.ALL_REDUCE,
+            mode=_all_reduces,
         ),
         Dimension(
             name="place",
@@ -200,7 +197,7 @@ DIMENSIONS: Mapping[str, tuple[Dimension, ...]] = {
             name="gradients of the step before",
             values=lambda s: _each("variable_consistency", "relaxed"),
             when=_reduces,
-            mode=lambda mode: mode.reduction is Reduction.ALL_REDUCE,
+            mode=_all_reduces,
             allow="consistency",
         ),
         Dimension(

@@ -8,6 +8,7 @@ differently, which changes gradients near 0 by per cents.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,8 +20,14 @@ from cnnbench.campaigns.ab.session import ExperimentSession
 from cnnbench.campaigns.ab.side import SideFlags, measuring
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.strategies.plan import flags_for_weights, weights_tolerance
-from cnnbench.campaigns.tune.bench import FEWEST_PAIRS, MOST_PAIRS, BenchSetting, RaceBench
-from cnnbench.campaigns.tune.budget import FINAL, Budget
+from cnnbench.campaigns.tune.bench import (
+    FEWEST_PAIRS,
+    FINAL,
+    MOST_PAIRS,
+    BenchSetting,
+    Budget,
+    RaceBench,
+)
 from cnnbench.campaigns.tune.dimensions import COMPUTING, Settings
 from cnnbench.campaigns.tune.results import TuneFolder
 from cnnbench.campaigns.tune.space import Candidate, Maker, Space, name_of
@@ -35,6 +42,21 @@ from cnnbench.variable_mgr import registry
 
 WEIGHTS_STEPS = 3
 _PLAN, _PROOF = "final", "proof"  # events
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneQuestion:
+    """Definition of a search from the given flags, `first`, in `seconds` for all of it.
+
+    The threshold of the policy of the proof is also that of adopting a candidate.
+    """
+
+    space: Space
+    first: Candidate
+    make: Maker
+    policy: Policy
+    seconds: float
+    command: Sequence[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,36 +123,22 @@ class _TimedPairs(Pairs):
         super().measure(number, burn_in)
 
 
+@dataclass(frozen=True, kw_only=True)
 class Final:
-    """The end of a search of a space."""
+    """The end of a search."""
 
-    def __init__(
-        self,
-        space: Space,
-        first: Candidate,
-        make: Maker,
-        folder: TuneFolder,
-        campaign: Campaign,
-        budget: Budget,
-        bench: RaceBench,
-        setting: BenchSetting,
-        policy: Policy,
-    ) -> None:
-        self._space = space
-        self._first = first
-        self._make = make
-        self._folder = folder
-        self._campaign = campaign
-        self._budget = budget
-        self._bench = bench
-        self._setting = setting
-        self._policy = policy
+    question: TuneQuestion
+    folder: TuneFolder
+    campaign: Campaign
+    budget: Budget
+    bench: RaceBench
+    setting: BenchSetting
 
     def prove(self, leader: Candidate) -> Proof:
         """Measures pairs until they are clear or the time is up; an interrupt keeps whole pairs."""
-        if leader.key == self._first.key:
+        if leader.key == self.question.first.key:
             return Proof(verdict=NONE)
-        for event in self._folder.events(_PROOF):
+        for event in self.folder.events(_PROOF):
             if event["leader"] == leader.key and event["proof"]["verdict"] != OPEN:
                 return decode(Proof, event["proof"])
         plan = self._plan(leader)
@@ -140,7 +148,7 @@ class Final:
         longer = self._longer(leader, proof)
         if longer is not None:
             proof = self._measure(leader, longer)
-        self._folder.journal.add(
+        self.folder.journal.add(
             _PROOF, leader=leader.key, settings=leader.settings, proof=encode(proof)
         )
         return proof
@@ -153,15 +161,15 @@ class Final:
         """Settings of the leader that was last proven to be faster in an earlier session."""
         proven = [
             dict(one["settings"])
-            for one in self._folder.events(_PROOF)
+            for one in self.folder.events(_PROOF)
             if one["proof"]["verdict"] == FASTER
         ]
         return proven[-1] if proven else None
 
     def _measure(self, leader: Candidate, plan: PairsPlan) -> Proof:
-        with self._folder.pairs(plan.number) as results:
+        with self.folder.pairs(plan.number) as results:
             experiment = self._experiment(leader, plan, begun(results.folder))
-            pairs = _TimedPairs(experiment, results, self._campaign, self._budget)
+            pairs = _TimedPairs(experiment, results, self.campaign, self.budget)
             finding = ExperimentSession(pairs).run()
         if finding.interrupted:
             raise KeyboardInterrupt
@@ -186,7 +194,7 @@ class Final:
 
     def _plan(self, leader: Candidate) -> PairsPlan:
         """The pairs of a leader: those of an earlier session, or as many as there is time for."""
-        made = list(self._folder.events(_PLAN))
+        made = list(self.folder.events(_PLAN))
         own = [one for one in made if one["leader"] == leader.key]
         if own:
             return decode(PairsPlan, own[-1]["plan"])
@@ -195,33 +203,34 @@ class Final:
 
     def _longer(self, leader: Candidate, proof: Proof) -> PairsPlan | None:
         """A plan with more pairs, where the last one was made for less time and is open."""
-        made = list(self._folder.events(_PLAN))
+        made = list(self.folder.events(_PLAN))
         own = [one for one in made if one["leader"] == leader.key]
         if not own or proof.verdict != OPEN or proof.failure:
             return None
         last = decode(PairsPlan, own[-1]["plan"])
-        if own[-1]["minutes"] >= self._budget.minutes or proof.pairs < last.pairs:
+        if own[-1]["minutes"] >= self.budget.minutes or proof.pairs < last.pairs:
             return None
         plan = self._new_plan(leader, last.number, proof.pairs)
         return plan if plan.pairs > last.pairs else None
 
     def _new_plan(self, leader: Candidate, number: int, there: int) -> PairsPlan:
         """As many pairs as there is time for, besides the measured ones."""
-        left = self._budget.left - 2 * self._bench.process_seconds  # for the weights
-        fitting = int(left / (2 * self._bench.final_seconds))
+        left = self.budget.left - 2 * self.bench.process_seconds  # for the weights
+        fitting = int(left / (2 * self.bench.final_seconds))
         # A number after which the last interim analysis comes.
         most = min(there + fitting, MOST_PAIRS)
         most = most // STEP * STEP if most >= 2 * STEP else most
-        plan = PairsPlan(pairs=most, number=number, alpha=self._policy.alpha / 2 ** (number - 1))
+        alpha = self.question.policy.alpha / 2 ** (number - 1)
+        plan = PairsPlan(pairs=most, number=number, alpha=alpha)
         if most >= FEWEST_PAIRS and most > there:
-            self._folder.journal.add(_PLAN, leader=leader.key, plan=encode(plan))
+            self.folder.journal.add(_PLAN, leader=leader.key, plan=encode(plan))
         return plan
 
     def _experiment(self, leader: Candidate, plan: PairsPlan, earlier: Begun | None) -> Experiment:
-        measured = dict(zip(SIDES, (self._first, leader), strict=True))
+        measured = dict(zip(SIDES, (self.question.first, leader), strict=True))
         a, b = (
-            self._setting.side(
-                (*one.flags, *self._bench.length_flags(one, FINAL)),
+            self.setting.side(
+                (*one.flags, *self.bench.length_flags(one, FINAL)),
                 [f"--{name}={text}" for name, text in one.settings.items()],
             )
             for one in measured.values()
@@ -231,11 +240,11 @@ class Final:
             a=a,
             b=b,
             **remaining(earlier, plan.pairs, plan.alpha),
-            seed=self._setting.seed,
+            seed=self.setting.seed,
             burn_in=0,
-            timeout=self._setting.timeout,
-            turn_seconds=self._setting.turn_seconds,
-            policy=self._policy.replace(alpha=plan.alpha),
+            timeout=self.setting.timeout,
+            turn_seconds=self.setting.turn_seconds,
+            policy=self.question.policy.replace(alpha=plan.alpha),
             metrics=DEFAULT_METRICS[:1],
             allow_different=tuple(work),
             resolved={
@@ -255,7 +264,7 @@ class Final:
         computing = {name: text for name, text in leader.settings.items() if name in COMPUTING}
         both = f" with {name_of(computing)}" if computing else ""
         try:
-            reference = self._make(computing)
+            reference = self.question.make(computing)
         except UsageError as error:
             return Weights(
                 f"weights are not compared: the flags as given cannot run{both}: {error}"
@@ -264,7 +273,7 @@ class Final:
             return Weights("weights are not compared: only how operations compute differs")
         folders = {}
         for name, one in (("as given", reference), ("tuned", leader)):
-            folders[name] = self._folder.checkpoints / name.replace(" ", "-")
+            folders[name] = self.folder.checkpoints / name.replace(" ", "-")
             problem = self._train(name, one, folders[name])
             if problem:
                 return Weights(f"weights could not be compared: {name}: {problem}", False)
@@ -272,7 +281,7 @@ class Final:
             from cnnbench.campaigns.strategies.weights import between
 
             found = between(folders)["tuned"]
-        tolerance = weights_tolerance(str(self._first.resolved.config["precision"]))
+        tolerance = weights_tolerance(str(self.question.first.resolved.config["precision"]))
         steps = f"after {WEIGHTS_STEPS} steps{both}"
         if not found.within(tolerance):
             return Weights(
@@ -290,7 +299,7 @@ class Final:
             return "nothing is trained"
         if leader.changes:
             return f"it trains differently: {', '.join(leader.changes)}"
-        for one in (self._first, leader):
+        for one in (self.question.first, leader):
             mode = registry.find(str(one.resolved.config["variable_update"]))
             if mode.apart or not mode.in_sync:
                 return f"weights are not compared: {mode.name} trains its towers apart"
@@ -300,20 +309,20 @@ class Final:
 
     def _train(self, name: str, one: Candidate, target: Path) -> str:
         """Trains weights to compare; returns why that failed, or ""."""
-        flags = flags_for_weights(self._space.texts(one.settings), WEIGHTS_STEPS)
+        flags = flags_for_weights(self.question.space.texts(one.settings), WEIGHTS_STEPS)
         words = (*(f"--{key}={text}" for key, text in flags.items()), f"--train_dir={target}")
         stem = f"weights-{one.key}"
-        self._campaign.expect(["weights"])
-        self._campaign.begin(f"weights: {name}")
-        pending = self._folder.record(stem).with_suffix(".part")
+        self.campaign.expect(["weights"])
+        self.campaign.begin(f"weights: {name}")
+        pending = self.folder.record(stem).with_suffix(".part")
         command = measuring(
-            self._setting.side(words),
+            self.setting.side(words),
             pending,
-            self._folder.log(stem),
-            facts=self._campaign.facts,
+            self.folder.log(stem),
+            facts=self.campaign.facts,
             like=replace(one.resolved, explicit_flags=()),
         )
-        (ended,) = self._campaign.run([command], self._setting.timeout)
+        (ended,) = self.campaign.run([command], self.setting.timeout)
         pending.unlink(missing_ok=True)
-        self._campaign.end(f"weights: {name}", ended.message or "ok", ended.seconds)
+        self.campaign.end(f"weights: {name}", ended.message or "ok", ended.seconds)
         return ended.message

@@ -27,6 +27,8 @@ from cnnbench.base.stats.additive import Additive, fit_blocks, student_quantile
 from cnnbench.base.text.numbers import percent
 
 SLOWER, BEHIND, FAILED = "slower", "behind", "failed"
+UNTRIED = "untried"
+"""Mark of a candidate that was not measured for lack of time."""
 
 ALPHA = 0.05
 """Share of races in which the fastest candidate may leave as slower, by chance."""

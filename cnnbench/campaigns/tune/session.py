@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import math
+from dataclasses import replace
 
+from cnnbench.base.stats.additive import Additive, fit_blocks, student_quantile
+from cnnbench.base.stats.descriptive import median
+from cnnbench.campaigns.launch.tasks import run_words
 from cnnbench.campaigns.processes.campaign import Campaign
-from cnnbench.campaigns.tune.bench import FEWEST_PAIRS, MOST_PAIRS, BenchSetting, RaceBench
-from cnnbench.campaigns.tune.budget import Budget
-from cnnbench.campaigns.tune.final import Final, Proof, Weights
-from cnnbench.campaigns.tune.outcome import document
-from cnnbench.campaigns.tune.race import BEHIND, FINALISTS
+from cnnbench.campaigns.tune.bench import FEWEST_PAIRS, MOST_PAIRS, BenchSetting, Budget, RaceBench
+from cnnbench.campaigns.tune.final import Final, Proof, TuneQuestion, Weights
+from cnnbench.campaigns.tune.race import BEHIND, FINALISTS, UNTRIED
 from cnnbench.campaigns.tune.results import TuneFolder
 from cnnbench.campaigns.tune.search import SearchOutcome, search
-from cnnbench.campaigns.tune.space import Candidate, Maker, Space
+from cnnbench.campaigns.tune.space import Candidate
 from cnnbench.campaigns.tune.text import processes_csv
-from cnnbench.judge.compare import Policy
-from cnnbench.records.tune import FASTER, OPEN, TuneDocument
-
-
-@dataclass(frozen=True, kw_only=True)
-class TuneQuestion:
-    """Definition of a search from the given flags, `first`, in `seconds` for all of it.
-
-    The threshold of the policy of the proof is also that of adopting a candidate.
-    """
-
-    space: Space
-    first: Candidate
-    make: Maker
-    policy: Policy
-    seconds: float
-    command: Sequence[str]
+from cnnbench.judge.report.results import CONFIDENCE
+from cnnbench.records.tune import FASTER, OPEN, RefusedCandidate, TuneDocument, TuneRow
 
 
 def tune(
@@ -42,23 +28,20 @@ def tune(
     Returns the document, the races, and for how many minutes the search could continue; None where
     more time would not change the answer. Measurements in the folder are not repeated.
     """
-    space, first, policy = question.space, question.first, question.policy
+    space, first = question.space, question.first
     budget = Budget(question.seconds, folder.seconds_of_races, folder.seconds_of_pairs)
     folder.begin(budget.minutes)
     bench = RaceBench(folder, campaign, budget, setting)
     bench.begin(first, space.fixed)
-    found = search(space, first, question.make, bench, policy.threshold)
+    found = search(space, first, question.make, bench, question.policy.threshold)
     folder.write(folder.folder / "race.csv", processes_csv(found).encode())
     final = Final(
-        space=space,
-        first=first,
-        make=question.make,
+        question=question,
         folder=folder,
         campaign=campaign,
         budget=budget,
         bench=bench,
         setting=setting,
-        policy=policy,
     )
     proof = final.too_late("any candidate") if found.is_late else final.prove(found.leader)
     proven = final.proven_before()
@@ -71,19 +54,7 @@ def tune(
         reason = f"{proof.reason}; --minutes={minutes} would be enough"
         proof = replace(proof, reason=reason)
     weights = final.weights(found.leader) if proof.verdict == FASTER else Weights()
-    outcome = document(
-        space,
-        first,
-        found,
-        proof,
-        weights,
-        started_at=folder.started_at,
-        search_command=question.command,
-        seed=setting.seed,
-        seconds=budget.seconds - budget.left,
-        budget_seconds=budget.seconds,
-        layout=setting.layout,
-    )
+    outcome = _document(final, found, proof, weights)
     folder.journal.add("outcome", document=outcome.to_dict())
     folder.write(folder.folder / "tune.json", outcome.to_json().encode("ascii"))  # for reports
     return outcome, found, minutes
@@ -99,3 +70,93 @@ def _enough(found: SearchOutcome, proof: Proof, bench: RaceBench) -> int | None:
     again = min(FINALISTS, len(waiting))  # of a second round
     pairs = MOST_PAIRS - proof.pairs if proof.pairs else FEWEST_PAIRS
     return bench.enough_minutes(len(waiting) + again, pairs if is_open else 0)
+
+
+def _document(final: Final, found: SearchOutcome, proof: Proof, weights: Weights) -> TuneDocument:
+    question, setting, budget = final.question, final.setting, final.budget
+    fitted = fit_blocks(found.blocks) if found.blocks else None
+    first, layout = question.first, setting.layout
+    proven = proof.verdict == FASTER and weights.alike is not False
+    chosen = (found.leader if proven else first).flags
+    words = run_words(layout, chosen)
+    return TuneDocument(
+        started_at=final.folder.started_at,
+        search_command=tuple(question.command),
+        # "run" may be left out.
+        command=("cnnbench", *(words[1:] if layout is None and chosen else words)),
+        verdict=proof.verdict,
+        reason=proof.reason,
+        leader=found.leader.name,
+        gain=proof.gain,
+        low=proof.low,
+        high=proof.high,
+        confidence=proof.confidence,
+        pairs=proof.pairs,
+        weights=weights.text,
+        trains_alike=weights.alike,
+        given=first.flags,
+        seed=setting.seed,
+        seconds=budget.seconds - budget.left,
+        budget_seconds=budget.seconds,
+        scatter=None if fitted is None else fitted.scatter,
+        failure=proof.failure,
+        rows=(*_measured(found, fitted, first), *_untried(found)),
+        refused=tuple(
+            RefusedCandidate(group=race.name, candidate=one.name, reason=one.reason)
+            for race in found.races
+            for one in race.dropped
+            if not one.repeats
+        ),
+    )
+
+
+def _measured(found: SearchOutcome, fitted: Additive | None, first: Candidate) -> list[TuneRow]:
+    groups = {one.key: race.name for race in reversed(found.races) for one in race.candidates}
+    leavers = found.leavers
+    rows = []
+    for one in found.candidates:
+        speeds = [math.exp(values[one.key]) for values in found.rounds if one.key in values]
+        _, left = leavers.get(one.key, ("", None))
+        rows.append(
+            TuneRow(
+                candidate=one.name,
+                flags=one.flags,
+                changes=one.changes,
+                group=groups[one.key],
+                processes=len(speeds),
+                images_per_sec=median(speeds) if speeds else None,
+                **_gain(fitted, one.key, first.key),
+                left="" if left is None else left.how,
+                after=None if left is None else left.after,
+                reason="" if left is None else left.reason,
+            )
+        )
+    return sorted(rows, key=lambda row: -math.inf if row.gain is None else row.gain, reverse=True)
+
+
+def _gain(fitted: Additive | None, key: str, first: str) -> dict[str, float | None]:
+    if fitted is None or key not in fitted.names or first not in fitted.names:
+        return {}
+    difference, error = fitted.difference(key, first), fitted.deviation(key, first)
+    found: dict[str, float | None] = {"gain": math.expm1(difference)}
+    if error is not None and key != first:
+        reach = error * student_quantile((1 - CONFIDENCE) / 2, fitted.freedom)
+        found["low"], found["high"] = math.expm1(difference - reach), math.expm1(difference + reach)
+    return found
+
+
+def _untried(found: SearchOutcome) -> list[TuneRow]:
+    measured = {one.key for one in found.candidates}
+    return [
+        TuneRow(
+            candidate=one.name,
+            flags=one.flags,
+            changes=one.changes,
+            group=race.name,
+            left=UNTRIED,
+            reason="no time for it",
+        )
+        for race in found.races
+        for one in race.untried
+        if one.key not in measured
+    ]

@@ -9,12 +9,13 @@ from dataclasses import asdict
 from dataclasses import fields as fields_of
 
 from cnnbench.base.charts import HIGHER, Axis, ChartSeries, Lines
+from cnnbench.base.stats.additive import fit_blocks
 from cnnbench.base.text.numbers import NONE, count, duration, first_few, number, percent
 from cnnbench.base.text.table import csv_text, fitted, wrapped
-from cnnbench.campaigns.tune.outcome import CONFIDENCE, UNTRIED, estimates
-from cnnbench.campaigns.tune.race import BEHIND, FAILED, SLOWER
+from cnnbench.campaigns.tune.race import BEHIND, FAILED, SLOWER, UNTRIED
 from cnnbench.campaigns.tune.search import SearchOutcome
 from cnnbench.campaigns.tune.space import Candidate, Dropped, Field, by_reason
+from cnnbench.judge.report.results import CONFIDENCE
 from cnnbench.records.tune import AS_GIVEN, FASTER, SAME, TuneDocument, TuneRow
 from cnnbench.records.tune import NONE as NO_LEADER
 from cnnbench.records.tune import SLOWER as LEADER_SLOWER
@@ -157,11 +158,6 @@ def to_csv(found: TuneDocument) -> str:
     return csv_text(header, (row.values() for row in rows))
 
 
-def to_json(found: TuneDocument) -> str:
-    """The document, all digits."""
-    return found.to_json()
-
-
 def processes_csv(found: SearchOutcome) -> str:
     """A line per process of the races, all digits."""
     rows = [
@@ -181,9 +177,27 @@ def flag_file(found: TuneDocument) -> str:
     return "\n".join([f"{FLAG_FILE_HEAD}: {_answer(found)}", *flags]) + "\n"
 
 
+def _estimates(
+    blocks: Sequence[Sequence[Mapping[str, float]]], first: str
+) -> dict[str, list[tuple[int, float]]]:
+    """Estimates of each candidate's gain against `first`, by key, as points of a curve.
+
+    A point has the number of a round (from 1) that the candidate ran in, and the gain by then.
+    """
+    found: dict[str, list[tuple[int, float]]] = {}
+    for many in range(1, len(blocks) + 1):
+        fitted = fit_blocks(blocks[:many])
+        if first not in fitted.names:
+            continue
+        for key in (key for block in blocks[many - 1] for key in block):
+            gain = math.expm1(fitted.difference(key, first))
+            found.setdefault(key, []).append((many, gain))
+    return found
+
+
 def chart(found: SearchOutcome, first: Candidate, title: str) -> Lines:
     """Estimates of the fastest candidates after every round."""
-    curves = estimates(found.blocks, first.key)
+    curves = _estimates(found.blocks, first.key)
     names = {one.key: one.name for one in found.candidates}
     last = sorted(curves, key=lambda key: curves[key][-1][1], reverse=True)
     drawn = [found.leader.key, *(key for key in last if key != found.leader.key)][:_DRAWN]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -178,8 +178,10 @@ def main(argv: Sequence[str]) -> int:
             raise FlagError("pairs", given["pairs"], reason)
     options = AbFlags(**given)
     options.check()
-    if options.aa:
-        _refuse_other_side(given, variables)
+    others = {**given, **({"b_env": "..."} if variables["b"] else {})}
+    for name in ("b", "b_python", "b_checkout", "b_env") if options.aa else ():
+        if name in others:
+            raise FlagError(name, others[name], "--aa measures side A twice; leave it out")
     reporter = Reporter(sys.stderr)
     interrupt_on_signals()
     with contextlib.ExitStack() as stack:
@@ -190,7 +192,9 @@ def main(argv: Sequence[str]) -> int:
             instead = ", or measure one of them twice with --aa"
             refuse_equal_sides(a, b, experiment.resolved, instead)
         if earlier is None:
-            experiment = _in_turn(experiment, options, reporter)
+            both, resolved = experiment.sides(), experiment.resolved
+            seconds = turn_seconds(options.pairing, both, resolved, reporter)
+            experiment = replace(experiment, turn_seconds=seconds)
         return _run(experiment, options, reporter, argv, variables)
 
 
@@ -255,13 +259,6 @@ def _with_values(words: Sequence[str]) -> Iterator[str]:
         yield f"{word}={_EXPLAIN.default}" if alone else word
 
 
-def _refuse_other_side(given: dict[str, Any], variables: dict[str, dict[str, str]]) -> None:
-    if variables["b"]:
-        given = {**given, "b_env": "..."}
-    for name in (name for name in ("b", "b_python", "b_checkout", "b_env") if name in given):
-        raise FlagError(name, given[name], "--aa measures side A twice; leave it out")
-
-
 def _experiment(
     options: AbFlags,
     a: Side,
@@ -286,8 +283,10 @@ def _experiment(
         "machine or software": encode(environment_identity(facts.collect())),
         "commit": {name: [one.revision, one.dirty] for name, one in found.items()},
     }
-    if earlier is not None:
-        _check_same(question, earlier, str(options.results))
+    for name, value in ({} if earlier is None else earlier.facts["question"]).items():
+        if value != question[name]:
+            reason = f"holds an experiment with another {name}; name another folder"
+            raise FlagError("results", options.results, reason)
     loaded = options.load_aa(reductions=False)
     check_facts(options.allowed, () if loaded is None else loaded.records)
     told = any(names(side) & LENGTHS for side in (a, b))
@@ -320,20 +319,6 @@ def _course(options: AbFlags, earlier: Begun | None) -> dict[str, Any]:
         return {"analyses": analyses, "seed": seed_or_random(options.seed)}
     kept = {name: earlier.facts[name] for name in ("seed", "turn_seconds")}
     return {**remaining(earlier, pairs, alpha), **kept}
-
-
-def _check_same(question: Mapping[str, Any], earlier: Begun, folder: str) -> None:
-    """Refuses to go on with the experiment of a folder that asks something else."""
-    for name, value in earlier.facts["question"].items():
-        if value != question[name]:
-            reason = f"holds an experiment with another {name}; name another folder"
-            raise FlagError("results", folder, reason)
-
-
-def _in_turn(experiment: Experiment, options: AbFlags, reporter: Reporter) -> Experiment:
-    sides, resolved = experiment.sides(), experiment.resolved
-    seconds = turn_seconds(options.pairing, sides, resolved, reporter)
-    return replace(experiment, turn_seconds=seconds)
 
 
 def _run(

@@ -20,8 +20,9 @@ from cnnbench.campaigns.processes.commands import environment_identity
 from cnnbench.campaigns.tune import text
 from cnnbench.campaigns.tune.bench import BenchSetting
 from cnnbench.campaigns.tune.dimensions import ALLOWABLE, SearchSituation
+from cnnbench.campaigns.tune.final import TuneQuestion
 from cnnbench.campaigns.tune.results import TuneFolder, seed_of
-from cnnbench.campaigns.tune.session import TuneQuestion, tune
+from cnnbench.campaigns.tune.session import tune
 from cnnbench.campaigns.tune.space import (
     CandidateMaker,
     FlagGroup,
@@ -332,7 +333,7 @@ def _setting(
 def _report(outcome: TuneDocument, options: TuneFlags, reporter: Reporter) -> int:
     if options.write_flagfile is not None:
         write_text("write_flagfile", options.write_flagfile, text.flag_file(outcome))
-    written = {"table": text.table, "csv": text.to_csv, "json": text.to_json}
+    written = {"table": text.table, "csv": text.to_csv, "json": TuneDocument.to_json}
     content = written[options.format](outcome)
     write_output(options.output, content if options.output else content.removesuffix("\n"))
     if outcome.failure:

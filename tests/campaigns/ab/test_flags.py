@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from types import SimpleNamespace
 
 import pytest
 from oracle import LOCAL_SGD, LOCAL_SGD_PLUGIN
 
-from cnnbench.campaigns.ab import flags as flags_of_sides
 from cnnbench.campaigns.ab.flags import check, names, print_answer, refuse
 from cnnbench.campaigns.ab.side import Side, SideFlags
 from cnnbench.campaigns.launch.tasks import JobLayout
@@ -27,17 +26,6 @@ register_model("ours", "imagenet", Ours)
 """
 
 
-@pytest.fixture
-def answered_here(monkeypatch, capsys):
-    """The question of `check` is answered in this process, which saves the start of another one."""
-
-    def ask(side, code, *flags, ours, seconds):
-        print_answer(*flags)
-        return SimpleNamespace(stdout=capsys.readouterr().out.encode())
-
-    monkeypatch.setattr(flags_of_sides, "ask", ask)
-
-
 @pytest.mark.parametrize(
     "flags",
     [["--train_dir=x"], ["-train_dir", "x"], ["--flagfile=ff"], ["--model", "y", "--flagfile=ff"]],
@@ -52,7 +40,7 @@ def test_flags_are_refused_by_name_wherever_they_are(tmp_path, flags):
     refuse(side, ("result_json",), "no use")
 
 
-@pytest.mark.usefixtures("answered_here")
+@pytest.mark.usefixtures("quick_answers")
 def test_a_flag_file_that_is_not_there_is_for_the_parser_to_tell():
     side = Side(flags=("--flagfile=/nowhere/ff", "--model=lenet"))
     assert names(side) == {"flagfile", "model"}
@@ -70,21 +58,21 @@ def test_a_flag_file_that_is_not_there_is_for_the_parser_to_tell():
         ("--data_dir=/nowhere", "/nowhere"),
     ],
 )
-@pytest.mark.usefixtures("answered_here")
+@pytest.mark.usefixtures("quick_answers")
 def test_what_cannot_be_run_is_refused(flag, message):
     with pytest.raises(UsageError) as caught:
         check(Side(flags=(flag,)))
     assert message in str(caught.value)
 
 
-@pytest.mark.usefixtures("answered_here")
-def test_a_side_may_have_a_mode_of_a_plug_in():
+def test_a_side_may_have_a_mode_of_a_plug_in(capsys):
     own = (f"--variable_mgr_plugin={LOCAL_SGD_PLUGIN}", f"--variable_update={LOCAL_SGD}")
-    found = check(Side(flags=("--model=lenet", "--num_gpus=2", *own)))
-    assert found.config["variable_update"] == LOCAL_SGD
+    print_answer("null", "--model=lenet", "--num_gpus=2", *own)
+    answer = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (answer["error"], answer["config"]["variable_update"]) == (None, LOCAL_SGD)
 
 
-@pytest.mark.usefixtures("answered_here")
+@pytest.mark.usefixtures("quick_answers")
 def test_flags_of_a_job_are_checked_for_all_of_its_processes():
     flags = ("--model=lenet", "--device=cpu", "--num_gpus=2", "--batch_size=3")
     found = check(Side(flags=flags, layout=JobLayout(workers=2, ps=1)))
@@ -96,14 +84,14 @@ def test_flags_of_a_job_are_checked_for_all_of_its_processes():
         check(Side(flags=(*flags, "--worker_hosts=a:1"), layout=JobLayout(workers=2, ps=1)))
 
 
-@pytest.mark.usefixtures("answered_here")
+@pytest.mark.usefixtures("quick_answers")
 def test_of_another_cnnbench_nothing_is_known():
     assert check(Side(flags=("--flag_of_another=1",), python="/opt/python")) == SideFlags()
     known = check(Side(flags=("--model=lenet",), python="/opt/python"))
     assert (known.config["model"], known.explicit_flags[0]) == ("lenet", "model")
 
 
-@pytest.mark.usefixtures("answered_here")
+@pytest.mark.usefixtures("quick_answers")
 def test_notices_are_those_of_a_run_that_keeps_a_record():
     (notice,) = check(Side(flags=("--single_l2_loss_op=true", "--peak_flops=1e12"))).notices
     assert notice.startswith("--single_l2_loss_op")

@@ -68,10 +68,6 @@ def test_pairs_to_go_on_with_can_reach_their_level():
     assert pairs_to_settle(0, 4, 0.04, 4, made) == 12
 
 
-def test_one_look_where_pairs_are_fixed():
-    assert interim_analyses(16, 0.04, sequential=False) == (InterimAnalysis(16, 0.04),)
-
-
 def test_no_pair_is_told_apart_from_itself_more_often_than_alpha_says():
     # The chance that any analysis finds a change where there is none, by drawing.
     generator, plan, draws = random.Random(5), interim_analyses(16, 0.04), 4000

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
 
 from cnnbench.campaigns.ab import turns
 from cnnbench.campaigns.ab.flags import print_answer
 from cnnbench.campaigns.ab.side import Side, SideFlags
-from cnnbench.campaigns.launch.tasks import JobLayout
 from cnnbench.flags import Params
 from cnnbench.machine.memory import Memory
 from cnnbench.run.driver.plan import make_plan
@@ -27,9 +25,9 @@ def room(monkeypatch):
     )
 
 
-def obstacle(**flags):
+def obstacle(data_dir=None, **flags):
     params = Params(**{"model": "lenet", "device": "cpu", **flags})
-    return turns.obstacle(params, make_plan(params))
+    return turns.obstacle(params.replace(data_dir=data_dir), make_plan(params))
 
 
 def test_a_run_that_can():
@@ -43,18 +41,13 @@ def test_a_run_that_can():
     [
         ({"worker_hosts": "a:1,b:2", "job_name": "worker"}, "several processes"),
         ({"input_only": True}, "steps that can wait"),
+        ({"data_dir": "/data"}, "read ahead"),
         ({"device": "gpu"}, "--allow_growth"),
         ({"device": "gpu", "allow_growth": True, "batch_size": 50_000}, "and 3 GiB is free"),
     ],
 )
 def test_runs_that_cannot(flags, why):
     assert why in obstacle(**flags)
-
-
-def test_no_files_are_read_ahead(tmp_path):
-    params = Params(model="lenet", device="cpu")
-    plan = make_plan(params)
-    assert "read ahead" in turns.obstacle(params.replace(data_dir=str(tmp_path)), plan)
 
 
 def test_the_answer_about_flags_says_it(capsys):
@@ -73,8 +66,6 @@ def test_checkouts_of_either_layout_can_step_in_turn(tmp_path, place):
 
 def test_another_cnnbench_is_asked(tmp_path):
     known = {"a": SideFlags(), "b": SideFlags()}
-    here = Side(python=sys.executable)
-    assert not here.is_this_cnnbench
     (tmp_path / "cnnbench").mkdir()
     (tmp_path / "cnnbench" / "__init__.py").touch()
     old = Side(checkout=tmp_path)
@@ -83,10 +74,3 @@ def test_another_cnnbench_is_asked(tmp_path):
     assert found == "side B: its cnnbench is of a version that cannot"
     known["a"] = SideFlags(no_turns="it is so")
     assert turns.sides_obstacle({"a": Side(), "b": Side()}, known) == "side A: it is so"
-
-
-def test_jobs_keep_all_of_their_processes_at_work():
-    # Of another cnnbench nothing else is known.
-    job = Side(python=sys.executable, layout=JobLayout(workers=2))
-    found = turns.sides_obstacle({"a": job, "b": job}, {})
-    assert found == "side A: a job of several processes keeps all of them at work"

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from cnnbench.base.jobs.job import Task
 from cnnbench.campaigns.launch.tasks import (
     JobLayout,
     check,
     chief_flags,
     gpu_variables,
-    log_of,
-    on_cores,
-    run_words,
     shares_of_cores,
     task_flags,
 )
@@ -37,13 +32,6 @@ def test_every_process_gets_the_job_and_its_place_in_it():
     )
     places = {name: name.split(":") for name in ("controller:0", "worker:0", "worker:1", "ps:0")}
     assert words == {name: common.format(*place) for name, place in places.items()}
-
-
-def test_flags_of_nobody_are_left_out():
-    job = JobLayout(workers=1).job([1001])
-    hosts = "--worker_hosts=localhost:1001"
-    assert task_flags(job, (), None) == (hosts, "--job_name=worker", "--task_index=0")
-    assert log_of(Path("x"), Task("ps", 3)) == Path("x/ps-3.log")
 
 
 @pytest.mark.parametrize(
@@ -76,27 +64,12 @@ def test_a_job_can_measure_reductions():
         check(JobLayout(workers=2), ["allreduce", "--batch_size=3"], None)
 
 
-def test_unknown_flags():
-    with pytest.raises(UsageError, match="unknown flag --modle"):
-        check(JobLayout(), ["--modle=x"], None)
-
-
 def test_processors_are_divided(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {8, 1, 2, 3, 9})
     assert shares_of_cores(2) == [{1, 2}, {3, 8, 9}]
     assert shares_of_cores(5) == [{1}, {2}, {3}, {8}, {9}]
     with pytest.raises(FlagError, match="5 processors cannot be divided among 6 processes"):
         shares_of_cores(6)
-
-
-def test_processors_are_set_for_a_while():
-    before = os.sched_getaffinity(0)
-    one = {min(before)}
-    with on_cores(one):
-        assert os.sched_getaffinity(0) == one
-    with on_cores(None):
-        assert os.sched_getaffinity(0) == before
-    assert os.sched_getaffinity(0) == before
 
 
 @pytest.mark.parametrize(
@@ -115,23 +88,6 @@ def test_workers_get_gpus_of_their_own(monkeypatch, visible, params, expected):
     job = JobLayout(workers=2, ps=1).job([1001, 1002, 1003])
     found = [gpu_variables(replace(job, task=task), Params(**params)) for task in job.tasks]
     assert [one.get("CUDA_VISIBLE_DEVICES") for one in found] == expected
-
-
-def test_a_mode_that_is_coordinated_gets_a_controller():
-    layout = JobLayout(workers=2, ps=1)
-    assert layout.with_coordinator(["--variable_update=parameter_server"]) == layout
-    flags = ["--variable_update=parameter_server_strategy"]
-    coordinated = layout.with_coordinator(flags)
-    assert coordinated == JobLayout(workers=2, ps=1, controller=True)
-    assert check(coordinated, flags, None).job_name == "controller"
-
-
-def test_the_command_line_of_a_run_and_of_a_job_of_runs():
-    flags = ("--model=lenet", "--xla")
-    assert run_words(None, flags) == ("run", *flags)
-    words = ("launch", "--workers=2", "--ps=1", "--controller", "--", *flags)
-    assert run_words(JobLayout(workers=2, ps=1, controller=True), flags) == words
-    assert run_words(JobLayout(workers=3), flags)[:3] == ("launch", "--workers=3", "--")
 
 
 def test_a_job_is_described_by_the_checked_flags_of_its_chief():

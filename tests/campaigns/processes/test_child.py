@@ -13,6 +13,7 @@ from forked import PATIENCE, gone, wait_for
 
 from cnnbench.campaigns.processes import child
 from cnnbench.campaigns.processes.child import Command, oom_kills
+from cnnbench.errors import BenchmarkError
 from cnnbench.machine.host import Host
 
 pytestmark = pytest.mark.timeout(60)
@@ -43,10 +44,12 @@ def test_a_child_that_dies_of_a_signal(tmp_path):
     assert (ended.code, ended.timed_out) == (-signal.SIGKILL, False)
 
 
-def test_a_program_that_is_not_there(tmp_path):
+def test_what_cannot_be_started(tmp_path):
     ended = execute(("/no/such/program", "x"), tmp_path / "log", PATIENCE)
     assert ended.code is None
     assert ended.error == "/no/such/program: No such file or directory"
+    with pytest.raises(BenchmarkError, match=r"none/log: No such file"):
+        execute(python("pass"), tmp_path / "none" / "log", PATIENCE)
 
 
 def test_time_out_with_a_child_that_takes_its_leave(tmp_path):

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -86,28 +85,6 @@ def test_one_that_never_waits_is_waited_for(tmp_path):
     )
     assert [one.code for one in ended] == [0, 0]
     assert [one[:2] for one in trace(tmp_path)][:2] == [("b", "alone"), ("a", "warm")]
-
-
-def test_a_side_that_is_killed_drops_out_and_the_other_goes_on(tmp_path):
-    dies = "turns.wait(); turns.wait(); os.kill(os.getpid(), signal.SIGKILL)"
-    ended = execute_in_turn(
-        [child(tmp_path, "a", dies), child(tmp_path, "b", "steps(3)")], PATIENCE, 0.001
-    )
-    assert [one.code for one in ended] == [-signal.SIGKILL, 0]
-    assert [one[:2] for one in trace(tmp_path)].count(("b", "step")) == 3
-
-
-def test_a_side_that_hangs_is_ended_and_the_other_goes_on(tmp_path):
-    begin = time.monotonic()
-    execute_in_turn([child(tmp_path, "c", "steps(3)")], PATIENCE, 0.001)
-    ample = 0.5 + 3 * (time.monotonic() - begin)  # on a machine that is this busy
-    deaf = "signal.signal(signal.SIGTERM, lambda *_: None); "
-    hangs = f"{deaf}turns.wait(); turns.wait(); say('hangs')\nwhile True: time.sleep(600)"
-    commands = [child(tmp_path, "b", "steps(3)"), child(tmp_path, "a", hangs)]
-    ended = execute_in_turn(commands, ample, 0.001, grace=0.2)
-    assert [one.timed_out for one in ended] == [False, True]
-    assert ended[0].code == 0
-    assert gone(int((tmp_path / "a").read_text()))
 
 
 def test_waits_do_not_count_as_time_that_a_process_runs(monkeypatch):

@@ -9,10 +9,12 @@ from cnnbench.errors import UsageError
 
 
 @pytest.fixture
-def configurations(suite):
-    def configurations(text, environ=None):
+def configurations(suite, monkeypatch):
+    def configurations(text, data=None):
+        if data is not None:
+            monkeypatch.setenv("DATA", data)
         (entry,) = suite("entries:\n - name: e\n   " + text.replace("\n", "\n   ")).entries
-        return expand(entry, environ or {})[0]
+        return expand(entry)[0]
 
     return configurations
 
@@ -66,32 +68,20 @@ VARIABLES = "flags: {data_dir: '${DATA}/x', other: '${NONE:-o}', both: '${DATA}$
 def test_names_and_flags_of_configurations(configurations, text, expected):
     found = {
         one.name: " ".join(f"{name}={value}" for name, value in one.flags.items())
-        for one in configurations(text, {"DATA": "/d"})
+        for one in configurations(text, "/d")
     }
     assert list(found) == [f"e {name}".strip() for name in expected]
     for flags, wanted in zip(found.values(), expected.values(), strict=True):
         assert wanted is None or sorted(flags.split()) == sorted(wanted.split())
 
 
-def test_what_a_matrix_varies_is_known(configurations):
-    (one,) = configurations("flags: {model: lenet}\nmatrix: {num_gpus: [1], xla: [no]}")
-    assert one.varied == ("num_gpus", "xla")
-
-
-@pytest.mark.parametrize(("environ", "lack"), [({}, "is not set"), ({"DATA": ""}, "is empty")])
-def test_a_variable_that_is_not_set_is_an_error_with_its_line(configurations, environ, lack):
+@pytest.mark.parametrize(("data", "lack"), [(None, "is not set"), ("", "is empty")])
+def test_a_variable_that_is_not_set_is_an_error_with_its_line(configurations, data, lack):
     message = rf"yaml:4: \$\{{DATA\}}: the environment variable DATA {lack}"
     with pytest.raises(UsageError, match=message):
-        configurations("flags:\n  data_dir: ${DATA}", environ)
-    (made,) = configurations("flags:\n  data_dir: x${DATA:-}", environ)
+        configurations("flags:\n  data_dir: ${DATA}", data)
+    (made,) = configurations("flags:\n  data_dir: x${DATA:-}", data)
     assert made.flags == {"data_dir": "x"}
-
-
-def test_unless_the_entry_is_optional(suite):
-    (entry,) = suite("entries: [{name: e, optional: true, flags: {data_dir: '${DATA}'}}]").entries
-    assert expand(entry, {}) == ((), "DATA is not set")
-    assert expand(entry, {"DATA": ""}) == ((), "DATA is empty")
-    assert len(expand(entry, {"DATA": "x"})[0]) == 1
 
 
 @pytest.mark.parametrize(

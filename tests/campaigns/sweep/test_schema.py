@@ -62,14 +62,9 @@ def test_what_is_said_of_one_command_means_nothing_to_another(suite):
 
 
 def test_a_suite_is_called_after_its_file_unless_it_says_otherwise(suite):
-    checked = suite("entries: [{name: a}]")
+    checked = suite("{defaults: {repeats: 3}, entries: [{name: a, repeats: auto}, {name: b}]}")
     assert checked.name == "suite"
     assert checked.entries[0].timeout == DEFAULT_TIMEOUT
-
-
-def test_repeats_are_automatic_by_default_and_by_name(suite):
-    assert suite("entries: [{name: a}]").entries[0].repeats is None
-    checked = suite("{defaults: {repeats: 3}, entries: [{name: a, repeats: auto}, {name: b}]}")
     assert [entry.repeats for entry in checked.entries] == [None, 3]
 
 

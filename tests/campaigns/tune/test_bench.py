@@ -13,8 +13,15 @@ from cnnbench.base.text.progress import Reporter
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.outcome import Measuring
-from cnnbench.campaigns.tune.bench import FEWEST_PAIRS, MOST_PAIRS, BenchSetting, RaceBench
-from cnnbench.campaigns.tune.budget import FINAL, Budget, Lengths
+from cnnbench.campaigns.tune.bench import (
+    FEWEST_PAIRS,
+    FINAL,
+    MOST_PAIRS,
+    BenchSetting,
+    Budget,
+    Lengths,
+    RaceBench,
+)
 from cnnbench.campaigns.tune.results import TuneFolder
 from cnnbench.campaigns.tune.search import SearchOutcome, search
 from cnnbench.campaigns.tune.space import CandidateMaker, FlagGroup, Space

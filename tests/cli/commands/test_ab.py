@@ -8,57 +8,129 @@ import os
 import re
 import shlex
 import subprocess
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from xml.etree import ElementTree
 
 import pytest
 
 from cnnbench import cli
+from cnnbench.judge.compare import load_records
 from cnnbench.records.run import RunRecord
 
 pytestmark = pytest.mark.timeout(180)
 
+PATIENCE = 30.0
+NOISY = {"a": {"scatter": 0.1}, "b": {"scatter": 0.1}}
+
 
 @pytest.fixture
-def ab(fake_python, quick_processes, quick_answers, tmp_path, monkeypatch):
-    """Runs the command with both sides' processes faked."""
-    monkeypatch.chdir(tmp_path)
+def run(capsys):
+    """run(WORD...): exit code, output and errors of a command line."""
 
-    def run(*arguments, results="results"):
-        sides = [f"--a_python={fake_python}", "--burn_in=0", f"--results={results}"]
-        sides += [] if "--aa" in arguments else [f"--b_python={fake_python}"]
-        return cli.main(["ab", *sides, *arguments])
+    def run(*words):
+        capsys.readouterr()
+        code = cli.main([str(word) for word in words])
+        return SimpleNamespace(code=code, **capsys.readouterr()._asdict())
 
     return run
 
 
+@pytest.fixture
+def ab(run, fake_python, quick_processes, quick_answers, tmp_path, monkeypatch):
+    """ab(FLAG..., a=..., b=...): an experiment whose sides do what fake_python.py describes."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "1000")
+
+    def ab(*flags, a=None, b=None, results="results"):
+        words = [f"--a_python={fake_python}", "--burn_in=0", f"--results={results}"]
+        words += [*told(a=a)] if "--aa" in flags else [f"--b_python={fake_python}", *told(a=a, b=b)]
+        return run("ab", *words, *flags)
+
+    return ab
+
+
+def told(**sides):
+    """The flags that tell the sides what to do; their speeds scatter apart from each other."""
+    says = {name: {"parent": os.getpid(), "salt": name, **(do or {})} for name, do in sides.items()}
+    return [f"--{name}_env=FAKE={json.dumps(say)}" for name, say in says.items()]
+
+
+def from_files(done):
+    """The command that comes to the same verdict from the files."""
+    return shlex.split(re.search(r"the same from the files: (.*)", done.err).group(1))[1:]
+
+
+def journal(event, results="results"):
+    lines = Path(results, "journal.jsonl").read_text().splitlines()
+    return [one for one in map(json.loads, lines) if one["event"] == event]
+
+
+def processes(results="results"):
+    """Names of the processes in the order of their ends."""
+    return [one["name"] for one in journal("process", results)]
+
+
+def names(folder):
+    return sorted(path.stem for path in Path("results", folder).iterdir())
+
+
 @pytest.mark.parametrize(
-    ("speed", "more"),
-    [(90, ()), (100, ("--threshold=7",)), (90, ("--nosequential", "--alpha=0.02"))],
+    ("speed", "more", "pairs"),
+    [
+        (90, (), 8),  # the first analysis is clear
+        (100, ("--threshold=7",), 8),
+        (90, ("--nosequential", "--alpha=0.02"), 9),
+    ],
 )
-def test_compare_comes_to_the_same_verdict_from_the_files(ab, capsys, speed, more):
-    status = ab(f"--b_env=SPEED={speed}", "--pairs=9", "--format=json", *more)
-    out, err = capsys.readouterr()
-    command = re.search(r"the same from the files: (.*)", err).group(1)
-    assert "--threshold=7" not in more or "--threshold=7.0 " in f"{command} "
-    assert cli.main([*shlex.split(command)[1:], "--format=json"]) == status
-    first, second = json.loads(out), json.loads(capsys.readouterr().out)
+def test_compare_comes_to_the_same_verdict_from_the_files(ab, run, speed, more, pairs):
+    done = ab("--pairs=9", "--format=json", *more, b={"speed": speed})
+    assert ("--threshold=7.0" in from_files(done)) == ("--threshold=7" in more)
+    again = run(*from_files(done), "--format=json")
+    assert again.code == done.code
+    first, second = (json.loads(one.out) for one in (done, again))
     for document in (first, second):
         del document["base"], document["new"]
     assert first == second
+    assert [names(side) for side in "ab"] == [
+        [f"{number:04d}-{side}" for number in range(1, pairs + 1)] for side in "ab"
+    ]
 
 
 @pytest.mark.parametrize(
-    ("flags", "steps"), [((), 500), (("--seconds=9",), 900), (("--", "--num_batches=7"), 7)]
+    ("flags", "busy", "steps"),
+    [
+        ((), {}, 500),
+        ((), {"busy": 1.0}, 1000),
+        (("--seconds=9",), {}, 900),
+        (("--seconds=0.01",), {}, 20),
+        (("--seconds=5000",), {}, 10_000),
+        (("--burn_in=0",), {}, None),
+        (("--", "--num_batches=7"), {}, 7),
+    ],
 )
-def test_how_many_timed_steps_a_process_makes(ab, tmp_path, flags, steps):
+def test_how_many_timed_steps_a_process_makes(ab, flags, busy, steps):
     # 100 steps of 8 images per second; the slower side decides.
-    speeds = ["--a_env=SPEED=800", "--b_env=SPEED=900"]
-    ab("--burn_in=1", "--pairs=1", *speeds, *flags)
-    document = json.loads((tmp_path / "results" / "b" / "0001-b.json").read_text())
-    assert int(document["config"]["num_batches"]) == pytest.approx(steps, rel=0.01)
+    sides = {"a": {"speed": 800, "scatter": 0, **busy}, "b": {"speed": 900, "scatter": 0, **busy}}
+    done = ab("--burn_in=1", "--pairs=1", *flags, **sides)
+    record = json.loads(Path("results/b/0001-b.json").read_text())
+    wanted = [] if steps is None else [f"--num_batches={steps}"]
+    assert [word for word in record["command"] if "num_batches" in word] == wanted
+    assert ("other programs use the CPUs: 1000 timed steps in each" in done.err) == bool(busy)
+    # Processes of the burn-in are short, and do not count.
+    aside = ["burn-in-1-a", "burn-in-1-b"] if steps else []
+    assert names("discarded") == aside
+    for name in aside:
+        text = Path("results/discarded", f"{name}.discarded").read_text()
+        assert ("--num_batches=20" in json.loads(text)["command"]) == (steps != 7)
+    loaded = load_records(["results"])
+    assert (len(loaded.records), loaded.skipped) == (2, ())
 
 
 @pytest.mark.parametrize(
-    ("speed", "scatter", "told", "word", "code"),
+    ("speed", "scatter", "words", "word", "code"),
     [
         (90, 0.003, "B is 10.", "- slower", 1),
         (100, 0.003, "B and A are the same: ", "= same", 0),
@@ -68,24 +140,22 @@ def test_how_many_timed_steps_a_process_makes(ab, tmp_path, flags, steps):
     ],
 )
 def test_all_outputs_of_an_experiment_give_the_same_answer(
-    ab, capsys, monkeypatch, speed, scatter, told, word, code
+    ab, run, speed, scatter, words, word, code
 ):
-    monkeypatch.setenv("COLUMNS", "1000")
-    sides = [{"speed": 100, "scatter": scatter}, {"speed": speed, "scatter": scatter, "salt": "b"}]
-    flags = [f"--{n}_env=FAKE={json.dumps(say)}" for n, say in zip("ab", sides, strict=True)]
-    assert ab(*flags, "--pairs=8", "--seed=5") == code
-    out, err = capsys.readouterr()
-    answer = out.splitlines()[0]
-    assert answer.startswith(told)
-    assert word in out
-    command = shlex.split(re.search(r"the same from the files: (.*)", err).group(1))[1:]
+    sides = {"a": {"scatter": scatter}, "b": {"speed": speed, "scatter": scatter}}
+    done = ab("--pairs=8", "--seed=5", **sides)
+    answer = done.out.splitlines()[0]
+    assert done.code == code
+    assert answer.startswith(words)
+    assert word in done.out
+    command = from_files(done)
     command.remove("--paired")
     shown = {}
     for name in ("table", "json", "markdown", "junit", "github"):
-        assert cli.main([*command, f"--format={name}"]) == code
-        shown[name] = html.unescape(capsys.readouterr().out.replace("%25", "%"))
-    assert cli.main(["report", "results", "--format=markdown"]) == 0
-    shown["report"] = html.unescape(capsys.readouterr().out)
+        again = run(*command, f"--format={name}")
+        assert again.code == code
+        shown[name] = html.unescape(again.out.replace("%25", "%"))
+    shown["report"] = html.unescape(run("report", "results", "--format=markdown").out)
     assert {name: answer in text for name, text in shown.items()} == dict.fromkeys(shown, True)
     assert json.loads(shown["json"])["answer"] == answer
     assert shown["table"].startswith(answer)
@@ -97,14 +167,14 @@ def _git(*arguments):
     return done.stdout.strip()
 
 
-def test_records_name_the_revision_and_the_side(ab, capsys, tmp_path):
+def test_records_name_the_revision_and_the_side(ab, run, tmp_path):
     _git("init", "--quiet", "--initial-branch=main")
     for name in ("base", "change"):
         _git("commit", "--quiet", "--allow-empty", "-m", name)
     base, change = (_git("rev-parse", name) for name in ("HEAD~1", "HEAD"))
-    ab(f"--a_checkout={base}", "--b_checkout=main", "--b_env=SPEED=50", "--pairs=6")
+    ab(f"--a_checkout={base}", "--b_checkout=main", "--pairs=6", b={"speed": 50})
     for side, revision in (("a", base), ("b", change)):
-        for path in (tmp_path / "results" / side).iterdir():
+        for path in Path("results", side).iterdir():
             assert json.loads(path.read_text())["subject"] == {
                 "repository": tmp_path.name,
                 "revision": revision,
@@ -112,177 +182,296 @@ def test_records_name_the_revision_and_the_side(ab, capsys, tmp_path):
                 "side": side,
                 "labels": {},
             }
-    capsys.readouterr()
     # The history of the gate has a point of each, and a report a row.
-    assert cli.main(["history", "results", "--format=json"]) == 0
-    (series,) = json.loads(capsys.readouterr().out)["series"]
+    (series,) = json.loads(run("history", "results", "--format=json").out)["series"]
     points = {point["name"]: len(point["values"]) for point in series["points"]}
     assert points == {base: 6, change: 6}
     # In the order of the commits, whichever of a pair was first, and the head is the newest.
     assert list(points) == [base, change]
-    assert cli.main(["history", "results", "--format=github-action-benchmark"]) == 0
-    (newest,) = json.loads(capsys.readouterr().out)
+    (newest,) = json.loads(run("history", "results", "--format=github-action-benchmark").out)
     assert newest["value"] == pytest.approx(50.0, rel=0.1)
     assert f"revision: {change}" in newest["extra"]
-    assert cli.main(["report", "results", "--format=csv"]) == 0
-    rows = capsys.readouterr().out.splitlines()[1:]
+    rows = run("report", "results", "--format=csv").out.splitlines()[1:]
     assert [f"side {side}, " in row for side, row in zip("AB", rows, strict=True)] == [True, True]
 
 
-def test_a_side_measured_twice_is_one_and_the_same(ab, tmp_path):
-    assert ab("--aa", "--pairs=1") == 0
-    sides = {json.loads(p.read_text())["subject"]["side"] for p in tmp_path.glob("results/?/*")}
-    assert sides == {"a"}
+def test_flags_variables_and_python_of_the_sides_may_differ_in_the_files_too(ab):
+    flags = ("--b=--variable_update=replicated", "--b_env=SPEED=120", "--pairs=6")
+    done = ab(*flags, "--", "--model=lenet", b={"secret": "hunter2"})
+    assert done.code == 0
+    assert "+ faster" in done.out
+    assert "--allow_different=variable_update" in done.err
+    # Values of variables are told nowhere.
+    files = (path.read_text() for path in Path("results").rglob("*") if path.is_file())
+    assert not any("hunter2" in text for text in (done.out, done.err, *files))
 
 
-def test_flags_variables_and_python_of_the_sides_may_differ_in_the_files_too(ab, capsys):
-    arguments = ("--b=--variable_update=replicated", "--b_env=SPEED=120", "--pairs=6")
-    assert ab(*arguments, "--", "--model=lenet") == 0
-    out, err = capsys.readouterr()
-    assert "+ faster" in out
-    assert "--allow_different=variable_update" in err
-    assert "SPEED=" not in err
+def test_few_pairs_are_warned_of_and_inconclusive(ab):
+    done = ab("--pairs=4", b={"speed": 50})
+    assert done.code == 3
+    assert "warning: a verdict needs at least 6 pairs, not 4" in done.err
+    few = "Undecided: 4 pairs are too few to prove a change, of whatever size; 8 pairs "
+    assert re.match(few + r"could prove one of \d\.\d\s%\.", done.out)
+    advice = r"\(about .* at most\): cnnbench ab --resume --results=results --pairs=12 "
+    assert re.search(advice, done.err)
+    assert re.search(r"^cnnbench: \[1/8\] pair 1 .* images/sec \(", done.err, re.MULTILINE)
 
 
-def test_few_pairs_are_warned_of_and_inconclusive(ab, capsys):
-    assert ab("--b_env=SPEED=50", "--pairs=4") == 3
-    out, err = capsys.readouterr()
-    assert "warning: a verdict needs at least 6 pairs, not 4" in err
-    few = r"Undecided: 4 pairs are too few to prove a change, of whatever size; 8 pairs\s"
-    assert re.match(few + r"could prove one of \d\.\d\s%\.", out)
-    assert re.search(
-        r"\(about .* at most\): cnnbench ab --resume --results=results --pairs=12 ", err
+@pytest.mark.parametrize(
+    ("a", "b", "flags", "told_of"),
+    [
+        ({}, {"die": "too slow"}, (), "B: exit status 1; last log line: too slow"),
+        ({"fail": ["0003-a"]}, {}, (), "A: no good"),
+        (
+            {},
+            {"fail": ["0003-b"], "crash": True},
+            (),
+            "B: ended by SIGSEGV; last log line: segmentation violation",
+        ),
+        ({}, {"wait": PATIENCE}, ("--timeout=0.5",), "B: killed after "),
+        ({}, {"die": "no more"}, ("--pairing=turns",), "B: exit status 1; last log line: no more"),
+        ({}, {"wait": PATIENCE}, ("--pairing=turns", "--timeout=1"), "B: killed after "),
+    ],
+)
+def test_a_process_that_fails_ends_it_with_records_of_both_sides(ab, a, b, flags, told_of):
+    done = ab("--pairs=3", *flags, a={"turns": True, **a}, b={"turns": True, **b})
+    assert done.code == 4
+    assert "! failed" in done.out
+    assert f"error: {told_of}" in done.err
+    pairs = 3 if "fail" in {**a, **b} else 1
+    states = [json.loads(p.read_text())["status"] for p in sorted(Path("results").glob("?/*.json"))]
+    assert sorted(states) == ["failed", *["ok"] * (2 * pairs - 1)]
+    assert states[pairs - 1 if a else -1] == "failed"
+
+
+def kills(folder, name, kill=(), **more):
+    """A side whose processes are ended by a signal, so often by the names of their records."""
+    return {"kill": dict(kill), "kills": str(folder), "salt": name, **more}
+
+
+KILLED = "ended by SIGKILL; last log line: about to measure"
+
+
+def test_a_pair_that_lost_a_process_is_measured_again_and_counted(ab, run, tmp_path, holds):
+    a = kills(tmp_path, "a", {"0005-a": 1, "burn-in-1-a": 1})
+    b = kills(tmp_path, "b", {"0003-b": 2})
+    flags = ("--pairs=16", "--burn_in=1", "--seed=1", "--format=json")
+    done = ab(*flags, a=a, b=b)
+    assert done.code == 0
+    how = "killed by SIGKILL"
+    of_a, of_b = ([{"side": side, "how": how}] for side in "ab")
+    lost = journal("lost")
+    found = [(one["pair"], one["lost"], one["again"]) for one in lost]
+    again = [("0003", of_b, True)] * 2
+    assert found == [("burn-in-1", of_a, True), *again, ("0005", of_a, True)]
+    assert "pair 5 is measured again: A was killed by SIGKILL" in done.err
+    assert names("a") == [f"{n:04d}-a" for n in range(1, 9)]
+    aside = {"0003-a-lost-1", "0003-a-lost-2", "0003-b-lost-1", "0003-b-lost-2"}
+    aside |= {"0005-a-lost-1", "0005-b-lost-1"}
+    assert aside < set(names("discarded"))
+    assert aside < set(names("logs"))
+    # The order of every pair is that which the seed draws without a loss, too.
+    ab(*flags, a=kills(tmp_path, "a"), b=kills(tmp_path, "b"), results="calm")
+    order = processes()
+    pairs = [order[i : i + 2] for i in range(0, len(order), 2)]
+    once = [pair for pair, later in zip(pairs, [*pairs[1:], None], strict=True) if pair != later]
+    assert [name for pair in once for name in pair] == processes("calm")
+    # Whoever compares the records finds them.
+    note = (
+        "2 pairs were measured again: a process of B was killed by SIGKILL (2 times), "
+        "a process of A was killed by SIGKILL"
     )
+    for text in (done.out, run(*from_files(done), "--format=json").out):
+        document = json.loads(text)
+        assert (document["notes"], document["repeated_pairs"]) == ([note], 2)
+        holds("comparison", document)
+    holds("run", json.loads(Path("results/b/0003-b.json").read_text()))
+    holds("journal", *lost)
+    suite = ElementTree.fromstring(run(*from_files(done), "--format=junit").out).find("testsuite")
+    assert suite.find("properties/property[@name='repeated_pairs']").get("value") == "2"
 
 
-def test_a_failed_process_is_exit_code_4_and_named(ab, capsys):
-    assert ab('--b_env=FAKE={"die": "too slow to measure"}') == 4
-    out, err = capsys.readouterr()
-    assert "! failed" in out
-    assert "error: B: exit status 1; last log line: too slow to measure" in err
+@pytest.mark.parametrize(
+    ("killed", "end", "repeated"),
+    [
+        ({"0001-b": 9}, "no repeat is left: pair 1 had 2 of 2, all pairs 2 of 2", 1),
+        ({"0001-b": 1, "0002-b": 1, "0003-b": 1}, "pair 3 had 0 of 2, all pairs 2 of 2", 2),
+    ],
+)
+def test_repeats_end_and_a_resumed_experiment_does_not_start_them_again(
+    ab, run, tmp_path, killed, end, repeated
+):
+    done = ab("--pairs=8", a=kills(tmp_path, "a"), b=kills(tmp_path, "b", killed))
+    assert done.code == 4
+    assert re.search(rf"error: B: {KILLED}; .*{end}; see ", done.err)
+    assert re.search("of . runs? in NEW failed", done.out)
+    # What a killed process did not find out is no difference.
+    assert "unknown" not in done.out
+    assert "model_parameters" not in done.out
+    before = len(processes())
+
+    def resumed(kill):
+        return run(
+            "ab",
+            "--resume",
+            "--results=results",
+            "--format=json",
+            *told(a=kills(tmp_path, "a"), b=kills(tmp_path, "b", kill)),
+        )
+
+    again = resumed(dict.fromkeys(killed, 99))
+    assert again.code == 4
+    assert end in again.err
+    assert len(processes()) == before + 2
+    # What was lost before the end of the first session is counted at the end of another one.
+    calm = resumed({})
+    assert calm.code == 0
+    assert json.loads(calm.out)["repeated_pairs"] == repeated
 
 
-def test_processes_that_are_killed_are_told_of_both_sides_and_nothing_else(ab, tmp_path, capsys):
-    fake = json.dumps({"kill": {"0001-a": 9, "0001-b": 9}, "kills": str(tmp_path)})
-    assert ab(f"--a_env=FAKE={fake}", f"--b_env=FAKE={fake}", "--b_env=OTHER=1") == 4
-    out, err = capsys.readouterr()
-    killed = "ended by SIGKILL; last log line: about to measure"
-    sides = [f"1 of 1 run in {side} failed: Killed: {killed}" for side in ("BASE", "NEW")]
-    assert "; ".join(sides) in " ".join(out.split())
-    assert "also different" not in out
-    assert err.count("pair 1 is measured again: A was killed by SIGKILL and B was killed") == 2
-    assert f"error: A: {killed}; B: {killed}; no repeat is left" in err
+@pytest.mark.parametrize(
+    ("b", "again", "reasons"),
+    [
+        ({"0001-b": 9}, 2, (f"Killed: {KILLED}", f"Killed: {KILLED}")),
+        ({}, 0, (f"Killed: {KILLED}", "BenchmarkError: no good")),
+    ],
+)
+def test_processes_that_are_killed_or_fail_are_told_of_both_sides(ab, tmp_path, b, again, reasons):
+    fails = {} if b else {"fail": ["0001-b"]}
+    done = ab(a=kills(tmp_path, "a", {"0001-a": 9}), b=kills(tmp_path, "b", b, **fails))
+    assert done.code == 4
+    sides = zip(("BASE", "NEW"), reasons, strict=True)
+    assert "; ".join(f"1 of 1 run in {side} failed: {why}" for side, why in sides) in done.out
+    assert "also different" not in done.out
+    text = "pair 1 is measured again: A was killed by SIGKILL and B was killed"
+    assert done.err.count(text) == again
+    told_of = "; ".join(
+        f"{side}: {why.partition(': ')[2]}" for side, why in zip("AB", reasons, strict=True)
+    )
+    assert f"error: {told_of}" in done.err
 
 
-def test_what_a_killed_process_did_not_find_out_is_no_difference(ab, tmp_path, capsys):
-    fake = json.dumps({"kill": {"0001-b": 9}, "kills": str(tmp_path)})
-    assert ab(f"--b_env=FAKE={fake}") == 4
-    out = capsys.readouterr().out
-    assert "1 of 1 run in NEW failed" in out
-    assert "unknown" not in out
-    assert "model_parameters" not in out
+def test_a_pair_that_lost_a_process_in_turn_is_measured_again(ab, tmp_path):
+    a, b = kills(tmp_path, "a", turns=True), kills(tmp_path, "b", {"0001-b": 1}, turns=True)
+    assert ab("--pairing=turns", "--pairs=1", a=a, b=b).code == 3
+    assert [(one["pair"], one["again"]) for one in journal("lost")] == [("0001", True)]
+    assert (names("a"), names("b")) == (["0001-a"], ["0001-b"])
 
 
-def test_an_interrupt_gives_the_verdict_on_what_there_is(ab, capsys):
-    fake = json.dumps({"speed": 50, "interrupt": ["0007-b"], "parent": os.getpid()})
-    assert ab("--nosequential", f"--b_env=FAKE={fake}", "--format=json") == 130
-    out, err = capsys.readouterr()
-    assert json.loads(out)["exit_code"] == 130
-    (entry,) = json.loads(out)["configurations"]
-    assert entry["verdict"] == "slower"
-    assert len(entry["base_runs"]) == len(entry["new_runs"]) == 6
-    assert err.endswith("error: interrupted\n")
-    assert "the same from the files" in err
+@pytest.mark.parametrize(
+    ("where", "flags", "pairs", "verdict"),
+    [
+        (["0001-a", "0001-b"], (), 0, None),
+        (["0007-b"], ("--nosequential",), 6, "slower"),  # six pairs reach p = 0.031
+        (["0002-b"], ("--pairing=turns",), 1, "inconclusive"),
+    ],
+)
+def test_an_interrupt_gives_the_verdict_on_whole_pairs(ab, where, flags, pairs, verdict):
+    say = {"interrupt": where, "turns": True}
+    done = ab("--format=json", *flags, a=say, b={"speed": 50, **say})
+    document = json.loads(done.out)
+    assert done.code == document["exit_code"] == 130
+    assert [one["verdict"] for one in document["configurations"]] == ([verdict] if pairs else [])
+    assert len(names("a")) == len(names("b")) == pairs
+    assert done.err.endswith("error: interrupted\n")
+    assert "the same from the files" in done.err
+    assert journal("end")[0]["interrupted"]
 
 
-def test_aa_measures_the_spread_that_compare_takes(ab, tmp_path, capsys):
-    assert ab("--aa", "--pairs=6", results="aa") == 0
-    out, err = capsys.readouterr()
-    assert out.splitlines()[-1].startswith("exit code 0")
-    spread = re.search(r"A/A spread of throughput: (\d+\.\d) % .*12 processes", err)
-    assert float(spread.group(1)) < 1
-    assert ab("--b_env=SPEED=90", "--baseline_aa=aa", "--format=json") == 1
-    out, err = capsys.readouterr()
-    (entry,) = json.loads(out)["configurations"]
-    assert 0 < entry["results"][0]["noise"] < 0.01
-    assert "--baseline_aa=aa" in err
+def test_an_interrupt_between_the_halves_of_a_pair_keeps_the_half_aside(ab):
+    halves = []
+    for side in "ab":  # one of them is the second of the pair
+        say = {"interrupt": [f"0003-{side}"]}
+        assert ab("--pairs=3", "--seed=1", a=say, b=say, results=f"r{side}").code == 130
+        half = processes(f"r{side}")[4:]
+        assert [path.stem for path in Path(f"r{side}/discarded").iterdir()] == half
+        assert len(load_records([f"r{side}"]).records) == 4
+        halves += half
+    assert len(halves) == 1
 
 
-NOISY = json.dumps({"scatter": 0.3})
-
-
-def test_the_exit_code_that_is_printed_is_that_of_the_command(ab, capsys):
+def test_aa_measures_the_spread_that_compare_takes(ab):
     # So noisy that no verdict comes of it: of A/A measurements that is no matter.
-    assert ab("--aa", "--pairs=6", f"--a_env=FAKE={NOISY}") == 0
-    out = capsys.readouterr().out
-    assert "? inconclusive" in out
-    assert out.splitlines()[-1] == "exit code 0: an A/A measurement, whatever the verdict"
+    done = ab("--aa", "--pairs=6", a={"scatter": 0.3})
+    assert done.code == 0
+    assert "? inconclusive" in done.out
+    assert done.out.splitlines()[-1] == "exit code 0: an A/A measurement, whatever the verdict"
+    # A side measured twice is one and the same.
+    records = load_records(["results"]).records
+    assert {one.subject.side for one in records} == {"a"}
+    done = ab("--aa", "--pairs=6", results="aa")
+    assert done.code == 0
+    spread = re.search(r"A/A spread of throughput: (\d+\.\d) % .*12 processes", done.err)
+    assert float(spread.group(1)) < 1
+    done = ab("--baseline_aa=aa", "--format=json", b={"speed": 90}, results="judged")
+    assert done.code == 1
+    (entry,) = json.loads(done.out)["configurations"]
+    assert 0 < entry["results"][0]["noise"] < 0.01
+    assert "--baseline_aa=aa" in done.err
 
 
-def test_an_inconclusive_end_gives_the_command_that_goes_on(ab, capsys, tmp_path):
-    noise = [f"--{side}_env=FAKE={json.dumps({'scatter': 0.1, 'salt': side})}" for side in "ab"]
-    assert ab(*noise, "--pairs=8", "--seed", "5", "--", "--model=lenet") == 3
-    out, err = capsys.readouterr()
-    reason = " ".join(out.split())
-    assert re.search(r"pairs differ by \d+\.\d %: about \d+ more pairs settle it", reason)
-    assert "geometric mean" not in out
-    (advice,) = re.findall(r"to settle it \(about .* at most\): (.*)", err)
+def test_an_inconclusive_end_gives_the_command_that_goes_on(ab, run):
+    done = ab("--pairs=8", "--seed", "5", "--", "--model=lenet", **NOISY)
+    assert done.code == 3
+    assert re.search(r"pairs differ by \d+\.\d %: about \d+ more pairs settle it", done.out)
+    assert "geometric mean" not in done.out
+    (advice,) = re.findall(r"to settle it \(about .* at most\): (.*)", done.err)
     words = shlex.split(advice)
     assert words[:4] == ["cnnbench", "ab", "--resume", "--results=results"]
     pairs = int(words[4].removeprefix("--pairs="))
     assert 8 < pairs <= 1000
     assert pairs % 4 == 0
-    assert words[5:] == noise
+    assert words[5:] == told(**NOISY)
     # Whoever compares the records advises the same, without the values of variables.
-    command = re.search(r"the same from the files: (.*)", err).group(1)
-    assert cli.main(shlex.split(command)[1:]) == 3
-    (advice,) = re.findall(r"to settle it: (.*)", capsys.readouterr().err)
+    again = run(*from_files(done))
+    assert again.code == 3
+    (advice,) = re.findall(r"to settle it: (.*)", again.err)
     assert shlex.split(advice) == [*words[:5], "--a_env=FAKE=...", "--b_env=FAKE=..."]
     # It goes on where it was.
-    before = json.loads((tmp_path / "results" / "journal.jsonl").read_text().splitlines()[0])
-    cli.main(words[1:])
-    out, err = capsys.readouterr()
-    assert "pair 8 " not in err
-    assert "pair 9 " in err
-    lines = map(json.loads, (tmp_path / "results" / "journal.jsonl").read_text().splitlines())
-    journal = list(lines)
-    again = [one for one in journal if one["event"] == "ab"][-1]
-    assert (again["seed"], again["question"]) == (5, before["question"])
-    looks = [one for one in journal if one["event"] == "look"]
+    done = run(*words[1:])
+    assert "pair 8 " not in done.err
+    assert "pair 9 " in done.err
+    first, again = journal("ab")
+    assert (again["seed"], again["question"]) == (5, first["question"])
+    looks = journal("look")
     assert [one["pairs"] for one in looks][:2] == [8, again["looks"][0]["pairs"]]
     assert sum(one["alpha"] for one in looks) < 0.04
+    # The order of a pair does not depend on those before it, nor on the session.
+    ab(f"--pairs={pairs}", "--seed=5", "--", "--model=lenet", **NOISY, results="whole")
+    both = list(zip(processes(), processes("whole"), strict=False))
+    assert len(both) > 16
+    assert all(one == other for one, other in both)
+    assert {one[-1] for one, _ in both[::2]} == {"a", "b"}
 
 
-def test_an_experiment_goes_on_until_it_is_decided(ab, capsys, tmp_path):
+def test_an_experiment_goes_on_until_it_is_decided(ab, run):
     """5 % slower, undecided after eight pairs of a noisy machine."""
-    fake = [{"speed": 100, "scatter": 0.06}, {"speed": 94, "scatter": 0.06, "salt": "b"}]
-    noise = [f"--{n}_env=FAKE={json.dumps(say)}" for n, say in zip("ab", fake, strict=True)]
-    assert ab(*noise, "--pairs=8", "--seed=5", "--explain=never", "--", "--model=lenet") == 3
-    more = ["ab", "--resume", "--results=results", "--explain=never", *noise]
-    code, sessions = 3, 0
-    while code == 3 and sessions < 8:
-        code, sessions = cli.main(more), sessions + 1
-    assert code == 1, capsys.readouterr().err
-    processes = (tmp_path / "results" / "journal.jsonl").read_text().count('"process"')
-    capsys.readouterr()
+    sides = {"a": {"scatter": 0.06}, "b": {"speed": 94, "scatter": 0.06}}
+    done = ab("--pairs=8", "--seed=5", "--explain=never", "--", "--model=lenet", **sides)
+    more = ["ab", "--resume", "--results=results", "--explain=never", *told(**sides)]
+    assert done.code == 3
+    sessions = 0
+    while done.code == 3 and sessions < 8:
+        done, sessions = run(*more), sessions + 1
+    assert done.code == 1, done.err
+    before = processes()
     # A clear verdict stands, and nothing more is measured.
-    assert cli.main([*more, "--pairs=500"]) == 1
-    assert "B is " in capsys.readouterr().out
-    assert (tmp_path / "results" / "journal.jsonl").read_text().count('"process"') == processes
+    done = run(*more, "--pairs=500")
+    assert done.code == 1
+    assert "B is " in done.out
+    assert processes() == before
 
 
-def test_what_cannot_go_on_is_refused(ab, capsys, tmp_path, monkeypatch):
-    noise = [f"--{n}_env=FAKE={json.dumps({'scatter': 0.1, 'salt': n})}" for n in "ab"]
-    assert ab(*noise, "--pairs=8", "--seed=5", "--", "--model=lenet") == 3
-    assert ab("--nosequential", "--pairs=2", *noise, results="once") == 3
-    (tmp_path / "other").mkdir()
-    capsys.readouterr()
+def test_what_cannot_go_on_is_refused(ab, run, monkeypatch):
+    assert ab("--pairs=8", "--seed=5", "--", "--model=lenet", **NOISY).code == 3
+    assert ab("--nosequential", "--pairs=2", results="once", **NOISY).code == 3
+    Path("other").mkdir()
+    noise = told(**NOISY)
 
     def refused(*flags, results="results"):
-        assert cli.main(["ab", "--resume", f"--results={results}", *flags]) == 2
-        out, err = capsys.readouterr()
-        assert out == ""
-        (line,) = err.splitlines()
+        done = run("ab", "--resume", f"--results={results}", *flags)
+        assert (done.code, done.out) == (2, "")
+        (line,) = done.err.splitlines()
         return line.removeprefix("cnnbench: error: ")
 
     other = "is not of the experiment in results; leave it out, or name another folder"
@@ -299,72 +488,133 @@ def test_what_cannot_go_on_is_refused(ab, capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
     assert refused(*noise).startswith("--results=results: holds an experiment with another mach")
     monkeypatch.undo()
-    assert cli.main(["ab", "--resume"]) == 2
-    assert "--resume=true: needs --results" in capsys.readouterr().err
+    assert "--resume=true: needs --results" in run("ab", "--resume").err
 
 
-@pytest.mark.parametrize(("flags", "status"), [((), 1), (("--allow_changed_work",), 0)])
-def test_other_work_is_a_verdict_after_one_pair(ab, capsys, flags, status):
-    wider = json.dumps({"speed": 3, "model": {"training_flops_per_image": 6000}})
-    assert ab(f"--b_env=FAKE={wider}", *flags) == status
-    out, err = capsys.readouterr()
-    assert "# changed work" in out
-    assert "Different network: +" in out
-    assert "1+1" in out
-    command = re.search(r"the same from the files: (.*)", err).group(1)
-    assert cli.main(shlex.split(command)[1:]) == status
-    assert "to settle it" not in err
+def test_a_folder_with_other_files_is_refused(ab):
+    Path("results").mkdir()
+    Path("results", "old.json").touch()
+    done = ab()
+    assert (done.code, os.listdir("results")) == (2, ["old.json"])
+    assert "--results=results: is not empty; name another folder" in done.err
 
 
-def test_an_experiment_ends_when_a_verdict_has_hardly_a_chance(ab, capsys):
-    noise = [f"--{side}_env=FAKE={json.dumps({'scatter': 3, 'salt': side})}" for side in "ab"]
-    assert ab(*noise, "--pairs=16", "--seed=5") == 3
-    out, err = capsys.readouterr()
-    assert "stopped: 16 pairs would hardly give a verdict" in err
-    assert "8+8" in out
-    assert out.startswith("Too noisy to tell: pairs differ by ")
-    assert "More pairs will not help: use longer runs" in out
-    assert "to settle it" not in err
+@pytest.mark.parametrize(
+    ("b", "flags", "code", "word"),
+    [
+        ({"model": {"training_flops_per_image": 6000}}, (), 1, "# changed work"),
+        (
+            {"model": {"training_flops_per_image": 6000}},
+            ("--allow_changed_work",),
+            0,
+            "# changed work",
+        ),
+        ({"facts": {"cpu_model": "Slow CPU"}}, (), 3, "x not comparable"),
+    ],
+)
+def test_what_more_pairs_cannot_change_is_a_verdict_after_one(ab, run, b, flags, code, word):
+    done = ab(*flags, b={"speed": 3, **b})
+    assert done.code == run(*from_files(done)).code == code
+    assert word in done.out
+    assert ("Different network: +" in done.out) == ("model" in b)
+    assert "1+1" in done.out
+    assert "to settle it" not in done.err
 
 
-def test_a_revision_is_checked_out_and_removed_again(ab, tmp_path, capsys, monkeypatch):
+def test_an_analysis_that_is_not_clear_ends_an_experiment_without_a_chance(ab):
+    sides = {"a": {"scatter": 3}, "b": {"scatter": 3}}
+    done = ab("--pairs=16", "--seed=5", **sides)
+    assert done.code == 3
+    assert "stopped: 16 pairs would hardly give a verdict" in done.err
+    assert "8+8" in done.out
+    assert done.out.startswith("Too noisy to tell: pairs differ by ")
+    assert "More pairs will not help: use longer runs" in done.out
+    assert "to settle it" not in done.err
+    # Where there is a chance, it goes on.
+    done = ab("--pairs=16", "--seed=5", a={"scatter": 0.05}, b={"scatter": 0.05}, results="calm")
+    first = journal("look", "calm")[0]
+    assert (first["pairs"], first["verdicts"]) == (8, ["inconclusive"])
+    assert first["chance"] >= 0.05
+    assert re.search(r"after 8 pairs inconclusive: .*; going on", done.err)
+    assert len(processes("calm")) > 16
+
+
+def test_cpu_time_decides_where_other_programs_disturb(ab):
+    noisy = {"scatter": 0.9, "busy": 1.0}
+    a, b = {"cpu": 0.08, **noisy}, {"cpu": 0.09, **noisy}
+    done = ab("--seed=1", "--explain=never", a=a, b=b)
+    assert done.code == 1
+    assert "after 8 pairs slower: CPU time 12.5 % more" in done.err
+    # All of the first analysis' level is CPU time's, and while it may decide, it goes on.
+    a, b = {**a, "cpu_scatter": 0.05}, {**b, "cpu": 0.083, "cpu_scatter": 0.05}
+    for sides, results in (((a, b), "cpu"), ((noisy, noisy), "wall")):
+        ab("--seed=1", "--explain=never", a=sides[0], b=sides[1], results=results)
+    assert journal("look", "cpu")[0]["chance"] > journal("look", "wall")[0]["chance"]
+
+
+def test_a_revision_is_checked_out_and_removed_again(ab, tmp_path, monkeypatch):
     repository = tmp_path / "repository"
     repository.mkdir()
     monkeypatch.chdir(repository)
     _git("init", "--quiet")
     _git("commit", "--quiet", "--allow-empty", "-m", "first")
     _git("tag", "old")
-    arguments = ("--a_checkout=old", "--b_checkout=.", "--pairs=1", f"--results={tmp_path}/r")
-    assert ab(*arguments) == 3
-    first = json.loads((tmp_path / "r" / "a" / "0001-a.json").read_text())
-    folder = first["environment"]["folder"]
-    assert folder != str(repository)
-    assert not os.path.exists(folder)
-    second = json.loads((tmp_path / "r" / "b" / "0001-b.json").read_text())
-    assert second["environment"]["folder"] == str(repository)
-    listed = subprocess.run(["git", "worktree", "list"], capture_output=True, text=True)
-    assert listed.stdout.count("\n") == 1
-    assert "A checkout old" not in capsys.readouterr().out.splitlines()
+    ab("--a_checkout=old", "--b_checkout=.", "--pairs=1", f"--results={tmp_path}/r")
+    folders = [
+        json.loads((tmp_path / "r" / side / f"0001-{side}.json").read_text())["environment"][
+            "folder"
+        ]
+        for side in "ab"
+    ]
+    assert folders[0] != str(repository) == folders[1]
+    assert not os.path.exists(folders[0])
+    assert _git("worktree", "list").count("\n") == 0
 
 
-def test_sides_that_cannot_step_in_turn_alternate_and_it_is_said(ab, capsys):
-    assert ab("--pairing=auto", "--b_env=SPEED=100", "--pairs=1") == 3
-    assert "the sides alternate, since they cannot step in turn: side A" in capsys.readouterr().err
-    knows = '--a_env=FAKE={"turns": true}', '--b_env=FAKE={"turns": true, "speed": 50}'
-    assert ab("--pairing=auto", *knows, "--pairs=6", results="in_turn") == 1
-    assert "alternate" not in capsys.readouterr().err
+def test_sides_that_cannot_step_in_turn_alternate_and_it_is_said(ab):
+    done = ab("--pairing=auto", "--pairs=1")
+    assert done.code == 3
+    assert "the sides alternate, since they cannot step in turn: side A" in done.err
 
 
-def test_a_real_process_of_each_side(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("in_turn", [True, False])
+def test_both_halves_of_a_pair_are_alive_where_they_step_in_turn(ab, tmp_path, in_turn, holds):
+    say = {"turns": in_turn, "trace": str(tmp_path / "trace")}
+    flags = () if in_turn else ("--cool_down=0.1",)
+    done = ab("--pairs=3", "--burn_in=1", "--seed=3", *flags, a=say, b={"speed": 80, **say})
+    assert ("alternate" in done.err) != in_turn
+    (start,) = journal("ab")
+    holds("journal", start)
+    assert (start["turn_seconds"], start["seed"]) == (0.3 if in_turn else 0.0, 3)
+    order = processes()
+    said = (tmp_path / "trace").read_text().splitlines()
+    if in_turn:
+        for first in range(0, 8, 2):
+            pair = order[first : first + 2]
+            assert set(said[2 * first : 2 * first + 2]) == set(pair)  # both have started
+            assert said[2 * first + 2 : 2 * first + 4] == pair  # then they step, as drawn
+    else:
+        assert said == order
+        times = [datetime.fromisoformat(one["time"]) for one in journal("process")]
+        assert all((later - one).total_seconds() >= 0.1 for one, later in pairwise(times))
+    for number, name in enumerate(order[2:]):
+        document = json.loads(Path("results", name[-1], f"{name}.json").read_text())
+        place = {"side": name[-1], "seed": 3, "pair": int(name[:4]), "position": 1 + number % 2}
+        assert document["ab"] == place
+    assert {name[-1] for name in order[::2]} == {"a", "b"}
+
+
+TINY = ["--model=trivial", "--data_name=cifar10", "--device=cpu", "--batch_size=2"]
+TINY += ["--num_warmup_batches=1", "--peak_flops=1e12"]
+
+
+def test_a_real_process_of_each_side(tmp_path, monkeypatch, run):
     monkeypatch.chdir(tmp_path)
-    flags = ["--model=trivial", "--data_name=cifar10", "--device=cpu", "--batch_size=2"]
-    steps = ["--num_batches=3", "--num_warmup_batches=1", "--peak_flops=1e12"]
-    arguments = ["--b=--precision=bf16", "--pairs=1", "--burn_in=0", "--results=r"]
-    arguments += ["--pairing=turns"]
-    assert cli.main(["ab", *arguments, "--", *flags, *steps]) == 3
-    out, _ = capsys.readouterr()
-    assert "a verdict needs at least 6 pairs" in out
-    (path,) = (tmp_path / "r" / "b").iterdir()
+    flags = ["--b=--precision=bf16", "--pairs=1", "--burn_in=0", "--results=r", "--pairing=turns"]
+    done = run("ab", *flags, "--", *TINY, "--num_batches=3")
+    assert done.code == 3
+    assert "a verdict needs at least 6 pairs" in done.out
+    (path,) = Path("r", "b").iterdir()
     record = RunRecord.from_json(path.read_bytes())
     assert record.config["precision"] == "bf16"
     assert len(record.step_seconds) == 3
@@ -372,37 +622,35 @@ def test_a_real_process_of_each_side(tmp_path, monkeypatch, capsys):
     assert record.turns.starts[0] == 1
 
 
-def test_sides_that_are_jobs(ab, tmp_path, capsys):
-    knows = ('--a_env=FAKE={"launches": true}', '--b_env=FAKE={"launches": true, "speed": 50}')
-    assert ab("--workers=2", "--ps=1", *knows, "--pairs=6", "--explain=never") == 1
-    out, err = capsys.readouterr()
-    assert "1 slower" in out  # although every job has other ports
-    assert "cannot step in turn: side A: a job of several processes" in err
-    journal = (tmp_path / "results" / "journal.jsonl").read_text().splitlines()
-    sides = json.loads(journal[0])["sides"]
+def test_sides_that_are_jobs(ab):
+    a, b = {"launches": True}, {"launches": True, "speed": 50}
+    done = ab("--workers=2", "--ps=1", "--pairs=6", "--explain=never", a=a, b=b)
+    assert done.code == 1
+    assert "1 slower" in done.out  # although every job has other ports
+    assert "cannot step in turn: side A: a job of several processes" in done.err
+    sides = journal("ab")[0]["sides"]
     assert {side["launch"][0] for side in sides.values()} == {"--workers=2"}
-    for path in (tmp_path / "results").glob("?/*.json"):
+    for path in Path("results").glob("?/*.json"):
         config = json.loads(path.read_text())["config"]
         assert [len(config[f"{name}_hosts"].split(",")) for name in ("worker", "ps")] == [2, 1]
 
 
-def test_a_cnnbench_that_cannot_run_jobs_is_refused(ab, tmp_path, capsys):
-    assert ab("--workers=2", '--a_env=FAKE={"launches": true}') == 2
-    out, err = capsys.readouterr()
+def test_a_cnnbench_that_cannot_run_jobs_is_refused(ab):
+    done = ab("--workers=2", a={"launches": True})
     reason = "the cnnbench of side B has no launch, or cannot be started"
-    assert (out, err) == ("", f"cnnbench: error: --workers=2: {reason}\n")
-    assert not (tmp_path / "results").exists()
+    assert (done.code, done.out) == (2, "")
+    assert done.err == f"cnnbench: error: --workers=2: {reason}\n"
+    assert not Path("results").exists()
 
 
-def test_a_real_job_of_each_side(tmp_path, monkeypatch, capsys, loaded_processes):
+def test_a_real_job_of_each_side(tmp_path, monkeypatch, run, loaded_processes):
     monkeypatch.chdir(tmp_path)
-    flags = ["--model=trivial", "--data_name=cifar10", "--device=cpu", "--batch_size=2"]
-    flags += ["--variable_update=collective_all_reduce", "--num_batches=2"]
-    flags += ["--num_warmup_batches=1", "--peak_flops=1e12", "--quiet_conditions=all"]
-    arguments = ["--workers=2", "--b=--precision=bf16", "--pairs=1", "--burn_in=0", "--results=r"]
-    assert cli.main(["ab", *arguments, "--", *flags]) == 3, capsys.readouterr().err
-    (path,) = (tmp_path / "r" / "b").iterdir()
+    flags = ["--workers=2", "--b=--precision=bf16", "--pairs=1", "--burn_in=0", "--results=r"]
+    mode = ["--variable_update=collective_all_reduce", "--quiet_conditions=all"]
+    done = run("ab", *flags, "--", *TINY, *mode, "--num_batches=2")
+    assert done.code == 3, done.err
+    (path,) = Path("r", "b").iterdir()
     record = RunRecord.from_json(path.read_bytes())
     assert (record.config["precision"], record.batch.global_) == ("bf16", 4)
     assert len(record.step_seconds) == 2
-    assert "?" in capsys.readouterr().out
+    assert "?" in done.out

@@ -1,4 +1,4 @@
-"""``cnnbench launch``: refusals, what is printed and kept, and a real job that leaves nothing."""
+"""``cnnbench launch``: refusals, what is printed and kept, and jobs that leave nothing."""
 
 from __future__ import annotations
 
@@ -7,65 +7,146 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from forked import gone
 
 from cnnbench import cli
 from cnnbench.base.jobs.probe import REFUSED, probe
 from cnnbench.base.lock import LOGS, FolderLock
+from cnnbench.campaigns.launch import session
+from cnnbench.campaigns.launch.session import Patience
 from cnnbench.records.outputs import Output, check_outputs
 
-FAKE = Path(__file__).parents[2] / "campaigns" / "launch" / "fake_task.py"
+FAKE = Path(__file__).with_name("fake_task.py")
+LENET = ("--", "--model=lenet", "--device=cpu")
+# The fakes do not notice the loss of others; those that ignore signals need not be waited for.
+QUICK = Patience(after_success=3.0, after_failure=0.5, after_loss=0.5, after_signal=1.0)
+IMPATIENT = Patience(after_success=0.3, after_failure=0.3, after_loss=0.3, after_signal=0.3)
 
 pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture
-def launch(monkeypatch, capfd, lenet_runs, tmp_path):
-    """launch("--workers=2", ...): exit code, stdout and stderr of a job of fakes."""
-    template = tmp_path / "template.json"
-    template.write_text(lenet_runs()().to_json())
-    monkeypatch.setattr(
-        "cnnbench.cli.commands.launch.program", lambda: (sys.executable, "-IS", str(FAKE))
-    )
-    monkeypatch.setenv("FAKE_TEMPLATE", str(template))
+def launch(monkeypatch, capfdbinary, lenet_runs, tmp_path_factory, tmp_path):
+    """launch("--workers=2", ...): exit code, stdout and stderr of a job of fakes.
+
+    `do` says what they do (see fake_task.py). None of them is alive afterwards.
+    """
+    folder = tmp_path_factory.mktemp("fakes")
+    (folder / "template.json").write_text(lenet_runs()().to_json())
+    monkeypatch.setenv("FAKE_FOLDER", str(folder))
+    monkeypatch.setenv("FAKE_LAUNCH", str(os.getpid()))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.chdir(tmp_path)
 
-    def run(*words):
-        return (cli.main(["launch", *words]), *capfd.readouterr())
+    def run(*words, do="", program=(sys.executable, "-IS", str(FAKE))):
+        monkeypatch.setenv("FAKE_DO", do)
+        monkeypatch.setattr("cnnbench.cli.commands.launch.program", lambda: program)
+        monkeypatch.setattr(session, "Patience", lambda: IMPATIENT if "ignore" in do else QUICK)
+        status = cli.main(["launch", *words])
+        for file in folder.glob("*:*"):
+            process, port = map(int, file.read_text().split())
+            assert gone(process)
+            with socket.create_server(("", port)):  # nobody listens there
+                file.unlink()
+        out, err = capfdbinary.readouterr()
+        return status, out, err.decode(errors="replace")
 
     return run
 
 
 def test_a_job(launch, tmp_path):
-    status, out, err = launch("--workers=2", "--ps=1", "--", "--model=lenet")
+    status, out, err = launch("--workers=2", "--ps=1", *LENET)
+    assert (status, out) == (0, b"chief\xff\r 1\n\n 2 no end")  # byte for byte, nothing else
+    lines = err.splitlines()
+    assert len(lines) == 5
+    assert "[worker:0] to stderr  [31mred [0m" in lines
+    for task in ("worker:1", "ps:0"):
+        assert sum(line.startswith(f"[{task}] to stdout") for line in lines) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_logs_in_a_folder_of_ones_own(launch, tmp_path):
+    assert launch("--workers=2", "--ps=1", "--log_dir=a/b", *LENET)[0] == 0
+    logs = {path.name: path.read_text() for path in (tmp_path / "a" / "b").iterdir()}
+    assert sorted(logs) == ["ps-0.log", "worker-0.log", "worker-1.log"]
+    assert "\x1b[31mred" in logs["ps-0.log"]
+
+
+@pytest.mark.parametrize(
+    ("layout", "mode"),
+    [
+        ("--controller", ("--variable_update=distributed_all_reduce", "--all_reduce_spec=xring")),
+        ("--ps=1", ("--variable_update=parameter_server_strategy",)),  # which needs one
+    ],
+)
+def test_a_controller_is_the_chief(launch, layout, mode):
+    status, out, err = launch(layout, *LENET, *mode)
+    assert (status, out[:5]) == (0, b"chief")
+    assert "[worker:0] to stdout" in err
+
+
+@pytest.mark.parametrize(
+    ("do", "status", "lines"),
+    [
+        ("worker:0=2", 2, ["worker:0 ended with exit status 2"]),
+        ("worker:0=kill", 4, ["worker:0 was ended by SIGKILL"]),
+        ("worker:1=abort", 4, ["worker:1 was ended by SIGABRT: Check failed: a == b"]),
+        ("ps:0=3", 4, ["ps:0 ended with exit status 3"]),
+        # The chief does not end by itself, and then not even on request.
+        ("worker:1=kill,worker:0=sleep", 4, ["worker:1 was ended by SIGKILL"]),
+        ("worker:1=4,worker:0=ignore", 4, ["worker:0 did not end", "worker:1 ended with exit"]),
+        # The chief has ended, another does not.
+        ("ps:0=ignore", 4, ["ps:0 did not end and was killed"]),
+    ],
+)
+def test_one_that_fails_ends_all_and_logs_are_kept(launch, do, status, lines):
+    found, _, err = launch("--workers=2", "--ps=1", *LENET, do=do)
+    assert found == status
+    for line in lines:
+        (log,) = re.findall(rf"^cnnbench: error: {re.escape(line)}.*; (\S+)$", err, re.MULTILINE)
+        assert "to std" in Path(log).read_text()
+
+
+def test_the_others_go_on_without_a_worker_that_the_job_spares(launch):
+    words = ("--workers=2", "--ps=1", *LENET, "--cross_replica_sync=false")
+    status, _, err = launch(*words, do="worker:1=kill")
     assert status == 0
-    assert out.replace("\r", "").startswith("chief")
-    assert "[worker:1] to stdout" in err
-    assert [path.name for path in tmp_path.iterdir()] == ["template.json"]
+    assert err.count("cnnbench: error: ") == err.count("error: worker:1 was ended by SIGKILL") == 1
+    assert launch(*words, do="worker:1=kill,ps:0=3")[0] == 4
 
 
-def test_a_job_that_fails_keeps_its_logs(launch, monkeypatch):
-    monkeypatch.setenv("FAKE_DO", "ps:0=kill,worker:0=4")
-    status, _, err = launch("--workers=2", "--ps=1", "--", "--model=lenet")
+def test_a_program_that_is_not_there(launch):
+    status, _, err = launch("--workers=2", "--ps=1", *LENET, program=("/no/such/program",))
     assert status == 4
-    (log,) = re.findall(r"cnnbench: error: ps:0 was ended by SIGKILL; (\S+)", err)
-    assert "to stdout" in Path(log).read_text()
+    assert "worker:0 was not started: /no/such/program: No such" in err
 
 
-def test_a_job_that_is_interrupted_keeps_nothing(launch, monkeypatch, tmp_path):
-    monkeypatch.setenv("FAKE_DO", "worker:1=interrupt,worker:0=sleep")
-    monkeypatch.setenv("FAKE_LAUNCH", str(os.getpid()))
-    status, _, err = launch("--workers=2", "--ps=1", "--", "--model=lenet")
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processors")
+def test_affinity(launch):
+    mode = "--variable_update=collective_all_reduce"
+    cores = sorted(os.sched_getaffinity(0))
+    status, _, err = launch("--workers=2", "--affinity", *LENET, mode)
+    assert status == 0
+    (line,) = [line for line in err.splitlines() if "to stdout" in line]
+    assert line == f"[worker:1] to stdout {cores[len(cores) // 2 :]}"
+    assert sorted(os.sched_getaffinity(0)) == cores
+
+
+@pytest.mark.parametrize("chief", ["sleep", "ignore"])
+def test_an_interrupt_ends_all_lets_the_chief_write_and_keeps_nothing(launch, tmp_path, chief):
+    do = f"worker:1=interrupt,worker:0={chief},ps:0={chief}"
+    status, _, err = launch("--workers=2", "--ps=1", *LENET, do=do)
     assert (status, err.splitlines()[-1]) == (130, "cnnbench: error: interrupted")
-    assert "[worker:0] interrupted" in err
-    assert [path.name for path in tmp_path.iterdir()] == ["template.json"]
+    assert ("[worker:0] interrupted" in err) == (chief == "sleep")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_folders_of_launches_that_were_killed_are_removed(launch, tmp_path):
@@ -75,9 +156,9 @@ def test_folders_of_launches_that_were_killed_are_removed(launch, tmp_path):
         code += "FolderLock(sys.argv[1]); os.kill(os.getpid(), 9)"
         subprocess.run([sys.executable, "-c", code, _made(tmp_path / killed)], timeout=60)
         _made(tmp_path / "cnnbench-launch-kept")
-        assert launch("--ps=1", "--", "--model=lenet")[0] == 0
+        assert launch("--ps=1", *LENET)[0] == 0
     names = {path.name for path in tmp_path.iterdir()}
-    assert names == {"template.json", lives, "cnnbench-launch-kept"}
+    assert names == {lives, "cnnbench-launch-kept"}
 
 
 def _made(folder):
@@ -86,29 +167,23 @@ def _made(folder):
     return folder
 
 
-def test_logs_in_a_folder_of_ones_own(launch, tmp_path):
-    assert launch("--workers=2", "--ps=1", "--log_dir=a/b", "--", "--model=lenet")[0] == 0
-    names = sorted(path.name for path in (tmp_path / "a" / "b").iterdir())
-    assert names == ["ps-0.log", "worker-0.log", "worker-1.log"]
-
-
 def test_a_second_launch_into_a_folder_of_logs_is_refused(launch, tmp_path):
     logs = _made(tmp_path / "logs")
     with FolderLock(logs, file=LOGS):
-        status, out, err = launch("--ps=1", "--log_dir=logs", "--", "--model=lenet")
-    assert (status, out, err.count("\n")) == (2, "", 1)
+        status, out, err = launch("--ps=1", "--log_dir=logs", *LENET)
+    assert (status, out, err.count("\n")) == (2, b"", 1)
     holder = f"another process is writing there: pid {os.getpid()} on "
     assert err.startswith(f"cnnbench: error: --log_dir=logs: {holder}")
     assert [path.name for path in logs.iterdir()] == ["worker-0.log"]
     assert (logs / "worker-0.log").read_text() == "printed"
     with FolderLock(logs):  # of the checkpoints that are there too
-        assert launch("--ps=1", "--log_dir=logs", "--", "--model=lenet")[0] == 0
+        assert launch("--ps=1", "--log_dir=logs", *LENET)[0] == 0
 
 
 def test_scaling(launch, tmp_path):
     words = ("--ps=1", "--scaling=2,1", "--repeats=2", "--link=tcp25")
     files = ("--output=t.csv", "--plot=p.svg", "--results=r")
-    status, out, err = launch(*words, *files, "--", "--model=lenet", "--device=cpu")
+    status, out, err = launch(*words, *files, *LENET)
     assert status == 0, err
     rows = list(csv.DictReader((tmp_path / "t.csv").read_text().splitlines()))
     assert [row["workers"] for row in rows] == ["1", "2"]
@@ -116,7 +191,7 @@ def test_scaling(launch, tmp_path):
     assert all(float(row["predicted_images_per_sec"]) > 0 for row in rows)
     assert all(float(row["efficiency_low"]) <= float(row["efficiency_high"]) for row in rows)
     assert "--repeats" not in err
-    assert [line.split()[0] for line in out.splitlines()][-3:] == ["workers", "1", "2"]
+    assert [line.split()[0] for line in out.decode().splitlines()][-3:] == ["workers", "1", "2"]
     assert (tmp_path / "p.svg").read_text().startswith("<?xml")
     records = sorted(path.name for path in (tmp_path / "r").glob("*.json"))
     assert records == sorted(
@@ -128,16 +203,15 @@ def test_scaling(launch, tmp_path):
 
 
 def test_scaling_by_single_runs_asks_for_more(launch):
-    status, out, err = launch("--ps=1", "--scaling=1", "--", "--model=lenet", "--device=cpu")
+    status, out, err = launch("--ps=1", "--scaling=1", *LENET)
     assert status == 0
     assert "cnnbench: --repeats=1: single runs scatter" in err
-    assert out.splitlines()[-1].split()[6] == "-"
+    assert out.splitlines()[-1].split()[6] == b"-"
 
 
-def test_scaling_of_a_job_that_fails(launch, monkeypatch):
-    monkeypatch.setenv("FAKE_DO", "worker:0=4")
-    status, out, err = launch("--ps=1", "--scaling=1", "--", "--model=lenet", "--device=cpu")
-    assert (status, out) == (4, "")
+def test_scaling_of_a_job_that_fails(launch):
+    status, out, err = launch("--ps=1", "--scaling=1", *LENET, do="worker:0=4")
+    assert (status, out) == (4, b"")
     assert "cnnbench: error: workers-1-1 failed; its logs are in scaling/workers-1-1" in err
 
 

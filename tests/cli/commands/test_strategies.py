@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from oracle import LOCAL_SGD, LOCAL_SGD_PLUGIN
 
-from cnnbench.campaigns.strategies import session, weights
+from cnnbench.campaigns.ab import side
+from cnnbench.campaigns.strategies import weights
 from cnnbench.cli import main
 from cnnbench.judge.compare import load_records
 from cnnbench.records.outputs import KINDS
-from cnnbench.records.strategies import StrategiesDocument
+from cnnbench.records.run import RunRecord
+from cnnbench.records.strategies import StrategiesDocument, StrategyRow
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -61,43 +64,115 @@ def test_modes_are_measured_and_have_equal_weights(
     assert main(["history", str(results)]) == 0
 
 
+class Modes:
+    """The command over two modes with processes that only write records; see fake_python.py."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.results = folder / "results"
+        self._trace = folder / "trace"
+        self._monkeypatch = monkeypatch
+
+    def __call__(self, *flags: str, **say: object) -> int:
+        fake = {"parent": os.getpid(), "trace": str(self._trace), **say}
+        self._monkeypatch.setenv("FAKE", json.dumps(fake))
+        modes = "--modes=parameter_server,replicated"
+        return main(["strategies", *TINY, modes, "--seed=3", *flags, f"--results={self.results}"])
+
+    @property
+    def order(self) -> list[str]:
+        """Names of the processes."""
+        return self._trace.read_text().split()
+
+    def runs(self, mode: str) -> list[RunRecord]:
+        """The records of a mode."""
+        return list(load_records([self.results / mode]).records)
+
+    def rows(self) -> dict[str, StrategyRow]:
+        """The rows of the document by mode."""
+        text = (self.results / "strategies.json").read_text()
+        return {row.mode: row for row in StrategiesDocument.from_json(text).rows}
+
+
+@pytest.fixture
+def modes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake_python: str, quick_processes: None
+) -> Modes:
+    """See `Modes`; weights of all modes are the same."""
+    monkeypatch.setattr(side, "sys", SimpleNamespace(executable=fake_python))
+    return Modes(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def same_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checkpoints, which the processes do not leave, are taken to be equal."""
+    monkeypatch.setattr(weights, "distances", lambda cases: {})
+
+
+def test_every_case_runs_once_per_round(modes: Modes) -> None:
+    assert modes("--rounds=4", "--weights_steps=0") == 0
+    cases = ("one_tower", "parameter_server", "replicated")
+    rounds = [modes.order[at : at + 3] for at in range(0, 12, 3)]
+    for number, names in enumerate(rounds, start=1):
+        assert sorted(names) == [f"{case}-r{number}" for case in cases]
+    assert len({tuple(name.rpartition("-")[0] for name in names) for names in rounds}) > 1
+    assert [(row.mode, row.processes) for row in modes.rows().values()] == [(c, 4) for c in cases]
+    assert all(len(modes.runs(case)) == 4 for case in cases)
+
+
+def test_weights_are_trained_first_in_processes_that_leave_no_record(
+    modes: Modes, same_weights: None
+) -> None:
+    assert modes("--rounds=1", "--weights_steps=3") == 0
+    assert modes.order[:2] == ["parameter_server-weights", "replicated-weights"]
+    assert len(modes.order) == 5
+    for mode in ("parameter_server", "replicated"):
+        (record,) = modes.runs(mode)
+        assert record.config["train_dir"] is None
+
+
+@pytest.mark.parametrize(("failing", "good"), [("replicated-r2", 1), ("replicated-weights", 0)])
+def test_a_case_that_fails_is_recorded_and_not_run_again(
+    modes: Modes, same_weights: None, failing: str, good: int
+) -> None:
+    assert modes("--weights_steps=3", fail=[failing], message="no good") == 4
+    row = modes.rows()["replicated"]
+    assert (row.problem, row.processes) == ("no good", good)
+    assert modes.rows()["parameter_server"].processes == 3
+    assert sum(name.startswith("replicated-r") for name in modes.order) == 2 * good
+    *_, failed = sorted(modes.runs("replicated"), key=lambda run: run.status != "ok")
+    assert failed.error is not None
+    assert failed.error.message == "no good"
+
+
 def no_more(*_: object) -> dict[str, object]:
     raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize(
-    ("fake", "steps", "status", "told"),
+    ("say", "compared", "steps", "status", "told"),
     [
-        ({"interrupt": ["replicated-r2"]}, 0, 130, "interrupted; "),
-        ({"compare": no_more}, 3, 130, "interrupted; 6 of 6 processes measured"),
-        ({}, 3, 4, "parameter_server has left no checkpoint; 6 of 6 processes measured"),
+        ({"interrupt": ["replicated-r2"]}, None, 0, 130, "interrupted; "),
+        ({}, no_more, 3, 130, "interrupted; 6 of 6 processes measured"),
+        ({}, None, 3, 4, "parameter_server has left no checkpoint; 6 of 6 processes measured"),
     ],
 )
 def test_an_early_end_keeps_the_table_of_what_was_measured(
-    fake: dict[str, Any],
+    modes: Modes,
+    say: dict[str, Any],
+    compared: Callable[..., Any] | None,
     steps: int,
     status: int,
     told: str,
-    tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-    fake_python: str,
-    quick_processes: None,
 ) -> None:
-    started = functools.partial(session.StrategiesSession, python=fake_python)
-    monkeypatch.setattr("cnnbench.cli.commands.strategies.StrategiesSession", started)
-    if "compare" in fake:
-        monkeypatch.setattr(weights, "distances", fake.pop("compare"))
-    monkeypatch.setenv("FAKE", json.dumps({"parent": os.getpid(), **fake}))
-    folder = tmp_path / "results"
-    flags = ("--modes=parameter_server,replicated", "--rounds=2", f"--weights_steps={steps}")
-    assert main(["strategies", *TINY, *flags, f"--results={folder}"]) == status
+    if compared is not None:
+        monkeypatch.setattr(weights, "distances", compared)
+    assert modes("--rounds=2", f"--weights_steps={steps}", **say) == status
     out, err = capsys.readouterr()
     assert "parameter_server  " in out
     assert f"incomplete: {told}" in out
     assert steps == 0 or "cnnbench: comparing the weights of 2 modes\n" in err
     assert err.splitlines()[-1].startswith(f"cnnbench: error: {told.partition(';')[0]}")
-    document = StrategiesDocument.from_json((folder / "strategies.json").read_text())
-    assert (document.incomplete or "").startswith(told)
-    assert main(["report", str(folder), "--format=markdown"]) == 0
+    assert main(["report", str(modes.results), "--format=markdown"]) == 0
     assert f"Incomplete: {told}" in capsys.readouterr().out

@@ -10,17 +10,22 @@ import os
 import shlex
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, TypeAlias
 
 import pytest
 
-from cnnbench.campaigns.tune import bench, final, race
+from cnnbench.campaigns.ab import side
+from cnnbench.campaigns.processes.results_dir import Journal
+from cnnbench.campaigns.tune import bench, final, race, session
 from cnnbench.campaigns.tune.final import Weights
-from cnnbench.campaigns.tune.search import Round
+from cnnbench.campaigns.tune.search import Round, SearchOutcome
 from cnnbench.campaigns.tune.space import Candidate
 from cnnbench.cli import main
 from cnnbench.flags import parse_args
+from cnnbench.judge.compare import load_records
 from cnnbench.records.outputs import KINDS
 
 pytestmark = pytest.mark.timeout(300)
@@ -31,9 +36,8 @@ entries:
   - name: modes
     matrix: {variable_update: [replicated, mirrored_strategy, independent]}
 """
-
-
-FAST = {"--variable_update=replicated": 1.2}
+FAST = {"--variable_update=replicated": 1.2, "--variable_update=mirrored_strategy": 0.5}
+Tune: TypeAlias = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(scope="module")
@@ -43,27 +47,30 @@ def search(fake_python: str) -> Callable[..., int]:
     def run(folder: Path, *flags: str, weights: Weights | None = None, **say: object) -> int:
         alike = weights or Weights("weights are the same after 3 steps, all bits", True)
         (folder / "space.yaml").write_text(SPACE)
-        words = (f"--space={folder / 'space.yaml'}", "--minutes=2", "--seed=5", *flags)
-        own = () if any("--results" in w for w in flags) else (f"--results={folder / 'r'}",)
-        setting = functools.partial(bench.BenchSetting, python=fake_python)
+        words = [f"--space={folder / 'space.yaml'}", "--minutes=2", f"--results={folder / 'r'}"]
+        words += [] if "--resume" in flags else ["--seed=5"]
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("cnnbench.cli.commands.tune.BenchSetting", setting)
+            patch.setattr(side, "sys", SimpleNamespace(executable=fake_python))
             patch.setattr(race, "MOST_ROUNDS", 3)
             patch.setattr(final.Final, "weights", lambda self, leader: alike)
-            patch.setenv("FAKE", json.dumps({"parent": os.getpid(), **say}))
-            return main(["tune", *GIVEN[:2], *words, *own, "--", *GIVEN[2:]])
+            told = {"parent": os.getpid(), "trace": str(folder / "trace"), **say}
+            patch.setenv("FAKE", json.dumps(told))
+            return main(["tune", *GIVEN[:2], *words, *flags, "--", *GIVEN[2:]])
 
     return run
 
 
 @pytest.fixture
 def tune(
-    search: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, str, str]]:
-    """Exit code, standard output and error of `search` in a folder of its own."""
+    search: Callable[..., int],
+    quick_processes: None,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> Tune:
+    """Exit code, standard output and error of `search` whose processes are forked."""
 
     def run(*flags: str, **more: Any) -> tuple[int, str, str]:
-        code = search(tmp_path, *flags, **more)
+        code = search(tmp_path, "--pairing=alternate", *flags, **more)
         return code, *capsys.readouterr()
 
     return run
@@ -71,19 +78,22 @@ def tune(
 
 @pytest.fixture(scope="module")
 def finished(search: Callable[..., int], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a search that one mode has won."""
+    """The folder of a search that one mode has won; its processes stepped in turn."""
     folder = tmp_path_factory.mktemp("search")
     assert search(folder, by_flag=FAST) == 0
     return folder
 
 
 @pytest.fixture
-def again(
-    finished: Path, tmp_path: Path, tune: Callable[..., tuple[int, str, str]]
-) -> Callable[..., tuple[int, str, str]]:
+def again(finished: Path, tmp_path: Path, tune: Tune) -> Tune:
     """The same search with other flags, resumed: all of its processes have run."""
     shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
     return functools.partial(tune, "--resume", by_flag=FAST)
+
+
+def traced(folder: Path) -> list[str]:
+    """Names of the processes that were started."""
+    return (folder / "trace").read_text().split()
 
 
 def test_the_candidates_are_listed_with_what_is_dropped(
@@ -101,9 +111,7 @@ def test_the_candidates_are_listed_with_what_is_dropped(
     ]
 
 
-def test_the_winner_comes_first_and_its_flag_file_reads_back(
-    again: Callable[..., tuple[int, str, str]], tmp_path: Path
-) -> None:
+def test_the_winner_comes_first_and_its_flag_file_reads_back(again: Tune, tmp_path: Path) -> None:
     file, plot = tmp_path / "fast.flags", tmp_path / "race.svg"
     outputs = (f"--write_flagfile={file}", f"--plot={plot}")
     code, out, err = again(*outputs)
@@ -129,24 +137,59 @@ def test_the_winner_comes_first_and_its_flag_file_reads_back(
     assert main(["report", str(tmp_path / "r"), "--format=markdown"]) == 0
 
 
-def test_formats(
-    again: Callable[..., tuple[int, str, str]], tmp_path: Path, holds: Callable[..., None]
-) -> None:
+def test_what_a_search_leaves(again: Tune, tmp_path: Path, holds: Callable[..., None]) -> None:
     code, out, _ = again("--format=json")
     assert code == 0
     assert KINDS["json of tune"](out.encode())
     holds("tune", found := json.loads(out))
     assert found["command"][1:] == [*GIVEN, "--variable_update=replicated"]
+    assert (found["verdict"], found["leader"]) == ("faster", "variable_update=replicated")
+    assert found["pairs"] == 8  # the first interim analysis
+    assert found["low"] < found["gain"] < found["high"]
+    assert found["gain"] == pytest.approx(0.2, abs=0.01)
+    rows = {row["candidate"]: row for row in found["rows"]}
+    slow = rows["variable_update=mirrored_strategy"]
+    assert (slow["left"], slow["gain"]) == ("slower", pytest.approx(-0.5, abs=0.02))
+    assert "slower than the best, p = " in slow["reason"]
+    assert rows["as given"]["gain"] == 0.0
+    folder = tmp_path / "r"
+    races = load_records([folder / "race"]).records
+    assert len(races) == sum(row["processes"] for row in rows.values()) + 1  # the first process
+    assert len(load_records([folder / "final"]).records) == 16
+    lines = (folder / "race.csv").read_text().splitlines()
+    assert lines[0] == "candidate,group,round,images_per_sec"
+    assert len(lines) == len(races)
+    events = list(Journal(folder / "journal.jsonl").read())
+    holds("journal", *events)
+    assert events[-1]["document"] == found
     target = tmp_path / "rows.csv"
     target.write_text("candidate,flags\n")  # which may be replaced
     code, out, _ = again("--format=csv", f"--output={target}")
     assert (code, out) == (0, "")
-    rows = list(csv.DictReader(io.StringIO(target.read_text())))
-    assert rows[0]["candidate"] == "variable_update=replicated"
-    assert {row["candidate"] for row in rows} == {row["candidate"] for row in found["rows"]}
+    written = list(csv.DictReader(io.StringIO(target.read_text())))
+    assert [row["candidate"] for row in written] == list(rows)
 
 
-def test_nothing_is_claimed_of_like_candidates(tune: Callable[..., tuple[int, str, str]]) -> None:
+def test_a_candidate_that_fails_leaves_and_the_flags_as_given_must_not(
+    finished: Path, tune: Tune, tmp_path: Path
+) -> None:
+    (name,) = (
+        path.stem
+        for path in (finished / "r" / "race").glob("modes-*-r1.json")
+        if json.loads(path.read_text())["config"]["variable_update"] == "mirrored_strategy"
+    )
+    code, out, _ = tune("--format=json", by_flag=FAST, fail=[name], message="no kernel")
+    found = json.loads(out)
+    (row,) = (row for row in found["rows"] if "mirrored" in row["candidate"])
+    assert (row["left"], row["reason"], row["processes"]) == ("failed", "no kernel", 0)
+    assert (code, found["verdict"]) == (0, "faster")
+    (first,) = (path.stem for path in (finished / "r" / "race").glob("first-*.json"))
+    code, _, err = tune(f"--results={tmp_path}/other", fail=[first], message="no kernel")
+    assert code == 4
+    assert "the flags as they are given fail: no kernel" in err
+
+
+def test_nothing_is_claimed_of_like_candidates(tune: Tune) -> None:
     code, out, _ = tune(scatter=0.004)
     assert code == 0
     assert shlex.split(out.splitlines()[0]) == ["cnnbench", *GIVEN]
@@ -154,7 +197,7 @@ def test_nothing_is_claimed_of_like_candidates(tune: Callable[..., tuple[int, st
 
 
 def test_a_winner_that_trains_differently_is_a_failure(
-    again: Callable[..., tuple[int, str, str]],
+    again: Tune,
 ) -> None:
     differ = Weights("weights differ after 3 steps: w by 0.5 of its largest value", False)
     code, out, err = again(weights=differ)
@@ -163,38 +206,111 @@ def test_a_winner_that_trains_differently_is_a_failure(
     assert "weights differ after 3 steps" in err.splitlines()[-1]
 
 
-def test_an_interrupt_says_how_to_go_on(
-    tune: Callable[..., tuple[int, str, str]], tmp_path: Path
-) -> None:
+def test_an_interrupted_search_goes_on_where_it_was(tune: Tune, tmp_path: Path) -> None:
+    code, out, _ = tune("--format=json", by_flag=FAST)
+    whole, order = json.loads(out), traced(tmp_path)
+    os.rename(tmp_path / "r", tmp_path / "whole")
+    (tmp_path / "trace").unlink()
     (tmp_path / "once").touch()
-    names = [f"0001-{side}" for side in "ab"]
-    code, out, err = tune(interrupt=names, once=str(tmp_path / "once"), by_flag=FAST)
-    assert (code, out) == (130, "")
+    at = order[2]  # in the first round
+    code, out, err = tune(interrupt=[at], once=str(tmp_path / "once"), by_flag=FAST)
+    assert (code, out, traced(tmp_path)) == (130, "", order[:3])
     *_, line, last = err.splitlines()
     assert last == "cnnbench: error: interrupted"
-    assert line.startswith(
-        f"cnnbench: to go on: cnnbench tune --results={tmp_path / 'r'} --resume --model=lenet "
+    going_on = (
+        f"cnnbench: to go on: cnnbench tune --results={tmp_path / 'r'} --resume --model=lenet"
     )
+    assert line.startswith(f"{going_on} ")
     assert line.endswith("-- --batch_size=4 --device=cpu")
+    code, _, err = tune()
+    assert code == 2
+    assert "go on with what is there by --resume, or name another" in err
+    journal = tmp_path / "r" / "journal.jsonl"
+    began = "2026-01-02T03:04:05+00:00"
+    first = next(Journal(journal).read())["time"]
+    journal.write_text(journal.read_text().replace(first, began, 1))
+    code, out, _ = tune("--resume", "--format=json", by_flag=FAST)
+    resumed, found = json.loads(out), traced(tmp_path)
+    assert (code, resumed["started_at"]) == (0, began)
+    assert found == [*order[:3], *order[2:]]  # what was done is not measured again
+    assert (resumed["verdict"], resumed["leader"]) == (whole["verdict"], whole["leader"])
+    _, out, _ = tune("--resume", "--format=json", by_flag=FAST)
+    assert traced(tmp_path) == found  # all is there
+    same = ("rows", "gain", "pairs")
+    assert [json.loads(out)[key] for key in same] == [resumed[key] for key in same]
 
 
-def test_a_search_whose_time_was_up_says_how_to_go_on(
-    tune: Callable[..., tuple[int, str, str]], quick_processes: None, tmp_path: Path
-) -> None:
-    fast = {"--variable_update=replicated": 1.2}
-    results = f"--results={tmp_path / 'r'}"
-    short = ("--pairing=alternate", "--minutes=0.01")
-    _, out, err = tune(*short, results, by_flag=fast, wait=0.3)  # half of its time for one
+def test_a_search_whose_time_was_up_goes_on_with_more(tune: Tune, tmp_path: Path) -> None:
+    code, out, err = tune("--minutes=0.01", by_flag=FAST, wait=0.3)  # half of its time for one
+    assert code == 3
     assert "not tried for lack of time" in out
+    reason = "no time for any candidate; --minutes=1 would be enough"
+    assert f"These are the flags as given: {reason}." in out
     (line,) = (line for line in err.splitlines() if "to go on with more time" in line)
     words = shlex.split(line.partition("time: ")[2])
+    results = f"--results={tmp_path / 'r'}"
     assert words[:5] == ["cnnbench", "tune", results, "--minutes=1", "--resume"]
     assert {"--pairing=alternate", "--seed=5", *GIVEN} < set(words)
-    assert not any(word in words for word in short[1:])
-    code, out, err = tune(*short, "--minutes=2", "--resume", results, by_flag=fast)
+    assert "--minutes=0.01" not in words
+    before = traced(tmp_path)
+    assert (
+        tune("--minutes=0.01", "--resume", by_flag=FAST)[1].splitlines()[:5]
+        == (out.splitlines()[:5])
+    )
+    assert traced(tmp_path) == before  # no more time, nothing more
+    code, out, err = tune("--resume", by_flag=FAST)
     assert code == 0, err
     assert out.splitlines()[0].endswith("--variable_update=replicated")
     assert "to go on" not in err
+    done = traced(tmp_path)
+    assert done[: len(before)] == before
+    assert len(set(done)) == len(done)  # what was measured stays
+    (tmp_path / "trace").unlink()
+    tune(f"--results={tmp_path}/whole", by_flag=FAST)
+    assert set(traced(tmp_path)) == set(done)  # the same way
+
+
+def test_a_final_that_had_time_for_few_pairs_gets_more_of_the_same_level(
+    tune: Tune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench.RaceBench, "final_seconds", 7.0)
+    say = {"by_flag": {"--variable_update=replicated": 1.03}, "scatter": 0.1}
+    short = json.loads(tune("--format=json", **say)[1])
+    assert (short["verdict"], short["pairs"]) == ("open", 8)
+    found = json.loads(tune("--format=json", "--minutes=5", "--resume", **say)[1])
+    assert found["pairs"] > 8
+    events = list(Journal(tmp_path / "r" / "journal.jsonl").read())
+    plans = [event["plan"] for event in events if event["event"] == "final"]
+    assert [(plan["pairs"], plan["number"]) for plan in plans] == [(8, 1), (16, 1)]
+    assert plans[1]["alpha"] == plans[0]["alpha"] == 0.04
+    journal = Journal(tmp_path / "r" / "final" / "journal.jsonl").read()
+    looks = {one["pairs"]: one["alpha"] for one in journal if one["event"] == "look"}
+    assert set(looks) > {8}
+    assert sum(looks.values()) < 0.04
+    done = traced(tmp_path)
+    assert len(set(done)) == len(done)
+
+
+def test_a_leader_that_is_proven_stays_until_another_one_is(
+    again: Tune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proven = json.loads(again("--format=json")[1])
+    searched = session.search
+
+    def another(*args: Any) -> SearchOutcome:
+        return replace(searched(*args), leader=args[2]({"variable_update": "mirrored_strategy"}))
+
+    monkeypatch.setattr(session, "search", another)
+    found = json.loads(again("--format=json", "--minutes=10")[1])
+    assert list((tmp_path / "r" / "final-2").glob("a/*.json"))
+    same = ("verdict", "leader", "command", "gain")
+    assert [found[key] for key in same] == [proven[key] for key in same]
+    # Processes of both searches count.
+    journals = (tmp_path / "r").rglob("journal.jsonl")
+    events = [event for path in journals for event in Journal(path).read()]
+    assert found["seconds"] > sum(one["seconds"] for one in events if one["event"] == "process") > 0
+    numbers = {event["plan"]["number"] for event in events if event["event"] == "final"}
+    assert numbers == {1, 2}
 
 
 OF_JOBS = """\
@@ -204,12 +320,15 @@ entries:
 """
 
 
-def test_the_winner_of_jobs_is_a_launch(
-    tune: Callable[..., tuple[int, str, str]], quick_processes: None, tmp_path: Path
-) -> None:
+def test_the_winner_of_jobs_is_a_launch(tune: Tune, tmp_path: Path) -> None:
     (tmp_path / "jobs.yaml").write_text(OF_JOBS)
     file = tmp_path / "fast.flags"
-    flags = ("--workers=2", f"--space={tmp_path / 'jobs.yaml'}", f"--write_flagfile={file}")
+    flags = (
+        "--workers=2",
+        "--pairing=auto",
+        f"--space={tmp_path / 'jobs.yaml'}",
+        f"--write_flagfile={file}",
+    )
     code, out, err = tune(*flags, by_flag={"--gradient_repacking=8": 1.2})
     assert code == 0, err
     assert "one after the other, since they cannot step in turn: a job of several" in err

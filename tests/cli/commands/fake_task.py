@@ -1,8 +1,8 @@
 """A process of a job without TensorFlow: meets the others, listens on its port, and ends.
 
-The flag --do says what this task does: a comma-separated list of TASK=DEED, such as
-ps:0=kill,worker:0=ignore; so does the variable FAKE_DO. Without any it prints, and ends when the
-chief has ended, which writes the record of FAKE_TEMPLATE to --result_json.
+The variable FAKE_DO says what this task does: a comma-separated list of TASK=DEED, such as
+ps:0=kill,worker:0=ignore. Without any it prints, and ends when the chief has ended, which writes
+template.json of the folder FAKE_FOLDER to --result_json. Number and port of each go there, too.
 """
 
 import contextlib
@@ -16,8 +16,8 @@ import time
 FLAGS = dict(word[2:].split("=", 1) for word in sys.argv[1:] if word.startswith("--"))
 TASK = f"{FLAGS.get('job_name')}:{FLAGS.get('task_index')}"
 CHIEF = "controller:0" if "controller_host" in FLAGS else "worker:0"
-DO = FLAGS.get("do", os.environ.get("FAKE_DO", ""))
-DEEDS = dict(part.split("=") for part in DO.split(",") if part)
+DEEDS = dict(part.split("=") for part in os.environ["FAKE_DO"].split(",") if part)
+FOLDER = os.environ["FAKE_FOLDER"]
 ADDRESSES = {
     f"{job}:{index}": address
     for job in ("worker", "ps", "controller")
@@ -53,21 +53,20 @@ def leave(*_):
 
 def write_record():
     if "result_json" in FLAGS:
-        with open(os.environ["FAKE_TEMPLATE"]) as file:
+        with open(f"{FOLDER}/template.json") as file:
             record = json.load(file)
         record["command"] = sys.argv
         with open(FLAGS["result_json"], "w") as file:
             json.dump(record, file)
 
 
-signal.signal(signal.SIGTERM, leave)
+deed = DEEDS.get(TASK, "")
+signal.signal(signal.SIGTERM, signal.SIG_IGN if deed == "ignore" else leave)
 if "job_name" not in FLAGS:
     write_record()
     sys.exit(0)
-deed = DEEDS.get(TASK, "")
-if FLAGS.get("pids"):
-    with open(f"{FLAGS['pids']}/{TASK}", "w") as file:
-        file.write(f"{os.getpid()} {port(TASK)}")
+with open(f"{FOLDER}/{TASK}", "w") as file:
+    file.write(f"{os.getpid()} {port(TASK)}")
 with socket.create_server(("", port(TASK))):
     wait(lambda: all(map(is_there, ADDRESSES)))
     print("to stderr", "\x1b[31mred\x1b[0m", file=sys.stderr, flush=True)
@@ -80,8 +79,6 @@ with socket.create_server(("", port(TASK))):
     if deed == "interrupt":
         os.kill(int(os.environ["FAKE_LAUNCH"]), signal.SIGQUIT)
         deed = "sleep"
-    if deed == "ignore":
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     while deed in ("sleep", "ignore"):
         time.sleep(0.1)  # not longer: a signal just before it would be heard after it
     if deed == "abort":
