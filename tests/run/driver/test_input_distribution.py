@@ -78,7 +78,6 @@ def wanted(files: Path) -> Callable[[int], tuple[list[np.ndarray], list[list[str
         {**MIRRORED, "input_distribution": "strategy", "prefetch_on_device": False},
         {**MIRRORED, **MANUAL, "datasets_use_prefetch": False},
         {**MIRRORED, **MANUAL, "input_replication": "per_replica"},
-        {**MIRRORED, **MANUAL},
         {"variable_update": "central_storage_strategy", "num_gpus": 2, **MANUAL},
     ],
     ids=lambda flags: "-".join(str(value) for value in flags.values()),

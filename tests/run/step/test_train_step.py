@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,14 @@ import tensorflow as tf
 
 from cnnbench.data.copies import ReadEvents
 from cnnbench.flags import Params
-from cnnbench.models import Initializer, LearningRateSpec, Model, get_model, register_model
+from cnnbench.models import (
+    Initializer,
+    LearningRateSpec,
+    Model,
+    get_model,
+    graph,
+    register_model,
+)
 from cnnbench.run.driver.benchmark_cnn import BenchmarkCNN
 from cnnbench.run.driver.build import BuiltRun
 from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec
@@ -207,6 +214,24 @@ def test_forward_only_has_no_gradients_and_no_updates() -> None:
     assert 0.0 <= top_1 <= top_5 <= 1.0
     # Nothing is copied from a CPU.
     assert step.on_host(result, ReadEvents(pytest.fail, pytest.fail)) is result
+
+
+def test_a_forward_pass_folds_batch_norm_to_the_same_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    def step() -> tuple[float, Counter[str]]:
+        """The loss with values as of a checkpoint, which comes after the trace; the operations."""
+        plugin = str(PLUGINS / "backbone_plugin.py")
+        built = build(model="classifier", model_plugin=plugin, forward_only=True)
+        generator = np.random.default_rng(1)
+        for variable in built.manager.savable_variables().values():
+            variable.assign(generator.uniform(0.5, 1.5, variable.shape).astype(np.float32))
+        kinds = Counter(o.type for o in built.step.graph.get_operations())
+        return float(built.step().loss.numpy()), kinds
+
+    loss, kinds = step()
+    monkeypatch.setattr(graph, "_pays", lambda convolution: False)
+    expected, plain = step()
+    assert kinds != plain
+    assert loss == pytest.approx(expected, rel=1e-4)
 
 
 class Drops(Model):
