@@ -31,7 +31,7 @@ WINGS = (
 INSIDE = {
     "base": (
         ("annotations", "interrupts", "lock", "reading", "shared", "stats", "text"),
-        ("charts", "jobs", "plugins", "scratch"),
+        ("charts", "jobs", "plugins"),
     ),
     "run": (("runtime",), ("cluster", "observe", "step"), ("driver",)),
     "judge": (("metrics",), ("compare",), ("explain",), ("report",), ("history",)),

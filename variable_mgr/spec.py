@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from cnnbench.base.jobs.devices import Chooser, GreedyByBytes, RoundRobin, cpu_of
+from cnnbench.base.jobs.devices import Chooser, cpu_of, greedy_by_bytes, round_robin
 from cnnbench.base.jobs.job import Job
 from cnnbench.errors import FlagError
 from cnnbench.variable_mgr import registry
@@ -126,7 +126,7 @@ class VariableMgrSpec:
     def home_chooser(self) -> Chooser:
         """Assigns shared variables to `homes`; one chooser serves the whole run."""
         in_turn = self.ps_devices and self.ps_strategy == "round_robin"
-        return RoundRobin(self.homes) if in_turn else GreedyByBytes(self.homes)
+        return round_robin(self.homes) if in_turn else greedy_by_bytes(self.homes)
 
     def caching_device(self, reader: str) -> str | None:
         """Device that caches a shared variable for operations on a device; None for none."""

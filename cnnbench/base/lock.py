@@ -1,4 +1,8 @@
-"""Locks that give a folder one writer; the system releases them when the process ends."""
+"""Locks that give a folder one writer, and temporary folders.
+
+The system releases a lock when its process ends. So the temporary folder of a killed process is
+recognised by its unlocked lock file, and removed by the next process that makes one.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,10 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 import socket
 import stat
+import tempfile
 import time
 from collections.abc import Callable
 from datetime import datetime, timezone
@@ -26,6 +32,7 @@ NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 """Errors of file systems that have no locks."""
 
 _POLL_SECONDS = 0.05
+_PREFIX = "cnnbench-"
 
 
 class FolderLock:
@@ -157,3 +164,39 @@ def _holder(descriptor: int) -> tuple[str, str]:
         return f"pid {about['pid']} on {about['host']} since {about['since']}", str(about["host"])
     except (OSError, ValueError, LookupError, TypeError):
         return "", ""
+
+
+class Scratch:
+    """A new temporary folder, `path`, removed when its context is left unless `kept` is set.
+
+    OSError if it cannot be made. The folder also contains the file of its lock.
+    """
+
+    def __init__(self, purpose: str) -> None:
+        remove_abandoned()
+        self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{purpose}-"))
+        self._lock: FolderLock | None = None
+        with contextlib.suppress(OSError):  # no locks on this file system
+            self._lock = FolderLock(self.path)
+        self.kept = False
+
+    def __enter__(self) -> Scratch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self.kept:
+            shutil.rmtree(self.path, ignore_errors=True)
+        if self._lock is not None:
+            self._lock.release()
+
+
+def remove_abandoned() -> None:
+    """Removes the folders of this user whose processes were killed on this machine."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with contextlib.suppress(FileNotFoundError):  # its process has just removed it
+            about = folder.lstat()
+            own = stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid()
+            lock = abandoned(folder) if own else None
+            if lock is not None:
+                with lock:
+                    shutil.rmtree(folder, ignore_errors=True)

@@ -234,7 +234,13 @@ def load(path: str, flag: str) -> tuple[Any, ...]:
             prepare()
         _own(str(file))
         with reported(UsageError, name), registering(name) as added, running(name):
-            _execute(file, source)
+            # Compiled by hand rather than imported: no bytecode file appears beside the user's
+            # file, and an edit within the clock tick of the last load is seen.
+            module = types.ModuleType(f"cnnbench_plugin_{file.stem}")
+            module.__file__ = str(file)
+            sys.modules[module.__name__] = module  # dataclasses and pickle look classes up there
+            linecache.checkcache(str(file))
+            exec(compile(source, str(file), "exec"), module.__dict__)
         _files[file] = (digest, name, added)
     keys = _files[file][2].get(flag, ())
     if not keys:
@@ -309,13 +315,3 @@ def _sha256(data: bytes) -> str:
     import hashlib  # late: --help has no use for it
 
     return hashlib.sha256(data).hexdigest()
-
-
-def _execute(file: Path, source: bytes) -> None:
-    # Compiled by hand rather than imported: no bytecode file appears beside the user's file,
-    # and an edit within the clock tick of the last load is seen.
-    module = types.ModuleType(f"cnnbench_plugin_{file.stem}")
-    module.__file__ = str(file)
-    sys.modules[module.__name__] = module  # dataclasses and pickle look classes up there
-    linecache.checkcache(str(file))
-    exec(compile(source, str(file), "exec"), module.__dict__)

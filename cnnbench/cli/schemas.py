@@ -16,7 +16,7 @@ from cnnbench.cli.commands.env import EnvDocument
 from cnnbench.cli.commands.models import ModelsDocument
 from cnnbench.judge.history.document import HistoryDocument
 from cnnbench.judge.report.renderers.json import ComparisonDocument
-from cnnbench.lab.predict.document import PredictionDocument
+from cnnbench.lab.predict.predict import PredictionDocument
 from cnnbench.records.allreduce import AllReduceRecord
 from cnnbench.records.explanation import Explanation
 from cnnbench.records.json_schema import schema_of

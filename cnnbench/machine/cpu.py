@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import platform
 import re
 import subprocess
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 
 from cnnbench.machine.host import Fact, FactGroup, Facts, Host
 
@@ -17,6 +19,20 @@ _ISA = (
     *("avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "amx_fp16", "amx_int8"),
     *("asimd", "asimdhp", "asimddp", "sve", "sve2", "bf16", "i8mm", "svebf16"),
 )
+
+_NO_LIMIT = 1 << 60  # control groups of version 1 write a huge number
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of memory, main or of a GPU.
+
+    `total` is the most that a process can have, including swap space; `available` is the part that
+    needs no swapping and is not used by other processes.
+    """
+
+    total: int
+    available: int
 
 
 def available_cores() -> int:
@@ -155,7 +171,6 @@ def memory(host: Host) -> Facts:
 def limits(host: Host) -> Facts:
     """CPU and memory limits of control groups, mostly those of containers."""
     cpus: list[float] = []
-    sizes: list[int] = []
     for folder in cgroup_folders(host, "cpu"):
         quota = re.fullmatch(r"(\d+) (\d+)", host.text(f"{folder}/cpu.max") or "")
         if quota is not None:
@@ -164,15 +179,41 @@ def limits(host: Host) -> Facts:
         period = host.number(f"{folder}/cpu.cfs_period_us") or 0
         if us > 0 and period > 0:
             cpus.append(us / period)
-    for folder in cgroup_folders(host, "memory"):
-        sizes.append(host.number(f"{folder}/memory.max") or 0)
-        sizes.append(host.number(f"{folder}/memory.limit_in_bytes") or 0)
-    # Control groups of version 1 write a huge number for "no limit".
-    real = [size for size in sizes if 0 < size < 1 << 60]
+    sizes = [limit for _, limit, _ in _memory_limits(host)]
     return {
         "cgroup_cpu_limit": min(cpus, default=None),
-        "cgroup_memory_limit_bytes": min(real, default=None),
+        "cgroup_memory_limit_bytes": min(sizes, default=None),
     }
+
+
+def _memory_limits(host: Host) -> Iterator[tuple[str, int, int]]:
+    """Folder, limit and used bytes of each control group with a limit of memory."""
+    for folder in cgroup_folders(host, "memory"):
+        for limit_name, used_name in (
+            ("memory.max", "memory.current"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+        ):
+            limit = host.number(f"{folder}/{limit_name}") or 0
+            if 0 < limit < _NO_LIMIT:
+                yield folder, limit, host.number(f"{folder}/{used_name}") or 0
+
+
+def main_memory(host: Host | None = None) -> Memory | None:
+    """Total and free main memory; None if unknown."""
+    host = Host() if host is None else host
+    lines = re.findall(r"^(\w+): +(\d+) kB$", host.text("proc/meminfo") or "", re.MULTILINE)
+    sizes = {name: int(kilobytes) * 1024 for name, kilobytes in lines}
+    if "MemTotal" not in sizes or "MemAvailable" not in sizes:
+        return None
+    swap = sizes.get("SwapTotal", 0)
+    total, available = sizes["MemTotal"] + swap, sizes["MemAvailable"]
+    for folder, limit, used in _memory_limits(host):
+        stat = host.text(f"{folder}/memory.stat") or ""
+        # Not all that a group uses is lost: the kernel gives back file pages at once.
+        pages = re.search(r"^(?:total_)?inactive_file (\d+)$", stat, re.MULTILINE)
+        total = min(total, limit + swap)
+        available = min(available, max(0, limit - used + (int(pages[1]) if pages else 0)))
+    return Memory(total, available)
 
 
 def cgroup_folders(host: Host, controller: str) -> list[str]:
@@ -212,12 +253,8 @@ def _upwards(mount: str, path: str) -> list[str]:
 
 def _ranges(numbers: list[int]) -> str:
     """Ascending numbers as the kernel writes CPU lists: "0-3,8"."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
+    groups = itertools.groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
+    runs = [[number for _, number in group] for _, group in groups]
     return ",".join(f"{r[0]}-{r[-1]}" if len(r) > 1 else str(r[0]) for r in runs)
 
 

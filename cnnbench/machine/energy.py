@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 from cnnbench.machine.gpu import ask, gpus_of_run, handles, nvml, uuid_of
 from cnnbench.machine.host import Host
@@ -123,30 +123,19 @@ def rapl_counters(host: Host) -> tuple[Counter, ...]:
     contains it; the name is intel-rapl for AMD, too. Reading needs root, or files that root has
     made readable.
     """
-    zones = sorted(path.name for path in (host.root / _POWERCAP).glob("intel-rapl:*"))
     counters = []
-    for zone in zones:
-        name = host.text(f"{_POWERCAP}/{zone}/name") or ""
-        package = re.fullmatch(r"intel-rapl:\d+", zone) and name.startswith("package")
-        beside = re.fullmatch(r"intel-rapl:\d+:\d+", zone) and name == "dram"
+    for path in sorted((host.root / _POWERCAP).glob("intel-rapl:*")):
+        folder = f"{_POWERCAP}/{path.name}"
+        name = host.text(f"{folder}/name") or ""
+        package = re.fullmatch(r"intel-rapl:\d+", path.name) and name.startswith("package")
+        beside = re.fullmatch(r"intel-rapl:(\d+):\d+", path.name) if name == "dram" else None
         if package or beside:
-            counters.append(_rapl_counter(host, zone, name))
+            read = partial(_joules_of, 1e6, partial(host.number, f"{folder}/energy_uj"))
+            limit = _joules_of(1e6, partial(host.number, f"{folder}/max_energy_range_uj"))
+            longest = None if limit is None else limit / _watts(host, folder)
+            label = f"RAPL {name} {beside[1]}" if beside else f"RAPL {name}"
+            counters.append(Counter(label, False, read, limit, longest))
     return tuple(counters) if all(one.read() is not None for one in counters) else ()
-
-
-def _rapl_counter(host: Host, zone: str, name: str) -> Counter:
-    folder = f"{_POWERCAP}/{zone}"
-
-    def read() -> float | None:
-        microjoules = host.number(f"{folder}/energy_uj")
-        return None if microjoules is None else microjoules / 1e6
-
-    limit = host.number(f"{folder}/max_energy_range_uj")
-    reach = None if limit is None else limit / 1e6
-    longest = None if reach is None else reach / _watts(host, folder)
-    number = zone.removeprefix("intel-rapl:").split(":")[0]
-    label = f"RAPL {name}" if name.startswith("package") else f"RAPL {name} {number}"
-    return Counter(label, False, read, reach, longest)
 
 
 def _watts(host: Host, folder: str) -> float:
@@ -170,16 +159,19 @@ def nvml_counters(host: Host, gpu_indices: str, num_gpus: int) -> Iterator[tuple
                 found = handles(module)
                 uuids = [uuid_of(module, handle) for handle in found]
                 mine = gpus_of_run(uuids, host.environ, gpu_indices, num_gpus)
+                # GPUs before Volta do not count.
+                count = module.nvmlDeviceGetTotalEnergyConsumption
                 counters = tuple(
-                    Counter(f"NVML GPU {i}", True, _nvml_reader(module, found[i])) for i in mine
+                    Counter(
+                        f"NVML GPU {i}",
+                        True,
+                        partial(_joules_of, 1e3, partial(ask, count, found[i])),
+                    )
+                    for i in mine
                 )
         yield counters
 
 
-def _nvml_reader(module: Any, handle: Any) -> Callable[[], float | None]:
-    def read() -> float | None:
-        # GPUs before Volta do not count.
-        millijoules: int | None = ask(module.nvmlDeviceGetTotalEnergyConsumption, handle)
-        return None if millijoules is None else millijoules / 1e3
-
-    return read
+def _joules_of(per_joule: float, read: Callable[[], int | None]) -> float | None:
+    value = read()
+    return None if value is None else value / per_joule

@@ -9,8 +9,6 @@ from __future__ import annotations
 from cnnbench.machine import cpu, gpu, software
 from cnnbench.machine.host import Fact, FactGroup, Host, gather
 
-__all__ = ["SECTIONS", "Fact", "Host", "collect", "collect_by_section"]
-
 SECTIONS: tuple[tuple[str, tuple[FactGroup, ...]], ...] = (
     ("Machine", cpu.GROUPS),
     ("GPUs", gpu.GROUPS),

@@ -16,8 +16,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from cnnbench.machine.cpu import Memory
 from cnnbench.machine.host import FactGroup, Facts, Host
-from cnnbench.machine.memory import Memory
 
 # Bits of the reasons why a GPU clocks lower than it could. Idleness, clocks set on
 # purpose and displays are left out: they are no disturbance, or facts of their own.
@@ -273,18 +273,6 @@ class GpuView:
 
     states: tuple[GpuState, ...] = ()
     mine: tuple[int, ...] = ()
-
-    @classmethod
-    def of(
-        cls,
-        states: Sequence[GpuState],
-        environ: Mapping[str, str],
-        gpu_indices: str,
-        num_gpus: int,
-    ) -> GpuView:
-        """The view of a run."""
-        uuids = [state.uuid for state in states]
-        return cls(tuple(states), gpus_of_run(uuids, environ, gpu_indices, num_gpus))
 
     def without(self, peers: Collection[int]) -> GpuView:
         """The view without the PIDs of the run's other processes on the GPUs of the run."""

@@ -47,3 +47,17 @@ def gather(groups: Iterable[FactGroup], host: Host) -> dict[str, Fact]:
             continue
         found.update({k: v for k, v in facts.items() if v is not None and v not in ("", [])})
     return found
+
+
+def pid_namespace(host: Host) -> str | None:
+    """Identifier of the namespace of this process's PIDs; None if unreadable.
+
+    A PID names the same process in two processes with the same identifier. Other machines, and
+    containers with PIDs of their own, have other ones.
+    """
+    boot = host.text("proc/sys/kernel/random/boot_id")
+    try:
+        namespace = os.readlink(host.root / "proc/self/ns/pid")
+    except OSError:
+        return None
+    return f"{boot} {namespace}" if boot else None

@@ -11,12 +11,15 @@ import re
 import resource
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
+from typing import Any
 
 from cnnbench.base.stats.descriptive import median
 from cnnbench.machine.cpu import cgroup_folders, usable_cpus
 from cnnbench.machine.host import Host
-from cnnbench.machine.processes import cpu_seconds_of
+
+_USER_TIME = 11
+"""Index of utime in /proc/PID/stat after the name; stime, cutime and cstime follow."""
 
 _SHORTEST = 0.2
 """Least interval between samples; the kernel counts CPU time in hundredths of a second."""
@@ -54,18 +57,24 @@ class Counters:
     quota_seconds: float | None = None
     swapped_pages: int | None = None
 
+    def since(self, first: Counters) -> dict[str, Any]:
+        """Changes since an earlier sample, by name; None where unknown."""
+        pairs = {f.name: (getattr(first, f.name), getattr(self, f.name)) for f in fields(self)}
+        # A counter that goes back was reset, by a suspended machine for example.
+        return {
+            name: None if before is None or now is None or now < before else now - before
+            for name, (before, now) in pairs.items()
+        }
+
     def moved(self, first: Counters, second: Counters) -> Counters:
         """These counters without what was counted between two later samples; None where unknown."""
-        changes = {
-            field.name: _difference(getattr(first, field.name), getattr(second, field.name))
-            for field in fields(self)
-            if field.name != "load_average"
-        }
-        known = {
+        changes = second.since(first)
+        changes["load_average"] = 0.0
+        known: dict[str, Any] = {
             name: None if (now := getattr(self, name)) is None or change is None else now + change
             for name, change in changes.items()
         }
-        return replace(self, **known)  # type: ignore[arg-type]
+        return Counters(**known)
 
 
 def take(
@@ -79,6 +88,8 @@ def take(
     busy, steal = _cpu_seconds(host)
     of_peers = [cpu_seconds_of(host, pid) for pid in peers]
     known = [seconds for seconds in of_peers if seconds is not None]
+    vmstat = host.text("proc/vmstat") or ""
+    swapped = re.findall(r"^pswp(?:in|out) (\d+)$", vmstat, re.MULTILINE)
     load = (host.text("proc/loadavg") or "").split(" ", 1)[0]
     return Counters(
         at=clock(),
@@ -88,7 +99,7 @@ def take(
         load_average=float(load) if re.fullmatch(r"\d+(\.\d+)?", load) else None,
         thermal_events=_thermal_events(host),
         quota_seconds=_quota_seconds(host),
-        swapped_pages=_swapped_pages(host),
+        swapped_pages=sum(map(int, swapped)) if swapped else None,
     )
 
 
@@ -114,44 +125,29 @@ class CounterChanges:
     @classmethod
     def between(cls, first: Counters, second: Counters) -> CounterChanges:
         """The changes; shares of CPU time are unknown for samples less than 0.2 s apart."""
-        seconds = second.at - first.at
-        busy = _difference(first.busy_seconds, second.busy_seconds)
-        steal = _difference(first.steal_seconds, second.steal_seconds)
-        own = _difference(first.own_seconds, second.own_seconds)
+        change = second.since(first)
+        names = ("at", "busy_seconds", "steal_seconds", "own_seconds", "quota_seconds")
+        seconds, busy, steal, own, quota = (change[name] for name in names)
         long = seconds >= _SHORTEST
-        others = None
+        others = stolen = None
         if long and busy is not None and own is not None:
             others = round(max(0.0, busy - own) / seconds, 3)
-        stolen = None
         if long and busy is not None and steal is not None:
             stolen = round(steal / (busy + steal), 4) if busy + steal else 0.0
-        quota = _difference(first.quota_seconds, second.quota_seconds)
         return cls(
             seconds=round(seconds, 3),
             other_cpus=others,
             steal_fraction=stolen,
             load_average=first.load_average,
-            thermal_events=_count(first.thermal_events, second.thermal_events),
+            thermal_events=change["thermal_events"],
             quota_seconds=None if quota is None else round(quota, 3),
-            swapped_pages=_count(first.swapped_pages, second.swapped_pages),
+            swapped_pages=change["swapped_pages"],
         )
 
     def facts(self) -> dict[str, float | int]:
         """The known values by name."""
         pairs = ((field.name, getattr(self, field.name)) for field in fields(self))
         return {name: value for name, value in pairs if value is not None}
-
-
-def _difference(first: float | None, second: float | None) -> float | None:
-    # A counter that goes back was reset, by a suspended machine for example.
-    if first is None or second is None or second < first:
-        return None
-    return second - first
-
-
-def _count(first: int | None, second: int | None) -> int | None:
-    difference = _difference(first, second)
-    return None if difference is None else int(difference)
 
 
 def _cpu_seconds(host: Host) -> tuple[float | None, float | None]:
@@ -168,6 +164,15 @@ def _cpu_seconds(host: Host) -> tuple[float | None, float | None]:
 def _own_seconds() -> float:
     usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in usage)
+
+
+def cpu_seconds_of(host: Host, pid: int) -> float | None:
+    """CPU time of a process and of its ended children; None if the process has ended."""
+    fields = (host.text(f"proc/{pid}/stat") or "").rpartition(")")[2].split()
+    times = fields[_USER_TIME : _USER_TIME + 4]
+    if len(times) < 4 or not all(time.isdigit() for time in times):
+        return None
+    return sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
 
 
 def _thermal_events(host: Host) -> int | None:
@@ -191,11 +196,6 @@ def _quota_seconds(host: Host) -> float | None:
             if found is not None:
                 total = (total or 0.0) + int(found.group(1)) / unit
     return total
-
-
-def _swapped_pages(host: Host) -> int | None:
-    found = re.findall(r"^pswp(?:in|out) (\d+)$", host.text("proc/vmstat") or "", re.MULTILINE)
-    return sum(map(int, found)) if found else None
 
 
 def clock_mhz(host: Host, cpus: Collection[int] | None = None) -> int | None:

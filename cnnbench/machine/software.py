@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cnnbench import version as own
-from cnnbench.machine import git
+from cnnbench.machine import repository
 from cnnbench.machine.host import FactGroup, Facts, Host
 
 XLA_CACHE = "--tf_xla_persistent_cache_directory="
@@ -102,7 +102,7 @@ def commit(host: Host) -> Facts:
     checkout = Path(own.__file__).resolve().parent.parent
     if not (checkout / ".git").exists():
         return {}
-    found = git.state(checkout, timeout=2)
+    found = repository.state(checkout, timeout=2)
     return {} if found is None else {"git_commit": found[0], "git_dirty": found[1]}
 
 

@@ -20,7 +20,7 @@ from cnnbench.machine.checks import (
     conditions,
 )
 from cnnbench.machine.energy import Energy, EnergyMeter, nvml_counters, rapl_counters
-from cnnbench.machine.gpu import GpuState, GpuView, gpu_states
+from cnnbench.machine.gpu import GpuState, GpuView, gpu_states, gpus_of_run
 from cnnbench.machine.host import Host
 from cnnbench.machine.sampling import CounterChanges, Counters, clock_mhz, take
 from cnnbench.records.parts import ConditionNote, Conditions
@@ -160,9 +160,9 @@ class Watch:
 
     def _view(self, states: Sequence[GpuState]) -> GpuView:
         flags = self._flags
-        environ = self._host.environ
-        view = GpuView.of(states, environ, flags.gpu_indices, flags.num_devices)
-        return view.without(self._peers)
+        uuids = [state.uuid for state in states]
+        mine = gpus_of_run(uuids, self._host.environ, flags.gpu_indices, flags.num_devices)
+        return GpuView(tuple(states), mine).without(self._peers)
 
     def _run(
         self, checks: Mapping[str, Check], situation: Situation, when: str

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cnnbench.machine.git import GitError, git
+from cnnbench.machine.repository import GitError, git
 from peers.options import LEARNING_RATE, WEIGHT_DECAY, Options, cnnbench_command
 from peers.readers import (
     Reader,

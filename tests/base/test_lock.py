@@ -1,8 +1,7 @@
-"""One writer per folder: named to the next one, and gone with its process."""
+"""One writer per folder, gone with its process, and temporary folders of killed processes."""
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
@@ -14,7 +13,7 @@ import threading
 import pytest
 
 from cnnbench.base import lock
-from cnnbench.base.lock import FILE, FolderLock
+from cnnbench.base.lock import FILE, FolderLock, Scratch, remove_abandoned
 
 HOLDER = """
 import sys, time
@@ -93,7 +92,7 @@ def test_an_unreadable_name_is_no_obstacle(content, tmp_path):
             FolderLock(tmp_path)
 
 
-def test_many_threads_are_never_in_it_together(tmp_path):
+def test_many_threads_are_never_in_it_together(tmp_path, monkeypatch):
     inside, most = [], []
 
     def enter():
@@ -103,14 +102,12 @@ def test_many_threads_are_never_in_it_together(tmp_path):
                 most.append(len(inside))
                 inside.pop()
 
-    monkeypatch = pytest.MonkeyPatch()
-    with monkeypatch.context() as patch:
-        patch.setattr(lock, "_POLL_SECONDS", 0.0)
-        threads = [threading.Thread(target=enter) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    monkeypatch.setattr(lock, "_POLL_SECONDS", 0.0)
+    threads = [threading.Thread(target=enter) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert most == [1] * 80
 
 
@@ -120,20 +117,70 @@ def test_who_may_write_the_folder_may_lock_it(tmp_path):
         assert (tmp_path / FILE).stat().st_mode & 0o777 == 0o660
 
 
-@pytest.mark.parametrize("number", lock.NO_LOCKS)
-def test_a_file_system_without_locks_is_told_apart(number, tmp_path, monkeypatch):
-    def refuse(*_):
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(lock.fcntl, "flock", refuse)
-    with pytest.raises(OSError) as caught:
-        FolderLock(tmp_path)
-    assert caught.value.errno == number
-    assert errno.errorcode[number]
-
-
 def test_a_link_in_the_place_of_the_file_is_not_followed(tmp_path):
     (tmp_path / FILE).symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError, match="symbolic link"):
         FolderLock(tmp_path)
     assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.fixture
+def temporary(monkeypatch, tmp_path):
+    """The folder of temporary folders."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_it_is_gone_behind_its_context_unless_it_is_kept(temporary):
+    with Scratch("test") as gone, Scratch("test") as kept:
+        (gone.path / "a").mkdir()
+        (kept.path / "b").write_text("b")
+        kept.kept = True
+        assert gone.path.parent == kept.path.parent == temporary
+    assert names(temporary) == [kept.path.name]
+    assert names(kept.path) == ["b"]
+    remove_abandoned()
+    assert names(temporary) == [kept.path.name]
+
+
+def test_what_a_killed_process_has_left_is_removed_by_the_next(temporary):
+    code = (
+        "import os, tempfile; tempfile.tempdir = os.environ['THERE']\n"
+        "from cnnbench.base.lock import Scratch\n"
+        "(Scratch('test').path / 'deep').mkdir(); os.kill(os.getpid(), 9)"
+    )
+    environment = {**os.environ, "THERE": str(temporary)}
+    ended = subprocess.run([sys.executable, "-c", code], env=environment, timeout=60)
+    assert ended.returncode == -9
+    (left,) = temporary.iterdir()
+    assert names(left) == [FILE, "deep"]
+    with Scratch("other") as scratch:
+        assert names(temporary) == [scratch.path.name]
+
+
+def left_behind(folder, host):
+    folder.mkdir()
+    about = {"pid": 1, "host": host, "since": "2026-01-01 00:00:00 UTC"}
+    (folder / FILE).write_text(json.dumps(about))
+
+
+def test_what_may_be_somebody_elses_stays(temporary, monkeypatch):
+    monkeypatch.setattr("socket.gethostname", lambda: "here")
+    left_behind(temporary / "cnnbench-there", "there")
+    left_behind(temporary / "of-another-program", "here")
+    left_behind(temporary / "target", "here")
+    (temporary / "cnnbench-link").symlink_to(temporary / "target")
+    (temporary / "cnnbench-file").write_text("")
+    (temporary / "cnnbench-new").mkdir()
+    (temporary / "cnnbench-new" / FILE).write_text("")  # made, and about to be locked
+    left_behind(temporary / "cnnbench-held", "here")
+    left_behind(temporary / "cnnbench-killed", "here")
+    before = names(temporary)
+    with FolderLock(temporary / "cnnbench-held"):
+        remove_abandoned()
+        assert names(temporary) == [name for name in before if name != "cnnbench-killed"]
+    left_behind(temporary / "cnnbench-killed", "here")
+    with monkeypatch.context() as patch:
+        patch.setattr("os.geteuid", lambda: os.getuid() + 1)
+        remove_abandoned()
+        assert "cnnbench-killed" in names(temporary)

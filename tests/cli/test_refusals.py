@@ -101,7 +101,13 @@ run --input_only --data_dir=d DURING         | needs training, so leave out --in
 run --save_model_secs=60 --save_model_steps=10 | --save_model_steps=*--save_model_secs
 run --result_json=a --result_csv=b/../a      | --result_csv=*--result_json
 run --result_label=commit                    | --result_label=*commit
-run --quiet_conditions=noise                 | --quiet_conditions=*noise
+run --result_label==abc                      | --result_label==abc: '=abc' is not a label; write
+run --result_label=commit=                   | --result_label=commit=: 'commit=' is not a label
+run --result_label=1st=2                     | --result_label=1st=2: '1st=2' is not a label
+run '--result_label=a b=c'                   | --result_label=a b=c: 'a b=c' is not a label
+run --result_label=a=1,a=2                   | --result_label=a=1,a=2: a is given twice
+run --quiet_conditions=noise                 | --quiet_conditions=*noise*load, steal,
+run --quiet_conditions=lod                   | --quiet_conditions=lod: *did you mean load
 # Sizes
 run TINY --num_epochs=1e30                   | --num_epochs=1e+30: must be at most
 run TINY --eval_during_training_every_n_epochs=1e-9 | *an epoch has 1.56e+03 steps
@@ -228,6 +234,19 @@ data make-imagenet broken out                | broken: class folder 'a\nb': its 
 data make-imagenet escaped out               | escaped: class folder '*its name has characters
 
 allreduce --sizes=4Q                         | --sizes=4Q: '4Q': must be bytes
+allreduce --sizes=                           | --sizes=: is empty
+allreduce --sizes=-4                         | --sizes=-4: '-4': must be bytes
+allreduce --sizes=4K,,8K                     | --sizes=4K,,8K: '': must be bytes
+allreduce --sizes=4K:1K:x2                   | --sizes=*must not end below its beginning
+allreduce --sizes=1K:4K:2                    | --sizes=*a factor of 2 or more (x4) or a step (+64K)
+allreduce --sizes=1K:4K:x1                   | --sizes=*must end in a factor
+allreduce --sizes=1K:4K:+0                   | --sizes=*'0': must be bytes
+allreduce --sizes=4K*0                       | --sizes=4K?0: '4K?0': ? must be followed by a number
+allreduce --sizes=4K*2*3                     | --sizes=*must be followed by a number of tensors
+allreduce --sizes=4:100M:+4                  | --sizes=*is more than 1000 sizes
+allreduce --sizes=6                          | --sizes=6: *no whole number of float32 elements of 4
+allreduce --sizes=4:16:+2                    | --sizes=*6 bytes are no whole number
+allreduce --sizes=5 --dtype=bfloat16         | --sizes=*no whole number of bfloat16 elements of 2
 allreduce --sizes=1K:4K                      | --sizes=1K:4K: '1K:4K': a range needs three parts
 allreduce --all_reduce_spec=xring,copy:4K    | --all_reduce_spec=copy:4K: character 6, '4K'
 allreduce --all_reduce_spec=ring             | --all_reduce_spec=ring: character 1, 'ring'
@@ -237,6 +256,64 @@ allreduce --num_gpus=1                       | --num_gpus=1: must be at least 2
 allreduce 4K                                 | stray argument '4K'
 allreduce --result_label=today               | --result_label=today
 allreduce --link=hdr                         | --link=hdr: is for --predict; add that
+allreduce --num_gpus=2 --all_reduce_spec=hierarchical_copy --network_topology=gcp_v100 | --all*'hier
+allreduce --peers=nobody                     | --peers=nobody: there is no 'nobody'; must be of red
+allreduce --device=cpu --num_gpus=3 --peers=hierarchical_copy_all_reduce --quiet_conditions=all \
+    | --peers=*leaves out the last of 3
+allreduce --model=resnet1                    | --model=resnet1: unknown
+allreduce --data_name=cifar10                | --data_name=cifar10: needs --model
+allreduce --dtype=float16 --wire_dtype=bfloat16 | --wire_dtype=bfloat16: is for float32
+allreduce --wire_dtype=int8                  | --wire_dtype=int8: must be of same, float16, bfloat16
+allreduce --compact_gradient_transfer --wire_dtype=bfloat16 | --compact*=true: means float16
+allreduce --compact_gradient_transfer --dtype=float16 | --compact*=true: is for float32
+allreduce --gradient_repacking=1,501         | --gradient_repacking=1,501: must be from 0 to 500
+allreduce --agg_small_grads_max_bytes=64,x   | --agg*=64,x: must be sizes in bytes
+allreduce --gradient_bucket_bytes=           | --gradient_bucket_bytes=: must be sizes in bytes
+allreduce --num_gpus=3 --gpu_indices=0,1     | --gpu_indices=0,1: names 2 GPUs, but --num_gpus=3
+allreduce --iters_per_step=0                 | --iters_per_step=0: must be at least 1
+allreduce --iterations=2 --num_batches=3     | --iterations=2: contradicts --num_batches=3
+allreduce --result_json=none/r.json          | --result_json=none/r.json: there is no folder
+allreduce --result_json=no --result_csv=no   | --result_csv=no: is the file of --result_json
+allreduce --quiet_conditions=noise           | --quiet_conditions=noise: 'noise' is no condition
+allreduce ME --num_gpus=1 --device=cpu --all_reduce_spec=collective,xring | --all*in a job, every
+allreduce ME --num_gpus=1 --device=cpu --all_reduce_spec=xring#3 | --all_reduce_spec=xring#3
+allreduce ME --num_gpus=1 --device=cpu --all_reduce_spec=nccl | --all_reduce_spec=nccl
+allreduce ME --controller_host=c:1 --all_reduce_spec=collective | --controller_host=c:1
+allreduce ME --task_index=2                  | --task_index=2
+allreduce --job_name=worker --worker_hosts=a:1,a:1 | --worker_hosts=a:1,a:1: a:1 is given to two
+allreduce WORKERS --job_name=ps              | --job_name=ps: the job has none; it has worker
+allreduce WORKERS                            | --job_name=
+allreduce --predict                          | --predict needs parameters: --link=PRESET
+allreduce PREDICT --inter_link=x             | --inter_link=x: there is no link 'x'; must be one of
+allreduce --predict --link=nvlink33          | --link=nvlink33: there is no*did you mean nvlink3
+allreduce --predict --link=                  | --link=: is empty
+allreduce --predict --link=alpha=1e-6        | --link=alpha=1e-6: lacks bandwidth
+allreduce --predict --link=bandwidth=1e9     | --link=bandwidth=1e9: lacks alpha
+allreduce --predict --link=hdr,bandwidth=0   | --link=*bandwidth must be a finite*above 0, not '0'
+allreduce --predict --link=hdr,alpha=-1      | --link=*alpha must be a finite*least 0, not '-1'
+allreduce --predict --link=hdr,alpha=nan     | --link=*not 'nan'
+allreduce --predict --link=hdr,alpha=x       | --link=*not 'x'
+allreduce --predict --link=hdr,alpha=1,alpha=2 | --link=*'alpha=2' is given twice
+allreduce --predict --link=hdr,beta=1        | --link=*'beta=1' must be alpha or bandwidth or gamma=
+allreduce --predict --link=hdr,edr           | --link=*'edr' must be
+allreduce PREDICT --devices=                 | --devices=: '' is no number of devices
+allreduce PREDICT --devices=8-16             | --devices=8-16: '8-16' is no number of devices
+allreduce PREDICT --devices=8..              | --devices=8..: '8..' is no number of devices
+allreduce PREDICT --devices=8,,9             | --devices=8,,9: '' is no number of devices
+allreduce PREDICT --devices=0                | --devices=0: '0' must be from 1 to 1000000
+allreduce PREDICT --devices=16..8            | --devices=16..8: *and a range rise
+allreduce PREDICT --model=resnet51           | --model=resnet51: unknown
+allreduce PREDICT --all_reduce_spec=ring     | --all_reduce_spec=ring*there is no algorithm 'ring'
+allreduce PREDICT --plot=x.jpg               | --plot=x.jpg: must end in .svg, .png or .pdf
+allreduce PREDICT --result_json=/            | --result_json=/: is a folder
+allreduce PREDICT --result_csv=none/x.csv    | --result_csv=none/x.csv: there is no folder
+allreduce PREDICT --record=nowhere           | --record=nowhere: cannot be read: No such file
+allreduce PREDICT --record=records/0.json --step_seconds=1 | --step_seconds=1*contradicts --record
+allreduce PREDICT --devices_per_node=4       | --devices_per_node=4: has no effect without --inter
+allreduce PREDICT --plot_devices=4           | --plot_devices=4: has no effect without --plot
+allreduce PREDICT --batch_size=4             | --batch_size=4: *without --step_seconds or --record
+allreduce PREDICT --gradient_repacking=1,2   | --gradient_repacking=1,2: must be one value with
+allreduce PREDICT --points=points.json       | --points was removed*--link=
 allreduce PREDICT --sizes=4K                 | --sizes=4K: is for measuring
 allreduce PREDICT --num_gpus=2,4             | --num_gpus=2,4: is for measuring
 allreduce PREDICT --record=reduced.json --devices=4 --result_json=reduced.json | --result_j*reads

@@ -7,8 +7,6 @@ import os
 
 import pytest
 
-from cnnbench.errors import FlagError
-from cnnbench.flags import parse_args
 from cnnbench.machine import checks
 from cnnbench.machine.checks import (
     AFTER,
@@ -66,7 +64,7 @@ MIXED = {"cpu_governor": "performance,powersave", "cpu_driver": "intel_pstate"}
 @pytest.mark.parametrize(
     ("check", "values", "text"),
     [
-        (checks.load, {"other_cpus": 1.3, "load_average": 2.4}, "1.3 of 8 CPUs*average 2.4)"),
+        (checks.load, {"other_cpus": 1.3, "load_average": 2.4}, "1.3 of 8 CPU*2.4)*threads=6,"),
         (checks.load, {"other_cpus": 0.39}, None),
         (checks.load, {"other_cpus": 0.4}, "keep 0.4 of 8 CPUs busy"),
         # The load average still includes the run before.
@@ -77,15 +75,25 @@ MIXED = {"cpu_governor": "performance,powersave", "cpu_driver": "intel_pstate"}
         (checks.steal, {"steal_fraction": 0.02}, "withholds 2% of the CPU time"),
         (checks.steal, {"steal_fraction": 0.019}, None),
         (checks.steal_in_loop, {"steal_fraction": 0.07}, "withheld 7% of the CPU time"),
-        (checks.threads, {"intra_threads": 16, "intra_threads_given": True}, "=16*the 8 CPUs"),
+        (
+            checks.threads,
+            {"intra_threads": 16, "intra_threads_given": True},
+            "=16*8 CPUs*=8 or less",
+        ),
         (checks.threads, {"intra_threads": 8, "intra_threads_given": True}, None),
         (checks.quota, {"cgroup_cpu_limit": 1.5}, "1.5 CPUs, and TensorFlow's*keep 8 busy"),
-        (checks.quota, {"cgroup_cpu_limit": 2.5, "intra_threads": 4}, "2.5 CPUs*=4 threads keep 4"),
+        (checks.quota, {"cgroup_cpu_limit": 2.5, "intra_threads": 4}, "2.5 CPUs*=4 threads*=2, or"),
         (checks.quota, {"cgroup_cpu_limit": 8.0}, None),
         (checks.quota, {"cgroup_cpu_limit": 2.0, "intra_threads": 2}, None),
         (checks.quota, {"cgroup_cpu_limit": 2.0, "on_gpu": True}, None),
         (checks.quota, {"cgroup_cpu_limit": 4.0, "usable_cpus": 4}, None),
-        (checks.quota_in_loop, {"quota_seconds": 1.24}, "loop of 10.0 s*stopped threads for 1.2 s"),
+        (checks.quota, {"cgroup_cpu_limit": 0.5}, "--num_intra_threads=1, or raise the quota"),
+        (checks.quota_in_loop, {"quota_seconds": 1.24}, "loop of 10.0 s*stopped*for 1.2 s"),
+        (
+            checks.quota_in_loop,
+            {"quota_seconds": 5, "cgroup_cpu_limit": 2.5},
+            "threads=2, or raise",
+        ),
         (checks.governor, {"cpu_governor": "powersave"}, "the frequency governor is powersave"),
         (checks.governor, MIXED, "different frequency governors (performance, powersave)"),
         (checks.governor, {"cpu_governor": "powersave", "cpu_driver": "intel_pstate"}, None),
@@ -94,39 +102,19 @@ MIXED = {"cpu_governor": "performance,powersave", "cpu_driver": "intel_pstate"}
         (checks.thermal, {"thermal_events": 3}, "slowed down 3 times for heat"),
         (checks.memory, LITTLE, "512 of 16384 MiB of memory are left"),
         (checks.memory, ENOUGH, None),
-        (checks.memory_in_loop, {"swapped_pages": 99}, "99 pages were swapped"),
-        (checks.numa, {"numa_nodes": 2}, "2 NUMA nodes and the run is bound to none"),
+        (checks.memory_in_loop, {"swapped_pages": 99}, "99 pages were swapped*--batch_size"),
+        (checks.memory_in_loop, {"swapped_pages": 1, "batch_size": 64}, "--batch_size, now 64"),
+        (checks.numa, {"numa_nodes": 2}, "2 NUMA nodes and the run is bound to none*numactl"),
         (checks.numa, {"numa_nodes": 2, "cpu_affinity": "0-3"}, None),
         (checks.numa, {"numa_nodes": 2, "on_gpu": True}, None),
         (checks.numa, {"numa_nodes": 1}, None),
-        (checks.battery, {"on_battery": True}, "the machine runs on battery"),
+        (checks.battery, {"on_battery": True}, "the machine runs on battery*plug it in"),
     ],
 )
 def test_limits_and_texts(check, values, text):
-    found = texts(check, **values)
-    assert len(found) == (text is not None)
-    assert all(fnmatch.fnmatchcase(one, f"*{text}*") for one in found)
-
-
-@pytest.mark.parametrize(
-    ("check", "values", "part"),
-    [
-        (checks.load, {"other_cpus": 1.3}, "--num_intra_threads=6"),
-        (checks.threads, {"intra_threads": 16, "intra_threads_given": True}, "=8 or less"),
-        (checks.quota, {"cgroup_cpu_limit": 0.5}, "--num_intra_threads=1, or raise the quota"),
-        (checks.quota, {"cgroup_cpu_limit": 2.5, "intra_threads": 4}, "--num_intra_threads=2"),
-        (
-            checks.quota_in_loop,
-            {"quota_seconds": 5.0, "cgroup_cpu_limit": 2.5},
-            "--num_intra_threads=2, or raise the quota",
-        ),
-        (checks.memory_in_loop, {"swapped_pages": 1, "batch_size": 64}, "--batch_size, now 64"),
-        (checks.numa, {"numa_nodes": 2}, "numactl"),
-        (checks.battery, {"on_battery": True}, "plug it in"),
-    ],
-)
-def test_advice(check, values, part):
-    assert part in advice(check, **values)
+    finding = found(check, **values)
+    assert (finding is not None) == (text is not None)
+    assert finding is None or fnmatch.fnmatchcase("; ".join(finding), f"*{text}*")
 
 
 @pytest.mark.parametrize(
@@ -198,16 +186,9 @@ def test_quiet_conditions():
     assert parse_quiet("") == frozenset()
     assert parse_quiet("load, steal") == {"load", "steal"}
     assert parse_quiet("load,all") == set(CONDITIONS)
-    assert parse_args(["--quiet_conditions=load"]).params.quiet_conditions == "load"
     on_battery = Situation(facts={"on_battery": True}, interval=CounterChanges(seconds=1.0))
     (condition,) = conditions(BEFORE, on_battery)
     assert str(condition).endswith("(--quiet_conditions=battery silences this)")
-
-
-@pytest.mark.parametrize(("text", "hint"), [("lod", "mean load"), ("load,xyz", "load, steal, ")])
-def test_unknown_conditions_are_refused(text, hint):
-    with pytest.raises(FlagError, match=f"^--quiet_conditions={text}: .*{hint}"):
-        parse_args([f"--quiet_conditions={text}"])
 
 
 def test_every_id_has_a_check_and_every_check_an_id():

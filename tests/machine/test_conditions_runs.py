@@ -43,6 +43,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
         return Counters(at=at, busy_seconds=busy, steal_seconds=steal, own_seconds=0.0)
 
     monkeypatch.setattr(watch, "take", take)
+    monkeypatch.setattr(watch, "gpu_states", lambda host: pytest.fail("asked for a run on a CPU"))
     joules = iter([10.0, 50.0])
     counter = Counter("RAPL package-0", False, lambda: next(joules))
     monkeypatch.setattr(watch, "rapl_counters", lambda host: (counter,))
@@ -60,6 +61,11 @@ def test_conditions_are_said_and_recorded(tmp_path: Path) -> None:
         ("steal", "during"),
     ]
     assert RunRecord.from_json(path.read_text()) == record
+    assert (record.measured.cpu_energy_joules, record.measured.gpu_energy_joules) == (40.0, None)
+    summary = record.summary()
+    # 4 steps of 2 images.
+    assert (summary.energy_joules, summary.joules_per_image) == (40.0, 5.0)
+    assert "cnnbench: 40 J in the timed loop, 5 J per image (RAPL package-0, all processes)" in err
 
 
 def test_silenced_conditions_are_recorded_all_the_same() -> None:
@@ -79,16 +85,6 @@ def test_processes_of_the_job_are_not_among_the_others(monkeypatch: pytest.Monke
     monkeypatch.setattr(watch, "take", take)
     run()
     assert taken == [[], *[[4242]] * 4]
-
-
-def test_energy_of_the_timed_loop() -> None:
-    record, err = run()
-    assert record.measured.cpu_energy_joules == 40.0
-    assert record.measured.gpu_energy_joules is None
-    summary = record.summary()
-    assert summary.energy_joules == 40.0
-    assert summary.joules_per_image == 5.0  # 4 steps of 2 images
-    assert "cnnbench: 40 J in the timed loop, 5 J per image (RAPL package-0, all processes)" in err
 
 
 def test_energy_of_a_loop_that_pauses_for_evaluations_is_unknown() -> None:
@@ -116,13 +112,3 @@ def test_a_run_that_fails_in_its_loop_records_what_there_was() -> None:
     with pytest.raises(RuntimeError, match="loss is"):
         benchmark.run()
     assert benchmark.record.conditions.notes[0].id == "load"
-
-
-def test_warm_up_until_steady() -> None:
-    record, _ = run(warmup="auto", max_warmup_batches=40)
-    assert record.warmup_status in ("steady", "limit")
-    assert 20 <= len(record.warmup_step_seconds) <= 40
-    assert len(record.step_seconds) == 4
-    # A configuration is what was asked for, not how long it happened to take.
-    assert record.config["num_warmup_batches"] == 2
-    assert record.config["warmup"] == "auto"

@@ -8,6 +8,7 @@ import psutil
 import pytest
 
 from cnnbench.machine import cpu
+from cnnbench.machine.cpu import Memory, main_memory
 
 
 def put(host, path, text):
@@ -174,12 +175,34 @@ def test_battery(host, plugged, fact, monkeypatch):
     assert cpu.power(host) == {"on_battery": fact}
 
 
-def test_groups_of_both_versions_from_ours_upwards(host):
-    put(host, "proc/self/cgroup", "nonsense\n5:cpu,cpuacct:/d/x\n0::/u\n")
-    assert cpu.cgroup_folders(host, "cpu") == [
-        "sys/fs/cgroup/u",
-        "sys/fs/cgroup",
-        "sys/fs/cgroup/cpu/d/x",
-        "sys/fs/cgroup/cpu/d",
-        "sys/fs/cgroup/cpu",
-    ]
+GIB = 2**30
+MEMINFO = f"MemTotal: {16 * 2**20} kB\nMemAvailable: {12 * 2**20} kB\nSwapTotal: {2**20} kB"
+
+
+def test_memory_of_the_machine(machine):
+    assert main_memory(machine.host) is None
+    machine.put("proc/meminfo", MEMINFO)
+    assert main_memory(machine.host) == Memory(total=17 * GIB, available=12 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("group", "folder", "names"),
+    [
+        ("0::/job", "sys/fs/cgroup/job", ("memory.max", "memory.current", "inactive_file")),
+        (
+            "3:memory:/job",
+            "sys/fs/cgroup/memory/job",
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        ),
+    ],
+    ids=["version 2", "version 1"],
+)
+def test_memory_of_a_control_group(machine, group, folder, names):
+    machine.put("proc/meminfo", MEMINFO)
+    machine.put("proc/self/cgroup", group)
+    assert main_memory(machine.host) == Memory(total=17 * GIB, available=12 * GIB)
+    limit, used, file_pages = names
+    machine.put(f"{folder}/{limit}", 4 * GIB)
+    machine.put(f"{folder}/{used}", 3 * GIB)
+    machine.put(f"{folder}/memory.stat", f"anon 5\n{file_pages} {GIB}")
+    assert main_memory(machine.host) == Memory(total=5 * GIB, available=2 * GIB)

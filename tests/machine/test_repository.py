@@ -1,34 +1,161 @@
-"""The repository that a process works in."""
+"""The repository that a process works in, and programs in its configuration that must not run."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import stat
 import subprocess
 
 import pytest
 
-from cnnbench.machine.repository import address, of_folder, of_work
+from cnnbench.campaigns.ab.checkout import worktree
+from cnnbench.campaigns.bisect.commits import History, ends_of, repository_of
+from cnnbench.judge.history.series import order_of_commits
+from cnnbench.machine.repository import GitError, address, git, of_folder, of_work, state
 from cnnbench.records.subject import Subject
 
+WHO = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "protocol.file.allow=always")
 
-def git(folder, *arguments):
-    who = ["-c", "user.name=a", "-c", "user.email=a@b"]
-    command = ["git", "-C", str(folder), *who, *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+def plain_git(folder, *arguments):
+    """Git as people run it."""
+    command = ["git", "-C", str(folder), *WHO, *arguments]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    return done.stdout.strip()
+
+
+class Traps:
+    """Programs that leave a file behind when they are run."""
+
+    def __init__(self, folder):
+        self._folder = folder
+        folder.mkdir()
+
+    def program(self, name, then="", path=None):
+        """The path of a program that leaves a file called `name`."""
+        path = path or self._folder / f"{name}.sh"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"#!/bin/sh\ntouch '{self._folder}/{name}.ran'\n{then}\n")
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        return str(path)
+
+    def sprung(self):
+        """The names of those that have run since the last call."""
+        found = sorted(self._folder.glob("*.ran"))
+        for one in found:
+            one.unlink()
+        return {one.stem for one in found}
+
+
+@pytest.fixture
+def traps(tmp_path):
+    return Traps(tmp_path / "traps")
+
+
+@pytest.fixture
+def trapped(tmp_path, traps):
+    """A repository of two commits whose configuration names programs for everything.
+
+    The contents of a file with a filter, and of a submodule, have to be compared.
+    """
+    inner, outer = tmp_path / "inner", tmp_path / "outer"
+    for folder in (inner, outer):
+        plain_git(tmp_path, "init", "--quiet", str(folder))
+        (folder / "net.py").write_text("a = 1\n")
+        plain_git(folder, "add", ".")
+        plain_git(folder, "commit", "--quiet", "-m", "first")
+    plain_git(outer, "submodule", "--quiet", "add", str(inner), "inner")
+    (outer / ".gitattributes").write_text("*.bin filter=trap\n")
+    (outer / "weights.bin").write_text("w")
+    plain_git(outer, "add", ".")
+    signature = "echo -----BEGIN PGP SIGNATURE-----; echo; echo -----END PGP SIGNATURE-----"
+    # It reads what is signed: git fails where it cannot write all of that.
+    text = f"cat > /dev/null; echo '[GNUPG:] SIG_CREATED ' >&2; {signature}"
+    signer = traps.program("signer", text)
+    plain_git(outer, "-c", f"gpg.program={signer}", "commit", "--quiet", "-S", "-m", "second")
+    for folder, name in ((outer, "monitor"), (outer / "inner", "inner_monitor")):
+        plain_git(folder, "config", "core.fsmonitor", traps.program(name))
+    plain_git(outer, "config", "gpg.program", signer)
+    plain_git(outer, "config", "log.showSignature", "true")
+    for kind in ("clean", "smudge"):
+        plain_git(outer, "config", f"filter.trap.{kind}", traps.program(kind, "cat"))
+    for hook in ("post-checkout", "post-index-change", "reference-transaction"):
+        traps.program("hook", path=outer / ".git/hooks" / hook)
+    for file in ("weights.bin", "inner/net.py"):
+        os.utime(outer / file, (1, 1))
+    traps.sprung()
+    return outer
+
+
+def test_the_traps_work(trapped, traps):
+    plain_git(trapped, "status", "--porcelain")
+    with contextlib.suppress(subprocess.CalledProcessError):  # no signature worth the name
+        plain_git(trapped, "show", "--no-patch")
+    assert traps.sprung() == {"monitor", "inner_monitor", "clean", "signer", "hook"}
+
+
+def test_reading_runs_nothing(trapped, traps):
+    head, first = (plain_git(trapped, "rev-parse", name) for name in ("HEAD", "HEAD~1"))
+    traps.sprung()
+    found = of_folder(trapped)
+    assert (found.repository, found.revision, found.dirty) == ("outer", head, False)
+    assert of_work({"model_plugin": str(trapped / "net.py")}) == found
+    assert list(order_of_commits(str(trapped)))[:2] == [first, head]
+    assert ends_of("HEAD~1", "HEAD", repository_of(str(trapped))) == (first, head)
+    history = History(trapped)
+    assert history.suspects([first], head) == [head]
+    assert history.ordered([head], first, head) == (head,)
+    assert history.describe(head).subject == "second"
+    assert history.parent(head) == first
+    assert traps.sprung() == set()
+
+
+def test_a_checkout_runs_no_hook(trapped, traps):
+    with worktree("HEAD", trapped) as folder:
+        assert (folder / "weights.bin").read_text() == "w"
+    # The filter is part of the contents.
+    assert traps.sprung() == {"smudge"}
+
+
+def test_files_with_filters_and_contents_of_submodules_do_not_count(trapped):
+    for file in ("weights.bin", "inner/net.py"):
+        (trapped / file).write_text("changed")
+    assert state(trapped / "inner")[1] is True
+    assert state(trapped)[1] is False
+    (trapped / "net.py").write_text("changed")
+    assert state(trapped)[1] is True
+
+
+def test_nothing_is_fetched(tmp_path, traps):
+    source, partial = tmp_path / "source", tmp_path / "partial"
+    plain_git(tmp_path, "init", "--quiet", str(source))
+    plain_git(source, "commit", "--quiet", "--allow-empty", "-m", "first")
+    plain_git(source, "config", "uploadpack.allowFilter", "true")
+    plain_git(tmp_path, "clone", "--quiet", "--filter=blob:none", f"file://{source}", str(partial))
+    plain_git(partial, "config", "remote.origin.uploadpack", traps.program("server"))
+    missing = "1" * 40
+    with pytest.raises(subprocess.CalledProcessError):
+        plain_git(partial, "show", missing)
+    assert traps.sprung() == {"server"}
+    with pytest.raises(GitError):
+        git("show", "--no-patch", missing, folder=partial)
+    assert traps.sprung() == set()
 
 
 @pytest.fixture
 def nets(tmp_path):
     folder = tmp_path / "nets"
     folder.mkdir()
-    git(folder, "init", "--quiet", "--initial-branch=main")
+    plain_git(folder, "init", "--quiet", "--initial-branch=main")
     (folder / "net.py").write_text("a = 1\n")
-    git(folder, "add", "net.py")
-    git(folder, "commit", "--quiet", "-m", "first")
+    plain_git(folder, "add", "net.py")
+    plain_git(folder, "commit", "--quiet", "-m", "first")
     return folder
 
 
 def test_revision_and_changes_of_tracked_files(nets):
-    head = git(nets, "rev-parse", "HEAD")
+    head = plain_git(nets, "rev-parse", "HEAD")
     (nets / "results").mkdir()
     (nets / "results" / "untracked.json").write_text("{}")
     assert of_folder(nets / "results") == Subject(repository="nets", revision=head, dirty=False)
@@ -37,25 +164,25 @@ def test_revision_and_changes_of_tracked_files(nets):
 
 
 def test_a_worktree_is_of_the_same_repository(nets, tmp_path):
-    head = git(nets, "rev-parse", "HEAD")
-    git(nets, "worktree", "add", "--quiet", "--detach", str(tmp_path / "elsewhere"))
+    head = plain_git(nets, "rev-parse", "HEAD")
+    plain_git(nets, "worktree", "add", "--quiet", "--detach", str(tmp_path / "elsewhere"))
     found = of_folder(tmp_path / "elsewhere")
     assert found == Subject(repository="nets", revision=head, dirty=False)
 
 
 def test_the_remote_names_it_without_its_password(nets):
-    git(nets, "remote", "add", "origin", "https://me:secret@Example.com:8443/team/nets.git")
+    plain_git(nets, "remote", "add", "origin", "https://me:secret@Example.com:8443/team/nets.git")
     assert of_folder(nets).repository == "example.com/team/nets"
 
 
 def test_nothing_is_known_outside_and_before_the_first_commit(tmp_path):
     assert of_folder(tmp_path) == Subject()
-    git(tmp_path, "init", "--quiet")
+    plain_git(tmp_path, "init", "--quiet")
     assert of_folder(tmp_path) == Subject()
 
 
 def test_the_work_is_that_of_the_working_directory_or_of_a_plugin(nets, tmp_path, monkeypatch):
-    head = git(nets, "rev-parse", "HEAD")
+    head = plain_git(nets, "rev-parse", "HEAD")
     found = Subject(repository="nets", revision=head, dirty=False)
     monkeypatch.chdir(tmp_path)
     assert of_work({"model_plugin": None, "model": "lenet"}) == Subject()
@@ -73,25 +200,23 @@ def test_the_work_is_that_of_the_working_directory_or_of_a_plugin(nets, tmp_path
 
 
 def test_a_plugin_that_is_not_tracked_differs_from_the_commit(nets):
-    head = git(nets, "rev-parse", "HEAD")
+    head = plain_git(nets, "rev-parse", "HEAD")
     (nets / "new net.py").write_text("")
     found = of_work({"model_plugin": str(nets / "new net.py")})
     assert found == Subject(repository="nets", revision=head, dirty=True)
 
 
 @pytest.mark.parametrize(
-    "url",
+    ("url", "found"),
     [
-        "git@github.com:owner/nets.git",
-        "ssh://git@github.com/owner/nets.git",
-        "https://github.com/owner/nets/",
-        "https://token@github.com/owner/nets",
+        ("git@github.com:owner/nets.git", "github.com/owner/nets"),
+        ("ssh://git@github.com/owner/nets.git", "github.com/owner/nets"),
+        ("https://github.com/owner/nets/", "github.com/owner/nets"),
+        ("https://token@github.com/owner/nets", "github.com/owner/nets"),
+        ("/srv/git/nets.git", "nets"),
+        ("../nets", "nets"),
+        ("file:///srv/git/nets.git", "nets"),
     ],
 )
-def test_all_ways_to_a_repository_are_one(url):
-    assert address(url) == "github.com/owner/nets"
-
-
-@pytest.mark.parametrize("url", ["/srv/git/nets.git", "../nets", "file:///srv/git/nets.git"])
-def test_a_path_is_its_last_part(url):
-    assert address(url) == "nets"
+def test_addresses(url, found):
+    assert address(url) == found

@@ -1,13 +1,14 @@
-"""Counters as files write them, and what lies between two readings."""
+"""Counters and clocks as files write them, and what lies between two readings."""
 
 from __future__ import annotations
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+import subprocess
+import sys
 
-from cnnbench.machine.host import Host
-from cnnbench.machine.sampling import CounterChanges, Counters, take
+import pytest
+
+from cnnbench.machine.host import Host, pid_namespace
+from cnnbench.machine.sampling import CounterChanges, Counters, clock_mhz, cpu_seconds_of, take
 
 
 def test_counters(machine):
@@ -34,28 +35,22 @@ def test_counters(machine):
     )
 
 
-def test_machine_that_tells_nothing(machine):
-    assert take(machine.host, machine.clock) == Counters(at=100.0, own_seconds=0.0)
-
-
-@pytest.mark.parametrize("text", ["", "cpu", "cpu  x", "cpu  1 2 3", "\x00\xff:::", "cpu0 1 2 3"])
+@pytest.mark.parametrize(
+    "text", ["", "cpu", "cpu  x", "cpu  1 2 3", "\x00\xff:::", "cpu0 1 2 3", "7 (a) S " + "x " * 50]
+)
 def test_nonsense_is_unknown(machine, text):
-    for path in ("proc/stat", "proc/loadavg", "proc/vmstat", "proc/self/cgroup"):
-        machine.put(path, text)
+    for path in ("stat", "loadavg", "vmstat", "self/cgroup", "7/stat"):
+        machine.put(f"proc/{path}", text)
+    assert cpu_seconds_of(machine.host, 7) is None
+    load = 7.0 if text.startswith("7 ") else None
     found = take(machine.host, machine.clock)
-    assert (found.busy_seconds, found.steal_seconds, found.load_average) == (None, None, None)
+    assert found == Counters(at=100.0, own_seconds=0.0, load_average=load)
 
 
 def test_kernel_that_counts_no_steal(machine):
     machine.put("proc/stat", "cpu  100 0 100 900 50 0 0")
     found = take(machine.host, machine.clock)
     assert (found.busy_seconds, found.steal_seconds) == (2.0, None)
-
-
-def test_this_machine():
-    found = take(Host())
-    assert found.own_seconds > 0
-    assert found.at > 0
 
 
 def sample(at, busy=None, steal=None, own=None, **others):
@@ -101,15 +96,94 @@ def test_counters_that_went_back_are_unknown():
     assert interval.facts() == {"seconds": 9}
 
 
-numbers = st.one_of(st.none(), st.floats(0, 1e9))
+BUSY = """
+import sys, time
+while time.process_time() < 0.5: pass
+print("done", flush=True)
+sys.stdin.read()
+"""
+
+CHILD = "from cnnbench.machine.host import *; print(pid_namespace(Host()))"
 
 
-@given(numbers, numbers, numbers, numbers, st.floats(0, 1e6))
-def test_shares_are_shares(busy, steal, more_busy, more_steal, seconds):
-    second = None if busy is None or more_busy is None else busy + more_busy
-    stolen = None if steal is None or more_steal is None else steal + more_steal
-    interval = CounterChanges.between(
-        sample(0, busy, steal, 0.0), sample(seconds, second, stolen, 0.0)
-    )
-    assert interval.steal_fraction is None or 0 <= interval.steal_fraction <= 1
-    assert interval.other_cpus is None or interval.other_cpus >= 0
+def test_cpu_time_of_another_process():
+    with subprocess.Popen(
+        [sys.executable, "-S", "-c", BUSY], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout.readline() == b"done\n"
+        spent = cpu_seconds_of(Host(), process.pid)
+        alone, together = take(Host()), take(Host(), peers=[process.pid])
+        process.communicate()
+    assert 0.45 < spent < 5
+    assert together.own_seconds - alone.own_seconds > 0.45
+    assert cpu_seconds_of(Host(), process.pid) is None
+    assert take(Host(), peers=[process.pid]).own_seconds is None
+
+
+def test_processes_that_share_their_pids_say_so(machine):
+    other = subprocess.check_output([sys.executable, "-c", CHILD], text=True)
+    assert other.strip() == pid_namespace(Host())
+    assert pid_namespace(machine.host) is None
+    machine.put("proc/sys/kernel/random/boot_id", "0000-1111")
+    assert pid_namespace(machine.host) is None
+    (machine.root / "proc/self/ns").mkdir(parents=True)
+    (machine.root / "proc/self/ns/pid").symlink_to("pid:[42]")
+    assert pid_namespace(machine.host) == "0000-1111 pid:[42]"
+
+
+CPUINFO = """\
+processor	: 0
+model name	: Some CPU
+cpu MHz		: {0}
+cache size	: 512 KB
+
+processor	: 1
+model name	: Some CPU
+cpu MHz		: {1}
+cache size	: 512 KB
+
+processor	: 2
+model name	: Some CPU
+cpu MHz		: {2}
+cache size	: 512 KB
+"""
+
+
+def current(machine, number, kilohertz):
+    machine.put(f"sys/devices/system/cpu/cpu{number}/cpufreq/scaling_cur_freq", kilohertz)
+
+
+def test_the_median_of_the_usable_cpus(machine):
+    for number, kilohertz in enumerate((3_400_100, 2_100_000, 3_300_000, 800_000)):
+        current(machine, number, kilohertz)
+    assert clock_mhz(machine.host, {0, 1, 2}) == 3300
+    assert clock_mhz(machine.host, {3}) == 800
+
+
+def test_of_many_cpus_eight_are_read(machine):
+    for number in range(128):
+        current(machine, number, 9_000_000 if number % 16 else 2_000_000)
+    assert clock_mhz(machine.host, range(128)) == 2000
+
+
+def test_files_that_say_nothing(machine):
+    for text in ("", "processor: x", "processor : 0\ncpu MHz : fast\n"):
+        machine.put("proc/cpuinfo", text)
+        assert clock_mhz(machine.host, {0, 1}) is None
+    current(machine, 0, "<unknown>")
+    current(machine, 1, 0)
+    assert clock_mhz(machine.host, {0, 1}) is None
+    current(machine, 1, 1_800_000)
+    assert clock_mhz(machine.host, {0, 1}) == 1800
+
+
+@pytest.mark.parametrize(
+    ("clocks", "found"),
+    [
+        (("2994.371", "3391.020", "800.000"), 3193),
+        (("2596.140", "2596.140", "2596.140"), None),  # nominal: of a virtual machine
+    ],
+)
+def test_proc_cpuinfo_where_there_is_no_governor(machine, clocks, found):
+    machine.put("proc/cpuinfo", CPUINFO.format(*clocks))
+    assert clock_mhz(machine.host, {0, 1}) == found

@@ -1,7 +1,8 @@
-"""Versions with and without TensorFlow, the commit, and speed variables but never a secret."""
+"""Facts are plain and never empty: versions, the commit, speed variables and never a secret."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import tensorflow as tf
 
 from cnnbench import version
 from cnnbench.machine import software
-from cnnbench.machine.host import Host
+from cnnbench.machine.facts import collect
+from cnnbench.machine.host import Host, gather
 
 
 def test_loaded_tensorflow_tells_its_build():
@@ -100,3 +102,42 @@ def test_values_are_one_line_and_short():
     found = variables(XLA_FLAGS="--a\n  --b", OMP_PLACES="x" * 5000)
     assert found["env_XLA_FLAGS"] == "--a --b"
     assert len(found["env_OMP_PLACES"]) == 1000
+
+
+def test_facts_of_this_machine_are_plain_and_never_empty():
+    facts = collect()
+    for name in ("hostname", "platform", "python_version", "tensorflow_version", "logical_cpus"):
+        assert name in facts
+    assert facts["cnnbench_version"] == version.__version__
+    assert facts["logical_cpus"] >= 1
+    json.dumps(facts, allow_nan=False)
+    for name, value in facts.items():
+        assert type(value) in (str, int, float, bool, list), name
+        assert value not in ("", []), name
+        if isinstance(value, list):
+            assert all(isinstance(item, str) and item for item in value), name
+
+
+def test_machine_that_tells_nothing_raises_nothing(host):
+    facts = collect(host)
+    assert "cgroup_cpu_limit" not in facts
+    assert "gpu_names" not in facts
+    assert not any(name.startswith("env_") for name in facts)
+
+
+def test_files_full_of_nonsense_raise_nothing(host):
+    for path in ("proc/cpuinfo", "proc/meminfo", "proc/self/cgroup", "sys/fs/cgroup/cpu.max"):
+        file = host.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"\xff:\x00::\n:\n\n 0 0\nmax max")
+    assert "hostname" in collect(host)
+
+
+def test_group_that_fails_costs_only_its_own_facts(host):
+    def broken(host):
+        raise RuntimeError("no")
+
+    def half(host):
+        return {"a": 1, "b": None, "c": "", "d": [], "e": False, "f": 0}
+
+    assert gather((broken, half), host) == {"a": 1, "e": False, "f": 0}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cnnbench.base.text.markdown import with_table
+from cnnbench.base.text.table import with_table
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags import Params, validate
 from cnnbench.variable_mgr import (

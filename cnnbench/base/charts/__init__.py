@@ -6,22 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-__all__ = [
-    "HIGHER",
-    "LOWER",
-    "Axis",
-    "Chart",
-    "ChartEvent",
-    "ChartSeries",
-    "DistributionRow",
-    "Lane",
-    "Lanes",
-    "Lines",
-    "Rows",
-    "Span",
-    "key_of",
-]
-
 HIGHER = "higher is better"
 LOWER = "lower is better"
 
@@ -57,15 +41,6 @@ class Axis:
     def caption(self) -> str:
         """The label with the direction."""
         return f"{self.label} ({self.better})" if self.better else self.label
-
-    @property
-    def short_caption(self) -> str:
-        """The caption with a shorter label."""
-        return (
-            f"{self.label}, {'↑' if self.better == HIGHER else '↓'} better"
-            if self.better
-            else self.label
-        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,14 +16,12 @@ from typing import Any
 
 from cnnbench.base.charts import (
     Chart,
-    ChartEvent,
     ChartSeries,
     DistributionRow,
     Lanes,
     Lines,
     Rows,
 )
-from cnnbench.base.charts.markup import element
 from cnnbench.base.charts.sheet import (
     CHARACTER,
     TICK_SIZE,
@@ -80,7 +78,7 @@ def svg(chart: Chart, width: float = NARROW) -> str:
         axes = f"{chart.y.caption} over {axes}"
     with settings(f"{chart.title} {width:g}"):
         sheet = _drawn([chart], width=width, captions=False)
-        return _markup(sheet, aria_label=f"{chart.title}: {axes}")
+        return sheet.svg(aria_label=f"{chart.title}: {axes}")
 
 
 def render(charts: Sequence[Chart], format: str, label: str = "") -> bytes:
@@ -92,9 +90,7 @@ def render(charts: Sequence[Chart], format: str, label: str = "") -> bytes:
             dates = {"CreationDate": None} if format == "pdf" else None
             sheet.figure.savefig(buffer, format=format, dpi=144, metadata=dates)
             return buffer.getvalue()
-        text = _markup(
-            sheet, f"{theme()}{_ALONE}", aria_label=label, width=f"{1.5 * sheet.width:g}"
-        )
+        text = sheet.svg(f"{theme()}{_ALONE}", aria_label=label, width=f"{1.5 * sheet.width:g}")
         text = text.replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg"', 1)
         return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'.encode()
 
@@ -312,7 +308,9 @@ def _draw_lines(sheet: Sheet, chart: Lines) -> None:
         first, last = max(chart.shaded[0], start), min(chart.shaded[1], end)
         axes.axvspan(first, last, color=palette()["soft"], alpha=0.12, linewidth=0, zorder=0)
     for event in chart.events:
-        _draw_event(sheet, axes, event)
+        colour, dashes = ("good", (1.5, 3)) if event.gain else ("bad", (4, 3))
+        line = axes.axvline(event.x, color=palette()[colour], linewidth=1.5, linestyle=(0, dashes))
+        sheet.mark(line, _PLOT_PART, event.label, stop=True)
     index = 0
     for place, one in enumerate(chart.series):
         style = index if one.style is None else one.style
@@ -352,12 +350,6 @@ class _Notes:
                 style: Any = {"size": TICK_SIZE, "colour": "soft", "kind": _BESIDE}
                 self._sheet.text(at, _PLOT_TOP + 12 + 14 * line, text, align=align, **style)
                 return
-
-
-def _draw_event(sheet: Sheet, axes: Any, event: ChartEvent) -> None:
-    colour, dashes = ("good", (1.5, 3)) if event.gain else ("bad", (4, 3))
-    line = axes.axvline(event.x, color=palette()[colour], linewidth=1.5, linestyle=(0, dashes))
-    sheet.mark(line, _PLOT_PART, event.label, stop=True)
 
 
 def _stroke(one: ChartSeries, index: int) -> dict[str, Any]:
@@ -449,10 +441,3 @@ def _draw_lanes(sheet: Sheet, chart: Lanes) -> None:
         left, base, width = _legend_place(index, sheet.inner, bottom + _AXIS_HEIGHT)
         sheet.line([left + 6], base - 4, marker="s", markersize=10, color=_colour(index))
         sheet.text(left + 20, base, shortened(name, fitting(width - 22)))
-
-
-def _markup(sheet: Sheet, style: str = "", **attributes: str) -> str:
-    buffer = io.StringIO()
-    sheet.figure.savefig(buffer, format="svg", metadata={"Date": None})
-    variables = {colour: f"var(--{name})" for name, colour in palette().items()}
-    return element(buffer.getvalue(), sheet.hints, variables, style, attributes)

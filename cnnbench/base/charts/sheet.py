@@ -1,19 +1,20 @@
-"""Figures that charts are drawn on: text, lines, and axes with their scales."""
+"""Figures that charts are drawn on: text, lines, axes with their scales, and the SVG of all."""
 
 from __future__ import annotations
 
 import functools
+import io
 import math
 import re
 import textwrap
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import resources
-from typing import Any
+from typing import Any, TypeAlias
+from xml.etree import ElementTree
 
-from cnnbench.base.charts import Axis
-from cnnbench.base.charts.markup import Hint
+from cnnbench.base.charts import HIGHER, Axis
 from cnnbench.base.text.escape import plain
 from cnnbench.base.text.numbers import binary
 
@@ -22,6 +23,12 @@ TITLE_SIZE, SIZE, TICK_SIZE = 14.0, 12.0, 11.5
 CHARACTER = 7.2
 """Width of a character in a wide font: the reader's fonts are unknown."""
 
+Hint: TypeAlias = tuple[str, str | Sequence[str], bool]
+"""Class of an artist's group in the SVG and its title, or the titles of its marks ("" for none);
+whether the keyboard reaches it, as it always does marks with a title."""
+
+_SVG = "{http://www.w3.org/2000/svg}"
+_HREF = "{http://www.w3.org/1999/xlink}href"
 _UNITS = (1.0, 1024.0, 1024.0**2, 1024.0**3, 1024.0**4)
 
 
@@ -129,8 +136,41 @@ class Sheet:
         keyboard, as marks with a text always are.
         """
         key = f"hint{len(self.hints)}"
-        self.hints[key] = Hint(kind, texts, stop)
+        self.hints[key] = (kind, texts, stop)
         artist.set_gid(key)
+
+    def svg(self, style: str = "", **attributes: str) -> str:
+        """The SVG element, without style attributes, and with colours as variables.
+
+        Args:
+          style: content of a style element; "" for none.
+          attributes: of the element; "_" in a name stands for "-".
+        """
+        buffer = io.StringIO()
+        self.figure.savefig(buffer, format="svg", metadata={"Date": None})
+        variables = {colour: f"var(--{name})" for name, colour in palette().items()}
+        root = ElementTree.fromstring(buffer.getvalue())
+        for parent in root.iter():
+            for child in list(parent):
+                if child.tag.rpartition("}")[2] in ("metadata", "style", "clipPath"):
+                    parent.remove(child)
+        _add_hints(root, self.hints)
+        for one in root.iter():
+            one.tag = one.tag.removeprefix(_SVG)
+            one.text = one.text if one.tag in ("text", "title") else None
+            one.tail = None
+            _presentation(one, variables)
+        shape = root.attrib["viewBox"]
+        root.attrib.clear()
+        given = {name.replace("_", "-"): plain(value) for name, value in attributes.items()}
+        # Parts of an image would be no parts for a screen reader.
+        role = "img" if root.find(".//*[@tabindex]") is None else "group"
+        root.attrib.update({"class": "chart", "role": role, "viewBox": shape, **given})
+        if style:
+            sheet = ElementTree.Element("style")
+            sheet.text = style
+            root.insert(0, sheet)
+        return ElementTree.tostring(root, encoding="unicode")
 
 
 def wrapped_note(note: str) -> list[str]:
@@ -206,11 +246,9 @@ def y_axis(
 
 def caption(axis: Axis, width: float) -> str:
     """The caption of an axis, or its beginning as far as it fits."""
-    most = fitting(width)
-    return next(
-        (one for one in (axis.caption, axis.short_caption) if len(one) <= most),
-        shortened(axis.label, most),
-    )
+    most, arrow = fitting(width), "↑" if axis.better == HIGHER else "↓"
+    texts = (axis.caption, f"{axis.label}, {arrow} better")
+    return next((one for one in texts if len(one) <= most), shortened(axis.label, most))
 
 
 def limits(axis: Axis, values: Sequence[float]) -> tuple[float, float]:
@@ -269,3 +307,57 @@ def _tick_text(format: str, value: float) -> str:
     if value and (abs(value) >= 1e7 or abs(value) < 1e-4):
         return f"{value:.3g}"
     return f"{value:,.6g}"
+
+
+def _presentation(one: ElementTree.Element, variables: Mapping[str, str]) -> None:
+    """Replaces styles by presentation attributes, and removes unused ids."""
+    for declaration in filter(None, one.attrib.pop("style", "").split(";")):
+        name, _, value = (part.strip() for part in declaration.partition(":"))
+        if name != "font-family":
+            one.set(name, variables.get(value, value))
+    one.attrib.pop("clip-path", None)
+    if one.tag == "g" and one.attrib.pop("id", "").startswith("xtick_"):
+        one.set("class", "tick")
+    if one.attrib.get("transform", "").startswith("rotate(-0 "):
+        del one.attrib["transform"]
+    if _HREF in one.attrib:
+        one.set("href", one.attrib.pop(_HREF))
+    for name in ("x", "y"):
+        if name in one.attrib:
+            one.set(name, f"{float(one.attrib[name]):.6g}")
+    if "d" in one.attrib:
+        numbers = re.sub(r"\d+\.\d+", lambda n: f"{float(n.group()):.2f}", one.attrib["d"])
+        one.set("d", " ".join(numbers.split()))
+
+
+def _add_hints(root: ElementTree.Element, hints: Mapping[str, Hint]) -> None:
+    """Adds classes, titles and keyboard focus."""
+    for group in list(root.iter(f"{_SVG}g")):
+        kind, texts, stop = hints.get(group.attrib.get("id", ""), ("", "", False))
+        if kind:
+            group.set("class", kind)
+        if isinstance(texts, str):
+            if texts:
+                group.insert(0, _title(texts))
+            if stop:
+                group.set("class", f"{kind} point".strip())
+                _reach(group, texts)
+            continue
+        (marks,) = group.findall(f"{_SVG}g")
+        for index, text in enumerate(texts):
+            if text:
+                wrapped = ElementTree.Element(f"{_SVG}g", {"class": "point"})
+                wrapped.extend((_title(text), marks[index]))
+                marks[index] = wrapped
+                _reach(wrapped, text)
+
+
+def _reach(group: ElementTree.Element, text: str) -> None:
+    """Makes a group focusable by keyboard and readable by screen readers."""
+    group.attrib.update({"tabindex": "0", "role": "img", "aria-label": plain(text)})
+
+
+def _title(text: str) -> ElementTree.Element:
+    title = ElementTree.Element(f"{_SVG}title")
+    title.text = plain(text)
+    return title

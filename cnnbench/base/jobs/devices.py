@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -30,37 +31,19 @@ Chooser: TypeAlias = Callable[[int], str]
 """Returns the device for the next variable, given its bytes; remembers earlier choices."""
 
 
-class RoundRobin:
-    """Chooses the devices in turn, beginning with the first; ValueError for no devices."""
-
-    def __init__(self, devices: Sequence[str]) -> None:
-        self._devices = _non_empty(devices)
-        self._next = 0
-
-    def __call__(self, num_bytes: int) -> str:
-        """The device for the next variable, of any size."""
-        device = self._devices[self._next % len(self._devices)]
-        self._next += 1
-        return device
+def round_robin(devices: Sequence[str]) -> Chooser:
+    """Chooses the devices, at least one, in turn, beginning with the first."""
+    turns = itertools.cycle(devices)
+    return lambda num_bytes: next(turns)
 
 
-class GreedyByBytes:
-    """Chooses the device with the fewest bytes so far, the first of equals; ValueError for none."""
+def greedy_by_bytes(devices: Sequence[str]) -> Chooser:
+    """Chooses the device with the fewest bytes so far, the first of equals."""
+    loads = dict.fromkeys(devices, 0)
 
-    def __init__(self, devices: Sequence[str]) -> None:
-        self._devices = _non_empty(devices)
-        self._load = [0] * len(self._devices)
+    def choose(num_bytes: int) -> str:
+        lightest = min(loads, key=loads.__getitem__)
+        loads[lightest] += num_bytes
+        return lightest
 
-    def __call__(self, num_bytes: int) -> str:
-        """The device for the next variable; ValueError for a negative number of bytes."""
-        if num_bytes < 0:
-            raise ValueError(f"a variable cannot have {num_bytes} bytes")
-        lightest = self._load.index(min(self._load))
-        self._load[lightest] += num_bytes
-        return self._devices[lightest]
-
-
-def _non_empty(devices: Sequence[str]) -> tuple[str, ...]:
-    if not devices:
-        raise ValueError("no devices to choose from")
-    return tuple(devices)
+    return choose

@@ -105,15 +105,14 @@ class Job:
     def _check_addresses(self) -> None:
         if not self.worker_hosts:
             raise FlagError("worker_hosts", "", "a job of several processes needs its workers")
-        addresses = [address for task in self.tasks for address in [self.address(task)]]
+        addresses = [self.address(task) for task in self.tasks]
+        repeated = Counter(addresses)
         for task, address in zip(self.tasks, addresses, strict=True):
+            given = ",".join(self.addresses_of(task.job))
             if not is_address(address):
-                reason = f"{address!r} is no host:port"
-                raise FlagError(_flag_of(task), self._hosts_text(task.job), reason)
-        for task in self.tasks:
-            if Counter(addresses)[self.address(task)] > 1:
-                reason = f"{self.address(task)} is given to two tasks"
-                raise FlagError(_flag_of(task), self._hosts_text(task.job), reason)
+                raise FlagError(_flag_of(task), given, f"{address!r} is no host:port")
+            if repeated[address] > 1:
+                raise FlagError(_flag_of(task), given, f"{address} is given to two tasks")
 
     def _check_task(self) -> None:
         job, index = self.task.job, self.task.index
@@ -190,10 +189,8 @@ class Job:
     @property
     def hosts_by_job(self) -> dict[str, list[str]]:
         """Argument of `tf.train.ClusterSpec`."""
-        jobs = dict.fromkeys((task.tensorflow_job, task.job) for task in self.tasks)
-        if not self.in_cluster:
-            return {}
-        return {name: list(self.addresses_of(job)) for name, job in jobs}
+        tasks = self.tasks if self.in_cluster else ()
+        return {task.tensorflow_job: list(self.addresses_of(task.job)) for task in tasks}
 
     @property
     def machines(self) -> int:
@@ -204,9 +201,6 @@ class Job:
     def addresses_by_task(self) -> dict[str, str]:
         """host:port by the name of the task, the chief first; empty without a cluster."""
         return {str(task): self.address(task) for task in self.tasks} if self.in_cluster else {}
-
-    def _hosts_text(self, job: str) -> str:
-        return ",".join(self.addresses_of(job))
 
     # Towers.
 
@@ -236,9 +230,7 @@ class Job:
         return tuple(dict.fromkeys(map(self.worker_of, self.own_towers)))
 
     def worker_of(self, tower: int) -> Task:
-        """The task that has a tower; ValueError for a tower that does not exist."""
-        if not 0 <= tower < self.num_towers:
-            raise ValueError(f"tower {tower}: there are {self.num_towers} towers, from 0")
+        """The task that has a tower."""
         return self.workers[tower // self.towers_per_worker]
 
     def tower_device(self, tower: int) -> str:

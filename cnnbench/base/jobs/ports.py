@@ -29,7 +29,10 @@ class ReservedPorts(contextlib.ExitStack):
         """Reserves ports; BenchmarkError if there are too few."""
         super().__init__()
         self.numbers: list[int] = []
-        low, high = _outgoing()
+        outgoing = "32768 60999"
+        with contextlib.suppress(OSError):  # not on every platform
+            outgoing = _RANGE_FILE.read_text(encoding="ascii")
+        low, high = map(int, outgoing.split())
         free = [*range(LOWEST, low), *range(high + 1, LARGEST_PORT + 1)] or range(low, high + 1)
         for port in random.SystemRandom().sample(free, min(_TRIES, len(free))):
             if len(self.numbers) == count:
@@ -73,12 +76,3 @@ def unbound() -> socket.socket:
     if both:
         one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
     return one
-
-
-def _outgoing() -> tuple[int, int]:
-    """Inclusive range of the ports of outgoing connections."""
-    text = "32768 60999"
-    with contextlib.suppress(OSError):  # not on every platform
-        text = _RANGE_FILE.read_text(encoding="ascii")
-    low, high = map(int, text.split())
-    return low, high

@@ -42,18 +42,15 @@ def exchange(
     (port,) = _held[-1].numbers
     one_machine = ranks.local_size == ranks.size
     if rendezvous is None and find_spec("mpi4py") is not None:
-        return _by_mpi(f"{'localhost' if one_machine else socket.gethostname()}:{port}")
+        from mpi4py import MPI
+
+        address = f"{'localhost' if one_machine else socket.gethostname()}:{port}"
+        return tuple(map(str, MPI.COMM_WORLD.allgather(address)))
     if rendezvous is None and not one_machine:
         reason = "is needed on several machines where mpi4py is not installed: host:port of rank 0"
         raise FlagError("rendezvous", "", reason)
     meeting = _Rendezvous(ranks, rendezvous or f"localhost:{ranks.port}", port, tell)
     return loop.run(meeting.run(timeout))
-
-
-def _by_mpi(address: str) -> tuple[str, ...]:
-    from mpi4py import MPI
-
-    return tuple(map(str, MPI.COMM_WORLD.allgather(address)))
 
 
 class _Rendezvous:

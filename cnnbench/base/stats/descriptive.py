@@ -112,13 +112,6 @@ def speed(
     return running.current()
 
 
-def total_images_per_sec(images: int, elapsed_seconds: float) -> float:
-    """Images over the wall time of the whole timed loop; ValueError if that is not positive."""
-    if not elapsed_seconds > 0.0:
-        raise ValueError(f"elapsed time {elapsed_seconds}: must be positive")
-    return images / elapsed_seconds
-
-
 def median(values: Iterable[float]) -> float:
     """Median of at least one value, in any order; mean of the middle two if even."""
     return _middle(sorted(values))

@@ -101,7 +101,12 @@ def steady_state(seconds: Sequence[float]) -> SteadyState:
     last = levels[-1].seconds
     start = _beginning(levels, last)
     if start is not None:
-        start = _skip_outliers(values, _refine(values, start, last), last)
+        start = _refine(values, start, last)
+        # A single slow first step, which compiles, is too short for a level of its own.
+        noise = MAD_TO_SIGMA * median_absolute_deviation(values[start:])
+        reach = max(TOLERANCE * last, _OUTLIER_SIGMAS * noise)
+        while start < len(values) and abs(values[start] - last) > reach:
+            start += 1
     shown = tuple(
         StepTimeLevel(known[one.start], known[one.stop - 1] + 1, one.seconds) for one in levels
     )
@@ -139,18 +144,6 @@ def _refine(values: Sequence[float], start: int, last: float) -> int:
         if found is None:
             break
         start, size = found, math.ceil((end - first) / _RESOLUTION)
-    return start
-
-
-def _skip_outliers(values: Sequence[float], start: int, last: float) -> int:
-    """The first step of the steady state that is not an outlier.
-
-    A single slow first step, which compiles, is too short for a level of its own.
-    """
-    noise = MAD_TO_SIGMA * median_absolute_deviation(values[start:])
-    reach = max(TOLERANCE * last, _OUTLIER_SIGMAS * noise)
-    while start < len(values) and abs(values[start] - last) > reach:
-        start += 1
     return start
 
 

@@ -1,4 +1,4 @@
-"""Format of cnnbench's lines on standard error.
+"""Lines on standard error: the format of cnnbench's, and the last words of TensorFlow's.
 
     cnnbench: TEXT              a notice, the progress of a command included
     cnnbench: warning: TEXT     what may distort results, or is skipped or left out as defective
@@ -10,11 +10,19 @@ docs/migrating.md lists what else is on standard error.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 from cnnbench.base.text.escape import one_line
 
 _PREFIX = "cnnbench: "
+
+# Two formats: F0000 00:00:1795490572.139305    7847 device_event_mgr.cc:228] TEXT
+# and 2026-11-24 03:20:00.139305: F tensorflow/core/framework/tensor.cc:844] TEXT
+_FATAL = re.compile(r"^(?:F\d{4} |\d{4}-\d\d-\d\d [\d:.]+: F )[^\]\n]*:\d+\] *(.*)", re.MULTILINE)
+
+_FAULTY = "Unexpected Event status"
+"""TensorFlow's message when a kernel or a copy has failed on a GPU, for any reason."""
 
 
 def notice_line(text: str) -> str:
@@ -41,3 +49,10 @@ def nearest(word: str, known: Iterable[str]) -> str:
     longer = [name for name in names if len(word) > 2 and name.startswith(word)]
     cutoff = 0.75 if len(word) > 3 else 0.6
     return next(iter(difflib.get_close_matches(word, names, 1, cutoff) or longer), "")
+
+
+def fatal_message(log: str) -> str:
+    """The last fatal message of TensorFlow, as one line; "" without one."""
+    found = _FATAL.findall(log)
+    message = one_line(found[-1]) if found else ""
+    return f"a GPU failed: {message}" if message.startswith(_FAULTY) else message

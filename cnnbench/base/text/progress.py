@@ -82,11 +82,7 @@ class Progress:
         enabled = style == "on" or (style == "auto" and is_terminal(stream))
         self._live = LiveLine(stream, enabled)
         self._clock = clock
-        self._label = ""
-        self._total = 0
-        self._images_per_step: int | None = None
-        self._first: tuple[int, float] | None = None
-        self._next_draw = 0.0
+        self.start("", 0)
 
     @classmethod
     def silent(cls) -> Progress:
@@ -97,7 +93,7 @@ class Progress:
         """Begins a phase; without `images_per_step`, the global batch, no rate is shown."""
         self.clear()
         self._label, self._total, self._images_per_step = label, total, images_per_step
-        self._first = None
+        self._first: tuple[int, float] | None = None
         self._next_draw = 0.0
 
     def update(self, done: int) -> None:

@@ -1,4 +1,4 @@
-"""Tables of plain text for terminals, files and pipes, and natural sorting of names."""
+"""Tables as plain text, CSV and Markdown, and natural sorting of names."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from cnnbench.base.text.escape import spreadsheet
 from cnnbench.base.text.terminal import is_terminal
+from cnnbench.errors import UsageError
 
 GAP = "  "
 _USUAL, _NARROWEST, _NARROWEST_TEXT = 100, 40, 12
@@ -189,6 +191,29 @@ def csv_text(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
     for row in rows:
         writer.writerow(spreadsheet(cell) if isinstance(cell, str) else cell for cell in row)
     return file.getvalue()
+
+
+def markdown_table(
+    header: Sequence[str], align: Sequence[str], rows: Sequence[Sequence[str]]
+) -> str:
+    """A table; `align` is "---" or "---:" for each column."""
+    return "\n".join("| " + " | ".join(row) + " |" for row in (header, align, *rows))
+
+
+def with_table(text: str, name: str, table: str) -> str:
+    """Replaces a document's table between "<!-- NAME: begin -->" and "<!-- NAME: end -->"."""
+    first, last = (f"<!-- {name}: {edge} -->" for edge in ("begin", "end"))
+    head, begin, rest = text.partition(first)
+    _, end, tail = rest.partition(last)
+    if not begin or not end:
+        raise UsageError(f"the document needs the lines {first} and {last}")
+    return f"{head}{first}\n{table}\n{last}{tail}"
+
+
+def rewrite(files: Sequence[str], name: str, table: str) -> None:
+    """Replaces a table in files; see `with_table`."""
+    for path in map(Path, files):
+        path.write_text(with_table(path.read_text(encoding="utf-8"), name, table), encoding="utf-8")
 
 
 def natural_key(name: str) -> list[tuple[int, float, str]]:

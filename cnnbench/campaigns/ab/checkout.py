@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cnnbench.campaigns.ab import keeper
 from cnnbench.errors import BenchmarkError, FlagError
-from cnnbench.machine.git import GitError, command, git
+from cnnbench.machine.repository import GitError, command, git
 from cnnbench.run.runtime.native import uninterrupted
 
 

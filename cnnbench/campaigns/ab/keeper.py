@@ -1,9 +1,9 @@
 """Process that keeps a temporary worktree while its parent lives; standard library only.
 
 Started as a file: ``python -I keeper.py COMMIT GIT...``, where GIT is the beginning of a git
-command (`cnnbench.machine.git.command`), in its own session, so that signals for the parent do not
-reach it. It prints a line of JSON with the folder or the error, and removes the worktree when
-standard input is closed: by the parent when done, or by the system when the parent is dead.
+command (`cnnbench.machine.repository.command`), in its own session, so that signals for the parent
+do not reach it. It prints a line of JSON with the folder or the error, and removes the worktree
+when standard input is closed: by the parent when done, or by the system when the parent is dead.
 """
 
 from __future__ import annotations

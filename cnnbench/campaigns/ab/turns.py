@@ -9,8 +9,8 @@ from cnnbench.base.text.progress import Reporter
 from cnnbench.campaigns.ab.side import Side, SideFlags, has_module
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
+from cnnbench.machine.cpu import main_memory
 from cnnbench.machine.gpu import gpu_memory
-from cnnbench.machine.memory import main_memory
 from cnnbench.run.driver.estimates import computes_on_cpu, estimate
 from cnnbench.run.driver.plan import Plan
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cnnbench.campaigns.ab.checkout import commit_of
 from cnnbench.errors import FlagError, UsageError
-from cnnbench.machine.git import GitError, git
+from cnnbench.machine.repository import GitError, git
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ from pathlib import Path
 from cnnbench.base.jobs.job import Job, Task
 from cnnbench.base.jobs.probe import REFUSED
 from cnnbench.base.text.escape import one_line
-from cnnbench.base.text.messages import error_line
-from cnnbench.base.text.native_log import fatal_message
+from cnnbench.base.text.messages import error_line, fatal_message
 from cnnbench.campaigns.launch.tasks import log_of, on_cores
 from cnnbench.campaigns.processes.child import Child, Command, Ended, start
 from cnnbench.campaigns.processes.outcome import end_of

@@ -17,8 +17,7 @@ from typing import Any, TypeAlias
 from cnnbench.base.interrupts import SIGNALS
 from cnnbench.base.reading import parse_json, read_json
 from cnnbench.base.text.escape import plain
-from cnnbench.base.text.messages import notice_line
-from cnnbench.base.text.native_log import fatal_message
+from cnnbench.base.text.messages import fatal_message, notice_line
 from cnnbench.base.text.numbers import number
 from cnnbench.campaigns.processes.child import Command, Ended
 from cnnbench.judge.metrics.registry import throughput

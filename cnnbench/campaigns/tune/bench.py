@@ -35,7 +35,7 @@ from cnnbench.campaigns.tune.search import Round
 from cnnbench.campaigns.tune.space import Candidate
 from cnnbench.errors import BenchmarkError
 from cnnbench.judge.metrics.registry import throughput
-from cnnbench.machine.memory import Memory
+from cnnbench.machine.cpu import Memory
 from cnnbench.records.run import RunRecord
 
 FEWEST_PAIRS, MOST_PAIRS = 6, 16

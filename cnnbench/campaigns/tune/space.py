@@ -23,7 +23,7 @@ from cnnbench.errors import DataError, FlagError, UsageError
 from cnnbench.flags import parse_args
 from cnnbench.flags.ineffective import unused_notices
 from cnnbench.flags.params import SPECS
-from cnnbench.machine.memory import Memory
+from cnnbench.machine.cpu import Memory
 from cnnbench.records.tune import AS_GIVEN
 from cnnbench.variable_mgr import all_reduce, registry
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec

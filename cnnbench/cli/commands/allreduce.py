@@ -94,16 +94,16 @@ def main(argv: Sequence[str]) -> int:
         connection = Membership(plan.job, plan.run, messages.notice, lost, facts)
     if not plan.job.is_chief:
         # One process speaks and writes; what ends a worker is printed by it.
-        params = dataclasses.replace(params, result_json=None, result_csv=None)
+        params = dataclasses.replace(plan.params, result_json=None, result_csv=None)
+        plan = dataclasses.replace(plan, params=params)
         progress = Progress.silent()
     bench = AllReduceBench(
-        params,
+        plan,
         LineWriter(sys.stdout if plan.job.is_chief else io.StringIO(), progress.clear),
         command=["cnnbench", "allreduce", *argv],
         explicit_flags=tuple(given),
         messages=messages if plan.job.is_chief else Messages.silent(),
         progress=progress,
-        plan=plan,
         connection=connection,
     )
     supervised(bench.lost)

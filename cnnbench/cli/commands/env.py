@@ -16,6 +16,7 @@ from cnnbench.flags import parse_args, parse_command
 from cnnbench.flags.declare import flag, specs_of
 from cnnbench.machine import facts as environment
 from cnnbench.machine.checks import Condition, RunFlags, parse_quiet
+from cnnbench.machine.host import Host
 from cnnbench.machine.watch import Watch
 from cnnbench.records.codec import ABSENT, encode
 from cnnbench.run.driver.estimates import computes_on_cpu
@@ -136,7 +137,7 @@ def _load_tensorflow() -> None:
 def _check(flags: EnvFlags, quiet: frozenset[str], run_flags: Sequence[str]) -> int:
     params = parse_args(run_flags).params
     make_plan(params)  # refuses what a run would refuse
-    host = environment.Host()
+    host = Host()
     on_gpu = not computes_on_cpu(params)
     facts = environment.collect(host)
     watch = Watch(host, gpus=on_gpu)

@@ -11,8 +11,7 @@ from typing import Any
 from cnnbench.base.charts.draw import render
 from cnnbench.base.jobs.job import Job
 from cnnbench.base.jobs.ports import ReservedPorts
-from cnnbench.base.lock import LOGS, hold
-from cnnbench.base.scratch import Scratch
+from cnnbench.base.lock import LOGS, Scratch, hold
 from cnnbench.base.text.terminal import LineWriter, print_notice, print_result, print_warning
 from cnnbench.campaigns.launch import scaling
 from cnnbench.campaigns.launch.scaling import ScalingPoint

@@ -17,8 +17,7 @@ from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags import FLAGS, Params, parse_command, validate
 from cnnbench.flags.declare import flag, specs_of
 from cnnbench.judge.report.sections.profiles import chart
-from cnnbench.lab.roofline import output
-from cnnbench.lab.roofline.session import RooflineRun, with_profiled_steps
+from cnnbench.lab.roofline import RooflineRun, table, to_csv, with_profiled_steps
 from cnnbench.records.files import write_bytes, write_text
 from cnnbench.records.outputs import Output, check_outputs
 from cnnbench.records.roofline import Roofline
@@ -127,11 +126,11 @@ def _params(flags: dict[str, Any], names: Sequence[str]) -> Params:
 
 def _write(options: RooflineFlags, roofline: Roofline, title: str) -> None:
     if options.csv is not None:
-        write_text("csv", options.csv, output.to_csv(roofline))
+        write_text("csv", options.csv, to_csv(roofline))
     if options.json is not None:
         write_text("json", options.json, roofline.to_json())
     if options.plot is not None:
         suffix = Path(options.plot).suffix.lower()[1:]
         drawn = chart(roofline, title)
         write_bytes("plot", options.plot, render([drawn], suffix, f"roofline of {title}"))
-    print_result(output.table(roofline, f"roofline of {title}", options.rows))
+    print_result(table(roofline, f"roofline of {title}", options.rows))

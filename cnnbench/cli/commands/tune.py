@@ -48,8 +48,8 @@ from cnnbench.flags.declare import flag, flag_of, specs_of, words
 from cnnbench.flags.retired import OBSOLETE
 from cnnbench.judge.compare import Policy
 from cnnbench.machine import facts as environment
+from cnnbench.machine.cpu import main_memory
 from cnnbench.machine.gpu import gpu_memory
-from cnnbench.machine.memory import main_memory
 from cnnbench.records.files import write_bytes, write_text
 from cnnbench.records.outputs import Output, check_outputs
 from cnnbench.records.tune import OPEN, TuneDocument

@@ -17,7 +17,7 @@ from cnnbench.judge.compare.matching import home
 from cnnbench.judge.history.entries import HistoryEntry
 from cnnbench.judge.metrics.measurement import Origin, machine_names, short_commit, titles
 from cnnbench.judge.metrics.registry import Metric
-from cnnbench.machine.git import GitError, git
+from cnnbench.machine.repository import GitError, git
 
 POINTS = ("commit", "day", "run")
 """Values of --by, besides labels and facts."""

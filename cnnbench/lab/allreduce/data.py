@@ -31,15 +31,13 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 PERIOD = 65521
 SETS = ("integers", "floats")
 
-# Bits of the significand; integers of so many are exact, and eps is 2**(1 - bits).
-_BITS = {"float32": 24, "float16": 11, "bfloat16": 8}
 _MAGNITUDES = (-4.0, 4.0)
 _LARGEST_INTEGER = 100
 
 
-def numpy_dtype(name: str) -> np.dtype[Any]:
-    """The NumPy form of float32, float16 or bfloat16."""
-    return np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+def _eps(dtype: str) -> float:
+    """Distance from 1 to the next number of float32, float16 or bfloat16."""
+    return float(ml_dtypes.finfo(np.dtype(dtype)).eps)  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,10 @@ class DataSet:
         `added_in` is the dtype of the additions; `cast` is whether the values were rounded to it
         first.
         """
-        tolerance = self._tolerance(added_in, cast)
+        roundings = len(self.values) - 1 + int(cast)
+        tolerance = roundings * _eps(added_in) * self.magnitude
+        if self.name == "integers":
+            tolerance = np.zeros_like(self.total)
         total, tolerance = (np.roll(x, -(begin % PERIOD)) for x in (self.total, tolerance))
         flat = result.reshape(-1)
         wrong = 0
@@ -77,27 +78,21 @@ class DataSet:
             wrong += len(part) - int(np.count_nonzero(error <= tolerance[: len(part)]))
         return wrong
 
-    def _tolerance(self, added_in: str, cast: bool) -> Array:
-        if self.name == "integers":
-            return np.zeros_like(self.total)
-        eps = 2.0 ** (1 - _BITS[added_in])
-        roundings = len(self.values) - 1 + int(cast)
-        return roundings * eps * self.magnitude
-
 
 def make_data(name: str, devices: int, dtype: str, added_in: Sequence[str], seed: int) -> DataSet:
     """Draws one of `SETS`; integers are so small that sums in `added_in` dtypes are exact."""
     streams = np.random.SeedSequence([seed, SETS.index(name), devices]).spawn(devices)
     generators = [np.random.default_rng(stream) for stream in streams]
     if name == "integers":
-        exact = min(2 ** _BITS[name] for name in (dtype, *added_in))
+        # Integers of as many bits as the significand has are exact.
+        exact = min(round(2 / _eps(name)) for name in (dtype, *added_in))
         values = [_integers(g, d, devices, exact) for d, g in enumerate(generators)]
     else:
         values = [
             g.choice([-1.0, 1.0], PERIOD) * np.exp2(g.uniform(*_MAGNITUDES, PERIOD))
             for g in generators
         ]
-    rounded = [value.astype(numpy_dtype(dtype)) for value in values]
+    rounded = [value.astype(np.dtype(dtype)) for value in values]
     exactly = np.stack([value.astype(np.float64) for value in rounded])
     return DataSet(name, tuple(rounded), exactly.sum(axis=0), np.abs(exactly).sum(axis=0))
 

@@ -1,12 +1,27 @@
-"""The plan of a run of `cnnbench allreduce`, and flags without effect; without TensorFlow."""
+"""The plan of a run of `cnnbench allreduce`, and flags without effect; without TensorFlow.
+
+The grammar of --sizes:
+
+    sizes = item ("," item)*
+    item  = (size | range) ["*" count]
+    range = size ":" size ":" ("x" factor | "+" size)
+    size  = integer ["K" | "M" | "G" | "T"]             powers of 1024, in bytes
+
+`1K:256M:x4` is 1K, 4K, 16K ... up to 256M, `64K:256K:+64K` is four sizes, and `4K*1000`
+is a thousand tensors of 4 KiB each.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from cnnbench.base.jobs.job import Job
+from cnnbench.base.text.numbers import parse_bytes
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params, validate
 from cnnbench.flags.checks import check_labels
@@ -19,65 +34,67 @@ from cnnbench.flags.groups.allreduce import (
     parse_packings,
     parse_specs,
 )
-from cnnbench.flags.ineffective import INDIFFERENT_TO_MEMORY, Unused, notices
+from cnnbench.flags.ineffective import INDIFFERENT_TO_MEMORY, Unused
 from cnnbench.flags.reductions import check_all_reduce
 from cnnbench.lab.allreduce import peers
-from cnnbench.lab.allreduce.cases import ReductionCase, Workload, parse_sizes
-from cnnbench.run.runtime.tensorflow import Settings
 from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.all_reduce import AllReduceSpec, single
 from cnnbench.variable_mgr.all_reduce.context import groups_of
+from cnnbench.variable_mgr.sizes import DTYPE_BYTES
 
 _DEFAULT_SIZES = "1K:64M:x4"
+_MOST_SIZES = 1000
 
 
-@dataclass(frozen=True, kw_only=True)
-class Length:
-    """Numbers of reductions in one call (`chain`) and of timed calls of every case (`rounds`).
+@dataclass(frozen=True)
+class Workload:
+    """Tensors on each device, named by their size ("65536", "4096*1000") or their model."""
 
-    With `build_only` nothing is called after the first time.
-    """
+    name: str
+    shapes: tuple[tuple[int, ...], ...]
 
-    chain: int
-    warmup: int
-    rounds: int
-    seed: int
-    build_only: bool = False
+    @property
+    def elements(self) -> int:
+        """Elements of all tensors of one device."""
+        return sum(math.prod(shape) for shape in self.shapes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReductionCase:
+    """An algorithm with packing, or a peer."""
+
+    spec: AllReduceSpec | None = None
+    peer: str | None = None
+    packing: Packing = field(default_factory=Packing)
+
+    def __str__(self) -> str:
+        return self.peer or str(self.spec)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AllReducePlan:
-    """The work of one run; `specs` is None for all algorithms that work on the devices.
+    """The work of one run.
 
-    `run` holds the flags of a run on the largest number of devices.
+    Attributes:
+      params: the flags, with the calls and the reductions per call that they amount to.
+      specs: None for all algorithms that work on the devices.
+      run: flags of a run on the largest number of devices.
     """
 
     params: AllReduceParams
     workloads: tuple[Workload, ...]
     counts: tuple[int, ...]
-    dtype: str
     specs: tuple[AllReduceSpec, ...] | None
     packings: tuple[Packing, ...]
     peers: tuple[str, ...]
-    length: Length
     run: Params
     job: Job
 
-    @property
-    def settings(self) -> Settings:
-        """The settings of TensorFlow."""
-        return Settings.of(self.run)
-
     def cases(self, specs: Sequence[AllReduceSpec]) -> tuple[ReductionCase, ...]:
         """Every spec with every packing, then the peers."""
-        return (
-            *(
-                ReductionCase(spec=spec, packing=packing)
-                for spec in specs
-                for packing in self.packings
-            ),
-            *(ReductionCase(peer=peer) for peer in self.peers),
-        )
+        pairs = itertools.product(specs, self.packings)
+        ours = (ReductionCase(spec=spec, packing=packing) for spec, packing in pairs)
+        return (*ours, *(ReductionCase(peer=peer) for peer in self.peers))
 
 
 def make_plan(params: AllReduceParams, explicit: Sequence[str] = ()) -> AllReducePlan:
@@ -86,6 +103,11 @@ def make_plan(params: AllReduceParams, explicit: Sequence[str] = ()) -> AllReduc
     counts = tuple(dict.fromkeys(params.num_gpus))
     if not counts:
         raise FlagError("num_gpus", "", "must name at least one number of devices")
+    named = words(params.peers)
+    for peer in named:
+        if peer not in peers.NAMES:
+            reason = f"there is no {peer!r}; must be of {', '.join(peers.NAMES)}"
+            raise FlagError("peers", params.peers, reason)
     specs = parse_specs(params.all_reduce_spec)
     run = _run(params, max(counts), specs)
     job = run.job
@@ -99,14 +121,12 @@ def make_plan(params: AllReduceParams, explicit: Sequence[str] = ()) -> AllReduc
             group_size=params.all_reduce_group_size,
         )
     return AllReducePlan(
-        params=params,
+        params=_with_length(params, explicit),
         workloads=_workloads(params),
         counts=counts,
-        dtype=params.dtype,
         specs=specs,
         packings=parse_packings(params),
-        peers=_peers(params.peers),
-        length=_length(params, explicit),
+        peers=named,
         run=run,
         job=job,
     )
@@ -124,30 +144,15 @@ def _workloads(params: AllReduceParams) -> tuple[Workload, ...]:
     return (*named, Workload(params.model, shapes))
 
 
-def _peers(text: str) -> tuple[str, ...]:
-    found = words(text)
-    for peer in found:
-        if peer not in peers.NAMES:
-            raise FlagError(
-                "peers", text, f"there is no {peer!r}; must be of {', '.join(peers.NAMES)}"
-            )
-    return found
-
-
-def _length(params: AllReduceParams, explicit: Sequence[str]) -> Length:
+def _with_length(params: AllReduceParams, explicit: Sequence[str]) -> AllReduceParams:
     rounds = params.num_batches
     if params.iterations is not None:
         if "num_batches" in explicit and rounds != params.iterations:
             raise FlagError("iterations", params.iterations, f"contradicts --num_batches={rounds}")
         rounds = params.iterations
     one_by_one = params.build_only and "iters_per_step" not in explicit
-    return Length(
-        chain=1 if one_by_one else params.iters_per_step,
-        warmup=params.num_warmup_batches,
-        rounds=rounds,
-        seed=params.tf_random_seed,
-        build_only=params.build_only,
-    )
+    chain = 1 if one_by_one else params.iters_per_step
+    return replace(params, num_batches=rounds, iters_per_step=chain)
 
 
 def _run(params: AllReduceParams, devices: int, specs: Sequence[AllReduceSpec] | None) -> Params:
@@ -175,14 +180,66 @@ def _check_places(job: Job, counts: Sequence[int], specs: Sequence[AllReduceSpec
             raise FlagError("all_reduce_spec", ",".join(map(str, specs or ())), reason)
 
 
-def unused_notices(plan: AllReducePlan, explicit_flags: Sequence[str]) -> tuple[str, ...]:
-    """One line for every reason why given flags have no effect."""
-    return notices(_UNUSED, plan, explicit_flags)
+def parse_sizes(text: str, dtype: str) -> tuple[Workload, ...]:
+    """The workloads of --sizes (see the module's grammar), in order, without duplicates."""
+    workloads: dict[Workload, None] = {}
+    each = DTYPE_BYTES[dtype]
+    try:
+        for item in map(str.strip, text.split(",")):
+            head, star, tail = item.partition("*")
+            if star and (not re.fullmatch("[0-9]{1,6}", tail.strip()) or int(tail) < 1):
+                reason = "* must be followed by a number of tensors, 1 to 999999"
+                raise ValueError(f"{item!r}: {reason}")
+            count = int(tail) if star else 1
+            for size in _range(head):
+                if size % each:
+                    reason = f"are no whole number of {dtype} elements of {each} bytes"
+                    raise ValueError(f"{item!r}: {size} bytes {reason}")
+                name = str(size) if count == 1 else f"{size}*{count}"
+                workloads[Workload(name, ((size // each,),) * count)] = None
+            if len(workloads) > _MOST_SIZES:
+                raise ValueError(f"asks for more than {_MOST_SIZES} sizes")
+    except ValueError as error:
+        raise FlagError("sizes", text, str(error)) from error
+    return tuple(workloads)
 
 
-def _uses(plan: AllReducePlan, algorithm: str) -> bool:
-    """Whether an algorithm is measured; all are where no spec was given."""
-    return plan.specs is None or algorithm in _running(plan)
+def _range(item: str) -> Iterable[int]:
+    pieces = item.split(":")
+    first = _size(pieces[0])
+    if len(pieces) == 1:
+        return [first]
+    if len(pieces) != 3:
+        raise ValueError(f"{item!r}: a range needs three parts, as in 1K:256M:x4")
+    last, step = _size(pieces[1]), pieces[2].strip()
+    if last < first:
+        raise ValueError(f"{item!r}: a range must not end below its beginning")
+    if step[:1] == "+":
+        by = _size(step[1:])
+        if (last - first) // by >= _MOST_SIZES:
+            raise ValueError(f"{item!r}: is more than {_MOST_SIZES} sizes")
+        return range(first, last + 1, by)
+    match = re.fullmatch(r"[xX]([0-9]{1,9})", step)
+    factor = int(match[1]) if match else 0
+    if factor < 2:
+        raise ValueError(f"{item!r}: must end in a factor of 2 or more (x4) or a step (+64K)")
+    sizes = (first * factor**power for power in itertools.count())
+    return itertools.takewhile(lambda size: size <= last, sizes)
+
+
+def _size(piece: str) -> int:
+    size = parse_bytes(piece.strip())
+    if not size:
+        raise ValueError(
+            f"{piece.strip()!r}: must be bytes, 1 or more, as in 4096, 64K or 1M; --sizes takes "
+            "sizes such as 4K, 4K*1000, 1K:256M:x4 or 64K:1M:+64K"
+        )
+    return size
+
+
+def _lacks(algorithm: str, plan: AllReducePlan) -> bool:
+    """Whether an algorithm is not measured; all are where no spec was given."""
+    return plan.specs is not None and algorithm not in _running(plan)
 
 
 def _running(plan: AllReducePlan) -> frozenset[str]:
@@ -208,10 +265,10 @@ def _groups(plan: AllReducePlan, count: int) -> tuple[tuple[str, ...], ...]:
     return groups_of(devices, plan.params.all_reduce_group_size)
 
 
-_UNUSED: tuple[Unused[AllReducePlan], ...] = (
+UNUSED: tuple[Unused[AllReducePlan], ...] = (
     Unused(
         ("num_batches", "iterations", "num_warmup_batches", "verbose"),
-        lambda plan: plan.length.build_only,
+        lambda plan: plan.params.build_only,
         "with --build_only: nothing is timed but building",
     ),
     Unused(
@@ -219,20 +276,13 @@ _UNUSED: tuple[Unused[AllReducePlan], ...] = (
         lambda plan: not any(p.agg_small_grads_max_bytes for p in plan.packings),
         "without --agg_small_grads_max_bytes",
     ),
-    Unused(
-        ("network_topology",),
-        lambda plan: not _uses(plan, "hierarchical_copy"),
-        "without hierarchical_copy in --all_reduce_spec",
-    ),
-    Unused(
-        ("local_parameter_device",),
-        lambda plan: not _uses(plan, "copy"),
-        "without copy in --all_reduce_spec",
-    ),
-    Unused(
-        ("communication_hint",),
-        lambda plan: not _uses(plan, "collective"),
-        "without collective in --all_reduce_spec",
+    *(
+        Unused((flag,), partial(_lacks, algorithm), f"without {algorithm} in --all_reduce_spec")
+        for flag, algorithm in (
+            ("network_topology", "hierarchical_copy"),
+            ("local_parameter_device", "copy"),
+            ("communication_hint", "collective"),
+        )
     ),
     Unused(
         ("all_reduce_group_size",),
@@ -288,3 +338,4 @@ _UNUSED: tuple[Unused[AllReducePlan], ...] = (
         "with --device=cpu",
     ),
 )
+"""Flags without effect, and why."""

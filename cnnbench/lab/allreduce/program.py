@@ -10,20 +10,21 @@ tensors.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import tensorflow as tf
 
 from cnnbench.errors import FlagError, first_line
 from cnnbench.lab.allreduce import peers
-from cnnbench.lab.allreduce.cases import ReductionCase
 from cnnbench.lab.allreduce.data import Array, DataSet
+from cnnbench.lab.allreduce.plan import ReductionCase
 from cnnbench.variable_mgr.aggregation.pipeline import make_stages, run_through
+from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
 from cnnbench.variable_mgr.all_reduce import (
     AllReduceSpec,
     ReduceContext,
@@ -131,11 +132,6 @@ class Buffers:
                     wrong += data.count_wrong(result, begin, added_in, cast)
         return wrong
 
-    @property
-    def elements(self) -> int:
-        """Elements on all devices together."""
-        return len(self.devices) * sum(math.prod(shape) for shape in self.shapes)
-
     def clear_sums(self) -> None:
         """Clears the sums, so that none of them can be mistaken for a later reduction's."""
         self._clear(self._sums)
@@ -177,15 +173,15 @@ class Program:
       chain: reductions in one call. Each begins when all devices have the sums of the one before.
 
     Attributes:
-      first_call_seconds: of the first call, in which TensorFlow optimises and places the graph;
-        None before it.
+      build_seconds: of tracing and of the first call, in which TensorFlow optimises and places the
+        graph; None before it.
     """
 
     def __init__(
         self, buffers: Buffers, make_reduction: Callable[[], Reduction], chain: int
     ) -> None:
         self.chain = chain
-        self.first_call_seconds: float | None = None
+        self.build_seconds: float | None = None
         begin = time.perf_counter()
         function = tf.function(lambda: _chained(buffers, make_reduction, chain), autograph=False)
         self._call = function.get_concrete_function()
@@ -197,16 +193,9 @@ class Program:
         begin = time.perf_counter()
         self._call().numpy()
         seconds = time.perf_counter() - begin
-        if self.first_call_seconds is None:
-            self.first_call_seconds = seconds
+        if self.build_seconds is None:
+            self.build_seconds = self.trace_seconds + seconds
         return seconds
-
-    @property
-    def build_seconds(self) -> float | None:
-        """Tracing and first call together; None before the first call."""
-        if self.first_call_seconds is None:
-            return None
-        return self.trace_seconds + self.first_call_seconds
 
 
 def copy_all(tensors: DeviceTensors) -> DeviceTensors:
@@ -231,60 +220,23 @@ def _chained(buffers: Buffers, make_reduction: Callable[[], Reduction], chain: i
     return done
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReductionDevices:
-    """The devices that reduce together, and the options of algorithms.
+def factory(case: ReductionCase, place: ReduceContext, group_size: int) -> Callable[[], Reduction]:
+    """Makes the reduction of a case anew for every one in a chain.
 
-    Attributes:
-      cpus: one of every process, where there are several.
-      own: those of `devices` whose tensors this process has, where every process has its own.
-      add_on_cpu: whether copying adds on the host.
-      group_size: devices in a group of two-level algorithms, 0 for those of a process.
+    FlagError if the algorithm cannot work with these devices, in groups of this size.
     """
-
-    devices: tuple[str, ...]
-    cpu: str
-    add_on_cpu: bool = False
-    network_topology: str = "dgx1"
-    group_size: int = 0
-    share_memory: bool = True
-    cpus: tuple[str, ...] = ()
-    own: tuple[str, ...] | None = None
-    communication_hint: str = "auto"
-
-    @property
-    def context(self) -> ReduceContext:
-        """The context of algorithms."""
-        return ReduceContext.of_towers(
-            self.devices,
-            self.cpu,
-            cpus=self.cpus,
-            own=self.own,
-            add_on_cpu=self.add_on_cpu,
-            network_topology=self.network_topology,
-            share_memory=self.share_memory,
-            communication_hint=self.communication_hint,
-        )
-
-    def reducer(self, spec: AllReduceSpec, merge_scope: int = 1) -> Reducer:
-        """The reducer of the tensors of these devices; FlagError if it cannot work with them."""
-        groups = groups_of(self.devices, self.group_size)
-        return Reducer(spec, self.context, groups, merge_scope)
-
-
-def factory(case: ReductionCase, place: ReductionDevices) -> Callable[[], Reduction]:
-    """Makes the reduction of a case anew for every one in a chain; FlagError as of `reducer`."""
     if case.peer is not None:
         # Made here, because a strategy is no part of a trace; it keeps nothing between uses.
         reduction = peers.Peer(case.peer, place.devices)
         return lambda: reduction
     spec = case.spec or single("copy")
-    place.reducer(spec)
-    aggregation = case.aggregation()
+    groups = groups_of(place.devices, group_size)
+    Reducer(spec, place, groups)
+    aggregation = AggregationSpec(all_reduce=spec, **dataclasses.asdict(case.packing))
 
     def make() -> Reduction:
-        stages = make_stages(aggregation, place.context.own_devices, None)
-        reducer = place.reducer(spec, aggregation.allreduce_merge_scope)
+        stages = make_stages(aggregation, place.own_devices, None)
+        reducer = Reducer(spec, place, groups, aggregation.allreduce_merge_scope)
 
         def reduce(tensors: DeviceTensors) -> DeviceTensors:
             return transposed(run_through(stages, transposed(tensors), reducer))
@@ -294,12 +246,12 @@ def factory(case: ReductionCase, place: ReductionDevices) -> Callable[[], Reduct
     return make
 
 
-def usable(place: ReductionDevices) -> tuple[tuple[AllReduceSpec, ...], dict[str, str]]:
+def usable(place: ReduceContext) -> tuple[tuple[AllReduceSpec, ...], dict[str, str]]:
     """The algorithms that work on these devices, and why the others do not."""
     specs, reasons = [], {}
     for name in names():
         try:
-            registry.create(name, place.context)
+            registry.create(name, place)
             if name == "collective" and len(groups_of(place.devices)) > 1:
                 raise ValueError("every worker runs it by itself, so it is measured alone")
         except ValueError as error:
@@ -312,11 +264,14 @@ def usable(place: ReductionDevices) -> tuple[tuple[AllReduceSpec, ...], dict[str
 
 
 def check(
-    specs: Sequence[AllReduceSpec] | None, peer_names: Sequence[str], place: ReductionDevices
+    specs: Sequence[AllReduceSpec] | None,
+    peer_names: Sequence[str],
+    place: ReduceContext,
+    group_size: int,
 ) -> None:
     """Refuses specs (None for all that work) and peers that cannot work on these devices."""
     for spec in specs or ():
-        place.reducer(spec)
+        Reducer(spec, place, groups_of(place.devices, group_size))
     for name in peer_names:
         try:
             peers.check(name, place.devices)

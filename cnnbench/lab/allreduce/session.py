@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from cnnbench.base.interrupts import restored
 from cnnbench.base.text.labels import labels_of
 from cnnbench.base.text.progress import Messages, Progress
 from cnnbench.base.text.terminal import LineWriter
 from cnnbench.errors import BenchmarkError, ExitCode, UsageError, text_of
-from cnnbench.flags.groups.allreduce import AllReduceParams
+from cnnbench.flags.ineffective import notices
 from cnnbench.lab.allreduce import table
-from cnnbench.lab.allreduce.plan import AllReducePlan, make_plan, unused_notices
+from cnnbench.lab.allreduce.plan import UNUSED, AllReducePlan
 from cnnbench.machine import facts, repository
 from cnnbench.machine.checks import Condition, RunFlags, parse_quiet
 from cnnbench.machine.gpu import EMULATED_NOTICE
@@ -28,52 +28,32 @@ from cnnbench.records.tables import REDUCTIONS, allreduce_row
 from cnnbench.run.runtime import tensorflow as runtime
 from cnnbench.run.runtime.loading import load_tensorflow
 from cnnbench.run.runtime.native import uninterrupted, without_info_lines
-from cnnbench.variable_mgr.all_reduce.context import groups_of
+from cnnbench.variable_mgr.all_reduce.context import ReduceContext, groups_of
 
 if TYPE_CHECKING:
     from cnnbench.base.jobs.job import Job
-    from cnnbench.lab.allreduce.program import ReductionDevices
     from cnnbench.lab.allreduce.size_bench import SizeBench
+    from cnnbench.run.driver.membership import Membership
     from cnnbench.variable_mgr.all_reduce import AllReduceSpec
     from cnnbench.variable_mgr.worker_group import WorkerGroup
 
 
-class Connection(Protocol):
-    """Connections of a process with its job; see `cnnbench.run.driver.membership`."""
-
-    def settings(self, settings: runtime.Settings) -> runtime.Settings:
-        """The settings of this process."""
-
-    def meet(self) -> Collection[int]:
-        """Waits for all processes before TensorFlow is loaded; PIDs of those on this machine."""
-
-    def join(self, devices: runtime.Devices) -> runtime.Devices:
-        """Connects TensorFlow."""
-
-    def failure(self, error: BaseException) -> BenchmarkError | None:
-        """The error that names a lost process."""
-
-    def end(self, code: int, reason: str = "") -> None:
-        """Ends the processes that serve."""
-
-
 class AllReduceBench:
-    """Measures the cases of its flags; `connection` is None for a job of one process."""
+    """Measures the cases of a plan; `connection` is None for a job of one process."""
 
     def __init__(
         self,
-        params: AllReduceParams,
+        plan: AllReducePlan,
         writer: LineWriter,
         *,
         command: Sequence[str] = (),
         explicit_flags: Sequence[str] = (),
         messages: Messages | None = None,
         progress: Progress | None = None,
-        plan: AllReducePlan | None = None,
-        connection: Connection | None = None,
+        connection: Membership | None = None,
     ) -> None:
-        self.params = params
-        self.plan = plan or make_plan(params, explicit_flags)
+        self.plan = plan
+        self.params = params = plan.params
         self._connection = connection
         self._workers: WorkerGroup | None = None
         self._writer = writer
@@ -106,7 +86,7 @@ class AllReduceBench:
         # Its thread imports a module: a fork meanwhile would leave the lock of that import held.
         self._watch = Watch(gpus=self.params.device != "cpu")
         self._conditions = self._watch.record
-        for notice in unused_notices(self.plan, self._explicit):
+        for notice in notices(UNUSED, self.plan, self._explicit):
             self._messages.notice(notice)
         continued = self._results.prepare()
         if continued is not None:
@@ -157,8 +137,6 @@ class AllReduceBench:
     def record(self, status: str = "ok", error: ErrorInfo | None = None) -> AllReduceRecord:
         """The measurements so far; `status` is "ok", "failed" or "interrupted"."""
         config = {**self.params.as_dict(), "sizes": [w.name for w in self.plan.workloads]}
-        config["iters_per_step"] = self.plan.length.chain
-        config["num_batches"] = self.plan.length.rounds
         return AllReduceRecord(
             run_id=self._run_id,
             started_at=self._started_at,
@@ -176,9 +154,9 @@ class AllReduceBench:
             subject=self._subject.labelled(labels_of(config)),
         )
 
-    def _start(self) -> dict[int, ReductionDevices]:
+    def _start(self) -> dict[int, ReduceContext]:
         """Loads and configures TensorFlow; returns the devices by their number per worker."""
-        settings = self.plan.settings
+        settings = runtime.Settings.of(self.plan.run)
         if self._connection is not None:
             settings = self._connection.settings(settings)
             self._watch.met(self._connection.meet())
@@ -212,21 +190,18 @@ class AllReduceBench:
             self._workers = WorkerGroup(job.cpu_devices, job.cpu_device)
         return {count: self._place(job, count) for count in self.plan.counts}
 
-    def _place(self, job: Job, count: int) -> ReductionDevices:
-        from cnnbench.lab.allreduce.program import ReductionDevices
-
+    def _place(self, job: Job, count: int) -> ReduceContext:
         def first(devices: Sequence[str]) -> tuple[str, ...]:
             each = job.towers_per_worker
             return tuple(device for i, device in enumerate(devices) if i % each < count)
 
-        return ReductionDevices(
-            devices=first(job.tower_devices),
-            own=None if self._workers is None else first(job.own_tower_devices),
+        return ReduceContext.of_towers(
+            first(job.tower_devices),
+            job.cpu_device,
             cpus=job.cpu_devices if job.in_cluster else (),
-            cpu=job.cpu_device,
+            own=None if self._workers is None else first(job.own_tower_devices),
             add_on_cpu=self.params.local_parameter_device == "cpu",
             network_topology=self.params.network_topology,
-            group_size=self.params.all_reduce_group_size,
             share_memory=self.params.all_reduce_share_memory,
             communication_hint=self.params.communication_hint,
         )
@@ -236,19 +211,18 @@ class AllReduceBench:
             if condition.id not in self._quiet:
                 self._messages.warning(str(condition))
 
-    def _specs(
-        self, places: Mapping[int, ReductionDevices]
-    ) -> dict[int, tuple[AllReduceSpec, ...]]:
+    def _specs(self, places: Mapping[int, ReduceContext]) -> dict[int, tuple[AllReduceSpec, ...]]:
         from cnnbench.lab.allreduce.program import check, usable
 
+        group_size = self.params.all_reduce_group_size
         for place in places.values():
-            check(self.plan.specs, self.plan.peers, place)
+            check(self.plan.specs, self.plan.peers, place, group_size)
         if self.plan.specs is not None:
             self._lines(
                 f"# {spec} is {running} on {len(place.devices)} devices: there is no other level"
                 for spec in self.plan.specs
                 for place in places.values()
-                if (running := spec.running(groups_of(place.devices, place.group_size))) != spec
+                if (running := spec.running(groups_of(place.devices, group_size))) != spec
             )
             return dict.fromkeys(places, self.plan.specs)
         found = {count: usable(place) for count, place in places.items()}
@@ -262,23 +236,20 @@ class AllReduceBench:
         return {count: specs for count, (specs, _) in found.items()}
 
     def _measure(
-        self, places: Mapping[int, ReductionDevices], specs: Mapping[int, tuple[AllReduceSpec, ...]]
+        self, places: Mapping[int, ReduceContext], specs: Mapping[int, tuple[AllReduceSpec, ...]]
     ) -> None:
         from cnnbench.lab.allreduce.size_bench import SizeBench, warm_up
 
         cases = {count: self.plan.cases(specs[count]) for count in places}
         names = [(str(case), str(case.packing)) for each in cases.values() for case in each]
-        length = self.plan.length
-        rows = table.RowFormat(names, length.build_only, length.rounds)
+        rows = table.RowFormat(names, self.params.build_only, self.params.num_batches)
         self._lines([*self._head(), "#", *rows.header()])
         with without_info_lines():
             warm_up(places[self.plan.counts[0]])
         with self._watch:
             for count, place in places.items():
                 for workload in self.plan.workloads:
-                    bench = SizeBench(
-                        place, workload, self.plan.dtype, cases[count], length, self._workers
-                    )
+                    bench = SizeBench(place, workload, cases[count], self.params, self._workers)
                     try:
                         bench.run(self._progress)
                     finally:
@@ -297,20 +268,14 @@ class AllReduceBench:
             (self._peers if point.spec in self.plan.peers else self._points).append(point)
         # Replaced by the next size, or by the end of the run.
         record = self.record("interrupted")
+        verbose = self.params.verbose and not self.params.build_only
         for point in points:
-            self._report(point, record.share_of_bound(point), rows)
+            share = record.share_of_bound(point)
+            self._lines(rows.lines(point, share, verbose))
+            warning = table.implausible(point, share)
+            if warning is not None:
+                self._messages.warning(warning)
         self._results.write(record, lambda: [allreduce_row(record, one) for one in points])
-
-    def _report(self, point: Point, share: float | None, rows: table.RowFormat) -> None:
-        lines = [rows.row(point, share)]
-        if point.error is not None:
-            lines.append(table.error_line(point))
-        if self.params.verbose and not self.plan.length.build_only:
-            lines.append(table.build_line(point))
-        self._lines(lines)
-        warning = table.implausible(point, share)
-        if warning is not None:
-            self._messages.warning(warning)
 
     def _finish(self) -> AllReduceRecord:
         failed = [point for point in (*self._points, *self._peers) if point.failed]
@@ -326,12 +291,12 @@ class AllReduceBench:
     def _head(self) -> list[str]:
         version = self._environment.get("tensorflow_version", "unknown")
         assert self._placement is not None
-        length = self.plan.length
+        params = self.params
         how = (
-            f"{length.chain} reductions per call"
-            if length.build_only
-            else f"{length.rounds} calls of {length.chain} chained reductions after "
-            f"{length.warmup} warm-up calls, all rows of a size interleaved"
+            f"{params.iters_per_step} reductions per call"
+            if params.build_only
+            else f"{params.num_batches} calls of {params.iters_per_step} chained reductions after "
+            f"{params.num_warmup_batches} warm-up calls, all rows of a size interleaved"
         )
         return [
             f"# cnnbench allreduce, TensorFlow {version}, {self._started_at}",

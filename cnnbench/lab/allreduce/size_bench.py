@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from cnnbench.base.interrupts import restored
 from cnnbench.base.text.progress import Progress
 from cnnbench.errors import first_line
-from cnnbench.lab.allreduce.cases import ReductionCase, Workload
+from cnnbench.flags.groups.allreduce import AllReduceParams
 from cnnbench.lab.allreduce.data import SETS, DataSet, make_data
-from cnnbench.lab.allreduce.plan import Length
-from cnnbench.lab.allreduce.program import Buffers, Program, ReductionDevices, copy_all, factory
+from cnnbench.lab.allreduce.plan import ReductionCase, Workload
+from cnnbench.lab.allreduce.program import Buffers, Program, copy_all, factory
 from cnnbench.records.allreduce import Copying, Point
+from cnnbench.variable_mgr.all_reduce import ReduceContext
 from cnnbench.variable_mgr.sizes import DTYPE_BYTES
 from cnnbench.variable_mgr.worker_group import WorkerGroup
 
@@ -55,26 +56,30 @@ class SizeBench:
 
     def __init__(
         self,
-        place: ReductionDevices,
+        place: ReduceContext,
         workload: Workload,
-        dtype: str,
         cases: Sequence[ReductionCase],
-        length: Length,
+        params: AllReduceParams,
         workers: WorkerGroup | None = None,
     ) -> None:
         self._workers = workers
         self._place = place
         self._workload = workload
-        self._dtype = dtype
-        self._bytes = workload.elements * DTYPE_BYTES[dtype]
-        self._length = length
+        self._params = params
+        self._dtype = params.dtype
+        self._bytes = workload.elements * DTYPE_BYTES[params.dtype]
         self._trials = [_Trial(case) for case in cases]
         self._copy = _Trial()
 
     def run(self, progress: Progress) -> None:
         """Measures; results remain available after an interruption."""
-        buffers = self._make_buffers(self._workload.shapes, self._dtype)
-        copied = self._buffers_to_copy(buffers)
+        own = self._place.own_devices
+        first = self._place.devices.index(own[0])
+        buffers = copied = Buffers(own, self._workload.shapes, self._dtype, first)
+        if len(self._workload.shapes) > 1 or self._dtype != _COPIED:
+            # One tensor of all bytes, because memory is copied fastest in one piece.
+            elements = -(-self._bytes // DTYPE_BYTES[_COPIED])
+            copied = Buffers(own, [(elements,)], _COPIED, first)
         try:
             self._measure(buffers, copied, progress)
         finally:
@@ -91,7 +96,7 @@ class SizeBench:
         return [
             self._point(trial)
             for trial in self._trials
-            if trial.seconds or trial.error or (self._length.build_only and trial.build_seconds)
+            if trial.seconds or trial.error or (self._params.build_only and trial.build_seconds)
         ]
 
     @property
@@ -115,7 +120,7 @@ class SizeBench:
         for number, trial in enumerate(self._trials, start=1):
             self._build(trial, buffers)
             progress.update(number)
-        if self._length.build_only:
+        if self._params.build_only:
             return
         self._check(integers, buffers)
         buffers.load(floats)
@@ -123,13 +128,14 @@ class SizeBench:
         if copied is not buffers:
             copied.load(floats if self._dtype == _COPIED else self._data("floats", _COPIED))
         with self._attempt(self._copy):
-            self._copy.program = Program(copied, lambda: copy_all, self._length.chain)
-        progress.start(label, self._length.warmup + self._length.rounds)
+            self._copy.program = Program(copied, lambda: copy_all, self._params.iters_per_step)
+        progress.start(label, self._params.num_warmup_batches + self._params.num_batches)
         self._time(progress)
 
     def _build(self, trial: _Trial, buffers: Buffers) -> None:
         with self._attempt(trial):
-            program = Program(buffers, factory(trial.case, self._place), self._length.chain)
+            make = factory(trial.case, self._place, self._params.all_reduce_group_size)
+            program = Program(buffers, make, self._params.iters_per_step)
             trial.trace_seconds, trial.operations = program.trace_seconds, program.operations
             program.run()
             trial.build_seconds = program.build_seconds
@@ -154,28 +160,18 @@ class SizeBench:
         order = [trial for trial in (*self._trials, self._copy) if trial.program is not None]
         # The same in all processes.
         where = self._place.devices
-        generator = random.Random(f"{self._length.seed} {self._workload.name} {where}")
+        generator = random.Random(f"{self._params.tf_random_seed} {self._workload.name} {where}")
         with _no_garbage_collection():
-            for number in range(self._length.warmup + self._length.rounds):
+            for number in range(self._params.num_warmup_batches + self._params.num_batches):
                 generator.shuffle(order)
                 for trial in order:
                     if trial.program is None:
                         continue
                     with self._attempt(trial):
                         seconds = trial.program.run() / trial.program.chain
-                        if number >= self._length.warmup:
+                        if number >= self._params.num_warmup_batches:
                             trial.seconds.append(seconds)
                 progress.update(number + 1)
-
-    def _buffers_to_copy(self, buffers: Buffers) -> Buffers:
-        """One tensor of all bytes, because memory is copied fastest in one piece."""
-        if len(self._workload.shapes) == 1 and self._dtype == _COPIED:
-            return buffers
-        return self._make_buffers([(-(-self._bytes // DTYPE_BYTES[_COPIED]),)], _COPIED)
-
-    def _make_buffers(self, shapes: Sequence[tuple[int, ...]], dtype: str) -> Buffers:
-        own = self._place.context.own_devices
-        return Buffers(own, shapes, dtype, self._place.devices.index(own[0]))
 
     @contextlib.contextmanager
     def _attempt(self, trial: _Trial) -> Iterator[None]:
@@ -187,7 +183,7 @@ class SizeBench:
         wires = (trial.case.packing.compact_dtype for trial in self._trials)
         added_in = [wire for wire in wires if wire is not None]
         devices = len(self._place.devices)
-        return make_data(name, devices, dtype or self._dtype, added_in, self._length.seed)
+        return make_data(name, devices, dtype or self._dtype, added_in, self._params.tf_random_seed)
 
     def _point(self, trial: _Trial) -> Point:
         return Point(
@@ -221,9 +217,9 @@ def _no_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def warm_up(place: ReductionDevices) -> None:
+def warm_up(place: ReduceContext) -> None:
     """Traces and runs a copy, so that no case includes one-time costs of the process."""
-    buffers = Buffers(place.context.own_devices, [(1,)], _COPIED)
+    buffers = Buffers(place.own_devices, [(1,)], _COPIED)
     buffers.load(make_data("integers", len(place.devices), _COPIED, (), 0))
     Program(buffers, lambda: copy_all, 1).run()
     buffers.close()

@@ -67,9 +67,18 @@ class RowFormat:
             self._line("#", [column.unit for column in self._columns]),
         ]
 
-    def row(self, point: Point, share: float | None) -> str:
-        """Formats one row."""
-        return self._line(" ", [str(column.cell(point, share)) for column in self._columns])
+    def lines(self, point: Point, share: float | None, verbose: bool = False) -> list[str]:
+        """A row, and below it the error of one without times; with `verbose`, its build time."""
+        case = f"{point.spec} {point.packing}:"
+        lines = [self._line(" ", [str(column.cell(point, share)) for column in self._columns])]
+        if point.error is not None:
+            lines.append(f"# {case} {point.error}")
+        if verbose:
+            lines.append(
+                f"# build: {case} traced in {_fixed(point.trace_seconds, 3)} s, "
+                f"built in {_fixed(point.build_seconds, 3)} s, {point.operations or 0} operations"
+            )
+        return lines
 
     def _line(self, mark: str, cells: Sequence[str]) -> str:
         texts = (column.text(cell) for column, cell in zip(self._columns, cells, strict=True))
@@ -83,19 +92,6 @@ def copy_line(copy: Copying) -> str:
         f"({copy.bytes} B each); bound {copy.bound_seconds(copy.bytes, copy.devices) / _MICRO:.1f} "
         "us"
     )
-
-
-def build_line(point: Point) -> str:
-    """Build time of one row."""
-    return (
-        f"# build: {point.spec} {point.packing}: traced in {_fixed(point.trace_seconds, 3)} s, "
-        f"built in {_fixed(point.build_seconds, 3)} s, {point.operations or 0} operations"
-    )
-
-
-def error_line(point: Point) -> str:
-    """Error of a row without times."""
-    return f"# {point.spec} {point.packing}: {point.error}"
 
 
 def footer(record: AllReduceRecord) -> list[str]:

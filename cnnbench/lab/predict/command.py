@@ -19,11 +19,16 @@ from cnnbench.flags.groups.allreduce import (
 )
 from cnnbench.flags.groups.predict import PREDICT_FLAGS, PredictParams
 from cnnbench.lab.predict import plot, report
-from cnnbench.lab.predict.document import COLUMNS, FastestByDevices, PredictionDocument
 from cnnbench.lab.predict.formulas import FORMULAS
 from cnnbench.lab.predict.interconnect import Interconnect
 from cnnbench.lab.predict.links import LARGEST_DOMAIN, parse_link
-from cnnbench.lab.predict.predict import fastest_by_size, predict
+from cnnbench.lab.predict.predict import (
+    COLUMNS,
+    FastestByDevices,
+    PredictionDocument,
+    fastest_by_size,
+    predict,
+)
 from cnnbench.lab.predict.workload import TrainingStep, gradient_tensors
 from cnnbench.records.load import load_run
 from cnnbench.records.outputs import Output
@@ -35,6 +40,13 @@ from cnnbench.variable_mgr.sizes import DTYPE_BYTES
 _DEFAULT_MODEL = "resnet50"
 _TWO_LEVELS = ("nccl/xring", "nccl/rechd", "nccl/tree", "psgpu/xring")
 _MOST_DEVICES = 1_000_000
+_PACKINGS = ("agg_small_grads_max_bytes", "gradient_bucket_bytes", "wire_dtype")
+# Flags that have no effect without one of others.
+_COMPANIONS = {
+    "devices_per_node": ("inter_link",),
+    "plot_devices": ("plot",),
+    "batch_size": ("step_seconds", "record"),
+}
 _TABLE = CsvTable("result_csv", COLUMNS, PredictionDocument.schema)
 
 
@@ -46,7 +58,10 @@ def main(given: Mapping[str, Any]) -> int:
     """
     params = PredictParams(**{s.name: given[s.name] for s in PREDICT_FLAGS if s.name in given})
     sent = params_of(given)
-    _check_companions(given)
+    for name, others in _COMPANIONS.items():
+        if name in given and not any(given.get(other) is not None for other in others):
+            needed = " or ".join(f"--{other}" for other in others)
+            raise FlagError(name, given[name], f"has no effect without {needed}")
     device_counts = parse_device_counts(params.devices)
     files = ResultFiles(sent.result_json, sent.result_csv, _TABLE, PredictionDocument.kind)
     files.prepare([Output("plot", params.plot, suffixes=plot.SUFFIXES)], [params.record])
@@ -106,21 +121,6 @@ def parse_device_counts(text: str) -> tuple[int, ...]:
     return tuple(sorted(counts))
 
 
-# Flags that have no effect without one of others.
-_COMPANIONS = {
-    "devices_per_node": ("inter_link",),
-    "plot_devices": ("plot",),
-    "batch_size": ("step_seconds", "record"),
-}
-
-
-def _check_companions(given: Mapping[str, Any]) -> None:
-    for name, others in _COMPANIONS.items():
-        if name in given and not any(given.get(other) is not None for other in others):
-            needed = " or ".join(f"--{other}" for other in others)
-            raise FlagError(name, given[name], f"has no effect without {needed}")
-
-
 def _model(params: PredictParams) -> Interconnect:
     if params.link is None:
         raise UsageError("--predict needs parameters: --link=PRESET (such as nvlink3 or roce100)")
@@ -166,15 +166,11 @@ def _recorded(path: str) -> tuple[float, int]:
 
 def _packing(sent: AllReduceParams) -> Packing:
     """The packing that the flags ask for; flags for several are refused."""
-    values = {
-        "gradient_repacking": ",".join(map(str, sent.gradient_repacking)),
-        "agg_small_grads_max_bytes": sent.agg_small_grads_max_bytes,
-        "gradient_bucket_bytes": sent.gradient_bucket_bytes,
-        "wire_dtype": sent.wire_dtype,
-    }
-    for name, value in values.items():
-        if "," in value:
-            raise FlagError(name, value, "must be one value with --predict")
+    repacking = ",".join(map(str, sent.gradient_repacking))
+    texts = {"gradient_repacking": repacking, **{name: getattr(sent, name) for name in _PACKINGS}}
+    for name, text in texts.items():
+        if "," in text:
+            raise FlagError(name, text, "must be one value with --predict")
     return parse_packings(sent)[0]
 
 

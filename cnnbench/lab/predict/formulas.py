@@ -19,10 +19,11 @@ Whole lists of tensors and specs: `cnnbench.lab.predict.interconnect`.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
-from cnnbench.lab.predict.phases import Formula, NodeLayout, Path, PathOf, ReductionPhase
+from cnnbench.lab.predict.links import Link
 from cnnbench.lab.predict.workload import Tensor
 
 # NCCL's own model (src/graph/tuning.cc, commit 5067397): a call costs 8.4 us and more with
@@ -33,6 +34,104 @@ _NCCL_CALL = 8.4e-6
 _NCCL_CALL_LL = 6.6e-6
 _LL_LATENCY = 0.19
 _LL_BYTES = 4
+
+# Adding reads two bytes and writes one, copying reads one and writes one.
+_COPY_TO_ADD = 2 / 3
+
+
+@dataclass(frozen=True)
+class NodeLayout:
+    """Assignment of devices to nodes; device d is in node d // per_node.
+
+    The devices of a node have a link each; between nodes they share one link. With `per_node` 1
+    every device has a network link of its own.
+    """
+
+    devices: int
+    per_node: int = 1
+
+    @property
+    def nodes(self) -> int:
+        """Nodes, the last of which may be smaller."""
+        return math.ceil(self.devices / self.per_node)
+
+    @property
+    def near(self) -> int:
+        """Devices of a full node."""
+        return min(self.per_node, self.devices)
+
+
+@dataclass(frozen=True)
+class ReductionPhase:
+    """Part of a reduction that waits for the part before.
+
+    Messages and bytes are those that pass the busiest device one after another, within its node
+    (near) and through the link of its node (far). Near and far bytes move at the same time,
+    latencies add up.
+
+    Attributes:
+      near_messages, far_messages: number of consecutive latencies.
+      near_bytes, far_bytes: consecutive bytes in one direction.
+      added: bytes added on the busiest device.
+      copied: bytes copied within the memory of the busiest device.
+      fixed: further seconds.
+    """
+
+    near_messages: float = 0.0
+    near_bytes: float = 0.0
+    far_messages: float = 0.0
+    far_bytes: float = 0.0
+    added: float = 0.0
+    copied: float = 0.0
+    fixed: float = 0.0
+
+    def __add__(self, other: ReductionPhase) -> ReductionPhase:
+        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
+        return ReductionPhase(*(one + two for one, two in pairs))
+
+    def times(self, count: float) -> ReductionPhase:
+        """Every field times a number."""
+        return ReductionPhase(*(count * value for value in vars(self).values()))
+
+    def seconds(self, near: Link, far: Link) -> float:
+        """Time of this phase."""
+        return (
+            self.near_messages * near.alpha
+            + self.far_messages * far.alpha
+            + max(self.near_bytes * near.beta, self.far_bytes * far.beta)
+            + (self.added + _COPY_TO_ADD * self.copied) * near.gamma
+            + self.fixed
+        )
+
+
+Path = Sequence[ReductionPhase]
+
+
+def path_seconds(path: Path, near: Link, far: Link) -> float:
+    """Seconds of phases that follow each other."""
+    return sum(phase.seconds(near, far) for phase in path)
+
+
+PathOf = Callable[[Tensor, NodeLayout, int], Path]
+
+
+@dataclass(frozen=True)
+class Formula:
+    """The cost of one algorithm.
+
+    Attributes:
+      path: phases of one tensor, of (tensor, layout, shards).
+      busy: phases for which one tensor occupies a device, where shorter than the path.
+      roots: number of devices over which successive tensors rotate, of (layout, shards).
+      or_paths: alternatives that the algorithm takes where they are faster.
+      traffic: messages and bytes of all devices together; by default n times `busy` or the path.
+    """
+
+    path: PathOf
+    busy: PathOf | None = None
+    roots: Callable[[NodeLayout, int], int] = lambda layout, shards: 1
+    or_paths: tuple[PathOf, ...] = ()
+    traffic: PathOf | None = None
 
 
 def _copy(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
@@ -69,17 +168,17 @@ def _ring(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     A device passes on one chunk per ring and hop. Of the hops of one lap, as many leave a node as
     there are nodes.
     """
-    cut = tensor.chunks(layout.devices * shards)
-    at_once = max(1.0, cut.count / layout.devices)
-    moved = (layout.devices - 1) * at_once * cut.bytes
+    count, size = tensor.chunks(layout.devices * shards)
+    at_once = max(1.0, count / layout.devices)
+    moved = (layout.devices - 1) * at_once * size
     lap = _lap(layout, at_once, moved)
-    return _there_and_back(lap, moved, tensor, cut.count)
+    return _there_and_back(lap, moved, tensor, count)
 
 
 def _ring_busy(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     """Every chunk makes n-1 hops in each of two laps, spread over n devices."""
     share = (layout.devices - 1) / layout.devices
-    chunks = tensor.chunks(layout.devices * shards).count
+    chunks, _ = tensor.chunks(layout.devices * shards)
     lap = _messages(layout.nodes > 1, share * chunks, share * tensor.bytes)
     return _there_and_back(lap, share * tensor.bytes, tensor, chunks)
 
@@ -94,11 +193,11 @@ def _halving_doubling(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     steps = layout.devices.bit_length() - 1
     power = 2**steps
     extra = layout.devices - power
-    cut = tensor.chunks(power)
+    count, size = tensor.chunks(power)
     halving, doubling = [], []
     for step in range(1, steps + 1):
         distance = power >> step
-        piece = min(tensor.bytes, distance * cut.bytes)
+        piece = min(tensor.bytes, distance * size)
         far = layout.nodes > 1 and distance >= layout.near
         message = _message(far, piece, layout.near)
         halving.append(message + ReductionPhase(added=piece))
@@ -107,12 +206,12 @@ def _halving_doubling(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     after: tuple[ReductionPhase, ...] = ()
     if extra:
         sharing = min(extra, layout.near)
-        half = min(tensor.bytes, power // 2 * cut.bytes)
+        half = min(tensor.bytes, power // 2 * size)
         shared = _message(layout.nodes > 1, half, sharing)
         fetched = shared if extra > power // 2 else ReductionPhase()
         before = (shared + ReductionPhase(added=half), fetched)
         after = (_message(layout.nodes > 1, tensor.bytes, sharing),)
-    return (*before, *halving, *reversed(doubling), *after, _join(tensor, cut.count))
+    return (*before, *halving, *reversed(doubling), *after, _join(tensor, count))
 
 
 def _halving_doubling_busy(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
@@ -123,7 +222,7 @@ def _halving_doubling_busy(tensor: Tensor, layout: NodeLayout, shards: int) -> P
     """
     steps = layout.devices.bit_length() - 1
     power = 2**steps
-    chunks = tensor.chunks(power).count
+    chunks, _ = tensor.chunks(power)
     rounds, added = ReductionPhase(), 0.0
     for step in range(1, steps + 1):
         block = power >> step
@@ -158,14 +257,14 @@ def _tree(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
         near_levels = levels
     far_levels = levels - near_levels
     children = min(2, layout.devices - 1)
-    cut = tensor.chunks(2 * shards)
-    behind = math.ceil(cut.count / 2) - 1
+    count, size = tensor.chunks(2 * shards)
+    behind = math.ceil(count / 2) - 1
     near = children * (near_levels + (behind if not far_levels else 0))
     far = children * (far_levels + (behind if far_levels else 0))
-    climb = ReductionPhase(near, near * cut.bytes) + ReductionPhase(
-        far_messages=far, far_bytes=far * cut.bytes
+    climb = ReductionPhase(near, near * size) + ReductionPhase(
+        far_messages=far, far_bytes=far * size
     )
-    return _there_and_back(climb, (near + far) * cut.bytes, tensor, cut.count)
+    return _there_and_back(climb, (near + far) * size, tensor, count)
 
 
 def _tree_busy(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
@@ -175,7 +274,7 @@ def _tree_busy(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
     another device, one that spans d of the m devices of a node leaves it in d of m cases.
     """
     share = (layout.devices - 1) / layout.devices
-    chunks = tensor.chunks(2 * shards).count
+    chunks, _ = tensor.chunks(2 * shards)
     leaving = 0.0
     if layout.nodes > 1:
         spans = [2**level for level in range(layout.devices.bit_length())]
@@ -187,24 +286,22 @@ def _tree_busy(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
 
 def _shuffle(tensor: Tensor, layout: NodeLayout, shards: int, on_tower: bool = True) -> Path:
     """k devices, or the CPUs of k nodes, gather and add a shard each and send it back."""
-    cut = tensor.chunks(shards)
+    count, size = tensor.chunks(shards)
     near, far = layout.near - on_tower, layout.devices - layout.near
     # A gatherer receives its shard from every device; a device sends to every gatherer.
-    gatherer = _star(near, far, cut.bytes)
-    sender = _messages(layout.nodes > 1, cut.count, tensor.bytes)
-    move = gatherer if near + far >= cut.count else sender
-    return _there_and_back(move, (layout.devices - 1) * cut.bytes, tensor, cut.count)
+    gatherer = _star(near, far, size)
+    sender = _messages(layout.nodes > 1, count, tensor.bytes)
+    move = gatherer if near + far >= count else sender
+    return _there_and_back(move, (layout.devices - 1) * size, tensor, count)
 
 
 def _shuffle_traffic(
     tensor: Tensor, layout: NodeLayout, shards: int, on_tower: bool = True
 ) -> Path:
     """Traffic of `_shuffle`: every chunk from all devices to its root, and back."""
-    cut = tensor.chunks(shards)
+    count, _ = tensor.chunks(shards)
     near, far = layout.near - on_tower, layout.devices - layout.near
-    once = ReductionPhase(
-        near * cut.count, near * tensor.bytes, far * cut.count, far * tensor.bytes
-    )
+    once = ReductionPhase(near * count, near * tensor.bytes, far * count, far * tensor.bytes)
     return (once, once)
 
 
@@ -302,68 +399,39 @@ def _message(far: bool, size: float, sharing: int = 1) -> ReductionPhase:
 
 
 FORMULAS: dict[str, Formula] = {
-    "copy": Formula(
-        _copy,
-        "a parameter server on one device in turn: Li et al., OSDI 2014",
-        "2(n-1)(alpha + s beta) + (n-1)s gamma, on one device in n",
-        roots=lambda layout, shards: layout.devices,
-        traffic=_copy,
-    ),
+    "copy": Formula(_copy, roots=lambda layout, shards: layout.devices, traffic=_copy),
     "hierarchical_copy": Formula(
         _hierarchical_copy,
-        "adding in groups first: Goyal et al., arXiv:1706.02677, 2017, section 4",
-        "2 ceil(n/2)(alpha + s beta) + ceil(n/2)s gamma, on two devices in n",
         roots=lambda layout, shards: max(1, layout.devices // 2),
         traffic=_halves,
     ),
-    "xring": Formula(
-        _ring,
-        "Patarasu and Yuan, J. Parallel Distrib. Comput. 69, 2009",
-        "2(n-1)(k alpha + s/n beta) + (n-1)s/n gamma",
-        busy=_ring_busy,
-    ),
-    "collective": Formula(
-        _collective,
-        "TensorFlow's RingReducer; Patarasu and Yuan 2009",
-        "2(n-1)(k alpha + s/n beta) + (n-1)s/n gamma",
-    ),
-    "rechd": Formula(
-        _halving_doubling,
-        "Rabenseifner 2004; Thakur, Rabenseifner and Gropp, Int. J. HPC Appl. 19, 2005",
-        "2 log2(p) alpha + 2(p-1)/p s beta + (p-1)/p s gamma, p the power of two in n; "
-        "unless p = n, 2 alpha + 3/2 s beta + s/2 gamma more, beyond 3/2 p alpha + s/2 beta more",
-        busy=_halving_doubling_busy,
-    ),
-    "tree": Formula(
-        _tree,
-        "Sanders, Speck and Traeff, Parallel Computing 35, 2009; Jeaugey, NCCL 2.4, 2019",
-        "4 log2(n) alpha + 2 log2(n) s beta + log2(n) s gamma for one tensor; 4 alpha + "
-        "2s beta + s gamma for each further one",
-        busy=_tree_busy,
-    ),
+    "xring": Formula(_ring, busy=_ring_busy),
+    "collective": Formula(_collective),
+    "rechd": Formula(_halving_doubling, busy=_halving_doubling_busy),
+    "tree": Formula(_tree, busy=_tree_busy),
     "psgpu": Formula(
         _shuffle,
-        "a parameter server in shards: Li et al., OSDI 2014",
-        "2(n-1)(alpha + s/k beta) + (n-1)s/k gamma, on k devices in n",
         roots=lambda layout, shards: math.ceil(layout.devices / shards),
         traffic=_shuffle_traffic,
     ),
     "pscpu": Formula(
         partial(_shuffle, on_tower=False),
-        "a parameter server in shards: Li et al., OSDI 2014",
-        "2n alpha + 2(n-1)s/k beta + (n-1)s/k gamma, on the CPUs of k nodes",
         roots=lambda layout, shards: math.ceil(layout.nodes / shards),
         traffic=partial(_shuffle_traffic, on_tower=False),
     ),
     "nccl": Formula(
         _nccl_ring,
-        "NVIDIA/nccl, src/graph/tuning.cc; Jeaugey, NCCL 2.4, 2019",
-        "the ring, or 2 log2(n) alpha + 2s beta + 2s gamma; small tensors at a fifth of alpha "
-        "and four times beta; and 6.6 or 8.4 us per call",
         or_paths=(_nccl_tree, _low_latency(_nccl_ring), _low_latency(_nccl_tree)),
     ),
 }
-"""Formulas by the name of the algorithm in an all-reduce spec."""
+"""Formulas by the name of the algorithm in a spec; docs/cost_model.md has their sources."""
+
+
+SPREAD = Formula(
+    lambda tensor, layout, shards: (_star(layout.devices - 1, 0, tensor.bytes),),
+    roots=lambda layout, shards: layout.devices,
+)
+"""The last step of two levels: (m-1)(alpha + s beta), on one of m devices of a node in turn."""
 
 
 def traffic(name: str, tensor: Tensor, devices: int, shards: int = 1) -> tuple[float, float]:

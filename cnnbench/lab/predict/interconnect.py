@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from cnnbench.lab.predict.formulas import FORMULAS
+from cnnbench.lab.predict.formulas import (
+    FORMULAS,
+    SPREAD,
+    Formula,
+    NodeLayout,
+    Path,
+    ReductionPhase,
+    path_seconds,
+)
 from cnnbench.lab.predict.links import Link
-from cnnbench.lab.predict.phases import Formula, NodeLayout, Path, ReductionPhase, path_seconds
 from cnnbench.lab.predict.workload import NotPredictedError, Tensor, sent, total_bytes
 from cnnbench.records.codec import one_of
 from cnnbench.variable_mgr.aggregation.spec import Packing
@@ -46,7 +54,7 @@ class Interconnect:
         if devices == 1:
             return 0.0
         phases = self.phases(spec, tensors, devices, packing)
-        return self.launch + path_seconds(phases, *self._links())
+        return self.launch + self._path_seconds(phases)
 
     def phases(
         self, spec: AllReduceSpec, tensors: Sequence[Tensor], devices: int, packing: Packing
@@ -57,17 +65,12 @@ class Interconnect:
             # Joining copies; splitting gives views.
             phases.append(ReductionPhase(copied=total_bytes(tensors)))
         travelling = sent(packing, tensors)
+        layout = NodeLayout(devices, self.devices_per_node if self.inter_link is not None else 1)
         for index, part in enumerate(spec.ranges):
             mine = [tensor for tensor in travelling if spec.range_of(tensor.bytes) == index]
             if mine:
-                phases += self._algorithm(part.algorithm, mine, devices)
+                phases += self._algorithm(part.algorithm, mine, layout)
         return phases
-
-    def _algorithm(self, algorithm: AlgorithmSpec, tensors: Sequence[Tensor], devices: int) -> Path:
-        layout = NodeLayout(devices, self.devices_per_node if self.inter_link is not None else 1)
-        if len(algorithm.levels) == 1:
-            return self._one_level(algorithm.levels[0], tensors, layout, algorithm.shards)
-        return self._two_levels(algorithm, tensors, layout)
 
     def _one_level(
         self, name: str, tensors: Sequence[Tensor], layout: NodeLayout, shards: int
@@ -77,12 +80,14 @@ class Interconnect:
             raise NotPredictedError(f"there is no formula for {name}")
         if shards > layout.devices:
             raise NotPredictedError(f"{shards} shards need as many devices")
-        return _list_phases(formula, tensors, layout, shards, *self._links())
+        return self._list_phases(formula, tensors, layout, shards)
 
-    def _two_levels(
+    def _algorithm(
         self, algorithm: AlgorithmSpec, tensors: Sequence[Tensor], layout: NodeLayout
     ) -> Path:
-        """Within nodes, then between one device per node, then back to all of the node."""
+        """One level, or within nodes, then between one device per node, then back to its node."""
+        if len(algorithm.levels) == 1:
+            return self._one_level(algorithm.levels[0], tensors, layout, algorithm.shards)
         if self.inter_link is None:
             raise NotPredictedError(
                 f"{algorithm} has two levels; give --inter_link and --devices_per_node"
@@ -95,48 +100,41 @@ class Interconnect:
         if layout.nodes > 1:
             phases += self._one_level(between, tensors, NodeLayout(layout.nodes), algorithm.shards)
             if inside.devices > 1:
-                phases += _list_phases(_SPREAD, tensors, inside, 1, *self._links())
+                phases += self._list_phases(SPREAD, tensors, inside, 1)
         return phases
 
-    def _links(self) -> tuple[Link, Link]:
-        return self.link, self.link if self.inter_link is None else self.inter_link
+    def _list_phases(
+        self, formula: Formula, tensors: Sequence[Tensor], layout: NodeLayout, shards: int
+    ) -> Path:
+        """Phases of the slowest tensor, and the time that the others occupy its device."""
+        if layout.devices == 1:
+            return ()
+        roots = min(formula.roots(layout, shards), len(tensors))
+        loads: list[list[ReductionPhase]] = [[] for _ in range(roots)]
+        longest: Path = ()
+        instead: Path = ()
+        waiting = -1.0
+        for index, tensor in enumerate(tensors):
+            paths = [make(tensor, layout, shards) for make in (formula.path, *formula.or_paths)]
+            path = min(paths, key=self._path_seconds)
+            busy = path if formula.busy is None else formula.busy(tensor, layout, shards)
+            loads[index % roots] = _add(loads[index % roots], busy)
+            wait = self._path_seconds(path) - self._path_seconds(busy)
+            if wait > waiting:
+                longest, instead, waiting = path, busy, wait
+        _share_links(loads, max(1, formula.roots(layout, shards) * layout.near // layout.devices))
+        load = max(loads, key=self._path_seconds)
+        if formula.busy is None:
+            return load
+        return [*_add(load, [phase.times(-1) for phase in instead]), *longest]
+
+    def _path_seconds(self, path: Path) -> float:
+        return path_seconds(path, self.link, self.inter_link or self.link)
 
 
-def _list_phases(
-    formula: Formula,
-    tensors: Sequence[Tensor],
-    layout: NodeLayout,
-    shards: int,
-    near: Link,
-    far: Link,
-) -> Path:
-    """Phases of the slowest tensor, and the time that the others occupy its device."""
-    if layout.devices == 1:
-        return ()
-    roots = min(formula.roots(layout, shards), len(tensors))
-    loads: list[list[ReductionPhase]] = [[] for _ in range(roots)]
-    longest: Path = ()
-    instead: Path = ()
-    waiting = -1.0
-    for index, tensor in enumerate(tensors):
-        paths = [make(tensor, layout, shards) for make in (formula.path, *formula.or_paths)]
-        path = min(paths, key=lambda one: path_seconds(one, near, far))
-        busy = path if formula.busy is None else formula.busy(tensor, layout, shards)
-        loads[index % roots] = _add(loads[index % roots], busy)
-        wait = path_seconds(path, near, far) - path_seconds(busy, near, far)
-        if wait > waiting:
-            longest, instead, waiting = path, busy, wait
-    _share_links(loads, max(1, formula.roots(layout, shards) * layout.near // layout.devices))
-    load = max(loads, key=lambda phases: path_seconds(phases, near, far))
-    if formula.busy is None:
-        return load
-    return [*_add(load, [phase.times(-1) for phase in instead]), *longest]
-
-
-def _add(load: list[ReductionPhase], path: Path) -> list[ReductionPhase]:
-    length = max(len(load), len(path))
-    padded = [[*phases, *[ReductionPhase()] * (length - len(phases))] for phases in (load, path)]
-    return [one + other for one, other in zip(*padded, strict=True)]
+def _add(load: Path, path: Path) -> list[ReductionPhase]:
+    both = itertools.zip_longest(load, path, fillvalue=ReductionPhase())
+    return [one + other for one, other in both]
 
 
 def _share_links(loads: list[list[ReductionPhase]], per_node: int) -> None:
@@ -151,16 +149,3 @@ def _share_links(loads: list[list[ReductionPhase]], per_node: int) -> None:
                 if position < len(load):
                     more = far_bytes - load[position].far_bytes
                     load[position] = load[position] + ReductionPhase(far_bytes=more)
-
-
-def _spread(tensor: Tensor, layout: NodeLayout, shards: int) -> Path:
-    others = layout.devices - 1
-    return (ReductionPhase(near_messages=others, near_bytes=others * tensor.bytes),)
-
-
-_SPREAD = Formula(
-    _spread,
-    "the last step of two levels",
-    "(m-1)(alpha + s beta), on one of m devices of a node in turn",
-    roots=lambda layout, shards: layout.devices,
-)

@@ -69,37 +69,31 @@ class Link:
         )
 
 
-def _preset(name: str, alpha: float, bandwidth: float, memory: float) -> tuple[str, Link]:
-    return name, Link(name, alpha, 1 / bandwidth, _TRAFFIC_OF_ADDING / memory)
+# Alpha, bandwidth, and that of the memory of the contemporary GPU.
+_FIGURES = {
+    "pcie3": (_PCIE_ALPHA, 12 * _GIGA, _V100_MEMORY),
+    "pcie4": (_PCIE_ALPHA, 24 * _GIGA, _A100_MEMORY),
+    "pcie5": (_PCIE_ALPHA, 48 * _GIGA, _H100_PCIE_MEMORY),
+    "nvlink2": (_NVLINK_ALPHA, 6 * 20.0 * _GIGA, _V100_MEMORY),
+    "nvlink3": (_NVLINK_ALPHA, 12 * 20.0 * _GIGA, _A100_MEMORY),
+    "nvlink4": (_NVLINK_ALPHA, 18 * 20.6 * _GIGA, _H100_SXM_MEMORY),
+    "tcp25": (_TCP_ALPHA, 25 / 8 * _TCP_PAYLOAD * _GIGA, _V100_MEMORY),
+    "tcp100": (_TCP_ALPHA, 100 / 8 * _TCP_PAYLOAD * _GIGA, _V100_MEMORY),
+    "tcp200": (_TCP_ALPHA, 200 / 8 * _TCP_PAYLOAD * _GIGA, _A100_MEMORY),
+    "tcp400": (_TCP_ALPHA, 400 / 8 * _TCP_PAYLOAD * _GIGA, _H100_SXM_MEMORY),
+    "roce25": (_RDMA_ALPHA, 25 / 8 * _ROCE_PAYLOAD * _GIGA, _V100_MEMORY),
+    "roce100": (_RDMA_ALPHA, 100 / 8 * _ROCE_PAYLOAD * _GIGA, _V100_MEMORY),
+    "roce200": (_RDMA_ALPHA, 200 / 8 * _ROCE_PAYLOAD * _GIGA, _A100_MEMORY),
+    "roce400": (_RDMA_ALPHA, 400 / 8 * _ROCE_PAYLOAD * _GIGA, _H100_SXM_MEMORY),
+    "edr": (_RDMA_ALPHA, 100 / 8 * _INFINIBAND_PAYLOAD * _GIGA, _V100_MEMORY),
+    "hdr": (_RDMA_ALPHA, 200 / 8 * _INFINIBAND_PAYLOAD * _GIGA, _A100_MEMORY),
+    "ndr": (_RDMA_ALPHA, 400 / 8 * _INFINIBAND_PAYLOAD * _GIGA, _H100_SXM_MEMORY),
+}
 
-
-def _network(
-    name: str, alpha: float, gbits: int, payload: float, memory: float
-) -> tuple[str, Link]:
-    return _preset(name, alpha, gbits / 8 * payload * _GIGA, memory)
-
-
-PRESETS: dict[str, Link] = dict(
-    (
-        _preset("pcie3", _PCIE_ALPHA, 12 * _GIGA, _V100_MEMORY),
-        _preset("pcie4", _PCIE_ALPHA, 24 * _GIGA, _A100_MEMORY),
-        _preset("pcie5", _PCIE_ALPHA, 48 * _GIGA, _H100_PCIE_MEMORY),
-        _preset("nvlink2", _NVLINK_ALPHA, 6 * 20.0 * _GIGA, _V100_MEMORY),
-        _preset("nvlink3", _NVLINK_ALPHA, 12 * 20.0 * _GIGA, _A100_MEMORY),
-        _preset("nvlink4", _NVLINK_ALPHA, 18 * 20.6 * _GIGA, _H100_SXM_MEMORY),
-        _network("tcp25", _TCP_ALPHA, 25, _TCP_PAYLOAD, _V100_MEMORY),
-        _network("tcp100", _TCP_ALPHA, 100, _TCP_PAYLOAD, _V100_MEMORY),
-        _network("tcp200", _TCP_ALPHA, 200, _TCP_PAYLOAD, _A100_MEMORY),
-        _network("tcp400", _TCP_ALPHA, 400, _TCP_PAYLOAD, _H100_SXM_MEMORY),
-        _network("roce25", _RDMA_ALPHA, 25, _ROCE_PAYLOAD, _V100_MEMORY),
-        _network("roce100", _RDMA_ALPHA, 100, _ROCE_PAYLOAD, _V100_MEMORY),
-        _network("roce200", _RDMA_ALPHA, 200, _ROCE_PAYLOAD, _A100_MEMORY),
-        _network("roce400", _RDMA_ALPHA, 400, _ROCE_PAYLOAD, _H100_SXM_MEMORY),
-        _network("edr", _RDMA_ALPHA, 100, _INFINIBAND_PAYLOAD, _V100_MEMORY),
-        _network("hdr", _RDMA_ALPHA, 200, _INFINIBAND_PAYLOAD, _A100_MEMORY),
-        _network("ndr", _RDMA_ALPHA, 400, _INFINIBAND_PAYLOAD, _H100_SXM_MEMORY),
-    )
-)
+PRESETS = {
+    name: Link(name, alpha, 1 / bandwidth, _TRAFFIC_OF_ADDING / memory)
+    for name, (alpha, bandwidth, memory) in _FIGURES.items()
+}
 """Links by name; for NVLink, with an NVSwitch or as many direct links."""
 
 LARGEST_DOMAIN = {"nvlink2": 16, "nvlink3": 16, "nvlink4": 256}

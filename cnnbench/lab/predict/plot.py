@@ -39,14 +39,14 @@ def draw(
 
 
 def _over_size(model: Interconnect, specs: Sequence[AllReduceSpec], devices: int) -> Lines:
-    curves = [(style, str(spec), _curve(model, spec, devices)) for style, spec in enumerate(specs)]
+    curves = [_curve(model, spec, devices) for spec in specs]
     return Lines(
         title=f"Prediction of one tensor on {devices} devices",
         x=Axis(label="size of one tensor", format="bytes", log=True, base=2),
         y=_TIME,
         series=tuple(
-            ChartSeries(name=name, points=tuple(curve), marks=False, style=style)
-            for style, name, curve in curves
+            ChartSeries(name=str(spec), points=tuple(curve), marks=False, style=style)
+            for style, (spec, curve) in enumerate(zip(specs, curves, strict=True))
             if curve
         ),
     )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import ClassVar
 
 from cnnbench.lab.predict.interconnect import Interconnect
 from cnnbench.lab.predict.workload import NotPredictedError, Tensor, TrainingStep, packing_text
-from cnnbench.records.prediction import Prediction
+from cnnbench.records.prediction import Prediction, Predictions
 from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec
 
@@ -18,6 +20,9 @@ _CLEARLY = 0.99
 # Crossover sizes are found to this relative accuracy.
 _ACCURACY = 1.02
 _ITEMSIZE = 4
+
+COLUMNS = (*(one.name for one in fields(Prediction)), "schema")
+"""The header of the table, always all of it in this order; unknown values are empty."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,31 @@ class FastestRange:
 
     spec: str
     up_to: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FastestByDevices:
+    """Which spec is fastest for which size of one tensor, on a number of devices."""
+
+    devices: int
+    ranges: tuple[FastestRange, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictionDocument(Predictions):
+    """What ``cnnbench allreduce --predict`` predicted, schema 1.
+
+    Attributes:
+      parameters: of the cost model.
+      fastest: for each number of devices.
+      validation: empty; parameters are not fitted to measurements.
+    """
+
+    item_lines: ClassVar[tuple[str, ...]] = ("rows", "fastest")
+
+    parameters: Interconnect
+    fastest: tuple[FastestByDevices, ...]
+    validation: Mapping[str, float] = field(default_factory=dict)
 
 
 def predict(
@@ -62,8 +92,16 @@ def fastest_by_size(
     """
 
     def winner(size: int, known: str | None) -> str | None:
+        """The fastest spec; `known` if no other is clearly faster."""
         tensor = Tensor(max(1, size // _ITEMSIZE), _ITEMSIZE)
-        return _fastest_for(model, specs, devices, tensor, known)
+        times: dict[str, float] = {}
+        for spec in specs:
+            with contextlib.suppress(NotPredictedError):
+                times[str(spec)] = model.seconds(spec, (tensor,), devices, Packing())
+        best = min(times, key=times.__getitem__, default=None)
+        if best is not None and known in times and times[best] > _CLEARLY * times[known]:
+            return known
+        return best
 
     spec, low = winner(_SMALLEST, None), _SMALLEST
     if spec is None:
@@ -83,52 +121,19 @@ def fastest_by_size(
     return (*ranges, FastestRange(spec, None))
 
 
-def _fastest_for(
-    model: Interconnect,
-    specs: Sequence[AllReduceSpec],
-    devices: int,
-    tensor: Tensor,
-    known: str | None,
-) -> str | None:
-    """The fastest spec; `known` if no other is clearly faster."""
-    times: dict[str, float] = {}
-    for spec in specs:
-        try:
-            times[str(spec)] = model.seconds(spec, (tensor,), devices, Packing())
-        except NotPredictedError:
-            continue
-    if not times:
-        return None
-    best = min(times, key=lambda name: times[name])
-    if known in times and times[best] > _CLEARLY * times[known]:
-        return known
-    return best
-
-
 def _predict(
     model: Interconnect, step: TrainingStep, spec: AllReduceSpec, devices: int
 ) -> Prediction:
-    seconds: float | None = None
-    reason: str | None = None
-    try:
-        seconds = model.seconds(spec, step.tensors, devices, step.packing)
-    except NotPredictedError as error:
-        reason = str(error)
-    return prediction(model.name, step, spec, devices, seconds, reason)
-
-
-def prediction(
-    parameters: str,
-    step: TrainingStep,
-    spec: AllReduceSpec,
-    devices: int,
-    seconds: float | None,
-    not_predicted: str | None = None,
-) -> Prediction:
-    """The step that follows from a time of the reduction.
+    """The step that follows from the time of the reduction.
 
     A step is computing followed by reducing; the longer of the two bounds any overlap.
     """
+    seconds: float | None = None
+    not_predicted: str | None = None
+    try:
+        seconds = model.seconds(spec, step.tensors, devices, step.packing)
+    except NotPredictedError as error:
+        not_predicted = str(error)
     compute = step.step_seconds
     whole = bound = None
     if compute is not None and seconds is not None:
@@ -140,7 +145,7 @@ def prediction(
         gradients=len(step.tensors),
         dtype=step.dtype,
         packing=packing_text(step.packing),
-        parameters=parameters,
+        parameters=model.name,
         devices=devices,
         spec=str(spec),
         allreduce_seconds=seconds,

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from cnnbench.base.text.numbers import NONE, binary, number, percent
 from cnnbench.base.text.table import fitted_rows, parts
-from cnnbench.lab.predict.document import FastestByDevices
 from cnnbench.lab.predict.interconnect import Interconnect
-from cnnbench.lab.predict.predict import fastest
+from cnnbench.lab.predict.predict import FastestByDevices, fastest
 from cnnbench.lab.predict.workload import TrainingStep, packing_text
 from cnnbench.records.prediction import Prediction
 

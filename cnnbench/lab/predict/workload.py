@@ -22,14 +22,6 @@ class NotPredictedError(ValueError):
 
 
 @dataclass(frozen=True)
-class Chunks:
-    """The equal chunks, at least one, of a tensor; the last may have fewer than `bytes` bytes."""
-
-    count: int
-    bytes: int
-
-
-@dataclass(frozen=True)
 class Tensor:
     """A tensor as sent, of elements of `itemsize` bytes."""
 
@@ -41,11 +33,14 @@ class Tensor:
         """Size of all elements."""
         return self.elements * self.itemsize
 
-    def chunks(self, most: int) -> Chunks:
-        """At most `most` chunks, as the algorithms cut them."""
+    def chunks(self, most: int) -> tuple[int, int]:
+        """Number and bytes of the chunks, at most `most`, as the algorithms cut them.
+
+        All have so many bytes but the last, which may have fewer.
+        """
         size = chunk_size(self.elements, most, self.itemsize)
         count = max(1, math.ceil(self.elements / size))
-        return Chunks(count, min(size, self.elements) * self.itemsize)
+        return count, min(size, self.elements) * self.itemsize
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,7 @@ from cnnbench.base.jobs.job import Job, Task, host_and_port
 from cnnbench.base.jobs.ports import claim, unbound
 from cnnbench.base.text.escape import one_line
 from cnnbench.errors import BenchmarkError
-from cnnbench.machine.host import Host
-from cnnbench.machine.processes import pid_namespace
+from cnnbench.machine.host import Host, pid_namespace
 
 LONGEST_LINE = 1 << 20
 

@@ -30,8 +30,8 @@ from cnnbench.flags.cluster import with_exchanged_addresses, with_job_from_env, 
 from cnnbench.machine import facts as environment
 from cnnbench.machine import repository
 from cnnbench.machine.checks import Condition, parse_quiet
+from cnnbench.machine.cpu import main_memory
 from cnnbench.machine.gpu import EMULATED_NOTICE, gpu_memory
-from cnnbench.machine.memory import main_memory
 from cnnbench.machine.watch import Watch
 from cnnbench.records.files import write_text
 from cnnbench.records.measurements import Measurements

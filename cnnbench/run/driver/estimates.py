@@ -17,9 +17,9 @@ from cnnbench.base.text.numbers import binary
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
 from cnnbench.flags.optimizers import OPTIMIZERS
+from cnnbench.machine.cpu import Memory, main_memory
 from cnnbench.machine.gpu import gpu_count
 from cnnbench.machine.host import Host
-from cnnbench.machine.memory import Memory, main_memory
 from cnnbench.models.memory import bytes_per_image
 from cnnbench.models.spec import MASTER_BYTES
 from cnnbench.run.driver.plan import COMPUTE_DTYPES, Plan

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from cnnbench.base.scratch import Scratch
+from cnnbench.base.lock import Scratch
 from cnnbench.base.text.progress import Messages
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags import Params

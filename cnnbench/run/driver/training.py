@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from cnnbench.base.jobs.job import Task
 from cnnbench.base.jobs.probe import named
-from cnnbench.base.stats.descriptive import FEWEST_FOR_P99, RunningSpeed, total_images_per_sec
+from cnnbench.base.stats.descriptive import FEWEST_FOR_P99, RunningSpeed
 from cnnbench.base.stats.steady_state import steady_state
 from cnnbench.base.text.progress import Messages, Progress
 from cnnbench.data.copies import ReadEvents
@@ -495,7 +495,7 @@ class Training:
         if not steps:
             return None
         images = self._measurements.steps * self._plan.global_batch
-        total = total_images_per_sec(images, elapsed)
+        total = images / elapsed
         for observer in self._observers:
             observer.ended(self.global_step, total)
         return None if self._evaluator is not None else total

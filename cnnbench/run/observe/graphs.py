@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from cnnbench.base.scratch import Scratch
+from cnnbench.base.lock import Scratch
 from cnnbench.errors import BenchmarkError
 from cnnbench.records.files import write_bytes
 from cnnbench.run.observe.protobuf import parts

@@ -26,7 +26,7 @@ from typing import NoReturn
 
 from cnnbench.base import plugins
 from cnnbench.base.interrupts import SIGNALS
-from cnnbench.base.text.native_log import fatal_message
+from cnnbench.base.text.messages import fatal_message
 from cnnbench.base.text.terminal import StandardStream, print_error, print_warning
 from cnnbench.errors import BenchmarkError, ExitCode
 

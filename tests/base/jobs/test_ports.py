@@ -15,7 +15,7 @@ def test_ports_are_held_against_all_but_servers():
     with ReservedPorts(5) as held, ReservedPorts(5) as other:
         ports, others = held.numbers, other.numbers
         assert len({*ports, *others}) == 10
-        low, high = cluster_ports._outgoing()
+        low, high = map(int, cluster_ports._RANGE_FILE.read_text().split())
         assert not any(low <= port <= high for port in ports)
         for port in ports:
             with socket.socket() as client, pytest.raises(OSError):
@@ -28,10 +28,12 @@ def test_ports_are_held_against_all_but_servers():
         client.bind(("", ports[0]))
 
 
-def test_ports_that_are_in_use_are_left_out(monkeypatch):
+def test_ports_that_are_in_use_are_left_out(monkeypatch, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as server:
         taken = server.getsockname()[1]
-        monkeypatch.setattr(cluster_ports, "_outgoing", lambda: (10000, taken - 1))
+        outgoing = tmp_path / "range"
+        outgoing.write_text(f"10000 {taken - 1}")
+        monkeypatch.setattr(cluster_ports, "_RANGE_FILE", outgoing)
         monkeypatch.setattr(cluster_ports, "LARGEST_PORT", taken + 60)
         monkeypatch.setattr(cluster_ports, "_TRIES", 61)
         with ReservedPorts(20) as held:

@@ -74,9 +74,6 @@ MPICH = {
 }
 
 
-AT_INDEX = '{{"cluster": {{"worker": ["a:1"]}}, "task": {{"type": "worker", "index": {}}}}}'
-
-
 def tf_config(changes=(), **parts):
     return {"TF_CONFIG": json.dumps({**KUBEFLOW, **dict(changes), **parts})}
 
@@ -98,50 +95,6 @@ def test_tf_config_without_them_has_its_chief_as_first_worker():
     assert [host.split("-")[2] for host in place.worker_hosts] == ["workerpool0", "workerpool1"]
     worker = {**VERTEX, "task": {"type": "worker", "index": 0}}
     assert resolve("tf_config", 0, {"TF_CONFIG": json.dumps(worker)}).task == Task("worker", 1)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (None, "is not set"),
-        (" ", "is not set"),
-        ("{", "cut off after 1 characters"),
-        ("[" * 100_000, "not JSON: nested too deeply"),
-        ('{"task": {}, "task": {}}', "not JSON: the key 'task' is there twice"),
-        ("[]", 'needs the keys "cluster" and "task"'),
-        ('{"cluster": {}}', 'needs the keys "cluster" and "task"'),
-        ('{"cluster": {"worker": "a:1"}, "task": {"type": "worker"}}', "cluster.worker must be"),
-        ('{"cluster": {"worker": [1]}, "task": {"type": "worker"}}', "cluster.worker must be"),
-        ('{"cluster": {"worker": ["a:1"]}, "task": {"type": 1}}', 'task needs a "type"'),
-        ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": true}}', "needs"),
-        ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1}}', "worker:1"),
-        ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": "²"}}', "from 0"),
-        ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": "١"}}', "from 0"),
-        ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": -1}}', "from 0"),
-        (AT_INDEX.format(f'"{"1" * 6000}"'), "from 0"),
-        (AT_INDEX.format("1" * 4000), "from 0"),
-        ('{"cluster": {"worker": ["a"]}, "task": {"type": "worker"}}', "cluster.worker must be"),
-        ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "ps"}}', "no task ps:0"),
-        ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "evaluator"}}', "is no job"),
-        (
-            '{"cluster": {"worker": ["a:1"], "chief": ["b:1"], "master": ["c:1"]}, '
-            '"task": {"type": "worker"}}',
-            "more than one chief",
-        ),
-    ],
-)
-def test_malformed_tf_config(text, words):
-    with pytest.raises(UsageError) as caught:
-        resolve("tf_config", 0, {} if text is None else {"TF_CONFIG": text})
-    message = str(caught.value)
-    assert message.startswith("the environment variable TF_CONFIG")
-    assert words in message
-    assert len(message) < 400
-
-
-def test_tf_config_says_itself_who_serves():
-    with pytest.raises(UsageError, match="--cluster_ps=1: TF_CONFIG says itself"):
-        resolve("tf_config", 1, tf_config())
 
 
 def test_slurm():
@@ -175,65 +128,12 @@ def test_lists_of_nodes(text, nodes):
     assert expand_nodes({"LIST": text}, "LIST") == nodes
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["n[", "n]", "n[]", "n[a]", "n[2-1]", "n[1-9999999]", "n[0-65535],m[0-65535]", ",", "a,"],
-)
-def test_malformed_lists_of_nodes(text):
-    with pytest.raises(UsageError, match="the environment variable LIST="):
-        expand_nodes({"LIST": text}, "LIST")
-
-
-@pytest.mark.parametrize(
-    ("changes", "name"),
-    [
-        ({"SLURM_PROCID": None}, "SLURM_PROCID"),
-        ({"SLURM_PROCID": "x"}, "SLURM_PROCID"),
-        ({"SLURM_PROCID": "١"}, "SLURM_PROCID"),
-        ({"SLURM_NTASKS": "65536"}, "SLURM_NTASKS"),
-        ({"SLURM_STEP_NODELIST": "a:1,b,c"}, "SLURM_STEP_NODELIST"),
-        ({"SLURM_STEP_NODELIST": f"n[1-{'9' * 5000}]"}, "SLURM_STEP_NODELIST"),
-        ({"SLURM_PROCID": "5"}, "SLURM_PROCID"),
-        # Cyclic distribution: not the second task of its node.
-        ({"SLURM_LOCALID": "0"}, "SLURM_PROCID"),
-        ({"SLURM_NTASKS": "6"}, "SLURM_STEP_TASKS_PER_NODE"),
-        ({"SLURM_STEP_TASKS_PER_NODE": "2(x3"}, "SLURM_STEP_TASKS_PER_NODE"),
-        ({"SLURM_STEP_TASKS_PER_NODE": "5"}, "SLURM_STEP_TASKS_PER_NODE"),
-        ({"SLURM_STEP_NODELIST": "gpu["}, "SLURM_STEP_NODELIST"),
-    ],
-)
-def test_malformed_slurm(changes, name):
-    environ = {key: value for key, value in {**SLURM, **changes}.items() if value is not None}
-    with pytest.raises(UsageError, match=f"the environment variable {name}"):
-        resolve("slurm", 0, environ)
-
-
 def test_kubernetes():
     place = resolve("kubernetes", 1, KUBERNETES)
     hosts = tuple(f"cnnbench-{i}.cnnbench-peers:2222" for i in range(3))
     assert (place.task, place.worker_hosts, place.ps_hosts) == (Task("ps"), hosts[:2], hosts[2:])
     other = {**KUBERNETES, "HOSTNAME": "a-b-0", "CNNBENCH_PORT": "7"}
     assert resolve("kubernetes", 0, other).worker_hosts[1] == "a-b-1.cnnbench-peers:7"
-
-
-@pytest.mark.parametrize(
-    ("changes", "name"),
-    [
-        ({"HOSTNAME": "pod"}, "HOSTNAME"),
-        ({"HOSTNAME": "cnnbench-3"}, "HOSTNAME"),
-        ({"CNNBENCH_SERVICE": ""}, "CNNBENCH_SERVICE"),
-        ({"CNNBENCH_PROCESSES": "0"}, "CNNBENCH_PROCESSES"),
-        ({"CNNBENCH_PROCESSES": "-1"}, "CNNBENCH_PROCESSES"),
-        ({"CNNBENCH_PORT": "http"}, "CNNBENCH_PORT"),
-        ({"CNNBENCH_PORT": "0"}, "CNNBENCH_PORT"),
-        ({"CNNBENCH_PORT": "70000"}, "CNNBENCH_PORT"),
-        ({"CNNBENCH_SERVICE": "a b"}, "CNNBENCH_SERVICE"),
-        ({"HOSTNAME": "a b-0"}, "HOSTNAME"),
-    ],
-)
-def test_malformed_kubernetes(changes, name):
-    with pytest.raises(UsageError, match=f"the environment variable {name}"):
-        resolve("kubernetes", 0, {**KUBERNETES, **changes})
 
 
 def test_mpi():
@@ -287,25 +187,80 @@ def test_a_number_on_the_machine_is_that_of_this_process_or_unknown(environ, fou
     assert resolve("mpi", 0, environ).local_rank == found[3]
 
 
+def worker_at(index, hosts='["a:1"]'):
+    """TF_CONFIG of a worker, as text, with any index."""
+    return f'{{"cluster": {{"worker": {hosts}}}, "task": {{"type": "worker", "index": {index}}}}}'
+
+
+TWO_CHIEFS = {"worker": ["a:1"], "chief": ["b:1"], "master": ["c:1"]}
+ONE = {"worker": ["a:1"]}
+MALFORMED = {
+    "TF_CONFIG": [
+        ("", "is not set"),
+        (" ", "is not set"),
+        ("{", "cut off after 1 characters"),
+        ("[" * 100_000, "not JSON: nested too deeply"),
+        ('{"task": {}, "task": {}}', "not JSON: the key 'task' is there twice"),
+        ("[]", 'needs the keys "cluster" and "task"'),
+        ('{"cluster": {}}', 'needs the keys "cluster" and "task"'),
+        (worker_at(0, '"a:1"'), "cluster.worker must be"),
+        (worker_at(0, "[1]"), "cluster.worker must be"),
+        (worker_at(0, '["a"]'), "cluster.worker must be"),
+        (json.dumps({"cluster": ONE, "task": {"type": 1}}), 'task needs a "type"'),
+        (json.dumps({"cluster": ONE, "task": {"type": "ps"}}), "no task ps:0"),
+        (json.dumps({"cluster": ONE, "task": {"type": "evaluator"}}), "is no job"),
+        (json.dumps({"cluster": TWO_CHIEFS, "task": {"type": "worker"}}), "more than one chief"),
+        (worker_at("true"), "needs"),
+        (worker_at(1), "worker:1"),
+        (worker_at('"²"'), "from 0"),
+        (worker_at('"١"'), "from 0"),
+        (worker_at(-1), "from 0"),
+        (worker_at(f'"{"1" * 6000}"'), "from 0"),
+        (worker_at("1" * 4000), "from 0"),
+    ],
+    "SLURM_PROCID": [("", "is not set"), ("x", ""), ("١", ""), ("5", "block"), ("2", "block")],
+    "SLURM_NTASKS": [("65536", "from 0 to 65535")],
+    "SLURM_STEP_TASKS_PER_NODE": [("2(x3", "no list"), ("5", "has 3 nodes"), ("2(x3)", "is 5")],
+    "SLURM_STEP_NODELIST": [
+        *((text, "") for text in ("a:1,b,c", f"n[1-{'9' * 5000}]", "gpu[", "n]", "n[]", "n[a]")),
+        *((text, "") for text in ("n[2-1]", "n[1-9999999]", "n[0-65535],m[0-65535]", ",", "a,")),
+    ],
+    "HOSTNAME": [("pod", ""), ("a b-0", ""), ("cnnbench-3", "CNNBENCH_PROCESSES is 3")],
+    "CNNBENCH_SERVICE": [("", "is not set"), ("a b", "is no name of a service")],
+    "CNNBENCH_PROCESSES": [("0", "from 1"), ("-1", "from 1")],
+    "CNNBENCH_PORT": [("http", ""), ("0", "from 1"), ("70000", "from 1 to 65535")],
+    "OMPI_COMM_WORLD_RANK": [("4", "OMPI_COMM_WORLD_SIZE is 4")],
+    "OMPI_COMM_WORLD_SIZE": [("many", "whole number"), ("999999999", "from 0 to 65535")],
+    "OMPI_COMM_WORLD_LOCAL_RANK": [("?", "whole number")],
+}
+"""Values of each variable, and what is said of them."""
+
+ENVIRONMENTS = {
+    **{"TF": ("tf_config", {}), "SLURM": ("slurm", SLURM), "OMPI": ("mpi", OPEN_MPI)},
+    **{"HOSTNAME": ("kubernetes", KUBERNETES), "CNNBENCH": ("kubernetes", KUBERNETES)},
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_malformed_variables(name):
+    cluster, environ = ENVIRONMENTS[name.partition("_")[0]]
+    for value, words in MALFORMED[name]:
+        with pytest.raises(UsageError) as caught:
+            resolve(cluster, 0, {**environ, name: value})
+        message = str(caught.value)
+        assert message.startswith(f"the environment variable {name}")
+        assert words in message
+        assert len(message) < max(400, len(value) + 200)
+
+
 @pytest.mark.parametrize(
-    ("environ", "words"),
+    ("cluster", "ps", "environ", "words"),
     [
-        (
-            {},
-            "none of OMPI_COMM_WORLD_RANK, MV2_COMM_WORLD_RANK, PMI_RANK, SLURM_PROCID is set",
-        ),
-        ({**OPEN_MPI, "OMPI_COMM_WORLD_RANK": "4"}, "OMPI_COMM_WORLD_RANK=4: "),
-        ({**OPEN_MPI, "OMPI_COMM_WORLD_SIZE": "many"}, "OMPI_COMM_WORLD_SIZE=many: "),
-        ({**OPEN_MPI, "OMPI_COMM_WORLD_SIZE": "999999999"}, "OMPI_COMM_WORLD_SIZE=999999999: "),
-        ({**MPICH, "MPI_LOCALRANKID": "?"}, "MPI_LOCALRANKID=?: "),
+        ("mpi", 0, {}, "none of OMPI_COMM_WORLD_RANK, MV2_COMM_WORLD_RANK, PMI_RANK, SLURM_PROCID"),
+        ("tf_config", 1, tf_config(), "--cluster_ps=1: TF_CONFIG says itself"),
+        ("kubernetes", 3, KUBERNETES, "--cluster_ps=3: there are 3 processes"),
     ],
 )
-def test_malformed_mpi(environ, words):
-    with pytest.raises(UsageError) as caught:
-        resolve("mpi", 0, environ)
-    assert words in str(caught.value)
-
-
-def test_one_process_must_be_a_worker():
-    with pytest.raises(UsageError, match="--cluster_ps=3: there are 3 processes"):
-        resolve("kubernetes", 3, KUBERNETES)
+def test_environments_of_no_process(cluster, ps, environ, words):
+    with pytest.raises(UsageError, match=words):
+        resolve(cluster, ps, environ)

@@ -14,7 +14,6 @@ from cnnbench.base.stats.descriptive import (
     median,
     median_absolute_deviation,
     speed,
-    total_images_per_sec,
 )
 
 step_times = st.lists(st.floats(1e-4, 10.0), min_size=1, max_size=60)
@@ -49,26 +48,18 @@ def test_ewma_of_one_uses_the_newest_step_only_and_of_none_all_alike(alpha, mean
     assert speed(8, [0.1, 0.2, 0.4], ewma_alpha=alpha).mean == pytest.approx(mean)
 
 
-def test_one_step_has_neither_uncertainty_nor_jitter():
-    result = speed(32, [0.5])
-    assert (result.mean, result.uncertainty, result.jitter) == (64.0, 0.0, 0.0)
-
-
-def test_no_steps_is_an_error():
-    with pytest.raises(ValueError, match="no step"):
-        speed(32, [])
-
-
-@pytest.mark.parametrize("seconds", [0.0, -1.0, math.nan])
-def test_impossible_step_time(seconds):
-    with pytest.raises(ValueError, match="must be positive"):
-        RunningSpeed(1).add(seconds)
-
-
-@pytest.mark.parametrize(("images", "alpha"), [(0, None), (1, -0.1), (1, 1.5), (1, math.nan)])
-def test_impossible_parameters(images, alpha):
-    with pytest.raises(ValueError, match="must"):
-        RunningSpeed(images, alpha)
+@pytest.mark.parametrize(
+    ("images", "times", "alpha", "reason"),
+    [
+        *((1, [seconds], None, "must be positive") for seconds in (0.0, -1.0, math.nan)),
+        *((1, [1.0], alpha, "must lie between") for alpha in (-0.1, 1.5, math.nan)),
+        (0, [1.0], None, "must be at least 1"),
+        (32, [], None, "no step"),
+    ],
+)
+def test_impossible_values(images, times, alpha, reason):
+    with pytest.raises(ValueError, match=reason):
+        speed(images, times, alpha)
 
 
 @given(times=step_times, alpha=st.floats(0.0, 0.9), every=st.integers(1, 7))
@@ -102,10 +93,3 @@ def test_medians_of_values_in_any_order(values):
     middle = stdlib.median(values)
     assert median(values) == middle
     assert median_absolute_deviation(values) == stdlib.median(abs(v - middle) for v in values)
-
-
-def test_total_includes_everything_in_the_loop():
-    # 100 steps of 32 images in 50 s of wall time.
-    assert total_images_per_sec(3200, 50.0) == 64.0
-    with pytest.raises(ValueError, match="elapsed"):
-        total_images_per_sec(1, 0.0)

@@ -3,7 +3,18 @@
 import pytest
 
 from cnnbench.base.text import table
-from cnnbench.base.text.table import aligned, fitted, fitted_rows, natural_key, parts, wrapped
+from cnnbench.base.text.table import (
+    aligned,
+    fitted,
+    fitted_rows,
+    markdown_table,
+    natural_key,
+    parts,
+    rewrite,
+    with_table,
+    wrapped,
+)
+from cnnbench.errors import UsageError
 
 HEAD = ("layer", "kind", "of step", "moved bytes", "to win ms")
 ROWS = (
@@ -106,3 +117,20 @@ def test_sentences_keep_their_words(columns):
 def test_width(monkeypatch, given, found):
     monkeypatch.setenv("COLUMNS", given)
     assert table.columns() == found
+
+
+TABLE = "| a | b |\n| --- | ---: |\n| x | 1 |"
+
+
+def test_rewriting_replaces_what_stands_between_the_markers(tmp_path):
+    assert markdown_table(("a", "b"), ("---", "---:"), [("x", "1")]) == TABLE
+    path = tmp_path / "doc.md"
+    path.write_text("before\n<!-- t: begin -->\nold\n<!-- t: end -->\nafter\n")
+    rewrite([str(path)], "t", TABLE)
+    expected = f"before\n<!-- t: begin -->\n{TABLE}\n<!-- t: end -->\nafter\n"
+    assert path.read_text() == expected == with_table(expected, "t", TABLE)
+
+
+def test_a_document_without_markers_is_refused():
+    with pytest.raises(UsageError, match="models: end"):
+        with_table("<!-- models: begin -->\n", "models", TABLE)

@@ -10,7 +10,7 @@ from cnnbench.campaigns.ab import turns
 from cnnbench.campaigns.ab.flags import print_answer
 from cnnbench.campaigns.ab.side import Side, SideFlags
 from cnnbench.flags import Params
-from cnnbench.machine.memory import Memory
+from cnnbench.machine.cpu import Memory
 from cnnbench.run.driver.plan import make_plan
 
 GIB = 2**30

@@ -30,7 +30,7 @@ from cnnbench.campaigns.tune.space import (
 )
 from cnnbench.errors import UsageError
 from cnnbench.flags import FLAGS
-from cnnbench.machine.memory import Memory
+from cnnbench.machine.cpu import Memory
 from cnnbench.records.tune import AS_GIVEN
 from cnnbench.run.driver.estimates import PROCESS_BYTES
 

@@ -10,12 +10,14 @@ import tensorflow as tf
 
 from cnnbench.base.text.progress import Messages
 from cnnbench.base.text.terminal import LineWriter
-from cnnbench.errors import BenchmarkError, FlagError
+from cnnbench.errors import BenchmarkError
 from cnnbench.flags.groups.allreduce import AllReduceParams, params_of
 from cnnbench.lab.allreduce import table
+from cnnbench.lab.allreduce.plan import make_plan
 from cnnbench.lab.allreduce.session import AllReduceBench
 from cnnbench.machine import checks
 from cnnbench.records.allreduce import AllReduceRecord
+from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.all_reduce import registry
 
 pytestmark = pytest.mark.usefixtures("quick_start")
@@ -37,7 +39,7 @@ class Run:
     def __init__(self, explicit=(), **flags):
         self.out, self.err = io.StringIO(), io.StringIO()
         self.bench = AllReduceBench(
-            params_of({**QUICK, **flags}),
+            make_plan(params_of({**QUICK, **flags}), explicit),
             LineWriter(self.out),
             command=("cnnbench", "allreduce"),
             explicit_flags=explicit,
@@ -91,54 +93,47 @@ def on_first(function):
     return reduce
 
 
-def test_wrong_sums_are_counted_and_fail_the_run(algorithm, tmp_path):
+def raises(tensors, devices, index):
+    raise RuntimeError("out of ideas")
+
+
+def fails_at_run_time(tensors, devices, index):
+    with tf.device(devices[0]):
+        with tf.control_dependencies([tf.debugging.assert_less(total(tensors), -1e9)]):
+            return [total(tensors)] * len(devices)
+
+
+def test_wrong_sums_and_errors_are_counted_and_fail_the_run(algorithm, tmp_path):
     # 16 elements on 3 devices, twice. A few sums of small integers are right by chance.
-    broken = {
+    wrong = {
         "left_out": (on_first(lambda tensors: total(tensors[:-1])), range(90, 97)),
         "nan": (on_first(lambda tensors: total(tensors) * float("nan")), range(96, 97)),
         "element": (on_first(lambda ts: total(ts) + 0.5 * tf.one_hot(15, 16)), range(6, 7)),
         "shape": (on_first(lambda tensors: total(tensors)[1:]), range(96, 97)),
         "device": (one_device_wrong, range(28, 33)),
     }
-    for name, (function, _) in broken.items():
+    faulty = {"raises": raises, "fails": fails_at_run_time}
+    for name, function in [*((name, one) for name, (one, _) in wrong.items()), *faulty.items()]:
         algorithm(name, function)
     path = tmp_path / "r.json"
-    run = Run(all_reduce_spec=",".join(["copy", *broken]), result_json=str(path))
-    reason = r"left_out on 3 devices, 64 bytes: \d+ of 96 elements are wrong; 4 more rows"
+    run = Run(all_reduce_spec=",".join([*wrong, *faulty, "copy"]), result_json=str(path))
+    reason = r"left_out on 3 devices, 64 bytes: \d+ of 96 elements are wrong; 6 more rows"
     with pytest.raises(BenchmarkError, match=reason):
         run()
-    right, *points = AllReduceRecord.from_json(path.read_bytes()).points
-    assert (right.spec, right.wrong, right.checked) == ("copy", 0, 96)
-    for point, (name, (_, wrong)) in zip(points, broken.items(), strict=True):
-        assert (point.spec, point.checked) == (name, 96)
-        assert point.wrong in wrong
-        # Wrong or not, it was timed.
-        assert len(point.seconds) == 2
-    assert [row[-2] for row in run.rows] == ["0", *(str(point.wrong) for point in points)]
-    assert f"# Wrong values: {sum(p.wrong for p in points)} of 576 FAILED" in run.comments
     assert json.loads(path.read_text())["status"] == "failed"
-
-
-def test_an_algorithm_that_raises_is_no_reason_to_stop(algorithm):
-    def raises(tensors, devices, index):
-        raise RuntimeError("out of ideas")
-
-    def fails_at_run_time(tensors, devices, index):
-        with tf.device(devices[0]):
-            with tf.control_dependencies([tf.debugging.assert_less(total(tensors), -1e9)]):
-                return [total(tensors)] * len(devices)
-
-    algorithm("raises", raises)
-    algorithm("fails", fails_at_run_time)
-    run = Run(all_reduce_spec="raises,fails,copy")
-    with pytest.raises(BenchmarkError, match=r"raises on 3 devices, 64 bytes: .*; 1 more rows"):
-        run()
-    first, second, third = run.bench.record("interrupted").points
+    *points, first, second, right = AllReduceRecord.from_json(path.read_bytes()).points
+    for point, (name, (_, expected)) in zip(points, wrong.items(), strict=True):
+        assert (point.spec, point.checked) == (name, 96)
+        assert point.wrong in expected
     assert first.error == "RuntimeError: out of ideas"
     assert second.error is not None
     assert second.error.startswith("InvalidArgumentError")
-    assert third.error is None
-    assert len(third.seconds) == 2
+    assert (right.spec, right.wrong, right.checked) == ("copy", 0, 96)
+    # Wrong or not, they were timed.
+    assert {len(point.seconds) for point in (*points, right)} == {2}
+    numbers = [str(point.wrong) for point in points]
+    assert [row[-2] for row in run.rows] == [*numbers, "error", "error", "0"]
+    assert f"# Wrong values: {sum(p.wrong for p in points)} of 576 FAILED" in run.comments
     assert "# Rows with errors: 2 FAILED" in run.comments
 
 
@@ -240,12 +235,12 @@ def test_peers_are_measured_beside_specs(tmp_path):
     assert len(run.rows) == 8
 
 
-def test_gradients_of_a_model():
-    record = Run(sizes=None, model="lenet", num_gpus=(2,), num_batches=1)()
-    (point,) = record.points
-    assert point.workload == "lenet"
-    assert point.tensors == 8
+def test_gradients_of_a_model_and_a_spec_without_its_second_level():
+    run = Run(sizes=None, model="lenet", all_reduce_spec="copy/xring", num_gpus=(2,))
+    (point,) = run().points
+    assert (point.workload, point.tensors) == ("lenet", 8)
     assert point.bytes == 4 * point.elements > 1_000_000
+    assert "# copy/xring is copy on 2 devices: there is no other level" in run.comments
 
 
 def test_build_times_alone():
@@ -259,9 +254,6 @@ def test_build_times_alone():
     assert record.points[3].operations > record.points[0].operations
     assert record.config["iters_per_step"] == 1
     assert [row[7] for row in run.rows] == ["4", "8", "6", "12"]
-    # Asked for, a chain is built.
-    longer = Run(build_only=True, explicit=("iters_per_step",), sizes="64*2")()
-    assert longer.config["iters_per_step"] == 2
 
 
 def test_chained_reductions_follow_one_another(algorithm):
@@ -351,103 +343,29 @@ def test_what_was_measured_survives_an_interruption(algorithm, tmp_path):
     assert len(pd.read_csv(rows)) == 4
 
 
-def test_a_time_that_cannot_be_is_doubted(monkeypatch):
-    monkeypatch.setattr(table, "IMPLAUSIBLE_SHARE", 0.0)
-    run = Run(quiet_conditions="all")
-    run()
-    assert re.fullmatch(
-        r"cnnbench: warning: copy - on 64 bytes and 3 devices: \d+ times the memory-copy bound; "
-        r"not measured\?\n",
-        run.err.getvalue(),
-    )
+def test_plans():
+    plan = make_plan(AllReduceParams())
+    assert [workload.name for workload in plan.workloads][::8] == ["1024", "67108864"]
+    assert (plan.counts, plan.specs, plan.packings) == ((2,), None, (Packing(),))
+    assert make_plan(params_of({"iterations": 7})).params.num_batches == 7
+    same = {"iterations": 2, "num_batches": 2}
+    assert make_plan(params_of(same), tuple(same)).params.num_batches == 2
+    # Asked for, a chain is built.
+    chain = {"build_only": True, "iters_per_step": 3}
+    assert make_plan(params_of(chain), tuple(chain)).params.iters_per_step == 3
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ({"all_reduce_spec": "copy,xring#4"}, "--all_reduce_spec=xring#4: character 1"),
-        ({"all_reduce_spec": "copy,nccl"}, "--all_reduce_spec=nccl: character 1, 'nccl'"),
-        ({"all_reduce_spec": "copy:4K"}, "--all_reduce_spec=copy:4K: character 6, '4K'"),
-        (
-            {"all_reduce_spec": "copy:2048:xring#3", "num_gpus": (4, 2)},
-            "--all_reduce_spec=copy:2048:xring#3: character 11, 'xring#3': 3 rings",
-        ),
-        (
-            {"all_reduce_spec": "hierarchical_copy", "network_topology": "gcp_v100"},
-            "--all_reduce_spec=hierarchical_copy: character 1",
-        ),
-        ({"peers": "nobody"}, "--peers=nobody: "),
-        ({"peers": "hierarchical_copy_all_reduce"}, "--peers=hierarchical_copy_all_reduce: "),
-        ({"sizes": "4Q"}, "--sizes=4Q: '4Q'"),
-        ({"model": "resnet1"}, "--model=resnet1: "),
-        ({"data_name": "cifar10"}, "--data_name=cifar10: needs --model"),
-        ({"dtype": "float64"}, "--dtype=float64: "),
-        ({"dtype": "float16", "wire_dtype": "bfloat16"}, "--wire_dtype=bfloat16: is for float32"),
-        ({"wire_dtype": "int8"}, "--wire_dtype=int8: must be of same, float16, bfloat16"),
-        (
-            {"compact_gradient_transfer": True, "wire_dtype": "bfloat16"},
-            "--compact_gradient_transfer=true: means float16",
-        ),
-        (
-            {"compact_gradient_transfer": True, "dtype": "float16"},
-            "--compact_gradient_transfer=true: is for float32",
-        ),
-        ({"gradient_repacking": (1, 501)}, "--gradient_repacking=1,501: must be from 0 to 500"),
-        ({"agg_small_grads_max_bytes": "64,x"}, "--agg_small_grads_max_bytes=64,x: must be sizes"),
-        ({"gradient_bucket_bytes": ""}, "--gradient_bucket_bytes=: must be sizes in bytes"),
-        ({"gpu_indices": "0,1"}, "--gpu_indices=0,1: names 2 GPUs, but --num_gpus=3"),
-        ({"num_gpus": (2, 1)}, "--num_gpus=2,1: must be at least 2"),
-        ({"num_gpus": ()}, "--num_gpus=: must name"),
-        ({"iters_per_step": 0}, "--iters_per_step=0: must be at least 1"),
-        (
-            {"iterations": 2, "num_batches": 3, "explicit": ("num_batches",)},
-            "--iterations=2: contradicts --num_batches=3",
-        ),
-        ({"result_json": "/nowhere/r.json"}, "--result_json=/nowhere/r.json: there is no folder"),
-        (
-            {"result_json": "no-such", "result_csv": "no-such"},
-            "--result_csv=no-such: is the file of",
-        ),
-        ({"quiet_conditions": "noise"}, "--quiet_conditions=noise: "),
-    ],
-)
-def test_refusals_name_the_flag(flags, message):
-    with pytest.raises(FlagError) as caught:
-        Run(**flags)()
-    assert str(caught.value).startswith(message)
-
-
-def test_what_runs_of_two_levels_is_told():
-    run = Run(all_reduce_spec="copy/xring,pscpu", num_gpus=(2, 3), sizes="4", num_batches=1)
-    run()
-    assert [line for line in run.comments if "level" in line] == [
-        "# copy/xring is copy on 2 devices: there is no other level",
-        "# copy/xring is copy on 3 devices: there is no other level",
-    ]
-
-
-def test_iterations_is_another_name():
-    assert Run(iterations=7).bench.plan.length.rounds == 7
-    assert Run(iterations=2, num_batches=2, explicit=("num_batches",)).bench.plan.length.rounds == 2
-
-
-def test_defaults():
-    bench = AllReduceBench(AllReduceParams(), LineWriter(io.StringIO()))
-    assert [workload.name for workload in bench.plan.workloads][::8] == ["1024", "67108864"]
-    assert bench.plan.counts == (2,)
-    assert bench.plan.specs is None
-    assert len(bench.plan.packings) == 1
-
-
-def test_conditions_are_checked_and_recorded(monkeypatch, tmp_path):
+def test_what_spoils_a_measurement_is_said_and_recorded(monkeypatch, tmp_path):
     monkeypatch.setattr(checks, "_busy_with_others", lambda situation: "1.9 of 2 CPUs busy")
+    monkeypatch.setattr(table, "IMPLAUSIBLE_SHARE", 0.0)
     path = tmp_path / "r.json"
     run = Run(result_json=str(path), all_reduce_spec="copy,xring")
     record = run()
     assert record.conditions is not None
     assert {note.when for note in record.conditions.notes if note.id == "load"} >= {"during"}
-    assert "other_cpus" in record.conditions.before or record.conditions.before
-    assert run.err.getvalue().count("1.9 of 2 CPUs busy") >= 1
+    said = run.err.getvalue()
+    assert "1.9 of 2 CPUs busy" in said
+    assert re.search(r"xring - on 64 bytes and 3 devices: \d+ times the memory-copy bound", said)
     quiet = Run(quiet_conditions="load")
     assert quiet().conditions is not None
     assert "CPUs busy" not in quiet.err.getvalue()

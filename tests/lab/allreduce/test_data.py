@@ -2,18 +2,17 @@
 
 import itertools
 
-import ml_dtypes
 import numpy as np
 import pytest
 
-from cnnbench.lab.allreduce.data import PERIOD, SETS, make_data, numpy_dtype
+from cnnbench.lab.allreduce.data import PERIOD, SETS, make_data
 
 
 def sums(data, dtype, order):
     """One period of the sum in a format, device after device."""
     total = data.values[order[0]]
     for device in order[1:]:
-        total = (total + data.values[device]).astype(numpy_dtype(dtype))
+        total = (total + data.values[device]).astype(np.dtype(dtype))
     return total
 
 
@@ -96,10 +95,10 @@ def test_the_bound_is_that_of_the_analysis():
 @pytest.mark.parametrize("wire", ["float16", "bfloat16"])
 def test_sums_sent_in_16_bits_are_right_within_their_bound_only(wire):
     data = make_data("floats", 5, "float32", [wire], 1)
-    sent = [value.astype(numpy_dtype(wire)) for value in data.values]
+    sent = [value.astype(np.dtype(wire)) for value in data.values]
     total = sent[0]
     for value in sent[1:]:
-        total = (total + value).astype(numpy_dtype(wire))
+        total = (total + value).astype(np.dtype(wire))
     result = total.astype(np.float32)
     assert data.count_wrong(result, 0, wire, cast=True) == 0
     assert data.count_wrong(result, 0, "float32", cast=False) > 0.5 * PERIOD
@@ -132,8 +131,3 @@ def test_the_same_seed_draws_the_same():
     assert np.any(one.values[0] != other.values[0])
     assert np.any(one.values[0] != one.values[1])
     assert one.values[0].dtype == np.float16
-
-
-def test_names_of_formats():
-    assert numpy_dtype("bfloat16") == ml_dtypes.bfloat16
-    assert numpy_dtype("float16") == np.float16

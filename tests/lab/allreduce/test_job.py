@@ -9,8 +9,6 @@ from forked import cnnbench
 from worker_runs import processes
 
 from cnnbench.base.jobs.ports import ReservedPorts
-from cnnbench.cli import main
-from cnnbench.errors import FlagError
 from cnnbench.flags.groups.allreduce import params_of
 from cnnbench.lab.allreduce.plan import make_plan
 from cnnbench.records.allreduce import AllReduceRecord
@@ -55,31 +53,6 @@ def test_two_processes(tmp_path, flags, specs):
         assert point.bus_bandwidth == pytest.approx(factor * point.bytes / point.median)
     assert record.config["job_name"] == "worker"
     assert json.loads(path.read_text())["status"] == "ok"
-
-
-@pytest.mark.parametrize(
-    ("changes", "flag"),
-    [
-        ({"all_reduce_spec": "collective,xring"}, "all_reduce_spec"),
-        ({"all_reduce_spec": "xring#2"}, "all_reduce_spec"),
-        ({"all_reduce_spec": "nccl"}, "all_reduce_spec"),
-        ({"all_reduce_spec": "collective", "controller_host": "c:1"}, "controller_host"),
-        ({"task_index": 2}, "task_index"),
-        ({"worker_hosts": "a:1,a:1"}, "worker_hosts"),
-        ({"job_name": "ps"}, "job_name"),
-        ({"job_name": ""}, "job_name"),
-    ],
-)
-def test_what_a_job_cannot_do_is_refused(changes, flag):
-    make_plan(params_of(JOB))
-    with pytest.raises(FlagError) as caught:
-        make_plan(params_of({**JOB, **changes}))
-    assert caught.value.flag == flag
-
-
-def test_one_device_has_nothing_to_reduce(capsys):
-    assert main(["allreduce", "--device=cpu", "--num_gpus=1"]) == 2
-    assert "--num_gpus=1: " in capsys.readouterr().err
 
 
 def test_the_steps_of_a_job_belong_to_one_process_or_to_each():

@@ -1,13 +1,10 @@
 """Costs worked out by hand, and what must hold for any formula."""
 
-import math
-
 import pytest
 
-from cnnbench.lab.predict.formulas import FORMULAS
+from cnnbench.lab.predict.formulas import FORMULAS, ReductionPhase, path_seconds
 from cnnbench.lab.predict.interconnect import Interconnect
 from cnnbench.lab.predict.links import Link
-from cnnbench.lab.predict.phases import NodeLayout, ReductionPhase, path_seconds
 from cnnbench.lab.predict.workload import Tensor
 from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.all_reduce.registry import names
@@ -176,11 +173,3 @@ def test_phases_add_and_cost_by_kind():
     # Bytes move at the same time near and far; copying costs two thirds of adding.
     assert phase.seconds(near, far) == 2 + 20 + max(20, 400) + (30 + 40) * 3 + 6
     assert path_seconds([phase, phase], near, far) == 2 * phase.seconds(near, far)
-
-
-def test_layout():
-    assert NodeLayout(20, 8).nodes == 3
-    assert NodeLayout(20, 8).near == 8
-    assert NodeLayout(4, 8).nodes == 1
-    assert NodeLayout(4, 8).near == 4
-    assert math.prod((NodeLayout(5).nodes, NodeLayout(5).near)) == 5

@@ -45,14 +45,6 @@ def test_packing_saves_the_latency_of_many_small_tensors():
     )
 
 
-def test_launch_is_paid_once():
-    launched = Interconnect(LINK, launch=1.0)
-    tensors = [Tensor(MIB)] * 3
-    assert seconds("xring", tensors, network=launched) == pytest.approx(
-        1.0 + seconds("xring", tensors)
-    )
-
-
 def test_two_levels_within_between_and_back():
     network = Interconnect(LINK, FAR, devices_per_node=4)
     tensor = [Tensor(MIB)]

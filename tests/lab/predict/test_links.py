@@ -1,10 +1,9 @@
-"""Presets and the grammar of --link."""
+"""Presets and the grammar of --link; tests/cli/test_refusals.py has what it refuses."""
 
 import dataclasses
 
 import pytest
 
-from cnnbench.errors import FlagError
 from cnnbench.lab.predict.links import PRESETS, Link, parse_link
 
 
@@ -34,26 +33,3 @@ def test_a_preset_with_changes():
     assert changed == dataclasses.replace(
         PRESETS["hdr"], name="hdr, alpha=1e-6 ,gamma=2e-12", alpha=1e-6, gamma=2e-12
     )
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("nvlink33", "did you mean nvlink3"),
-        ("", "there is no link ''"),
-        ("alpha=1e-6", "lacks bandwidth"),
-        ("bandwidth=1e9", "lacks alpha"),
-        ("alpha=1,bandwidth=0", "bandwidth must be a finite number above 0, not '0'"),
-        ("alpha=-1,bandwidth=1", "alpha must be a finite number of at least 0, not '-1'"),
-        ("alpha=nan,bandwidth=1", "not 'nan'"),
-        ("alpha=x,bandwidth=1", "not 'x'"),
-        ("alpha=1,alpha=2,bandwidth=1", "'alpha=2' is given twice"),
-        ("hdr,beta=1", "'beta=1' must be alpha or bandwidth or gamma=number"),
-        ("hdr,edr", "'edr' must be"),
-    ],
-)
-def test_errors_name_flag_value_and_reason(text, reason):
-    with pytest.raises(FlagError) as error:
-        parse_link("inter_link", text)
-    assert str(error.value).startswith(f"--inter_link={text}: ")
-    assert reason in str(error.value)

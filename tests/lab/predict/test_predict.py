@@ -11,7 +11,6 @@ from cnnbench.lab.predict.predict import (
     fastest,
     fastest_by_size,
     predict,
-    prediction,
 )
 from cnnbench.lab.predict.workload import Tensor, TrainingStep
 from cnnbench.variable_mgr.aggregation.spec import Packing
@@ -21,56 +20,26 @@ NETWORK = Interconnect(Link("test", 1e-5, 1e-9, 1e-12))
 STEP = TrainingStep("toy", (Tensor(1 << 20),) * 2, Packing(), "float32", 0.5, 32)
 
 
-def of_step(compute, reduction):
-    """The prediction of 4 devices with 32 images each."""
-    step = replace(STEP, step_seconds=compute)
-    return prediction("hdr", step, *specs("xring"), 4, reduction)
-
-
 def specs(*texts):
     return [parse_all_reduce_spec(text) for text in texts]
 
 
-def test_all_specs_on_all_numbers_of_devices():
-    found = predict(NETWORK, STEP, specs("xring", "copy"), (2, 4))
-    pairs = [(2, "xring"), (2, "copy"), (4, "xring"), (4, "copy")]
-    assert [(p.devices, p.spec) for p in found] == pairs
-
-
-def test_step_without_overlap_and_its_bound():
-    p = of_step(0.4, 0.1)
-    assert p.step_seconds == pytest.approx(0.5)
-    assert p.efficiency == pytest.approx(0.8)
-    assert p.images_per_sec == pytest.approx(256)
-    assert p.overlapped_step_seconds == pytest.approx(0.4)
-    assert p.overlapped_efficiency == 1.0
-    assert p.overlapped_images_per_sec == pytest.approx(320)
-
-
-def test_a_reduction_longer_than_the_step_bounds_any_overlap():
-    p = of_step(0.4, 0.8)
-    assert p.overlapped_step_seconds == 0.8
-    assert p.overlapped_efficiency == pytest.approx(0.5)
-
-
-def test_nothing_is_known_of_the_step_without_its_time():
-    p = of_step(None, 0.1)
-    assert (p.step_seconds, p.efficiency, p.images_per_sec) == (None, None, None)
-    assert p.overlapped_images_per_sec is None
-
-
-def test_one_device_needs_no_reduction():
-    (p,) = predict(NETWORK, STEP, specs("xring"), (1,))
-    assert p.allreduce_seconds == 0.0
-    assert p.efficiency == 1.0
-    assert p.images_per_sec == pytest.approx(64)
-
-
-def test_what_cannot_be_predicted_has_a_reason():
-    (p,) = predict(NETWORK, STEP, specs("xring#8"), (4,))
-    assert p.allreduce_seconds is None
-    assert p.not_predicted == "8 shards need as many devices"
-    assert p.efficiency is None
+@pytest.mark.parametrize(
+    ("compute", "reduction", "devices", "apart", "overlapped"),
+    [
+        (0.4, 0.1, 4, (0.5, 0.8, 256), (0.4, 1.0, 320)),
+        # A reduction longer than the step bounds any overlap.
+        (0.4, 0.8, 4, (1.2, 1 / 3, 320 / 3), (0.8, 0.5, 160)),
+        (0.5, 0.1, 1, (0.5, 1.0, 64), (0.5, 1.0, 64)),
+        (None, 0.1, 4, (None, None, None), (None, None, None)),
+    ],
+)
+def test_step_without_overlap_and_its_bound(compute, reduction, devices, apart, overlapped):
+    network = Interconnect(Link("free", 0.0, 0.0, 0.0), launch=reduction)
+    (p,) = predict(network, replace(STEP, step_seconds=compute), specs("xring"), [devices])
+    assert (p.step_seconds, p.efficiency, p.images_per_sec) == pytest.approx(apart)
+    found = (p.overlapped_step_seconds, p.overlapped_efficiency, p.overlapped_images_per_sec)
+    assert found == pytest.approx(overlapped)
 
 
 def test_the_fastest():

@@ -1,10 +1,9 @@
-"""The text of predictions."""
+"""The text of predictions; test_docs.py has the rest of it."""
 
 from cnnbench.lab.predict import report
-from cnnbench.lab.predict.document import FastestByDevices
 from cnnbench.lab.predict.interconnect import Interconnect
 from cnnbench.lab.predict.links import parse_link
-from cnnbench.lab.predict.predict import FastestRange, predict
+from cnnbench.lab.predict.predict import FastestByDevices, FastestRange, predict
 from cnnbench.lab.predict.workload import Tensor, TrainingStep
 from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.all_reduce.spec import parse_all_reduce_spec
@@ -37,19 +36,6 @@ def test_tables_fit_the_terminal(monkeypatch):
     assert [line.split()[1] for line in lines[1:3]] == ["overlapped", "devices"]
 
 
-def test_steps(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "160")
-    _, header, *rows = report.step_lines(predictions())
-    speed = ["efficiency", "images/sec"]
-    titles = ["devices", "spec", "reduction_ms", "step_ms", *speed, "overlapped", "step_ms", *speed]
-    assert header.split() == ["#", *titles]
-    assert [row.replace(" %", "%").split() for row in rows] == [
-        ["1", "-", "0", "10.00", "100.0%", "3,200", "10.00", "100.0%", "3,200"],
-        ["2", "xring", "1.020", "11.02", "90.7%", "5,808", "10.00", "100.0%", "6,400"],
-        ["4", "xring", "1.560", "11.56", "86.5%", "11,072", "10.00", "100.0%", "12,800"],
-    ]
-
-
 def test_fastest():
     eight = (FastestRange("rechd", 3 << 19), FastestRange("xring", None))
     ranges = [FastestByDevices(devices=8, ranges=eight), FastestByDevices(devices=16, ranges=())]
@@ -58,18 +44,3 @@ def test_fastest():
         "        8  rechd < 1.5 MiB <= xring",
         "       16  -",
     ]
-
-
-def test_what_was_predicted_from_what():
-    assert report.model_lines(NETWORK) == [
-        "# link     alpha=1e-5,bandwidth=1e9: alpha 10 us, bandwidth 1 GB/s, gamma 0 ns/B"
-    ]
-    two = Interconnect(parse_link("link", "nvlink3"), parse_link("inter_link", "hdr"), 8)
-    assert [line.split(":")[0] for line in report.model_lines(two)] == [
-        "# within a node of 8",
-        "# between nodes, a link per node",
-    ]
-    assert report.step_line(STEP) == (
-        "# toy: 1 gradients, 1000000 bytes as float32, 1 packs; step on one device 0.01000 s, "
-        "32 images per device"
-    )

@@ -27,6 +27,7 @@ def travelling(sizes, **options):
 @pytest.mark.parametrize(
     ("options", "sizes"),
     [
+        ({}, SIZES),
         ({"gradient_repacking": 1}, SIZES),
         ({"gradient_repacking": 8}, SIZES),
         ({"gradient_repacking": 5}, (3,)),
@@ -40,13 +41,6 @@ def travelling(sizes, **options):
 def test_as_the_stages_pack(options, sizes):
     packed = sent(Packing(**options), [Tensor(size) for size in sizes])
     assert packed == travelling(sizes, **options)
-
-
-def test_nothing_is_packed_by_default():
-    tensors = [Tensor(5), Tensor(7)]
-    assert sent(Packing(), tensors) == tensors
-    assert packing_text(Packing()) == "unpacked"
-    assert not Packing().joins
 
 
 def test_in_words():
@@ -68,16 +62,10 @@ def test_in_words():
 )
 def test_chunks_are_those_of_the_algorithms(elements, most, itemsize):
     real = chunk_sizes(elements, most, itemsize)
-    chunks = Tensor(elements, itemsize).chunks(most)
-    assert chunks.count == len(real)
-    assert chunks.bytes == real[0] * itemsize
+    assert Tensor(elements, itemsize).chunks(most) == (len(real), real[0] * itemsize)
 
 
 def test_many_devices_do_not_make_chunks_below_16_kib():
-    chunks = Tensor(1 << 20).chunks(16384)
-    assert chunks.bytes >= 16 * 1024
-    assert chunks.count == math.ceil((4 << 20) / chunks.bytes)
-
-
-def test_bytes():
-    assert Tensor(10, 2).bytes == 20
+    count, size = Tensor(1 << 20).chunks(16384)
+    assert size >= 16 * 1024
+    assert count == math.ceil((4 << 20) / size)

@@ -6,7 +6,7 @@ import pytest
 
 from cnnbench.errors import FlagError
 from cnnbench.flags import Params
-from cnnbench.machine.memory import Memory
+from cnnbench.machine.cpu import Memory
 from cnnbench.run.driver import benchmark_cnn, estimates
 from cnnbench.run.driver.estimates import (
     PROCESS_BYTES,

@@ -1,4 +1,7 @@
-"""A run with profiled warm-up steps, and the roofline from it."""
+"""`cnnbench roofline`: time of a step by layer, compared with the machine's limits.
+
+Source: Williams, Waterman, Patterson, "Roofline", Communications of the ACM 52 (4), 2009.
+"""
 
 from __future__ import annotations
 
@@ -8,28 +11,33 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from cnnbench.base.stats.descriptive import faster_half
-from cnnbench.base.text.numbers import binary
+from cnnbench.base.text.numbers import binary, count, number, percent
 from cnnbench.base.text.progress import Messages, Progress
+from cnnbench.base.text.table import csv_text, fitted, wrapped
 from cnnbench.errors import BenchmarkError
 from cnnbench.flags import Params
 from cnnbench.machine.cpu import available_cores
 from cnnbench.models.declare import Flops
+from cnnbench.records.codec import encode
 from cnnbench.records.roofline import Machine, Roofline, RooflineRow, in_order
 from cnnbench.records.step_profile import Part
 from cnnbench.run.driver.benchmark_cnn import BenchmarkCNN
-from cnnbench.run.driver.plan import COMPUTE_DTYPES, Plan
+from cnnbench.run.driver.plan import COMPUTE_DTYPES
 from cnnbench.run.driver.step_profile import StepProfiler
 from cnnbench.run.observe.work import OperationWork, flops_by_part
 from cnnbench.run.runtime import peak_flops
 
 if TYPE_CHECKING:
     from cnnbench.records.run import RunRecord
-    from cnnbench.run.driver.probes import Probe
+
+_NUMBERS = ("ms", "of step", "GFLOP", "moved", "FLOP/byte", "GFLOP/s", "bound ms", "of bound")
+_SPARE = ("FLOP/byte", "GFLOP/s", "moved", "bound ms", "GFLOP")
+"""Columns that a narrow terminal leaves out, in this order."""
 
 _COPIED_BYTES = 256 << 20  # more than caches hold
 _COPIES = 8
@@ -85,7 +93,7 @@ class RooflineRun:
             explicit_flags=tuple(explicit_flags),
             messages=messages,
             progress=progress,
-            looks=self._looks,
+            looks=lambda plan, graph: self._profiler.looks(plan, graph),
         )
         plan = self.benchmark.plan
         self._profiler = StepProfiler(plan, plan.num_batches)
@@ -98,6 +106,12 @@ class RooflineRun:
         profiled = record.warmup_step_seconds[-len(steps) :]
         kept, plain = faster_half(profiled), faster_half(record.step_seconds)
         seconds = fmean(profiled[step] for step in kept)
+        # Without result files a run does not measure the peak.
+        measured = dataclasses.replace(
+            record.measured,
+            peak_flops_per_sec=machine.flops_per_sec,
+            peak_flops_source=machine.flops_source,
+        )
         return Roofline(
             rows_of(
                 [steps[step].seconds for step in kept],
@@ -109,11 +123,8 @@ class RooflineRun:
             machine,
             seconds,
             fmean(record.step_seconds[step] for step in plain),
-            _with_peak(record, machine),
+            dataclasses.replace(record, measured=measured),
         )
-
-    def _looks(self, plan: Plan, graph: Any) -> Iterable[Probe]:
-        return self._profiler.looks(plan, graph)
 
     def _machine(self, record: RunRecord) -> Machine:
         params, placement = self.benchmark.params, record.placement
@@ -175,17 +186,62 @@ def _shortest(copy: Callable[[], object]) -> float:
     return min(times)
 
 
-def _with_peak(record: RunRecord, machine: Machine) -> RunRecord:
-    """The record with the peak, which a run without result files does not measure."""
-    measured = dataclasses.replace(
-        record.measured,
-        peak_flops_per_sec=machine.flops_per_sec,
-        peak_flops_source=machine.flops_source,
-    )
-    return dataclasses.replace(record, measured=measured)
-
-
 def with_profiled_steps(params: Params, steps: int, warm_up: int) -> Params:
     """The parameters of a run that warms up, profiles steps and times as many."""
     before = warm_up if params.num_warmup_batches is None else params.num_warmup_batches
     return dataclasses.replace(params, num_batches=steps, num_warmup_batches=before + steps)
+
+
+def table(roofline: Roofline, title: str, most: int) -> str:
+    """The first `most` rows (0: all), their sums by kind, and the totals."""
+    rows, machine = roofline.rows, roofline.machine
+    shown = rows[:most] if most else rows
+    about = (
+        f"bound: {number(machine.flops_per_sec / 1e9)} GFLOP/s ({machine.flops_source}) and "
+        f"{number(machine.bytes_per_sec / 1e9)} GB/s read and written ({machine.bytes_source}), "
+        f"which meet at {number(machine.ridge)} FLOP/byte"
+    )
+    lines = [title, *wrapped(about), ""]
+    cells = [["layer", "kind", "direction", *_NUMBERS, "to win ms"]]
+    cells += [[row.layer, row.kind, row.direction, *_numbers(row)] for row in shown]
+    lines += fitted(cells, (0, 1, 2), [cells[0].index(name) for name in _SPARE])
+    if len(shown) < len(rows):
+        winnable = sum(row.winnable_seconds for row in rows[len(shown) :])
+        more = count(len(rows) - len(shown), "row", "rows")
+        lines.append(f"{more} more, with {number(winnable * 1e3)} ms to win; --rows=0 prints all")
+    cells = [["sums by kind", "direction", *_NUMBERS, "to win ms"]]
+    for row in (*roofline.kinds, roofline.total):
+        cells.append([row.kind or "all operations", row.direction, *_numbers(row)])
+    lines += ["", *fitted(cells, (0, 1), [cells[0].index(name) for name in _SPARE]), ""]
+    if roofline.remark:
+        lines += wrapped(roofline.remark)
+    step, rest = roofline.step_seconds, roofline.remainder_seconds
+    lines += wrapped(
+        f"{number((step - rest) * 1e3)} ms in operations and {number(rest * 1e3)} ms "
+        f"({percent(rest / step)}) in none make a profiled step of {number(step * 1e3)} ms; "
+        f"without a profiler it takes {number(roofline.unprofiled_step_seconds * 1e3)} ms"
+    )
+    return "\n".join(lines)
+
+
+def _numbers(row: RooflineRow) -> list[str]:
+    rate = row.flops / row.seconds / 1e9 if row.flops and row.seconds else None
+    return [
+        number(row.seconds * 1e3),
+        percent(row.share_of_step),
+        number(row.flops / 1e9 if row.flops else None),
+        binary(row.bytes or None),
+        number(row.flops_per_byte),
+        number(rate),
+        number(row.bound_seconds * 1e3),
+        percent(row.share_of_bound),
+        number(row.winnable_seconds * 1e3),
+    ]
+
+
+def to_csv(roofline: Roofline) -> str:
+    """A line per row, then one for the remainder; all digits."""
+    rest = roofline.remainder_seconds
+    remainder = RooflineRow("", "remainder", "", rest, 0, 0, 0.0, rest / roofline.step_seconds)
+    rows = [cast("dict[str, Any]", encode(row)) for row in (*roofline.rows, remainder)]
+    return csv_text(rows[0], (row.values() for row in rows))
