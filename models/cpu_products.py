@@ -43,7 +43,8 @@ Gradients = Callable[[Any], tuple[Any, Any]]
 def pointwise_conv(images: Any, kernel: Any) -> Any:
     """1 x 1 convolution of stride 1 of ``[n, h, w, in]`` by a kernel ``[1, 1, in, out]``."""
     if images.dtype.size == 2:
-        return _pointwise_product(images, kernel)
+        product = tf.linalg.matmul(_rows(images), tf.reshape(kernel, kernel.shape[2:]))
+        return tf.reshape(product, [-1, *images.shape[1:3], kernel.shape[3]])
     return cast(Any, tf.custom_gradient(_pointwise))(images, kernel)
 
 
@@ -72,12 +73,6 @@ def patches_pay(kernel_size: tuple[int, int], images: Any) -> bool:
 def patches_conv(images: Any, kernel: Any) -> Any:
     """3 x 3 convolution of stride 1 in NHWC with SAME padding."""
     return cast(Any, tf.custom_gradient(_three_by_three))(images, kernel)
-
-
-def _pointwise_product(images: Any, kernel: Any) -> Any:
-    inputs, outputs = kernel.shape[2:]
-    product = tf.linalg.matmul(_rows(images), tf.reshape(kernel, [inputs, outputs]))
-    return tf.reshape(product, [-1, *images.shape[1:3], outputs])
 
 
 def _pointwise(images: Any, kernel: Any) -> tuple[Any, Gradients]:
@@ -145,12 +140,12 @@ def transposed_rows_pay(rows: Any, kernel: Any) -> bool:
 
 def few_rows_matmul(rows: Any, kernel: Any) -> Any:
     """Product of ``[n, in]`` and ``[in, out]`` whose gradient does not transpose the kernel."""
-    return cast(Any, tf.custom_gradient(_product))(rows, kernel)
 
+    def product(rows: Any, kernel: Any) -> tuple[Any, Gradients]:
+        def gradients(upstream: Any) -> tuple[Any, Any]:
+            to_rows = tf.transpose(tf.linalg.matmul(kernel, upstream, transpose_b=True))
+            return to_rows, tf.linalg.matmul(rows, upstream, transpose_a=True)
 
-def _product(rows: Any, kernel: Any) -> tuple[Any, Gradients]:
-    def gradients(upstream: Any) -> tuple[Any, Any]:
-        to_rows = tf.transpose(tf.linalg.matmul(kernel, upstream, transpose_b=True))
-        return to_rows, tf.linalg.matmul(rows, upstream, transpose_a=True)
+        return tf.linalg.matmul(rows, kernel), _named(gradients)
 
-    return tf.linalg.matmul(rows, kernel), _named(gradients)
+    return cast(Any, tf.custom_gradient(product))(rows, kernel)

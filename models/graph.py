@@ -115,8 +115,6 @@ def forward(
         become a factor of its kernel and a bias.
       make: class of the interpreter; None for `GraphNetwork`.
     """
-    if data_format not in ("NHWC", "NCHW"):
-        raise UsageError(f"data_format is NHWC or NCHW, not {data_format!r}")
     elements = of_role(resolve(model.elements, model, num_classes), "feature")
     given = by_name(elements, "feature", features)
     _check_features(model, elements, given)

@@ -229,18 +229,15 @@ class Int8Network(GraphNetwork):
         else:
             reach = self._range()
             if chain.depthwise and not chain.rectified:
-                y = self._depthwise_in_float(chain)  # there is no kernel for integers
+                assert chain.source is not None  # there is no kernel for integers
+                x = _in_float(chain.source)
+                y = super()._depthwise(x, tf.constant(chain.kernel), chain.window)
+                y = super()._bias_add(y, tf.constant(chain.bias))
             else:
                 self._calibration.in_8_bits += chain.depthwise
                 y = self._of_integers(_convolved(chain, reach))
         self._last = (y, chain)
         return y
-
-    def _depthwise_in_float(self, chain: _Chain) -> Tensor:
-        assert chain.source is not None
-        x = _in_float(chain.source)
-        y = super()._depthwise(x, tf.constant(chain.kernel), chain.window)
-        return super()._bias_add(y, tf.constant(chain.bias))
 
     # Integers ----------------------------------------------------------------------------
 

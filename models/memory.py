@@ -83,8 +83,7 @@ def _counted(
 class _MemoryNetwork(ShapeNetwork):
     def __init__(self, num_classes: int, *, training: bool, batch_norm: BatchNorm) -> None:
         super().__init__(num_classes, training=training, batch_norm=batch_norm)
-        self.training_peak = 0
-        self.forward_peak = 0
+        self.peak = 0
         self._kept = 0
         # The value whose buffer each value has. Variables are counted elsewhere.
         self._buffers: dict[Shaped, Shaped] = {}
@@ -103,7 +102,7 @@ class _MemoryNetwork(ShapeNetwork):
     ) -> Shaped:
         """The new output of an operation; its gradient needs `extra` other values."""
         self.make(y)
-        if y.differentiated:
+        if y.differentiated and self.training:
             for value in kept:
                 buffer = self._buffers.get(value)
                 if buffer is not None and buffer not in self._counted:
@@ -112,8 +111,7 @@ class _MemoryNetwork(ShapeNetwork):
             self._kept += extra
         size = math.prod(y.shape)
         read = sum(math.prod(value.shape) for value in inputs if value in self._buffers)
-        self.forward_peak = max(self.forward_peak, size + read + extra)
-        self.training_peak = max(self.training_peak, self._kept + size + read)
+        self.peak = max(self.peak, self._kept + size + read + (0 if self.training else extra))
         return y
 
     def counted(self, y: Shaped, operation: _Operation, given: tuple[Any, ...]) -> Shaped:
@@ -176,28 +174,20 @@ class _MemoryNetwork(ShapeNetwork):
     _apply = _counted(ShapeNetwork._apply, _Operation("xy"))
 
 
-@dataclass(frozen=True)
-class Activations:
-    """Peak number of activation values of one example."""
-
-    training: int
-    forward: int
-
-
-def activations(model: Model, num_classes: int) -> Activations:
-    """Runs the model's body on shapes."""
+def activations(model: Model, num_classes: int, *, training: bool) -> int:
+    """Peak number of activation values of one example, by a run of the model's body on shapes."""
     elements = resolve(model.elements, model, num_classes)
-    net = _MemoryNetwork(num_classes, training=True, batch_norm=model.batch_norm)
+    net = _MemoryNetwork(num_classes, training=training, batch_norm=model.batch_norm)
     features = {one.name: Shaped(one.sizes) for one in of_role(elements, "feature")}
     for value in features.values():
         net.make(value)
     model.build(net, grouped(elements, "feature", features))
-    return Activations(net.training_peak, net.forward_peak)
+    return net.peak
 
 
 def bytes_per_image(
     model: Model, spec: ModelSpec, *, training: bool = True, value_bytes: int = MASTER_BYTES
 ) -> int:
     """Bytes per additional image in the batch, without the image itself."""
-    values = activations(model, spec.num_classes)
-    return round(_UNUSED * value_bytes * (values.training if training else values.forward))
+    values = activations(model, spec.num_classes, training=training)
+    return round(_UNUSED * value_bytes * values)

@@ -34,7 +34,7 @@ class NeuMF(Model):
         Element("item", (), "feature", "int64"),
         Element("label", (), "label", "int64"),
     )
-    metric_names = ()
+    metric_names = ()  # a rank needs all candidates of a user
     host_metric_names = ("hit_rate_10", "ndcg_10")
     users = 138_493
     items = 26_744
@@ -63,11 +63,6 @@ class NeuMF(Model):
 
         logits = outputs[:, 0]
         return tf.nn.sigmoid_cross_entropy_with_logits(tf.cast(labels, logits.dtype), logits)
-
-    def metrics(self, outputs: Any, labels: Any) -> Mapping[str, Any]:
-        """None: a rank needs all candidates of a user."""
-        del outputs, labels
-        return {}
 
     def host_rows(self, features: Any, outputs: Any, labels: Any) -> Mapping[str, Any]:
         """See `Model.host_rows`: user, score and whether the user did rate the item."""

@@ -60,14 +60,11 @@ class Initializer:
             return 0.0
         if self.kind == "truncated_normal":
             return self.stddev
-        return math.sqrt(self.scale / _fan(shape, self.mode)) / TRUNCATED_STDDEV
-
-
-def _fan(shape: Sequence[int], mode: Literal["fan_in", "fan_out"]) -> int:
-    if len(shape) < 2:
-        return max(1, math.prod(shape))
-    receptive = math.prod(shape[:-2])
-    return max(1, receptive * (shape[-2] if mode == "fan_in" else shape[-1]))
+        if len(shape) < 2:
+            fan = math.prod(shape)
+        else:
+            fan = math.prod(shape[:-2]) * shape[-2 if self.mode == "fan_in" else -1]
+        return math.sqrt(self.scale / max(1, fan)) / TRUNCATED_STDDEV
 
 
 @dataclasses.dataclass(frozen=True)

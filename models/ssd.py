@@ -62,7 +62,7 @@ class SSD300(Model):
         Element("is_crowd", (MAX_BOXES,), "label", "int64"),
         Element("num_boxes", (), "label", "int64"),
     )
-    metric_names = ()
+    metric_names = ()  # average precision is no mean over images
     host_metric_names = ("map", "map_50", "map_75")
     top_1_accuracy = "map"
     backbone = "backbone"
@@ -135,11 +135,6 @@ class SSD300(Model):
             tf.where(positive, smooth + entropy, 0.0) + tf.where(hard, worst, 0.0), axis=1
         )
         return total / tf.cast(tf.maximum(matches, 1), tf.float32)
-
-    def metrics(self, outputs: Any, labels: Any) -> Mapping[str, Any]:
-        """No metrics: average precision is no mean over images."""
-        del outputs, labels
-        return {}
 
     def host_rows(self, features: Any, outputs: Any, labels: Any) -> Mapping[str, Any]:
         """Up to 200 detections of an image, and its boxes.

@@ -5,6 +5,7 @@ Source: Liu et al., arXiv:2103.14030.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from cnnbench.models.blocks import STDDEV, perceptron, self_attention, with_shortcut
@@ -14,6 +15,7 @@ from cnnbench.models.registry import register_model
 from cnnbench.models.spec import Initializer, LearningRateSpec
 
 EPSILON = 1e-5
+_FORBIDDEN = -100.0  # bias for a token of another part of the image
 
 
 class SwinT(Model):
@@ -85,15 +87,44 @@ class SwinT(Model):
             weight_decay=False,
         )
 
-        def look_up(table: Any) -> Any:
-            from cnnbench.models.window_bias import window_bias
-
-            return window_bias(table, self.window, side, shift)
-
         # One bias for all windows, or one per window where some contain tokens that were apart.
         groups = (side // self.window,) * 2 if shift else ()
         tokens = self.window**2
-        return net.apply(look_up, table, shape=(*groups, heads, tokens, tokens))
+        bias = functools.partial(window_bias, window=self.window, side=side, shift=shift)
+        return net.apply(bias, table, shape=(*groups, heads, tokens, tokens))
+
+
+def window_bias(table: Any, window: int, side: int, shift: int) -> Any:
+    """A learned number per distance of two tokens, and `_FORBIDDEN` for masked pairs (section 3.2).
+
+    Args:
+      table: ``[(2 * window - 1) ** 2, heads]``, a row per distance.
+      window, side: tokens along a side of a window and of the image.
+      shift: by how many tokens the image was moved up and left, cyclically.
+
+    Returns:
+      ``[heads, tokens, tokens]``; with a shift ``[windows, windows, heads, tokens, tokens]``.
+    """
+    import numpy as np
+    import tensorflow as tf
+
+    rows, columns = np.divmod(np.arange(window**2), window)
+    down = rows[:, None] - rows + window - 1
+    right = columns[:, None] - columns + window - 1
+    distances = (down * (2 * window - 1) + right).ravel()
+    # Along the second axis, where the gradient of a look-up is dense.
+    found = tf.gather(tf.transpose(table), distances, axis=1)
+    bias = tf.reshape(found, [-1, window**2, window**2])
+    if not shift:
+        return bias
+    # The last windows hold the image's end and, from its shift on, its beginning.
+    part = np.digitize(np.arange(side), [side - window, side - shift])
+    parts = part[:, None] * 3 + part
+    count = side // window
+    windows = parts.reshape(count, window, count, window).transpose(0, 2, 1, 3)
+    tokens = windows.reshape(count, count, 1, window**2)
+    apart = tokens[..., :, None] != tokens[..., None, :]
+    return bias + tf.constant(np.float32(_FORBIDDEN) * apart, table.dtype)
 
 
 def _merge_patches(net: Network[T], x: T, side: int) -> T:

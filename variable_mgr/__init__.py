@@ -6,10 +6,17 @@ networks. Importing this package does not import TensorFlow.
 
 from __future__ import annotations
 
-from cnnbench.variable_mgr.creation import create
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from cnnbench.base import plugins
+from cnnbench.errors import UsageError
 from cnnbench.variable_mgr.modes import Copies, Mode, Processes, Reduction
-from cnnbench.variable_mgr.registry import load_plugin, names, register_mode
+from cnnbench.variable_mgr.registry import PLUGIN_FLAG, load_plugin, names, register_mode
 from cnnbench.variable_mgr.spec import VariableLike, VariableMgrSpec
+
+if TYPE_CHECKING:
+    from cnnbench.variable_mgr.base import VariableMgr
 
 __all__ = [
     "Copies",
@@ -23,3 +30,32 @@ __all__ = [
     "names",
     "register_mode",
 ]
+
+
+def create(spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> VariableMgr:
+    """Makes the manager that the spec names, without variables."""
+    mode = spec.mode
+    origin = plugins.origin(PLUGIN_FLAG, mode.name)
+    with plugins.reported(UsageError, origin or ""):
+        made = mode.manager_class()
+        if origin:
+            _check(mode, made)
+        return cast("VariableMgr", made(spec, variables))
+
+
+def _check(mode: Mode, made: type[Any]) -> None:
+    # Late: they load TensorFlow.
+    from cnnbench.variable_mgr.base import VariableMgr
+    from cnnbench.variable_mgr.parameter_server import ParameterServerVariableMgr
+    from cnnbench.variable_mgr.strategies.base import StrategyVariableMgr
+    from cnnbench.variable_mgr.strategies.parameter_server import ParameterServerStrategyVariableMgr
+
+    for wanted, kind in (
+        (True, VariableMgr),
+        (mode.asynchronous, ParameterServerVariableMgr),
+        (bool(mode.strategy), StrategyVariableMgr),
+        (mode.processes is Processes.COORDINATOR, ParameterServerStrategyVariableMgr),
+    ):
+        if wanted and not issubclass(made, kind):
+            wrong = f"a subclass of {kind.__name__}, not {made.__name__}"
+            raise UsageError(f"the row of mode {mode.name} needs {wrong}")

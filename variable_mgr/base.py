@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Protocol, TypeAlias, TypeVar
 
@@ -60,11 +61,11 @@ class VariableMgr(abc.ABC):
 
     def __init__(self, spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> None:
         if spec.staged and not spec.mode.staged:
-            raise FlagError(
-                "staged_vars",
-                "true",
-                f"does not work with --variable_update={spec.variable_update}",
-            )
+            reason = f"does not work with --variable_update={spec.variable_update}"
+            raise FlagError("staged_vars", "true", reason)
+        for name, count in Counter(variable.name for variable in variables).items():
+            if count > 1:
+                raise UsageError(f"the model declares the variable {name!r} twice")
         self._spec = spec
         self._declared = tuple(variables)
         self._facades: dict[str, TowerVariable] = {}
@@ -74,11 +75,6 @@ class VariableMgr(abc.ABC):
             if job is not None and job.client_per_worker and job.num_workers > 1
             else None
         )
-        seen: set[str] = set()
-        for variable in self._declared:
-            if variable.name in seen:
-                raise UsageError(f"the model declares the variable {variable.name!r} twice")
-            seen.add(variable.name)
 
     @property
     def replicas_in_sync(self) -> bool:
@@ -118,8 +114,6 @@ class VariableMgr(abc.ABC):
         """The variable that `tower` uses under the canonical `name`."""
         if not 0 <= tower < len(self._spec.devices):
             raise IndexError(f"tower {tower} of {len(self._spec.devices)}")
-        if name not in self._facades:
-            raise KeyError(f"no variable {name!r} has been created")
         return self._facades[name].copy(tower)
 
     def read(self, tower: int, name: str, dtype: tf.DType) -> tf.Tensor:
@@ -276,10 +270,6 @@ class VariableMgr(abc.ABC):
         for name, scalars in optimizer.shared_variables().items():
             slots[f"optimizer/{name}"] = TowerVariable(f"optimizer/{name}", scalars)
         return slots
-
-    def trainable_variables_on_device(self, tower: int) -> list[tf.Variable]:
-        """The trainable variables that `tower` uses, in creation order."""
-        return [self.variable(tower, v.name) for v in self._declared if v.trainable]
 
     def _initial_value(self, variable: VariableLike, tower: int = 0) -> tf.Tensor:
         value = initial_value(variable, self._spec.seed, tower)

@@ -101,12 +101,15 @@ def complete(
         gradients = []
         for gradient, device in zip(column.gradients, devices, strict=True):
             with tf.device(device):
-                if sparse:
-                    gradients.append(_no_slices(present[0]) if gradient is None else gradient)
-                elif gradient is None:
-                    gradients.append(tf.zeros(variable.shape, dtype))
+                if gradient is not None:
+                    one = gradient if sparse else dense(gradient, variable, dtype)
+                elif sparse:
+                    values, indices = present[0].values, present[0].indices
+                    none = tf.zeros([0, *values.shape[1:]], values.dtype)
+                    one = tf.IndexedSlices(none, tf.zeros([0], indices.dtype))
                 else:
-                    gradients.append(dense(gradient, variable, dtype))
+                    one = tf.zeros(variable.shape, dtype)
+                gradients.append(one)
         result.append(column._replace(gradients=gradients))
     return result
 
@@ -186,12 +189,6 @@ def concat(parts: Sequence[tf.Tensor]) -> tf.Tensor:
 def add_up(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
     """Sums tensors by one operation on the current device; none for a single tensor."""
     return tensors[0] if len(tensors) == 1 else tf.add_n(list(tensors))
-
-
-def _no_slices(like: tf.IndexedSlices) -> tf.IndexedSlices:
-    return tf.IndexedSlices(
-        tf.zeros([0, *like.values.shape[1:]], like.values.dtype), tf.zeros([0], like.indices.dtype)
-    )
 
 
 def cast(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:

@@ -94,22 +94,14 @@ class VariableMgrSpec:
     def __post_init__(self) -> None:
         if not self.devices:
             raise FlagError("num_gpus", 0, "a variable manager needs at least one tower device")
-        if self.reduction not in REDUCTIONS:
-            raise FlagError(
-                "gradient_reduction", self.reduction, f"must be one of {', '.join(REDUCTIONS)}"
-            )
-        if self.parameter_device not in PARAMETER_DEVICES:
-            raise FlagError(
-                "local_parameter_device",
-                self.parameter_device,
-                f"must place variables on one of {', '.join(PARAMETER_DEVICES)}",
-            )
-        for flag, choices in (
-            ("ps_strategy", PS_STRATEGIES),
-            ("variable_caching", CACHING_POLICIES),
+        for flag, value, choices in (
+            ("gradient_reduction", self.reduction, REDUCTIONS),
+            ("local_parameter_device", self.parameter_device, PARAMETER_DEVICES),
+            ("ps_strategy", self.ps_strategy, PS_STRATEGIES),
+            ("variable_caching", self.variable_caching, CACHING_POLICIES),
         ):
-            if getattr(self, flag) not in choices:
-                raise FlagError(flag, getattr(self, flag), f"must be one of {', '.join(choices)}")
+            if value not in choices:
+                raise FlagError(flag, value, f"must be one of {', '.join(choices)}")
 
     @property
     def mode(self) -> Mode:

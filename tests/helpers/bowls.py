@@ -5,7 +5,7 @@ a_t/2 |w - c_t|², so its gradient is a_t (w - c_t) and depends on the weights o
 from __future__ import annotations
 
 import tensorflow as tf
-from towers import columns_of
+from towers import columns_of, trained
 
 from cnnbench.flags import Params
 from cnnbench.flags.optimizers import OPTIMIZERS
@@ -20,8 +20,11 @@ def centre(tower, index):
     return 3.0 * tower - index + 0.5
 
 
-def tower_gradients(manager, tower, variables, dtype, skip=()):
-    """Gradients of one tower's loss, taken as the train step takes them."""
+def tower_gradients(manager, tower, variables, dtype, skip=(), spoil=()):
+    """Gradients of one tower's loss, taken as the train step takes them.
+
+    The loss leaves out variable i of tower t for (t, i) in `skip`, and is NaN by those in `spoil`.
+    """
     values = {}
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         loss = tf.constant(0.0)
@@ -30,17 +33,18 @@ def tower_gradients(manager, tower, variables, dtype, skip=()):
             tape.watch(value)
             if (tower, index) not in skip:
                 distance = tf.cast(value, tf.float32) - centre(tower, index)
-                loss += 0.5 * curvature(tower) * tf.reduce_sum(distance**2)
+                factor = float("nan") if (tower, index) in spoil else 0.5 * curvature(tower)
+                loss += factor * tf.reduce_sum(distance**2)
     return loss, tape.gradient(loss, list(values.values()))
 
 
-def one_step(manager, optimizer, variables, rate, dtype=tf.float32, skip=(), loss_scale=None):
+def one_step(manager, optimizer, variables, rate, dtype=tf.float32, loss_scale=None, **how):
     """One training step as the driver makes it; returns each tower's loss."""
     losses, device_grads = [], []
     for tower, device in enumerate(manager.get_devices()):
         with tf.device(device):
-            loss, grads = tower_gradients(manager, tower, variables, dtype, skip)
-        owned = manager.trainable_variables_on_device(tower)
+            loss, grads = tower_gradients(manager, tower, variables, dtype, **how)
+        owned = trained(manager, tower)
         device_grads.append(list(zip(grads, owned, strict=True)))
         losses.append(loss)
     apply_devices, state = manager.preprocess_device_grads(columns_of(device_grads))

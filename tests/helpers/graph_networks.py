@@ -9,17 +9,15 @@ from cnnbench.models import BatchNorm
 from cnnbench.models.graph import GraphNetwork
 
 
-def network(values, data_format="NHWC", dtype=tf.float32):
-    """A network in training, which reads its variables from ``values`` by name."""
+def network(values, data_format="NHWC", dtype=tf.float32, **options):
+    """A network, in training by default, which reads its variables from ``values`` by name."""
+    given = {"training": True, "batch_norm": BatchNorm(), "seed": 0, "on_cpu": True, **options}
     return GraphNetwork(
         4,
         lambda spec, wanted: tf.cast(values[spec.name], wanted),
-        training=True,
-        batch_norm=BatchNorm(),
         data_format=data_format,
         compute_dtype=dtype,
-        seed=0,
-        on_cpu=True,
+        **given,
     )
 
 

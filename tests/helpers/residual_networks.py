@@ -49,6 +49,31 @@ class Layers:
         return result
 
 
+class InOrder:
+    """Layers whose weights are taken in the order of creation; `done` checks that all were."""
+
+    def __init__(
+        self, values: Mapping[str, Any], epsilon: float = 1e-5, *, training: bool = False
+    ) -> None:
+        self.left, self.epsilon, self.training = iter(values.items()), epsilon, training
+
+    def take(self, ending: str, *shape: int) -> tf.Tensor:
+        name, value = next(self.left)
+        assert name.endswith(ending)
+        assert not shape or tuple(value.shape) == shape
+        return tf.cast(value, tf.float64)
+
+    def norm(self, x: Any) -> tf.Tensor:
+        names = ("gamma", "beta", "moving_mean", "moving_variance")
+        gamma, beta, mean, variance = (self.take(name, x.shape[3]) for name in names)
+        if self.training:
+            mean, variance = tf.nn.moments(x, [0, 1, 2])
+        return (x - mean) / tf.sqrt(variance + self.epsilon) * gamma + beta
+
+    def done(self) -> None:
+        assert next(self.left, None) is None
+
+
 class ResNet(Layers):
     """The networks of He et al. and of TensorFlow's official models.
 

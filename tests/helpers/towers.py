@@ -1,4 +1,4 @@
-"""Tests write gradients tower by tower; the code under test takes columns of towers."""
+"""Gradients written tower by tower, of which the code under test takes columns."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ def columns_of(device_grads: Sequence[Sequence[tuple[Any, Any]]]) -> list[Column
     ]
 
 
-def complete(device_grads: Sequence[Sequence[tuple[Any, Any]]], *args: Any, **kwargs: Any) -> Any:
-    """`gradients.complete` of (gradient, variable) by tower."""
-    return gradients.complete(columns_of(device_grads), *args, **kwargs)
+def trained(manager: Any, tower: int) -> list[Any]:
+    """The trainable variables that a tower uses, in creation order."""
+    copies = [facade.copy(tower) for facade in manager.savable_variables().values()]
+    return [variable for variable in copies if variable.trainable]
 
 
 class ByTower:

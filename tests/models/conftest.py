@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from residual_networks import relative_error
 
-from cnnbench.models import VariableSpec
+from cnnbench.models import Model, VariableSpec, declare
+from cnnbench.models.graph import Forward, forward
 
 
 class Weights:
@@ -40,6 +43,34 @@ def _draw(spec: VariableSpec) -> np.ndarray:
 def make_weights() -> Callable[[Iterable[VariableSpec]], Weights]:
     """Makes seeded weights with a `read` method for `forward`."""
     return Weights
+
+
+@pytest.fixture
+def check_logits(make_weights) -> Callable[..., Forward]:
+    """check_logits(model, reference, classes, count, **options of `forward`): compares logits.
+
+    `reference(values)` is a function of float32 images for the values of the variables, by name.
+    """
+
+    def check(
+        model: Model,
+        reference: Callable[[dict[str, tf.Tensor]], Callable[[np.ndarray], Any]],
+        classes: int = 7,
+        count: int = 2,
+        *,
+        training: bool = False,
+        **options: Any,
+    ) -> Forward:
+        weights = make_weights(declare(model, classes).variables)
+        shape = (count, model.image_size, model.image_size, 3)
+        images = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+        expected = reference(weights.values)(images)
+        options["training"] = training
+        made = forward(model, classes, tf.constant(images), weights.read, **options)
+        assert relative_error(made.outputs, expected) < 1e-4
+        return made
+
+    return check
 
 
 def nchw_runs() -> bool:

@@ -121,10 +121,3 @@ def test_its_loss_counts_four_tenths(monkeypatch, quick_start):
     expected = float(main + 0.4 * second)
     assert float(built.step().loss.numpy()) == pytest.approx(expected, rel=1e-5)
     built.close()
-
-
-def test_every_nasnet_is_fresh():
-    assert switched_on("nasnet").aux_head
-    model = get_model("nasnet", "imagenet")
-    assert isinstance(model, NasNet)
-    assert not model.aux_head

@@ -7,7 +7,6 @@ import pytest
 import tensorflow as tf
 from graph_networks import network, normal
 
-from cnnbench.errors import UsageError
 from cnnbench.models import Initializer
 
 
@@ -191,9 +190,3 @@ def test_convolutions_run_in_16_bits(dtype):
     rough = body(network(values, dtype=tf.as_dtype(dtype)))
     assert rough.dtype == dtype
     np.testing.assert_allclose(tf.cast(rough, tf.float32), body(network(values)), atol=0.1)
-
-
-def test_a_body_that_a_graph_cannot_have_is_refused():
-    net = network({})
-    with pytest.raises(UsageError, match="one stride"):
-        net.depthwise_conv(tf.zeros([1, 6, 6, 3]), 3, (1, 2))

@@ -89,12 +89,12 @@ def test_an_empty_transcript_is_nothing_but_blanks():
         assert not rows[count:].any()
 
 
-@pytest.mark.parametrize("length", [0, 2])
-def test_without_frames_there_is_no_loss(length):
-    logits, letters, *_ = utterances(1, 9, 4, 1.0)
-    losses, gradient = with_gradient(
-        ctc_loss, logits, letters, tf.constant([length]), tf.constant([0])
-    )
+@pytest.mark.parametrize(("length", "frames"), [(0, 0), (2, 0), (2, 2)])
+def test_without_frames_enough_there_is_no_loss(length, frames):
+    """Two equal letters need three frames."""
+    logits, *_ = utterances(1, 9, 4, 1.0)
+    labels = tf.constant([[1, 1, 2, 3]]), tf.constant([length]), tf.constant([frames])
+    losses, gradient = with_gradient(ctc_loss, logits, *labels)
     assert losses.numpy().tolist() == [0.0]
     assert not gradient.numpy().any()
 

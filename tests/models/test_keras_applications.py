@@ -6,12 +6,10 @@ import collections
 import itertools
 import re
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
-from cnnbench.models import declare, get_model
-from cnnbench.models.graph import forward
+from cnnbench.models import get_model
 from cnnbench.models.inception import InceptionV3
 from cnnbench.models.nasnet import MOBILE, NasNet, NasnetCell
 
@@ -51,12 +49,12 @@ def kind_of(layer):
     return KINDS.get(type(layer).__name__)
 
 
-def transfer(weights, layers):
+def transfer(values, layers):
     """Gives our values to Keras' layers, kind by kind in order of creation."""
     ours = collections.defaultdict(list)
-    for scope, names in itertools.groupby(weights.values, lambda name: name.rpartition("/")[0]):
+    for scope, names in itertools.groupby(values, lambda name: name.rpartition("/")[0]):
         kind = re.sub(r"\d+$", "", scope.rpartition("/")[2])
-        ours[kind].append([weights.values[name].numpy() for name in names])
+        ours[kind].append([values[name].numpy() for name in names])
     for layer in layers:
         if kind := kind_of(layer):
             pairs = zip(ours[kind].pop(0), layer.weights, strict=True)
@@ -64,23 +62,30 @@ def transfer(weights, layers):
     assert not any(ours.values())
 
 
-def check_equal(model, theirs, layers, make_weights, bound=1e-4):
-    size = model.image_size
-    weights = make_weights(declare(model, CLASSES).variables)
-    transfer(weights, layers)
-    images = np.random.default_rng(1).standard_normal((2, size, size, 3)).astype(np.float32)
-    expected = theirs(images, training=False)
-    ours = forward(model, CLASSES, tf.constant(images), weights.read, training=False).outputs
-    assert float(tf.norm(ours - expected) / tf.norm(expected)) < bound
+@pytest.fixture
+def check_equal(keras_layers, check_logits):
+    """check_equal(model, name, **options): compares it with a network of keras.applications."""
 
+    def check(model, name, **options):
+        size = model.image_size
+        theirs = getattr(tf.keras.applications, name)(
+            weights=None,
+            classes=CLASSES,
+            classifier_activation=None,
+            input_shape=(size, size, 3),
+            **options,
+        )
+        for layer in theirs.layers:  # EfficientNet divides the images by 255 first
+            if isinstance(layer, tf.keras.layers.Rescaling):
+                layer.scale = 1.0
 
-def test_vgg16(keras_layers, make_weights):
-    model = get_model("vgg16", "imagenet")
-    model.image_size = 32
-    theirs = tf.keras.applications.VGG16(
-        weights=None, classes=CLASSES, classifier_activation=None, input_shape=(32, 32, 3)
-    )
-    check_equal(model, theirs, keras_layers, make_weights)
+        def reference(values):
+            transfer(values, keras_layers)
+            return lambda images: theirs(images, training=False)
+
+        check_logits(model, reference, CLASSES)
+
+    return check
 
 
 class KerasInceptionV3(InceptionV3):
@@ -90,13 +95,10 @@ class KerasInceptionV3(InceptionV3):
         return super()._e(net, x, last=False)
 
 
-def test_inception3(keras_layers, make_weights):
+def test_inception3(check_equal):
     model = KerasInceptionV3()
     model.image_size = 75  # the least that Keras takes
-    theirs = tf.keras.applications.InceptionV3(
-        weights=None, classes=CLASSES, classifier_activation=None, input_shape=(75, 75, 3)
-    )
-    check_equal(model, theirs, keras_layers, make_weights)
+    check_equal(model, "InceptionV3")
 
 
 class KerasCell(NasnetCell):
@@ -120,34 +122,21 @@ class KerasNasNet(NasNet):
         return KerasCell(net, filters, 1.0)
 
 
-def test_nasnet(keras_layers, make_weights):
-    model = KerasNasNet("nasnet", MOBILE, image_size=40, batch_size=1)
-    theirs = tf.keras.applications.NASNetMobile(
-        weights=None, classes=CLASSES, classifier_activation=None, input_shape=(40, 40, 3)
-    )
-    check_equal(model, theirs, keras_layers, make_weights)
+def test_nasnet(check_equal):
+    check_equal(KerasNasNet("nasnet", MOBILE, image_size=40, batch_size=1), "NASNetMobile")
 
 
 @pytest.mark.parametrize(
     ("name", "theirs", "options"),
     [
+        ("vgg16", "VGG16", {}),
         ("mobilenet", "MobileNetV2", {}),
         ("efficientnet_b0", "EfficientNetB0", {}),
         ("efficientnetv2_s", "EfficientNetV2S", {"include_preprocessing": False}),
         ("convnext_tiny", "ConvNeXtTiny", {"include_preprocessing": False}),
     ],
 )
-def test_networks_of_today(name, theirs, options, keras_layers, make_weights):
+def test_others(name, theirs, options, check_equal):
     model = get_model(name, "imagenet")
     model.image_size = 32
-    theirs = getattr(tf.keras.applications, theirs)(
-        weights=None,
-        classes=CLASSES,
-        classifier_activation=None,
-        input_shape=(32, 32, 3),
-        **options,
-    )
-    for layer in theirs.layers:  # EfficientNet divides the images by 255 first
-        if isinstance(layer, tf.keras.layers.Rescaling):
-            layer.scale = 1.0
-    check_equal(model, theirs, keras_layers, make_weights)
+    check_equal(model, theirs, **options)

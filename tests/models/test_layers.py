@@ -7,30 +7,17 @@ differentiation of the plain formula instead.
 
 from __future__ import annotations
 
+import functools
+
+import graph_networks
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from cnnbench.errors import UsageError
 from cnnbench.models import BatchNorm, Initializer
-from cnnbench.models.graph import GraphNetwork
 
-
-def network(
-    values, *, training=True, dtype=tf.float64, data_format="NHWC", seed=0, training_steps=0
-):
-    """A network whose variables have the given values, by canonical name."""
-    return GraphNetwork(
-        4,
-        lambda spec, wanted: tf.cast(values[spec.name], wanted),
-        training=training,
-        batch_norm=BatchNorm(),
-        data_format=data_format,
-        compute_dtype=dtype,
-        seed=seed,
-        training_steps=training_steps,
-        on_cpu=True,
-    )
+network = functools.partial(graph_networks.network, dtype=tf.float64)
 
 
 def normal(*shape, seed=0):
@@ -185,33 +172,26 @@ def plain_conv(images, kernel, stride, before, after):
     return out
 
 
+@pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize(
-    ("padding", "stride", "before", "after"),
+    ("size", "padding", "stride", "before", "after"),
     [
-        ("SAME", 1, 1, 1),
-        ("SAME", 2, 0, 1),  # TensorFlow's SAME puts the odd zero last on an even image
-        ("VALID", 2, 0, 0),
-        ("SAME_RESNET", 1, 1, 1),
-        ("SAME_RESNET", 2, 1, 1),
+        (3, "SAME", 1, 1, 1),
+        (3, "SAME", 2, 0, 1),  # TensorFlow's SAME puts the odd zero last on an even image
+        (3, "VALID", 2, 0, 0),
+        (3, "SAME_RESNET", 1, 1, 1),
+        (3, "SAME_RESNET", 2, 1, 1),
+        *((1, "SAME", stride, 0, 0) for stride in (1, 2)),
+        *((1, "VALID", stride, 0, 0) for stride in (1, 2)),
+        (1, "SAME_RESNET", 2, 0, 0),
     ],
 )
-def test_convolution_by_definition(padding, stride, before, after):
-    images, kernel, bias = normal(*IMAGES), normal(3, 3, 3, 4, seed=1), normal(4, seed=2)
-    net = network({"conv0/kernel": kernel, "conv0/bias": bias})
-    y = net.conv(images, 4, 3, stride, padding)
+def test_convolution_by_definition(size, padding, stride, before, after, training):
+    images, kernel, bias = normal(*IMAGES), normal(size, size, 3, 4, seed=1), normal(4, seed=2)
+    net = network({"conv0/kernel": kernel, "conv0/bias": bias}, training=training)
+    y = net.conv(images, 4, size, stride, padding)
     expected = plain_conv(images.numpy(), kernel.numpy(), stride, before, after) + bias.numpy()
     np.testing.assert_allclose(y, np.maximum(expected, 0.0), atol=1e-12)
-
-
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("stride", [1, 2])
-@pytest.mark.parametrize("padding", ["SAME", "VALID", "SAME_RESNET"])
-def test_pointwise_convolution_by_definition(padding, stride, training):
-    images, kernel, bias = normal(2, 5, 5, 3), normal(1, 1, 3, 4, seed=1), normal(4, seed=2)
-    net = network({"conv0/kernel": kernel, "conv0/bias": bias}, training=training)
-    y = net.conv(images, 4, 1, stride, padding, activation=None)
-    expected = plain_conv(images.numpy(), kernel.numpy(), stride, 0, 0) + bias.numpy()
-    np.testing.assert_allclose(y, expected, atol=1e-12)
 
 
 def test_two_strided_pointwise_convolutions_of_one_input_have_their_own_gradients():
@@ -391,9 +371,10 @@ def test_dropout_follows_the_seed_and_differs_between_layers():
     assert not np.array_equal(first, draw([7, 1])[0])  # the next step
 
 
-def test_dropout_that_keeps_all_and_dropout_in_evaluation_make_no_operation():
-    assert network({}).dropout(ONES, keep=1.0) is ONES
-    assert network({}, training=False).dropout(ONES) is ONES
+@pytest.mark.parametrize("layer", ["dropout", "drop_path"])
+def test_what_keeps_all_or_evaluates_makes_no_operation(layer):
+    assert getattr(network({}), layer)(ONES, keep=1.0) is ONES
+    assert getattr(network({}, training=False), layer)(ONES, keep=0.5) is ONES
 
 
 def test_drop_path_keeps_or_drops_whole_examples():
@@ -414,11 +395,6 @@ def test_the_share_of_paths_kept_falls_with_progress(step, steps, keep):
     kept = y.numpy() > 0
     np.testing.assert_allclose(y.numpy()[kept], 1.0 / keep, rtol=5e-3)
     assert abs(kept.mean() - keep) <= 5 * (keep * (1 - keep) / 2000) ** 0.5
-
-
-def test_no_path_is_dropped_in_evaluation_or_where_all_are_kept():
-    assert network({}).drop_path(ONES, keep=1.0) is ONES
-    assert network({}, training=False).drop_path(ONES, keep=0.5) is ONES
 
 
 # Functions of one's own -----------------------------------------------------------------------

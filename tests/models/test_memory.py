@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cnnbench.models import LearningRateSpec, Model
-from cnnbench.models.memory import Activations, activations
+from cnnbench.models.memory import activations
 
 
 class Small(Model):
@@ -40,16 +40,17 @@ class Untouched(Small):
 
 
 @pytest.mark.parametrize(
-    ("model", "expected"),
+    ("model", "training", "forward"),
     [
         # At the ReLU: images and its output are kept, and its input and gradient lie there.
-        (Convolution(), Activations(training=192 + 256 + 2 * 256, forward=2 * 256)),
+        (Convolution(), 192 + 256 + 2 * 256, 2 * 256),
         # The padded image is kept, and the gradients of it and of the convolution lie beside it.
-        (Normalised(), Activations(training=300 + 300 + 64, forward=192 + 300)),
+        (Normalised(), 300 + 300 + 64, 192 + 300),
         # No gradient flows to the images: only what the matrix product reads is kept.
-        (Untouched(), Activations(training=192 + 48, forward=192 + 48)),
+        (Untouched(), 192 + 48, 192 + 48),
     ],
     ids=["convolution", "padding and batch norm", "without a gradient"],
 )
-def test_what_a_backward_pass_needs_is_kept(model: Model, expected: Activations) -> None:
-    assert activations(model, 10) == expected
+def test_what_a_backward_pass_needs_is_kept(model: Model, training: int, forward: int) -> None:
+    assert activations(model, 10, training=True) == training
+    assert activations(model, 10, training=False) == forward

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
-import numpy as np
 import pytest
 import tensorflow as tf
-from residual_networks import relative_error
+from residual_networks import InOrder, relative_error
 
-from cnnbench.models import declare
-from cnnbench.models.graph import forward
 from cnnbench.models.nasnet import NasNet, NasNetCifar10, Size
 
-CLASSES = 5
 # Pairs to add, in order: an operation and the state it takes. States 0 and 1 are the inputs of the
 # cell, the following ones the sums. What no pair takes is the output.
 NORMAL = [
@@ -33,25 +29,8 @@ REDUCTION = [
 NORMAL_OUTPUT, REDUCTION_OUTPUT = (1, 2, 3, 4, 5, 6), (3, 4, 5, 6)
 
 
-class Reference:
-    """The network with plain functions in float64; weights are taken in the order of creation."""
-
-    def __init__(self, variables, values, epsilon, *, training=False):
-        self.variables = iter(variables)
-        self.values, self.epsilon, self.training = values, epsilon, training
-
-    def take(self, ending, *shape):
-        variable = next(self.variables)
-        assert variable.name.endswith(ending)
-        assert not shape or tuple(variable.shape) == shape
-        return tf.cast(self.values[variable.name], tf.float64)
-
-    def norm(self, x):
-        names = ("gamma", "beta", "moving_mean", "moving_variance")
-        gamma, beta, mean, variance = (self.take(name, x.shape[3]) for name in names)
-        if self.training:
-            mean, variance = tf.nn.moments(x, [0, 1, 2])
-        return (x - mean) / tf.sqrt(variance + self.epsilon) * gamma + beta
+class Reference(InOrder):
+    """The network with plain functions in float64."""
 
     def ones(self, x, filters):
         return tf.nn.conv2d(x, self.take("/kernel", 1, 1, x.shape[3], filters), 1, "SAME")
@@ -125,7 +104,9 @@ class Reference:
             second = before if size.skip_reduction else outputs[-2]
             outputs.append(self.cell(outputs[-1], second, filters, 1))
         x = tf.reduce_mean(tf.nn.relu(outputs[-1]), [1, 2])
-        return x @ self.take("affine0/kernel") + self.take("affine0/bias"), second_head
+        logits = x @ self.take("affine0/kernel") + self.take("affine0/bias")
+        self.done()
+        return logits, second_head
 
 
 def small_cifar10():
@@ -143,35 +124,31 @@ def small_large():
 
 
 @pytest.mark.parametrize("make", [small_cifar10, small_mobile, small_large])
-def test_equals_the_table_of_operations(make, make_weights):
+def test_equals_the_table_of_operations(make, check_logits):
     model = make()
-    variables = declare(model, CLASSES).variables
-    weights = make_weights(variables)
-    side = model.image_size
-    images = np.random.default_rng(1).standard_normal((2, side, side, 3)).astype(np.float32)
-    reference = Reference(variables, weights.values, model.batch_norm.epsilon)
-    expected, _ = reference(images, model)
-    assert next(reference.variables, None) is None
-    ours = forward(model, CLASSES, tf.constant(images), weights.read, training=False).outputs
-    assert relative_error(ours, expected) < 1e-4
+    check_logits(
+        model,
+        lambda values: lambda images: Reference(values, model.batch_norm.epsilon)(images, model)[0],
+    )
 
 
 @pytest.mark.parametrize("make", [small_cifar10, small_mobile])
-def test_auxiliary_head(make, make_weights):
+def test_auxiliary_head(make, check_logits):
     model = make()
     model.size = dataclasses.replace(model.size, keep=1.0)
     model.aux_head = True
     if model.image_size != 32:
         model.image_size = 123  # 8 pixels before the second reduction
-    variables = declare(model, CLASSES).variables
-    weights = make_weights(variables)
-    side = model.image_size
-    images = np.random.default_rng(1).standard_normal((4, side, side, 3)).astype(np.float32)
-    reference = Reference(variables, weights.values, model.batch_norm.epsilon, training=True)
-    logits, head = reference(images, model)
-    assert next(reference.variables, None) is None
-    made = forward(model, CLASSES, tf.constant(images), weights.read, training=True)
-    ((ours, weight),) = made.auxiliaries
+    heads = []
+
+    def reference(values):
+        def logits(images):
+            made = Reference(values, model.batch_norm.epsilon, training=True)(images, model)
+            heads.append(made[1])
+            return made[0]
+
+        return logits
+
+    ((ours, weight),) = check_logits(model, reference, count=4, training=True).auxiliaries
     assert weight == 0.4
-    assert relative_error(made.outputs, logits) < 1e-4
-    assert relative_error(ours, head) < 1e-4
+    assert relative_error(ours, heads[0]) < 1e-4

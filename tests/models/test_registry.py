@@ -83,22 +83,19 @@ def test_an_unknown_model_is_answered_with_the_nearest_name_and_all_names(name, 
     assert "\n" not in str(caught.value)
 
 
-def test_a_name_like_no_other_gets_no_guess():
-    with pytest.raises(FlagError, match="unknown; models for cifar10: alexnet"):
-        get_model("zzz", "cifar10")
-
-
-def test_an_unknown_dataset_has_no_models():
-    assert model_names("mnist") == ()
-    with pytest.raises(FlagError, match="models for mnist: none"):
-        get_model("zzz", "mnist")
-
-
-def test_a_model_of_another_data_set_names_those_that_have_it():
-    with pytest.raises(FlagError, match="is a model for imagenet, not for cifar10; give"):
-        get_model("resnet50", "cifar10")
+@pytest.mark.parametrize(
+    ("name", "dataset", "message"),
+    [
+        ("zzz", "cifar10", "unknown; models for cifar10: alexnet"),  # like no other: no guess
+        ("zzz", "mnist", "models for mnist: none"),
+        ("resnet50", "cifar10", "is a model for imagenet, not for cifar10; give"),
+    ],
+)
+def test_an_unknown_model_or_data_set_is_refused(name, dataset, message):
+    with pytest.raises(FlagError, match=message):
+        get_model(name, dataset)
     assert datasets_of("nasnet") == ("cifar10", "imagenet")
-    assert datasets_of("zzz") == ()
+    assert datasets_of("zzz") == model_names("mnist") == ()
 
 
 def test_a_name_is_taken_once_per_dataset():
@@ -126,6 +123,7 @@ def incomplete(**attributes):
         (incomplete(image_size=None), "class Own needs an attribute image_size of type int"),
         (incomplete(image_size="8"), "attribute image_size of type int, got '8'"),
         (incomplete(batch_size=0), "batch_size=0 must be at least 1"),
+        (incomplete(image_size=0), "image_size=0 must be at least 1"),
         (incomplete(learning_rate=0.1), "learning_rate must be a LearningRateSpec, not 0.1"),
         (incomplete(build=None), "abstract"),
         (lambda: "lenet", "made a str, not a cnnbench Model"),
@@ -150,21 +148,13 @@ def test_the_example_is_a_complete_model_in_twenty_lines():
     assert spec.parameters == kernels + norms + 128 * 1001 + 1001
 
 
-def test_loading_the_same_text_again_does_nothing(tmp_path):
+def test_an_edited_file_replaces_its_models(tmp_path):
     path = plugin(tmp_path, PLUGIN.format(batch=2))
     assert load_plugin(path) == load_plugin(path) == ("probe",)
-
-
-def test_an_edited_file_replaces_its_models(tmp_path):
-    load_plugin(plugin(tmp_path, PLUGIN.format(batch=2)))
     assert get_model("probe", "imagenet").batch_size == 2
+    assert [p.name for p in tmp_path.iterdir()] == ["own.py"]
     load_plugin(plugin(tmp_path, PLUGIN.format(batch=3)))
     assert get_model("probe", "imagenet").batch_size == 3
-
-
-def test_loading_leaves_nothing_beside_the_file(tmp_path):
-    load_plugin(plugin(tmp_path, PLUGIN.format(batch=2)))
-    assert [p.name for p in tmp_path.iterdir()] == ["own.py"]
 
 
 @pytest.mark.parametrize(

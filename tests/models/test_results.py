@@ -17,14 +17,9 @@ from cnnbench.models import declare, get_model, load_plugin, register_model
 PLUGIN = """
 from cnnbench.models import LearningRateSpec, Model, register_model
 
-import numpy as np
-
 class Mute(Exception):
     def __str__(self):
         raise RuntimeError("no words")
-
-class Stop(BaseException):
-    pass
 
 class Probe(Model):
     name, dataset, image_size, batch_size = "probe", "imagenet", 8, 3
@@ -71,14 +66,13 @@ COLUMN = "must return a float32 tensor [n], a value per example"
     [
         (LOSS, "return 1 / 0", "Probe.loss(): ZeroDivisionError: division by zero"),
         (LOSS, "raise Mute", "Probe.loss(): Mute: (its __str__ raises RuntimeError)"),
-        (LOSS, "raise Stop('now')", "Probe.loss(): Stop: now"),
         (LOSS, "raise SystemExit(1)", "Probe.loss(): SystemExit: 1"),
         (LOSS, "return None", f"Probe.loss() {COLUMN}, not None"),
         (LOSS, "return 'text'", f"Probe.loss() {COLUMN}, not 'text'"),
         (LOSS, "return outputs", f"Probe.loss() {COLUMN}, not a float32 tensor [3, 1001]"),
         (LOSS, "return outputs[:2, 0]", f"Probe.loss() {COLUMN}, not a float32 tensor [2]"),
-        (LOSS, "return labels", f"Probe.loss() {COLUMN}, not a int64 tensor [3]"),
         (LOSS, "return outputs[0, 0]", f"Probe.loss() {COLUMN}, not a float32 tensor []"),
+        (LOSS, "return labels", f"Probe.loss() {COLUMN}, not a int64 tensor [3]"),
         (METRICS, "return None", "Probe.metrics() must return a Mapping, not None"),
         (
             METRICS,
@@ -94,14 +88,11 @@ COLUMN = "must return a float32 tensor [n], a value per example"
             "for 'r' a tensor [n, ...], a row per example, not a float32 tensor [2,",
         ),
         (ROWS, "return {'r': 3}", f"for 'r' {ROW}, not 3"),
-        (HOST, "return None", "Probe.host_metrics() must return a Mapping, not None"),
         (HOST, "return {'m': 'text'}", "must return for 'm' a float, not 'text'"),
-        (HOST, "return {'m': np.zeros(2)}", "for 'm' a float, not a float64 tensor [2]"),
         (HOST, "return {'m': None}", "must return for 'm' a float, not None"),
         (HOST, "return {'\\x1b[31m': 1}", r"of printable characters, not by '\x1b[31m'"),
         (HOST, "self.fails()", "Probe.fails(): FileNotFoundError: [Errno 2] No"),
         (BUILD, "return None", "Probe.build() must return a result, not None"),
-        (BUILD, "raise Mute", "Probe.build(): Mute: (its __str__"),
     ],
 )
 def test_a_mistake_is_one_line_with_file_class_and_method(probe, head, body, told):
@@ -156,9 +147,7 @@ FLAGS = ("--model=probe", "--device=cpu", "--num_batches=1", "--num_warmup_batch
 @pytest.mark.parametrize(
     ("head", "body", "told", "frames"),
     [
-        (LOSS, "return None", f"{COLUMN}, not None", []),
         (PREPROCESS, "return None", "must return a Mapping, not None", []),
-        (PREPROCESS, "return 'text'", "must return a Mapping, not 'text'", []),
         (PREPROCESS, "return {}", "must return values of all elements, not without image", []),
         (LOSS, "self.fails()", ": FileNotFoundError: [Errno 2] No", ["loss", "fails"]),
         (LOSS, "raise GeneratorExit", ": GeneratorExit", ["loss"]),

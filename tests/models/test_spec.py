@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import math
-
 import pytest
 
 from cnnbench.errors import UsageError
@@ -29,19 +27,6 @@ ZERO = Initializer.constant(0.0)
 )
 def test_draw_stddev(initializer, shape, expected):
     assert initializer.draw_stddev(shape) == pytest.approx(expected)
-
-
-def test_truncation_constant_is_the_stddev_of_a_cut_normal():
-    # Var of N(0, 1) given |x| <= 2 is 1 - 2 * 2 * phi(2) / (2 * Phi(2) - 1).
-    density = math.exp(-2.0) / math.sqrt(2.0 * math.pi)
-    variance = 1.0 - 4.0 * density / math.erf(math.sqrt(2.0))
-    drawn = Initializer.variance_scaling().draw_stddev((1, 1))
-    assert drawn == pytest.approx(1.0 / math.sqrt(variance), rel=1e-12)
-
-
-def test_a_scalar_variable_has_one_element_of_four_bytes():
-    spec = VariableSpec("A", (), ZERO)
-    assert (spec.size, spec.bytes) == (1, 4)
 
 
 def test_parameters_leave_out_moving_averages_and_trainable_ones_leave_out_frozen():

@@ -4,13 +4,7 @@ import pytest
 import tensorflow as tf
 from covering import covering_pairs
 
-from cnnbench.errors import UsageError
-from cnnbench.models.window import Window, as_pair
-
-
-def test_as_pair():
-    assert as_pair(3) == (3, 3)
-    assert as_pair((1, 7)) == (1, 7)
+from cnnbench.models.window import Window
 
 
 @pytest.mark.parametrize(
@@ -36,28 +30,7 @@ def test_same_resnet_pads_by_the_kernel_not_by_the_image(size, zeros, image):
     assert window.explicit == (size > 1)
 
 
-def test_same_resnet_is_same_at_stride_one():
-    image, size = (9, 9), (3, 3)
-    assert Window.make(image, size, (1, 1), "SAME_RESNET") == Window.make(
-        image, size, (1, 1), "SAME"
-    )
-
-
 def test_sides_are_settled_separately():
     window = Window.make((8, 8), (1, 7), (1, 2), "SAME_RESNET")
     assert window.zeros == ((0, 0), (3, 3))
     assert window.output == (8, 4)
-
-
-@pytest.mark.parametrize(
-    ("size", "stride", "padding", "message"),
-    [
-        (3, 1, "same", "SAME, VALID, SAME_RESNET"),
-        (0, 1, "SAME", "at least 1"),
-        (3, 0, "SAME", "at least 1"),
-        (9, 1, "VALID", "does not fit"),
-    ],
-)
-def test_bad_windows_are_refused(size, stride, padding, message):
-    with pytest.raises(UsageError, match=message):
-        Window.make((8, 8), (size, size), (stride, stride), padding)

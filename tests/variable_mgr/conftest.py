@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from oracle import LOCAL_SGD, LOCAL_SGD_PLUGIN
@@ -77,6 +78,12 @@ def call_whole(needed) -> Callable[..., Any]:
         return function(*arguments)
 
     return call
+
+
+@pytest.fixture(scope="session")
+def address() -> Callable[[tf.Tensor], int]:
+    """address(tensor): where an eager CPU tensor lies in memory."""
+    return lambda tensor: np.asarray(memoryview(tensor)).__array_interface__["data"][0]
 
 
 Maker = Callable[..., VariableMgr]

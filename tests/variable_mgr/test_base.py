@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from bowls import optimizer_of
+from towers import trained
 
-from cnnbench.errors import FlagError
 from cnnbench.variable_mgr import VariableMgrSpec, create, registry
 from cnnbench.variable_mgr.modes import Copies
+from cnnbench.variable_mgr.tower_variable import TowerVariable
 
+STRATEGIES = ("mirrored_strategy", "central_storage_strategy")
 MODES = ("parameter_server", "replicated", "independent", "distributed_replicated")
 
 
@@ -25,26 +27,24 @@ MODES = ("parameter_server", "replicated", "independent", "distributed_replicate
         ("mirrored_strategy", 3),
     ],
 )
-def test_a_manager_does_what_the_row_of_its_mode_says(mode, copies, make_manager, cpu_devices):
+def test_a_manager_does_what_the_row_of_its_mode_says(
+    mode, copies, make_manager, declared, cpu_devices
+):
     manager = make_manager(mode, 3)
     row = registry.find(mode)
     assert (row.copies is Copies.ONE) is (copies == 1)
-    assert {len(one.copies) for one in manager.savable_variables().values()} == {copies}
+    savable = manager.savable_variables()
+    assert list(savable) == [v.name for v in declared]
+    for variable in declared:
+        facade = savable[variable.name]
+        assert len(facade.copies) == copies
+        assert (facade.name, facade.shape) == (variable.name, variable.shape)
+        assert {(c.trainable, c.dtype) for c in facade.copies} == {(variable.trainable, tf.float32)}
+        prefix = "v" if row.strategy or copies == 1 else "v0"
+        assert facade.primary.name == f"{prefix}/{variable.name}:0"
     assert manager.replicas_in_sync is row.in_sync is (mode != "independent")
     assert row.staged is (mode == "parameter_server")
     assert manager.get_devices() == cpu_devices[:3]
-
-
-@pytest.mark.parametrize(
-    "mode", ["replicated", "distributed_all_reduce", "independent", "distributed_replicated"]
-)
-def test_copies_are_not_staged(mode, make_manager):
-    with pytest.raises(FlagError, match=f"--staged_vars=true: does not work with .*={mode}"):
-        make_manager(mode, 2, staged=True)
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_a_single_tower_is_in_sync_with_itself(mode, make_manager):
     assert make_manager(mode, 1).replicas_in_sync
 
 
@@ -62,49 +62,19 @@ def test_sixteen_bits_are_for_what_normalisation_does_not_use(mode, make_manager
             assert slots[f"{name}/momentum"].dtype == narrow[name].dtype
 
 
-def test_copies_are_as_declared(make_manager, declared):
-    savable = make_manager("replicated", 3).savable_variables()
-    assert list(savable) == [v.name for v in declared]
-    for variable in declared:
-        facade = savable[variable.name]
-        assert facade.shape == variable.shape
-        assert all(c.trainable is variable.trainable for c in facade.copies)
-        assert all(c.dtype == tf.float32 for c in facade.copies)
-
-
-def test_names_of_towers_1_and_10_do_not_collide(make_manager, trainable):
-    manager = make_manager("replicated", 11)
-    names = [[v.name for v in manager.trainable_variables_on_device(t)] for t in range(11)]
-    assert names[1] == [f"v1/{v.name}:0" for v in trainable]
-    assert names[10] == [f"v10/{v.name}:0" for v in trainable]
-    assert len({name for tower in names for name in tower}) == 11 * len(trainable)
-
-
-def test_shared_variables_are_called_v(make_manager, trainable):
-    owned = make_manager("parameter_server", 2).trainable_variables_on_device(1)
-    assert [v.name for v in owned] == [f"v/{v.name}:0" for v in trainable]
-
-
 @pytest.mark.parametrize("mode", MODES)
-def test_variables_are_created_once_and_eagerly(mode, make_manager, declared, cpu_devices):
-    with pytest.raises(RuntimeError, match="exist already"):
-        make_manager(mode, 2).create_variables()
-    spec = VariableMgrSpec(variable_update=mode, devices=cpu_devices[:2], cpu_device=cpu_devices[0])
-    manager = create(spec, declared)
-    with pytest.raises(RuntimeError, match="before the step is traced"):
-        tf.function(manager.create_variables, autograph=False)()
-    with pytest.raises(KeyError, match="conv0/kernel"):
-        manager.variable(0, "conv0/kernel")
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_wrong_names_and_towers(mode, make_manager):
+def test_variables_are_made_once_and_eagerly_for_each_tower(
+    mode, make_manager, declared, cpu_devices
+):
     manager = make_manager(mode, 2)
-    with pytest.raises(KeyError, match="no variable 'conv9/kernel'"):
-        manager.variable(0, "conv9/kernel")
+    with pytest.raises(RuntimeError, match="exist already"):
+        manager.create_variables()
     for tower in (-1, 2):
         with pytest.raises(IndexError, match=f"tower {tower} of 2"):
             manager.variable(tower, "conv0/kernel")
+    spec = VariableMgrSpec(variable_update=mode, devices=cpu_devices[:2], cpu_device=cpu_devices[0])
+    with pytest.raises(RuntimeError, match="before the step is traced"):
+        tf.function(create(spec, declared).create_variables, autograph=False)()
 
 
 def scramble(manager, slots):
@@ -133,6 +103,7 @@ def momentum_for(manager):
         ("replicated", False, [1.0, 1.0, 1.0], [1.0, 2.0, 3.0]),
         ("independent", True, [1.0, 2.0, 3.0], [1.0, 2.0, 3.0]),
         ("parameter_server", True, [3.0], [3.0]),
+        ("mirrored_strategy", True, [1.0, 1.0, 1.0], [1.0, 1.0, 1.0]),
     ],
 )
 def test_copies_after_initialization(mode, with_slots, variables, slots, make_manager):
@@ -144,7 +115,9 @@ def test_copies_after_initialization(mode, with_slots, variables, slots, make_ma
     assert first_elements(own) == [slots] * 4
 
 
-@pytest.mark.parametrize(("mode", "towers"), [*((mode, 3) for mode in MODES), (MODES[1], 1)])
+@pytest.mark.parametrize(
+    ("mode", "towers"), [*((mode, 3) for mode in (*MODES, *STRATEGIES)), (MODES[1], 1)]
+)
 def test_checkpoint_names_do_not_depend_on_mode_or_towers(mode, towers, make_manager, trainable):
     manager = make_manager(mode, towers)
     optimizer = optimizer_of("adam")
@@ -166,14 +139,28 @@ def test_checkpoint_names_do_not_depend_on_mode_or_towers(mode, towers, make_man
         assert slot.device == variable.device
 
 
-def test_no_slots_no_names(make_manager):
-    manager = make_manager("replicated", 2)
-    assert manager.savable_slots(optimizer_of("sgd")) == {}
-
-
 def test_a_tower_without_slots_is_an_error(make_manager):
     manager = make_manager("replicated", 2)
     optimizer = optimizer_of("momentum")
-    optimizer.create_slots(manager.trainable_variables_on_device(0))
+    assert manager.savable_slots(optimizer) == {}
+    optimizer.create_slots(trained(manager, 0))
     with pytest.raises(KeyError):
         manager.savable_slots(optimizer)
+
+
+def test_copies_that_cannot_be_one_variable_are_refused(cpu_devices):
+    with tf.device(cpu_devices[0]):
+        one, long, whole = tf.Variable([1.0]), tf.Variable([1.0, 2.0]), tf.Variable([1])
+    for copies, message in (
+        ([], "at least one copy"),
+        ([one, one], "same variable is given for two towers"),
+        ([one, long], "copies differ"),
+        ([one, whole], r"float32 and .* int32"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            TowerVariable("w", copies)
+    shared, apart = TowerVariable("w", [one]), TowerVariable("w", [one, tf.Variable([2.0])])
+    assert shared.copy(5) is one
+    for tower in (-1, 2):
+        with pytest.raises(IndexError, match="w has 2 copies"):
+            apart.copy(tower)

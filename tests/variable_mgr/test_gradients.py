@@ -1,166 +1,159 @@
+"""Columns of gradients in one form, and sums of sparse ones; test_modes.py has whole updates."""
+
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import tensorflow as tf
-import towers
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from cnnbench.variable_mgr import gradients
+from cnnbench.variable_mgr.gradients import Column, add_up, complete, reduce_sparse
+
+ROWS, WIDTH = 5, 2
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def variables(cpu_devices):
     made = []
-    for device in cpu_devices[:2]:
+    for device in cpu_devices[:4]:
         with tf.device(device):
-            made.append(tf.Variable(tf.zeros([4, 2])))
+            made.append(tf.Variable(tf.zeros([ROWS, WIDTH])))
     return made
 
 
-def slices(indices, values, dense_shape=None):
-    shape = None if dense_shape is None else tf.constant(dense_shape)
-    return tf.IndexedSlices(tf.constant(values), tf.constant(indices), shape)
+@pytest.fixture
+def completed(variables, cpu_devices):
+    """completed(gradients of the towers of one variable, **options): their column."""
+
+    def call(*gradients, **options):
+        count = len(gradients)
+        column = Column([*gradients], variables[:count])
+        return complete([column], cpu_devices[:count], **options)[0]
+
+    return call
 
 
-def test_a_dense_float32_gradient_passes_untouched(variables):
-    gradient = tf.ones([4, 2])
-    assert gradients.dense(gradient, variables[0]) is gradient
+def slices(rows, first=0, dtype=tf.float32):
+    values = np.arange(first, first + WIDTH * len(rows)).reshape(len(rows), WIDTH)
+    return tf.IndexedSlices(tf.cast(values, dtype), tf.constant(rows, tf.int64))
 
 
-@pytest.mark.parametrize("shape", [None, [4, 2]])
-def test_slices_become_dense_and_repeated_rows_add_up(variables, shape):
-    sparse = slices([2, 0, 2], [[1.0, 2.0], [3.0, 4.0], [10.0, 20.0]], shape)
-    result = gradients.dense(sparse, variables[0])
-    np.testing.assert_array_equal(result, [[3, 4], [0, 0], [11, 22], [0, 0]])
-
-
-def test_slices_are_added_in_float32(variables):
-    # 256 + 1 is not representable in bfloat16.
-    half = tf.cast([[256.0, 0.0], [1.0, 0.0]], tf.bfloat16)
-    sparse = tf.IndexedSlices(half, tf.constant([1, 1]))
-    result = gradients.dense(sparse, variables[0])
-    assert result.dtype == tf.float32
-    assert float(result[1, 0]) == 257.0
-
-
-@pytest.mark.parametrize("dtype", [tf.bfloat16, tf.float16])
-def test_gradients_are_float32_afterwards(variables, dtype):
-    result = gradients.dense(tf.ones([4, 2], dtype), variables[0])
-    assert result.dtype == tf.float32
-
-
-def test_columns_transpose_and_keep_each_towers_variable(variables, cpu_devices):
-    one, two = tf.ones([4, 2]), tf.fill([4, 2], 2.0)
-    grads = [[(one, variables[0])], [(two, variables[1])]]
-    (column,) = towers.complete(grads, cpu_devices[:2])
-    assert column.gradients == [one, two]
-    assert column.variables == variables
-
-
-def test_none_in_one_tower_is_zero_on_that_towers_device(variables, cpu_devices):
-    devices = []
-
-    @tf.function(autograph=False)
-    def step():
-        pairs = [[(None, variables[0])], [(tf.ones([4, 2]), variables[1])]]
-        (column,) = towers.complete(pairs, cpu_devices[:2])
-        devices.extend(t.device for t in column.gradients)
-        return column.gradients
-
-    zero, one = step()
-    assert devices[0] == cpu_devices[0]
-    np.testing.assert_array_equal(zero, np.zeros([4, 2]))
-    np.testing.assert_array_equal(one, np.ones([4, 2]))
-
-
-def test_none_in_all_towers_leaves_the_variable_out(variables, cpu_devices):
-    pairs = [[(None, v), (tf.ones([4, 2]), v)] for v in variables]
-    assert len(towers.complete(pairs, cpu_devices[:2])) == 1
-
-
-def test_slices_are_made_dense_unless_asked_for(variables, cpu_devices):
-    pairs = [[(slices([t], [[1.0, 1.0]]), v)] for t, v in enumerate(variables)]
-    (column,) = towers.complete(pairs, cpu_devices[:2])
-    assert not column.sparse
-    assert [g.shape for g in column.gradients] == [[4, 2], [4, 2]]
-
-
-def test_slices_that_are_kept_pass_untouched(variables, cpu_devices):
-    half = tf.IndexedSlices(tf.ones([3, 2], tf.bfloat16), tf.constant([0, 1, 1]))
-    one = slices([1], [[1.0, 1.0]])
-    (column,) = towers.complete(
-        [[(half, variables[0])], [(one, variables[1])]], cpu_devices[:2], keep_sparse=True
-    )
+def test_slices_that_are_kept_pass_untouched(completed, variables):
+    half, one = slices([0, 1, 1], dtype=tf.bfloat16), slices([1])
+    column = completed(half, one, keep_sparse=True)
     assert column.sparse
     assert column.gradients[0] is half
     assert column.gradients[1] is one
-    assert column.variables == variables
+    assert column.variables == variables[:2]
 
 
-def test_none_among_kept_slices_is_no_slices(variables, cpu_devices):
+def test_none_among_kept_slices_is_no_slices_on_its_tower(completed, cpu_devices):
     @tf.function(autograph=False)
     def step():
-        half = tf.IndexedSlices(tf.ones([3, 2], tf.bfloat16), tf.constant([0, 1, 1], tf.int64))
-        pairs = [[(half, variables[0])], [(None, variables[1])]]
-        (column,) = towers.complete(pairs, cpu_devices[:2], keep_sparse=True)
-        assert column.sparse
-        nothing = column.gradients[1]
+        nothing = completed(slices([0, 1], dtype=tf.bfloat16), None, keep_sparse=True).gradients[1]
         assert nothing.values.device == nothing.indices.device == cpu_devices[1]
-        return nothing.values, nothing.indices, gradients.dense(nothing, variables[1])
+        return nothing.values, nothing.indices
 
-    values, indices, dense = step()
-    assert (values.dtype, values.shape) == (tf.bfloat16, [0, 2])
+    values, indices = step()
+    assert (values.dtype, values.shape) == (tf.bfloat16, [0, WIDTH])
     assert (indices.dtype, indices.shape) == (tf.int64, [0])
-    np.testing.assert_array_equal(dense, np.zeros([4, 2]))
 
 
-def test_slices_beside_a_dense_gradient_become_dense(variables, cpu_devices):
-    pairs = [[(slices([1], [[1.0, 1.0]]), variables[0])], [(tf.ones([4, 2]), variables[1])]]
-    (column,) = towers.complete(pairs, cpu_devices[:2], keep_sparse=True)
+def test_slices_beside_a_dense_gradient_become_dense(completed):
+    column = completed(slices([1, 1], 1), tf.ones([ROWS, WIDTH]), keep_sparse=True)
     assert not column.sparse
-    np.testing.assert_array_equal(column.gradients[0], [[0, 0], [1, 1], [0, 0], [0, 0]])
+    np.testing.assert_array_equal(column.gradients[0], [[0, 0], [4, 6], *[[0, 0]] * 3])
 
 
-def test_none_everywhere_is_left_out_when_slices_are_kept_too(variables, cpu_devices):
-    pairs = [[(None, v), (tf.ones([4, 2]), v)] for v in variables]
-    (column,) = towers.complete(pairs, cpu_devices[:2], keep_sparse=True)
+def test_a_variable_without_gradients_is_left_out_when_slices_are_kept(variables, cpu_devices):
+    columns = [Column([g], variables[:1]) for g in (None, tf.ones([ROWS, WIDTH]))]
+    (column,) = complete(columns, cpu_devices[:1], keep_sparse=True)
     assert not column.sparse
 
 
-def test_casts_happen_on_the_towers_device(variables, cpu_devices):
+def test_casts_and_zeros_are_on_the_towers_device(completed, cpu_devices):
     @tf.function(autograph=False)
-    def step(a, b):
-        pairs = [[(a, variables[0])], [(b, variables[1])]]
-        return towers.complete(pairs, cpu_devices[:2])[0].gradients
+    def step(first, second):
+        return completed(first, second, None).gradients
 
-    half = tf.TensorSpec([4, 2], tf.bfloat16)
-    operations = step.get_concrete_function(half, half).graph.get_operations()
-    assert [op.device for op in operations if op.type == "Cast"] == list(cpu_devices[:2])
-
-
-def test_towers_must_fit(variables, cpu_devices):
-    pair = (tf.ones([4, 2]), variables[0])
-    with pytest.raises(ValueError, match="1 towers for 2 devices"):
-        towers.complete([[pair]], cpu_devices[:2])
+    half = tf.TensorSpec([ROWS, WIDTH], tf.bfloat16)
+    graph = step.get_concrete_function(half, half).graph
+    casts = [op.device for op in graph.get_operations() if op.type == "Cast"]
+    assert casts == list(cpu_devices[:2])
+    assert graph.outputs[2].op.inputs[0].device == cpu_devices[2]
 
 
-def test_one_tensor_is_its_own_sum():
-    tensor = tf.ones([2])
-    assert gradients.add_up([tensor]) is tensor
-    assert gradients.add_up([tensor, tensor, tensor]).numpy().tolist() == [3.0, 3.0]
+def test_a_dtype_that_towers_agree_on_can_be_kept(completed):
+    half, whole = tf.ones([ROWS, WIDTH], tf.bfloat16), tf.ones([ROWS, WIDTH])
+    kept = completed(half, None, keep_dtype=True).gradients
+    assert kept[0] is half
+    assert kept[1].dtype == tf.bfloat16
+    for column in (completed(half, whole, keep_dtype=True), completed(half, None)):
+        assert [gradient.dtype for gradient in column.gradients] == [tf.float32] * 2
 
 
-def test_a_dtype_that_towers_agree_on_can_be_kept(cpu_devices):
-    variable = tf.Variable(tf.zeros([2, 2]))
-    half = tf.cast(tf.ones([2, 2]), tf.bfloat16)
+@settings(max_examples=40, deadline=None)
+@given(
+    rows=st.lists(
+        st.one_of(st.none(), st.lists(st.integers(0, ROWS - 1), max_size=6)),
+        min_size=1,
+        max_size=4,
+    ).filter(lambda towers: any(rows is not None for rows in towers)),
+    mean=st.booleans(),
+)
+def test_the_update_does_not_depend_on_what_travels(rows, mean, variables, cpu_devices):
+    count = len(rows)
+    devices = cpu_devices[:count]
+    grads = [None if r is None else slices(r, 10 * t) for t, r in enumerate(rows)]
+    scale = 1 / count if mean else None
+    columns = [Column(grads, variables[:count])]
+    (kept,), (dense,) = (complete(columns, devices, keep_sparse=keep) for keep in (True, False))
+    assert (kept.sparse, dense.sparse) == (True, False)
+    total = add_up(dense.gradients) * (scale or 1)
+    sums = reduce_sparse(kept, devices, scale)
+    assert len(sums) == count
+    for own in sums:
+        np.testing.assert_array_equal(own, total.numpy(), strict=True)
+
+
+@pytest.mark.parametrize("dtype", [tf.bfloat16, tf.float16])
+def test_narrow_values_travel_narrow_and_are_added_in_float32_on_every_device(
+    dtype, completed, cpu_devices
+):
     devices = cpu_devices[:2]
-    one_none = [[(half, variable)], [(None, variable)]]
-    (kept,) = towers.complete(one_none, devices, keep_dtype=True)
-    assert kept.gradients[0] is half
-    assert kept.gradients[1].dtype == tf.bfloat16
-    whole = tf.ones([2, 2])
-    both = [[(half, variable)], [(whole, variable)]]
-    (mixed,) = towers.complete(both, devices, keep_dtype=True)
-    assert [gradient.dtype for gradient in mixed.gradients] == [tf.float32] * 2
-    (widened,) = towers.complete(one_none, devices)
-    assert [gradient.dtype for gradient in widened.gradients] == [tf.float32] * 2
+
+    @tf.function(autograph=False)
+    def step(values):
+        narrow = [tf.IndexedSlices(tf.cast(v, dtype), tf.constant([1])) for v in values]
+        return reduce_sparse(completed(*narrow, keep_sparse=True), devices, 0.5)
+
+    values = [tf.constant([[2048.0, np.nan]]), tf.constant([[2.0, 1.0]])]
+    for total in step(values):
+        assert total.dtype == tf.float32
+        np.testing.assert_array_equal(total[:2], [[0, 0], [1025, np.nan]])
+    operations = step.get_concrete_function(values).graph.get_operations()
+    joins = [op for op in operations if op.type == "ConcatV2" and op.inputs[0].dtype == dtype]
+    assert [op.device for op in joins] == list(devices)
+    for kind in ("UnsortedSegmentSum", "Mul"):
+        assert [op.device for op in operations if op.type == kind] == list(devices)
+
+
+def test_gradients_of_a_gather_whose_number_of_rows_is_not_known(completed, cpu_devices):
+    devices = cpu_devices[:2]
+
+    @tf.function(autograph=False, input_signature=[[tf.TensorSpec([None], tf.int32)] * 2])
+    def step(rows):
+        found = []
+        for device, own in zip(devices, rows, strict=False):
+            with tf.device(device), tf.GradientTape() as tape:
+                table = tf.zeros([ROWS, WIDTH])
+                tape.watch(table)
+                loss = tf.reduce_sum(tf.gather(table, own))
+            found.append(tape.gradient(loss, table))
+        column = completed(*found, keep_sparse=True)
+        assert column.sparse
+        return reduce_sparse(column, devices, None)
+
+    for total in step([tf.constant([0, 0, 3]), tf.constant([3])]):
+        np.testing.assert_array_equal(total[:, 0], [2, 0, 0, 2, 0])

@@ -11,7 +11,7 @@ import tensorflow as tf
 from bowls import centre, create_slots, curvature, one_step, optimizer_of
 from covering import covering_pairs
 from oracle import LOCAL_SGD, LOCAL_SGD_EVERY
-from towers import columns_of
+from towers import columns_of, trained
 
 from cnnbench.models.spec import Initializer, VariableSpec
 from cnnbench.variable_mgr import names
@@ -31,14 +31,14 @@ RATE = 0.1
 STEPS = 3
 
 
-def oracle(weights, mode, reduction, steps, momentum):
-    """weights[t][i] after some steps of Nesterov momentum, in float64."""
+def oracle(weights, mode, reduction, steps, momentum, skip=()):
+    """weights[t][i] after some steps of Nesterov momentum, in float64; see bowls.py for `skip`."""
     towers = len(weights)
     weights = [[w.astype(np.float64) for w in tower] for tower in weights]
     velocity = [[np.zeros_like(w) for w in tower] for tower in weights]
     for step in range(1, steps + 1):
         gradients = [
-            [curvature(t) * (w - centre(t, i)) for i, w in enumerate(tower)]
+            [((t, i) not in skip) * curvature(t) * (w - centre(t, i)) for i, w in enumerate(tower)]
             for t, tower in enumerate(weights)
         ]
         if mode not in APART:
@@ -87,69 +87,49 @@ def train(manager, optimizer, variables, steps=STEPS, **how):
     return [step(tf.constant(RATE)) for _ in range(steps)]
 
 
-@pytest.mark.parametrize(
-    ("mode", "towers", "reduction", "place"),
-    covering_pairs(MODES, TOWERS, ["mean", "sum"], ["cpu", "towers"]),
+# Number of ps tasks, distribution of variables over them, and caching; no ps tasks first.
+PS_TASKS = (
+    (0, "greedy_bytes", "none"),
+    (1, "greedy_bytes", "consumer"),
+    (2, "round_robin", "none"),
+    (3, "round_robin", "cpu"),
+    (3, "greedy_bytes", "consumer"),
 )
-def test_weights_after_three_steps(mode, towers, reduction, place, make_manager, trainable):
-    manager = make_manager(mode, towers, reduction=reduction, parameter_device=place, seed=5)
-    before = weights_of(manager, trainable)
-    train(manager, optimizer_of("momentum", momentum=0.75), trainable)
-    assert_weights(manager, trainable, oracle(before, mode, reduction, STEPS, momentum=0.75))
-
-
-def aggregate(manager, gradients, variables):
-    """The aggregated gradients by apply device, from gradients[t][i]."""
-
-    @tf.function(autograph=False)
-    def step():
-        pairs = []
-        for tower, device in enumerate(manager.get_devices()):
-            with tf.device(device):
-                tensors = [g if g is None else tf.identity(g) for g in gradients[tower]]
-            owned = [manager.variable(tower, v.name) for v in variables]
-            pairs.append(list(zip(tensors, owned, strict=True)))
-        devices, state = manager.preprocess_device_grads(columns_of(pairs))
-        return [
-            [gradient for gradient, _ in manager.get_gradients_to_apply(index, state)]
-            for index in range(len(devices))
-        ]
-
-    return step()
 
 
 @pytest.mark.parametrize(
-    ("mode", "towers", "ps", "strategy", "caching", "momentum"),
+    ("mode", "towers", "reduction", "place", "ps_tasks", "momentum"),
     covering_pairs(
-        UPDATED_ONCE,
-        TOWERS,
-        [1, 2, 3],
-        ["greedy_bytes", "round_robin"],
-        ["none", "consumer", "cpu"],
-        [0.0, 0.75],
+        *(MODES, TOWERS, ["mean", "sum"], ["cpu", "towers"], PS_TASKS, [0.75, 0.0]),
+        allowed=lambda mode, towers, reduction, place, ps, momentum: (
+            ps is PS_TASKS[0] or mode in UPDATED_ONCE
+        ),
     ),
 )
-def test_weights_after_three_steps_over_ps_tasks(
-    mode, towers, ps, strategy, caching, momentum, make_manager, trainable, cpu_devices
+def test_weights_after_three_steps(
+    mode, towers, reduction, place, ps_tasks, momentum, make_manager, trainable, cpu_devices
 ):
+    ps, strategy, caching = ps_tasks
     manager = make_manager(
         mode,
         towers,
-        ps_devices=cpu_devices[-ps:],
+        reduction=reduction,
+        parameter_device=place,
+        ps_devices=cpu_devices[len(cpu_devices) - ps :],
         ps_strategy=strategy,
         variable_caching=caching,
         seed=5,
     )
     before = weights_of(manager, trainable)
     train(manager, optimizer_of("momentum", momentum=momentum), trainable)
-    assert_weights(manager, trainable, oracle(before, mode, "mean", STEPS, momentum))
+    assert_weights(manager, trainable, oracle(before, mode, reduction, STEPS, momentum))
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_one_tower_adds_no_ops(mode, make_manager, trainable):
     manager = make_manager(mode, 1)
     grads = [tf.ones(v.shape) for v in trainable]
-    owned = manager.trainable_variables_on_device(0)
+    owned = trained(manager, 0)
     devices, state = manager.preprocess_device_grads(
         columns_of([list(zip(grads, owned, strict=True))])
     )
@@ -209,17 +189,6 @@ def test_two_steps_in_one_trace_are_two_steps(mode, make_manager, trainable):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_step_without_tracing(mode, make_manager, trainable):
-    manager = make_manager(mode, 2, seed=1)
-    before = weights_of(manager, trainable)
-    optimizer = optimizer_of("momentum", momentum=0.75)
-    create_slots(manager, optimizer)
-    for _ in range(2):
-        one_step(manager, optimizer, trainable, tf.constant(RATE))
-    assert_weights(manager, trainable, oracle(before, mode, "mean", 2, momentum=0.75))
-
-
-@pytest.mark.parametrize("mode", MODES)
 def test_updates_run_where_the_variables_are(mode, make_manager, trainable, cpu_devices):
     manager = make_manager(mode, 3, parameter_device="towers")
     optimizer = optimizer_of("momentum")
@@ -237,29 +206,12 @@ def test_updates_run_where_the_variables_are(mode, make_manager, trainable, cpu_
         assert [op.device for op in reads] == [d for d in cpu_devices[:3] for _ in trainable]
 
 
-@pytest.mark.parametrize(
-    ("mode", "towers"),
-    [(mode, 2 + n % 2) for n, mode in enumerate(mode for mode in MODES if mode not in APART)],
-)
+@pytest.mark.parametrize(("mode", "towers"), [(mode, 2 + n % 2) for n, mode in enumerate(MODES)])
 def test_a_tower_that_does_not_use_a_variable_counts_as_zero(mode, towers, make_manager, trainable):
-    manager = make_manager(mode, towers)
-    gradients = [[tf.fill(v.shape, float(t + 1)) for v in trainable] for t in range(towers)]
-    gradients[1][2] = None
-    for tensors in aggregate(manager, gradients, trainable):
-        total = sum(range(1, towers + 1))
-        for index, tensor in enumerate(tensors):
-            wanted = (total - (2 if index == 2 else 0)) / towers
-            np.testing.assert_allclose(tensor, np.full(trainable[index].shape, wanted), rtol=1e-6)
-
-
-def test_an_independent_tower_that_does_not_use_a_variable_keeps_it(make_manager, trainable):
-    manager = make_manager("independent", 2)
+    manager = make_manager(mode, towers, seed=1)
     before = weights_of(manager, trainable)
-    train(manager, optimizer_of("momentum"), trainable, skip={(1, 0)})
-    after = weights_of(manager, trainable)
-    assert (after[0][0] != before[0][0]).all()
-    np.testing.assert_array_equal(after[1][0], before[1][0])
-    assert (after[1][1] != before[1][1]).all()
+    train(manager, optimizer_of("momentum", momentum=0.75), trainable, skip={(1, 2)})
+    assert_weights(manager, trainable, oracle(before, mode, "mean", STEPS, 0.75, skip={(1, 2)}))
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -277,38 +229,13 @@ def test_a_variable_that_no_tower_uses_gets_no_update(mode, make_manager, traina
         assert (slot.numpy() == 1.0).all(), "not even decay reaches the slots"
 
 
-@pytest.mark.parametrize(
-    ("mode", "poisoned"),
-    [
-        ("parameter_server", [True, True]),
-        ("replicated", [True, True]),
-        ("distributed_replicated", [True, True]),
-        ("independent", [False, True]),
-        ("mirrored_strategy", [True, True]),
-        ("central_storage_strategy", [True, True]),
-    ],
-)
-def test_nan_in_tower_1(mode, poisoned, make_manager, trainable):
+@pytest.mark.parametrize("mode", MODES)
+def test_nan_of_a_tower_reaches_all_that_are_in_sync(mode, make_manager, trainable):
     manager = make_manager(mode, 2)
-    optimizer = optimizer_of("sgd")
-    create_slots(manager, optimizer)
-    gradients = [[tf.ones(v.shape) for v in trainable] for _ in range(2)]
-    gradients[1][1] *= np.nan
-    pairs = [
-        list(zip(gradients[t], manager.trainable_variables_on_device(t), strict=True))
-        for t in range(2)
-    ]
-    devices, state = manager.preprocess_device_grads(columns_of(pairs))
-    for index, device in enumerate(devices):
-        manager.append_apply_gradients(
-            optimizer,
-            manager.get_gradients_to_apply(index, state),
-            None,
-            device,
-            learning_rate=tf.constant(0.1),
-        )
+    train(manager, optimizer_of("sgd"), trainable, steps=1, spoil={(1, 1)})
     weights = weights_of(manager, trainable)
-    assert [bool(np.isnan(weights[t][1]).all()) for t in range(2)] == poisoned
+    poisoned = [bool(np.isnan(weights[t][1]).all()) for t in range(2)]
+    assert poisoned == [mode not in APART, True]
     assert all(np.isfinite(weights[t][i]).all() for t in range(2) for i in (0, 2, 3))
 
 

@@ -108,11 +108,9 @@ def test_a_mode_that_says_so_runs_in_several(processes: str, plugin: Callable[..
     ("text", "message"),
     [
         ("x = 1\n", "registers no variable manager; call cnnbench.variable_mgr.register_mode("),
-        ("import no_such_package\n", ":1: <module>: ModuleNotFoundError: No module named"),
         (MANAGER.format(body="pass", row="", name="replicated"), "replicated of --variable_update"),
         (MANAGER.format(body="pass", row="nosuch=1", name="own"), "'nosuch'"),
         (MANAGER.format(body="pass", row="refuses=1", name="own"), "refuses must be a Mapping"),
-        ("raise GeneratorExit\n", ":1: <module>: GeneratorExit"),
     ],
 )
 def test_a_wrong_file_is_one_line_and_exit_code_2(
@@ -139,10 +137,7 @@ def spec(mode: str, devices: tuple[str, ...]) -> VariableMgrSpec:
 @pytest.mark.parametrize(
     ("replaced", "message"),
     [
-        (
-            ("manager=Own", 'manager="no_such_module:Own"'),
-            "ModuleNotFoundError: No module named 'no_such_module'",
-        ),
+        (("manager=Own", 'manager="no_such_module:Own"'), "ModuleNotFoundError: No module named"),
         (("manager=Own", 'manager="json:Own"'), "AttributeError: module 'json' has no attribute"),
         (("manager=Own", 'manager="json:dumps"'), "TypeError: issubclass() arg 1 must be a class"),
         (
@@ -154,10 +149,7 @@ def spec(mode: str, devices: tuple[str, ...]) -> VariableMgrSpec:
             "the row of mode own needs a subclass of StrategyVariableMgr, not Own",
         ),
         (("pass", "def __init__(self, *of): 1 / 0"), "ZeroDivisionError"),
-        (
-            ("IndependentVariableMgr", "VariableMgr"),
-            "abstract",
-        ),
+        (("IndependentVariableMgr", "VariableMgr"), "abstract"),
     ],
 )
 def test_a_class_that_cannot_be_made_is_one_line(
@@ -227,7 +219,8 @@ def test_cnnbench_strategies_measures_it_beside_the_others() -> None:
 
 PROVIDER = """
 from cnnbench.variable_mgr import Mode, register_mode
-{function}register_mode(Mode(name="installed", manager="cnnbench.variable_mgr.per_tower:{cls}"))
+MANAGER = "cnnbench.variable_mgr.per_tower:ReplicatedVariableMgr"
+register_mode(Mode(name="installed", manager=MANAGER))
 """
 
 
@@ -235,12 +228,12 @@ from cnnbench.variable_mgr import Mode, register_mode
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Makes a distribution whose module has an entry point."""
 
-    def install(code: str, value: str) -> None:
+    def install(code: str) -> None:
         (tmp_path / "cnnbench_modes_provider.py").write_text(code)
         info = tmp_path / "modes_provider-1.0.dist-info"
         info.mkdir()
         (info / "METADATA").write_text("Metadata-Version: 2.1\nName: modes_provider\nVersion: 1\n")
-        points = f"[cnnbench.variable_mgr]\ninstalled = {value}\n"
+        points = "[cnnbench.variable_mgr]\ninstalled = cnnbench_modes_provider\n"
         (info / "entry_points.txt").write_text(points)
         monkeypatch.syspath_prepend(str(tmp_path))
         monkeypatch.delitem(sys.modules, "cnnbench_modes_provider", raising=False)
@@ -251,12 +244,10 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     sys.modules.pop("cnnbench_modes_provider", None)
 
 
-@pytest.mark.parametrize("function", ["", "def r():\n    "])
-def test_an_entry_point_is_a_module_or_a_function(
-    function: str, install: Callable[..., None], cpu_devices: tuple[str, ...]
+def test_the_mode_of_an_entry_point_is_one_of_the_modes(
+    install: Callable[..., None], cpu_devices: tuple[str, ...]
 ) -> None:
-    code = PROVIDER.format(function=function, cls="ReplicatedVariableMgr")
-    install(code, "cnnbench_modes_provider:r" if function else "cnnbench_modes_provider")
+    install(PROVIDER)
     assert parse_args(["--variable_update=installed"]).params.update_mode.name == "installed"
     assert "installed" in names()
     manager = create(spec("installed", cpu_devices[:2]), ())
@@ -266,7 +257,7 @@ def test_an_entry_point_is_a_module_or_a_function(
 def test_a_broken_entry_point_is_named_and_other_modes_still_work(
     install: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    install("raise OSError('gone')", "cnnbench_modes_provider")
+    install("raise OSError('gone')")
     assert parse_args(["--variable_update=replicated"]).params.variable_update == "replicated"
     message = r"/cnnbench_modes_provider\.py:1: <module>: OSError: gone"
     for ask in (names, lambda: parse_args(["--variable_update=installed"])):

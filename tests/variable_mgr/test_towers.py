@@ -1,4 +1,4 @@
-"""Towers built in step: where they meet, what a thread takes over, and how they end."""
+"""Towers that meet while they are built; what a thread takes over, and how they end."""
 
 from __future__ import annotations
 
@@ -22,43 +22,71 @@ def _nothing_hangs():
     assert [t.name for t in threading.enumerate() if t.name.startswith("cnnbench-tower")] == []
 
 
-def test_values_are_merged_once_in_the_order_of_the_towers():
-    merges = []
+@pytest.fixture(params=["replicated", "mirrored_strategy", "central_storage_strategy"])
+def run(request, make_manager):
+    """run(build, count): what towers return that a manager builds with meetings in a step."""
+
+    def run(build, count):
+        manager = make_manager(request.param, count, ())
+        results = []
+        tf.function(
+            lambda: results.extend(manager.run_towers(build, meeting=True)), autograph=False
+        ).get_concrete_function()
+        return results
+
+    return run
+
+
+def test_values_are_merged_once_in_the_order_of_the_towers_of_which_one_runs_at_a_time(run):
+    merges, order = [], []
 
     def merge(values):
         merges.append((list(values), threading.current_thread()))
         return [value * 10 for value in values]
 
     def build(tower):
+        order.append(("a", tower))
         first = towers.meet("a", tower, merge)
-        return first, towers.meet("b", first + 1, merge)
+        order.append(("b", tower))
+        last = towers.meet("b", first + 1, merge)
+        order.append(("end", tower))
+        return first, last
 
-    assert towers.in_step(build, 3) == [(0, 10), (10, 110), (20, 210)]
-    assert merges == [
-        ([0, 1, 2], threading.current_thread()),
-        ([1, 11, 21], threading.current_thread()),
-    ]
+    assert run(build, 3) == [(0, 10), (10, 110), (20, 210)]
+    here = threading.current_thread()
+    assert merges == [([0, 1, 2], here), ([1, 11, 21], here)]
+    assert order == [(part, tower) for part in ("a", "b", "end") for tower in range(3)]
 
 
-def test_one_tower_runs_at_a_time_and_they_take_turns():
-    order = []
+def test_an_error_of_the_merge_ends_all(run):
+    def merge(values):
+        raise ZeroDivisionError
 
+    with pytest.raises(ZeroDivisionError):
+        run(lambda tower: towers.meet("here", tower, merge), 2)
+
+
+@pytest.mark.parametrize(
+    ("points", "words"),
+    [
+        (("a", "ab"), "its end, tower 1 to b"),
+        (("ab", "a"), "b, tower 1 to its end"),
+        (("a", "b"), "tower 0 has come to a, tower 1 to b"),
+    ],
+)
+def test_towers_that_part_are_named(points, words, run, request):
     def build(tower):
-        for part in range(2):
-            order.append((part, tower))
-            towers.meet("next", None, lambda values: values)
-        order.append((2, tower))
+        for point in points[tower]:
+            towers.meet(point, tower, sums)
 
-    towers.in_step(build, 3)
-    assert order == [(part, tower) for part in range(3) for tower in range(3)]
-
-
-def test_a_single_tower_meets_itself():
-    assert towers.in_step(lambda tower: towers.meet("here", 4, sums), 1) == [4]
+    # TensorFlow has words of its own for towers of a strategy that meet unequally often.
+    own = "replicated" in request.node.name or "end" not in words
+    with pytest.raises(RuntimeError, match=words if own else None):
+        run(build, 2)
 
 
 @pytest.mark.parametrize(("failing", "late"), [(0, False), (2, False), (0, True), (1, True)])
-def test_a_failing_tower_ends_all_with_its_error(failing, late):
+def test_a_failing_tower_ends_all_with_its_error(failing, late, run):
     unwound = []
 
     def build(tower):
@@ -71,36 +99,11 @@ def test_a_failing_tower_ends_all_with_its_error(failing, late):
         finally:
             unwound.append(tower)
 
+    before = threading.active_count()
     with pytest.raises(LookupError, match=f"tower {failing}"):
-        towers.in_step(build, 3)
-    begun = range(3) if late else range(failing + 1)
-    assert sorted(unwound) == list(begun)
-
-
-def test_an_error_of_the_merge_ends_all():
-    def merge(values):
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        towers.in_step(lambda tower: towers.meet("here", tower, merge), 2)
-
-
-@pytest.mark.parametrize(
-    ("counts", "words"),
-    [((1, 2), "its end, tower 1 to point 1"), ((2, 1), "point 1, tower 1 to its end")],
-)
-def test_towers_that_meet_unequally_often_are_named(counts, words):
-    def build(tower):
-        for number in range(counts[tower]):
-            towers.meet(f"point {number}", tower, sums)
-
-    with pytest.raises(RuntimeError, match=words):
-        towers.in_step(build, 2)
-
-
-def test_towers_that_come_to_different_points_are_named():
-    with pytest.raises(RuntimeError, match="tower 0 has come to point 0, tower 1 to point 1"):
-        towers.in_step(lambda tower: towers.meet(f"point {tower}", tower, sums), 2)
+        run(build, 3)
+    assert threading.active_count() == before
+    assert sorted(unwound) == list(range(3 if late else failing + 1))
 
 
 def test_an_ending_tower_that_carries_on_still_ends():
@@ -166,33 +169,3 @@ def test_a_thread_takes_over_graph_device_scope_dependencies_and_context_variabl
 
     assert [float(value) for value in step(tf.constant(3.0))] == [12.0, 12.0]
     assert seen == [("taken over", "outer")] * 2
-
-
-def test_towers_are_in_step_without_tracing():
-    def build(tower):
-        return float(towers.meet("sum", tf.constant(tower + 1.0), lambda v: [tf.add_n(v)] * 2))
-
-    assert towers.in_step(build, 2) == [3.0, 3.0]
-
-
-def test_gradients_are_taken_within_each_tower():
-    @tf.function(autograph=False)
-    def step(x):
-        @tf.custom_gradient
-        def summed(y):
-            def gradient(upstream):
-                return towers.meet("back", upstream, lambda v: [tf.add_n(v)] * 2)
-
-            return towers.meet("forth", y, lambda v: [tf.add_n(v)] * 2), gradient
-
-        def build(tower):
-            with tf.GradientTape() as tape:
-                mine = x * (tower + 1.0)
-                tape.watch(mine)
-                loss = summed(mine) ** (tower + 1)
-            return tape.gradient(loss, mine)
-
-        return towers.in_step(build, 2)
-
-    # The sum is 3x; its squares' and its own derivative add up on both.
-    assert [float(g) for g in step(tf.constant(2.0))] == [13.0, 13.0]

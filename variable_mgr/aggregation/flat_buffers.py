@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import tensorflow as tf
 
@@ -127,45 +127,14 @@ def _concatenated(parts: Sequence[tf.Tensor], dtype: tf.DType) -> tf.Tensor:
 
 
 def static_shapes(tensors: Tensors) -> list[tf.TensorShape]:
-    """The shape of each tensor, which must be static and the same in all towers."""
-    for i, values in enumerate(tensors):
-        for tower, tensor in enumerate(values):
-            if not tensor.shape.is_fully_defined():
-                raise ValueError(
-                    f"gradient {i} of tower {tower} has the unknown shape {tensor.shape}"
-                )
-    return _of_all(tensors, "shape", lambda tensor: tensor.shape)
+    """The shape of each tensor; raises ValueError for one that is not static."""
+    shapes = [values[0].shape for values in tensors]
+    for i, shape in enumerate(shapes):
+        if not shape.is_fully_defined():
+            raise ValueError(f"gradient {i} has the unknown shape {shape}")
+    return shapes
 
 
 def static_dtypes(tensors: Tensors) -> list[tf.DType]:
-    """The dtype of each tensor, which must be the same in all towers."""
-    return _of_all(tensors, "dtype", lambda tensor: tensor.dtype)
-
-
-def common_dtype(tensors: Tensors) -> tf.DType:
-    """The one dtype of all tensors; raises ValueError if there are two."""
-    first, *others = static_dtypes(tensors)
-    for i, dtype in enumerate(others, start=1):
-        if dtype != first:
-            raise ValueError(
-                f"gradients of different dtypes cannot share a pack: gradient 0 is {first.name}, "
-                f"gradient {i} is {dtype.name}"
-            )
-    return first
-
-
-def _of_all(tensors: Tensors, name: str, value: Callable[[tf.Tensor], Any]) -> list[Any]:
-    """The value of tower 0, which the others must have."""
-    for i, values in enumerate(tensors):
-        wanted = value(values[0])
-        for tower, tensor in enumerate(values):
-            if value(tensor) != wanted:
-                raise ValueError(
-                    f"gradient {i} of tower {tower} has the {name} {_text(value(tensor))}, and "
-                    f"that of tower 0 {_text(wanted)}"
-                )
-    return [value(values[0]) for values in tensors]
-
-
-def _text(value: tf.TensorShape | tf.DType) -> str:
-    return str(value.name if isinstance(value, tf.DType) else value)
+    """The dtype of each tensor."""
+    return [values[0].dtype for values in tensors]

@@ -9,21 +9,17 @@ from typing import Protocol
 
 import tensorflow as tf
 
-from cnnbench.errors import FlagError
 from cnnbench.variable_mgr.aggregation.flat_buffers import (
     FlatLayout,
     Inverse,
     Tensors,
-    common_dtype,
     static_dtypes,
     static_shapes,
 )
-from cnnbench.variable_mgr.aggregation.spec import MOST_PACKS, Packing
+from cnnbench.variable_mgr.aggregation.spec import Packing
 from cnnbench.variable_mgr.gradients import cast, on_devices, transposed
 from cnnbench.variable_mgr.kept import exchange, untraced
 from cnnbench.variable_mgr.sizes import buckets_of, groups_of_small
-
-COMPACT_DTYPES = ("float16", "bfloat16")
 
 
 class Stage(Protocol):
@@ -98,13 +94,6 @@ class SmallGradients:
     max_group: int
     devices: tuple[str, ...]
 
-    def __post_init__(self) -> None:
-        for name in ("max_bytes", "max_group"):
-            if getattr(self, name) < 1:
-                raise FlagError(
-                    f"agg_small_grads_{name}", getattr(self, name), "must be 1 or more to join any"
-                )
-
     def __call__(self, tensors: Tensors) -> tuple[Tensors, Inverse]:
         """See `Stage.__call__`."""
         shapes = static_shapes(tensors)
@@ -146,24 +135,20 @@ class Repacking:
 
     A pack depends on its own tensors alone, so it can be sent while the backward pass computes
     others. Every device splits its own packs: the parts are views, whereas sending parts from
-    device to device costs an operation for each. With a `dtype`, tensors of different dtypes are
-    cast to it; None refuses them.
+    device to device costs an operation for each. Tensors of different dtypes are cast to `dtype`,
+    which is None where all have the same.
     """
 
     packs: int
     devices: tuple[str, ...]
     dtype: str | None = None
 
-    def __post_init__(self) -> None:
-        if not 1 <= self.packs <= MOST_PACKS:
-            raise FlagError("gradient_repacking", self.packs, f"must be 1 to {MOST_PACKS} packs")
-
     def __call__(self, tensors: Tensors) -> tuple[Tensors, Inverse]:
         """Packs tensors; the inverse keeps the dtype of its input."""
         if not tensors:
             return tensors, lambda reduced: reduced
-        mixed = self.dtype is not None and len(set(static_dtypes(tensors))) > 1
-        dtype = tf.as_dtype(self.dtype) if mixed else common_dtype(tensors)
+        dtypes = set(static_dtypes(tensors))
+        dtype = dtypes.pop() if len(dtypes) == 1 else tf.as_dtype(self.dtype)
         layout = FlatLayout(static_shapes(tensors), dtype, self.packs)
         packed = _of_each(self.devices, layout.join, _cast_all(tensors, dtype, self.devices))
         return packed, lambda reduced: _of_each(self.devices, layout.split, reduced)
@@ -224,14 +209,6 @@ class CompactTransfer:
     dtype: str
     devices: tuple[str, ...]
 
-    def __post_init__(self) -> None:
-        if self.dtype not in COMPACT_DTYPES:
-            raise FlagError(
-                "compact_gradient_transfer",
-                self.dtype,
-                f"must send one of {', '.join(COMPACT_DTYPES)}",
-            )
-
     def __call__(self, tensors: Tensors) -> tuple[Tensors, Inverse]:
         """See `Stage.__call__`; what the inverse returns is float32."""
         narrowed = _cast_all(tensors, tf.as_dtype(self.dtype), self.devices)
@@ -258,12 +235,9 @@ class Deferral:
 
     def __call__(self, tensors: Tensors) -> tuple[Tensors, Inverse]:
         """See `Stage.__call__`."""
-        form = list(zip(static_shapes(tensors), static_dtypes(tensors), strict=True))
         if not self._kept:
+            form = list(zip(static_shapes(tensors), static_dtypes(tensors), strict=True))
             self._kept = untraced(lambda: [self._zeros(i, *f) for i, f in enumerate(form)])
-        known = [(copies[0].shape, copies[0].dtype) for copies in self._kept]
-        if form != known:
-            raise ValueError("a step with other gradients than before cannot use the deferred ones")
         deferred = []
         for kept, values in zip(self._kept, tensors, strict=True):
             pairs = list(zip(kept, values, strict=True))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -109,8 +108,15 @@ class ReduceContext:
         return dataclasses.replace(self, devices=tuple(devices), shards=shards)
 
     def part(self, members: Sequence[str], shards: int = 1) -> ReduceContext:
-        """The context of some of the devices, with the CPUs of their processes."""
-        cpus = cpus_of(members, self.devices, self.cpu_devices)
+        """The context of some of the devices.
+
+        They may add on CPUs of their processes, unless these are devices of others.
+        """
+        processes = set(map(process_of, members))
+        others = {*self.devices} - {*members}
+        cpus = tuple(
+            cpu for cpu in self.cpu_devices if process_of(cpu) in processes and cpu not in others
+        )
         cpu_device = self.cpu_device
         if cpu_device is not None and cpus and cpu_device not in cpus:
             cpu_device = cpus[0]
@@ -137,8 +143,6 @@ def groups_of(devices: Sequence[str], group_size: int = 0) -> tuple[tuple[str, .
     last may be smaller: islands of GPUs on one PCIe switch or NUMA node, or several hosts
     emulated in one process. Groups and devices are in the order of their first device.
     """
-    if group_size < 0:
-        raise ValueError(f"a group cannot have {group_size} devices")
     processes: dict[str, list[str]] = {}
     for device in devices:
         processes.setdefault(process_of(device), []).append(device)
@@ -149,15 +153,6 @@ def groups_of(devices: Sequence[str], group_size: int = 0) -> tuple[tuple[str, .
     )
 
 
-def cpus_of(
-    members: Sequence[str], devices: Sequence[str], cpu_devices: Sequence[str]
-) -> tuple[str, ...]:
-    """CPUs on which members may add: their own, and those of their processes in no other group."""
-    processes = {process_of(member) for member in members}
-    others = {*devices} - {*members}
-    return tuple(cpu for cpu in cpu_devices if process_of(cpu) in processes and cpu not in others)
-
-
 def leaders_of(groups: Sequence[Sequence[str]], turn: int) -> tuple[str, ...]:
     """The device of each group that reduces between groups in a turn, in rotation."""
     return tuple(group[turn % len(group)] for group in groups)
@@ -166,13 +161,3 @@ def leaders_of(groups: Sequence[Sequence[str]], turn: int) -> tuple[str, ...]:
 def turns_of(groups: Sequence[Sequence[str]]) -> int:
     """Number of turns after which every device has been a leader."""
     return max(map(len, groups))
-
-
-def check_partition(groups: Sequence[Sequence[str]], devices: Sequence[str]) -> None:
-    """Checks that every device is in exactly one group."""
-    members = list(itertools.chain.from_iterable(groups))
-    if sorted(members) != sorted(devices) or not all(groups):
-        raise ValueError(
-            f"the groups {[list(group) for group in groups]} do not divide the devices "
-            f"{list(devices)}"
-        )

@@ -9,7 +9,6 @@ import tensorflow as tf
 from cnnbench.variable_mgr.all_reduce import limits, registry
 from cnnbench.variable_mgr.all_reduce.context import (
     ReduceContext,
-    check_partition,
     leaders_of,
     turns_of,
 )
@@ -115,18 +114,21 @@ class TwoLevel:
         groups: Sequence[Sequence[str]],
         shards: int,
     ) -> None:
-        check_partition(groups, context.devices)
         limits.check_two_levels(between, len(groups), shards)
         self._devices = context.own_devices
-        self._all_groups = [tuple(group) for group in groups]
         # A group is of one process, and so are the values of its devices.
-        self._groups = [group for group in self._all_groups if {*group} <= {*self._devices}]
+        self._groups = [group for group in groups if {*group} <= {*self._devices}]
         self._within = [
             registry.create(within, context.part(group)) if len(group) > 1 else None
             for group in self._groups
         ]
-        self._turns = turns_of(groups)
-        self._between = self._algorithms_between(between, context, shards)
+        # One for the leaders of each turn.
+        leaders = [leaders_of(groups, turn) for turn in range(turns_of(groups))]
+        made = {
+            one: registry.create(between, context.part(one, shards))
+            for one in dict.fromkeys(leaders if len(groups) > 1 else ())
+        }
+        self._between = [made[one] for one in leaders if made]
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
         """See `Algorithm.__call__`; the devices of a group share the sum."""
@@ -135,34 +137,19 @@ class TwoLevel:
         for group, algorithm in zip(self._groups, self._within, strict=True):
             values = [of_device[device] for device in group]
             sums.append(values if algorithm is None else algorithm(values, index))
-        if len(self._all_groups) == 1:
+        if not self._between:
             return self._in_order(sums)
-        turn = index % self._turns
+        later, turn = divmod(index, len(self._between))
         by_leaders = [
             _of_leader(group, values, turn % len(group), algorithm)
             for group, values, algorithm in zip(self._groups, sums, self._within, strict=True)
         ]
         # `between` rotates after all leaders have had their turn, so that every device gets every
         # role in time.
-        totals = self._between[turn](by_leaders, index // self._turns)
+        totals = self._between[turn](by_leaders, later)
         return self._in_order(
             [[total] * len(group) for total, group in zip(totals, self._groups, strict=True)]
         )
-
-    def _algorithms_between(
-        self, name: str, context: ReduceContext, shards: int
-    ) -> list[Algorithm]:
-        """An algorithm for each set of leaders, one set per turn."""
-        if len(self._all_groups) == 1:
-            return []
-        made: dict[tuple[str, ...], Algorithm] = {}
-        result = []
-        for turn in range(self._turns):
-            leaders = leaders_of(self._all_groups, turn)
-            if leaders not in made:
-                made[leaders] = registry.create(name, context.part(leaders, shards))
-            result.append(made[leaders])
-        return result
 
     def _in_order(self, by_group: Sequence[Sequence[tf.Tensor]]) -> list[tf.Tensor]:
         of_device = {

@@ -88,9 +88,9 @@ class StrategyVariableMgr(VariableMgr):
         devices = list(dict.fromkeys(self._homes()))
         return devices, [_dense(column) for column in reduced], list(beside)
 
-    @abc.abstractmethod
     def _homes(self) -> Sequence[str]:
         """Devices of the copies of a variable."""
+        return self._spec.devices
 
     def _options(self) -> tf.distribute.experimental.CommunicationOptions | None:
         """Options of reductions; None for the strategy's defaults."""

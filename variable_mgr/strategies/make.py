@@ -50,11 +50,6 @@ def central_storage(devices: Sequence[str], parameter_device: str) -> Any:
         return tf.distribute.experimental.CentralStorageStrategy(list(devices), parameter_device)
 
 
-def one_device(device: str) -> tf.distribute.OneDeviceStrategy:
-    """A OneDeviceStrategy for a full device string."""
-    return tf.distribute.OneDeviceStrategy(device)
-
-
 def multi_worker(job: Job) -> tf.distribute.MultiWorkerMirroredStrategy:
     """A MultiWorkerMirroredStrategy; a second call for the same job returns the same one.
 
@@ -133,8 +128,6 @@ def _parameter_server(hosts: Hosts, task: str) -> tf.distribute.ParameterServerS
 
 def check_devices(devices: Sequence[str]) -> None:
     """Refuses devices for which TensorFlow fails an assertion, or uses others instead."""
-    if not devices:
-        raise UsageError("a strategy needs at least one device")
     for device in devices:
         if list(devices).count(device) > 1:
             raise UsageError(f"a strategy takes every device once, and {device} is given twice")

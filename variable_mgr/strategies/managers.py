@@ -22,9 +22,6 @@ class MirroredStrategyVariableMgr(StrategyVariableMgr):
     def _make_strategy(self) -> tf.distribute.Strategy:
         return make.mirrored(self._spec.devices, self._spec.cross_device)
 
-    def _homes(self) -> Sequence[str]:
-        return self._spec.devices
-
     def _options(self) -> tf.distribute.experimental.CommunicationOptions | None:
         spec = self._spec.cross_device
         return make.communication(spec, self._spec.devices) if spec.ops in COLLECTIVE else None
@@ -49,10 +46,7 @@ class OneDeviceStrategyVariableMgr(StrategyVariableMgr):
         super().__init__(spec, variables)
 
     def _make_strategy(self) -> tf.distribute.Strategy:
-        return make.one_device(self._spec.devices[0])
-
-    def _homes(self) -> Sequence[str]:
-        return self._spec.devices
+        return tf.distribute.OneDeviceStrategy(self._spec.devices[0])
 
 
 class MultiWorkerMirroredStrategyVariableMgr(StrategyVariableMgr):
@@ -77,15 +71,10 @@ class MultiWorkerMirroredStrategyVariableMgr(StrategyVariableMgr):
 
     def _make_strategy(self) -> tf.distribute.Strategy:
         self._spec.cross_device.check(self._spec.devices)
-        return make.multi_worker(self._spec.job or _alone(self._spec.devices))
-
-    def _homes(self) -> Sequence[str]:
-        return self._spec.devices
+        devices = self._spec.devices
+        kind = "gpu" if is_gpu(devices[0]) else "cpu"
+        alone = Job(towers_per_worker=len(devices), device=kind)
+        return make.multi_worker(self._spec.job or alone)
 
     def _options(self) -> tf.distribute.experimental.CommunicationOptions:
         return make.communication(self._spec.cross_device, self._spec.devices)
-
-
-def _alone(devices: Sequence[str]) -> Job:
-    kind = "gpu" if is_gpu(devices[0]) else "cpu"
-    return Job(towers_per_worker=len(devices), device=kind)

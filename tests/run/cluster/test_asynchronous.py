@@ -57,7 +57,7 @@ def test_updates_of_threads_add_up_and_their_staleness_is_counted(cpu_devices):
             with tf.device(cpu_devices[worker]), tf.control_dependencies([begun]):
                 read = own.read(0, "w", tf.float32)
                 gradient = tf.zeros_like(read) + float(worker + 1)
-            columns = [Column([gradient], own.trainable_variables_on_device(0))]
+            columns = [Column([gradient], [own.variable(0, "w")])]
             (device,), reduced = own.preprocess_device_grads(columns)
             pairs = own.get_gradients_to_apply(0, reduced)
             with tf.device(device):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from built_runs import MODES, PLUGINS
+from towers import trained
 
 from cnnbench import BenchmarkCNN, Params, RunRecord
 from cnnbench.cli import main
@@ -106,7 +107,7 @@ def spoil(monkeypatch: pytest.MonkeyPatch):
 
 
 def weight(built, tower):
-    return built.manager.trainable_variables_on_device(tower)[2]
+    return trained(built.manager, tower)[2]
 
 
 def test_one_bit_of_one_copy_is_named(spoil, tmp_path: Path, capsys) -> None:

@@ -1,36 +1,9 @@
-"""Tensors on towers, the ops of traced stages, and strategies for lists of gradients."""
+"""The operations of traced stages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
-import numpy as np
 import pytest
 import tensorflow as tf
-
-
-def addresses(tensor: tf.Tensor) -> int:
-    """Where an eager CPU tensor lies in memory."""
-    return np.asarray(memoryview(tensor)).__array_interface__["data"][0]
-
-
-@pytest.fixture
-def address() -> Callable[[tf.Tensor], int]:
-    return addresses
-
-
-@pytest.fixture
-def place(cpu_devices):
-    """place(values[tower][index], dtype): tensors, each on its tower's device."""
-
-    def on_towers(values: Sequence[Sequence[np.ndarray]], dtype: tf.DType = tf.float32):
-        result = []
-        for device, own in zip(cpu_devices, values, strict=False):
-            with tf.device(device):
-                result.append([tf.cast(tf.constant(v), dtype) for v in own])
-        return result
-
-    return on_towers
 
 
 @pytest.fixture

@@ -7,10 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cnnbench.variable_mgr.all_reduce import ReduceContext
-from cnnbench.variable_mgr.all_reduce.chunks import (
-    Cut,
-    chunk_sizes,
-)
+from cnnbench.variable_mgr.all_reduce.chunks import Cut, chunk_sizes
 from cnnbench.variable_mgr.sizes import LINE_BYTES, MIN_CHUNK_BYTES
 
 
@@ -47,20 +44,6 @@ def test_sizes_of_float32_chunks(elements, most, sizes):
     assert chunk_sizes(elements, most, 4) == sizes
 
 
-@pytest.mark.parametrize("shape", [(100_003,), (128, 514), (7,), (), (0, 3), (1, 1, 20_000)])
-@pytest.mark.parametrize("dtype", [tf.float16, tf.float64])
-def test_what_is_cut_is_joined_again(shape, dtype, cpu_devices):
-    value = (np.arange(np.prod(shape)) % 1009).reshape(shape).astype(dtype.as_numpy_dtype)
-    tensors = [tf.constant(value)] * 2
-    cut = Cut(tensors[0], 5)
-    first, second = cut.chunks(tensors, cpu_devices[:2])
-    assert [tf.size(chunk).numpy() for chunk in first] == list(cut.sizes)
-    mixed = [*first[:1], *second[1:]]
-    context = ReduceContext(devices=cpu_devices[3:4])
-    (joined,) = cut.join({context.memory_of(cpu_devices[3]): mixed}, context, 0)
-    np.testing.assert_array_equal(joined, value, strict=True)
-
-
 def test_the_devices_of_a_memory_take_turns_in_joining(cpu_devices):
     context = ReduceContext(devices=cpu_devices[:3])
 
@@ -88,26 +71,8 @@ def test_whole_rows_are_split_by_one_operation(elements, kind, number, cpu_devic
     assert [op.type for op in graph.get_operations()].count(kind) == number
 
 
-def address(tensor: tf.Tensor) -> int:
-    capsule = tf.experimental.dlpack.to_dlpack(tensor)
-    return np.from_dlpack(Capsule(capsule)).ctypes.data
-
-
-class Capsule:
-    """What NumPy wants of a tensor that it shares."""
-
-    def __init__(self, capsule):
-        self._capsule = capsule
-
-    def __dlpack__(self, **_):
-        return self._capsule
-
-    def __dlpack_device__(self):
-        return (1, 0)  # The CPU.
-
-
 @pytest.mark.parametrize("elements", [30_000, 30_001])
-def test_full_chunks_are_views(elements, cpu_devices):
+def test_full_chunks_are_views(elements, address, cpu_devices):
     with tf.device(cpu_devices[0]):
         tensor = tf.random.stateless_normal([elements], (1, 2))
     cut = Cut(tensor, 3)

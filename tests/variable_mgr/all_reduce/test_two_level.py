@@ -1,4 +1,4 @@
-"""Two levels: groups, their leaders and what each level runs; test_oracle.py has the sums."""
+"""Memories, groups, their leaders and what each level runs; test_oracle.py has the sums."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 import tensorflow as tf
 
 from cnnbench.base.jobs.devices import device_string
-from cnnbench.errors import FlagError
 from cnnbench.variable_mgr.all_reduce import ReduceContext, parse_all_reduce_spec, registry
 from cnnbench.variable_mgr.all_reduce.context import groups_of
 from cnnbench.variable_mgr.all_reduce.reducer import Reducer, TwoLevel
@@ -20,16 +19,16 @@ def groups_by(devices, sizes):
     return [tuple(itertools.islice(remaining, size)) for size in sizes]
 
 
-def context_of(devices, **fields):
-    return ReduceContext(**{"devices": devices, "cpu_devices": devices, **fields})
+def context_of(devices):
+    return ReduceContext(devices=devices, cpu_devices=devices)
 
 
-def traced(algorithm, count, indices=(0,), shape=(3,)):
+def traced(algorithm, count, indices=(0,)):
     """The graph of an algorithm, once per index, on values of `count` devices."""
     step = tf.function(
         lambda values: [algorithm(values, index) for index in indices], autograph=False
     )
-    return step.get_concrete_function([tf.TensorSpec(shape)] * count).graph
+    return step.get_concrete_function([tf.TensorSpec([3])] * count).graph
 
 
 def additions(graph):
@@ -53,6 +52,42 @@ def run(call_whole):
                 np.testing.assert_array_equal(total, sum(values))
 
     return check
+
+
+def gpus(task, *indices):
+    return tuple(device_string("worker", task, "gpu", i) for i in indices)
+
+
+TASKS = gpus(0, 0, 1) + gpus(1, 0, 1)
+
+
+def test_cpus_of_a_process_have_one_memory():
+    cpus = (device_string("worker", task, "cpu", i) for task, i in ((1, 0), (1, 1), (2, 0)))
+    devices = (*cpus, *gpus(1, 0, 1))
+    context = ReduceContext(devices=devices)
+    first, second, *others = map(context.memory_of, devices)
+    assert first == second
+    assert len({first, *others}) == context.memories == 4
+    apart = ReduceContext(devices=devices, share_memory=False)
+    assert [apart.memory_of(device) for device in devices] == [*devices]
+    assert apart.memories == 5
+
+
+@pytest.mark.parametrize(
+    ("size", "groups"),
+    [
+        (0, ["abc", "de", "f"]),
+        (1, [*"abcdef"]),
+        (2, ["ab", "c", "de", "f"]),
+        (3, ["abc", "de", "f"]),
+        (9, ["abc", "de", "f"]),
+    ],
+)
+def test_groups_are_runs_of_devices_within_a_process_in_order(size, groups):
+    ps = device_string("ps", 1, "gpu", 0)
+    device = dict(zip("abcdef", (*gpus(1, 0, 1, 2), *gpus(11, 0, 1), ps), strict=True))
+    found = groups_of([device[name] for name in "adbecf"], size)
+    assert found == tuple(tuple(device[name] for name in group) for group in groups)
 
 
 @pytest.mark.parametrize("sizes", [(1, 3), (4, 1, 2), (1, 1, 1, 1), (8,)], ids=str)
@@ -100,62 +135,25 @@ def test_the_devices_of_a_group_share_the_sum(cpu_devices):
     assert [given[0].device, given[2].device] == [devices[0], devices[2]]
 
 
-@pytest.fixture
-def poison():
-    """An algorithm that gives every device but the one of the index what cannot be computed."""
+@pytest.mark.parametrize("says_so", [False, True])
+@pytest.mark.usefixtures("registered")
+def test_what_runs_together_is_kept_whole(says_so, cpu_devices, needed):
+    class Waiting:
+        """One operation on each device, of which none may be missing."""
 
-    class Poison:
+        runs_together = says_so
+
         def __init__(self, context):
             self._devices = context.devices
 
         def __call__(self, tensors, index):
-            result = []
-            for number, device in enumerate(self._devices):
+            def add(device):
                 with tf.device(device):
-                    total = tf.add_n(tensors)
-                    if number != index % len(self._devices):
-                        # Out of range, which is an error where it is computed on a CPU.
-                        total = tf.raw_ops.GatherV2(params=total, indices=[9**9], axis=0)
-                    result.append(total)
-            return result
+                    return tf.raw_ops.AddN(inputs=list(tensors), name="together")
 
-    registry.register("test_poison")(Poison)
-    yield
-    del registry._factories["test_poison"]
+            return [add(device) for device in self._devices]
 
-
-@pytest.mark.usefixtures("poison")
-def test_what_the_silent_devices_would_compute_is_not_run(cpu_devices, run):
-    devices = cpu_devices[:4]
-    context, pairs = context_of(devices), groups_by(devices, (2, 2))
-    run(TwoLevel("test_poison", "copy", context, pairs, 1), devices, range(4))
-    # It is an error where it is used.
-    with pytest.raises(tf.errors.InvalidArgumentError):
-        run(TwoLevel("test_poison", "copy", context, [devices], 1), devices, [0])
-
-
-class Waiting:
-    """An algorithm with one operation on each device, of which none may be missing."""
-
-    def __init__(self, context):
-        self._devices = context.devices
-
-    def __call__(self, tensors, index):
-        sums = []
-        for device in self._devices:
-            with tf.device(device):
-                sums.append(tf.raw_ops.AddN(inputs=list(tensors), name="together"))
-        return sums
-
-
-class WaitingSaysSo(Waiting):
-    runs_together = True
-
-
-@pytest.mark.parametrize("says_so", [False, True])
-@pytest.mark.usefixtures("registered")
-def test_what_runs_together_is_kept_whole(says_so, cpu_devices, needed):
-    registry.register("waiting")(WaitingSaysSo if says_so else Waiting)
+    registry.register("waiting")(Waiting)
     devices = cpu_devices[:5]
     groups = groups_by(devices, (2, 3))
     algorithm = TwoLevel("waiting", "xring", context_of(devices), groups, 1)
@@ -164,58 +162,36 @@ def test_what_runs_together_is_kept_whole(says_so, cpu_devices, needed):
     assert len(kept) == 3 * (5 if says_so else 2)
 
 
-def test_running_together_has_a_default(cpu_devices):
-    context = context_of(cpu_devices[:2])
-    assert registry.runs_together(WaitingSaysSo(context)) is True
-    assert registry.runs_together(Waiting(context)) is False
-    assert registry.runs_together(registry.create("collective", context)) is True
-    assert registry.runs_together(registry.create("xring", context)) is False
-    assert registry.runs_together(lambda tensors, index: tensors) is False
+def test_cpus_that_reduce_add_for_their_own_group_only(cpu_devices):
+    devices = cpu_devices[:4]
+    for group in (devices[:2], devices[2:]):
+        assert context_of(devices).part(group).cpu_devices == group
 
 
 def test_each_group_adds_on_the_cpu_of_its_own_process():
-    gpus = [device_string("worker", task, "gpu", i) for task in (0, 1) for i in range(2)]
     cpus = [device_string("worker", task, "cpu", 0) for task in (0, 1)]
-    context = ReduceContext(devices=tuple(gpus), cpu_devices=tuple(cpus), cpu_device=cpus[0])
+    context = ReduceContext(devices=TASKS, cpu_devices=tuple(cpus), cpu_device=cpus[0])
     for within in ("pscpu", "copy"):
-        algorithm = TwoLevel(within, "psgpu", context, groups_of(gpus), 1)
+        algorithm = TwoLevel(within, "psgpu", context, groups_of(TASKS), 1)
         adds = [op.device for op in additions(traced(algorithm, 4))]
         assert adds[:2] == cpus
-        assert adds[2] in gpus
-
-
-@pytest.mark.parametrize(
-    ("levels", "sizes", "shards", "message"),
-    [
-        (("copy", "nccl"), (2, 2), 1, "first level only"),
-        (("nccl", "xring"), (2, 2), 1, "GPUs only"),
-        (("copy", "psgpu"), (4,), 3, r"3 shards between 1 group\(s\)"),
-        (("copy", "psgpu"), (2, 2), 3, r"3 shards between 2 group\(s\)"),
-        (("xring", "copy"), (2, 2), 2, "copy takes no shards"),
-        (("copy", "copy"), (3,), 1, "do not divide"),
-    ],
-)
-def test_what_is_refused_before_anything_is_traced(levels, sizes, shards, message, cpu_devices):
-    devices = cpu_devices[:4]
-    with pytest.raises(ValueError, match=message):
-        TwoLevel(*levels, context_of(devices), groups_by(devices, sizes), shards)
+        assert adds[2] in TASKS
 
 
 def test_nccl_within_gpus_and_a_ring_between(monkeypatch):
     from cnnbench.variable_mgr.all_reduce.algorithms import nccl
 
     monkeypatch.setattr(nccl, "kernel_exists", lambda: True)
-    gpus = [device_string("worker", task, "gpu", i) for task in (0, 1) for i in range(2)]
-    algorithm = TwoLevel("nccl", "xring", ReduceContext(devices=tuple(gpus)), groups_of(gpus), 1)
+    algorithm = TwoLevel("nccl", "xring", ReduceContext(devices=TASKS), groups_of(TASKS), 1)
     graph = traced(algorithm, 4, [1])
     reductions = [op for op in graph.get_operations() if op.type == "NcclAllReduce"]
-    assert [op.device for op in reductions] == gpus
+    assert [op.device for op in reductions] == [*TASKS]
     assert [op.get_attr("num_devices") for op in reductions] == [2] * 4
     names = [op.get_attr("shared_name") for op in reductions]
     assert names[0] == names[1] != names[2] == names[3]
     (add,) = additions(graph)
     # At index 1 the second GPU of each process speaks.
-    assert add.device in (gpus[1], gpus[3])
+    assert add.device in (TASKS[1], TASKS[3])
 
 
 def test_shards_go_to_the_level_between(cpu_devices, run):
@@ -223,5 +199,3 @@ def test_shards_go_to_the_level_between(cpu_devices, run):
     groups = groups_by(devices, (2, 2, 2))
     reducer = Reducer(parse_all_reduce_spec("pscpu/psgpu#3"), context_of(devices), groups)
     run(lambda values, index: reducer([values])[0], devices, [0], 100_003)
-    with pytest.raises(FlagError, match="4 shards between 3 group"):
-        Reducer(parse_all_reduce_spec("pscpu/psgpu#4"), context_of(devices), groups)

@@ -13,20 +13,6 @@ from cnnbench.variable_mgr.strategies.spec import CrossDeviceSpec
 SIMPLE = CrossDeviceSpec(ops="reduction_to_one_device")
 
 
-def test_m1_devices_are_checked(cpu_devices):
-    with pytest.raises(UsageError, match="at least one device"):
-        make.mirrored([], SIMPLE)
-    with pytest.raises(UsageError, match="CPU:1 is given twice"):
-        make.mirrored([*cpu_devices[:2], cpu_devices[1]], SIMPLE)
-    with pytest.raises(UsageError, match="CPU:0 is given twice"):
-        make.central_storage([cpu_devices[0]] * 2, cpu_devices[0])
-    elsewhere = "/job:worker/replica:0/task:1/device:CPU:0"
-    with pytest.raises(UsageError, match="devices of one kind"):
-        make.mirrored([cpu_devices[0], device_string("localhost", 0, "gpu", 0)], SIMPLE)
-    with pytest.raises(UsageError, match="devices of one process"):
-        make.mirrored([cpu_devices[0], elsewhere], SIMPLE)
-
-
 def test_the_same_strategy_is_made_once(cpu_devices):
     assert make.mirrored(cpu_devices[:2], SIMPLE) is make.mirrored(cpu_devices[:2], SIMPLE)
     assert make.mirrored(cpu_devices[:2], SIMPLE) is not make.mirrored(cpu_devices[:3], SIMPLE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import TypeAlias
 
 import tensorflow as tf
 
@@ -17,12 +17,8 @@ from cnnbench.variable_mgr.gradients import add_up
 _GCP_V100_MAINS = ((0, 5), (2, 7), (5, 0), (7, 2))
 
 
-@dataclass(frozen=True)
-class _Tree:
-    """Positions of the adding device (main) and the members of each half."""
-
-    mains: tuple[int, int]
-    halves: tuple[tuple[int, ...], tuple[int, ...]]
+# Positions of the device that adds in each half (main), and of the members of each half.
+_Tree: TypeAlias = "tuple[tuple[int, int], tuple[tuple[int, ...], tuple[int, ...]]]"
 
 
 @register("hierarchical_copy")
@@ -40,24 +36,19 @@ class HierarchicalCopy:
         self._devices = context.devices
         self._trees = _trees(len(context.devices), context.network_topology)
 
-    def main_devices(self, index: int) -> tuple[str, str]:
-        """Devices that add tensor `index`: the first holds the total, the second its copy."""
-        first, second = self._trees[index % len(self._trees)].mains
-        return self._devices[first], self._devices[second]
-
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:
         """See `Algorithm.__call__`; the devices of a half share the sum."""
-        tree = self._trees[index % len(self._trees)]
-        mains = self.main_devices(index)
+        (first, second), halves = self._trees[index % len(self._trees)]
+        mains = self._devices[first], self._devices[second]
         sums = []
-        for main, half in zip(mains, tree.halves, strict=True):
+        for main, half in zip(mains, halves, strict=True):
             with tf.device(main):
                 sums.append(add_up([tensors[member] for member in half]))
         with tf.device(mains[0]):
             total = add_up(sums)
         copies = spread(total, mains[0], [mains], self._context)
         result = [total] * len(tensors)
-        for member in tree.halves[1]:
+        for member in halves[1]:
             result[member] = copies[self._context.memory_of(mains[1])]
         return result
 
@@ -71,4 +62,4 @@ def _trees(count: int, topology: str) -> list[_Tree]:
         # upper half has one more, whose opposite is the lower half's first.
         mains = [(first, upper[first]) for first in lower]
         mains += [(first, lower[at % len(lower)]) for at, first in enumerate(upper)]
-    return [_Tree(pair, (lower, upper) if pair[0] in lower else (upper, lower)) for pair in mains]
+    return [(pair, (lower, upper) if pair[0] in lower else (upper, lower)) for pair in mains]
