@@ -304,13 +304,9 @@ def _stand_ins():
 
 
 @pytest.fixture
-def quick_processes(request, monkeypatch, _stand_ins):
-    """Campaigns fork their stand-ins; tests that use `real_processes` too start them under guards.
-
-    Processes that step in turn are started in any case.
-    """
-    if "real_processes" not in request.fixturenames:
-        monkeypatch.setattr(campaign, "execute", _stand_ins.execute)
+def quick_processes(monkeypatch, _stand_ins):
+    """Campaigns fork their stand-ins; those that step in turn are started."""
+    monkeypatch.setattr(campaign, "execute", _stand_ins.execute)
 
 
 @pytest.fixture(scope="session")
@@ -350,11 +346,6 @@ def emulated(tmp_path_factory):
         pytest.skip(str(error))
     yield gpus
     gpus.close()
-
-
-@pytest.fixture
-def real_processes():
-    """See `quick_processes`."""
 
 
 _ALONE = """

@@ -16,8 +16,8 @@ set, the file fake.json of the working directory, such as a worktree, is taken. 
   message: of the error, [no good].
   interrupt, parent: names of records that a process interrupts its parent for.
   once: file that is removed for it, and without which it does not.
-  kill, signal, kills: how often which processes are ended by a signal [SIGKILL], by the names of
-    their records, and the folder that counts that.
+  kill, kills: how often which processes are ended by SIGKILL, by the names of their records, and
+    the folder that counts that.
   trace: file to append the name of the record to, and once more before the steps in turn.
   turns, launches: it can step in turn with others, and run jobs.
   profile: a file to write as the profile of the process, which can then be profiled.
@@ -81,7 +81,7 @@ def die_if_told(say, name):
     done = len(count.read_text()) if count.exists() else 0
     if done < say.get("kill", {}).get(name, 0):
         count.write_text("x" * (done + 1))
-        os.kill(os.getpid(), getattr(signal, say.get("signal", "SIGKILL")))
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def main():

@@ -365,6 +365,7 @@ ab --baseline_aa=nowhere                     | nowhere: no such file or folder
 ab -- --batch_size=-1                        | --batch_size=-1: must be
 ab -- --result_json=x.json                   | --result_json=x.json: cannot go with ab
 ab -- --model_plugin=nosuch.py               | --model_plugin=nosuch.py: cannot be read
+ab --b=--data_dir=/nowhere                   | --data_dir=/nowhere:
 ab -- --peak_flops=1                         | --peak_flops=1*: must be 0 or at least
 ab --a=--workers=2                           | --workers is no flag of a run, but of cnnbench launch
 ab -- --ps=1                                 | --ps is no flag of a run, but of cnnbench launch
@@ -412,6 +413,12 @@ roofline lenet --worker_hosts=a:1,b:2        | --worker_hosts
 strategies TWO_CPUS --modes=horovod          | --modes=horovod: must be some of
 strategies TWO_CPUS --num_gpus=1             | --num_gpus=1: must be at least 2
 strategies TWO_CPUS --train_dir=d            | --train_dir=d: is set by the command
+strategies TWO_CPUS --result_json=r          | --result_json=r: is set by the command; see --results
+strategies TWO_CPUS --variable_update=replicated | --variable_update=*: is what the command
+strategies TWO_CPUS --forward_only           | --forward_only=true: cannot go with strategies, which
+strategies TWO_CPUS --staged_vars            | --staged_vars=true: trains differently
+strategies TWO_CPUS --variable_consistency=relaxed | --variable_consistency=*: trains differently
+strategies TWO_CPUS --data_dir=/none/imagenet | --data_dir=/none/imagenet:
 strategies TWO_CPUS --graph_file=/proc/none/g | --graph_file=/proc/none/g: there is no folder
 strategies TWO_CPUS --plot=p.gif             | --plot=p.gif: must end in .svg, .png or .pdf
 strategies TWO_CPUS replicated               | stray argument 'replicated'
@@ -451,6 +458,16 @@ launch lenet                                 | launch takes no argument 'lenet'
 launch -- --modle=lenet                      | unknown flag --modle
 launch --workers=2                           | --ps=0: *parameter_server*needs tasks
 launch --workers=2 -- --job_name=ps          | --job_name=ps: is set by launch
+launch --ps=1 -- --task_index=1              | --task_index=1: is set by launch
+launch --ps=1 -- --worker_hosts=a:1          | --worker_hosts=a:1: is set by launch
+launch --ps=1 -- --ps_hosts=a:1              | --ps_hosts=a:1: is set by launch
+launch --ps=1 -- --controller_host=a:1       | --controller_host=a:1: is set by launch
+launch --ps=1 -- --cluster=mpi               | --cluster=mpi:
+launch --ps=1 -- --rendezvous=a:1            | --rendezvous=a:1:
+launch --ps=1 --towers=3 -- --num_gpus=2     | --num_gpus=2:
+launch --workers=2 -- allreduce --sizes=x    | --sizes=x
+launch --workers=2 -- allreduce --batch_size=3 | unknown flag --batch_size
+launch --ps=1 -- allreduce                   | --ps=1:
 launch --workers=2 -- --variable_update=replicated | --variable*with launch use one of
 launch --workers=2 --ps=1 -- --batch_size=-1 | --batch_size=-1
 launch --ps=1 -- ALL_REDUCE --all_reduce_spec=ring | --ps=1: *has no use for them

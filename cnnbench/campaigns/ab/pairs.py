@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from cnnbench.base.stats.descriptive import median
-from cnnbench.base.text.numbers import duration, number
+from cnnbench.base.text.numbers import duration
 from cnnbench.campaigns.ab.experiment import Experiment
 from cnnbench.campaigns.ab.results import SIDES, PairsFolder, pair_name
 from cnnbench.campaigns.ab.side import measuring
@@ -20,7 +20,6 @@ from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.outcome import Measuring
 from cnnbench.judge.compare.disturbance import mostly_disturbed
-from cnnbench.judge.metrics.registry import throughput
 from cnnbench.records.codec import encode
 from cnnbench.records.parts import AbPlace, LostProcess
 from cnnbench.records.run import RunRecord
@@ -67,9 +66,7 @@ class Pairs:
         }
         self._repeats = _earlier_repeats(results)
         self._most_repeats = math.ceil(experiment.pairs / _PAIRS_PER_REPEAT)
-        chosen = [
-            one["num_batches"] for one in results.journal.read() if one.get("event") == _STEPS
-        ]
+        chosen = [one["num_batches"] for one in results.journal.read(_STEPS)]
         self._chooses = bool(experiment.timed_seconds and experiment.burn_in and not chosen)
         # Timed steps of a process; None: as its flags say.
         self._steps: int | None = FEWEST_STEPS if self._chooses else (chosen or [None])[-1]
@@ -212,24 +209,15 @@ class Pairs:
         document = with_subject({**ended.document, "ab": encode(place)}, subject)
         self.results.keep(document, self.results.pending(name))
         ended = replace(ended, document=document)
-        speed = throughput(ended.record)
-        self.results.journal.add(
-            "process",
-            name=name,
-            seconds=round(ended.seconds, 3),
-            images_per_sec=speed,
-            problem=ended.message,
-        )
-        told = ended.message or ("ok" if speed is None else f"{number(speed)} images/sec")
-        self.campaign.end(label, told, ended.seconds)
+        self.campaign.end_measuring(self.results.journal, name, label, ended)
         return ended
 
 
 def _earlier_repeats(results: PairsFolder) -> dict[str, list[list[LostProcess]]]:
     """Reasons why pairs were measured again in earlier sessions, by prefix of their names."""
     found: dict[str, list[list[LostProcess]]] = {}
-    for event in results.journal.read():
-        if event.get("event") == _LOST and event.get("again"):
+    for event in results.journal.read(_LOST):
+        if event.get("again"):
             lost = [LostProcess(side=one["side"], how=one["how"]) for one in event["lost"]]
             found.setdefault(event["pair"], []).append(lost)
     return found

@@ -104,12 +104,12 @@ class Begun:
 
 def begun(folder: Path) -> Begun | None:
     """The experiment in a results folder, or None."""
-    events = list(Journal(folder / JOURNAL).read())
-    sessions = [one for one in events if one.get("event") == "ab" and one.get("looks")]
+    journal = Journal(folder / JOURNAL)
+    sessions = [one for one in journal.read("ab") if one.get("looks")]
     if not sessions:
         return None
     # Interrupted sessions were judged, too.
-    judged = {one["pairs"]: one for one in events if one.get("event") in ("look", "end")}
+    judged = {one["pairs"]: one for one in journal.read("look", "end")}
     made = [InterimAnalysis(n, float(judged[n]["alpha"])) for n in sorted(judged) if n]
     verdicts = judged[made[-1].pairs]["verdicts"] if made else ()
     first, last = (one["looks"][-1]["pairs"] for one in (sessions[0], sessions[-1]))

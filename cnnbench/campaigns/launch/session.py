@@ -80,12 +80,10 @@ class JobSession:
     All other output goes to the log of its process and, after the name of its task, to `show`.
     """
 
-    def __init__(
-        self, launch: Launch, show: Callable[[str], None], patience: Patience | None = None
-    ) -> None:
+    def __init__(self, launch: Launch, show: Callable[[str], None]) -> None:
         self._launch = launch
         self._show = show
-        self._patience = patience or Patience()
+        self._patience = Patience()
         self._processes: list[_Process] = []
         self._stopped = False
 

@@ -7,10 +7,13 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from cnnbench.base.text.numbers import number
 from cnnbench.base.text.progress import Reporter
 from cnnbench.campaigns.processes.child import GRACE_SECONDS, Ended, execute
 from cnnbench.campaigns.processes.outcome import Measuring, judge
+from cnnbench.campaigns.processes.results_dir import Journal
 from cnnbench.campaigns.processes.turns import execute_in_turn
+from cnnbench.judge.metrics.registry import throughput
 
 
 def measure(
@@ -120,6 +123,22 @@ class Campaign:
         self.durations.add(self._waiting.pop(0), seconds)
         self._done += 1
         self.reporter.ended(self._done, self._total, label, told, seconds, self._left())
+
+    def end_measuring(
+        self, journal: Journal, name: str, label: str, ended: Ended, **facts: object
+    ) -> None:
+        """`end` of a process that leaves a record, noted in a journal."""
+        speed = throughput(ended.record)
+        journal.add(
+            "process",
+            name=name,
+            seconds=round(ended.seconds, 3),
+            images_per_sec=speed,
+            problem=ended.message,
+            **facts,
+        )
+        told = ended.message or ("ok" if speed is None else f"{number(speed)} images/sec")
+        self.end(label, told, ended.seconds)
 
     def _left(self) -> float | None:
         waiting = [key for key in self._waiting if self.expects(key)]

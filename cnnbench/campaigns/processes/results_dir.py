@@ -159,8 +159,8 @@ class Journal:
         self.path = path
         self._timespec = timespec
 
-    def read(self) -> Iterator[dict[str, Any]]:
-        """The events so far; none if there is no file."""
+    def read(self, *events: str) -> Iterator[dict[str, Any]]:
+        """The events so far, all or those of these names; none if there is no file."""
         try:
             data = read_file(self.path)
         except PathError:
@@ -168,7 +168,7 @@ class Journal:
         for line in data.splitlines():
             with contextlib.suppress(ValueError):
                 event = parse_json(line)
-                if isinstance(event, dict):
+                if isinstance(event, dict) and (not events or event.get("event") in events):
                     yield event
 
     def add(self, event: str, **facts: Any) -> None:

@@ -60,8 +60,5 @@ class Store(ResultsFolder):
 
     def last_sweep(self, suite: str) -> dict[str, Any] | None:
         """The event that started the newest sweep of a suite."""
-        found = None
-        for event in self.journal.read():
-            if event.get("event") == "sweep" and event.get("suite") == suite:
-                found = event
-        return found
+        found = [one for one in self.journal.read("sweep") if one.get("suite") == suite]
+        return found[-1] if found else None

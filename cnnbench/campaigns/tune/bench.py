@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from cnnbench.base.stats.descriptive import median
-from cnnbench.base.text.numbers import duration, number
+from cnnbench.base.text.numbers import duration
 from cnnbench.campaigns.ab.flags import LENGTHS
 from cnnbench.campaigns.ab.side import Side, measuring
 from cnnbench.campaigns.ab.turns import TURN_SECONDS
@@ -427,16 +427,7 @@ class RaceBench:
             found.append(None if lost else ended)
             # Not *.json: a process that was killed is no measurement, and will be repeated.
             self._folder.keep(ended.document, target.with_suffix(".lost") if lost else target)
-            speed = throughput(ended.record) if ended.status == "ok" else None
             self._spent.append((self._budget.minutes, ended.seconds))
-            self._folder.journal.add(
-                "process",
-                name=name,
-                candidate=one.name,
-                seconds=round(ended.seconds, 3),
-                images_per_sec=speed,
-                problem=ended.message,
-            )
-            told = ended.message or ("ok" if speed is None else f"{number(speed)} images/sec")
-            self._campaign.end(label, told, ended.seconds)
+            journal = self._folder.journal
+            self._campaign.end_measuring(journal, name, label, ended, candidate=one.name)
         return found

@@ -60,7 +60,7 @@ class TuneFolder(ResumableFolder):
     @property
     def started_at(self) -> str:
         """When the first session of the search began; ISO 8601, UTC."""
-        return next(str(one["time"]) for one in self.journal.read() if one.get("event") == "tune")
+        return str(next(self.journal.read("tune"))["time"])
 
     @property
     def seconds_of_races(self) -> float:
@@ -71,8 +71,8 @@ class TuneFolder(ResumableFolder):
     def seconds_of_pairs(self) -> float:
         """Wall time of the processes of pairs in earlier sessions."""
         journals = self.folder.glob(f"{_FINAL}*/{JOURNAL}")
-        events = (event for path in journals for event in Journal(path).read())
-        return sum(float(one["seconds"]) for one in events if one.get("event") == "process")
+        events = (event for path in journals for event in Journal(path).read("process"))
+        return sum(float(one["seconds"]) for one in events)
 
 
 def seed_of(folder: str) -> int | None:

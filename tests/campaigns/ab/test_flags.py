@@ -48,23 +48,6 @@ def test_a_flag_file_that_is_not_there_is_for_the_parser_to_tell():
         check(side)
 
 
-@pytest.mark.parametrize(
-    ("flag", "message"),
-    [
-        ("--modell=lenet", "did you mean --model?"),
-        ("--batch_size=x", "--batch_size=x: must be"),
-        ("--model=nosuch", "--model=nosuch: unknown; models for imagenet"),
-        ("--model_plugin=nowhere.py", "--model_plugin=nowhere.py: cannot be read"),
-        ("--data_dir=/nowhere", "/nowhere"),
-    ],
-)
-@pytest.mark.usefixtures("quick_answers")
-def test_what_cannot_be_run_is_refused(flag, message):
-    with pytest.raises(UsageError) as caught:
-        check(Side(flags=(flag,)))
-    assert message in str(caught.value)
-
-
 def test_a_side_may_have_a_mode_of_a_plug_in(capsys):
     own = (f"--variable_mgr_plugin={LOCAL_SGD_PLUGIN}", f"--variable_update={LOCAL_SGD}")
     print_answer("null", "--model=lenet", "--num_gpus=2", *own)

@@ -1,11 +1,11 @@
-"""Which modes run with which flags; wrong use is refused before anything runs."""
+"""Which modes run with which flags."""
 
 from __future__ import annotations
 
 import pytest
 
 from cnnbench.campaigns.strategies.plan import StrategiesPlan, make_plan
-from cnnbench.errors import FlagError, UsageError
+from cnnbench.errors import FlagError
 from cnnbench.flags import FLAGS, parse_args, parse_flags
 from cnnbench.variable_mgr import names
 
@@ -70,28 +70,3 @@ def test_weights_are_trained_by_few_steps_at_a_rate_that_amplifies_no_rounding()
     assert not params.eval_during_training_every_n_steps
     assert independent.weights_flags == made.one_tower.weights_flags == ()
     assert plan().modes[0].weights_flags == ()
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--num_gpus=1",), "--num_gpus=1: must be at least 2"),
-        (("--variable_update=replicated",), "--variable_update=replicated: is what the command"),
-        (("--result_json=r",), "--result_json=r: is set by the command; see --results"),
-        (("--train_dir=d",), "--train_dir=d: is set by the command"),
-        (("--forward_only",), "--forward_only=true: cannot go with strategies, which trains"),
-        (("--staged_vars",), "--staged_vars=true: trains differently"),
-        (("--variable_consistency=relaxed",), "--variable_consistency=relaxed: trains differently"),
-        (("--model=resnet49",), "--model=resnet49: "),
-        (("--data_dir=/nowhere/imagenet",), "--data_dir=/nowhere/imagenet: "),
-    ],
-)
-def test_wrong_use_is_refused(words: tuple[str, ...], message: str) -> None:
-    with pytest.raises(UsageError) as error:
-        plan(*words)
-    assert str(error.value).startswith(message)
-
-
-def test_an_unknown_mode_is_refused_with_those_there_are() -> None:
-    with pytest.raises(FlagError, match=r"--modes=horovod: must be some of .*replicated"):
-        plan(modes=("replicated", "horovod"))

@@ -9,7 +9,7 @@ import json
 import os
 import shlex
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,8 +21,7 @@ from cnnbench.campaigns.ab import side
 from cnnbench.campaigns.processes.results_dir import Journal
 from cnnbench.campaigns.tune import bench, final, race, session
 from cnnbench.campaigns.tune.final import Weights
-from cnnbench.campaigns.tune.search import Round, SearchOutcome
-from cnnbench.campaigns.tune.space import Candidate
+from cnnbench.campaigns.tune.search import SearchOutcome
 from cnnbench.cli import main
 from cnnbench.flags import parse_args
 from cnnbench.judge.compare import load_records
@@ -346,32 +345,3 @@ def test_the_winner_of_jobs_is_a_launch(tune: Tune, tmp_path: Path) -> None:
     code, _, err = tune("--workers=3", *flags[1:], "--resume")
     assert code == 2
     assert "holds a search that differs in job; name another folder" in err
-
-
-def test_a_real_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    # Only the first job is started; its races, pairs and weights are other tests'.
-    def speeds(
-        self: bench.RaceBench, group: str, number: int, candidates: Sequence[Candidate], _: int
-    ) -> Round:
-        return Round(speeds={one.key: 100.0 + 20 * at for at, one in enumerate(candidates)})
-
-    proof = final.Proof(verdict="faster", gain=0.2, pairs=8)
-    monkeypatch.setattr(bench.RaceBench, "measure", speeds)
-    monkeypatch.setattr(bench.RaceBench, "affordable", lambda *_: 20)
-    monkeypatch.setattr(final.Final, "prove", lambda self, leader: proof)
-    alike = Weights("weights are the same", True)
-    monkeypatch.setattr(final.Final, "weights", lambda self, leader: alike)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "jobs.yaml").write_text(OF_JOBS)
-    flags = ["--model=trivial", "--data_name=cifar10", "--device=cpu", "--batch_size=2"]
-    flags += ["--num_batches=2", "--num_warmup_batches=1", "--quiet_conditions=all"]
-    code = main(["tune", "--workers=2", "--space=jobs.yaml", "--results=r", *flags])
-    out, err = capsys.readouterr()
-    assert code == 0, err
-    words = shlex.split(out.splitlines()[0])
-    assert words[:4] == ["cnnbench", "launch", "--workers=2", "--"]
-    assert words[-1] == "--gradient_repacking=8"
-    (path,) = (tmp_path / "r" / "race").glob("first-*.json")
-    assert json.loads(path.read_text())["batch"]["global"] == 4
