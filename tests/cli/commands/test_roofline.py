@@ -8,7 +8,7 @@ import json
 import pytest
 
 from cnnbench.cli import main
-from cnnbench.lab.roofline import session
+from cnnbench.lab import roofline
 from cnnbench.models import get_model
 from cnnbench.models.declare import declare
 from cnnbench.records.step_profile import FORWARD, TO_INPUT, TO_KERNEL
@@ -27,7 +27,7 @@ def run(tmp_path, capsys, *flags):
 
 
 def test_all_flops_of_a_training_step_have_a_row(quick_start, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(session, "_COPIED_BYTES", 1 << 20)
+    monkeypatch.setattr(roofline, "_COPIED_BYTES", 1 << 20)
     files = [tmp_path / "all.json", tmp_path / "all.svg"]
     rows, out = run(
         *(tmp_path, capsys, "--num_gpus=2", "--variable_update=replicated"),
