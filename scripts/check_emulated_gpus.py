@@ -1,6 +1,6 @@
 """Runs cnnbench on emulated GPUs and compares losses and evaluations with those of CPUs.
 
-Usage: scripts/check_emulated_gpus [--networks] [--modes] [--reductions] [--jobs] [-- FLAGS]
+Usage: scripts/check_emulated_gpus [OPTIONS] [-- FLAGS]
 
 Each run makes five steps on two or eight emulated GPUs, and the same steps on CPUs: with the
 simplest mode that computes the same, without all-reduce algorithms, packing, layouts and XLA. A
@@ -8,11 +8,7 @@ line per run has the largest relative difference of a loss or a metric; below it
 differences above the tolerance of the precision, failures, and kernels of training steps that
 wait for the device.
 
-Without arguments everything is run: every network with small images on two and on eight GPUs
-(--networks), the modes of --variable_update (--modes) and the all-reduce algorithms
-(--reductions), each with pairs of other flags, and jobs of several processes (--jobs). Flags of
-cnnbench after -- are one run. --model=NAME selects one network. With --results=FILE measured
-values are kept, and only what failed or is not there is run.
+Without options everything is run. Flags of cnnbench after -- are one run.
 
 The exit status is 0 without findings, 1 with some, 2 for wrong use.
 """
@@ -28,8 +24,15 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from command_line import options_of
+
+from cnnbench.cli.commands import split_at_dashes
+from cnnbench.flags import parse_args
+from cnnbench.flags.declare import flag
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests/helpers")]
@@ -38,7 +41,6 @@ gpu_cases = importlib.import_module("gpu_cases")
 
 Flags = Mapping[str, Any]
 
-PARTS = ("networks", "modes", "reductions", "jobs")
 # The smallest network with convolutions, batch norm, dropout and a classifier.
 SMALL = {"model_plugin": str(ROOT / "docs/examples/tiny_plugin.py"), "model": "tiny"}
 STEPS = {"batch_size": 2, "num_batches": 5, "num_warmup_batches": 0}
@@ -57,12 +59,27 @@ OF_LISTS = ("TensorList", "ZerosLike", "AddN")
 TOLERANCE_NETWORKS = 1e-4
 
 
-def cases(parts: Sequence[str], model: str) -> Iterator[Flags]:
-    """The runs to check, as flags.
+PARTS = ("networks", "modes", "reductions", "jobs")
 
-    Args:
-      model: the only network, or "" for all.
-    """
+
+@dataclass(frozen=True)
+class Options:
+    """Which runs are checked."""
+
+    networks: bool = flag(False, "Every network with small images, on two and on eight GPUs.")
+    modes: bool = flag(False, "The modes of --variable_update, with pairs of other flags.")
+    reductions: bool = flag(False, "The all-reduce algorithms, with pairs of other flags.")
+    jobs: bool = flag(False, "Jobs of several processes.")
+    model: str | None = flag(None, "The only network.")
+    results: str | None = flag(
+        None, "Keep measured values there, and run only what failed or is not there.", path="file"
+    )
+
+
+def cases(options: Options) -> Iterator[Flags]:
+    """The runs to check, as flags."""
+    asked = [part for part in PARTS if getattr(options, part)]
+    parts = asked or (["networks"] if options.model else PARTS)
     if "modes" in parts:
         yield from gpu_cases.modes(SMALL)
     if "reductions" in parts:
@@ -70,7 +87,7 @@ def cases(parts: Sequence[str], model: str) -> Iterator[Flags]:
     if "jobs" in parts:
         yield from ({**SMALL, **job} for job in gpu_cases.JOBS)
     if "networks" in parts:
-        chosen = [one for one in gpu_cases.networks() if model in ("", one["model"])]
+        chosen = [one for one in gpu_cases.networks() if options.model in (None, one["model"])]
         yield from sorted(chosen, key=lambda one: (one["num_gpus"], _layers(one)))
 
 
@@ -242,32 +259,22 @@ def check(flags: Flags, runs: Runs) -> list[str]:
 
 def main(argv: Sequence[str]) -> int:
     """The command; returns its exit status."""
-    split = argv.index("--") if "--" in argv else len(argv)
-    options, given = argv[:split], argv[split + 1 :]
-    if {"--help", "-h"} & set(options):
-        print(__doc__)
-        return 0
-    named = dict(o[2:].split("=", 1) for o in options if o.startswith(("--model=", "--results=")))
-    parts = [o.removeprefix("--") for o in options if o.removeprefix("--") in PARTS]
-    if len(named) + len(parts) < len(options):
-        print("an option that there is not; see --help", file=sys.stderr)
-        return 2
-    model = named.get("model", "")
+    words, given = split_at_dashes(argv)
+    options = options_of(Options, __doc__, words)
     if given:
-        from cnnbench.flags.parse import parse_args
-
         parsed = parse_args(given)
         own = {name: getattr(parsed.params, name) for name in parsed.explicit_flags}
         chosen: Iterator[Flags] = iter([{"model": parsed.params.model, **own}])
     else:
-        chosen = cases(parts or (["networks"] if model else PARTS), model)
-    runs = Runs(Path(named["results"]) if "results" in named else None)
+        chosen = cases(options)
+    runs = Runs(Path(options.results) if options.results else None)
     try:
         found = [check(flags, runs) for flags in chosen]
     finally:
         runs.close()
     if not found:
-        print(f"--model={model}: no such network; cnnbench models lists them", file=sys.stderr)
+        message = f"--model={options.model}: no such network; cnnbench models lists them"
+        print(message, file=sys.stderr)
         return 2
     print(f"{len(found)} runs, {sum(map(bool, found))} with findings")
     return 1 if any(found) else 0

@@ -1,25 +1,32 @@
 """Compares cnnbench with its peers on this machine; see ``docs/benchmarks.md``.
 
 Every measurement is a fresh process. In every round each subject runs once, in an
-order drawn from a seed; ratios are formed within rounds. A peer that is not
-installed is reported as not run. The exit status is 0 if something was measured,
-whatever the verdicts, 2 for wrong use, 4 if nothing was, 130 if interrupted, with the
-figures up to then.
+order drawn from a seed; ratios are formed within rounds, those of reductions within processes. A
+peer that is not installed is reported as not run. The exit status is 0 if something was measured,
+whatever the verdicts, 2 for wrong use, 4 if nothing was, 130 if interrupted, with the figures up to
+then.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from peers import demands, table
+from command_line import options_of
+from peers import table
+from peers.bounds import demands_of
+from peers.demands import judge
+from peers.emulated import work_table
 from peers.measurement import (
     ENVIRONMENT,
     FAILED,
@@ -33,43 +40,54 @@ from peers.measurement import (
     measure_in_turn,
     orders,
 )
-from peers.options import IN_TURN, Options, parse
-from peers.photos import with_imagenet_files
-from peers.process import run
-from peers.programs import RECORD, Subject
+from peers.options import IN_TURN, Options
+from peers.process import ProcessError, run
+from peers.programs import CHILDREN, RECORD, Subject
 from peers.readers import between_step_lines, is_step_line
 from peers.subjects import chosen, scenario_subjects
 from peers.turns import Rotation, Turn
 
+from cnnbench.flags.declare import words
 from cnnbench.machine.cpu import processor
 from cnnbench.machine.host import Host
 
 # After so many failures a subject is not started again.
 PATIENCE = 2
+PHOTOS = 512
 _BF16 = {"avx512_bf16", "amx_bf16", "bf16", "svebf16"}
 
 
-def why_missing(subject: Subject) -> str:
-    """The reason why a subject cannot run, in one line; empty when it can."""
-    if subject.missing:
-        return subject.missing
+@functools.cache
+def absent(python: str, modules: tuple[str, ...]) -> str:
+    """Why an interpreter cannot run what needs some modules, in one line; empty when it can."""
     code = (
         "import importlib.util as u, sys; print(*[m for m in sys.argv[1:] if not u.find_spec(m)])"
     )
-    command = [subject.python, "-c", code, *subject.modules]
+    command = [python, "-c", code, *modules]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=60, check=True, cwd=os.sep
         )
     except (OSError, subprocess.SubprocessError) as error:
-        return f"{subject.python} does not run: {error}"
-    absent = done.stdout.split()
-    return f"{subject.python} has no {' and no '.join(absent)}" if absent else ""
+        return f"{python} does not run: {error}"
+    missing = done.stdout.split()
+    return f"{python} has no {' and no '.join(missing)}" if missing else ""
 
 
-def read(subject: Subject, folder: Path, turn: Turn | None = None, *, timeout: float) -> Reading:
-    """Runs one subject once in an empty folder."""
-    record = folder / "record.json"
+def read(
+    subject: Subject,
+    folder: Path,
+    turn: Turn | None = None,
+    *,
+    timeout: float,
+    keep: Path | None = None,
+) -> Reading:
+    """Runs one subject once in an empty folder.
+
+    Args:
+      keep: where its record is written; in the folder by default.
+    """
+    record = keep or folder / "record.json"
     finished = run(
         [str(record).join(word.split(RECORD)) for word in subject.command],
         timeout=timeout,
@@ -102,14 +120,9 @@ def run_scenario(
             csv.add(measurement)
 
     present = []
-    reasons: dict[tuple[str, tuple[str, ...], str], str] = {}
-    for subject in chosen(scenario_subjects(scenario, options), options.only):
-        need = (subject.python, subject.modules, subject.missing)
-        if need not in reasons:
-            reasons[need] = why_missing(subject)
-        if reasons[need]:
-            place = (scenario, 0, 0, subject.name, subject.dtype)
-            add(Measurement(*place, NOT_RUN, reasons[need]))
+    for subject in chosen(scenario_subjects(scenario, options), words(options.only)):
+        if reason := subject.missing or absent(subject.python, subject.modules):
+            add(Measurement(scenario, 0, 0, subject.name, subject.dtype, NOT_RUN, reason))
         else:
             present.append(subject)
     failures: Counter[tuple[str, str]] = Counter()
@@ -148,22 +161,44 @@ def run_group(together: Sequence[tuple[Place, Subject]], options: Options) -> li
     """Runs one subject, or several in turn."""
     # Waits count.
     timeout = options.timeout * len(together)
-    works = [partial(read, subject, timeout=timeout) for _, subject in together]
     places = [place for place, _ in together]
+    works = []
+    for place, subject in together:
+        scenario, number, _, *names = place
+        name = "-".join([scenario, *names, str(number)]).replace(" ", "-")
+        keep = Path(options.keep, f"{name}.json").resolve() if options.keep else None
+        works.append(partial(read, subject, timeout=timeout, keep=keep))
     if len(works) == 1:
         return [measure(places[0], works[0])]
     return measure_in_turn(places, works, Rotation(options.turn_seconds, is_step_line))
 
 
-def report(measurements: Sequence[Measurement], scenarios: Sequence[str]) -> list[str]:
+@contextmanager
+def with_imagenet_files(options: Options) -> Iterator[Options]:
+    """Options with a --data_dir where one is needed: generated photographs, removed afterwards.
+
+    Where they cannot be made, the reason goes to standard error and the options stay without.
+    """
+    if "input" not in options.chosen or options.data_dir is not None:
+        yield options
+        return
+    with tempfile.TemporaryDirectory(prefix="compare-peers-photos-") as folder:
+        out = Path(folder) / "imagenet"
+        print(f"input: making {PHOTOS} photographs", file=sys.stderr, flush=True)
+        command = (options.cnnbench_python, str(CHILDREN / "photos.py"), str(out), str(PHOTOS))
+        try:
+            run(command, timeout=options.timeout, environment=ENVIRONMENT).require()
+            options = dataclasses.replace(options, data_dir=str(out))
+        except (OSError, ProcessError) as error:
+            print(f"  failed: {error}", file=sys.stderr, flush=True)
+        yield options
+
+
+def report(measurements: Sequence[Measurement], options: Options) -> list[str]:
     """The lines for standard output."""
     isa = processor(Host()).get("cpu_isa")
     has_bf16 = isinstance(isa, list) and not _BF16.isdisjoint(isa)
-    findings = [
-        demands.judge(demand, measurements, has_bf16)
-        for demand in demands.DEMANDS
-        if demand.scenario in scenarios
-    ]
+    findings = [judge(demand, measurements, has_bf16) for demand in demands_of(options)]
     versions = {
         word: None
         for m in measurements
@@ -172,6 +207,7 @@ def report(measurements: Sequence[Measurement], scenarios: Sequence[str]) -> lis
         if word
     }
     lines = ["Medians over rounds", *table.subjects_table(measurements), ""]
+    lines += work_table(measurements)
     lines += ["Within rounds, averaged over them", *table.demands_table(findings), ""]
     lines.append(f"Versions: {', '.join(versions) or 'unknown'}")
     return lines + table.neighbours(measurements, os.cpu_count() or 1)
@@ -179,11 +215,11 @@ def report(measurements: Sequence[Measurement], scenarios: Sequence[str]) -> lis
 
 def main(argv: Sequence[str]) -> int:
     """Entry point; returns the exit status."""
-    options = parse(argv)
+    options = options_of(Options, __doc__, argv, Options.check)
     csv = None
     if options.csv is not None:
         try:
-            csv = CsvFile(options.csv)
+            csv = CsvFile(Path(options.csv))
         except OSError as error:
             print(f"compare_peers: --csv={options.csv}: {error.strerror}", file=sys.stderr)
             return 2
@@ -193,7 +229,7 @@ def main(argv: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with with_imagenet_files(options) as options:
-            for scenario in options.scenarios:
+            for scenario in options.chosen:
                 run_scenario(scenario, options, csv, results)
     except KeyboardInterrupt:
         interrupted = True
@@ -202,10 +238,10 @@ def main(argv: Sequence[str]) -> int:
         if csv is not None:
             csv.close()
     if not results and not interrupted:
-        print(f"compare_peers: --only={','.join(options.only)} names no subject", file=sys.stderr)
+        print(f"compare_peers: --only={options.only} names no subject", file=sys.stderr)
         return 2
     if results:
-        print("\n".join(report(results, options.scenarios)))
+        print("\n".join(report(results, options)))
     if interrupted:
         return 130
     return 0 if any(m.status == OK for m in results) else 4

@@ -1,11 +1,10 @@
 """Tests cnnbench with invalid and hostile input; docs/reliability.md has the results.
 
-Usage: scripts/fuzz [--minutes=N] [--seed=S] [--target=NAME] [--case=NUMBER]
+Usage: scripts/fuzz [OPTIONS]
 
-Runs the targets of tests/fuzz/targets.py (or one of them) in rotation for N minutes (1), in
-processes that may crash or hang: a case of more than ten seconds is ended. A finding is printed
-with the command that repeats it; --case runs one case, with its traceback. The exit status is 0
-without findings, 1 with some, 2 for wrong use.
+Runs the targets of tests/fuzz/targets.py in rotation, in processes that may crash or hang: a case
+of more than ten seconds is ended. A finding is printed with the command that repeats it. The exit
+status is 0 without findings, 1 with some, 2 for wrong use.
 """
 
 from __future__ import annotations
@@ -20,7 +19,12 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+
+from command_line import options_of
+
+from cnnbench.flags.declare import flag
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests/fuzz")]
@@ -29,6 +33,16 @@ CASE_SECONDS = 10.0
 START_SECONDS = 120.0  # the first case loads TensorFlow
 ROUND = 200  # cases of a target before its process is replaced
 _BEGUN, _DONE = "begun", "done"
+
+
+@dataclass(frozen=True)
+class Options:
+    """How long what is tried."""
+
+    minutes: float = flag(1.0, "How long.", minimum=0.0)
+    seed: int = flag(1, "Seed of the cases.")
+    target: str | None = flag(None, "The only target.")
+    case: int | None = flag(None, "The only case of --target, with its traceback.")
 
 
 def worker(target: str, seed: int, first: int) -> None:
@@ -105,25 +119,18 @@ def main(arguments: Sequence[str]) -> int:
     if arguments[:1] == ["--worker"]:
         worker(arguments[1], int(arguments[2]), int(arguments[3]))
         return 0
+    options = options_of(Options, __doc__, arguments)
     targets = importlib.import_module("targets")
-
-    options = {"minutes": "1", "seed": "1", "target": "", "case": ""}
-    for argument in arguments:
-        name, equals, value = argument.removeprefix("--").partition("=")
-        if name not in options or not equals:
-            print(__doc__, file=sys.stderr)
-            return 2
-        options[name] = value
-    seed = int(options["seed"])
-    if options["case"]:
+    seed = options.seed
+    if options.case is not None:
         with tempfile.TemporaryDirectory() as folder:
-            targets.attempt(options["target"], seed, int(options["case"]), Path(folder))
+            targets.attempt(options.target, seed, options.case, Path(folder))
         return 0
-    names = [options["target"]] if options["target"] else list(targets.TARGETS)
-    end = time.monotonic() + 60 * float(options["minutes"])
+    names = [options.target] if options.target else list(targets.TARGETS)
+    end = time.monotonic() + 60 * options.minutes
     following = dict.fromkeys(names, 0)
     findings: Counter[str] = Counter()
-    share = 60 * float(options["minutes"]) / len(names) / 2
+    share = 60 * options.minutes / len(names) / 2
     while time.monotonic() < end:
         for name in names:
             until = min(end, time.monotonic() + share)

@@ -1,8 +1,8 @@
 """Kills processes that write files at random moments, and checks the files.
 
-Usage: scripts/kills [--kills=N] [--seed=S]
+Usage: scripts/kills [OPTIONS]
 
-N kills (200) with SIGKILL are divided among four writers: result files (a record and a table), the
+The kills, with SIGKILL, are divided among four writers: result files (a record and a table), the
 checkpoints of a training, `cnnbench data make-imagenet`, and `cnnbench sweep`. Each writer works in
 a forked process, repeatedly, until it is killed after a random time. Then no file may be damaged,
 nothing that the writer had reported as done may be lost, and after the next writer only its own
@@ -11,7 +11,6 @@ files may be left. The exit status is 0 if so, 1 if not.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import shutil
@@ -21,8 +20,14 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
+
+import psutil
+from command_line import options_of
+
+from cnnbench.flags.declare import flag
 
 Report = Callable[[int], None]
 """Told of the number of each write that is done."""
@@ -327,14 +332,10 @@ class SweepWriter:
         self._number += 1
         return [*found, *(f"{name} is left" for name in sorted(left))]
 
-    def _alive(self) -> list[str]:
+    def _alive(self) -> list[int]:
         """Processes with this results folder among their arguments."""
-        name, found = os.fsencode(self._results), []
-        for path in Path("/proc").glob("[0-9]*/cmdline"):
-            with contextlib.suppress(OSError):
-                if name in path.read_bytes():
-                    found.append(path.parent.name)
-        return found
+        every = psutil.process_iter(["cmdline"])
+        return [p.pid for p in every if str(self._results) in " ".join(p.info["cmdline"] or ())]
 
 
 WRITERS: dict[str, tuple[Callable[[Path], Writer], float]] = {
@@ -359,26 +360,26 @@ def run(name: str, kills: int, seed: int) -> list[str]:
     return found
 
 
+@dataclass(frozen=True)
+class Options:
+    """What the kills are drawn from."""
+
+    kills: int = flag(200, "Kills of all writers together.", minimum=1)
+    seed: int = flag(1, "Seed of their moments.")
+
+
 def main(arguments: Sequence[str]) -> int:
     """Kills all writers in turn."""
-    options = {"kills": "200", "seed": "1"}
-    for argument in arguments:
-        name, equals, value = argument.removeprefix("--").partition("=")
-        if name not in options or not equals:
-            print(__doc__, file=sys.stderr)
-            return 2
-        options[name] = value
+    options = options_of(Options, __doc__, arguments)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import tensorflow  # noqa: F401 - once for all that is forked
 
     wrong: Counter[str] = Counter()
     for name in WRITERS:
-        kills = int(options["kills"]) // len(WRITERS) or 1
-        problems = run(name, kills, int(options["seed"]))
+        kills = options.kills // len(WRITERS) or 1
+        problems = run(name, kills, options.seed)
         wrong[name] += len(problems)
-        print(
-            "\n".join([*problems, f"{name}: {kills} kills, {len(problems)} problems"]), flush=True
-        )
+        print(*problems, f"{name}: {kills} kills, {len(problems)} problems", sep="\n", flush=True)
     return int(wrong.total() > 0)
 
 

@@ -8,70 +8,68 @@ when processes fail, 130 when interrupted.
 
 from __future__ import annotations
 
-import argparse
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gate_validation import gates, simulation, tables
-from gate_validation import pool as pools
-from gate_validation.neighbour import neighbour
-from gate_validation.pool import SLOWED, Pool, PoolError, slowed_by
-from gate_validation.rules import POLICY
+from command_line import neighbour_flag, options_of
+from validation import gates, simulation, tables
+from validation import pool as pools
+from validation.neighbour import neighbour
+from validation.pool import SLOWED, Pool, PoolError, slowed_by
+from validation.rules import POLICY
 
-from cnnbench.errors import ExitCode
+from cnnbench.errors import ExitCode, FlagError
+from cnnbench.flags.declare import flag
 from cnnbench.machine import facts as environment
 
 
-def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The command line; wrong use ends the program with status 2."""
-    parser = argparse.ArgumentParser(prog="validate_gate", description=__doc__, allow_abbrev=False)
-    add = parser.add_argument
-    add("--pool", type=Path, help="folder of real processes; none are used without it")
-    add("--minutes", type=float, default=0.0, help="add processes to the pool for so long [0]")
-    add("--draws", type=int, default=2000, help="of each simulation; 0 leaves them out [2000]")
-    add("--gates", type=int, default=20000, help="formed of the pool at every round [20000]")
-    add("--batch_size", type=int, default=16, help="of the real processes [16]")
-    add("--num_batches", type=int, default=480, help="timed steps of a real process [480]")
-    add(
-        "--pairing",
+@dataclass(kw_only=True)
+class Options:
+    """What is drawn, measured and judged."""
+
+    pool: str | None = flag(
+        None, "Folder of real processes; none are used without it.", path="folder"
+    )
+    minutes: float = flag(0.0, "Add processes to the pool for so long.", minimum=0.0)
+    draws: int = flag(2000, "Draws of each simulation; 0 leaves them out.", minimum=0)
+    gates: int = flag(20000, "Gates formed of the pool at every round.", minimum=1)
+    batch_size: int = flag(16, "Images of a step of the real processes.", minimum=1)
+    num_batches: int = flag(480, "Timed steps of a real process.", minimum=1)
+    pairing: str = flag(
+        "turns",
+        "The processes of a round are started together and step in turn, or run one after the "
+        "other.",
         choices=("turns", "alternate"),
-        default="turns",
-        help="the processes of a round are started together and step in turn, or run one after "
-        "the other [turns]",
     )
-    add(
-        "--neighbour",
-        type=float,
-        choices=(0.0, 0.5, 1.0, 2.0),
-        default=0.0,
-        help="CPUs that programs beside the real processes keep busy; 0.5 is one in bursts [0]",
+    neighbour: str = neighbour_flag()
+    slowed: tuple[float, ...] = flag(
+        (5.0, 10.0), "How much slower slowed processes are, in per cent.", above=0, below=100
     )
-    add(
-        "--slowed",
-        type=_shares,
-        default=_shares("5,10"),
-        help="how much slower slowed processes are, in per cent, comma-separated [5,10]",
-    )
-    add("--threshold", type=float, default=3.0, help="of the gates of real ones, in per cent [3]")
-    add("--seed", type=int, default=1, help="[1]")
-    add("--output", type=Path, help="write the tables to this file, too")
-    options = parser.parse_args(argv)
-    if options.minutes and options.pool is None:
-        parser.error("--minutes needs --pool, the folder that takes the processes")
-    if options.draws < 0 or options.gates < 1 or options.minutes < 0:
-        parser.error("--draws, --gates and --minutes cannot be negative")
-    return options
+    threshold: float = flag(3.0, "Threshold of the gates of real processes, in per cent.")
+    seed: int = flag(1, "Seed of all draws.")
+    output: str | None = flag(None, "Write the tables to this file, too.", path="file")
+
+    def check(self) -> None:
+        """Raises UsageError where an option does not fit."""
+        if self.minutes and self.pool is None:
+            raise FlagError("minutes", self.minutes, "needs --pool, which takes the processes")
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """`slowed` as shares of the speed."""
+        return tuple(one / 100 for one in self.slowed)
+
+    @property
+    def busy(self) -> float:
+        """CPUs that neighbours keep busy."""
+        return float(self.neighbour)
 
 
-def _shares(text: str) -> tuple[float, ...]:
-    """Per cents as shares."""
-    return tuple(float(word) / 100 for word in text.split(","))
-
-
-def plan_of(options: argparse.Namespace) -> dict[str, Any]:
+def plan_of(options: Options) -> dict[str, Any]:
     """What all processes of a pool must have in common."""
     facts = environment.collect()
     # The place of the plug-in may change with the checkout; what it does, not.
@@ -81,13 +79,13 @@ def plan_of(options: argparse.Namespace) -> dict[str, Any]:
         "seed": options.seed,
         # Pools of before there were turns have no word of it.
         **({"pairing": "turns"} if options.pairing == "turns" else {}),
-        **({} if slowed_by(options.slowed) == SLOWED else {"slowed": list(options.slowed)}),
-        **({"neighbour": options.neighbour} if options.neighbour else {}),
+        **({} if slowed_by(options.shares) == SLOWED else {"slowed": list(options.shares)}),
+        **({"neighbour": options.busy} if options.busy else {}),
         **{name: facts.get(name) for name in ("cpu_model", "tensorflow_version")},
     }
 
 
-def open_pool(options: argparse.Namespace) -> Pool | None:
+def open_pool(options: Options) -> Pool | None:
     """The pool, filled for as long as was asked for.
 
     Raises:
@@ -95,18 +93,18 @@ def open_pool(options: argparse.Namespace) -> Pool | None:
     """
     if options.pool is None:
         return None
-    pool = Pool(options.pool, plan_of(options))
+    pool = Pool(Path(options.pool), plan_of(options))
     if options.minutes:
         in_turn = options.pairing == "turns"
         start = pools.starter(pools.flags(options.batch_size, options.num_batches), in_turn)
         if pool.rows is None:  # before there is a neighbour, who would hide what a row costs
             pools.calibrate(pool, start)
-        with neighbour(options.neighbour, options.seed):
+        with neighbour(options.busy, options.seed):
             pools.fill(pool, start, options.seed, 60 * options.minutes, in_turn)
     return pool
 
 
-def report(options: argparse.Namespace, pool: Pool | None) -> tuple[list[str], ExitCode]:
+def report(options: Options, pool: Pool | None) -> tuple[list[str], ExitCode]:
     """All tables, and the exit code."""
     lines, rates, samples, formed = [], [], [], []
     if options.draws:
@@ -120,9 +118,9 @@ def report(options: argparse.Namespace, pool: Pool | None) -> tuple[list[str], E
         formed = list(gates.all_gates(rounds, options.seed, options.gates, policy))
         lines += ["### Real processes", ""]
         if len(rounds) > 1:
-            lines += [*tables.conditions(rounds), *tables.separate_limit(formed), ""]
+            lines += [*tables.conditions(rounds), ""]
         lines += [*tables.real(formed), ""]
-    found = tables.demands(rates, samples, formed, options.neighbour)
+    found = tables.demands(rates, samples, formed, options.busy)
     lines += ["### Demands", "", *tables.demands_table(found)]
     verdicts = {one.met for one in found}
     if False in verdicts:
@@ -132,14 +130,14 @@ def report(options: argparse.Namespace, pool: Pool | None) -> tuple[list[str], E
 
 def main(argv: Sequence[str]) -> int:
     """Entry point."""
-    options = parse(argv)
+    options = options_of(Options, __doc__, argv, Options.check)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         pool = open_pool(options)
         lines, code = report(options, pool)
         text = "\n".join(lines) + "\n"
         if options.output is not None:
-            options.output.write_text(text, encoding="utf-8")
+            Path(options.output).write_text(text, encoding="utf-8")
     except PoolError as error:
         print(f"validate_gate: error: {error}", file=sys.stderr)
         return ExitCode.FAILED

@@ -7,8 +7,10 @@ import gc
 import itertools
 import json
 import os
+import random
 import signal
 import sys
+from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,12 +22,7 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 os.environ.pop("COLUMNS", None)  # which tables would be fitted to
 
 import pytest
-from brief import brief
-from shuffle import (  # noqa: F401 (pytest finds them here)
-    pytest_addoption,
-    pytest_collection_modifyitems,
-    pytest_report_header,
-)
+from forked import brief
 from zygote import PRELOADED, Zygote
 
 from cnnbench.base import plugins
@@ -53,6 +50,41 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 for ignored in (signal.SIGHUP, signal.SIGQUIT):
     if signal.getsignal(ignored) is signal.SIG_IGN:
         signal.signal(ignored, signal.SIG_DFL)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds --shuffle."""
+    text = "run files, and the tests of each, in the order that SEED draws"
+    parser.addoption("--shuffle", metavar="SEED", type=int, help=text)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Shuffles where that is asked for; see scripts/shuffled_test."""
+    seed = config.getoption("--shuffle")
+    if seed is not None:
+        files = [item.nodeid.partition("::")[0] for item in items]
+        items[:] = [items[number] for number in shuffled(files, seed)]
+
+
+def shuffled(files: Sequence[str], seed: int) -> list[int]:
+    """The numbers of tests in the order that a seed draws.
+
+    The tests of a file stay together, since they share what its fixtures make. The seed alone
+    decides, as every process of pytest-xdist has to collect the same order.
+
+    Args:
+      files: of each test.
+      seed: any number.
+    """
+    draw = random.Random(seed)
+    by_file: dict[str, list[int]] = {}
+    for number, file in enumerate(files):
+        by_file.setdefault(file, []).append(number)
+    groups = list(by_file.values())
+    draw.shuffle(groups)
+    for group in groups:
+        draw.shuffle(group)
+    return [number for group in groups for number in group]
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from itertools import groupby
-
-from shuffle import shuffled
+from pathlib import Path
 
 FILES = [file for file, count in (("a", 30), ("b", 20), ("c", 1), ("d", 9)) for _ in range(count)]
 
 
-def test_a_seed_draws_the_files_and_the_tests_of_each():
+def test_a_seed_draws_the_files_and_the_tests_of_each(pytestconfig):
+    conftest = pytestconfig.pluginmanager.get_plugin(str(Path(__file__).with_name("conftest.py")))
+    shuffled = conftest.shuffled
     order = shuffled(FILES, 3)
     assert sorted(order) == list(range(len(FILES)))
     assert len(list(groupby(FILES[number] for number in order))) == 4  # files stay together

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from built_runs import build
 from covering import covering_pairs
 from oracle import LOCAL_SGD, LOCAL_SGD_PLUGIN, PLUGIN, RATE, RULES, STEPS, expected_losses, slopes
+from short_runs import build
 from worker_runs import run_in_process
 
 from cnnbench import BenchmarkCNN, Params

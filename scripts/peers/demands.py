@@ -14,8 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from peers.measurement import Measurement, Reading
-from peers.options import CLASSIC
-from peers.subjects import AGAINST, IN_KERAS, MODES, REDUCTIONS, STRATEGIES
 
 Key = tuple[str, str]
 Round = Mapping[Key, Reading]
@@ -65,8 +63,8 @@ class Demand:
     """A figure per round and the bound on its mean over rounds.
 
     Attributes:
-      figure: The value of a round (of a document, in the comparison of reductions); None when
-        something it needs is absent.
+      figure: The value of a round; None when something it needs is absent.
+      bound: None for a figure that is only shown.
       needs_bf16: Whether it is only demanded of CPUs with bfloat16 instructions.
     """
 
@@ -74,7 +72,7 @@ class Demand:
     text: str
     subjects: tuple[Key, ...]
     figure: Callable[[Any], float | None]
-    bound: float
+    bound: float | None
     at_most: bool = False
     is_ratio: bool = True
     needs_bf16: bool = False
@@ -97,107 +95,6 @@ class Finding:
     note: str = ""
 
 
-def _value(subject: Key, attribute: str) -> Callable[[Round], float | None]:
-    def value(readings: Round) -> float | None:
-        found: float | None = getattr(readings[subject], attribute)
-        return found
-
-    return value
-
-
-def _ratio(
-    scenario: str,
-    numerator: Key,
-    denominator: Key,
-    bound: float,
-    attribute: str = "images_per_sec",
-    needs_bf16: bool = False,
-    text: str = "",
-    at_most: bool = False,
-) -> Demand:
-    of_numerator, of_denominator = (_value(key, attribute) for key in (numerator, denominator))
-
-    def ratio(readings: Round) -> float | None:
-        above, below = of_numerator(readings), of_denominator(readings)
-        return above / below if above and below else None
-
-    keys = (numerator, denominator)
-    text += f"{' '.join(numerator)} / {' '.join(denominator)}"
-    return Demand(scenario, text, keys, ratio, bound, at_most, needs_bf16=needs_bf16)
-
-
-def _peak_memory(scenario: str) -> Demand:
-    keys = _FP32, ("ancestor", "fp32")
-    return _ratio(scenario, *keys, 0.9, "peak_bytes", text="peak memory, ", at_most=True)
-
-
-def _seconds(subject: Key, text: str, bound: float, less: Key | None = None) -> Demand:
-    """A duration, or by how much it is longer than that of another subject."""
-
-    def seconds(readings: Round) -> float | None:
-        whole = readings[subject].seconds
-        part = 0.0 if less is None else readings[less].seconds
-        return None if whole is None or part is None else whole - part
-
-    keys = (subject,) if less is None else (subject, less)
-    return Demand("startup", text, keys, seconds, bound, at_most=True, is_ratio=False)
-
-
-_FP32, _BF16 = ("cnnbench", "fp32"), ("cnnbench", "bf16")
-_FROZEN, _HARNESS = ("frozen", "fp32"), ("harness", "fp32")
-_CLASSIC = {"alexnet": 1.15, "vgg16": 1.15}
-_START, _IMPORT = ("start to first step", "fp32"), ("import tensorflow", "fp32")
-_ONE, _SAVING = ("one process", "fp32"), ("saving", "fp32")
-_SHARE, _GROWTH = _value(_HARNESS, "share_of_bare_loop"), _value(_FP32, "memory_growth")
-
-DEMANDS: tuple[Demand, ...] = (
-    _ratio("resnet50", _FP32, ("ancestor", "fp32"), 1.05),
-    _ratio("resnet50", _FP32, ("torch", "fp32"), 1.1),
-    _ratio("resnet50", _FP32, ("keras", "fp32"), 1.3),
-    _ratio("resnet50", _BF16, _FP32, 1.6, needs_bf16=True),
-    _ratio("resnet50", _BF16, ("torch", "bf16"), 1.1, needs_bf16=True),
-    _ratio("resnet50", _FP32, ("matmul", "fp32"), 0.85, "achieved_flops_per_sec"),
-    _ratio("resnet50", _BF16, ("matmul", "bf16"), 0.80, "achieved_flops_per_sec", True),
-    _peak_memory("resnet50"),
-    *(_ratio(name, _FP32, ("ancestor", "fp32"), _CLASSIC.get(name, 1.0)) for name in CLASSIC),
-    *(_ratio(name, _FP32, ("keras", "fp32"), 1.15) for name in IN_KERAS),
-    _peak_memory("alexnet"),
-    _ratio("vgg16", _FP32, ("matmul", "fp32"), 0.85, "achieved_flops_per_sec"),
-    *(
-        _ratio("ancestor", case.subject("cnnbench"), case.subject("ancestor"), case.bound)
-        for case in AGAINST
-    ),
-    _ratio("forward", _FP32, ("ancestor", "fp32"), 1.15),
-    _ratio("forward", _FROZEN, _FP32, 1.0),
-    _ratio("forward", _BF16, _FP32, 1.6, needs_bf16=True),
-    _ratio("forward", ("frozen", "int8"), _FROZEN, 1.6),
-    _ratio("input", _FP32, ("tf.data", "fp32"), 0.97),
-    *(_ratio("towers", (f"two {mode}", "fp32"), ("one tower", "fp32"), 0.97) for mode in MODES),
-    *(_ratio("reductions", (name, "fp32"), ("none", "fp32"), 0.97) for name in REDUCTIONS),
-    _ratio("collective", ("collective_all_reduce", "fp32"), ("workers", "fp32"), 1 / 1.05),
-    _ratio("collective", ("multi_worker_mirrored_strategy", "fp32"), ("workers", "fp32"), 0.97),
-    _ratio("strategies", ("replicated", "fp32"), ("mirrored_strategy", "fp32"), 1.0),
-    *(_ratio("strategies", (mode, "fp32"), (f"bare {mode}", "fp32"), 0.97) for mode in STRATEGIES),
-    _ratio("controller", ("distributed_all_reduce", "fp32"), ("controller", "fp32"), 1 / 1.05),
-    _ratio("coordinator", ("parameter_server_strategy", "fp32"), ("coordinator", "fp32"), 0.97),
-    _ratio("observed", ("observed", "fp32"), _FP32, 0.99),
-    _ratio("start_cluster", _ONE, ("three processes", "fp32"), 1 / 1.8, "seconds"),
-    Demand("overhead", "harness / bare loop", (_HARNESS,), _SHARE, 0.97),
-    _seconds(_START, "start to first step - import tensorflow, s", 1.0, less=_IMPORT),
-    _seconds(("--help", "fp32"), "cnnbench --help, s", 0.5),
-    _seconds(("refused flag", "fp32"), "cnnbench with a refused flag, s", 0.5),
-    Demand("memory", "resident memory, last step / warm-up", (_FP32,), _GROWTH, 1.02, at_most=True),
-    Demand(
-        "memory",
-        "the same with checkpoints and evaluations, last step / after a tenth",
-        (_SAVING,),
-        _value(_SAVING, "memory_growth"),
-        1.03,
-        at_most=True,
-    ),
-)
-
-
 def judge(demand: Demand, measurements: Sequence[Measurement], cpu_has_bf16: bool) -> Finding:
     """Forms the figure per complete round and compares the mean with the bound.
 
@@ -210,21 +107,17 @@ def judge(demand: Demand, measurements: Sequence[Measurement], cpu_has_bf16: boo
     complete = [r for r in rounds.values() if all(key in r for key in demand.subjects)]
     values = [value for r in complete if (value := demand.figure(r)) is not None]
     if not values:
-        return Finding(demand, None, NOT_MEASURED, _why_absent(demand, measurements))
-    finding = conclude(demand, values)
-    if demand.needs_bf16 and not cpu_has_bf16:
-        note = "not demanded: no bf16 instructions in this CPU"
-        return dataclasses.replace(finding, verdict=OPEN, note=note)
-    return finding
-
-
-def conclude(demand: Demand, values: Sequence[float]) -> Finding:
-    """Compares the mean of one value per round with the bound."""
+        note = "no such figure" if complete else _why_absent(demand, measurements)
+        return Finding(demand, None, NOT_MEASURED, note)
     estimate = ratio_estimate(values) if demand.is_ratio else mean_estimate(values)
+    if demand.needs_bf16 and not cpu_has_bf16:
+        return Finding(demand, estimate, OPEN, "not demanded: no bf16 instructions in this CPU")
     return Finding(demand, estimate, _verdict(demand, estimate))
 
 
 def _verdict(demand: Demand, estimate: Estimate) -> str:
+    if demand.bound is None:
+        return ""
     worst, best = estimate.low, estimate.high
     if demand.at_most:
         worst, best = -estimate.high, -estimate.low

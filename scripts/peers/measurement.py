@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import TextIO, TypeAlias, TypeVar
+from typing import Any, TextIO, TypeAlias, TypeVar
 
 from cnnbench.base.interrupts import LONGEST_WAIT_SECONDS
 from cnnbench.machine.host import Host
@@ -48,6 +48,7 @@ class Reading:
       bytes_last: Resident memory after the last step.
       peak_bytes: The most resident memory of the process from its start to its end.
       versions: Versions of what did the work, as ``name version`` words.
+      document: What the figures of reductions alone and of emulated GPUs are taken from.
     """
 
     batch: int | None = None
@@ -60,6 +61,7 @@ class Reading:
     bytes_last: int | None = None
     peak_bytes: int | None = None
     versions: str = ""
+    document: Any = None
 
     @property
     def median_step_seconds(self) -> float | None:

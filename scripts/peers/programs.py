@@ -101,19 +101,32 @@ def trained(
 
 
 def peer_of(
-    name: str, python: str, modules: tuple[str, ...], dtype: str, options: Options
+    name: str,
+    python: str,
+    modules: tuple[str, ...],
+    dtype: str,
+    options: Options,
+    more: Sequence[str] = (),
 ) -> Subject:
     command = (
         *(python, str(CHILDREN / f"{name}_steps.py")),
         *(f"--model={options.model}", f"--dtype={dtype}", f"--batch_size={options.batch_size}"),
         *(f"--batches={options.batches}", f"--warmup={options.warmup}"),
-        *(f"--learning_rate={LEARNING_RATE}", f"--weight_decay={WEIGHT_DECAY}"),
+        *(f"--learning_rate={LEARNING_RATE}", f"--weight_decay={WEIGHT_DECAY}", *more),
     )
     return Subject(name, dtype, command, read_child, python, modules)
 
 
+def loop_of(name: str, strategy: str, options: Options, more: Sequence[str] = ()) -> Subject:
+    """A bare loop of TensorFlow's own over a network of cnnbench."""
+    modules = ("cnnbench", "tensorflow")
+    given = (f"--strategy={strategy}", *more)
+    made = peer_of("loop", options.cnnbench_python, modules, "fp32", options, given)
+    return dataclasses.replace(made, name=name)
+
+
 def ancestor_of(options: Options, more: Sequence[str] = (), towers: int = 1) -> Subject:
-    python, folder, missing = options.ancestor_python, (options.ancestor or Path()).resolve(), ""
+    python, folder, missing = options.ancestor_python, Path(options.ancestor or "").resolve(), ""
     if options.ancestor is None:
         missing = "no --ancestor=FOLDER was given"
     elif not (folder / "tf_cnn_benchmarks.py").is_file():

@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from peers.measurement import Reading
 from peers.process import EndedProcess, Line
@@ -21,7 +21,7 @@ from peers.process import EndedProcess, Line
 Reader: TypeAlias = Callable[[EndedProcess, Path], Reading]
 
 # A peer in children/ prints one line: this word and a JSON object.
-MARKER = "MEASURED "
+_MARKER = "MEASURED "
 _STEP_LINE = re.compile(r"^(\d+)\timages/sec: ")
 _TOTAL_LINE = re.compile(r"^total images/sec: (\d+\.\d+)$")
 
@@ -41,14 +41,19 @@ def _step_lines(finished: EndedProcess) -> list[Line]:
     return [line for line in finished.lines[finished.counted :] if is_step_line(line.text)]
 
 
-def read_child(finished: EndedProcess, _: Path) -> Reading:
-    """The reading of a peer in ``children/``; the keys are attributes of ``Reading``."""
+def measured_by_child(finished: EndedProcess) -> dict[str, Any]:
+    """The measurement that a peer in ``children/`` has printed."""
     for line in reversed(finished.lines):
-        if line.text.startswith(MARKER):
-            values = json.loads(line.text[len(MARKER) :])
-            values["step_seconds"] = tuple(values.get("step_seconds", ()))
-            return Reading(**values)
+        if line.text.startswith(_MARKER):
+            found: dict[str, Any] = json.loads(line.text[len(_MARKER) :])
+            return found
     raise ValueError("it ended without a measurement")
+
+
+def read_child(finished: EndedProcess, _: Path) -> Reading:
+    """The reading of a peer; the keys are attributes of ``Reading``."""
+    values = measured_by_child(finished)
+    return Reading(**{**values, "step_seconds": tuple(values.get("step_seconds", ()))})
 
 
 def read_record(_: EndedProcess, path: Path) -> Reading:

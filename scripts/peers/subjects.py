@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
-from peers.options import CLASSIC, Options, cnnbench_command
+from peers.emulated import emulated_subjects
+from peers.options import ALONE, CLASSIC, EMULATED, Options, cnnbench_command
 from peers.programs import (
     CHILDREN,
     RECORD,
     Subject,
     ancestor_of,
+    loop_of,
     matmul,
     ours,
     peer_of,
@@ -30,6 +33,7 @@ from peers.readers import (
     read_loop,
     read_record,
 )
+from peers.reductions import reduction_subjects
 
 MODES = ("parameter_server", "replicated", "independent")
 # In the step of two towers, by the flags of each; packed, all in eight parts.
@@ -58,10 +62,6 @@ class Against:
     times: int = 1
     towers: int = 1
     flags: tuple[str, ...] = ()
-
-    def subject(self, program: str) -> tuple[str, str]:
-        """The key of one of the two programs."""
-        return f"{program} {self.name}", "fp32"
 
 
 _XRING = ("--variable_update=replicated", "--all_reduce_spec=xring")
@@ -112,6 +112,8 @@ def scenario_subjects(scenario: str, options: Options) -> list[Subject]:
         "startup": _startup,
         "memory": _memory,
         "observed": _observed,
+        **dict.fromkeys(EMULATED, functools.partial(emulated_subjects, scenario)),
+        **dict.fromkeys(ALONE, functools.partial(reduction_subjects, scenario)),
     }
     if not options.model:
         own = "resnet20" if scenario == "strategies" else "resnet50"
@@ -163,7 +165,7 @@ def _against_ancestor(options: Options) -> list[Subject]:
             "ancestor": ancestor_of(of_case, flags, case.towers),
         }
         for program, subject in pair.items():
-            name = case.subject(program)[0]
+            name = f"{program} {case.name}"
             subjects.append(dataclasses.replace(subject, name=name, group=case.name))
     return subjects
 
@@ -182,7 +184,7 @@ def _input(options: Options) -> list[Subject]:
     steps = INPUT_STEPS * options.batches
     flags = shared_flags("resnet50", INPUT_BATCH, steps, INPUT_STEPS * options.warmup)
     cnnbench = cnnbench_command(options.cnnbench_python)
-    files = f"--data_dir={options.data_dir}"
+    files = f"--data_dir={Path(options.data_dir or '').resolve()}"
     missing = "" if options.data_dir else "there are no ImageNet files"
     own = (*cnnbench, *flags, "--input_only", files, f"--result_json={RECORD}")
     python = options.cnnbench_python
@@ -240,18 +242,16 @@ def _of_workers(
 ) -> list[Subject]:
     """Workers in each mode, and a bare loop over as many."""
     options, data = _of_two_networks(options)
-    python = options.cnnbench_python
     workers = f"--workers={options.workers}"
     part = options.batch_size // options.workers
     flags = shared_flags(options.model, part, options.batches, options.warmup)
-    launch = (*cnnbench_command(python), "launch", workers, *others, "--")
+    launch = (*cnnbench_command(options.cnnbench_python), "launch", workers, *others, "--")
     record = ("--display_every=1", f"--result_json={RECORD}")
     own = (*launch, *flags, *sgd(), data, *more, *record)
-    bare = peer_of(peer, python, ("cnnbench", "tensorflow"), "fp32", options)
     reader = read or read_record
     return [
         *(ours(m, (*own, f"--variable_update={m}"), options, reader) for m in modes),
-        dataclasses.replace(bare, command=(*bare.command, workers)),
+        loop_of(peer, peer, options, [workers]),
     ]
 
 
@@ -267,17 +267,12 @@ def _start_cluster(options: Options) -> list[Subject]:
 
 def _strategies(options: Options) -> list[Subject]:
     options, data = _of_two_networks(options)
-    python, modules = options.cnnbench_python, ("cnnbench", "tensorflow")
     subjects = []
     for mode in ("replicated", *STRATEGIES):
         devices = 1 if mode == "one_device_strategy" else 2
         flags = [data, f"--num_gpus={devices}", f"--variable_update={mode}"]
         subjects.append(trained(mode, options, "fp32", flags, options.batch_size // devices))
-    for mode in STRATEGIES:
-        bare = peer_of("strategy", python, modules, "fp32", options)
-        command = (*bare.command, f"--strategy={mode}")
-        subjects.append(dataclasses.replace(bare, name=f"bare {mode}", command=command))
-    return subjects
+    return [*subjects, *(loop_of(f"bare {mode}", mode, options) for mode in STRATEGIES)]
 
 
 def _of_two_networks(options: Options) -> tuple[Options, str]:

@@ -20,16 +20,10 @@ def subjects_table(measurements: Sequence[Measurement]) -> list[str]:
     groups: dict[tuple[str, str, str], list[Measurement]] = {}
     for m in sorted(measurements, key=lambda m: (SCENARIOS.index(m.scenario), m.subject, m.dtype)):
         groups.setdefault((m.scenario, m.subject, m.dtype), []).append(m)
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (
-            "scenario",
-            "subject",
-            "dtype",
-            "rounds",
-            "median images/sec",
-            "median step",
-            "peak memory",
-            "other",
+            *("scenario", "subject", "dtype", "rounds"),
+            *("median images/sec", "median step", "peak memory", "other"),
         )
     ]
     notes = []
@@ -71,7 +65,9 @@ def demands_table(findings: Sequence[Finding]) -> list[str]:
     rows = [("scenario", "figure", "mean", "95 % interval", "bound", "rounds", "verdict")]
     for finding in findings:
         demand, estimate = finding.demand, finding.estimate
-        bound = f"{'<=' if demand.at_most else '>='} {demand.bound:.2f}"
+        bound = ""
+        if demand.bound is not None:
+            bound = f"{'<=' if demand.at_most else '>='} {demand.bound:.2f}"
         mean, interval, rounds = "", "", "0"
         if estimate is not None:
             mean, rounds = f"{estimate.mean:.3f}", str(estimate.rounds)

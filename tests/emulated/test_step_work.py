@@ -119,3 +119,29 @@ def test_batches_of_a_data_set_are_copied_once(emulated, tmp_path: Path) -> None
     for device in work_of(emulated, {**flags, **NCCL}):
         image = 32 * 32 * 3 * 4
         assert 2 * image <= device.from_host_bytes <= 2 * image + SCALARS
+
+
+CHILDREN = Path(__file__).parents[2] / "scripts" / "peers" / "children"
+
+
+@pytest.mark.parametrize("program", ["bare", "cnnbench"])
+def test_what_scripts_compare_peers_measures(emulated, program: str) -> None:
+    argv = [f"--program={program}", "--model=trivial", "--workers=2", "--batch_size=4"]
+    argv += ["--dtype=fp32", "--batches=5", "--warmup=2", "--learning_rate=0.01"]
+    argv += ["--weight_decay=0.0001"]
+    ours = ["--variable_update=replicated", "--all_reduce_spec=nccl"]
+    run = f"import sys\nsys.argv[1:] = {argv + ours * (program == 'cnnbench')}\n"
+    run += f"sys.path.insert(0, {str(CHILDREN)!r})\n"
+    run += "import emulated_steps\nsys.exit(emulated_steps.main())"
+    # Kernels take longer than the host's work.
+    found = emulated(before=run, record=False, skip=1, kernel_us=3000)
+    assert found.status == 0, found.err
+    line = found.out.splitlines()[-1]
+    measured = json.loads(line.removeprefix("MEASURED "))
+    assert measured["kernels"] > 20
+    assert measured["synchronous"] == 0
+    assert 0 < measured["cpu"] < measured["wall"]
+    assert 0 <= measured["idle"] < 0.5
+    # The loss alone.
+    assert measured["dtoh"] == pytest.approx(1, abs=0.3)
+    assert measured["dtod"] == pytest.approx(1, abs=0.3)

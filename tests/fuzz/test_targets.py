@@ -63,7 +63,8 @@ def test_exceptions_and_deaths_are_findings(tmp_path: Path) -> None:
     """The script, in a checkout with one target that raises in its case 1 and aborts in case 2."""
     for folder in ("scripts", "tests/fuzz"):
         (tmp_path / folder).mkdir(parents=True)
-    script = shutil.copy(targets.ROOT / "scripts" / "fuzz.py", tmp_path / "scripts")
+    for name in ("command_line.py", "fuzz.py"):
+        script = shutil.copy(targets.ROOT / "scripts" / name, tmp_path / "scripts")
     (tmp_path / "tests" / "fuzz" / "targets.py").write_text(BROKEN)
 
     def fuzz(*flags: str) -> tuple[int, list[str]]:

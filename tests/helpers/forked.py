@@ -7,6 +7,7 @@ of a program does besides is shown by tests that start one.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import multiprocessing
 import os
@@ -23,7 +24,6 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import psutil
-from brief import brief
 
 from cnnbench.campaigns.processes import child, guard
 from cnnbench.campaigns.processes.child import Ended
@@ -39,7 +39,6 @@ def _modules(*packages: str) -> Iterator[str]:
 
 
 _USED = ("run", "data", "models", "variable_mgr", "lab.allreduce", "cli.commands")
-_context = multiprocessing.get_context("forkserver")
 
 
 def preloaded() -> list[str]:
@@ -47,7 +46,23 @@ def preloaded() -> list[str]:
     return ["tensorflow", *_modules(*(f"cnnbench.{one}" for one in _USED))]
 
 
-_context.set_forkserver_preload(preloaded())
+@functools.cache
+def _context() -> multiprocessing.context.ForkServerContext:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(preloaded())
+    return context
+
+
+def brief() -> Iterator[tuple[object, str, object]]:
+    """Owner, name and value of what a run measures beside its steps, to measure it for a moment.
+
+    Most tests read none of it; a test of such a measurement itself sets nothing.
+    """
+    from cnnbench.run.driver import input_only
+    from cnnbench.run.runtime import peak_flops
+
+    yield input_only.time_whole, "__defaults__", (0.05,)
+    yield peak_flops, "_BUDGET_SECONDS", 0.01
 
 
 class Forked:
@@ -75,7 +90,7 @@ class Forked:
         arguments = (run, [str(text) for text in argv], str(out), str(err), folder, variables)
         for path in (out, err):
             path.touch()  # readers need not wait for it
-        self._process = _context.Process(target=_begin, args=arguments)
+        self._process = _context().Process(target=_begin, args=arguments)
         self._process.start()
 
     @property

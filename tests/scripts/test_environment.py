@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shutil
@@ -10,20 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import make_environment
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def _load(name: str):
-    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-make_environment = _load("make_environment")
 Plan, State = make_environment.Plan, make_environment.State
 WANTED = State("ready", "1 2", "3.11", "/checkout", ("test",))
 

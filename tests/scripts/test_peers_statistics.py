@@ -6,9 +6,10 @@ import math
 
 import pytest
 from peers import demands, table
-from peers.demands import DEMANDS, Demand, judge, mean_estimate, ratio_estimate
+from peers.bounds import demands_of
+from peers.demands import Demand, judge, mean_estimate, ratio_estimate
 from peers.measurement import FAILED, NOT_RUN, OK, Measurement, Reading, orders
-from peers.options import CLASSIC
+from peers.options import Options
 
 
 def test_every_subject_runs_once_per_round_and_once_at_every_position_of_a_turn():
@@ -62,8 +63,8 @@ def _rounds(subject: str, dtype: str, speeds) -> list[Measurement]:
     return _measured("resnet50", subject, *readings, dtype=dtype)
 
 
-def _demand(text: str) -> Demand:
-    (found,) = [d for d in DEMANDS if d.text == text and d.scenario not in (*CLASSIC, "forward")]
+def _demand(text: str, scenario: str = "resnet50") -> Demand:
+    (found,) = (d for d in demands_of(Options(scenarios=scenario)) if d.text == text)
     return found
 
 
@@ -113,50 +114,48 @@ def test_bf16_is_demanded_only_of_cpus_that_have_it():
     assert "no bf16 instructions" in without.note
 
 
-def test_share_of_the_matrix_product_uses_the_models_own_flops():
-    mine, product = Reading(8, (2.0,), flops_per_image=20e9), Reading(flops_per_sec=100e9)
-    measurements = _measured("resnet50", "cnnbench", mine)
-    measurements += _measured("resnet50", "matmul", product)
-    finding = judge(_demand("cnnbench fp32 / matmul fp32"), measurements, cpu_has_bf16=True)
-    assert finding.estimate.mean == pytest.approx(8 / 2.0 * 20e9 / 100e9)
+PRODUCT = Reading(flops_per_sec=100e9)
+START, IMPORT = "start to first step", "import tensorflow"
+LATER = f"{START} - {IMPORT}, s"
 
 
-@pytest.mark.parametrize(("start", "verdict"), [([3.5, 3.6], "met"), ([6.0, 6.1], "MISSED")])
-def test_start_up_is_the_time_after_the_import_and_bounded_from_above(start, verdict):
-    readings = [Reading(seconds=value) for value in (*start, 3.0, 3.1)]
-    measurements = _measured("startup", "start to first step", *readings[:2])
-    measurements += _measured("startup", "import tensorflow", *readings[2:])
-    demand = _demand("start to first step - import tensorflow, s")
-    finding = judge(demand, measurements, cpu_has_bf16=True)
-    assert finding.estimate.mean == pytest.approx(start[0] - 3)
+@pytest.mark.parametrize(
+    ("scenario", "text", "subjects", "mean", "verdict"),
+    [
+        (
+            *("resnet50", "cnnbench fp32 / matmul fp32"),
+            {"cnnbench": Reading(8, (2.0,), flops_per_image=20e9), "matmul": PRODUCT},
+            *(8 / 2.0 * 20e9 / 100e9, "MISSED"),
+        ),
+        ("startup", LATER, {START: Reading(seconds=3.5), IMPORT: Reading(seconds=3)}, 0.5, "met"),
+        ("startup", LATER, {START: Reading(seconds=6), IMPORT: Reading(seconds=3)}, 3, "MISSED"),
+        (
+            *("memory", "resident memory, last step / warm-up"),
+            *({"cnnbench": Reading(bytes_first=1000, bytes_last=1010)}, 1.01, "met"),
+        ),
+        (
+            *("alexnet", "peak memory, cnnbench fp32 / ancestor fp32"),
+            {"cnnbench": Reading(peak_bytes=950), "ancestor": Reading(peak_bytes=1000)},
+            *(0.95, "MISSED"),
+        ),
+        (
+            *("overhead", "harness / bare loop"),
+            *({"harness": Reading(8, (0.01, 0.01), bare_steps_per_sec=125)}, 0.8, "MISSED"),
+        ),
+        (
+            *("exposed", "step with nccl - without, ms"),
+            {"none": Reading(document={"wall": 1.0}), "nccl": Reading(document={"wall": 1.5})},
+            *(500, ""),
+        ),
+    ],
+)
+def test_demands_by_hand(scenario, text, subjects, mean, verdict):
+    measurements = [
+        m for name, one in subjects.items() for m in _measured(scenario, name, one, one)
+    ]
+    finding = judge(_demand(text, scenario), measurements, cpu_has_bf16=True)
+    assert finding.estimate.mean == pytest.approx(mean)
     assert finding.verdict == verdict
-
-
-@pytest.mark.parametrize(("last", "verdict"), [(1010, "met"), (1100, "MISSED")])
-def test_memory_growth(last, verdict):
-    reading = Reading(bytes_first=1000, bytes_last=last)
-    measurements = _measured("memory", "cnnbench", reading, reading)
-    demand = _demand("resident memory, last step / warm-up")
-    assert judge(demand, measurements, cpu_has_bf16=True).verdict == verdict
-
-
-@pytest.mark.parametrize(("peak", "verdict"), [(890, "met"), (950, "MISSED")])
-def test_peak_memory_is_held_against_the_ancestors_and_shown(peak, verdict):
-    measurements = _measured("alexnet", "cnnbench", *[Reading(peak_bytes=peak << 20)] * 2)
-    measurements += _measured("alexnet", "ancestor", *[Reading(peak_bytes=1000 << 20)] * 2)
-    text = "peak memory, cnnbench fp32 / ancestor fp32"
-    (demand,) = [d for d in DEMANDS if d.text == text and d.scenario == "alexnet"]
-    finding = judge(demand, measurements, cpu_has_bf16=True)
-    assert (finding.estimate.mean, finding.verdict) == (pytest.approx(peak / 1000), verdict)
-    assert f"{peak} MiB" in table.subjects_table(measurements)[2]
-
-
-def test_harness_share():
-    reading = Reading(8, (0.01, 0.01), bare_steps_per_sec=125)
-    measurements = _measured("overhead", "harness", reading, reading)
-    finding = judge(_demand("harness / bare loop"), measurements, cpu_has_bf16=True)
-    assert finding.estimate.mean == pytest.approx(0.8)
-    assert finding.verdict == "MISSED"
 
 
 def test_tables_show_figures_intervals_and_failures():

@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
-import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
+import typecheck
 
 
-@pytest.fixture(scope="module")
-def typecheck():
-    spec = importlib.util.spec_from_file_location("typecheck", ROOT / "scripts" / "typecheck.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_tree_has_the_installed_layout_and_forgets_what_is_gone(typecheck, tmp_path):
+def test_tree_has_the_installed_layout_and_forgets_what_is_gone(tmp_path):
     for folder in ("cnnbench/flags", "configs", "models", "variable_mgr"):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "__init__.py").touch()
@@ -33,7 +20,7 @@ def test_tree_has_the_installed_layout_and_forgets_what_is_gone(typecheck, tmp_p
     assert (tree / "cnnbench" / "models" / "__init__.py").exists()
 
 
-def test_messages_name_the_files_of_the_checkout(typecheck):
+def test_messages_name_the_files_of_the_checkout():
     text = "t/cnnbench/models/a.py:1: error: x\nt/cnnbench/cli.py:2: error: t/cnnbench/b\nFound 2\n"
     expected = "models/a.py:1: error: x\ncnnbench/cli.py:2: error: t/cnnbench/b\nFound 2\n"
     assert typecheck.checkout_paths(text, "t") == expected

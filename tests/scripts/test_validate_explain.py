@@ -21,7 +21,7 @@ def pool(tmp_path, lenet_runs):
 
 
 def test_plants_and_like_sides_are_counted(pool, capsys):
-    words = ["lenet", f"--pool={pool}", "--sides=base,again,kernel", "--rounds=2"]
+    words = ["--networks=lenet", f"--pool={pool}", "--sides=base,again,kernel", "--rounds=2"]
     assert validate_explain.main(words) == 0
     assert capsys.readouterr().out.splitlines() == [
         "lenet again: nothing named in 20 of 20, 4 processes",
@@ -33,16 +33,16 @@ def test_plants_and_like_sides_are_counted(pool, capsys):
 def test_a_cause_of_like_sides_and_a_lacking_side_are_failures(pool, capsys):
     (pool / "lenet" / "again").rename(pool / "lenet" / "fast")
     (pool / "lenet" / "kernel").rename(pool / "lenet" / "again")
-    assert validate_explain.main(["lenet", f"--pool={pool}", "--sides=base,again"]) == 1
+    assert validate_explain.main(["--networks=lenet", f"--pool={pool}", "--sides=base,again"]) == 1
     first, *answers, _ = capsys.readouterr().out.splitlines()
     assert first == "lenet again: nothing named in 0 of 20, 4 processes"
     assert all("conv2" in answer for answer in answers)
-    assert validate_explain.main(["lenet", f"--pool={pool}", "--sides=kernel"]) == 1
+    assert validate_explain.main(["--networks=lenet", f"--pool={pool}", "--sides=kernel"]) == 1
     assert "in 0 of 0" in capsys.readouterr().out
 
 
 def test_a_pool_lacks_one_process_of_each_side_in_turn(pool):
-    options = validate_explain.parse(["lenet", f"--pool={pool}", "--processes=6"])
+    options = validate_explain.Options(networks="lenet", pool=str(pool), processes=6)
     lacking = [*validate_explain.missing(options)]
     assert ("lenet", "batch_norm", 0) not in lacking  # LeNet has no batch norm
     assert [turn for _, _, turn in lacking] == sorted(turn for _, _, turn in lacking)
@@ -52,7 +52,7 @@ def test_a_pool_lacks_one_process_of_each_side_in_turn(pool):
 
 def test_a_failed_process_is_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(validate_explain.SIDES, "base", validate_explain.Side(("--batch_size=x",)))
-    words = ["lenet", f"--pool={tmp_path}", "--sides=base", "--minutes=1"]
+    words = ["--networks=lenet", f"--pool={tmp_path}", "--sides=base", "--minutes=1"]
     assert validate_explain.main(words) == 4
     (line,) = capsys.readouterr().err.splitlines()
     assert "lenet, side base: exit code 2" in line
@@ -61,7 +61,11 @@ def test_a_failed_process_is_one_line(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize(
     ("words", "key"),
-    [(["vgg"], "vgg: there are"), (["--sides=x"], "x: there are"), (["--rounds=0"], "--rounds")],
+    [
+        (["--networks=vgg"], "vgg: there are"),
+        (["--sides=x"], "x: there are"),
+        (["--rounds=0"], "--rounds"),
+    ],
 )
 def test_wrong_use(words, key, tmp_path, capsys):
     with pytest.raises(SystemExit, match="2"):

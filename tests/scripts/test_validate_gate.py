@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import re
 import signal
 import subprocess
 import time
@@ -15,12 +16,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import validate_gate
-from gate_validation import gates, simulation, tables
-from gate_validation import pool as pools
-from gate_validation.neighbour import neighbour
-from gate_validation.pool import BASES, SLOWED, Pool, PoolError, Process, order
-from gate_validation.rules import LIMIT, RULES, judge_pairs
-from gate_validation.simulation import NOISES
+from validation import gates, simulation, tables
+from validation import pool as pools
+from validation.neighbour import neighbour
+from validation.pool import BASES, SLOWED, Pool, PoolError, Process, order
+from validation.rules import LIMIT, RULES, judge_pairs
+from validation.simulation import NOISES
 
 from cnnbench.campaigns.ab.sequential import InterimAnalysis, interim_analyses
 from cnnbench.judge.compare import Verdict
@@ -39,18 +40,16 @@ def test_noise_is_positive_and_drawn_from_the_seed(name):
     assert (name == "constant") == (len(set(one)) == 1)
 
 
-def test_ties_are_ties_and_regimes_are_two():
-    ties = NOISES["ties, grid of 2 %"](np.random.default_rng(1), 200)
+def test_what_sets_kinds_of_noise_apart():
+    ties, regimes, memory = (
+        NOISES[name](np.random.default_rng(1), 5000)
+        for name in ("ties, grid of 2 %", "two regimes, x 0.59", "AR(1), 0.9, 3 %")
+    )
     assert len(set(ties)) < 20
-    regimes = NOISES["two regimes, x 0.59"](np.random.default_rng(1), 400)
-    slow = (regimes < 0.8).mean()
-    assert 0.2 < slow < 0.8
-
-
-def test_neighbours_in_time_are_alike_where_noise_has_a_memory():
-    series = np.log(NOISES["AR(1), 0.9, 3 %"](np.random.default_rng(1), 5000))
-    assert np.corrcoef(series[:-1], series[1:])[0, 1] == pytest.approx(0.9, abs=0.03)
-    assert series.std() == pytest.approx(0.03, rel=0.2)
+    assert 0.2 < (regimes < 0.8).mean() < 0.8
+    logs = np.log(memory)
+    assert np.corrcoef(logs[:-1], logs[1:])[0, 1] == pytest.approx(0.9, abs=0.03)
+    assert logs.std() == pytest.approx(0.03, rel=0.2)
 
 
 def test_pairs_are_judged_at_the_first_analysis_that_is_clear():
@@ -103,9 +102,6 @@ def test_too_many_wrong_verdicts_are_a_violation():
 
 
 def test_binomial_limits_by_hand():
-    # The rule of three, exactly: 1 - 0.05^(1/100).
-    assert simulation.upper_limit(0, 100) == pytest.approx(1 - 0.05**0.01, abs=1e-6)
-    assert simulation.upper_limit(5, 5) == 1.0
     assert simulation.surely_above(80, 2000, LIMIT)
     assert not simulation.surely_above(45, 2000, LIMIT)
 
@@ -247,10 +243,8 @@ def made(count, scatter=0.01, slow=None):
     ]
 
 
-def test_separate_gates_share_no_process_and_sliding_ones_are_enough():
+def test_gates_start_at_every_round_until_there_are_enough():
     rounds = made(40)
-    separate = gates.separate_gates(rounds, "8 pairs", "like", 1)
-    assert (separate.count, separate.processes) == (5, 80)
     sliding = gates.sliding_gates(rounds, "8 pairs", "like", 1, least=200)
     assert sliding.count == 231  # 33 windows, seven times
     assert sliding.processes == 80
@@ -337,16 +331,8 @@ def _cpu_ticks(pid):
     return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11])
 
 
-def test_conditions_tell_the_noise_and_the_real_slow_down():
-    text = "\n".join(tables.conditions(made(40)))
-    assert "160 processes in 40 rounds, 5.0 s each" in text
-    assert "slower by 10 %, as measured over all rounds: -10." in text or ": -9." in text
-    assert "CPUs that others kept busy: median 0.02" in text
-    assert BASES[0] not in text
-
-
 def test_the_whole_report_and_its_exit_code(tmp_path, capsys):
-    pool = Pool(tmp_path / "pool", validate_gate.plan_of(validate_gate.parse([])))
+    pool = Pool(tmp_path / "pool", validate_gate.plan_of(validate_gate.Options()))
     pool.calibrated(dict.fromkeys(SLOWED, 1), 0.1)
     for one in made(40):
         for single in one.values():
@@ -356,8 +342,12 @@ def test_the_whole_report_and_its_exit_code(tmp_path, capsys):
     assert validate_gate.main(arguments) == 0
     out = capsys.readouterr().out
     assert output.read_text(encoding="utf-8") == out
-    assert "| 8 pairs | like | at every round | drawn | 231 | 80 | " in out
+    assert "| 8 pairs | like | drawn | 231 | 80 | " in out
     assert "MISSED" not in out
+    assert "160 processes in 40 rounds, 5.0 s each" in out
+    assert re.search(r"slower by 10 %, as measured over all rounds: -(9|10)\.", out)
+    assert "CPUs that others kept busy: median 0.02" in out
+    assert f"{BASES[0]}, as measured" not in out
 
 
 def test_an_empty_pool_is_not_enough_to_say(tmp_path, capsys):
@@ -377,7 +367,7 @@ def test_wrong_use_is_status_2(arguments, capsys):
 @pytest.mark.parametrize("rows", ["0", "8"])
 def test_the_extra_work_changes_nothing_that_is_computed(tmp_path, monkeypatch, rows):
     import tensorflow as tf
-    from gate_validation import slowed_plugin
+    from validation import slowed_plugin
 
     from cnnbench.models.declare import declare
     from cnnbench.models.graph import forward

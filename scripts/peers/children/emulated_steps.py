@@ -19,7 +19,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO, cast
 
-from steps import tell_step  # type: ignore[import-not-found] # the file beside this
+from bare_network import (  # type: ignore[import-not-found] # the file beside this
+    MODELS,
+    make_step,
+    make_step_by_hand,
+)
+from steps import measure, parse, tell_step  # type: ignore[import-not-found] # likewise
 
 PROGRAMS = ("cnnbench", "bare", "mirrored", "keras")
 # Of `hostgpu_counters`; three kinds of copies, with their bytes.
@@ -109,85 +114,34 @@ def _busy_seconds(start: float, end: float) -> float:
     return total
 
 
-def bare_step(args: argparse.Namespace) -> Callable[[], Any]:
+def bare_step(args: argparse.Namespace, devices: Sequence[str]) -> Callable[[], Any]:
     """A step written by hand: one tf.function, a copy of variables per GPU, NCCL between them."""
     import tensorflow as tf
-    from strategy_loop import (  # type: ignore[import-not-found] # the file beside this
-        batches,
-        copies_of,
-        descend,
-        loss_and_gradients,
-        network,
-        update_averages,
-    )
 
-    from cnnbench.run.driver.plan import make_plan
-
-    plan = make_plan(network(args.model, args.gpus, "gpu"))
-    model, spec = plan.model, plan.spec
-    trained = [v for v in spec.variables if v.trainable]
-    devices = [f"/gpu:{gpu}" for gpu in range(args.gpus)]
-    inputs = batches(devices, plan, args.batch_size)
-    copies = []
-    for device in devices:
-        with tf.device(device):
-            copies.append(copies_of(spec))
-
-    def sums(number: int, values: list[tf.Tensor]) -> Iterator[tf.Tensor]:
+    def means(number: int, values: list[tf.Tensor]) -> Iterator[tf.Tensor]:
         for device, value in zip(devices, values, strict=True):
             with tf.device(device):
-                yield (
-                    value
-                    if len(devices) == 1
-                    else tf.raw_ops.NcclAllReduce(
+                if len(devices) > 1:
+                    value = tf.raw_ops.NcclAllReduce(
                         input=value,
                         reduction="sum",
                         num_devices=len(devices),
                         shared_name=f"gradient{number}",
                     )
-                )
+                yield value / float(len(devices))
 
-    def step() -> tf.Tensor:
-        losses, gradients = [], []
-        moments: list[Any] = []
-        for device, variables, batch in zip(devices, copies, inputs, strict=True):
-            with tf.device(device):
-                found = loss_and_gradients(model, spec, variables, *batch, moments, "NCHW")
-            losses.append(found[0])
-            gradients.append(found[1])
-        for number, declared in enumerate(trained):
-            totals = sums(number, [of_gpu[number] for of_gpu in gradients])
-            for device, variables, total in zip(devices, copies, totals, strict=True):
-                with tf.device(device):
-                    descend(args, declared, variables[declared.name], total / float(len(devices)))
-        with tf.device(devices[0]):
-            update_averages(copies[0], moments[: len(moments) // len(devices)])
-            return tf.add_n(losses) / float(len(devices))
-
-    traced: Callable[[], Any] = tf.function(step, autograph=False)
-    return traced
+    return cast(Callable[[], Any], make_step_by_hand(args, devices, means, device="gpu"))
 
 
-def mirrored_step(args: argparse.Namespace) -> Callable[[], Any]:
+def mirrored_step(args: argparse.Namespace, devices: Sequence[str]) -> Callable[[], Any]:
     """A step written by hand for tf.distribute.MirroredStrategy."""
     import tensorflow as tf
-    from strategy_loop import make_step
 
-    strategy = tf.distribute.MirroredStrategy([f"/gpu:{gpu}" for gpu in range(args.gpus)])
-    of_all = argparse.Namespace(**{**vars(args), "batch_size": args.batch_size * args.gpus})
-    return cast(Callable[[], Any], make_step(of_all, strategy, device="gpu"))
+    strategy = tf.distribute.MirroredStrategy(devices)
+    return cast(Callable[[], Any], make_step(args, strategy, device="gpu"))
 
 
-def train(args: argparse.Namespace, step: Callable[[], Any]) -> None:
-    """Calls a step and reads its loss, as a loop written by hand does."""
-    for number in range(1 - args.warmup, args.batches + 1):
-        start = time.perf_counter()
-        float(step())
-        if number > 0:
-            tell_step(number, args.gpus * args.batch_size / (time.perf_counter() - start))
-
-
-def fit(args: argparse.Namespace) -> None:
+def fit(args: argparse.Namespace, devices: Sequence[str]) -> None:
     """Keras's `fit` with a MirroredStrategy over all GPUs."""
     import keras
     import tensorflow as tf
@@ -197,8 +151,7 @@ def fit(args: argparse.Namespace) -> None:
             if batch >= args.warmup:
                 tell_step(batch + 1 - args.warmup, 0.0)
 
-    batch = args.gpus * args.batch_size
-    strategy = tf.distribute.MirroredStrategy([f"/gpu:{gpu}" for gpu in range(args.gpus)])
+    strategy = tf.distribute.MirroredStrategy(devices)
     with strategy.scope():
         model = keras.applications.ResNet50(weights=None, classes=1001, classifier_activation=None)
         model.compile(
@@ -206,51 +159,45 @@ def fit(args: argparse.Namespace) -> None:
             loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
             jit_compile=False,
         )
-    rows = tf.zeros([batch, 224, 224, 3]), tf.zeros([batch], tf.int32)
+    rows = tf.zeros([args.batch_size, 224, 224, 3]), tf.zeros([args.batch_size], tf.int32)
     data = tf.data.Dataset.from_tensors(rows).repeat()
     steps = args.warmup + args.batches
     model.fit(data, steps_per_epoch=steps, epochs=1, verbose=0, callbacks=[Lines()])
 
 
-def ours(args: argparse.Namespace, flags: Sequence[str]) -> None:
+def ours(args: argparse.Namespace) -> None:
     """A run of cnnbench with further flags."""
     from cnnbench.cli.commands import run
 
     run.main(
         [
-            *(f"--model={args.model}", "--device=gpu", f"--num_gpus={args.gpus}"),
-            *(f"--batch_size={args.batch_size}", f"--num_batches={args.batches}"),
+            *(f"--model={args.model}", "--device=gpu", f"--num_gpus={args.workers}"),
+            *(f"--batch_size={args.batch_size // args.workers}", f"--num_batches={args.batches}"),
             *(f"--num_warmup_batches={args.warmup}", "--optimizer=sgd", "--display_every=1"),
             # Peers do not compute the losses of weight decay.
             "--loss_type_to_report=base_loss",
             f"--init_learning_rate={args.learning_rate}",
             f"--weight_decay={args.weight_decay}",
-            *flags,
+            *args.flags,
         ]
     )
 
 
-def main() -> int:
-    """Entry point."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("program", choices=PROGRAMS)
-    parser.add_argument("--model", required=True)
-    for name in ("gpus", "batch_size", "batches", "warmup"):
-        parser.add_argument(f"--{name}", type=int, required=True)
-    for name in ("learning_rate", "weight_decay"):
-        parser.add_argument(f"--{name}", type=float, required=True)
-    args, flags = parser.parse_known_args()
-    meter = Meter(sys.stdout, args.gpus, (1, args.batches))
+def main() -> None:
+    """Entry point; --workers is the number of GPUs."""
+    args = parse(MODELS, program=PROGRAMS)
+    meter = Meter(sys.stdout, args.workers, (1, args.batches))
     sys.stdout = cast(TextIO, meter)
+    devices = [f"/gpu:{gpu}" for gpu in range(args.workers)]
     if args.program == "cnnbench":
-        ours(args, flags)
+        ours(args)
     elif args.program == "keras":
-        fit(args)
+        fit(args, devices)
     else:
-        train(args, (bare_step if args.program == "bare" else mirrored_step)(args))
+        step = (bare_step if args.program == "bare" else mirrored_step)(args, devices)
+        measure(args, lambda: float(step()), "")
     print("\nMEASURED " + json.dumps(meter.measured()), flush=True)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

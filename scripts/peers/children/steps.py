@@ -16,22 +16,22 @@ from typing import NoReturn
 _PLACE = "CNNBENCH_PEER"
 
 
-def parse(
-    models: Iterable[str], strategies: Iterable[str] = (), of_workers: bool = False
-) -> argparse.Namespace:
-    """The command line of a peer that knows these models, and strategies if there are any."""
+def parse(models: Iterable[str], **choices: Iterable[str]) -> argparse.Namespace:
+    """The command line of a peer that knows these models; `flags` is what it does not know.
+
+    Args:
+      choices: values of further options by name.
+    """
     parser = argparse.ArgumentParser()
-    parser.add_argument("--model", choices=sorted(models), required=True)
-    parser.add_argument("--dtype", choices=("fp32", "bf16"), required=True)
+    for option, known in {"model": models, "dtype": ("fp32", "bf16"), **choices}.items():
+        parser.add_argument(f"--{option}", choices=sorted(known), required=True)
     for name in ("batch_size", "batches", "warmup"):
         parser.add_argument(f"--{name}", type=int, required=True)
     for name in ("learning_rate", "weight_decay"):
         parser.add_argument(f"--{name}", type=float, required=True)
-    if strategies:
-        parser.add_argument("--strategy", choices=sorted(strategies), required=True)
-    if of_workers:
-        parser.add_argument("--workers", type=int, required=True)
-    return parser.parse_args()
+    parser.add_argument("--workers", type=int, default=1)
+    args, flags = parser.parse_known_args()
+    return argparse.Namespace(**vars(args), flags=flags)
 
 
 def free_hosts(count: int) -> list[str]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
-import studies
 from pages import HOSTILE, Page, charts, golden, report_of, rows, section
 from step_profiles import Profiles
 
@@ -16,6 +16,8 @@ from cnnbench.judge.report import build, gather, load, render
 from cnnbench.judge.report.document import Text
 from cnnbench.records.load import Loaded
 from cnnbench.records.parts import ConditionNote, Conditions
+from cnnbench.records.roofline import Machine, Roofline, RooflineRow
+from cnnbench.records.run import RunRecord
 from cnnbench.records.step_profile import (
     FORWARD,
     INPUT_OPERATIONS,
@@ -26,13 +28,160 @@ from cnnbench.records.step_profile import (
     UPDATE,
     ProfiledSpan,
 )
-from cnnbench.records.strategies import DIFFERENT, StrategyProcess
+from cnnbench.records.strategies import (
+    DIFFERENT,
+    StrategiesDocument,
+    StrategyProcess,
+    StrategyRow,
+)
 from cnnbench.records.subject import Subject
+from cnnbench.records.tune import RefusedCandidate, TuneDocument, TuneRow
 
 GOLDEN = Path(__file__).parent / "golden" / "picture.md"
 SWEEP = {"suite": "throughput", "case": "a", "key": "0" * 12, "repeat": 1, "seed": 1}
 NETS = Subject(repository="nets", revision="b" * 40)
 COMMAND = ["cnnbench", "sweep", "throughput", "--", "--device=cpu"]
+
+
+MACHINE = Machine(2e12, 4e10, "measured: 2048 x 2048 product, float32", "measured: copies")
+CONVOLUTION = "convolution 5x5"
+ROWS = (
+    RooflineRow("conv0", CONVOLUTION, "kernel gradient", 0.03, 24 * 10**9, 10**7, 0.012, 0.375),
+    RooflineRow("conv0", CONVOLUTION, "forward", 0.02, 24 * 10**9, 10**7, 0.012, 0.25),
+    RooflineRow("pool0", "pooling", "forward", 0.01, 0, 3 * 10**8, 0.0075, 0.125),
+    RooflineRow("step", "update", "step", 0.005, 0, 10**8, 0.0025, 0.0625),
+)
+SPEEDS = {
+    "one_tower": (220.0, 210.0),
+    "parameter_server": (180.0, 181.0),
+    "replicated": (190.0, 189.0),
+    "independent": (200.0, 201.0),
+}
+WEIGHTS: dict[str, tuple[str, float | None]] = {
+    "one_tower": ("not compared", None),
+    "parameter_server": ("reference", 0.0),
+    "replicated": ("equal", 2e-6),
+    "independent": ("not compared", None),
+}
+
+
+def roofline(run: RunRecord, **parts: Any) -> Roofline:
+    """A roofline of a run; its bound is 34 ms per step."""
+    values: dict[str, Any] = {
+        "rows": ROWS,
+        "machine": MACHINE,
+        "step_seconds": 0.08,
+        "unprofiled_step_seconds": 0.078,
+        "run": run,
+    }
+    return Roofline(**{**values, **parts})
+
+
+def strategies(**parts: Any) -> StrategiesDocument:
+    """Four cases of lenet on two CPU devices, two processes each."""
+    processes = tuple(
+        StrategyProcess(mode=mode, round=at, run_id=f"{mode}{at}", images_per_sec=speed)
+        for mode, speeds in SPEEDS.items()
+        for at, speed in enumerate(speeds, start=1)
+    )
+    rows = tuple(
+        StrategyRow(
+            mode=mode,
+            all_reduce="xring" if mode == "replicated" else "",
+            processes=2,
+            images_per_sec=sum(speeds) / 2,
+            low=min(speeds),
+            high=max(speeds),
+            overhead=None if mode == "one_tower" else 0.2,
+            peak_memory_bytes=2.0**29,
+            variables=8,
+            variable_copies=16,
+            weights=WEIGHTS[mode][0],
+            weight_distance=WEIGHTS[mode][1],
+        )
+        for mode, speeds in SPEEDS.items()
+    )
+    values: dict[str, Any] = {
+        "run_id": "modes",
+        "started_at": "2026-11-20T13:00:00+00:00",
+        "command": ("cnnbench", "strategies", "--model=lenet", "--num_gpus=2", "--batch_size=8"),
+        "config": {"model": "lenet", "batch_size": 8, "num_gpus": 2, "device": "cpu"},
+        "rows": rows,
+        "processes": processes,
+        "weights_tolerance": 1e-4,
+        "environment": {"cpu_model": "Fast CPU", "tensorflow_version": "2.21.0"},
+    }
+    return StrategiesDocument(**{**values, **parts})
+
+
+def _tune_rows(given: tuple[str, ...], best: tuple[str, ...]) -> tuple[TuneRow, ...]:
+    """The winner, the flags as given, one that left and one that was not tried."""
+    return (
+        TuneRow(
+            candidate="variable_update=replicated",
+            flags=best,
+            group="modes",
+            processes=8,
+            images_per_sec=224.0,
+            gain=0.13,
+            low=0.10,
+            high=0.16,
+        ),
+        TuneRow(
+            candidate="as given",
+            flags=given,
+            group="modes",
+            processes=8,
+            images_per_sec=200.0,
+            gain=0.0,
+        ),
+        TuneRow(
+            candidate="precision=bf16",
+            flags=(*given, "--precision=bf16"),
+            changes=("precision",),
+            group="formats",
+            processes=3,
+            images_per_sec=150.0,
+            gain=-0.25,
+            low=-0.3,
+            high=-0.2,
+            left="slower",
+            after=3,
+            reason="by 25 %",
+        ),
+        TuneRow(candidate="xla=true", flags=given, left="untried", reason="no time for it"),
+    )
+
+
+def tuning(**parts: Any) -> TuneDocument:
+    """A search that proved replicated variables, 12 % faster than the flags as given."""
+    given = ("--model=lenet", "--num_gpus=2")
+    best = (*given, "--variable_update=replicated")
+    refused = RefusedCandidate(group="modes", candidate="all_reduce_spec=nccl", reason="no GPU")
+    values: dict[str, Any] = {
+        "started_at": "2026-01-02T03:04:05+00:00",
+        "search_command": ("cnnbench", "tune", *given),
+        "command": ("cnnbench", *best),
+        "verdict": "faster",
+        "reason": "",
+        "leader": "variable_update=replicated",
+        "gain": 0.12,
+        "low": 0.1,
+        "high": 0.14,
+        "confidence": 0.95,
+        "pairs": 12,
+        "weights": "it trains the same weights, all bits",
+        "trains_alike": True,
+        "given": given,
+        "seed": 1,
+        "seconds": 500.0,
+        "budget_seconds": 600.0,
+        "scatter": 0.02,
+        "failure": "",
+        "rows": _tune_rows(given, best),
+        "refused": (refused,),
+    }
+    return TuneDocument(**{**values, **parts})
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +202,8 @@ def folder(make_runs, measured):
         command=("cnnbench", "roofline", "lenet", "--batch_size=16"),
     )
     other = runs(390, flags={"model": "resnet20", "data_name": "cifar10"})
-    found = (studies.roofline(profiled), studies.roofline(other), studies.tuning())
-    found = (*found, studies.strategies())
+    found = (roofline(profiled), roofline(other), tuning())
+    found = (*found, strategies())
     return Loaded(tuple(records), (), (measured,), found)
 
 
@@ -115,12 +264,12 @@ def test_rows_of_a_chart_are_named_by_what_differs(runs):
 
 
 def test_candidates_of_a_search_are_named_by_what_differs():
-    plain = studies.tuning()
+    plain = tuning()
     candidates = [f"num_batches=92 num_intra_threads={n} xla=true" for n in (0, 1)]
     candidate_rows = [
         dataclasses.replace(plain.rows[0], candidate=candidate) for candidate in candidates
     ]
-    found = studies.tuning(rows=(*candidate_rows, plain.rows[1]))
+    found = tuning(rows=(*candidate_rows, plain.rows[1]))
     (chart,) = charts(report_of(studies=[found]))
     assert chart.title.endswith(", all with num_batches=92 xla=true")
     assert [row.label for row in chart.rows] == ["num_intra_threads=0", "num_intra_threads=1"]
@@ -128,7 +277,7 @@ def test_candidates_of_a_search_are_named_by_what_differs():
 
 def test_the_command_of_a_search_is_that_of_the_flags_beside_it():
     given = ("cnnbench", "--model=lenet", "--num_gpus=2")
-    found = studies.tuning(verdict="open", command=given)
+    found = tuning(verdict="open", command=given)
     page = report_of(studies=[found])
     (row,) = rows(page, "flags")
     assert row == {"flags": "as given", "command": "cnnbench --model=lenet --num_gpus=2"}
@@ -209,7 +358,7 @@ def test_the_roof_has_a_colour_for_each_kind_and_names_the_longest_layers(report
 
 
 def test_a_roofline_of_the_same_work_is_the_bound_of_the_row(runs):
-    (row,) = rows(report_of(runs(200), studies=[studies.roofline(runs(190))]), "reach")
+    (row,) = rows(report_of(runs(200), studies=[roofline(runs(190))]), "reach")
     assert row["median images/sec"] == "200.0"
     assert row["roofline bound, images/sec"] == "235.3"  # 8 images in 34 ms
     assert row["of the bound"] == "85.0 %"
@@ -224,7 +373,7 @@ def test_the_peak_that_a_roofline_measured_counts_for_all(runs):
     given = runs(1).measured
     own = dataclasses.replace(given, peak_flops_per_sec=1e12, peak_flops_source="measured: x")
     high = dataclasses.replace(given, peak_flops_per_sec=2e12, peak_flops_source="measured: x")
-    profiled = studies.roofline(runs(100, measured=high, flags={"batch_size": 16}))
+    profiled = roofline(runs(100, measured=high, flags={"batch_size": 16}))
     (row,) = rows(report_of(runs(100, measured=own), studies=[profiled]), "mfu")
     assert row["peak, GFLOP/s"] == "2,000"
     assert row["source of the peak"] == "measured: x, the highest of 2 processes"
@@ -234,7 +383,7 @@ def test_bounds_are_those_of_the_one_peak_of_the_page(runs):
     given = runs(1).measured
     own = dataclasses.replace(given, peak_flops_per_sec=2e12, peak_flops_source="measured: x")
     low = dataclasses.replace(given, peak_flops_per_sec=1.2e12, peak_flops_source="measured: x")
-    profiled = studies.roofline(runs(100, measured=low)).at_peak(1.2e12, "measured: x")
+    profiled = roofline(runs(100, measured=low)).at_peak(1.2e12, "measured: x")
     alone = report_of(studies=[profiled])
     beside = report_of(runs(100, measured=own), studies=[profiled])
     (bound,) = (row["of the bound"] for row in rows(alone, "roofline"))
@@ -248,8 +397,8 @@ def test_bounds_are_those_of_the_one_peak_of_the_page(runs):
 
 
 def test_why_a_row_is_faster_than_its_bound(runs):
-    quick = [dataclasses.replace(row, seconds=row.seconds / 2) for row in studies.ROWS]
-    above = studies.roofline(runs(100), rows=(studies.ROWS[0], *quick[1:3], studies.ROWS[3]))
+    quick = [dataclasses.replace(row, seconds=row.seconds / 2) for row in ROWS]
+    above = roofline(runs(100), rows=(ROWS[0], *quick[1:3], ROWS[3]))
     found = section(report_of(studies=[above]), "roofline").blocks
     assert [block.text for block in found if isinstance(block, Text) and "100 %" in block.text] == [
         f"lenet, batch 8, 1 cpu: {above.remark}"
@@ -262,7 +411,7 @@ def test_why_a_row_is_faster_than_its_bound(runs):
 
 
 def test_modes_that_train_otherwise_or_overlap_are_told(folder):
-    document = studies.strategies()
+    document = strategies()
     server, replicated = document.rows[1:3]
     changed = (
         dataclasses.replace(server, high=190.0),
@@ -290,7 +439,7 @@ def test_modes_that_train_otherwise_or_overlap_are_told(folder):
 )
 def test_no_mode_is_fastest_without_an_interval(processes, shift, text, tone):
     speeds = {"parameter_server": 180.0 + shift, "replicated": 190.0, "one_tower": 220.0}
-    found = studies.strategies(
+    found = strategies(
         processes=tuple(
             StrategyProcess(mode=mode, round=at, run_id=f"{mode}{at}", images_per_sec=speed + at)
             for mode, speed in speeds.items()
@@ -319,7 +468,7 @@ def test_gains_of_the_best_flags_are_drawn(report):
     ],
 )
 def test_what_is_not_proven_is_not_said_to_be(parts, text, tone):
-    report = report_of(studies=[studies.tuning(**parts)])
+    report = report_of(studies=[tuning(**parts)])
     (answer,) = report.answers
     assert text in answer.text
     assert answer.tone == tone
@@ -328,14 +477,14 @@ def test_what_is_not_proven_is_not_said_to_be(parts, text, tone):
 
 def test_conditions_of_profiled_runs_and_of_reductions_count(runs, measured):
     note = ConditionNote(id="load", when="during", text="others kept 1.5 CPUs", advice="stop")
-    profiled = studies.roofline(runs(100, conditions=Conditions(before={})))
+    profiled = roofline(runs(100, conditions=Conditions(before={})))
     reduced = dataclasses.replace(measured, conditions=Conditions(before={}, notes=(note,)))
     answer = report_of(reductions=[reduced], studies=[profiled]).answers[-1]
     assert (answer.text, answer.tone) == ("1 of 2 processes was disturbed", "unsure")
 
 
 def test_two_rooflines_of_one_configuration_have_their_times(runs):
-    pair = tuple(studies.roofline(runs(100)) for _ in range(2))
+    pair = tuple(roofline(runs(100)) for _ in range(2))
     found = rows(report_of(studies=pair), "roofline")
     names = [f"lenet, batch 8, 1 cpu, 2026-11-20 00:0{at}:00" for at in range(2)]
     assert [one["configuration"] for one in found] == names
@@ -350,7 +499,7 @@ def test_a_place_in_a_sweep_may_hold_anything(runs, command):
 
 def test_processes_of_a_comparison_of_modes_need_no_command_of_their_own(runs):
     record = runs(180, devices=2, run_id="replicated1")
-    report = report_of(record, studies=[studies.strategies()])
+    report = report_of(record, studies=[strategies()])
     (row,) = rows(report, "reproduce", 1)
     assert row["measures"] == "modes of lenet, batch 8, 2 cpu"
 
@@ -411,7 +560,7 @@ def hostile(value):
 
 def test_hostile_names_are_text(runs, report):
     run = runs(100, sweep={**SWEEP, "command": COMMAND})
-    plain = studies.roofline(runs(100)), studies.strategies(), studies.tuning(), step_profile(runs)
+    plain = roofline(runs(100)), strategies(), tuning(), step_profile(runs)
     profiled, modes, tuned, steps = map(hostile, plain)
     documents = profiled, modes, dataclasses.replace(tuned, weights=HOSTILE), steps
     page = Page(render(report_of(hostile(run), studies=documents), "html"))

@@ -22,6 +22,6 @@ def test_every_command_can_be_planned():
 
 def test_every_flag_it_names_exists():
     known = {spec.name for spec in (*ALLREDUCE_FLAGS, *PREDICT_FLAGS)}
-    known |= {"rounds", "keep", "help"}  # of scripts/compare_all_reduce
+    known |= {"scenarios", "keep", "help"}  # of scripts/compare_peers
     known |= {"workers", "towers"}  # of cnnbench launch
     assert set(re.findall(r"--(\w+)", TEXT)) <= known

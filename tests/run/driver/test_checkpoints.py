@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from built_runs import build
 from covering import covering_pairs
+from short_runs import build
 
 from cnnbench.cli import main
 from cnnbench.run.driver.build import BuiltRun

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from built_runs import MODES, PLUGINS
+from short_runs import MODES, PLUGINS
 from towers import trained
 
 from cnnbench import BenchmarkCNN, Params, RunRecord

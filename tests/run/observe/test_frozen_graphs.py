@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-from built_runs import PLUGINS, build
+from short_runs import PLUGINS, build
 
 
 def _built(**flags):

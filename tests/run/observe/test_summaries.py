@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
-from built_runs import build
+from short_runs import build
 from tensorflow.core.util import event_pb2
 
 from cnnbench.run.observe.events import EventFile, buckets

@@ -11,9 +11,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-import built_runs
 import numpy as np
 import pytest
+import short_runs
 import tensorflow as tf
 from covering import covering_pairs
 
@@ -91,7 +91,7 @@ CASES = cases()
 
 def weights_after(flags: dict[str, Any]) -> list[np.ndarray[Any, Any]]:
     """Every copy of every trained variable after some steps, in the order of creation."""
-    built = built_runs.build("curved", **flags)
+    built = short_runs.build("curved", **flags)
     for _ in range(STEPS):
         built.step().loss.numpy()
     variables = built.manager.savable_variables().values()

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import built_runs
 import numpy as np
 import oracle
 import pytest
-from built_runs import MODES
+import short_runs
+from short_runs import MODES
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
@@ -26,7 +26,7 @@ TOLERANCE = 0.01
 
 def applied_over_due(rate: float, **flags: Any) -> float:
     """What decay has taken off the weights of a tower, over what was due; sums over weights."""
-    built = built_runs.build("drift", weight_decay=DECAY, **flags)
+    built = short_runs.build("drift", weight_decay=DECAY, **flags)
     built.step.set_learning_rate(rate)
     (weights,) = built.manager.savable_variables().values()
     generator = np.random.default_rng(0)

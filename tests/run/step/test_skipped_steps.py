@@ -7,10 +7,10 @@ import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import built_runs
 import numpy as np
 import pytest
-from built_runs import MODES
+import short_runs
+from short_runs import MODES
 
 from cnnbench.run.driver.build import BuiltRun
 
@@ -24,7 +24,7 @@ State = dict[str, np.ndarray]
 
 def build(**flags: object) -> BuiltRun:
     scaled = {"precision": "fp16", "fp16_enable_auto_loss_scale": True, "fp16_loss_scale": SCALE}
-    return built_runs.build(**{**scaled, **flags})
+    return short_runs.build(**{**scaled, **flags})
 
 
 def step(built: BuiltRun, bad: Iterable[int] = (), label: int = NAN) -> tuple[float, bool]:

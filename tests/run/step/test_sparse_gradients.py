@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import weather
-from built_runs import MODES
+from short_runs import MODES
 
 from cnnbench.flags import Params
 from cnnbench.run.driver.benchmark_cnn import BenchmarkCNN

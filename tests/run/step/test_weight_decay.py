@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import itertools
 
-import built_runs
 import numpy as np
 import pytest
-from built_runs import MODES, RATE
+import short_runs
+from short_runs import MODES, RATE
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
@@ -34,7 +34,7 @@ POLICIES = [("mean", "fp32"), ("sum", "fp32"), ("mean", "fp16")]
 def test_a_weight_without_any_other_gradient_decays(
     mode: dict[str, str], towers: int, reduction: str, precision: str
 ) -> None:
-    built = built_runs.build(
+    built = short_runs.build(
         **mode,
         weight_decay=DECAY,
         num_gpus=towers,

@@ -11,13 +11,14 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
-from scipy.stats import beta, binom
+from scipy.stats import binom
 
 from cnnbench.base.text.numbers import percent
 from cnnbench.judge.compare import Verdict, judge
-from gate_validation.rules import LIMIT, POLICY, RULES, Generator, Rule, Series
+from validation.rules import LIMIT, POLICY, RULES, Generator, Rule, Series
 
 QUIET = 0.013
 """Standard deviation of like processes on a quiet machine, as a share."""
@@ -39,17 +40,10 @@ def _normal(generator: Generator, count: int, scatter: float = QUIET) -> Series:
     return np.exp(generator.normal(0.0, scatter, count))
 
 
-def _busy(generator: Generator, count: int) -> Series:
-    return _normal(generator, count, BUSY)
-
-
-def _shared(generator: Generator, count: int) -> Series:
-    return _normal(generator, count, SHARED)
-
-
-def _neighbour(generator: Generator, count: int) -> Series:
-    hit = generator.random(count) < 0.2
-    return _normal(generator, count) * np.where(hit, generator.uniform(0.5, 0.95, count), 1.0)
+def _slowed(generator: Generator, count: int, chance: float, least: float, most: float) -> Series:
+    """Some are slowed to a share of their speed between two limits."""
+    hit = generator.random(count) < chance
+    return _normal(generator, count) * np.where(hit, generator.uniform(least, most, count), 1.0)
 
 
 def _autoregressive(generator: Generator, count: int) -> Series:
@@ -65,11 +59,6 @@ def _regimes(generator: Generator, count: int) -> Series:
     switches = generator.random(count) < _SWITCH
     states = (np.cumsum(switches) + generator.integers(2)) % 2
     return _normal(generator, count) * np.where(states == 1, _SLOW_STATE, 1.0)
-
-
-def _outliers(generator: Generator, count: int) -> Series:
-    hit = generator.random(count) < 0.1
-    return _normal(generator, count) * np.where(hit, generator.uniform(0.4, 0.9, count), 1.0)
 
 
 def _heavy_tails(generator: Generator, count: int) -> Series:
@@ -88,24 +77,19 @@ def _ties(generator: Generator, count: int) -> Series:
     return 1.0 + _GRID * np.round((_normal(generator, count, BUSY) - 1.0) / _GRID)
 
 
-def _constant(generator: Generator, count: int) -> Series:
-    del generator
-    return np.ones(count)
-
-
 NOISES: dict[str, Callable[[Generator, int], Series]] = {
     "normal, 1.3 %": _normal,
-    "normal, 3 %": _busy,
-    "normal, 6.9 % (pairs 9.8 %)": _shared,
-    "one in five has a neighbour": _neighbour,
+    "normal, 3 %": partial(_normal, scatter=BUSY),
+    "normal, 6.9 % (pairs 9.8 %)": partial(_normal, scatter=SHARED),
+    "one in five has a neighbour": partial(_slowed, chance=0.2, least=0.5, most=0.95),
     "AR(1), 0.9, 3 %": _autoregressive,
     "two regimes, x 0.59": _regimes,
-    "one in ten an outlier": _outliers,
+    "one in ten an outlier": partial(_slowed, chance=0.1, least=0.4, most=0.9),
     "heavy tails, t(1.5)": _heavy_tails,
     "drift of 20 %": _drift,
     "second of a pair 10 % slower": _second_is_slower,
     "ties, grid of 2 %": _ties,
-    "constant": _constant,
+    "constant": lambda generator, count: np.ones(count),
 }
 """Kinds of noise by what the tables call them."""
 
@@ -154,11 +138,6 @@ class Rates:
 def surely_above(count: int, draws: int, share: float) -> bool:
     """Whether this many draws show that the chance is above a share (exact binomial)."""
     return count > share * draws and binom.sf(count - 1, draws, share) < _SURE
-
-
-def upper_limit(count: int, draws: int, confidence: float = 0.95) -> float:
-    """The largest chance consistent with this few draws (Clopper and Pearson)."""
-    return 1.0 if count >= draws else float(beta.ppf(confidence, count + 1, draws - count))
 
 
 def simulate(rule: Rule, noise: str, truth: float, draws: int, seed: int) -> Rates:

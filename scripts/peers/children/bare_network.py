@@ -1,4 +1,4 @@
-"""A step of a bare training loop of tf.distribute, with a network of cnnbench.
+"""Steps of bare training loops with a network of cnnbench.
 
 The network, its images and its initial values are cnnbench's, so that nothing but the engine
 differs.
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 MODELS = ("resnet20", "resnet50", "trivial")
-_SEED = 1234
+SEED = 1234
 
 
 def network(model: str, devices: int = 1, device: str = "cpu") -> Any:
@@ -72,7 +72,7 @@ def copies_of(spec: Any) -> dict[str, Any]:
     from cnnbench.variable_mgr.base import initial_value
 
     return {
-        v.name: tf.Variable(initial_value(v, _SEED), trainable=v.trainable) for v in spec.variables
+        v.name: tf.Variable(initial_value(v, SEED), trainable=v.trainable) for v in spec.variables
     }
 
 
@@ -155,6 +155,60 @@ def make_step(
     return lambda: float(traced())
 
 
+def make_step_by_hand(
+    args: argparse.Namespace,
+    devices: Sequence[str],
+    means: Callable[[int, list[Any]], Sequence[Any]],
+    *,
+    device: str = "cpu",
+) -> Callable[[], Any]:
+    """Makes one tf.function with a copy of the variables on each device, without tf.distribute.
+
+    On GPUs it updates the moving averages of batch norm, of the first copy.
+
+    Args:
+      args: the command line, see `steps.parse`; --batch_size is that of all devices.
+      means: takes the number of a variable and its gradients; returns their mean for each device.
+      device: the kind of the devices.
+    """
+    import tensorflow as tf
+
+    from cnnbench.run.driver.plan import make_plan
+
+    plan = make_plan(network(args.model, device=device))
+    data_format: Literal["NHWC", "NCHW"] = "NCHW" if device == "gpu" else "NHWC"
+    model, spec = plan.model, plan.spec
+    trained = [v for v in spec.variables if v.trainable]
+    inputs = batches(devices, plan, args.batch_size // len(devices))
+    copies = []
+    for place in devices:
+        with tf.device(place):
+            copies.append(copies_of(spec))
+
+    def step() -> tf.Tensor:
+        losses, gradients = [], []
+        moments: list[Any] = []
+        for place, variables, (images, labels) in zip(devices, copies, inputs, strict=True):
+            with tf.device(place):
+                found = loss_and_gradients(
+                    model, spec, variables, images, labels, moments, data_format
+                )
+            losses.append(found[0])
+            gradients.append(found[1])
+        for number, declared in enumerate(trained):
+            own = means(number, [of_tower[number] for of_tower in gradients])
+            for place, variables, mean in zip(devices, copies, own, strict=True):
+                with tf.device(place):
+                    descend(args, declared, variables[declared.name], mean)
+        with tf.device(devices[0]):
+            if device == "gpu":
+                update_averages(copies[0], moments[: len(moments) // len(devices)])
+            return tf.add_n(losses) / float(len(losses))
+
+    traced: Callable[[], Any] = tf.function(step, autograph=False)
+    return traced
+
+
 def batches(devices: Sequence[str], plan: Any, batch: int, first: int = 0) -> list[list[Any]]:
     """Synthetic images and labels in variables on each device.
 
@@ -169,6 +223,6 @@ def batches(devices: Sequence[str], plan: Any, batch: int, first: int = 0) -> li
     for replica, device in enumerate(devices, first):
         with tf.device(device):
             numbers = tf.range(replica * batch, (replica + 1) * batch)
-            rows = synthetic_rows(numbers, _SEED, plan.examples)
+            rows = synthetic_rows(numbers, SEED, plan.examples)
             made.append([tf.Variable(rows[e.name], trainable=False) for e in plan.spec.elements])
     return made

@@ -18,7 +18,7 @@ from cnnbench.judge.compare.disturbance import (
     with_shared_level,
 )
 from cnnbench.judge.metrics.registry import CPU_TIME
-from gate_validation.pool import Process
+from validation.pool import Process
 
 Series = NDArray[np.float64]
 Generator = np.random.Generator

@@ -5,9 +5,9 @@ a pair: within a round the order is drawn. A gate takes a window of consecutive 
 experiment would have run them, and a coin per pair says which of two like processes is A, as
 an experiment would have drawn it.
 
-Windows that share no round are independent, but few. Windows that start at every round, each
-with coins of its own, are many, but not independent: they estimate the share of red gates over
-all starting times. A window of few pairs is judged with every outcome of its coins.
+Windows start at every round, each with coins of its own. They are many, but not independent: they
+estimate the share of red gates over all starting times. A window of few pairs is judged with every
+outcome of its coins.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 
 from cnnbench.campaigns.ab.sequential import InterimAnalysis, interim_analyses
 from cnnbench.judge.compare import Policy, Verdict
-from gate_validation.pool import BASES, Process
-from gate_validation.rules import POLICY, judge_disturbed_pairs, judge_pairs, speeds
+from validation.pool import BASES, Process
+from validation.rules import POLICY, judge_disturbed_pairs, judge_pairs, speeds
 
 Round = Mapping[str, Process]
 
@@ -50,7 +50,6 @@ class Gates:
     Attributes:
       plan: name of the rule.
       subject: what B is; "like" for the same as A, `WAITS` for the same but for its waits.
-      separate: whether no two gates share a process.
       complete: whether every way that the coins of each window can fall is among them.
       verdicts: counts.
       processes: different ones behind all of them.
@@ -58,7 +57,6 @@ class Gates:
 
     plan: str
     subject: str
-    separate: bool
     complete: bool
     verdicts: Counter[Verdict]
     processes: int
@@ -67,16 +65,6 @@ class Gates:
     def count(self) -> int:
         """How many gates."""
         return sum(self.verdicts.values())
-
-
-def separate_gates(
-    rounds: Sequence[Round], plan: str, subject: str, seed: int, policy: Policy = POLICY
-) -> Gates:
-    """Gates of windows that share no round."""
-    length = PLANS[plan][-1].pairs
-    starts = range(0, len(rounds) - length + 1, length)
-    draws = _drawn(starts, length, random.Random(f"{seed} separate"))
-    return _gates(rounds, plan, subject, draws, policy, separate=True)
 
 
 def sliding_gates(
@@ -91,36 +79,18 @@ def sliding_gates(
 
     All of them, if that is no more than enough.
     """
-    length = PLANS[plan][-1].pairs
-    windows = len(rounds) - length + 1
-    if 0 < windows * 2**length <= least:
-        every = itertools.product(range(windows), itertools.product((False, True), repeat=length))
-        return _gates(rounds, plan, subject, every, policy, complete=True)
-    times = -(-least // windows) if windows > 0 else 0
-    starts = [start for _ in range(times) for start in range(windows)]
-    draws = _drawn(starts, length, random.Random(f"{seed} sliding"))
-    return _gates(rounds, plan, subject, draws, policy)
-
-
-def _drawn(
-    starts: Iterable[int], length: int, coins: random.Random
-) -> Iterator[tuple[int, Sequence[bool]]]:
-    """Each window with coins of its own."""
-    for start in starts:
-        yield start, [coins.random() < 0.5 for _ in range(length)]
-
-
-def _gates(
-    rounds: Sequence[Round],
-    plan: str,
-    subject: str,
-    draws: Iterable[tuple[int, Sequence[bool]]],
-    policy: Policy,
-    *,
-    separate: bool = False,
-    complete: bool = False,
-) -> Gates:
     analyses = PLANS[plan]
+    length = analyses[-1].pairs
+    windows = len(rounds) - length + 1
+    complete = 0 < windows * 2**length <= least
+    coins_of = random.Random(f"{seed} sliding")
+    draws: Iterable[tuple[int, Sequence[bool]]] = (
+        (start, [coins_of.random() < 0.5 for _ in range(length)])
+        for _ in range(-(-least // windows) if windows > 0 else 0)
+        for start in range(windows)
+    )
+    if complete:
+        draws = itertools.product(range(windows), itertools.product((False, True), repeat=length))
     verdicts: Counter[Verdict] = Counter()
     used: set[int] = set()
     for start, coins in draws:
@@ -136,7 +106,7 @@ def _gates(
             outcome = judge_pairs(speeds(a), speeds(b), analyses, policy)
         verdicts[outcome.verdict] += 1
     sides = 2 if subject in (LIKE, WAITS) else 3
-    return Gates(plan, subject, separate, complete, verdicts, sides * len(used))
+    return Gates(plan, subject, complete, verdicts, sides * len(used))
 
 
 def _pair(one: Round, subject: str, coin: bool) -> tuple[Process, Process]:
@@ -163,5 +133,4 @@ def all_gates(
     slowed = [name for name in rounds[0] if name not in BASES]
     for plan in PLANS:
         for subject in (LIKE, *sorted(slowed, key=len), WAITS):
-            yield separate_gates(rounds, plan, subject, seed, policy)
             yield sliding_gates(rounds, plan, subject, seed, least, policy)

@@ -23,13 +23,12 @@ from cnnbench.campaigns.ab.side import Side, measuring
 from cnnbench.campaigns.ab.turns import TURN_SECONDS
 from cnnbench.campaigns.processes.campaign import measure
 from cnnbench.campaigns.processes.child import Ended
-from cnnbench.campaigns.processes.outcome import Measuring
 from cnnbench.judge.compare import METRICS
 from cnnbench.judge.compare.disturbance import turn_means
 from cnnbench.judge.metrics.registry import CPU_TIME
 from cnnbench.machine.host import Host
-from cnnbench.machine.sampling import CounterChanges, take
-from gate_validation import slowed_plugin
+from cnnbench.machine.sampling import take
+from validation import slowed_plugin
 
 BASES = ("base 1", "base 2")
 
@@ -66,8 +65,7 @@ class Process:
       turn_cpu_seconds: the same of each of its turns; empty if it took none.
       seconds: wall time of the process.
       load: of the machine before it started.
-      others: CPUs that others kept busy meanwhile, in its timed steps where it stepped in turn;
-        None if unknown.
+      others: CPUs that others kept busy in its timed steps; None if unknown.
       problem: why it failed, or "".
     """
 
@@ -217,6 +215,7 @@ def starter(common: tuple[str, ...], in_turn: bool = False) -> Start:
     """
 
     def start(places: Sequence[Place]) -> list[Process]:
+        load = take(Host()).load_average or 0.0
         with tempfile.TemporaryDirectory(prefix="validate-gate-") as folder:
             commands = [
                 measuring(
@@ -226,43 +225,22 @@ def starter(common: tuple[str, ...], in_turn: bool = False) -> Start:
                 )
                 for number, place in enumerate(places)
             ]
-            if in_turn:
-                return _together(places, commands)
-            return [_alone(*one) for one in zip(places, commands, strict=True)]
+            ended = measure(commands, TIMEOUT, turn_seconds=TURN_SECONDS if in_turn else 0.0)
+        return [_process(*one, load) for one in zip(places, ended, strict=True)]
 
     return start
 
 
-def _alone(place: Place, command: Measuring) -> Process:
-    before = take(Host())
-    (found,) = measure([command], TIMEOUT)
-    meanwhile = CounterChanges.between(before, take(Host()))
-    return _process(place, found, meanwhile.load_average or 0.0, meanwhile.other_cpus)
-
-
-def _together(places: Sequence[Place], commands: Sequence[Measuring]) -> list[Process]:
-    """Runs processes in turn; each gets its share of the common time."""
-    load = take(Host()).load_average or 0.0
-    found = []
-    for place, one in zip(
-        places, measure(commands, TIMEOUT, turn_seconds=TURN_SECONDS), strict=True
-    ):
-        conditions = one.record.conditions
-        others = None if conditions is None else conditions.during.get("other_cpus")
-        found.append(_process(place, one, load, others))
-    return found
-
-
-def _process(place: Place, found: Ended, load: float, others: float | None) -> Process:
+def _process(place: Place, found: Ended, load: float) -> Process:
     speed = None if found.message else METRICS["throughput"].value(found.record)
-    steps = sorted(found.record.step_seconds)
+    steps, conditions = sorted(found.record.step_seconds), found.record.conditions
     return Process(
         **dataclasses.asdict(place),
         images_per_sec=speed,
         step_seconds=median(steps) if steps and speed is not None else None,
         seconds=found.seconds,
         load=load,
-        others=others,
+        others=None if conditions is None else conditions.during.get("other_cpus"),
         problem=found.message,
         cpu_seconds=None if speed is None else CPU_TIME.value(found.record),
         turn_cpu_seconds=() if speed is None else turn_means(found.record),

@@ -11,10 +11,10 @@ from cnnbench.base.stats.descriptive import median
 from cnnbench.base.stats.rank_tests import paired_shift, standard_deviation
 from cnnbench.base.text.numbers import percent
 from cnnbench.judge.compare import Verdict, aa_spread
-from gate_validation.gates import LIKE, WAITS, Gates, Round
-from gate_validation.pool import BASES, SLOWED
-from gate_validation.rules import LIMIT, MEASURED_LIMIT, POLICY
-from gate_validation.simulation import Rates, upper_limit
+from validation.gates import LIKE, WAITS, Gates, Round
+from validation.pool import BASES, SLOWED
+from validation.rules import LIMIT, MEASURED_LIMIT, POLICY
+from validation.simulation import Rates
 
 _SHOWN = (Verdict.SLOWER, Verdict.FASTER, Verdict.SAME, Verdict.INCONCLUSIVE)
 _TWO = "slower by 2 %"  # of pools that are judged with a threshold of 1 %
@@ -82,16 +82,15 @@ def small_samples(found: Iterable[tuple[str, Counter[Verdict], bool]]) -> list[s
 
 def real(gates: Sequence[Gates]) -> list[str]:
     """A table of gates from real processes."""
-    lines = _head("gate", "B", "windows", "coins", "gates", "processes", *(v.value for v in _SHOWN))
+    lines = _head("gate", "B", "coins", "gates", "processes", *(v.value for v in _SHOWN))
     for one in gates:
-        windows = "share nothing" if one.separate else "at every round"
         coins = "all ways" if one.complete else "drawn"
         shares = [
             f"{one.verdicts[v]} ({_percent(one.verdicts[v] / one.count)})" if one.count else "-"
             for v in _SHOWN
         ]
         lines.append(
-            _row(one.plan, one.subject, windows, coins, str(one.count), str(one.processes), *shares)
+            _row(one.plan, one.subject, coins, str(one.count), str(one.processes), *shares)
         )
     return lines
 
@@ -148,8 +147,6 @@ def demands(
         text = "simulated: nothing follows from 1 to 3 values, NaN or nothing"
         found.append(Requirement(text, "; ".join(wrong) or "never", not wrong))
     for one in gates:
-        if one.separate:
-            continue
         if one.subject == LIKE:
             found.append(_red(one))
         if one.subject in (_TEN, WAITS):
@@ -186,19 +183,6 @@ def _share(one: Gates, verdict: Verdict) -> str:
 
 def _of_enough(one: Gates, text: str, found: str, met: bool) -> Requirement:
     return Requirement(text, found, met if one.count >= ENOUGH_GATES else None)
-
-
-def separate_limit(gates: Sequence[Gates]) -> list[str]:
-    """Upper limit of the chance of a red gate, from gates without a common process."""
-    lines = []
-    for one in gates:
-        if one.separate and one.subject == LIKE and one.count:
-            red = one.verdicts[Verdict.SLOWER]
-            lines.append(
-                f"- {one.plan}: {red} of {one.count} gates that share no process are red; "
-                f"the chance is below {upper_limit(red, one.count):.0%} (95 %, Clopper-Pearson)"
-            )
-    return lines
 
 
 def _speed(one: Round, name: str) -> float:

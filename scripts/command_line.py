@@ -1,0 +1,50 @@
+"""Options of the scripts: declared and read as the flags of cnnbench's commands are."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from cnnbench.errors import ExitCode, UsageError
+from cnnbench.flags import parse_command
+from cnnbench.flags.declare import flag, specs_of
+from cnnbench.flags.help import command_help
+
+T = TypeVar("T")
+
+
+def options_of(
+    group: type[T],
+    about: str | None,
+    argv: Sequence[str],
+    check: Callable[[T], None] = lambda options: None,
+) -> T:
+    """The options on a command line; --help and wrong use end the process, with status 0 and 2.
+
+    Args:
+      group: their dataclass.
+      about: the text above the options in the help.
+      check: raises UsageError for options that do not fit each other.
+    """
+    specs = specs_of(group)
+    if {"--help", "-h"} & {*argv}:
+        print(command_help(about or "", [("Options", specs)]))
+        sys.exit(ExitCode.OK)
+    try:
+        given, stray = parse_command(argv, specs)
+        if stray:
+            raise UsageError(f"stray argument {stray[0]!r}: options are written --option=value")
+        options = group(**given)
+        check(options)
+    except UsageError as error:
+        print(f"{Path(sys.argv[0]).stem}: error: {error}", file=sys.stderr)
+        sys.exit(ExitCode.USAGE)
+    return options
+
+
+def neighbour_flag() -> Any:
+    """A field: for what `validation.neighbour` takes, as text."""
+    text = "CPUs that programs beside the processes keep busy; 0.5 is one in bursts."
+    return flag("0", text, choices=("0", "0.5", "1", "2"))

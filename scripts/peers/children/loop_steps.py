@@ -1,0 +1,201 @@
+"""Bare training loops of TensorFlow over a network of cnnbench, a peer for each of its modes.
+
+--strategy is one of tf.distribute in one process, or runs in several, which this program starts
+itself: `workers` of MultiWorkerMirroredStrategy, of which worker 0 prints; a `controller`, whose
+tf.function on all workers moves what `--all_reduce_spec=copy` moves; and a `coordinator`, a
+ClusterCoordinator over ParameterServerStrategy with a ps task.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any
+
+from bare_network import (  # type: ignore[import-not-found] # the file beside this
+    MODELS,
+    SEED,
+    copies_of,
+    descend,
+    loss_and_gradients,
+    make_step,
+    make_step_by_hand,
+    network,
+    update_averages,
+)
+from steps import (  # type: ignore[import-not-found] # likewise
+    free_hosts,
+    leave,
+    measure,
+    own_task,
+    parse,
+    serve,
+    tasks_of,
+    tell,
+    tell_step,
+)
+
+
+def one_process(args: argparse.Namespace) -> None:
+    """A strategy in this process, on two devices or one."""
+    from cnnbench.run.runtime.tensorflow import Settings, configure
+
+    count = 1 if args.strategy == "one_device_strategy" else 2
+    # Threads and devices as those of a run of cnnbench.
+    devices = configure(Settings.of(network(args.model, count))).towers
+    import tensorflow as tf
+
+    made = {
+        "mirrored_strategy": lambda: tf.distribute.MirroredStrategy(devices),
+        "central_storage_strategy": lambda: tf.distribute.experimental.CentralStorageStrategy(
+            list(devices), devices[0]
+        ),
+        "one_device_strategy": lambda: tf.distribute.OneDeviceStrategy(devices[0]),
+    }
+    measure(args, make_step(args, made[args.strategy]()), f"tensorflow {tf.__version__}")
+
+
+def workers(args: argparse.Namespace) -> None:
+    """Workers of MultiWorkerMirroredStrategy, or one of them."""
+    task = own_task()
+    if task is None:
+        hosts = {"worker": free_hosts(args.workers)}
+        tasks = [("worker", index) for index in range(args.workers)]
+        output = {0: None}
+        with tasks_of(
+            hosts, tasks, lambda _, index: output.get(index, subprocess.DEVNULL)
+        ) as started:
+            raise SystemExit(max(process.wait() for process in started))
+    import tensorflow as tf
+
+    addresses, job, index = task
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec(addresses), task_type=job, task_id=index, rpc_layer="grpc"
+    )
+    strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
+    # As Keras does it: each replica reduces, all gradients as one tensor.
+    step = make_step(args, strategy, first=index, in_replica=True)
+    measure(args, step, f"tensorflow {tf.__version__}")
+
+
+def controller(args: argparse.Namespace) -> None:
+    """One tf.function over workers: every gradient is added on one in turn, its mean sent back."""
+    serve()
+    import tensorflow as tf
+
+    hosts = {"worker": free_hosts(args.workers)}
+    devices = [f"/job:worker/replica:0/task:{i}/device:CPU:0" for i in range(args.workers)]
+
+    def means(number: int, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
+        with tf.device(devices[number % len(devices)]):
+            return [tf.add_n(gradients) / float(len(devices))] * len(devices)
+
+    with tasks_of(hosts, [("worker", index) for index in range(1, args.workers)]):
+        spec = tf.train.ClusterSpec(hosts)
+        tf.config.experimental_connect_to_cluster(spec, job_name="worker", task_index=0)
+        step = make_step_by_hand(args, devices, means)
+        measure(args, lambda: float(step()), f"tensorflow {tf.__version__}")
+    leave()
+
+
+def coordinator(args: argparse.Namespace) -> None:
+    """Workers and a ps task, to which gradients and moving averages of batch norm go.
+
+    Two updates for each worker are under way.
+    """
+    serve()
+    import tensorflow as tf
+
+    count = args.workers
+    addresses = free_hosts(count + 2)
+    hosts = {"worker": addresses[:count], "ps": addresses[count:-1], "chief": addresses[-1:]}
+    with tasks_of(hosts, [*(("worker", index) for index in range(count)), ("ps", 0)]):
+        resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+            tf.train.ClusterSpec(hosts), task_type="chief", task_id=0, rpc_layer="grpc"
+        )
+        schedule = make_schedule(args, tf.distribute.ParameterServerStrategy(resolver))
+        run(schedule, args.warmup, count)
+        start = time.perf_counter()
+        part = args.batch_size // count
+        run(schedule, args.batches, count, lambda number, took: tell_step(number, part / took))
+        # Updates end in bursts, so that single distances say little.
+        seconds = [(time.perf_counter() - start) / args.batches] * args.batches
+        tell(part, seconds, f"tensorflow {tf.__version__}")
+    leave()
+
+
+def run(
+    schedule: Callable[[], Any],
+    updates: int,
+    workers: int,
+    done: Callable[[int, float], None] = lambda number, seconds: None,
+) -> None:
+    """Schedules updates and reads the loss of each; none is in flight before and after.
+
+    Args:
+      done: takes the number of each and the seconds since the one before.
+    """
+    waiting: collections.deque[Any] = collections.deque()
+    last = time.perf_counter()
+    for number in range(1, updates + 1):
+        while len(waiting) < min(2 * workers, updates - number + 1):
+            waiting.append(schedule())
+        float(waiting.popleft().fetch())
+        now = time.perf_counter()
+        done(number, now - last)
+        last = now
+
+
+def make_schedule(args: argparse.Namespace, strategy: Any) -> Callable[[], Any]:
+    """A function that schedules an update of plain SGD on a worker's part of the batch."""
+    import tensorflow as tf
+
+    from cnnbench.data.synthetic import synthetic_rows
+    from cnnbench.run.driver.plan import make_plan
+
+    plan = make_plan(network(args.model))
+    model, spec = plan.model, plan.spec
+    with strategy.scope():
+        variables = copies_of(spec)
+    trained = [v for v in spec.variables if v.trainable]
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+
+    def batches() -> tf.data.Dataset:
+        rows = synthetic_rows(tf.range(args.batch_size // args.workers), SEED, plan.examples)
+        of_elements = tuple(rows[element.name] for element in spec.elements)
+        return tf.data.Dataset.from_tensors(of_elements).cache().repeat()
+
+    iterator = iter(coordinator.create_per_worker_dataset(batches))
+
+    def update(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        moments: list[Any] = []
+        loss, found = loss_and_gradients(model, spec, variables, images, labels, moments)
+        for declared, gradient in zip(trained, found, strict=True):
+            variable = variables[declared.name]
+            with tf.device(variable.device):
+                descend(args, declared, variable, gradient)
+        update_averages(variables, moments)
+        return loss
+
+    @tf.function(autograph=False)
+    def step(iterator: Any) -> tf.Tensor:
+        return strategy.run(update, args=next(iterator))
+
+    return lambda: coordinator.schedule(step, args=(iterator,))
+
+
+STRATEGIES = {
+    "mirrored_strategy": one_process,
+    "central_storage_strategy": one_process,
+    "one_device_strategy": one_process,
+    "workers": workers,
+    "controller": controller,
+    "coordinator": coordinator,
+}
+
+if __name__ == "__main__":
+    arguments = parse(MODELS, strategy=STRATEGIES)
+    STRATEGIES[arguments.strategy](arguments)

@@ -1,0 +1,95 @@
+"""The bare loops that cnnbench is measured against are bare, and train what it trains."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from peers.children import bare_loop, bare_network
+
+from cnnbench import BenchmarkCNN, Params
+from cnnbench.run.step.train_step import TrainStep
+
+pytestmark = pytest.mark.usefixtures("quick_start")
+STEPS, WARMUP = 6, 2
+
+
+def test_only_the_harness_goes_through_the_harness(monkeypatch, capsys):
+    calls = {"harness": 0, "function": 0}
+    call, function = TrainStep.__call__, TrainStep.function.fget
+
+    def counted_call(self):
+        calls["harness"] += 1
+        return call(self)
+
+    def counted_function(self):
+        def step(rate):
+            calls["function"] += 1
+            return function(self)(rate)
+
+        return step
+
+    monkeypatch.setattr(TrainStep, "__call__", counted_call)
+    monkeypatch.setattr(TrainStep, "function", property(counted_function))
+    # Puts back what the child, a process of its own otherwise, replaces for good.
+    monkeypatch.setattr(BenchmarkCNN, "build", BenchmarkCNN.build)
+    flags = ["--model=trivial", "--device=cpu", "--batch_size=2", "--progress=off"]
+    bare_loop.main([*flags, f"--num_batches={STEPS}", f"--num_warmup_batches={WARMUP}"])
+    assert calls == {"harness": STEPS + WARMUP, "function": 2 * bare_loop.WARMUP + STEPS}
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "MEASURED" in line)
+    measured = json.loads(line.removeprefix("MEASURED "))
+    assert measured["batch"] == 2
+    assert len(measured["step_seconds"]) == STEPS
+    assert measured["bare_steps_per_sec"] > 0
+
+
+def mirrored(args, devices):
+    strategy = tf.distribute.MirroredStrategy(devices, tf.distribute.ReductionToOneDevice())
+    return bare_network.make_step(args, strategy)
+
+
+def central(args, devices):
+    made = tf.distribute.experimental.CentralStorageStrategy(list(devices), devices[0])
+    return bare_network.make_step(args, made)
+
+
+def alone(args, devices):
+    return bare_network.make_step(args, tf.distribute.OneDeviceStrategy(devices[0]))
+
+
+def by_hand(args, devices):
+    def means(number, gradients):
+        return [tf.add_n(gradients) / float(len(gradients))] * len(gradients)
+
+    return bare_network.make_step_by_hand(args, devices, means)
+
+
+@pytest.mark.parametrize(
+    ("make", "mode", "devices"),
+    [
+        (mirrored, "mirrored_strategy", 2),
+        (central, "central_storage_strategy", 2),
+        (alone, "one_device_strategy", 1),
+        (by_hand, "replicated", 2),
+    ],
+)
+def test_losses_are_those_of_the_mode(make, mode, devices, cpu_devices):
+    args = argparse.Namespace(model="trivial", batch_size=4, learning_rate=0.01, weight_decay=0.001)
+    step = make(args, cpu_devices[:devices])
+    losses = [float(step()) for _ in range(3)]
+    flags = {"variable_update": mode, "num_gpus": devices, "batch_size": 4 // devices}
+    if mode == "mirrored_strategy":
+        flags["cross_device_ops"] = "reduction_to_one_device"
+    params = Params.from_dict(
+        {
+            **vars(bare_network.network("trivial")),
+            **{"optimizer": "sgd", "init_learning_rate": 0.01, "weight_decay": 0.001},
+            **{"num_batches": 3, "num_warmup_batches": 0, "loss_type_to_report": "base_loss"},
+            **flags,
+        }
+    )
+    np.testing.assert_allclose(losses, BenchmarkCNN(params).run().losses, rtol=1e-5)
+    assert losses[2] < losses[0]
