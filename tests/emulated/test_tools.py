@@ -119,8 +119,8 @@ def test_explain_names_the_slow_layer(emulated):
         record=False,
     )
     assert found.status == 0, found.err
-    answer = " ".join(found.out.split("\n- ")[0].split())
-    assert "ms in conv1, gradient of kernels" in answer
+    # Beside programs that use the processors, the reduction of gradients may be a cause, too.
+    assert "ms in conv1, gradient of kernels" in " ".join(found.out.split())
 
 
 def test_roofline_puts_the_slow_layer_first(emulated):
