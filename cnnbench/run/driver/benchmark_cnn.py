@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from cnnbench.data.source import InputSource
     from cnnbench.run.driver.build import BuiltRun
     from cnnbench.run.driver.probes import Looks, Probe
+    from cnnbench.run.driver.step_profile import StepProfiler
     from cnnbench.run.driver.training import ScenarioContext
     from cnnbench.variable_mgr.worker_group import WorkerGroup
 
@@ -135,18 +136,19 @@ class BenchmarkCNN:
             subject=repository.of_work(config),
         )
         self._measurements.target = self.plan.target
-        self._profiler = None
-        if params.profile_json is not None:
-            # Late: it loads charts and readers of profiles, which few runs need.
-            from cnnbench.run.driver.step_profile import StepProfiler
-
-            self._profiler = StepProfiler(
-                self.plan,
-                params.profile_steps,
-                lambda: sum(source.wait_seconds for source in self._sources),
-            )
+        self._profiler = self._step_profiler() if params.profile_json is not None else None
         if params.device == "cpu":
             self._check_memory("cpu")
+
+    def _step_profiler(self) -> StepProfiler:
+        # Late: it loads charts and readers of profiles, which few runs need.
+        from cnnbench.run.driver.step_profile import StepProfiler
+
+        return StepProfiler(
+            self.plan,
+            self.params.profile_steps,
+            lambda: sum(source.wait_seconds for source in self._sources),
+        )
 
     def run(self) -> RunRecord:
         """Runs to the end and writes the result files that were asked for.
