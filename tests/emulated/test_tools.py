@@ -57,7 +57,7 @@ def divided(work):
     ],
 )
 def test_a_profile_divides_the_time_of_streams(emulated, gpus, flags):
-    rules = f"conv1/Conv2DBackpropFilter=20000;{SECOND_STREAM}=8000;MemcpyP2P=2000"
+    rules = f"conv1/Conv2DBackpropFilter=20000;{SECOND_STREAM}=12000;MemcpyP2P=2000"
     file = "--profile_json=profile.json"
     given = (*LENET, *flags, file, "--profile_steps=1", f"--num_gpus={gpus}")
     found = emulated(*given, gpus=gpus, rules=rules)
@@ -77,7 +77,7 @@ def test_a_profile_divides_the_time_of_streams(emulated, gpus, flags):
     seconds = sum(row["seconds"][0] for row in exchange if row)
     if gpus == 2:
         assert exchange[0]["operations"] == {"NcclAllReduce": 2 * 8}
-        assert truth[""] > 0.02
+        assert truth[""] > 0.03
         assert seconds == pytest.approx(truth[""] + truth["copy"], rel=0.02)
     if gpus == 8:
         copies = sum(
@@ -114,13 +114,13 @@ def test_the_files_of_a_profiled_step(emulated):
 
 def test_explain_names_the_slow_layer(emulated):
     found = emulated(
-        *("explain", "--rounds=1", "--steps=5", f"--b_env=HOSTGPU_RULES={SLOW}=200000", "--"),
+        *("explain", "--rounds=2", "--steps=5", f"--b_env=HOSTGPU_RULES={SLOW}=200000", "--"),
         *("--model=lenet", "--batch_size=2", "--num_gpus=2", "--variable_update=replicated"),
         record=False,
     )
     assert found.status == 0, found.err
-    # Beside programs that use the processors, the reduction of gradients may be a cause, too.
-    assert "ms in conv1, gradient of kernels" in " ".join(found.out.split())
+    answer = " ".join(found.out.split("\n- ")[0].split())
+    assert "ms in conv1, gradient of kernels" in answer
 
 
 def test_roofline_puts_the_slow_layer_first(emulated):

@@ -108,7 +108,7 @@ def test_processes_in_turn_run_one_at_a_time_and_their_waits_do_not_count():
 
 WITH_A_CHILD = """
 import subprocess, sys
-tick = "import time\\nwhile True: print(time.monotonic(), flush=True); time.sleep(0.002)"
+tick = "import time\\nwhile True: print(time.monotonic(), flush=True); time.sleep(0.001)"
 command = [sys.executable, "-c", tick]
 child = subprocess.Popen(command, stdout=open("ticks", "w"), start_new_session=True)
 """
@@ -124,7 +124,7 @@ def test_what_a_program_has_started_runs_in_its_turn_alone():
     # Steps in the middle of a turn: it may be stopped just after a step has begun.
     steps = [(begin, end) for begin, end in itertools.pairwise(ends) if end - begin < 0.03]
     assert steps
-    assert len(ticks) > 5  # on a busy machine a tick takes more than its 2 ms
+    assert len(ticks) > 20
     assert not [tick for tick in ticks for begin, end in steps if begin < tick < end - 0.001]
 
 
