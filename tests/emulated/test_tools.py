@@ -80,13 +80,7 @@ def test_a_profile_divides_the_time_of_streams(emulated, gpus, flags):
         assert truth[""] > 0.03
         assert seconds == pytest.approx(truth[""] + truth["copy"], rel=0.02)
     if gpus == 8:
-        copies = sum(
-            times
-            for row in exchange
-            for name, times in row["operations"].items()
-            if name in ("_Send", "_Recv")
-        )
-        assert copies > 7 * 2 * 8 / 2
+        assert sum(row["operations"].get("_Send", 0) for row in exchange) > 7 * 2 * 8 / 2
         assert truth["copy"] > 0.002
 
 

@@ -83,13 +83,13 @@ def _answer(sides: Sides, found: Sequence[Cause]) -> str:
             return f"A{step[1:]}, {spread_out}, although it has {against}."
         told = "; ".join(_named(one, with_spread=False) for one in like)
         return f"A{step[1:]}: {told}{'; although it has ' + against if opposite else ''}."
-    noise = CERTAIN * sides.timed.error(sides.noise)
+    noise = max(CERTAIN * sides.timed.error(sides.noise), sides.timed.chance)
     if sides.is_beyond(sides.timed):
         shown = sum(abs(times.difference) > 2 * times.error(0.0) for times in sides.times.values())
         rows = count(shown, "row", "rows")
         return f"A{step[1:]}, spread over {rows} of which none stands out of the noise."
     if noise >= sides.timed.base:
-        return f"Nothing can be told: {step}, but equal processes differ by more than a whole step."
+        return f"Nothing can be told: {step}, and more than a whole step can be chance."
     return (
         f"Nothing stands out of the noise: {step}, and up to {_ms(noise)} "
         f"({percent(noise / sides.timed.base)}) can be chance."

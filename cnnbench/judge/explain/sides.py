@@ -111,8 +111,8 @@ class Times:
         return deviation * math.sqrt(1 / len(self.base_each) + 1 / len(self.new_each))
 
     @property
-    def is_by_chance(self) -> bool:
-        """Whether the difference may be chance, by the scatter of the row itself.
+    def chance(self) -> float:
+        """Largest difference that may be chance, by the scatter of the row itself.
 
         The scatter of steps is used where it explains most of the scatter of the few processes.
         """
@@ -120,8 +120,7 @@ class Times:
         freedom, variance = max(1, processes - 2), self.variance
         if self.within >= variance / 2 and self.steps > processes:
             freedom, variance = self.steps - processes, max(variance, self.within)
-        error = self.error_of(math.sqrt(variance))
-        return abs(self.difference) <= max(CERTAIN, student_quantile(CHANCE, freedom)) * error
+        return max(CERTAIN, student_quantile(CHANCE, freedom)) * self.error_of(math.sqrt(variance))
 
     @property
     def apart(self) -> bool:
@@ -333,7 +332,7 @@ class Sides:
         scales = [times.logarithms() or times]
         if max(times.usual) > _HARDLY_ANY * min(times.usual):
             scales.append(times)
-        return times.apart and not all(scale.is_by_chance for scale in scales)
+        return times.apart and any(abs(scale.difference) > scale.chance for scale in scales)
 
     def is_large(self, times: Times) -> bool:
         """Whether the difference is a share of the step that counts."""
@@ -354,11 +353,14 @@ class Sides:
         if self.by_work:
             return errors < CERTAIN
         times = self.together(parts)
-        own = self._own(times)
-        if times.difference * own.difference <= 0 or not self.is_beyond(own, errors):
-            return False
-        # By time alone, the difference must not only be a residue of the factor.
-        return self.is_large(times) if errors < CERTAIN else self.is_beyond(times, LIKELY)
+        a, b = self.factors.usual
+        of_sides = times.scaled([a] * len(times.base_each), [b] * len(times.new_each))
+        # Kernels of a device do not follow the load of its host, which scatters between processes.
+        for own in (self._own(times), of_sides):
+            if times.difference * own.difference > 0 and self.is_beyond(own, errors):
+                # By time alone, the difference must not only be a residue of the factor.
+                return self.is_large(times) if errors < CERTAIN else self.is_beyond(times, LIKELY)
+        return False
 
     def _own(self, times: Times) -> Times:
         """Times without the factor of their processes."""

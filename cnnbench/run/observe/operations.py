@@ -32,7 +32,7 @@ _ALLOCATION = "MemoryAllocation"
 # operation: "ncclAllReduce", "ncclBroadcast", ...
 _BY_NCCL = re.compile(r"nccl([A-Z]\w*)")
 _COLLECTIVE = re.compile(r"_?(Collective|Nccl)")
-_TRANSFER = re.compile(r"_(Host)?(Send|Recv)$")
+_TRANSFER = re.compile(r"_(Host|)(?:Send|Recv)$")
 _SENT = re.compile(r"/_\d+$")
 
 
@@ -251,7 +251,8 @@ def _of_kernel(event: XEvent) -> tuple[str, str] | None:
             # The outermost of nested annotations is the operation.
             match = _ON_HOST.match(text)
             if match:
-                return match[1], match[2]
+                # Whichever end of a transfer comes later issues its copy: no difference in work.
+                return match[1], _TRANSFER.sub(r"_\1Send", match[2])
             if match := _BY_NCCL.match(text):
                 return match[0], f"Nccl{match[1]}"
     return None
