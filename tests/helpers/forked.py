@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import importlib
 import multiprocessing
 import os
@@ -148,6 +149,7 @@ def cnnbench() -> NoReturn:
     """`python -m cnnbench`, with what is `brief`."""
     from cnnbench.cli import entry_point
 
+    gc.freeze()  # what is loaded, as where a process loads TensorFlow itself
     see_own_gpus()
     for owner, name, value in brief():
         setattr(owner, name, value)
