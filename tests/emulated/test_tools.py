@@ -114,7 +114,7 @@ def test_explain_names_the_slow_layer(emulated):
     )
     assert found.status == 0, found.err
     answer = " ".join(found.out.split("\n- ")[0].split())
-    assert "ms in conv1, gradient of kernels" in answer
+    assert answer.partition(" in ")[2].startswith("conv1, gradient of kernels (")
 
 
 def test_roofline_puts_the_slow_layer_first(emulated):
