@@ -22,7 +22,6 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 os.environ.pop("COLUMNS", None)  # which tables would be fitted to
 
 import pytest
-from forked import brief
 from zygote import PRELOADED, Zygote
 
 from cnnbench.base import plugins
@@ -93,7 +92,7 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     capture = config.pluginmanager.getplugin("capturemanager")
     capture.resume_global_capture()  # of what TensorFlow says while it is loaded
-    import tensorflow as tf
+    from forked import tf
 
     tf.config.set_logical_device_configuration(
         tf.config.list_physical_devices("CPU")[0],
@@ -168,6 +167,8 @@ def quick_start(monkeypatch):
 
     What they measure beside their steps is `brief`.
     """
+    from forked import brief
+
     from cnnbench.data import synthetic
 
     monkeypatch.setattr(environment, "collect", lambda: dict(_machine()))

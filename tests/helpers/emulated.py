@@ -215,6 +215,6 @@ class EmulatedGpus:
         """A process that has loaded TensorFlow, which reads one of these variables then."""
         key = variables.get(_ONEDNN)
         if key not in self._zygotes:
-            modules = f"import {', '.join(('forked', *preloaded()))}"
+            modules = f"import {', '.join(preloaded())}"
             self._zygotes[key] = Zygote(modules, environment=variables)
         return self._zygotes[key]

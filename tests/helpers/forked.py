@@ -28,7 +28,10 @@ import psutil
 
 from cnnbench.campaigns.processes import child, guard
 from cnnbench.campaigns.processes.child import Ended
+from cnnbench.run.runtime.loading import load_tensorflow
 from cnnbench.run.runtime.supervisor import GUARDED
+
+tf = load_tensorflow()  # without Keras, which takes the longer part of an import
 
 
 def _modules(*packages: str) -> Iterator[str]:
@@ -44,7 +47,7 @@ _USED = ("run", "data", "models", "variable_mgr", "lab.allreduce", "cli.commands
 
 def preloaded() -> list[str]:
     """What processes have imported when they are forked."""
-    return ["tensorflow", *_modules(*(f"cnnbench.{one}" for one in _USED))]
+    return ["forked", *_modules(*(f"cnnbench.{one}" for one in _USED))]
 
 
 @functools.cache
