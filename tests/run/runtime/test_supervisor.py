@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from forked import Forked, cnnbench
 
 from cnnbench.run.runtime import supervisor
 from cnnbench.run.runtime.supervisor import GUARDED
@@ -235,18 +236,11 @@ def test_nobody_is_supervised_twice(start: Start) -> None:
 def test_a_real_run_that_tensorflow_ends(tmp_path: Path, command: str) -> None:
     record = tmp_path / "record.json"
     flags = {"run": ("--model=trivial", "--num_batches=1"), "allreduce": ("--sizes=4K",)}[command]
-    finished = subprocess.run(
-        [
-            *(sys.executable, "-m", "cnnbench", command, *flags),
-            *("--device=cpu", f"--result_json={record}"),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=110,
-        env={**os.environ, "TF_XLA_FLAGS": "--bogus"},
-    )
-    assert finished.returncode == 4
-    *others, last = finished.stderr.splitlines()
+    out, err = tmp_path / "out", tmp_path / "err"
+    words = [command, *flags, "--device=cpu", f"--result_json={record}"]
+    process = Forked(cnnbench, words, out, err, environment={"TF_XLA_FLAGS": "--bogus"})
+    assert process.wait(110) == 4
+    *others, last = err.read_text().splitlines()
     assert last.startswith("cnnbench: error: a native library ended the process with exit code")
     assert "Unknown flag in TF_XLA_FLAGS: --bogus" in "\n".join(others)
     document = json.loads(record.read_text())
@@ -281,7 +275,7 @@ FORK = "os.chdir('/'); os.fork()"
 
 
 @pytest.mark.parametrize(
-    ("command", "parts", "code", "words"),
+    ("command", "parts", "code", "told_of"),
     [
         ("models", {"loaded": "os._exit(0)"}, 4, "{}own.py ended the process with exit code 0"),
         ("run", {"loaded": "os.abort()"}, 4, "ended by SIGABRT in {}own.py: native code gave up"),
@@ -302,28 +296,21 @@ FORK = "os.chdir('/'); os.fork()"
     ],
 )
 def test_a_plug_in_that_ends_or_copies_the_process(
-    tmp_path: Path, command: str, parts: dict[str, str], code: int, words: str
+    tmp_path: Path, command: str, parts: dict[str, str], code: int, told_of: str
 ) -> None:
     source = DYING.format(**dict.fromkeys(("loaded", "made", "built", "run"), "pass") | parts)
     (tmp_path / "own.py").write_text(source)
     flags = ("--model=dying", "--device=cpu", "--num_batches=1", "--num_warmup_batches=0")
-    finished = subprocess.run(
-        [
-            *(sys.executable, "-m", "cnnbench", command, "--model_plugin=own.py"),
-            *((*flags, "--result_json=r.json") if command == "run" else ()),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        cwd=tmp_path,
-    )
-    assert finished.returncode == code
-    told = [line for line in finished.stderr.splitlines() if "error: " in line]
-    begin = f"cnnbench: error: {words.format('--model_plugin=')}".replace("FOLDER", str(tmp_path))
-    assert [line.startswith(begin) for line in told] == [True] * bool(words)
+    flags += ("--peak_flops=1e12", "--result_json=r.json")
+    words = [command, "--model_plugin=own.py", *(flags if command == "run" else ())]
+    out, err = tmp_path / "out", tmp_path / "err"
+    assert Forked(cnnbench, words, out, err, tmp_path).wait(100) == code
+    told = [line for line in err.read_text().splitlines() if "error: " in line]
+    begin = f"cnnbench: error: {told_of.format('--model_plugin=')}".replace("FOLDER", str(tmp_path))
+    assert [line.startswith(begin) for line in told] == [True] * bool(told_of)
     assert (tmp_path / "r.json").exists() == ("run" in parts)
     if "run" not in parts:
-        assert finished.stdout == ""
+        assert out.read_text() == ""
 
 
 PLANNED = f"""{HEAD}
