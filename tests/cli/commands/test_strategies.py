@@ -22,7 +22,8 @@ from cnnbench.records.strategies import StrategiesDocument, StrategyRow
 
 pytestmark = pytest.mark.timeout(300)
 
-TINY = ("--model=trivial", "--device=cpu", "--num_gpus=2", "--batch_size=2", "--peak_flops=1e11")
+TINY = ("--model=trivial", "--data_name=cifar10", "--device=cpu", "--num_gpus=2")
+TINY += ("--batch_size=2", "--peak_flops=1e11")
 STEPS = ("--num_batches=3", "--num_warmup_batches=1", "--rounds=1")
 
 

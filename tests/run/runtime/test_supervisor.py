@@ -37,7 +37,7 @@ TAIL = """
 except KeyboardInterrupt:
     print("interrupted", flush=True)
     try:
-        time.sleep(0.5)
+        time.sleep(0.2)
     except KeyboardInterrupt:
         print("interrupted again", flush=True)
     supervisor.announce(130)
