@@ -152,7 +152,6 @@ def cnnbench() -> NoReturn:
     """`python -m cnnbench`, with what is `brief`."""
     from cnnbench.cli import entry_point
 
-    gc.freeze()  # what is loaded, as where a process loads TensorFlow itself
     see_own_gpus()
     for owner, name, value in brief():
         setattr(owner, name, value)
@@ -292,6 +291,7 @@ def _begin(
     variables: dict[str, str],
 ) -> None:
     os.setsid()
+    gc.freeze()  # what is loaded, as where a process loads TensorFlow itself
     os.environ.clear()
     os.environ.update(variables)
     os.chdir(folder)

@@ -27,8 +27,9 @@ PRELOADED = "import json, os, pathlib, random, re, signal, socket, time, uuid"
 
 # The child waits until the caller knows its number: its first deed may be to interrupt the caller.
 _SERVER = """
-import json, os, sys, traceback
+import gc, json, os, sys, traceback
 exec(sys.argv[1])
+gc.freeze()  # as where a process loads TensorFlow itself
 
 def begin(ask, go):
     os.read(go, 1)
