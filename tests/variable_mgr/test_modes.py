@@ -102,7 +102,9 @@ PS_TASKS = (
     covering_pairs(
         *(MODES, TOWERS, ["mean", "sum"], ["cpu", "towers"], PS_TASKS, [0.75, 0.0]),
         allowed=lambda mode, towers, reduction, place, ps, momentum: (
-            ps is PS_TASKS[0] or mode in UPDATED_ONCE
+            (ps is PS_TASKS[0] or mode == UPDATED_ONCE[PS_TASKS.index(ps) % 3])
+            # Two numbers of towers each.
+            and (TOWERS.index(towers) - MODES.index(mode)) % 5 in (0, 2)
         ),
     ),
 )
