@@ -20,7 +20,7 @@ def centre(tower, index):
     return 3.0 * tower - index + 0.5
 
 
-def tower_gradients(manager, tower, variables, dtype, skip=(), spoil=()):
+def tower_gradients(manager, tower, variables, skip=(), spoil=()):
     """Gradients of one tower's loss, taken as the train step takes them.
 
     The loss leaves out variable i of tower t for (t, i) in `skip`, and is NaN by those in `spoil`.
@@ -29,21 +29,21 @@ def tower_gradients(manager, tower, variables, dtype, skip=(), spoil=()):
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         loss = tf.constant(0.0)
         for index, variable in enumerate(variables):
-            value = values[variable.name] = manager.read(tower, variable.name, dtype)
+            value = values[variable.name] = manager.read(tower, variable.name, tf.float32)
             tape.watch(value)
             if (tower, index) not in skip:
-                distance = tf.cast(value, tf.float32) - centre(tower, index)
+                distance = value - centre(tower, index)
                 factor = float("nan") if (tower, index) in spoil else 0.5 * curvature(tower)
                 loss += factor * tf.reduce_sum(distance**2)
     return loss, tape.gradient(loss, list(values.values()))
 
 
-def one_step(manager, optimizer, variables, rate, dtype=tf.float32, loss_scale=None, **how):
+def one_step(manager, optimizer, variables, rate, loss_scale=None, **how):
     """One training step as the driver makes it; returns each tower's loss."""
     losses, device_grads = [], []
     for tower, device in enumerate(manager.get_devices()):
         with tf.device(device):
-            loss, grads = tower_gradients(manager, tower, variables, dtype, **how)
+            loss, grads = tower_gradients(manager, tower, variables, **how)
         owned = trained(manager, tower)
         device_grads.append(list(zip(grads, owned, strict=True)))
         losses.append(loss)
