@@ -30,8 +30,7 @@ class Poison(Model):
             return tf.concat([tf.fill([tf.shape(x)[0], 1], lever), x[:, 1:]], axis=1)
 
         x = net.conv(images, 3, 2, stddev=0.5, batch_norm=True)
-        x = net.affine(net.flatten(x), 4)
-        x = net.logits(x, stddev=0.5)
+        x = net.logits(net.flatten(x), stddev=0.5)
         return net.apply(with_lever, x, lever, shape=(net.num_classes,))
 
     def loss(self, logits, labels):

@@ -72,7 +72,7 @@ def changed(before: State, after: State) -> set[str]:
 
 # Every mode and every optimizer, though not with one another.
 STEPS = [
-    pytest.param({**mode.values[0], "optimizer": optimizer, "num_gpus": 3}, id=mode.id)
+    pytest.param({**mode.values[0], "optimizer": optimizer, "num_gpus": 2}, id=mode.id)
     for mode, optimizer in zip(MODES, itertools.cycle(["momentum", "rmsprop", "adam"]))
 ]
 ALONE = pytest.param({"optimizer": "adam"}, id="alone")
@@ -136,7 +136,7 @@ def test_a_bad_gradient_of_any_tower_skips_the_step(flags: dict[str, Any], fresh
 def test_the_scale_doubles_after_exactly_n_good_steps(flags: dict[str, Any], fresh) -> None:
     built = fresh(flags)
     seen = []
-    for bad in ([], [], [0, 2], [], [], [], [], []):
+    for bad in ([], [], [1], [], [], [], [], []):
         step(built, bad)
         seen.append(built.step.loss_scale.value / SCALE)
     assert seen == [1, 1, 0.5, 0.5, 0.5, 1, 1, 1]
@@ -148,7 +148,7 @@ def test_updates_and_checks_stay_where_the_variables_are(
 ) -> None:
     built = fresh(flags)
     checks = [o.device for o in built.step.graph.get_operations() if o.type == "IsFinite"]
-    assert set(checks) == set(cpu_devices[:3])
+    assert set(checks) == set(cpu_devices[:2])
     homes = {
         copy.device
         for facade in built.manager.savable_variables().values()
