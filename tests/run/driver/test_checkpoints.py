@@ -26,8 +26,7 @@ TRIVIAL = (
 
 MODES: dict[str, dict[str, object]] = {
     "one": {"num_gpus": 1},
-    "ps": {"num_gpus": 3},
-    "ps-host": {"num_gpus": 2, "local_parameter_device": "cpu"},
+    "ps": {"num_gpus": 2},
     "staged": {"num_gpus": 2, "staged_vars": True},
     "replicated": {"num_gpus": 2, "variable_update": "replicated"},
     "packed": {
@@ -36,15 +35,10 @@ MODES: dict[str, dict[str, object]] = {
         "gradient_repacking": 2,
         "variable_consistency": "relaxed",
     },
-    "distributed": {
-        "num_gpus": 2,
-        "variable_update": "distributed_all_reduce",
-        "all_reduce_spec": "pscpu:8:xring",
-    },
     "shadows": {"num_gpus": 2, "variable_update": "distributed_replicated"},
     "independent": {"num_gpus": 2, "variable_update": "independent"},
     "mirrored": {
-        "num_gpus": 3,
+        "num_gpus": 2,
         "variable_update": "mirrored_strategy",
         "cross_device_ops": "reduction_to_one_device",
     },

@@ -42,7 +42,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def build(files: Path, **flags: object) -> BuiltRun:
     own = {"model": "trivial", "data_name": "cifar10", "device": "cpu", "batch_size": 4}
     return BenchmarkCNN(
-        Params(data_dir=str(files), num_warmup_batches=0, **{**own, **flags})
+        Params(data_dir=str(files), forward_only=True, num_warmup_batches=0, **{**own, **flags})
     ).build()
 
 

@@ -57,7 +57,7 @@ register_model("drawing", "imagenet", Drawing)
             "cross_device_ops": "reduction_to_one_device",
         },
         {**POISON, "variable_update": "independent", "forward_only": True},
-        {**weather.FLAGS, "variable_update": "independent"},  # slices, several inputs
+        # Slices, several inputs.
         {**weather.FLAGS, "variable_update": "independent", "xla_compile": True},
     ],
     ids=lambda flags: "-".join(map(str, flags.values())).replace(f"{ROOT}/", ""),
@@ -159,8 +159,7 @@ def another_version(*args: Any, **options: Any) -> Any:
 def test_towers_are_traced_where_tensorflow_takes_no_copy_and_one_notice_says_so(
     monkeypatch: pytest.MonkeyPatch, quick_start: None
 ) -> None:
-    flags = {"model": "lenet", "data_name": "imagenet", "num_gpus": 3}
-    flags |= {"variable_update": "replicated", "eval_during_training_every_n_steps": 2}
+    flags = {"num_gpus": 2, "eval_during_training_every_n_steps": 2}
     copied = short_runs.run(**flags, num_batches=2, num_eval_batches=1).record
     for owner, name, replacement in (
         (tf.graph_util, "import_graph_def", another_version),

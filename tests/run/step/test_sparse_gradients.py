@@ -48,8 +48,7 @@ SCALED = {
     [
         pytest.param(*MODES[number].values, flags, id=f"{MODES[number].id}-{name}")
         for number, name, flags in (
-            *((0, "clip", CLIPPED), (1, "scaled", SCALED)),
-            *((3, "clip", CLIPPED), (5, "scaled", SCALED)),
+            *((1, "clip", CLIPPED), (3, "clip", CLIPPED), (5, "scaled", SCALED)),
         )
     ],
 )

@@ -119,12 +119,6 @@ def one_tower() -> tuple[list[float], dict[str, np.ndarray]]:
         ("replicated", 3, {"all_reduce_spec": parse_all_reduce_spec("xring")}),
         ("parameter_server", 2, {"local_parameter_device": "cpu"}),
         ("mirrored_strategy", 2, {"cross_device_ops": "reduction_to_one_device"}),
-        ("central_storage_strategy", 2, {}),
-        (
-            "distributed_all_reduce",
-            2,
-            {"all_reduce_spec": parse_all_reduce_spec("psgpu:100:xring")},
-        ),
     ],
 )
 def test_towers_train_as_one_with_the_global_batch(
@@ -154,7 +148,6 @@ def test_half_precision_moments_are_float32_and_summaries_have_gradients_of_all_
         variable_update="replicated",
         bn_stats="sync",
         precision="fp16",
-        fp16_enable_auto_loss_scale=True,
     )
     assert np.isfinite(losses).all()
     squared = [o for o in built.step.graph.get_operations() if o.type == "SquaredDifference"]

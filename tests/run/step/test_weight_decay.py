@@ -25,7 +25,7 @@ POLICIES = [("mean", "fp32"), ("sum", "fp32"), ("mean", "fp16")]
     [
         # test_saved_updates.py has pairs of all of these and more.
         *(
-            pytest.param(*mode.values, 3, *policy, id=f"{mode.id}-{'-'.join(policy)}")
+            pytest.param(*mode.values, 2, *policy, id=f"{mode.id}-{'-'.join(policy)}")
             for mode, policy in zip(MODES, itertools.cycle(POLICIES))
         ),
         pytest.param(*MODES[0].values, 1, *POLICIES[1], id="alone"),
