@@ -165,7 +165,7 @@ class Network(SequenceLayers[T]):
             mean = self._spec("moving_mean", each, zero, **kept)
             variance = self._spec("moving_variance", each, one, **kept)
             y = self._batch_norm(x, gamma, beta, mean, variance, chosen)
-        return self._activate(y, activation)
+        return self.activate(y, activation)
 
     def affine(
         self,
@@ -199,7 +199,7 @@ class Network(SequenceLayers[T]):
             y = self._matmul(x, self._read(kernel), units)
             if bias is not None:
                 y = self._bias_add(y, self._read(self._bias_spec(units, bias)))
-            return self._activate(y, activation)
+            return self.activate(y, activation)
 
     def logits(self, x: T, *, stddev: float | None = None) -> T:
         """The linear last layer, ``(num_classes,)`` per example."""
@@ -229,7 +229,12 @@ class Network(SequenceLayers[T]):
 
         ``relu6`` cuts off at 6, ``swish`` is x sigmoid(x), and ``gelu`` x Phi(x), exact.
         """
-        return self._activate(x, activation)
+        if activation is None:
+            return x
+        if activation not in get_args(Elementwise):
+            names = ", ".join(get_args(Elementwise))
+            raise UsageError(f"activation is one of {names}, or None, not {activation!r}")
+        return self._elementwise(activation, x)
 
     def max_pool(self, x: T, size: int | Pair, stride: int | Pair, padding: Padding = "VALID") -> T:
         """Largest value of each window."""
@@ -357,14 +362,6 @@ class Network(SequenceLayers[T]):
         window = Window.make((height, width), as_pair(size), as_pair(stride), padding)
         return self._pool(kind, x, window)
 
-    def _activate(self, x: T, activation: Activation) -> T:
-        if activation is None:
-            return x
-        if activation not in get_args(Elementwise):
-            names = ", ".join(get_args(Elementwise))
-            raise UsageError(f"activation is one of {names}, or None, not {activation!r}")
-        return self._elementwise(activation, x)
-
     def _draw(self, layer: str, keep: float) -> int:
         """Checks a share and numbers the random draw."""
         if not 0.0 < keep <= 1.0:
@@ -396,7 +393,7 @@ class Network(SequenceLayers[T]):
 
     def _finish(self, y: T, batch_norm: bool | BatchNorm, activation: Activation) -> T:
         if not batch_norm:
-            return self._activate(y, activation)
+            return self.activate(y, activation)
         settings = None if batch_norm is True else batch_norm
         self._unseen = y
         return self.batch_norm(y, activation=activation, settings=settings)

@@ -70,7 +70,8 @@ class VariableMgr(abc.ABC):
         self._declared = tuple(variables)
         self._facades: dict[str, TowerVariable] = {}
         job = spec.job
-        self._workers = (
+        # Those that each run a step of their own; None where one step has all towers.
+        self.workers = (
             WorkerGroup(job.cpu_devices, job.cpu_device)
             if job is not None and job.client_per_worker and job.num_workers > 1
             else None
@@ -202,9 +203,9 @@ class VariableMgr(abc.ABC):
     def share(self, variables: Iterable[TowerVariable]) -> None:
         """Gives every tower of the job the value of the chief's copy 0 (eagerly)."""
         shared = list(variables)
-        if self._workers is not None and shared:
+        if self.workers is not None and shared:
             own = [tower_variable.read(variable.primary) for variable in shared]
-            for variable, value in zip(shared, self._workers.of_chief(own), strict=True):
+            for variable, value in zip(shared, self.workers.of_chief(own), strict=True):
                 with tf.device(variable.primary.device):
                     variable.primary.assign(value, read_value=False)
         for variable in shared:
@@ -228,14 +229,9 @@ class VariableMgr(abc.ABC):
         """Full device string of each tower of this process."""
         return self._spec.devices
 
-    @property
-    def workers(self) -> WorkerGroup | None:
-        """Workers that each run a step of their own; None where one step has all towers."""
-        return self._workers
-
     def add_up(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Sums float32 tensors of static shapes over all workers, inside the traced step."""
-        return list(tensors) if self._workers is None else self._workers.add(tensors)
+        return list(tensors) if self.workers is None else self.workers.add(tensors)
 
     def reduce_together(
         self, columns: Sequence[Column], sums: Sequence[tf.Tensor]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from cnnbench.variable_mgr.aggregation.flat_buffers import FlatLayout
 from cnnbench.variable_mgr.all_reduce.algorithms.collective import (
     Collective,
     collectively,
@@ -48,12 +49,8 @@ class WorkerGroup:
     def add(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Sums float32 tensors of static shapes over the workers, in the traced step."""
         with tf.device(self._own):
-            flat = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
-            (total,) = self._reduce([flat], 0)
-            parts = tf.split(total, [tensor.shape.num_elements() for tensor in tensors])
-            return [
-                tf.reshape(part, tensor.shape) for part, tensor in zip(parts, tensors, strict=True)
-            ]
+            layout = FlatLayout([tensor.shape for tensor in tensors], tf.float32)
+            return layout.split(self._reduce(layout.join(tensors), 0))
 
     def total(self, values: Any) -> Any:
         """The sum of an int64 (exact) or float64 array of one shape over the workers (eagerly)."""
@@ -68,12 +65,12 @@ class WorkerGroup:
         results: list[Any] = [None] * len(values)
         for dtype in dict.fromkeys(value.dtype for value in values):
             group = [i for i, value in enumerate(values) if value.dtype == dtype]
+            layout = FlatLayout([values[i].shape for i in group], dtype)
             with tf.device(self._own):
-                flat = tf.concat([tf.reshape(values[i], [-1]) for i in group], 0)
-                received = self._call(self._broadcast, flat)
-                parts = tf.split(received, [values[i].shape.num_elements() for i in group])
-                for i, part in zip(group, parts, strict=True):
-                    results[i] = tf.reshape(part, values[i].shape)
+                (flat,) = layout.join([values[i] for i in group])
+                received = layout.split([self._call(self._broadcast, flat)])
+            for i, value in zip(group, received, strict=True):
+                results[i] = value
         return results
 
     def gather(self, data: bytes) -> list[bytes]:

@@ -56,7 +56,7 @@ class MultiWorkerMirroredStrategyVariableMgr(StrategyVariableMgr):
         self, columns: Sequence[Column], sums: Sequence[tf.Tensor]
     ) -> tuple[list[str], list[Column], list[tf.Tensor]]:
         """See `VariableMgr.reduce_together`; all in the collective of the gradients."""
-        if self._workers is None:
+        if self.workers is None:
             return super().reduce_together(columns, sums)
         own, *others = self._spec.devices
         with tf.device(own):
