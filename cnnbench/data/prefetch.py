@@ -40,6 +40,7 @@ class PipelineInput(InputSource):
         self._copies: DeviceCopies | None = None
         if not all(map(is_cpu, devices)):
             self._copies = DeviceCopies(devices, 1 + spec.datasets_prefetch_buffer_size)
+        self._pass: Steps | None = None  # of an evaluation, which repeats it
         self._produce: Callable[[], Copying] | None = None
         self._fresh = False
         self._stop: Callable[[], object] | None = None
@@ -100,6 +101,8 @@ class PipelineInput(InputSource):
         """Ends the background thread and drops its batches."""
         if self._stop is not None:
             self._stop()
+        if self._pass is not None:
+            self._pass.rewind()
         self._produce = self._stop = None
 
     def _begin(self) -> Callable[[], Copying]:
@@ -109,7 +112,9 @@ class PipelineInput(InputSource):
             self._copies.start()
             ends.callback(self._copies.stop)
             begin_copy = self._copies.begin
-        steps = Steps(self._pipeline, self.devices, self.steps_per_epoch, begin_copy)
+        steps = self._pass or Steps(self._pipeline, self.devices, self.steps_per_epoch, begin_copy)
+        if not self.spec.training:
+            self._pass = steps
         self._produce = steps.next
         if self.spec.datasets_use_prefetch:
             prefetcher = _Prefetcher(steps.next, self.spec.datasets_prefetch_buffer_size)
@@ -147,6 +152,11 @@ class Steps:
     def _open(self) -> Any:
         self._dataset = self._pipeline.tower_batches()
         return iter(self._dataset)
+
+    def rewind(self) -> None:
+        """Drops the rest of an exact pass; the next step is the first of another one."""
+        self._error = self._iterator = None
+        self._step_in_pass = self._steps_per_pass
 
     def next(self) -> Copying:
         """The next step's batches."""

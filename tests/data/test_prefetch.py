@@ -18,8 +18,11 @@ class Counting(Pipeline):
     def __init__(self, spec, fails_at=-1):
         super().__init__(spec, 1000)
         self.fails_at = fails_at
+        self.built = 0
 
     def tower_batches(self):
+        self.built += 1
+
         def image(i):
             with tf.control_dependencies(
                 [tf.debugging.assert_none_equal(i, tf.constant(self.fails_at, tf.int64))]
@@ -163,6 +166,7 @@ def test_copies_by_threads_deliver_what_others_do(cpu_devices, monkeypatch, pref
             found += [tf.nest.map_structure(lambda x: x.numpy().tolist(), numbers.next())]
             numbers.close()
             found += [tf.nest.map_structure(lambda x: x.numpy().tolist(), numbers.next())]
+            assert numbers._pipeline.built == 1
         assert not input_threads()
         return found
 
