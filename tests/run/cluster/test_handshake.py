@@ -46,6 +46,7 @@ def _impatient(monkeypatch):
     monkeypatch.setattr(handshake.loop, "REPORT_SECONDS", 0.3)
     monkeypatch.setattr(handshake.loop, "RETRY_SECONDS", 0.05)
     monkeypatch.setattr(handshake, "_PORT_SECONDS", 0.5)
+    monkeypatch.setattr(handshake, "_FAREWELL_SECONDS", 0.3)
 
 
 def outcome(job, facts=FACTS, timeout=SECONDS, delay=0.0, said=None):
@@ -184,9 +185,8 @@ def test_a_port_that_is_freed_in_time(jobs):
         ("cnnbench", "1.1", ("1.0", "1.1")),
     ],
 )
-def test_processes_that_disagree(jobs, name, other, values, monkeypatch):
+def test_processes_that_disagree(jobs, name, other, values):
     """The last may come much later than the others, and yet is told."""
-    monkeypatch.setattr(handshake, "_FAREWELL_SECONDS", 0.1)
     calls = [{"job": job, "delay": 0.5 * (job.task.job == "ps")} for job in jobs]
     for differing in (2, 1):
         given = [
