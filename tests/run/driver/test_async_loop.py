@@ -235,7 +235,7 @@ class TestStuck:
             stuck=Stuck(0.3, lambda: waiting),
         )
         numbers = []
-        assert loop.run(200, lambda step, seconds, values: numbers.append(step)) == 200
+        assert loop.run(100, lambda step, seconds, values: numbers.append(step)) == 100
         hang.set()
         ((worker, reason),) = told
         assert worker == "a"

@@ -66,15 +66,15 @@ class Steps:
 BAD = (np.nan, np.inf, -np.inf)
 
 
-@pytest.mark.parametrize("every_n", [1, 2, 3, 1000])
-@pytest.mark.parametrize("share", [0.0, 0.4, 0.7, 1.0])
+@pytest.mark.parametrize("every_n", [1, 3, 1000])
+@pytest.mark.parametrize("share", [0.0, 0.6, 1.0])
 def test_long_runs_follow_the_rule(
     share: float, every_n: int, cpu_devices: tuple[str, ...]
 ) -> None:
     """Steps of which a share is good."""
     rng = np.random.default_rng(every_n)
     initial = float(2.0 ** rng.integers(0, 25))
-    script = [bool(ok) for ok in rng.random(100) < share]
+    script = [bool(ok) for ok in rng.random(60) < share]
     steps = Steps(initial, every_n, cpu_devices[0])
     expected = oracle(initial, every_n, script)
     for number, (finite, state) in enumerate(zip(script, expected, strict=True)):

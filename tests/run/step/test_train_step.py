@@ -124,7 +124,7 @@ def test_moving_averages_follow_the_policy() -> None:
 def test_a_compiled_step_computes_the_same() -> None:
     losses = []
     for compiled in (False, True):
-        built = build(model="trivial", data_name="cifar10", num_gpus=2, xla_compile=compiled)
+        built = build(model="trivial", data_name="cifar10", xla_compile=compiled)
         built.step.set_learning_rate(0.01)
         losses.append([float(built.step().loss.numpy()) for _ in range(3)])
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)
