@@ -282,7 +282,7 @@ def kinds_of(number: int, mode: str) -> list[str]:
 @pytest.mark.parametrize(
     ("mode", "devices", "kind"),
     [
-        (mode, 8 if kind in ("packed", "buckets") else 2 + number % 2, kind)
+        (mode, 2 + number % 2, kind)
         for number, mode in enumerate([*MODES[:-1], "distributed_all_reduce"])
         for kind in kinds_of(number, mode)
     ],

@@ -178,8 +178,8 @@ def test_every_algorithm_on_every_number_of_devices(tmp_path, holds):
 @pytest.mark.parametrize(
     ("dtype", "spec", "wires", "buckets", "sizes"),
     [
-        ("float32", "pscpu/xring", "same,bfloat16", "0", "40*5"),
-        ("float16", "copy:100:pscpu#3", "same", "0,200", "40*5,404"),
+        ("float32", "pscpu/xring", "same,bfloat16", "0", "404"),
+        ("float16", "copy:100:pscpu#3", "same", "0,200", "40*5"),
     ],
 )
 def test_every_packing_is_right(dtype, spec, wires, buckets, sizes):
@@ -198,7 +198,7 @@ def test_every_packing_is_right(dtype, spec, wires, buckets, sizes):
     )
     packings = 4 * len(wires.split(",")) * len(buckets.split(","))
     record = run()
-    assert len(record.points) == packings * len(sizes.split(","))
+    assert len(record.points) == packings
     assert {point.wrong for point in record.points} == {0}
     packed = {str(point.packing) for point in record.points}
     assert "small64x2+packs2+scope2" in packed

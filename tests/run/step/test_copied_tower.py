@@ -44,17 +44,12 @@ register_model("drawing", "imagenet", Drawing)
     "flags",
     [
         {"model": "drawing", "variable_update": "independent", "precision": "bf16"},
-        {
-            **POISON,
-            "variable_update": "replicated",
-            "all_reduce_spec": "xring",
-            "loss_type_to_report": "base_loss",
-        },
         {**POISON, "variable_update": "parameter_server", "fp16_vars": True, "use_fp16": True},
         {
             **POISON,
             "variable_update": "mirrored_strategy",
             "cross_device_ops": "reduction_to_one_device",
+            "loss_type_to_report": "base_loss",
         },
         {**POISON, "variable_update": "independent", "forward_only": True},
         # Slices, several inputs.

@@ -27,6 +27,7 @@ POLICIES = [("mean", "fp32"), ("sum", "fp32"), ("mean", "fp16")]
         *(
             pytest.param(*mode.values, 2, *policy, id=f"{mode.id}-{'-'.join(policy)}")
             for mode, policy in zip(MODES, itertools.cycle(POLICIES))
+            if mode.id != "distributed"
         ),
         pytest.param(*MODES[0].values, 1, *POLICIES[1], id="alone"),
     ],
@@ -35,6 +36,7 @@ def test_a_weight_without_any_other_gradient_decays(
     mode: dict[str, str], towers: int, reduction: str, precision: str
 ) -> None:
     built = short_runs.build(
+        "curved",
         **mode,
         weight_decay=DECAY,
         num_gpus=towers,
@@ -43,7 +45,7 @@ def test_a_weight_without_any_other_gradient_decays(
         fp16_enable_auto_loss_scale=precision == "fp16",
     )
     summed = towers if reduction == "sum" and mode["variable_update"] != "independent" else 1
-    expected = np.full(3, 2.0)
+    expected = np.full(2, 1.7)
     for _ in range(3):
         built.step().loss.numpy()
         expected -= RATE * DECAY * summed * expected
