@@ -82,7 +82,7 @@ def test_files_that_can_be_made_and_not_be_written_are_refused(
 
 
 @linux
-@pytest.mark.parametrize("words", [("models",), ("compare", ".", ".")])
+@pytest.mark.parametrize("words", [("--help",), ("compare", ".", ".")])
 def test_output_into_a_file_that_cannot_be_written(words: tuple[str, ...], tmp_path: Path) -> None:
     shutil.copy(RECORDS / "lenet-1.json", tmp_path)
     status, stderr = limited("-f 0", *words, folder=tmp_path, out=tmp_path / "out")

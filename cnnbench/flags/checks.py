@@ -53,7 +53,9 @@ def check_each(params: Params) -> None:
     if params.variable_mgr_plugin:
         registry.load_plugin(params.variable_mgr_plugin)
     for spec in FLAGS:
-        spec.check(getattr(params, spec.name))
+        value = getattr(params, spec.name)
+        if value is not spec.default:
+            spec.check(value)
 
 
 def check_fp16(precision: str, use_fp16: bool) -> None:

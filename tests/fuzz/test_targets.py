@@ -14,7 +14,7 @@ CASES = {
     "flags": 60,
     "specs": 300,
     "pickles": 100,
-    "records": 6,
+    "records": 4,
     "suites": 4,
     "run_records": 40,
     "plug_ins": 40,

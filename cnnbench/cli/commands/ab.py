@@ -187,7 +187,8 @@ def main(argv: Sequence[str]) -> int:
     with contextlib.ExitStack() as stack:
         names = ("a", "a") if options.aa else ("a", "b")
         a, b = (stack.enter_context(side_of(n, options, variables[n], common)) for n in names)
-        experiment = _experiment(options, a, b, reporter, command, earlier)
+        campaign = Campaign(reporter, facts.collect())
+        experiment = _experiment(options, a, b, campaign, command, earlier)
         if not options.aa:
             instead = ", or measure one of them twice with --aa"
             refuse_equal_sides(a, b, experiment.resolved, instead)
@@ -195,7 +196,7 @@ def main(argv: Sequence[str]) -> int:
             both, resolved = experiment.sides(), experiment.resolved
             seconds = turn_seconds(options.pairing, both, resolved, reporter)
             experiment = replace(experiment, turn_seconds=seconds)
-        return _run(experiment, options, reporter, argv, variables)
+        return _run(experiment, options, campaign, argv, variables)
 
 
 def _parsed(command: Sequence[str]) -> tuple[dict[str, Any], Sequence[str]]:
@@ -263,12 +264,12 @@ def _experiment(
     options: AbFlags,
     a: Side,
     b: Side,
-    reporter: Reporter,
+    campaign: Campaign,
     command: Sequence[str],
     earlier: Begun | None,
 ) -> Experiment:
     """What to measure; the command has no environment variables, whose values may be secrets."""
-    resolved = checked({"a": a, "b": b}, "ab", reporter)
+    resolved = checked({"a": a, "b": b}, "ab", campaign.reporter)
     # Side A measured twice is one and the same.
     labels = {"a": "a", "b": "a" if options.aa else "b"}
     found = {
@@ -280,7 +281,7 @@ def _experiment(
     subjects = {name: replace(one, side=labels[name]) for name, one in found.items()}
     question = {
         "command": command,
-        "machine or software": encode(environment_identity(facts.collect())),
+        "machine or software": encode(environment_identity(campaign.facts)),
         "commit": {name: [one.revision, one.dirty] for name, one in found.items()},
     }
     for name, value in ({} if earlier is None else earlier.facts["question"]).items():
@@ -324,10 +325,11 @@ def _course(options: AbFlags, earlier: Begun | None) -> dict[str, Any]:
 def _run(
     experiment: Experiment,
     options: AbFlags,
-    reporter: Reporter,
+    campaign: Campaign,
     argv: Sequence[str],
     variables: dict[str, dict[str, str]],
 ) -> int:
+    reporter = campaign.reporter
     last = experiment.policy.replace(alpha=experiment.analyses[-1].alpha)
     needed = processes_needed(last, paired=True)
     if experiment.pairs < needed and not options.aa:
@@ -339,7 +341,7 @@ def _run(
         reporter.notice(
             f"at most {experiment.pairs} pairs, seed {experiment.seed}, in {results.folder}"
         )
-        pairs = Pairs(experiment, results, Campaign(reporter, facts.collect()))
+        pairs = Pairs(experiment, results, campaign)
         finding = ExperimentSession(pairs).run()
         explanation = None
         if not (finding.failure or finding.interrupted) and _is_to_explain(finding, options):

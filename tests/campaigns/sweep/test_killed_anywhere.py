@@ -31,7 +31,7 @@ entries:
   - name: b
     repeats: 1
     flags: {tf_random_seed: 1, batch_size: 16}
-    max_batch_search: {limit: 64, multiple_of: 8}
+    max_batch_search: {limit: 24, multiple_of: 8}
 """
 FAKE = {"by_seed": [{"pause": 0.05}, {"capacity": 23, "message": "out of memory: too much"}]}
 FACTS = {"hostname": "here"}

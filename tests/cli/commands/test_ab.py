@@ -46,6 +46,7 @@ def ab(run, fake_python, quick_processes, quick_answers, tmp_path, monkeypatch):
 
     def ab(*flags, a=None, b=None, results="results"):
         words = [f"--a_python={fake_python}", "--burn_in=0", f"--results={results}"]
+        words.append("--pairing=alternate")
         words += [*told(a=a)] if "--aa" in flags else [f"--b_python={fake_python}", *told(a=a, b=b)]
         return run("ab", *words, *flags)
 
@@ -580,8 +581,8 @@ def test_sides_that_cannot_step_in_turn_alternate_and_it_is_said(ab):
 @pytest.mark.parametrize("in_turn", [True, False])
 def test_both_halves_of_a_pair_are_alive_where_they_step_in_turn(ab, tmp_path, in_turn, holds):
     say = {"turns": in_turn, "trace": str(tmp_path / "trace")}
-    flags = () if in_turn else ("--cool_down=0.1",)
-    done = ab("--pairs=3", "--burn_in=1", "--seed=3", *flags, a=say, b={"speed": 80, **say})
+    flags = () if in_turn else ("--cool_down=0.02",)
+    done = ab("--pairing=auto", "--pairs=3", "--burn_in=1", "--seed=3", *flags, a=say, b=say)
     assert ("alternate" in done.err) != in_turn
     (start,) = journal("ab")
     holds("journal", start)
@@ -596,7 +597,7 @@ def test_both_halves_of_a_pair_are_alive_where_they_step_in_turn(ab, tmp_path, i
     else:
         assert said == order
         times = [datetime.fromisoformat(one["time"]) for one in journal("process")]
-        assert all((later - one).total_seconds() >= 0.1 for one, later in pairwise(times))
+        assert all((later - one).total_seconds() >= 0.02 for one, later in pairwise(times))
     for number, name in enumerate(order[2:]):
         document = json.loads(Path("results", name[-1], f"{name}.json").read_text())
         place = {"side": name[-1], "seed": 3, "pair": int(name[:4]), "position": 1 + number % 2}
@@ -624,7 +625,8 @@ def test_a_real_process_of_each_side(tmp_path, monkeypatch, run):
 
 def test_sides_that_are_jobs(ab):
     a, b = {"launches": True}, {"launches": True, "speed": 50}
-    done = ab("--workers=2", "--ps=1", "--pairs=6", "--explain=never", a=a, b=b)
+    flags = ("--pairing=auto", "--workers=2", "--ps=1", "--pairs=6", "--explain=never")
+    done = ab(*flags, a=a, b=b)
     assert done.code == 1
     assert "1 slower" in done.out  # although every job has other ports
     assert "cannot step in turn: side A: a job of several processes" in done.err

@@ -63,6 +63,7 @@ def bisect(fake_python, tmp_path):
     def words(*arguments, flags=("--model=lenet",)):
         sides = [f"--repository={tmp_path}/repository", f"--python={fake_python}"]
         quick = ["--pairs=6", "--most_pairs=6", "--burn_in=0", f"--results={tmp_path}/results"]
+        quick.append("--pairing=alternate")
         return ["bisect", *sides, *quick, *arguments, "--", *flags]
 
     return words
@@ -247,10 +248,11 @@ def test_the_answers_are_changes(repository, bisect, capsys):
     assert re.search(r"[0-9a-f]{12} is good: \+0\.\d % \([-+]0\.\d to \+0\.\d %\)\n", err)
 
 
-@pytest.mark.parametrize(("flags", "seconds"), [((), 0.3), (("--pairing=alternate",), 0.0)])
+@pytest.mark.parametrize(("flags", "seconds"), [(("--pairing=auto",), 0.3), ((), 0.0)])
 def test_pairs_step_in_turn_where_they_can(repository, bisect, tmp_path, capsys, flags, seconds):
     folder = repository({"speed": 100, "turns": True}, {"speed": 50, "turns": True})
-    assert cli.main(bisect("main~1", "main", *flags)) == 0
+    one = ("--pairs=1", "--most_pairs=1")
+    assert cli.main(bisect("main~1", "main", *one, *flags)) == 3
     commit = git(folder, "rev-parse", "--short=12", "main")
     journal = (tmp_path / "results" / commit / "journal.jsonl").read_text().splitlines()
     assert json.loads(journal[0])["turn_seconds"] == seconds

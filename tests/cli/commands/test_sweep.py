@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
-import subprocess
 import sys
 import textwrap
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -109,17 +111,23 @@ def test_violated_bounds_are_told_by_the_exit_code_whoever_reads(in_folder, monk
 @pytest.mark.timeout(280)
 def test_end_to_end(in_folder, capfd, loaded_processes):
     """Real runs: interrupted by SIGTERM, resumed, summed up; nothing twice."""
-    command = [sys.executable, "-m", "cnnbench", "sweep", "tiny.yaml", "--resume", "--seed=1"]
-    first = subprocess.Popen([*command, "--repeats=1"], stderr=subprocess.PIPE, text=True)
-    assert first.stderr is not None
-    assert "2 processes of 2 configurations: about" in first.stderr.readline()
-    line = first.stderr.readline()  # one run is done, another has begun
-    assert line.startswith("cnnbench: [1/2] a num_gpus=")
-    first.send_signal(signal.SIGTERM)
-    assert first.communicate(timeout=60)[1].endswith("cnnbench: error: interrupted\n")
-    assert first.returncode == 130
+    command = ["sweep", "tiny.yaml", "--resume", "--seed=1", "--repeats=1"]
+
+    def interrupt():
+        deadline = time.monotonic() + 120
+        while not any(Path("results").glob("*.json")) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        time.sleep(0.2)  # another run has begun
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=interrupt).start()
+    assert main(command) == 130
+    said = capfd.readouterr().err.splitlines()
+    begin, *_, end = (one for one in said if one.startswith("cnnbench: "))
+    assert "2 processes of 2 configurations: about" in begin
+    assert end == "cnnbench: error: interrupted"
     assert len(load_records(["results"]).records) == 1
-    assert main([*command[3:], "--repeats=1"]) == 0
+    assert main(command) == 0
     captured = capfd.readouterr()
     assert "cnnbench: 1 of 2 runs are done already" in captured.err
     lines = captured.out.splitlines()

@@ -558,14 +558,14 @@ def hostile(value):
     return value
 
 
-def test_hostile_names_are_text(runs, report):
+def test_hostile_names_are_text(runs):
     run = runs(100, sweep={**SWEEP, "command": COMMAND})
     plain = roofline(runs(100)), strategies(), tuning(), step_profile(runs)
     profiled, modes, tuned, steps = map(hostile, plain)
     documents = profiled, modes, dataclasses.replace(tuned, weights=HOSTILE), steps
     page = Page(render(report_of(hostile(run), studies=documents), "html"))
-    known = Page(render(report, "html"))
-    assert {tag for tag, _ in page.elements} <= {tag for tag, _ in known.elements}
+    tags = [tag for tag, _ in page.elements]
+    assert (tags.count("script"), {"img", "b"} & {*tags}) == (1, set())
     for _, attributes in page.elements:
         assert not any(name.startswith("on") for name in attributes)
         assert attributes.get("href", "#").startswith("#")
