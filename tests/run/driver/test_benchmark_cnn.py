@@ -455,7 +455,7 @@ def test_the_record_has_the_copies_of_variables_and_the_all_reduce_that_runs(
     reduces: bool | None,
     trained: str,
 ) -> None:
-    given = {"variable_update": "replicated", "num_gpus": 2, **flags}
+    given = {"variable_update": "replicated", "num_gpus": 2, "num_batches": 1, **flags}
     if "eval" in flags:
         given["train_dir"] = trained
     record = run(**given).record

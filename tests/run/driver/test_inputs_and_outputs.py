@@ -17,7 +17,6 @@ pytestmark = pytest.mark.usefixtures("quick_start")
 
 MODES = {
     "parameter_server": {},
-    "distributed_all_reduce": {"all_reduce_spec": "pscpu:256:xring"},
     "mirrored_strategy": {
         "cross_device_ops": "reduction_to_one_device",
         "input_distribution": "strategy",
