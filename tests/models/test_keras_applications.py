@@ -5,13 +5,14 @@ from __future__ import annotations
 import collections
 import itertools
 import re
+import sys
 
 import pytest
 import tensorflow as tf
 
 from cnnbench.models import get_model
 from cnnbench.models.inception import InceptionV3
-from cnnbench.models.nasnet import MOBILE, NasNet, NasnetCell
+from cnnbench.models.nasnet import NasNet, NasnetCell, Size
 
 CLASSES = 7
 
@@ -64,11 +65,17 @@ def transfer(values, layers):
 
 @pytest.fixture
 def check_equal(keras_layers, check_logits):
-    """check_equal(model, name, **options): compares it with a network of keras.applications."""
+    """check_equal(model, name, **options): compares it with a network of keras.applications.
 
-    def check(model, name, **options):
+    With `general`, it is what that function of the same module makes, with fewer layers.
+    """
+
+    def check(model, name, general=None, /, **options):
         size = model.image_size
-        theirs = getattr(tf.keras.applications, name)(
+        make = getattr(tf.keras.applications, name)
+        if general is not None:
+            make = getattr(sys.modules[make.__module__], general)
+        theirs = make(
             weights=None,
             classes=CLASSES,
             classifier_activation=None,
@@ -123,20 +130,37 @@ class KerasNasNet(NasNet):
 
 
 def test_nasnet(check_equal):
-    check_equal(KerasNasNet("nasnet", MOBILE, image_size=40, batch_size=1), "NASNetMobile")
+    model = KerasNasNet("nasnet", Size(cells=6, filters=4, stem=8), image_size=40, batch_size=1)
+    sizes = {"penultimate_filters": 24 * 4, "num_blocks": 2, "stem_block_filters": 8}
+    check_equal(model, "NASNetMobile", "NASNet", skip_reduction=False, **sizes)
+
+
+def scaled(depth, **options):
+    """Options of an EfficientNet."""
+    return {"width_coefficient": 1, "depth_coefficient": depth, "default_size": 32, **options}
 
 
 @pytest.mark.parametrize(
-    ("name", "theirs", "options"),
+    ("name", "sizes", "theirs", "options"),
     [
-        ("vgg16", "VGG16", {}),
-        ("mobilenet", "MobileNetV2", {}),
-        ("efficientnet_b0", "EfficientNetB0", {}),
-        ("efficientnetv2_s", "EfficientNetV2S", {"include_preprocessing": False}),
-        ("convnext_tiny", "ConvNeXtTiny", {"include_preprocessing": False}),
+        ("vgg16", {}, ("VGG16",), {}),
+        ("mobilenet", {}, ("MobileNetV2",), {}),
+        ("efficientnet_b0", {"depth": 0.5}, ("EfficientNetB0", "EfficientNet"), scaled(0.5)),
+        (
+            *("efficientnetv2_s", {"depth": 0.25}, ("EfficientNetV2S", "EfficientNetV2")),
+            scaled(0.25, name="efficientnetv2-s", include_preprocessing=False),
+        ),
+        (
+            *("convnext_tiny", {"blocks": (1, 2, 1, 1)}, ("ConvNeXtTiny", "ConvNeXt")),
+            {
+                **{"depths": (1, 2, 1, 1), "projection_dims": (96, 192, 384, 768)},
+                "include_preprocessing": False,
+            },
+        ),
     ],
 )
-def test_others(name, theirs, options, check_equal):
+def test_others(name, sizes, theirs, options, check_equal):
     model = get_model(name, "imagenet")
-    model.image_size = 32
-    check_equal(model, theirs, **options)
+    for attribute, value in {"image_size": 32, **sizes}.items():
+        setattr(model, attribute, value)
+    check_equal(model, *theirs, **options)
