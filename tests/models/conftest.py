@@ -34,7 +34,7 @@ def _draw(spec: VariableSpec) -> np.ndarray:
     rng = np.random.default_rng(zlib.crc32(spec.name.encode()))
     stddev = spec.initializer.draw_stddev(spec.shape)
     if stddev > 0:
-        return np.float32(stddev) * rng.standard_normal(spec.shape, np.float32)
+        return (stddev * rng.standard_normal(spec.shape)).astype(np.float32)
     shift = rng.uniform(-0.3, 0.3, spec.shape)
     return (spec.initializer.value + shift).astype(np.float32)
 
