@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cnnbench.cli import main
+from cnnbench.models.registry import register_model
+from cnnbench.models.resnet_cifar import ResNetCifar10
 
 RUN = (
     *("--device=cpu", "--model=trivial", "--data_name=cifar10", "--batch_size=2"),
@@ -24,3 +26,9 @@ def run(quick_start, capsys):
         return out, err
 
     return go
+
+
+@pytest.fixture
+def resnet8(own_registry):
+    """A network of eight layers with weights, in three stages of one block."""
+    register_model("resnet8", "cifar10", lambda: ResNetCifar10(8, "v1"))

@@ -79,17 +79,17 @@ def test_operations_belong_to_the_innermost_layer():
     ]
 
 
-def test_a_run_writes_table_and_plot(run, tmp_path):
+def test_a_run_writes_table_and_plot(run, resnet8, tmp_path):
     files = [tmp_path / name for name in ("layers.txt", "layers.csv", "layers.svg")]
-    flags = ["--model=resnet20", "--num_gpus=2", "--variable_update=replicated"]
+    flags = ["--model=resnet8", "--num_gpus=2", "--variable_update=replicated"]
     run(*flags, f"--profile_layers={','.join(map(str, files))}")
     with files[1].open(newline="") as file:
         rows = {row["layer"]: row for row in csv.DictReader(file)}
-    network = get_model("resnet20", "cifar10")
+    network = get_model("resnet8", "cifar10")
     spec = declare(network, 11)
     assert sum(int(row["flops"]) for row in rows.values()) == 2 * spec.training_flops_per_image
     weighted = [name for name in rows if "conv" in name or "affine" in name]
-    assert len(weighted) == 20
+    assert len(weighted) == 8
     assert (weighted[0], weighted[-1]) == ("conv0", "affine0")
     for name in weighted:
         assert float(rows[name]["forward_seconds"]) > 0
@@ -98,9 +98,9 @@ def test_a_run_writes_table_and_plot(run, tmp_path):
     assert int(rows["conv0"]["memory_bytes"]) == 2 * 32 * 32 * 16 * 4
     assert float(rows[REST]["forward_seconds"]) > 0
     text = files[0].read_text()
-    assert text.startswith("layers of warm-up step 1 of resnet20, 2 images per device\n")
-    assert "stage2/block2/conv1" in text
-    assert "stage2/block2/conv1" in files[2].read_text()
+    assert text.startswith("layers of warm-up step 1 of resnet8, 2 images per device\n")
+    assert "stage2/block0/conv1" in text
+    assert "stage2/block0/conv1" in files[2].read_text()
     check_outputs(Output("profile_layers", str(path)) for path in files)
 
 

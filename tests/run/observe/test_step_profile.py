@@ -198,10 +198,10 @@ def test_operations_without_a_node_are_on_the_device_of_their_plane():
     assert span.device == "gpu:1"
 
 
-def test_a_run_writes_the_profile_of_its_last_warm_up_steps(run, tmp_path, holds):
+def test_a_run_writes_the_profile_of_its_last_warm_up_steps(run, resnet8, tmp_path, holds):
     path = tmp_path / "profile.json"
     run(
-        *("--model=resnet20", "--num_gpus=2", "--variable_update=replicated"),
+        *("--model=resnet8", "--num_gpus=2", "--variable_update=replicated"),
         *(f"--profile_json={path}", "--profile_steps=2", "--num_warmup_batches=4"),
     )
     assert is_replaceable(path, KINDS["step_profile"])
@@ -215,7 +215,7 @@ def test_a_run_writes_the_profile_of_its_last_warm_up_steps(run, tmp_path, holds
     rows = {row.part: row for row in profile.rows}
     for direction in (FORWARD, TO_INPUT, TO_KERNEL):
         assert min(rows[Part("stage0/block0/conv1", "convolution 3x3", direction)].seconds) > 0
-    spec = declare(get_model("resnet20", "cifar10"), 11)
+    spec = declare(get_model("resnet8", "cifar10"), 11)
     layers = {one.name: one for one in profile.layers}
     assert sum(one.parameters for one in profile.layers) == spec.trainable_parameters
     assert layers["stage1/block0/conv0"].kind == "convolution 3x3"
