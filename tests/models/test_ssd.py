@@ -181,15 +181,13 @@ def narrow(model, net, images):
 
 
 def test_it_trains_on_synthetic_images(monkeypatch, quick_start):
-    """One image on each of two towers: the loss falls, and detections are counted."""
+    """The loss falls, and detections are counted."""
     monkeypatch.setattr(SSD300, "build", narrow)
     params = Params(
         model="ssd300",
         data_name="coco",
         device="cpu",
-        num_gpus=2,
-        variable_update="replicated",
-        batch_size=1,
+        batch_size=2,
         num_batches=2,
         num_warmup_batches=0,
         optimizer="momentum",
