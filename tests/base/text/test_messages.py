@@ -33,8 +33,10 @@ def test_lines(make: Callable[[str], str], start: str) -> None:
 
 
 def literals(path: Path) -> Iterator[str]:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for node in ast.walk(tree):
+    source = path.read_text(encoding="utf-8")
+    if not any(prefix in source for prefix in PREFIXES):
+        return
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
 

@@ -7,7 +7,7 @@ import json
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cnnbench.base.text.progress import Reporter
@@ -342,6 +342,7 @@ def tried(start, search, capacity):
     return largest_batch(start, search, fits), sizes
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # on a busy machine
 @given(
     start=st.integers(1, 3000),
     limit=st.integers(1, 3000),

@@ -187,15 +187,14 @@ def test_an_older_tensorflow_is_refused(monkeypatch):
         load_tensorflow()
 
 
-def test_tensorflow_is_loaded_without_keras_which_can_be_used_afterwards():
+def test_tensorflow_is_loaded_without_keras():
+    """Keras can be used afterwards: this process loaded TensorFlow so, and tests of models do."""
     code = """if True:
         import gc, sys
         from cnnbench.run.runtime.loading import load_tensorflow
-        tf = load_tensorflow()
+        load_tensorflow()
         print(*{"keras", "sklearn", "matplotlib", "pandas"} & sys.modules.keys())
         print(gc.isenabled(), gc.get_freeze_count() > 100_000)
-        from tensorflow.keras import layers
-        print(layers.Dense is tf.keras.layers.Dense, tf.keras.optimizers.SGD.__name__)
     """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.stdout.split("\n") == ["", "True True", "True SGD", ""], done.stderr
+    assert done.stdout.split("\n") == ["", "True True", ""], done.stderr
