@@ -295,7 +295,7 @@ def test_what_the_loss_scale_saves_reaches_the_weights(automatic: bool, mode: st
     built = build(
         model="faint",
         model_plugin=str(PLUGINS / "faint_plugin.py"),
-        num_gpus=3,
+        num_gpus=2,
         variable_update=mode,
         precision="fp16",
         fp16_loss_scale=1024.0,
