@@ -44,13 +44,11 @@ def labels(asked, devices, steps):
     return examples(batches, SMALL["imagenet"].of)
 
 
-@pytest.mark.parametrize(("num_shards", "sloppy"), [(2, False), (2, True), (3, False)])
-def test_training_shards_are_disjoint_and_complete(folder, cpu_devices, num_shards, sloppy):
-    """Three files: whole files for 3 shards, single records for 2."""
-    fields = {"num_shards": num_shards, "datasets_sloppy_parallel_interleave": sloppy}
+def test_training_shards_in_sloppy_order_are_disjoint_and_complete(folder, cpu_devices):
+    fields = {"num_shards": 2, "datasets_sloppy_parallel_interleave": True}
     seen = [
         set(labels(SPEC(folder, shard_index=index, **fields), cpu_devices, 2 * len(TRAIN)))
-        for index in range(num_shards)
+        for index in range(2)
     ]
     assert set.union(*seen) == TRAIN
     assert sum(map(len, seen)) == len(TRAIN)
@@ -59,9 +57,12 @@ def test_training_shards_are_disjoint_and_complete(folder, cpu_devices, num_shar
 @pytest.mark.parametrize(
     "options",
     [
-        {"datasets_use_caching": True, "shuffle_buffer": 3},
-        {"datasets_parallel_interleave_cycle_length": 1, "datasets_use_prefetch": False},
-        {"datasets_parallel_interleave_prefetch": 2, "datasets_num_private_threads": 2},
+        {
+            "datasets_parallel_interleave_cycle_length": 1,
+            "datasets_parallel_interleave_prefetch": 2,
+            "datasets_use_prefetch": False,
+            "datasets_num_private_threads": 2,
+        },
         {
             "datasets_sloppy_parallel_interleave": True,
             "datasets_num_private_threads": 0,
@@ -77,8 +78,8 @@ def test_reader_options_keep_every_record(folder, cpu_devices, options):
 
 def test_caching_reads_the_files_once(copy, cpu_devices):
     fields = {"datasets_use_caching": True, "datasets_use_prefetch": False, "batch": len(TRAIN)}
-    with make_input(SPEC(copy, **fields), cpu_devices[:1]) as source:
-        source.next()
+    with make_input(SPEC(copy, shuffle_buffer=3, **fields), cpu_devices[:1]) as source:
+        assert set(source.next()[0].labels.numpy()) == TRAIN
         shutil.rmtree(copy)
         assert set(source.next()[0].labels.numpy()) == TRAIN
 
@@ -112,8 +113,10 @@ def test_the_published_set_is_known_by_its_files(tmp_path):
 @pytest.mark.parametrize(
     "options",
     [
-        {"datasets_use_caching": True},
-        {"datasets_use_prefetch": False, "datasets_num_private_threads": 1},
+        {
+            **{"datasets_use_caching": True, "datasets_use_prefetch": False},
+            "datasets_num_private_threads": 1,
+        },
         {"datasets_sloppy_parallel_interleave": True},
     ],
 )
