@@ -27,11 +27,12 @@ PRELOADED = "import json, os, pathlib, random, re, signal, socket, time, uuid"
 
 # The child waits until the caller knows its number: its first deed may be to interrupt the caller.
 _SERVER = """
-import gc, json, os, sys, traceback
+import functools, gc, json, os, sys, traceback
 exec(sys.argv[1])
 gc.freeze()  # as where a process loads TensorFlow itself
+compiled = functools.cache(functools.partial(compile, mode="exec"))
 
-def begin(ask, go):
+def begin(ask, code, go):
     os.read(go, 1)
     files = ((0, os.devnull), (1, ask["out"]), (2, ask["err"]))
     for number, path in files:
@@ -42,17 +43,17 @@ def begin(ask, go):
     os.environ.clear()
     os.environ.update(ask["environment"])
     sys.argv[:] = ask["argv"]
-    code = compile(ask["code"], ask["argv"][0], "exec")
     exec(code, {"__name__": "__main__", "__file__": ask["argv"][0]})
 
 while line := sys.stdin.readline():
     ask = json.loads(line)
+    code = compiled(ask["code"], ask["argv"][0])
     here, there = os.pipe()
     child = os.fork()
     if not child:
         status = 1
         try:
-            begin(ask, here)
+            begin(ask, code, here)
             status = 0
         except SystemExit as end:
             said = end.code
