@@ -128,7 +128,7 @@ def test_test_script_wants_the_extra_and_runs_in_the_checkout(checkout, tmp_path
     done = _script(checkout, "test", "-k", "x", cwd=tmp_path)
     assert done.stdout == f"pytest {checkout}\n<-k>\n<x>\n"
     whole = _script(checkout, "test", cwd=tmp_path)
-    assert whole.stdout == f"pytest {checkout}\n<-n>\n<2>\n<--dist>\n<worksteal>\n"
+    assert whole.stdout == f"pytest {checkout}\n<-n>\n<3>\n<--dist>\n<worksteal>\n"
 
 
 @pytest.mark.parametrize("version", ["3.9", "3.14"])
@@ -228,7 +228,7 @@ def test_failures_in_a_shuffled_order_are_told_from_broken_tests_and_never_pass(
         "tests/b.py: broken: it fails by itself, too (SHUFFLE=17)",
     ]
     first, *again = (checkout / "calls").read_text().splitlines()
-    assert first == "-n 2 --dist worksteal --cache-clear --shuffle=17 --maxfail=9"
+    assert first == "-n 3 --dist worksteal --cache-clear --shuffle=17 --maxfail=9"
     assert again == ["-q tests/a.py", "-q tests/b.py"]
 
 
