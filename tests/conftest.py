@@ -92,8 +92,9 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     capture = config.pluginmanager.getplugin("capturemanager")
     capture.resume_global_capture()  # of what TensorFlow says while it is loaded
-    from forked import tf
+    from cnnbench.run.runtime.loading import load_tensorflow
 
+    tf = load_tensorflow()  # without Keras, which takes the longer part of an import
     tf.config.set_logical_device_configuration(
         tf.config.list_physical_devices("CPU")[0],
         [tf.config.LogicalDeviceConfiguration()] * LOGICAL_DEVICES,

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from cnnbench.base.jobs.job import is_address
 from cnnbench.errors import FlagError, UsageError
 from cnnbench.flags.cluster import coordinated
-from cnnbench.flags.groups.strategies import CROSS_DEVICE, DISTRIBUTION, StrategyParams
+from cnnbench.flags.groups.strategies import CROSS_DEVICE, DISTRIBUTION
 from cnnbench.flags.params import SPECS, Params
 from cnnbench.flags.reductions import all_reduce_of, check_all_reduce, reduces
 from cnnbench.variable_mgr.aggregation.spec import MOST_PACKS
@@ -158,7 +158,7 @@ def _check_strategies(params: Params) -> Refusals:
     mode = params.update_mode
     mirroring = _names_of(lambda other: other.mirrors)
     names = (*CROSS_DEVICE, *DISTRIBUTION)
-    given = {name for name in names if getattr(params, name) != getattr(StrategyParams, name)}
+    given = {name for name in names if getattr(params, name) != SPECS[name].default}
     for name in CROSS_DEVICE:
         if name in given and mode.reduction is not Reduction.CROSS_DEVICE:
             yield name, f"needs --variable_update={mirroring}, not {mode.name}"

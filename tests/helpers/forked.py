@@ -31,7 +31,7 @@ from cnnbench.campaigns.processes.child import Ended
 from cnnbench.run.runtime.loading import load_tensorflow
 from cnnbench.run.runtime.supervisor import GUARDED
 
-tf = load_tensorflow()  # without Keras, which takes the longer part of an import
+load_tensorflow()  # without Keras, which takes the longer part of an import
 
 
 def _modules(*packages: str) -> Iterator[str]:

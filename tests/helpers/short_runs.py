@@ -60,6 +60,8 @@ MODES = [
         id="mirrored",
     ),
 ]
+# Distributed all-reduce updates as replicated does.
+KINDS = [mode for mode in MODES if mode.id != "distributed"]
 
 
 def build(model: str = "poison", **flags: object) -> BuiltRun:

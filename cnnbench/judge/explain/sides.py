@@ -356,11 +356,13 @@ class Sides:
         a, b = self.factors.usual
         of_sides = times.scaled([a] * len(times.base_each), [b] * len(times.new_each))
         # Kernels of a device do not follow the load of its host, which scatters between processes.
-        for own in (self._own(times), of_sides):
-            if times.difference * own.difference > 0 and self.is_beyond(own, errors):
-                # By time alone, the difference must not only be a residue of the factor.
-                return self.is_large(times) if errors < CERTAIN else self.is_beyond(times, LIKELY)
-        return False
+        if not any(
+            times.difference * own.difference > 0 and self.is_beyond(own, errors)
+            for own in (self._own(times), of_sides)
+        ):
+            return False
+        # By time alone, the difference must not only be a residue of the factor.
+        return self.is_large(times) if errors < CERTAIN else self.is_beyond(times, LIKELY)
 
     def _own(self, times: Times) -> Times:
         """Times without the factor of their processes."""

@@ -65,13 +65,12 @@ class LossScale:
         del tensors
         return _Guard()
 
-    def judge(self, gradients: Sequence[Sequence[tf.Tensor]], *, together: bool) -> UpdateGuards:
+    def judge(self, gradients: Sequence[Sequence[tf.Tensor]]) -> UpdateGuards:
         """Decides which updates happen; to be called once in the traced step.
 
         `gradients` are, per apply device, those that the reduction returns: clipping would hide an
-        infinity. With `together` one bad gradient anywhere stops the updates everywhere.
+        infinity. Replicas in sync get equal ones, so their updates are left out together.
         """
-        del together
         return UpdateGuards([_Guard() for _ in gradients], None, [])
 
 
@@ -111,13 +110,13 @@ class AutoLossScale(LossScale):
         """See `LossScale.guard`."""
         return _Guard(all_finite(tensors, self._device))
 
-    def judge(self, gradients: Sequence[Sequence[tf.Tensor]], *, together: bool) -> UpdateGuards:
+    def judge(self, gradients: Sequence[Sequence[tf.Tensor]]) -> UpdateGuards:
         """See `LossScale.judge`."""
         flags = [all_finite(of_device, self._device) for of_device in gradients]
         with tf.device(self._device), tf.name_scope("loss_scale"):
             finite = tf.reduce_all(tf.stack(flags)) if flags else tf.constant(True)
-            guards = [_Guard(finite if together else flag) for flag in flags]
-            return UpdateGuards(list(guards), tf.logical_not(finite), self._update(finite))
+            guards: list[LossScaleLike] = [_Guard(flag) for flag in flags]
+            return UpdateGuards(guards, tf.logical_not(finite), self._update(finite))
 
     def _update(self, finite: tf.Tensor) -> list[Any]:
         scale = tower_variable.read(self._scale)

@@ -100,10 +100,7 @@ class Updater:
         for index, device in enumerate(devices):
             with tf.device(device), tf.name_scope(f"apply_{index}"):
                 reduced.append(manager.get_gradients_to_apply(index, state))
-        verdict = self._loss_scale.judge(
-            [[gradient for gradient, _ in pairs] for pairs in reduced],
-            together=manager.replicas_in_sync,
-        )
+        verdict = self._loss_scale.judge([[gradient for gradient, _ in one] for one in reduced])
         ops = list(verdict.updates)
         readers = Readers(towers[0].loss.graph)
         rates = self._rates(rate, devices)

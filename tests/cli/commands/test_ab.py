@@ -581,7 +581,7 @@ def test_sides_that_cannot_step_in_turn_alternate_and_it_is_said(ab):
 @pytest.mark.parametrize("in_turn", [True, False])
 def test_both_halves_of_a_pair_are_alive_where_they_step_in_turn(ab, tmp_path, in_turn, holds):
     say = {"turns": in_turn, "trace": str(tmp_path / "trace")}
-    flags = () if in_turn else ("--cool_down=0.02",)
+    flags = () if in_turn else ("--cool_down=0.1",)
     done = ab("--pairing=auto", "--pairs=3", "--burn_in=1", "--seed=3", *flags, a=say, b=say)
     assert ("alternate" in done.err) != in_turn
     (start,) = journal("ab")
@@ -597,7 +597,7 @@ def test_both_halves_of_a_pair_are_alive_where_they_step_in_turn(ab, tmp_path, i
     else:
         assert said == order
         times = [datetime.fromisoformat(one["time"]) for one in journal("process")]
-        assert all((later - one).total_seconds() >= 0.02 for one, later in pairwise(times))
+        assert all((later - one).total_seconds() >= 0.1 for one, later in pairwise(times))
     for number, name in enumerate(order[2:]):
         document = json.loads(Path("results", name[-1], f"{name}.json").read_text())
         place = {"side": name[-1], "seed": 3, "pair": int(name[:4]), "position": 1 + number % 2}

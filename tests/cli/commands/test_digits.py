@@ -49,6 +49,7 @@ def test_digits_are_recognised_after_train_interrupt_resume(
     losses = json.loads(Path("resumed.json").read_text())["losses"]
     assert len(losses) == STEPS - done
     first_loss = float(re.search(r"^1\t.*\t(.+)$", begun, re.MULTILINE)[1])
+    assert np.mean(losses[:10]) < first_loss / 2  # of the variables that were saved
     assert np.mean(losses[-20:]) < first_loss / 8
 
     # 360 is no multiple of 3 * 50: the last batches are padded, which must not count.

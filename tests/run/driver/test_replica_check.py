@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from short_runs import MODES, PLUGINS
+from short_runs import KINDS, PLUGINS
 from towers import trained
 
 from cnnbench import BenchmarkCNN, Params, RunRecord
@@ -47,20 +47,19 @@ def flags(**more: object) -> dict[str, object]:
 
 @pytest.mark.parametrize(
     ("mode", "towers"),
-    [pytest.param(*mode.values, 2, id=mode.id) for mode in MODES if mode.id != "distributed"]
-    + [pytest.param(*MODES[1].values, 1, id="alone"), pytest.param(RELAXED, 2, id="relaxed")],
+    [pytest.param(*mode.values, 2, id=mode.id) for mode in KINDS]
+    + [pytest.param(*KINDS[1].values, 1, id="alone"), pytest.param(RELAXED, 2, id="relaxed")],
 )
 def test_a_clean_run_passes_and_says_how_often_it_was_checked(
     mode: dict[str, object], towers: int
 ) -> None:
     shared = ("parameter_server", "independent")
     copies = towers > 1 and mode["variable_update"] not in shared
-    if copies or mode["variable_update"] == "independent":
-        params = Params.from_dict(flags(**mode, num_gpus=towers, optimizer="adam", bn_stats="mean"))
-        record = BenchmarkCNN(params).run()
-        # Before the first step and after steps 2 and 4.
-        assert record.measured.replica_checks == (3 if copies else None)
-        assert RunRecord.from_json(record.to_json()).measured == record.measured
+    params = Params.from_dict(flags(**mode, num_gpus=towers, optimizer="adam", bn_stats="mean"))
+    record = BenchmarkCNN(params).run()
+    # Before the first step and after steps 2 and 4.
+    assert record.measured.replica_checks == (3 if copies else None)
+    assert RunRecord.from_json(record.to_json()).measured == record.measured
     # A notice says where there is nothing to compare.
     words = [f"--{name}={str(value).lower()}" for name, value in mode.items()]
     notices = parse_args([f"--num_gpus={towers}", "--check_replica_consistency=1", *words]).notices

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import short_runs
-from short_runs import MODES
+from short_runs import KINDS
 
 from cnnbench.run.driver.build import BuiltRun
 
@@ -73,8 +73,7 @@ def changed(before: State, after: State) -> set[str]:
 # Every mode and every optimizer, though not with one another; AGGREGATIONS has algorithms.
 STEPS = [
     pytest.param({**mode.values[0], "optimizer": optimizer, "num_gpus": 2}, id=mode.id)
-    for mode, optimizer in zip(MODES, itertools.cycle(["momentum", "rmsprop", "adam"]))
-    if mode.id != "distributed"
+    for mode, optimizer in zip(KINDS, itertools.cycle(["momentum", "rmsprop", "adam"]))
 ]
 ALONE = pytest.param({"optimizer": "adam"}, id="alone")
 

@@ -10,7 +10,7 @@ import itertools
 import numpy as np
 import pytest
 import short_runs
-from short_runs import MODES, RATE
+from short_runs import KINDS, RATE
 
 pytestmark = pytest.mark.usefixtures("quick_start")
 
@@ -26,10 +26,9 @@ POLICIES = [("mean", "fp32"), ("sum", "fp32"), ("mean", "fp16")]
         # test_saved_updates.py has pairs of all of these and more.
         *(
             pytest.param(*mode.values, 2, *policy, id=f"{mode.id}-{'-'.join(policy)}")
-            for mode, policy in zip(MODES, itertools.cycle(POLICIES))
-            if mode.id != "distributed"
+            for mode, policy in zip(KINDS, itertools.cycle(POLICIES))
         ),
-        pytest.param(*MODES[0].values, 1, *POLICIES[1], id="alone"),
+        pytest.param(*KINDS[0].values, 1, *POLICIES[1], id="alone"),
     ],
 )
 def test_a_weight_without_any_other_gradient_decays(

@@ -165,7 +165,7 @@ def test_every_device_gets_the_exact_sum(spec, count, check):
 
 
 # test_devices_agree_to_the_last_bit has two shards.
-@pytest.mark.parametrize(("spec", "count"), cases(NAMES, (4,)) + cases(THREE_SHARDS, (3,)))
+@pytest.mark.parametrize(("spec", "count"), cases(NAMES, (3, 8)) + cases(THREE_SHARDS, (3,)))
 def test_devices_with_memories_of_their_own_get_the_exact_sum(spec, count, check):
     check(spec, count, DTYPES[:1], share_memory=False)
 
