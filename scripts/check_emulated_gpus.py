@@ -206,7 +206,7 @@ def _before(flags: Flags) -> str:
     small = ""
     if not _is_small(flags):
         names = f"{flags['model']!r}, {flags.get('data_name', 'imagenet')!r}"
-        small = f"import small_networks; small_networks.with_small_examples({names})"
+        small = f"import networks; networks.with_small_examples({names})"
     return f"{small}{gpu_cases.FORWARD_LOSS}"
 
 

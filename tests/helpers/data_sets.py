@@ -387,3 +387,25 @@ def _weighted(batch: TowerBatch, of: Callable[[TowerBatch], list[Hashable]]) -> 
     if batch.weights is None:
         return of(batch)
     return list(itertools.compress(of(batch), batch.weights.numpy() > 0))
+
+
+# The data set of docs/examples/weather_plugin.py ------------------------------------------------
+
+WEATHER_PLUGIN = str(Path(__file__).parents[2] / "docs" / "examples" / "weather_plugin.py")
+WEATHER = {"dataset_plugin": WEATHER_PLUGIN, "data_name": "weather", "model": "forecast"}
+"""Flags of a run of its network."""
+
+
+def write_weather(folder: Path, train: int, validation: int) -> Path:
+    """Writes so many examples per subset, whose hours tell both answers; returns the folder."""
+    rng = np.random.default_rng(3)
+    for subset, count in (("train", train), ("validation", validation)):
+        hours = rng.normal(size=(count, 24, 3)).astype(np.float32)
+        np.savez(
+            folder / f"{subset}.npz",
+            hours=hours,
+            station=rng.integers(0, 50, count),
+            rain=(hours[:, 0, 1] > 0).astype(np.int64),
+            degrees=10 + 8 * hours[:, :, 0].mean(axis=1),
+        )
+    return folder

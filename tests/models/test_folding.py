@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-from small_networks import cut
+from networks import cut
 
 from cnnbench.models import declare, get_model
 from cnnbench.models.graph import forward

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-from small_networks import cut
+from networks import cut
 
 from cnnbench.machine.cpu import processor
 from cnnbench.machine.host import Host

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 
-import graph_networks
+import networks
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -17,7 +17,7 @@ import tensorflow as tf
 from cnnbench.errors import UsageError
 from cnnbench.models import BatchNorm, Initializer
 
-network = functools.partial(graph_networks.network, dtype=tf.float64)
+network = functools.partial(networks.network, dtype=tf.float64)
 
 
 def normal(*shape, seed=0):

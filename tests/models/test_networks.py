@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow as tf
-from small_networks import CUT, cut
+from networks import CUT, cut
 
 from cnnbench.models import declare, get_model
 from cnnbench.models.declare import Shaped, ShapeNetwork

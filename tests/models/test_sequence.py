@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-from graph_networks import network, normal
+from networks import network, normal
 
 from cnnbench.errors import UsageError
 from cnnbench.models import Initializer

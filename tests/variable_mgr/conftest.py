@@ -1,8 +1,11 @@
-"""A small network's worth of variables, and managers made for it."""
+"""Variables of a small network and managers of them; stages and all-reduce algorithms, traced."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import importlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,9 +14,14 @@ import tensorflow as tf
 from oracle import LOCAL_SGD, LOCAL_SGD_PLUGIN
 
 from cnnbench.models.spec import Initializer, VariableSpec
-from cnnbench.variable_mgr import VariableMgrSpec, create, load_plugin
+from cnnbench.variable_mgr import VariableMgrSpec, all_reduce, create, load_plugin
 from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
-from cnnbench.variable_mgr.all_reduce import parse_all_reduce_spec
+from cnnbench.variable_mgr.all_reduce import (
+    ReduceContext,
+    algorithms,
+    parse_all_reduce_spec,
+    registry,
+)
 from cnnbench.variable_mgr.base import VariableMgr
 from cnnbench.variable_mgr.strategies.spec import CrossDeviceSpec
 
@@ -119,5 +127,102 @@ def make_manager(declared, cpu_devices) -> Maker:
         manager = create(spec, variables)
         manager.create_variables()
         return manager
+
+    return make
+
+
+@pytest.fixture
+def operations_of(cpu_devices):
+    """operations_of(function, forms, towers): the ops that function(tensors[tower][index]) adds.
+
+    `forms` are (shape, dtype) of the gradients of every tower. What the function
+    returns is kept alive; the placeholders and the identities of outputs are left out.
+    """
+
+    def operations(function, forms, towers):
+        def step(tensors):
+            # A pass-through op per tower, because placeholders are not on any device.
+            local = []
+            for device, own in zip(cpu_devices, tensors, strict=False):
+                with tf.device(device):
+                    local.append([tf.raw_ops.Snapshot(input=t) for t in own])
+            return function(local)
+
+        signature = [[tf.TensorSpec(shape, dtype) for shape, dtype in forms]] * towers
+        graph = tf.function(step, autograph=False).get_concrete_function(signature).graph
+        ignored = ("Placeholder", "Identity", "Snapshot", "Const", "NoOp")
+        return [op for op in graph.get_operations() if op.type not in ignored]
+
+    return operations
+
+
+@pytest.fixture
+def make_context(cpu_devices) -> Callable[..., ReduceContext]:
+    """make_context(n, **fields): a context of the first n logical devices."""
+
+    def make(count: int, **fields: Any) -> ReduceContext:
+        devices = cpu_devices[:count]
+        return ReduceContext(**{"devices": devices, "cpu_devices": devices, **fields})
+
+    return make
+
+
+@pytest.fixture
+def registered(monkeypatch) -> Iterator[dict[str, Any]]:
+    """The registrations, to which a test may add some for itself."""
+    # Now, because what a module registers while the test runs is forgotten after it.
+    for name in all_reduce.names():
+        importlib.import_module(f"{algorithms.__name__}.{name}")
+    known = set(sys.modules)
+    monkeypatch.setattr(registry, "_factories", dict(registry._factories))
+    yield registry._factories
+    for name in set(sys.modules) - known:
+        if name.startswith(algorithms.__name__):
+            del sys.modules[name]
+
+
+@dataclass
+class Traced:
+    """The graph of an algorithm.
+
+    Attributes:
+      operations: all of the function's ops but arguments and the identities of results.
+      results: results[i][d] is what the algorithm returned for tensor i on device d.
+    """
+
+    operations: list[tf.Operation]
+    results: list[list[tf.Tensor]]
+
+    def of_type(self, *types: str) -> list[tf.Operation]:
+        return [op for op in self.operations if op.type in types]
+
+
+@pytest.fixture
+def trace() -> Callable[..., Traced]:
+    """trace(name, context, shape, tensors=1, first_index=0): the traced algorithm."""
+
+    def make(
+        name: str,
+        context: ReduceContext,
+        shape: tuple[int, ...],
+        tensors: int = 1,
+        first_index: int = 0,
+    ) -> Traced:
+        algorithm = all_reduce.create(name, context)
+        results: list[list[tf.Tensor]] = []
+
+        @tf.function(autograph=False)
+        def step(values):
+            results.extend(algorithm(tensor, first_index + i) for i, tensor in enumerate(values))
+            return results
+
+        spec = [[tf.TensorSpec(shape)] * len(context.devices)] * tensors
+        graph = step.get_concrete_function(spec).graph
+        operations = graph.get_operations()
+        returned = {id(op) for op in operations[-tensors * len(context.devices) :]}
+        return Traced(
+            [op for op in operations if op.type != "Placeholder" and id(op) not in returned],
+            results,
+        )
 
     return make

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-from bowls import optimizer_of
-from towers import trained
+from towers import optimizer_of, trained
 
 from cnnbench.variable_mgr import VariableMgrSpec, create, registry
 from cnnbench.variable_mgr.modes import Copies

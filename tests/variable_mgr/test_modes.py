@@ -1,6 +1,6 @@
 """All modes against an oracle in NumPy, for every tower count, reduction and placement.
 
-helpers/bowls.py has the losses.
+helpers/towers.py has the losses.
 """
 
 from __future__ import annotations
@@ -8,10 +8,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-from bowls import centre, create_slots, curvature, one_step, optimizer_of
 from covering import covering_pairs
 from oracle import LOCAL_SGD, LOCAL_SGD_EVERY
-from towers import columns_of, trained
+from towers import centre, columns_of, create_slots, curvature, one_step, optimizer_of, trained
 
 from cnnbench.models.spec import Initializer, VariableSpec
 from cnnbench.variable_mgr import names
@@ -32,7 +31,7 @@ STEPS = 3
 
 
 def oracle(weights, mode, reduction, steps, momentum, skip=()):
-    """weights[t][i] after some steps of Nesterov momentum, in float64; see bowls.py for `skip`."""
+    """weights[t][i] after some steps of Nesterov momentum, in float64; see towers.py for `skip`."""
     towers = len(weights)
     weights = [[w.astype(np.float64) for w in tower] for tower in weights]
     velocity = [[np.zeros_like(w) for w in tower] for tower in weights]

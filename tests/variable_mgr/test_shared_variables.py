@@ -11,8 +11,7 @@ import weakref
 import numpy as np
 import pytest
 import tensorflow as tf
-from bowls import create_slots, one_step, optimizer_of
-from towers import columns_of, trained
+from towers import columns_of, create_slots, one_step, optimizer_of, trained
 
 from cnnbench.models.spec import Initializer, VariableSpec
 from cnnbench.variable_mgr import VariableMgrSpec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -64,18 +64,10 @@ def loaded_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def photo_records(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def photo_records(
+    photos: Mapping[str, np.ndarray], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """Crops of photographs in four classes, made into records by the command itself."""
-    import skimage.data
-    from sklearn.datasets import load_sample_images
-
-    china, flower = load_sample_images().images
-    photos = {
-        "cat": skimage.data.chelsea(),
-        "china": china,
-        "coffee": skimage.data.coffee(),
-        "flower": flower,
-    }
     root = tmp_path_factory.mktemp("photos")
     for name, photo in photos.items():
         (root / name).mkdir()

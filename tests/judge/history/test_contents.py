@@ -5,22 +5,22 @@ import dataclasses
 from cnnbench.judge.history import contents
 
 
-def test_hidden_files_and_folders_are_ignored(tmp_path, runs, save, reductions):
+def test_hidden_files_and_folders_are_ignored(tmp_path, by_commit, save, reductions):
     made = [
-        *runs.history([100.0] * 2, per_commit=2),
+        *by_commit.history([100.0] * 2, per_commit=2),
         reductions(6.0, reductions.point(spec="copy")),
     ]
-    save(save(tmp_path, made) / "deep", [runs(50.0, flags={"model": "resnet20"})])
-    save(tmp_path / ".sweep", [runs(1.0)])
+    save(save(tmp_path, made) / "deep", [by_commit(50.0, flags={"model": "resnet20"})])
+    save(tmp_path / ".sweep", [by_commit(1.0)])
     (tmp_path / ".hidden.json").write_text("{")
     found = contents(tmp_path)
     assert found.skipped == ()
     assert sorted(one.kind for one in found.entries) == ["allreduce"] * 2 + ["run"] * 5
 
 
-def test_runs_of_one_second_are_in_order_of_their_files(tmp_path, runs):
+def test_runs_of_one_second_are_in_order_of_their_files(tmp_path, by_commit):
     for number in range(12):
-        record = dataclasses.replace(runs(1.0), run_id=f"{99 - number}")
+        record = dataclasses.replace(by_commit(1.0), run_id=f"{99 - number}")
         record = dataclasses.replace(record, started_at="2026-11-20T00:00:00+00:00")
         (tmp_path / f"run{number}.json").write_text(record.to_json())
     found = [entry.run_id for entry in contents(tmp_path).entries]

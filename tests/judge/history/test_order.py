@@ -15,7 +15,7 @@ SPEED = METRICS["throughput"]
 
 
 @pytest.fixture
-def gate(runs):
+def gate(by_commit):
     """Makes the records of an experiment; NEW of a pair is measured first."""
 
     def make(base, new, **new_parts):
@@ -28,19 +28,19 @@ def gate(runs):
                 subject = Subject(repository="nets", revision=revision, dirty=False, side=side)
                 # With one seed for all, as a CI sets it.
                 place = {"side": side, "seed": 7, "pair": pair, "position": 1}
-                found.append(runs(speed, subject=subject, ab=place, **parts))
+                found.append(by_commit(speed, subject=subject, ab=place, **parts))
         return found
 
     return make
 
 
 @pytest.fixture
-def plain(runs):
+def plain(by_commit):
     """Makes the record of a run by itself."""
 
     def make(revision, speed=100.0, **parts):
         subject = Subject(repository="nets", revision=revision, dirty=False)
-        return runs(speed, subject=subject, **parts)
+        return by_commit(speed, subject=subject, **parts)
 
     return make
 
@@ -86,10 +86,10 @@ def test_a_base_precedes_its_head_which_is_the_newest(
     assert sorted(exported(all_series).values()) == pytest.approx(values)
 
 
-def test_a_side_measured_twice_is_the_newest(runs, series_of):
+def test_a_side_measured_twice_is_the_newest(by_commit, series_of):
     subject = Subject(repository="nets", revision="one", dirty=False, side="a")
     places = [{"side": "a", "seed": 1, "pair": pair} for pair in (1, 1, 2, 2)]
-    all_series = series_of([runs(100.0, subject=subject, ab=place) for place in places])
+    all_series = series_of([by_commit(100.0, subject=subject, ab=place) for place in places])
     assert list(exported(all_series).values()) == pytest.approx([100.0])
 
 

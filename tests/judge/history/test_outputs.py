@@ -26,31 +26,31 @@ HOSTILE = "=</style><script>alert(1)</script>\" onload='x'\n\x1b[31m@you"
 
 
 @pytest.fixture(scope="module")
-def trends(make_runs, series_of):
-    runs = make_runs()
-    found = runs.history([100.0] * 8 + [90.0] * 6, facts={"tensorflow_version": "2.20"})
+def trends(make_by_commit, series_of):
+    by_commit = make_by_commit()
+    found = by_commit.history([100.0] * 8 + [90.0] * 6, facts={"tensorflow_version": "2.20"})
     for index in range(6):
         found.append(
-            runs(
+            by_commit(
                 50.0 + index % 2, flags={"model": "resnet20"}, facts={"git_commit": f"{index}" * 40}
             )
         )
-    found.append(runs(1.0, "c099", error="no memory"))
+    found.append(by_commit(1.0, "c099", error="no memory"))
     return [trend(one, SPEED) for one in series_of(found)]
 
 
 @pytest.fixture
-def hostile(runs, series_of):
+def hostile(by_commit, series_of):
     flags = {"model": HOSTILE, "data_name": HOSTILE}
     facts = {"cpu_model": HOSTILE, "hostname": HOSTILE, "git_commit": HOSTILE}
-    found = runs.history([100.0] * 6, flags=flags, facts=facts)
+    found = by_commit.history([100.0] * 6, flags=flags, facts=facts)
     found += [
-        runs(50.0, f"d{i}", flags=flags, facts={**facts, "tensorflow_version": HOSTILE})
+        by_commit(50.0, f"d{i}", flags=flags, facts={**facts, "tensorflow_version": HOSTILE})
         for i in range(6)
     ]
     found += [
-        runs(50.0, flags=flags, facts=facts),
-        runs(1.0, error=HOSTILE, flags=flags, facts=facts),
+        by_commit(50.0, flags=flags, facts=facts),
+        by_commit(1.0, error=HOSTILE, flags=flags, facts=facts),
     ]
     return [trend(one, SPEED) for one in series_of(found)]
 
@@ -79,8 +79,8 @@ def test_table_of_rows(trends):
     assert csv_text([], SPEED).startswith("configuration,")
 
 
-def test_series_that_are_too_short_are_named(runs, series_of):
-    found = [trend(one, SPEED) for one in series_of([runs(100.0, f"c{i}") for i in range(3)])]
+def test_series_that_are_too_short_are_named(by_commit, series_of):
+    found = [trend(one, SPEED) for one in series_of([by_commit(100.0, f"c{i}") for i in range(3)])]
     written = render(page.page(found, SPEED), "markdown")
     assert "No step was found" in written
     assert "Too few points for steps: lenet, batch 8, 1 cpu." in written
@@ -100,9 +100,9 @@ def test_every_chart_has_title_axes_direction_and_the_steps(trends):
     assert [len(chart.labels) for chart in charts.charts] == [14, 6]
 
 
-def test_charts_have_commits_on_their_axis_and_dates_where_points_are_days(runs, series_of):
+def test_charts_have_commits_on_their_axis_and_dates_where_points_are_days(by_commit, series_of):
     commits = [f"{number:040x}"[::-1] for number in range(1, 7)]
-    found = [runs(100.0, commit) for commit in commits]
+    found = [by_commit(100.0, commit) for commit in commits]
     for by, label in ((None, "commits in order"), ("day", "points in order")):
         (one,) = series_of(found) if by is None else series_of(found, by=by)
         chart = page._chart(trend(one, SPEED), SPEED)
@@ -112,9 +112,9 @@ def test_charts_have_commits_on_their_axis_and_dates_where_points_are_days(runs,
             assert chart.labels == tuple(commit[:7] for commit in commits)
 
 
-def test_outliers_are_marked_everywhere(runs, series_of):
+def test_outliers_are_marked_everywhere(by_commit, series_of):
     levels = [100.0] * 9 + [75.0] + [100.0] * 8
-    (found,) = [trend(one, SPEED) for one in series_of(runs.history(levels))]
+    (found,) = [trend(one, SPEED) for one in series_of(by_commit.history(levels))]
     assert not found.steps
     assert list(found.outliers) == [9]
     assert found.outliers[9] == pytest.approx(-0.25, abs=0.03)
@@ -130,14 +130,16 @@ def test_outliers_are_marked_everywhere(runs, series_of):
     assert next(one for one in chart.series if one.name == "outlier").points[0][0] == 9.0
 
 
-def test_noise_alone_is_no_outlier(runs, series_of):
-    (found,) = [trend(one, SPEED) for one in series_of(runs.history([100.0] * 30, scatter=0.05))]
+def test_noise_alone_is_no_outlier(by_commit, series_of):
+    (found,) = [
+        trend(one, SPEED) for one in series_of(by_commit.history([100.0] * 30, scatter=0.05))
+    ]
     assert found.outliers == {}
 
 
-def test_commits_lead_to_their_address_and_other_names_nowhere(runs, series_of):
+def test_commits_lead_to_their_address_and_other_names_nowhere(by_commit, series_of):
     commits = [f"{number:x}" * 40 for number in range(10)]
-    found = [runs(100.0, commit) for commit in commits[:7]] + [runs(80.0, "release 2")]
+    found = [by_commit(100.0, commit) for commit in commits[:7]] + [by_commit(80.0, "release 2")]
     trends = [trend(one, SPEED) for one in series_of(found)]
     address = "https://example.org/c/{commit}?a=1&b=2"
     text = page.render("x.html", trends, SPEED, address).decode()
@@ -198,9 +200,9 @@ def test_a_format_of_one_commit_gets_the_last(trends, format):
     assert left_out == "the format holds one commit, here 555555555555; 19 other values left out"
 
 
-def test_sides_of_one_commit_and_days_of_one_revision(runs, series_of):
+def test_sides_of_one_commit_and_days_of_one_revision(by_commit, series_of):
     subject = {side: Subject(revision="c1", side=side) for side in "ab"}
-    found = [runs(100.0 + i, subject=subject["ab"[i % 2]], flags={}) for i in range(4)]
+    found = [by_commit(100.0 + i, subject=subject["ab"[i % 2]], flags={}) for i in range(4)]
     points = [trend(one, SPEED) for one in series_of(found, by="run")]
     document = json.loads(exports.bencher(figures(points, SPEED)).text)
     assert {name.rpartition(", ")[2]: one for name, one in document.items()} == {

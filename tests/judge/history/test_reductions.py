@@ -56,8 +56,8 @@ def test_seconds_are_worth_as_much_the_other_way_round(history):
     assert (step.worse, step.change) == (True, pytest.approx(0.25, abs=0.01))
 
 
-def test_metrics_are_of_their_kind(history, runs):
-    mixed = [*entries(history), *entries([runs(100.0, "c0")])]
+def test_metrics_are_of_their_kind(history, by_commit):
+    mixed = [*entries(history), *entries([by_commit(100.0, "c0")])]
     assert names(all_series(mixed, METRICS["throughput"])) == ["lenet, batch 8, 1 cpu"]
     assert len(all_series(mixed, BANDWIDTH)) == 2
     (copies,) = all_series(mixed, METRICS["copy_bandwidth"])

@@ -11,8 +11,8 @@ from cnnbench.judge.history import METRICS, HistoryEntry, Selection, all_series
 from cnnbench.judge.history.series import order_of_commits
 
 
-def test_runs_of_a_commit_are_a_point_with_a_spread(runs, series_of):
-    records = [runs(100, "a"), runs(110, "a"), runs(90, "a"), runs(50, "b")]
+def test_runs_of_a_commit_are_a_point_with_a_spread(by_commit, series_of):
+    records = [by_commit(100, "a"), by_commit(110, "a"), by_commit(90, "a"), by_commit(50, "b")]
     (series,) = series_of(records)
     assert series.configuration == "lenet, batch 8, 1 cpu"
     assert series.machine == "Fast CPU, 8 CPUs"
@@ -21,19 +21,19 @@ def test_runs_of_a_commit_are_a_point_with_a_spread(runs, series_of):
     assert sorted(series.points[0].values) == pytest.approx([90, 100, 110])
 
 
-def test_a_commit_measured_again_stays_one_point_at_its_first_place(runs, series_of):
-    (series,) = series_of([runs(1, "a"), runs(2, "b"), runs(3, "a")])
+def test_a_commit_measured_again_stays_one_point_at_its_first_place(by_commit, series_of):
+    (series,) = series_of([by_commit(1, "a"), by_commit(2, "b"), by_commit(3, "a")])
     assert [(point.name, len(point.values)) for point in series.points] == [("a", 2), ("b", 1)]
 
 
-def test_configurations_and_machines_are_series_of_their_own(runs, series_of):
+def test_configurations_and_machines_are_series_of_their_own(by_commit, series_of):
     records = [
-        runs(1, "a"),
-        runs(1, "a", flags={"model": "resnet20"}),
-        runs(1, "a", facts={"cpu_model": "Slow CPU"}),
-        runs(1, "a", facts={"hostname": "box2"}),
-        runs(1, "a", facts={"gpu_names": ["H", "H"]}),
-        runs(1, "a", facts={"tensorflow_version": "9"}),
+        by_commit(1, "a"),
+        by_commit(1, "a", flags={"model": "resnet20"}),
+        by_commit(1, "a", facts={"cpu_model": "Slow CPU"}),
+        by_commit(1, "a", facts={"hostname": "box2"}),
+        by_commit(1, "a", facts={"gpu_names": ["H", "H"]}),
+        by_commit(1, "a", facts={"tensorflow_version": "9"}),
     ]
     found = {
         (one.configuration, one.machine): {point.title: len(point.runs) for point in one.points}
@@ -51,8 +51,8 @@ def test_configurations_and_machines_are_series_of_their_own(runs, series_of):
     }
 
 
-def test_unlike_machines_with_one_name_are_numbered(runs, series_of):
-    records = [runs(1, "a"), runs(1, "a", facts={"architecture": "riscv"})]
+def test_unlike_machines_with_one_name_are_numbered(by_commit, series_of):
+    records = [by_commit(1, "a"), by_commit(1, "a", facts={"architecture": "riscv"})]
     assert {one.machine for one in series_of(records)} == {
         "Fast CPU, 8 CPUs",
         "Fast CPU, 8 CPUs #2",
@@ -69,18 +69,18 @@ def test_unlike_machines_with_one_name_are_numbered(runs, series_of):
         ("branch", ["unknown (a)", "unknown (unknown revision)", "dev"]),
     ],
 )
-def test_what_a_point_is(runs, series_of, by, names):
+def test_what_a_point_is(by_commit, series_of, by, names):
     records = [
-        runs(1, "a"),
-        runs(2),
-        runs(3, facts={"git_commit": "f" * 40}, flags={"result_label": "branch=dev"}),
+        by_commit(1, "a"),
+        by_commit(2),
+        by_commit(3, facts={"git_commit": "f" * 40}, flags={"result_label": "branch=dev"}),
     ]
     (series,) = series_of(records, by=by)
     assert [point.title for point in series.points] == names
 
 
-def test_the_users_commit_comes_before_cnnbenchs_own(runs):
-    (entry,) = HistoryEntry.all_of(runs(1, "mine", facts={"git_commit": "f" * 40}))
+def test_the_users_commit_comes_before_cnnbenchs_own(by_commit):
+    (entry,) = HistoryEntry.all_of(by_commit(1, "mine", facts={"git_commit": "f" * 40}))
     assert entry.commit == "mine"
 
 
@@ -98,23 +98,23 @@ def test_the_users_commit_comes_before_cnnbenchs_own(runs):
         (Selection(since=datetime(2096, 1, 1, tzinfo=timezone.utc)), 0),
     ],
 )
-def test_selections(runs, series_of, selection, count):
+def test_selections(by_commit, series_of, selection, count):
     records = [
-        runs(1, "a"),
-        runs(1, "b", facts={"hostname": "box2"}),
-        runs(1, "c", facts={"cpu_model": "Slow CPU"}),
-        runs(1, "d", flags={"model": "resnet20"}),
+        by_commit(1, "a"),
+        by_commit(1, "b", facts={"hostname": "box2"}),
+        by_commit(1, "c", facts={"cpu_model": "Slow CPU"}),
+        by_commit(1, "d", flags={"model": "resnet20"}),
     ]
     found = series_of(records, selection=selection)
     assert sum(len(one.points) for one in found) == count
 
 
-def test_failed_runs_are_no_values_and_join_the_configuration_they_can_be_of(runs, series_of):
+def test_failed_runs_are_no_values_and_join_the_configuration_they_can_be_of(by_commit, series_of):
     records = [
-        runs(1, "a"),
-        runs(1, "b", error="no memory"),
-        runs(1, "c", error="early", placed=False, flags={"device": "auto"}),
-        runs(1, "a", error="once"),
+        by_commit(1, "a"),
+        by_commit(1, "b", error="no memory"),
+        by_commit(1, "c", error="early", placed=False, flags={"device": "auto"}),
+        by_commit(1, "a", error="once"),
     ]
     (series,) = series_of(records)
     assert [point.name for point in series.points] == ["a"]
@@ -122,14 +122,19 @@ def test_failed_runs_are_no_values_and_join_the_configuration_they_can_be_of(run
     assert [point.name for point in series.empty] == ["b", "c"]
 
 
-def test_points_can_be_in_order_of_a_repository(runs, series_of):
-    records = [runs(1, "new"), runs(2, "old"), runs(3, "unknown"), runs(4, "older")]
+def test_points_can_be_in_order_of_a_repository(by_commit, series_of):
+    records = [
+        by_commit(1, "new"),
+        by_commit(2, "old"),
+        by_commit(3, "unknown"),
+        by_commit(4, "older"),
+    ]
     (series,) = series_of(records, order={"older": 0, "old": 1, "new": 2})
     assert [point.name for point in series.points] == ["older", "old", "unknown", "new"]
 
 
-def test_values_without_a_logarithm_are_left_out(runs):
-    (entry,) = HistoryEntry.all_of(runs(100, "a"))
+def test_values_without_a_logarithm_are_left_out(by_commit):
+    (entry,) = HistoryEntry.all_of(by_commit(100, "a"))
     (series,) = all_series([replace(entry, values={"throughput": 0.0})], METRICS["throughput"])
     assert series.points == ()
 

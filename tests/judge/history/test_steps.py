@@ -33,8 +33,8 @@ def series(values, scatter):
     return [100 * math.exp(scatter * value) for value in values]
 
 
-def test_a_step_is_found_with_the_commits_around_it(runs, series_of):
-    records = runs.history([100.0] * 20 + [92.0] * 8)
+def test_a_step_is_found_with_the_commits_around_it(by_commit, series_of):
+    records = by_commit.history([100.0] * 20 + [92.0] * 8)
     (one,) = series_of(records)
     found = trend(one, SPEED)
     (step,) = found.steps
@@ -46,8 +46,8 @@ def test_a_step_is_found_with_the_commits_around_it(runs, series_of):
     assert [level.value for level in found.levels] == pytest.approx([100, 92], rel=0.01)
 
 
-def test_a_change_for_the_better_and_metrics_of_which_less_is_better(runs, series_of):
-    records = runs.history([100.0] * 10 + [110.0] * 10)
+def test_a_change_for_the_better_and_metrics_of_which_less_is_better(by_commit, series_of):
+    records = by_commit.history([100.0] * 10 + [110.0] * 10)
     (step,) = trend(series_of(records)[0], SPEED).steps
     assert not step.worse
     seconds = METRICS["step_seconds"]
@@ -56,18 +56,20 @@ def test_a_change_for_the_better_and_metrics_of_which_less_is_better(runs, serie
     assert step.change == pytest.approx(-0.091, abs=0.01)
 
 
-def test_a_step_that_was_undone_is_told_and_stands_no_longer(runs, series_of):
-    records = runs.history([100.0] * 10 + [85.0] * 10 + [100.0] * 10)
+def test_a_step_that_was_undone_is_told_and_stands_no_longer(by_commit, series_of):
+    records = by_commit.history([100.0] * 10 + [85.0] * 10 + [100.0] * 10)
     first, second = trend(series_of(records)[0], SPEED).steps
     assert (first.worse, first.stands) == (True, False)
     assert (second.worse, second.stands) == (False, True)
 
 
-def test_facts_that_changed_at_the_step_are_named_what_decides_speed_first(runs, series_of):
-    records = runs.history([100.0] * 8, facts={"tensorflow_version": "2.20", "numpy_version": "2"})
+def test_facts_that_changed_at_the_step_are_named_what_decides_speed_first(by_commit, series_of):
+    records = by_commit.history(
+        [100.0] * 8, facts={"tensorflow_version": "2.20", "numpy_version": "2"}
+    )
     after = {"tensorflow_version": "2.21", "numpy_version": "3", "hostname": "box2"}
     for index in range(8):
-        records += [runs(80.0, f"d{index}", facts=after)]
+        records += [by_commit(80.0, f"d{index}", facts=after)]
     (step,) = trend(series_of(records)[0], SPEED).steps
     assert [(one.fact, one.before, one.after) for one in step.facts] == [
         ("tensorflow_version", "2.20", "2.21"),

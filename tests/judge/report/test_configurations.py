@@ -46,8 +46,8 @@ def test_intervals_cover_the_median_of_a_skewed_distribution_often_enough():
     assert hits / 500 >= 0.98  # 99.2 % in truth, less three standard deviations of the draws
 
 
-def test_statistics_are_those_of_compare(runs):
-    base, new = runs.of(100, 103, 101, 99), runs.of(90, 95, 92, 91)
+def test_statistics_are_those_of_compare(full_runs):
+    base, new = full_runs.of(100, 103, 101, 99), full_runs.of(90, 95, 92, 91)
     result = compare_records(base, new).entries[0].main
     (before,), (after,) = configurations(base), configurations(new)
     assert before.throughput.median == result.judgement.base_median

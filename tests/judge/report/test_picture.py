@@ -185,23 +185,23 @@ def tuning(**parts: Any) -> TuneDocument:
 
 
 @pytest.fixture(scope="module")
-def folder(make_runs, measured):
+def folder(make_full_runs, measured):
     """What a sweep, strategies, roofline and allreduce leave of one machine."""
-    runs = make_runs()
+    full_runs = make_full_runs()
     place = {**SWEEP, "command": COMMAND}
     records = [
-        *runs.of(100, 101, 99, 100.5, 99.5, 102, sweep=place),
-        *runs.of(120, flags={"batch_size": 16}, sweep=place),
-        *runs.of(150, flags={"precision": "bf16"}, subject=NETS),
-        *runs.of(300, flags={"forward_only": True}),
-        *runs.of(180, 182, devices=2, flags={"variable_update": "replicated"}),
+        *full_runs.of(100, 101, 99, 100.5, 99.5, 102, sweep=place),
+        *full_runs.of(120, flags={"batch_size": 16}, sweep=place),
+        *full_runs.of(150, flags={"precision": "bf16"}, subject=NETS),
+        *full_runs.of(300, flags={"forward_only": True}),
+        *full_runs.of(180, 182, devices=2, flags={"variable_update": "replicated"}),
     ]
-    profiled = runs(
+    profiled = full_runs(
         118,
         flags={"batch_size": 16, "num_batches": 10},
         command=("cnnbench", "roofline", "lenet", "--batch_size=16"),
     )
-    other = runs(390, flags={"model": "resnet20", "data_name": "cifar10"})
+    other = full_runs(390, flags={"model": "resnet20", "data_name": "cifar10"})
     found = (roofline(profiled), roofline(other), tuning())
     found = (*found, strategies())
     return Loaded(tuple(records), (), (measured,), found)
@@ -230,12 +230,12 @@ def test_the_machine_reaches_the_fastest_configuration_of_each_network_and_forma
     assert not any("fastest" in name or "highest" in name for name, _ in report.highlights)
 
 
-def test_configurations_within_noise_are_as_fast(runs):
+def test_configurations_within_noise_are_as_fast(full_runs):
     noisy = (100.0, 104.0, 101.0, 99.0, 98.0, 103.0)
     records = [
-        *runs.of(*noisy),
-        *runs.of(*(speed - 1 for speed in noisy), flags={"batch_size": 16}),
-        *runs.of(*(speed - 50 for speed in noisy), flags={"batch_size": 32}),
+        *full_runs.of(*noisy),
+        *full_runs.of(*(speed - 1 for speed in noisy), flags={"batch_size": 16}),
+        *full_runs.of(*(speed - 50 for speed in noisy), flags={"batch_size": 32}),
     ]
     report = report_of(*records)
     (row,) = rows(report, "reach")
@@ -247,11 +247,11 @@ def test_configurations_within_noise_are_as_fast(runs):
     assert remark.text.startswith("A row without an interval has fewer than 6 processes")
 
 
-def test_rows_of_a_chart_are_named_by_what_differs(runs):
+def test_rows_of_a_chart_are_named_by_what_differs(full_runs):
     records = [
-        runs(100),
-        runs(110, flags={"precision": "bf16"}),
-        runs(120, flags={"batch_size": 16}),
+        full_runs(100),
+        full_runs(110, flags={"precision": "bf16"}),
+        full_runs(120, flags={"batch_size": 16}),
     ]
     found = [one for one in charts(report_of(*records)) if one.title.endswith(": throughput")]
     assert [one.title for one in found] == ["lenet, 1 cpu: throughput"]
@@ -307,14 +307,14 @@ def spans():
     return tuple(ProfiledSpan(**dict(zip(names, one, strict=True))) for one in parts)
 
 
-def step_profile(runs, **parts):
-    record = runs(100)
+def step_profile(full_runs, **parts):
+    record = full_runs(100)
     made = Profiles(lambda flags, step_seconds: record)()
     return dataclasses.replace(made, **{"timeline": spans(), **parts})
 
 
-def test_a_profile_is_a_timeline_with_lanes_of_devices(runs):
-    found = step_profile(runs, input_wait_seconds=(0.002,) * 8)
+def test_a_profile_is_a_timeline_with_lanes_of_devices(full_runs):
+    found = step_profile(full_runs, input_wait_seconds=(0.002,) * 8)
     report = report_of(studies=[found])
     (chart,) = charts(report)
     assert chart.title == "lenet, batch 8, 1 cpu: one step"
@@ -331,14 +331,14 @@ def test_a_profile_is_a_timeline_with_lanes_of_devices(runs):
     assert "One step in time" in render(report, "markdown")
 
 
-def test_a_profile_of_an_earlier_version_has_no_timeline(runs):
-    found = step_profile(runs, timeline=None)
+def test_a_profile_of_an_earlier_version_has_no_timeline(full_runs):
+    found = step_profile(full_runs, timeline=None)
     report = report_of(studies=[found])
     assert "timeline" not in {one.key for one in report.sections}
 
 
-def test_a_timeline_is_read_as_it_was_written(runs, tmp_path):
-    found = step_profile(runs)
+def test_a_timeline_is_read_as_it_was_written(full_runs, tmp_path):
+    found = step_profile(full_runs)
     (tmp_path / "profile.json").write_text(found.to_json())
     loaded = load([str(tmp_path)])
     assert (loaded.studies, loaded.skipped) == ((found,), ())
@@ -357,35 +357,35 @@ def test_the_roof_has_a_colour_for_each_kind_and_names_the_longest_layers(report
     assert bars.rows[0].values[0][0] == pytest.approx(24.0)  # the bound
 
 
-def test_a_roofline_of_the_same_work_is_the_bound_of_the_row(runs):
-    (row,) = rows(report_of(runs(200), studies=[roofline(runs(190))]), "reach")
+def test_a_roofline_of_the_same_work_is_the_bound_of_the_row(full_runs):
+    (row,) = rows(report_of(full_runs(200), studies=[roofline(full_runs(190))]), "reach")
     assert row["median images/sec"] == "200.0"
     assert row["roofline bound, images/sec"] == "235.3"  # 8 images in 34 ms
     assert row["of the bound"] == "85.0 %"
 
 
-def test_sides_of_an_experiment_are_no_picture_of_the_machine(runs):
-    sides = [runs(100, subject=Subject(side=side)) for side in ("a", "b")]
+def test_sides_of_an_experiment_are_no_picture_of_the_machine(full_runs):
+    sides = [full_runs(100, subject=Subject(side=side)) for side in ("a", "b")]
     assert "reach" not in {one.key for one in report_of(*sides).sections}
 
 
-def test_the_peak_that_a_roofline_measured_counts_for_all(runs):
-    given = runs(1).measured
+def test_the_peak_that_a_roofline_measured_counts_for_all(full_runs):
+    given = full_runs(1).measured
     own = dataclasses.replace(given, peak_flops_per_sec=1e12, peak_flops_source="measured: x")
     high = dataclasses.replace(given, peak_flops_per_sec=2e12, peak_flops_source="measured: x")
-    profiled = roofline(runs(100, measured=high, flags={"batch_size": 16}))
-    (row,) = rows(report_of(runs(100, measured=own), studies=[profiled]), "mfu")
+    profiled = roofline(full_runs(100, measured=high, flags={"batch_size": 16}))
+    (row,) = rows(report_of(full_runs(100, measured=own), studies=[profiled]), "mfu")
     assert row["peak, GFLOP/s"] == "2,000"
     assert row["source of the peak"] == "measured: x, the highest of 2 processes"
 
 
-def test_bounds_are_those_of_the_one_peak_of_the_page(runs):
-    given = runs(1).measured
+def test_bounds_are_those_of_the_one_peak_of_the_page(full_runs):
+    given = full_runs(1).measured
     own = dataclasses.replace(given, peak_flops_per_sec=2e12, peak_flops_source="measured: x")
     low = dataclasses.replace(given, peak_flops_per_sec=1.2e12, peak_flops_source="measured: x")
-    profiled = roofline(runs(100, measured=low)).at_peak(1.2e12, "measured: x")
+    profiled = roofline(full_runs(100, measured=low)).at_peak(1.2e12, "measured: x")
     alone = report_of(studies=[profiled])
-    beside = report_of(runs(100, measured=own), studies=[profiled])
+    beside = report_of(full_runs(100, measured=own), studies=[profiled])
     (bound,) = (row["of the bound"] for row in rows(alone, "roofline"))
     assert bound == "76.9 %"  # 50 ms of 65
     (bound,) = (row["of the bound"] for row in rows(beside, "roofline"))
@@ -396,9 +396,9 @@ def test_bounds_are_those_of_the_one_peak_of_the_page(runs):
     assert "of the bound:" not in str(section(beside, "roofline"))
 
 
-def test_why_a_row_is_faster_than_its_bound(runs):
+def test_why_a_row_is_faster_than_its_bound(full_runs):
     quick = [dataclasses.replace(row, seconds=row.seconds / 2) for row in ROWS]
-    above = roofline(runs(100), rows=(ROWS[0], *quick[1:3], ROWS[3]))
+    above = roofline(full_runs(100), rows=(ROWS[0], *quick[1:3], ROWS[3]))
     found = section(report_of(studies=[above]), "roofline").blocks
     assert [block.text for block in found if isinstance(block, Text) and "100 %" in block.text] == [
         f"lenet, batch 8, 1 cpu: {above.remark}"
@@ -475,30 +475,30 @@ def test_what_is_not_proven_is_not_said_to_be(parts, text, tone):
     assert report.title == "Speed of lenet"
 
 
-def test_conditions_of_profiled_runs_and_of_reductions_count(runs, measured):
+def test_conditions_of_profiled_runs_and_of_reductions_count(full_runs, measured):
     note = ConditionNote(id="load", when="during", text="others kept 1.5 CPUs", advice="stop")
-    profiled = roofline(runs(100, conditions=Conditions(before={})))
+    profiled = roofline(full_runs(100, conditions=Conditions(before={})))
     reduced = dataclasses.replace(measured, conditions=Conditions(before={}, notes=(note,)))
     answer = report_of(reductions=[reduced], studies=[profiled]).answers[-1]
     assert (answer.text, answer.tone) == ("1 of 2 processes was disturbed", "unsure")
 
 
-def test_two_rooflines_of_one_configuration_have_their_times(runs):
-    pair = tuple(roofline(runs(100)) for _ in range(2))
+def test_two_rooflines_of_one_configuration_have_their_times(full_runs):
+    pair = tuple(roofline(full_runs(100)) for _ in range(2))
     found = rows(report_of(studies=pair), "roofline")
     names = [f"lenet, batch 8, 1 cpu, 2026-11-20 00:0{at}:00" for at in range(2)]
     assert [one["configuration"] for one in found] == names
 
 
 @pytest.mark.parametrize("command", [None, "cnnbench", [1, 2], [], {"a": 1}])
-def test_a_place_in_a_sweep_may_hold_anything(runs, command):
-    record = runs(100, sweep={**SWEEP, "command": command})
+def test_a_place_in_a_sweep_may_hold_anything(full_runs, command):
+    record = full_runs(100, sweep={**SWEEP, "command": command})
     (row,) = rows(report_of(record), "reproduce", 1)
     assert row["command"] == "cnnbench --model=lenet --num_gpus=1"
 
 
-def test_processes_of_a_comparison_of_modes_need_no_command_of_their_own(runs):
-    record = runs(180, devices=2, run_id="replicated1")
+def test_processes_of_a_comparison_of_modes_need_no_command_of_their_own(full_runs):
+    record = full_runs(180, devices=2, run_id="replicated1")
     report = report_of(record, studies=[strategies()])
     (row,) = rows(report, "reproduce", 1)
     assert row["measures"] == "modes of lenet, batch 8, 2 cpu"
@@ -558,9 +558,9 @@ def hostile(value):
     return value
 
 
-def test_hostile_names_are_text(runs):
-    run = runs(100, sweep={**SWEEP, "command": COMMAND})
-    plain = roofline(runs(100)), strategies(), tuning(), step_profile(runs)
+def test_hostile_names_are_text(full_runs):
+    run = full_runs(100, sweep={**SWEEP, "command": COMMAND})
+    plain = roofline(full_runs(100)), strategies(), tuning(), step_profile(full_runs)
     profiled, modes, tuned, steps = map(hostile, plain)
     documents = profiled, modes, dataclasses.replace(tuned, weights=HOSTILE), steps
     page = Page(render(report_of(hostile(run), studies=documents), "html"))

@@ -22,10 +22,10 @@ GOLDEN = Path(__file__).parent / "golden"
 
 
 @pytest.fixture
-def hostile(runs):
+def hostile(full_runs):
     """Hostile text wherever a record or a path can bring it in."""
     bad = {"model": HOSTILE, "data_name": HOSTILE, "variable_update": HOSTILE}
-    good = runs.of(
+    good = full_runs.of(
         *(100, 101, 102, 99, 98, 97),
         flags=bad,
         environment={"hostname": HOSTILE, HOSTILE: HOSTILE},
@@ -33,10 +33,10 @@ def hostile(runs):
         run_id=HOSTILE,
     )
     good = [dataclasses.replace(run, run_id=f"{HOSTILE}{i}") for i, run in enumerate(good)]
-    other = runs.of(100, devices=2, flags=bad, environment={HOSTILE: "x"})
-    failed = runs(error=(HOSTILE, HOSTILE), flags=bad)
+    other = full_runs.of(100, devices=2, flags=bad, environment={HOSTILE: "x"})
+    failed = full_runs(error=(HOSTILE, HOSTILE), flags=bad)
     loaded = Loaded((*good, *other, failed), (SkippedFile(f"{HOSTILE}.json", HOSTILE),))
-    base = runs.of(100, 101, 102, 99, 98, 97, flags=bad)
+    base = full_runs.of(100, 101, 102, 99, 98, 97, flags=bad)
     return gather(loaded, Loaded(tuple(base), ()), labels=(HOSTILE, HOSTILE))
 
 

@@ -18,9 +18,9 @@ from cnnbench.records.parts import Measured, ModelInfo, StartupSeconds
 from cnnbench.records.subject import Subject
 
 
-def test_sections_without_anything_to_say_are_left_out(runs):
+def test_sections_without_anything_to_say_are_left_out(full_runs):
     nothing = {"measured": Measured(), "startup_seconds": StartupSeconds(), "environment": {}}
-    bare = runs(100, losses=(), warmup_losses=(), **nothing)
+    bare = full_runs(100, losses=(), warmup_losses=(), **nothing)
     assert [one.key for one in report_of(bare).sections] == [
         *("reach", "reproduce", "throughput", "mfu", "warmup", "steps", "environment", "runs")
     ]
@@ -65,8 +65,8 @@ def test_charts_of_scaling_have_the_points_of_the_table(report):
     assert [share for _, share in shares.points] == pytest.approx([1.0, 0.9, 0.798], abs=1e-3)
 
 
-def test_scaling_without_one_device_is_against_the_fewest(runs):
-    records = [*runs.of(180, devices=2), *runs.of(324, devices=4)]
+def test_scaling_without_one_device_is_against_the_fewest(full_runs):
+    records = [*full_runs.of(180, devices=2), *full_runs.of(324, devices=4)]
     (curve,) = curves(configurations(records))
     assert curve.base.devices == 2
     assert curve.efficiency(curve.members[1]) == pytest.approx(0.9)
@@ -80,8 +80,10 @@ def test_scaling_without_one_device_is_against_the_fewest(runs):
         {"subject": Subject(revision="two")},
     ],
 )
-def test_other_batches_models_and_revisions_are_other_curves(runs, other):
-    assert curves(configurations([*runs.of(100), *runs.of(180, devices=2, **other)])) == []
+def test_other_batches_models_and_revisions_are_other_curves(full_runs, other):
+    assert (
+        curves(configurations([*full_runs.of(100), *full_runs.of(180, devices=2, **other)])) == []
+    )
 
 
 def test_steps(report):
@@ -92,10 +94,10 @@ def test_steps(report):
     assert (first["within a process"], first["between processes"]) == ("5.0 %", "3.0 %")
 
 
-def test_long_unsteady_series_of_many_processes(runs):
+def test_long_unsteady_series_of_many_processes(full_runs):
     # 500 steps of 80 ms, 500 of 100, one of a second.
     seconds = (*[0.08] * 500, *[0.1] * 300, 1.0, *[0.1] * 199)
-    records = [runs(100, step_seconds=seconds, losses=()) for _ in range(10)]
+    records = [full_runs(100, step_seconds=seconds, losses=()) for _ in range(10)]
     report = report_of(*records)
     series, boxes = (one for one in charts(report) if "1 cpu: " in one.title)
     assert len(series.series) == len(boxes.rows) == 8
@@ -113,8 +115,8 @@ def test_long_unsteady_series_of_many_processes(runs):
 @pytest.mark.parametrize(
     ("flags", "mode"), [({"forward_only": True}, "inference"), ({"eval": True}, "evaluation")]
 )
-def test_modes(runs, flags, mode):
-    report = report_of(runs(100), runs(100, flags=flags))
+def test_modes(full_runs, flags, mode):
+    report = report_of(full_runs(100), full_runs(100, flags=flags))
     assert {row["mode"] for row in rows(report, "throughput")} == {"parameter_server", mode}
     assert "6.000" in {row["GFLOP per image"] for row in rows(report, "mfu")}
     assert ("2.000" in {row["GFLOP per image"] for row in rows(report, "mfu")}) == (
@@ -122,11 +124,11 @@ def test_modes(runs, flags, mode):
     )
 
 
-def test_a_peak_that_nobody_knows_is_pointed_out(runs):
+def test_a_peak_that_nobody_knows_is_pointed_out(full_runs):
     unknown = dataclasses.replace(
-        runs(100).measured, peak_flops_per_sec=None, peak_flops_source=None
+        full_runs(100).measured, peak_flops_per_sec=None, peak_flops_source=None
     )
-    report = report_of(runs(100, measured=unknown))
+    report = report_of(full_runs(100, measured=unknown))
     assert "--peak_flops" in section(report, "mfu").remark.text
 
 
@@ -136,8 +138,11 @@ def test_nothing_at_all():
     assert report.answers == ()
 
 
-def test_a_slower_configuration_is_called_slower_with_the_same_numbers(runs):
-    base, new = runs.of(110, 111, 109, 110, 112, 110), runs.of(100, 101, 99, 100, 102, 100)
+def test_a_slower_configuration_is_called_slower_with_the_same_numbers(full_runs):
+    base, new = (
+        full_runs.of(110, 111, 109, 110, 112, 110),
+        full_runs.of(100, 101, 99, 100, 102, 100),
+    )
     report = report_of(*new, base=base)
     (row,) = rows(report, "baseline")
     judged = compare_records(base, new).entries[0].main.judgement
@@ -155,7 +160,7 @@ def test_a_slower_configuration_is_called_slower_with_the_same_numbers(runs):
     assert row["change"] in answer.details[1]
 
 
-def test_another_network_is_an_answer_and_no_change(runs):
+def test_another_network_is_an_answer_and_no_change(full_runs):
     wider = ModelInfo(
         name="lenet",
         parameters=40,
@@ -163,7 +168,7 @@ def test_another_network_is_an_answer_and_no_change(runs):
         forward_flops_per_image=2 * 10**9,
         training_flops_per_image=12 * 10**9,
     )
-    base, new = runs.of(100, 101, 99, 100), runs.of(432, 433, 431, 432, model=wider)
+    base, new = full_runs.of(100, 101, 99, 100), full_runs.of(432, 433, 431, 432, model=wider)
     report = report_of(*new, base=base)
     answer = report.answers[0]
     assert answer.text.startswith("Different network: 10 → 40 parameters, +100.0 % FLOPs per image")
@@ -175,14 +180,18 @@ def test_another_network_is_an_answer_and_no_change(runs):
     assert "332.0 %" not in render(report, "markdown")
 
 
-def test_without_a_baseline_nothing_is_judged(runs):
-    answer = report_of(runs(100)).answers[0]
+def test_without_a_baseline_nothing_is_judged(full_runs):
+    answer = report_of(full_runs(100)).answers[0]
     assert (answer.text, answer.tone) == ("Not compared with anything", "")
     assert "--baseline" in answer.details[0]
 
 
-def test_fastest_is_of_one_kind_of_work(runs):
-    records = (runs(100), runs(90, devices=2), runs(900, flags={"forward_only": True}))
+def test_fastest_is_of_one_kind_of_work(full_runs):
+    records = (
+        full_runs(100),
+        full_runs(90, devices=2),
+        full_runs(900, flags={"forward_only": True}),
+    )
     report = report_of(*records)
     found = {row["configuration"]: row["median images/sec"] for row in rows(report, "reach")}
     assert found == {
@@ -193,13 +202,13 @@ def test_fastest_is_of_one_kind_of_work(runs):
     assert titles == ["lenet, batch 8: throughput", "lenet, inference: throughput"]
 
 
-def test_one_peak_per_machine_and_number_format(runs):
+def test_one_peak_per_machine_and_number_format(full_runs):
     def measured(peak, **parts):
         source = "measured: matmul 512x512x512 float32"
         own = dataclasses.replace(
-            runs(100).measured, peak_flops_per_sec=peak, peak_flops_source=source
+            full_runs(100).measured, peak_flops_per_sec=peak, peak_flops_source=source
         )
-        return runs(100, measured=own, **parts)
+        return full_runs(100, measured=own, **parts)
 
     other = {"cpu_model": "Other CPU"}
     records = (
@@ -220,10 +229,10 @@ def test_one_peak_per_machine_and_number_format(runs):
     assert all(value > peak for value, peak in zip(achieved, peaks, strict=True))
 
 
-def test_steady_is_counted_from_the_first_timed_step(runs):
+def test_steady_is_counted_from_the_first_timed_step(full_runs):
     # Steady from within the warm-up on: there is no step -3.
     step = 0.08
-    record = runs(
+    record = full_runs(
         100,
         warmup_step_seconds=(step * 8, *[step] * 19),
         warmup_losses=(2.0,) * 20,
@@ -233,24 +242,24 @@ def test_steady_is_counted_from_the_first_timed_step(runs):
     assert row["steady from timed step"] == "1"
 
 
-def test_no_raw_bytes(runs):
+def test_no_raw_bytes(full_runs):
     environment = {"cpu_model": "c", "memory_bytes": 25276502016}
-    report = report_of(runs(100, environment=environment))
+    report = report_of(full_runs(100, environment=environment))
     alike = {row["fact"]: row["value"] for row in rows(report, "environment")}
     assert alike["memory_bytes"] == "23.5 GiB"
 
 
-def test_facts_that_decide_speed_are_pointed_at(runs):
+def test_facts_that_decide_speed_are_pointed_at(full_runs):
     governors = ("performance", "powersave")
-    records = tuple(runs(100, environment={"cpu_governor": one}) for one in governors)
+    records = tuple(full_runs(100, environment={"cpu_governor": one}) for one in governors)
     blocks = section(report_of(*records), "environment").blocks
     assert any(isinstance(one, Text) and "cpu_governor" in one.text for one in blocks)
 
 
-def test_sides_and_revisions_have_rows_of_their_own(runs):
+def test_sides_and_revisions_have_rows_of_their_own(full_runs):
     sides = {"a": 630.0, "b": 85.0}
     records = tuple(
-        runs(speed, subject=Subject(revision=side * 40, side=side))
+        full_runs(speed, subject=Subject(revision=side * 40, side=side))
         for side, speed in sides.items()
         for _ in range(6)
     )
@@ -262,8 +271,8 @@ def test_sides_and_revisions_have_rows_of_their_own(runs):
     ]
 
 
-def test_a_forward_pass_has_no_losses(runs):
-    runs_of_both = (runs(100), runs(100, flags={"forward_only": True}))
+def test_a_forward_pass_has_no_losses(full_runs):
+    runs_of_both = (full_runs(100), full_runs(100, flags={"forward_only": True}))
     found = rows(report_of(*runs_of_both), "accuracy")
     assert [row["configuration"] for row in found] == ["lenet, batch 8, 1 cpu"]
 
@@ -276,9 +285,9 @@ def test_reductions_are_in_order_of_their_start_in_any_time_zone(everything):
     assert [one.started_at[11:] for one in found] == [starts[2], starts[0], starts[1]]
 
 
-def test_a_prediction_lies_beside_the_measured_curve(runs, tmp_path):
+def test_a_prediction_lies_beside_the_measured_curve(full_runs, tmp_path):
     for name, count in (("one", 1), ("four", 4)):
-        run = runs(100.0 * count**0.9, devices=count, run_id=name)
+        run = full_runs(100.0 * count**0.9, devices=count, run_id=name)
         (tmp_path / f"{name}.json").write_text(run.to_json())
     words = ["allreduce", "--predict", "--model=lenet", "--link=roce100", "--devices=4,64"]
     words += ["--all_reduce_spec=copy,xring", f"--result_json={tmp_path / 'predicted.json'}"]

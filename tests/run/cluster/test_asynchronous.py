@@ -9,10 +9,10 @@ import threading
 import numpy as np
 import pytest
 import tensorflow as tf
-from bowls import create_slots, optimizer_of
 from data_sets import write_random_cifar10
 from forked import impatient
 from jobs import SECONDS, record_of, started
+from towers import create_slots, optimizer_of
 
 from cnnbench.errors import FlagError
 from cnnbench.flags import parse_args

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-import weather
-from small_networks import cut
+from data_sets import WEATHER
+from networks import cut
 
 from cnnbench import BenchmarkCNN, Params
 from cnnbench.cli import main
@@ -116,7 +116,7 @@ def test_an_export_takes_the_place_of_an_older_one(tmp_path: Path) -> None:
 
 
 def test_several_inputs_and_outputs_keep_their_names(tmp_path: Path) -> None:
-    given = {**weather.FLAGS, "device": "cpu", "num_batches": 1, "num_warmup_batches": 0}
+    given = {**WEATHER, "device": "cpu", "num_batches": 1, "num_warmup_batches": 0}
     given["export_dir"] = tmp_path / "export"
     assert main([f"--{name}={value}" for name, value in given.items()]) == 0
     function = tf.saved_model.load(str(tmp_path / "export")).signatures["serving_default"]

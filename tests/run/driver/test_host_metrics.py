@@ -12,7 +12,7 @@ from concurrent.futures import Future
 import numpy as np
 import pytest
 import short_runs
-import weather
+from data_sets import WEATHER, WEATHER_PLUGIN
 
 from cnnbench.cli import main
 from cnnbench.errors import BenchmarkError
@@ -58,7 +58,7 @@ def test_a_process_computes_what_the_run_itself_would():
 
 def forecast(**flags):
     sizes = {"batch_size": 4, "num_batches": 5, "num_warmup_batches": 0}
-    return short_runs.run(**weather.FLAGS, **sizes, **EVALUATING, **flags)
+    return short_runs.run(**WEATHER, **sizes, **EVALUATING, **flags)
 
 
 @pytest.mark.timeout(120)
@@ -105,7 +105,7 @@ def test_a_process_that_dies_fails_the_run(body, line, tmp_path, capsys, quick_s
     record = tmp_path / "record.json"
     status = main(
         [
-            *(f"--dataset_plugin={weather.PLUGIN}", f"--model_plugin={plugin}", "--model=failing"),
+            *(f"--dataset_plugin={WEATHER_PLUGIN}", f"--model_plugin={plugin}", "--model=failing"),
             *("--data_name=weather", "--device=cpu", "--batch_size=4", "--num_batches=3"),
             *("--num_warmup_batches=0", "--collect_eval_results_async", "--num_eval_batches=1"),
             *("--eval_during_training_at_specified_steps=1", f"--result_json={record}"),
@@ -147,7 +147,7 @@ def test_nothing_waits_for_the_process_and_closing_ends_it(tmp_path):
     plugin, begun = tmp_path / "slow.py", tmp_path / "begun"
     body = f"open({str(begun)!r}, 'w').write(str(os.getpid())); import time; time.sleep(600)"
     plugin.write_text(FAILING.replace("BODY", body))
-    host = InProcess("failing", "weather", str(plugin), weather.PLUGIN)
+    host = InProcess("failing", "weather", str(plugin), WEATHER_PLUGIN)
     waiting = host.submit({"told": np.zeros(3), "true": np.zeros(3)})
     never = host.submit({"told": np.zeros(3), "true": np.zeros(3)})
     end = time.monotonic() + 30

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-import weather
+from data_sets import WEATHER, WEATHER_PLUGIN, write_weather
 
 from cnnbench import BenchmarkCNN, Params
 from cnnbench.data.dataset import load_plugin
@@ -26,13 +26,13 @@ MODES = {
 
 def forecast(**flags):
     sizes = {"device": "cpu", "num_batches": 12, "num_warmup_batches": 0}
-    return Params.from_dict({**weather.FLAGS, **sizes, **flags})
+    return Params.from_dict({**WEATHER, **sizes, **flags})
 
 
 @pytest.fixture
 def folder(tmp_path):
     """Seven examples per subset."""
-    return weather.write(tmp_path, 7, 7)
+    return write_weather(tmp_path, 7, 7)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -141,7 +141,7 @@ def test_forward_only_prints_the_models_metrics(capsys):
 def test_flags_about_an_accuracy_that_the_model_has_not_are_refused(flags, has, alone):
     name, value = next(iter(flags.items()))
     given = [f"--{flag}={given}".lower() for flag, given in flags.items()]
-    given += [f"--{flag}={value}" for flag, value in weather.FLAGS.items()]
+    given += [f"--{flag}={value}" for flag, value in WEATHER.items()]
     done = alone(*given)
     assert done.status == 2
     assert "tensorflow" not in done.loaded
@@ -170,7 +170,7 @@ def own(tmp_path):
     """Parameters for a model that differs from the example by `body`."""
 
     def make(body, **flags):
-        load_plugin(weather.PLUGIN)
+        load_plugin(WEATHER_PLUGIN)
         path = tmp_path / "own_plugin.py"
         path.write_text(PLUGIN.format(body=body))
         return forecast(model="own", model_plugin=str(path), **flags)

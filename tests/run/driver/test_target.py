@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import short_runs
-import weather
+from data_sets import WEATHER, WEATHER_PLUGIN
 from short_runs import Ran
 
 from cnnbench import Params
@@ -24,7 +24,7 @@ DURING = {"eval_during_training_every_n_steps": 2, "num_eval_batches": 1}
 
 
 def planned(model: str, **flags: Any) -> Target | None:
-    params = Params(model=model, dataset_plugin=weather.PLUGIN, device="cpu", **DURING, **flags)
+    params = Params(model=model, dataset_plugin=WEATHER_PLUGIN, device="cpu", **DURING, **flags)
     validate(params)
     return make_plan(params).target
 
@@ -145,7 +145,7 @@ def test_plug_ins_declare_the_metrics_of_all_rows(
     metric = "worst_off" if "worst_off" in body else "median_off"
     found = main(
         [
-            *(f"--dataset_plugin={weather.PLUGIN}", f"--model_plugin={plugin}", "--model=own"),
+            *(f"--dataset_plugin={WEATHER_PLUGIN}", f"--model_plugin={plugin}", "--model=own"),
             *("--data_name=weather", "--device=cpu", "--batch_size=4", "--num_batches=3"),
             *("--num_warmup_batches=0", "--num_eval_batches=1", f"--stop_at={metric}:1"),
             *("--eval_during_training_at_specified_steps=1", "--quiet_conditions=all"),
@@ -162,7 +162,7 @@ def run(**flags: Any) -> Ran:
 
 
 def forecast(**flags: Any) -> Ran:
-    return run(**weather.FLAGS, **flags)
+    return run(**WEATHER, **flags)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_the_older_spelling_of_another_metric_is_explained(
 ) -> None:
     plugin = tmp_path / "own.py"
     plugin.write_text(PLUGIN.replace("BODY", "top_1_accuracy = 'rain_hits'"))
-    flags = {"model": "own", "model_plugin": str(plugin), "dataset_plugin": weather.PLUGIN}
+    flags = {"model": "own", "model_plugin": str(plugin), "dataset_plugin": WEATHER_PLUGIN}
     record, lines, notices = run(**flags, data_name="weather", stop_at_top_1_accuracy=0.0)
     assert (
         "--stop_at_top_1_accuracy is the rain_hits of own, as in tf_cnn_benchmarks: "

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
-import weather
+from data_sets import WEATHER, write_weather
 
 from cnnbench import Params
 from cnnbench.flags import validate
@@ -146,9 +146,9 @@ def test_accuracy_is_what_a_model_is_judged_by(model: str, metric: str) -> None:
 
 
 def test_a_log_keeps_to_the_rules(tmp_path: Path, run: Any) -> None:
-    folder, record = weather.write(tmp_path, 40, 53), tmp_path / "record.json"
+    folder, record = write_weather(tmp_path, 40, 53), tmp_path / "record.json"
     _, err = run(
-        *(f"--{name}={value}" for name, value in weather.FLAGS.items()),
+        *(f"--{name}={value}" for name, value in WEATHER.items()),
         *(f"--data_dir={folder}", "--batch_size=4", "--num_gpus=2", "--num_batches=7"),
         *("--num_warmup_batches=3", "--eval_during_training_every_n_steps=2"),
         *("--eval_batch_size=4", "--num_eval_epochs=1", "--ml_perf_compliance_logging"),

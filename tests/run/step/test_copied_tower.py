@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import short_runs
 import tensorflow as tf
-import weather
+from data_sets import WEATHER
 
 from cnnbench import BenchmarkCNN, Params
 from cnnbench.models import LearningRateSpec, Model, register_model
@@ -53,7 +53,7 @@ register_model("drawing", "imagenet", Drawing)
         },
         {**POISON, "variable_update": "independent", "forward_only": True},
         # Slices, several inputs.
-        {**weather.FLAGS, "variable_update": "independent", "xla_compile": True},
+        {**WEATHER, "variable_update": "independent", "xla_compile": True},
     ],
     ids=lambda flags: "-".join(map(str, flags.values())).replace(f"{ROOT}/", ""),
 )

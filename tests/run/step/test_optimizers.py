@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-from bowls import optimizer_of
+from towers import optimizer_of
 
 from cnnbench.flags import Params
 from cnnbench.flags.ineffective import unused_notices

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-import weather
+from data_sets import WEATHER
 from short_runs import MODES
 
 from cnnbench.flags import Params
@@ -24,7 +24,7 @@ ROWS, WIDTH, BATCH = 50, 8, 3
 
 def build(**flags: Any) -> BuiltRun:
     sizes = {"device": "cpu", "batch_size": BATCH, "num_gpus": 2, "num_warmup_batches": 0}
-    built = BenchmarkCNN(Params.from_dict({**weather.FLAGS, **sizes, **flags})).build()
+    built = BenchmarkCNN(Params.from_dict({**WEATHER, **sizes, **flags})).build()
     built.manager.after_initialization()
     built.step.set_learning_rate(0.125)
     return built

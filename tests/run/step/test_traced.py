@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
-import weather
+from data_sets import WEATHER, write_weather
 
 from cnnbench import BenchmarkCNN, RunRecord
 from cnnbench.cli import main
@@ -57,7 +57,7 @@ def test_what_has_changed_is_named(arguments: tuple[TowerBatch, ...], changed: s
 def test_batches_of_another_size_end_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    weather.write(tmp_path, 7, 7)
+    write_weather(tmp_path, 7, 7)
     build = BenchmarkCNN.build
 
     def with_a_short_batch(self):
@@ -77,7 +77,7 @@ def test_batches_of_another_size_end_a_run(
 
     monkeypatch.setattr(BenchmarkCNN, "build", with_a_short_batch)
     path = tmp_path / "record.json"
-    flags = {**weather.FLAGS, "data_dir": tmp_path, "device": "cpu", "num_gpus": 2, "batch_size": 3}
+    flags = {**WEATHER, "data_dir": tmp_path, "device": "cpu", "num_gpus": 2, "batch_size": 3}
     flags |= {"num_warmup_batches": 1, "num_batches": 5, "quiet_conditions": "all"}
     assert main([f"--{n}={v}" for n, v in {**flags, "result_json": path}.items()]) == 4
     last = capsys.readouterr().err.splitlines()[-1]

@@ -55,11 +55,11 @@ def test_zeros_first_then_what_went_in_one_step_earlier(towers, dtype, cpu_devic
     assert step.experimental_get_tracing_count() == 1
 
 
-def test_kept_on_the_towers_devices(cpu_devices, trace):
+def test_kept_on_the_towers_devices(cpu_devices, operations_of):
     devices = cpu_devices[1:4]
     deferral = Deferral(devices)
     forms = [((2, 3), tf.float32), ((), tf.float32)]
-    operations = trace(lambda tensors: ByTower(deferral)(tensors)[0], forms, 3)
+    operations = operations_of(lambda tensors: ByTower(deferral)(tensors)[0], forms, 3)
     assert [v.device for v in deferral.variables] == [*devices] * 2
     assert not any(v.trainable for v in deferral.variables)
     for kind in ("ReadVariableOp", "AssignVariableOp"):
@@ -78,9 +78,11 @@ def test_assigned_even_if_nobody_asks_for_the_old_value(cpu_devices):
             np.testing.assert_array_equal(variable, tensor)
 
 
-def test_a_read_comes_before_its_assignment(cpu_devices, trace):
+def test_a_read_comes_before_its_assignment(cpu_devices, operations_of):
     deferral = Deferral(cpu_devices[:1])
-    operations = trace(lambda tensors: ByTower(deferral)(tensors)[0], [((2,), tf.float32)] * 3, 1)
+    operations = operations_of(
+        lambda tensors: ByTower(deferral)(tensors)[0], [((2,), tf.float32)] * 3, 1
+    )
     reads = [op for op in operations if op.type == "ReadVariableOp"]
     writes = [op for op in operations if op.type == "AssignVariableOp"]
     assert len(reads) == len(writes) == 3

@@ -78,14 +78,16 @@ def test_nan_of_one_tower_reaches_all_and_is_gone_in_the_next_step(relaxed, cpu_
         assert not any(np.isnan(tensor).any() for tensor in own)
 
 
-def test_many_tensors_are_scaled_and_narrowed_as_one(cpu_devices, trace):
+def test_many_tensors_are_scaled_and_narrowed_as_one(cpu_devices, operations_of):
     devices = cpu_devices[:2]
     forms = [((16,), tf.float32)] * 300
     spec = AggregationSpec(
         gradient_repacking=1, compact_dtype="bfloat16", variable_consistency="relaxed"
     )
     stages = make_stages(spec, devices, 0.5)
-    operations = trace(lambda tensors: run_through(stages, tensors, reducer(devices)), forms, 2)
+    operations = operations_of(
+        lambda tensors: run_through(stages, tensors, reducer(devices)), forms, 2
+    )
     kinds = sorted(op.type for op in operations)
     assert kinds == sorted(
         # Each device widens and scales what it gets; only the sum is made once.
@@ -94,14 +96,14 @@ def test_many_tensors_are_scaled_and_narrowed_as_one(cpu_devices, trace):
     )
 
 
-def test_all_stages_keep_to_the_towers_devices(cpu_devices, trace):
+def test_all_stages_keep_to_the_towers_devices(cpu_devices, operations_of):
     devices = cpu_devices[:3]
     spec = AggregationSpec(
         agg_small_grads_max_bytes=64, gradient_repacking=2, variable_consistency="relaxed"
     )
     stages = make_stages(spec, devices, None)
     # Without a reduction nothing needs to leave its tower.
-    operations = trace(
+    operations = operations_of(
         lambda tensors: run_through(stages, tensors, lambda sent: sent),
         [(shape, tf.float32) for shape in SHAPES],
         3,

@@ -183,10 +183,10 @@ def test_other_dtypes_are_never_joined_and_end_a_run(dtype, cpu_devices):
     assert lengths(sent[0]) == [2, 2, 4, 2, 4]
 
 
-def test_small_gradients_are_joined_on_their_tower(cpu_devices, trace):
+def test_small_gradients_are_joined_on_their_tower(cpu_devices, operations_of):
     devices = cpu_devices[:3]
     forms = [((2, 2), tf.float32)] * 4
-    operations = trace(there_and_back(SmallGradients(64, 10, devices)), forms, 3)
+    operations = operations_of(there_and_back(SmallGradients(64, 10, devices)), forms, 3)
     for device in devices:
         kinds = sorted(op.type for op in operations if op.device == device)
         assert kinds == ["ConcatV2", *["Reshape"] * 8, "SplitV"]
@@ -254,22 +254,22 @@ def test_packs_of_another_dtype_hold_tensors_of_all(cpu_devices):
     np.testing.assert_array_equal(restored[1], np.full(3, 2.0, np.float32))
 
 
-def test_each_device_takes_apart_what_it_is_given(cpu_devices, trace):
+def test_each_device_takes_apart_what_it_is_given(cpu_devices, operations_of):
     devices = cpu_devices[:3]
 
     def with_shared_sums(tensors):
         sent, inverse = ByTower(Repacking(2, devices))(tensors)
         return inverse([sent[0]] * 3)
 
-    operations = trace(with_shared_sums, [VECTOR] * 4, 3)
+    operations = operations_of(with_shared_sums, [VECTOR] * 4, 3)
     for device in devices:
         kinds = sorted(op.type for op in operations if op.device == device)
         assert kinds == ["ConcatV2", "ConcatV2", "SplitV", "SplitV"]
     assert len(operations) == 12
 
 
-def test_a_pack_depends_on_its_own_tensors_only(cpu_devices, trace):
-    operations = trace(
+def test_a_pack_depends_on_its_own_tensors_only(cpu_devices, operations_of):
+    operations = operations_of(
         lambda tensors: Repacking(2, cpu_devices[:1])([[t] for t in tensors[0]])[0],
         [VECTOR] * 4,
         1,
@@ -280,13 +280,13 @@ def test_a_pack_depends_on_its_own_tensors_only(cpu_devices, trace):
     assert not {*inputs[0]} & {*inputs[1]}
 
 
-def test_many_tensors_cost_few_ops(cpu_devices, trace):
+def test_many_tensors_cost_few_ops(cpu_devices, operations_of):
     devices = cpu_devices[:2]
     reducer = Reducer(single("copy"), ReduceContext(devices=devices), [devices])
     for stages, most in (([], 100), ([Repacking(8, devices)], 9 * 8)):
         # Per pack: a concat and a split on both devices, an addition, and a cut of a
         # tensor that straddles two packs, which is joined again.
-        made = trace(
+        made = operations_of(
             lambda t, s=stages: run_through(s, t, reducer), [((1024,), tf.float32)] * 100, 2
         )
         assert len(made) <= most
@@ -295,7 +295,7 @@ def test_many_tensors_cost_few_ops(cpu_devices, trace):
 # Scaling and 16 bits --------------------------------------------------------------------------
 
 
-def test_a_shared_sum_is_multiplied_once_where_it_was_made(cpu_devices, trace):
+def test_a_shared_sum_is_multiplied_once_where_it_was_made(cpu_devices, operations_of):
     devices = cpu_devices[:3]
     shared = []
 
@@ -308,7 +308,7 @@ def test_a_shared_sum_is_multiplied_once_where_it_was_made(cpu_devices, trace):
         shared.append(result[0][0] is result[1][0] is result[2][0])
         return result
 
-    operations = trace(mean, [((4,), tf.float32)] * 2, 3)
+    operations = operations_of(mean, [((4,), tf.float32)] * 2, 3)
     products = [op.device for op in operations if op.type == "Mul"]
     assert sorted(products) == sorted([devices[1], *devices])
     assert shared == [True]
@@ -345,7 +345,7 @@ def test_values_are_rounded_to_the_wire(cpu_devices):
     assert rounded.dtype == widened.dtype == tf.float32
 
 
-def test_narrowed_on_the_sender_and_widened_on_the_receiver(cpu_devices, trace):
+def test_narrowed_on_the_sender_and_widened_on_the_receiver(cpu_devices, operations_of):
     devices = cpu_devices[:3]
 
     def summed(tensors):
@@ -354,6 +354,6 @@ def test_narrowed_on_the_sender_and_widened_on_the_receiver(cpu_devices, trace):
             total = tf.add_n([own[0] for own in sent])
         return inverse([[total]] * 3)
 
-    operations = trace(summed, [((4,), tf.float32)], 3)
+    operations = operations_of(summed, [((4,), tf.float32)], 3)
     casts = [op.device for op in operations if op.type == "Cast"]
     assert casts == [*devices, *devices]

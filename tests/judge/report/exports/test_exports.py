@@ -25,32 +25,32 @@ SAMPLE = re.compile(
 )
 
 
-def side(runs, name, revision, speeds, **more):
+def side(full_runs, name, revision, speeds, **more):
     subject = Subject(repository="example.org/nets", revision=revision * 40, dirty=False, side=name)
     flags = {"result_label": f"branch={name},host=box", **more.pop("flags", {})}
     memory = more.pop("memory", 1000)
     return [
         run
         for index, speed in enumerate(speeds)
-        for run in runs.with_memory(
+        for run in full_runs.with_memory(
             memory + index, subject=subject, flags=flags, step_seconds=(8 / speed,) * 3, **more
         )
     ]
 
 
 @pytest.fixture
-def runs(machine_runs):
+def full_runs(machine_runs):
     """Runs as for comparisons, not those that tests of reports make."""
     return machine_runs
 
 
 @pytest.fixture
-def figures(runs):
+def figures(full_runs):
     """Two configurations: one got slower and larger, one has too few processes for intervals."""
-    base = side(runs, "a", "a", SPEEDS)
-    base += side(runs, "a", "a", SPEEDS[:4], flags={"model": "resnet20"})
-    new = side(runs, "b", "b", [0.8 * speed for speed in SPEEDS], memory=1500)
-    new += side(runs, "b", "b", SPEEDS[:4], flags={"model": "resnet20"})
+    base = side(full_runs, "a", "a", SPEEDS)
+    base += side(full_runs, "a", "a", SPEEDS[:4], flags={"model": "resnet20"})
+    new = side(full_runs, "b", "b", [0.8 * speed for speed in SPEEDS], memory=1500)
+    new += side(full_runs, "b", "b", SPEEDS[:4], flags={"model": "resnet20"})
     return of_comparison(compare_records(base, new, metrics=("throughput", "memory")))
 
 
@@ -61,9 +61,11 @@ def test_golden(figures, format):
     assert text == golden(path, text)
 
 
-def test_no_figure_is_of_two_subjects(runs):
-    new = side(runs, "b", "b", SPEEDS) + side(runs, "b", "c", [10 * speed for speed in SPEEDS])
-    found = of_comparison(compare_records(side(runs, "a", "a", SPEEDS), new))
+def test_no_figure_is_of_two_subjects(full_runs):
+    new = side(full_runs, "b", "b", SPEEDS) + side(
+        full_runs, "b", "c", [10 * speed for speed in SPEEDS]
+    )
+    found = of_comparison(compare_records(side(full_runs, "a", "a", SPEEDS), new))
     speeds = {
         one.origin.revision[0]: one
         for one in found
@@ -85,9 +87,9 @@ def test_a_format_of_one_unit_names_what_it_leaves_out(figures):
     assert exports.bencher(figures).left_out == ""
 
 
-def test_only_processes_that_succeeded_count(runs):
-    failed = runs(1.0, error=("Error", "no memory"))
-    found = of_comparison(compare_records(runs.of(100.0, 100.0), [runs(90.0), failed]))
+def test_only_processes_that_succeeded_count(full_runs):
+    failed = full_runs(1.0, error=("Error", "no memory"))
+    found = of_comparison(compare_records(full_runs.of(100.0, 100.0), [full_runs(90.0), failed]))
     speeds = {one.role: one.sample.values for one in found if one.metric.name == "throughput"}
     assert speeds == {"base": pytest.approx((100.0, 100.0)), "new": pytest.approx((90.0,))}
 
@@ -106,11 +108,11 @@ def test_openmetrics_has_a_unit_for_every_metric_and_valid_lines(figures):
         assert line.startswith("# ") or SAMPLE.fullmatch(line)
 
 
-def test_hostile_text_stays_within_its_place(runs):
+def test_hostile_text_stays_within_its_place(full_runs):
     flags, facts = {"model": HOSTILE}, {"cpu_model": HOSTILE}
     label = {"result_label": f"x-y={HOSTILE},x.y=2"}
-    records = runs.of(*SPEEDS, flags={**flags, **label}, environment=facts)
-    found = of_comparison(compare_records(records, runs.of(*SPEEDS, flags=flags)))
+    records = full_runs.of(*SPEEDS, flags={**flags, **label}, environment=facts)
+    found = of_comparison(compare_records(records, full_runs.of(*SPEEDS, flags=flags)))
     for format in FORMATS:
         text = FORMATS[format](found).text
         text.encode()

@@ -28,16 +28,18 @@ HOSTILE = (
 FACTS = {"logical_cpus": 2, "tensorflow_version": "2.21.0", "git_commit": "a" * 40}
 
 
-def suite(runs, factors, **more):
+def suite(full_runs, factors, **more):
     return [
         record
         for model, factor in factors.items()
-        for record in runs.of(*(speed * factor for speed in BASE), flags={"model": model}, **more)
+        for record in full_runs.of(
+            *(speed * factor for speed in BASE), flags={"model": model}, **more
+        )
     ]
 
 
 @pytest.fixture
-def runs(machine_runs):
+def full_runs(machine_runs):
     """Runs as for comparisons, not those that tests of reports make."""
     return machine_runs
 
@@ -45,20 +47,22 @@ def runs(machine_runs):
 @pytest.fixture(scope="module")
 def everything(lenet_runs):
     """A comparison in which every verdict occurs."""
-    runs = lenet_runs(FACTS)
+    full_runs = lenet_runs(FACTS)
     like = {"slow": 1.0, "fast": 1.0, "same": 1.0, "failed": 1.0}
-    base = suite(runs, {**like, "other": 1.0, "gone": 1.0})
-    base += runs.of(90, 95, 100, 105, 110, 115, flags={"model": "noisy"})
-    base += runs.with_memory(*[1000] * 6, flags={"model": "greedy"})
-    new = suite(runs, {**like, "slow": 0.9, "fast": 1.1}, environment={"git_commit": "b" * 40})
-    new += suite(runs, {"other": 1.0}, environment={"cpu_model": "Slow CPU"})
-    new += runs.of(91, 94, 99, 104, 109, 116, flags={"model": "noisy"})
-    new += runs.with_memory(*[1500] * 6, flags={"model": "greedy"})
-    new.append(runs(None, flags={"model": "failed"}, error=("ResourceExhaustedError", "no memory")))
-    base += suite(runs, {"wider": 1.0})
+    base = suite(full_runs, {**like, "other": 1.0, "gone": 1.0})
+    base += full_runs.of(90, 95, 100, 105, 110, 115, flags={"model": "noisy"})
+    base += full_runs.with_memory(*[1000] * 6, flags={"model": "greedy"})
+    new = suite(full_runs, {**like, "slow": 0.9, "fast": 1.1}, environment={"git_commit": "b" * 40})
+    new += suite(full_runs, {"other": 1.0}, environment={"cpu_model": "Slow CPU"})
+    new += full_runs.of(91, 94, 99, 104, 109, 116, flags={"model": "noisy"})
+    new += full_runs.with_memory(*[1500] * 6, flags={"model": "greedy"})
+    new.append(
+        full_runs(None, flags={"model": "failed"}, error=("ResourceExhaustedError", "no memory"))
+    )
+    base += suite(full_runs, {"wider": 1.0})
     sizes = {"parameters": 40, "trainable_parameters": 40, "forward_flops_per_image": 80}
     wider = ModelInfo(name="wider", training_flops_per_image=240, **sizes)
-    new += suite(runs, {"wider": 0.3}, model=wider)
+    new += suite(full_runs, {"wider": 0.3}, model=wider)
     return compare_records(
         base,
         new,
@@ -74,14 +78,14 @@ def everything(lenet_runs):
 @pytest.fixture(scope="module")
 def hostile(lenet_runs):
     """A comparison with hostile text wherever a record or a path can bring it in."""
-    runs = lenet_runs(FACTS)
+    full_runs = lenet_runs(FACTS)
     flags = {"model": HOSTILE}
-    base = runs.of(*BASE, flags=flags, environment={"cpu_model": HOSTILE, "hostname": HOSTILE})
-    new = runs.of(*BASE, flags=flags)
+    base = full_runs.of(*BASE, flags=flags, environment={"cpu_model": HOSTILE, "hostname": HOSTILE})
+    new = full_runs.of(*BASE, flags=flags)
     failed = {"model": f"failed {HOSTILE}"}
-    new.append(runs(None, flags=failed, error=("Error", HOSTILE)))
+    new.append(full_runs(None, flags=failed, error=("Error", HOSTILE)))
     return compare_records(
-        [*base, *runs.of(*BASE, flags=failed)],
+        [*base, *full_runs.of(*BASE, flags=failed)],
         new,
         base_label=HOSTILE,
         new_label=HOSTILE,
@@ -112,8 +116,8 @@ def test_colours_repeat_what_the_words_say(everything):
     assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain
 
 
-def test_what_is_worse_but_does_not_gate_is_a_warning_in_all_formats(runs):
-    found = compare_records(runs.with_startup(*[5] * 6), runs.with_startup(*[9] * 6))
+def test_what_is_worse_but_does_not_gate_is_a_warning_in_all_formats(full_runs):
+    found = compare_records(full_runs.with_startup(*[5] * 6), full_runs.with_startup(*[9] * 6))
     assert found.exit_code == 0
     assert "\x1b[33m- longer" in table.render(found, colour=True)
     assert "🟡 longer" in render(found, "markdown")
@@ -122,8 +126,10 @@ def test_what_is_worse_but_does_not_gate_is_a_warning_in_all_formats(runs):
     assert skipped.get("type") == "longer"
 
 
-def test_changes_within_pairs_are_not_those_of_the_medians(runs):
-    found = compare_records(runs.of(*range(100, 108)), runs.of(*range(101, 109)), paired=True)
+def test_changes_within_pairs_are_not_those_of_the_medians(full_runs):
+    found = compare_records(
+        full_runs.of(*range(100, 108)), full_runs.of(*range(101, 109)), paired=True
+    )
     for format in (table.render(found), render(found, "markdown")):
         assert "paired change" in format
         assert "a change is the centre of those within pairs, not of the medians" in " ".join(
@@ -175,10 +181,12 @@ def test_json_is_strict_and_documented(everything):
     assert undocumented == set()
 
 
-def test_github_shows_ten_annotations_of_a_level_so_the_tenth_sums_up(runs):
+def test_github_shows_ten_annotations_of_a_level_so_the_tenth_sums_up(full_runs):
     names = {f"net{number}": 1.0 for number in range(12)}
     slow = dict.fromkeys(names, 0.5)
-    lines = github(compare_records(suite(runs, names) + suite(runs, names), suite(runs, slow)))
+    lines = github(
+        compare_records(suite(full_runs, names) + suite(full_runs, names), suite(full_runs, slow))
+    )
     errors = [line for line in lines.splitlines() if line.startswith("::error")]
     assert len(errors) == 10
     assert errors[-1].startswith("::error title=3 more::")
@@ -226,8 +234,10 @@ def test_hostile_text_gives_no_commands_to_github(hostile):
     assert any("%250A" in line for line in lines)
 
 
-def test_what_cannot_be_written_in_utf_8_is_replaced(runs):
-    found = compare_records([runs(flags={"model": "\udc80"})], [runs(flags={"model": "\udc80"})])
+def test_what_cannot_be_written_in_utf_8_is_replaced(full_runs):
+    found = compare_records(
+        [full_runs(flags={"model": "\udc80"})], [full_runs(flags={"model": "\udc80"})]
+    )
     for format in FORMATS:
         text = render(found, format)
         text.encode()
@@ -235,12 +245,12 @@ def test_what_cannot_be_written_in_utf_8_is_replaced(runs):
             xml.fromstring(text)
 
 
-def test_markdown_fits_into_a_comment_and_counts_what_it_leaves_out(runs):
+def test_markdown_fits_into_a_comment_and_counts_what_it_leaves_out(full_runs):
     names = [f"net{number:04}{'x' * 120}" for number in range(250)]
-    one_each = [runs(100.0, flags={"model": name}) for name in names]
-    slow = runs.of(*(speed * 0.8 for speed in BASE), flags={"model": "slow"})
+    one_each = [full_runs(100.0, flags={"model": name}) for name in names]
+    slow = full_runs.of(*(speed * 0.8 for speed in BASE), flags={"model": "slow"})
     found = compare_records(
-        [*one_each, *runs.of(*BASE, flags={"model": "slow"})],
+        [*one_each, *full_runs.of(*BASE, flags={"model": "slow"})],
         [*one_each, *slow],
         metrics=("throughput",),
         skipped=[SkippedFile(f"results/new/{name}.json", "empty") for name in names],

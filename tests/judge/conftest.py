@@ -1,9 +1,12 @@
-"""Records of runs that never ran."""
+"""Runs that never ran: a few per commit, as records and as entries; those of a report."""
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
+from cnnbench.judge.history import METRICS, HistoryEntry, all_series
 from cnnbench.judge.report import build, gather
 from cnnbench.records.allreduce import Copying
 from cnnbench.records.load import Loaded
@@ -19,7 +22,74 @@ from cnnbench.records.parts import (
 ENVIRONMENT = {"hostname": "box", "cpu_model": "Fast CPU", "tensorflow_version": "2.21.0"}
 
 
-class Runs:
+class Commits:
+    """Makes records by their commit."""
+
+    def __init__(self, lenet):
+        self._lenet = lenet
+
+    def __call__(
+        self, speed=100.0, commit=None, *, flags=None, facts=None, error=None, placed=True, **parts
+    ):
+        label = None if commit is None else f"commit={commit}"
+        return self._lenet(
+            None if error else speed,
+            flags={"result_label": label, **(flags or {})},
+            environment=facts,
+            error=("E", error) if error else None,
+            **({} if placed else {"placement": None}),
+            **parts,
+        )
+
+    def history(self, levels, *, scatter=0.01, per_commit=3, seed=0, **parts):
+        """Runs of a commit for each level, in order."""
+        draw = random.Random(seed)
+        return [
+            self(level * (1 + draw.gauss(0, scatter)), f"c{index:03}", **parts)
+            for index, level in enumerate(levels)
+            for _ in range(per_commit)
+        ]
+
+
+@pytest.fixture(scope="session")
+def make_by_commit(lenet_runs):
+    """Makes instances of `Commits`, which count for themselves."""
+    return lambda: Commits(lenet_runs({"hostname": "box1", "usable_cpus": 8}))
+
+
+@pytest.fixture
+def by_commit(make_by_commit):
+    return make_by_commit()
+
+
+@pytest.fixture
+def save():
+    """Writes records to a folder, a file each."""
+
+    def write(folder, records):
+        folder.mkdir(parents=True, exist_ok=True)
+        for record in records:
+            (folder / f"{record.run_id}.json").write_text(record.to_json())
+        return folder
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def series_of():
+    """Series of records."""
+
+    def make(records, metric="throughput", **more):
+        return all_series(
+            [entry for one in records for entry in HistoryEntry.all_of(one)],
+            METRICS[metric],
+            **more,
+        )
+
+    return make
+
+
+class FullRuns:
     """Makes records with something in every field."""
 
     def __init__(self, lenet):
@@ -82,20 +152,20 @@ def measured(make_reductions):
 
 
 @pytest.fixture(scope="session")
-def make_runs(lenet_runs):
-    """Makes instances of `Runs`, which count for themselves."""
-    return lambda: Runs(lenet_runs(ENVIRONMENT))
+def make_full_runs(lenet_runs):
+    """Makes instances of `FullRuns`, which count for themselves."""
+    return lambda: FullRuns(lenet_runs(ENVIRONMENT))
 
 
 @pytest.fixture
-def runs(make_runs):
-    return make_runs()
+def full_runs(make_full_runs):
+    return make_full_runs()
 
 
 @pytest.fixture(scope="session")
-def everything(make_runs, measured):
+def everything(make_full_runs, measured):
     """Results with something for every section of a report."""
-    runs = make_runs()
+    full_runs = make_full_runs()
     noisy = Conditions(
         before={"other_cpus": 0.5},
         during={"other_cpus": 1.5, "steal_fraction": 0.25, "load_average": 3.0},
@@ -105,11 +175,11 @@ def everything(make_runs, measured):
     )
     quiet = Conditions(before={}, during={"other_cpus": 0.1, "steal_fraction": 0.0})
     good = [
-        *runs.of(100, 101, 99, 100.5, 99.5, conditions=quiet),
-        *runs.of(102, conditions=noisy),
-        *runs.of(180, 181, devices=2, flags={"variable_update": "replicated"}),
-        *runs.of(320, devices=4, flags={"variable_update": "replicated"}),
-        *runs.of(
+        *full_runs.of(100, 101, 99, 100.5, 99.5, conditions=quiet),
+        *full_runs.of(102, conditions=noisy),
+        *full_runs.of(180, 181, devices=2, flags={"variable_update": "replicated"}),
+        *full_runs.of(320, devices=4, flags={"variable_update": "replicated"}),
+        *full_runs.of(
             400,
             flags={"model": "resnet20", "data_name": "cifar10"},
             environment={"hostname": "other"},
@@ -121,10 +191,10 @@ def everything(make_runs, measured):
         ),
     ]
     bad = [
-        runs(error=("ResourceExhaustedError", "no memory left"), step_seconds=(), losses=()),
-        runs(status="interrupted", step_seconds=(0.1,), losses=(1.0,)),
+        full_runs(error=("ResourceExhaustedError", "no memory left"), step_seconds=(), losses=()),
+        full_runs(status="interrupted", step_seconds=(0.1,), losses=(1.0,)),
     ]
-    base = runs.of(110, 111, 109, 110.5, 109.5, 112)
+    base = full_runs.of(110, 111, 109, 110.5, 109.5, 112)
     loaded = Loaded((*good, *bad), (), (measured,))
     return gather(loaded, Loaded(tuple(base), ()), labels=("results/base", "results/new"))
 

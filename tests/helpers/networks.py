@@ -1,11 +1,18 @@
-"""Networks made small: of many equal blocks a few narrow ones, and of any network a small image."""
+"""Networks made small: of many equal blocks a few narrow ones, and of any network a small image.
+
+Also the network of operations for tests of single layers, whose variables have given values.
+"""
 
 from __future__ import annotations
 
+import numpy as np
+import tensorflow as tf
+
 from cnnbench.errors import UsageError
-from cnnbench.models import Model, get_model, registry
+from cnnbench.models import BatchNorm, Model, get_model, registry
 from cnnbench.models.declare import declare
 from cnnbench.models.efficientnet import B0
+from cnnbench.models.graph import GraphNetwork
 from cnnbench.models.regnet import Line
 
 CUT = {
@@ -44,3 +51,20 @@ def with_small_examples(name: str, dataset: str) -> None:
             continue
         break
     registry._factories[dataset, name] = lambda: model
+
+
+def network(values, data_format="NHWC", dtype=tf.float32, **options):
+    """A network, in training by default, which reads its variables from ``values`` by name."""
+    given = {"training": True, "batch_norm": BatchNorm(), "seed": 0, "on_cpu": True, **options}
+    return GraphNetwork(
+        4,
+        lambda spec, wanted: tf.cast(values[spec.name], wanted),
+        data_format=data_format,
+        compute_dtype=dtype,
+        **given,
+    )
+
+
+def normal(*shape, seed=0):
+    """Standard normal float32 values."""
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
