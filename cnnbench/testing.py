@@ -50,7 +50,11 @@ class CnnbenchWarning(UserWarning):
 
 @dataclass(frozen=True)
 class BaselineDocument(Document):
-    """The file of a baseline, schema 1: the records to compare with."""
+    """The file of a baseline, schema 1.
+
+    Attributes:
+      records: the records to compare with.
+    """
 
     kind: ClassVar[str] = "baseline"
     schema: ClassVar[int] = 1
@@ -73,7 +77,7 @@ class Result:
 
     @property
     def record(self) -> RunRecord:
-        """Of the first process."""
+        """The record of the first process."""
         return self.records[0]
 
     def value(self, metric: str) -> float:

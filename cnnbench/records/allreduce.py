@@ -24,20 +24,21 @@ class Point:
     """One row of the table: one case on one size and number of devices.
 
     Attributes:
-      spec: the algorithms, or the name of the peer.
-      packing: of the tensors around the reduction.
+      spec: all-reduce spec, or the name of the peer.
+      packing: packing of the tensors around the reduction.
       workload: the requested size, or the model whose gradients were reduced.
-      dtype: of the tensors.
-      bytes, tensors, elements: of all tensors of one device.
-      devices: their number.
+      dtype: dtype of the tensors.
+      bytes: size of all tensors of one device together.
+      tensors: number of tensors of one device.
+      elements: number of elements of all tensors of one device together.
+      devices: number of devices.
       seconds: raw seconds per reduction, one value per timed call.
-      wrong: elements with a wrong sum, over all devices and both data sets.
-      checked: elements that were compared.
-      error: why it could not be measured; None if it was.
-      trace_seconds: to trace the call; None if it was not traced.
-      build_seconds: to trace it and to call it for the first time, which optimises,
-        places and runs the graph once.
-      operations: in the traced graph, before TensorFlow rewrites it.
+      wrong: number of elements with a wrong sum, over all devices and both data sets.
+      checked: number of elements that were compared.
+      error: why the case could not be measured; None if it was.
+      trace_seconds: seconds to trace the call; None if it was not traced.
+      build_seconds: seconds to trace the call and to run it for the first time; None likewise.
+      operations: number of operations in the traced graph, before TensorFlow rewrites it.
     """
 
     spec: str
@@ -93,8 +94,8 @@ class Copying:
     """Simultaneous memory copies on all devices, interleaved with the points of one size.
 
     Attributes:
-      bytes: copied by each device, in one tensor.
-      devices: their number.
+      bytes: bytes copied by each device, in one tensor.
+      devices: number of devices.
       seconds: raw seconds of a copy, one value per timed call.
     """
 
@@ -114,7 +115,12 @@ class Copying:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RingDevices:
-    """Kind of device ("cpu", "gpu" or "emulated_gpu"), and the names of all in ring order."""
+    """Devices of a measurement.
+
+    Attributes:
+      device: "cpu", "gpu" or "emulated_gpu".
+      devices: names of all devices, in ring order.
+    """
 
     device: str
     devices: tuple[str, ...]
@@ -130,22 +136,21 @@ class AllReduceRecord(Document):
     """One run of `cnnbench allreduce`.
 
     Attributes:
-      run_id: unique.
-      started_at: ISO 8601 with offset, UTC.
+      run_id: unique name of the measurement.
+      started_at: start of the process, ISO 8601 with offset, UTC.
       status: "ok", "failed" (wrong sums or errors) or "interrupted".
-      error: why it failed; None for the other two.
+      error: why the measurement failed; None for the other two.
       command: argv.
       config: every flag, as given or by default.
       explicit_flags: names of the flags that were given.
       placement: None where the run ended before it was known.
       copies: memory copies, one per size and number of devices.
-      points: specs, in the order they were measured.
-      peers: reductions of other libraries, in the same form.
+      points: measured cases, in order.
+      peers: reductions of other libraries.
       environment: facts about machine and software; unknown ones are absent.
-      conditions: what happened on the machine; None, and the key is missing, in older records.
-      subject: what was measured; None, and the key is missing, where nothing names it.
-      sweep: in a process of `cnnbench sweep` its `SweepPlace`; otherwise None, and the key is
-        missing.
+      conditions: disturbances on the machine; absent in older records.
+      subject: what was measured; absent where nothing names it.
+      sweep: place in a sweep; absent in other runs.
     """
 
     kind: ClassVar[str] = "allreduce"

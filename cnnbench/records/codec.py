@@ -31,7 +31,7 @@ T = TypeVar("T")
 D = TypeVar("D", bound="Document")
 F = TypeVar("F", bound="Callable[..., Any]")
 
-# Of documents that name none, as the first did.
+# The kind of documents without the key `kind`, such as the first ones.
 IMPLIED_KIND = "run"
 
 # Metadata of a field whose key may be missing, and of one that is left out where it is None.

@@ -19,11 +19,12 @@ class ExplainedRow:
     """Time of one layer, kind and direction on both sides, in seconds of a step.
 
     Attributes:
-      layer, kind, direction: see `cnnbench.records.step_profile`.
-      base, new: of A and of B, means over the faster half of the steps; 0 where a side lacks it.
-      spread: twice the standard error of the difference between medians of processes; between
-        steps where each side has one process.
-      share: of the measured difference of the step; None where that is 0.
+      layer, kind, direction: key of the row, as in a step profile.
+      base, new: seconds in a step of A and of B, means over the faster half of the steps; 0 where
+        a side lacks the row.
+      spread: twice the standard error of the difference, in seconds, between medians of processes,
+        or between steps where each side has one process.
+      share: share of the row in the measured difference of the step; None where that is 0.
     """
 
     layer: str
@@ -37,7 +38,7 @@ class ExplainedRow:
     @property
     @computed
     def difference(self) -> float:
-        """What B takes more than A."""
+        """Seconds that a step of B takes more than one of A."""
         return self.new - self.base
 
 
@@ -47,12 +48,12 @@ class Cause:
 
     Attributes:
       kind: one of `CAUSES`.
-      base, new: of the rows that it explains, seconds of a step; means over processes of the
+      base, new: seconds of the explained rows in a step of A and of B, means over processes of the
         medians over their steps.
-      spread: of the difference, see `ExplainedRow`.
-      place: where it is, in a few words, such as "conv1, gradient of kernels".
-      text: what it is, in a sentence without its times.
-      evidence: what it rests on, a line each.
+      spread: twice the standard error of the difference, in seconds.
+      place: place in a few words, such as "conv1, gradient of kernels".
+      text: description in a sentence, without times.
+      evidence: evidence, a line each.
     """
 
     kind: str = field(metadata=one_of(CAUSES))
@@ -66,13 +67,18 @@ class Cause:
     @property
     @computed
     def difference(self) -> float:
-        """What B takes more than A."""
+        """Seconds that a step of B takes more than one of A."""
         return self.new - self.base
 
 
 @dataclass(frozen=True, kw_only=True)
 class FactChange:
-    """A fact that differs between the sides, as text."""
+    """A fact that differs between the sides.
+
+    Attributes:
+      fact: description of the fact.
+      base, new: its values on A and on B, as text.
+    """
 
     fact: str
     base: str
@@ -84,17 +90,17 @@ class Explanation(Document):
     """Why a step of B takes another time than one of A, schema 1.
 
     Attributes:
-      answer: in one sentence.
-      base_label, new_label: of the sides.
-      base, new: seconds of a timed step of both; the mean over the faster half.
-      spread: of the difference, see `ExplainedRow`.
-      profiled_base, profiled_new: the same of the profiled steps.
-      rows: the largest difference first; together with `remainder` they add up to the difference
+      answer: the answer in one sentence.
+      base_label, new_label: descriptions of A and of B.
+      base, new: seconds of a timed step of A and of B, means over the faster half of the steps.
+      spread: twice the standard error of the difference, in seconds.
+      profiled_base, profiled_new: seconds of a profiled step of A and of B, means likewise.
+      rows: rows, the largest difference first; with `remainder` their differences add up to that
         of `base` and `new`.
-      causes: that stand out, the one that explains most first; if none does, the work that differs.
-      facts: that differ, flags first.
-      base_processes, new_processes: profiled.
-      steps: profiled steps of each process.
+      causes: significant causes, the largest first; if there are none, the work that differs.
+      facts: facts that differ, flags first.
+      base_processes, new_processes: number of profiled processes of A and of B.
+      steps: number of profiled steps of each process.
     """
 
     kind: ClassVar[str] = "explanation"
@@ -119,11 +125,11 @@ class Explanation(Document):
     @property
     @computed
     def difference(self) -> float:
-        """What a step of B takes more than one of A."""
+        """Seconds that a timed step of B takes more than one of A."""
         return self.new - self.base
 
     @property
     @computed
     def remainder(self) -> float:
-        """The part of the difference that profiled steps do not show."""
+        """Seconds of the difference that profiled steps do not show."""
         return self.difference - (self.profiled_new - self.profiled_base)

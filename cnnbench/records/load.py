@@ -46,10 +46,9 @@ class SkippedFile:
     """A file or folder without a record.
 
     Attributes:
-      path: of it.
-      reason: why, in words that follow the path and a colon.
-      defect: whether that is a defect; another document of cnnbench or a second copy of a record is
-        not.
+      path: path of the file or folder.
+      reason: why it was skipped, in words that follow the path and a colon.
+      defect: whether it is faulty, not another document or a second copy of a record.
     """
 
     path: str

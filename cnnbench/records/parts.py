@@ -19,7 +19,12 @@ squared ratios of two of them, neither overflow nor underflow."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorInfo:
-    """Why a run failed: name of the exception's class and its message."""
+    """Why a run failed.
+
+    Attributes:
+      type: name of the exception's class.
+      message: its text.
+    """
 
     type: str
     message: str
@@ -27,7 +32,14 @@ class ErrorInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
-    """Size of the network; FLOPs count 2 per multiply-add of convolutions and affines."""
+    """Size of the network; FLOPs count 2 per multiply-add of convolutions and affine layers.
+
+    Attributes:
+      name: value of --model.
+      parameters, trainable_parameters: numbers of weights: all, and those that are updated.
+      forward_flops_per_image: FLOPs of the forward pass of one image.
+      training_flops_per_image: FLOPs of forward and backward pass of one image.
+    """
 
     name: str
     parameters: int
@@ -51,17 +63,18 @@ class Placement:
 
     Attributes:
       device: "cpu", "gpu" or "emulated_gpu".
-      devices: one name per tower of the whole job.
-      num_towers: towers of one worker.
-      num_workers: workers of the job.
-      variable_update: the mode.
-      all_reduce: the aggregation in use, one entry per range of sizes; empty if none.
-      communication: how TensorFlow's collectives between the devices run: "ring", "nccl" or both;
-        None where there are none.
-      variables: of the network; None where they were not made.
-      variable_copies: of all of them together.
-      reduction_operations: that the manager of variables added to the traced step between
-        gradients and updates; None where nothing is trained.
+      devices: names of the devices of the towers whose step this process builds: with one step
+        per worker those of the worker, otherwise of the whole job.
+      num_towers: number of towers of the whole job.
+      num_workers: number of workers of the job.
+      variable_update: value of --variable_update.
+      all_reduce: all-reduce algorithms in use, one per range of sizes; empty without a reduction.
+      communication: implementations of TensorFlow's collectives between the devices: "ring",
+        "nccl" or both; None without collectives.
+      variables: number of variables of the network; None if the run ended before they were made.
+      variable_copies: number of copies of all variables together.
+      reduction_operations: number of operations between gradients and updates in the traced step;
+        None where nothing is trained.
     """
 
     device: str
@@ -83,7 +96,12 @@ class Placement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """Images per step: of one device, and of the whole job ("global" in JSON)."""
+    """Batch sizes.
+
+    Attributes:
+      per_device: images per step on one device.
+      global_: images per step of the whole job; of one worker where updates are asynchronous.
+    """
 
     per_device: int
     global_: int
@@ -96,9 +114,12 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartupSeconds:
-    """Seconds to import TensorFlow, to build the run and for its very first step.
+    """Durations of the start of a run; None where the run did not get that far.
 
-    None where the run did not get that far.
+    Attributes:
+      import_: seconds to import TensorFlow.
+      build: seconds to create variables and input and to trace the step.
+      first_step: seconds of the first step, which is usually a warm-up step.
     """
 
     import_: float | None = None
@@ -114,15 +135,16 @@ class Evaluation:
     """One evaluation.
 
     Attributes:
-      global_step: of the weights.
-      top_1, top_5: accuracies, 0..1; None of a model without them.
-      loss: the mean over examples, None if not computed.
-      examples: those that counted.
-      images_per_sec: rate of the examples.
+      global_step: number of training steps behind the evaluated weights.
+      top_1, top_5: accuracies, 0..1; None for a model without them.
+      loss: mean loss over the examples; None if not computed.
+      examples: number of examples, without padding and skipped records.
+      images_per_sec: mean examples per second.
       metrics: the model's other metrics by name.
-      loop_seconds, wall_seconds: of an evaluation during training, since the timed loop began:
-        those of the loop without evaluations, to its beginning, and all, to its end (to that of
-        its last step where a process of its own computes metrics).
+      loop_seconds: seconds of the timed loop before this evaluation, without other evaluations;
+        None outside training.
+      wall_seconds: seconds from the begin of the timed loop to the end of this evaluation's last
+        step, or of its metrics if the same process computes them; None outside training.
     """
 
     global_step: int
@@ -154,19 +176,19 @@ class Measured:
     """What a run measures besides its steps; None where unknown.
 
     Attributes:
-      loop_seconds: wall time of the timed loop, all in it included but evaluations.
-      loop_images: images that the whole job processed in it.
-      loop_user_seconds, loop_system_seconds: CPU time of this process, all threads, meanwhile.
+      loop_seconds: wall time of the timed loop without evaluations and turns of other processes.
+      loop_images: images that the whole job processed in the timed loop.
+      loop_user_seconds, loop_system_seconds: CPU time of the timed loop in user mode and in the
+        kernel, of all threads of this process.
       input_wait_seconds: part of loop_seconds spent waiting for input.
-      peak_memory_bytes: largest memory use; of one device on GPUs, of the process
-        on the CPU.
-      peak_flops_per_sec: of all devices of the job together.
-      peak_flops_source: origin of that number.
-      cpu_energy_joules, gpu_energy_joules: of the timed loop, see `cnnbench.machine.energy`.
-      energy_source: the counters they were read from.
-      estimated_memory_bytes: what peak_memory_bytes was expected to be, before the run.
-      replica_checks: how often the copies of all variables were compared; None where they were
-        not.
+      peak_memory_bytes: largest memory use: of the fullest GPU, or on CPUs of this process.
+      peak_flops_per_sec: peak FLOP/s of all devices of the job together.
+      peak_flops_source: how peak_flops_per_sec is known.
+      cpu_energy_joules, gpu_energy_joules: energy of processors and of GPUs in the timed loop.
+      energy_source: the counters of the energy.
+      estimated_memory_bytes: estimate of peak_memory_bytes before the run.
+      replica_checks: number of comparisons of all copies of the variables; None without
+        --check_replica_consistency.
     """
 
     loop_seconds: float | None = None
@@ -192,10 +214,10 @@ class InputStage:
     """How fast the input pipeline is up to one of its stages, with nothing else at work.
 
     Attributes:
-      name: "read", "prepare" and "batch" of files with images, "device" for all of it; data
-        sets may have others.
-      examples: that came out of it,
-      seconds: in this time.
+      name: "read", "prepare" and "batch" for files with images, "device" for the whole pipeline;
+        data sets may have others.
+      examples: number of examples that the stage delivered.
+      seconds: time in which it delivered them.
     """
 
     name: str
@@ -218,8 +240,8 @@ class SkippedRecords:
     """Input records that a run left out, as --on_bad_record=skip asks for.
 
     Attributes:
-      count: of different records.
-      first: what is wrong with some of them, naming file and record.
+      count: number of different skipped records.
+      first: defects of the first ones, each with file and record.
     """
 
     count: int
@@ -234,10 +256,10 @@ class LossScaling:
     """Values of an automatic loss scale, and the steps it skipped.
 
     Attributes:
-      start, end: the factor before the first step and after the last one.
-      warmup_skipped_steps, skipped_steps: numbers, from 1, of the steps before the timed
-        loop and in it whose gradients were not finite, so that no update was made (with
-        towers that train on their own: at least one of them made none).
+      start: the loss scale before the first step.
+      end: the loss scale after the last step.
+      warmup_skipped_steps, skipped_steps: numbers, from 1, of the skipped warm-up steps and of the
+        skipped timed steps, whose gradients were not finite (in independent mode: on any device).
     """
 
     start: float
@@ -254,9 +276,9 @@ class ConditionNote:
     """A condition that may have spoiled the results.
 
     Attributes:
-      id: see `cnnbench.machine.checks`.
+      id: name of the check, as in --quiet_conditions.
       when: "before" the steps or "during" the timed loop.
-      text: what was found.
+      text: the finding, with its numbers.
       advice: what to do about it.
     """
 
@@ -311,7 +333,7 @@ class TurnTaking:
       turn_seconds: length of a turn that was asked for; the step under way ends it.
       starts: numbers, from 1, of the timed steps that began a turn.
       waited_seconds: wall time between turns; in no step's time, nor in that of the timed loop.
-      waited_cpu_seconds: CPU time of this process meanwhile.
+      waited_cpu_seconds: CPU time of this process while it waited.
     """
 
     turn_seconds: float
@@ -333,7 +355,7 @@ class TaskAddress:
     """One process of a job.
 
     Attributes:
-      task: such as "worker:1".
+      task: name such as "worker:1".
       address: host:port.
     """
 
@@ -346,10 +368,10 @@ class WorkerShare:
     """What one worker did in the timed loop.
 
     Attributes:
-      task: such as "worker:1".
-      steps: in which it took part; where workers do not wait for one another, its own updates.
-      images: that it worked on.
-      lost: whether it failed, while others went on or with the run.
+      task: name such as "worker:1".
+      steps: timed steps in which it took part; with asynchronous workers, its own updates.
+      images: images that it processed.
+      lost: whether it failed or was lost during the run.
     """
 
     task: str
@@ -360,17 +382,16 @@ class WorkerShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """Who took part in a run of several processes, and who did what.
+    """Processes of a job, and the share of each in the run.
 
     Attributes:
       tasks: all processes, the chief first.
       workers: those with towers.
-      staleness: of every timed step, where workers do not wait for one another: updates by
-        others between what the worker read and what it wrote. Otherwise empty.
-      messages_per_step, bytes_per_step: what all processes together send one another in one
-        step, gradients, values of variables, losses and the learning rate, but no control
-        signals; counted in the traced graph. None where nothing was traced, or where it depends
-        on the values.
+      staleness: for each timed step with asynchronous workers, the number of updates by others
+        between a worker's read and its update; otherwise empty.
+      messages_per_step, bytes_per_step: messages between all processes in a step, and their bytes,
+        counted in the traced graph: gradients, values of variables, losses, the learning rate, no
+        control signals. None where nothing was traced, or where they depend on values.
     """
 
     tasks: tuple[TaskAddress, ...]
@@ -395,7 +416,7 @@ class Target:
 
     Attributes:
       metric: "loss", "top_1", "top_5" or a name among `Evaluation.metrics`.
-      value: the metric's.
+      value: the value of the metric that ends the training.
       lower_is_better: whether the metric must be at most `value`; otherwise at least.
     """
 
@@ -419,7 +440,7 @@ class LostProcess:
 
     Attributes:
       side: "a" or "b".
-      how: completes "the process was", such as "killed by SIGKILL".
+      how: how it ended, such as "killed by SIGKILL".
     """
 
     side: str = field(metadata=one_of(("a", "b")))
@@ -432,11 +453,10 @@ class AbPlace:
 
     Attributes:
       side: "a" or "b".
-      seed: of the experiment.
+      seed: seed of the experiment.
       pair: number of its pair, from 1; absent for burn-in.
-      position: in the pair, 1 or 2; absent for burn-in.
-      lost: processes of earlier attempts at this pair, because of which it was measured again;
-        absent if it was measured once.
+      position: position in the pair, 1 or 2; absent for burn-in.
+      lost: killed processes of earlier attempts at this pair; absent if it was measured once.
     """
 
     side: str = field(metadata=one_of(("a", "b")))
@@ -451,13 +471,13 @@ class SweepPlace:
     """A process of `cnnbench sweep`.
 
     Attributes:
-      suite: its name.
+      suite: name of the suite.
       case: name of the configuration.
-      key: of the case, 12 hexadecimal digits.
-      repeat: counted from 1.
-      seed: of the order of the runs.
-      requested_batch_size: of a case whose batch was searched for; absent for others.
-      command: argv of the sweep; absent in records of before.
+      key: hash of the configuration, 12 hexadecimal digits.
+      repeat: number of the repeat, from 1.
+      seed: seed of the order of the runs.
+      requested_batch_size: the requested batch size where the largest was searched; else absent.
+      command: argv of the sweep; absent in earlier records.
     """
 
     suite: str

@@ -18,9 +18,9 @@ class Machine:
     """What the devices of a run can do at most, all together.
 
     Attributes:
-      flops_per_sec: of matrix products in the dtype of the run.
-      bytes_per_sec: read and written by copying memory.
-      flops_source, bytes_source: how these are known.
+      flops_per_sec: FLOP/s of matrix products in the dtype of the run.
+      bytes_per_sec: bytes read and written per second by copying memory.
+      flops_source, bytes_source: how flops_per_sec and bytes_per_sec are known.
     """
 
     flops_per_sec: float
@@ -43,12 +43,12 @@ class RooflineRow:
     """Operations of one kind and direction in one layer, or a sum over layers.
 
     Attributes:
-      layer, kind, direction: see `Part`; "" where rows are added up over them.
-      seconds: of the wall time of a step.
-      flops: of convolutions and matrix products in a step, all devices together; 0 for others.
-      bytes: read and written in a step.
-      bound_seconds: the least time that the machine would need; of a sum, the sum of its rows'.
-      share_of_step: of the time of a step.
+      layer, kind, direction: as in a step profile; "" where rows are added up over them.
+      seconds: share of the wall time of a step, in seconds.
+      flops: FLOPs of convolutions and matrix products in a step, of all devices together.
+      bytes: bytes read and written in a step.
+      bound_seconds: least time that the machine would need; for a sum, the sum of its rows' bounds.
+      share_of_step: `seconds` over the time of a step.
     """
 
     layer: str
@@ -75,7 +75,7 @@ class RooflineRow:
     @property
     @computed
     def winnable_seconds(self) -> float:
-        """What the time is above the bound."""
+        """Seconds above the bound; 0 if the row is faster than its bound."""
         return max(0.0, self.seconds - self.bound_seconds)
 
 
@@ -93,10 +93,10 @@ class Roofline(Document):
     """What a step does, against what the machine could do.
 
     Attributes:
-      rows: the one with the most time to win first; those without any by their time.
-      machine: the bound.
-      step_seconds: of the profiled steps whose operations these are, their mean.
-      unprofiled_step_seconds: of steps without a profiler, chosen alike.
+      rows: rows, the one with the most time above its bound first.
+      machine: rates of the machine, which give the bounds.
+      step_seconds: mean seconds of the profiled steps that the rows are of.
+      unprofiled_step_seconds: mean seconds of the faster half of the steps without a profiler.
       run: the record of the process; its timed steps are those without a profiler.
     """
 
@@ -149,7 +149,7 @@ class Roofline(Document):
 
     @property
     def remark(self) -> str:
-        """Why rows are faster than their bound; "" where none is."""
+        """Why some rows are faster than their bound; "" if none are."""
         above = [row for row in self.rows if (row.share_of_bound or 0.0) > 1.0]
         by_bytes = sum(row.bytes / self.machine.bytes_per_sec >= row.bound_seconds for row in above)
         reasons = []

@@ -54,27 +54,27 @@ class Summary:
     Attributes:
       images_per_sec: global batch over mean step time.
       images_per_sec_median: global batch over median step time, what reports and comparisons use.
-      images_per_sec_uncertainty, images_per_sec_jitter: see `cnnbench.base.stats.descriptive`.
+      images_per_sec_uncertainty: standard error of the speeds of the steps.
+      images_per_sec_jitter: 1.4826 times the median absolute deviation of these speeds.
       total_images_per_sec: images of the timed loop over its whole wall time.
       achieved_flops_per_sec: images_per_sec times FLOPs per image, of the forward
         pass in forward-only runs, else of training.
       mfu: achieved over peak; None where it would be above 1, so that the peak must be wrong.
-      peak_flops_per_sec, peak_flops_source, peak_memory_bytes: as measured.
+      peak_flops_per_sec, peak_flops_source, peak_memory_bytes: as in `measured`.
       input_wait_fraction: share of the timed loop spent waiting for input.
-      input_images_per_sec: of the whole input pipeline with nothing else at work.
-      energy_joules: of the timed loop, of processors and GPUs as far as known.
-      joules_per_image: that over the images of the timed loop.
-      energy_source: the counters in that sum.
+      input_images_per_sec: examples per second of the input pipeline alone.
+      energy_joules: energy of processors and GPUs in the timed loop, as far as known.
+      joules_per_image: energy_joules over the images of the timed loop.
+      energy_source: the counters in energy_joules.
       time_to_accuracy_seconds: wall time from the begin of the timed loop to the end of the
         first evaluation that reached the target; None without one.
-      latency_p50_seconds, latency_p90_seconds, latency_p99_seconds: time from fetching a batch of
-        a forward-only run to its result, with no other one in work, that so many per cent do not
-        exceed; the last only of 100 batches or more.
-      cpu_seconds_per_step: CPU time of this process in a timed step, the mean.
-      busy_cpus: CPU time of this process over wall time, of the timed loop.
-      images_per_cpu_second: images of a step over cpu_seconds_per_step; of an evaluation run those
-        of its loop over its CPU time. None in a job of several processes, whose images are not
-        all of this one.
+      latency_p50_seconds, latency_p90_seconds, latency_p99_seconds: percentiles of the time from
+        fetching a batch to its result, while no other batch runs; None for runs that are not
+        forward-only, the last also for fewer than 100 batches.
+      cpu_seconds_per_step: mean CPU time of this process in a timed step.
+      busy_cpus: CPU time of this process over wall time, both of the timed loop.
+      images_per_cpu_second: global batch over cpu_seconds_per_step, in evaluation runs images over
+        the CPU time of the loop; None in jobs of several processes.
     """
 
     images_per_sec: float | None
@@ -106,38 +106,38 @@ class RunRecord(Document):
     """One run of one process, schema 1.
 
     Attributes:
-      run_id: unique.
-      started_at: ISO 8601 with offset, UTC.
+      run_id: unique name of the run.
+      started_at: start of the run, ISO 8601 with offset, UTC.
       status: "ok", "failed" or "interrupted".
-      error: why it failed; None for the other two.
+      error: why the run failed; None for the other two.
       command: argv.
       config: every parameter, resolved, as plain JSON values.
       explicit_flags: names of the parameters that were given.
       model, placement, batch: None where the run ended before they were known.
-      warmup_step_seconds, step_seconds: wall time of every step, in seconds.
-      step_cpu_seconds: CPU time of this process, all threads, in each timed step; empty if unknown.
-      losses, warmup_losses: the loss of each of them; empty if none is computed.
-      latency_seconds: wall time of batches that a forward-only run launched one at a time after
-        its timed steps; empty where those were not launched ahead.
-      evaluations: in order.
+      startup_seconds: durations of import, build and first step.
+      warmup_step_seconds, step_seconds: wall seconds of each warm-up step, and of each timed step.
+      step_cpu_seconds: CPU seconds of all threads of this process in each timed step; empty if
+        unknown.
+      losses, warmup_losses: loss of each timed and each warm-up step; empty if not computed.
+      latency_seconds: wall seconds of each batch that a forward-only run launched alone after its
+        timed steps; empty on CPUs and in other runs.
+      evaluations: evaluations in order.
       loss_scaling: None unless the loss scale was automatic.
-      warmup_status: "fixed": the requested number of steps; of --warmup=auto "steady", or
-        "limit" where --max_warmup_batches did not suffice; None where warm-up did not end.
+      warmup_status: "fixed" for a given number of steps; with --warmup=auto "steady", or "limit"
+        if --max_warmup_batches was reached; None if the warm-up did not end.
       conditions: None where the run ended before they were checked.
       environment: facts about machine and software; unknown ones are absent.
-      ab: in a process of `cnnbench ab` its `AbPlace`; otherwise None, and the key is missing.
-      subject: what was measured; None, and the key is missing, where nothing names it.
-      input_stages: of the input pipeline alone, in the order of the data; empty where it was not
-        measured.
+      ab: place in an experiment of `cnnbench ab`; absent in other runs.
+      subject: what was measured; absent where nothing names it.
+      input_stages: speed of the input pipeline alone, by stage; empty if not measured.
       skipped_records: None unless records were skipped.
       cluster: None for a run of one process.
-      sweep: in a process of `cnnbench sweep` its `SweepPlace`; otherwise None, and the key is
-        missing.
-      target: what --stop_at asks for; None, and the key is missing, where nothing does. Earlier
-        records have a top-1 accuracy in `config` only.
-      turns: None, and the key is missing, unless other processes stepped in turn with it.
-      measured: everything else that was measured. Missing in the first documents of
-        schema 1, which are read as "all unknown".
+      sweep: place in a sweep; absent in other runs.
+      target: target of --stop_at or --stop_at_top_1_accuracy; absent without one. Earlier records
+        have a top-1 accuracy in `config` only.
+      turns: absent unless other processes stepped in turn with this one.
+      measured: other measurements. Missing in the first documents of schema 1, which are read as
+        "all unknown".
     """
 
     kind: ClassVar[str] = "run"

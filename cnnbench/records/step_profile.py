@@ -59,12 +59,13 @@ class ProfiledPart:
     """One layer, kind and direction.
 
     Attributes:
-      layer, kind, direction: see `Part`.
-      seconds: of the wall time of each profiled step.
-      flops: of convolutions and matrix products in a step, all devices together; 0 for others.
-      bytes: read and written in a step, by the shapes of the graph.
-      operations: how many ran in the last profiled step, by kernel and type of their results, such
-        as "_FusedConv2D bfloat16".
+      layer, kind, direction: layer (canonical name, or kind of operation outside of layers), kind
+        such as "convolution 3x3", and direction such as "forward" or "kernel gradient".
+      seconds: share of the wall time of each profiled step, in seconds.
+      flops: FLOPs of convolutions and matrix products in a step, of all devices together.
+      bytes: bytes read and written in a step, by the shapes of the graph.
+      operations: number of operations in the last profiled step, by kernel and type of result,
+        such as "_FusedConv2D bfloat16".
     """
 
     layer: str
@@ -86,9 +87,9 @@ class ProfiledSpan:
     """Operations of one part that followed each other on one device.
 
     Attributes:
-      device: such as "gpu:0"; "" for the input pipeline.
-      layer, kind, direction: see `Part`.
-      start, end: seconds from the first operation of the profile.
+      device: name such as "gpu:0"; "" for the input pipeline.
+      layer, kind, direction: key of the part, as in `rows`.
+      start, end: seconds since the start of the profile's first operation.
     """
 
     device: str
@@ -104,11 +105,11 @@ class ProfiledLayer:
     """A layer with trainable variables.
 
     Attributes:
-      name: canonical.
-      kind: of its product, such as "convolution 3x3"; empty where it has none.
-      shapes: of its variables, kernels as (height, width, inputs, outputs).
-      parameters: trainable ones.
-      flops: of the forward pass of a step, all devices together.
+      name: canonical name.
+      kind: kind of its product, such as "convolution 3x3"; empty without one.
+      shapes: shapes of its variables, kernels as (height, width, inputs, outputs).
+      parameters: number of trainable parameters.
+      flops: FLOPs of the forward pass in a step, of all devices together.
     """
 
     name: str
@@ -123,12 +124,12 @@ class Primitive:
     """Calls of one kernel of oneDNN in a step.
 
     Attributes:
-      name: such as "convolution".
-      propagation: such as "backward_weights"; empty where there is none.
-      types: of its tensors, in oneDNN's words, such as "bf16, f32".
-      implementation: such as "brgconv:avx512_core"; empty where the log does not tell.
-      layouts: of its tensors but vectors, such as "src acdb, wei Acdb64a, dst acdb".
-      calls: in a step.
+      name: kind of primitive, such as "convolution".
+      propagation: propagation, such as "backward_weights"; empty if it has none.
+      types: types of its tensors in oneDNN's notation, such as "bf16, f32".
+      implementation: implementation, such as "brgconv:avx512_core"; empty if unknown.
+      layouts: layouts of its tensors except vectors, such as "src acdb, wei Acdb64a, dst acdb".
+      calls: number of calls in a step.
     """
 
     name: str
@@ -144,19 +145,18 @@ class StepProfile(Document):
     """Profiled steps of one process, schema 1.
 
     Attributes:
-      step_seconds: wall time of each profiled step, the profiler at work.
-      input_wait_seconds: part of it in which the program waited for a batch.
-      rows: their times; those of a step add up to its wall time.
-      graph: operations by type in the graphs that TensorFlow optimized and divided among devices.
-      record: of the whole run, whose timed steps are not profiled.
-      layers: of the network, in the order of its body; None, and the key is missing, in documents
-        of earlier versions.
-      primitives: of oneDNN in a step, by its log of another process with the same flags; None, and
-        the key is missing, where no log was read.
-      allocations, allocated_bytes: of TensorFlow's pools of memory in the last profiled step; None,
-        and the keys are missing, where it does not tell.
-      timeline: of the last profiled step, by the start; without spans that are too short to be
-        seen. None, and the key is missing, in documents of earlier versions.
+      step_seconds: wall seconds of each profiled step, with the profiler at work.
+      input_wait_seconds: seconds of each profiled step in which the program waited for a batch.
+      rows: times by layer, kind and direction; those of a step add up to its wall time.
+      graph: number of operations by type in TensorFlow's optimized and partitioned graphs.
+      record: record of the whole run, whose timed steps are not profiled.
+      layers: layers of the network, in order; absent in documents of earlier versions.
+      primitives: calls of oneDNN in a step, from its log of another process with the same flags;
+        absent where no log was read.
+      allocations, allocated_bytes: number and bytes of allocations from TensorFlow's memory pools
+        in the last profiled step; absent where unknown.
+      timeline: spans of the last profiled step by their start, without very short ones; absent in
+        documents of earlier versions.
     """
 
     kind: ClassVar[str] = "step_profile"

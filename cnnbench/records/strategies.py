@@ -25,20 +25,19 @@ class StrategyRow:
     """One row; None where nothing was measured.
 
     Attributes:
-      mode: name of the case.
-      all_reduce: the aggregation in use, as the record names it; "" for none.
-      processes: that went well.
-      images_per_sec: median over the processes.
-      low, high: 95 % interval of that, or the range where there are too few processes.
-      overhead: time of a step beyond that of one tower with the same work, as a share of it; the
-        median over the rounds, each compared with its own one tower.
-      peak_memory_bytes, build_seconds, first_step_seconds: medians.
-      variables, variable_copies, reduction_operations: see `Placement` of records.
-      weights: "reference", "equal" to it, "different", "not compared", or "" where there was no
-        other checkpoint.
-      weight_distance: of the weights from the reference: the largest difference of two elements
-        of a variable, as a share of its largest element.
-      weight_variable: where it is that large; "" if all bits are equal.
+      mode: value of --variable_update, or "one_tower".
+      all_reduce: all-reduce in use, as in `placement` of a record; "" for none.
+      processes: number of successful processes.
+      images_per_sec: median over the processes of the speed at the median step.
+      low, high: 95 % interval of images_per_sec, or its range with too few processes.
+      overhead: time of a step beyond that of one tower with the same work, as a share of the
+        latter; the median over the rounds.
+      peak_memory_bytes, build_seconds, first_step_seconds: medians over the processes.
+      variables, variable_copies, reduction_operations: as in `placement` of a record.
+      weights: "reference", "equal" to it, "different", "not compared"; "" without a checkpoint.
+      weight_distance: largest difference of two elements of a variable from the reference, as a
+        share of the variable's largest element.
+      weight_variable: the variable with that difference; "" if all bits are equal.
       problem: why a process failed, or "".
     """
 
@@ -74,10 +73,10 @@ class StrategyProcess:
     """A process of a round that went well.
 
     Attributes:
-      mode: name of the case.
-      round: from 1.
-      run_id: of its record.
-      images_per_sec: at the median step; None where it is unknown.
+      mode: value of --variable_update, or "one_tower".
+      round: number of the round, from 1.
+      run_id: run_id of its record.
+      images_per_sec: images per second at the median step; None if unknown.
     """
 
     mode: str
@@ -95,17 +94,16 @@ class StrategiesDocument(Document):
     """What ``cnnbench strategies`` found.
 
     Attributes:
-      run_id: unique.
-      started_at: ISO 8601 with offset, UTC.
+      run_id: unique name of the measurement.
+      started_at: start of the command, ISO 8601 with offset, UTC.
       command: argv.
-      config: parameters of the first mode, resolved.
-      rows: a mode each, one tower first.
-      processes: in the order of the rows.
+      config: resolved parameters of the first mode.
+      rows: one row per mode, one tower first.
+      processes: successful processes in the order of the rows.
       weights_tolerance: largest distance of weights that are called equal.
       environment: facts about machine and software; unknown ones are absent.
-      subject: what was measured; None, and the key is missing, where nothing names it.
-      incomplete: how the command ended early, and how far it came; None, and the key is missing, if
-        it did not.
+      subject: what was measured; absent where nothing names it.
+      incomplete: how the command ended early, and what was measured by then; absent if it did not.
     """
 
     kind: ClassVar[str] = "strategies"

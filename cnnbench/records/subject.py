@@ -15,11 +15,11 @@ class Subject:
     """The code that was measured.
 
     Attributes:
-      repository: its address without a password, or the name of its folder; None if unknown.
-      revision: the commit; None if unknown.
-      dirty: whether tracked files differed from it; None if unknown.
-      side: of an experiment of `cnnbench ab`, "a" or "b"; None elsewhere.
-      labels: of --result_label.
+      repository: address without a password, or name of the folder; None if unknown.
+      revision: commit; None if unknown.
+      dirty: whether tracked files differed from the commit; None if unknown.
+      side: "a" or "b" in an experiment of `cnnbench ab`; None elsewhere.
+      labels: labels of --result_label.
     """
 
     repository: str | None = None

@@ -25,16 +25,15 @@ class TuneRow:
     Attributes:
       candidate: the flags that it adds, or "as given".
       flags: all of its flags.
-      changes: what it trains differently: words of --allow.
-      group: of the race that it was first in.
-      processes: that were measured.
-      images_per_sec: the median over them.
-      gain: speed above that of the flags as they are given, as a share of it, estimated from all
-        races.
-      low, high: ends of its 95 % interval.
-      left: "slower", "behind", "failed" or "untried"; "" for one that was there at the end.
-      after: number of the last round that it ran in; None if it was there at the end.
-      reason: why it left, or "".
+      changes: words of --allow for what it trains differently.
+      group: name of the group of its first race.
+      processes: number of measured processes.
+      images_per_sec: median over the processes.
+      gain: speed above that of the flags as given, as a share of it, estimated from all races.
+      low, high: ends of the 95 % interval of gain.
+      left: why it left its race: "slower", "behind", "failed" or "untried"; "" if it did not.
+      after: number of its last round; None if it did not leave.
+      reason: why it left, in words, or "".
     """
 
     candidate: str
@@ -61,9 +60,9 @@ class RefusedCandidate:
     """A candidate that cannot run.
 
     Attributes:
-      group: of the space.
+      group: name of its group in the space.
       candidate: the flags that it adds.
-      reason: why.
+      reason: why it cannot run.
     """
 
     group: str
@@ -76,25 +75,24 @@ class TuneDocument(Document):
     """What ``cnnbench tune`` found, schema 1.
 
     Attributes:
-      started_at: of the first session of the search; ISO 8601 with offset, UTC.
+      started_at: start of the first session of the search, ISO 8601 with offset, UTC.
       search_command: argv of the search.
-      command: the fastest flags that are proven, as words of a command line; of a job, that of
-        `cnnbench launch`.
-      verdict: of the leader against the flags as they are given: "faster", "same", "slower", "open"
-        or, where the latter lead themselves, "none" ("open" if no candidate was tried).
-      reason: of the verdict.
-      leader: name of the candidate that led at the end of the races.
-      gain: its speed above that of the flags as they are given, as a share of it, from the pairs.
-      low, high: ends of its interval.
-      confidence: of the interval.
-      pairs: measured.
-      weights: a sentence on whether it trains the same weights.
+      command: the fastest proven command line, in words; for a job one of `cnnbench launch`.
+      verdict: verdict on the leader against the flags as given: "faster", "same", "slower", "open"
+        (also if no candidate was tried), or "none" if the flags as given lead.
+      reason: reason of the verdict.
+      leader: name of the leading candidate at the end of the races.
+      gain: speed of the leader above that of the flags as given, as a share of it, from the pairs.
+      low, high: ends of the interval of gain.
+      confidence: confidence of that interval, such as 0.96.
+      pairs: number of measured pairs.
+      weights: a sentence on whether the leader trains the same weights.
       trains_alike: whether it does; None where that was not compared.
-      given: the flags as they are given.
-      seed: of all orders.
-      seconds: wall time of the processes.
-      budget_seconds: of --minutes.
-      scatter: standard deviation of a process in the races, as a share; None if it is unknown.
+      given: the flags as given.
+      seed: seed of all random orders.
+      seconds: wall seconds of all processes.
+      budget_seconds: seconds that --minutes allows.
+      scatter: standard deviation of a process in the races, as a share; None if unknown.
       failure: the error that ended the proof, or "".
       rows: the candidates, the fastest first; then those that were not measured.
       refused: candidates that cannot run.

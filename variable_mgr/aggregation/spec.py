@@ -23,13 +23,13 @@ class Packing:
     takes ``field(default=..., metadata={"optional": True})``, since earlier records lack it.
 
     Attributes:
-      gradient_repacking: flat packs that all gradients are joined into, 0 for none,
-        `MOST_PACKS` at most.
-      agg_small_grads_max_bytes: gradients of up to so many bytes are joined, 0 for none.
-      agg_small_grads_max_group: most gradients joined into one.
-      gradient_bucket_bytes: most bytes of gradients joined into one, 0 for none.
+      gradient_repacking: number of flat packs into which all gradients are joined, at most 500;
+        0 for no packing.
+      agg_small_grads_max_bytes: largest gradient, in bytes, that is joined with others; 0 for none.
+      agg_small_grads_max_group: largest number of small gradients that are joined into one.
+      gradient_bucket_bytes: largest size of a bucket of joined gradients, in bytes; 0 for none.
       compact_dtype: "float16" or "bfloat16" to send 16-bit gradients; None sends float32.
-      allreduce_merge_scope: consecutive tensors that share a name scope.
+      allreduce_merge_scope: number of consecutive tensors that share a name scope.
       variable_consistency: "strong", or "relaxed" to apply gradients one step late.
     """
 

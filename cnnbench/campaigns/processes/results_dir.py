@@ -135,11 +135,11 @@ def writing(path: Path) -> Iterator[None]:
 
 @dataclass(frozen=True, kw_only=True)
 class JournalEvent:
-    """A line of a journal; what else is known of the event are further keys.
+    """A line of a journal; further keys depend on the kind of event.
 
     Attributes:
-      event: what happened.
-      time: when, ISO 8601, UTC.
+      event: kind of event.
+      time: time of the event, ISO 8601, UTC.
     """
 
     more_keys: ClassVar[bool] = True

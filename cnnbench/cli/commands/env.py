@@ -50,7 +50,7 @@ class FoundCondition(Condition):
     """A condition that may spoil results.
 
     Attributes:
-      silenced: by --quiet_conditions.
+      silenced: whether --quiet_conditions silences its warning.
     """
 
     silenced: bool
@@ -61,8 +61,8 @@ class FoundConditions:
     """What ``cnnbench env --check`` saw.
 
     Attributes:
-      measured: quantities of the time it watched, by name.
-      found: conditions.
+      measured: quantities measured while it watched, by name, as in `conditions` of a record.
+      found: conditions that the checks found.
     """
 
     measured: Mapping[str, Any]
@@ -75,7 +75,7 @@ class EnvDocument:
 
     Attributes:
       facts: about machine and software, as in the environment of a record.
-      conditions: with --check; else absent.
+      conditions: result of --check; absent without it.
     """
 
     facts: Mapping[str, Any]

@@ -33,7 +33,17 @@ class ModelsFlags:
 
 @dataclass(frozen=True)
 class Listed:
-    """A model, by the names that a run record has for its figures."""
+    """A model, with the names that a run record has for its figures.
+
+    Attributes:
+      input_shape: default size of an image, or shape or names of other elements.
+      batch_size: default images per step and device.
+      parameters, trainable_parameters, statistics: numbers of weights, of the updated ones, and of
+        moving averages of batch norm.
+      forward_flops_per_image, training_flops_per_image: FLOPs of one image, of the forward pass
+        and of forward and backward pass.
+      memory_bytes_per_image: estimated bytes of memory for each further image of a training batch.
+    """
 
     dataset: str
     model: str

@@ -40,11 +40,11 @@ class Difference:
     """A fact that has more than one value over the runs of both sides.
 
     Attributes:
-      fact: its name.
-      base, new: its values in the runs of each side, as text; "unknown" or "none" where a
-        run lacks it.
-      blocks: whether it forbids a verdict.
-      reason: why a difference of this fact does, or does not.
+      fact: name of the fact.
+      base, new: values in the runs of BASE and of NEW, as text; "unknown" or "none" where a run
+        lacks it.
+      blocks: whether the difference forbids a verdict.
+      reason: why it does, or does not.
     """
 
     fact: str

@@ -89,22 +89,22 @@ class Judgement:
     """A verdict with the numbers that it is based on.
 
     Attributes:
-      verdict: the outcome.
-      reason: why, in one sentence.
-      base_median, new_median: of the values; None if there is nothing to compute.
+      verdict: the verdict.
+      reason: reason of the verdict, in one sentence.
+      base_median, new_median: medians of the values of BASE and of NEW; None without values.
       change: the Hodges-Lehmann shift as a share of the base (-0.05: new is 5 % lower),
         or as a difference for accuracies; None if unknown.
-      low, high: ends of its confidence interval; None if there are too few values.
-      p: of the two-sided test; None if it was not done.
-      p_adjusted: after Holm over the configurations judged together, for the whole level.
-      floor: changes up to here do not count.
+      low, high: ends of the confidence interval of change; None with too few values.
+      p: p value of the two-sided test; None if it was not done.
+      p_adjusted: p after Holm over the configurations judged together, for the whole level.
+      floor: largest change that does not count.
       noise: the A/A spread; None if it was not measured.
       scatter: standard deviation of the pairs' changes, or of the processes within the sides;
         of logarithms where changes are shares. None if there are too few values.
-      needed: about how many pairs, or processes per side, would settle what is inconclusive
-        for its scatter; else None.
-      decided_by: the metric whose judgement this verdict is, if it is another one of the same
-        runs (`cnnbench.judge.compare.disturbance`); None if it is its own.
+      needed: estimated number of pairs, or processes per side, that would decide a result that is
+        inconclusive for its scatter; else None.
+      decided_by: name of another metric of the same runs that decided, such as CPU time on
+        disturbed machines; None if the metric itself did.
     """
 
     verdict: Verdict

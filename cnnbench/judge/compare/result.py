@@ -90,9 +90,9 @@ class GeometricMean:
     """The mean change of a metric.
 
     Attributes:
-      metric: its name.
-      change: as a share of the base.
-      configurations: how many are in it.
+      metric: name of the metric.
+      change: mean change as a share of the base.
+      configurations: number of configurations in the mean.
     """
 
     metric: str

@@ -36,7 +36,12 @@ _QUIET_FACTS = frozenset(("hostname", "git_commit", "git_dirty", "gpu_processes"
 
 @dataclass(frozen=True)
 class SeriesLevel:
-    """Points ``start`` to ``stop`` - 1 and their median."""
+    """Consecutive points of one level.
+
+    Attributes:
+      start, stop: indices of the first point and behind the last one.
+      value: median of the points.
+    """
 
     start: int
     stop: int
@@ -45,7 +50,12 @@ class SeriesLevel:
 
 @dataclass(frozen=True)
 class ChangedFact:
-    """A fact that changed at a step, with its texts."""
+    """A fact that changed at a step.
+
+    Attributes:
+      fact: name of the fact.
+      before, after: its values as text.
+    """
 
     fact: str
     before: str

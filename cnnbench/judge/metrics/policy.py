@@ -12,38 +12,31 @@ class Policy:
     """Constants of the verdicts. A sample is one value per process.
 
     Attributes:
-      threshold: smallest change of throughput that counts, as a share (0.03: 3 %). On a
-        quiet machine the medians of like processes differ with a standard deviation of
-        about 1.3 %, so that the confidence intervals of 5 to 8 processes per side are
-        1.4 to 2 % wide to each side: below that "same" could never be said, and above
-        5 % gates would miss what they are made for.
-      alpha: two-sided level of the tests over all configurations of a comparison
-        (Holm). A false alarm is only one of the two tails: 0.04 promises that at most
-        2 % of comparisons of like with like turn red, whatever the noise, as long as
-        the runs of both sides were interleaved. Confidence intervals are of 1 - alpha.
-      further_alpha: the same for each of the other metrics, whose values are nearly constant
-        or judged with wide floors, so that asking for more costs little: 5 against 5 that
-        are separated have p = 0.008. Memory and accuracy add at most half a per cent each
-        to the 2 % of throughput.
-      min_processes: per side, for any verdict but inconclusive. With 4 against 4, the
-        smallest p is 2/70 = 0.029; with 3 against 3 it is 0.1 and no alpha in use can be
-        reached.
-      noise_factor: standard deviations of single processes in an A/A measurement that
-        make the A/A spread. Two sessions may differ by as much as two processes, and
-        more processes per session do not help against that, hence not divided by their
-        number.
-      same_limit: widest margin within which two sides may be called the same. The floor
-        grows with the A/A spread; on a machine with a spread of 30 % it would make a
-        slow-down of 10 % "the same", which it must not.
-      memory_threshold: the same for peak memory. It is nearly constant on a GPU, and
-        moves by some per cent on a CPU, where it is that of the whole process.
-      memory_bytes: changes of fewer bytes never count: allocators round, and libraries
-        come and go.
-      startup_threshold: the same for start-up time, of which importing TensorFlow, a
-        matter of disks and caches, is the largest part.
-      accuracy_threshold: smallest change of top-1 accuracy that counts, as a difference
-        (0.005: half a percentage point). MLPerf's ResNet target is given to 0.1 points,
-        and seeds alone move it by a few tenths.
+      threshold: smallest change of throughput that counts, as a share (0.03: 3 %). On a quiet
+        machine medians of equal processes have a standard deviation of about 1.3 %, so confidence
+        intervals of 5 to 8 processes per side are 1.4 to 2 % wide to each side. A lower threshold
+        would never give "same", one above 5 % would miss relevant changes.
+      alpha: two-sided level of the tests over all configurations of a comparison (Holm). A false
+        alarm is one of the two tails: with 0.04 at most 2 % of comparisons of equal sides are
+        called slower, whatever the noise, if the runs of both sides were interleaved. Confidence
+        intervals have the level 1 - alpha.
+      further_alpha: level of each other metric. Their values are nearly constant or their floors
+        wide, so a low level costs little: 5 against 5 separated values have p = 0.008. Memory and
+        accuracy add at most half a per cent each to the 2 % of throughput.
+      min_processes: smallest number of processes per side for a verdict. The smallest p of 4
+        against 4 is 2/70 = 0.029; that of 3 against 3 is 0.1, above any alpha in use.
+      noise_factor: number of standard deviations of single A/A processes in the A/A spread. It is
+        not divided by the number of processes, because more processes per session do not reduce
+        the difference between sessions.
+      same_limit: widest margin within which two sides may be called the same. The floor grows with
+        the A/A spread, and at a spread of 30 % would make a slow-down of 10 % "the same".
+      memory_threshold: smallest change of peak memory that counts, as a share. On a CPU, where it
+        is the memory of the process, it varies by some per cent.
+      memory_bytes: smallest change of peak memory that counts, in bytes: allocators round.
+      startup_threshold: smallest change of start-up time that counts, as a share. Most of it is
+        the import of TensorFlow, which depends on disks and caches.
+      accuracy_threshold: smallest change of top-1 accuracy that counts, as a difference (0.005 is
+        half a percentage point); seeds alone move it by a few tenths of a point.
     """
 
     threshold: float = 0.03
@@ -70,7 +63,7 @@ class Policy:
 
     @property
     def confidence(self) -> float:
-        """Of the intervals."""
+        """Confidence level of the intervals."""
         return 1 - self.alpha
 
     def replace(self, **values: Any) -> Policy:

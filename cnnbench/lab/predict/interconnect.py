@@ -27,9 +27,9 @@ class Interconnect:
     """Devices with links of their own, or nodes of devices with a link per node.
 
     Attributes:
-      link: between the devices of a node, or between all devices.
-      inter_link: between nodes; None where every device has its own link to all others.
-      devices_per_node: with inter_link.
+      link: link between the devices of a node, or between all devices.
+      inter_link: link between nodes; None where every device has its own link to all others.
+      devices_per_node: devices of a node; used with inter_link.
       launch: further seconds per reduction.
       kind: "network".
     """

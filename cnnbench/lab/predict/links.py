@@ -46,7 +46,7 @@ class Link:
     """What connects one device with the others.
 
     Attributes:
-      name: preset, or how the parameters were given.
+      name: name of the preset, or the parameters as given.
       alpha: seconds per message.
       beta: seconds per byte, in one direction, of one device.
       gamma: seconds per byte added.

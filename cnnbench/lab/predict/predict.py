@@ -30,8 +30,8 @@ class FastestRange:
     """Sizes for which one spec is the fastest.
 
     Attributes:
-      spec: the fastest.
-      up_to: the size in bytes from which on another one is; None for the last range.
+      spec: the fastest spec.
+      up_to: size in bytes from which another spec is faster; None for the last range.
     """
 
     spec: str
@@ -40,7 +40,12 @@ class FastestRange:
 
 @dataclass(frozen=True, kw_only=True)
 class FastestByDevices:
-    """Which spec is fastest for which size of one tensor, on a number of devices."""
+    """The fastest specs on one number of devices, by size of a single tensor.
+
+    Attributes:
+      devices: number of devices.
+      ranges: ranges of sizes, ascending.
+    """
 
     devices: int
     ranges: tuple[FastestRange, ...]
@@ -51,8 +56,8 @@ class PredictionDocument(Predictions):
     """What ``cnnbench allreduce --predict`` predicted, schema 1.
 
     Attributes:
-      parameters: of the cost model.
-      fastest: for each number of devices.
+      parameters: links of the cost model.
+      fastest: fastest specs for each number of devices.
       validation: empty; parameters are not fitted to measurements.
     """
 

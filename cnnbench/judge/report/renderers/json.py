@@ -29,12 +29,12 @@ class ResultDocument(Judgement):
     """One metric of one configuration.
 
     Attributes:
-      metric: its name.
-      unit: of the values.
-      higher_is_better: direction.
-      relative: changes are shares of the base, else differences.
-      word: the verdict in the words of the metric.
-      base_values, new_values: one per process.
+      metric: name of the metric.
+      unit: unit of the values.
+      higher_is_better: whether higher values are better.
+      relative: whether changes are shares of the base; otherwise they are differences.
+      word: the verdict in the words of the metric, such as "more" for memory.
+      base_values, new_values: values of BASE and of NEW, one per process.
     """
 
     metric: str
@@ -51,14 +51,14 @@ class EntryDocument:
     """One configuration.
 
     Attributes:
-      name: short and unique.
-      key: a hash of the flags.
-      kind: of its measurements; absent for runs.
+      name: short, unique name.
+      key: hash of the flags.
+      kind: kind of its measurements; absent for runs.
       decides: whether it counts for the exit code; absent for runs, which do.
-      verdict: of the first metric.
-      flags: those that are not at their defaults.
-      base_runs, new_runs: run_ids.
-      results: one per metric.
+      verdict: verdict on the first metric.
+      flags: flags that are not at their defaults.
+      base_runs, new_runs: run_ids of BASE and of NEW.
+      results: one result per metric.
       differences: facts that differ.
     """
 
@@ -79,22 +79,21 @@ class ComparisonDocument(Document):
     """The outcome of ``cnnbench compare`` or ``ab``, schema 1.
 
     Attributes:
-      exit_code: of the command.
-      answer: what was found, in one sentence or two.
-      advice: what would settle what is inconclusive; empty where nothing is needed.
-      next_step: the command for it; empty if there is none.
-      base, new: where the records came from.
+      exit_code: exit code of the command.
+      answer: the result in one or two sentences.
+      advice: what would decide an inconclusive result; empty if nothing is inconclusive.
+      next_step: the command that would decide it; empty if there is none.
+      base, new: paths of the records, as given.
       paired: whether runs were compared pair by pair.
       allow_changed_work: whether a network or batch of another size is no regression.
-      policy: the constants.
-      metrics: what was judged; the first is what it is about.
-      geometric_mean: of throughput; None without runs that can be compared.
-      bus_bandwidth_mean: the same of all-reduces; absent where there is none.
-      configurations: in order of their names, numbers in them by value.
-      repeated_pairs: that were measured again, since a process was ended from outside; absent if
-        there are none.
+      policy: constants of the verdicts.
+      metrics: names of the judged metrics; the first one decides the verdict of a configuration.
+      geometric_mean: mean change of throughput; None without runs that can be compared.
+      bus_bandwidth_mean: mean change of the bus bandwidth of all-reduces; absent without any.
+      configurations: configurations in natural order of their names.
+      repeated_pairs: number of pairs measured again because a process was killed; absent if 0.
       explanation: where the difference is; absent where nothing was profiled.
-      notes: sentences.
+      notes: remarks in sentences.
       skipped: files that gave no record.
     """
 
