@@ -68,7 +68,7 @@ RIGHT, WRONG, IGNORED = 1, 0, -1
 
 
 def _judge(overlap: Any, crowd: Any, threshold: float) -> Any:
-    """The verdict for each detection [detections, boxes], the best first.
+    """Verdicts on detections, the best first, by their overlaps [detections, boxes].
 
     A crowd may be found any number of times; detections on it are `IGNORED`.
     """
@@ -80,7 +80,7 @@ def _judge(overlap: Any, crowd: Any, threshold: float) -> Any:
         single = np.where(free, row, -1.0)
         many = np.where(crowd, row, -1.0)
         if single.size and single.max() >= threshold:
-            # Of boxes that it overlaps with alike the last, as in pycocotools.
+            # Of boxes with equal overlap the last, as in pycocotools.
             free[len(single) - 1 - single[::-1].argmax()] = False
             verdict[detection] = RIGHT
         elif many.size and many.max() >= threshold:
@@ -94,7 +94,7 @@ def _area(verdict: Any, boxes: int) -> float:
     verdict = verdict[verdict != IGNORED]
     right = np.cumsum(verdict == RIGHT)
     precision = right / np.maximum(np.arange(len(verdict)) + 1, 1)
-    # The best from here on: what is reached later may be better.
+    # The best precision at this recall or a higher one.
     precision = np.maximum.accumulate(precision[::-1])[::-1]
     at = np.searchsorted(right / boxes, np.linspace(0.0, 1.0, _RECALLS), side="left")
     return float(np.append(precision, 0.0)[np.minimum(at, len(verdict))].mean())

@@ -29,7 +29,7 @@ from cnnbench.models.window import Window
 Tensor = Any  # tf.Tensor; TensorFlow ships no types
 
 _RECTIFIERS = ("relu", "relu6")
-_MOST = 127  # of 8 bits with a sign, and as far below 0
+_MOST = 127  # signed 8 bits, symmetric
 
 
 class Range(NamedTuple):
@@ -98,9 +98,9 @@ class _Chain:
 class Int8Network(GraphNetwork):
     """Convolutions in 8 bits where kernels exist; for inference in NHWC on a CPU.
 
-    Every value is a float32 tensor. Of some the integers are known too; layers that can take those
-    do, and then the float32 ones are no part of the graph that runs. Recording fills the ranges
-    of the `calibration`.
+    Every value is a float32 tensor, and for some the integers are known too. Layers that can use
+    the integers do, and TensorFlow prunes unused float32 tensors. Recording fills the ranges of
+    the `calibration`.
     """
 
     def __init__(
@@ -124,13 +124,13 @@ class Int8Network(GraphNetwork):
 
     def _conv(self, x: Tensor, kernel: Tensor, window: Window, filters: int) -> Tensor:
         plain = partial(super()._conv, x, kernel, window, filters)
-        if kernel.shape[2] != self.shape(x)[2]:  # in groups
+        if kernel.shape[2] != self.shape(x)[2]:  # a convolution in groups
             return self._without_integers(plain)
         return self._begun(x, kernel, window, plain, depthwise=False)
 
     def _depthwise(self, x: Tensor, kernel: Tensor, window: Window) -> Tensor:
         plain = partial(super()._depthwise, x, kernel, window)
-        if kernel.shape[3] != 1:  # the kernel for integers makes zeros of it
+        if kernel.shape[3] != 1:  # the integer kernel returns zeros for multipliers
             return self._without_integers(plain)
         return self._begun(x, kernel, window, plain, depthwise=True)
 
@@ -222,7 +222,7 @@ class Int8Network(GraphNetwork):
         return self._joined(_Chain(source, weights, none, window, depthwise), plain)
 
     def _joined(self, chain: _Chain, plain: Callable[[], Tensor]) -> Tensor:
-        """The value of a chain, in place of the value it was made from."""
+        """The result of a chain; `plain` computes it in float32 while ranges are recorded."""
         if self._recording:
             y = plain()
             self._range(y)

@@ -165,7 +165,7 @@ class _MemoryNetwork(ShapeNetwork):
     _lrn = _counted(ShapeNetwork._lrn, _Operation("xy"))
     _pad_channels = _counted(ShapeNetwork._pad_channels)
     _transpose = _counted(ShapeNetwork._transpose)
-    # What is less the mean, and that over the deviation.
+    # The input minus its mean, and that divided by the deviation.
     _layer_norm = _counted(ShapeNetwork._layer_norm, _Operation("x", _twice_the_input))
     # Without the bias, which is the same for all examples.
     _attention = _counted(ShapeNetwork._attention, _Operation(extra=_scores, inputs=3))

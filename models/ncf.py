@@ -99,7 +99,7 @@ def ranks_of_rated(user: Any, score: Any, rated: Any) -> Any:
     user, rated = user[order], rated[order]
     others = np.cumsum(~rated)
     first = np.concatenate([[True], user[1:] != user[:-1]])[: len(user)]
-    # Others counted before the first row of each user.
+    # Number of unrated items before each user's first row.
     before = np.maximum.accumulate(np.where(first, others - ~rated, 0))
     return (others - before)[rated]
 

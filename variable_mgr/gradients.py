@@ -9,7 +9,7 @@ import tensorflow as tf
 
 # A tensor, tf.IndexedSlices, or None where the loss does not depend on the variable.
 Gradient: TypeAlias = Any
-# From one tensor per tower of this process to what each of these towers gets.
+# Maps one tensor per tower of this process to the result of each of these towers.
 Gather: TypeAlias = "Callable[[Sequence[tf.Tensor]], list[tf.Tensor]]"
 _T = TypeVar("_T")
 _R = TypeVar("_R")

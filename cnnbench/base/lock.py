@@ -63,7 +63,7 @@ class FolderLock:
         self.left_by = left if where != host else ""
         now = datetime.now(timezone.utc)
         about = {"pid": os.getpid(), "host": host, "since": f"{now:%Y-%m-%d %H:%M:%S} UTC"}
-        with contextlib.suppress(OSError):  # such as a full disk; it is locked all the same
+        with contextlib.suppress(OSError):  # such as a full disk; the lock holds anyway
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, json.dumps(about).encode("ascii"), 0)
 
@@ -76,14 +76,14 @@ class FolderLock:
     def release(self) -> None:
         """Releases the lock."""
         with contextlib.suppress(OSError):
-            self._path.unlink()  # while it is locked: the next writer makes a file of its own
+            self._path.unlink()  # still locked; the next writer creates a new file
         os.close(self._descriptor)
 
     def _locked(self, deadline: float) -> int:
         while True:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
             try:
-                with contextlib.suppress(OSError):  # who may write the folder may lock it
+                with contextlib.suppress(OSError):  # for all who can write to the folder
                     os.fchmod(descriptor, stat.S_IMODE(self._path.parent.stat().st_mode) & 0o666)
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if os.path.samestat(os.fstat(descriptor), os.stat(self._path)):
@@ -146,7 +146,7 @@ def abandoned(folder: str | Path) -> FolderLock | None:
         descriptor = os.open(Path(folder) / FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None
-    # A writer that has just made the file, and not locked it yet, is not named in it.
+    # Empty for a writer that has created the file but not yet locked it.
     _, host = _holder(descriptor)
     os.close(descriptor)
     if host != socket.gethostname():

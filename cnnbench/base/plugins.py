@@ -49,14 +49,14 @@ class Kind:
 
 
 _kinds: dict[str, Kind] = {}
-_files: dict[Path, tuple[str, str, Added]] = {}  # digest of its text, name, what it registered
-_origins: dict[tuple[str, Any], str] = {}  # by flag of a kind and key: who registered it
+_files: dict[Path, tuple[str, str, Added]] = {}  # digest of the text, name, registered objects
+_origins: dict[tuple[str, Any], str] = {}  # plug-in by flag of the kind and key
 _entry_points: dict[str, str] = {}  # digests of their modules, by name
-_groups: set[str] = set()  # of entry points, loaded
+_groups: set[str] = set()  # loaded groups of entry points
 before_loading: list[Callable[[], None]] = []
 """Functions called before code of a plug-in is loaded."""
 
-_places: set[str] = set()  # files and folders whose code is of plug-ins
+_places: set[str] = set()  # files and folders with code of plug-ins
 _running = mmap.mmap(-1, _NAME_BYTES)
 
 
@@ -112,12 +112,12 @@ def reported(kind: type[UsageError | BenchmarkError], name: str = "") -> Iterato
 
 
 class WrongResultError(TypeError):
-    """A plug-in's function returned what the annotation of its interface excludes."""
+    """A plug-in's function returned a value that the annotation of its interface excludes."""
 
 
 @contextlib.contextmanager
 def running(name: str) -> Iterator[None]:
-    """A block that runs code of a plug-in alone.
+    """Marks a block that runs only code of a plug-in.
 
     Restores the working directory, by which later paths are resolved, and ends copies of this
     process that the code has forked. `runs` returns the name meanwhile, also in a parent process.
@@ -136,13 +136,13 @@ def running(name: str) -> Iterator[None]:
 
 
 def watch_child() -> None:
-    """Lets `runs` observe the process that is forked next, and no other one."""
+    """Makes `runs` report on the process that is forked next, and on no other one."""
     global _running
     _running = mmap.mmap(-1, _NAME_BYTES)  # shared with that process
 
 
 def runs() -> str:
-    """Name of the plug-in code that runs, or in which a child of this process ended; or ""."""
+    """Name of the plug-in whose code runs here, or ran when the watched child ended; or ""."""
     return _running[:].rstrip(b"\0").decode(errors="replace")
 
 
@@ -204,13 +204,13 @@ def _hints(declared: Any) -> dict[str, Any]:
 
 
 def _own(file: str) -> None:
-    """Adds a file to those of plug-ins, with its folder unless that has foreign packages too."""
+    """Marks the folder of a file as plug-in code, or only the file if it is in site-packages."""
     folder = os.path.dirname(file)
     _places.add(file if folder.endswith("-packages") else folder)
 
 
 def _place(code: types.CodeType, line: int) -> str:
-    name = getattr(code, "co_qualname", code.co_name)  # Python 3.10 has no classes in names
+    name = getattr(code, "co_qualname", code.co_name)  # Python 3.10 lacks co_qualname
     return f"{code.co_filename}:{line}: {name if name.endswith('>') else f'{name}()'}"
 
 

@@ -34,16 +34,19 @@ _HELP_FLAGS = ("help", _EVERYTHING, "helpshort", "h")
 def entry_point() -> NoReturn:
     """The console script."""
     _open_closed_streams()
-    plugins.before_loading += (supervisor.watched, loading.watch_early_import)  # first what forks
+    plugins.before_loading += (
+        supervisor.watched,
+        loading.watch_early_import,
+    )  # `watched` forks
     with supervisor.offered():
         code = main(sys.argv[1:])
-    # The interpreter would wait for such a thread, which may be in a call that never ends.
+    # The interpreter would wait for threads that are not daemons, whose calls may never end.
     others = set(threading.enumerate()) - {threading.main_thread()}
     is_held = any(not thread.daemon for thread in others)
     if supervisor.is_connected() or (code in (ExitCode.FAILED, ExitCode.INTERRUPTED) and is_held):
         supervisor.leave(code)
     supervisor.announce(code)
-    gc.freeze()  # the interpreter's last collections take a second where TensorFlow is loaded
+    gc.freeze()  # with TensorFlow loaded, the collections at exit take a second
     sys.exit(code)
 
 
@@ -75,7 +78,7 @@ def main(argv: Sequence[str]) -> int:
         before = stdout.lost
         stdout.flush()
         if isinstance(stdout.lost, BrokenPipeError):
-            return status or (0 if before else BROKEN_PIPE)  # it was known to what wrote before
+            return status or (0 if before else BROKEN_PIPE)  # the command already met it
         return status or int(ExitCode.OK if stdout.lost is None else ExitCode.FAILED)
 
 
@@ -91,7 +94,7 @@ def _outcome(argv: Sequence[str]) -> int:
         return _fail("interrupted", ExitCode.INTERRUPTED)
     except BrokenPipeError:
         return BROKEN_PIPE
-    except BaseException as error:  # else Python would exit with 1, the code of a verdict
+    except BaseException as error:  # Python would exit with 1, the code of a verdict
         reason = exhausted(error)
         if not reason:
             traceback.print_exc()

@@ -18,7 +18,7 @@ class ImageNetPipeline(RecordPipeline):
         """See `RecordPipeline.decode`."""
         spec = self.spec
         jpeg, label, boxes = imagenet_records.parse(record)
-        # What is no JPEG has no shape that could be read.
+        # Fails for data that are no JPEG.
         shape = tf.io.extract_jpeg_shape(jpeg)
         sound = require(
             (label >= 0)

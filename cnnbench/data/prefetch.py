@@ -40,7 +40,7 @@ class PipelineInput(InputSource):
         self._copies: DeviceCopies | None = None
         if not all(map(is_cpu, devices)):
             self._copies = DeviceCopies(devices, 1 + spec.datasets_prefetch_buffer_size)
-        self._pass: Steps | None = None  # of an evaluation, which repeats it
+        self._pass: Steps | None = None  # the pass of an evaluation, which repeats it
         self._produce: Callable[[], Copying] | None = None
         self._fresh = False
         self._stop: Callable[[], object] | None = None
@@ -129,7 +129,7 @@ class PipelineInput(InputSource):
 class Steps:
     """Assembles the batches of steps, and pads the end of an exact pass.
 
-    `begin_copy` starts the copy of a batch to the device of a tower; without it `next` makes them.
+    `begin_copy` starts the copy of a batch to the device of a tower; without it `next` copies.
     """
 
     def __init__(

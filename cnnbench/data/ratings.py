@@ -11,8 +11,8 @@ from cnnbench.data.position import uniform_int
 from cnnbench.data.ratings_files import ITEMS, NEGATIVES_PER_POSITIVE
 from cnnbench.data.spec import InputSpec
 
-# Draws for an item that a user did not rate. A user who rated a third of all items gets a rated
-# one once in seven thousand times.
+# Random draws for one unrated item. For a user who rated a third of all items, all draws hit rated
+# items once in seven thousand times.
 _TRIES = 8
 
 

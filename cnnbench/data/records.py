@@ -60,10 +60,10 @@ class RecordPipeline(Pipeline):
             self._paths = tf.constant([str(path) for path in self._files])
             self._ledger = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, -1)
             self._skips = spec.on_bad_record == "skip"
-            # Of each file, the records before the first damaged one, as far as they were read.
+            # Number of records read from each file before its first damaged one.
             self._undamaged = tf.Variable(tf.zeros([len(self._files)], tf.int64))
             self._last_used = tf.Variable(0, dtype=tf.int64)
-        self._begun: list[tf.Variable] = []  # what the graphs of data sets refer to
+        self._begun: list[tf.Variable] = []  # kept alive for the graphs of data sets
 
     @abc.abstractmethod
     def decode(self, record: tf.Tensor, position: tf.Tensor) -> Mapping[str, tf.Tensor]:
@@ -100,7 +100,7 @@ class RecordPipeline(Pipeline):
             return self._mapped(records, lambda *one: self._prepared(*self._decoded(*one)))
         self._last_used.assign(self.start)
         decoded = self._mapped(records.take_while(self._some_are_used), self._decoded)
-        # Only here: errors of a model's own preprocessing are not errors of a record.
+        # Before `_used`: an error in a model's own preprocessing is no defect of a record.
         return self._mapped(decoded.ignore_errors(), self._used)
 
     def _prepared(self, turn: tf.Tensor, example: Mapping[str, tf.Tensor]) -> Any:
@@ -109,8 +109,8 @@ class RecordPipeline(Pipeline):
     def _mapped(self, dataset: tf.data.Dataset, function: Callable[..., Any]) -> tf.data.Dataset:
         return dataset.map(
             function,
-            # Two for a thread, so that none waits for the one whose turn it is. Left to tune it,
-            # tf.data settles for fewer (docs/history_of_decisions.md).
+            # Two per thread, so that threads do not idle while results wait for their order.
+            # tf.data's autotuning settles for fewer (docs/history_of_decisions.md).
             num_parallel_calls=2 * (self.spec.datasets_num_private_threads or available_cores()),
             deterministic=self._in_order,
         )
@@ -156,7 +156,7 @@ class RecordPipeline(Pipeline):
             return [(file, 0, _MOST_RECORDS) for file in files[shard::shards]]
         ends = list(itertools.accumulate(records_by_file(self._files, spec.subset)))
         low, high = (ends[-1] * one // shards for one in (shard, shard + 1))
-        # To the end of a file, whose records need not have been counted.
+        # `_MOST_RECORDS` reads to the end of a file, which may hold more than was counted.
         return [
             (file, max(low - begin, 0), _MOST_RECORDS if end <= high else high - begin)
             for file, (begin, end) in enumerate(itertools.pairwise([0, *ends]))
@@ -230,7 +230,7 @@ class RecordPipeline(Pipeline):
         """
 
         def counted(number: tf.Tensor, data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            # The largest: other iterators may read the same file.
+            # The maximum, because other iterators may read the same file.
             read = self._undamaged.scatter_max(tf.IndexedSlices(number + 1, file))
             with tf.control_dependencies([read]):
                 return tf.identity(number), data
@@ -288,14 +288,14 @@ class RecordPipeline(Pipeline):
             return UnusableRecords()
         keys = self._in_decoding()
         examined = map(self._defect, keys[:_EXAMINED])
-        lines = [str(defect) for defect in examined if defect]  # else it is about to be decoded
+        lines = [str(defect) for defect in examined if defect]  # others are still being decoded
         return UnusableRecords(len(lines) + len(keys[_EXAMINED:]), tuple(lines[:_NAMED]))
 
     def passed_over(self, examples: int) -> int:
         """See `Pipeline.passed_over`."""
         with tf.device(self.spec.host):
             turns, _ = self._ledger.export()
-        # Behind the last example are those in progress, and what was skipped later.
+        # Records after the last example are in progress, or were skipped later.
         skipped = 0
         for turn in sorted(turns.numpy().tolist()):
             if turn - self.start >= examples + skipped:

@@ -12,7 +12,7 @@ from cnnbench.data.source import InputSource, TowerBatch
 from cnnbench.data.spec import InputSpec, Preprocess
 from cnnbench.models.elements import Element
 
-# Tracing takes as long as drawing about two hundred rows one after the other.
+# Rows up to this number are drawn eagerly: tracing takes as long as about two hundred of them.
 _FEW = 128
 
 

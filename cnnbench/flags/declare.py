@@ -124,7 +124,7 @@ class FlagSpec(_Limits):
         if self.kind in _LISTS:
             parts = text.split(",") if text.strip() else []
             return tuple(self._read(part.strip(), text) for part in parts)
-        if "\0" in text:  # from a file: no path has one
+        if "\0" in text:  # from a flag file; file names cannot have it
             raise FlagError(self.name, text.replace("\0", "\\0"), "must have no null character")
         if self.kind == "string" and text in _EMPTY:
             return None if self.optional else ""

@@ -112,7 +112,7 @@ def _split(
 ) -> tuple[flags.FlagValues, Sequence[str], list[str]]:
     """Flag values, arguments with flag files expanded, and positional (`mixed`) arguments.
 
-    The values are of the flags that the arguments name: absl needs 10 ms for all of them.
+    Only flags that the arguments name have values, because absl needs 10 ms for all flags.
     """
     values = flags.FlagValues()
     values.set_gnu_getopt(mixed)

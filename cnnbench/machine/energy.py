@@ -81,7 +81,7 @@ class EnergyMeter:
     def stop(self) -> Energy | None:
         """The energy since `start`, without pauses; None where no counter could be read.
 
-        If one counter of a kind of device is unknown, the whole kind is.
+        A kind of device with an unreadable counter is None.
         """
         if self._start is None:
             return None

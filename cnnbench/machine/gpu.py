@@ -50,7 +50,7 @@ def nvml(host: Host) -> Iterator[Any]:
     try:
         if host.modules is sys.modules:
             ctypes.CDLL("libnvidia-ml.so.1")  # fails much sooner than pynvml, which needs it
-            # Also one that another thread has not yet loaded fully.
+            # Waits for another thread that is loading it.
             module = importlib.import_module("pynvml")
         else:
             module = host.modules["pynvml"]
@@ -81,7 +81,7 @@ def _text(value: str | bytes) -> str:
 
 
 def ask(question: Callable[..., Any], *arguments: Any) -> Any:
-    """The answer of NVML; None if this GPU or driver does not support the query."""
+    """The answer of NVML to a query; None if this GPU or driver does not support it."""
     try:
         return question(*arguments)
     except Exception:  # NVMLError, of a module that may not be there

@@ -42,7 +42,7 @@ SLOWED = slowed_by((0.05, 0.10))
 """Those of a pool whose plan names no others."""
 
 TIMEOUT = 300.0
-# Rows to start from: what they cost tells how many are wanted.
+# The cost of so many rows shows how many are needed.
 _FIRST_ROWS = 400
 _CALIBRATIONS = 4
 # Smaller shares would drown in the noise of so few processes.
@@ -61,8 +61,8 @@ class Process:
       rows: of the extra matrix product.
       images_per_sec: at the median step; None if it failed.
       step_seconds: the median step.
-      cpu_seconds: CPU time per step, the mean; None in pools of before it was measured.
-      turn_cpu_seconds: the same of each of its turns; empty if it took none.
+      cpu_seconds: CPU time per step, the mean; None in older pools.
+      turn_cpu_seconds: CPU time per step in each of its turns; empty without turns.
       seconds: wall time of the process.
       load: of the machine before it started.
       others: CPUs that others kept busy in its timed steps; None if unknown.

@@ -96,7 +96,7 @@ NOISES: dict[str, Callable[[Generator, int], Series]] = {
 TRUTHS = (0.0, 0.05, 0.10)
 """How much slower B is, as a share of the speed."""
 
-# A share that is what is stated may be missed by drawing once in a thousand times.
+# Chance that a rate equal to the stated one is rejected.
 _SURE = 0.001
 
 

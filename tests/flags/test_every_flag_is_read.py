@@ -10,15 +10,15 @@ from cnnbench.variable_mgr.aggregation.spec import AggregationSpec
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("cnnbench", "models", "variable_mgr")
-# Declarations, checks and notices do not make a flag work, nor does a column about it.
-# Another command has flags of its own, some by the same name.
+# Reading a flag for declarations, checks, notices or CSV columns has no effect on a run.
+# Another command has flags of its own, some with equal names.
 NOT_READERS = (
     ROOT / "cnnbench" / "flags",
     ROOT / "cnnbench" / "records" / "tables.py",
     ROOT / "cnnbench" / "lab" / "allreduce",
     ROOT / "cnnbench" / "cli" / "commands" / "allreduce.py",
 )
-# They make the job out of its flags.
+# These modules use the flags of the job.
 MAKE_JOB = (ROOT / "cnnbench" / "flags" / "cluster.py", ROOT / "cnnbench" / "flags" / "params.py")
 
 NOT_READ = {
@@ -42,7 +42,7 @@ def _read_in(source, holders):
 
 
 def _read_anywhere():
-    # AggregationSpec.of takes its fields by name, and so does an optimizer its constants.
+    # AggregationSpec.of and optimizers read flags by names in data.
     names = {field.name for field in dataclasses.fields(AggregationSpec)}
     names |= {flag for optimizer in OPTIMIZERS.values() for flag in optimizer.flags}
     for package in PACKAGES:

@@ -24,11 +24,11 @@ from forked import Forked, cnnbench
 
 from cnnbench.base.jobs.ports import ReservedPorts
 
-# Labels of these rows of the global batch are what poison_plugin.py calls INFINITY.
+# Rows of the global batch that have the label INFINITY of poison_plugin.py.
 POISONED_ROWS = (2, 3)
 INFINITY = 14
 _LATE = 0.2  # seconds
-_PATIENCE = 240.0  # seconds; what is waited for takes a fifth of it
+_PATIENCE = 240.0  # seconds, five times what is needed
 
 
 @contextlib.contextmanager
@@ -196,9 +196,9 @@ def bent():
 
 @contextlib.contextmanager
 def late():
-    """What is written to other processes arrives there once it is waited for.
+    """Delays values sent to other processes until something waits for them.
 
-    If that never happens, it arrives after the first step, or after the evaluation.
+    If nothing does, they arrive after the first step, or after the evaluation.
     """
     from cnnbench.run.driver import scenarios
     from cnnbench.run.driver.evaluation import Evaluator

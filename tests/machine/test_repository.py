@@ -41,7 +41,7 @@ class Traps:
         return str(path)
 
     def sprung(self):
-        """The names of those that have run since the last call."""
+        """The names of the programs that have run since the last call."""
         found = sorted(self._folder.glob("*.ran"))
         for one in found:
             one.unlink()

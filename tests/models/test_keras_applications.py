@@ -40,11 +40,11 @@ KINDS = {
 
 
 def kind_of(layer):
-    """What we make of a layer of Keras, None if it has nothing to learn."""
+    """Kind of our layer for a layer of Keras; None if it has no weights."""
     if "_se_" in layer.name and layer.weights:
-        return "affine"  # there a convolution of a single pixel
+        return "affine"  # in Keras a convolution of one pixel
     if "pointwise" in layer.name:
-        return "conv"  # there a matrix product over the channels of an image
+        return "conv"  # in Keras a matrix product over channels
     if getattr(layer, "groups", 1) > 1:
         return "depthwise"
     return KINDS.get(type(layer).__name__)

@@ -59,7 +59,7 @@ def test_there_are_8732_anchors():
 
 def test_anchors_stand_for_the_boxes_that_they_overlap_with():
     boxes = some_boxes(5)
-    boxes[4] = [0.41, 0.04, 0.47, 0.93]  # longer than any anchor: it gets its best one
+    boxes[4] = [0.41, 0.04, 0.47, 0.93]  # longer than any anchor, so matched to its best one
     counted = np.array([True, True, False, True, True])
     index, matched = (x.numpy() for x in anchors.match(tf.constant(boxes), tf.constant(counted)))
     base = default_boxes()[:, [1, 0, 3, 2]]

@@ -42,7 +42,7 @@ class Poison(Model):
 
 
 def _spoilt(values, labels, label, factor):
-    """The values; what flows back from the examples with that label is times the factor."""
+    """The unchanged values; gradients of the examples with `label` are multiplied by `factor`."""
     import tensorflow as tf
 
     @tf.custom_gradient

@@ -13,7 +13,7 @@ PLUGINS = Path(__file__).parents[1] / "plugins"
 INT8 = ("--device=cpu", "--precision=int8")
 
 REFUSED: list[tuple[tuple[str, ...], str, str]] = [
-    # Outputs: flags, the one that is named, and words of the reason.
+    # Flags; the flag that the message names; words of its reason. Outputs:
     (("--graph_file=none/x.pb",), "graph_file=none/x.pb", "no folder"),
     (("--partitioned_graph_file_prefix=none/x",), "partitioned_graph_file_prefix", "no folder"),
     (("--trace_file=none/x",), "trace_file=none/x", "no folder"),
@@ -52,7 +52,7 @@ REFUSED: list[tuple[tuple[str, ...], str, str]] = [
         "partitioned_graph_file_prefix=a1.txt",
         "is the file of --result_json too",
     ),
-    # Profilers look at steps of the warm-up.
+    # Profilers need warm-up steps.
     *(
         ((f"--{flag}=x", "--num_warmup_batches=0"), flag, "leave out --num_warmup_batches=0")
         for flag in ("partitioned_graph_file_prefix", "profile_json", "trace_file", "tfprof_file")
@@ -67,7 +67,7 @@ REFUSED: list[tuple[tuple[str, ...], str, str]] = [
     ),
     (("--warmup=auto", "--max_warmup_batches=19"), "max_warmup_batches=19", "at least 20"),
     (("--eval", "--train_dir=.", "--num_eval_epochs=1e9"), "num_eval_epochs=", "must be at most"),
-    # What models and data sets have not.
+    # Flags that a model or a data set does not support.
     (
         ("--data_name=cifar10", "--data_dir=.", "--input_preprocessor=official_models_imagenet"),
         "input_preprocessor=official_models_imagenet",
@@ -93,7 +93,7 @@ REFUSED: list[tuple[tuple[str, ...], str, str]] = [
         "label_smoothing=0.1",
         "needs a softmax loss, but --model=oracle has one of its own",
     ),
-    # What cannot be frozen, and what cannot be computed in integers.
+    # Runs that cannot be frozen or computed in integers.
     ((*FROZEN, "--train_dir=d"), "freeze_when_forward_only", "cannot go with --train_dir"),
     (
         (*FROZEN, "--model=vgg16", "--num_gpus=4"),

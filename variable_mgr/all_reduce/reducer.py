@@ -116,13 +116,13 @@ class TwoLevel:
     ) -> None:
         limits.check_two_levels(between, len(groups), shards)
         self._devices = context.own_devices
-        # A group is of one process, and so are the values of its devices.
+        # A group lies in one process; only the groups of this one are reduced here.
         self._groups = [group for group in groups if {*group} <= {*self._devices}]
         self._within = [
             registry.create(within, context.part(group)) if len(group) > 1 else None
             for group in self._groups
         ]
-        # One for the leaders of each turn.
+        # One algorithm for the leaders of each turn.
         leaders = [leaders_of(groups, turn) for turn in range(turns_of(groups))]
         made = {
             one: registry.create(between, context.part(one, shards))
@@ -166,7 +166,7 @@ def _of_leader(
     leader: int,
     algorithm: Algorithm | None,
 ) -> tf.Tensor:
-    """The leader's value, after those of the other devices if they run together."""
+    """The leader's value, which waits for the group's other values if they run together."""
     if algorithm is None or not registry.runs_together(algorithm):
         return values[leader]
     others = [*values[:leader], *values[leader + 1 :]]

@@ -26,9 +26,9 @@ class StrategyVariableMgr(VariableMgr):
     def __init__(self, spec: VariableMgrSpec, variables: Sequence[VariableLike]) -> None:
         super().__init__(spec, variables)
         self._strategy = self._make_strategy()
-        # The variables as the strategy sees them, by each of their copies.
+        # The strategy's variable by the reference of each copy.
         self._distributed: dict[Any, Any] = {}
-        # Strategies number replicas over the job.
+        # tf.distribute numbers replicas over the whole job.
         self._first = 0 if spec.job is None else spec.job.own_towers.start
 
     @abc.abstractmethod
@@ -127,7 +127,7 @@ class StrategyVariableMgr(VariableMgr):
 
 
 def _in_float32(slices: tf.IndexedSlices, variable: Any) -> tf.IndexedSlices:
-    """As dense gradients: a strategy takes their mean, and its collectives take no bfloat16."""
+    """Slices with values in float32: strategies average them, and cannot send bfloat16."""
     values = gradients.cast(slices.values, tf.float32)
     return tf.IndexedSlices(values, slices.indices, slices.dense_shape)
 

@@ -83,7 +83,7 @@ class Sheet:
         self._left, self._top = margin, margin + top
 
     def advance(self, height: float) -> None:
-        """Moves the position of what follows down."""
+        """Moves the position of the next chart or line down."""
         self._top += height
 
     def _place(self, x: float, y: float) -> tuple[float, float]:
@@ -101,7 +101,7 @@ class Sheet:
         align: str = "left",
         kind: str = "",
     ) -> None:
-        """A line of text with its baseline at y; `kind` as in `mark`."""
+        """Adds a line of text with its baseline at y; `kind` as in `mark`."""
         weight = "bold" if bold else "normal"
         style: Any = {"fontsize": size, "color": palette()[colour], "fontweight": weight}
         where = self._place(x, y)
@@ -110,14 +110,14 @@ class Sheet:
             self.mark(artist, kind)
 
     def line(self, xs: Sequence[float], y: float, **style: Any) -> None:
-        """A horizontal line, or marks, outside of the axes."""
+        """Draws a horizontal line, or marks, outside of the axes."""
         from matplotlib.lines import Line2D
 
         places = [self._place(x, y) for x in xs]
         self.figure.add_artist(Line2D(*zip(*places, strict=True), **style))
 
     def axes(self, left: float, right: float, top: float, bottom: float) -> Any:
-        """Frameless axes between these positions."""
+        """Adds frameless axes between these positions."""
         x, y = self._place(left, bottom)
         size = ((right - left) / self.width, (bottom - top) / self.height)
         axes = self.figure.add_axes((x, y, *size), facecolor="none")
@@ -163,7 +163,7 @@ class Sheet:
         shape = root.attrib["viewBox"]
         root.attrib.clear()
         given = {name.replace("_", "-"): plain(value) for name, value in attributes.items()}
-        # Parts of an image would be no parts for a screen reader.
+        # Screen readers ignore the parts of an image, but not those of a group.
         role = "img" if root.find(".//*[@tabindex]") is None else "group"
         root.attrib.update({"class": "chart", "role": role, "viewBox": shape, **given})
         if style:
@@ -200,7 +200,7 @@ def fitting(width: float) -> int:
 
 
 def x_axis(sheet: Sheet, axes: Any, axis: Axis, values: Sequence[float], bottom: float) -> None:
-    """Scale, grid, ticks and caption of a horizontal axis."""
+    """Draws scale, grid, ticks and caption of a horizontal axis."""
     low, high = limits(axis, values)
     if axis.log:
         axes.set_xscale("log", base=axis.base)
@@ -216,7 +216,7 @@ def x_axis(sheet: Sheet, axes: Any, axis: Axis, values: Sequence[float], bottom:
         fits = place - half >= free  # clear of its neighbour
         shown.append(text if fits else "")
         free = place + half + 8 if fits else free
-    if axis.tick_texts:  # names of points: no lines for those without
+    if axis.tick_texts:  # names of points; those without room get no tick
         ticks = [tick for tick, text in zip(ticks, shown, strict=True) if text]
         shown = [text for text in shown if text]
     axes.set_xticks(ticks, shown, minor=False)
@@ -231,7 +231,7 @@ def x_axis(sheet: Sheet, axes: Any, axis: Axis, values: Sequence[float], bottom:
 def y_axis(
     sheet: Sheet, axes: Any, axis: Axis, values: Sequence[float], top: float, room: float
 ) -> None:
-    """Scale, grid and ticks below a caption; `room` is the share of the height left for notes."""
+    """Draws a vertical axis and its caption; `room` is the share of the height left for notes."""
     low, high = limits(axis, values)
     if axis.limit is None:
         free = room / (1 - room)
@@ -245,7 +245,7 @@ def y_axis(
 
 
 def caption(axis: Axis, width: float) -> str:
-    """The caption of an axis, or its beginning as far as it fits."""
+    """The longest form of an axis's caption that fits into a width."""
     most, arrow = fitting(width), "↑" if axis.better == HIGHER else "↓"
     texts = (axis.caption, f"{axis.label}, {arrow} better")
     return next((one for one in texts if len(one) <= most), shortened(axis.label, most))
@@ -286,7 +286,7 @@ def ticks_of(axis: Axis, low: float, high: float, about: int) -> tuple[list[floa
 
 
 def _powers(base: int, low: float, high: float, about: int) -> list[float]:
-    """Powers of a base within limits, at even distances; on short axes of ten more values."""
+    """Powers of a base within limits, evenly spaced; on short axes 2 and 5 times those of 10."""
     # Powers of ten alone would leave most of a short axis without a tick.
     factors = (1, 2, 5) if base == 10 and high / low < 1000 else (1,)
     least = math.floor(math.log(low, base))

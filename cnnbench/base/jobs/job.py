@@ -134,7 +134,7 @@ class Job:
 
     @property
     def in_cluster(self) -> bool:
-        """Whether the job has addresses, if only that of a single worker."""
+        """Whether the job has addresses, even of a single worker only."""
         return bool(self.worker_hosts or self.ps_hosts or self.controller_host)
 
     @property
@@ -206,12 +206,12 @@ class Job:
 
     @property
     def num_workers(self) -> int:
-        """Tasks with towers."""
+        """Number of tasks with towers."""
         return len(self.workers)
 
     @property
     def num_towers(self) -> int:
-        """Towers of the whole job."""
+        """Number of towers of the whole job."""
         return self.num_workers * self.towers_per_worker
 
     @property

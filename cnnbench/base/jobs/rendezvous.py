@@ -1,6 +1,6 @@
 """Exchange of addresses between processes that know only their ranks; no TensorFlow.
 
-By MPI itself where mpi4py is installed. Otherwise rank 0 listens on an address that all know,
+Uses MPI where mpi4py is installed. Otherwise rank 0 listens on an address that all know,
 collects all addresses and sends the list to all. As in the handshake, nothing is authenticated, and
 lines are bounded.
 """
@@ -97,7 +97,7 @@ class _Rendezvous:
         return tuple(hosts)
 
     async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Notes the address of a process; ignores connections of other programs."""
+        """Receives the address of a process; ignores connections of other programs."""
         try:
             card = json.loads(await asyncio.wait_for(reader.readline(), 10))
             rank, port = int(card["rank"]), int(card["port"])
@@ -107,7 +107,7 @@ class _Rendezvous:
         except (OSError, ValueError, KeyError, TypeError, RecursionError, asyncio.TimeoutError):
             writer.close()
             return
-        # The host as the others can reach it too: where this call came from.
+        # The address that this call came from, because the others can reach it too.
         peer = writer.get_extra_info("peername")[0]
         self._found[rank] = f"{self._host(peer)}:{port}"
         self._writers.append(writer)

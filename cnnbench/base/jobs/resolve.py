@@ -96,24 +96,25 @@ def mpi_ranks(environ: Environment) -> Ranks | None:
     if size == 1:
         local_rank, local_size = local_rank or 0, 1
     job = next((environ[name] for name in _JOB_VARIABLES if environ.get(name)), None)
-    # The processes of one machine have the same parent.
+    # Without a variable of the launcher: its PID, the same in all processes of one machine.
     return Ranks(launcher, rank, size, local_rank, local_size, job or str(os.getppid()))
 
 
 _RANK_NAMES = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
-# Rank, size, and both on this machine. Slurm's come last: mpirun within an allocation sets both.
+# Variables of rank, size, local rank and local size. Slurm's come last, because they are also set
+# for mpirun within an allocation.
 _RANK_VARIABLES = {
     "Open MPI": tuple(f"OMPI_COMM_WORLD_{name}" for name in _RANK_NAMES),
     "MVAPICH": tuple(f"MV2_COMM_WORLD_{name}" for name in _RANK_NAMES),
     "MPICH": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-    # Not SLURM_NTASKS_PER_NODE: it is what was asked for, if it was.
+    # Not SLURM_NTASKS_PER_NODE, the requested number, which is set only if it was requested.
     "Slurm": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
 }
 _JOB_VARIABLES = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_PORT", "SLURM_JOB_ID")
 
 
 def _on_node(environ: Environment, name: str) -> int | None:
-    """A count for this node; of Slurm's counts for all nodes, that of this node, if known."""
+    """Number of processes on this node, also from Slurm's list for all nodes; None if unknown."""
     counts = _tasks_per_node(environ, name)
     node = 0 if len(counts) == 1 else _whole(environ, "SLURM_NODEID", str(len(counts)))
     return counts[node] if node < len(counts) else None
@@ -270,7 +271,7 @@ def _from_kubernetes(ps: int, environ: Environment) -> JobPlace:
 
 
 def _numbered(rank: int, hosts: list[str], ps: int, local_rank: int | None) -> JobPlace:
-    """The first processes are workers, the last ones parameter servers."""
+    """The place of a rank: the first processes are workers, the last `ps` parameter servers."""
     workers = len(hosts) - ps
     if workers < 1:
         reason = f"there are {len(hosts)} processes, and one must be a worker"
@@ -301,7 +302,7 @@ def _text(environ: Environment, name: str) -> str:
 def _whole(
     environ: Environment, name: str, otherwise: str = "", *, least: int = 0, most: int = 999_999_999
 ) -> int:
-    """The number of a variable or, where it is not set, of `otherwise`, if given."""
+    """The whole number in a variable, or `otherwise` where the variable is not set."""
     text = environ.get(name, "").strip() or otherwise or _text(environ, name)
     if not re.fullmatch(_NUMBER, text) or not least <= int(text) <= most:
         raise _bad(environ, name, f"must be a whole number from {least} to {most}")

@@ -76,7 +76,7 @@ def duration(seconds: float) -> str:
 
 def parse_integer(text: str) -> int:
     """An integer in decimal ASCII digits, or hexadecimal behind 0x; raises ValueError."""
-    if "_" in text or not text.isascii():  # which Python would take
+    if "_" in text or not text.isascii():  # int() accepts both
         raise ValueError(text)
     return int(text, 16) if text[:2].lower() == "0x" else int(text)
 

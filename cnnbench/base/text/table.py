@@ -121,7 +121,7 @@ def fitted_rows(
         if widths[widest] <= _NARROWEST_TEXT:
             break
         widths[widest] -= 1
-    for index in shown:  # what is left is for the heads
+    for index in shown:  # heads get the remaining width
         longer = len(rows[0][index]) - widths[index]
         if has_head and 0 < longer <= -excess():
             widths[index] += longer
@@ -184,7 +184,7 @@ def _broken(text: str, width: int, head: bool) -> list[str]:
 
 
 def csv_text(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    """A CSV file with a line per row and all digits; no text in it is a formula."""
+    """A CSV file with a line per row and all digits; texts that look like formulas are escaped."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(header)

@@ -32,7 +32,7 @@ SUFFIX = ".profile"
 
 _WARM_UP = 5
 _OF_ONEDNN = "Mkl"  # in the names of TensorFlow's operations that call it
-_PROFILES = "records/step_profile.py"  # a cnnbench that has it knows --profile_json
+_PROFILES = "records/step_profile.py"  # in versions that have --profile_json
 
 
 class NotExplainedError(BenchmarkError):
@@ -42,7 +42,7 @@ class NotExplainedError(BenchmarkError):
 def explained(
     make: Callable[[], Explanation | None], result: str, tell: Callable[[str], None]
 ) -> Explanation | None:
-    """Where the difference is; None, with a line that says why, where that is not determined."""
+    """The explanation of a difference; None, with a notice of the reason, if there is none."""
     try:
         return make()
     except NotExplainedError as error:

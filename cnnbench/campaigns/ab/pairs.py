@@ -38,11 +38,11 @@ MOST_REPEATS = 2
 """How often one pair is measured again."""
 
 _PAIRS_PER_REPEAT = 4
-_LOST, _STEPS = "lost", "steps"  # events
+_LOST, _STEPS = "lost", "steps"  # events of the journal
 
 
 class PairFailedError(Exception):
-    """A process failed, or if `lost` the repeats are used up; records of both sides are kept."""
+    """A process failed, or (`lost`) a pair was lost too often; both sides' records are kept."""
 
     def __init__(self, message: str, lost: bool) -> None:
         super().__init__(message)
@@ -90,7 +90,7 @@ class Pairs:
         what = f"burn-in {number}" if burn_in else f"pair {number}"
         prefix = f"burn-in-{number}" if burn_in else pair_name(number)
         names = {side: f"{prefix}-{side}" for side in SIDES}
-        # Of each pair by itself, so that those of a later session do not repeat the first ones.
+        # Drawn for each pair, so that the orders of a later session do not repeat the first ones.
         coin = random.Random(f"{self.experiment.seed} {prefix}").random()
         order = SIDES if coin < 0.5 else SIDES[::-1]
         while True:
@@ -123,7 +123,7 @@ class Pairs:
     def _choose_steps(self, measured: Sequence[RunRecord]) -> None:
         """Sets the number of timed steps that the slower side needs for the requested time."""
         if not all(one.step_seconds for one in measured):
-            self._steps = None  # an evaluation: its length is that of its data
+            self._steps = None  # an evaluation, which takes all of its data
             return
         step = max(median(one.step_seconds) for one in measured)
         disturbed = mostly_disturbed(measured)
@@ -144,7 +144,7 @@ class Pairs:
         names: Mapping[str, str],
         samples: Mapping[str, Ended],
     ) -> bool:
-        """Whether a pair is measured again; its records are then set aside."""
+        """Decides whether a pair is measured again, and if so sets its records aside."""
         failed = [side for side in SIDES if samples[side].status != "ok"]
         if not failed or not all(samples[side].lost for side in failed):
             return False

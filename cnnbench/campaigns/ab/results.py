@@ -40,7 +40,7 @@ def pair_name(number: int) -> str:
 
 
 class PairsFolder(ResultsFolder):
-    """A results directory; empty, or with `resume` that of the same experiment."""
+    """A results directory, which must be empty or, with `resume`, of the same experiment."""
 
     command = "ab"
 

@@ -126,7 +126,7 @@ def entry_of(comparison: Comparison) -> ComparedConfiguration | None:
 def answer_to_slower(comparison: Comparison, usual: Policy) -> str:
     """Answer about a commit in a search for lower speed, from a comparison with GOOD.
 
-    The usual policy, at the same level, decides where the floor of the bisection leaves it open.
+    Where the comparison is inconclusive, the policy `usual` decides, at the same level.
     """
     entry = entry_of(comparison)
     if entry is None:

@@ -65,12 +65,13 @@ class Resolved:
       config: every parameter as JSON values, for the record of a run that left none.
       notices: lines that the command would print about them.
       identity: the parameters that distinguish runs.
-      batch_size, global_batch: images per step, of a device and of all; 0 of all-reduces.
-      batch_limits: expected batch sizes that fit into memory; None if unknown.
-      needed_bytes: estimated memory of a job, of the machine, or of a GPU; 0 of all-reduces.
+      batch_size, global_batch: images per step, of a device and of all; 0 for all-reduces.
+      batch_limits: the largest batch per device that should fit into memory, and the smallest
+        that a run refuses; None if unknown.
+      needed_bytes: estimated memory of all processes, or on GPUs of each GPU; 0 for all-reduces.
       asynchronous: whether every worker updates the variables by itself.
       rows: configurations that one process measures, each with its own verdict.
-      work: what it computes; None of all-reduces.
+      work: amount of computation; None for all-reduces.
     """
 
     config: dict[str, Any]
@@ -136,7 +137,7 @@ def resolve_run(flags: Sequence[str]) -> Resolved:
 
 
 def environment_identity(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the facts about machine and software that identify a run."""
+    """The facts about machine and software that identify a run."""
     return {
         **{name: facts[name] for name in _FACTS if name in facts},
         **{name: value for name, value in facts.items() if name.startswith("env_")},

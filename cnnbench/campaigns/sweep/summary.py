@@ -35,7 +35,7 @@ HELD, VIOLATED, UNKNOWN = "ok", "violated", "unknown"
 
 @dataclass(frozen=True)
 class BoundVerdict:
-    """HELD, VIOLATED or UNKNOWN: the median of a metric over processes (None: not measured)."""
+    """Verdict on the median of a metric over processes; `value` is None if not measured."""
 
     bound: Bound
     value: float | None
@@ -62,7 +62,7 @@ class SummaryRow:
         successful process.
       batch_size: per device; None if unknown or mixed.
       problems: of failed processes: label, message, log.
-      reported: name in compare and report; "" of all-reduces, of which every row has a name.
+      reported: name in compare and report; "" for all-reduces, whose rows have names.
     """
 
     name: str
@@ -204,7 +204,7 @@ def _row(
     good: Sequence[RunRecord | AllReduceRecord | None],
     reported: str,
 ) -> SummaryRow:
-    """The row of a case; `good` has the records of successful runs, None of a lost one."""
+    """The row of a case; `good` has records of successful runs, None for an unreadable one."""
     records = [record for record in good if isinstance(record, RunRecord)]
     rates = [bus_bandwidth(record) for record in good if isinstance(record, AllReduceRecord)]
     bad = [result for result in results if result.ended.status != "ok"]

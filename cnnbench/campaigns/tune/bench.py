@@ -42,10 +42,10 @@ FEWEST_PAIRS, MOST_PAIRS = 6, 16
 """Pairs of the final: with fewer than six no verdict is possible."""
 
 _FIRST_STEPS = 20
-_LATEST = 3  # processes: a last round has at least as many
+_LATEST = 3  # processes that predict the duration of the next ones
 _FINAL_SHARE, _MOST_FINAL_SHARE = 0.4, 2 / 3
 _MOST_LOST = 2
-_MEMORY = 0.8  # of what is available, for processes that are alive at once
+_MEMORY = 0.8  # share of the available memory for simultaneous processes
 
 RACE_SECONDS = 1.0
 """Seconds of timed steps in a race; twice as many hardly make processes differ less."""
@@ -192,7 +192,7 @@ class RaceBench:
         self._done = {(one["group"], one["round"]): one for one in folder.events("round")}
         self._lost: Counter[str] = Counter()
         self._proof = True
-        # Of each process, with the time of the search when it was run.
+        # The minutes of the search when each process was run, and its seconds.
         self._spent = [(one["minutes"], float(one["seconds"])) for one in folder.events("process")]
 
     def begin(self, first: Candidate, fixed: Mapping[str, str]) -> None:
@@ -239,7 +239,7 @@ class RaceBench:
 
     @property
     def reserve(self) -> float:
-        """Seconds left to the final and to weights; 0 if too short for the fewest pairs."""
+        """Seconds reserved for the final and for weights; 0 if too few for the fewest pairs."""
         return self._reserve_of(self._budget.seconds)
 
     def _reserve_of(self, total: float) -> float:
@@ -305,11 +305,11 @@ class RaceBench:
                 if before is None or one.key not in before["keys"]:
                     there.append(one.key)
         if there:
-            found.blocks.append(there)  # of a round that was interrupted
+            found.blocks.append(there)  # earlier results of an interrupted round
         self._campaign.expect([(group, number)] * len(waiting))
         lanes = self._lanes(waiting.values())
         while waiting:
-            parts = math.ceil(len(waiting) / lanes)  # of about one size
+            parts = math.ceil(len(waiting) / lanes)  # chunks of nearly equal size
             size = min(math.ceil(len(waiting) / parts), self._fitting - kept)
             if size < 1:
                 self._campaign.drop((group, number))
@@ -340,7 +340,7 @@ class RaceBench:
     def _close(self, group: str, number: int, found: Round) -> None:
         """Adds earlier blocks, and notes a round to which something has been added."""
         before = self._done.get((group, number))
-        if self._setting.lanes < 2 and found.blocks:  # one after the other: all alike
+        if self._setting.lanes < 2 and found.blocks:  # run one after the other: one block
             found.blocks[:] = [[key for block in found.blocks for key in block]]
         added = bool(found.blocks)
         if before is not None:
@@ -396,8 +396,8 @@ class RaceBench:
     ) -> list[Ended | None]:
         """Runs processes by name, in turn where there are several, and stores their records.
 
-        None for a killed process that will be measured again. Without `flags`, the length of a
-        race.
+        None for a killed process that will be measured again. Without `flags`, processes have the
+        length of a race.
         """
         setting = self._setting
         commands = []

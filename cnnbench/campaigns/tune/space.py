@@ -30,7 +30,7 @@ from cnnbench.variable_mgr.all_reduce import AllReduceSpec
 from cnnbench.variable_mgr.modes import BUILT_IN, DEFAULT, Processes
 
 _MODE = "variable_update"
-_NEAR = 0.9  # as `cnnbench.run.driver.estimates` warns from here on
+_NEAR = 0.9  # share of memory from which `cnnbench.run.driver.estimates` warns
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ def field_of(group: FlagGroup, best: Candidate, make: Maker) -> Field:
 def default_space(
     fixed: Settings, situation: SearchSituation, allowed: Iterable[str], mode: str = DEFAULT
 ) -> Space:
-    """The space of a situation that suits the given flags; `mode` where these name none."""
+    """The built-in space for a situation and the given flags; `mode` where these name none."""
     words = frozenset(allowed)
     mode = fixed.get(_MODE, mode)
     groups = []

@@ -23,8 +23,8 @@ from cnnbench.records.step_profile import (
 _EQUAL, _SAME_SHAPES, _SAME_KIND, _SAME_CLASS, _TIE = 1.0, 0.8, 0.6, 0.3, 0.01
 _SHAPES = 0.1  # added where all shapes agree
 _NO_PRODUCT = 0.5  # factor for layers such as batch norm, which resemble many others
-_FEW = 0.5  # share of equal layers of the smaller network; less: perhaps another family
-_MOST = 0.8  # share of layers of equal kinds of the larger one; more: no other family
+_FEW = 0.5  # share of equal layers, below which families may differ
+_MOST = 0.8  # share of layers of equal kinds, above which they do not
 
 Layers = Sequence[ProfiledLayer]
 Pair = tuple[ProfiledLayer, ProfiledLayer]

@@ -47,12 +47,12 @@ LIKELY = 2.0
 SMALLEST = 0.01
 """A cause explains at least this share of a step."""
 
-_LEAST_NOISE = 0.01  # share of any time, from process to process
-_ONE_PROCESS = 0.05  # the same where a side has one process
-_HARDLY_ANY = 10  # ratio of the sides
-_SETTLED = 20.0  # standard errors of a row that hardly scatters
-_SMALLEST_SETTLED = 0.002  # least share of a step that such a row explains
-_COMPARED = 10  # largest rows that give the factor between processes
+_LEAST_NOISE = 0.01  # least deviation of any time between processes, as a share
+_ONE_PROCESS = 0.05  # likewise, where a side has one process
+_HARDLY_ANY = 10  # ratio of the sides above which plain times count too
+_SETTLED = 20.0  # standard errors for rows that hardly scatter
+_SMALLEST_SETTLED = 0.002  # least share of a step for such rows
+_COMPARED = 10  # number of the largest rows, which give `factors`
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ class ProfiledSide:
         return fmean(kept), runs if len(runs) > 1 else [(one,) for one in kept]
 
     def operations(self, part: Part) -> Mapping[str, int]:
-        """Operations of a part in a step of the first process."""
+        """Counts of a part's operations by kernel, in a step of the first process."""
         row = self._rows[0].get(part)
         return {} if row is None else row.operations
 
@@ -214,7 +214,7 @@ class ProfiledSide:
         return made[0] if all(one == made[0] for one in made) else None
 
     def kernels(self, parts: Iterable[Part]) -> Counter[str]:
-        """Operations of several parts."""
+        """Counts of the operations of several parts, by kernel."""
         found: Counter[str] = Counter()
         for part in parts:
             found.update(self.operations(part))
@@ -328,18 +328,18 @@ class Sides:
 
     def is_beyond_chance(self, times: Times) -> bool:
         """Whether all processes of one side are above all of the other, by more than chance."""
-        # Logarithms of values near 0 scatter without meaning.
+        # Near 0, logarithms scatter too much; hence the times themselves, too.
         scales = [times.logarithms() or times]
         if max(times.usual) > _HARDLY_ANY * min(times.usual):
             scales.append(times)
         return times.apart and any(abs(scale.difference) > scale.chance for scale in scales)
 
     def is_large(self, times: Times) -> bool:
-        """Whether the difference is a share of the step that counts."""
+        """Whether the difference is at least the share `SMALLEST` of the step."""
         return abs(times.difference) >= SMALLEST * self.step.usual[0]
 
     def is_settled(self, parts: Iterable[Part]) -> bool:
-        """Whether parts without operations differ by little, but hardly scatter."""
+        """Whether parts without operations, which hardly scatter, differ even if by little."""
         times = self.together(parts)
         size = abs(times.difference)
         return (
@@ -361,7 +361,7 @@ class Sides:
             for own in (self._own(times), of_sides)
         ):
             return False
-        # By time alone, the difference must not only be a residue of the factor.
+        # Judged by time alone, the raw difference must be significant too, not only the scaled one.
         return self.is_large(times) if errors < CERTAIN else self.is_beyond(times, LIKELY)
 
     def _own(self, times: Times) -> Times:
@@ -400,8 +400,8 @@ def _reduces(profile: StepProfile) -> bool:
 
 
 def _named(part: Part, names: Mapping[str, str], reduces: bool) -> Part:
-    """The part of the other side that one is compared with."""
-    if part.layer == REST:  # of one tower, gradients are only made ready for the update
+    """The part with the name that its layer has on the other side."""
+    if part.layer == REST:  # without towers to reduce over, this prepares the update
         return part if reduces or part.kind != REDUCTION else part._replace(kind=UPDATE)
     return part._replace(layer=names.get(part.layer, part.layer))
 

@@ -28,7 +28,7 @@ _Points: TypeAlias = dict[tuple[str, Origin], list[HistoryEntry]]
 
 @dataclass(frozen=True, eq=False)
 class SeriesPoint:
-    """The runs of one commit, day or label that are of one origin.
+    """The runs of one commit, day or label with one `Origin`.
 
     Attributes:
       runs: in order of their start.
@@ -303,7 +303,7 @@ class Revisions:
     def is_of(self, newest: Revision | None, entry: HistoryEntry) -> bool:
         """Whether a measurement is of the newest revision, and not of its base."""
         revision = Revision.of(entry)
-        if newest is None or revision[:-1] != newest[:-1]:  # equal whatever the day
+        if newest is None or revision[:-1] != newest[:-1]:  # all but the day
             return False
         return entry.origin.side != "a" or revision not in self._both_sides
 

@@ -349,7 +349,7 @@ def gather(
     `comparison` is that of the experiment that the records belong to, instead of a baseline.
     """
     if baseline is not None:
-        # A baseline of runs has nothing to compare reductions with.
+        # All-reduces are compared only with a baseline that has some.
         reduced = loaded.allreduces if baseline.allreduces else ()
         comparison = compare_records(
             baseline.everything,

@@ -131,7 +131,7 @@ class _Meeting:
         self._trouble: dict[Task, str] = {}
         self._lines: dict[Task, socket.socket] = {}
         self._came: set[Task] = set()
-        self._told = False  # by another process that has given up, which tells everybody itself
+        self._told = False  # a process that gave up told this one, and tells all others
         self._visits = 0
 
     async def run(self, timeout: float) -> Met:
@@ -166,7 +166,7 @@ class _Meeting:
         local = frozenset(c.pid for c in cards if here is not None and c.namespace == here)
         return Met(reserved, self._lines, local)
 
-    # The own port.
+    # The port of this process.
 
     async def _listen(self) -> tuple[socket.socket, contextlib.ExitStack]:
         """A listening socket on the own port, and a reservation of it that does not listen."""
@@ -189,7 +189,7 @@ class _Meeting:
             if self._visits <= 64 + 2 * len(self._by_name):
                 await asyncio.wait_for(self._answer(reader, writer), _CALL_SECONDS)
         except (OSError, ValueError, asyncio.TimeoutError):
-            pass  # it calls again if it is one of ours
+            pass  # a process of the job will call again
         except asyncio.CancelledError:
             pass  # the meeting is over; Python 3.11 would print a traceback
         finally:
@@ -279,7 +279,7 @@ class _Meeting:
                     return
                 except (OSError, ValueError, asyncio.TimeoutError):
                     if peer in self._came:
-                        return  # it has ended, or says itself what is wrong
+                        return  # the peer has ended, or tells its own failure
                 await asyncio.sleep(loop.RETRY_SECONDS)
 
         async def tell_all() -> None:
@@ -294,7 +294,7 @@ class _Meeting:
             await asyncio.wait([telling], timeout=left)
         telling.cancel()
 
-    # What is known.
+    # State of the handshake.
 
     def _note(self, card: _Card) -> None:
         if card.task in self._by_name:

@@ -48,7 +48,7 @@ def serve(
         raise
     watchdog.end(found)
     if found.code == 0:
-        # TensorFlow fails the chief's operations on the others while one process is gone.
+        # Outlives the chief: once a process is gone, the chief's operations on the others fail.
         until = time.monotonic() + _LINGER_SECONDS
         while time.monotonic() < until and probe(job.address(job.chief), 1.0) == OK:
             time.sleep(_POLL_SECONDS)
@@ -67,7 +67,7 @@ def _start_server(job: Job, settings: runtime.Settings) -> Any:
     """TensorFlow's server on the port of this task, with as many devices as it has towers."""
     tf = load_tensorflow()
     found = runtime.choose_devices(settings)
-    # The only public name of what the server takes: how many devices, threads, which GPUs.
+    # The only public class for the server's settings: devices, threads, visible GPUs.
     config = tf.compat.v1.ConfigProto(
         device_count={"CPU": len(found.order) if found.kind == "cpu" else 1},
         intra_op_parallelism_threads=found.intra_threads,

@@ -192,7 +192,7 @@ class BenchmarkCNN:
 
     def share(self) -> None:
         """Lets this process know what one that it forks afterwards measures, for `lost`."""
-        if not self.plan.asynchronous:  # whose steps are not known by their times alone
+        if not self.plan.asynchronous:  # records need the workers of such steps too
             self._measurements.share()
 
     def lost(self, error: BenchmarkError) -> None:
@@ -257,7 +257,7 @@ class BenchmarkCNN:
                 "TensorFlow sees a GPU, and --precision=int8 has kernels for CPUs alone; say cpu"
             )
             raise FlagError("device", self.params.device, reason)
-        # Before the run, whose own load would be included afterwards.
+        # Collected before the run, because its own load would be included afterwards.
         self._measurements.environment = facts = environment.collect()
         has_fp16 = "_fp16" in str(facts.get("cpu_isa"))  # avx512_fp16 or amx_fp16
         if devices.kind == "cpu" and self.params.precision == "fp16" and not has_fp16:
@@ -295,7 +295,7 @@ class BenchmarkCNN:
         if self._files.wanted:
             self._measure_peak_flops(built)
         if self._workers is not None:
-            self._workers.total(0)  # the chief is the last to be done
+            self._workers.total(0)  # waits until the chief has measured
         return total
 
     def _run_input(self) -> float | None:
@@ -382,7 +382,7 @@ class BenchmarkCNN:
         conditions, measurements = self._watch.during(), self._measurements
         measurements.conditions = self._watch.record()
         energy = self._watch.energy
-        # It includes pauses for evaluations, unlike the other figures of the loop.
+        # Energy includes pauses for evaluations, unlike the other figures of the loop.
         if energy is not None and not self.plan.eval_steps:
             measurements.note(
                 cpu_energy_joules=energy.cpu_joules,
@@ -439,7 +439,7 @@ class BenchmarkCNN:
         """Writes the record before the watchdog ends this process; runs in its thread."""
         placement = self._measurements.placement
         if not self.plan.job.in_cluster and placement is not None and placement.kind == "gpu":
-            # This run is stuck itself.
+            # This process itself does not respond, not another one.
             silent = (f"{gpu} does not respond" for gpu in runtime.silent_gpus())
             message = "; ".join([message, *silent])
         error = BenchmarkError(message)

@@ -64,7 +64,7 @@ class BenchmarkLog(Observer):
     def _metric(self, name: str, value: float, step: int, unit: str | None = None) -> None:
         line: dict[str, Any] = {
             "name": name,
-            # JSON has no word for the others.
+            # JSON has no NaN and no infinities.
             "value": value if math.isfinite(value) else str(value),
             "unit": unit,
             "global_step": step,

@@ -45,7 +45,7 @@ from cnnbench.variable_mgr.worker_group import WorkerGroup
 
 # Updates in flight per worker: one runs and one waits, so that no worker is idle.
 _SLOTS = 2
-# Their values set the ranges of 8-bit integers.
+# Examples whose values set the ranges of 8-bit integers.
 _CALIBRATION_EXAMPLES = 8
 
 Step = TypeVar("Step", bound=TrainStep)
@@ -162,7 +162,7 @@ class Assembly:
                 outlives_others=plan.asynchronous,
                 optimizer=params.optimizer if plan.trains else None,
                 global_batch=plan.global_batch,
-                # Of workers with steps of their own each knows its own input alone.
+                # A worker with a step of its own knows only its own input.
                 inputs=None if plan.asynchronous or manager.workers is not None else inputs,
             )
         exporter = None
@@ -200,11 +200,11 @@ class Assembly:
 
         Args:
           subset: "train" or "validation".
-          manager: one whose strategy takes batches to the devices, if that is asked for.
+          manager: the one whose strategy may distribute the batches; None distributes none.
         """
         workers, shards = self.devices.job.own_workers, self.devices.job.num_workers
         if self.plan.asynchronous and subset != "train":
-            # Which other workers will be left at the evaluation is not known.
+            # The others may be lost by the time of the evaluation.
             workers, shards = workers[:1], 1
         distribution = None if manager is None else self._distribution(manager)
         if distribution is not None and not distribution.by_pipeline:
@@ -304,7 +304,7 @@ class Assembly:
         source = self.inputs("train", manager)
         config = self._step_config()
         if config.frozen:
-            manager.after_initialization()  # the values of all copies are about to be fixed
+            manager.after_initialization()  # before the values of all copies become constants
         return manager, self._step(TrainStep, manager, optimizer, source, config), source, {}
 
     def _async_steps(
@@ -345,7 +345,7 @@ class Assembly:
         return step
 
     def _host_metrics(self) -> HostMetrics:
-        # Without training or further evaluations nothing could run meanwhile.
+        # Without training or a next evaluation, nothing would run beside the child process.
         if self.params.collect_eval_results_async and (
             self.plan.trains or self.params.eval_interval_secs
         ):

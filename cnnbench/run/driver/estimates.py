@@ -123,7 +123,7 @@ def total_of_job(params: Params, plan: Plan) -> int:
     job, size = plan.job, sum(one.bytes for one in plan.spec.variables)
     worker = estimate(params, plan, "cpu").total
     if plan.trains and job.client_per_worker and job.num_workers > 1:
-        worker += 2 * size  # gradients that are joined, and those of all workers that arrive
+        worker += 2 * size  # joined gradients, and those that arrive from all workers
     serving = len(job.tasks) - job.num_workers
     # On the ps tasks together: variables, their slots, and the gradients that are added up.
     held = 2 + len(OPTIMIZERS[params.optimizer].slots) if plan.trains else 1
@@ -139,7 +139,7 @@ def _variables(params: Params, plan: Plan, towers: int) -> int:
     """Variables, gradients and slots, on all devices."""
     size = sum(one.bytes for one in plan.spec.variables)
     copies = 1 if params.update_mode.copies is Copies.ONE else towers
-    width = 1.0 if params.precision == "fp32" else 1.5  # what is read in 16 bits, besides
+    width = 1.0 if params.precision == "fp32" else 1.5  # and 16-bit copies for reading
     if not plan.trains:
         return round(size * copies * width)
     slots = len(OPTIMIZERS[params.optimizer].slots)

@@ -30,10 +30,10 @@ from cnnbench.run.runtime.activity import Doing, Standing
 if TYPE_CHECKING:
     from cnnbench.variable_mgr.worker_group import WorkerGroup
 
-# A peer of a run that has succeeded is there, however slow its machine may be just now.
+# Long, because after a successful run every peer is alive, if perhaps slow.
 _DISMISSAL_SECONDS = 60.0
 _FAILURE_SECONDS = 5.0
-_LOOK_SECONDS = 10.0  # where there is nothing but the own progress to look at
+_LOOK_SECONDS = 10.0  # where only the progress of this process is watched
 _CHECK_SECONDS = 1.0
 
 
@@ -41,10 +41,10 @@ class Membership:
     """Connections of this process with the others of its job.
 
     Args:
-      job: this process is its chief, a worker that runs a step of its own, or alone.
+      job: the job, in which this process runs a step: as chief, worker or only process.
       tell: prints a line about missing tasks.
       lost: see `Watchdog`.
-      facts: what all processes must have alike.
+      facts: facts that must be equal in all processes.
       look: returns the progress of this process; None without supervision of progress.
     """
 
@@ -62,7 +62,7 @@ class Membership:
         self._facts = facts
         self._tell = tell
         look_seconds = min(_LOOK_SECONDS, params.stall_timeout / 4)
-        # Alone it may end a command, but no other program that this run is a part of.
+        # The watchdog may end a command of cnnbench, but not a program that runs it as a library.
         stalls = look is not None and params.stall_timeout > 0 and supervisor.is_program()
         tolerates = tolerates_loss_of(params)
 
@@ -160,7 +160,7 @@ class Membership:
     def failure(self, error: BaseException) -> BenchmarkError | None:
         """The error that names a lost process, if that explains an error of TensorFlow."""
         if not self._joined:
-            return None  # before TensorFlow is loaded, for which a failed meeting must not wait
+            return None  # a failed handshake must not wait for the import of TensorFlow
         import tensorflow as tf
 
         unreachable = (
@@ -174,7 +174,7 @@ class Membership:
         if own:
             return BenchmarkError(own)
         found = culprits(self._job, error)
-        if not isinstance(error, unreachable):  # it says what failed, unless a process is lost
+        if not isinstance(error, unreachable):  # it names the cause, unless a process is lost
             found = {task: state for task, state in found.items() if state != NAMED}
         if self._watchdog is not None:
             found = self._watchdog.explained(found, _FAILURE_SECONDS)
@@ -212,7 +212,7 @@ class Interrupts:
           Passes until the next call, about a second by those of the chief.
         """
         if self._workers is None:
-            return 1  # nothing is pending without others
+            return 1  # a job of one process shares no interrupts
         passes = max(1, int(_CHECK_SECONDS / seconds)) if self._workers.is_chief else 0
         pending, passes = self._workers.total([int(self.pending), passes])
         if pending:

@@ -185,7 +185,7 @@ class Training:
         self._measurements.loss_scale_start = self._step.loss_scale.value
         try:
             with self._interrupts.shared():
-                if not steps:  # what follows the last step is all that a resumed run does
+                if not steps:  # resumed after the last step
                     self._timer = LoopTimer()
                     return self._finish(0.0, steps)
                 loop = self._make_loop()
@@ -222,7 +222,7 @@ class Training:
             self._timer = LoopTimer()
             try:
                 loop.run(steps, self._step_done, self._pause_due, self._pause)
-                # With several processes TensorFlow would look for a master, or for lost ones.
+                # With several processes this would contact a master, or lost processes.
                 if self._workers is None and not self._updaters:
                     tf.test.experimental.sync_devices()
             finally:
@@ -328,8 +328,8 @@ class Training:
             self._measurements.first_step_seconds = spent.seconds
         self._measurements.add_warmup_step(spent.seconds, values.loss, skipped=values.skipped)
         self._check_stop(values)
-        # Numbered -W to -1, so that the first timed step is step 1; from the longest
-        # warm-up possible where its length is found as it goes.
+        # Numbered -W to -1, so that the first timed step is step 1; W is the maximum length
+        # with --warmup=auto.
         self._check_loss(step - 1 - self._plan.warm_up.most, values.loss)
         self._progress.update(step)
 
@@ -358,7 +358,7 @@ class Training:
             raise KeyboardInterrupt
 
     def _count(self, values: StepValues) -> None:
-        if values.worker:  # otherwise it was counted when it was launched
+        if values.worker:  # synchronous steps are counted when launched
             self.global_step += 1
 
     def _check_loss(self, step: int, loss: float) -> None:
@@ -430,8 +430,8 @@ class Training:
     def _target_reached(self, loop_seconds: float) -> bool:
         """Evaluates, unless the evaluation before has reached the target.
 
-        Metrics that a process of its own computes count at the next evaluation, which waits for
-        them: how many steps a training has does not depend on how long that process takes.
+        Metrics from a child process are judged at the next evaluation, which waits for them, so
+        that the number of steps does not depend on how long that process takes.
         """
         model, target = self._plan.model, self._plan.target
         before, self._unjudged = self._unjudged, None
@@ -466,7 +466,7 @@ class Training:
         with self._activity.during(Doing.EVALUATION):
             first = self._plan.job.workers[0]
             if str(first) in (*self._measurements.lost_workers, *self._context.gone()):
-                # It may be a process that was stopped, for which TensorFlow waits without end.
+                # TensorFlow would wait for a stopped process without end.
                 lost = named(self._plan.job, first)
                 raise BenchmarkError(f"lost {lost}, on which evaluations run")
             batches = self._plan.num_eval_batches

@@ -24,7 +24,7 @@ MOST = 20
 
 _GPU = "/device:GPU:"
 _ON_HOST = re.compile(r"([\w.][\w./>-]*):([A-Za-z_]\w*)")
-# What a kernel says of the operation that launched it; another key in older versions.
+# Keys of the name of a kernel's operation, in current and in older versions.
 _LAUNCHED_BY = ("tf_op", "kernel_annotation")
 PICOSECONDS = 1e-12
 _ALLOCATION = "MemoryAllocation"
@@ -72,7 +72,7 @@ class Rank(enum.IntEnum):
     # Collectives and copies between devices run beside kernels and wait for other devices: only
     # what no computation hides is their own time (exposed communication).
     WAITS = 1
-    OTHER = 2  # not of the step
+    OTHER = 2  # operations that are not of the step
 
 
 class RanOperation(NamedTuple):
@@ -175,9 +175,9 @@ def _rank(name: str, type: str, is_own: Callable[[str], bool]) -> Rank:
 
 
 def _divided(runs: Sequence[RanOperation]) -> tuple[list[float], int, int]:
-    """Picoseconds of each run, 0 for `OTHER`; of other operations alone; of none.
+    """Picoseconds of each run (0 for `OTHER`), of other operations alone, and of no operation.
 
-    All between the first and the last operation of the step.
+    Only time between the first and the last operation of the step counts.
     """
     edges: list[tuple[int, bool, int]] = []
     for index, run in enumerate(runs):
@@ -251,7 +251,7 @@ def _of_kernel(event: XEvent) -> tuple[str, str] | None:
             # The outermost of nested annotations is the operation.
             match = _ON_HOST.match(text)
             if match:
-                # Whichever end of a transfer comes later issues its copy: no difference in work.
+                # Either end of a transfer may issue its copy, so both have one type.
                 return match[1], _TRANSFER.sub(r"_\1Send", match[2])
             if match := _BY_NCCL.match(text):
                 return match[0], f"Nccl{match[1]}"

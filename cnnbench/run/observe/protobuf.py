@@ -43,7 +43,7 @@ def fields(message: bytes) -> Iterator[tuple[int, Value]]:
 
 
 def parts(message: bytes, number: int) -> Iterator[bytes]:
-    """Yields the texts, bytes or inner messages in the fields of a number."""
+    """Yields the texts, bytes or inner messages of all fields with a number."""
     for found, value in fields(message):
         if found == number and isinstance(value, bytes):
             yield value

@@ -38,7 +38,7 @@ _KINDS = (
 _OTHER = "other"
 _PASSED_ON = ("Cast", "Identity", "Reshape", "Transpose")
 _WEIGHTS = ("ReadVariableOp", "Const")
-# They hand on the memory they get, or none.
+# Operations that pass on their input's memory, or have none.
 _NO_TRAFFIC = (
     *("ReadVariableOp", "AssignVariableOp", "Identity", "Reshape", "Squeeze", "ExpandDims"),
     *("Shape", "Const", "NoOp", "StopGradient", "PreventGradient"),
@@ -216,7 +216,7 @@ def flops_by_part(works: Iterable[OperationWork], flops: Mapping[str, Flops]) ->
     for layer, parts in products.items():
         of_layer = flops.get(layer, Flops())
         for direction, count in zip((FORWARD, TO_INPUT, TO_KERNEL), of_layer, strict=True):
-            # Gradients that look alike (attention) have one part.
+            # Both gradients of a product (attention) may be the same part.
             other = TO_INPUT if direction == TO_KERNEL else TO_KERNEL
             part = parts.get(direction) or (None if direction == FORWARD else parts.get(other))
             if count and part is not None:

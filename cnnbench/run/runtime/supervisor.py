@@ -203,7 +203,7 @@ class _NativeLog:
     def __init__(self) -> None:
         """To be called before the fork."""
         self._out, self._in = os.pipe()
-        self._mark = os.urandom(16)  # ends the log: processes of the child may outlive it
+        self._mark = os.urandom(16)  # ends the log, since processes of the child may outlive it
         self._last = b""
         self._thread = threading.Thread(target=self._forward, daemon=True)
 
@@ -257,7 +257,7 @@ def _wait(child: int, link: int, waited_for: set[signal.Signals]) -> tuple[int |
             ended, status = os.waitpid(child, os.WNOHANG)
             if ended:
                 break
-        elif received.si_code <= 0:  # by a process; those of a terminal reach the child anyway
+        elif received.si_code <= 0:  # sent by a process; a terminal's reach the child anyway
             os.kill(child, received.si_signo)
     os.set_blocking(link, False)  # a process that the child has left may hold the other end
     with contextlib.suppress(BlockingIOError):

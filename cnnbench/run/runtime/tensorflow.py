@@ -107,7 +107,7 @@ def export_environment(settings: Settings) -> tuple[str, ...]:
         # Without it, auto-clustering leaves operations on the CPU alone.
         xla_flags.append("--tf_xla_cpu_global_jit")
     if settings.xla_cache_dir:
-        # Absolute, for it is the working directory of the first compilation that would count.
+        # Absolute, because a relative path is resolved only at the first compilation.
         xla_flags.append(XLA_CACHE + os.path.abspath(settings.xla_cache_dir))
     if xla_flags:
         variables["TF_XLA_FLAGS"] = " ".join(xla_flags)

@@ -64,7 +64,7 @@ class Turns:
     def wait(self, *, steps_left: bool = True) -> tuple[float, float]:
         """Passes the turn on and waits for it to come back.
 
-        Returns the seconds this took, none for a process that is alone or left alone, and the CPU
+        Returns the seconds this took, 0 for a process that is alone or left alone, and the CPU
         seconds of all threads meanwhile. With `steps_left` False it also waits until the timed
         steps of the others are over.
         """

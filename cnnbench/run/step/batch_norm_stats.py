@@ -67,7 +67,7 @@ def _mean_of_job(workers: WorkerGroup | None, pairs: Sequence[_Pair]) -> list[_P
     with tf.device(pairs[0][0].device):
         first, second = _means_of(pairs)
         if workers is not None:
-            # Equally many towers in each.
+            # All workers have equally many towers.
             first, second = (total / float(workers.size) for total in workers.add([first, second]))
     return [(first, second)] * len(pairs)
 

@@ -126,7 +126,7 @@ class _Original:
         self._result = result
         self._scope = f"{graph.get_name_scope()}/"
         self._inside = {operation.name for operation in body}
-        # What it takes from elsewhere, by the name that this has in a definition.
+        # Inputs from outside the tower, by their names in the definition.
         self._outer: dict[str, str] = {}
         self._nodes = [self._node(operation) for operation in body]
 
@@ -148,10 +148,10 @@ class _Original:
             self._definition(renamed),
             input_map={key: self._outside(name, own) for key, name in self._outer.items()},
             return_elements=[renamed(name) for name in wanted],
-            name="",  # all have the names that they would have in a trace
+            name="",  # keeps the names as of a trace
         )
         for name, tensor in zip(wanted, made, strict=True):
-            tensor.set_shape(shapes[name])  # a definition has no shapes that were set by hand
+            tensor.set_shape(shapes[name])  # a definition has no shapes from set_shape
             found[name] = tensor
         own_parts = [found[x.name] if isinstance(x, tf.Tensor) else x for x in parts]
         return tf.nest.pack_sequence_as(self._result, own_parts, expand_composites=True)

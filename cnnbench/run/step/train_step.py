@@ -192,7 +192,7 @@ class TrainStep:
     def _step(self, rate: tf.Tensor, *batches: TowerBatch) -> StepResult:
         factor = None if self._config.forward_only else self._loss_scale.factor()
         begun = None if self._updates_counter is None else self._updates_counter.begin()
-        # Towers that meet are not made one after the other; frozen ones have other constants.
+        # Towers that synchronise are built at the same time; frozen ones differ in constants.
         alone = len(self._towers) == 1 or self._config.synchronises or self._config.frozen
         copied = None if alone else CopiedTowers(self._towers[0], self.notices.append)
         towers = self._run_towers(lambda tower: self._tower(tower, batches, factor, begun, copied))
@@ -225,7 +225,7 @@ class TrainStep:
 
     def _draw_seed(self, tower: int, begun: tf.Tensor | None) -> tf.Tensor:
         """Seed of a tower and step, int64 [2]."""
-        del begun  # what was counted before the step, where several count together
+        del begun  # used by steps with a shared counter of updates
         number = self._config.first_tower + tower
         return tf.stack([tf.constant(self._config.seed + number, tf.int64), self._counter])
 
@@ -242,9 +242,9 @@ class TrainStep:
         *,
         ahead: bool = True,
     ) -> TowerResult:
-        """One tower's pass, which reads variables after `begun`; a copy if `copied` is given.
+        """Builds a tower's pass, which reads variables after `begun`, by `copied` if given.
 
-        With staged variables `ahead` reads for the next step too.
+        With staged variables, `ahead` includes the reads for the next step.
         """
         with tf.device(self._devices[tower]), tf.name_scope(f"tower_{tower}"):
             features, labels, _ = self._inputs.of_tower(tower, batches)
@@ -268,7 +268,7 @@ class TrainStep:
         def build(tower: int) -> TowerResult:
             return self._tower(tower, batches, factor, ahead=False)
 
-        # Towers that meet need each other.
+        # Towers that synchronise can only be built together.
         of_tower = self._run_towers(build)[0] if self._config.synchronises else build(0)
         found = of_tower.gradients
         with tf.device(self._devices[0]):

@@ -102,7 +102,7 @@ def test_waits_do_not_count_as_time_that_a_process_runs(monkeypatch):
     assert (member.used, member.waits) == (5.0, False)
     assert theirs.recv(1) == GO_ON
     theirs.close()
-    member.listen()  # it has ended, and is heard no more
+    member.listen()  # the link is closed after the process has ended
     assert member.link is None
 
 

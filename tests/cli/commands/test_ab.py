@@ -187,7 +187,7 @@ def test_records_name_the_revision_and_the_side(ab, run, tmp_path):
     (series,) = json.loads(run("history", "results", "--format=json").out)["series"]
     points = {point["name"]: len(point["values"]) for point in series["points"]}
     assert points == {base: 6, change: 6}
-    # In the order of the commits, whichever of a pair was first, and the head is the newest.
+    # In the order of commits, not of measurement; the head is the newest.
     assert list(points) == [base, change]
     (newest,) = json.loads(run("history", "results", "--format=github-action-benchmark").out)
     assert newest["value"] == pytest.approx(50.0, rel=0.1)
@@ -202,7 +202,7 @@ def test_flags_variables_and_python_of_the_sides_may_differ_in_the_files_too(ab)
     assert done.code == 0
     assert "+ faster" in done.out
     assert "--allow_different=variable_update" in done.err
-    # Values of variables are told nowhere.
+    # Values of environment variables appear nowhere.
     files = (path.read_text() for path in Path("results").rglob("*") if path.is_file())
     assert not any("hunter2" in text for text in (done.out, done.err, *files))
 
@@ -306,7 +306,7 @@ def test_repeats_end_and_a_resumed_experiment_does_not_start_them_again(
     assert done.code == 4
     assert re.search(rf"error: B: {KILLED}; .*{end}; see ", done.err)
     assert re.search("of . runs? in NEW failed", done.out)
-    # What a killed process did not find out is no difference.
+    # Facts that a killed process did not record are no differences.
     assert "unknown" not in done.out
     assert "model_parameters" not in done.out
     before = len(processes())
@@ -324,7 +324,7 @@ def test_repeats_end_and_a_resumed_experiment_does_not_start_them_again(
     assert again.code == 4
     assert end in again.err
     assert len(processes()) == before + 2
-    # What was lost before the end of the first session is counted at the end of another one.
+    # Pairs lost in the first session are counted in the result of the second one.
     calm = resumed({})
     assert calm.code == 0
     assert json.loads(calm.out)["repeated_pairs"] == repeated
@@ -531,7 +531,7 @@ def test_an_analysis_that_is_not_clear_ends_an_experiment_without_a_chance(ab):
     assert done.out.startswith("Too noisy to tell: pairs differ by ")
     assert "More pairs will not help: use longer runs" in done.out
     assert "to settle it" not in done.err
-    # Where there is a chance, it goes on.
+    # Goes on while a verdict is possible.
     done = ab("--pairs=16", "--seed=5", a={"scatter": 0.05}, b={"scatter": 0.05}, results="calm")
     first = journal("look", "calm")[0]
     assert (first["pairs"], first["verdicts"]) == (8, ["inconclusive"])
@@ -546,7 +546,7 @@ def test_cpu_time_decides_where_other_programs_disturb(ab):
     done = ab("--seed=1", "--explain=never", a=a, b=b)
     assert done.code == 1
     assert "after 8 pairs slower: CPU time 12.5 % more" in done.err
-    # All of the first analysis' level is CPU time's, and while it may decide, it goes on.
+    # CPU time has all of the first analysis' level; goes on while it may decide.
     a, b = {**a, "cpu_scatter": 0.05}, {**b, "cpu": 0.083, "cpu_scatter": 0.05}
     for sides, results in (((a, b), "cpu"), ((noisy, noisy), "wall")):
         ab("--seed=1", "--explain=never", a=sides[0], b=sides[1], results=results)

@@ -85,7 +85,7 @@ class Process:
         self.state, self.runs = OK, True
 
     def turn(self):
-        """What the thread of the watchdog does meanwhile."""
+        """One pass of the loop in the thread of the watchdog."""
         if self.runs and (self.dog.listen(0) or self.cluster.now >= self.next):
             self.next = self.cluster.now + PERIOD
             self.dog.tick()
@@ -250,7 +250,7 @@ def test_an_end_that_was_told_is_no_loss(cluster, lost):
     other.dog.end(Ending(4, "why"), lost=lost)
     other.turn()
     other.end()
-    job.run(PERIOD - 0.5)  # in which others that fail for the same reason have told it themselves
+    job.run(PERIOD - 0.5)  # time for others that fail for the same reason to report it
     assert job.chief.messages == []
     job.run(PERIOD)
     assert job.chief.messages == ([f"lost {job.named(OTHER)}: why"] if lost else [])

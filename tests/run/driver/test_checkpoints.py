@@ -66,7 +66,7 @@ def state(made: BuiltRun) -> dict[str, TowerVariable]:
     return {**made.checkpoints._variables, **made.checkpoints._slots}
 
 
-# Each mode reads the one before it and has the same names: what goes around goes for every pair.
+# Each mode reads the checkpoint of the one before it; all have the same names, so every pair works.
 PAIRS = list(zip([*MODES][-1:] + [*MODES][:-1], MODES, strict=True))
 
 
@@ -258,7 +258,7 @@ def test_a_backbone_starts_from_a_checkpoint_of_its_own(
     for name in ("conv0.Skernel", "batchnorm0.Sbeta", "conv1.Sbias"):
         expected = theirs.get_tensor(f"model/{name}{end}")
         np.testing.assert_array_equal(ours.get_tensor(f"model/trunk.S{name}{end}"), expected)
-    # From there on the checkpoint of the whole model counts.
+    # A checkpoint of the whole model takes precedence.
     assert run(*flags, "--num_batches=9", f"--backbone_model_path={backbones / 'wide'}") == 0
     assert "backbone of" not in capsys.readouterr().err
 
@@ -274,7 +274,7 @@ def test_a_checkpoint_without_the_layers_of_the_backbone_is_named(
 
 
 def test_examples_are_counted_over_runs_of_different_batches(built, tmp_path: Path) -> None:
-    """Two examples a step, then three, then two again; and a checkpoint that does not say."""
+    """Batches of two, three and two examples, and a checkpoint without a number of examples."""
     made, _ = built("replicated")
     manager = made.manager
     first = Checkpoints(manager, global_batch=2).save(str(tmp_path / "a"), 10)

@@ -37,7 +37,7 @@ def graph_of(*operations):
     [
         ([(GPU, "nccl"), (CPU, "auto")], [GPU], ("nccl",)),
         ([(GPU, "auto")], [GPU], ("ring",)),
-        # TensorFlow takes its ring for a hint that it cannot follow.
+        # TensorFlow uses its ring where it cannot follow the hint.
         ([(CPU, "nccl")], [CPU], ("ring",)),
         ([(GPU, "nccl"), (GPU, "ring")], [GPU], ("nccl", "ring")),
         ([(CPU, "ring")], [GPU], ()),

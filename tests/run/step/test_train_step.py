@@ -132,7 +132,7 @@ def test_a_compiled_step_computes_the_same() -> None:
 
 
 def waited_for(operations: Iterable[tf.Operation]) -> set[tf.Operation]:
-    """The operations, and all that run before them."""
+    """The operations, and all operations that they depend on."""
     seen: set[tf.Operation] = set()
     queue = list(operations)
     while queue:
@@ -166,7 +166,7 @@ def test_reading_the_loss_means_the_step_is_over(lenet) -> None:
     ("spec", "collectives"), [("collective/xring", 8 * 4), ("copy/collective", 8 * 2)]
 )
 def test_no_part_of_a_collective_is_pruned(spec: str, collectives: int) -> None:
-    """If it were, the step would wait for it for ever."""
+    """The step would wait for a pruned part forever."""
     reducing = {"all_reduce_spec": parse_all_reduce_spec(spec), "all_reduce_group_size": 2}
     flags = {"num_gpus": 4, "variable_update": "replicated", **reducing}
     step = build(model="lenet", batch_size=2, **flags).step
