@@ -16,7 +16,7 @@ class AlexNet(Model):
 
     name = "alexnet"
     dataset = "imagenet"
-    image_size = 227  # 224 and the 3 that the unpadded first layer needs
+    image_size = 227  # 224, and 3 for the first layer without padding
     batch_size = 512
     learning_rate = LearningRateSpec(0.005)
 

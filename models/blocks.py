@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from cnnbench.models.network import Activation, Network, T
 
-AUX_WEIGHT = 0.4  # of the auxiliary loss
-STDDEV = 0.02  # of the truncated normals that kernels of transformers and ConvNeXt start with
+AUX_WEIGHT = 0.4  # factor of the auxiliary loss
+STDDEV = 0.02  # initial truncated normal of kernels of transformers and ConvNeXt
 
 
 def squeeze_excite(net: Network[T], x: T, units: int, activation: Activation) -> T:

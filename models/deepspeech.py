@@ -20,7 +20,7 @@ SPACE = 0
 """The letter between two words. The blank is the last class."""
 
 _FILTERS = 32
-_SHRINK = 2  # of the frames, by each convolution
+_SHRINK = 2  # factor by which each convolution reduces the frames
 
 
 class DeepSpeech2(Model):

@@ -15,7 +15,7 @@ from cnnbench.models.network import Network, T
 from cnnbench.models.registry import register_model
 from cnnbench.models.spec import BatchNorm, LearningRateSpec
 
-KEEP_LAST_BRANCH = 0.8  # the first block keeps all; those in between follow a straight line
+KEEP_LAST_BRANCH = 0.8  # decreases linearly from 1 at the first block
 
 
 class BlockStage(NamedTuple):

@@ -26,7 +26,7 @@ def _rows(value: Any) -> int | None:
 
 def _per_example(value: Any, given: Sequence[Any], *, single: bool = False) -> str:
     known = sizes(value) if hasattr(value, "shape") else ()
-    examples = _rows(given[-1])  # of the labels
+    examples = _rows(given[-1])  # number of labels
     fits = known is None or (known and (None in (known[0], examples) or known[0] == examples))
     if not single:
         wanted = "a tensor [n, ...], a row per example"
@@ -48,7 +48,7 @@ def _listed_in(attribute: str, value: Mapping[str, Any], given: Sequence[Any]) -
     names = getattr(given[0], attribute)
     if not names or set(value) == set(names):
         return ""
-    where = f"{type(given[0]).__name__}.{attribute}"  # of a subclass, perhaps in another file
+    where = f"{type(given[0]).__name__}.{attribute}"  # names the subclass, perhaps in another file
     listed, returned = ", ".join(names), ", ".join(value) or "none"
     return f"values by the names in {where}, {listed}, not by {returned}"
 

@@ -21,7 +21,7 @@ from cnnbench.models.spec import BatchNorm, LearningRateSpec
 Version = Literal["v1", "v1.5", "v2"]
 Layer = tuple[int, int, int]  # a convolution's filters, kernel and stride
 
-WIDTHS = (64, 128, 256, 512)  # of the 3 x 3 convolutions; blocks put out four times as many
+WIDTHS = (64, 128, 256, 512)  # filters of 3 x 3 convolutions; a block returns four times as many
 EXPANSION = 4
 BASIC_BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}  # of two 3 x 3 convolutions
 BLOCKS = {**BASIC_BLOCKS, 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}

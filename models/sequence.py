@@ -128,7 +128,7 @@ class SequenceLayers(Scopes[T]):
                         self._spec("recurrent", (units, width), Initializer.variance_scaling()),
                         self._bias_spec(width, 0.0),
                     ]
-                    if cell == "gru":  # the reset gate multiplies what this bias is part of
+                    if cell == "gru":  # inside the product with the reset gate
                         zero = Initializer.constant(0.0)
                         weights.append(self._spec("recurrent_bias", (width,), zero))
                     read = [self._read(spec) for spec in weights]

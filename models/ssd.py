@@ -28,8 +28,8 @@ _EXTRAS: tuple[tuple[int, int, int, Padding], ...] = (
     (128, 256, 1, "VALID"),
 )
 MAX_BOXES = 200
-NEGATIVES = 3  # for each anchor that stands for a box
-# Of the detections that count in an evaluation.
+NEGATIVES = 3  # per matched anchor
+# Limits of the detections that count in an evaluation.
 _LEAST_SCORE, _LARGEST_OVERLAP = 0.05, 0.5
 
 _EPOCH = 118_287 / 32  # steps of 32 images of COCO 2017

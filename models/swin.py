@@ -15,7 +15,7 @@ from cnnbench.models.registry import register_model
 from cnnbench.models.spec import Initializer, LearningRateSpec
 
 EPSILON = 1e-5
-_FORBIDDEN = -100.0  # bias for a token of another part of the image
+_FORBIDDEN = -100.0  # bias that masks tokens of another part of the image
 
 
 class SwinT(Model):

@@ -40,7 +40,7 @@ def _by_head(x: Any, heads: int) -> Any:
 States = tuple[Any, ...]  # output of the cell, then its internal state
 Step = Callable[[Any, States, Any], States]
 
-FORGET_BIAS = 1.0  # an LSTM that forgets at first learns long spans late
+FORGET_BIAS = 1.0  # without it an LSTM learns long spans late
 
 
 def recurrence(x: Any, cell: Cell, weights: Sequence[Any], reverse: bool) -> Any:
@@ -81,7 +81,7 @@ def recurrence(x: Any, cell: Cell, weights: Sequence[Any], reverse: bool) -> Any
         lambda index, *_: index < tokens,
         body,
         (tf.constant(0), states, outputs),
-        maximum_iterations=tokens,  # XLA needs to know
+        maximum_iterations=tokens,  # needed by XLA
     )
     return tf.transpose(outputs.stack(), [1, 0, 2])
 

@@ -11,7 +11,7 @@ _NUMBERS: dict[Any, type] = {int: numbers.Integral, float: numbers.Real}
 
 
 def misfit(value: Any, hint: Any, given: Sequence[Any] = ()) -> str:
-    """What a value must be by its annotation, and is not; "" for one that fits.
+    """What a value should be by its annotation, if it is not; "" if it fits.
 
     A list is accepted for any sequence, and a value with shape and dtype for a tensor.
 
@@ -29,7 +29,7 @@ def misfit(value: Any, hint: Any, given: Sequence[Any] = ()) -> str:
         return "" if "" in found else found[0]
     if not isinstance(kind, type) or kind is Any:  # or a type variable
         return ""
-    parts: Iterable[tuple[str, Any, Any]] = ()  # a place, what is there, its annotation
+    parts: Iterable[tuple[str, Any, Any]] = ()  # name of a part, its value, its annotation
     if kind.__name__ == "Callable":
         fits = callable(value)
     elif issubclass(kind, Mapping):

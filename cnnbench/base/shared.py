@@ -47,7 +47,7 @@ class SharedDoubles(Sequence[float]):
 
     def __getitem__(self, key: int | slice) -> float | list[float]:
         size = len(self)
-        if size >= len(self._memory):  # the other process has made it longer
+        if size >= len(self._memory):  # extended by the other process
             self._map()
         values: list[float] = [*self._memory[1 : size + 1]]
         return values[key]
@@ -62,7 +62,7 @@ class SharedDoubles(Sequence[float]):
             self._memory = own
 
     def _map(self) -> None:
-        # The first holds how many there are.
+        # The first double is the number of the others.
         self._memory = memoryview(mmap.mmap(self._file, 0)).cast("d")
 
 

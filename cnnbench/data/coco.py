@@ -36,7 +36,7 @@ class CocoPipeline(RecordPipeline):
         boxes, classes, is_crowd = (found[name] for name in ("boxes", "classes", "is_crowd"))
         count = tf.shape(boxes)[0]
         sound = [
-            # What is no JPEG has no shape that could be read.
+            # Fails for data that are no JPEG.
             require(is_usable_size(tf.io.extract_jpeg_shape(found["jpeg"])), "size"),
             require(are_inside(boxes), boxes),
             require(tf.reduce_all((classes >= 1) & (classes < spec.num_classes)), classes),

@@ -128,7 +128,7 @@ class CoordinatedInput(JoinedInput):
             except Exception as error:
                 if not isinstance(error, tf.errors.UnavailableError):  # then the worker is lost
                     self._error = self._error or error
-                    with tf.device(host):  # so that no step waits for what will not come
+                    with tf.device(host):  # no step waits for a batch any more
                         tf.raw_ops.QueueCloseV2(handle=self._queues[number])
                 return
 

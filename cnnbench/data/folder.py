@@ -56,7 +56,7 @@ def once_per_content(count: Callable[[Path], int]) -> Callable[[Path], int]:
         try:
             status = path.stat()
         except OSError:
-            return count(path)  # which says what is wrong
+            return count(path)  # raises the error for the file
         version = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
         return remembered(path, *version)
 

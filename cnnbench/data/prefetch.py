@@ -169,7 +169,7 @@ class Steps:
             tf.errors.ResourceExhaustedError,
             *(tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError),
         ):
-            raise  # caused by memory or by the reading process, not by the data
+            raise  # not an error of the data
         except StopIteration:
             self._error = self._pipeline.run_dry()
             raise self._error from None

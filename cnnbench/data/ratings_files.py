@@ -58,7 +58,7 @@ def _read(path: Path) -> dict[str, Integers]:
     try:
         with np.load(path, allow_pickle=False) as content:
             arrays = dict(content)
-    except Exception as error:  # zipfile, zlib and NumPy have many of their own
+    except Exception as error:  # zipfile, zlib and NumPy raise many types
         raise DataError(f"{path}: is no file of arrays: {' '.join(str(error).split())}") from error
     names = _ARRAYS[path.stem.partition("-")[2]]
     for name in names:
@@ -131,7 +131,7 @@ def _wrong_candidates(path: Path, arrays: Mapping[str, Integers]) -> list[str]:
     try:
         train = load(beside)
     except DataError:
-        return defects  # reported where that file is looked at
+        return defects  # reported by the check of that file
     rated = np.sort(keys(train["users"], train["items"]))
     for name, candidates in (("item", items[:, None]), ("negative", negatives)):
         pairs = keys(users[:, None], candidates)

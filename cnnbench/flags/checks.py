@@ -17,8 +17,8 @@ from cnnbench.variable_mgr import registry
 
 # Such a factor and its inverse are both normal numbers in float32.
 _LARGEST_LOSS_SCALE = 2.0**126
-_SMALLEST_FP16 = 2.0**-14  # of the normal numbers
-_SMALLEST_PEAK = 1e9  # less is a number of GFLOP/s or TFLOP/s
+_SMALLEST_FP16 = 2.0**-14  # the smallest normal number
+_SMALLEST_PEAK = 1e9  # FLOP/s; smaller values are meant as GFLOP/s or TFLOP/s
 
 # Files that are written at different times; each needs a name of its own.
 _FILES = (
@@ -159,7 +159,7 @@ _DECAY = ("num_epochs_per_decay", "learning_rate_decay_factor")
 def _check_optimizer(params: Params) -> Refusals:
     schedule, start = params.learning_rate_schedule, params.init_learning_rate
     given = [name for name in (*_DECAY, "minimum_learning_rate") if getattr(params, name)]
-    if schedule != "staircase":  # which as the default asks for no decay by itself
+    if schedule != "staircase":  # the default, without decay of its own
         given.insert(0, "learning_rate_schedule")
     if params.piecewise_learning_rate_schedule is not None:
         for name in (*given, *(["init_learning_rate"] if start is not None else [])):

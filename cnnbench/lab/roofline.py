@@ -39,7 +39,7 @@ _NUMBERS = ("ms", "of step", "GFLOP", "moved", "FLOP/byte", "GFLOP/s", "bound ms
 _SPARE = ("FLOP/byte", "GFLOP/s", "moved", "bound ms", "GFLOP")
 """Columns that a narrow terminal leaves out, in this order."""
 
-_COPIED_BYTES = 256 << 20  # more than caches hold
+_COPIED_BYTES = 256 << 20  # larger than caches
 _COPIES = 8
 
 
@@ -172,7 +172,7 @@ def _of_gpu(device: str) -> float:
 
         def copy() -> None:
             copied = tf.raw_ops.DeepCopy(x=source)
-            copied[:1].numpy()  # comes when the copy is there
+            copied[:1].numpy()  # waits for the copy
 
         return _shortest(copy)
 

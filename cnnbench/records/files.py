@@ -59,7 +59,7 @@ def prove_folder(flag: str, path: str) -> None:
     try:
         os.makedirs(path, exist_ok=True)
         with tempfile.TemporaryFile(dir=path, buffering=0) as file:
-            file.write(b"\n")  # not every file that can be made can be written
+            file.write(b"\n")  # on a full disk files can be created but not written
     except OSError as error:
         reason = error.strerror or str(error)
         raise FlagError(flag, path, f"must be a directory to write to: {reason}") from None
@@ -138,7 +138,7 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Flushes a folder, so that new and renamed entries survive a power failure."""
-    with contextlib.suppress(OSError):  # not every file system can
+    with contextlib.suppress(OSError):  # not supported by every file system
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)

@@ -14,7 +14,7 @@ from cnnbench.records.codec import IMPLIED_KIND
 from cnnbench.records.files import real_path, resolve_output
 
 _GZIP = b"\x1f\x8b"
-_ENDS = 1 << 16  # bytes read at the start and at the end of a file
+_ENDS = 1 << 16  # bytes that are read at both ends of a file
 
 
 class Output(NamedTuple):

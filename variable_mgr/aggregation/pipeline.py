@@ -196,7 +196,7 @@ def _factors(scale: float, dtype: str | None) -> tuple[float, float]:
     than the largest of them. Powers of two are exact in normal numbers; the rest of the factor,
     below 2, is applied in float32.
     """
-    if dtype != "float16":  # bfloat16 ends where float32 does
+    if dtype != "float16":  # bfloat16 has the range of float32
         return 1.0, scale
     mantissa, exponent = math.frexp(scale)
     return 2.0 ** (exponent - 1), 2.0 * mantissa

@@ -78,7 +78,7 @@ class AllReduceSpec:
 
     def error(self, index: int, reason: str) -> FlagError:
         """A usage error that points at the algorithm of range `index`."""
-        # Algorithms and limits take turns.
+        # Algorithms and limits alternate.
         return _Pieces(self.source).error(2 * index, reason)
 
     def check_names(self, known: Collection[str]) -> None:

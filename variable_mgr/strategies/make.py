@@ -150,7 +150,7 @@ def _claim(devices: tuple[str, ...]) -> None:
 
 @functools.cache
 def _mirrored(devices: tuple[str, ...], ops: str, num_packs: int) -> tf.distribute.MirroredStrategy:
-    with tf.init_scope():  # a strategy lives longer than the function being traced
+    with tf.init_scope():  # outlives the traced function
         return tf.distribute.MirroredStrategy(devices, _cross_device_ops(ops, num_packs))
 
 
@@ -161,4 +161,4 @@ def _cross_device_ops(ops: str, num_packs: int) -> tf.distribute.CrossDeviceOps 
         return tf.distribute.HierarchicalCopyAllReduce(num_packs)
     if ops == "nccl":
         return tf.distribute.NcclAllReduce(num_packs)
-    return None  # collectives
+    return None  # collective operations

@@ -60,7 +60,7 @@ class MultiWorkerMirroredStrategyVariableMgr(StrategyVariableMgr):
             return super().reduce_together(columns, sums)
         own, *others = self._spec.devices
         with tf.device(own):
-            # Scaled here: what is reduced is the mean over the towers where gradients are.
+            # Scaled here, because the reduction of gradients may be a mean over towers.
             scale = self._spec.num_towers if self._spec.reduction == "mean" else 1
             of_towers = [tf.stack(sums) * float(scale)]
         for device in others:

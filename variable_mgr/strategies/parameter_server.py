@@ -42,7 +42,7 @@ class ParameterServerStrategyVariableMgr(StrategyVariableMgr):
 
     def run_towers(self, build: Callable[[int], _T], *, meeting: bool = False) -> list[_T]:
         """See `StrategyVariableMgr.run_towers`."""
-        with _without_warnings():  # that a coordinator should call it, which it does
+        with _without_warnings():  # which ask for a coordinator; there is one
             return super().run_towers(build, meeting=meeting)
 
     def _make_strategy(self) -> tf.distribute.Strategy:

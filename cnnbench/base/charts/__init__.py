@@ -21,7 +21,7 @@ class Axis:
       zero: a linear axis begins at 0.
       better: `HIGHER`, `LOWER` or "".
       ticks: their values; chosen if empty.
-      tick_texts: if not the values.
+      tick_texts: texts of the ticks; their values if empty.
       limit: values above are drawn as arrows at the axis' end; None for no limit.
       least_span: the axis covers at least this share of the values' middle.
     """

@@ -196,7 +196,7 @@ class CommitBench:
                 finding = self._run(more, name)
                 step = self._answered(finding, commit, looks_at_work)
         if found is None and step.verdict == Verdict.CHANGED_WORK.value:
-            step = replace(step, answer=BAD)  # the commit that introduced it is searched for
+            step = replace(step, answer=BAD)  # the search is for the commit that changed the work
         return replace(step, most_pairs=setting.most_pairs, results=name)
 
     def _experiment(
@@ -235,7 +235,7 @@ class CommitBench:
         if entry is None:
             return None
         most, needed = self._setting.most_pairs, entry.main.judgement.needed
-        if needed is None:  # too few for any verdict, or more of them would change nothing
+        if needed is None:  # too few pairs for a verdict, or noise that more do not reduce
             fewest = processes_needed(experiment.policy, paired=True)
             needed = fewest if len(entry.base) < fewest else most + 1
         if needed > most and not again:

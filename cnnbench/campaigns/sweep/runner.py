@@ -199,7 +199,7 @@ class Sweep:
 
         def fits(batch: int) -> bool:
             if refused is not None and batch >= refused:
-                return False  # the run would say the same
+                return False  # the run would refuse it too
             known = self._trials.get((case.key, batch))
             if known is not None:
                 return known
@@ -218,7 +218,7 @@ class Sweep:
         if not found:
             found = case.search.multiple_of
             ended = attempt(found)
-            if ended.status != "ok":  # else memory that was taken is free again
+            if ended.status != "ok":  # otherwise more memory is free by now
                 return self._give_up(ended, first, target)
         self._batches[case.key] = found
         self._journal.add("searched", key=case.key, batch_size=found, seconds=self._seconds)

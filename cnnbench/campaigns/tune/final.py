@@ -41,7 +41,7 @@ from cnnbench.run.runtime.native import without_info_lines
 from cnnbench.variable_mgr import registry
 
 WEIGHTS_STEPS = 3
-_PLAN, _PROOF = "final", "proof"  # events
+_PLAN, _PROOF = "final", "proof"  # events of the journal
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -244,7 +244,7 @@ def _earlier(
 
 
 def _pairs_to_go(earlier: Begun, folder: Path) -> int:
-    """Pairs at most where --resume names none: those that were planned, or may settle it."""
+    """Maximum number of pairs of --resume without --pairs: as planned, or as needed to decide."""
     there = earlier.made[-1].pairs if earlier.made else 0
     if earlier.clear or there < earlier.pairs:
         return earlier.pairs

@@ -35,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
         if job.task.job != PS or params.data_dir is None:  # a ps task needs no data
             from cnnbench.run.driver.plan import make_plan
 
-            make_plan(params)  # which refuses what the chief refuses
+            make_plan(params)  # refuses the same flags as the chief
         return lend(job, params, agreed_facts(params), messages)
     # Imported late: parsing and refusing flags should not take its import time.
     from cnnbench.run.driver.benchmark_cnn import BenchmarkCNN
@@ -53,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
     return ExitCode.OK
 
 
-# Of a rough estimate: loading TensorFlow, then FLOP/s of a core and bytes of input per second.
+# Rough estimates: seconds to load TensorFlow, FLOP/s of a core, bytes of input per second.
 _START_SECONDS, _CORE_FLOPS, _INPUT_BYTES = 10.0, 2e10, 5e8
 
 

@@ -54,7 +54,7 @@ class Configuration:
         kind = measurement.kind
         flags: dict[str, Any] = {**_defaults(kind), **measurement.config}
         if "precision" in flags:
-            flags.pop("use_fp16", None)  # the same by its old name
+            flags.pop("use_fp16", None)  # the old name of `precision`
         flags = {name: identity(name, flags[name]) for name in sorted(flags) if counts(name)}
         resolved = not isinstance(measurement, RunRecord) or measurement.placement is not None
         # Flags at their defaults are left out, so that a new flag changes no key.

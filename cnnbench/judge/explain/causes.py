@@ -65,11 +65,11 @@ _MOST_FURTHER = 6
 
 _PRODUCT = re.compile(r"Conv\d?[Dd]|MatMul|Einsum")
 _NORM = re.compile(r"FusedBatchNorm")
-_LOAD = 0.02  # least difference between like processes as a whole
+_LOAD = 0.02  # least noise of whole processes, as a share
 _MOST = 3
 _DOMINATES = 0.8
-_MORE = 0.1  # share of further operations that changes the gaps between operations
-_MUCH = 0.4  # share of the difference in parameters
+_MORE = 0.1  # share of further operations that affects gaps
+_MUCH = 0.4  # share of the difference in parameters that a layer must have
 
 _DIRECTIONS = {
     FORWARD: "forward",

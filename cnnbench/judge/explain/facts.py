@@ -24,11 +24,11 @@ CPU_TIME = "CPU time of a step"
 
 _SENDING = ("_Send", "_HostSend")
 _PLACES = ("profile_json", "result_json")
-_NOTICEABLE = 0.1  # of start-up times and memory, which vary
-_CLOCKS = 0.05  # of clocks likewise
-_ALLOCATED = 0.02  # the order in which buffers are reused varies
-_BUSY = 0.25  # CPUs
-_STOLEN = 0.02  # of the CPU time
+_NOTICEABLE = 0.1  # relative tolerance of start-up times and memory
+_CLOCKS = 0.05  # relative tolerance of clocks
+_ALLOCATED = 0.02  # relative tolerance: the reuse of buffers varies
+_BUSY = 0.25  # tolerance of busy CPUs
+_STOLEN = 0.02  # tolerance of the share of CPU time
 
 
 def changes_of(

@@ -17,7 +17,7 @@ SHOWN = 10
 _HEAD = ("layer", "kind", "direction", "A ms", "B ms", "difference ms", "+/-", "share")
 _INDENT = "      "
 _MOST_FACTS = 12
-_SMALLEST = 1e-6  # seconds
+_SMALLEST = 1e-6  # shortest time that is shown, in seconds
 
 
 class ExplainedLine(NamedTuple):

@@ -273,9 +273,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "num_batches": ("num_batches", "num_epochs"),
     **{name: (name, "all_reduce") for name in REDUCING},
     "precision": _PRECISION,
-    "use_fp16": ("use_fp16", *_PRECISION),  # the old name; records are compared by the new one
+    "use_fp16": ("use_fp16", *_PRECISION),  # old name; compared as `precision`
     "dtype": ("dtype", "bytes", "wire_dtype"),
-    # Where several towers share the CPUs, one without a value follows from the other.
+    # Where several towers share the CPUs, one pool follows from the other.
     "num_intra_threads": _POOLS,
     "num_inter_threads": _POOLS,
     "autotune_threshold": (

@@ -123,7 +123,7 @@ class AllReduceBench:
                 raise
             raise lost from error
         if self._workers is not None:
-            self._workers.total(0)  # the chief is the last to be done
+            self._workers.total(0)  # waits until the chief has measured
         return self._finish()
 
     def lost(self, error: BenchmarkError) -> None:

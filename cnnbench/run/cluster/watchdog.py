@@ -36,8 +36,8 @@ MUTE = "answers, but reports nothing"
 
 _CALLBACK_SECONDS = 10.0
 _LINGER_SECONDS = 2.0
-_RECENT_SECONDS = 30.0  # for which the end of a job is ascribed to a stop of this process
-_MOST_BYTES = 1 << 20  # of one message
+_RECENT_SECONDS = 30.0  # age up to which a stop of this process explains the end of a job
+_MOST_BYTES = 1 << 20  # largest message
 
 
 class Ending(NamedTuple):
@@ -120,7 +120,7 @@ class Watchdog:
         self._ask = ask
         self.gone: dict[Task, str] = {}
         self._peers: dict[Task, _Peer] = {}
-        self._reasons: dict[Task, str] = {}  # of tasks that have said why they fail
+        self._reasons: dict[Task, str] = {}  # reasons given by failing tasks
         self._selector = selectors.DefaultSelector()
         self._up = False
         self._own: Standing | None = None
@@ -263,7 +263,7 @@ class Watchdog:
     def _longest_gap(self) -> float:
         return self._period + self._silence + self._timeout
 
-    # Lines.
+    # Connections.
 
     def _tell(self, message: object, but: _Peer | None = None) -> None:
         for peer in self._peers.values():

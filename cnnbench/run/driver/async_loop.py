@@ -25,7 +25,7 @@ Values = TypeVar("Values")
 
 _ASK_SECONDS = 1.0
 _JOIN_SECONDS = 10.0
-_SHORTEST = 1e-9  # two ends are two clock readings, but a clock may be coarse
+_SHORTEST = 1e-9  # seconds; two ends may have the same reading of a coarse clock
 
 
 class _Outcome(NamedTuple):
@@ -112,7 +112,7 @@ class AsyncLoop(Generic[Values]):
         self._outcomes: queue.SimpleQueue[_Outcome] = queue.SimpleQueue()
         self._changed = threading.Condition()
         # Of the run under way; guarded by `_changed`.
-        self._running = 0  # number of the call of `run`; threads of an earlier one end
+        self._running = 0  # number of the current call of `run`; threads of earlier calls end
         self._limit = self._next = 0
         self._again: list[int] = []
         self._under_way: dict[str, int] = {}
@@ -205,7 +205,7 @@ class AsyncLoop(Generic[Values]):
             self._changed.notify_all()
         deadline = time.monotonic() + _JOIN_SECONDS
         for worker, thread in threads.items():
-            # A lost one may hang without end.
+            # The thread of a lost worker may never end.
             if worker not in self._errors:
                 thread.join(max(0.0, deadline - time.monotonic()))
 
@@ -223,7 +223,7 @@ class AsyncLoop(Generic[Values]):
                 return
             with self._changed:
                 if self._running != run or self._under_way.pop(worker, None) != number:
-                    return  # given up meanwhile
+                    return  # abandoned
                 self._outcomes.put(_Outcome(worker, self._now(), values))
 
     def _take(self, worker: str, run: int) -> int | None:
@@ -332,7 +332,7 @@ class CoordinatedLoop(AsyncLoop[Values]):
         raise error
 
     def _failed(self, worker: str, error: Exception) -> None:
-        del worker  # the slot is not the cause
+        del worker  # a slot stands for no worker
         self._give_up(error)
         raise error
 

@@ -23,7 +23,7 @@ STATE = "checkpoint"
 _PART = re.compile(rf"{re.escape(NAME)}-(\d+)\.(?:index|data-(\d+)-of-(\d+))")
 _ANY_PART = re.compile(r".*\.(?:index|data-\d+-of-\d+)")
 _PREFIX = re.compile(r"ckpt-\d+$")
-_TABLE_END = 0xDB4775248B80FB57.to_bytes(8, "little")  # of LevelDB's format, in which an index is
+_TABLE_END = 0xDB4775248B80FB57.to_bytes(8, "little")  # an index is a table of LevelDB
 # A folder that TensorFlow writes in before it moves files, and a file of TensorFlow that waits to
 # take the place of `checkpoint`.
 _LEFTOVER = re.compile(rf"{re.escape(NAME)}-\d+_temp.*|{STATE}\.tmp.*")

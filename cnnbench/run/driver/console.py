@@ -28,7 +28,7 @@ class Phase(enum.Enum):
     GENERATING_TRAINING = "Generating training model"
     GENERATING_EVALUATION = "Generating evaluation model"
     INITIALIZING = "Initializing graph"
-    CHECKPOINT_LOADED = "Successfully loaded model from {}."  # of evaluations only
+    CHECKPOINT_LOADED = "Successfully loaded model from {}."  # printed by evaluations only
     CHECKPOINT_NOT_FOUND = "Checkpoint not found in {}"
     WARM_UP = "Running warm up"
     WARM_UP_DONE = "Done warm up"

@@ -25,7 +25,7 @@ from cnnbench.run.step.copied_tower import CopiedTowers
 from cnnbench.run.step.traced import TracedFunction
 from cnnbench.variable_mgr.base import VariableMgr
 
-# Beside a model's own rows: 0 for padding.
+# Name of the weights of examples, 0 for padding, among a model's own rows.
 _WEIGHTS = "/weights"
 
 
@@ -175,7 +175,7 @@ class Evaluator:
         metrics = self._model.metrics(outputs, batch.labels)
         named = [metrics[name] for name in self._model.metric_names]
         columns = tf.stack([*named, losses, tf.ones_like(losses)])
-        with tf.device(host):  # where they go anyway; not all that makes them runs on GPUs
+        with tf.device(host):  # needed there; some operations lack GPU kernels
             rows = dict(self._model.host_rows(batch.features, outputs, batch.labels))
         if batch.weights is not None:
             # The loss of padding may be infinite.

@@ -49,7 +49,7 @@ class InputStep:
     def __call__(self) -> StepResult:
         """Fetches one batch per tower."""
         self._inputs.next()
-        if self._on_gpu:  # a copy to the host's own memory is over when it returns
+        if self._on_gpu:  # on CPUs copies are complete when they return
             tf.test.experimental.sync_devices()
         return StepResult(self._loss, {})
 

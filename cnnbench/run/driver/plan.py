@@ -54,7 +54,7 @@ TOP_1_ACCURACY = "top_1_accuracy"
 _MOST_STEPS = 2**31 - 1
 _MOST_EVALUATIONS = 100_000
 
-# Warm-up steps between two checks of --warmup=auto: at least, and as a factor.
+# Distance of the checks of --warmup=auto: at least so many steps, and growth of the series.
 _SMALLEST_STRIDE = 5
 _GROWTH = 1.1
 

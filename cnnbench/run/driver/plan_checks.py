@@ -18,7 +18,7 @@ from cnnbench.models.model import Model
 from cnnbench.models.spec import ModelSpec
 from cnnbench.run.driver import checkpoint_folder
 
-_LARGEST_GRAPH = 2**31 - 2**26  # of a protocol buffer, with room for the operations
+_LARGEST_GRAPH = 2**31 - 2**26  # limit of protocol buffers, less room for operations
 
 # Without one of these a product of 8-bit integers overflows the 16 bits of its sums.
 _INT8_INSTRUCTIONS = ("avx512_vnni", "avx_vnni", "amx_int8")

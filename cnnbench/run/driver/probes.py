@@ -27,7 +27,7 @@ from cnnbench.run.observe.xplane import XPlane, read
 from cnnbench.run.runtime.native import without_info_lines
 from cnnbench.version import __version__
 
-_MICROSECONDS = 1e-6  # per picosecond
+_MICROSECONDS = 1e-6  # microseconds per picosecond
 # Every operation of the host, no Python functions, kernels of GPUs.
 _OPTIONS = {"host_tracer_level": 3, "python_tracer_level": 0, "device_tracer_level": 1}
 

@@ -39,7 +39,7 @@ def measure_input(run: ScenarioContext, inputs: InputSource) -> float | None:
     plan, measurements = run.plan, run.measurements
     training = Training(replace(run, turns=Turns()), Trainable(InputStep(inputs), inputs))
     total = training.run(plan.num_batches)
-    measurements.note(input_wait_seconds=None)  # all time was spent waiting for the input
+    measurements.note(input_wait_seconds=None)  # the whole loop waits
     inputs.close()
     examples = plan.num_batches * plan.global_batch
     seconds = measurements.measured.loop_seconds
@@ -60,7 +60,7 @@ def measure_input_alone(run: ScenarioContext, built: BuiltRun) -> None:
         return
     try:
         run.measurements.input_stages = [time_whole(built.inputs)]
-    except DataError as error:  # of a record that the run itself did not come to
+    except DataError as error:  # in a record that the run itself did not reach
         run.messages.warning(f"the input pipeline alone was not measured: {error}")
 
 
@@ -179,7 +179,7 @@ def _resume_input(
     # Asynchronous workers have had approximately equal shares of them.
     together = plan.global_batch * (plan.job.num_workers if plan.asynchronous else 1)
     if inputs.resume(-(-examples // together), passed_over):
-        # The first step may have to wait for it.
+        # Printed because the first step may wait long for its input.
         notice = f"the input continues after the {examples} examples trained on"
     else:
         notice = "the input starts over: its data set cannot be resumed in the middle"
@@ -237,7 +237,7 @@ def _evaluate_with_the_chief(
     interrupts = Interrupts(built.manager.workers)
     batches = run.plan.num_eval_batches
     while True:
-        with run.activity.during(Doing.OTHERS):  # the chief, and the checkpoint that it waits for
+        with run.activity.during(Doing.OTHERS):  # waits for the chief, which waits for a checkpoint
             global_step, _ = built.share_restored(0)
         with interrupts.shared():
             found = built.evaluator.run(batches, global_step, run.console, interrupts)

@@ -39,7 +39,7 @@ def load_tensorflow() -> Any:
     try:
         with quick_import():
             import tensorflow as tf
-    except Exception as error:  # where memory is short, any
+    except Exception as error:  # of any type where memory is short
         reason = exhausted(error) or first_line(error)
         raise BenchmarkError(f"TensorFlow cannot be imported: {reason}") from error
     if _version(tf) < OLDEST:
@@ -116,7 +116,7 @@ class _Finder(MetaPathFinder):
 
 
 def _timed(execute: Callable[[ModuleType], None], module: ModuleType) -> None:
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # as a run sets it
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # as in a run
     start = time.perf_counter()
     try:
         with without_info_lines(), quick_import():

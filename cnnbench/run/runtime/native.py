@@ -26,7 +26,7 @@ _INFORMATIONAL = re.compile(
 )
 
 
-# A file that the next block holds back in; empty in between and while one uses it.
+# The file for the output that the next block holds back, while no block uses it; else empty.
 _shared: list[IO[bytes]] = []
 
 

@@ -27,7 +27,7 @@ class CoordinatedStep(TrainStep):
 
     def build(self) -> None:
         """See `TrainStep.build`."""
-        logging.getLogger("tensorflow").setLevel(logging.CRITICAL)  # losses are named by us
+        logging.getLogger("tensorflow").setLevel(logging.CRITICAL)  # cnnbench reports losses
         assert isinstance(self._manager, StrategyVariableMgr)
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self._manager.strategy)
         self._of_thread = threading.local()

@@ -182,7 +182,7 @@ class Tower:
         examples = self._config.calibration
         if examples is None:
             return GraphNetwork
-        with tf.init_scope(), tf.device(self._device):  # before the graph: it needs the ranges
+        with tf.init_scope(), tf.device(self._device):  # before tracing, which needs the ranges
             self.calibration = calibrate(self._model, self._spec.num_classes, examples, read)
         return quantised(self.calibration)
 

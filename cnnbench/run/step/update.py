@@ -163,7 +163,7 @@ class Updater:
         if self._plan.deferred:
             return column.mapped(self._devices, self._with_decay)
         if self._manager.replicas_in_sync and any(g is not None for g in column.gradients):
-            return column  # None counts as zero in the reduction, which knows in what form
+            return column  # the reduction makes zeros of None in the right form
         return column.mapped(
             self._devices,
             lambda gradient, variable: tf.zeros(variable.shape) if gradient is None else gradient,
@@ -201,10 +201,10 @@ class Readers:
 
     def __init__(self, graph: tf.Graph) -> None:
         handles = tower_variable.handles_read(graph)
-        # By name of a tensor the handle whose variable's buffer it is.
+        # Handle of the variable whose buffer a tensor is, by the tensor's name.
         values: dict[str, int] = {}
         self._readers: dict[int, list[tf.Operation]] = defaultdict(list)
-        for operation in graph.get_operations():  # what makes a tensor comes before what takes it
+        for operation in graph.get_operations():  # in topological order
             names = [tensor.name for tensor in operation.inputs]
             if operation.type == "ReadVariableOp" and names[0] in handles:
                 values[operation.outputs[0].name] = handles[names[0]]
@@ -233,7 +233,7 @@ def signals(operations: Sequence[Any], device: str) -> list[Any]:
     """Dependencies for a device, so that each other device sends it one signal."""
     if all(operation.device == device for operation in operations):
         return list(operations)
-    return [tf.group(*operations)]  # which has one operation on each device
+    return [tf.group(*operations)]  # makes one operation per device
 
 
 @functools.cache

@@ -64,7 +64,7 @@ def _interleaved(context: ReduceContext) -> list[str]:
     return [device for _, device in sorted(placed, key=itemgetter(0))]
 
 
-# A part of a tensor, None where the tensor has fewer chunks than there are ranks.
+# A part of a tensor; None for ranks beyond the number of its chunks.
 _Part: TypeAlias = "tf.Tensor | None"
 
 

@@ -114,7 +114,7 @@ def _bars(record: AllReduceRecord, points: Sequence[Point], title: str) -> Rows:
 def _curves(points: Sequence[Point], name: str) -> list[ChartSeries]:
     specs: dict[str, dict[int, float]] = {point.spec: {} for point in points}
     for point in sorted(points, key=lambda point: (point.bytes, _speed(point, name))):
-        specs[point.spec][point.bytes] = _speed(point, name)  # at last of the fastest
+        specs[point.spec][point.bytes] = _speed(point, name)  # the last one is the fastest
     return [
         ChartSeries(
             name=spec,

@@ -148,7 +148,7 @@ def _row(one: Configured) -> _Row:
     steps = [1000 * seconds for record in one.good for seconds in record.step_seconds]
     found: list[float | None] = np.quantile(steps, _SHARES).tolist()
     if len(steps) < FEWEST_FOR_P99:
-        found[2] = None  # it would be the slowest
+        found[2] = None  # the 99th percentile would be the slowest step
     return one, len(steps), found
 
 
