@@ -57,10 +57,7 @@ def execute(
     """
     # Of the environment only what belongs to neither Python nor this checkout gets in.
     variables = {"PYTHONPATH": "", "PYTHONHOME": "", **(environment or {})}
-    try:
-        done = run(command, timeout=timeout, environment=variables, folder=str(folder))
-    except OSError as error:
-        raise Failure(f"{what}: {command[0]} cannot be started: {error.strerror}") from error
+    done = run(command, timeout=timeout, environment=variables, folder=str(folder))
     if done.status != 0 or done.timed_out:
         raise Failure(f"{what}: {done.reason}")
     return "\n".join(line.text for line in done.lines)

@@ -19,12 +19,10 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 from command_line import options_of
 from peers import table
-from peers.bounds import demands_of
 from peers.demands import judge
 from peers.emulated import work_table
 from peers.measurement import (
@@ -33,23 +31,21 @@ from peers.measurement import (
     NOT_RUN,
     OK,
     CsvFile,
+    Key,
     Measurement,
     Place,
-    Reading,
-    measure,
-    measure_in_turn,
     orders,
 )
-from peers.options import IN_TURN, Options
-from peers.process import ProcessError, run
+from peers.options import Options
+from peers.process import Process, ProcessError, run, run_in_turn
 from peers.programs import CHILDREN, RECORD, Subject
-from peers.readers import between_step_lines, is_step_line
-from peers.subjects import chosen, scenario_subjects
-from peers.turns import Rotation, Turn
+from peers.readers import between_step_lines
+from peers.scenarios import demands_of, scenario_subjects
 
 from cnnbench.flags.declare import words
 from cnnbench.machine.cpu import processor
 from cnnbench.machine.host import Host
+from cnnbench.machine.sampling import CounterChanges, take
 
 # After so many failures a subject is not started again.
 PATIENCE = 2
@@ -74,41 +70,6 @@ def absent(python: str, modules: tuple[str, ...]) -> str:
     return f"{python} has no {' and no '.join(missing)}" if missing else ""
 
 
-def read(
-    subject: Subject,
-    folder: Path,
-    turn: Turn | None = None,
-    *,
-    timeout: float,
-    keep: Path | None = None,
-) -> Reading:
-    """Runs one subject once in an empty folder.
-
-    Args:
-      keep: where its record is written; in the folder by default.
-    """
-    record = keep or folder / "record.json"
-    finished = run(
-        [str(record).join(word.split(RECORD)) for word in subject.command],
-        timeout=timeout,
-        environment={**ENVIRONMENT, **subject.environment},
-        folder=str(folder),
-        watch_memory=subject.watch_memory,
-        turn=turn,
-    )
-    finished.require(subject.status)
-    reading = dataclasses.replace(subject.read(finished, record), peak_bytes=finished.peak_bytes)
-    if turn is None:
-        return reading
-    # What the process itself measured has the time in it that it was stopped.
-    steps = between_step_lines(finished)
-    if len(steps) < 2:
-        raise ValueError("it ended before its turns began; give it more --batches")
-    if subject.in_bursts:
-        steps = (sum(steps) / len(steps),) * len(steps)
-    return dataclasses.replace(reading, step_seconds=steps)
-
-
 def run_scenario(
     scenario: str, options: Options, csv: CsvFile | None, results: list[Measurement]
 ) -> None:
@@ -120,12 +81,15 @@ def run_scenario(
             csv.add(measurement)
 
     present = []
-    for subject in chosen(scenario_subjects(scenario, options), words(options.only)):
+    only = words(options.only)
+    for subject in scenario_subjects(scenario, options):
+        if only and not {subject.name, f"{subject.name}:{subject.dtype}"} & {*only}:
+            continue
         if reason := subject.missing or absent(subject.python, subject.modules):
             add(Measurement(scenario, 0, 0, subject.name, subject.dtype, NOT_RUN, reason))
         else:
             present.append(subject)
-    failures: Counter[tuple[str, str]] = Counter()
+    failures: Counter[Key] = Counter()
     for number, order in enumerate(orders(present, options.rounds, options.seed), start=1):
         due: list[tuple[Place, Subject]] = []
         for position, subject in enumerate(order, start=1):
@@ -137,11 +101,9 @@ def run_scenario(
         for together in groups_of(due, options):
             names = ", ".join(f"{subject.name} {subject.dtype}" for _, subject in together)
             print(f"{scenario} {number}/{options.rounds}: {names}", file=sys.stderr, flush=True)
-            for (_, subject), measurement in zip(
-                together, run_group(together, options), strict=True
-            ):
+            for measurement in measure(together, options):
                 if measurement.status == FAILED:
-                    failures[subject.key] += 1
+                    failures[measurement.subject, measurement.dtype] += 1
                     print(f"  failed: {measurement.reason}", file=sys.stderr, flush=True)
                 add(measurement)
 
@@ -152,25 +114,61 @@ def groups_of(
     """Subjects of a round, grouped by those that run in turn."""
     groups: dict[object, list[tuple[Place, Subject]]] = {}
     for place, subject in due:
-        in_turn = options.turn_seconds and place[0] in IN_TURN
+        in_turn = options.turn_seconds and subject.group
         groups.setdefault(subject.group if in_turn else place, []).append((place, subject))
     return list(groups.values())
 
 
-def run_group(together: Sequence[tuple[Place, Subject]], options: Options) -> list[Measurement]:
-    """Runs one subject, or several in turn."""
-    # Waits count.
-    timeout = options.timeout * len(together)
-    places = [place for place, _ in together]
-    works = []
-    for place, subject in together:
-        scenario, number, _, *names = place
-        name = "-".join([scenario, *names, str(number)]).replace(" ", "-")
-        keep = Path(options.keep, f"{name}.json").resolve() if options.keep else None
-        works.append(partial(read, subject, timeout=timeout, keep=keep))
-    if len(works) == 1:
-        return [measure(places[0], works[0])]
-    return measure_in_turn(places, works, Rotation(options.turn_seconds, is_step_line))
+def measure(together: Sequence[tuple[Place, Subject]], options: Options) -> list[Measurement]:
+    """Runs one subject, or several in turn, in empty folders, and reads what they printed."""
+    turn_seconds = options.turn_seconds if len(together) > 1 else None
+    with tempfile.TemporaryDirectory(prefix="compare-peers-") as scratch:
+        processes, records = [], []
+        for place, subject in together:
+            scenario, number, order, *names = place
+            folder = Path(scratch, str(order))
+            folder.mkdir()
+            record = folder / "record.json"
+            if options.keep:
+                name = "-".join([scenario, *names, str(number)]).replace(" ", "-")
+                record = Path(options.keep, f"{name}.json").resolve()
+            command = [str(record).join(word.split(RECORD)) for word in subject.command]
+            variables = {**ENVIRONMENT, **subject.environment}
+            processes.append(Process(command, variables, str(folder), subject.watch_memory))
+            records.append(record)
+        before = take(Host())
+        # Waits count.
+        run_in_turn(processes, options.timeout * len(together), turn_seconds)
+        # What the others of a group did is no neighbour's.
+        meanwhile = CounterChanges.between(before, take(Host()))
+        load = meanwhile.load_average, meanwhile.other_cpus
+        measured = []
+        for (place, subject), process, record in zip(together, processes, records, strict=True):
+            reading, reason = None, ""
+            try:
+                process.require(subject.status)
+                reading = subject.read(process, record)
+                steps = reading.step_seconds
+                if turn_seconds is not None:
+                    steps = steps_in_turns(process, subject.in_bursts)
+                reading = dataclasses.replace(
+                    reading, step_seconds=steps, peak_bytes=process.peak_bytes
+                )
+            except ProcessError as error:
+                reason = str(error)
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                reading, reason = None, f"{type(error).__name__}: {error}".splitlines()[0]
+            status = FAILED if reason else OK
+            measured.append(Measurement(*place, status, reason, *load, reading))
+    return measured
+
+
+def steps_in_turns(process: Process, in_bursts: bool) -> tuple[float, ...]:
+    """Step times; what the process itself measured has the time in it that it was stopped."""
+    steps = between_step_lines(process)
+    if process.turn is None or len(steps) < 2:
+        raise ValueError("it ended before its turns began; give it more --batches")
+    return (sum(steps) / len(steps),) * len(steps) if in_bursts else steps
 
 
 @contextmanager
@@ -189,7 +187,7 @@ def with_imagenet_files(options: Options) -> Iterator[Options]:
         try:
             run(command, timeout=options.timeout, environment=ENVIRONMENT).require()
             options = dataclasses.replace(options, data_dir=str(out))
-        except (OSError, ProcessError) as error:
+        except ProcessError as error:
             print(f"  failed: {error}", file=sys.stderr, flush=True)
         yield options
 
@@ -236,7 +234,7 @@ def main(argv: Sequence[str]) -> int:
         print("compare_peers: interrupted", file=sys.stderr)
     finally:
         if csv is not None:
-            csv.close()
+            csv.file.close()
     if not results and not interrupted:
         print(f"compare_peers: --only={options.only} names no subject", file=sys.stderr)
         return 2

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from peers.measurement import Measurement, Reading
-
-Key = tuple[str, str]
-Round = Mapping[Key, Reading]
+from cnnbench.base.stats.additive import student_quantile
+from peers.measurement import Key, Measurement, Reading, over
 
 MET, MISSED, OPEN, NOT_MEASURED = "met", "MISSED", "open", "not measured"
 
@@ -44,9 +43,7 @@ def mean_estimate(values: Sequence[float]) -> Estimate:
     mean, count = statistics.fmean(values), len(values)
     if count == 1:
         return Estimate(mean, -math.inf, math.inf, 1)
-    from scipy.stats import t
-
-    half = float(t.ppf(0.975, count - 1)) * statistics.stdev(values) / math.sqrt(count)
+    half = student_quantile(0.025, count - 1) * statistics.stdev(values) / math.sqrt(count)
     return Estimate(mean, mean - half, mean + half, count)
 
 
@@ -63,19 +60,45 @@ class Demand:
     """A figure per round and the bound on its mean over rounds.
 
     Attributes:
-      figure: The value of a round; None when something it needs is absent.
+      figure: The value of a round by the readings of its subjects; None when something is absent.
       bound: None for a figure that is only shown.
+      text: In which each ``{}`` is a subject.
+      subjects: Until `of`, those beside the one that has the demand.
       needs_bf16: Whether it is only demanded of CPUs with bfloat16 instructions.
     """
 
-    scenario: str
-    text: str
-    subjects: tuple[Key, ...]
-    figure: Callable[[Any], float | None]
+    figure: Callable[..., Any]
     bound: float | None
+    text: str = "{} / {}"
+    subjects: tuple[Key, ...] = ()
     at_most: bool = False
     is_ratio: bool = True
     needs_bf16: bool = False
+    scenario: str = ""
+
+    def of(self, scenario: str, subject: Key) -> Demand:
+        """The demand on a subject of a scenario."""
+        subjects = (subject, *self.subjects)
+        text = self.text.format(*map(" ".join, subjects))
+        return dataclasses.replace(self, scenario=scenario, subjects=subjects, text=text)
+
+
+def against(
+    other: str, bound: float, attribute: str = "images_per_sec", text: str = "", **how: Any
+) -> Demand:
+    """An attribute over that of another subject, ``name`` or ``name:dtype`` as in --only."""
+    name, _, dtype = other.partition(":")
+    figure = operator.attrgetter(attribute)
+
+    def ratio(mine: Reading, other: Reading) -> float | None:
+        return over(figure(mine), figure(other))
+
+    return Demand(ratio, bound, f"{text}{{}} / {{}}", ((name, dtype or "fp32"),), **how)
+
+
+def alone(text: str, attribute: str, bound: float, **how: Any) -> Demand:
+    """An attribute of the subject itself, at most some bound or, of shares, at least."""
+    return Demand(operator.attrgetter(attribute), bound, text, **how)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +128,8 @@ def judge(demand: Demand, measurements: Sequence[Measurement], cpu_has_bf16: boo
         if m.scenario == demand.scenario and m.reading is not None:
             rounds.setdefault(m.round, {})[(m.subject, m.dtype)] = m.reading
     complete = [r for r in rounds.values() if all(key in r for key in demand.subjects)]
-    values = [value for r in complete if (value := demand.figure(r)) is not None]
+    figures = [demand.figure(*(r[key] for key in demand.subjects)) for r in complete]
+    values = [float(value) for value in figures if value is not None]
     if not values:
         note = "no such figure" if complete else _why_absent(demand, measurements)
         return Finding(demand, None, NOT_MEASURED, note)
@@ -128,9 +152,7 @@ def _verdict(demand: Demand, estimate: Estimate) -> str:
 
 
 def _why_absent(demand: Demand, measurements: Sequence[Measurement]) -> str:
-    for subject, dtype in demand.subjects:
-        for m in measurements:
-            same = (m.scenario, m.subject, m.dtype) == (demand.scenario, subject, dtype)
-            if same and m.reason:
-                return f"{subject} {dtype} {m.status}: {m.reason}"
+    for m in measurements:
+        if m.scenario == demand.scenario and (m.subject, m.dtype) in demand.subjects and m.reason:
+            return f"{m.subject} {m.dtype} {m.status}: {m.reason}"
     return "not asked for"

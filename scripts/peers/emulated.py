@@ -5,23 +5,28 @@ They compute nothing: durations of their work are set, not measured, and CPU tim
 
 from __future__ import annotations
 
-import dataclasses
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from cnnbench.base.stats.descriptive import median
 from cnnbench.base.text.table import aligned
-from peers.demands import Demand, Key, Round
+from peers.demands import Demand
 from peers.measurement import Measurement, Reading
-from peers.options import EMULATED, Options
-from peers.process import EndedProcess
-from peers.programs import Subject, peer_of
-from peers.readers import measured_by_child
+from peers.programs import Subject, peer
+from peers.readers import read_document
+
+if TYPE_CHECKING:
+    from peers.options import Options
 
 BUILD = Path(__file__).parents[2] / "tests" / "gpu_emulator" / "build.py"
-REDUCTIONS = ("nccl", "collective", "xring", "pscpu")
-_NCCL = ("--variable_update=replicated", "--all_reduce_spec=nccl")
-_OWN = {mode: (f"--variable_update={mode}",) for mode in ("mirrored_strategy", "parameter_server")}
+# Flags of cnnbench on eight GPUs.
+_OWN = {
+    "cnnbench": ("--variable_update=replicated", "--all_reduce_spec=nccl"),
+    "cnnbench mirrored_strategy": ("--variable_update=mirrored_strategy",),
+    "cnnbench parameter_server": ("--variable_update=parameter_server",),
+}
 # Programs of children/emulated_steps.py.
 _PEERS = {"bare tf.function": "bare", "bare MirroredStrategy": "mirrored", "Keras fit": "keras"}
 
@@ -36,23 +41,50 @@ _DURATIONS = {
 _MOST = 8
 
 
-def emulated_subjects(scenario: str, options: Options) -> list[Subject]:
-    """Programs on one and on eight GPUs; or each reduction, and none, on eight."""
-    if scenario == "exposed":
-        none = _subject("none", _MOST, options, ("--variable_update=independent",), _DURATIONS)
-        replicated = "--variable_update=replicated"
-        flags = {spec: (replicated, f"--all_reduce_spec={spec}") for spec in REDUCTIONS}
-        return [none, *(_subject(n, _MOST, options, f, _DURATIONS) for n, f in flags.items())]
-    own = {"cnnbench": _NCCL, **{f"cnnbench {mode}": flags for mode, flags in _OWN.items()}}
-    return [
-        _subject(_name("cnnbench", 1), 1, options),
-        *(_subject(_name(name, _MOST), _MOST, options, flags) for name, flags in own.items()),
-        *(
-            _subject(_name(name, gpus), gpus, options, program=program)
-            for gpus in (1, _MOST)
-            for name, program in _PEERS.items()
-        ),
-    ]
+def exposed(options: Options) -> Iterator[Subject]:
+    """Each reduction, and none, on eight GPUs."""
+
+    def milliseconds(mine: Reading, none: Reading) -> float:
+        return 1e3 * float(mine.document["wall"] - none.document["wall"])
+
+    independent = ("--variable_update=independent",)
+    yield _subject("none", _MOST, options, independent, settings=_DURATIONS)
+    for spec in ("nccl", "collective", "xring", "pscpu"):
+        flags = ("--variable_update=replicated", f"--all_reduce_spec={spec}")
+        text, none = f"step with {spec} - without, ms", (("none", "fp32"),)
+        demand = Demand(milliseconds, None, text, none, is_ratio=False)
+        yield _subject(spec, _MOST, options, flags, settings=_DURATIONS, demands=(demand,))
+
+
+def host(options: Options) -> Iterator[Subject]:
+    """Programs on one and on eight GPUs."""
+
+    def cpu_time(mine: Reading, other: Reading) -> float:
+        return float(mine.document["cpu"] / other.document["cpu"])
+
+    def demands(gpus: int, others: Mapping[str, float | None]) -> tuple[Demand, ...]:
+        return tuple(
+            Demand(
+                cpu_time,
+                bound,
+                f"CPU time, {_name('cnnbench', gpus)} / {name}",
+                (key,),
+                at_most=True,
+            )
+            for name, bound in others.items()
+            for key in [(_name(name, gpus), "fp32")]
+        )
+
+    peers = dict.fromkeys(_PEERS, 1.0)
+    one = _name("cnnbench", 1)
+    yield _subject(one, 1, options, demands=demands(1, peers))
+    of_most = {**peers, **{name: None for name in _OWN if name != "cnnbench"}}
+    for name, flags in _OWN.items():
+        own = demands(_MOST, of_most) if name == "cnnbench" else ()
+        yield _subject(_name(name, _MOST), _MOST, options, flags, demands=own)
+    for gpus in (1, _MOST):
+        for name, program in _PEERS.items():
+            yield _subject(_name(name, gpus), gpus, options, program=program)
 
 
 def _name(program: str, gpus: int) -> str:
@@ -64,61 +96,22 @@ def _subject(
     gpus: int,
     options: Options,
     flags: Sequence[str] = (),
-    settings: Mapping[str, str] | None = None,
     program: str = "cnnbench",
+    settings: Mapping[str, str] | None = None,
+    **more: Any,
 ) -> Subject:
     """A program, with as many images on each GPU as it has of --batch_size on eight."""
-    python, images = options.cnnbench_python, max(1, options.batch_size // _MOST) * gpus
-    more = (f"--program={program}", f"--workers={gpus}", *flags)
-    modules = ("cnnbench", "tensorflow")
-    of_gpus = dataclasses.replace(options, batch_size=images)
-    made = peer_of("emulated", python, modules, "fp32", of_gpus, more)
+    of_gpus = options.but(batch_size=max(1, options.batch_size // _MOST) * gpus)
+    words = (f"--program={program}", f"--workers={gpus}", *flags)
     given = {"SKIP": "1", "TRACE": ".", **(settings or {"KERNEL_US": "50"})}
-    return dataclasses.replace(
-        made,
-        name=name,
-        command=(python, str(BUILD), str(gpus), *made.command),
-        read=read_work,
-        environment={
-            **{f"HOSTGPU_{name}": value for name, value in given.items()},
-            "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(gpus))),
-            "TF_CPP_MIN_LOG_LEVEL": "3",
-        },
-    )
-
-
-def read_work(finished: EndedProcess, _: Path) -> Reading:
-    """What a step takes; see ``Meter.measured`` in ``children/emulated_steps.py``."""
-    return Reading(document=measured_by_child(finished))
-
-
-def _difference(spec: str) -> Demand:
-    mine, none = (spec, "fp32"), ("none", "fp32")
-
-    def exposed(readings: Round) -> float:
-        return 1e3 * float(readings[mine].document["wall"] - readings[none].document["wall"])
-
-    text = f"step with {spec} - without, ms"
-    return Demand("exposed", text, (mine, none), exposed, None, is_ratio=False)
-
-
-def _cpu_time(name: str, gpus: int) -> Demand:
-    mine, other = ((_name(each, gpus), "fp32") for each in ("cnnbench", name))
-
-    def ratio(readings: Round, mine: Key = mine, other: Key = other) -> float:
-        return float(readings[mine].document["cpu"] / readings[other].document["cpu"])
-
-    bound = 1.0 if name in _PEERS else None
-    return Demand(
-        "host", f"CPU time, {mine[0]} / {name}", (mine, other), ratio, bound, at_most=True
-    )
-
-
-DEMANDS = (
-    *(_cpu_time(name, gpus) for gpus in (1, _MOST) for name in _PEERS),
-    *(_cpu_time(f"cnnbench {mode}", _MOST) for mode in _OWN),
-    *map(_difference, REDUCTIONS),
-)
+    environment = {
+        **{f"HOSTGPU_{name}": value for name, value in given.items()},
+        "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(gpus))),
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+    }
+    how: dict[str, Any] = {"read": read_document, "environment": environment, "group": ""}
+    made = peer(of_gpus, "emulated", *words, name=name, **how, **more)
+    return replace(made, command=(made.python, str(BUILD), str(gpus), *made.command))
 
 
 def work_table(measurements: Sequence[Measurement]) -> list[str]:
@@ -131,10 +124,10 @@ def work_table(measurements: Sequence[Measurement]) -> list[str]:
     ]
     groups: dict[tuple[str, str], list[Mapping[str, float]]] = {}
     for one in measurements:
-        if one.scenario in EMULATED and one.reading is not None:
+        if one.reading is not None and isinstance(one.reading.document, dict):
             groups.setdefault((one.scenario, one.subject), []).append(one.reading.document)
     for key, rounds in groups.items():
-        middle = {name: statistics.median(one[name] for one in rounds) for name in rounds[0]}
+        middle = {name: median(one[name] for one in rounds) for name in rounds[0]}
         copies = (
             f"{middle[k]:.0f} ({_size(middle[f'{k}_bytes'])})" for k in ("htod", "dtoh", "dtod")
         )

@@ -1,22 +1,18 @@
-"""Rounds of measurements: their order, one measurement, and the CSV file of all of them."""
+"""Rounds of measurements: their order, what is measured, and the CSV file of all of them."""
 
 from __future__ import annotations
 
 import csv
 import dataclasses
 import random
-import statistics
-import tempfile
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias, TypeVar
 
-from cnnbench.base.interrupts import LONGEST_WAIT_SECONDS
-from cnnbench.machine.host import Host
-from cnnbench.machine.sampling import CounterChanges, take
-from peers.process import ProcessError
-from peers.turns import Rotation, Turn
+from cnnbench.base.stats.descriptive import median
+
+Key: TypeAlias = tuple[str, str]
+"""Subject and dtype."""
 
 Place: TypeAlias = tuple[str, int, int, str, str]
 """Scenario, round, order, subject and dtype of a measurement."""
@@ -31,6 +27,11 @@ ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "2",
     "PYTHONDONTWRITEBYTECODE": "",
 }
+
+
+def over(above: float | None, below: float | None) -> float | None:
+    """A quotient; None where a part is unknown or zero."""
+    return above / below if above and below else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,46 +67,37 @@ class Reading:
     @property
     def median_step_seconds(self) -> float | None:
         """Median duration of the timed steps."""
-        return statistics.median(self.step_seconds) if self.step_seconds else None
+        return median(self.step_seconds) if self.step_seconds else None
 
     @property
     def images_per_sec(self) -> float | None:
         """Images per second at the median step."""
-        median = self.median_step_seconds
-        return self.batch / median if self.batch and median else None
+        return over(self.batch, self.median_step_seconds)
 
     @property
     def mean_images_per_sec(self) -> float | None:
         """Images per second over all timed steps."""
-        rate = self.steps_per_sec
-        return self.batch * rate if self.batch and rate else None
+        return over(self.batch, over(1, self.steps_per_sec))
 
     @property
     def steps_per_sec(self) -> float | None:
         """Steps per second over all timed steps."""
-        total = sum(self.step_seconds)
-        return len(self.step_seconds) / total if total else None
+        return over(len(self.step_seconds), sum(self.step_seconds))
 
     @property
     def achieved_flops_per_sec(self) -> float | None:
         """The model's FLOPs per second, or the matrix product's."""
-        if self.flops_per_sec is not None:
-            return self.flops_per_sec
-        speed = self.images_per_sec
-        return speed * self.flops_per_image if speed and self.flops_per_image else None
+        return self.flops_per_sec or over(self.flops_per_image, over(1, self.images_per_sec))
 
     @property
     def share_of_bare_loop(self) -> float | None:
         """Steps per second as a share of those of the bare loop."""
-        mine, bare = self.steps_per_sec, self.bare_steps_per_sec
-        return mine / bare if mine and bare else None
+        return over(self.steps_per_sec, self.bare_steps_per_sec)
 
     @property
     def memory_growth(self) -> float | None:
         """Resident memory after the last step as a multiple of that after warm-up."""
-        if not self.bytes_first or self.bytes_last is None:
-            return None
-        return self.bytes_last / self.bytes_first
+        return over(self.bytes_last, self.bytes_first)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,103 +143,34 @@ def orders(subjects: Sequence[T], rounds: int, seed: int) -> list[list[T]]:
     return result
 
 
-def measure(place: Place, work: Callable[[Path], Reading | None]) -> Measurement:
-    """Runs some work in an empty folder and records the load by other processes.
-
-    Args:
-      work: runs a process in the folder and returns its reading; a ProcessError, OSError,
-        ValueError, KeyError or TypeError makes the measurement a failed one.
-    """
-    reading, reason, before = None, "", take(Host())
-    with tempfile.TemporaryDirectory(prefix="compare-peers-") as folder:
-        try:
-            reading = work(Path(folder))
-        except ProcessError as error:
-            reason = str(error)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            reason = f"{type(error).__name__}: {error}".splitlines()[0]
-    meanwhile = CounterChanges.between(before, take(Host()))
-    status = FAILED if reason else OK
-    return Measurement(
-        *place, status, reason, meanwhile.load_average, meanwhile.other_cpus, reading
-    )
-
-
-def measure_in_turn(
-    places: Sequence[Place],
-    works: Sequence[Callable[[Path, Turn], Reading | None]],
-    rotation: Rotation,
-) -> list[Measurement]:
-    """The same for several works at once, whose processes run in turn.
-
-    Args:
-      places, works: see `measure`; a work takes the turns of its process besides.
-    """
-    before = take(Host())
-    turns = [rotation.join() for _ in works]
-
-    def one(place: Place, work: Callable[[Path, Turn], Reading | None], turn: Turn) -> Measurement:
-        try:
-            return measure(place, lambda folder: work(folder, turn))
-        finally:
-            turn.leave()
-
-    with ThreadPoolExecutor(len(works)) as pool:
-        try:
-            futures = [pool.submit(one, *each) for each in zip(places, works, turns, strict=True)]
-            measured = []
-            for future in futures:
-                while not wait([future], timeout=LONGEST_WAIT_SECONDS).done:
-                    pass
-                measured.append(future.result())
-        except BaseException:
-            rotation.end()
-            raise
-    meanwhile = CounterChanges.between(before, take(Host()))
-    # What the others of the rotation did is no neighbour's.
-    load, others = meanwhile.load_average, meanwhile.other_cpus
-    return [dataclasses.replace(m, load_average=load, others_cpus=others) for m in measured]
-
-
+_PLACE = tuple(field.name for field in dataclasses.fields(Measurement) if field.name != "reading")
 _VALUES = (
     *("batch", "images_per_sec", "mean_images_per_sec", "median_step_seconds"),
     *("achieved_flops_per_sec", "seconds", "steps_per_sec", "bare_steps_per_sec"),
     *("bytes_first", "bytes_last", "peak_bytes", "versions"),
 )
-_PLACE = tuple(field.name for field in dataclasses.fields(Measurement) if field.name != "reading")
 COLUMNS = (*_PLACE, "steps", *_VALUES)
 
 
-def row(measurement: Measurement) -> dict[str, str]:
-    """The cells of a measurement; a value that does not apply is an empty cell."""
-    cells = {name: getattr(measurement, name) for name in _PLACE}
-    reading = measurement.reading or Reading()
-    cells["steps"] = len(reading.step_seconds) or None
-    cells.update({name: getattr(reading, name) for name in _VALUES})
-    return {name: _cell(value) for name, value in cells.items()}
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return ""
-    return f"{value:.9g}" if isinstance(value, float) else str(value)
-
-
 class CsvFile:
-    """Appends measurements to a new file, each as soon as it is known."""
+    """Appends measurements to a new file, each as soon as it is known.
+
+    A value that does not apply is an empty cell.
+    """
 
     def __init__(self, path: Path) -> None:
         """Creates the file with its header."""
-        self._file: TextIO = path.open("x", newline="", encoding="utf-8")
-        self._writer = csv.DictWriter(self._file, COLUMNS)
-        self._writer.writeheader()
-        self._file.flush()
+        self.file: TextIO = path.open("x", newline="", encoding="utf-8")
+        self._write(COLUMNS)
 
     def add(self, measurement: Measurement) -> None:
         """Writes a row and flushes it."""
-        self._writer.writerow(row(measurement))
-        self._file.flush()
+        reading = measurement.reading or Reading()
+        place = [getattr(measurement, name) for name in _PLACE]
+        values = [getattr(reading, name) for name in _VALUES]
+        row = [*place, len(reading.step_seconds) or None, *values]
+        self._write([f"{cell:.9g}" if isinstance(cell, float) else cell for cell in row])
 
-    def close(self) -> None:
-        """Closes the file."""
-        self._file.close()
+    def _write(self, row: Sequence[object]) -> None:
+        csv.writer(self.file).writerow(row)
+        self.file.flush()

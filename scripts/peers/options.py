@@ -1,37 +1,17 @@
-"""The options of the comparison, and its scenarios."""
+"""The options of the comparison."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cnnbench.errors import FlagError, PathError, UsageError
 from cnnbench.flags.declare import flag, words
-
-CLASSIC = ("alexnet", "vgg16", "googlenet", "inception3", "densenet40")
-OF_WORKERS = ("collective", "controller", "coordinator")
-ALONE = ("gradients", "small", "large", "build")
-"""Reductions alone."""
-EMULATED = ("host", "exposed")
-"""On emulated GPUs."""
-SCENARIOS = (
-    *("resnet50", *CLASSIC, "ancestor", "forward", "input"),
-    *("towers", "reductions", *OF_WORKERS, "start_cluster", "strategies"),
-    *("overhead", "startup", "memory", "observed", *ALONE, *EMULATED),
-)
-
-# Those that can be stopped between two steps: trainings without input from files.
-IN_TURN = (
-    *("resnet50", *CLASSIC, "ancestor", "forward"),
-    *("towers", "reductions", "strategies", "observed", *OF_WORKERS),
-)
-
-# The same for everybody; small enough that random images never diverge.
-LEARNING_RATE = 0.001
-WEIGHT_DECAY = 0.00004
+from peers.scenarios import OF_WORKERS, SCENARIOS
 
 
 def _python(contents: str) -> str:
@@ -40,7 +20,7 @@ def _python(contents: str) -> str:
     return found
 
 
-@dataclass(kw_only=True)
+@dataclasses.dataclass(kw_only=True)
 class Options:
     """What to compare and how long."""
 
@@ -96,13 +76,11 @@ class Options:
         if self.keep is not None and not Path(self.keep).is_dir():
             raise PathError(self.keep, "--keep needs a folder that exists")
 
+    def but(self, **changes: Any) -> Options:
+        """These options with other values."""
+        return dataclasses.replace(self, **changes)
+
     @property
     def chosen(self) -> tuple[str, ...]:
         """The scenarios."""
         return words(self.scenarios)
-
-
-def cnnbench_command(python: str) -> tuple[str, ...]:
-    """The installed command beside an interpreter, else the module."""
-    installed = Path(python).parent / "cnnbench"
-    return (str(installed),) if installed.is_file() else (python, "-m", "cnnbench")

@@ -1,27 +1,39 @@
-"""Execution of one process, with the arrival time of every line it prints."""
+"""Execution of processes, alone or in turn, with the arrival time of every line they print.
+
+In turn, processes are started together and one of them runs at a time; the others are stopped
+(SIGSTOP), with all processes that each has started. Turns begin when every one has done a step. A
+turn ends with the first step that is done a while after its beginning. What a process waits is in
+no step's time, and steps before the turns do not count. Standard library only.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
+import re
+import select
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from peers.turns import Turn, family, signal_all
+STEP_LINE = re.compile(r"^(\d+)\timages/sec: ")
+# How long one rests after a step while others still start. TensorFlow's workers take each other
+# for dead after ten seconds without a word.
+_REST_SECONDS = 3.0
+# How often rests and time-outs are looked at.
+_LOOK_SECONDS = 0.2
 
 
 class ProcessError(Exception):
     """A process that failed; one line."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Line:
     """A line of standard output.
 
@@ -35,31 +47,44 @@ class Line:
     resident_bytes: int | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class EndedProcess:
-    """A process that has ended.
+@dataclass(eq=False)
+class Process:
+    """A process, in a group of its own, from its command to its end.
 
     Attributes:
+      watch_memory: Selects the lines at which resident memory is noted.
+      status: Exit status; None if it could not be started.
+      seconds: How long it ran.
       timed_out: Whether it was killed for taking too long.
       waited: Seconds that it was stopped, in no other of these.
       counted: Which lines count: those from the beginning of its turns on.
-      peak_bytes: The most resident memory it had, or a child that it waited for; None if unknown.
+      peak_bytes: The most resident memory it had, or a child that it waited for.
+      stopped: Since when it is stopped; None while it runs.
+      turn: When its latest turn began; None before the first.
     """
 
-    status: int
-    seconds: float
-    lines: tuple[Line, ...]
-    errors: str
-    timed_out: bool
+    command: Sequence[str] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    folder: str | None = None
+    watch_memory: Callable[[str], bool] | None = None
+    status: int | None = None
+    seconds: float = 0.0
+    lines: list[Line] = field(default_factory=list)
+    errors: str = ""
+    timed_out: bool = False
     waited: float = 0.0
     counted: int = 0
     peak_bytes: int | None = None
+    stopped: float | None = None
+    turn: float | None = None
 
     @property
     def reason(self) -> str:
         """The reason of its failure, in one line."""
         if self.timed_out:
             return f"killed after {self.seconds:.0f} s"
+        if self.status is None:
+            return self.errors
         printed = [line.strip() for line in self.errors.splitlines() if line.strip()]
         printed = printed or [line.text.strip() for line in self.lines if line.text.strip()]
         return f"exit status {self.status}: {printed[-1][:200] if printed else 'no output'}"
@@ -69,18 +94,79 @@ class EndedProcess:
         if self.timed_out or self.status != status:
             raise ProcessError(self.reason)
 
+    def start(self) -> bool:
+        """Returns whether it could be started."""
+        self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - see reap
+        self._begun, self._rest = time.perf_counter(), b""
+        try:
+            self._popen = subprocess.Popen(
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **self.environment},
+                cwd=self.folder,
+                start_new_session=True,
+            )
+        except OSError as error:
+            self.errors = f"{self.command[0]} cannot be started: {error.strerror}"
+        return not self.errors
 
-def resident_bytes(pid: int) -> int | None:
-    """Largest resident memory of a process and its descendants, None if unknown.
+    def fileno(self) -> int:
+        """Descriptor of its standard output, for `select`."""
+        assert self._popen.stdout is not None
+        return self._popen.stdout.fileno()
 
-    A run of cnnbench measures in a child of the process that was started.
-    """
-    found = []
-    for process in family(pid):
-        with contextlib.suppress(OSError):
-            pages = Path(f"/proc/{process}/statm").read_text(encoding="ascii").split()[1]
-            found.append(int(pages) * os.sysconf("SC_PAGE_SIZE"))
-    return max(found, default=None)
+    def read(self) -> list[str] | None:
+        """Lines that have arrived, which are noted; None at the end."""
+        seconds = time.perf_counter() - self._begun - self.waited
+        data = os.read(self.fileno(), 1 << 16)
+        *whole, self._rest = (self._rest + data).split(b"\n")
+        if not data and self._rest:
+            whole = [self._rest]
+        found = [line.decode(errors="replace") for line in whole]
+        for text in found:
+            watched = self.watch_memory is not None and self.watch_memory(text)
+            memory = resident_bytes(self._popen.pid) if watched else None
+            self.lines.append(Line(seconds, text, memory))
+        return found if data else None
+
+    def stop(self) -> None:
+        """Stops it, with what it has started."""
+        self.stopped = time.perf_counter()
+        signal_all(self._popen.pid, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Continues it."""
+        self.waited += time.perf_counter() - (self.stopped or 0.0)
+        self.stopped = None
+        signal_all(self._popen.pid, signal.SIGCONT)
+
+    def is_late(self, timeout: float) -> bool:
+        """Kills it, with what it has started, if it takes longer; waits count."""
+        if not self.timed_out and time.perf_counter() - self._begun > timeout:
+            self.timed_out = True
+            self.kill()
+        return self.timed_out
+
+    def kill(self) -> None:
+        """Kills it, with what it has started."""
+        signal_all(self._popen.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._popen.pid, signal.SIGKILL)
+
+    def reap(self, timeout: float) -> None:
+        """Waits for its end, which follows that of its output."""
+        while not (end := os.wait4(self._popen.pid, os.WNOHANG))[0]:
+            self.is_late(timeout)
+            time.sleep(0.001)
+        self._popen.returncode = self.status = os.waitstatus_to_exitcode(end[1])
+        self.seconds = time.perf_counter() - self._begun - self.waited
+        self.peak_bytes = end[2].ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        self._errors.seek(0)
+        self.errors = self._errors.read()
+        self._errors.close()
+        self._popen.stdout.close()  # type: ignore[union-attr]
 
 
 def run(
@@ -89,97 +175,98 @@ def run(
     timeout: float,
     environment: Mapping[str, str] | None = None,
     folder: str | None = None,
-    watch_memory: Callable[[str], bool] | None = None,
-    turn: Turn | None = None,
-) -> EndedProcess:
-    """Runs a command in a process group of its own, which is killed when time is up.
+) -> Process:
+    """Runs one command to its end; it and what it has started are killed when time is up."""
+    process = Process(command, environment or {}, folder)
+    run_in_turn([process], timeout)
+    return process
 
-    Args:
-      watch_memory: Selects the lines at which resident memory is noted.
 
-    Raises:
-      OSError: The program cannot be started.
+def run_in_turn(
+    processes: Sequence[Process], timeout: float, turn_seconds: float | None = None
+) -> None:
+    """Runs processes to their ends, in turns of at least `turn_seconds`; None: all at once."""
+    queue: list[Process] = []
+    try:
+        for one in processes:
+            if one.start():
+                queue.append(one)
+        starting = {*queue} if turn_seconds is not None else set()
+        while queue:
+            readable, _, _ = select.select(queue, [], [], min(_LOOK_SECONDS, timeout))
+            for one in readable:
+                lines = one.read()
+                if lines is None:
+                    one.reap(timeout)
+                    queue.remove(one)
+                    starting.discard(one)
+                elif turn_seconds is not None and any(map(is_step_line, lines)):
+                    starting.discard(one)
+                    _after_step(one, queue, turn_seconds)
+            waiting = [one for one in queue if not one.is_late(timeout) and one.stopped]
+            now = time.perf_counter()
+            if starting:
+                for one in waiting:
+                    if now - (one.stopped or now) > _REST_SECONDS:
+                        one.go_on()
+            elif turn_seconds is not None and len(waiting) == len(queue) > 0:
+                queue[0].turn = now
+                queue[0].go_on()
+    finally:
+        for one in queue:
+            one.kill()
+            one.reap(timeout)
+
+
+def _after_step(one: Process, queue: list[Process], turn_seconds: float) -> None:
+    """Stops a process whose turn is over, at the end of the queue, or whose turns did not begin."""
+    if one.turn is None:
+        one.counted = len(one.lines) - 1
+    elif len(queue) == 1 or time.perf_counter() - one.turn < turn_seconds:
+        return
+    else:
+        queue.remove(one)
+        queue.append(one)
+    one.stop()
+
+
+def is_step_line(text: str) -> bool:
+    """Whether a line is the report of a step."""
+    return STEP_LINE.match(text) is not None
+
+
+def resident_bytes(root: int) -> int | None:
+    """Largest resident memory of a process and its descendants, None if unknown.
+
+    A run of cnnbench measures in a child of the process that was started.
     """
-    variables = {**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})}
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
-        start = time.perf_counter()
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            env=variables,
-            cwd=folder,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
-        if turn is not None:
-            turn.started(process.pid)
-        expired = threading.Event()
-
-        def expire() -> None:
-            expired.set()
-            _kill(process.pid)
-
-        timer = threading.Timer(timeout, expire)
-        timer.start()
-        try:
-            lines, counted = _read(process, start, watch_memory, turn)
-            status, peak = _reap(process)
-            wall = time.perf_counter() - start
-        except BaseException:
-            _kill(process.pid)
-            process.wait()
-            raise
-        finally:
-            timer.cancel()
-            if process.stdout:
-                process.stdout.close()
-        errors.seek(0)
-        waited = turn.waited if turn else 0.0
-        ended = (status, wall - waited, lines, errors.read(), expired.is_set())
-        return EndedProcess(*ended, waited, counted, peak)
+    found = []
+    for process in family(root):
+        with contextlib.suppress(OSError):
+            pages = Path(f"/proc/{process}/statm").read_text(encoding="ascii").split()[1]
+            found.append(int(pages) * os.sysconf("SC_PAGE_SIZE"))
+    return max(found, default=None)
 
 
-def _read(
-    process: subprocess.Popen[str],
-    start: float,
-    watch_memory: Callable[[str], bool] | None,
-    turn: Turn | None,
-) -> tuple[tuple[Line, ...], int]:
-    """Reads standard output to its end.
+def signal_all(root: int, number: int) -> None:
+    """Sends a signal to a process and to all that descend from it.
 
-    Args:
-      start: When the process started, by `time.perf_counter`.
-
-    Returns:
-      The lines, and the number of those before the process's turns.
+    Groups of processes would not do: `cnnbench launch` gives each of its own one.
     """
-    lines: list[Line] = []
-    counted = 0
-    for text in process.stdout or ():
-        seconds = time.perf_counter() - start - (turn.waited if turn else 0.0)
-        text = text.rstrip("\n")
-        watched = watch_memory is not None and watch_memory(text)
-        memory = resident_bytes(process.pid) if watched else None
-        lines.append(Line(seconds, text, memory))
-        if turn is not None and turn.line(text):
-            counted = len(lines) - 1
-    if turn is not None and not turn.had_any:
-        counted = len(lines)  # it ended before them
-    return tuple(lines), counted
+    for process in family(root):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(process, number)
 
 
-def _reap(process: subprocess.Popen[str]) -> tuple[int, int]:
-    """Waits for a process; returns its exit status and its peak of resident memory in bytes."""
-    _, state, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(state)
-    unit = 1 if sys.platform == "darwin" else 1024
-    return process.returncode, usage.ru_maxrss * unit
-
-
-def _kill(leader: int) -> None:
-    signal_all(leader, signal.SIGKILL)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(leader, signal.SIGKILL)
+def family(root: int) -> list[int]:
+    """A process and its descendants, as /proc has them; where there is none, itself."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
+        if name.isdigit():
+            with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
+                parent = int(file.read().rsplit(b")", 1)[1].split()[1])
+                children.setdefault(parent, []).append(int(name))
+    found = [root]
+    for process in found:
+        found += children.get(process, ())
+    return found

@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cnnbench.machine.repository import GitError, git
-from peers.options import LEARNING_RATE, WEIGHT_DECAY, Options, cnnbench_command
-from peers.readers import (
-    Reader,
-    ancestor_reader,
-    read_child,
-    read_record,
-)
+from peers.demands import Demand
+from peers.measurement import Key
+from peers.readers import Reader, ancestor_reader, read_child, read_first_step, read_record
+
+if TYPE_CHECKING:
+    from peers.options import Options
 
 CHILDREN = Path(__file__).resolve().parent / "children"
 
-_OF_CIFAR10 = ("densenet", "resnet20")
-
 # Stands for the file of the run record in a command.
 RECORD = "{record}"
+RESULT = f"--result_json={RECORD}"
+
+# The same for everybody; small enough that random images never diverge.
+LEARNING_RATE = 0.001
+WEIGHT_DECAY = 0.00004
+
+_OWN = ("cnnbench", "tensorflow")
+# Modules that peers with an interpreter of their own need.
+_PEERS = {"keras": ("keras", "tensorflow"), "torch": ("torch",)}
+_OF_CIFAR10 = ("densenet", "resnet20")
+_TRAINED = "trained"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Subject:
     """A program that is measured once per round.
 
@@ -33,7 +41,8 @@ class Subject:
       read: Turns the finished process and that file into a reading; ValueError if it cannot.
       missing: Why it cannot be run, known beforehand.
       watch_memory: For which lines of output resident memory is noted.
-      group: Subjects of one group run in turn, others one after the other.
+      group: Subjects of one group run in turn, those without one after the other: they cannot be
+        stopped between two steps.
       in_bursts: Whether steps end in bursts, so that the median step says little.
     """
 
@@ -42,119 +51,128 @@ class Subject:
     command: tuple[str, ...]
     read: Reader
     python: str
-    modules: tuple[str, ...]
-    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    modules: tuple[str, ...] = _OWN
+    environment: Mapping[str, str] = field(default_factory=dict)
     status: int = 0
     missing: str = ""
     watch_memory: Callable[[str], bool] | None = None
     group: str = ""
     in_bursts: bool = False
+    demands: Sequence[Demand] = ()
 
     @property
-    def key(self) -> tuple[str, str]:
+    def key(self) -> Key:
         """Name and dtype."""
         return self.name, self.dtype
 
 
-def shared_flags(model: str, batch: int, batches: int, warmup: int) -> tuple[str, ...]:
-    """Flags that cnnbench and tf_cnn_benchmarks share; batch 0 is the model's own."""
+def shared_flags(options: Options) -> tuple[str, ...]:
+    """Flags that cnnbench and tf_cnn_benchmarks share; batch size 0 is the model's own."""
     return (
-        f"--model={model}",
-        f"--data_name={'cifar10' if model.startswith(_OF_CIFAR10) else 'imagenet'}",
+        f"--model={options.model}",
+        f"--data_name={'cifar10' if options.model.startswith(_OF_CIFAR10) else 'imagenet'}",
         "--device=cpu",
-        f"--batch_size={batch}",
-        f"--num_batches={batches}",
-        f"--num_warmup_batches={warmup}",
+        f"--batch_size={options.batch_size}",
+        f"--num_batches={options.batches}",
+        f"--num_warmup_batches={options.warmup}",
         "--optimizer=sgd",
     )
 
 
-def sgd() -> tuple[str, ...]:
+def _sgd() -> tuple[str, ...]:
     return f"--init_learning_rate={LEARNING_RATE}", f"--weight_decay={WEIGHT_DECAY}"
 
 
-def ours(
-    name: str,
-    command: tuple[str, ...],
+def cnnbench(
     options: Options,
-    read: Reader,
+    name: str,
+    *words: str,
+    read: Reader = read_first_step,
     dtype: str = "fp32",
     **more: Any,
 ) -> Subject:
-    modules = ("cnnbench", "tensorflow")
-    return Subject(name, dtype, command, read, options.cnnbench_python, modules, **more)
+    """A command line of cnnbench: of the installed command beside an interpreter, or the module."""
+    python = options.cnnbench_python
+    installed = Path(python).parent / "cnnbench"
+    command = (str(installed),) if installed.is_file() else (python, "-m", "cnnbench")
+    return Subject(name, dtype, (*command, *words), read, python, **more)
 
 
 def trained(
-    name: str, options: Options, dtype: str, more: Sequence[str] = (), batch: int | None = None
-) -> Subject:
-    command = (
-        *cnnbench_command(options.cnnbench_python),
-        *shared_flags(options.model, batch or options.batch_size, options.batches, options.warmup),
-        *sgd(),
-        f"--precision={dtype}",
-        *more,
-        "--display_every=1",
-        f"--result_json={RECORD}",
-    )
-    return ours(name, command, options, read_record, dtype)
-
-
-def peer_of(
-    name: str,
-    python: str,
-    modules: tuple[str, ...],
-    dtype: str,
     options: Options,
-    more: Sequence[str] = (),
+    name: str,
+    *flags: str,
+    launch: Sequence[str] = (),
+    dtype: str = "fp32",
+    read: Reader = read_record,
+    **more: Any,
 ) -> Subject:
-    command = (
-        *(python, str(CHILDREN / f"{name}_steps.py")),
+    """A training, or the launch of one."""
+    words = (
+        *(*launch, *shared_flags(options), *_sgd(), f"--precision={dtype}", *flags),
+        *("--display_every=1", RESULT),
+    )
+    return cnnbench(options, name, *words, read=read, dtype=dtype, **{"group": _TRAINED, **more})
+
+
+def child(
+    options: Options,
+    script: str,
+    *flags: str,
+    name: str,
+    dtype: str = "fp32",
+    read: Reader = read_child,
+    **more: Any,
+) -> Subject:
+    """A program of children/."""
+    kind = script.partition("_")[0]
+    python: str = getattr(options, f"{kind}_python", options.cnnbench_python)
+    command = (python, str(CHILDREN / script), *flags)
+    return Subject(name, dtype, command, read, python, _PEERS.get(kind, _OWN), **more)
+
+
+def peer(
+    options: Options, kind: str, *flags: str, name: str = "", dtype: str = "fp32", **more: Any
+) -> Subject:
+    """A peer that trains step by step."""
+    words = (
         *(f"--model={options.model}", f"--dtype={dtype}", f"--batch_size={options.batch_size}"),
         *(f"--batches={options.batches}", f"--warmup={options.warmup}"),
-        *(f"--learning_rate={LEARNING_RATE}", f"--weight_decay={WEIGHT_DECAY}", *more),
+        *(f"--learning_rate={LEARNING_RATE}", f"--weight_decay={WEIGHT_DECAY}", *flags),
     )
-    return Subject(name, dtype, command, read_child, python, modules)
+    more = {"group": _TRAINED, **more}
+    return child(options, f"{kind}_steps.py", *words, name=name or kind, dtype=dtype, **more)
 
 
-def loop_of(name: str, strategy: str, options: Options, more: Sequence[str] = ()) -> Subject:
-    """A bare loop of TensorFlow's own over a network of cnnbench."""
-    modules = ("cnnbench", "tensorflow")
-    given = (f"--strategy={strategy}", *more)
-    made = peer_of("loop", options.cnnbench_python, modules, "fp32", options, given)
-    return dataclasses.replace(made, name=name)
-
-
-def ancestor_of(options: Options, more: Sequence[str] = (), towers: int = 1) -> Subject:
+def ancestor(options: Options, *flags: str, towers: int = 1, **more: Any) -> Subject:
+    """tf_cnn_benchmarks."""
     python, folder, missing = options.ancestor_python, Path(options.ancestor or "").resolve(), ""
     if options.ancestor is None:
         missing = "no --ancestor=FOLDER was given"
     elif not (folder / "tf_cnn_benchmarks.py").is_file():
         missing = f"there is no tf_cnn_benchmarks.py in --ancestor={options.ancestor}"
-    flags = shared_flags(options.model, options.batch_size, options.batches, options.warmup)
     try:
         commit = git("rev-parse", "--short", "HEAD", folder=folder)
     except GitError:
         commit = "?"
+    command = (
+        *(python, str(folder / "tf_cnn_benchmarks.py"), *shared_flags(options), *_sgd()),
+        *("--data_format=NHWC", "--display_every=1", *flags),
+    )
     return Subject(
-        "ancestor",
-        "fp32",
-        (
-            *(python, str(folder / "tf_cnn_benchmarks.py")),
-            *(*flags, *sgd(), "--data_format=NHWC", "--display_every=1", *more),
-        ),
-        ancestor_reader(towers * options.batch_size, f"tf_cnn_benchmarks {commit}"),
-        python,
-        ("tensorflow", "tf_keras"),
-        {"TF_USE_LEGACY_KERAS": "1"},
+        name=more.pop("name", "ancestor"),
+        dtype="fp32",
+        command=command,
+        read=ancestor_reader(towers * options.batch_size, f"tf_cnn_benchmarks {commit}"),
+        python=python,
+        modules=("tensorflow", "tf_keras"),
+        environment={"TF_USE_LEGACY_KERAS": "1"},
         missing=missing,
+        **{"group": _TRAINED, **more},
     )
 
 
 def matmul(options: Options, dtype: str) -> Subject:
-    python = options.cnnbench_python
-    arguments = (f"--dtype={dtype}", f"--size={options.matmul_size}")
-    command = (python, str(CHILDREN / "matmul.py"), *arguments)
-    # By itself: it has no steps to take turns after.
-    group = f"matmul {dtype}"
-    return Subject("matmul", dtype, command, read_child, python, ("tensorflow",), group=group)
+    """A matrix product; by itself, since it has no steps to take turns after."""
+    size = f"--size={options.matmul_size}"
+    return child(options, "matmul.py", f"--dtype={dtype}", size, name="matmul", dtype=dtype)

@@ -15,33 +15,29 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from peers.measurement import Reading
-from peers.process import EndedProcess, Line
+from peers.process import STEP_LINE, Line, Process
 
 # Takes a finished process and the file that it may have written its record to.
-Reader: TypeAlias = Callable[[EndedProcess, Path], Reading]
+Reader: TypeAlias = Callable[[Process, Path], Reading]
 
 # A peer in children/ prints one line: this word and a JSON object.
 _MARKER = "MEASURED "
-_STEP_LINE = re.compile(r"^(\d+)\timages/sec: ")
 _TOTAL_LINE = re.compile(r"^total images/sec: (\d+\.\d+)$")
 
 
-def is_step_line(text: str) -> bool:
-    """Whether a line is the report of a step."""
-    return _STEP_LINE.match(text) is not None
+def steps_of(lines: list[Line]) -> dict[int, Line]:
+    """The lines of steps by the numbers of these."""
+    found = ((STEP_LINE.match(line.text), line) for line in lines)
+    return {int(match[1]): line for match, line in found if match}
 
 
-def between_step_lines(finished: EndedProcess) -> tuple[float, ...]:
+def between_step_lines(finished: Process) -> tuple[float, ...]:
     """Seconds from each line of a step that counts to the next."""
-    arrivals = [line.seconds for line in _step_lines(finished)]
+    arrivals = [line.seconds for line in steps_of(finished.lines[finished.counted :]).values()]
     return tuple(later - earlier for earlier, later in itertools.pairwise(arrivals))
 
 
-def _step_lines(finished: EndedProcess) -> list[Line]:
-    return [line for line in finished.lines[finished.counted :] if is_step_line(line.text)]
-
-
-def measured_by_child(finished: EndedProcess) -> dict[str, Any]:
+def measured_by_child(finished: Process) -> dict[str, Any]:
     """The measurement that a peer in ``children/`` has printed."""
     for line in reversed(finished.lines):
         if line.text.startswith(_MARKER):
@@ -50,13 +46,18 @@ def measured_by_child(finished: EndedProcess) -> dict[str, Any]:
     raise ValueError("it ended without a measurement")
 
 
-def read_child(finished: EndedProcess, _: Path) -> Reading:
+def read_child(finished: Process, _: Path) -> Reading:
     """The reading of a peer; the keys are attributes of ``Reading``."""
     values = measured_by_child(finished)
     return Reading(**{**values, "step_seconds": tuple(values.get("step_seconds", ()))})
 
 
-def read_record(_: EndedProcess, path: Path) -> Reading:
+def read_document(finished: Process, _: Path) -> Reading:
+    """What a step takes; see ``Meter.measured`` in ``children/emulated_steps.py``."""
+    return Reading(document=measured_by_child(finished))
+
+
+def read_record(_: Process, path: Path) -> Reading:
     """The reading of a cnnbench run record (schema 1)."""
     if not path.is_file():
         raise ValueError("it wrote no record")
@@ -74,7 +75,7 @@ def read_record(_: EndedProcess, path: Path) -> Reading:
     )
 
 
-def read_loop(finished: EndedProcess, path: Path) -> Reading:
+def read_loop(finished: Process, path: Path) -> Reading:
     """The reading of a record in which every step took its share of the loop.
 
     Batches of ``--input_only`` and updates of several workers come in bursts, so that the median
@@ -97,13 +98,13 @@ def ancestor_reader(batch: int, versions: str) -> Reader:
     of the time that the process was stopped.
     """
 
-    def read(finished: EndedProcess, _: Path) -> Reading:
-        lines = finished.lines
+    def read(finished: Process, _: Path) -> Reading:
         steps = between_step_lines(finished)
-        totals = [float(found[1]) for line in lines if (found := _TOTAL_LINE.match(line.text))]
+        lines = (_TOTAL_LINE.match(line.text) for line in finished.lines)
+        totals = [float(found[1]) for found in lines if found]
         if len(steps) < 2 or not totals:
-            seen = f"{len(_step_lines(finished))} step lines and {len(totals)} totals"
-            raise ValueError(f"{seen} in its output")
+            counted = len(steps_of(finished.lines[finished.counted :]))
+            raise ValueError(f"{counted} step lines and {len(totals)} totals in its output")
         speed = batch * len(steps) / sum(steps)
         if not finished.waited and not 0.8 < speed / totals[-1] < 1.25:
             message = f"step lines arrived at {speed:.2f} images/sec, its total is {totals[-1]:.2f}"
@@ -113,23 +114,22 @@ def ancestor_reader(batch: int, versions: str) -> Reader:
     return read
 
 
-def read_first_step(finished: EndedProcess, _: Path) -> Reading:
+def read_first_step(finished: Process, _: Path) -> Reading:
     """Seconds from the start of the process to the line of the first timed step."""
-    for line in finished.lines:
-        found = _STEP_LINE.match(line.text)
-        if found and found[1] == "1":
-            return Reading(seconds=line.seconds)
-    raise ValueError("it printed no line for step 1")
+    first = steps_of(finished.lines).get(1)
+    if first is None:
+        raise ValueError("it printed no line for step 1")
+    return Reading(seconds=first.seconds)
 
 
-def read_first_line(finished: EndedProcess, _: Path) -> Reading:
+def read_first_line(finished: Process, _: Path) -> Reading:
     """Seconds from the start of the process to its first line."""
     if not finished.lines:
         raise ValueError("it printed nothing")
     return Reading(seconds=finished.lines[0].seconds)
 
 
-def read_duration(finished: EndedProcess, _: Path) -> Reading:
+def read_duration(finished: Process, _: Path) -> Reading:
     """Seconds from start to end."""
     return Reading(seconds=finished.seconds)
 
@@ -137,15 +137,12 @@ def read_duration(finished: EndedProcess, _: Path) -> Reading:
 def memory_reader(first: int, last: int) -> Reader:
     """A reader of the resident memory at the lines of two steps."""
 
-    def read(finished: EndedProcess, _: Path) -> Reading:
-        seen = {
-            int(found[1]): line.resident_bytes
-            for line in finished.lines
-            if (found := _STEP_LINE.match(line.text)) and line.resident_bytes
-        }
-        if first not in seen or last not in seen:
+    def read(finished: Process, _: Path) -> Reading:
+        steps = steps_of(finished.lines)
+        seen = [steps[n].resident_bytes if n in steps else None for n in (first, last)]
+        if not all(seen):
             message = f"no resident memory for steps {first} and {last}: Linux is needed"
             raise ValueError(message)
-        return Reading(bytes_first=seen[first], bytes_last=seen[last])
+        return Reading(bytes_first=seen[0], bytes_last=seen[1])
 
     return read

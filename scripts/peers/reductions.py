@@ -6,21 +6,21 @@ ratios are formed within it.
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from cnnbench.records.allreduce import AllReduceRecord, Point
-from peers.demands import Demand, Key, Round
-from peers.measurement import Reading
-from peers.options import ALONE, Options, cnnbench_command
-from peers.process import EndedProcess
-from peers.programs import RECORD, Subject, ours
+from peers.demands import Demand
+from peers.measurement import Reading, over
+from peers.process import Process
+from peers.programs import RESULT, Subject, cnnbench
 
-Value: TypeAlias = Callable[[AllReduceRecord], "float | None"]
+if TYPE_CHECKING:
+    from peers.options import Options
+
+Figure: TypeAlias = Callable[[Reading], "float | None"]
 
 _OURS = ("copy", "pscpu", "rechd", "xring")
 _PEERS = ("collective", "reduction_to_one_device")
@@ -31,134 +31,120 @@ _BUILDS = {"resnet50": (2, 4, 8), "trivial": (8, 16, 32, 64)}
 _BUILD_SECONDS = 30.0
 
 
-def reduction_subjects(scenario: str, options: Options) -> list[Subject]:
-    """The processes of a scenario."""
-    allreduce = (*cnnbench_command(options.cnnbench_python), "allreduce", "--device=cpu")
-    result = f"--result_json={RECORD}"
-    return [
-        ours(name, (*allreduce, *flags, result), options, read_reductions)
-        for name, flags, _ in _experiments(scenario, options)
-    ]
-
-
-def reduction_demands(options: Options) -> Iterator[Demand]:
-    """What is asked of the processes."""
-    for scenario in ALONE:
-        for name, _, demands in _experiments(scenario, options):
-            key = name, "fp32"
-            for one in demands:
-                figure = functools.partial(_of_round, one.figure, key)
-                yield dataclasses.replace(one, subjects=(key,), figure=figure)
-
-
-def _of_round(value: Value, key: Key, readings: Round) -> float | None:
-    return value(readings[key].document)
-
-
-def read_reductions(_: EndedProcess, path: Path) -> Reading:
+def read_reductions(_: Process, path: Path) -> Reading:
     """The record of a process."""
     return Reading(document=AllReduceRecord.from_json(path.read_bytes()))
 
 
-Experiment: TypeAlias = tuple[str, tuple[str, ...], list[Demand]]
-"""Name and flags of a process, and the demands on it, whose figures take its record."""
-
-
-def _experiments(scenario: str, options: Options) -> list[Experiment]:
-    if scenario == "build":
-        return [_build(model, counts) for model, counts in _BUILDS.items()]
-    make = {"gradients": _gradients, "small": _small, "large": _large}[scenario]
-    return [make(devices, f"--num_batches={options.batches}") for devices in options.devices]
-
-
-def _gradients(devices: int, batches: str) -> Experiment:
-    demands = [
-        Demand(
-            "gradients",
-            f"ResNet-50, {devices} devices: speed of {mine} / {other}",
-            (),
-            _speed_up(lambda point: point.spec, mine, other),
-            1.0,
-        )
-        for mine, other in itertools.product(_OURS, _PEERS)
-    ]
-    flags = (
-        *("--model=resnet50", f"--num_gpus={devices}", batches),
-        *(f"--all_reduce_spec={','.join(_OURS)},collective", "--peers=reduction_to_one_device"),
+def _alone(
+    options: Options,
+    name: str,
+    specs: Sequence[str],
+    work: str,
+    devices: Sequence[int],
+    *flags: str,
+    demands: Sequence[Demand],
+) -> Subject:
+    words = (
+        *("allreduce", "--device=cpu", work, f"--num_gpus={','.join(map(str, devices))}"),
+        *(f"--all_reduce_spec={','.join(specs)}", *flags, RESULT),
     )
-    return f"gradients on {devices} devices", flags, demands
+    return cnnbench(options, name, *words, read=read_reductions, demands=demands)
 
 
-def _small(devices: int, batches: str) -> Experiment:
+def gradients(options: Options) -> Iterator[Subject]:
+    """The gradients of ResNet-50, by each algorithm and by TensorFlow."""
+    specs, batches = (*_OURS, "collective"), f"--num_batches={options.batches}"
+    for devices in options.devices:
+        text = f"ResNet-50, {devices} devices: speed of"
+        demands = [
+            Demand(_speed_up(lambda point: point.spec, *pair), 1.0, f"{text} {' / '.join(pair)}")
+            for pair in itertools.product(_OURS, _PEERS)
+        ]
+        name, flags = (
+            f"gradients on {devices} devices",
+            ("--peers=reduction_to_one_device", batches),
+        )
+        yield _alone(options, name, specs, "--model=resnet50", [devices], *flags, demands=demands)
+
+
+def small(options: Options) -> Iterator[Subject]:
+    """Small tensors, packed and not."""
+    flags = (
+        *(f"--num_batches={options.batches}", "--iters_per_step=2"),
+        f"--gradient_repacking=0,{_PACKS}",
+    )
+
     def key(point: Point) -> object:
         return point.spec, point.packing.gradient_repacking
 
-    demands = [
-        Demand(
-            "small",
-            f"1000 x 4 KiB, {devices} devices: {spec} packed / unpacked",
-            (),
-            _speed_up(key, (spec, _PACKS), (spec, 0)),
-            3.0,
-        )
-        for spec in _OURS
-    ]
-    flags = (
-        *("--sizes=4K*1000", f"--num_gpus={devices}", batches, "--iters_per_step=2"),
-        *(f"--all_reduce_spec={','.join(_OURS)}", f"--gradient_repacking=0,{_PACKS}"),
-    )
-    return f"small tensors on {devices} devices", flags, demands
+    for devices in options.devices:
+        text = f"1000 x 4 KiB, {devices} devices:"
+        demands = [
+            Demand(
+                _speed_up(key, (spec, _PACKS), (spec, 0)), 3.0, f"{text} {spec} packed / unpacked"
+            )
+            for spec in _OURS
+        ]
+        name = f"small tensors on {devices} devices"
+        yield _alone(options, name, _OURS, "--sizes=4K*1000", [devices], *flags, demands=demands)
 
 
-def _speed_up(key: Callable[[Point], object], mine: object, other: object) -> Value:
+def _speed_up(key: Callable[[Point], object], mine: object, other: object) -> Figure:
     """How many times as fast the point with one key is as the point with another."""
 
-    def value(record: AllReduceRecord) -> float | None:
+    def figure(reading: Reading) -> float | None:
         # A wrong sum has no speed.
-        times = {key(point): point.median for point in record.rows if not point.failed}
-        above, below = times.get(other), times.get(mine)
-        return above / below if above and below else None
+        rows = reading.document.rows
+        times = {key(point): point.median for point in rows if not point.failed}
+        return over(times.get(other), times.get(mine))
 
-    return value
+    return figure
 
 
-def _large(devices: int, batches: str) -> Experiment:
-    def share(size: int) -> Value:
-        def value(record: AllReduceRecord) -> float | None:
-            found = [p for p in record.points if p.bytes == size and not p.failed]
+def large(options: Options) -> Iterator[Subject]:
+    """Large tensors, beside the bound by copies of memory."""
+
+    def share(size: int) -> Figure:
+        def figure(reading: Reading) -> float | None:
+            record: AllReduceRecord = reading.document
+            found = [p for p in record.points if p.bytes == size << 20 and not p.failed]
             return record.share_of_bound(found[-1]) if found else None
 
-        return value
+        return figure
 
-    text = f"MiB, {devices} devices: xring / memory-copy bound"
-    demands = [Demand("large", f"{size} {text}", (), share(size << 20), 0.6) for size in _LARGE]
     sizes = f"--sizes={','.join(f'{size}M' for size in _LARGE)}"
-    flags = (sizes, f"--num_gpus={devices}", "--all_reduce_spec=xring", batches)
-    return f"large tensors on {devices} devices", flags, demands
+    batches = f"--num_batches={options.batches}"
+    for devices in options.devices:
+        text = f"MiB, {devices} devices: xring / memory-copy bound"
+        demands = [Demand(share(size), 0.6, f"{size} {text}") for size in _LARGE]
+        name = f"large tensors on {devices} devices"
+        yield _alone(options, name, ["xring"], sizes, [devices], batches, demands=demands)
 
 
-def _build(model: str, counts: Sequence[int]) -> Experiment:
-    first, last = counts[0], counts[-1]
+def build(options: Options) -> Iterator[Subject]:
+    """Tracing and building a step on more and more devices."""
 
-    def built(spec: str, growth: bool) -> Value:
-        def value(record: AllReduceRecord) -> float | None:
-            found = {p.devices: p.build_seconds for p in record.points if p.spec == spec}
+    def seconds(spec: str, counts: Sequence[int], growth: bool) -> Figure:
+        def figure(reading: Reading) -> float | None:
+            points: Sequence[Point] = reading.document.points
+            found = {p.devices: p.build_seconds or 0.0 for p in points if p.spec == spec}
+            first, *_, last = (found.get(count, 0.0) for count in counts)
             if not all(found.get(count) for count in counts):
                 return None
-            times = {count: found[count] or 0.0 for count in counts}
-            return times[last] / times[first] * first / last if growth else times[last]
+            return last / first * counts[0] / counts[-1] if growth else last
 
-        return value
+        return figure
 
-    demands = []
-    for spec in _OURS:
-        text = f"{model}, {last} devices: {spec} traced and built, s"
-        value = built(spec, growth=False)
-        demands.append(Demand("build", text, (), value, _BUILD_SECONDS, True, is_ratio=False))
-        text = f"{model}, {first} to {last} devices: {spec} build time over devices"
-        demands.append(Demand("build", text, (), built(spec, growth=True), 1.0, at_most=True))
-    flags = (
-        *(f"--model={model}", f"--num_gpus={','.join(map(str, counts))}", "--build_only"),
-        f"--all_reduce_spec={','.join(_OURS)}",
-    )
-    return f"build of {model}", flags, demands
+    for model, counts in _BUILDS.items():
+        first, last = counts[0], counts[-1]
+        demands = []
+        for spec in _OURS:
+            text = f"{model}, {last} devices: {spec} traced and built, s"
+            time = seconds(spec, counts, growth=False)
+            demands.append(Demand(time, _BUILD_SECONDS, text, at_most=True, is_ratio=False))
+            text = f"{model}, {first} to {last} devices: {spec} build time over devices"
+            growth = seconds(spec, counts, growth=True)
+            demands.append(Demand(growth, 1.0, text, at_most=True))
+        name, work = f"build of {model}", f"--model={model}"
+        yield _alone(options, name, _OURS, work, counts, "--build_only", demands=demands)

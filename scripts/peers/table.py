@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 
+from cnnbench.base.stats.descriptive import median
 from cnnbench.base.text.numbers import binary, number, percent
 from cnnbench.base.text.table import aligned
 from peers.demands import Finding
 from peers.measurement import OK, Measurement, Reading
-from peers.options import SCENARIOS
+from peers.scenarios import SCENARIOS
 
 # CPUs kept busy by others, as a share of all, from which on figures deserve no trust.
 QUIET = 0.05
@@ -18,7 +18,9 @@ QUIET = 0.05
 def subjects_table(measurements: Sequence[Measurement]) -> list[str]:
     """Medians over rounds for every subject, and the reasons why some did not run."""
     groups: dict[tuple[str, str, str], list[Measurement]] = {}
-    for m in sorted(measurements, key=lambda m: (SCENARIOS.index(m.scenario), m.subject, m.dtype)):
+    for m in sorted(
+        measurements, key=lambda m: ([*SCENARIOS].index(m.scenario), m.subject, m.dtype)
+    ):
         groups.setdefault((m.scenario, m.subject, m.dtype), []).append(m)
     rows: list[tuple[str, ...]] = [
         (
@@ -39,7 +41,7 @@ def _figures(readings: Sequence[Reading]) -> tuple[str, str, str, str]:
     def middle(attribute: str) -> float | None:
         values = [getattr(reading, attribute) for reading in readings]
         known = [value for value in values if value is not None]
-        return statistics.median(known) if known else None
+        return median(known) if known else None
 
     speed, step = middle("images_per_sec"), middle("median_step_seconds")
     peak = middle("peak_bytes")
@@ -85,7 +87,7 @@ def neighbours(measurements: Sequence[Measurement], cpus: int) -> list[str]:
     busy = [m.others_cpus for m in measurements if m.others_cpus is not None]
     if not busy:
         return ["Other processes: unknown"]
-    middle, most = statistics.median(busy), max(busy)
+    middle, most = median(busy), max(busy)
     line = f"Other processes kept {middle:.2f} of {cpus} CPUs busy (median; at most {most:.2f})"
     if most <= QUIET * cpus:
         return [line]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import check_install
 import pytest
-from peers.process import EndedProcess
+from peers.process import Process
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -66,7 +66,7 @@ class Machine:
             self.present.append((Path(folder).parent / "checkout" / "setup.py").exists())
             path = Path(command[-1].removeprefix("--result_json="))
             path.write_text(json.dumps({"status": "ok", "step_seconds": [1, 1, 1]}))
-        return EndedProcess(0, 0.1, (), "", False)
+        return Process(status=0)
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_both_ways_are_tried_one_line_each_and_nothing_is_left(machine, scratch,
 
 def test_a_failure_is_one_line_and_the_other_way_is_still_tried(machine, scratch, capsys):
     failure = "WARNING: trying\nERROR: No matching distribution found\n"
-    machine.failing["pip"] = EndedProcess(1, 3.0, (), failure, False)
+    machine.failing["pip"] = Process(status=1, errors=failure)
     assert check_install.main(["--timeout=5"]) == 1
     out, err = capsys.readouterr()
     reason = "FAILED: pip: exit status 1: ERROR: No matching distribution found"
@@ -104,7 +104,7 @@ def test_a_failure_is_one_line_and_the_other_way_is_still_tried(machine, scratch
 
 
 def test_time_outs_and_missing_programs_are_named(machine, monkeypatch, capsys):
-    machine.failing["venv"] = EndedProcess(-9, 5.2, (), "", True)
+    machine.failing["venv"] = Process(status=-9, seconds=5.2, timed_out=True)
     assert check_install.main(["--way=release"]) == 1
     assert capsys.readouterr().err == "release: FAILED: venv: killed after 5 s\n"
     monkeypatch.setenv("PATH", "/nowhere/at/all")

@@ -11,11 +11,10 @@ import compare_peers
 import pytest
 from command_line import options_of
 from peers import readers
-from peers.bounds import demands_of
 from peers.measurement import COLUMNS, Reading
-from peers.options import SCENARIOS, Options
-from peers.process import EndedProcess, Line
-from peers.subjects import scenario_subjects
+from peers.options import Options
+from peers.process import Line, Process
+from peers.scenarios import SCENARIOS, demands_of, scenario_subjects
 
 from cnnbench.records.allreduce import AllReduceRecord, Point
 from cnnbench.variable_mgr.aggregation.spec import Packing
@@ -331,30 +330,30 @@ def test_every_peer_gets_the_same_work():
 def test_ancestor_steps_are_timed_by_the_arrival_of_their_lines(total, problem):
     steps = [f"{i}\timages/sec: 4.0 +/- 0.0 (jitter = 0.0)\t8.1" for i in range(1, 5)]
     texts = ("Step\tImg/sec\ttotal_loss", *steps, f"total images/sec: {total}")
-    lines = tuple(Line(2.0 * i, text) for i, text in enumerate(texts))
+    lines = [Line(2.0 * i, text) for i, text in enumerate(texts)]
     read = readers.ancestor_reader(8, "tf_cnn_benchmarks abc")
     if problem:
         with pytest.raises(ValueError, match=problem):
-            read(EndedProcess(0, 9.0, lines, "", False), Path())
+            read(Process(status=0, lines=lines), Path())
         return
-    reading = read(EndedProcess(0, 9.0, lines, "", False), Path())
+    reading = read(Process(status=0, lines=lines), Path())
     assert reading == Reading(8, (2.0, 2.0, 2.0), versions="tf_cnn_benchmarks abc")
     with pytest.raises(ValueError, match="1 step lines and 0 totals"):
-        read(EndedProcess(0, 9.0, lines[:2], "", False), Path())
+        read(Process(status=0, lines=lines[:2]), Path())
 
 
 def test_a_reading_at_two_steps_and_of_a_start():
-    lines = (
+    lines = [
         *(Line(0.5, "x"), Line(1.0, "1\timages/sec: 3", 100)),
         Line(2.0, "50\timages/sec: 3", 104),
-    )
-    ended = EndedProcess(0, 9.0, lines, "", False)
+    ]
+    ended = Process(status=0, seconds=9.0, lines=lines)
     assert readers.memory_reader(1, 50)(ended, Path()).memory_growth == 1.04
     assert readers.read_first_step(ended, Path()).seconds == 1.0
     assert readers.read_first_line(ended, Path()).seconds == 0.5
     assert readers.read_duration(ended, Path()).seconds == 9.0
     with pytest.raises(ValueError, match="nothing"):
-        readers.read_first_line(EndedProcess(0, 9.0, (), "", False), Path())
+        readers.read_first_line(Process(status=0), Path())
 
 
 REDUCTIONS = {
@@ -403,7 +402,7 @@ def test_figures_of_reductions_by_hand(scenario, make_reductions):
     )
     found = {}
     for demand in demands_of(options(f"--scenarios={scenario}", "--devices=4")):
-        figure = demand.figure({key: Reading(document=record) for key in demand.subjects})
+        figure = demand.figure(*(Reading(document=record) for _ in demand.subjects))
         if figure is not None:
             found[demand.text] = figure
     assert found == expected

@@ -6,10 +6,10 @@ import math
 
 import pytest
 from peers import demands, table
-from peers.bounds import demands_of
 from peers.demands import Demand, judge, mean_estimate, ratio_estimate
 from peers.measurement import FAILED, NOT_RUN, OK, Measurement, Reading, orders
 from peers.options import Options
+from peers.scenarios import demands_of
 
 
 def test_every_subject_runs_once_per_round_and_once_at_every_position_of_a_turn():

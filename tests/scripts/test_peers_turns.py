@@ -7,19 +7,16 @@ import signal
 import subprocess
 import sys
 import time
-from functools import partial
 from pathlib import Path
 
 import compare_peers
 import pytest
 from forked import gone
-from peers.measurement import FAILED, OK, Reading, measure_in_turn
+from peers.measurement import FAILED, OK, Reading
 from peers.options import Options
-from peers.process import EndedProcess, ProcessError, run
+from peers.process import Process, ProcessError, is_step_line, run, run_in_turn
 from peers.programs import Subject
-from peers.readers import is_step_line
-from peers.subjects import scenario_subjects
-from peers.turns import Rotation
+from peers.scenarios import scenario_subjects
 
 SCRIPTS = str(Path(compare_peers.__file__).parent)
 
@@ -33,16 +30,17 @@ def test_lines_carry_their_arrival_times_and_the_memory_of_the_child_that_measur
         "print('1\\timages/sec: 1', flush=True)\n"
         "time.sleep(0.2)  # until its memory is read"
     )
-    done = run([sys.executable, "-c", code], timeout=60, watch_memory=is_step_line)
+    done = Process([sys.executable, "-c", code], watch_memory=is_step_line)
+    run_in_turn([done], 60)
     begun, step = done.lines
     assert step.seconds - begun.seconds >= 0.35
     assert begun.resident_bytes is None
     assert step.resident_bytes > 256e6
     done.require(3)
-    for wrong in (done, EndedProcess(0, 9.0, (), "", True)):
+    for wrong in (done, Process(status=0, seconds=9.0, timed_out=True), run(["/no"], timeout=60)):
         with pytest.raises(ProcessError, match=wrong.reason):
             wrong.require()
-    assert EndedProcess(1, 0.1, (), "", False).reason == "exit status 1: no output"
+    assert Process(status=1).reason == "exit status 1: no output"
 
 
 def test_peak_memory_is_that_of_the_process_and_of_children_it_waited_for():
@@ -75,16 +73,16 @@ for number in range(1, 13):
 def in_turn(codes, seconds=0.05):
     finished = []
 
-    def read(ended: EndedProcess, _: Path) -> Reading:
+    def read(ended: Process, _: Path) -> Reading:
         finished.append(ended)
         return Reading(step_seconds=(9.0,))
 
-    works = []
-    for code in codes:
-        subject = Subject("x", "fp32", (sys.executable, "-c", code), read, sys.executable, ())
-        works.append(partial(compare_peers.read, subject, timeout=60))
-    places = [("resnet50", 1, number, "x", "fp32") for number in range(1, 1 + len(works))]
-    return measure_in_turn(places, works, Rotation(seconds, is_step_line)), finished
+    due = []
+    for number, code in enumerate(codes, start=1):
+        subject = Subject("x", "fp32", (sys.executable, "-c", code), read, sys.executable)
+        due.append((("resnet50", 1, number, "x", "fp32"), subject))
+    options = Options(timeout=60, turn_seconds=seconds)
+    return compare_peers.measure(due, options), finished
 
 
 def test_processes_in_turn_run_one_at_a_time_and_their_waits_do_not_count():
