@@ -396,7 +396,7 @@ def _variance_of_median(values: Sequence[float]) -> float:
 def _reduces(profile: StepProfile) -> bool:
     """Whether gradients of several towers or workers are reduced; True if unknown."""
     placement = profile.record.placement
-    return placement is None or placement.num_towers * placement.num_workers > 1
+    return placement is None or placement.num_towers > 1
 
 
 def _named(part: Part, names: Mapping[str, str], reduces: bool) -> Part:
