@@ -179,8 +179,8 @@ class Watchdog:
         """Announces the end of this process's part; from now on other processes may end.
 
         Args:
-          seconds: to wait until the others end or fail, too. Those that fail in the same step may
-            still need the server of this process for that.
+          seconds: to wait until the others end, fail or are lost, too. Those that fail in the same
+            step may still need the server of this process for that.
           lost: whether its end is a loss to the others, which name its reason.
         """
         self._stopped.set()
@@ -224,8 +224,8 @@ class Watchdog:
         for peer in self._peers.values():
             beat = {"up": self._up, "standing": self._own}
             self._send(peer, beat if not peer.unsent else None)
+        self._find_lost(now)
         if not self._stopped.is_set():
-            self._find_lost(now)
             self._find_stalled()
 
     def listen(self, seconds: float) -> bool:
@@ -357,6 +357,12 @@ class Watchdog:
             before = now - LONG * self._stall_timeout
             mute = (task for task in suspects if watched[task].line and task not in states)
             lost |= {task: MUTE for task in mute if watched[task].heard < before}
+        if self._stopped.is_set():  # `end` need not wait for those that will not say that they end
+            with self._changed:
+                for task in lost.keys() & watched.keys():
+                    watched[task].ended = True
+                self._changed.notify_all()
+            return
         for task in [task for task, state in lost.items() if self._spares(task, state)]:
             self.gone[task] = one_line(f"{self._job.address(task)}: {lost.pop(task)}")
         if any(task in suspects for task in lost):

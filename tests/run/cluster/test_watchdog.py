@@ -265,6 +265,21 @@ def test_nothing_is_a_loss_after_the_end(cluster):
     assert job.processes[THIRD].dog.wait() == Ending(4, "some reason")
 
 
+@pytest.mark.parametrize(("fate", "waits"), [("stop", False), ("work", True)])
+def test_the_end_waits_for_the_slow_and_not_for_the_stopped(cluster, fate, waits):
+    """A process that is busy says nothing for a while, but its server answers."""
+    job = cluster(3)
+    other = job.processes[OTHER]
+    other.runs = False
+    other.state = SILENT if fate == "stop" else OK
+    job.chief.dog.end(Ending(0))
+    job.processes[THIRD].dog.end(Ending(0))
+    assert not job.chief.dog._all_ended()
+    job.run(BOUND - 2 * TIMEOUT - 1)
+    assert job.chief.dog._all_ended() != waits
+    assert (job.chief.messages, job.chief.dog.gone) == ([], {})
+
+
 def test_the_others_go_on_without_a_task_that_is_spared(cluster):
     job = cluster(4, spares=lambda task, state: (task, state) == (OTHER, SILENT))
     job.processes[OTHER].stop()
