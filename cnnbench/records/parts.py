@@ -47,6 +47,9 @@ class ModelInfo:
     forward_flops_per_image: int
     training_flops_per_image: int
 
+    def __post_init__(self) -> None:
+        check_amounts("model", self)
+
 
 EMULATED_GPU = "emulated_gpu"
 """Kind of device in records of emulated GPUs, which compute on the host's CPUs."""

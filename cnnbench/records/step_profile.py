@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 from cnnbench.records.codec import ABSENT, Document
-from cnnbench.records.parts import is_amount
+from cnnbench.records.parts import check_amount, check_amounts, is_amount
 from cnnbench.records.run import RunRecord
 
 FORWARD, TO_INPUT, TO_KERNEL, OUTSIDE = "forward", "input gradient", "kernel gradient", "step"
@@ -180,6 +180,12 @@ class StepProfile(Document):
             raise ValueError("step_seconds: there must be times, all greater than 0")
         if not self.record.step_seconds:
             raise ValueError("record.step_seconds: no timed step")
+        for name in ("allocations", "allocated_bytes"):
+            if value := getattr(self, name):
+                check_amount(name, value)
+        for section in ("rows", "layers", "primitives"):
+            for one in getattr(self, section) or ():
+                check_amounts(section, one)
         for row in self.rows:
             if len(row.seconds) != steps:
                 raise ValueError(f"rows: {len(row.seconds)} values for {steps} steps")

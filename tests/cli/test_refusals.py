@@ -384,6 +384,8 @@ explain pipes b.json                         | pipes/a.json: cannot be read: is 
 explain graph.json b.json                    | graph.json: not a profile: graph.Conv2D: expected
 explain huge.json b.json                     | huge.json: not a profile: 1e+308 is not a time
 explain negative.json b.json                 | negative.json: not a profile: -1.0 is not a time
+explain flops.json b.json                    | flops.json: not a profile: rows.flops: -1 is not an
+explain bytes.json b.json                    | bytes.json: not a profile: allocated_bytes: -1 is
 explain deep.json b.json                     | deep.json: not JSON: nested too deeply
 explain twice.json b.json                    | twice.json: not JSON: the key 'schema' is there
 explain a.json empty                         | empty: no profiles; cnnbench run
@@ -435,6 +437,7 @@ tune TWO_CPUS --allow=speed                  | --allow=speed: must be some of pr
 tune TWO_CPUS --plot=p.gif                   | --plot=p.gif: must end in .svg, .png or .pdf
 tune TWO_CPUS --space=none.yaml              | --space=none.yaml: cannot be read: No such file
 tune TWO_CPUS --resume --results=binary      | --results=binary: journal.jsonl in it is no journal
+tune TWO_CPUS --resume --results=piped       | --results=piped: journal.jsonl in it is no journal
 tune TWO_CPUS --resume                       | --resume=true: needs --results
 tune TWO_CPUS -- --minutes=3                 | unknown flag --minutes
 tune TWO_CPUS --results=/proc/none           | --results=/proc/none: cannot be used
@@ -552,6 +555,7 @@ FAULTY_PROFILES: dict[str, dict[str, object]] = {
     "graph": {"graph": {"Conv2D": "four"}},
     "huge": {"input_wait_seconds": [1e308] * 8},
     "negative": {"input_wait_seconds": [-1.0] * 8},
+    "bytes": {"allocated_bytes": -1},
 }
 """Files and what is wrong in each."""
 
@@ -602,8 +606,11 @@ def place(tmp_path_factory: pytest.TempPathFactory, lenet_runs: type) -> Path:
     for name, journal in JOURNALS.items():
         (folder / name).mkdir()
         (folder / name / "journal.jsonl").write_bytes(journal)
+    (folder / "piped").mkdir()
+    os.mkfifo(folder / "piped" / "journal.jsonl")
     profile = json.loads((folder / "a.json").read_text())
-    for name, changes in FAULTY_PROFILES.items():
+    negative = {"rows": [row | {"flops": -1} for row in profile["rows"]]}
+    for name, changes in {**FAULTY_PROFILES, "flops": negative}.items():
         (folder / f"{name}.json").write_text(json.dumps(profile | changes))
     (folder / "deep.json").write_text("[" * 100_000)
     (folder / "twice.json").write_text('{"schema": 1, "schema": 1}')

@@ -132,6 +132,12 @@ def test_wrong_cpu_times_are_refused(times, reason):
         make_record(step_cpu_seconds=times)
 
 
+def test_negative_flops_are_refused():
+    model = make_record().model
+    with pytest.raises(ValueError, match=r"^model.forward_flops_per_image: -1 is not an amount$"):
+        dataclasses.replace(model, forward_flops_per_image=-1)
+
+
 @pytest.mark.parametrize(
     "section",
     [

@@ -70,9 +70,11 @@ class ResultsFolder:
 
     def _refuse_journals(self, names: Iterable[str]) -> None:
         for name in sorted(names):
-            own = self.folder / name == self.journal.path
+            path = self.folder / name
+            own = path == self.journal.path
             events = {event.get("event") for event in self.journal.read()} if own else set()
-            if self.command not in events and (self.folder / name).stat().st_size:
+            empty = path.is_file() and not path.stat().st_size
+            if self.command not in events and not empty:
                 reason = f"{name} in it is no journal of cnnbench {self.command}"
                 raise FlagError("results", str(self.folder), f"{reason}; name another folder")
 
