@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from cnnbench.models.spec import VariableSpec
+from cnnbench.models.spec import BatchNormLayer
 
 Tensor = Any  # tf.Tensor; TensorFlow ships no types
 # (name of the layer, mean, biased variance) of one batch to those of all towers' batches, and the
@@ -21,11 +21,9 @@ class Moments(NamedTuple):
     The train step updates the averages: new = decay * old + (1 - decay) * batch.
     """
 
-    mean_spec: VariableSpec
-    variance_spec: VariableSpec
+    layer: BatchNormLayer
     batch_mean: Tensor
     batch_variance: Tensor
-    decay: float
 
 
 def synchronised_batch_norm(

@@ -14,7 +14,7 @@ from cnnbench.models.elements import Element, grouped, of_role, resolve
 from cnnbench.models.model import Model
 from cnnbench.models.network import Elementwise, Network, T
 from cnnbench.models.sequence import Cell
-from cnnbench.models.spec import BatchNorm, ModelSpec, VariableSpec
+from cnnbench.models.spec import BatchNorm, BatchNormLayer, ModelSpec, VariableSpec
 from cnnbench.models.window import Window
 
 
@@ -149,15 +149,7 @@ class ShapeNetwork(Network[Shaped]):
     def _bias_add(self, x: Shaped, bias: Shaped) -> Shaped:
         return Shaped(x.shape, True)
 
-    def _batch_norm(
-        self,
-        x: Shaped,
-        gamma: VariableSpec | None,
-        beta: VariableSpec,
-        mean: VariableSpec,
-        variance: VariableSpec,
-        settings: BatchNorm,
-    ) -> Shaped:
+    def _batch_norm(self, x: Shaped, layer: BatchNormLayer) -> Shaped:
         return Shaped(x.shape, True)
 
     def _matmul(self, x: Shaped, kernel: Shaped, units: int) -> Shaped:

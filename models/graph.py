@@ -40,7 +40,7 @@ from cnnbench.models.elements import (
 from cnnbench.models.model import Model
 from cnnbench.models.network import Elementwise, Network
 from cnnbench.models.sequence import Cell
-from cnnbench.models.spec import BatchNorm, VariableSpec
+from cnnbench.models.spec import BatchNorm, BatchNormLayer, VariableSpec
 from cnnbench.models.token_layers import attend, recurrence
 from cnnbench.models.window import Window
 
@@ -85,15 +85,8 @@ def forward(
     features: Any,
     read: Reader,
     *,
-    training: bool,
-    data_format: DataFormat = "NHWC",
-    compute_dtype: Any = tf.float32,
-    seed: Any = 0,
-    training_steps: int = 0,
-    on_cpu: bool = True,
-    synchronise: Synchronise | None = None,
-    fold_batch_norm: bool = False,
     make: Callable[..., GraphNetwork] | None = None,
+    **settings: Any,
 ) -> Forward:
     """Makes the graph of one tower's forward pass; assigns no variable.
 
@@ -101,42 +94,12 @@ def forward(
       features: images ``[n, h, w, c]`` by default, a mapping where the model's elements have
         several. Those of a float dtype may have any numeric dtype; they are cast, and those with
         three dimensions transposed, here.
-      read: returns the value of a variable in the given dtype: the compute dtype for kernels,
-        biases and a model's own variables, float32 for batch norm.
-      data_format: memory layout of the layers; does not change weights and logits.
-      compute_dtype: float32, bfloat16 or float16, as a ``tf.DType`` or by name.
-      seed: of dropout: an integer, or an integer tensor of shape ``[2]`` (seed and step)
-        for other draws in each step. XLA draws other numbers from it than the kernels do.
-      training_steps: of the whole training, for layers that depend on the share of it that is
-        done, the step in ``seed`` divided by this; 0 if training counts as over.
-      synchronise: makes batch norm, in training, use the moments of all towers' batches; None
-        for those of its own batch.
-      fold_batch_norm: without training, on a CPU, batch norm that follows a convolution may
-        become a factor of its kernel and a bias.
-      make: class of the interpreter; None for `GraphNetwork`.
+      make: class of the interpreter; None for `GraphNetwork`, which explains `read` and `settings`.
     """
     elements = of_role(resolve(model.elements, model, num_classes), "feature")
     given = by_name(elements, "feature", features)
     _check_features(model, elements, given)
-    interpreter = (make or GraphNetwork)(
-        num_classes,
-        read,
-        training=training,
-        batch_norm=model.batch_norm,
-        data_format=data_format,
-        compute_dtype=tf.as_dtype(compute_dtype),
-        seed=seed,
-        training_steps=training_steps,
-        on_cpu=on_cpu,
-        synchronise=synchronise,
-        fold_batch_norm=fold_batch_norm and not training,
-    )
-    return _interpreted(model, interpreter, elements, given)
-
-
-def _interpreted(
-    model: Model, net: GraphNetwork, elements: Sequence[Element], given: Mapping[str, Tensor]
-) -> Forward:
+    net = (make or GraphNetwork)(num_classes, read, batch_norm=model.batch_norm, **settings)
     # Bodies use Python loops, which autograph need not convert.
     build = tf.autograph.experimental.do_not_convert(model.build)
     received = {
@@ -183,7 +146,22 @@ def _pays(convolution: _Convolution) -> bool:
 
 
 class GraphNetwork(Network[Tensor]):
-    """Makes TensorFlow operations on the current device, and collects batch moments in training."""
+    """Makes TensorFlow operations on the current device, and collects batch moments in training.
+
+    Args:
+      read: returns the value of a variable in the given dtype: the compute dtype for kernels,
+        biases and a model's own variables, float32 for batch norm.
+      data_format: memory layout of the layers; does not change weights and logits.
+      compute_dtype: float32, bfloat16 or float16, as a ``tf.DType`` or by name.
+      seed: of dropout: an integer, or an integer tensor of shape ``[2]`` (seed and step)
+        for other draws in each step. XLA draws other numbers from it than the kernels do.
+      training_steps: of the whole training, for layers that depend on the share of it that is
+        done, the step in ``seed`` divided by this; 0 if training counts as over.
+      synchronise: makes batch norm, in training, use the moments of all towers' batches; None
+        for those of its own batch.
+      fold_batch_norm: without training, on a CPU, batch norm that follows a convolution may
+        become a factor of its kernel and a bias.
+    """
 
     def __init__(
         self,
@@ -192,11 +170,11 @@ class GraphNetwork(Network[Tensor]):
         *,
         training: bool,
         batch_norm: BatchNorm,
-        data_format: DataFormat,
-        compute_dtype: Any,
-        seed: Any,
+        data_format: DataFormat = "NHWC",
+        compute_dtype: Any = tf.float32,
+        seed: Any = 0,
         training_steps: int = 0,
-        on_cpu: bool,
+        on_cpu: bool = True,
         synchronise: Synchronise | None = None,
         fold_batch_norm: bool = False,
     ) -> None:
@@ -205,12 +183,12 @@ class GraphNetwork(Network[Tensor]):
         self._reader = read
         self._channels_first = data_format == "NCHW"
         self._format = data_format
-        self._dtype = compute_dtype
+        self._dtype = tf.as_dtype(compute_dtype)
         self._seed = seed
         self._training_steps = training_steps
         self._on_cpu = on_cpu
         self._synchronise = synchronise
-        self._folds = fold_batch_norm
+        self._folds = fold_batch_norm and on_cpu and not training
         self._convolution: _Convolution | None = None  # the last one made
         self._unbatched: set[Any] = set()  # references to values without a batch dimension
         self._subsampled: dict[tuple[Any, tuple[int, int]], Tensor] = {}
@@ -319,7 +297,7 @@ class GraphNetwork(Network[Tensor]):
             )
 
         y = convolve(kernel)
-        if self._folds and self._on_cpu:
+        if self._folds:
             self._convolution = _Convolution(y, kernel, convolve, scope)
         return y
 
@@ -341,75 +319,53 @@ class GraphNetwork(Network[Tensor]):
         layout = self._format if len(x.shape) == 4 else "NHWC"
         return tf.raw_ops.BiasAdd(value=x, bias=bias, data_format=layout)
 
-    def _batch_norm(
-        self,
-        x: Tensor,
-        gamma: VariableSpec | None,
-        beta: VariableSpec,
-        mean: VariableSpec,
-        variance: VariableSpec,
-        settings: BatchNorm,
-    ) -> Tensor:
+    def _batch_norm(self, x: Tensor, layer: BatchNormLayer) -> Tensor:
+        last = self._convolution
+        if last is not None and last.result is x is self._unseen and _pays(last):
+            return self._folded(last, layer)
+
         def value(spec: VariableSpec) -> Tensor:
             return self._reader(spec, tf.float32)
 
-        last = self._convolution
-        if last is not None and last.result is x is self._unseen and _pays(last):
-            return self._folded(last, gamma, beta, mean, variance, settings)
+        offset = value(layer.beta)
+        scale = None if layer.gamma is None else value(layer.gamma)
+        epsilon, channels_at = layer.settings.epsilon, self._channels_at(x)
         image_like = len(x.shape) == 4
         if self.training and self._synchronise is not None:
-            y, *of_all = synchronised_batch_norm(
-                x,
-                None if gamma is None else value(gamma),
-                value(beta),
-                name=mean.name,
-                epsilon=settings.epsilon,
-                channels_at=self._channels_at(x),
+            y, mean, variance = synchronised_batch_norm(
+                *(x, scale, offset),
+                name=layer.mean.name,
+                epsilon=epsilon,
+                channels_at=channels_at,
                 synchronise=self._synchronise,
             )
-            self.moments.append(Moments(mean, variance, of_all[0], of_all[1], settings.decay))
+            self.moments.append(Moments(layer, mean, variance))
             return y
-        if not self.training and beta.shape[0] % 4:
+        averages = [] if self.training else [value(layer.mean), value(layer.variance)]
+        if not self.training and offset.shape[0] % 4:
             # On GPUs TensorFlow 2.21 fuses batch norm with a ReLU behind it, whose kernel takes any
             # number of channels in inference, and whose shape function refuses these.
-            y = normalised(
-                _cast(x, tf.float32),
-                value(mean),
-                value(variance),
-                None if gamma is None else value(gamma),
-                value(beta),
-                settings.epsilon,
-                self._channels_at(x),
-            )
+            y = normalised(_cast(x, tf.float32), *averages, scale, offset, epsilon, channels_at)
             return _cast(y, x.dtype)
         # Tokens in a column: cuDNN refuses more than 65,535 examples in some of its batch norms.
         column = (-1, math.prod(x.shape[1:-1]), 1, x.shape[-1])
         fused = tf.raw_ops.FusedBatchNormV3(
             x=x if image_like else tf.reshape(x, column),
-            scale=tf.ones(beta.shape) if gamma is None else value(gamma),
-            offset=value(beta),
-            mean=[] if self.training else value(mean),
-            variance=[] if self.training else value(variance),
-            epsilon=settings.epsilon,
+            scale=tf.ones(offset.shape) if scale is None else scale,
+            offset=offset,
+            mean=averages[0] if averages else [],
+            variance=averages[1] if averages else [],
+            epsilon=epsilon,
             data_format=self._format if image_like else "NHWC",
             is_training=self.training,
         )
         if self.training:
-            batch = (fused.batch_mean, fused.batch_variance)
-            self.moments.append(Moments(mean, variance, *batch, settings.decay))
+            self.moments.append(Moments(layer, fused.batch_mean, fused.batch_variance))
         return fused.y if image_like else tf.reshape(fused.y, [-1, *x.shape[1:]])
 
-    def _folded(
-        self,
-        convolution: _Convolution,
-        gamma: VariableSpec | None,
-        beta: VariableSpec,
-        mean: VariableSpec,
-        variance: VariableSpec,
-        settings: BatchNorm,
-    ) -> Tensor:
+    def _folded(self, convolution: _Convolution, layer: BatchNormLayer) -> Tensor:
         """Convolution and bias for batch norm; TensorFlow fuses a ReLU or addition behind them."""
-        factor, offset = self._as_factor(gamma, beta, mean, variance, settings)
+        factor, offset = self._as_factor(layer)
         kernel = convolution.kernel
         # [h, w, in, out], or of a depthwise one [h, w, in, outputs of each].
         per_output = tf.reshape(factor, [-1, kernel.shape[3]])
@@ -417,19 +373,13 @@ class GraphNetwork(Network[Tensor]):
             y = convolution.convolve(_cast(_cast(kernel, tf.float32) * per_output, self._dtype))
             return self._bias_add(y, _cast(offset, self._dtype))
 
-    def _as_factor(
-        self,
-        gamma: VariableSpec | None,
-        beta: VariableSpec,
-        mean: VariableSpec,
-        variance: VariableSpec,
-        settings: BatchNorm,
-    ) -> tuple[Tensor, Tensor]:
+    def _as_factor(self, layer: BatchNormLayer) -> tuple[Tensor, Tensor]:
         """Batch norm by moving averages: the factor and the offset of each channel."""
-        factor = tf.math.rsqrt(self._reader(variance, tf.float32) + settings.epsilon)
-        if gamma is not None:
-            factor *= self._reader(gamma, tf.float32)
-        return factor, self._reader(beta, tf.float32) - self._reader(mean, tf.float32) * factor
+        factor = tf.math.rsqrt(self._reader(layer.variance, tf.float32) + layer.settings.epsilon)
+        if layer.gamma is not None:
+            factor *= self._reader(layer.gamma, tf.float32)
+        mean = self._reader(layer.mean, tf.float32)
+        return factor, self._reader(layer.beta, tf.float32) - mean * factor
 
     def _matmul(self, x: Tensor, kernel: Tensor, units: int) -> Tensor:
         if len(x.shape) == 2:

@@ -23,7 +23,7 @@ import tensorflow as tf
 from cnnbench.models.graph import GraphNetwork, Reader, forward
 from cnnbench.models.model import Model
 from cnnbench.models.network import Elementwise
-from cnnbench.models.spec import BatchNorm, VariableSpec
+from cnnbench.models.spec import BatchNormLayer
 from cnnbench.models.window import Window
 
 Tensor = Any  # tf.Tensor; TensorFlow ships no types
@@ -146,21 +146,13 @@ class Int8Network(GraphNetwork):
         value = _constant(bias)
         return self._joined(chain.scaled(np.ones_like(value), value), plain)
 
-    def _batch_norm(
-        self,
-        x: Tensor,
-        gamma: VariableSpec | None,
-        beta: VariableSpec,
-        mean: VariableSpec,
-        variance: VariableSpec,
-        settings: BatchNorm,
-    ) -> Tensor:
-        plain = partial(super()._batch_norm, x, gamma, beta, mean, variance, settings)
+    def _batch_norm(self, x: Tensor, layer: BatchNormLayer) -> Tensor:
+        plain = partial(super()._batch_norm, x, layer)
         chain = self._chain(x)
         if chain is None:
             return plain()
         with tf.init_scope():  # computed eagerly, because the kernel must be a constant
-            factor, offset = self._as_factor(gamma, beta, mean, variance, settings)
+            factor, offset = self._as_factor(layer)
         return self._joined(chain.scaled(factor.numpy(), offset.numpy()), plain)
 
     def _elementwise(self, kind: Elementwise, x: Tensor) -> Tensor:

@@ -15,8 +15,8 @@ from typing import Any, Literal, get_args
 from cnnbench.errors import UsageError
 from cnnbench.models.scopes import T
 from cnnbench.models.sequence import SequenceLayers, broadcast
-from cnnbench.models.spec import TRUNCATED_STDDEV, BatchNorm, Initializer, VariableSpec
-from cnnbench.models.window import Padding, Pair, Window, as_pair
+from cnnbench.models.spec import TRUNCATED_STDDEV, BatchNorm, BatchNormLayer, Initializer
+from cnnbench.models.window import Padding, Pair, Window
 
 __all__ = ["Activation", "Elementwise", "Network", "T"]
 
@@ -81,7 +81,7 @@ class Network(SequenceLayers[T]):
                 f"conv of {groups} groups needs multiples of that many channels and filters, "
                 f"not {channels} and {filters}"
             )
-        window = Window.make((height, width), as_pair(kernel), as_pair(stride), padding)
+        window = Window.make((height, width), kernel, stride, padding)
         with self._layer("conv"):
             shape = (*window.size, channels // groups, filters)
             y = self._conv(x, self._kernel("kernel", shape, stddev), window, filters)
@@ -106,7 +106,7 @@ class Network(SequenceLayers[T]):
         The arguments are those of `conv`; the fan-in of the kernel is its height x width.
         """
         height, width, channels = self._image_shape(x, "depthwise_conv")
-        window = Window.make((height, width), as_pair(kernel), as_pair(stride), padding)
+        window = Window.make((height, width), kernel, stride, padding)
         with self._layer("depthwise"):
             y = self._depthwise_by("kernel", x, window, multiplier, stddev)
             y = self._offset(y, channels * multiplier, batch_norm, bias)
@@ -137,8 +137,8 @@ class Network(SequenceLayers[T]):
             its own fan-in.
         """
         height, width, channels = self._image_shape(x, "separable_conv")
-        window = Window.make((height, width), as_pair(kernel), as_pair(stride), padding)
-        pointwise = Window.make(window.output, (1, 1), (1, 1), "SAME")
+        window = Window.make((height, width), kernel, stride, padding)
+        pointwise = Window.make(window.output, 1, 1, "SAME")
         with self._layer("separable"):
             y = self._depthwise_by("depthwise_kernel", x, window, multiplier, stddev)
             shape = (1, 1, channels * multiplier, filters)
@@ -164,7 +164,7 @@ class Network(SequenceLayers[T]):
             beta = self._spec("beta", each, zero, **learned)
             mean = self._spec("moving_mean", each, zero, **kept)
             variance = self._spec("moving_variance", each, one, **kept)
-            y = self._batch_norm(x, gamma, beta, mean, variance, chosen)
+            y = self._batch_norm(x, BatchNormLayer(gamma, beta, mean, variance, chosen))
         return self.activate(y, activation)
 
     def affine(
@@ -359,7 +359,7 @@ class Network(SequenceLayers[T]):
         if padding == "SAME_RESNET":
             raise UsageError("pooling pads SAME or VALID, not SAME_RESNET")
         height, width, _ = self._image_shape(x, f"{kind}_pool")
-        window = Window.make((height, width), as_pair(size), as_pair(stride), padding)
+        window = Window.make((height, width), size, stride, padding)
         return self._pool(kind, x, window)
 
     def _draw(self, layer: str, keep: float) -> int:
@@ -410,15 +410,7 @@ class Network(SequenceLayers[T]):
     def _bias_add(self, x: T, bias: T) -> T: ...
 
     @abc.abstractmethod
-    def _batch_norm(
-        self,
-        x: T,
-        gamma: VariableSpec | None,
-        beta: VariableSpec,
-        mean: VariableSpec,
-        variance: VariableSpec,
-        settings: BatchNorm,
-    ) -> T: ...
+    def _batch_norm(self, x: T, layer: BatchNormLayer) -> T: ...
 
     @abc.abstractmethod
     def _matmul(self, x: T, kernel: T, units: int) -> T: ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from cnnbench.errors import UsageError
 from cnnbench.models.elements import Element, of_role
@@ -109,6 +109,16 @@ class BatchNorm:
     decay: float = 0.9
     epsilon: float = 1e-5
     scale: bool = True
+
+
+class BatchNormLayer(NamedTuple):
+    """Variables and settings of one batch-norm layer; without `scale` there is no gamma."""
+
+    gamma: VariableSpec | None
+    beta: VariableSpec
+    mean: VariableSpec
+    variance: VariableSpec
+    settings: BatchNorm
 
 
 @dataclasses.dataclass(frozen=True)

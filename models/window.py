@@ -11,11 +11,6 @@ Padding = Literal["SAME", "VALID", "SAME_RESNET"]
 Pair = tuple[int, int]
 
 
-def as_pair(value: int | Pair) -> Pair:
-    """(height, width) from one number or two."""
-    return (value, value) if isinstance(value, int) else value
-
-
 @dataclasses.dataclass(frozen=True)
 class Window:
     """A sliding window over an image of known size; every pair is (vertical, horizontal).
@@ -36,14 +31,16 @@ class Window:
         return any(any(pair) for pair in self.zeros)
 
     @classmethod
-    def make(cls, image: Pair, size: Pair, stride: Pair, padding: Padding) -> Window:
-        """Computes padding and output size.
+    def make(cls, image: Pair, size: int | Pair, stride: int | Pair, padding: Padding) -> Window:
+        """Computes padding and output size; one number stands for both directions.
 
         ``SAME_RESNET`` is SAME at stride 1; otherwise it pads (k - 1) // 2 before and the rest of
         k - 1 after, so that the samples do not shift with the input size.
         """
         if padding not in get_args(Padding):
             raise UsageError(f"padding is one of {', '.join(get_args(Padding))}, not {padding!r}")
+        size = (size, size) if isinstance(size, int) else size
+        stride = (stride, stride) if isinstance(stride, int) else stride
         if min(*size, *stride) < 1:
             raise UsageError(f"window {size} and stride {stride} must be at least 1")
         zeros: tuple[Pair, Pair] = ((0, 0), (0, 0))

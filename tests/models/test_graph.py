@@ -73,9 +73,9 @@ def test_moments_come_in_the_order_of_the_layers_and_only_in_training(make_weigh
     result = forward(model, 11, images_for(model), weights.read, training=True)
     means = [v for v in spec.variables if v.name.endswith("moving_mean")]
     variances = [v for v in spec.variables if v.name.endswith("moving_variance")]
-    assert [m.mean_spec for m in result.moments] == means
-    assert [m.variance_spec for m in result.moments] == variances
-    assert all(tuple(m.batch_mean.shape) == m.mean_spec.shape for m in result.moments)
+    assert [m.layer.mean for m in result.moments] == means
+    assert [m.layer.variance for m in result.moments] == variances
+    assert all(tuple(m.batch_mean.shape) == m.layer.mean.shape for m in result.moments)
     assert forward(model, 11, images_for(model), weights.read, training=False).moments == ()
 
 

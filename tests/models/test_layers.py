@@ -300,7 +300,7 @@ def test_batch_moments_are_float32_and_the_variance_is_unbiased(dtype):
     seen = tf.cast(images, tf.float64).numpy().reshape(-1, 3)
     np.testing.assert_allclose(moments.batch_mean, seen.mean(0), rtol=1e-5)
     np.testing.assert_allclose(moments.batch_variance, seen.var(0, ddof=1), rtol=1e-4)
-    assert (moments.mean_spec.name, moments.variance_spec.name, moments.decay) == (
+    assert (moments.layer.mean.name, moments.layer.variance.name, moments.layer.settings.decay) == (
         "batchnorm0/moving_mean",
         "batchnorm0/moving_variance",
         0.9,

@@ -68,7 +68,7 @@ def test_resnet50_equals_keras_applications(make_weights):
     # Keras' averages move by a hundredth of the batch's.
     for moments, (_, name) in zip(ours.moments, keras_layers(), strict=True):
         mean = theirs.get_layer(f"{name}_bn").moving_mean
-        old = weights.values[moments.mean_spec.name].numpy()
+        old = weights.values[moments.layer.mean.name].numpy()
         np.testing.assert_allclose(mean, 0.99 * old + 0.01 * moments.batch_mean, atol=1e-4)
 
 

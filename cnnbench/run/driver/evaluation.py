@@ -57,7 +57,7 @@ class Evaluator:
         self._manager = manager
         self.inputs = inputs
         self._data_format = data_format
-        self._compute_dtype = tf.as_dtype(compute_dtype)
+        self._compute_dtype = compute_dtype
         self._display_every = display_every
         self.host = host
         self._devices = manager.get_devices()

@@ -137,14 +137,10 @@ def _means(manager: VariableMgr, towers: Sequence[Sequence[Moments]]) -> list[Mo
 
 def _update(manager: VariableMgr, tower: int, moments: Sequence[Moments]) -> list[Any]:
     updates = []
-    for layer in moments:
-        pairs = (
-            (layer.mean_spec, layer.batch_mean),
-            (layer.variance_spec, layer.batch_variance),
-        )
-        for spec, batch in pairs:
+    for layer, *batch in moments:
+        for spec, moment in zip((layer.mean, layer.variance), batch, strict=True):
             average = manager.variable(tower, spec.name)
             with tf.device(average.device):
-                change = (tower_variable.read(average) - batch) * (1.0 - layer.decay)
+                change = (tower_variable.read(average) - moment) * (1.0 - layer.settings.decay)
                 updates.append(average.assign_sub(change, read_value=False))
     return updates

@@ -169,7 +169,7 @@ class Tower:
             read,
             training=not self._config.forward_only,
             data_format=self._config.data_format,
-            compute_dtype=tf.as_dtype(self._config.compute_dtype),
+            compute_dtype=self._config.compute_dtype,
             seed=seed,
             training_steps=self._config.training_steps,
             on_cpu=is_cpu(self._device),
