@@ -13,8 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 
 from cnnbench.errors import UsageError
-from cnnbench.models.scopes import T
-from cnnbench.models.sequence import SequenceLayers, broadcast
+from cnnbench.models.sequence import SequenceLayers, T, broadcast
 from cnnbench.models.spec import TRUNCATED_STDDEV, BatchNorm, BatchNormLayer, Initializer
 from cnnbench.models.window import Padding, Pair, Window
 

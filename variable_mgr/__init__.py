@@ -48,7 +48,7 @@ def _check(mode: Mode, made: type[Any]) -> None:
     from cnnbench.variable_mgr.base import VariableMgr
     from cnnbench.variable_mgr.parameter_server import ParameterServerVariableMgr
     from cnnbench.variable_mgr.strategies.base import StrategyVariableMgr
-    from cnnbench.variable_mgr.strategies.parameter_server import ParameterServerStrategyVariableMgr
+    from cnnbench.variable_mgr.strategies.managers import ParameterServerStrategyVariableMgr
 
     for wanted, kind in (
         (True, VariableMgr),

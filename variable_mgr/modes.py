@@ -227,7 +227,7 @@ BUILT_IN: tuple[Mode, ...] = (
     ),
     Mode(
         name="parameter_server_strategy",
-        manager=".strategies.parameter_server:ParameterServerStrategyVariableMgr",
+        manager=".strategies.managers:ParameterServerStrategyVariableMgr",
         copies=Copies.ONE,
         processes=Processes.COORDINATOR,
         uses_ps=True,

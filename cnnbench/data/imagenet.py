@@ -1,14 +1,174 @@
-"""ImageNet, or any set of labelled images, from TFRecord files."""
+"""ImageNet, or any set of labelled images: records and their pipeline."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 
-from cnnbench.data import imagenet_records
+from cnnbench.data.check_records import check_records
+from cnnbench.data.findings import Findings, ImageFacts, ImageTally, RecordDefect
 from cnnbench.data.image import eval_image, train_image
 from cnnbench.data.records import RecordPipeline, require
+
+ENCODED = "image/encoded"
+LABEL = "image/class/label"
+BOX_SIDES = tuple(f"image/object/bbox/{side}" for side in ("ymin", "xmin", "ymax", "xmax"))
+
+MAX_ASPECT = 100
+"""Largest ratio of sides; a resized narrow strip would exhaust the memory."""
+MAX_PIXELS = 2**27
+"""Pixels per image: 1.5 GiB as float32."""
+
+
+def parse(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """The JPEG (string scalar), label (int64 scalar) and boxes of a record, in a graph.
+
+    Boxes are float32 [1, n, 4], fractions of height and width in the order ymin, xmin, ymax, xmax.
+    """
+    keys: dict[str, Any] = {side: tf.io.VarLenFeature(tf.float32) for side in BOX_SIDES}
+    keys[ENCODED] = tf.io.FixedLenFeature([], tf.string)
+    keys[LABEL] = tf.io.FixedLenFeature([], tf.int64)
+    found = tf.io.parse_single_example(record, keys)
+    boxes = tf.stack([found[side].values for side in BOX_SIDES], axis=-1)
+    return found[ENCODED], found[LABEL], boxes[tf.newaxis]
+
+
+def is_usable_size(shape: Any) -> tf.Tensor:
+    """Whether a JPEG's shape, int32 [3], respects `MAX_ASPECT` and `MAX_PIXELS`, in a graph."""
+    height, width, _ = tf.unstack(tf.cast(tf.convert_to_tensor(shape), tf.int64))
+    even = (height <= MAX_ASPECT * width) & (width <= MAX_ASPECT * height)
+    return even & (height * width <= MAX_PIXELS)
+
+
+def are_inside(boxes: Any) -> tf.Tensor:
+    """Whether all boxes, [..., 4] in the order top, left, bottom, right, are inside the image."""
+    ahead = [[0, 0]] * (len(boxes.shape) - 1)
+    # 0, 0, top, left, bottom, right, 1, 1: none is above its next but one. NaN compares false.
+    bounded = tf.pad(tf.pad(boxes, [*ahead, [2, 0]]), [*ahead, [0, 2]], constant_values=1.0)
+    return tf.reduce_all(bounded[..., :-2] <= bounded[..., 2:])
+
+
+def check_files(files: Sequence[Path], num_classes: int) -> Findings:
+    """Reads every record of the files of a subset; see `Dataset.check`."""
+    tally = ImageTally()
+    found = check_records(files, lambda record: examine(record, num_classes), tally.add)
+    found.details = tally.lines()
+    return found
+
+
+def examine(record: bytes, num_classes: int, min_size: int = 1) -> ImageFacts:
+    """Checks all that a run uses of a record; label in [0, num_classes), sides >= `min_size`."""
+    features = features_of(record)
+    label = single(features, LABEL, "int64_list")
+    if not 0 <= label < num_classes:
+        raise RecordDefect(f"label {label} is not in [0, {num_classes})")
+    boxes = check_boxes(features)
+    jpeg = single(features, ENCODED, "bytes_list")
+    height, width = decoded_size(jpeg)
+    if min(height, width) < min_size:
+        raise RecordDefect(
+            f"the image is {height}x{width}, but --resize_method=crop needs {min_size}x{min_size}"
+        )
+    return ImageFacts(label, height, width, len(jpeg), boxes)
+
+
+def features_of(record: bytes) -> Any:
+    """The features of a serialized record by key; RecordDefect if it is none."""
+    try:
+        return tf.train.Example.FromString(record).features.feature
+    except Exception as error:
+        # The exception's class belongs to whichever protobuf implementation is at work.
+        raise RecordDefect("is not a serialized tf.train.Example") from error
+
+
+def single(features: Any, key: str, kind: str) -> Any:
+    """The only value of a feature of kind "int64_list", "float_list" or "bytes_list"."""
+    if key not in features:
+        raise RecordDefect(f"key {key} is missing")
+    values = getattr(features[key], kind).value
+    if len(values) != 1:
+        raise RecordDefect(f"key {key} must hold one value of {kind}, but holds {len(values)}")
+    return values[0]
+
+
+def check_boxes(features: Any) -> int:
+    """The number of boxes; RecordDefect unless all are inside the image."""
+    sides = [list(features[key].float_list.value) if key in features else [] for key in BOX_SIDES]
+    if len({len(side) for side in sides}) != 1:
+        raise RecordDefect("the sides of image/object/bbox have different lengths")
+    for ymin, xmin, ymax, xmax in zip(*sides, strict=True):
+        if not (0 <= ymin <= ymax <= 1 and 0 <= xmin <= xmax <= 1):
+            box = f"ymin={ymin:g} xmin={xmin:g} ymax={ymax:g} xmax={xmax:g}"
+            raise RecordDefect(f"box {box} is no part of the image")
+    return len(sides[0])
+
+
+def check_size(shape: Any) -> None:
+    """Raises RecordDefect for an image of a size that `is_usable_size` refuses."""
+    if not bool(is_usable_size(shape)):
+        height, width, _ = map(int, shape)
+        raise RecordDefect(
+            f"the image is {height}x{width}; it must have at most {MAX_PIXELS:,} pixels, "
+            f"and no side more than {MAX_ASPECT} times as long as the other"
+        )
+
+
+def decoded_size(jpeg: bytes) -> tuple[int, int]:
+    """Height and width of a JPEG after decoding all of it; RecordDefect for unusable ones."""
+    with tf.device("CPU:0"):
+        if not bool(tf.io.is_jpeg(jpeg)):
+            kind = "a PNG" if jpeg.startswith(b"\x89PNG") else "no JPEG"
+            raise RecordDefect(f"the image is {kind}; cnnbench data make-imagenet writes JPEGs")
+        try:
+            check_size(tf.io.extract_jpeg_shape(jpeg))
+            image = tf.io.decode_jpeg(jpeg, channels=3)
+        except tf.errors.InvalidArgumentError as error:
+            raise RecordDefect("the JPEG cannot be decoded") from error
+    return int(image.shape[0]), int(image.shape[1])
+
+
+def serialize(
+    jpeg: bytes, height: int, width: int, label: int, name: str, synset: str, text: str
+) -> bytes:
+    """A record with the keys of the ImageNet files, without boxes; sizes in pixels."""
+    features = {
+        "image/height": ints([height]),
+        "image/width": ints([width]),
+        "image/colorspace": text_of("RGB"),
+        "image/channels": ints([3]),
+        LABEL: ints([label]),
+        "image/class/synset": text_of(synset),
+        "image/class/text": text_of(text),
+        **{side: tf.train.Feature(float_list=tf.train.FloatList()) for side in BOX_SIDES},
+        "image/object/bbox/label": ints([]),
+        "image/format": text_of("JPEG"),
+        "image/filename": text_of(name),
+        ENCODED: tf.train.Feature(bytes_list=tf.train.BytesList(value=[jpeg])),
+    }
+    return serialized(features)
+
+
+def serialized(features: Mapping[str, Any]) -> bytes:
+    """A record with these features; equal features give equal bytes."""
+    example = tf.train.Example(features=tf.train.Features(feature=features))
+    # Map order is undefined unless asked for, and equal input shall give equal files.
+    data: bytes = example.SerializeToString(deterministic=True)
+    return data
+
+
+def ints(values: Sequence[int]) -> Any:
+    """A feature of integers."""
+    return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+
+
+def text_of(value: str) -> Any:
+    """A feature of one text."""
+    # File names need not be UTF-8; Python keeps the bytes that are not as surrogates.
+    encoded = value.encode(errors="surrogateescape")
+    return tf.train.Feature(bytes_list=tf.train.BytesList(value=[encoded]))
 
 
 class ImageNetPipeline(RecordPipeline):
@@ -17,14 +177,11 @@ class ImageNetPipeline(RecordPipeline):
     def decode(self, record: tf.Tensor, position: tf.Tensor) -> Mapping[str, tf.Tensor]:
         """See `RecordPipeline.decode`."""
         spec = self.spec
-        jpeg, label, boxes = imagenet_records.parse(record)
+        jpeg, label, boxes = parse(record)
         # Fails for data that are no JPEG.
         shape = tf.io.extract_jpeg_shape(jpeg)
         sound = require(
-            (label >= 0)
-            & (label < spec.num_classes)
-            & imagenet_records.is_usable_size(shape)
-            & imagenet_records.are_inside(boxes),
+            (label >= 0) & (label < spec.num_classes) & is_usable_size(shape) & are_inside(boxes),
             label,
         )
         with tf.control_dependencies([sound]):
@@ -39,4 +196,4 @@ class ImageNetPipeline(RecordPipeline):
         """See `RecordPipeline.examine`."""
         spec = self.spec
         min_size = spec.image_size if spec.resize_method == "crop" else 1
-        return imagenet_records.examine(record, spec.num_classes, min_size)
+        return examine(record, spec.num_classes, min_size)

@@ -1,25 +1,107 @@
-"""LibriSpeech: spectrograms and their transcripts, from TFRecord files."""
+"""LibriSpeech: spectrograms and their transcripts; records and their pipeline."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import io
+import itertools
+import wave
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from cnnbench.data import librispeech_records
-from cnnbench.data.librispeech_records import (
-    ALPHABET,
-    AUDIO,
-    BINS,
-    SAMPLE_RATE,
-    STRIDE,
-    TEXT,
-    WINDOW,
-)
+from cnnbench.data.check_records import check_records
+from cnnbench.data.findings import Findings, RecordDefect
+from cnnbench.data.imagenet import features_of, serialized, single, text_of
 from cnnbench.data.records import RecordPipeline, padded, require
 from cnnbench.data.spec import InputSpec
+
+SAMPLE_RATE = 16_000
+WINDOW, STRIDE = 320, 160
+"""Samples in a frame of a spectrogram, and between the starts of frames: 20 and 10 ms."""
+
+BINS = WINDOW // 2 + 1
+"""Frequencies of a spectrogram."""
+
+ALPHABET = b" abcdefghijklmnopqrstuvwxyz'"
+"""Letters by number; the blank of CTC follows as class 28."""
+
+
+PREFIX = "librispeech-"
+AUDIO = "audio/encoded"
+TEXT = "audio/text"
+UTTERANCE = "audio/id"
+
+
+def samples_in(content: bytes) -> int:
+    """Number of samples of a WAV file; RecordDefect unless 16 bits, 16 kHz, one channel."""
+    try:
+        with wave.open(io.BytesIO(content)) as file:
+            found = (file.getnchannels(), file.getsampwidth(), file.getframerate())
+            samples: int = file.getnframes()
+            there = len(file.readframes(samples)) // max(1, found[0] * found[1])
+    except (wave.Error, EOFError) as error:
+        raise RecordDefect(f"the audio is no WAV of PCM: {error or 'it is cut off'}") from error
+    if found != (1, 2, SAMPLE_RATE):
+        raise RecordDefect(
+            f"the audio has {found[0]} channels of {8 * found[1]} bits and {found[2]} samples a "
+            f"second, but must have 1 of 16 and {SAMPLE_RATE}"
+        )
+    if there < samples:
+        raise RecordDefect(f"the audio is cut off after {there} of {samples} samples")
+    return samples
+
+
+def examine(
+    record: bytes, max_frames: int | None = None, max_letters: int | None = None
+) -> tuple[int, int]:
+    """Checks all that a run uses of a record; returns its numbers of frames and letters."""
+    features = features_of(record)
+    text = single(features, TEXT, "bytes_list")
+    strange = next((byte for byte in text if byte not in ALPHABET), None)
+    if strange is not None or not text:
+        what = "is empty" if strange is None else f"has {chr(strange)!r}"
+        raise RecordDefect(f"the transcript {what}; it takes a to z, blanks and apostrophes")
+    samples = samples_in(single(features, AUDIO, "bytes_list"))
+    frames = max(0, 1 + (samples - WINDOW) // STRIDE)
+    if frames < 1:
+        raise RecordDefect(f"the audio has {samples} samples, but one frame takes {WINDOW}")
+    # CTC needs a blank between equal letters.
+    if len(text) + sum(a == b for a, b in itertools.pairwise(text)) > frames:
+        raise RecordDefect(
+            f"the transcript of {len(text)} letters is longer than its audio of {frames} frames"
+        )
+    for noun, value, most in (
+        ("frames", frames, max_frames),
+        ("letters", len(text), max_letters),
+    ):
+        if most is not None and value > most:
+            raise RecordDefect(f"{value} {noun}, but the model takes at most {most}")
+    return frames, len(text)
+
+
+def check_files(files: Sequence[Path], num_classes: int) -> Findings:
+    """Reads every record of the files of a subset; see `Dataset.check`."""
+    del num_classes  # the alphabet is fixed
+    facts: list[tuple[int, int]] = []
+    found = check_records(files, examine, facts.append)
+    if facts:
+        frames, letters = zip(*facts, strict=True)
+        found.details = [
+            f"audio: {min(frames)} to {max(frames)} frames of {BINS} frequencies, "
+            f"{sum(frames) / 100 / 3600:,.1f} hours",
+            f"transcripts: {min(letters)} to {max(letters)} letters",
+        ]
+    return found
+
+
+def serialize(audio: bytes, text: str, utterance: str) -> bytes:
+    """A record of a WAV file that `samples_in` accepts and of its transcript in `ALPHABET`."""
+    content = tf.train.Feature(bytes_list=tf.train.BytesList(value=[audio]))
+    return serialized({AUDIO: content, TEXT: text_of(text), UTTERANCE: text_of(utterance)})
+
 
 _SILENCE = 1e-10  # added to the power, whose logarithm is taken
 _NUMBERS = np.array([ALPHABET.find(byte) for byte in range(256)])
@@ -64,7 +146,7 @@ class LibriSpeechPipeline(RecordPipeline):
 
     def examine(self, record: bytes) -> object:
         """See `RecordPipeline.examine`."""
-        return librispeech_records.examine(record, self._max_frames, self._max_letters)
+        return examine(record, self._max_frames, self._max_letters)
 
 
 def spectrogram(samples: Any) -> tf.Tensor:

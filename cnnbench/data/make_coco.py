@@ -12,7 +12,7 @@ from typing import Any
 
 from cnnbench.base.reading import document, read_json
 from cnnbench.data import output
-from cnnbench.data.coco_records import MAX_BOXES, PREFIX, CocoObject, serialize
+from cnnbench.data.coco import MAX_BOXES, PREFIX, CocoObject, serialize
 from cnnbench.data.dataset import SUBSETS
 from cnnbench.data.image_folder import check_name
 from cnnbench.data.make_imagenet import RgbJpeg, write_images

@@ -16,7 +16,7 @@ from cnnbench.data.dataset import SUBSETS
 from cnnbench.data.findings import RecordDefect
 from cnnbench.data.folder import content_of
 from cnnbench.data.image_folder import ImageFile, ImageFolder
-from cnnbench.data.imagenet_records import check_size, serialize
+from cnnbench.data.imagenet import check_size, serialize
 from cnnbench.data.open import IMAGENET
 from cnnbench.errors import DataError, UsageError, first_line
 

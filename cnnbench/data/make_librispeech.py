@@ -14,7 +14,7 @@ from cnnbench.data import output
 from cnnbench.data.dataset import SUBSETS
 from cnnbench.data.findings import RecordDefect
 from cnnbench.data.folder import content_of
-from cnnbench.data.librispeech_records import PREFIX, examine, serialize
+from cnnbench.data.librispeech import PREFIX, examine, serialize
 from cnnbench.errors import DataError, UsageError
 
 

@@ -31,9 +31,9 @@ from data_sets import (
 )
 
 from cnnbench.cli import main
-from cnnbench.data import coco_records, find_dataset, imagenet_records, make_input
-from cnnbench.data import librispeech_records as speech
-from cnnbench.data.coco_records import CocoObject
+from cnnbench.data import coco, find_dataset, imagenet, make_input
+from cnnbench.data import librispeech as speech
+from cnnbench.data.coco import CocoObject
 from cnnbench.data.dataset import detect
 from cnnbench.errors import DataError, FlagError
 from cnnbench.models.deepspeech import DeepSpeech2
@@ -373,17 +373,17 @@ def changed(record, drop=(), **values):
 
 
 def image(encoded=None, label=1, drop=(), **values):
-    record = imagenet_records.serialize(encoded or jpeg(1), 24, 32, label, "a", "a", "a")
+    record = imagenet.serialize(encoded or jpeg(1), 24, 32, label, "a", "a", "a")
     return changed(record, drop, **values)
 
 
 def boxed(*box, sides=4):
-    names = imagenet_records.BOX_SIDES[:sides]
+    names = imagenet.BOX_SIDES[:sides]
     return image(**{name: [value] for name, value in zip(names, box, strict=False)})
 
 
 def scene(objects=(CAR,), encoded=None, drop=(), **values):
-    record = coco_records.serialize(encoded or jpeg(1), 24, 32, 7, "7.jpg", objects)
+    record = coco.serialize(encoded or jpeg(1), 24, 32, 7, "7.jpg", objects)
     return changed(record, drop, **values)
 
 

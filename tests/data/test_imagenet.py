@@ -8,8 +8,8 @@ import tensorflow as tf
 from data_sets import SMALL, damage, examples, write_records
 
 from cnnbench.data import IMAGENET, make_input, tfrecord
+from cnnbench.data.imagenet import ENCODED, LABEL
 from cnnbench.data.imagenet_files import count_examples, find_files
-from cnnbench.data.imagenet_records import ENCODED, LABEL
 from cnnbench.errors import DataError
 
 SPEC = SMALL["imagenet"].spec

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cnnbench.data.imagenet_records import (
+from cnnbench.data.imagenet import (
     BOX_SIDES,
     LABEL,
     RecordDefect,

@@ -10,8 +10,7 @@ import tensorflow as tf
 from data_sets import SMALL, TEXTS, sound, transcripts, utterances, wav, write_records
 
 from cnnbench.data import make_input
-from cnnbench.data.librispeech import spectrogram
-from cnnbench.data.librispeech_records import serialize
+from cnnbench.data.librispeech import serialize, spectrogram
 from cnnbench.errors import DataError
 
 

@@ -9,11 +9,11 @@ import tensorflow as tf
 from data_sets import SMALL, write_records
 
 from cnnbench.base.lock import FolderLock
-from cnnbench.data import IMAGENET, imagenet_records, make_input, output
+from cnnbench.data import IMAGENET, imagenet, make_input, output
 from cnnbench.data import make_imagenet as module
 from cnnbench.data.image_folder import ImageClass, ImageFile, ImageFolder, scan
+from cnnbench.data.imagenet import ENCODED
 from cnnbench.data.imagenet_files import find_files
-from cnnbench.data.imagenet_records import ENCODED
 from cnnbench.data.make_imagenet import RgbJpeg, make_imagenet, rgb_jpeg
 from cnnbench.errors import DataError, FlagError, UsageError
 
@@ -101,7 +101,7 @@ def test_jpegs_with_arithmetic_coding_are_kept_read_and_checked(tmp_path, cpu_de
     assert np.abs(pixels[:, 8:] - (10, 200, 40)).max() < 8
     for subset, fused in (("train", True), ("validation", False)):
         path = tmp_path / f"{subset}-00000-of-00001"
-        write_records(path, [imagenet_records.serialize(ARITHMETIC, 8, 16, 1, "a", "a", "a")])
+        write_records(path, [imagenet.serialize(ARITHMETIC, 8, 16, 1, "a", "a", "a")])
         assert IMAGENET.check([path], 1001).defects == []
         spec = SMALL["imagenet"].spec(tmp_path, subset, fuse_decode_and_crop=fused)
         with make_input(spec, cpu_devices[:1]) as source:
@@ -255,7 +255,7 @@ def test_files_are_as_readable_as_others(photo, tmp_path):
 
 
 def test_an_image_too_large_for_a_jpeg_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(imagenet_records, "MAX_ASPECT", 100_000)
+    monkeypatch.setattr(imagenet, "MAX_ASPECT", 100_000)
     path = tmp_path / "wide.png"
     path.write_bytes(tf.io.encode_png(np.zeros((1, 70_000, 3), np.uint8)).numpy())
     with pytest.raises(DataError, match=re.escape(f"{path}: cannot become a JPEG: ")) as caught:

@@ -19,12 +19,12 @@ from cnnbench.data import (
     IMAGENET,
     RATINGS,
     InputSpec,
-    coco_records,
+    coco,
+    imagenet,
     imagenet_files,
-    imagenet_records,
     make_input,
 )
-from cnnbench.data.coco_records import CocoObject
+from cnnbench.data.coco import CocoObject
 from cnnbench.data.findings import RecordDefect
 from cnnbench.data.imagenet_files import find_files
 from cnnbench.data.joined import JoinedInput
@@ -127,7 +127,7 @@ def half_of_seed(example: Mapping[str, Any], seed: Any) -> dict[str, Any]:
 
 
 def alike_imagenet(folder: Path) -> InputSpec:
-    record = imagenet_records.serialize(jpeg(0), 24, 32, 1, "", "", "")
+    record = imagenet.serialize(jpeg(0), 24, 32, 1, "", "", "")
     write_files(folder, "", lambda _: record)
     fields = {"data_dir": str(folder), "preprocess": half_of_seed}
     return input_spec(IMAGENET, 8, distortions=True, **fields)
@@ -136,7 +136,7 @@ def alike_imagenet(folder: Path) -> InputSpec:
 def alike_coco(folder: Path) -> InputSpec:
     boxes = [(0.2, 0.3, 0.6, 0.9), (0.0, 0.1, 0.4, 0.5)]
     objects = [CocoObject(1, box, False) for box in boxes]
-    write_files(folder, "coco-", lambda _: coco_records.serialize(jpeg(0), 24, 32, 1, "", objects))
+    write_files(folder, "coco-", lambda _: coco.serialize(jpeg(0), 24, 32, 1, "", objects))
     return input_spec(COCO, 8, data_dir=str(folder), distortions=True)
 
 

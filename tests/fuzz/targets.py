@@ -191,7 +191,7 @@ def pickles(generator: random.Random, folder: Path) -> None:
 def _example() -> bytes:
     import tensorflow as tf
 
-    from cnnbench.data.imagenet_records import BOX_SIDES, serialize
+    from cnnbench.data.imagenet import BOX_SIDES, serialize
 
     pixels = np.arange(40 * 50 * 3, dtype=np.uint32).astype(np.uint8).reshape(40, 50, 3)
     jpeg = tf.io.encode_jpeg(pixels).numpy()

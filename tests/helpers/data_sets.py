@@ -26,7 +26,7 @@ from cnnbench.data import (
     InputSpec,
     tfrecord,
 )
-from cnnbench.data.librispeech_records import ALPHABET
+from cnnbench.data.librispeech import ALPHABET
 from cnnbench.data.source import TowerBatch
 from cnnbench.models.elements import resolve
 

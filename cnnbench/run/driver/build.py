@@ -11,9 +11,8 @@ import tensorflow as tf
 
 from cnnbench.base.jobs.job import Task
 from cnnbench.data import InputSource, InputSpec, make_input
-from cnnbench.data.coordinated import WORKER_HOST, CoordinatedInput
 from cnnbench.data.distributed import InputDistribution
-from cnnbench.data.joined import JoinedInput
+from cnnbench.data.joined import WORKER_HOST, CoordinatedInput, JoinedInput
 from cnnbench.data.source import TowerBatch
 from cnnbench.data.synthetic import synthetic_rows
 from cnnbench.flags import Params
@@ -38,7 +37,7 @@ from cnnbench.variable_mgr.parameter_server import ParameterServerVariableMgr
 from cnnbench.variable_mgr.spec import VariableMgrSpec
 from cnnbench.variable_mgr.strategies import make
 from cnnbench.variable_mgr.strategies.base import StrategyVariableMgr
-from cnnbench.variable_mgr.strategies.parameter_server import ParameterServerStrategyVariableMgr
+from cnnbench.variable_mgr.strategies.managers import ParameterServerStrategyVariableMgr
 from cnnbench.variable_mgr.strategies.spec import CrossDeviceSpec
 from cnnbench.variable_mgr.tower_variable import TowerVariable
 from cnnbench.variable_mgr.worker_group import WorkerGroup

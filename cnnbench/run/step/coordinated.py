@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from cnnbench.data.coordinated import CoordinatedInput
+from cnnbench.data.joined import CoordinatedInput
 from cnnbench.run.step.traced import TracedFunction
 from cnnbench.run.step.train_step import RATE, StepResult, TrainStep
 from cnnbench.variable_mgr.strategies.base import StrategyVariableMgr

@@ -10,7 +10,7 @@ from forked import Forked, cnnbench, cnnbench_with_little_disk
 
 from cnnbench import cli
 from cnnbench.cli.commands import data
-from cnnbench.data.imagenet_records import serialize
+from cnnbench.data.imagenet import serialize
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from cnnbench import BenchmarkCNN, Params, RunRecord
 from cnnbench.base import lock
 from cnnbench.base.lock import FolderLock
 from cnnbench.base.text.progress import Messages
-from cnnbench.data.imagenet_records import serialize
+from cnnbench.data.imagenet import serialize
 from cnnbench.errors import BenchmarkError, FlagError, NonFiniteLossError
 from cnnbench.records import result_files
 from cnnbench.records.result_files import ResultFiles

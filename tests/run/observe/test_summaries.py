@@ -10,7 +10,7 @@ import tensorflow as tf
 from short_runs import build
 from tensorflow.core.util import event_pb2
 
-from cnnbench.run.observe.events import EventFile, buckets
+from cnnbench.run.driver.summaries import EventFile, buckets
 
 
 def _values(folder):
