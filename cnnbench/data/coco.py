@@ -51,16 +51,6 @@ class CocoObject:
     is_crowd: bool
 
 
-@dataclass(frozen=True)
-class CocoFacts:
-    """Facts of a valid record."""
-
-    labels: tuple[int, ...]
-    height: int
-    width: int
-    crowds: int
-
-
 def parse(record: tf.Tensor) -> dict[str, tf.Tensor]:
     """The parts of a serialized record (string scalar), in a graph.
 
@@ -80,8 +70,11 @@ def parse(record: tf.Tensor) -> dict[str, tf.Tensor]:
     }
 
 
-def examine(record: bytes, num_classes: int) -> CocoFacts:
-    """Checks everything that a run uses of a record; labels are in [1, num_classes)."""
+def examine(record: bytes, num_classes: int) -> tuple[list[int], tuple[int, int, int, int]]:
+    """Checks everything that a run uses of a record; labels are in [1, num_classes).
+
+    Returns the labels; and height, width, number of boxes and of crowds among them.
+    """
     features = features_of(record)
     source_id = single(features, SOURCE_ID, "bytes_list")
     if not source_id.isdigit() or int(source_id) >= 2**63:
@@ -98,7 +91,8 @@ def examine(record: bytes, num_classes: int) -> CocoFacts:
         if not 1 <= label < num_classes:
             raise RecordDefect(f"label {label} is not in [1, {num_classes})")
     height, width = decoded_size(single(features, ENCODED, "bytes_list"))
-    return CocoFacts(tuple(values[LABELS]), height, width, sum(map(bool, values[CROWD])))
+    crowds = sum(map(bool, values[CROWD]))
+    return values[LABELS], (height, width, boxes, crowds)
 
 
 def check_files(files: Sequence[Path], num_classes: int) -> Findings:
@@ -106,9 +100,9 @@ def check_files(files: Sequence[Path], num_classes: int) -> Findings:
     labels: Counter[int] = Counter()
     facts: list[tuple[int, int, int, int]] = []
 
-    def add(one: CocoFacts) -> None:
-        labels.update(one.labels)
-        facts.append((one.height, one.width, len(one.labels), one.crowds))
+    def add(found: tuple[list[int], tuple[int, int, int, int]]) -> None:
+        labels.update(found[0])
+        facts.append(found[1])
 
     found = check_records(files, lambda record: examine(record, num_classes), add)
     if facts:

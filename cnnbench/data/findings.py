@@ -20,14 +20,6 @@ class Findings:
 
 
 @dataclass(frozen=True)
-class UnusableRecords:
-    """Number of different records that a run skipped, and defects of the first ones."""
-
-    count: int = 0
-    first: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class ImageFacts:
     """Facts of a valid record of a labelled image: class, size in pixels, number of boxes."""
 

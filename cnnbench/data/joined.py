@@ -17,9 +17,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from cnnbench.data.findings import UnusableRecords
 from cnnbench.data.source import InputSource, TowerBatch
 from cnnbench.models.elements import by_name
+from cnnbench.records.parts import SkippedRecords
 
 WORKER_HOST = "/device:CPU:0"
 """The CPU of the worker that runs the step."""
@@ -79,11 +79,9 @@ class JoinedInput(InputSource):
         """See `InputSource.stages`: those of the first worker."""
         return self._sources[0].stages()
 
-    def skipped(self) -> UnusableRecords:
+    def skipped(self) -> SkippedRecords:
         """See `InputSource.skipped`."""
-        found = [source.skipped() for source in self._sources]
-        first = tuple(line for one in found for line in one.first)
-        return UnusableRecords(sum(one.count for one in found), first)
+        return SkippedRecords.together(source.skipped() for source in self._sources)
 
     def passed_over(self, steps: int) -> list[int]:
         """See `InputSource.passed_over`."""

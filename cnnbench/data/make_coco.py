@@ -7,6 +7,7 @@ import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,8 @@ def make_coco(found: Coco, out: Path, shards: Mapping[str, int], seed: int) -> N
             shuffled = random.Random(seed).sample(images, len(images))
             for name, part in output.shards(f"{PREFIX}{subset}", shuffled, shards[subset]):
                 written.append(folder / name)
-                write_images(written[-1], part, _record)
+                made = [(one.path, partial(_record, one)) for one in part]
+                write_images(written[-1], made)
         labels = folder / LABELS_FILE
         with output.writing(labels):
             labels.write_text("\n".join(["background", *found.classes]) + "\n", encoding="utf-8")

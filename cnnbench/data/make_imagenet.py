@@ -6,8 +6,9 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import tensorflow as tf
 
@@ -23,14 +24,6 @@ from cnnbench.errors import DataError, UsageError, first_line
 LABELS_FILE = "labels.txt"
 _MAX_CLASSES = IMAGENET.num_classes - 1
 _CHUNK = 64
-
-
-class _HasPath(Protocol):
-    @property
-    def path(self) -> Path: ...
-
-
-F = TypeVar("F", bound=_HasPath)
 
 
 def make_imagenet(found: ImageFolder, out: Path, shards: dict[str, int]) -> int:
@@ -49,7 +42,9 @@ def make_imagenet(found: ImageFolder, out: Path, shards: dict[str, int]) -> int:
         for subset in SUBSETS:
             for name, files in output.shards(subset, found.subsets[subset], shards[subset]):
                 written.append(unfinished / name)
-                reencoded += write_images(written[-1], files, _record)
+                reencoded += write_images(
+                    written[-1], [(f.path, partial(_record, f)) for f in files]
+                )
         labels = unfinished / LABELS_FILE
         lines = ["background"]  # the line number, from 0, is the label
         lines += [c.name if c.text == c.name else f"{c.name} {c.text}" for c in found.classes]
@@ -61,8 +56,8 @@ def make_imagenet(found: ImageFolder, out: Path, shards: dict[str, int]) -> int:
     return reencoded
 
 
-def write_images(path: Path, files: Sequence[F], record: Callable[[F, RgbJpeg], bytes]) -> int:
-    """Writes a record for each of some images; returns the number of re-encoded ones."""
+def write_images(path: Path, files: Sequence[tuple[Path, Callable[[RgbJpeg], bytes]]]) -> int:
+    """Writes the records that are made of images; returns the number of re-encoded ones."""
     reencoded = 0
     with (
         output.writing(path, tf.errors.OpError),
@@ -72,10 +67,10 @@ def write_images(path: Path, files: Sequence[F], record: Callable[[F, RgbJpeg], 
         # In chunks, because the pool would read ahead of the writer without bounds.
         for begin in range(0, len(files), _CHUNK):
             part = files[begin : begin + _CHUNK]
-            images = pool.map(rgb_jpeg, (file.path for file in part))
-            for file, image in zip(part, images, strict=True):
+            images = pool.map(rgb_jpeg, (source for source, _ in part))
+            for (_, record), image in zip(part, images, strict=True):
                 reencoded += image.reencoded
-                writer.write(record(file, image))
+                writer.write(record(image))
     return reencoded
 
 

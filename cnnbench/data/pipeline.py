@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from cnnbench.data.findings import UnusableRecords
 from cnnbench.data.position import positions_of, seed_pair, turns_before
 from cnnbench.data.spec import InputSpec
 from cnnbench.errors import DataError, first_line
+from cnnbench.records.parts import SkippedRecords
 
 
 class PipelineStage(NamedTuple):
@@ -57,9 +57,9 @@ class Pipeline(abc.ABC):
         """Error message of a failed read in one line, with file and record where known."""
         return DataError(f"{self.spec.data_dir}: {first_line(error)}")
 
-    def skipped(self) -> UnusableRecords:
+    def skipped(self) -> SkippedRecords:
         """Records skipped so far by --on_bad_record=skip."""
-        return UnusableRecords()
+        return SkippedRecords()
 
     def passed_over(self, examples: int) -> int:
         """Records skipped since ``start`` before the last of a number of training examples."""

@@ -15,11 +15,11 @@ import tensorflow as tf
 
 from cnnbench.base.jobs.devices import is_cpu
 from cnnbench.data.copies import copied_to
-from cnnbench.data.findings import UnusableRecords
 from cnnbench.data.pipeline import Pipeline, PipelineStage
 from cnnbench.data.source import InputSource, TowerBatch
 from cnnbench.data.spec import InputSpec
 from cnnbench.errors import DataError
+from cnnbench.records.parts import SkippedRecords
 
 Step = tuple[TowerBatch, ...]
 Copying = tuple["TowerBatch | Future[TowerBatch]", ...]
@@ -87,7 +87,7 @@ class PipelineInput(InputSource):
         with tf.device(self.spec.host):
             return self._pipeline.stages()
 
-    def skipped(self) -> UnusableRecords:
+    def skipped(self) -> SkippedRecords:
         """See `Pipeline.skipped`."""
         return self._pipeline.skipped()
 

@@ -13,13 +13,14 @@ import numpy as np
 import tensorflow as tf
 
 from cnnbench.data import tfrecord
-from cnnbench.data.findings import RecordDefect, UnusableRecords
+from cnnbench.data.findings import RecordDefect
 from cnnbench.data.imagenet_files import count_records, records_by_file
 from cnnbench.data.pipeline import Pipeline, PipelineStage, prepared, with_threads
 from cnnbench.data.position import positions_of
 from cnnbench.data.spec import InputSpec
 from cnnbench.errors import DataError, first_line
 from cnnbench.machine.cpu import available_cores
+from cnnbench.records.parts import SkippedRecords
 
 _CYCLE_LENGTH = 10
 _MOST_RECORDS = 2**40  # of a file
@@ -282,14 +283,15 @@ class RecordPipeline(Pipeline):
             return DataError(f"{self._files[file]}: record {number}: {first_line(error)}")
         return None
 
-    def skipped(self) -> UnusableRecords:
+    def skipped(self) -> SkippedRecords:
         """See `Pipeline.skipped`."""
         if not self._skips:
-            return UnusableRecords()
+            return SkippedRecords()
         keys = self._in_decoding()
         examined = map(self._defect, keys[:_EXAMINED])
         lines = [str(defect) for defect in examined if defect]  # others are still being decoded
-        return UnusableRecords(len(lines) + len(keys[_EXAMINED:]), tuple(lines[:_NAMED]))
+        count = len(lines) + len(keys[_EXAMINED:])
+        return SkippedRecords(count=count, first=tuple(lines[:_NAMED]))
 
     def passed_over(self, examples: int) -> int:
         """See `Pipeline.passed_over`."""

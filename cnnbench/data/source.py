@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from cnnbench.data.findings import UnusableRecords
 from cnnbench.data.spec import InputSpec
 from cnnbench.models.elements import Element, grouped
+from cnnbench.records.parts import SkippedRecords
 
 
 class TowerBatch(NamedTuple):
@@ -92,9 +92,9 @@ class InputSource(abc.ABC):
         """The `cnnbench.data.pipeline.PipelineStage`s of the input; none for synthetic data."""
         return []
 
-    def skipped(self) -> UnusableRecords:
+    def skipped(self) -> SkippedRecords:
         """Records skipped so far; see `Pipeline.skipped`."""
-        return UnusableRecords()
+        return SkippedRecords()
 
     def passed_over(self, steps: int) -> list[int]:
         """Records that each shard read here skipped in a number of training steps.

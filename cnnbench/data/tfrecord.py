@@ -13,9 +13,8 @@ import itertools
 import os
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeAlias
 
 from cnnbench.data.folder import reason
 from cnnbench.errors import DataError
@@ -37,13 +36,8 @@ class FramingError(DataError):
         self.record = record
 
 
-@dataclass(frozen=True)
-class Frame:
-    """Location of a record: number from 0, offset of its first byte, length of its data."""
-
-    record: int
-    offset: int
-    length: int
+Frame: TypeAlias = tuple[int, int, int]
+"""Location of a record: number from 0, offset of its first byte, length of its data."""
 
 
 def frames(path: Path) -> Iterator[Frame]:
@@ -62,7 +56,7 @@ def frames(path: Path) -> Iterator[Frame]:
             if offset + _OVERHEAD + length > size:
                 missing = offset + _OVERHEAD + length - size
                 raise FramingError(path, record, f"truncated, {missing} bytes are missing")
-            yield Frame(record, offset, length)
+            yield record, offset, length
             offset += _OVERHEAD + length
             record += 1
 
@@ -74,12 +68,13 @@ def count_records(path: Path) -> int:
 
 def read_data(path: Path, frame: Frame) -> bytes:
     """The data of a record; DataError if its checksum is wrong or it cannot be read."""
+    record, offset, length = frame
     with _open(path) as file:
-        file.seek(frame.offset + HEADER_BYTES)
-        data = file.read(frame.length)
+        file.seek(offset + HEADER_BYTES)
+        data = file.read(length)
         (checksum,) = _FOOTER.unpack(file.read(_FOOTER.size))
     if masked_crc32c(data) != checksum:
-        raise DataError(f"{path}: record {frame.record}: its checksum is wrong")
+        raise DataError(f"{path}: record {record}: its checksum is wrong")
     return data
 
 
@@ -92,9 +87,9 @@ def read_on(path: Path, first: int) -> Iterator[tuple[int, bytes | DataError]]:
     try:
         for frame in itertools.islice(frames(path), first, None):
             try:
-                yield frame.record, read_data(path, frame)
+                yield frame[0], read_data(path, frame)
             except DataError as error:
-                yield frame.record, error
+                yield frame[0], error
     except FramingError as error:
         yield error.record, error
 
@@ -110,7 +105,7 @@ def framed_records(path: Path) -> int:
 def find_record(path: Path, record: int) -> bytes:
     """The data of record number ``record``; DataError if it is missing or damaged."""
     for frame in frames(path):
-        if frame.record == record:
+        if frame[0] == record:
             return read_data(path, frame)
     raise DataError(f"{path}: record {record}: there is no such record")
 
@@ -122,9 +117,10 @@ def defect_at(path: Path, offset: int) -> DataError | None:
     """
     try:
         for frame in frames(path):
-            if offset in (frame.offset, frame.offset + HEADER_BYTES):
+            _, begin, _ = frame
+            if offset in (begin, begin + HEADER_BYTES):
                 read_data(path, frame)
-            if frame.offset >= offset:
+            if begin >= offset:
                 return None
     except DataError as error:
         return error

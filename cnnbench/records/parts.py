@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
@@ -247,11 +247,18 @@ class SkippedRecords:
       first: defects of the first ones, each with file and record.
     """
 
-    count: int
+    count: int = 0
     first: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_amounts("skipped_records", self)
+
+    @classmethod
+    def together(cls, parts: Iterable[SkippedRecords]) -> SkippedRecords:
+        """Those of several inputs."""
+        found = list(parts)
+        first = tuple(line for one in found for line in one.first)
+        return cls(count=sum(one.count for one in found), first=first)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -170,13 +170,13 @@ def test_no_file_of_autograph_is_written(folder, cpu_devices, tmp_path, monkeypa
 
 def test_a_length_beyond_all_memory_is_not_believed(copy):
     path = copy / "validation-00001-of-00002"
-    *_, last = tfrecord.frames(path)
+    *_, (record, offset, _) = tfrecord.frames(path)
     content = bytearray(path.read_bytes())
     length = struct.pack("<Q", 2**40)
     checksum = struct.pack("<I", tfrecord.masked_crc32c(length))
-    content[last.offset : last.offset + 12] = length + checksum
+    content[offset : offset + 12] = length + checksum
     path.write_bytes(content)
     found = IMAGENET.check(find_files(str(copy), "validation"), 1001)
     (defect,) = found.defects
-    assert defect.startswith(f"{path}: record {last.record}: truncated, ")
+    assert defect.startswith(f"{path}: record {record}: truncated, ")
     assert found.records == 7

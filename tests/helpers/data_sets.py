@@ -372,9 +372,9 @@ def write_records(path: Path, records: Iterable[bytes]) -> Path:
 
 def damage(path: Path, record: int) -> None:
     """Changes a byte of the data of one record."""
-    frame = list(tfrecord.frames(path))[record]
+    _, offset, length = list(tfrecord.frames(path))[record]
     content = bytearray(path.read_bytes())
-    content[frame.offset + frame.length // 2] ^= 1
+    content[offset + length // 2] ^= 1
     path.write_bytes(content)
 
 

@@ -35,7 +35,7 @@ from cnnbench.machine.gpu import EMULATED_NOTICE, gpu_memory
 from cnnbench.machine.watch import Watch
 from cnnbench.records.files import write_text
 from cnnbench.records.measurements import Measurements
-from cnnbench.records.parts import EMULATED_GPU
+from cnnbench.records.parts import EMULATED_GPU, SkippedRecords
 from cnnbench.records.result_files import ResultFiles
 from cnnbench.records.run import RunRecord
 from cnnbench.records.tables import RUNS, run_row
@@ -48,7 +48,6 @@ from cnnbench.run.driver.notices import (
     loss_scaling_lines,
     peak_warning,
     skipped_lines,
-    skipped_records,
     steady_state_notice,
     summary_lines,
     warm_up_warning,
@@ -460,7 +459,8 @@ class BenchmarkCNN:
         conditions = self._look_back()
         if status == "failed":
             measurements.lost_workers += self._membership.gone().keys()
-        measurements.skipped_records = skipped_records(self._sources)
+        skipped = SkippedRecords.together(source.skipped() for source in self._sources)
+        measurements.skipped_records = skipped if skipped.count else None
         self.record = record = measurements.record(status, error)
         if status == "ok":
             self._warn(conditions)

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from cnnbench.base.stats.descriptive import FEWEST_FOR_P99
 from cnnbench.base.stats.steady_state import Shape, StepTimeLevel
 from cnnbench.base.text.numbers import binary, number, percent
-from cnnbench.data.source import InputSource
-from cnnbench.records.parts import SkippedRecords
 from cnnbench.records.run import RunRecord, Summary
 from cnnbench.records.steady_state import RunSteadyState, run_steady_state
 
@@ -67,14 +63,6 @@ def input_lines(record: RunRecord) -> list[str]:
         stages = ", ".join(f"{name} {number(rate)}" for name, rate in parts)
         lines.append(f"its stages, each with those before it, in images/s: {stages}")
     return lines
-
-
-def skipped_records(sources: Iterable[InputSource]) -> SkippedRecords | None:
-    """Records skipped by all inputs together; None if none were."""
-    skipped = [source.skipped() for source in sources]
-    first = tuple(line for one in skipped for line in one.first)
-    count = sum(one.count for one in skipped)
-    return SkippedRecords(count=count, first=first) if count else None
 
 
 def skipped_lines(record: RunRecord) -> list[str]:
