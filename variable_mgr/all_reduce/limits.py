@@ -40,27 +40,7 @@ def check_spec(
             raise spec.error(index, str(error)) from error
 
 
-def check_two_levels(between: str, groups: int, shards: int) -> None:
-    """Refuses two-level algorithms on devices that cannot be grouped."""
-    if between == "nccl":
-        raise ValueError("nccl joins the GPUs of one process; it can be the first level only")
-    if shards > groups:
-        raise ValueError(
-            f"{shards} shards between {groups} group(s) of devices; there can be at "
-            "most as many shards as groups"
-        )
-
-
-def check_clients(between: str, context: ReduceContext) -> None:
-    """Refuses an algorithm that needs the values of other processes."""
-    if not context.complete and between != "collective":
-        raise ValueError(
-            f"{between} needs the values of all processes in one; between workers that each "
-            "run a step of their own works collective, alone or as in copy/collective"
-        )
-
-
-def check_gather(devices: Sequence[str], shards: int) -> None:
+def _check_gather(devices: Sequence[str], shards: int) -> None:
     """Refuses more shards than there are devices to gather them on."""
     if shards > len(devices):
         raise ValueError(
@@ -72,15 +52,25 @@ def check_gather(devices: Sequence[str], shards: int) -> None:
 def _check_algorithm(
     algorithm: AlgorithmSpec, context: ReduceContext, groups: Sequence[Sequence[str]]
 ) -> None:
-    check_clients(algorithm.levels[-1], context)
-    if len(algorithm.levels) == 1:
-        check(algorithm.levels[0], context.within(context.devices, algorithm.shards))
+    *first, between = algorithm.levels
+    if not context.complete and between != "collective":
+        raise ValueError(
+            f"{between} needs the values of all processes in one; between workers that each "
+            "run a step of their own works collective, alone or as in copy/collective"
+        )
+    if not first:
+        check(between, context.within(context.devices, algorithm.shards))
         return
-    within, between = algorithm.levels
-    check_two_levels(between, len(groups), algorithm.shards)
+    if between == "nccl":
+        raise ValueError("nccl joins the GPUs of one process; it can be the first level only")
+    if algorithm.shards > len(groups):
+        raise ValueError(
+            f"{algorithm.shards} shards between {len(groups)} group(s) of devices; there can be at "
+            "most as many shards as groups"
+        )
     for group in groups:
         if len(group) > 1:
-            check(within, context.part(group))
+            check(first[0], context.part(group))
     if len(groups) > 1:
         for turn in range(turns_of(groups)):
             check(between, context.part(leaders_of(groups, turn), algorithm.shards))
@@ -142,8 +132,8 @@ LIMITS: Mapping[str, Limit] = {
     "copy": _no_shards("copy"),
     "hierarchical_copy": _hierarchical_copy,
     "nccl": _nccl,
-    "pscpu": lambda context: check_gather(context.cpu_devices, context.shards),
-    "psgpu": lambda context: check_gather(context.devices, context.shards),
+    "pscpu": lambda context: _check_gather(context.cpu_devices, context.shards),
+    "psgpu": lambda context: _check_gather(context.devices, context.shards),
     "rechd": _no_shards("rechd"),
     "xring": _xring,
 }

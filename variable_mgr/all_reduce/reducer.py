@@ -41,6 +41,7 @@ class Reducer:
         self._algorithms: list[Algorithm] = []
         # One device has nothing to reduce, with any algorithm.
         if len(context.devices) > 1:
+            limits.check_spec(spec, context, groups)
             for index, part in enumerate(spec.ranges):
                 try:
                     self._algorithms.append(_create(part.algorithm, context, groups))
@@ -80,13 +81,9 @@ class Reducer:
 def _create(
     algorithm: AlgorithmSpec, context: ReduceContext, groups: Sequence[Sequence[str]]
 ) -> Algorithm:
-    limits.check_clients(algorithm.levels[-1], context)
-    if len(algorithm.levels) == 1:
-        return registry.create(
-            algorithm.levels[0], context.within(context.devices, algorithm.shards)
-        )
-    within, between = algorithm.levels
-    return TwoLevel(within, between, context, groups, algorithm.shards)
+    if len(algorithm.levels) == 2:
+        return TwoLevel(*algorithm.levels, context, groups, algorithm.shards)
+    return registry.create(algorithm.levels[0], context.within(context.devices, algorithm.shards))
 
 
 def _bytes(tensor: tf.Tensor) -> int:
@@ -114,7 +111,6 @@ class TwoLevel:
         groups: Sequence[Sequence[str]],
         shards: int,
     ) -> None:
-        limits.check_two_levels(between, len(groups), shards)
         self._devices = context.own_devices
         # A group lies in one process; only the groups of this one are reduced here.
         self._groups = [group for group in groups if {*group} <= {*self._devices}]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from cnnbench.errors import UsageError
-from cnnbench.variable_mgr.all_reduce import algorithms
+from cnnbench.variable_mgr.all_reduce import algorithms, limits
 
 if TYPE_CHECKING:
     from cnnbench.variable_mgr.all_reduce.context import ReduceContext
@@ -67,6 +67,7 @@ def names() -> tuple[str, ...]:
 
 def create(name: str, context: ReduceContext) -> Algorithm:
     """Makes the algorithm `name`; raises ValueError if it cannot work with the context."""
+    limits.check(name, context)
     if name not in _factories and name in names():
         importlib.import_module(f"{algorithms.__name__}.{name}")
     if name not in _factories:

@@ -10,7 +10,6 @@ from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 
-from cnnbench.variable_mgr.all_reduce import limits
 from cnnbench.variable_mgr.all_reduce.algorithms.nccl import kernel_exists
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext, process_of
 from cnnbench.variable_mgr.all_reduce.registry import register
@@ -60,7 +59,6 @@ class Collective:
     runs_together = True
 
     def __init__(self, context: ReduceContext) -> None:
-        limits.check("collective", context)
         self._devices = context.own_devices
         self._group_size = len(context.devices)
         self._group_key = group_key(context.devices)

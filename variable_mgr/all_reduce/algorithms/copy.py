@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from cnnbench.variable_mgr.all_reduce import limits
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext
 from cnnbench.variable_mgr.all_reduce.registry import register
 from cnnbench.variable_mgr.gradients import add_up
@@ -17,7 +16,6 @@ class CopyToOneDevice:
     """Adds tensor i on one device: the CPU, or in turn each of the devices."""
 
     def __init__(self, context: ReduceContext) -> None:
-        limits.check("copy", context)
         self._context = context
 
     def __call__(self, tensors: Sequence[tf.Tensor], index: int) -> list[tf.Tensor]:

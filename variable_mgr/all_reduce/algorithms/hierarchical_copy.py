@@ -7,7 +7,6 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
-from cnnbench.variable_mgr.all_reduce import limits
 from cnnbench.variable_mgr.all_reduce.chunks import spread
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext
 from cnnbench.variable_mgr.all_reduce.registry import register
@@ -31,7 +30,6 @@ class HierarchicalCopy:
     """
 
     def __init__(self, context: ReduceContext) -> None:
-        limits.check("hierarchical_copy", context)
         self._context = context
         self._devices = context.devices
         self._trees = _trees(len(context.devices), context.network_topology)

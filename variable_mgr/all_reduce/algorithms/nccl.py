@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from cnnbench.variable_mgr.all_reduce import limits
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext
 from cnnbench.variable_mgr.all_reduce.registry import register
 
@@ -28,7 +27,6 @@ class Nccl:
     runs_together = True
 
     def __init__(self, context: ReduceContext) -> None:
-        limits.check("nccl", context)
         if not kernel_exists():
             raise ValueError(f"TensorFlow {tf.__version__} was built without NCCL")
         self._devices = context.devices

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from cnnbench.variable_mgr.all_reduce import limits
 from cnnbench.variable_mgr.all_reduce.chunks import Cut, by_memory, spread
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext
 from cnnbench.variable_mgr.all_reduce.registry import register
@@ -19,7 +18,6 @@ def gather_groups(devices: Sequence[str], size: int) -> list[tuple[str, ...]]:
     As in tf_cnn_benchmarks, group g has every (number of groups)-th device from g on, and continues
     at the first device after the last: "abcde" in groups of 2 are "ad", "be" and "ca".
     """
-    limits.check_gather(devices, size)
     groups = -(-len(devices) // size)
     return [
         tuple(devices[(group + place * groups) % len(devices)] for place in range(size))

@@ -9,7 +9,6 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
-from cnnbench.variable_mgr.all_reduce import limits
 from cnnbench.variable_mgr.all_reduce.chunks import Cut
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext
 from cnnbench.variable_mgr.all_reduce.registry import register
@@ -27,7 +26,6 @@ class RecursiveHalvingDoubling:
     """
 
     def __init__(self, context: ReduceContext) -> None:
-        limits.check("rechd", context)
         self._context = context
         self._ranks = _interleaved(context)
         self._power = 1 << (len(context.devices).bit_length() - 1)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from cnnbench.variable_mgr.all_reduce import limits
 from cnnbench.variable_mgr.all_reduce.chunks import Cut, by_memory, spread
 from cnnbench.variable_mgr.all_reduce.context import ReduceContext, groups_of
 from cnnbench.variable_mgr.all_reduce.registry import register
@@ -23,7 +22,6 @@ class Ring:
     """
 
     def __init__(self, context: ReduceContext) -> None:
-        limits.check("xring", context)
         self._context = context
         self._rings = context.shards
         self._processes = groups_of(context.devices)
