@@ -69,7 +69,7 @@ def _start_server(job: Job, settings: runtime.Settings) -> Any:
     found = runtime.choose_devices(settings)
     # The only public class for the server's settings: devices, threads, visible GPUs.
     config = tf.compat.v1.ConfigProto(
-        device_count={"CPU": len(found.order) if found.kind == "cpu" else 1},
+        device_count={"CPU": len(found.labels) if found.kind == "cpu" else 1},
         intra_op_parallelism_threads=found.intra_threads,
         inter_op_parallelism_threads=found.inter_threads,
     )

@@ -59,6 +59,7 @@ class Devices:
     Attributes:
       job: all tasks and the devices of their towers, whose kind is known now.
       labels: this process's towers in the form of tf_cnn_benchmarks' header ("/cpu:0").
+      visible: numbers of its GPUs, in the order of the machine; empty on the CPU.
       intra_threads, inter_threads: sizes of TensorFlow's pools; 0 is its own choice.
       notices: lines for the user about TensorFlow's version and the choice of devices.
     """
@@ -68,6 +69,7 @@ class Devices:
     intra_threads: int
     inter_threads: int
     notices: tuple[str, ...] = ()
+    visible: tuple[int, ...] = ()
 
     @property
     def kind(self) -> str:
@@ -125,46 +127,34 @@ def export_environment(settings: Settings) -> tuple[str, ...]:
 _FOR_THE_USER = ("TF_CPP_MIN_LOG_LEVEL", "CUDA_VISIBLE_DEVICES")
 
 
-@dataclass(frozen=True)
-class ChosenDevices:
-    """Devices that a process will use.
+def choose_devices(settings: Settings, job: Job | None = None) -> Devices:
+    """Finds the devices that the flags ask for without initialising them; FlagError if too few.
 
-    Attributes:
-      kind: "cpu" or "gpu".
-      visible: numbers of its GPUs, in the order of the machine; empty on the CPU.
-      order: number of each tower's device, of a GPU among `visible`.
-      intra_threads, inter_threads, notices: see `Devices`.
+    Without a job, this process alone takes part.
     """
-
-    kind: str
-    visible: tuple[int, ...]
-    order: tuple[int, ...]
-    intra_threads: int
-    inter_threads: int
-    notices: tuple[str, ...]
-
-
-def choose_devices(settings: Settings) -> ChosenDevices:
-    """Finds the devices that the flags ask for without initialising them; FlagError if too few."""
     import tensorflow as tf
 
     gpus = tf.config.list_physical_devices("GPU")
     kind, notices = _device_kind(settings, len(gpus))
-    notices = (*untested_notices(tf), *notices)
     intra, inter = thread_counts(settings, kind, available_cores())
-    visible: tuple[int, ...] = ()
-    order = tuple(range(settings.num_gpus))
-    if kind == "gpu":
-        chosen = _gpu_order(settings, len(gpus))
-        # TensorFlow takes memory on every GPU it sees, so it sees only those of the run; they
-        # are renumbered, in the order of the machine.
-        visible = tuple(sorted(chosen))
-        order = tuple(visible.index(i) for i in chosen)
-    return ChosenDevices(kind, visible, order, intra, inter, notices)
+    chosen = _gpu_order(settings, len(gpus)) if kind == "gpu" else tuple(range(settings.num_gpus))
+    # TensorFlow takes memory on every GPU it sees, so it sees only those of the run; they are
+    # renumbered, in the order of the machine.
+    order = [sorted(chosen).index(number) for number in chosen]
+    job = job or Job(towers_per_worker=settings.num_gpus)
+    return Devices(
+        # A controller has no towers, and one CPU device.
+        job=job.on(kind, order if len(order) == job.towers_per_worker else ()),
+        labels=tuple(f"/{kind}:{number}" for number in chosen),
+        intra_threads=intra,
+        inter_threads=inter,
+        notices=(*untested_notices(tf), *notices),
+        visible=tuple(sorted(chosen)) if kind == "gpu" else (),
+    )
 
 
 def configure(settings: Settings, job: Job | None = None) -> Devices:
-    """Applies thread, compiler and device flags; without a job, this process alone takes part.
+    """Applies thread, compiler and device flags to the devices of `choose_devices`.
 
     Raises:
       FlagError: there are fewer devices than requested, or TensorFlow was already initialised in
@@ -172,7 +162,7 @@ def configure(settings: Settings, job: Job | None = None) -> Devices:
     """
     import tensorflow as tf
 
-    found = choose_devices(settings)
+    found = choose_devices(settings, job)
     _set_threads(tf, settings, found.intra_threads, found.inter_threads)
     # Both are set either way: a process may run one configuration after another.
     tf.config.optimizer.set_jit("autoclustering" if settings.xla else False)
@@ -180,22 +170,12 @@ def configure(settings: Settings, job: Job | None = None) -> Devices:
         {"disable_meta_optimizer": not settings.enable_optimizations}
     )
     tf.config.set_soft_device_placement(False)
-    chosen = found.order
     if found.kind == "gpu":
         gpus = tf.config.list_physical_devices("GPU")
-        chosen = tuple(found.visible[i] for i in found.order)
-        _use_gpus(tf, settings, [gpus[i] for i in found.visible])
+        _use_gpus(tf, settings, [gpus[number] for number in found.visible])
     else:
         _make_logical_cpus(tf, settings.num_gpus)
-    job = job or Job(towers_per_worker=settings.num_gpus)
-    return Devices(
-        # A controller has no towers, and one CPU device.
-        job=job.on(found.kind, found.order if len(found.order) == job.towers_per_worker else ()),
-        labels=tuple(f"/{found.kind}:{i}" for i in chosen),
-        intra_threads=found.intra_threads,
-        inter_threads=found.inter_threads,
-        notices=found.notices,
-    )
+    return found
 
 
 def data_format(layout: str, kind: str) -> Literal["NHWC", "NCHW"]:
