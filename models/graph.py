@@ -345,7 +345,8 @@ class GraphNetwork(Network[Tensor]):
         if not self.training and offset.shape[0] % 4:
             # On GPUs TensorFlow 2.21 fuses batch norm with a ReLU behind it, whose kernel takes any
             # number of channels in inference, and whose shape function refuses these.
-            y = normalised(_cast(x, tf.float32), *averages, scale, offset, epsilon, channels_at)
+            whole = _cast(x, tf.float32)
+            y = normalised(whole, averages[0], averages[1], scale, offset, epsilon, channels_at)
             return _cast(y, x.dtype)
         # Tokens in a column: cuDNN refuses more than 65,535 examples in some of its batch norms.
         column = (-1, math.prod(x.shape[1:-1]), 1, x.shape[-1])
