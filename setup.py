@@ -77,6 +77,7 @@ setup(
         "matplotlib>=3.8,<4",
         "ml-dtypes>=0.4",  # bfloat16 for NumPy; TensorFlow brings it along
         "pandas>=2.1,<4",
+        "protobuf>=4.25",  # TensorFlow brings it along
         "psutil>=5.9,<8",
         "pyyaml>=6.0,<7",
     ],

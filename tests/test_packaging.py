@@ -132,7 +132,12 @@ def test_what_is_required_is_what_is_imported(wheel):
     # used where MPI has started the processes and somebody has installed it.
     known = {"cnnbench", "pytest", "_typeshed", "mpi4py"}
     others = _imported_by_the_package() - set(sys.stdlib_module_names) - known
-    imported_as = {"absl-py": "absl", "ml-dtypes": "ml_dtypes", "pyyaml": "yaml"}
+    imported_as = {
+        "absl-py": "absl",
+        "ml-dtypes": "ml_dtypes",
+        "protobuf": "google",
+        "pyyaml": "yaml",
+    }
     assert {imported_as.get(name, name) for name in names} == others
 
 

@@ -18,14 +18,13 @@ from cnnbench.errors import BenchmarkError, first_line
 from cnnbench.flags import Params
 from cnnbench.records.parts import Evaluation
 from cnnbench.run.driver.observer import Moment, Observer
-from cnnbench.run.observe.protobuf import field_of
+from cnnbench.run.observe.protobuf import message
 from cnnbench.run.step.train_step import TrainStep
 from cnnbench.variable_mgr.base import VariableMgr
 
 _BUCKETS = 30
 _MOST_IMAGES = 3
-# Numbers of fields of SummaryMetadata and its PluginData, and values of DataClass.
-_PLUGIN, _PLUGIN_NAME, _DATA_CLASS = 1, 1, 4
+# Values of DataClass.
 _SCALAR, _TENSOR, _BLOBS = 1, 2, 3
 
 
@@ -78,10 +77,10 @@ class EventFile:
         if self._writer is None:
             os.makedirs(self._folder, exist_ok=True)
             self._writer = tf.summary.create_file_writer(self._folder)
-        plugin = field_of(_PLUGIN_NAME, dashboard.encode())
-        metadata = field_of(_PLUGIN, plugin) + field_of(_DATA_CLASS, data_class)
+        plugin = {"name": dashboard.encode()}
+        metadata = message("SummaryMetadata")(plugin=plugin, data_class=data_class)
         with self._writer.as_default():
-            tf.summary.write(tag, value, step=step, metadata=metadata)
+            tf.summary.write(tag, value, step=step, metadata=metadata.SerializeToString())
 
 
 def buckets(values: npt.ArrayLike) -> npt.NDArray[np.float64]:

@@ -17,15 +17,7 @@ import tensorflow as tf
 from cnnbench.base.lock import Scratch
 from cnnbench.errors import BenchmarkError
 from cnnbench.records.files import write_bytes
-from cnnbench.run.observe.protobuf import parts
-
-# Numbers of fields in TensorFlow's messages.
-_EVENT_SUMMARY = 5
-_SUMMARY_VALUE = 1
-_VALUE_TENSOR = 8
-_TENSOR_STRINGS = 8
-_METADATA_FUNCTION_GRAPHS = 4
-_FUNCTION_PARTITIONS = 1
+from cnnbench.run.observe.protobuf import message
 
 
 def write_graph(flag: str, path: str, graph_def: Any) -> None:
@@ -50,10 +42,10 @@ def collecting_partitions(found: list[Any]) -> Iterator[None]:
 
 def _partitions() -> list[Any]:
     """GraphDefs of the largest function that ran since `trace_on`, in order of devices."""
-    message = type(tf.Graph().as_graph_def())  # the public way to the class GraphDef
+    graph_def = type(tf.Graph().as_graph_def())  # the public way to the class
     functions = [
-        [message.FromString(graph) for graph in parts(function, _FUNCTION_PARTITIONS)]
-        for function in parts(_exported(), _METADATA_FUNCTION_GRAPHS)
+        [graph_def.FromString(graph) for graph in function.partitions]
+        for function in message("RunMetadata").FromString(_exported()).functions
     ]
     # Other functions are the few operations that feed the step and read its results.
     step = max(functions, key=lambda graphs: sum(len(g.node) for g in graphs), default=[])
@@ -72,9 +64,7 @@ def _exported() -> bytes:
         writer.close()
         (events,) = folder.iterdir()
         for event in tf.data.TFRecordDataset(os.fspath(events)):
-            for summary in parts(event.numpy(), _EVENT_SUMMARY):
-                for value in parts(summary, _SUMMARY_VALUE):
-                    for tensor in parts(value, _VALUE_TENSOR):
-                        for metadata in parts(tensor, _TENSOR_STRINGS):
-                            return metadata
+            for value in message("Event").FromString(event.numpy()).summary.values:
+                for metadata in value.tensor.strings:
+                    return bytes(metadata)
     raise BenchmarkError("TensorFlow has collected no graphs of the step")

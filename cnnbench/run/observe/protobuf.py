@@ -1,89 +1,59 @@
-"""The wire format of protocol buffers, for messages of TensorFlow without an API to read them.
+"""Messages of TensorFlow without a public class, declared by the fields that are used here.
 
-A message is a sequence of fields, each a key (number and wire type) and a value:
-https://protobuf.dev/programming-guides/encoding/. No TensorFlow here.
+https://protobuf.dev/programming-guides/encoding/ explains the format. No TensorFlow here.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator
-from typing import TypeAlias
+import functools
+from typing import Any
 
-Value: TypeAlias = "int | bytes"
-
-_FIXED = {1: struct.Struct("<Q"), 5: struct.Struct("<I")}
-_VARINT, _LENGTH_DELIMITED = 0, 2
-
-
-def fields(message: bytes) -> Iterator[tuple[int, Value]]:
-    """Yields number and value of each field: unsigned integers (see `signed`) or bytes.
-
-    Fixed-width numbers are their bits; texts and inner messages are bytes.
-    """
-    position = 0
-    while position < len(message):
-        key, position = _varint(message, position)
-        number, kind = key >> 3, key & 7
-        if kind == _VARINT:
-            value, position = _varint(message, position)
-            yield number, value
-            continue
-        if kind in _FIXED:
-            size = _FIXED[kind].size
-        elif kind == _LENGTH_DELIMITED:
-            size, position = _varint(message, position)
-        else:
-            raise ValueError(f"no field has the wire type {kind}")
-        chunk = message[position : position + size]
-        if len(chunk) != size:
-            raise ValueError("a field is cut off")
-        position += size
-        yield number, _FIXED[kind].unpack(chunk)[0] if kind in _FIXED else chunk
+# Type, name and number of each field; an asterisk marks several values. Texts are bytes, since
+# names need not be UTF-8.
+_MESSAGES = {
+    # Of the profiler; the fields of XStat beside its key are the types that its value may have.
+    "XSpace": "XPlane* planes 1",
+    "XPlane": "bytes name 2, XLine* lines 3, Entry* event_names 4, Entry* stat_names 5",
+    "XLine": "bytes name 2, int64 start 3, XEvent* events 4, bytes shown 11",
+    "XEvent": "int64 key 1, int64 offset 2, int64 duration 3, XStat* stats 4",
+    "XStat": "int64 key 1, double real 2, uint64 natural 3, int64 whole 4, bytes text 5, "
+    "uint64 reference 7",
+    "Entry": "int64 key 1, Metadata value 2",
+    "Metadata": "bytes name 2",
+    # Of event files, and of what `tf.summary.trace_export` writes into one.
+    "Event": "Summary summary 5",
+    "Summary": "SummaryValue* values 1",
+    "SummaryValue": "Tensor tensor 8",
+    "Tensor": "bytes* strings 8",
+    "RunMetadata": "FunctionGraphs* functions 4",
+    "FunctionGraphs": "bytes* partitions 1",
+    "SummaryMetadata": "PluginData plugin 1, int32 data_class 4",
+    "PluginData": "bytes name 1",
+}
 
 
-def parts(message: bytes, number: int) -> Iterator[bytes]:
-    """Yields the texts, bytes or inner messages of all fields with a number."""
-    for found, value in fields(message):
-        if found == number and isinstance(value, bytes):
-            yield value
+def message(name: str) -> Any:
+    """The class of a message, such as "XSpace"."""
+    return _classes()[name]
 
 
-def field_of(number: int, value: Value) -> bytes:
-    """Encodes a field: a non-negative integer, or bytes."""
-    if isinstance(value, int):
-        return _encoded(number << 3 | _VARINT) + _encoded(value)
-    return _encoded(number << 3 | _LENGTH_DELIMITED) + _encoded(len(value)) + value
+@functools.cache
+def _classes() -> dict[str, Any]:
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-
-def signed(value: int) -> int:
-    """An int64 from its unsigned form."""
-    return value - (1 << 64) if value >> 63 else value
-
-
-def double(value: int) -> float:
-    """A double from its bits."""
-    (number,) = struct.unpack("<d", struct.pack("<Q", value))
-    return float(number)
-
-
-def _encoded(value: int) -> bytes:
-    rest = bytearray()
-    while value > 0x7F:
-        rest.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*rest, value])
-
-
-def _varint(message: bytes, position: int) -> tuple[int, int]:
-    """Decodes an integer of seven bits per byte, lowest first; returns it and where it ends."""
-    value = shift = 0
-    while True:
-        if position >= len(message) or shift > 63:
-            raise ValueError("a number is cut off")
-        byte = message[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7
+    kinds = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="cnnbench.proto", package="cnnbench")
+    for message, fields in _MESSAGES.items():
+        declared = file.message_type.add(name=message)
+        for kind, name, number in map(str.split, fields.split(",")):
+            field = declared.field.add(name=name, number=int(number))
+            field.label = kinds.LABEL_REPEATED if kind[-1] == "*" else kinds.LABEL_OPTIONAL
+            inner = kind.rstrip("*")
+            if inner in _MESSAGES:
+                field.type, field.type_name = kinds.TYPE_MESSAGE, f".cnnbench.{inner}"
+            else:
+                field.type = kinds.Type.Value(f"TYPE_{inner.upper()}")
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    found = ((name, pool.FindMessageTypeByName(f"cnnbench.{name}")) for name in _MESSAGES)
+    return {name: message_factory.GetMessageClass(one) for name, one in found}

@@ -7,6 +7,7 @@ import json
 import re
 
 import pytest
+from google.protobuf.message import DecodeError
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 from cnnbench.records.outputs import KINDS, is_replaceable
@@ -73,7 +74,7 @@ def test_a_profile_is_read_as_tensorflow_wrote_it(gpu_step):
 
 @pytest.mark.parametrize("message", [b"\x0a\x05ab", b"\x08\x80", b"\x08", b"\x09\x00", b"\x0b"])
 def test_a_torn_profile_is_refused(message):
-    with pytest.raises(ValueError, match=r"cut off|wire type"):
+    with pytest.raises(DecodeError):
         xplane.read(message)
 
 
