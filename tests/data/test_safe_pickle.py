@@ -5,11 +5,12 @@ import pickletools
 import numpy as np
 import pytest
 
-from cnnbench.data import safe_pickle
+from cnnbench.data import cifar10_files
+from cnnbench.data.cifar10_files import unpickled
 
 
 def integers(data):
-    return safe_pickle.integers(safe_pickle.loads(data))
+    return cifar10_files.integers(unpickled(data))
 
 
 @pytest.mark.parametrize("protocol", range(6))
@@ -22,9 +23,9 @@ def test_arrays_and_containers_of_every_protocol(protocol):
         np.int64(-7),
     ]
     plain = {b"names": [b"a.png", b"", "text"], "labels": (1, 2.5, None)}
-    loaded = safe_pickle.loads(pickle.dumps([arrays, plain], protocol))
+    loaded = unpickled(pickle.dumps([arrays, plain], protocol))
     for found, expected in zip(loaded[0], arrays, strict=True):
-        array = safe_pickle.integers(found)
+        array = cifar10_files.integers(found)
         assert array.dtype == expected.dtype
         np.testing.assert_array_equal(array, expected)
     assert loaded[1] == plain
@@ -37,7 +38,7 @@ def test_module_names_of_old_numpy():
 
 
 def test_python_2_strings_become_bytes():
-    assert safe_pickle.loads(b"(dp0\nS'data'\np1\nS'\\xff\\x00'\np2\ns.") == {b"data": b"\xff\x00"}
+    assert unpickled(b"(dp0\nS'data'\np1\nS'\\xff\\x00'\np2\ns.") == {b"data": b"\xff\x00"}
 
 
 class Hostile:
@@ -81,7 +82,7 @@ def test_names_are_not_looked_up(reference):
 )
 def test_damage_is_an_unpickling_error(data):
     with pytest.raises(pickle.UnpicklingError):
-        safe_pickle.loads(data)
+        unpickled(data)
 
 
 ARRAY = pickle.dumps(np.frombuffer(b"abcdef", np.uint8).reshape(2, 3), 2)

@@ -11,8 +11,8 @@ import pytest
 from cnnbench import BenchmarkCNN, Params, RunRecord
 from cnnbench.base.text.progress import Messages
 from cnnbench.machine import watch
-from cnnbench.machine.energy import Counter
 from cnnbench.machine.sampling import Counters
+from cnnbench.machine.watch import Counter
 from cnnbench.run.driver.membership import Membership
 
 pytestmark = pytest.mark.usefixtures("quick_start")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cnnbench.machine.energy import Counter, Energy, EnergyMeter, nvml_counters, rapl_counters
 from cnnbench.machine.host import Host
+from cnnbench.machine.watch import Counter, Energy, EnergyMeter, nvml_counters, rapl_counters
 
 
 def zone(host, name, domain, microjoules=None, range_=262_143_328_850, **files):
