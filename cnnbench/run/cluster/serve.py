@@ -69,12 +69,12 @@ def _start_server(job: Job, settings: runtime.Settings) -> Any:
     found = runtime.choose_devices(settings)
     # The only public class for the server's settings: devices, threads, visible GPUs.
     config = tf.compat.v1.ConfigProto(
-        device_count={"CPU": len(found.labels) if found.kind == "cpu" else 1},
+        device_count={"CPU": len(found.numbers) if found.kind == "cpu" else 1},
         intra_op_parallelism_threads=found.intra_threads,
         inter_op_parallelism_threads=found.inter_threads,
     )
     if found.kind == "gpu":
-        config.gpu_options.visible_device_list = ",".join(map(str, found.visible))
+        config.gpu_options.visible_device_list = ",".join(map(str, sorted(found.numbers)))
         config.gpu_options.allow_growth = bool(settings.allow_growth)
     else:
         config.device_count["GPU"] = 0

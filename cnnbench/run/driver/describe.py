@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cnnbench.base.text.numbers import count
@@ -155,9 +156,9 @@ def _all_reduce_text(params: Params, devices: runtime.Devices) -> str | None:
 def _labels(devices: runtime.Devices, device: str) -> list[str]:
     """Devices of the towers as tf_cnn_benchmarks wrote them; of the whole job if it is one step."""
     job = devices.job
-    numbers = [label.partition(":")[2] for label in devices.labels]
+    numbers: Sequence[int] = devices.numbers
     if len(numbers) != job.towers_per_worker:  # a controller has one CPU device
-        numbers = [str(number) for number in range(job.towers_per_worker)]
+        numbers = range(job.towers_per_worker)
     own = [f"{device}:{number}" for number in numbers]
     if len(job.own_workers) < 2:
         return [f"/{label}" for label in own]

@@ -58,18 +58,16 @@ class Devices:
 
     Attributes:
       job: all tasks and the devices of their towers, whose kind is known now.
-      labels: this process's towers in the form of tf_cnn_benchmarks' header ("/cpu:0").
-      visible: numbers of its GPUs, in the order of the machine; empty on the CPU.
+      numbers: of this process's devices in the machine, in the order of their towers.
       intra_threads, inter_threads: sizes of TensorFlow's pools; 0 is its own choice.
       notices: lines for the user about TensorFlow's version and the choice of devices.
     """
 
     job: Job
-    labels: tuple[str, ...]
+    numbers: tuple[int, ...]
     intra_threads: int
     inter_threads: int
     notices: tuple[str, ...] = ()
-    visible: tuple[int, ...] = ()
 
     @property
     def kind(self) -> str:
@@ -145,11 +143,10 @@ def choose_devices(settings: Settings, job: Job | None = None) -> Devices:
     return Devices(
         # A controller has no towers, and one CPU device.
         job=job.on(kind, order if len(order) == job.towers_per_worker else ()),
-        labels=tuple(f"/{kind}:{number}" for number in chosen),
+        numbers=chosen,
         intra_threads=intra,
         inter_threads=inter,
         notices=(*untested_notices(tf), *notices),
-        visible=tuple(sorted(chosen)) if kind == "gpu" else (),
     )
 
 
@@ -172,7 +169,7 @@ def configure(settings: Settings, job: Job | None = None) -> Devices:
     tf.config.set_soft_device_placement(False)
     if found.kind == "gpu":
         gpus = tf.config.list_physical_devices("GPU")
-        _use_gpus(tf, settings, [gpus[number] for number in found.visible])
+        _use_gpus(tf, settings, [gpus[number] for number in sorted(found.numbers)])
     else:
         _make_logical_cpus(tf, settings.num_gpus)
     return found

@@ -21,14 +21,14 @@ GOLDEN = Path(__file__).parents[2] / "golden"
 DURING = {"eval_during_training_every_n_steps": 10}
 
 
-def header(kind="cpu", labels=(), version="2.21.0", **flags):
-    """The header of a run on devices of a kind; `labels` are those of its own."""
+def header(kind="cpu", numbers=(), version="2.21.0", **flags):
+    """The header of a run on devices of a kind; `numbers` are those of its own."""
     own = {"model": "trivial", "batch_size": 8, "num_batches": 20, "device": kind, **flags}
     params = Params.from_dict(own)
     validate(params)
     plan = make_plan(params)
-    own = tuple(labels) or tuple(f"/{kind}:{i}" for i in range(params.num_gpus))
-    devices = Devices(job=plan.job.on(kind), labels=own, intra_threads=0, inter_threads=0)
+    own = numbers or tuple(range(params.num_gpus))
+    devices = Devices(job=plan.job.on(kind), numbers=own, intra_threads=0, inter_threads=0)
     return describe.header(params, plan, devices, version, kind)
 
 
@@ -167,22 +167,22 @@ STRATEGY = {"variable_update": "multi_worker_mirrored_strategy"}
 DISTRIBUTED = {"variable_update": "distributed_all_reduce"}
 
 
-def parts_of(kind, *labels, **flags):
-    lines = header(kind, labels, **flags)
+def parts_of(kind, *numbers, **flags):
+    lines = header(kind, numbers, **flags)
     return dict(re.split(": +", line, maxsplit=1) for line in lines if ": " in line)
 
 
 def test_a_controller_names_the_devices_of_the_workers():
     job = {"job_name": "controller", "controller_host": "localhost:3", "num_gpus": 2}
     flags = {**job, "worker_hosts": TWO["worker_hosts"], **DISTRIBUTED, "all_reduce_spec": "xring"}
-    found = parts_of("gpu", "/cpu:0", **flags)
+    found = parts_of("gpu", 0, **flags)
     tasks = [f"job:worker/replica:0/task{i}" for i in (0, 1)]
     assert found["Devices"] == str([f"{task}/gpu:{i}" for task in tasks for i in (0, 1)])
     assert (found["SingleSess"], found["Sync"]) == ("True", "True")
 
 
 def test_gpu_indices_are_named_as_on_the_machine():
-    found = parts_of("gpu", "/gpu:3", "/gpu:1", num_gpus=2)
+    found = parts_of("gpu", 3, 1, num_gpus=2)
     assert found["Devices"] == "['/gpu:3', '/gpu:1']"
 
 

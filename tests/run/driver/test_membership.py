@@ -66,7 +66,7 @@ def test_the_port_is_kept_until_tensorflow_listens_on_it(
     monkeypatch.setattr(membership.supervisor, "note_connection", lambda: None)
     joining = Membership(job, Params(job_name="worker", worker_hosts=own), print, print, {})
     joining.meet()
-    devices = Devices(job=job, labels=(), intra_threads=0, inter_threads=0)
+    devices = Devices(job=job, numbers=(), intra_threads=0, inter_threads=0)
     if fails:
         with pytest.raises(BenchmarkError):
             joining.join(devices)
