@@ -29,7 +29,7 @@ planes {
 planes {
   name: "/device:GPU:0"
   lines {
-    id: 7 name: "Stream #13" timestamp_ns: 2
+    id: 7 name: "13" display_name: "Stream #13" timestamp_ns: 2
     events {
       metadata_id: 1 offset_ps: 3 duration_ps: 4000000
       stats { metadata_id: 1 ref_value: 2 }
