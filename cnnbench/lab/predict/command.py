@@ -156,7 +156,7 @@ def _recorded(path: str) -> tuple[float, int]:
         raise FlagError("record", path, str(error).removeprefix(f"{path}: ")) from error
     if record.placement is None or record.batch is None or not record.step_seconds:
         raise FlagError("record", path, f"holds no steps: the run ended as {record.status}")
-    devices = record.placement.num_towers * record.placement.num_workers
+    devices = record.placement.num_towers
     if devices != 1:
         raise FlagError(
             "record", path, f"was measured on {devices} devices; give a run on one device"

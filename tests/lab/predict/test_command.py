@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -155,8 +156,10 @@ def write_record(lenet_runs, tmp_path):
 
     def write(devices, steps=(0.2, 0.3)):
         record = lenet_runs()(devices=devices, flags={"batch_size": 16}, step_seconds=steps)
+        assert record.placement is not None
+        placement = replace(record.placement, num_workers=devices)  # of a tower each
         path = tmp_path / f"record{devices}{len(steps)}.json"
-        path.write_text(record.to_json())
+        path.write_text(replace(record, placement=placement).to_json())
         return str(path)
 
     return write
