@@ -14,8 +14,7 @@ from cnnbench.cli.commands.run import lend
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError
 from cnnbench.flags import parse_flags
 from cnnbench.flags.cluster import agreed_facts, digest_of
-from cnnbench.flags.declare import specs_of
-from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS, ALLREDUCE_GROUPS, params_of
+from cnnbench.flags.groups.allreduce import ALLREDUCE_FLAGS, allreduce_sections, params_of
 from cnnbench.flags.groups.predict import PREDICT_FLAGS
 from cnnbench.lab.allreduce.plan import make_plan
 from cnnbench.lab.allreduce.session import AllReduceBench
@@ -58,8 +57,7 @@ row fails.
 """
 
 
-_FLAGS = [(title, specs_of(group)) for title, group in ALLREDUCE_GROUPS]
-HELP = (_ABOUT, [*_FLAGS, ("Instead of measuring", PREDICT_FLAGS)])
+HELP = (_ABOUT, [*allreduce_sections(), ("Instead of measuring", PREDICT_FLAGS)])
 
 
 def main(argv: Sequence[str]) -> int:

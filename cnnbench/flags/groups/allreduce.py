@@ -29,9 +29,10 @@ _SAME = "same"
 
 
 @dataclass(frozen=True, kw_only=True)
-class TensorParams:
-    """What to reduce."""
+class AllReduceParams:
+    """Every flag of ``cnnbench allreduce``; a field is a flag of the same name."""
 
+    # What to reduce.
     sizes: str | None = flag(
         None,
         "Bytes of the tensors of one device: single sizes (4K,1M), ranges with a factor "
@@ -51,11 +52,7 @@ class TensorParams:
         "float32", "Number format of the tensors.", choices=("float32", "float16", "bfloat16")
     )
 
-
-@dataclass(frozen=True, kw_only=True)
-class AlgorithmParams:
-    """How to reduce: every spec with every packing."""
-
+    # How to reduce: every spec with every packing.
     all_reduce_spec: str | None = flag(
         None,
         "Algorithms to measure, comma-separated, each as in a run: "
@@ -116,11 +113,7 @@ class AlgorithmParams:
         help="Where copy adds: on the compute devices (gpu, whatever --device is) or the host.",
     )
 
-
-@dataclass(frozen=True, kw_only=True)
-class PlaceParams:
-    """Where to reduce."""
-
+    # Where to reduce.
     num_gpus: tuple[int, ...] = flag_of(
         RuntimeParams,
         "num_gpus",
@@ -138,22 +131,14 @@ class PlaceParams:
     allow_growth: bool | None = flag_of(RuntimeParams, "allow_growth")
     enable_optimizations: bool = flag_of(RuntimeParams, "enable_optimizations")
 
-
-@dataclass(frozen=True, kw_only=True)
-class TasksParams:
-    """Between which processes; see docs/cluster.md."""
-
+    # Between which processes; see docs/cluster.md.
     job_name: str = flag_of(ClusterParams, "job_name")
     task_index: int = flag_of(ClusterParams, "task_index")
     worker_hosts: str = flag_of(ClusterParams, "worker_hosts")
     controller_host: str | None = flag_of(ClusterParams, "controller_host")
     cluster_timeout: int = flag_of(ClusterParams, "cluster_timeout")
 
-
-@dataclass(frozen=True, kw_only=True)
-class LengthParams:
-    """For how long."""
-
+    # For how long.
     iters_per_step: int = flag_of(
         VariableUpdateParams,
         "iters_per_step",
@@ -172,11 +157,7 @@ class LengthParams:
         "is given.",
     )
 
-
-@dataclass(frozen=True, kw_only=True)
-class ReportParams:
-    """What is printed and recorded."""
-
+    # What is printed and recorded.
     verbose: bool = flag(False, "Print build times too, as comment lines.")
     progress: str = flag_of(OutputParams, "progress")
     result_json: str | None = flag(
@@ -188,31 +169,32 @@ class ReportParams:
     result_label: str | None = flag_of(OutputParams, "result_label")
     quiet_conditions: str = flag_of(OutputParams, "quiet_conditions")
 
-
-@dataclass(frozen=True, kw_only=True)
-class AllReduceParams(
-    TensorParams, AlgorithmParams, PlaceParams, TasksParams, LengthParams, ReportParams
-):
-    """Every flag of ``cnnbench allreduce``; a field is a flag of the same name."""
-
     def as_dict(self) -> dict[str, Any]:
         """Every value by flag name, in the order of declaration."""
         return {spec.name: getattr(self, spec.name) for spec in ALLREDUCE_FLAGS}
 
 
-ALLREDUCE_GROUPS: tuple[tuple[str, type], ...] = (
-    ("What to reduce", TensorParams),
-    ("How", AlgorithmParams),
-    ("Where", PlaceParams),
-    ("Processes", TasksParams),
-    ("How long", LengthParams),
-    ("Output", ReportParams),
-)
-"""Title and dataclass of every group, in the order of the help."""
+ALLREDUCE_FLAGS: tuple[FlagSpec, ...] = specs_of(AllReduceParams)
 
-ALLREDUCE_FLAGS: tuple[FlagSpec, ...] = tuple(
-    spec for _, group in ALLREDUCE_GROUPS for spec in specs_of(group)
-)
+_TITLES = {
+    "sizes": "What to reduce",
+    "all_reduce_spec": "How",
+    "num_gpus": "Where",
+    "job_name": "Processes",
+    "iters_per_step": "How long",
+    "verbose": "Output",
+}
+"""By the first flag of a section of the help."""
+
+
+def allreduce_sections() -> list[tuple[str, list[FlagSpec]]]:
+    """Title and flags of every section of the help."""
+    found: list[tuple[str, list[FlagSpec]]] = []
+    for spec in ALLREDUCE_FLAGS:
+        if spec.name in _TITLES:
+            found.append((_TITLES[spec.name], []))
+        found[-1][1].append(spec)
+    return found
 
 
 def params_of(given: Mapping[str, Any]) -> AllReduceParams:

@@ -27,13 +27,14 @@ from cnnbench.flags import Params, validate
 from cnnbench.flags.checks import check_labels
 from cnnbench.flags.declare import specs_of, words
 from cnnbench.flags.groups.allreduce import (
+    ALLREDUCE_FLAGS,
     AllReduceParams,
-    PlaceParams,
-    TasksParams,
     model_gradients,
     parse_packings,
     parse_specs,
 )
+from cnnbench.flags.groups.cluster import ClusterParams
+from cnnbench.flags.groups.runtime import RuntimeParams
 from cnnbench.flags.ineffective import INDIFFERENT_TO_MEMORY, Unused
 from cnnbench.flags.reductions import check_all_reduce
 from cnnbench.lab.allreduce import peers
@@ -156,8 +157,9 @@ def _with_length(params: AllReduceParams, explicit: Sequence[str]) -> AllReduceP
 
 
 def _run(params: AllReduceParams, devices: int, specs: Sequence[AllReduceSpec] | None) -> Params:
-    groups = (*specs_of(PlaceParams), *specs_of(TasksParams))
-    shared = {spec.name: getattr(params, spec.name) for spec in groups}
+    of_devices = {spec.name for spec in (*specs_of(RuntimeParams), *specs_of(ClusterParams))}
+    names = (spec.name for spec in ALLREDUCE_FLAGS if spec.name in of_devices)
+    shared = {name: getattr(params, name) for name in names}
     if params.job_name:
         in_each = bool(specs) and all("collective" in spec.names for spec in specs or ())
         mode = "collective_all_reduce" if in_each else "distributed_all_reduce"
