@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -27,16 +27,10 @@ from cnnbench.models.spec import BatchNormLayer
 from cnnbench.models.window import Window
 
 Tensor = Any  # tf.Tensor; TensorFlow ships no types
+Range: TypeAlias = "tuple[float, float]"  # least and largest of some values
 
 _RECTIFIERS = ("relu", "relu6")
 _MOST = 127  # signed 8 bits, symmetric
-
-
-class Range(NamedTuple):
-    """The least and the largest of some values."""
-
-    low: float
-    high: float
 
 
 @dataclasses.dataclass
@@ -183,7 +177,7 @@ class Int8Network(GraphNetwork):
         """Range of the next value, which is computed while recording."""
         if not self._recording:
             return next(self._recorded)
-        found = Range(float(tf.reduce_min(x)), float(tf.reduce_max(x)))
+        found = float(tf.reduce_min(x)), float(tf.reduce_max(x))
         self._calibration.ranges.append(found)
         return found
 
@@ -240,7 +234,7 @@ class Int8Network(GraphNetwork):
 
     def _in_8_bits(self, x: Tensor, reach: Range) -> _Eight:
         if x.ref() not in self._eights:
-            low, high = _bounds(reach, signed=reach.low < 0)
+            low, high = _bounds(reach, signed=reach[0] < 0)
             made = tf.raw_ops.QuantizeV2(
                 input=x, min_range=low, max_range=high, T=_integers(low), mode="SCALED"
             )
@@ -294,7 +288,7 @@ def _zeros(window: Window) -> list[int]:
 
 def _bounds(reach: Range, *, signed: bool) -> tuple[float, float]:
     """Interval that the integers stand for; never empty."""
-    most = max(abs(reach.low), abs(reach.high), 1e-6)
+    most = max(*map(abs, reach), 1e-6)
     return (-most if signed else 0.0), most
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import tensorflow as tf
 
@@ -22,13 +22,8 @@ from cnnbench.variable_mgr.sizes import LINE_BYTES, buffer_sizes
 Tensors: TypeAlias = "list[list[tf.Tensor]]"
 # Takes what was reduced back to the form that the stage was given.
 Inverse: TypeAlias = "Callable[[Tensors], Tensors]"
-
-
-class _Piece(NamedTuple):
-    """The part of one tensor in one buffer."""
-
-    tensor: int
-    size: int
+# Number of a tensor, and the size of its part in one buffer.
+_Piece: TypeAlias = "tuple[int, int]"
 
 
 class FlatLayout:
@@ -42,13 +37,13 @@ class FlatLayout:
         # Sorting is stable: within both kinds the order stays.
         order = sorted(range(len(sizes)), key=lambda i: sizes[i] % self._line != 0)
         self._buffers = _cut(
-            [_Piece(i, sizes[i]) for i in order if sizes[i]],
+            [(i, sizes[i]) for i in order if sizes[i]],
             buffer_sizes(sum(sizes), buffers, self._line),
         )
         self._parts: list[list[int]] = [[] for _ in sizes]
         for pieces in self._buffers:
-            for piece in pieces:
-                self._parts[piece.tensor].append(piece.size)
+            for tensor, size in pieces:
+                self._parts[tensor].append(size)
 
     def join(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """The buffers, built on the current device; each depends on its own tensors alone."""
@@ -61,7 +56,7 @@ class FlatLayout:
             flat = tensor if tensor.shape.rank == 1 else tf.reshape(tensor, flatten)
             parts.append(iter(tf.split(flat, sizes) if len(sizes) > 1 else [flat]))
         return [
-            _concatenated([next(parts[piece.tensor]) for piece in pieces], self._dtype)
+            _concatenated([next(parts[tensor]) for tensor, _ in pieces], self._dtype)
             for pieces in self._buffers
         ]
 
@@ -69,8 +64,8 @@ class FlatLayout:
         """The tensors of buffers, or of their reductions, on the current device."""
         parts: list[list[tf.Tensor]] = [[] for _ in self._shapes]
         for buffer, pieces in zip(buffers, self._buffers, strict=True):
-            for piece, part in zip(pieces, self._split_one(buffer, pieces), strict=True):
-                parts[piece.tensor].append(part)
+            for (tensor, _), part in zip(pieces, self._split_one(buffer, pieces), strict=True):
+                parts[tensor].append(part)
         # One constant per shape: networks repeat theirs, and every op costs.
         constants: dict[tuple[int, ...], tf.Tensor] = {}
         result = []
@@ -86,10 +81,10 @@ class FlatLayout:
     def _split_one(self, buffer: tf.Tensor, pieces: Sequence[_Piece]) -> list[tf.Tensor]:
         # A single odd size makes the op copy all of its outputs; hence two ops.
         head = 0
-        while head < len(pieces) and pieces[head].size % self._line == 0:
+        while head < len(pieces) and pieces[head][1] % self._line == 0:
             head += 1
-        whole = [piece.size for piece in pieces[:head]]
-        odd = [piece.size for piece in pieces[head:]]
+        whole = [size for _, size in pieces[:head]]
+        odd = [size for _, size in pieces[head:]]
         if whole and odd:
             begin = sum(whole)
             return [
@@ -106,11 +101,11 @@ def _cut(pieces: Sequence[_Piece], sizes: Sequence[int]) -> list[list[_Piece]]:
     for size in sizes:
         buffers.append([])
         while size:
-            piece = left.pop()
-            here = min(size, piece.size)
-            buffers[-1].append(_Piece(piece.tensor, here))
-            if here < piece.size:
-                left.append(_Piece(piece.tensor, piece.size - here))
+            tensor, rest = left.pop()
+            here = min(size, rest)
+            buffers[-1].append((tensor, here))
+            if here < rest:
+                left.append((tensor, rest - here))
             size -= here
     return buffers
 
