@@ -38,11 +38,8 @@ class OptimizerLike(Protocol):
         """State that belongs to no variable: one scalar per group of variables."""
 
 
-class LossScaleLike(Protocol):
-    """Decides inside the step whether an update happens."""
-
-    def run(self, update: Callable[[], list[Any]]) -> list[Any]:
-        """Runs `update`, possibly in a branch of tf.cond."""
+Guard: TypeAlias = Callable[[Callable[[], list[Any]]], list[Any]]
+"""Runs an update inside the step, possibly in a branch of tf.cond, and returns its operations."""
 
 
 class VariableMgr(abc.ABC):
@@ -159,7 +156,7 @@ class VariableMgr(abc.ABC):
         self,
         optimizer: OptimizerLike,
         pairs: GradientPairs,
-        loss_scale: LossScaleLike | None,
+        guard: Guard | None,
         device: str,
         *,
         learning_rate: tf.Tensor,
@@ -168,7 +165,7 @@ class VariableMgr(abc.ABC):
 
         Args:
           pairs: from `get_gradients_to_apply`, after clipping and weight decay.
-          loss_scale: if given, decides whether the update happens, which is built in its branch.
+          guard: if given, runs the update.
           device: the apply device, for operations that belong to no variable.
           learning_rate: float32 scalar.
         """
@@ -176,7 +173,7 @@ class VariableMgr(abc.ABC):
         def update() -> list[Any]:
             return self._apply(optimizer, pairs, device, learning_rate)
 
-        return update() if loss_scale is None else loss_scale.run(update)
+        return update() if guard is None else guard(update)
 
     def _apply(
         self, optimizer: OptimizerLike, pairs: GradientPairs, device: str, learning_rate: tf.Tensor

@@ -12,7 +12,7 @@ import tensorflow as tf
 from cnnbench.variable_mgr import gradients, tower_variable
 from cnnbench.variable_mgr.base import (
     GradientPairs,
-    LossScaleLike,
+    Guard,
     OptimizerLike,
     VariableMgr,
 )
@@ -155,7 +155,7 @@ class ParameterServerVariableMgr(VariableMgr):
         self,
         optimizer: OptimizerLike,
         pairs: GradientPairs,
-        loss_scale: LossScaleLike | None,
+        guard: Guard | None,
         device: str,
         *,
         learning_rate: tf.Tensor,
@@ -163,7 +163,7 @@ class ParameterServerVariableMgr(VariableMgr):
         """See `VariableMgr.append_apply_gradients`; later reads see the new values."""
         self._values_graph, self._values = None, {}
         return super().append_apply_gradients(
-            optimizer, pairs, loss_scale, device, learning_rate=learning_rate
+            optimizer, pairs, guard, device, learning_rate=learning_rate
         )
 
     def _create(self, variable: VariableLike) -> TowerVariable:

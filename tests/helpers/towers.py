@@ -86,7 +86,7 @@ def tower_gradients(manager, tower, variables, skip=(), spoil=()):
     return loss, tape.gradient(loss, list(values.values()))
 
 
-def one_step(manager, optimizer, variables, rate, loss_scale=None, **how):
+def one_step(manager, optimizer, variables, rate, guard=None, **how):
     """One training step as the driver makes it; returns each tower's loss."""
     losses, device_grads = [], []
     for tower, device in enumerate(manager.get_devices()):
@@ -101,7 +101,7 @@ def one_step(manager, optimizer, variables, rate, loss_scale=None, **how):
         with tf.device(device):
             pairs = manager.get_gradients_to_apply(index, state)
             updates += manager.append_apply_gradients(
-                optimizer, pairs, loss_scale, device, learning_rate=rate
+                optimizer, pairs, guard, device, learning_rate=rate
             )
     updates += manager.after_updates()
     with tf.control_dependencies(updates):

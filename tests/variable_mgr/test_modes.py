@@ -259,18 +259,17 @@ def test_embedding_gradients_become_dense_float32(mode, dtype, make_manager):
         np.testing.assert_allclose(gradient, np.stack([count, count], axis=1), rtol=1e-6)
 
 
-class Conditional:
-    """A loss scale that updates only if told so, inside the graph."""
+def conditional(good):
+    """A guard that updates only if told so, inside the graph."""
 
-    def __init__(self, good):
-        self.good = good
-
-    def run(self, update):
+    def guard(update):
         def branch():
             with tf.control_dependencies(update()):
                 return tf.constant(1)
 
-        return [tf.cond(self.good, branch, lambda: tf.constant(0)).op]
+        return [tf.cond(good, branch, lambda: tf.constant(0)).op]
+
+    return guard
 
 
 # Those that run/step/test_skipped_steps.py has not.
@@ -285,7 +284,7 @@ def test_a_loss_scale_can_hold_an_update_back(mode, make_manager, trainable):
 
     @tf.function(autograph=False)
     def step(rate, good):
-        return one_step(manager, optimizer, trainable, rate, loss_scale=Conditional(good))
+        return one_step(manager, optimizer, trainable, rate, guard=conditional(good))
 
     step(tf.constant(RATE), tf.constant(False))
     assert all((v.numpy() == old).all() for v, old in zip(state, before, strict=True))

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from cnnbench.models.batch_norm import Moments
 from cnnbench.variable_mgr import gradients, tower_variable, towers
-from cnnbench.variable_mgr.base import LossScaleLike, VariableMgr
+from cnnbench.variable_mgr.base import Guard, VariableMgr
 from cnnbench.variable_mgr.worker_group import WorkerGroup
 
 
@@ -82,7 +82,7 @@ def update_moving_averages(
     manager: VariableMgr,
     towers: Sequence[Sequence[Moments]],
     policy: str,
-    guards: Sequence[LossScaleLike],
+    guards: Sequence[Guard],
 ) -> list[Any]:
     """Adds the moving-average updates of one step to the graph being traced; returns the ops.
 
@@ -102,10 +102,10 @@ def update_moving_averages(
         return [
             update
             for t, (moments, guard) in enumerate(zip(towers, guards, strict=True))
-            for update in guard.run(partial(_update, manager, t, moments))
+            for update in guard(partial(_update, manager, t, moments))
         ]
     # Copies in sync are updated or skipped together; any device's guard says which.
-    run = guards[0].run
+    run = guards[0]
     if policy == "mean" and manager.num_towers > 1:
         with tf.device(manager.get_devices()[0]):
             means = _means(manager, towers)

@@ -13,12 +13,13 @@ doubled above `CAP`; a factor that starts outside these bounds is not moved furt
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from functools import partial
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
 from cnnbench.variable_mgr import tower_variable
-from cnnbench.variable_mgr.base import LossScaleLike
+from cnnbench.variable_mgr.base import Guard
 from cnnbench.variable_mgr.gradients import Gradient
 
 FLOOR = 1.0
@@ -28,17 +29,6 @@ CAP = 2.0**24
 
 # A float32 scalar on the current device, a constant, or None for 1.
 Factor: TypeAlias = Any
-
-
-class UpdateGuards(NamedTuple):
-    """Guards of the updates of one step, one per apply device, and ops that update the loss scale.
-
-    `skipped` is a bool scalar, whether some update was left out; None where none ever is.
-    """
-
-    guards: list[LossScaleLike]
-    skipped: tf.Tensor | None
-    updates: list[Any]
 
 
 class LossScale:
@@ -60,18 +50,24 @@ class LossScale:
         """The factor of this step; to be called inside the traced step."""
         return self._factor
 
-    def guard(self, tensors: Sequence[tf.Tensor]) -> LossScaleLike:
+    def guard(self, tensors: Sequence[tf.Tensor]) -> Guard:
         """A guard of updates: all, or with an automatic factor those of finite tensors."""
         del tensors
-        return _Guard()
+        return _always
 
-    def judge(self, gradients: Sequence[Sequence[tf.Tensor]]) -> UpdateGuards:
+    def judge(
+        self, gradients: Sequence[Sequence[tf.Tensor]]
+    ) -> tuple[list[Guard], tf.Tensor | None, list[Any]]:
         """Decides which updates happen; to be called once in the traced step.
 
         `gradients` are, per apply device, those that the reduction returns: clipping would hide an
         infinity. Replicas in sync get equal ones, so their updates are left out together.
+
+        Returns:
+          A guard per apply device; a bool scalar, whether some update is left out, None where none
+          ever is; ops that update the loss scale.
         """
-        return UpdateGuards([_Guard() for _ in gradients], None, [])
+        return [_always for _ in gradients], None, []
 
 
 class AutoLossScale(LossScale):
@@ -106,17 +102,19 @@ class AutoLossScale(LossScale):
         """See `LossScale.factor`."""
         return tower_variable.read(self._scale)
 
-    def guard(self, tensors: Sequence[tf.Tensor]) -> LossScaleLike:
+    def guard(self, tensors: Sequence[tf.Tensor]) -> Guard:
         """See `LossScale.guard`."""
-        return _Guard(all_finite(tensors, self._device))
+        return partial(_if_finite, all_finite(tensors, self._device))
 
-    def judge(self, gradients: Sequence[Sequence[tf.Tensor]]) -> UpdateGuards:
+    def judge(
+        self, gradients: Sequence[Sequence[tf.Tensor]]
+    ) -> tuple[list[Guard], tf.Tensor | None, list[Any]]:
         """See `LossScale.judge`."""
         flags = [all_finite(of_device, self._device) for of_device in gradients]
         with tf.device(self._device), tf.name_scope("loss_scale"):
             finite = tf.reduce_all(tf.stack(flags)) if flags else tf.constant(True)
-            guards: list[LossScaleLike] = [_Guard(flag) for flag in flags]
-            return UpdateGuards(guards, tf.logical_not(finite), self._update(finite))
+            guards: list[Guard] = [partial(_if_finite, flag) for flag in flags]
+            return guards, tf.logical_not(finite), self._update(finite)
 
     def _update(self, finite: tf.Tensor) -> list[Any]:
         scale = tower_variable.read(self._scale)
@@ -133,24 +131,18 @@ class AutoLossScale(LossScale):
         ]
 
 
-class _Guard:
-    """Builds an update in a conditional branch, so that a skipped step changes nothing.
+def _always(update: Callable[[], list[Any]]) -> list[Any]:
+    return update()
 
-    Without `finite` every update happens.
-    """
 
-    def __init__(self, finite: tf.Tensor | None = None) -> None:
-        self._finite = finite
+def _if_finite(finite: tf.Tensor, update: Callable[[], list[Any]]) -> list[Any]:
+    """Builds an update in a conditional branch, so that a skipped step changes nothing."""
 
-    def run(self, update: Callable[[], list[Any]]) -> list[Any]:
-        if self._finite is None:
-            return update()
+    def updated() -> tf.Tensor:
+        with tf.control_dependencies(update()):
+            return tf.constant(True)
 
-        def updated() -> tf.Tensor:
-            with tf.control_dependencies(update()):
-                return tf.constant(True)
-
-        return [tf.cond(self._finite, updated, lambda: tf.constant(False))]
+    return [tf.cond(finite, updated, lambda: tf.constant(False))]
 
 
 def inverse_of(factor: Factor) -> Factor:

@@ -100,8 +100,9 @@ class Updater:
         for index, device in enumerate(devices):
             with tf.device(device), tf.name_scope(f"apply_{index}"):
                 reduced.append(manager.get_gradients_to_apply(index, state))
-        verdict = self._loss_scale.judge([[gradient for gradient, _ in one] for one in reduced])
-        ops = list(verdict.updates)
+        guards, skipped, ops = self._loss_scale.judge(
+            [[gradient for gradient, _ in one] for one in reduced]
+        )
         readers = Readers(towers[0].loss.graph)
         rates = self._rates(rate, devices)
         for index, device in enumerate(devices):
@@ -113,19 +114,18 @@ class Updater:
                         final = self._finished(gradient, variable, inverse)
                         pairs.append((readers.before_update(variable, final), variable))
                 ops += manager.append_apply_gradients(
-                    *(self._optimizer, pairs, verdict.guards[index], device),
+                    *(self._optimizer, pairs, guards[index], device),
                     learning_rate=rates[index],
                 )
         ops += manager.after_updates()
         moments = [tower.moments for tower in towers]
-        guards = verdict.guards
         if self._plan.deferred:
             # The judged gradients are of the previous step, the moments of this one.
             layers = itertools.chain.from_iterable(moments)
             found = [x for layer in layers for x in (layer.batch_mean, layer.batch_variance)]
             guards = [self._loss_scale.guard(found)] * len(towers)
         ops += update_moving_averages(manager, moments, self._config.bn_stats, guards)
-        return Updates(ops, verdict.skipped), totals
+        return Updates(ops, skipped), totals
 
     def weight_losses(self) -> list[tf.Tensor]:
         """Half the squared norm of every decayed weight, each on the weight's device."""

@@ -46,10 +46,10 @@ class Steps:
         @tf.function(autograph=False)
         def step() -> tf.Tensor:
             with tf.device(device):
-                verdict = self.scale.judge([[self.gradient.read_value()]])
-                ops = verdict.guards[0].run(lambda: [self.updates.assign_add(1, read_value=False)])
-                with tf.control_dependencies([*ops, *verdict.updates]):
-                    return tf.identity(verdict.skipped)
+                (guard,), skipped, ops = self.scale.judge([[self.gradient.read_value()]])
+                ops += guard(lambda: [self.updates.assign_add(1, read_value=False)])
+                with tf.control_dependencies(ops):
+                    return tf.identity(skipped)
 
         self._step = step
 
