@@ -12,7 +12,7 @@ import os
 import re
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import shorten
 from typing import ClassVar, Literal, TextIO, TypeAlias
@@ -23,8 +23,9 @@ from cnnbench.base.reading import read_json
 from cnnbench.base.stats.descriptive import median
 from cnnbench.base.text.progress import Reporter
 from cnnbench.campaigns.ab.flags import check, names, refuse
-from cnnbench.campaigns.ab.side import Side, SideFlags, measuring
+from cnnbench.campaigns.ab.side import Side, measuring
 from cnnbench.campaigns.processes.campaign import Campaign
+from cnnbench.campaigns.processes.commands import Resolved
 from cnnbench.campaigns.processes.outcome import headline
 from cnnbench.errors import ExitCode, UsageError
 from cnnbench.flags.declare import words
@@ -151,7 +152,7 @@ class Bench:
         if processes < 1:
             raise ValueError(f"processes={processes}: must be at least 1")
         side = Side(flags=flags, python=python, variables=dict(env or {}))
-        resolved = _check(side, processes)
+        side = replace(side, resolved=_check(side, processes))
         if baseline is not None and not self._updates(baseline):
             _baseline(baseline)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -166,7 +167,7 @@ class Bench:
             path = self.folder / f"{self._calls}-{number}.json"
             log = path.with_suffix(".log")
             campaign.begin(label)
-            (ended,) = campaign.run([measuring(side, path, log, like=resolved)], limit)
+            (ended,) = campaign.run([measuring(side, path, log)], limit)
             campaign.end(label, ended.message or headline(ended.record), ended.seconds)
             if ended.status != "ok":
                 command = " ".join(("cnnbench", "run", *flags))
@@ -241,7 +242,7 @@ def folder_name(nodeid: str) -> str:
     return re.sub(r"[^\w.-]+", "-", nodeid).strip("-")[-120:]
 
 
-def _check(side: Side, processes: int) -> SideFlags:
+def _check(side: Side, processes: int) -> Resolved:
     """Checks flags before anything is started; returns their resolved values."""
     refuse(side, ("result_json",), "cannot go with the fixture, which keeps the records")
     if processes > 1:

@@ -346,7 +346,7 @@ def quick_processes(monkeypatch, _stand_ins):
 @pytest.fixture(scope="session")
 def _answering(tmp_path_factory):
     """Answers as `cnnbench.campaigns.ab.side.ask` does, from processes forked with it loaded."""
-    server = Zygote("import cnnbench.campaigns.ab.flags, cnnbench.campaigns.ab.turns")
+    server = Zygote("import cnnbench.campaigns.ab.flags")
     out, err = (tmp_path_factory.mktemp("answers") / name for name in ("out", "err"))
 
     def answer(side, code, *arguments, ours, seconds):

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from cnnbench.base.stats.descriptive import median
+from cnnbench.campaigns.ab.flags import TURN_SECONDS
 from cnnbench.campaigns.ab.side import Side, measuring
-from cnnbench.campaigns.ab.turns import TURN_SECONDS
 from cnnbench.campaigns.processes.campaign import measure
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.judge.compare import METRICS

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from cnnbench.campaigns.ab.pairs import SMALLEST_CHANCE, chance
 from cnnbench.campaigns.ab.sequential import InterimAnalysis, interim_analyses
-from cnnbench.campaigns.ab.session import SMALLEST_CHANCE, chance
 from cnnbench.judge.compare import Policy, TwoSamples, Verdict, judge, judge_all
 from cnnbench.judge.compare.disturbance import (
     difference_of_turns,

@@ -8,20 +8,19 @@ from functools import cached_property
 from typing import Any
 
 from cnnbench.campaigns.ab.flags import side_differences
-from cnnbench.campaigns.ab.results import SIDES
 from cnnbench.campaigns.ab.sequential import InterimAnalysis, interim_analyses
-from cnnbench.campaigns.ab.side import Side, SideFlags
+from cnnbench.campaigns.ab.side import Side
 from cnnbench.judge.compare import DEFAULT_METRICS, Policy
 from cnnbench.records.codec import encode
 from cnnbench.records.run import RunRecord
-from cnnbench.records.subject import Subject
 
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """Definition of an experiment; the side A is BASE, B is NEW.
+    """Definition of an experiment.
 
     Attributes:
+      sides: by name; A is BASE, B is NEW. Of an A/A measurement both measure the same subject.
       analyses: the interim analyses, by number of pairs; the last one ends the experiment.
       made: those of earlier sessions.
       planned: maximum number of pairs when it was begun; None if it begins now.
@@ -38,12 +37,9 @@ class Experiment:
       allow_different: facts that may differ besides those in which the sides differ.
       allow_changed_work: a network or batch of another size is no regression.
       aa: A/A runs, to estimate the noise from.
-      resolved: flags of the sides by name, for records of processes that leave none.
-      subjects: what each side measures, by name; of an A/A measurement both the same.
     """
 
-    a: Side
-    b: Side
+    sides: Mapping[str, Side]
     analyses: tuple[InterimAnalysis, ...]
     made: tuple[InterimAnalysis, ...] = ()
     planned: int | None = None
@@ -61,8 +57,6 @@ class Experiment:
     allow_different: tuple[str, ...] = ()
     allow_changed_work: bool = False
     aa: tuple[RunRecord, ...] | None = None
-    resolved: Mapping[str, SideFlags] = field(default_factory=dict)
-    subjects: Mapping[str, Subject] = field(default_factory=dict)
 
     @property
     def pairs(self) -> int:
@@ -80,10 +74,6 @@ class Experiment:
             planned=self.planned or self.pairs,
             made=(*self.made, *(one for one in analyses if one.pairs <= pairs)),
         )[-1].alpha
-
-    def sides(self) -> dict[str, Side]:
-        """Both sides by name."""
-        return dict(zip(SIDES, (self.a, self.b), strict=True))
 
     @property
     def allowed(self) -> tuple[str, ...]:
@@ -104,22 +94,17 @@ class Experiment:
                 # Without their values, which may be secrets.
                 "variables": tuple(side.variables),
             }
-            for name, side in self.sides().items()
+            for name, side in self.sides.items()
         }
+        kept = (
+            *("question", "seed", "burn_in", "cool_down", "timeout", "turn_seconds"),
+            *("timed_seconds", "disturbed_seconds", "metrics", "allow_changed_work"),
+        )
         return {
             "sides": sides,
-            "question": self.question,
-            "seed": self.seed,
+            **{name: getattr(self, name) for name in kept},
             "looks": [vars(analysis) for analysis in self.analyses],
-            "burn_in": self.burn_in,
-            "cool_down": self.cool_down,
-            "timeout": self.timeout,
-            "turn_seconds": self.turn_seconds,
-            "timed_seconds": self.timed_seconds,
-            "disturbed_seconds": self.disturbed_seconds,
-            "allowed": (*side_differences(self.a, self.b), *self.allow_different),
-            "metrics": self.metrics,
+            "allowed": (*side_differences(*self.sides.values()), *self.allow_different),
             "policy": encode(self.policy),
-            "allow_changed_work": self.allow_changed_work,
             "baseline_aa": self.aa is not None,
         }

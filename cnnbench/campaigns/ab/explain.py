@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cnnbench.base.reading import read_json
 from cnnbench.base.text.numbers import count, number
 from cnnbench.campaigns.ab.flags import names
 from cnnbench.campaigns.ab.results import SIDES, PairsFolder
-from cnnbench.campaigns.ab.side import Side, SideFlags, has_module, measuring
+from cnnbench.campaigns.ab.side import Side, has_module, measuring
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.errors import BenchmarkError
@@ -56,72 +56,96 @@ def explained(
 class Profiling:
     """Sides to profile in `rounds` processes each, with `steps` profiled and timed steps."""
 
-    a: Side
-    b: Side
-    resolved: Mapping[str, SideFlags] = field(default_factory=dict)
+    sides: Mapping[str, Side]
+    results: PairsFolder
+    campaign: Campaign
     rounds: int = ROUNDS
     steps: int = STEPS
     timeout: float = 1800.0
-    cool_down: float = 0.0
 
-    def sides(self) -> dict[str, Side]:
-        """The sides by name."""
-        return dict(zip(SIDES, (self.a, self.b), strict=True))
+    def explain(self) -> Explanation:
+        """Explains the difference by profiled processes; NotExplainedError if one failed."""
+        self._refuse()
+        self.campaign.expect([None] * len(SIDES) * self.rounds)
+        profiles: dict[str, list[StepProfile]] = {side: [] for side in SIDES}
+        for turn in range(self.rounds):
+            for name in SIDES if turn % 2 == 0 else SIDES[::-1]:
+                profiles[name].append(self._profiled(name, turn + 1))
+        if all(_has_primitives(self.sides[name], profiles[name][0]) for name in SIDES):
+            self.campaign.expect(["oneDNN"] * len(SIDES))
+            for name in SIDES:
+                found = replace(profiles[name][0], primitives=self._logged(name))
+                write_text("results", str(self._path(name, 1)), found.to_json())
+                profiles[name][0] = found
+        labels = [f"{name.upper()}: {side.description()}" for name, side in self.sides.items()]
+        return explain(profiles["a"], profiles["b"], (labels[0], labels[1]))
 
-    def obstacle(self) -> str | None:
-        """Why the sides cannot be profiled; None if they can."""
-        for name, side in self.sides().items():
-            config = self.resolved.get(name, SideFlags()).config
+    def _refuse(self) -> None:
+        """NotExplainedError if a side cannot be profiled."""
+        for name, side in self.sides.items():
+            config = side.resolved.config
             if config.get("eval") or config.get("input_only"):
-                return f"side {name.upper()} has no steps to profile (--eval, --input_only)"
+                reason = f"side {name.upper()} has no steps to profile (--eval, --input_only)"
+                raise NotExplainedError(reason)
             if not side.is_this_cnnbench and not has_module(side, _PROFILES):
-                return f"the cnnbench of side {name.upper()} is of a version without --profile_json"
-        return None
+                reason = f"the cnnbench of side {name.upper()} is of a version without"
+                raise NotExplainedError(f"{reason} --profile_json")
 
+    def _profiled(self, name: str, turn: int) -> StepProfile:
+        """The profile of one process; NotExplainedError if it failed or left none."""
+        label, path = f"profile {turn} {name.upper()}", self._path(name, turn)
+        side = self.sides[name]
+        path.unlink(missing_ok=True)
+        flags = [
+            f"--profile_json={path.absolute()}",
+            f"--profile_steps={self.steps}",
+            "--warmup=fixed",
+            f"--num_warmup_batches={_WARM_UP + self.steps}",
+        ]
+        if "num_epochs" not in names(side):
+            flags.append(f"--num_batches={self.steps}")
+        ended = self._run(label, replace(side, flags=(*side.flags, *flags)), path.stem)
+        told, found = ended.message, None
+        if not told:
+            with contextlib.suppress(ValueError, RecursionError):
+                found = StepProfile.from_dict(read_json(path))
+            told = "no profile"
+            if found is not None:
+                told = f"{number(1e3 * min(found.record.step_seconds))} ms in its fastest step"
+        self.campaign.end(label, told, ended.seconds)
+        if found is None:
+            raise NotExplainedError(f"{label}: {told}; see {self.results.log(path.stem)}")
+        return found
 
-def profile(profiling: Profiling, results: PairsFolder, campaign: Campaign) -> Explanation:
-    """Explains the difference by profiled processes; NotExplainedError if one failed."""
-    if found := profiling.obstacle():
-        raise NotExplainedError(found)
-    campaign.cool_down = profiling.cool_down
-    campaign.expect([None] * len(SIDES) * profiling.rounds)
-    profiles: dict[str, list[StepProfile]] = {side: [] for side in SIDES}
-    for turn in range(profiling.rounds):
-        for side in SIDES if turn % 2 == 0 else SIDES[::-1]:
-            profiles[side].append(_profiled(profiling, side, turn + 1, results, campaign))
-    if all(_has_primitives(profiling.sides()[name], profiles[name][0]) for name in SIDES):
-        campaign.expect(["oneDNN"] * len(SIDES))
-        for name in SIDES:
-            primitives = _logged(profiling, name, results, campaign)
-            profiles[name][0] = replace(profiles[name][0], primitives=primitives)
-            write_text("results", str(_path(results, name, 1)), profiles[name][0].to_json())
-    labels = [f"{n.upper()}: {side.description()}" for n, side in profiling.sides().items()]
-    return explain(profiles["a"], profiles["b"], (labels[0], labels[1]))
+    def _logged(self, name: str) -> tuple[Primitive, ...] | None:
+        """The calls of oneDNN in a step, according to the log of a process; None if it has none."""
+        label, stem, side = f"oneDNN {name.upper()}", f"onednn-{name}", self.sides[name]
+        side = replace(
+            side,
+            flags=(*side.flags, *onednn.FLAGS),
+            variables={**side.variables, **onednn.VARIABLES},
+        )
+        ended = self._run(label, side, stem)
+        found: tuple[Primitive, ...] = ()
+        if not ended.message:
+            with contextlib.suppress(OSError), open(self.results.log(stem), "rb") as log:
+                found = onednn.primitives_of_step(log)
+        calls = sum(one.calls for one in found)
+        told = ended.message or f"{count(calls, 'call', 'calls')} in a step"
+        self.campaign.end(label, told, ended.seconds)
+        return found or None
 
+    def _run(self, label: str, side: Side, stem: str) -> Ended:
+        self.campaign.begin(label)
+        results = self.results
+        command = measuring(
+            side, results.pending(stem), results.log(stem), facts=self.campaign.facts
+        )
+        (ended,) = self.campaign.run([command], self.timeout)
+        return ended
 
-def _profiled(
-    profiling: Profiling, name: str, turn: int, results: PairsFolder, campaign: Campaign
-) -> StepProfile:
-    """The profile of one process; NotExplainedError if it failed or left none."""
-    label = f"profile {turn} {name.upper()}"
-    path = _path(results, name, turn)
-    stem = path.stem
-    path.unlink(missing_ok=True)
-    campaign.begin(label)
-    side = profiling.sides()[name]
-    side = replace(side, flags=(*side.flags, *_flags(profiling, side, path.absolute())))
-    ended = _run(profiling, name, side, stem, results, campaign)
-    told, found = ended.message, None
-    if not told:
-        with contextlib.suppress(ValueError, RecursionError):
-            found = StepProfile.from_dict(read_json(path))
-        told = "no profile"
-        if found is not None:
-            told = f"{number(1e3 * min(found.record.step_seconds))} ms in its fastest step"
-    campaign.end(label, told, ended.seconds)
-    if found is None:
-        raise NotExplainedError(f"{label}: {told}; see {results.log(stem)}")
-    return found
+    def _path(self, name: str, turn: int) -> Path:
+        return self.results.folder / name / f"{turn:04d}-{name}{SUFFIX}"
 
 
 def _has_primitives(side: Side, profile: StepProfile) -> bool:
@@ -130,60 +154,3 @@ def _has_primitives(side: Side, profile: StepProfile) -> bool:
     on_cpu = placement is not None and placement.device == "cpu"
     calls = any(_OF_ONEDNN in name for name in profile.graph)
     return on_cpu and calls and "num_epochs" not in names(side)
-
-
-def _logged(
-    profiling: Profiling, name: str, results: PairsFolder, campaign: Campaign
-) -> tuple[Primitive, ...] | None:
-    """The calls of oneDNN in a step, according to the log of a process; None if it has none."""
-    label, stem = f"oneDNN {name.upper()}", f"onednn-{name}"
-    campaign.begin(label)
-    side = profiling.sides()[name]
-    side = replace(
-        side,
-        flags=(*side.flags, *onednn.FLAGS),
-        variables={**side.variables, **onednn.VARIABLES},
-    )
-    ended = _run(profiling, name, side, stem, results, campaign)
-    found: tuple[Primitive, ...] = ()
-    if not ended.message:
-        with contextlib.suppress(OSError), open(results.log(stem), "rb") as log:
-            found = onednn.primitives_of_step(log)
-    calls = sum(one.calls for one in found)
-    told = ended.message or f"{count(calls, 'call', 'calls')} in a step"
-    campaign.end(label, told, ended.seconds)
-    return found or None
-
-
-def _run(
-    profiling: Profiling,
-    name: str,
-    side: Side,
-    stem: str,
-    results: PairsFolder,
-    campaign: Campaign,
-) -> Ended:
-    command = measuring(
-        side,
-        results.pending(stem),
-        results.log(stem),
-        facts=campaign.facts,
-        like=profiling.resolved.get(name),
-    )
-    (ended,) = campaign.run([command], profiling.timeout)
-    return ended
-
-
-def _path(results: PairsFolder, name: str, turn: int) -> Path:
-    return results.folder / name / f"{turn:04d}-{name}{SUFFIX}"
-
-
-def _flags(profiling: Profiling, side: Side, path: Path) -> list[str]:
-    steps = profiling.steps
-    found = [
-        f"--profile_json={path}",
-        f"--profile_steps={steps}",
-        "--warmup=fixed",
-        f"--num_warmup_batches={_WARM_UP + steps}",
-    ]
-    return found if "num_epochs" in names(side) else [*found, f"--num_batches={steps}"]

@@ -1,4 +1,4 @@
-"""Flags of sides: checked, resolved and compared before the first process.
+"""Flags of sides: checked, resolved and compared before the first process; turns.
 
 A child process with the working directory and variables of the side resolves them: relative paths
 and imports of plug-ins are the side's, and no plug-in is loaded here.
@@ -10,30 +10,41 @@ import contextlib
 import json
 import os
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from absl import flags as absl_flags
 
-from cnnbench.campaigns.ab.side import Side, SideFlags, ask
-from cnnbench.campaigns.ab.turns import obstacle
+from cnnbench.base.text.numbers import binary
+from cnnbench.base.text.progress import Reporter
+from cnnbench.campaigns.ab.side import Side, ask, has_module
 from cnnbench.campaigns.launch.tasks import JobLayout, chief_flags
-from cnnbench.campaigns.processes.commands import resolve_run
+from cnnbench.campaigns.processes.commands import Resolved, resolve_run
 from cnnbench.errors import DataError, FlagError, UsageError
-from cnnbench.flags import FLAGS, parse_args
-from cnnbench.run.driver.estimates import RunWork
-from cnnbench.run.driver.plan import make_plan
+from cnnbench.flags import FLAGS, Params, parse_args
+from cnnbench.machine.cpu import main_memory
+from cnnbench.machine.gpu import gpu_memory
+from cnnbench.records.codec import decode, encode
+from cnnbench.run.driver.estimates import computes_on_cpu, estimate
+from cnnbench.run.driver.plan import Plan, make_plan
 
 _ASK = "from cnnbench.campaigns.ab.flags import print_answer; print_answer(*sys.argv[1:])"
 # For a plug-in whose import never returns.
 _SECONDS = 120.0
-_TUPLES = ("explicit_flags", "notices")
 
 LENGTHS = frozenset({"num_batches", "num_epochs"})
 """Flags of a run that set its number of timed steps."""
 
 _SWITCHES = {f"no{spec.name}": spec.name for spec in FLAGS if spec.kind == "boolean"}
+
+TURN_SECONDS = 0.3
+"""Length of a turn; docs/methodology.md compares others."""
+
+# Present where a cnnbench supports turns; the latter path in earlier versions.
+_WAITS = ("run/runtime/turns.py", "runtime/turns.py")
+
+_OF_JOBS = "a job of several processes keeps all of them at work"
 
 # Another interpreter has other packages.
 _OF_PYTHON = ("tensorflow",)
@@ -63,22 +74,16 @@ def names(side: Side) -> frozenset[str]:
     return frozenset(name for name, _ in _named(side))
 
 
-def check(side: Side) -> SideFlags:
+def check(side: Side) -> Resolved:
     """Resolves the flags of a side, as far as this cnnbench knows them, or UsageError."""
     try:
         layout = json.dumps(None if side.layout is None else vars(side.layout))
         done = ask(side, _ASK, layout, *side.flags, ours=True, seconds=_SECONDS)
         answer = json.loads(done.stdout.splitlines()[-1])
-        error = answer["error"]
-        found = SideFlags(
-            config=dict(answer["config"]),
-            work=None if answer["work"] is None else RunWork(**answer["work"]),
-            no_turns=answer["no_turns"],
-            **{name: tuple(map(str, answer[name])) for name in _TUPLES},
-        )
+        error, found = answer["error"], decode(Resolved, answer["resolved"])
     except (OSError, subprocess.TimeoutExpired, ValueError, LookupError, TypeError):
         # A plug-in that ends its process, or prints after the answer; the run will report it.
-        return SideFlags()
+        return Resolved()
     if not side.is_this_cnnbench:
         return replace(found, notices=())
     if error is not None:
@@ -88,20 +93,16 @@ def check(side: Side) -> SideFlags:
 
 def print_answer(job: str, *flags: str) -> None:
     """The child process of `check`: prints resolved flags; `job` is a JSON `JobLayout` or null."""
-    answer: dict[str, object] = {"error": None, "no_turns": None, "config": {}, "work": None}
-    answer.update(dict.fromkeys(_TUPLES, ()))
+    error, resolved = None, Resolved()
     try:
         fields = json.loads(job)
         words = chief_flags(None if fields is None else JobLayout(**fields), flags)
         resolved = resolve_run(words)
-        answer["config"] = resolved.config
-        answer.update({name: getattr(resolved, name) for name in _TUPLES})
-        answer["work"] = resolved.work and vars(resolved.work)
         params = parse_args(words).params
-        answer["no_turns"] = obstacle(params, make_plan(params))
-    except (UsageError, DataError) as error:
-        answer["error"] = str(error)
-    print("\n" + json.dumps(answer))
+        resolved = replace(resolved, no_turns=obstacle(params, make_plan(params)))
+    except (UsageError, DataError) as refusal:
+        error = str(refusal)
+    print("\n" + json.dumps({"error": error, "resolved": encode(resolved)}))
 
 
 def side_differences(a: Side, b: Side) -> tuple[str, ...]:
@@ -151,3 +152,45 @@ def _working_in(folder: Path | None) -> Iterator[None]:
         yield
     finally:
         os.chdir(before)
+
+
+def obstacle(params: Params, plan: Plan) -> str | None:
+    """Why a run cannot step in turn with another one like it; None if it can."""
+    if plan.job.in_cluster:
+        return _OF_JOBS
+    if params.eval or params.input_only or plan.num_eval_batches:
+        return "only training and forward passes have steps that can wait for one another"
+    if params.data_dir is not None:
+        return "the input pipeline would read ahead while the other side has its turn"
+    on_cpu = computes_on_cpu(params)
+    if not on_cpu and not params.allow_growth:
+        return "on GPUs it needs --allow_growth: the first process would take all of their memory"
+    there = main_memory() if on_cpu else gpu_memory(params.gpu_indices, params.num_gpus)
+    needed = 2 * estimate(params, plan, "cpu" if on_cpu else "gpu").total
+    if there is not None and needed > there.available:
+        return f"two processes take about {binary(needed)}, and {binary(there.available)} is free"
+    return None
+
+
+def sides_obstacle(sides: Mapping[str, Side]) -> str | None:
+    """Why two sides cannot step in turn; None if they can."""
+    for name, side in sides.items():
+        found = _OF_JOBS if side.layout else side.resolved.no_turns
+        if found is None and not side.is_this_cnnbench and not has_module(side, *_WAITS):
+            found = "its cnnbench is of a version that cannot"
+        if found is not None:
+            return f"side {name.upper()}: {found}"
+    return None
+
+
+def turn_seconds(pairing: str, sides: Mapping[str, Side], reporter: Reporter) -> float:
+    """The length of a turn, 0 without turns; FlagError if --pairing=turns is impossible."""
+    if pairing == "alternate":
+        return 0.0
+    found = sides_obstacle(sides)
+    if found is None:
+        return TURN_SECONDS
+    if pairing == "turns":
+        raise FlagError("pairing", "turns", f"cannot be: {found}; leave it out, or alternate")
+    reporter.notice(f"the sides alternate, since they cannot step in turn: {found}")
+    return 0.0

@@ -1,5 +1,6 @@
-"""Measurement of the pairs of an experiment, in turns or one process after the other.
+"""Measurement of the pairs of an experiment until its verdict is clear.
 
+The sides of a pair step in turn, or one process runs after the other.
 A pair of which a process was ended from outside, by a signal or its time-out, is measured again in
 the same order, a limited number of times. A process that fails by itself ends the experiment.
 """
@@ -9,17 +10,25 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from cnnbench.base.stats.descriptive import median
-from cnnbench.base.text.numbers import duration
+from cnnbench.base.stats.rank_tests import paired_bounds
+from cnnbench.base.text.numbers import duration, percent
 from cnnbench.campaigns.ab.experiment import Experiment
-from cnnbench.campaigns.ab.results import SIDES, PairsFolder, pair_name
+from cnnbench.campaigns.ab.results import CLEAR, SIDES, PairsFolder, compare_pairs, pair_name
+from cnnbench.campaigns.ab.sequential import InterimAnalysis
 from cnnbench.campaigns.ab.side import measuring
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.outcome import Measuring
+from cnnbench.judge.compare import ComparedConfiguration, Comparison, Verdict
 from cnnbench.judge.compare.disturbance import mostly_disturbed
+from cnnbench.judge.compare.estimate import TwoSamples, limits, scaled
+from cnnbench.judge.metrics.policy import Policy
+from cnnbench.judge.metrics.registry import CPU_TIME
 from cnnbench.records.codec import encode
 from cnnbench.records.parts import AbPlace, LostProcess
 from cnnbench.records.run import RunRecord
@@ -37,8 +46,35 @@ MOST_STEPS = 10_000
 MOST_REPEATS = 2
 """How often one pair is measured again."""
 
+SMALLEST_CHANCE = 0.05
+"""An experiment ends at an interim analysis if its chance of a verdict is smaller."""
+
+_DRAWS = 400
+_SEED = 1
+# More pairs cannot change these.
+_HOPELESS = (
+    Verdict.FAILED,
+    Verdict.CHANGED_WORK,
+    Verdict.NOT_COMPARABLE,
+    Verdict.MISSING,
+)
+
 _PAIRS_PER_REPEAT = 4
 _LOST, _STEPS = "lost", "steps"  # events of the journal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """Comparison of all complete pairs at a level, and how the experiment ended.
+
+    `failure` is the error, or ""; `lost` if processes were ended from outside too often.
+    """
+
+    comparison: Comparison
+    alpha: float
+    failure: str = ""
+    lost: bool = False
+    interrupted: bool = False
 
 
 class PairFailedError(Exception):
@@ -50,7 +86,7 @@ class PairFailedError(Exception):
 
 
 class Pairs:
-    """Pairs of an experiment, including those of earlier sessions, whose repeats count too.
+    """One experiment, with the pairs that its folder already holds, whose repeats count too.
 
     `earlier` is the number of pairs of earlier sessions; `records` has those of all pairs, by side.
     """
@@ -72,6 +108,108 @@ class Pairs:
         self._steps: int | None = FEWEST_STEPS if self._chooses else (chosen or [None])[-1]
         campaign.cool_down = experiment.cool_down
         self._expect(experiment.burn_in + max(0, experiment.pairs - self.earlier))
+
+    def run(self) -> Finding:
+        """Measures and judges, also after an interrupt or a failure."""
+        self.results.journal.add("ab", **self.experiment.facts)
+        failure, lost, interrupted = "", False, False
+        alpha = self.experiment.analyses[0].alpha
+        try:
+            missing = self.earlier < self.experiment.pairs
+            for number in range(1, missing * self.experiment.burn_in + 1):
+                self.measure(number, burn_in=True)
+            alpha = self._measure_all()
+        except PairFailedError as error:
+            failure, lost = str(error), error.lost
+        except KeyboardInterrupt:
+            interrupted = True
+        pairs = len(self.records["a"])
+        if failure or interrupted:
+            alpha = self.experiment.level_after(pairs)
+        comparison = self._compare(alpha)
+        self.results.journal.add(
+            "end",
+            pairs=pairs,
+            alpha=alpha,
+            verdicts=[entry.main.verdict.value for entry in comparison.entries],
+            failure=failure,
+            interrupted=interrupted,
+        )
+        return Finding(
+            comparison=comparison,
+            alpha=alpha,
+            failure=failure,
+            lost=lost,
+            interrupted=interrupted,
+        )
+
+    def _measure_all(self) -> float:
+        """Runs pairs up to the interim analysis that ends it; returns that analysis's level."""
+        analyses = {one.pairs: one for one in self.experiment.analyses}
+        first = max(1, self.earlier)
+        for pair in range(first, self.experiment.pairs + 1):
+            if pair > self.earlier:
+                self.measure(pair)
+            if pair == first:
+                so_far = self._compare(self.experiment.analyses[0].alpha)
+                if any(entry.main.verdict in _HOPELESS for entry in so_far.entries):
+                    break
+            analysis = analyses.get(pair)
+            if analysis is not None and self._ends(analysis):
+                return analysis.alpha
+        return self.experiment.analyses[-1].alpha
+
+    def _ends(self, analysis: InterimAnalysis) -> bool:
+        """Whether an interim analysis ends the experiment: clear, last, or futile."""
+        comparison = self._compare(analysis.alpha)
+        results = [entry.main for entry in comparison.entries]
+        verdicts = [result.verdict.value for result in results]
+        last = analysis.pairs == self.experiment.pairs
+        clear = self.experiment.stop_early and all(r.verdict in CLEAR for r in results)
+        chance = (
+            None
+            if last or clear or not self.experiment.stop_early
+            else self._chance(comparison.entries)
+        )
+        look = {**vars(analysis), "verdicts": verdicts}
+        self.results.journal.add("look", **look, **({} if chance is None else {"chance": chance}))
+        futile = chance is not None and chance < SMALLEST_CHANCE
+        if not last:
+            verdict = "; ".join(f"{result.word}: {result.judgement.reason}" for result in results)
+            after = "enough" if clear else "going on"
+            if futile:
+                after = f"stopped: {self.experiment.pairs} pairs would hardly give a verdict "
+                after += f"(chance below {percent(SMALLEST_CHANCE, 0)})"
+            self.campaign.reporter.notice(f"after {analysis.pairs} pairs {verdict}; {after}")
+        return clear or last or futile
+
+    def _chance(self, entries: Sequence[ComparedConfiguration]) -> float:
+        """The smallest chance of a clear verdict over entries without one."""
+        pairs = len(self.records["a"])
+        left = [one for one in self.experiment.analyses if one.pairs > pairs]
+        policy = self.experiment.policy
+        chances = []
+        for entry in entries:
+            # CPU time can decide, too, where it was judged beside the throughput.
+            measures = [entry.main, *(one for one in entry.results if one.metric is CPU_TIME)]
+            cases = [
+                TwoSamples(
+                    base=one.base,
+                    new=one.new,
+                    metric=one.metric,
+                    paired=True,
+                    noise=one.judgement.noise,
+                )
+                for one in measures
+                if one.judgement.p is not None
+            ]
+            if entry.main.verdict is Verdict.INCONCLUSIVE and cases:
+                chances.append(max(chance(case, left, policy) for case in cases))
+        return min(chances, default=1.0)
+
+    def _compare(self, alpha: float) -> Comparison:
+        records, experiment = self.records, self.experiment
+        return compare_pairs(records["a"], records["b"], experiment.facts, alpha, experiment.aa)
 
     def _expect(self, pairs: int) -> None:
         self.campaign.expect([None] * len(SIDES) * pairs)
@@ -192,7 +330,7 @@ class Pairs:
 
     def _command(self, name: str, side: str) -> Measuring:
         records = self.records[side]
-        started = self.experiment.sides()[side]
+        started = self.experiment.sides[side]
         if self._steps is not None:
             started = replace(started, flags=(*started.flags, f"--num_batches={self._steps}"))
         return measuring(
@@ -200,12 +338,12 @@ class Pairs:
             self.results.pending(name),
             self.results.log(name),
             facts=self.campaign.facts,
-            like=records[-1] if records else self.experiment.resolved.get(side),
+            like=records[-1] if records else None,
         )
 
     def _end(self, name: str, label: str, place: AbPlace, ended: Ended) -> Ended:
         """Registers a process that has ended; returns it with its annotated record."""
-        subject = self.experiment.subjects.get(place.side, Subject(side=place.side))
+        subject = self.experiment.sides[place.side].subject or Subject(side=place.side)
         document = with_subject({**ended.document, "ab": encode(place)}, subject)
         self.results.keep(document, self.results.pending(name))
         ended = replace(ended, document=document)
@@ -221,3 +359,29 @@ def _earlier_repeats(results: PairsFolder) -> dict[str, list[list[LostProcess]]]
             lost = [LostProcess(side=one["side"], how=one["how"]) for one in event["lost"]]
             found.setdefault(event["pair"], []).append(lost)
     return found
+
+
+def chance(case: TwoSamples, left: Sequence[InterimAnalysis], policy: Policy) -> float:
+    """The probability that a later interim analysis is clear: faster, slower or same.
+
+    Future pairs are drawn from the measured ones (a bootstrap), whose values are usable and as many
+    on each side. Each draw is judged at the remaining interim analyses `left`, by the policy except
+    its alpha; the result is the share of draws in which one of them is clear. The draws include
+    noise, outliers and the apparent change as measured. Stopping for futility cannot turn a verdict
+    into a regression; it can only omit one, and docs/methodology.md says how rarely that happens.
+    """
+    metric = case.metric
+    pairs = zip(case.base, case.new, strict=True)
+    so_far = np.asarray([scaled(new, metric) - scaled(base, metric) for base, new in pairs])
+    floor, margin = (
+        scaled(1 + limit, metric) if metric.relative else limit for limit in limits(case, policy)
+    )
+    # The same pairs give the same answer, also when records are judged again.
+    generator = np.random.default_rng(_SEED)
+    to_come = generator.choice(so_far, (_DRAWS, max(0, left[-1].pairs - len(so_far))))
+    drawn = np.hstack([np.tile(so_far, (_DRAWS, 1)), to_come])
+    clear = np.zeros(_DRAWS, bool)
+    for analysis in left:
+        low, high = paired_bounds(drawn[:, : analysis.pairs], 1 - analysis.alpha)
+        clear |= (low > floor) | (high < -floor) | ((-margin <= low) & (high <= margin))
+    return float(clear.mean())

@@ -9,16 +9,14 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cnnbench.campaigns.launch.tasks import JobLayout, run_words
+from cnnbench.campaigns.processes.commands import Resolved
 from cnnbench.campaigns.processes.outcome import Measuring, blank_record
 from cnnbench.campaigns.processes.program import COMMAND_LINE, launcher, own_checkout
 from cnnbench.records.run import RunRecord
-from cnnbench.run.driver.estimates import RunWork
-
-if TYPE_CHECKING:
-    from cnnbench.campaigns.processes.commands import Resolved
+from cnnbench.records.subject import Subject
 
 _HAS_FILE = (
     "import os, cnnbench; home = os.path.dirname(cnnbench.__file__); "
@@ -38,6 +36,9 @@ class Side:
       python: absolute path of an interpreter; the current one if None.
       checkout: working directory; a checkout of cnnbench is also the code that runs.
       revision: name of the checkout given by the user.
+      resolved: its flags as resolved before the first process, also for records of processes that
+        leave none.
+      subject: what it measures; None if unknown.
     """
 
     flags: tuple[str, ...] = ()
@@ -47,6 +48,8 @@ class Side:
     checkout: Path | None = None
     revision: str | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
+    resolved: Resolved = field(default_factory=Resolved)
+    subject: Subject | None = None
 
     @property
     def is_this_cnnbench(self) -> bool:
@@ -119,35 +122,20 @@ def has_module(side: Side, *paths: str) -> bool:
         return False
 
 
-@dataclass(frozen=True)
-class SideFlags:
-    """The resolved flags of a side, as JSON values; empty where they are unknown.
-
-    `notices` are lines that the run would print about them; `no_turns` is why the run cannot step
-    in turn with another one, None if it can.
-    """
-
-    config: Mapping[str, Any] = field(default_factory=dict)
-    explicit_flags: tuple[str, ...] = ()
-    notices: tuple[str, ...] = ()
-    work: RunWork | None = None
-    no_turns: str | None = None
-
-
 def measuring(
     side: Side,
     record: Path,
     log: Path,
     *,
     facts: Mapping[str, Any] | None = None,
-    like: RunRecord | SideFlags | Resolved | None = None,
+    like: RunRecord | None = None,
 ) -> Measuring:
     """Description of a process of a side, which writes a record and a log.
 
-    For the record of a process that leaves none, `facts` describe this machine, and `like` holds
-    the resolved flags: an earlier run, or the result of `cnnbench.campaigns.ab.flags.check`.
+    For the record of a process that leaves none, `facts` describe this machine, and `like` is an
+    earlier run with its flags.
     """
-    resolved = SideFlags() if like is None else like
+    resolved = side.resolved if like is None else like
     command = ("cnnbench", *run_words(side.layout, side.flags))
     return Measuring(
         words=side.command(record.absolute()),

@@ -13,14 +13,12 @@ from cnnbench.base.text.numbers import duration
 from cnnbench.base.text.progress import Reporter
 from cnnbench.campaigns.ab.checkout import worktree
 from cnnbench.campaigns.ab.experiment import Experiment
-from cnnbench.campaigns.ab.explain import NotExplainedError, Profiling, profile
-from cnnbench.campaigns.ab.flags import check
-from cnnbench.campaigns.ab.pairs import Pairs
+from cnnbench.campaigns.ab.explain import NotExplainedError, Profiling
+from cnnbench.campaigns.ab.flags import check, turn_seconds
+from cnnbench.campaigns.ab.pairs import Finding, Pairs
 from cnnbench.campaigns.ab.results import Begun, PairsFolder, begun, remaining
 from cnnbench.campaigns.ab.sequential import InterimAnalysis
-from cnnbench.campaigns.ab.session import ExperimentSession, Finding
-from cnnbench.campaigns.ab.side import Side, SideFlags
-from cnnbench.campaigns.ab.turns import turn_seconds
+from cnnbench.campaigns.ab.side import Side
 from cnnbench.campaigns.bisect.search import (
     BAD,
     SKIP,
@@ -38,7 +36,6 @@ from cnnbench.errors import BenchmarkError, FlagError, UsageError
 from cnnbench.judge.compare import Policy, Verdict, processes_needed
 from cnnbench.machine import repository
 from cnnbench.records.explanation import Explanation
-from cnnbench.records.subject import Subject
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,15 +69,6 @@ class _Unusable(Exception):
     """A commit that does not build; the message has the reason."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Prepared:
-    """A built worktree as a side, with the flags as resolved there."""
-
-    side: Side
-    flags: SideFlags
-    subject: Subject
-
-
 class CommitBench:
     """Measures commits; holds GOOD's worktree while its context lasts."""
 
@@ -93,7 +81,7 @@ class CommitBench:
         self._facts = facts
         self._stack = contextlib.ExitStack()
         self._seconds: float | None = None
-        self._good: _Prepared | None = None
+        self._good: Side | None = None
 
     def __enter__(self) -> CommitBench:
         return self
@@ -112,9 +100,10 @@ class CommitBench:
     @property
     def seconds_per_pair(self) -> float | None:
         """Seconds per pair of the last step, or an estimate; None if unknown."""
-        if self._seconds is not None or self._good is None or self._good.flags.work is None:
+        work = None if self._good is None else self._good.resolved.work
+        if self._seconds is not None or work is None:
             return self._seconds
-        guess = self._good.flags.work.seconds(self._facts)
+        guess = work.seconds(self._facts)
         return None if guess is None else 2 * guess
 
     def measure(
@@ -129,10 +118,10 @@ class CommitBench:
         started = time.monotonic()
         with contextlib.ExitStack() as stack:
             try:
-                prepared = stack.enter_context(self._prepared(commit, "b"))
+                new = stack.enter_context(self._prepared(commit, "b"))
                 # A session that was interrupted, or had lost processes, has not judged.
                 earlier = begun(self._results / commit[:12]) if again else None
-                experiment = self._experiment(number, prepared, found, earlier)
+                experiment = self._experiment(number, new, found, earlier)
             except (_Unusable, UsageError) as error:
                 if found is None and isinstance(error, FlagError) and error.flag == "pairing":
                     raise
@@ -150,17 +139,17 @@ class CommitBench:
                 b = stack.enter_context(self._prepared(commit, "b"))
             except (_Unusable, UsageError) as error:
                 raise NotExplainedError(str(error)) from error
-            profiling = Profiling(
-                a=a.side,
-                b=b.side,
-                resolved={"a": a.flags, "b": b.flags},
-                timeout=self._setting.timeout,
-            )
             with PairsFolder(self._results / f"explain-{commit[:12]}", resume=True) as results:
-                return profile(profiling, results, Campaign(self._reporter, self._facts))
+                return Profiling(
+                    sides={"a": a, "b": b},
+                    results=results,
+                    campaign=Campaign(self._reporter, self._facts),
+                    timeout=self._setting.timeout,
+                ).explain()
 
     @contextlib.contextmanager
-    def _prepared(self, commit: str, name: str) -> Iterator[_Prepared]:
+    def _prepared(self, commit: str, name: str) -> Iterator[Side]:
+        """A built worktree, with the flags as resolved there."""
         setting = self._setting
         with worktree(commit, setting.repository) as folder:
             # Before the build, which may write to files that git knows.
@@ -168,9 +157,13 @@ class CommitBench:
             if setting.build is not None:
                 self._build(setting.build, commit, folder)
             side = Side(
-                flags=setting.flags, python=setting.python, checkout=folder, revision=commit[:12]
+                flags=setting.flags,
+                python=setting.python,
+                checkout=folder,
+                revision=commit[:12],
+                subject=subject,
             )
-            yield _Prepared(side=side, flags=check(side), subject=subject)
+            yield replace(side, resolved=check(side))
 
     def _build(self, command: str, commit: str, folder: Path) -> None:
         log = self._results / f"build-{commit[:12]}.log"
@@ -200,31 +193,26 @@ class CommitBench:
         return replace(step, most_pairs=setting.most_pairs, results=name)
 
     def _experiment(
-        self, number: int, new: _Prepared, found: Step | None, earlier: Begun | None
+        self, number: int, new: Side, found: Step | None, earlier: Begun | None
     ) -> Experiment:
         """The first pairs of a step."""
         assert self._good is not None
-        setting, good = self._setting, self._good
-        policy = setting.policy
+        setting, policy = self._setting, self._setting.policy
         course = remaining(earlier, setting.pairs, policy.alpha)
         if is_about_work(found):
             course = {"analyses": (InterimAnalysis(1, policy.alpha),)}
         elif found is not None and found.change is not None:
             policy = half_of(found.change, policy)
-        sides = {"a": good.side, "b": new.side}
-        resolved = {"a": good.flags, "b": new.flags}
+        sides = {"a": self._good, "b": new}
         return Experiment(
-            a=good.side,
-            b=new.side,
+            sides=sides,
             **course,
             seed=setting.seed + number,
             burn_in=0 if is_about_work(found) else setting.burn_in,
             timeout=setting.timeout,
-            turn_seconds=turn_seconds(setting.pairing, sides, resolved, self._reporter),
+            turn_seconds=turn_seconds(setting.pairing, sides, self._reporter),
             policy=policy,
             metrics=("throughput",),
-            resolved=resolved,
-            subjects={"a": good.subject, "b": new.subject},
         )
 
     def _with_more_pairs(
@@ -248,7 +236,7 @@ class CommitBench:
         """Measures an experiment; existing pairs count. BenchmarkError if GOOD failed."""
         with PairsFolder(self._results / name, resume=True) as results:
             pairs = Pairs(experiment, results, Campaign(self._reporter, self._facts))
-            finding = ExperimentSession(pairs).run()
+            finding = pairs.run()
         if finding.interrupted:
             raise KeyboardInterrupt
         self._seconds = pairs.seconds_per_pair or self._seconds

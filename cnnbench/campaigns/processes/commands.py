@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -59,7 +59,7 @@ OTHER_COMMANDS = ("campaigns/", "judge/", "lab/predict/")
 
 @dataclass(frozen=True)
 class Resolved:
-    """The resolved flags of one run.
+    """The resolved flags of one run; by default nothing is known about them.
 
     Attributes:
       config: every parameter as JSON values, for the record of a run that left none.
@@ -71,20 +71,22 @@ class Resolved:
       needed_bytes: estimated memory of all processes, or on GPUs of each GPU; 0 for all-reduces.
       asynchronous: whether every worker updates the variables by itself.
       rows: configurations that one process measures, each with its own verdict.
-      work: amount of computation; None for all-reduces.
+      work: what it computes; None of all-reduces.
+      no_turns: why the run cannot step in turn with another one, where that was asked; else None.
     """
 
-    config: dict[str, Any]
-    explicit_flags: tuple[str, ...]
-    notices: tuple[str, ...]
-    identity: dict[str, Any]
-    batch_size: int
+    config: Mapping[str, Any] = field(default_factory=dict)
+    explicit_flags: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
+    identity: Mapping[str, Any] = field(default_factory=dict)
+    batch_size: int = 0
     batch_limits: tuple[int, int] | None = None
     global_batch: int = 0
     needed_bytes: int = 0
     asynchronous: bool = False
     rows: int = 1
     work: RunWork | None = None
+    no_turns: str | None = None
 
 
 @cache
@@ -181,9 +183,7 @@ def _resolve_allreduce(flags: Sequence[str]) -> Resolved:
     return Resolved(
         config=config,
         explicit_flags=tuple(given),
-        notices=(),
         identity=_identity(config),
-        batch_size=0,
         rows=_rows(plan),
     )
 

@@ -134,11 +134,10 @@ class StrategiesSession:
         self._campaign.begin(name)
         pending = self._results.folder / runs.case.name / f"{name}.part"
         command = measuring(
-            Side(flags=flags),
+            Side(flags=flags, resolved=runs.case.resolved),
             pending,
             self._results.log(name),
             facts=self._campaign.facts,
-            like=runs.case.resolved,
         )
         (ended,) = self._campaign.run([command], self._timeout)
         pending.unlink(missing_ok=True)

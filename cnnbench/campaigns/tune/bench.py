@@ -22,12 +22,12 @@ from statistics import fmean
 
 from cnnbench.base.stats.descriptive import median
 from cnnbench.base.text.numbers import duration
-from cnnbench.campaigns.ab.flags import LENGTHS
+from cnnbench.campaigns.ab.flags import LENGTHS, TURN_SECONDS
 from cnnbench.campaigns.ab.side import Side, measuring
-from cnnbench.campaigns.ab.turns import TURN_SECONDS
 from cnnbench.campaigns.launch.tasks import JobLayout
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import Ended
+from cnnbench.campaigns.processes.commands import Resolved
 from cnnbench.campaigns.processes.outcome import read
 from cnnbench.campaigns.tune.race import Leaver
 from cnnbench.campaigns.tune.results import TuneFolder
@@ -163,9 +163,9 @@ class BenchSetting:
     memory: Memory | None = None
     layout: JobLayout | None = None
 
-    def side(self, flags: Sequence[str], own: Sequence[str] = ()) -> Side:
+    def side(self, flags: Sequence[str], resolved: Resolved) -> Side:
         """The `Side` with these flags."""
-        return Side(flags=tuple(flags), own=tuple(own), layout=self.layout)
+        return Side(flags=tuple(flags), layout=self.layout, resolved=resolved)
 
     @property
     def turn_seconds(self) -> float:
@@ -405,11 +405,10 @@ class RaceBench:
             length = self.length_flags(one) if flags is None else flags
             commands.append(
                 measuring(
-                    setting.side((*one.flags, *length)),
+                    setting.side((*one.flags, *length), one.resolved),
                     self._folder.record(name).with_suffix(".part"),
                     self._folder.log(name),
                     facts=self._campaign.facts,
-                    like=one.resolved,
                 )
             )
         labels = [f"{what}: {one.name}" for one in chunk.values()]

@@ -16,8 +16,7 @@ from cnnbench.campaigns.ab.experiment import Experiment
 from cnnbench.campaigns.ab.pairs import PairFailedError, Pairs
 from cnnbench.campaigns.ab.results import SIDES, Begun, PairsFolder, begun, remaining
 from cnnbench.campaigns.ab.sequential import STEP
-from cnnbench.campaigns.ab.session import ExperimentSession
-from cnnbench.campaigns.ab.side import SideFlags, measuring
+from cnnbench.campaigns.ab.side import measuring
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.strategies.plan import flags_for_weights, weights_tolerance
 from cnnbench.campaigns.tune.bench import (
@@ -170,7 +169,7 @@ class Final:
         with self.folder.pairs(plan.number) as results:
             experiment = self._experiment(leader, plan, begun(results.folder))
             pairs = _TimedPairs(experiment, results, self.campaign, self.budget)
-            finding = ExperimentSession(pairs).run()
+            finding = pairs.run()
         if finding.interrupted:
             raise KeyboardInterrupt
         main = finding.comparison.entries[0].main if finding.comparison.entries else None
@@ -227,18 +226,17 @@ class Final:
         return plan
 
     def _experiment(self, leader: Candidate, plan: PairsPlan, earlier: Begun | None) -> Experiment:
-        measured = dict(zip(SIDES, (self.question.first, leader), strict=True))
-        a, b = (
-            self.setting.side(
-                (*one.flags, *self.bench.length_flags(one, FINAL)),
-                [f"--{name}={text}" for name, text in one.settings.items()],
+        sides = {}
+        for name, one in zip(SIDES, (self.question.first, leader), strict=True):
+            flags = (*one.flags, *self.bench.length_flags(one, FINAL))
+            sides[name] = replace(
+                self.setting.side(flags, one.resolved),
+                own=tuple(f"--{flag}={text}" for flag, text in one.settings.items()),
+                subject=replace(repository.of_work(one.resolved.config), side=name),
             )
-            for one in measured.values()
-        )
         work = [name for name in WORK if name not in MODEL_SIZE] if leader.changes else []
         return Experiment(
-            a=a,
-            b=b,
+            sides=sides,
             **remaining(earlier, plan.pairs, plan.alpha),
             seed=self.setting.seed,
             burn_in=0,
@@ -247,13 +245,6 @@ class Final:
             policy=self.question.policy.replace(alpha=plan.alpha),
             metrics=DEFAULT_METRICS[:1],
             allow_different=tuple(work),
-            resolved={
-                name: SideFlags(config=one.resolved.config) for name, one in measured.items()
-            },
-            subjects={
-                name: replace(repository.of_work(one.resolved.config), side=name)
-                for name, one in measured.items()
-            },
         )
 
     def weights(self, leader: Candidate) -> Weights:
@@ -316,11 +307,10 @@ class Final:
         self.campaign.begin(f"weights: {name}")
         pending = self.folder.record(stem).with_suffix(".part")
         command = measuring(
-            self.setting.side(words),
+            self.setting.side(words, replace(one.resolved, explicit_flags=())),
             pending,
             self.folder.log(stem),
             facts=self.campaign.facts,
-            like=replace(one.resolved, explicit_flags=()),
         )
         (ended,) = self.campaign.run([command], self.setting.timeout)
         pending.unlink(missing_ok=True)

@@ -80,7 +80,7 @@ class Candidate:
     flags: tuple[str, ...]
     key: str
     changes: tuple[str, ...] = ()
-    resolved: Resolved = field(default_factory=lambda: Resolved({}, (), (), {}, 0), repr=False)
+    resolved: Resolved = field(default_factory=Resolved, repr=False)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -16,9 +16,9 @@ from typing import Any
 from cnnbench.base.text.numbers import duration
 from cnnbench.base.text.progress import Reporter
 from cnnbench.campaigns.ab.experiment import Experiment
-from cnnbench.campaigns.ab.explain import Profiling, explained, profile
-from cnnbench.campaigns.ab.flags import LENGTHS, names
-from cnnbench.campaigns.ab.pairs import Pairs
+from cnnbench.campaigns.ab.explain import Profiling, explained
+from cnnbench.campaigns.ab.flags import LENGTHS, names, turn_seconds
+from cnnbench.campaigns.ab.pairs import Finding, Pairs
 from cnnbench.campaigns.ab.results import (
     EXPLANATION,
     PROFILES,
@@ -29,9 +29,7 @@ from cnnbench.campaigns.ab.results import (
     verdict,
 )
 from cnnbench.campaigns.ab.sequential import STEP, interim_analyses
-from cnnbench.campaigns.ab.session import ExperimentSession, Finding
 from cnnbench.campaigns.ab.side import Side
-from cnnbench.campaigns.ab.turns import turn_seconds
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.commands import environment_identity
 from cnnbench.cli.commands import interrupt_on_signals, seed_or_random, sides, split_at_dashes
@@ -188,13 +186,12 @@ def main(argv: Sequence[str]) -> int:
         names = ("a", "a") if options.aa else ("a", "b")
         a, b = (stack.enter_context(side_of(n, options, variables[n], common)) for n in names)
         campaign = Campaign(reporter, facts.collect())
-        experiment = _experiment(options, a, b, campaign, command, earlier)
+        experiment = _experiment(options, {"a": a, "b": b}, campaign, command, earlier)
         if not options.aa:
             instead = ", or measure one of them twice with --aa"
-            refuse_equal_sides(a, b, experiment.resolved, instead)
+            refuse_equal_sides(experiment.sides, instead)
         if earlier is None:
-            both, resolved = experiment.sides(), experiment.resolved
-            seconds = turn_seconds(options.pairing, both, resolved, reporter)
+            seconds = turn_seconds(options.pairing, experiment.sides, reporter)
             experiment = replace(experiment, turn_seconds=seconds)
         return _run(experiment, options, campaign, argv, variables)
 
@@ -262,27 +259,27 @@ def _with_values(words: Sequence[str]) -> Iterator[str]:
 
 def _experiment(
     options: AbFlags,
-    a: Side,
-    b: Side,
+    both: Mapping[str, Side],
     campaign: Campaign,
     command: Sequence[str],
     earlier: Begun | None,
 ) -> Experiment:
     """What to measure; the command has no environment variables, whose values may be secrets."""
-    resolved = checked({"a": a, "b": b}, "ab", campaign.reporter)
-    # Side A measured twice is one and the same.
-    labels = {"a": "a", "b": "a" if options.aa else "b"}
-    found = {
+    found = checked(both, "ab", campaign.reporter)
+    subjects = {
         name: repository.of_folder(side.checkout)
         if side.checkout
-        else repository.of_work(resolved[name].config)
-        for name, side in (("a", a), ("b", b))
+        else repository.of_work(side.resolved.config)
+        for name, side in found.items()
     }
-    subjects = {name: replace(one, side=labels[name]) for name, one in found.items()}
+    for name, one in subjects.items():
+        # Side A measured twice is one and the same.
+        labelled = replace(one, side="a" if options.aa else name)
+        found[name] = replace(found[name], subject=labelled)
     question = {
         "command": command,
         "machine or software": encode(environment_identity(campaign.facts)),
-        "commit": {name: [one.revision, one.dirty] for name, one in found.items()},
+        "commit": {name: [one.revision, one.dirty] for name, one in subjects.items()},
     }
     for name, value in ({} if earlier is None else earlier.facts["question"]).items():
         if value != question[name]:
@@ -290,11 +287,10 @@ def _experiment(
             raise FlagError("results", options.results, reason)
     loaded = options.load_aa(reductions=False)
     check_facts(options.allowed, () if loaded is None else loaded.records)
-    told = any(names(side) & LENGTHS for side in (a, b))
+    told = any(names(side) & LENGTHS for side in found.values())
     given = options.seconds
     return Experiment(
-        a=a,
-        b=b,
+        sides=found,
         question=question,
         burn_in=options.burn_in,
         cool_down=options.cool_down,
@@ -306,8 +302,6 @@ def _experiment(
         allow_different=options.allowed,
         allow_changed_work=options.allow_changed_work,
         aa=None if loaded is None else loaded.records,
-        resolved=resolved,
-        subjects=subjects,
         **_course(options, earlier),
     )
 
@@ -336,13 +330,13 @@ def _run(
         reporter.warning(f"a verdict needs at least {needed} pairs, not {experiment.pairs}")
     name = options.results or f"ab-{datetime.now():%Y%m%d-%H%M%S}"
     with PairsFolder(name, resume=options.resume) as results:
-        reporter.notice(f"A {experiment.a.description()}")
-        reporter.notice(f"B {experiment.b.description()}")
+        for side, one in experiment.sides.items():
+            reporter.notice(f"{side.upper()} {one.description()}")
         reporter.notice(
             f"at most {experiment.pairs} pairs, seed {experiment.seed}, in {results.folder}"
         )
         pairs = Pairs(experiment, results, campaign)
-        finding = ExperimentSession(pairs).run()
+        finding = pairs.run()
         explanation = None
         if not (finding.failure or finding.interrupted) and _is_to_explain(finding, options):
             profiled = partial(_profiled, experiment, results, reporter)
@@ -390,15 +384,15 @@ def _is_to_explain(finding: Finding, options: AbFlags) -> bool:
 
 
 def _profiled(experiment: Experiment, results: PairsFolder, reporter: Reporter) -> Explanation:
-    profiling = Profiling(
-        a=experiment.a,
-        b=experiment.b,
-        resolved=experiment.resolved,
-        timeout=experiment.timeout,
-        cool_down=experiment.cool_down,
-    )
+    campaign = Campaign(reporter)
+    campaign.cool_down = experiment.cool_down
     with PairsFolder(results.folder / PROFILES, resume=True) as folder:
-        found = profile(profiling, folder, Campaign(reporter))
+        found = Profiling(
+            sides=experiment.sides,
+            results=folder,
+            campaign=campaign,
+            timeout=experiment.timeout,
+        ).explain()
     results.journal.add(EXPLANATION, document=encode(found))
     return found
 

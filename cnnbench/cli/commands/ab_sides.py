@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cnnbench.base.text.progress import Reporter
 from cnnbench.campaigns.ab.checkout import checked_out, commit_of
 from cnnbench.campaigns.ab.flags import check, refuse
-from cnnbench.campaigns.ab.side import Side, SideFlags, has_module
+from cnnbench.campaigns.ab.side import Side, has_module
 from cnnbench.cli.commands import sides
 from cnnbench.cli.commands.launch import JOB_FLAGS, JobFlags
 from cnnbench.errors import FlagError, UsageError
@@ -69,8 +69,8 @@ def take_variables(argv: Sequence[str]) -> tuple[list[str], dict[str, dict[str, 
     return rest, found
 
 
-def checked(both: Mapping[str, Side], command: str, reporter: Reporter) -> dict[str, SideFlags]:
-    """The resolved flags of the sides; refuses wrong ones as far as this cnnbench knows them."""
+def checked(both: Mapping[str, Side], command: str, reporter: Reporter) -> dict[str, Side]:
+    """The sides with resolved flags; refuses wrong ones as far as this cnnbench knows them."""
     for name, side in both.items():
         reason = f"cannot go with {command}; it keeps a record of each process"
         refuse(side, sides.RESERVED, reason)
@@ -79,14 +79,15 @@ def checked(both: Mapping[str, Side], command: str, reporter: Reporter) -> dict[
             raise FlagError("workers", side.layout.workers, reason)
     first = check(both["a"])
     found = {"a": first, "b": first if both["a"] == both["b"] else check(both["b"])}
-    for notice in dict.fromkeys(n for side in found.values() for n in side.notices):
+    for notice in dict.fromkeys(n for flags in found.values() for n in flags.notices):
         reporter.notice(notice)
-    return found
+    return {name: replace(side, resolved=found[name]) for name, side in both.items()}
 
 
-def refuse_equal_sides(a: Side, b: Side, resolved: Mapping[str, SideFlags], instead: str) -> None:
+def refuse_equal_sides(both: Mapping[str, Side], instead: str) -> None:
     """Refuses two sides that are the same; `instead` is what else could be done."""
-    configs = [resolved[name].config for name in ("a", "b")]
+    a, b = both.values()
+    configs = [side.resolved.config for side in (a, b)]
     code = _code(a)
     same_flags = a.flags == b.flags or (bool(configs[0]) and configs[0] == configs[1])
     if (same_flags, a.python, a.variables, code) != (True, b.python, b.variables, _code(b)):

@@ -12,7 +12,7 @@ from pathlib import Path
 from cnnbench.base.reading import document, read_json
 from cnnbench.base.text.progress import Reporter
 from cnnbench.base.text.terminal import LineWriter
-from cnnbench.campaigns.ab.explain import SUFFIX, Profiling, profile
+from cnnbench.campaigns.ab.explain import SUFFIX, Profiling
 from cnnbench.campaigns.ab.results import PairsFolder
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.cli.commands import interrupt_on_signals, sides, split_at_dashes
@@ -151,20 +151,20 @@ def _profiled(
     interrupt_on_signals()
     with contextlib.ExitStack() as stack:
         a, b = (stack.enter_context(side_of(n, options, variables[n], common)) for n in "ab")
-        resolved = checked({"a": a, "b": b}, "explain", reporter)
-        refuse_equal_sides(a, b, resolved, "")
-        profiling = Profiling(
-            a=a,
-            b=b,
-            resolved=resolved,
-            rounds=options.rounds,
-            steps=options.steps,
-            timeout=options.timeout,
-            cool_down=options.cool_down,
-        )
+        both = checked({"a": a, "b": b}, "explain", reporter)
+        refuse_equal_sides(both, "")
         name = options.results or f"explain-{datetime.now():%Y%m%d-%H%M%S}"
         with PairsFolder(name) as results:
-            found = profile(profiling, results, Campaign(reporter, facts.collect()))
+            campaign = Campaign(reporter, facts.collect())
+            campaign.cool_down = options.cool_down
+            found = Profiling(
+                sides=both,
+                results=results,
+                campaign=campaign,
+                rounds=options.rounds,
+                steps=options.steps,
+                timeout=options.timeout,
+            ).explain()
         reporter.notice(f"the same from the files: cnnbench explain {name}/a {name}/b")
         return found
 

@@ -13,7 +13,7 @@ from typing import Any
 from cnnbench.base.charts.draw import render
 from cnnbench.base.text.numbers import count, duration
 from cnnbench.base.text.progress import Reporter
-from cnnbench.campaigns.ab.turns import obstacle
+from cnnbench.campaigns.ab.flags import obstacle
 from cnnbench.campaigns.launch.tasks import chief_flags
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.commands import environment_identity

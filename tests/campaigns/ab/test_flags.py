@@ -9,8 +9,9 @@ import pytest
 from oracle import LOCAL_SGD, LOCAL_SGD_PLUGIN
 
 from cnnbench.campaigns.ab.flags import check, names, print_answer, refuse
-from cnnbench.campaigns.ab.side import Side, SideFlags
+from cnnbench.campaigns.ab.side import Side
 from cnnbench.campaigns.launch.tasks import JobLayout
+from cnnbench.campaigns.processes.commands import Resolved
 from cnnbench.errors import FlagError, UsageError
 
 PLUGIN = """
@@ -52,7 +53,7 @@ def test_a_side_may_have_a_mode_of_a_plug_in(capsys):
     own = (f"--variable_mgr_plugin={LOCAL_SGD_PLUGIN}", f"--variable_update={LOCAL_SGD}")
     print_answer("null", "--model=lenet", "--num_gpus=2", *own)
     answer = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert (answer["error"], answer["config"]["variable_update"]) == (None, LOCAL_SGD)
+    assert (answer["error"], answer["resolved"]["config"]["variable_update"]) == (None, LOCAL_SGD)
 
 
 @pytest.mark.usefixtures("quick_answers")
@@ -69,7 +70,7 @@ def test_flags_of_a_job_are_checked_for_all_of_its_processes():
 
 @pytest.mark.usefixtures("quick_answers")
 def test_of_another_cnnbench_nothing_is_known():
-    assert check(Side(flags=("--flag_of_another=1",), python="/opt/python")) == SideFlags()
+    assert check(Side(flags=("--flag_of_another=1",), python="/opt/python")) == Resolved()
     known = check(Side(flags=("--model=lenet",), python="/opt/python"))
     assert (known.config["model"], known.explicit_flags[0]) == ("lenet", "model")
 
@@ -96,7 +97,7 @@ def test_paths_and_variables_are_the_sides_own(tmp_path):
 
 def test_a_plug_in_that_spoils_the_answer_is_left_to_the_run(tmp_path):
     (tmp_path / "net.py").write_text("import os\nos._exit(3)\n")
-    assert check(Side(flags=("--model_plugin=net.py",), checkout=tmp_path)) == SideFlags()
+    assert check(Side(flags=("--model_plugin=net.py",), checkout=tmp_path)) == Resolved()
     (tmp_path / "net.py").write_text("print('{}')\n" + PLUGIN)
     flags = ("--model_plugin=net.py", "--model=ourz")
     with pytest.raises(UsageError, match="--model=ourz: unknown; did you mean ours"):

@@ -7,8 +7,8 @@ import math
 import pytest
 
 from cnnbench.base.stats.rank_tests import paired_shift
+from cnnbench.campaigns.ab.pairs import chance
 from cnnbench.campaigns.ab.sequential import InterimAnalysis
-from cnnbench.campaigns.ab.session import chance
 from cnnbench.judge.compare import Policy, TwoSamples
 
 LAST = [InterimAnalysis(16, 0.02)]

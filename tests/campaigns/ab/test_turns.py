@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from cnnbench.campaigns.ab import turns
-from cnnbench.campaigns.ab.flags import print_answer
-from cnnbench.campaigns.ab.side import Side, SideFlags
+from cnnbench.campaigns.ab import flags as turns
+from cnnbench.campaigns.ab.side import Side
+from cnnbench.campaigns.processes.commands import Resolved
 from cnnbench.flags import Params
 from cnnbench.machine.cpu import Memory
 from cnnbench.run.driver.plan import make_plan
@@ -51,8 +51,9 @@ def test_runs_that_cannot(flags, why):
 
 
 def test_the_answer_about_flags_says_it(capsys):
-    print_answer("null", "--model=lenet", "--device=gpu")
-    assert "--allow_growth" in json.loads(capsys.readouterr().out.splitlines()[-1])["no_turns"]
+    turns.print_answer("null", "--model=lenet", "--device=gpu")
+    answer = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert "--allow_growth" in answer["resolved"]["no_turns"]
 
 
 @pytest.mark.parametrize("place", ["run/runtime", "runtime"])
@@ -61,16 +62,15 @@ def test_checkouts_of_either_layout_can_step_in_turn(tmp_path, place):
     (package / place).mkdir(parents=True)
     (package / "__init__.py").touch()
     (package / place / "turns.py").touch()
-    assert turns.sides_obstacle({"a": Side(), "b": Side(checkout=tmp_path)}, {}) is None
+    assert turns.sides_obstacle({"a": Side(), "b": Side(checkout=tmp_path)}) is None
 
 
 def test_another_cnnbench_is_asked(tmp_path):
-    known = {"a": SideFlags(), "b": SideFlags()}
     (tmp_path / "cnnbench").mkdir()
     (tmp_path / "cnnbench" / "__init__.py").touch()
     old = Side(checkout=tmp_path)
-    assert turns.sides_obstacle({"a": Side(), "b": Side()}, known) is None
-    found = turns.sides_obstacle({"a": Side(), "b": old}, known)
+    assert turns.sides_obstacle({"a": Side(), "b": Side()}) is None
+    found = turns.sides_obstacle({"a": Side(), "b": old})
     assert found == "side B: its cnnbench is of a version that cannot"
-    known["a"] = SideFlags(no_turns="it is so")
-    assert turns.sides_obstacle({"a": Side(), "b": Side()}, known) == "side A: it is so"
+    unable = Side(resolved=Resolved(no_turns="it is so"))
+    assert turns.sides_obstacle({"a": unable, "b": Side()}) == "side A: it is so"

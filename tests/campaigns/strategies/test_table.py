@@ -32,7 +32,7 @@ TOLERANCE = 1e-4
 
 
 def case(name: str, apart: str = "") -> StrategyCase:
-    return StrategyCase(name, (), Resolved({}, (), (), {}, 4), apart)
+    return StrategyCase(name, (), Resolved(batch_size=4), apart)
 
 
 PLAN = StrategiesPlan(
