@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 from cnnbench.campaigns.ab.checkout import worktree
-from cnnbench.campaigns.bisect.commits import History, ends_of, repository_of
+from cnnbench.campaigns.bisect.search import History, ends_of, repository_of
 from cnnbench.judge.history.series import order_of_commits
 from cnnbench.machine.repository import GitError, address, git, of_folder, of_work, state
 from cnnbench.records.subject import Subject

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 import pytest
 from jsonschema import Draft202012Validator
 
+from cnnbench.cli.schemas import schema_of
 from cnnbench.records.codec import ABSENT, OPTIONAL, Document, computed, encode, one_of
-from cnnbench.records.json_schema import schema_of
 
 
 class Colour(enum.Enum):

@@ -14,8 +14,7 @@ from cnnbench.base.stats.steady_state import steady_state
 from cnnbench.errors import BenchmarkError
 from cnnbench.records.measurements import Measurements
 from cnnbench.records.parts import Batch, Evaluation
-from cnnbench.records.run import RunRecord
-from cnnbench.records.steady_state import run_steady_state
+from cnnbench.records.run import RunRecord, run_steady_state
 
 
 def start(**config):

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from cnnbench.campaigns.launch.tasks import JobLayout, run_words
+from cnnbench.campaigns.processes.child import COMMAND_LINE, launcher, own_checkout
 from cnnbench.campaigns.processes.commands import Resolved
 from cnnbench.campaigns.processes.outcome import Measuring, blank_record
-from cnnbench.campaigns.processes.program import COMMAND_LINE, launcher, own_checkout
 from cnnbench.records.run import RunRecord
 from cnnbench.records.subject import Subject
 

@@ -13,8 +13,7 @@ from cnnbench.base.text.progress import Reporter
 from cnnbench.base.text.table import fitted
 from cnnbench.campaigns.ab.sequential import FIRST
 from cnnbench.campaigns.bisect.bench import CommitBench, Setting
-from cnnbench.campaigns.bisect.commits import History
-from cnnbench.campaigns.bisect.search import BAD, SKIP, CommitSearch, Step, is_about_work
+from cnnbench.campaigns.bisect.search import BAD, SKIP, CommitSearch, History, Step, is_about_work
 from cnnbench.campaigns.processes.results_dir import ResumableFolder
 from cnnbench.judge.compare.judge import Verdict
 from cnnbench.judge.metrics.registry import THROUGHPUT

@@ -1,4 +1,4 @@
-"""Child processes with a hard time-out, which end with their parent; how they ended."""
+"""Child processes with a hard time-out, which end with their parent, and commands for them."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import cnnbench
 from cnnbench.base.interrupts import LONGEST_WAIT_SECONDS
 from cnnbench.campaigns.processes import guard
 from cnnbench.errors import BenchmarkError
@@ -24,6 +25,41 @@ from cnnbench.machine.cpu import cgroup_folders
 from cnnbench.machine.host import Host
 from cnnbench.records.run import RunRecord
 from cnnbench.run.runtime.supervisor import GUARDED
+
+# Without the working directory, whose files must not shadow a package.
+_LAUNCH = (
+    "import sys; root = sys.argv.pop(1); "
+    "sys.path[:] = [path for path in (root, *sys.path) if path]; "
+)
+
+COMMAND_LINE = "from cnnbench.cli import entry_point; entry_point()"
+"""Code for `launcher` that runs the command line in its arguments."""
+
+
+def launcher(code: str) -> str:
+    """Code for ``python -c`` whose first argument is the folder to import cnnbench from.
+
+    The given code sees the other arguments as sys.argv has them.
+    """
+    return _LAUNCH + code
+
+
+def own_checkout() -> str:
+    """Checkout of the running cnnbench; "" if it is installed."""
+    package = Path(os.path.abspath(cnnbench.__file__)).parent
+    return "" if (package / "models").is_dir() else str(package.parent)
+
+
+def program() -> tuple[str, ...]:
+    """Program and first arguments that start this cnnbench again; a command line follows."""
+    script = Path(sys.argv[0])
+    if script.name == "cnnbench" and script.is_file():
+        # With -m a checkout in the working directory would precede the installed package.
+        return (sys.executable, str(script.resolve()))
+    if sys.argv[0] == "-c":  # a side of an experiment, whose working directory may be any
+        return (sys.executable, "-c", launcher(COMMAND_LINE), own_checkout())
+    return (sys.executable, "-m", "cnnbench")
+
 
 GRACE_SECONDS = 10.0
 """Between SIGTERM, on which a child writes its measurements, and SIGKILL."""

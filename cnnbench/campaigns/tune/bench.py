@@ -29,9 +29,8 @@ from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.processes.commands import Resolved
 from cnnbench.campaigns.processes.outcome import read
-from cnnbench.campaigns.tune.race import Leaver
+from cnnbench.campaigns.tune.race import Leaver, Round
 from cnnbench.campaigns.tune.results import TuneFolder
-from cnnbench.campaigns.tune.search import Round
 from cnnbench.campaigns.tune.space import Candidate
 from cnnbench.errors import BenchmarkError
 from cnnbench.judge.metrics.registry import throughput

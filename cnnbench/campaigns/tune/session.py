@@ -11,9 +11,8 @@ from cnnbench.campaigns.launch.tasks import run_words
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.tune.bench import FEWEST_PAIRS, MOST_PAIRS, BenchSetting, Budget, RaceBench
 from cnnbench.campaigns.tune.final import Final, Proof, TuneQuestion, Weights
-from cnnbench.campaigns.tune.race import BEHIND, FINALISTS, UNTRIED
+from cnnbench.campaigns.tune.race import BEHIND, FINALISTS, UNTRIED, SearchOutcome, search
 from cnnbench.campaigns.tune.results import TuneFolder
-from cnnbench.campaigns.tune.search import SearchOutcome, search
 from cnnbench.campaigns.tune.space import Candidate
 from cnnbench.campaigns.tune.text import processes_csv
 from cnnbench.judge.report.results import CONFIDENCE

@@ -9,7 +9,7 @@ from cnnbench.base.text.numbers import binary
 from cnnbench.campaigns.launch.tasks import JobLayout, chief_flags
 from cnnbench.campaigns.processes.commands import Resolved, digest_key, resolve_run
 from cnnbench.campaigns.sweep.document import load
-from cnnbench.campaigns.sweep.expansion import expand
+from cnnbench.campaigns.sweep.planning import expand
 from cnnbench.campaigns.sweep.schema import SuiteEntry, check
 from cnnbench.campaigns.tune.dimensions import (
     CHANGES,

@@ -12,8 +12,7 @@ from cnnbench.base.charts import HIGHER, Axis, ChartSeries, Lines
 from cnnbench.base.stats.additive import fit_blocks
 from cnnbench.base.text.numbers import NONE, count, duration, first_few, number, percent
 from cnnbench.base.text.table import csv_text, fitted, wrapped
-from cnnbench.campaigns.tune.race import BEHIND, FAILED, SLOWER, UNTRIED
-from cnnbench.campaigns.tune.search import SearchOutcome
+from cnnbench.campaigns.tune.race import BEHIND, FAILED, SLOWER, UNTRIED, SearchOutcome
 from cnnbench.campaigns.tune.space import Candidate, Dropped, Field, by_reason
 from cnnbench.judge.report.results import CONFIDENCE
 from cnnbench.records.tune import AS_GIVEN, FASTER, SAME, TuneDocument, TuneRow

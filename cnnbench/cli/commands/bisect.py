@@ -16,8 +16,7 @@ from cnnbench.campaigns.ab.flags import refuse
 from cnnbench.campaigns.ab.sequential import STEP, pairs_to_settle
 from cnnbench.campaigns.ab.side import Side
 from cnnbench.campaigns.bisect.bench import CommitBench, Setting
-from cnnbench.campaigns.bisect.commits import History, ends_of, repository_of
-from cnnbench.campaigns.bisect.search import Step
+from cnnbench.campaigns.bisect.search import History, Step, ends_of, repository_of
 from cnnbench.campaigns.bisect.session import (
     BisectFolder,
     Bisection,

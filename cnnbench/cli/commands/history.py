@@ -25,7 +25,6 @@ from cnnbench.judge.history import (
     Trend,
     all_series,
     contents,
-    document,
     formats,
     page,
     trend,
@@ -217,7 +216,7 @@ def _write(options: HistoryFlags, trends: Sequence[Trend], metric: Metric, found
     elif options.format == "csv":
         text = formats.csv_text(trends, metric)
     elif options.format == "json":
-        text = document.json_text(trends, metric, found.skipped)
+        text = formats.json_text(trends, metric, found.skipped)
     else:
         text = exported(figures(trends, metric), options.format)
     write_output(options.output, text)

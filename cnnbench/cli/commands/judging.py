@@ -12,7 +12,7 @@ from cnnbench.flags.declare import flag, specs_of, words
 from cnnbench.judge.compare import Comparison, Loaded, Policy, SkippedFile, load_records
 from cnnbench.judge.metrics.registry import DEFAULT_METRICS, METRICS
 from cnnbench.judge.report.exports import FORMATS as EXPORTS
-from cnnbench.judge.report.figures import Figure, of_comparison
+from cnnbench.judge.report.exports import Figure, of_comparison
 from cnnbench.judge.report.renderers import render
 from cnnbench.judge.report.renderers.terminal import render as table
 from cnnbench.judge.report.renderers.terminal import wants_colour

@@ -27,9 +27,8 @@ from cnnbench.campaigns.launch.tasks import (
     shares_of_cores,
     task_flags,
 )
-from cnnbench.campaigns.processes.child import Command, execute
+from cnnbench.campaigns.processes.child import Command, execute, program
 from cnnbench.campaigns.processes.outcome import read
-from cnnbench.campaigns.processes.program import program
 from cnnbench.campaigns.processes.results_dir import ResultsFolder
 from cnnbench.cli.commands import interrupt_on_signals, split_at_dashes
 from cnnbench.errors import BenchmarkError, ExitCode, FlagError, UsageError

@@ -11,12 +11,11 @@ from typing import Any
 from cnnbench.base.text.progress import Reporter
 from cnnbench.base.text.terminal import LineWriter, print_result
 from cnnbench.campaigns.processes.campaign import Campaign, Durations
-from cnnbench.campaigns.processes.program import program
+from cnnbench.campaigns.processes.child import program
 from cnnbench.campaigns.sweep.document import find_suite, load, shipped_suites
 from cnnbench.campaigns.sweep.planning import Overrides, SweepPlan, make_plan, ordered
-from cnnbench.campaigns.sweep.runner import Sweep, arguments, outlook
+from cnnbench.campaigns.sweep.runner import Store, Sweep, arguments, outlook
 from cnnbench.campaigns.sweep.schema import Suite, check
-from cnnbench.campaigns.sweep.store import Store
 from cnnbench.campaigns.sweep.summary import advice, exit_code, summarise, table
 from cnnbench.cli.commands import interrupt_on_signals, seed_or_random, split_at_dashes
 from cnnbench.errors import ExitCode, UsageError

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from cnnbench.judge.history.entries import Contents, HistoryEntry, contents
-from cnnbench.judge.history.series import Selection, SeriesPoint, TimeSeries, all_series
+from cnnbench.judge.history.series import (
+    Contents,
+    HistoryEntry,
+    Selection,
+    SeriesPoint,
+    TimeSeries,
+    all_series,
+    contents,
+)
 from cnnbench.judge.history.steps import LevelChange, SeriesLevel, Trend, trend
 from cnnbench.judge.metrics.registry import HISTORY as METRICS
 from cnnbench.judge.metrics.registry import Metric

@@ -18,13 +18,11 @@ from cnnbench.judge.compare.configuration import Configuration, labels
 from cnnbench.judge.compare.matching import groups
 from cnnbench.judge.metrics.measurement import Machine, Origin, titles
 from cnnbench.judge.metrics.registry import HISTORY
-from cnnbench.records.allreduce import AllReduceRecord
+from cnnbench.records.allreduce import AllReduceRecord, Predictions
 from cnnbench.records.codec import started
 from cnnbench.records.load import Loaded, SkippedFile, Study
-from cnnbench.records.prediction import Predictions
 from cnnbench.records.roofline import Roofline
-from cnnbench.records.run import RunRecord, share_of_peak
-from cnnbench.records.steady_state import RunSteadyState, run_steady_state
+from cnnbench.records.run import RunRecord, RunSteadyState, run_steady_state, share_of_peak
 from cnnbench.records.step_profile import StepProfile
 from cnnbench.records.strategies import StrategiesDocument
 from cnnbench.records.tune import TuneDocument

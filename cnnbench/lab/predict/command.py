@@ -1,13 +1,19 @@
-"""``cnnbench allreduce --predict``: predictions from flags."""
+"""``cnnbench allreduce --predict``: predictions from flags, as text and charts.
+
+Printed lines other than table rows begin with ``#``.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
-from cnnbench.base.text.table import wrapped
+from cnnbench.base.charts import HIGHER, LOWER, Axis, ChartSeries, Lines
+from cnnbench.base.text.numbers import NONE, binary, number, percent
+from cnnbench.base.text.table import fitted_rows, parts, wrapped
 from cnnbench.base.text.terminal import print_result, print_warning
 from cnnbench.errors import ExitCode, FlagError, UsageError
 from cnnbench.flags.groups.allreduce import (
@@ -18,7 +24,6 @@ from cnnbench.flags.groups.allreduce import (
     parse_specs,
 )
 from cnnbench.flags.groups.predict import PREDICT_FLAGS, PredictParams
-from cnnbench.lab.predict import plot, report
 from cnnbench.lab.predict.formulas import FORMULAS
 from cnnbench.lab.predict.interconnect import Interconnect
 from cnnbench.lab.predict.links import LARGEST_DOMAIN, parse_link
@@ -26,15 +31,24 @@ from cnnbench.lab.predict.predict import (
     COLUMNS,
     FastestByDevices,
     PredictionDocument,
+    fastest,
     fastest_by_size,
     predict,
 )
-from cnnbench.lab.predict.workload import TrainingStep, gradient_tensors
+from cnnbench.lab.predict.workload import (
+    NotPredictedError,
+    Tensor,
+    TrainingStep,
+    gradient_tensors,
+    packing_text,
+)
+from cnnbench.records.allreduce import Prediction
+from cnnbench.records.files import write_bytes
 from cnnbench.records.load import load_run
 from cnnbench.records.outputs import Output
 from cnnbench.records.result_files import CsvTable, ResultFiles
 from cnnbench.variable_mgr.aggregation.spec import Packing
-from cnnbench.variable_mgr.all_reduce.spec import parse_all_reduce_spec
+from cnnbench.variable_mgr.all_reduce.spec import AllReduceSpec, parse_all_reduce_spec
 from cnnbench.variable_mgr.sizes import DTYPE_BYTES
 
 _DEFAULT_MODEL = "resnet50"
@@ -64,7 +78,7 @@ def main(given: Mapping[str, Any]) -> int:
             raise FlagError(name, given[name], f"has no effect without {needed}")
     device_counts = parse_device_counts(params.devices)
     files = ResultFiles(sent.result_json, sent.result_csv, _TABLE, PredictionDocument.kind)
-    files.prepare([Output("plot", params.plot, suffixes=plot.SUFFIXES)], [params.record])
+    files.prepare([Output("plot", params.plot, suffixes=SUFFIXES)], [params.record])
     step = _step(params, sent)
     model = _model(params)
     if params.inter_link is None:
@@ -84,7 +98,7 @@ def main(given: Mapping[str, Any]) -> int:
     files.write(result, lambda: map(asdict, result.rows))
     if params.plot is not None:
         devices = params.plot_devices or max(2, device_counts[-1])
-        plot.draw(params.plot, model, specs, step, result.rows, devices)
+        draw(params.plot, model, specs, step, result.rows, devices)
     _print(model, step, result)
     return ExitCode.OK
 
@@ -175,9 +189,181 @@ def _packing(sent: AllReduceParams) -> Packing:
 
 
 def _print(model: Interconnect, step: TrainingStep, result: PredictionDocument) -> None:
-    about = wrapped(report.step_line(step), more="#   ")
-    blocks = [[*report.model_lines(model), *about], report.time_lines(result.rows)]
+    about = wrapped(step_line(step), more="#   ")
+    blocks = [[*model_lines(model), *about], time_lines(result.rows)]
     if step.step_seconds is not None:
-        blocks.append(report.step_lines(result.rows))
-    blocks.append(report.fastest_lines(result.fastest))
+        blocks.append(step_lines(result.rows))
+    blocks.append(fastest_lines(result.fastest))
     print_result("\n\n".join("\n".join(block) for block in blocks))
+
+
+SUFFIXES = (".svg", ".png", ".pdf")
+_SMALLEST, _LARGEST = 1024, 1024**3
+_POINTS_PER_CURVE = 41
+_TIME = Axis(label="time of the reduction (s)", log=True, better=LOWER)
+
+
+def draw(
+    path: str,
+    model: Interconnect,
+    specs: Sequence[AllReduceSpec],
+    step: TrainingStep,
+    predictions: Sequence[Prediction],
+    devices: int,
+) -> None:
+    """Draws time over size on `devices`, and below it efficiency (or time) over devices.
+
+    Writes an .svg, .png or .pdf file. A spec has the same colour and mark in both charts.
+    """
+    from cnnbench.base.charts.draw import render
+
+    charts = (_over_size(model, specs, devices), _over_devices(step, predictions))
+    label = f"All-reduce of {step.model}: cost model of cnnbench"
+    write_bytes("plot", path, render(charts, Path(path).suffix.lower()[1:], label))
+
+
+def _over_size(model: Interconnect, specs: Sequence[AllReduceSpec], devices: int) -> Lines:
+    curves = [_curve(model, spec, devices) for spec in specs]
+    return Lines(
+        title=f"Prediction of one tensor on {devices} devices",
+        x=Axis(label="size of one tensor", format="bytes", log=True, base=2),
+        y=_TIME,
+        series=tuple(
+            ChartSeries(name=str(spec), points=tuple(curve), marks=False, style=style)
+            for style, (spec, curve) in enumerate(zip(specs, curves, strict=True))
+            if curve
+        ),
+    )
+
+
+def _curve(model: Interconnect, spec: AllReduceSpec, devices: int) -> list[tuple[float, float]]:
+    curve: list[tuple[float, float]] = []
+    for index in range(_POINTS_PER_CURVE):
+        size = _SMALLEST * (_LARGEST / _SMALLEST) ** (index / (_POINTS_PER_CURVE - 1))
+        tensor = Tensor(round(size / 4))
+        try:
+            seconds = model.seconds(spec, (tensor,), devices, Packing())
+        except NotPredictedError:
+            return []
+        if seconds > 0:  # the axis is logarithmic
+            curve.append((float(tensor.bytes), seconds))
+    return curve
+
+
+def _over_devices(step: TrainingStep, predictions: Sequence[Prediction]) -> Lines:
+    efficiency = step.step_seconds is not None
+    series = []
+    for style, spec in enumerate(dict.fromkeys(p.spec for p in predictions)):
+        curve = [
+            (float(p.devices), value)
+            for p in predictions
+            if p.spec == spec and p.devices > 1
+            if (value := p.efficiency if efficiency else p.allreduce_seconds)
+        ]
+        if curve:
+            series.append(ChartSeries(name=spec, points=tuple(curve), style=style))
+    title = f"Prediction of {step.model}"
+    if efficiency:
+        title += f", {step.batch_size} images per device, no overlap"
+    share = Axis(label="scaling efficiency", format="percent", zero=True, better=HIGHER)
+    return Lines(
+        title=title,
+        x=Axis(label="devices", log=True, base=2),
+        y=share if efficiency else _TIME,
+        series=tuple(series),
+    )
+
+
+def model_lines(model: Interconnect) -> list[str]:
+    """The parameters."""
+    if model.inter_link is None:
+        return [f"# link     {model.link}"]
+    return [
+        f"# within a node of {model.devices_per_node}:  {model.link}",
+        f"# between nodes, a link per node:  {model.inter_link}",
+    ]
+
+
+def step_line(step: TrainingStep) -> str:
+    """What is reduced and computed."""
+    time = "step time unknown: give --step_seconds or --record for efficiency"
+    if step.step_seconds is not None:
+        time = (
+            f"step on one device {number(step.step_seconds)} s, {step.batch_size} images per device"
+        )
+    return (
+        f"# {step.model}: {len(step.tensors)} gradients, {step.bytes} bytes as {step.dtype}, "
+        f"{packing_text(step.packing)}; {time}"
+    )
+
+
+def time_lines(predictions: Sequence[Prediction]) -> list[str]:
+    """Milliseconds of the reduction by devices and spec, with the fastest."""
+    specs = list(dict.fromkeys(p.spec for p in predictions))
+    cells = {(p.devices, p.spec): _ms(p.allreduce_seconds) for p in predictions}
+    best = fastest(predictions)
+    table = [["devices", *specs, "fastest"]]
+    for devices in dict.fromkeys(p.devices for p in predictions):
+        name = best[devices].spec if devices in best and devices > 1 else NONE
+        table.append([str(devices), *(cells[devices, spec] for spec in specs), name])
+    lines = ["# predicted time of the reduction, ms"]
+    for part in parts(table, indent=2):
+        lines += _table(part, *((-1,) if part[0][-1] == "fastest" else ()))
+    return [*lines, *_reasons(predictions)]
+
+
+def step_lines(predictions: Sequence[Prediction]) -> list[str]:
+    """Step time, efficiency and images per second with the fastest spec."""
+    speed = ("efficiency", "images/sec")
+    table = [["devices", "spec", "reduction_ms", "step_ms", *speed, "overlapped step_ms", *speed]]
+    table += [
+        [
+            str(devices),
+            p.spec if devices > 1 else NONE,
+            _ms(p.allreduce_seconds),
+            _ms(p.step_seconds),
+            percent(p.efficiency),
+            number(p.images_per_sec),
+            _ms(p.overlapped_step_seconds),
+            percent(p.overlapped_efficiency),
+            number(p.overlapped_images_per_sec),
+        ]
+        for devices, p in fastest(predictions).items()
+    ]
+    return [
+        "# predicted step with the fastest spec: without overlap, and the bound of full overlap",
+        *_table(table),
+    ]
+
+
+def fastest_lines(by_devices: Sequence[FastestByDevices]) -> list[str]:
+    """Which spec is fastest for which size of one tensor."""
+    table = [["devices", "fastest by size of a single tensor, 1 KiB to 1 GiB"]]
+    for one in by_devices:
+        parts = [
+            part.spec if part.up_to is None else f"{part.spec} < {binary(part.up_to)} <="
+            for part in one.ranges
+        ]
+        table.append([str(one.devices), " ".join(parts) or NONE])
+    return _table(table, -1)
+
+
+def _table(rows: Sequence[Sequence[str]], *left: int) -> list[str]:
+    head, *body = fitted_rows(rows, left, indent=2)
+    lines = [f"# {line}" for line in head]
+    return lines + [f"  {line}" for one in body for line in one]
+
+
+def _reasons(predictions: Iterable[Prediction]) -> list[str]:
+    found: dict[tuple[str, str], list[str]] = {}
+    for p in predictions:
+        if p.not_predicted is not None:
+            found.setdefault((p.spec, p.not_predicted), []).append(str(p.devices))
+    return [
+        f"# not predicted: {spec} on {', '.join(devices)} devices: {reason}"
+        for (spec, reason), devices in found.items()
+    ]
+
+
+def _ms(seconds: float | None) -> str:
+    return number(None if seconds is None else seconds * 1e3)

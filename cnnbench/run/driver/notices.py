@@ -5,8 +5,7 @@ from __future__ import annotations
 from cnnbench.base.stats.descriptive import FEWEST_FOR_P99
 from cnnbench.base.stats.steady_state import Shape, StepTimeLevel
 from cnnbench.base.text.numbers import binary, number, percent
-from cnnbench.records.run import RunRecord, Summary
-from cnnbench.records.steady_state import RunSteadyState, run_steady_state
+from cnnbench.records.run import RunRecord, RunSteadyState, Summary, run_steady_state
 
 
 def summary_lines(summary: Summary) -> list[str]:

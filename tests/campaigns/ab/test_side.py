@@ -11,7 +11,7 @@ import pytest
 from cnnbench.campaigns.ab.flags import side_differences
 from cnnbench.campaigns.ab.side import Side, measuring
 from cnnbench.campaigns.launch.tasks import JobLayout
-from cnnbench.campaigns.processes.program import own_checkout
+from cnnbench.campaigns.processes.child import own_checkout
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cnnbench.campaigns.processes.program import program
+from cnnbench.campaigns.processes.child import program
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cnnbench.campaigns.sweep.expansion import expand
+from cnnbench.campaigns.sweep.planning import expand
 from cnnbench.errors import UsageError
 
 

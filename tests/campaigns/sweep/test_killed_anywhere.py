@@ -20,8 +20,7 @@ import pytest
 from cnnbench.base.text.progress import Reporter
 from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.sweep import document, planning, schema
-from cnnbench.campaigns.sweep.runner import Sweep
-from cnnbench.campaigns.sweep.store import Store
+from cnnbench.campaigns.sweep.runner import Store, Sweep
 from cnnbench.judge.compare import load_records
 
 MOMENTS = 3

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from cnnbench.base.text.progress import Reporter
 from cnnbench.campaigns.processes import campaign, commands
 from cnnbench.campaigns.processes.campaign import Campaign, Durations
-from cnnbench.campaigns.sweep.runner import Sweep, largest_batch
+from cnnbench.campaigns.sweep.runner import Store, Sweep, largest_batch
 from cnnbench.campaigns.sweep.schema import BatchSizeSearch
-from cnnbench.campaigns.sweep.store import Store
 from cnnbench.campaigns.sweep.summary import exit_code, summarise
 from cnnbench.errors import BenchmarkError
 from cnnbench.judge.compare import load_records

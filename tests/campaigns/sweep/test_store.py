@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from cnnbench.campaigns.sweep.store import Store
+from cnnbench.campaigns.sweep.runner import Store
 from cnnbench.errors import FlagError
 
 KEY = "0123456789ab"

@@ -22,8 +22,8 @@ from cnnbench.campaigns.tune.bench import (
     Lengths,
     RaceBench,
 )
+from cnnbench.campaigns.tune.race import SearchOutcome, search
 from cnnbench.campaigns.tune.results import TuneFolder
-from cnnbench.campaigns.tune.search import SearchOutcome, search
 from cnnbench.campaigns.tune.space import CandidateMaker, FlagGroup, Space
 from cnnbench.records.run import RunRecord
 from cnnbench.records.tune import AS_GIVEN

@@ -8,8 +8,17 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 
 from cnnbench.campaigns.ab.sequential import interim_analyses
-from cnnbench.campaigns.tune.race import BEHIND, FINALISTS, MOST_ROUNDS, SLOWER, Leaver, Race
-from cnnbench.campaigns.tune.search import Round, SearchOutcome, search
+from cnnbench.campaigns.tune.race import (
+    BEHIND,
+    FINALISTS,
+    MOST_ROUNDS,
+    SLOWER,
+    Leaver,
+    Race,
+    Round,
+    SearchOutcome,
+    search,
+)
 from cnnbench.campaigns.tune.space import Candidate, FlagGroup, Space, name_of
 from cnnbench.errors import UsageError
 from cnnbench.judge.compare import Policy, Verdict, judge

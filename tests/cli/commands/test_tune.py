@@ -21,7 +21,7 @@ from cnnbench.campaigns.ab import side
 from cnnbench.campaigns.processes.results_dir import Journal
 from cnnbench.campaigns.tune import bench, final, race, session
 from cnnbench.campaigns.tune.final import Weights
-from cnnbench.campaigns.tune.search import SearchOutcome
+from cnnbench.campaigns.tune.race import SearchOutcome
 from cnnbench.cli import main
 from cnnbench.flags import parse_args
 from cnnbench.judge.compare import load_records

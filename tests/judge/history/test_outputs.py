@@ -14,8 +14,7 @@ from cnnbench import __version__
 from cnnbench.base.charts import Lines
 from cnnbench.judge.compare import SkippedFile
 from cnnbench.judge.history import METRICS, page, trend
-from cnnbench.judge.history.document import json_text
-from cnnbench.judge.history.formats import csv_text, figures, table_text
+from cnnbench.judge.history.formats import csv_text, figures, json_text, table_text
 from cnnbench.judge.report import exports, render
 from cnnbench.judge.report.document import Charts
 from cnnbench.records.subject import Subject

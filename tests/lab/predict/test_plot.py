@@ -2,7 +2,7 @@
 
 import xml.etree.ElementTree
 
-from cnnbench.lab.predict import plot
+from cnnbench.lab.predict import command as plot
 from cnnbench.lab.predict.interconnect import Interconnect
 from cnnbench.lab.predict.links import PRESETS
 from cnnbench.lab.predict.predict import predict

@@ -1,6 +1,6 @@
 """The text of predictions; test_docs.py has the rest of it."""
 
-from cnnbench.lab.predict import report
+from cnnbench.lab.predict import command as report
 from cnnbench.lab.predict.interconnect import Interconnect
 from cnnbench.lab.predict.links import parse_link
 from cnnbench.lab.predict.predict import FastestByDevices, FastestRange, predict

@@ -12,8 +12,7 @@ from pages import golden
 from cnnbench.judge.compare import compare_records
 from cnnbench.judge.metrics.registry import ALL
 from cnnbench.judge.report import exports
-from cnnbench.judge.report.exports import FORMATS
-from cnnbench.judge.report.figures import NEW, of_comparison
+from cnnbench.judge.report.exports import FORMATS, NEW, of_comparison
 from cnnbench.records.subject import Subject
 
 GOLDEN = Path(__file__).parent / "golden"
