@@ -183,10 +183,10 @@ class RaceBench:
     def __init__(
         self, folder: TuneFolder, campaign: Campaign, budget: Budget, setting: BenchSetting
     ) -> None:
-        self._folder = folder
-        self._campaign = campaign
-        self._budget = budget
-        self._setting = setting
+        self.folder = folder
+        self.campaign = campaign
+        self.budget = budget
+        self.setting = setting
         self._told = {(one.get("group"), one.get("round")): one for one in folder.events("time")}
         self._done = {(one["group"], one["round"]): one for one in folder.events("round")}
         self._lost: Counter[str] = Counter()
@@ -198,9 +198,9 @@ class RaceBench:
         """Runs the given flags to measure the length of a step; BenchmarkError if they fail."""
         told = () if LENGTHS & set(fixed) else (f"--num_batches={_FIRST_STEPS}",)
         name = f"first-{first.key}"
-        record = read(self._folder.record(name))
+        record = read(self.folder.record(name))
         if not isinstance(record, RunRecord) or record.status != "ok":
-            self._campaign.expect([None])
+            self.campaign.expect([None])
             (ended,) = self._run("first process", {name: first}, told)
             if ended is None or ended.status != "ok":
                 problem = "the process was killed" if ended is None else ended.message
@@ -210,7 +210,7 @@ class RaceBench:
         steps = self.lengths.steps
         if steps is not None:
             words = self.lengths.flags()[0].partition("=")[2]
-            self._campaign.reporter.notice(
+            self.campaign.reporter.notice(
                 f"{words} timed steps in each process, about "
                 f"{duration(int(words) * self.lengths.step_seconds)}; "
                 "--num_batches sets another number"
@@ -238,8 +238,8 @@ class RaceBench:
 
     @property
     def reserve(self) -> float:
-        """Seconds reserved for the final and for weights; 0 if too few for the fewest pairs."""
-        return self._reserve_of(self._budget.seconds)
+        """Seconds left to the final and to weights; 0 if too short for the fewest pairs."""
+        return self._reserve_of(self.budget.seconds)
 
     def _reserve_of(self, total: float) -> float:
         fewest, most = map(self._reserve_for, (FEWEST_PAIRS, MOST_PAIRS))
@@ -253,11 +253,11 @@ class RaceBench:
         more, final = processes * self.process_seconds, self._reserve_for(pairs)
         races = sum(seconds for _, seconds in self._spent) + more
         enough = max(
-            self._budget.seconds - self._budget.left + more + final,
+            self.budget.seconds - self.budget.left + more + final,
             races / (1 - _FINAL_SHARE),
             final / _MOST_FINAL_SHARE,
         )
-        return max(math.ceil(enough / 60), math.floor(self._budget.minutes) + 1)
+        return max(math.ceil(enough / 60), math.floor(self.budget.minutes) + 1)
 
     def _reserve_for(self, pairs: int) -> float:
         # With the two processes whose weights are compared.
@@ -274,15 +274,15 @@ class RaceBench:
         told = self._told.get((group, number))
         if told is None:
             processes = self._fitting
-        elif told["minutes"] >= self._budget.minutes:
+        elif told["minutes"] >= self.budget.minutes:
             return int(told["processes"])
         else:
             then = 60 * told["minutes"]
-            known, left = int(told["processes"]), self._budget.seconds - then
+            known, left = int(told["processes"]), self.budget.seconds - then
             left -= self.reserve - self._reserve_of(then)
             left -= sum(seconds for minutes, seconds in self._spent if minutes > told["minutes"])
             processes = max(0, known + self._processes_in(left))
-        self._folder.journal.add("time", group=group, round=number, processes=processes)
+        self.folder.journal.add("time", group=group, round=number, processes=processes)
         return processes
 
     def measure(self, group: str, number: int, candidates: Sequence[Candidate], kept: int) -> Round:
@@ -291,12 +291,12 @@ class RaceBench:
             f"{group}-{one.key}-r{number}": one for one in self._order(group, number, candidates)
         }
         before = self._done.get((group, number))
-        if before is not None and before["minutes"] >= self._budget.minutes:
+        if before is not None and before["minutes"] >= self.budget.minutes:
             waiting = {name: one for name, one in waiting.items() if one.key in before["keys"]}
         found = Round()
         there, started = [], set()
         for name, one in list(waiting.items()):
-            record = read(self._folder.record(name))
+            record = read(self.folder.record(name))
             if isinstance(record, RunRecord):
                 del waiting[name]
                 self._take(found, one, record)
@@ -304,15 +304,15 @@ class RaceBench:
                 if before is None or one.key not in before["keys"]:
                     there.append(one.key)
         if there:
-            found.blocks.append(there)  # earlier results of an interrupted round
-        self._campaign.expect([(group, number)] * len(waiting))
+            found.blocks.append(there)  # of a round that was interrupted
+        self.campaign.expect([(group, number)] * len(waiting))
         lanes = self._lanes(waiting.values())
         while waiting:
             parts = math.ceil(len(waiting) / lanes)  # chunks of nearly equal size
             size = min(math.ceil(len(waiting) / parts), self._fitting - kept)
             if size < 1:
-                self._campaign.drop((group, number))
-                self._campaign.reporter.notice(f"{group}, round {number}: the time is up")
+                self.campaign.drop((group, number))
+                self.campaign.reporter.notice(f"{group}, round {number}: the time is up")
                 break
             chunk = {name: waiting.pop(name) for name in list(waiting)[:size]}
             ended = self._run(f"{group} {number}", chunk, None)
@@ -331,7 +331,7 @@ class RaceBench:
         In the first round, which may end early, those that change few flags come first.
         """
         first, *others = candidates
-        random.Random(f"{self._setting.seed} {group} {number}").shuffle(others)
+        random.Random(f"{self.setting.seed} {group} {number}").shuffle(others)
         if number == 1:
             others.sort(key=lambda one: len(one.settings))
         return [first, *others]
@@ -339,14 +339,14 @@ class RaceBench:
     def _close(self, group: str, number: int, found: Round) -> None:
         """Adds earlier blocks, and notes a round to which something has been added."""
         before = self._done.get((group, number))
-        if self._setting.lanes < 2 and found.blocks:  # run one after the other: one block
+        if self.setting.lanes < 2 and found.blocks:  # one after the other: all alike
             found.blocks[:] = [[key for block in found.blocks for key in block]]
         added = bool(found.blocks)
         if before is not None:
             found.blocks.extend(before["blocks"])
         if added or before is None:
             keys = [*found.speeds, *found.failed]
-            self._folder.journal.add(
+            self.folder.journal.add(
                 "round", group=group, round=number, keys=keys, blocks=found.blocks
             )
 
@@ -355,7 +355,7 @@ class RaceBench:
         if left:
             hows = Counter(one.how for one in left)
             text = ", ".join(f"{many} {how}" for how, many in hows.items())
-            self._campaign.reporter.notice(
+            self.campaign.reporter.notice(
                 f"{group}, round {number}: {text} and out; best so far: {best}"
             )
 
@@ -376,7 +376,7 @@ class RaceBench:
 
     @property
     def _fitting(self) -> int:
-        left = self._budget.left_for_races(self.reserve)
+        left = self.budget.left_for_races(self.reserve)
         return max(0, self._processes_in(left))
 
     def _processes_in(self, seconds: float) -> int:
@@ -384,7 +384,7 @@ class RaceBench:
 
     def _lanes(self, candidates: Collection[Candidate]) -> int:
         """Processes that are alive at once, as memory allows."""
-        lanes, memory = self._setting.lanes, self._setting.memory
+        lanes, memory = self.setting.lanes, self.setting.memory
         if memory is not None and candidates:
             needed = max(one.resolved.needed_bytes for one in candidates)
             lanes = max(1, min(lanes, int(_MEMORY * memory.available / max(1, needed))))
@@ -398,34 +398,34 @@ class RaceBench:
         None for a killed process that will be measured again. Without `flags`, processes have the
         length of a race.
         """
-        setting = self._setting
+        setting = self.setting
         commands = []
         for name, one in chunk.items():
             length = self.length_flags(one) if flags is None else flags
             commands.append(
                 measuring(
                     setting.side((*one.flags, *length), one.resolved),
-                    self._folder.record(name).with_suffix(".part"),
-                    self._folder.log(name),
-                    facts=self._campaign.facts,
+                    self.folder.record(name).with_suffix(".part"),
+                    self.folder.log(name),
+                    facts=self.campaign.facts,
                 )
             )
         labels = [f"{what}: {one.name}" for one in chunk.values()]
-        self._campaign.begin(labels[0] if len(labels) == 1 else f"{what}: {len(labels)} in turn")
+        self.campaign.begin(labels[0] if len(labels) == 1 else f"{what}: {len(labels)} in turn")
         in_turn = setting.turn_seconds if len(commands) > 1 else 0.0
-        timeout = min(setting.timeout, max(self._budget.left, 10.0))
-        ran = self._campaign.run(commands, timeout, in_turn)
+        timeout = min(setting.timeout, max(self.budget.left, 10.0))
+        ran = self.campaign.run(commands, timeout, in_turn)
         found: list[Ended | None] = []
         for command, label, (name, one), ended in zip(
             commands, labels, chunk.items(), ran, strict=True
         ):
             command.record.unlink(missing_ok=True)
-            target = self._folder.record(name)
+            target = self.folder.record(name)
             lost = self._is_lost(one, ended)
             found.append(None if lost else ended)
             # Not *.json: a process that was killed is no measurement, and will be repeated.
-            self._folder.keep(ended.document, target.with_suffix(".lost") if lost else target)
-            self._spent.append((self._budget.minutes, ended.seconds))
-            journal = self._folder.journal
-            self._campaign.end_measuring(journal, name, label, ended, candidate=one.name)
+            self.folder.keep(ended.document, target.with_suffix(".lost") if lost else target)
+            self._spent.append((self.budget.minutes, ended.seconds))
+            journal = self.folder.journal
+            self.campaign.end_measuring(journal, name, label, ended, candidate=one.name)
         return found

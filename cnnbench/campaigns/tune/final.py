@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, TypeAlias
 
 from cnnbench.campaigns.ab.experiment import Experiment
 from cnnbench.campaigns.ab.pairs import PairFailedError, Pairs
-from cnnbench.campaigns.ab.results import SIDES, Begun, PairsFolder, begun, remaining
+from cnnbench.campaigns.ab.results import SIDES, PairsFolder, begun, remaining
 from cnnbench.campaigns.ab.sequential import STEP
 from cnnbench.campaigns.ab.side import measuring
 from cnnbench.campaigns.processes.campaign import Campaign
@@ -23,13 +24,11 @@ from cnnbench.campaigns.tune.bench import (
     FEWEST_PAIRS,
     FINAL,
     MOST_PAIRS,
-    BenchSetting,
     Budget,
     RaceBench,
 )
 from cnnbench.campaigns.tune.dimensions import COMPUTING, Settings
-from cnnbench.campaigns.tune.results import TuneFolder
-from cnnbench.campaigns.tune.space import Candidate, Maker, Space, name_of
+from cnnbench.campaigns.tune.space import Candidate, Space, name_of
 from cnnbench.errors import UsageError
 from cnnbench.judge.compare import DEFAULT_METRICS, Policy
 from cnnbench.judge.metrics.comparable_facts import MODEL_SIZE, WORK
@@ -52,7 +51,6 @@ class TuneQuestion:
 
     space: Space
     first: Candidate
-    make: Maker
     policy: Policy
     seconds: float
     command: Sequence[str]
@@ -82,25 +80,8 @@ class Proof:
     more: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class PairsPlan:
-    """The maximum number of pairs of a leader, with its number from 1 in the order of the finals.
-
-    `alpha` is the level of all its analyses, half that of the leader before: together at most twice
-    that of the first.
-    """
-
-    pairs: int
-    number: int
-    alpha: float
-
-
-@dataclass(frozen=True)
-class Weights:
-    """A sentence, without its stop, on whether the weights are `alike`; None: not compared."""
-
-    text: str = ""
-    alike: bool | None = None
+Weights: TypeAlias = tuple[str, bool | None]
+"""A sentence, without its stop, on whether weights are alike, and whether; None: not compared."""
 
 
 class _TimedPairs(Pairs):
@@ -122,16 +103,13 @@ class _TimedPairs(Pairs):
         super().measure(number, burn_in)
 
 
-@dataclass(frozen=True, kw_only=True)
 class Final:
-    """The end of a search."""
+    """The end of a search, in the folder and within the time of its races."""
 
-    question: TuneQuestion
-    folder: TuneFolder
-    campaign: Campaign
-    budget: Budget
-    bench: RaceBench
-    setting: BenchSetting
+    def __init__(self, question: TuneQuestion, bench: RaceBench) -> None:
+        self.question, self.bench = question, bench
+        self.folder, self.campaign = bench.folder, bench.campaign
+        self.budget, self.setting = bench.budget, bench.setting
 
     def prove(self, leader: Candidate) -> Proof:
         """Measures pairs until they are clear or the time is up; an interrupt keeps whole pairs."""
@@ -140,13 +118,20 @@ class Final:
         for event in self.folder.events(_PROOF):
             if event["leader"] == leader.key and event["proof"]["verdict"] != OPEN:
                 return decode(Proof, event["proof"])
-        plan = self._plan(leader)
-        if plan.pairs < FEWEST_PAIRS:
+        plans = list(self.folder.events(_PLAN))
+        number = 1 + len({one["plan"]["number"] for one in plans})
+        own = [one for one in plans if one["leader"] == leader.key]
+        if own:
+            pairs, number = own[-1]["plan"]["pairs"], own[-1]["plan"]["number"]
+        else:
+            pairs = self._planned(leader, number, 0)
+        if pairs < FEWEST_PAIRS:
             return self.too_late(f"the {FEWEST_PAIRS} pairs that a verdict needs")
-        proof = self._measure(leader, plan)
-        longer = self._longer(leader, proof)
-        if longer is not None:
-            proof = self._measure(leader, longer)
+        proof = self._measure(leader, pairs, number)
+        is_open = proof.verdict == OPEN and not proof.failure and proof.pairs >= pairs
+        if own and is_open and own[-1]["minutes"] < self.budget.minutes:
+            more = self._planned(leader, number, proof.pairs)
+            proof = self._measure(leader, more, number) if more > pairs else proof
         self.folder.journal.add(
             _PROOF, leader=leader.key, settings=leader.settings, proof=encode(proof)
         )
@@ -165,9 +150,10 @@ class Final:
         ]
         return proven[-1] if proven else None
 
-    def _measure(self, leader: Candidate, plan: PairsPlan) -> Proof:
-        with self.folder.pairs(plan.number) as results:
-            experiment = self._experiment(leader, plan, begun(results.folder))
+    def _measure(self, leader: Candidate, most: int, number: int) -> Proof:
+        with self.folder.pairs(number) as results:
+            course = remaining(begun(results.folder), most, self._alpha(number))
+            experiment = self._experiment(leader, self._alpha(number), course)
             pairs = _TimedPairs(experiment, results, self.campaign, self.budget)
             finding = pairs.run()
         if finding.interrupted:
@@ -191,41 +177,26 @@ class Final:
             more=needed is not None and measured < max(needed, measured + 1) <= MOST_PAIRS,
         )
 
-    def _plan(self, leader: Candidate) -> PairsPlan:
-        """The pairs of a leader: those of an earlier session, or as many as there is time for."""
-        made = list(self.folder.events(_PLAN))
-        own = [one for one in made if one["leader"] == leader.key]
-        if own:
-            return decode(PairsPlan, own[-1]["plan"])
-        number = 1 + len({one["plan"]["number"] for one in made})
-        return self._new_plan(leader, number, 0)
+    def _alpha(self, number: int) -> float:
+        """The level of all analyses of a leader, by its number from 1 in the order of the finals.
 
-    def _longer(self, leader: Candidate, proof: Proof) -> PairsPlan | None:
-        """A plan with more pairs, where the last one was made for less time and is open."""
-        made = list(self.folder.events(_PLAN))
-        own = [one for one in made if one["leader"] == leader.key]
-        if not own or proof.verdict != OPEN or proof.failure:
-            return None
-        last = decode(PairsPlan, own[-1]["plan"])
-        if own[-1]["minutes"] >= self.budget.minutes or proof.pairs < last.pairs:
-            return None
-        plan = self._new_plan(leader, last.number, proof.pairs)
-        return plan if plan.pairs > last.pairs else None
+        Half that of the leader before: together at most twice that of the first.
+        """
+        return self.question.policy.alpha / 2 ** (number - 1)
 
-    def _new_plan(self, leader: Candidate, number: int, there: int) -> PairsPlan:
-        """As many pairs as there is time for, besides the measured ones."""
+    def _planned(self, leader: Candidate, number: int, there: int) -> int:
+        """As many pairs as there is time for, besides the measured ones; noted if enough."""
         left = self.budget.left - 2 * self.bench.process_seconds  # for the weights
         fitting = int(left / (2 * self.bench.final_seconds))
         # A number after which the last interim analysis comes.
         most = min(there + fitting, MOST_PAIRS)
         most = most // STEP * STEP if most >= 2 * STEP else most
-        alpha = self.question.policy.alpha / 2 ** (number - 1)
-        plan = PairsPlan(pairs=most, number=number, alpha=alpha)
         if most >= FEWEST_PAIRS and most > there:
-            self.folder.journal.add(_PLAN, leader=leader.key, plan=encode(plan))
-        return plan
+            plan = {"pairs": most, "number": number, "alpha": self._alpha(number)}
+            self.folder.journal.add(_PLAN, leader=leader.key, plan=plan)
+        return most
 
-    def _experiment(self, leader: Candidate, plan: PairsPlan, earlier: Begun | None) -> Experiment:
+    def _experiment(self, leader: Candidate, alpha: float, course: dict[str, Any]) -> Experiment:
         sides = {}
         for name, one in zip(SIDES, (self.question.first, leader), strict=True):
             flags = (*one.flags, *self.bench.length_flags(one, FINAL))
@@ -237,12 +208,12 @@ class Final:
         work = [name for name in WORK if name not in MODEL_SIZE] if leader.changes else []
         return Experiment(
             sides=sides,
-            **remaining(earlier, plan.pairs, plan.alpha),
+            **course,
             seed=self.setting.seed,
             burn_in=0,
             timeout=self.setting.timeout,
             turn_seconds=self.setting.turn_seconds,
-            policy=self.question.policy.replace(alpha=plan.alpha),
+            policy=self.question.policy.replace(alpha=alpha),
             metrics=DEFAULT_METRICS[:1],
             allow_different=tuple(work),
         )
@@ -251,23 +222,21 @@ class Final:
         """Compares the weights that both sides train with operations computed as the leader's."""
         no_promise = self._no_promise(leader)
         if no_promise:
-            return Weights(no_promise)
+            return no_promise, None
         computing = {name: text for name, text in leader.settings.items() if name in COMPUTING}
         both = f" with {name_of(computing)}" if computing else ""
         try:
-            reference = self.question.make(computing)
+            reference = self.question.space.make(computing)
         except UsageError as error:
-            return Weights(
-                f"weights are not compared: the flags as given cannot run{both}: {error}"
-            )
+            return f"weights are not compared: the flags as given cannot run{both}: {error}", None
         if reference.key == leader.key:
-            return Weights("weights are not compared: only how operations compute differs")
+            return "weights are not compared: only how operations compute differs", None
         folders = {}
         for name, one in (("as given", reference), ("tuned", leader)):
             folders[name] = self.folder.checkpoints / name.replace(" ", "-")
             problem = self._train(name, one, folders[name])
             if problem:
-                return Weights(f"weights could not be compared: {name}: {problem}", False)
+                return f"weights could not be compared: {name}: {problem}", False
         with without_info_lines():  # TensorFlow is loaded after all measurements
             from cnnbench.campaigns.strategies.weights import between
 
@@ -275,13 +244,10 @@ class Final:
         tolerance = weights_tolerance(str(self.question.first.resolved.config["precision"]))
         steps = f"after {WEIGHTS_STEPS} steps{both}"
         if not found.within(tolerance):
-            return Weights(
-                f"weights differ {steps}: {found.variable} by {found.value:.2g} of its largest "
-                f"value, more than {tolerance:g}",
-                False,
-            )
+            text = f"weights differ {steps}: {found.variable} by {found.value:.2g} of its largest "
+            return f"{text}value, more than {tolerance:g}", False
         close = f"within {found.value:.1g} of the largest value" if found.value else "all bits"
-        return Weights(f"weights are the same {steps}, {close}", True)
+        return f"weights are the same {steps}, {close}", True
 
     def _no_promise(self, leader: Candidate) -> str:
         """Why the weights need not be the same; "" where they must."""

@@ -28,7 +28,7 @@ from typing import Protocol
 
 from cnnbench.base.stats.additive import Additive, fit_blocks, student_quantile
 from cnnbench.base.text.numbers import percent
-from cnnbench.campaigns.tune.space import Candidate, Dropped, Maker, Space, field_of
+from cnnbench.campaigns.tune.space import Candidate, Dropped, Space, candidates_of
 
 SLOWER, BEHIND, FAILED = "slower", "behind", "failed"
 UNTRIED = "untried"
@@ -218,7 +218,6 @@ class GroupRace:
     name: str
     candidates: tuple[Candidate, ...]
     race: Race
-    leader: Candidate
     dropped: tuple[Dropped, ...]
     untried: tuple[Candidate, ...]
 
@@ -263,35 +262,34 @@ class SearchOutcome:
 
 
 def search(
-    space: Space, first: Candidate, make: Maker, bench: CandidateBench, threshold: float
+    space: Space, first: Candidate, bench: CandidateBench, threshold: float
 ) -> SearchOutcome:
     """Races the candidates of all groups; `threshold` is the gain for which one is adopted."""
     leader = first
     races: list[GroupRace] = []
-    weights = [len(group.choices) for group in space.groups]
-    for at, group in enumerate(space.groups):
-        found = field_of(group, leader, make)
+    weights = [len(choices) for choices in space.groups.values()]
+    for at, (group, choices) in enumerate(space.groups.items()):
+        candidates, dropped = candidates_of(space, choices, leader)
         race = Race([leader.key], threshold)
-        if len(found.candidates) > 1:
-            there_is = bench.affordable(group.name, 0, True)
+        if len(candidates) > 1:
+            there_is = bench.affordable(group, 0, True)
             share = there_is * weights[at] // sum(weights[at:])
             # A small group has a few processes, wherever it stands.
             own, *later = (min(_ROUNDS * many, _LEAST) for many in weights[at:])
             share = min(there_is, max(min(share, there_is - sum(later)), own))
             if share >= _FEWEST:
-                race = Race([one.key for one in found.candidates], threshold)
-                _run(race, group.name, found.candidates, bench, (there_is - share, share), first)
-        by_key = {one.key: one for one in found.candidates}
+                race = Race([one.key for one in candidates], threshold)
+                _run(race, group, candidates, bench, (there_is - share, share), first)
+        by_key = {one.key: one for one in candidates}
         leader = by_key[race.leader(leader.key)]
         ran = {*race.remaining, *(one.name for one in race.leavers)}
         races.append(
             GroupRace(
-                name=group.name,
-                candidates=tuple(one for one in found.candidates if one.key in ran),
+                name=group,
+                candidates=tuple(one for one in candidates if one.key in ran),
                 race=race,
-                leader=leader,
-                dropped=found.dropped,
-                untried=tuple(one for one in found.candidates if one.key not in ran),
+                dropped=dropped,
+                untried=tuple(one for one in candidates if one.key not in ran),
             )
         )
     return SearchOutcome(tuple(races), leader)

@@ -32,27 +32,20 @@ def tune(
     folder.begin(budget.minutes)
     bench = RaceBench(folder, campaign, budget, setting)
     bench.begin(first, space.fixed)
-    found = search(space, first, question.make, bench, question.policy.threshold)
+    found = search(space, first, bench, question.policy.threshold)
     folder.write(folder.folder / "race.csv", processes_csv(found).encode())
-    final = Final(
-        question=question,
-        folder=folder,
-        campaign=campaign,
-        budget=budget,
-        bench=bench,
-        setting=setting,
-    )
+    final = Final(question, bench)
     proof = final.too_late("any candidate") if found.is_late else final.prove(found.leader)
     proven = final.proven_before()
     if proof.verdict != FASTER and proven is not None:
         # More time has led to another leader, of which less is known.
-        found = replace(found, leader=question.make(proven))
+        found = replace(found, leader=space.make(proven))
         proof = final.prove(found.leader)
     minutes = _enough(found, proof, bench)
     if proof.verdict == OPEN and not proof.pairs and minutes is not None:
         reason = f"{proof.reason}; --minutes={minutes} would be enough"
         proof = replace(proof, reason=reason)
-    weights = final.weights(found.leader) if proof.verdict == FASTER else Weights()
+    weights = final.weights(found.leader) if proof.verdict == FASTER else ("", None)
     outcome = _document(final, found, proof, weights)
     folder.journal.add("outcome", document=outcome.to_dict())
     folder.write(folder.folder / "tune.json", outcome.to_json().encode("ascii"))  # for reports
@@ -73,9 +66,11 @@ def _enough(found: SearchOutcome, proof: Proof, bench: RaceBench) -> int | None:
 
 def _document(final: Final, found: SearchOutcome, proof: Proof, weights: Weights) -> TuneDocument:
     question, setting, budget = final.question, final.setting, final.budget
+    told, trains_alike = weights
+    proven_by = {name: value for name, value in vars(proof).items() if name != "more"}
     fitted = fit_blocks(found.blocks) if found.blocks else None
     first, layout = question.first, setting.layout
-    proven = proof.verdict == FASTER and weights.alike is not False
+    proven = proof.verdict == FASTER and trains_alike is not False
     chosen = (found.leader if proven else first).flags
     words = run_words(layout, chosen)
     return TuneDocument(
@@ -83,22 +78,15 @@ def _document(final: Final, found: SearchOutcome, proof: Proof, weights: Weights
         search_command=tuple(question.command),
         # "run" may be left out.
         command=("cnnbench", *(words[1:] if layout is None and chosen else words)),
-        verdict=proof.verdict,
-        reason=proof.reason,
         leader=found.leader.name,
-        gain=proof.gain,
-        low=proof.low,
-        high=proof.high,
-        confidence=proof.confidence,
-        pairs=proof.pairs,
-        weights=weights.text,
-        trains_alike=weights.alike,
+        **proven_by,
+        weights=told,
+        trains_alike=trains_alike,
         given=first.flags,
         seed=setting.seed,
         seconds=budget.seconds - budget.left,
         budget_seconds=budget.seconds,
         scatter=None if fitted is None else fitted.scatter,
-        failure=proof.failure,
         rows=(*_measured(found, fitted, first), *_untried(found)),
         refused=tuple(
             RefusedCandidate(group=race.name, candidate=one.name, reason=one.reason)

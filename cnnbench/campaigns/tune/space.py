@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from cnnbench.base.text.numbers import binary
@@ -34,40 +34,6 @@ _NEAR = 0.9  # share of memory from which `cnnbench.run.driver.estimates` warns
 
 
 @dataclass(frozen=True)
-class FlagGroup:
-    """Settings that are raced together.
-
-    A candidate adds one of the choices to the best of the groups before; the first adds none.
-    """
-
-    name: str
-    choices: tuple[Settings, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Space:
-    """Flags that a search may vary, by group, and the given ones.
-
-    `assumed` is the mode of the given flags, where the default mode cannot run.
-    """
-
-    fixed: Settings
-    groups: tuple[FlagGroup, ...]
-    allowed: frozenset[str] = frozenset()
-    assumed: Settings = field(default_factory=dict)
-
-    @property
-    def mode(self) -> str:
-        """Value of --variable_update of the given flags."""
-        return {_MODE: DEFAULT, **self.assumed, **self.fixed}[_MODE]
-
-    def texts(self, settings: Settings) -> dict[str, str]:
-        """The flags of the candidate that adds settings, by name."""
-        assumed = {} if _MODE in settings else self.assumed
-        return {**self.fixed, **assumed, **settings}
-
-
-@dataclass(frozen=True)
 class Candidate:
     """Flags to be measured: all those of a run or of every process of a job.
 
@@ -92,46 +58,55 @@ class Dropped:
     repeats: bool = False
 
 
-@dataclass(frozen=True)
-class Field:
-    """The candidates of a group, the best of the groups before first, and dropped ones."""
+@dataclass(frozen=True, kw_only=True)
+class Space:
+    """Flags that a search may vary, and the given ones; it makes candidates, without TensorFlow.
 
-    candidates: tuple[Candidate, ...]
-    dropped: tuple[Dropped, ...] = ()
+    Attributes:
+      groups: settings that are raced together, by name of the group. A candidate adds one of them
+        to the best of the groups before; the first adds none.
+      assumed: the mode of the given flags, where the default mode cannot run.
+      memory: of the machine or a GPU; None if unknown.
+      layout: the processes of a job; None for runs in one process.
+    """
 
+    fixed: Settings
+    groups: Mapping[str, tuple[Settings, ...]] = field(default_factory=dict)
+    allowed: frozenset[str] = frozenset()
+    assumed: Settings = field(default_factory=dict)
+    memory: Memory | None = None
+    layout: JobLayout | None = None
 
-Maker = Callable[[Settings], Candidate]
-"""Makes the candidate that adds settings; raises UsageError with the reason why it cannot run."""
+    @property
+    def mode(self) -> str:
+        """Value of --variable_update of the given flags."""
+        return {_MODE: DEFAULT, **self.assumed, **self.fixed}[_MODE]
 
+    def texts(self, settings: Settings) -> dict[str, str]:
+        """The flags of the candidate that adds settings, by name."""
+        assumed = {} if _MODE in settings else self.assumed
+        return {**self.fixed, **assumed, **settings}
 
-class CandidateMaker:
-    """Makes candidates, without TensorFlow; `memory` of the machine or a GPU is None if unknown."""
+    def make(self, settings: Settings) -> Candidate:
+        """The candidate that adds settings; UsageError or DataError if it cannot run.
 
-    def __init__(
-        self, space: Space, memory: Memory | None = None, layout: JobLayout | None = None
-    ) -> None:
-        self._space = space
-        self._memory = memory
-        self._layout = layout
-
-    def __call__(self, settings: Settings) -> Candidate:
-        """See `Maker`; the given flags are never refused for the memory that they need."""
-        space = self._space
-        flags = tuple(f"--{name}={text}" for name, text in space.texts(settings).items())
-        words = chief_flags(self._layout, flags)
+        The given flags are never refused for the memory that they need.
+        """
+        flags = tuple(f"--{name}={text}" for name, text in self.texts(settings).items())
+        words = chief_flags(self.layout, flags)
         without_effect = unused_notices(parse_args(words).params, settings)
         if without_effect:
             raise UsageError(without_effect[0])
         resolved = resolve_run(words)
         needed = resolved.needed_bytes
-        if settings and self._memory is not None and needed > _NEAR * self._memory.available:
+        if settings and self.memory is not None and needed > _NEAR * self.memory.available:
             raise UsageError(
                 f"takes about {binary(needed)} of memory, and "
-                f"{binary(self._memory.available)} is available"
+                f"{binary(self.memory.available)} is available"
             )
         changed = tuple(dict.fromkeys(_changes(settings)))
         for word in changed:
-            if word not in space.allowed:
+            if word not in self.allowed:
                 raise UsageError(f"changes what is trained; allow it with --allow={word}")
         return Candidate(
             name=name_of(settings),
@@ -171,14 +146,16 @@ def assumed_mode(fixed: Settings, layout: JobLayout | None) -> dict[str, str]:
     return {_MODE: mode.name, **needs}
 
 
-def field_of(group: FlagGroup, best: Candidate, make: Maker) -> Field:
-    """The candidates of a group, the best of the groups before first."""
+def candidates_of(
+    space: Space, choices: Iterable[Settings], best: Candidate
+) -> tuple[tuple[Candidate, ...], tuple[Dropped, ...]]:
+    """The candidates of a group, the best of the groups before first, and dropped ones."""
     found: dict[str, Candidate] = {best.key: best}
     dropped: list[Dropped] = []
-    for choice in group.choices:
+    for choice in choices:
         settings = {**best.settings, **choice}
         try:
-            candidate = make(settings)
+            candidate = space.make(settings)
         except (UsageError, DataError) as error:
             dropped.append(Dropped(name_of(settings), str(error)))
             continue
@@ -186,33 +163,28 @@ def field_of(group: FlagGroup, best: Candidate, make: Maker) -> Field:
         if known.settings != candidate.settings:
             other = "the flags as given" if known.name == AS_GIVEN else known.name
             dropped.append(Dropped(candidate.name, f"means the same as {other}", repeats=True))
-    return Field(tuple(found.values()), tuple(dropped))
+    return tuple(found.values()), tuple(dropped)
 
 
-def default_space(
-    fixed: Settings, situation: SearchSituation, allowed: Iterable[str], mode: str = DEFAULT
-) -> Space:
-    """The built-in space for a situation and the given flags; `mode` where these name none."""
-    words = frozenset(allowed)
-    mode = fixed.get(_MODE, mode)
-    groups = []
-    for name, dimensions in DIMENSIONS.items():
-        found = _open(choices(dimensions, situation, words, mode), fixed)
-        # Those that change least first: they are tried if not all can be.
-        groups.append(FlagGroup(name, tuple(sorted(found, key=len))))
-    return _space(fixed, groups, words)
+def default_groups(given: Space, situation: SearchSituation) -> dict[str, tuple[Settings, ...]]:
+    """The groups of a situation that suit the given flags."""
+    found = {
+        name: _open(choices(dimensions, situation, given.allowed, given.mode), given.fixed)
+        for name, dimensions in DIMENSIONS.items()
+    }
+    # Those that change least first: they are tried if not all can be.
+    return _varied({name: tuple(sorted(those, key=len)) for name, those in found.items()})
 
 
-def read_space(path: str, fixed: Settings, allowed: Iterable[str]) -> Space:
-    """The space of a suite file, a group for each entry; given flags are not varied."""
+def read_groups(path: str, fixed: Settings) -> dict[str, tuple[Settings, ...]]:
+    """The groups of a suite file, one for each entry; given flags are not varied."""
     suite = check(load(path, "space"))
     if suite.on_cpu is not None:
         raise suite.entries[0].node.error("on_cpu is for sweeps; cnnbench tune takes no notice", 1)
-    groups = [_group(entry, fixed) for entry in suite.entries]
-    return _space(fixed, groups, frozenset(allowed))
+    return _varied({entry.name: _group(entry, fixed) for entry in suite.entries})
 
 
-def _group(entry: SuiteEntry, fixed: Settings) -> FlagGroup:
+def _group(entry: SuiteEntry, fixed: Settings) -> tuple[Settings, ...]:
     not_here = {
         "command: allreduce": entry.command != "run",
         "launch": entry.launch is not None,
@@ -228,7 +200,7 @@ def _group(entry: SuiteEntry, fixed: Settings) -> FlagGroup:
     for one in expanded:
         for name, text in one.flags.items():
             _check(entry, name, text, one.nodes[name].line)
-    return FlagGroup(entry.name, tuple(_open(({}, *(one.flags for one in expanded)), fixed)))
+    return tuple(_open(({}, *(one.flags for one in expanded)), fixed))
 
 
 def _check(entry: SuiteEntry, name: str, text: str, line: int) -> None:
@@ -255,11 +227,11 @@ def _open(found: Iterable[Settings], fixed: Settings) -> list[Settings]:
     return [dict(items) for items in dict.fromkeys(tuple(choice.items()) for choice in kept)]
 
 
-def _space(fixed: Settings, groups: Sequence[FlagGroup], allowed: frozenset[str]) -> Space:
-    varied = tuple(group for group in groups if len(group.choices) > 1)
-    if not varied:
+def _varied(groups: Mapping[str, tuple[Settings, ...]]) -> dict[str, tuple[Settings, ...]]:
+    found = {name: those for name, those in groups.items() if len(those) > 1}
+    if not found:
         raise UsageError("nothing is left to vary: the flags that are given fix all of the space")
-    return Space(fixed=fixed, groups=varied, allowed=allowed)
+    return found
 
 
 def by_reason(dropped: Iterable[Dropped]) -> Mapping[str, tuple[str, ...]]:

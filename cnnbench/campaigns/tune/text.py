@@ -13,7 +13,7 @@ from cnnbench.base.stats.additive import fit_blocks
 from cnnbench.base.text.numbers import NONE, count, duration, first_few, number, percent
 from cnnbench.base.text.table import csv_text, fitted, wrapped
 from cnnbench.campaigns.tune.race import BEHIND, FAILED, SLOWER, UNTRIED, SearchOutcome
-from cnnbench.campaigns.tune.space import Candidate, Dropped, Field, by_reason
+from cnnbench.campaigns.tune.space import Candidate, Dropped, Space, by_reason, candidates_of
 from cnnbench.judge.report.results import CONFIDENCE
 from cnnbench.records.tune import AS_GIVEN, FASTER, SAME, TuneDocument, TuneRow
 from cnnbench.records.tune import NONE as NO_LEADER
@@ -134,15 +134,16 @@ def _refused(dropped: Iterable[Dropped]) -> list[str]:
     return lines
 
 
-def listed(fields: Mapping[str, Field]) -> str:
+def listed(space: Space, first: Candidate) -> str:
     """The candidates of each group by itself, and what is dropped and why, without measurements."""
     lines = []
-    for name, one in fields.items():
-        lines.append(f"{name}: {count(len(one.candidates), 'candidate', 'candidates')}")
-        for candidate in one.candidates:
+    for name, choices in space.groups.items():
+        candidates, dropped = candidates_of(space, choices, first)
+        lines.append(f"{name}: {count(len(candidates), 'candidate', 'candidates')}")
+        for candidate in candidates:
             marked = f" ({', '.join(candidate.changes)})" if candidate.changes else ""
             lines.append(f"  {candidate.name}{marked}")
-        for reason, names in by_reason(one.dropped).items():
+        for reason, names in by_reason(dropped).items():
             lines += wrapped(f"dropped: {reason}: {'; '.join(names)}", "  ", "    ")
     return "\n".join(lines)
 

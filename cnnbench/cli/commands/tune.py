@@ -24,13 +24,10 @@ from cnnbench.campaigns.tune.final import TuneQuestion
 from cnnbench.campaigns.tune.results import TuneFolder, seed_of
 from cnnbench.campaigns.tune.session import tune
 from cnnbench.campaigns.tune.space import (
-    CandidateMaker,
-    FlagGroup,
     Space,
     assumed_mode,
-    default_space,
-    field_of,
-    read_space,
+    default_groups,
+    read_groups,
 )
 from cnnbench.campaigns.tune.text import chart, listed
 from cnnbench.cli.commands import (
@@ -169,7 +166,7 @@ def main(argv: Sequence[str]) -> int:
     reporter = Reporter(sys.stderr)
     question = _question(options, of_runs, facts, argv)
     if options.list:
-        write_output(options.output, _listed(question))
+        write_output(options.output, listed(question.space, question.first))
         return ExitCode.OK
     return _run(question, options, facts, reporter, argv)
 
@@ -217,10 +214,15 @@ def _question(
     if not on_gpu and fixed.get("device", "auto") == "auto":
         fixed["device"] = "cpu"  # so that what needs GPUs is dropped, and does not fail
     allowed = frozenset(words(options.allow))
-    memory = gpu_memory() if on_gpu else main_memory()
     layout = options.layout_if_several
-    given = Space(fixed=fixed, groups=(), allowed=allowed, assumed=assumed_mode(fixed, layout))
-    first = CandidateMaker(given, layout=layout)({})
+    given = Space(
+        fixed=fixed,
+        allowed=allowed,
+        assumed=assumed_mode(fixed, layout),
+        memory=gpu_memory() if on_gpu else main_memory(),
+        layout=layout,
+    )
+    first = given.make({})
     config = first.resolved.config
     situation = SearchSituation(
         towers=options.workers * int(config["num_gpus"]),
@@ -231,27 +233,17 @@ def _question(
         batch_size=first.resolved.batch_size,
         workers=options.workers,
     )
-    space = replace(given, groups=_groups(options, given, situation))
+    if options.space is not None:
+        groups = read_groups(options.space, fixed)
+    else:
+        groups = default_groups(given, situation)
     return TuneQuestion(
-        space=space,
+        space=replace(given, groups=groups),
         first=first,
-        make=CandidateMaker(space, memory, layout),
         policy=Policy().replace(threshold=options.threshold / 100),
         seconds=60 * options.minutes,
         command=("cnnbench", "tune", *argv),
     )
-
-
-def _groups(options: TuneFlags, given: Space, situation: SearchSituation) -> tuple[FlagGroup, ...]:
-    """Groups of flags that are varied, without the flags that are given."""
-    if options.space is not None:
-        return read_space(options.space, given.fixed, given.allowed).groups
-    return default_space(given.fixed, situation, given.allowed, given.mode).groups
-
-
-def _listed(question: TuneQuestion) -> str:
-    fields = {g.name: field_of(g, question.first, question.make) for g in question.space.groups}
-    return listed(fields)
 
 
 def _run(
@@ -267,7 +259,7 @@ def _run(
     setting = _setting(question, options, seed, reporter)
     asked = {
         "flags": dict(question.space.fixed),
-        "space": {group.name: group.choices for group in question.space.groups},
+        "space": question.space.groups,
         "allow": sorted(question.space.allowed),
         "threshold": options.threshold,
         "job": () if options.layout_if_several is None else options.layout.flags,
@@ -282,7 +274,7 @@ def _run(
                 f"--variable_update={question.space.mode} is tried first, as if it were given: "
                 "that of runs without the flag needs --ps"
             )
-        choices = sum(len(group.choices) for group in question.space.groups)
+        choices = sum(map(len, question.space.groups.values()))
         reporter.notice(
             f"{count(choices, 'combination', 'combinations')} of flags in "
             f"{count(len(question.space.groups), 'group', 'groups')}, about "

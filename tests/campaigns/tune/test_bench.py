@@ -24,7 +24,7 @@ from cnnbench.campaigns.tune.bench import (
 )
 from cnnbench.campaigns.tune.race import SearchOutcome, search
 from cnnbench.campaigns.tune.results import TuneFolder
-from cnnbench.campaigns.tune.space import CandidateMaker, FlagGroup, Space
+from cnnbench.campaigns.tune.space import Space
 from cnnbench.records.run import RunRecord
 from cnnbench.records.tune import AS_GIVEN
 
@@ -69,15 +69,14 @@ def searched(
     def searched(
         seconds: float, alone: float, in_turn: float
     ) -> tuple[SearchOutcome, Clocked, RaceBench]:
-        space = Space(fixed=FIXED, groups=(FlagGroup("all", ({}, *CHOICES)),))
-        make = CandidateMaker(space)
+        space = Space(fixed=FIXED, groups={"all": ({}, *CHOICES)})
         campaign = Clocked(runs, alone, in_turn)
         budget = Budget(seconds, clock=lambda: campaign.now)
         with TuneFolder(str(tmp_path / "results"), {}, resume=False) as folder:
             folder.begin(budget.minutes)
             bench = RaceBench(folder, campaign, budget, BenchSetting(seed=1, timeout=60, lanes=8))
-            bench.begin(make({}), space.fixed)
-            found = search(space, make({}), make, bench, 0.01)
+            bench.begin(space.make({}), space.fixed)
+            found = search(space, space.make({}), bench, 0.01)
         return found, campaign, bench
 
     return searched

@@ -18,11 +18,11 @@ from cnnbench.campaigns.processes.campaign import Campaign
 from cnnbench.campaigns.processes.child import Ended
 from cnnbench.campaigns.strategies.weights import WeightDistance
 from cnnbench.campaigns.tune import final, session
-from cnnbench.campaigns.tune.bench import BenchSetting
+from cnnbench.campaigns.tune.bench import BenchSetting, Budget, RaceBench
 from cnnbench.campaigns.tune.dimensions import Settings
 from cnnbench.campaigns.tune.final import TuneQuestion, Weights
 from cnnbench.campaigns.tune.results import TuneFolder
-from cnnbench.campaigns.tune.space import Candidate, CandidateMaker, Space
+from cnnbench.campaigns.tune.space import Candidate, Space
 from cnnbench.errors import UsageError
 from cnnbench.judge.compare import Policy
 
@@ -41,26 +41,20 @@ def weights(tmp_path: Path) -> Callable[..., Weights]:
         layout: JobLayout | None = None,
         refused: str = "",
     ) -> Weights:
-        space = Space(fixed=fixed, groups=(), allowed=frozenset({"consistency"}))
-        maker = CandidateMaker(space, layout=layout)
+        class Refusing(Space):
+            def make(self, settings: Settings) -> Candidate:
+                if set(settings) == {refused}:
+                    raise UsageError("not here")
+                return super().make(settings)
 
-        def make(settings: Settings) -> Candidate:
-            if set(settings) == {refused}:
-                raise UsageError("not here")
-            return maker(settings)
-
+        space = Refusing(fixed=fixed, allowed=frozenset({"consistency"}), layout=layout)
         with TuneFolder(str(tmp_path / "results"), {}, resume=True) as folder:
             question = TuneQuestion(
-                space=space, first=make({}), make=make, policy=Policy(), seconds=0.0, command=()
+                space=space, first=space.make({}), policy=Policy(), seconds=0.0, command=()
             )
-            return final.Final(
-                question=question,
-                folder=folder,
-                campaign=by(Reporter(io.StringIO())),
-                budget=None,
-                bench=None,
-                setting=BenchSetting(seed=1, timeout=120.0, layout=layout),
-            ).weights(make(leader))
+            setting = BenchSetting(seed=1, timeout=120.0, layout=layout)
+            bench = RaceBench(folder, by(Reporter(io.StringIO())), Budget(0.0), setting)
+            return final.Final(question, bench).weights(space.make(leader))
 
     return weights
 
@@ -90,8 +84,8 @@ def test_weights_of_the_leader_are_compared_by_training(
 ) -> None:
     monkeypatch.setattr(campaign, "execute", forked.execute)
     found = weights({"variable_update": "replicated"}, by=Campaign)
-    assert found.alike is True
-    assert found.text.startswith("weights are the same after 3 steps, ")
+    assert found[1] is True
+    assert found[0].startswith("weights are the same after 3 steps, ")
     assert not (tmp_path / "results" / "checkpoints").exists()
 
 
@@ -133,7 +127,7 @@ def test_weights_that_need_not_be_the_same_are_not_trained(
     given: dict[str, Any],
     text: str,
 ) -> None:
-    assert weights(leader, **given) == Weights(text)
+    assert weights(leader, **given) == (text, None)
     assert trained == []
 
 
@@ -143,7 +137,7 @@ def test_weights_are_compared_with_the_same_kernels(
     """Others round otherwise: gradients of batch norm's shifts differ by per cents then."""
     found = weights({**MODE, "num_intra_threads": "1"})
     text = "weights are the same after 3 steps with num_intra_threads=1, all bits"
-    assert found == Weights(text, True)
+    assert found == (text, True)
     both = ["--num_intra_threads=1" in words for words in trained]
     modes = ["--variable_update=replicated" in words for words in trained]
     assert (both, modes) == ([True, True], [False, True])
@@ -153,7 +147,7 @@ def test_weights_of_jobs_are_trained_by_jobs(
     weights: Callable[..., Weights], trained: list[list[str]]
 ) -> None:
     found = weights({"local_parameter_device": "cpu"}, PS, **JOB)
-    assert found == Weights("weights are the same after 3 steps, all bits", True)
+    assert found == ("weights are the same after 3 steps, all bits", True)
     assert len(trained) == 2
     for words in trained:
         at = words.index("launch")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -16,32 +17,52 @@ from cnnbench.campaigns.tune.dimensions import (
     DIMENSIONS,
     TUNABLE,
     SearchSituation,
+    Settings,
 )
 from cnnbench.campaigns.tune.space import (
-    CandidateMaker,
-    Field,
+    Candidate,
+    Dropped,
     Space,
     assumed_mode,
     by_reason,
-    default_space,
-    field_of,
+    candidates_of,
+    default_groups,
     name_of,
-    read_space,
+    read_groups,
 )
 from cnnbench.errors import UsageError
 from cnnbench.flags import FLAGS
 from cnnbench.machine.cpu import Memory
 from cnnbench.records.tune import AS_GIVEN
 from cnnbench.run.driver.estimates import PROCESS_BYTES
+from cnnbench.variable_mgr.modes import DEFAULT
 
 LENET = {"model": "lenet", "device": "cpu", "num_gpus": "2", "batch_size": "8"}
 OWN_BATCH = {name: text for name, text in LENET.items() if name != "batch_size"}
 TWO_TOWERS = SearchSituation(towers=2, on_gpu=False, cpus=4, batch_size=8)
 
 
+class Field(NamedTuple):
+    """What `candidates_of` returns."""
+
+    candidates: tuple[Candidate, ...]
+    dropped: tuple[Dropped, ...]
+
+
+def default_space(
+    fixed: Settings, situation: SearchSituation, allowed: Iterable[str], mode: str = DEFAULT
+) -> Space:
+    assumed = {} if mode == DEFAULT else {"variable_update": mode}
+    given = Space(fixed=fixed, allowed=frozenset(allowed), assumed=assumed)
+    return replace(given, groups=default_groups(given, situation))
+
+
 def fields(space: Space, memory: Memory | None = None) -> dict[str, Field]:
-    make = CandidateMaker(space, memory)
-    return {group.name: field_of(group, make({}), make) for group in space.groups}
+    space = replace(space, memory=memory)
+    return {
+        name: Field(*candidates_of(space, choices, space.make({})))
+        for name, choices in space.groups.items()
+    }
 
 
 def names(field: Field) -> list[str]:
@@ -80,9 +101,8 @@ ONE_EACH = {**LENET, "num_gpus": "1"}
 def fields_of_jobs(
     space: Space, layout: JobLayout, memory: Memory | None = None
 ) -> dict[str, Field]:
-    space = replace(space, assumed=assumed_mode(space.fixed, layout))
-    make = CandidateMaker(space, memory, layout)
-    return {group.name: field_of(group, make({}), make) for group in space.groups}
+    space = replace(space, assumed=assumed_mode(space.fixed, layout), layout=layout)
+    return fields(space, memory)
 
 
 def test_the_space_of_several_workers() -> None:
@@ -114,7 +134,7 @@ def test_the_space_of_several_workers() -> None:
 
 
 def _names(space: Space) -> list[str]:
-    return [name_of(choice) for group in space.groups for choice in group.choices]
+    return [name_of(choice) for choices in space.groups.values() for choice in choices]
 
 
 @pytest.mark.parametrize(
@@ -149,9 +169,9 @@ def test_ps_tasks_make_other_candidates() -> None:
 
 def test_all_processes_of_a_job_need_memory() -> None:
     layout = JobLayout(workers=3, ps=1)
-    make = CandidateMaker(Space(fixed=ONE_EACH, groups=()))
-    one = make({}).resolved.needed_bytes
-    job = CandidateMaker(Space(fixed=ONE_EACH, groups=()), layout=layout)({}).resolved.needed_bytes
+    alone = Space(fixed=ONE_EACH)
+    one = alone.make({}).resolved.needed_bytes
+    job = replace(alone, layout=layout).make({}).resolved.needed_bytes
     assert job > 3 * one + PROCESS_BYTES
     space = default_space(OWN_BATCH, TWO_WORKERS, ("batch_size",))
     between = Memory(total=job, available=round(job / 0.95))
@@ -191,10 +211,10 @@ def test_what_applies_follows_from_the_situation() -> None:
     assert list(fields(default_space(fixed, alone, ()))) == ["computing", "threads"]
     inference = SearchSituation(towers=2, on_gpu=False, cpus=2, batch_size=8, trains=False)
     space = default_space({**LENET, "forward_only": "true"}, inference, ())
-    assert [group.name for group in space.groups] == ["computing", "threads"]
+    assert [*space.groups] == ["computing", "threads"]
     gpus = SearchSituation(towers=8, on_gpu=True, cpus=16, batch_size=64, from_files=True)
     space = default_space({"model": "resnet50"}, gpus, ())
-    groups = {group.name: group.choices for group in space.groups}
+    groups = space.groups
     assert {"data_format": "NHWC"} in groups["computing"]
     assert {"variable_update": "replicated", "all_reduce_spec": "nccl"} in groups["aggregation"]
     assert {"gpu_thread_mode": "global"} in groups["threads"]
@@ -249,8 +269,7 @@ def test_a_flag_without_effect_makes_no_candidate(space: Callable[..., Space]) -
 
 def test_what_needs_more_memory_than_there_is_is_dropped() -> None:
     space = default_space(OWN_BATCH, TWO_TOWERS, ("batch_size",))
-    make = CandidateMaker(space)
-    needed = [make({"batch_size": size}).resolved.needed_bytes for size in ("16", "32")]
+    needed = [space.make({"batch_size": size}).resolved.needed_bytes for size in ("16", "32")]
     assert needed[0] < needed[1]
     between = round(sum(needed) / 2 / 0.9)
     found = fields(space, Memory(total=between, available=between))["computing"]
@@ -272,7 +291,7 @@ def test_entries_of_a_file_are_groups(space: Callable[..., Space]) -> None:
         """,
         fixed={**LENET, "num_inter_threads": "1"},
     )
-    assert [(group.name, group.choices) for group in found.groups] == [
+    assert [*found.groups.items()] == [
         ("mode", ({}, *({"variable_update": m} for m in ("replicated", "mirrored_strategy")))),
         ("threads", ({}, {"num_intra_threads": "1"}, {"num_intra_threads": "2"})),
     ]
@@ -334,6 +353,7 @@ def space(tmp_path: Path) -> Callable[..., Space]:
     def read(text: str, fixed: Mapping[str, str] = LENET, allowed: tuple[str, ...] = ()) -> Space:
         path = tmp_path / "suite.yaml"
         path.write_text(textwrap.dedent(text), encoding="utf-8")
-        return read_space(str(path), fixed, allowed)
+        groups = read_groups(str(path), fixed)
+        return Space(fixed=fixed, groups=groups, allowed=frozenset(allowed))
 
     return read

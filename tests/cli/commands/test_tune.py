@@ -44,7 +44,7 @@ def search(fake_python: str) -> Callable[..., int]:
     """search(FOLDER, FLAG...): exit code of a search over a few modes, of a folder with a space."""
 
     def run(folder: Path, *flags: str, weights: Weights | None = None, **say: object) -> int:
-        alike = weights or Weights("weights are the same after 3 steps, all bits", True)
+        alike = weights or ("weights are the same after 3 steps, all bits", True)
         (folder / "space.yaml").write_text(SPACE)
         words = [f"--space={folder / 'space.yaml'}", "--minutes=2", f"--results={folder / 'r'}"]
         words += [] if "--resume" in flags else ["--seed=5"]
@@ -198,7 +198,7 @@ def test_nothing_is_claimed_of_like_candidates(tune: Tune) -> None:
 def test_a_winner_that_trains_differently_is_a_failure(
     again: Tune,
 ) -> None:
-    differ = Weights("weights differ after 3 steps: w by 0.5 of its largest value", False)
+    differ = ("weights differ after 3 steps: w by 0.5 of its largest value", False)
     code, out, err = again(weights=differ)
     assert code == 4
     assert shlex.split(out.splitlines()[0]) == ["cnnbench", *GIVEN]
@@ -297,7 +297,9 @@ def test_a_leader_that_is_proven_stays_until_another_one_is(
     searched = session.search
 
     def another(*args: Any) -> SearchOutcome:
-        return replace(searched(*args), leader=args[2]({"variable_update": "mirrored_strategy"}))
+        return replace(
+            searched(*args), leader=args[0].make({"variable_update": "mirrored_strategy"})
+        )
 
     monkeypatch.setattr(session, "search", another)
     found = json.loads(again("--format=json", "--minutes=10")[1])
