@@ -23,25 +23,54 @@ from cnnbench.errors import BenchmarkError, ExitCode
 _LOOK_SECONDS = 0.1
 _LONGEST_PART = 1 << 20
 
+AFTER_SUCCESS, AFTER_FAILURE = 30.0, 10.0
+"""Seconds that the others may still run after the end of the chief."""
 
-@dataclass(frozen=True, kw_only=True)
-class Patience:
-    """Time limits in seconds.
+AFTER_LOSS = 45.0
+"""The same of the chief after the end of another process, which it names before it writes the
+record."""
 
-    `after_success` and `after_failure` of the chief apply to the others. `after_loss` of another
-    process applies to the chief, which names that one itself and writes the record. `after_signal`
-    is between SIGTERM and SIGKILL.
-    """
-
-    after_success: float = 30.0
-    after_failure: float = 10.0
-    after_loss: float = 45.0
-    after_signal: float = 4.0
+AFTER_SIGNAL = 4.0
+"""Seconds between SIGTERM and SIGKILL."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Launch:
-    """Commands and settings of a job.
+@dataclass
+class _Process:
+    """A process of the job, and how much of its log has been shown."""
+
+    task: Task
+    child: Child
+    log: Path
+    ended: Ended | None = None
+    shown: int = 0
+
+    @property
+    def ok(self) -> bool:
+        return self.ended is not None and self.ended.code == 0
+
+    def news(self) -> list[str]:
+        """New lines after the name of the task; the last may be incomplete at the end."""
+        try:
+            with open(self.log, "rb") as file:
+                file.seek(self.shown)
+                data = file.read(_LONGEST_PART)
+        except OSError as error:
+            raise BenchmarkError(f"{self.log}: {error.strerror or error}") from error
+        if self.ended is None and len(data) < _LONGEST_PART:
+            data = data[: data.rfind(b"\n") + 1]
+        self.shown += len(data)
+        return [
+            f"[{self.task}] " + one_line(line.rpartition("\r")[2])
+            for line in data.decode(errors="replace").replace("\r\n", "\n").split("\n")
+            if line.strip()
+        ]
+
+
+@dataclass(kw_only=True)
+class JobSession:
+    """One job, whose chief prints to the standard output of this process, byte for byte.
+
+    All other output goes to the log of its process and, after the name of its task, to `show`.
 
     Attributes:
       job: its tasks, as the chief sees them.
@@ -55,35 +84,12 @@ class Launch:
     command: Callable[[Job], Sequence[str]]
     variables: Callable[[Job], Mapping[str, str]]
     logs: Path
+    show: Callable[[str], None]
     cores: Sequence[set[int]] | None = None
     prints: bool = True
     spares: Callable[[Task, str], bool] = lambda task, state: False
 
-
-@dataclass
-class _Process:
-    """A process of the job."""
-
-    task: Task
-    child: Child
-    tail: _Tail
-    ended: Ended | None = None
-
-    @property
-    def ok(self) -> bool:
-        return self.ended is not None and self.ended.code == 0
-
-
-class JobSession:
-    """One job, whose chief prints to the standard output of this process, byte for byte.
-
-    All other output goes to the log of its process and, after the name of its task, to `show`.
-    """
-
-    def __init__(self, launch: Launch, show: Callable[[str], None]) -> None:
-        self._launch = launch
-        self._show = show
-        self._patience = Patience()
+    def __post_init__(self) -> None:
         self._processes: list[_Process] = []
         self._stopped = False
 
@@ -104,23 +110,25 @@ class JobSession:
         return self._outcome()
 
     def _start(self, stack: ExitStack) -> None:
-        job = self._launch.job
-        cores = self._launch.cores or (None,) * len(job.tasks)
-        with suppress(AttributeError, OSError, ValueError):
+        job, stdout = self.job, None
+        cores = self.cores or (None,) * len(job.tasks)
+        with suppress(AttributeError, OSError, ValueError):  # it may be closed
             sys.stdout.flush()
+        with suppress(AttributeError, OSError, ValueError):
+            stdout = sys.stdout.fileno()
         for task, own in zip(job.tasks, cores, strict=False):
             seen = replace(job, task=task)
-            log = log_of(self._launch.logs, task)
+            log = log_of(self.logs, task)
             with on_cores(own):
                 command = Command(
-                    words=self._launch.command(seen),
+                    words=self.command(seen),
                     log=log,
-                    environment=self._launch.variables(seen),
+                    environment=self.variables(seen),
                 )
-                shown = self._launch.prints and task == job.chief
-                child = start(command, stdout=_stdout() if shown else None)
+                shown = self.prints and task == job.chief
+                child = start(command, stdout=stdout if shown else None)
             stack.enter_context(child)
-            self._processes.append(_Process(task, child, _Tail(log, f"[{task}] ")))
+            self._processes.append(_Process(task, child, log))
 
     def _wait(self) -> None:
         """Waits until all have ended, or until the limit after the end of others."""
@@ -140,16 +148,16 @@ class JobSession:
         """Seconds from now that others may still run after the ends so far."""
         chief = self._processes[0]
         if chief.ok:
-            return self._patience.after_success
+            return AFTER_SUCCESS
         if chief.ended is not None:
-            return self._patience.after_failure
+            return AFTER_FAILURE
         lost = [one for one in self._processes if one.ended is not None and not one.ok]
         if any(not self._spared(process) for process in lost):
-            return self._patience.after_loss
+            return AFTER_LOSS
         return None
 
     def _spared(self, process: _Process) -> bool:
-        return self._launch.spares(process.task, REFUSED)
+        return self.spares(process.task, REFUSED)
 
     def _stop(self) -> None:
         """Ends running processes: the chief first, whose record has the reason."""
@@ -158,7 +166,7 @@ class JobSession:
             for part in (self._processes[:1], self._processes):
                 for process in self._running(part):
                     process.child.terminate()
-                deadline = time.monotonic() + self._patience.after_signal
+                deadline = time.monotonic() + AFTER_SIGNAL
                 while (left := self._running(part)) and time.monotonic() < deadline:
                     self._look(left)
 
@@ -176,53 +184,19 @@ class JobSession:
 
     def _show_news(self) -> None:
         for process in self._processes:
-            for line in process.tail.lines(ended=process.ended is not None):
-                self._show(line)
+            for line in process.news():
+                self.show(line)
 
     def _outcome(self) -> int:
         for process in self._processes:
             if not process.ok:
-                log = log_of(self._launch.logs, process.task)
-                self._show(error_line(f"{process.task} {_ended(process.ended, log)}; {log}"))
+                why = _ended(process.ended, process.log)
+                self.show(error_line(f"{process.task} {why}; {process.log}"))
         chief = self._processes[0].ended
         if not self._stopped and chief is not None and (chief.code or 0) > 0:
             return int(chief.code or 0)
         ok = all(one.ok or self._spared(one) for one in self._processes[1:])
         return int(ExitCode.OK if self._processes[0].ok and ok else ExitCode.FAILED)
-
-
-class _Tail:
-    """Lines appended to a log."""
-
-    def __init__(self, path: Path, prefix: str) -> None:
-        self._path = path
-        self._prefix = prefix
-        self._at = 0
-
-    def lines(self, ended: bool) -> list[str]:
-        """New lines with their prefix; the last may be incomplete at the end of the log."""
-        try:
-            with open(self._path, "rb") as file:
-                file.seek(self._at)
-                data = file.read(_LONGEST_PART)
-        except OSError as error:
-            raise BenchmarkError(f"{self._path}: {error.strerror or error}") from error
-        if not ended and len(data) < _LONGEST_PART:
-            data = data[: data.rfind(b"\n") + 1]
-        self._at += len(data)
-        return [
-            self._prefix + one_line(line.rpartition("\r")[2])
-            for line in data.decode(errors="replace").replace("\r\n", "\n").split("\n")
-            if line.strip()
-        ]
-
-
-def _stdout() -> int | None:
-    """The descriptor of standard output; None if it is closed."""
-    try:
-        return sys.stdout.fileno()
-    except (AttributeError, OSError, ValueError):
-        return None
 
 
 def _ended(ended: Ended | None, log: Path) -> str:

@@ -15,7 +15,7 @@ from cnnbench.base.lock import LOGS, Scratch, hold
 from cnnbench.base.text.terminal import LineWriter, print_notice, print_result, print_warning
 from cnnbench.campaigns.launch import scaling
 from cnnbench.campaigns.launch.scaling import ScalingPoint
-from cnnbench.campaigns.launch.session import JobSession, Launch
+from cnnbench.campaigns.launch.session import JobSession
 from cnnbench.campaigns.launch.tasks import (
     JobLayout,
     check,
@@ -186,7 +186,7 @@ def _run(
 ) -> int:
     show = LineWriter(sys.stderr)
     with ReservedPorts(layout.size) as ports:
-        launch = Launch(
+        return JobSession(
             job=layout.job(ports.numbers),
             command=command,
             variables=lambda job: {GUARDED: "", **gpu_variables(job, params)},
@@ -194,8 +194,8 @@ def _run(
             cores=cores,
             prints=prints,
             spares=tolerates_loss_of(params),
-        )
-        return JobSession(launch, lambda line: show.lines([line])).run()
+            show=lambda line: show.lines([line]),
+        ).run()
 
 
 def _scale(options: ScalingFlags, given: Mapping[str, Any], flags: Sequence[str]) -> int:

@@ -20,14 +20,13 @@ from cnnbench import cli
 from cnnbench.base.jobs.probe import REFUSED, probe
 from cnnbench.base.lock import LOGS, FolderLock
 from cnnbench.campaigns.launch import session
-from cnnbench.campaigns.launch.session import Patience
 from cnnbench.records.outputs import Output, check_outputs
 
 FAKE = Path(__file__).with_name("fake_task.py")
 LENET = ("--", "--model=lenet", "--device=cpu")
 # The fakes do not notice the loss of others; those that ignore signals need not be waited for.
-QUICK = Patience(after_success=3.0, after_failure=0.5, after_loss=0.5, after_signal=1.0)
-IMPATIENT = Patience(after_success=0.3, after_failure=0.3, after_loss=0.3, after_signal=0.3)
+QUICK = {"AFTER_SUCCESS": 3.0, "AFTER_FAILURE": 0.5, "AFTER_LOSS": 0.5, "AFTER_SIGNAL": 1.0}
+IMPATIENT = dict.fromkeys(QUICK, 0.3)
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -49,7 +48,8 @@ def launch(monkeypatch, capfdbinary, lenet_runs, tmp_path_factory, tmp_path):
     def run(*words, do="", program=(sys.executable, "-IS", str(FAKE))):
         monkeypatch.setenv("FAKE_DO", do)
         monkeypatch.setattr("cnnbench.cli.commands.launch.program", lambda: program)
-        monkeypatch.setattr(session, "Patience", lambda: IMPATIENT if "ignore" in do else QUICK)
+        for name, seconds in (IMPATIENT if "ignore" in do else QUICK).items():
+            monkeypatch.setattr(session, name, seconds)
         status = cli.main(["launch", *words])
         for file in folder.glob("*:*"):
             process, port = map(int, file.read_text().split())
